@@ -124,27 +124,9 @@ export {
   type WhyNotReason,
   whyNot,
 } from '../witness/index.ts';
-export type { Forecast } from './budget.ts';
-export { type LoadCacheOptions, loadCache, openCache, PolicyCache, type QualityMetrics } from './cache.ts';
-export type { OpenCacheOptions } from './cache-options.ts';
-export { Chat, type ChatInput } from './chat/chat.ts';
-export type { ChatOptions } from './chat/options.ts';
-export type { ChatAnswer, ChatCount, Compressed, ContextEnd, SendOptions, ToolChoice } from './chat/types.ts';
-export { createEngine, Engine } from './engine.ts';
-export { EngineSession, Generation } from './engine-session.ts';
-export { type EraseOptions, type Erasure, eraseSession, type HoldOptions, holdSession, rewrapKeys } from './erase.ts';
-export type { GrammarOption, JsonSchema } from './grammar/options.ts';
-export type { LoadedInfo, ParkedFile } from './host.ts';
-export type { LatentOptions, LatentProjection } from './latents.ts';
-export type { ChatMessage, ChatTool, LoadProgress, ModelConfig, RopeScaling, ToolCall } from './model/types.ts';
-export { type ParkedSession, parkedSessions } from './park/folder.ts';
-export type { Resumed } from './park/resume.ts';
-export { type RetainOptions, retainLog } from './retention.ts';
-export type { GeneratedToken, TokenLogprob } from './sampling/logprobs.ts';
-export { SAMPLING_DEFAULTS, type SamplingOptions } from './sampling/options.ts';
-export { type LiveView, type ServeOptions, serve } from './serve/server.ts';
-export type { StreamRules } from './serve/stream.ts';
-export { openSessionIndex, type SessionIndex, type SessionIndexOptions } from './sessions.ts';
+export type { Forecast } from './cache/budget.ts';
+export type { LatentOptions, LatentProjection } from './cache/latents.ts';
+export type { OpenCacheOptions } from './options/cache-options.ts';
 export type {
   CacheTypes,
   ContinuationOptions,
@@ -164,4 +146,35 @@ export type {
   ResumeOptions,
   SessionOptions,
   SessionReport,
-} from './types.ts';
+} from './options/types.ts';
+export { type LiveView, type ServeOptions, serve } from './serve/server.ts';
+export type { StreamRules } from './serve/stream.ts';
+export type { ChatAnswer, ChatCount, Compressed, ContextEnd, SendOptions, ToolChoice } from './session/chat/types.ts';
+export { type ParkedSession, parkedSessions } from './session/park/folder.ts';
+export type { Resumed } from './session/park/resume.ts';
+export {
+  type LoadCacheOptions,
+  loadCache,
+  openCache,
+  PolicyCache,
+  type QualityMetrics,
+} from './session/policy-cache.ts';
+export {
+  type EraseOptions,
+  type Erasure,
+  eraseSession,
+  type HoldOptions,
+  holdSession,
+  rewrapKeys,
+} from './state/erase.ts';
+export { type RetainOptions, retainLog } from './state/retention.ts';
+export { openSessionIndex, type SessionIndex, type SessionIndexOptions } from './state/sessions.ts';
+export { Chat, type ChatInput } from './thread/chat.ts';
+export type { ChatOptions } from './thread/chat-options.ts';
+export { createEngine, Engine } from './thread/engine.ts';
+export { EngineSession, Generation } from './thread/engine-session.ts';
+export type { LoadedInfo, ParkedFile } from './thread/host.ts';
+export type { GrammarOption, JsonSchema } from './transformer/grammar/options.ts';
+export type { GeneratedToken, TokenLogprob } from './transformer/sampling/logprobs.ts';
+export { SAMPLING_DEFAULTS, type SamplingOptions } from './transformer/sampling/options.ts';
+export type { ChatMessage, ChatTool, LoadProgress, ModelConfig, RopeScaling, ToolCall } from './transformer/types.ts';

@@ -76,7 +76,7 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
     for (size_t i = 0; i < width; i++) {
       if (factors.data[i] * kCodedLevelMax > 127 || tables.data[i] >= predictor_->distributions) return kBadValue;
     }
-    // The same numbers as in engine/park/predictor.ts, with inputs first and then residuals in the order of coding (cache/predictor.h).
+    // The same numbers as in engine/session/park/predictor.ts, with inputs first and then residuals in the order of coding (cache/predictor.h).
     std::vector<int> order = codedOrder(tables.data, static_cast<int>(width));
     std::vector<float> floats(weights.length);
     std::vector<uint8_t> codedFactors(width), codedTables(width);

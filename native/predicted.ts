@@ -1,6 +1,6 @@
 /**
  * What pages of a parked session are predicted by, packed for the binary, and all pages of a cache put in place at once: those that were stored as they are and
- * those that are predicted from layer to layer. engine/park/ writes predicted pages, says what their bytes mean, and is the reference of what the binary computes.
+ * those that are predicted from layer to layer. engine/session/park/ writes predicted pages, says what their bytes mean, and is the reference of what the binary computes.
  */
 import { closed, fail, floats, formatId, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';

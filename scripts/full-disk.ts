@@ -9,8 +9,8 @@ import { mkdirSync, mkdtempSync, rmSync, statfsSync, writeFileSync } from 'node:
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ownText } from '../engine/evaluate/own-text.ts';
-import { Runtime } from '../engine/runtime.ts';
-import { Session } from '../engine/session.ts';
+import { Session } from '../engine/session/session.ts';
+import { Runtime } from '../engine/transformer/runtime.ts';
 import { KvError } from '../native/index.ts';
 import { defaultThresholds } from '../policy/index.ts';
 import {

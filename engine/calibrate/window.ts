@@ -16,10 +16,10 @@ import {
   TRIAL_CANDIDATES,
 } from '../../native/index.ts';
 import { createPolicy, defaultThresholds, type Policy, type TrialReport } from '../../policy/index.ts';
-import type { Probe } from '../probe.ts';
-import type { ReadOptions } from '../prompt.ts';
-import type { Runtime } from '../runtime.ts';
-import { Session } from '../session.ts';
+import type { Probe } from '../session/probe.ts';
+import type { ReadOptions } from '../session/prompt.ts';
+import { Session } from '../session/session.ts';
+import type { Runtime } from '../transformer/runtime.ts';
 import type { CalibrationSettings, MeasuredSide, MeasuredWindow } from './measured.ts';
 
 /** What was just measured, and how much of the window is done. */

@@ -14,7 +14,7 @@ import {
   signLog,
   verifierText,
 } from '../../witness/index.ts';
-import { logDir } from '../state.ts';
+import { logDir } from '../state/folder.ts';
 import { flag, type Settings, text } from './options.ts';
 
 const log = (settings: Settings): string => logDir(text(settings, 'state') ?? '.palimpsest');

@@ -52,7 +52,7 @@ import {
   whyNot,
   whyNotText,
 } from '../../witness/index.ts';
-import { logDir, readBook, rebuildBook, sqlDir } from '../state.ts';
+import { logDir, readBook, rebuildBook, sqlDir } from '../state/folder.ts';
 import { checkpointsOf } from './anchor.ts';
 import { explainEmpty, explainNoSessions } from './no-match.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';

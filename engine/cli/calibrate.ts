@@ -10,8 +10,8 @@ import { type CalibrationText, calibrate, isComplete } from '../calibrate/calibr
 import { lawOf, thresholdsOf } from '../calibrate/fit.ts';
 import type { Measured } from '../calibrate/measured.ts';
 import { type Sensitivity, sensitivities, sensitivityPlot } from '../calibrate/sensitivity.ts';
-import { Runtime } from '../runtime.ts';
-import { makeFolder, memoryDir } from '../state.ts';
+import { makeFolder, memoryDir } from '../state/folder.ts';
+import { Runtime } from '../transformer/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';

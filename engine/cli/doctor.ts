@@ -19,16 +19,16 @@ import {
   table,
   useBinding,
 } from '../../native/index.ts';
-import { forecast } from '../budget.ts';
-import { fitOf } from '../machine-fit.ts';
-import { chooseDense } from '../model/dense-choice.ts';
-import { isAway, obtainModel } from '../model/hub/obtain.ts';
-import { surveyModel } from '../model/hub/survey.ts';
-import { loadModel } from '../model/load.ts';
-import { memoryNeed } from '../model/memory.ts';
-import type { LoadedModel } from '../model/types.ts';
-import { defaultThreads } from '../runtime.ts';
+import { forecast } from '../cache/budget.ts';
+import { chooseDense } from '../transformer/dense-choice.ts';
+import { isAway, obtainModel } from '../transformer/hub/obtain.ts';
+import { surveyModel } from '../transformer/hub/survey.ts';
+import { loadModel } from '../transformer/load.ts';
+import { memoryNeed } from '../transformer/memory.ts';
+import { defaultThreads } from '../transformer/runtime.ts';
+import type { LoadedModel } from '../transformer/types.ts';
 import { fitRows } from './fit-text.ts';
+import { fitOf } from './machine-fit.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 
 export async function doctor(settings: Settings): Promise<void> {

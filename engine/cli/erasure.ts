@@ -12,9 +12,9 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { findSession, forgetEmbedded, type RetentionReport } from '../../witness/index.ts';
-import { type EraseOptions, type Erasure, eraseSession, holdSession, rewrapKeys } from '../erase.ts';
-import { type RetainOptions, retainLog } from '../retention.ts';
-import { logDir, sqlDir } from '../state.ts';
+import { type EraseOptions, type Erasure, eraseSession, holdSession, rewrapKeys } from '../state/erase.ts';
+import { logDir, sqlDir } from '../state/folder.ts';
+import { type RetainOptions, retainLog } from '../state/retention.ts';
 import { flag, qdrantOptions, type Settings, text } from './options.ts';
 
 const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';

@@ -13,8 +13,8 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { type EvaluateRow, evaluate, parseCache } from '../evaluate/evaluate.ts';
-import { Runtime } from '../runtime.ts';
-import { findBook } from '../state.ts';
+import { findBook } from '../state/folder.ts';
+import { Runtime } from '../transformer/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, text, thresholdsPathOf } from './options.ts';

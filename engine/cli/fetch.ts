@@ -1,9 +1,9 @@
 /** `palimpsest fetch NAME` brings a model to this machine and checks its digest: one of ours into the cache folder, one of the Hub into that of the Hub. */
 import { KvError } from '../../native/index.ts';
-import { fetchModel, isFetchable } from '../model/fetch.ts';
-import { isRemoteName, NAME_FORMS } from '../model/hub/name.ts';
-import { fetchFromHub } from '../model/hub/obtain.ts';
-import { isOffline } from '../model/hub/settings.ts';
+import { fetchModel, isFetchable } from '../transformer/fetch.ts';
+import { isRemoteName, NAME_FORMS } from '../transformer/hub/name.ts';
+import { fetchFromHub } from '../transformer/hub/obtain.ts';
+import { isOffline } from '../transformer/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { flag, type Settings, text } from './options.ts';

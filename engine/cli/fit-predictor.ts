@@ -13,11 +13,11 @@ import {
   wrap,
 } from '../../native/index.ts';
 import type { CalibrationText } from '../calibrate/calibrate.ts';
-import { fitPredictor } from '../park/fit.ts';
-import { formPredictor } from '../park/predictor.ts';
-import { predictorPath } from '../park/predictors.ts';
-import { Runtime } from '../runtime.ts';
-import { makeFolder } from '../state.ts';
+import { fitPredictor } from '../session/park/fit.ts';
+import { formPredictor } from '../session/park/predictor.ts';
+import { predictorPath } from '../session/park/predictors.ts';
+import { makeFolder } from '../state/folder.ts';
+import { Runtime } from '../transformer/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';

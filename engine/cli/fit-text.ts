@@ -1,6 +1,6 @@
 /** Says in a few lines whether a model fits this machine, and which of the numbers are estimates. */
 import { bytesText } from '../../native/index.ts';
-import type { Fit } from '../machine-fit.ts';
+import type { Fit } from './machine-fit.ts';
 
 /** Names and values for `fields`. */
 export function fitRows(fit: Fit): [string, string][] {

@@ -1,9 +1,9 @@
 /** The grammar that an answer follows, from flags: a file, or the text itself. */
 import { existsSync } from 'node:fs';
 import { KvError } from '../../native/index.ts';
-import { grammarText } from '../grammar/grammars.ts';
-import { checkGrammar, type GrammarOption, type JsonSchema } from '../grammar/options.ts';
-import type { Generated } from '../types.ts';
+import type { Generated } from '../options/types.ts';
+import { grammarText } from '../transformer/grammar/grammars.ts';
+import { checkGrammar, type GrammarOption, type JsonSchema } from '../transformer/grammar/options.ts';
 import { readText } from './read-text.ts';
 
 /** Throws 'bad-argument' for both at once and for what is no JSON, and what reading a file throws. */

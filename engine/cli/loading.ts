@@ -1,5 +1,5 @@
 /** A model on its way into memory, downloaded where it is not here, with its progress on stderr. */
-import type { LoadProgress } from '../model/types.ts';
+import type { LoadProgress } from '../transformer/types.ts';
 import { type Settings, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 

@@ -1,6 +1,6 @@
 /** Log probabilities of generated tokens as a table. */
 import { type Column, table } from '../../native/index.ts';
-import type { GeneratedToken, TokenLogprob } from '../sampling/logprobs.ts';
+import type { GeneratedToken, TokenLogprob } from '../transformer/sampling/logprobs.ts';
 
 const likely = ({ text, logprob }: TokenLogprob): string => `${JSON.stringify(text)} ${logprob.toFixed(3)}`;
 

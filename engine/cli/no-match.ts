@@ -1,6 +1,6 @@
 /** What is wrong with a filter that nothing matches: a value that is misspelt is refused, and one that nothing in the log has is named. */
 import type { DecisionFilter, DecisionQuery, SessionFilter } from '../../witness/index.ts';
-import { KNOWN_VALUES, unknownValue } from '../known-values.ts';
+import { KNOWN_VALUES, unknownValue } from '../serve/known-values.ts';
 import { keyName, type SettingName } from './settings.ts';
 
 /** Fields of a filter that name one value, and the settings they come from. */

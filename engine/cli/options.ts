@@ -20,7 +20,7 @@ import {
   type WindowName,
 } from '../../native/index.ts';
 import { type AnchorOptions, type LogRule, readMasterKey, useMasterKeys } from '../../witness/index.ts';
-import type { EngineOptions, SessionOptions } from '../types.ts';
+import type { EngineOptions, SessionOptions } from '../options/types.ts';
 import type { SettingName } from './settings.ts';
 
 export type Settings = Partial<Record<SettingName, unknown>>;

@@ -1,7 +1,7 @@
 /** Progress on stderr: a bar on a terminal, one JSON object on each line for programs, and otherwise nothing. */
 import { bytesText, columnsOf, jsonText, printable } from '../../native/index.ts';
-import type { LoadProgress } from '../model/types.ts';
-import type { Progress } from '../types.ts';
+import type { Progress } from '../options/types.ts';
+import type { LoadProgress } from '../transformer/types.ts';
 
 export type ProgressKind = 'bar' | 'jsonl' | 'none';
 

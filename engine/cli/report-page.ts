@@ -1,7 +1,7 @@
 /** `palimpsest report`, and `run --report`: what a session did, as a page that a browser shows without a network. */
 import { bytesText, jsonText, KvError, replaceFile } from '../../native/index.ts';
 import { openLogQuery, sessionReport } from '../../witness/index.ts';
-import { logDir } from '../state.ts';
+import { logDir } from '../state/folder.ts';
 import { checkpointsOf } from './anchor.ts';
 import { flag, type Settings, text } from './options.ts';
 

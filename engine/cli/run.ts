@@ -1,13 +1,13 @@
 /** `palimpsest run` reads a prompt within a KV budget, streams the answer and reports what the cache did. */
 import { columnsOf, fields, given, grouped, KvError, plural, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
-import type { Chat } from '../chat/chat.ts';
-import type { ContextEnd } from '../chat/types.ts';
-import { createEngine, type Engine } from '../engine.ts';
-import type { EngineSession, Generation } from '../engine-session.ts';
-import type { ChatMessage } from '../model/types.ts';
-import { checkContinuations, countedTokens } from '../prompt.ts';
-import type { Divergence, Generated, GenerateOptions, Prompt, SessionReport } from '../types.ts';
+import type { Divergence, Generated, GenerateOptions, Prompt, SessionReport } from '../options/types.ts';
+import type { ContextEnd } from '../session/chat/types.ts';
+import { checkContinuations, countedTokens } from '../session/prompt.ts';
+import type { Chat } from '../thread/chat.ts';
+import { createEngine, type Engine } from '../thread/engine.ts';
+import type { EngineSession, Generation } from '../thread/engine-session.ts';
+import type { ChatMessage } from '../transformer/types.ts';
 import { ChatInput } from './chat.ts';
 import { failureText } from './failure.ts';
 import { grammarOption, warnIncomplete } from './grammar-settings.ts';

@@ -1,7 +1,7 @@
 /** The settings of sampling, with the names and defaults that llama.cpp has, and the options of the library that they make. */
 import { given, KvError } from '../../native/index.ts';
-import { LOGPROBS_MAX } from '../sampling/logprobs.ts';
-import { SAMPLING_DEFAULTS, type SamplingOptions } from '../sampling/options.ts';
+import { LOGPROBS_MAX } from '../transformer/sampling/logprobs.ts';
+import { SAMPLING_DEFAULTS, type SamplingOptions } from '../transformer/sampling/options.ts';
 import { real, type Setting, whole } from './setting.ts';
 
 const D = SAMPLING_DEFAULTS;

@@ -14,12 +14,12 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
-import { createEngine, type Engine } from '../engine.ts';
-import type { EngineSession } from '../engine-session.ts';
-import type { ParkedFile } from '../host.ts';
-import { findParked, type ParkedSession, parkedDir, parkedSessions, readParked } from '../park/folder.ts';
-import { countedTokens } from '../prompt.ts';
-import type { Generated, Prompt } from '../types.ts';
+import type { Generated, Prompt } from '../options/types.ts';
+import { findParked, type ParkedSession, parkedDir, parkedSessions, readParked } from '../session/park/folder.ts';
+import { countedTokens } from '../session/prompt.ts';
+import { createEngine, type Engine } from '../thread/engine.ts';
+import type { EngineSession } from '../thread/engine-session.ts';
+import type { ParkedFile } from '../thread/host.ts';
 import { warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';

@@ -19,7 +19,7 @@ import {
 } from '../../native/index.ts';
 import { FORMS, policies } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
-import { parseBudget } from '../budget.ts';
+import { parseBudget } from '../cache/budget.ts';
 import { parseSample } from '../trace/sample.ts';
 import { SAMPLING_SETTINGS } from './sampling-settings.ts';
 import { real, type Setting, whole } from './setting.ts';

@@ -4,7 +4,7 @@ import { loadThresholdFile } from '../../memory/index.ts';
 import { type Column, columnsOf, jsonText, KvError, legend, percent, printable, table } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { parseCache } from '../evaluate/evaluate.ts';
-import { logDir } from '../state.ts';
+import { logDir } from '../state/folder.ts';
 import { measuredInLog } from '../trace/logged.ts';
 import { Trace } from '../trace/reader.ts';
 import { Simulator } from '../trace/simulate.ts';

@@ -2,13 +2,13 @@
 import pc from 'picocolors';
 import { columnsOf, fields, printable, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
-import { f16CacheBytes } from '../budget.ts';
-import { createEngine } from '../engine.ts';
+import { f16CacheBytes } from '../cache/budget.ts';
 import { ownText } from '../evaluate/own-text.ts';
 import type { TourEvent, TourResult } from '../evaluate/tour.ts';
-import { fetchModel } from '../model/fetch.ts';
-import { isOffline } from '../model/hub/settings.ts';
-import type { Generated, SessionOptions } from '../types.ts';
+import type { Generated, SessionOptions } from '../options/types.ts';
+import { createEngine } from '../thread/engine.ts';
+import { fetchModel } from '../transformer/fetch.ts';
+import { isOffline } from '../transformer/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';

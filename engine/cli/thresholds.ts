@@ -38,9 +38,9 @@ import {
 } from '../../native/index.ts';
 import { defaultThresholds, type Estimate, type Law } from '../../policy/index.ts';
 import { entryId, hashAt, isLogDir, readLog, readLogId, type Unopened } from '../../witness/index.ts';
-import { loadModel } from '../model/load.ts';
-import { shippedFile } from '../shipped.ts';
-import { logDir, makeFolder, memoryDir, readBook } from '../state.ts';
+import { logDir, makeFolder, memoryDir, readBook } from '../state/folder.ts';
+import { shippedFile } from '../state/shipped-laws.ts';
+import { loadModel } from '../transformer/load.ts';
 import { flag, number, type Settings, text, trustedKeys } from './options.ts';
 import { countPassedOver, type PassedOver, tellPassedOver } from './passed-over.ts';
 

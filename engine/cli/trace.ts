@@ -1,11 +1,11 @@
 /** `palimpsest trace record` writes a run down, so that caches can be simulated over it without the model. */
 import { columnsOf, fields, grouped, jsonText, KvError, printable } from '../../native/index.ts';
-import { parseBudget } from '../budget.ts';
+import { parseBudget } from '../cache/budget.ts';
 import { parseCache } from '../evaluate/evaluate.ts';
-import { countedTokens, tokenize } from '../prompt.ts';
-import { Runtime } from '../runtime.ts';
+import { countedTokens, tokenize } from '../session/prompt.ts';
 import { type Recorded, recordTrace } from '../trace/record.ts';
 import { parseSample } from '../trace/sample.ts';
+import { Runtime } from '../transformer/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';

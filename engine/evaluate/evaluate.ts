@@ -5,12 +5,12 @@
  */
 import type { ThresholdBook } from '../../memory/index.ts';
 import { given, KvError, LATENT_NAMES, type LatentName, parsePair, type WindowName } from '../../native/index.ts';
-import { setupOf } from '../learn.ts';
-import type { ReadOptions } from '../prompt.ts';
-import type { Runtime } from '../runtime.ts';
-import { Session } from '../session.ts';
-import type { SessionOptions } from '../types.ts';
-import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
+import type { SessionOptions } from '../options/types.ts';
+import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../session/divergence.ts';
+import { setupOf } from '../session/experience.ts';
+import type { ReadOptions } from '../session/prompt.ts';
+import { Session } from '../session/session.ts';
+import type { Runtime } from '../transformer/runtime.ts';
 import { ask, documentLength, questionTokens, type RecallDocument, recallDocument } from './recall.ts';
 
 /** The number of tokens at the end of each window that are scored. */

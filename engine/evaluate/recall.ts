@@ -3,9 +3,9 @@
  * question is asked right after the document, without the other questions, and the answer is generated greedily.
  */
 import { given, KvError, sealsBetween } from '../../native/index.ts';
-import type { Tokenizer } from '../model/types.ts';
-import type { Session } from '../session.ts';
-import type { GenerateOptions } from '../types.ts';
+import type { GenerateOptions } from '../options/types.ts';
+import type { Session } from '../session/session.ts';
+import type { Tokenizer } from '../transformer/types.ts';
 
 export interface RecallQuestion {
   readonly place: string;

@@ -3,11 +3,11 @@
  * compares the two. It is one function that runs in the model's thread and reports everything that is to be shown as events.
  */
 
-import type { Runtime } from '../runtime.ts';
-import { Session } from '../session.ts';
-import type { SessionSetup } from '../session-setup.ts';
-import type { Divergence, Progress, SessionReport } from '../types.ts';
-import { addDivergence, emptySums, NO_TARGET, toDivergence } from './divergence.ts';
+import type { Divergence, Progress, SessionReport } from '../options/types.ts';
+import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../session/divergence.ts';
+import { Session } from '../session/session.ts';
+import type { SessionSetup } from '../session/setup.ts';
+import type { Runtime } from '../transformer/runtime.ts';
 import {
   ask,
   documentLength,

@@ -19,8 +19,8 @@ import {
   seriesOf,
   verifyLog,
 } from '../../witness/index.ts';
-import { KNOWN_VALUES, unknownValue } from '../known-values.ts';
 import type { Page } from './answers.ts';
+import { KNOWN_VALUES, unknownValue } from './known-values.ts';
 import { LogView } from './log-view.ts';
 
 /** The log is looked at so often. Its writers sync every 50 ms; a person does not notice this much. */

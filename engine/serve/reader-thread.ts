@@ -2,7 +2,7 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert } from '../../native/index.ts';
 import { useMasterKeys } from '../../witness/index.ts';
-import { type Call, type Reply, toWire } from '../protocol.ts';
+import { type Call, type Reply, toWire } from '../thread/protocol.ts';
 import { Follower } from './follow.ts';
 
 const port = parentPort;

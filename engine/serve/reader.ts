@@ -5,7 +5,7 @@
 import type { Worker } from 'node:worker_threads';
 import { KvError, show, startThread } from '../../native/index.ts';
 import { masterKeysInUse } from '../../witness/index.ts';
-import { type Call, fromWire, type Reply } from '../protocol.ts';
+import { type Call, fromWire, type Reply } from '../thread/protocol.ts';
 import type { Follower, ToldDecision } from './follow.ts';
 
 /** Questions that may wait for an answer. */

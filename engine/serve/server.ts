@@ -6,11 +6,11 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net';
 import { checkKeys, given, KvError, type KvErrorCode, show } from '../../native/index.ts';
 import { isLogDir } from '../../witness/index.ts';
-import type { Engine } from '../engine.ts';
 import { PREFIX } from '../metrics/meter.ts';
 import { Registry } from '../metrics/registry.ts';
-import type { Names } from '../option-names.ts';
-import { logDir } from '../state.ts';
+import type { Names } from '../options/names.ts';
+import { logDir } from '../state/folder.ts';
+import type { Engine } from '../thread/engine.ts';
 import { checkToken, Guard, isLoopback, Refusal } from './guard.ts';
 import { openApi } from './openapi.ts';
 import { LogReader } from './reader.ts';

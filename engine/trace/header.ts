@@ -20,7 +20,7 @@ import {
   sealedPages,
   TRIAL_QUERIES,
 } from '../../native/index.ts';
-import { RandomNumbers } from '../sampling/random.ts';
+import { RandomNumbers } from '../transformer/sampling/random.ts';
 
 export const MAGIC = Buffer.from('KVTRACE1', 'latin1');
 /** Of the header and of the measurements, each. */

@@ -3,9 +3,9 @@
  * have computed them. One step is one page, as when a prompt is read, so a run that was recorded under a policy is decided here as it was then.
  */
 import type { Policy, ThresholdSet } from '../../policy/index.ts';
-import { Governed } from '../governed.ts';
-import { type PlanRequest, planSession } from '../plan.ts';
-import { makeRoom, settle } from '../step.ts';
+import { Governed } from '../cache/governed.ts';
+import { type PlanRequest, planSession } from '../cache/plan.ts';
+import { makeRoom, settle } from '../cache/step.ts';
 import type { Trace, TracePage } from './reader.ts';
 import type { SimulatedDecision } from './simulated.ts';
 

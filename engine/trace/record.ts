@@ -1,17 +1,17 @@
 /** Records a run: reads a prompt into an exact cache, and writes down what goes into the cache and what is asked of it. */
 import { given, KvError } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
-import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../evaluate/divergence.ts';
 import type { CacheSpec } from '../evaluate/evaluate.ts';
-import { ropeFrequencies } from '../model/rope.ts';
-import { checkUniformRope } from '../model/rotary.ts';
-import type { ModelConfig } from '../model/types.ts';
-import type { ReadOptions } from '../prompt.ts';
-import type { Runtime } from '../runtime.ts';
-import { Session } from '../session.ts';
-import type { SessionSetup } from '../session-setup.ts';
-import { outputSketches } from '../sketch.ts';
-import type { Progress } from '../types.ts';
+import type { Progress } from '../options/types.ts';
+import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../session/divergence.ts';
+import type { ReadOptions } from '../session/prompt.ts';
+import { Session } from '../session/session.ts';
+import type { SessionSetup } from '../session/setup.ts';
+import { outputSketches } from '../transformer/output-sketch.ts';
+import { ropeFrequencies } from '../transformer/rope.ts';
+import { checkUniformRope } from '../transformer/rotary.ts';
+import type { Runtime } from '../transformer/runtime.ts';
+import type { ModelConfig } from '../transformer/types.ts';
 import type { Measured, TraceHeader } from './header.ts';
 import { chooseSampling, type SampleRequest } from './sample.ts';
 import { TraceWriter } from './writer.ts';

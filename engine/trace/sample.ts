@@ -1,6 +1,6 @@
 /** What of a run is recorded, so that the trace stays within its size. */
 import { type CacheShape, KvError, PAGE_TOKENS, TRIAL_QUERIES } from '../../native/index.ts';
-import { RandomNumbers } from '../sampling/random.ts';
+import { RandomNumbers } from '../transformer/sampling/random.ts';
 import { draw, layoutOf, type Sampling, type TraceHeader } from './header.ts';
 
 /** How many layers, KV heads and queries of a page to record. What is left out is chosen so that the trace fits. */

@@ -1,7 +1,7 @@
 /** Simulates caches over a recorded run: what each would have cost in bytes, and what it would have done to the attention of later queries. */
 import { KvError, PAGE_TOKENS } from '../../native/index.ts';
 import { type ThresholdSet, yardsticks } from '../../policy/index.ts';
-import { f16CacheBytes, parseBudget } from '../budget.ts';
+import { f16CacheBytes, parseBudget } from '../cache/budget.ts';
 import type { CacheSpec } from '../evaluate/evaluate.ts';
 import { predictKld } from './divergence.ts';
 import { Errors, laterPage } from './later.ts';

@@ -3,8 +3,8 @@ import { closeSync, existsSync, fsyncSync, openSync, renameSync, rmSync } from '
 import { dirname } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { fromHalf, KvError, pageOf, SKETCH_ROWS, syncFolder, toHalf, writeWhole } from '../../native/index.ts';
-import { rowNorm } from '../step.ts';
-import type { LayerRows } from '../types.ts';
+import { rowNorm } from '../cache/step.ts';
+import type { LayerRows } from '../options/types.ts';
 import { type Layout, layoutOf, MAGIC, type Measured, type TraceHeader } from './header.ts';
 
 export class TraceWriter {

@@ -5,7 +5,7 @@
  */
 import { assert, FORMAT_NAMES, type FormatName, PAGE_TOKENS } from '../../native/index.ts';
 import type { Yardstick, YardstickContext, YardstickSession } from '../../policy/index.ts';
-import { sideBytes } from '../budget.ts';
+import { sideBytes } from '../cache/budget.ts';
 import { dot, logSumExp, softmax, TraceLayer, turned } from './head.ts';
 import { Errors } from './later.ts';
 import type { Trace } from './reader.ts';

@@ -1,4 +1,4 @@
-// The way from rows to the residuals of a predicted page (predictor.h reads them). engine/park/residual.ts is the reference: the bytes are the same. Residuals are
+// The way from rows to the residuals of a predicted page (predictor.h reads them). engine/session/park/residual.ts is the reference: the bytes are the same. Residuals are
 // taken against what the reader will have, so that errors do not add up from layer to layer.
 #pragma once
 #include <vector>

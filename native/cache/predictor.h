@@ -1,4 +1,4 @@
-// What parked pages are predicted by, and the way back from their residuals to rows. engine/park/ says what the bytes mean and is the reference
+// What parked pages are predicted by, and the way back from their residuals to rows. engine/session/park/ says what the bytes mean and is the reference
 // (predictor.ts, residual.ts, rans.ts): the rows are the same to the bit. Pages do not depend on each other, so each may be read by another thread.
 //
 // A row of one side is base + weights * levels. The levels of a row, all in 8 bits, in the order of the weights here: keys and values of the layer below [2w] if

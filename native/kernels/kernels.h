@@ -168,7 +168,7 @@ struct DenseWeights {
   int outputs;
 };
 
-// Residuals of a predicted page are entropy-coded, column by column (engine/park/rans.ts): states that take turns, symbols of shares of 4096.
+// Residuals of a predicted page are entropy-coded, column by column (engine/session/park/rans.ts): states that take turns, symbols of shares of 4096.
 constexpr int kCodedStates = 32, kCodedSlots = 4096, kCodedLevelMax = 21, kCodedSymbols = 2 * kCodedLevelMax + 1;
 constexpr int kGemmBlock = 8;  // rows in a block of gemmI8
 // Columns of one side, and where they go: as factor * residual into rows of gemmI8, four columns to 32 bytes of each block of rows.

@@ -3,11 +3,11 @@
  * one, and the time to compile the grammar, once. Texts are of ours, in the tokens that the model has for them, and each token is one that the mask before it allowed.
  */
 import { writeFileSync } from 'node:fs';
-import { allows, type Constraint } from '../../engine/grammar/constraint.ts';
-import { Grammars } from '../../engine/grammar/grammars.ts';
-import type { GrammarOption } from '../../engine/grammar/options.ts';
-import { loadModel } from '../../engine/model/load.ts';
-import type { LoadedModel } from '../../engine/model/types.ts';
+import { allows, type Constraint } from '../../engine/transformer/grammar/constraint.ts';
+import { Grammars } from '../../engine/transformer/grammar/grammars.ts';
+import type { GrammarOption } from '../../engine/transformer/grammar/options.ts';
+import { loadModel } from '../../engine/transformer/load.ts';
+import type { LoadedModel } from '../../engine/transformer/types.ts';
 import { now, typical } from './measure.ts';
 import { smallModel } from './small-model.ts';
 import { columns, fixed } from './table.ts';

@@ -4,10 +4,10 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { setupOf } from '../../engine/learn.ts';
-import { Runtime } from '../../engine/runtime.ts';
-import { Session } from '../../engine/session.ts';
-import type { Generated } from '../../engine/types.ts';
+import type { Generated } from '../../engine/options/types.ts';
+import { setupOf } from '../../engine/session/experience.ts';
+import { Session } from '../../engine/session/session.ts';
+import { Runtime } from '../../engine/transformer/runtime.ts';
 import { now, typical } from './measure.ts';
 import { smallModel } from './small-model.ts';
 import { columns, fixed } from './table.ts';
@@ -37,7 +37,7 @@ const ANSWER_TOKENS = 256;
 /** The tasks, over texts of this repository. */
 function tasksOf(root: string): readonly Task[] {
   const text = (path: string, most: number): string => readFileSync(join(root, path), 'utf8').slice(0, most);
-  const code = text('engine/stop.ts', 2400);
+  const code = text('engine/session/stop.ts', 2400);
   const prose = text('models/text/chronicle.txt', 4000);
   const edit = 'You edit code. You answer with the whole file and nothing else.';
   return [

@@ -8,7 +8,7 @@ import { existsSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
-import { fetchedPath } from '../../engine/model/fetch.ts';
+import { fetchedPath } from '../../engine/transformer/fetch.ts';
 import { ISA_NAMES, type Isa, KvError, nativeInfo } from '../../native/index.ts';
 import { Child } from './child.ts';
 import { machine } from './machine.ts';

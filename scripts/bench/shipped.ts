@@ -1,6 +1,6 @@
 /** The formats that benches measure: those that sessions of the default policy go to, and those that these took the place of, to compare with. */
 
-import { firstTrial, lowerFormat, type SideCandidate } from '../../engine/trials.ts';
+import { firstTrial, lowerFormat, type SideCandidate } from '../../engine/cache/trials.ts';
 import { FORMATS, type FormatName, isMove, type Side, WINDOW_FORMAT } from '../../native/index.ts';
 import { policies } from '../../policy/index.ts';
 

@@ -5,12 +5,12 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { Governed } from '../../engine/governed.ts';
-import { fetchedPath } from '../../engine/model/fetch.ts';
-import { Rotary } from '../../engine/model/rotary.ts';
-import { planSession } from '../../engine/plan.ts';
-import { Runtime } from '../../engine/runtime.ts';
-import { runStep } from '../../engine/step.ts';
+import { Governed } from '../../engine/cache/governed.ts';
+import { planSession } from '../../engine/cache/plan.ts';
+import { runStep } from '../../engine/cache/step.ts';
+import { fetchedPath } from '../../engine/transformer/fetch.ts';
+import { Rotary } from '../../engine/transformer/rotary.ts';
+import { Runtime } from '../../engine/transformer/runtime.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { fillLayer, pageRows } from './arena.ts';
 import { type Bench, rowOf, type Settings, thousands, wholePages } from './bench.ts';

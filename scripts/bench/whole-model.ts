@@ -3,15 +3,15 @@
  * our own, also where onnxruntime would be chosen: that chooses its kernels by itself and has them for the best instruction set alone.
  */
 
-import { Governed } from '../../engine/governed.ts';
-import { Grammars } from '../../engine/grammar/grammars.ts';
-import { createNativeBackend } from '../../engine/model/dense-native.ts';
-import { loadModel } from '../../engine/model/load.ts';
-import { Rotary } from '../../engine/model/rotary.ts';
-import type { DenseBackend, LoadedModel } from '../../engine/model/types.ts';
-import { planSession } from '../../engine/plan.ts';
-import type { Runtime } from '../../engine/runtime.ts';
-import { runStep } from '../../engine/step.ts';
+import { Governed } from '../../engine/cache/governed.ts';
+import { planSession } from '../../engine/cache/plan.ts';
+import { runStep } from '../../engine/cache/step.ts';
+import { createNativeBackend } from '../../engine/transformer/dense-native.ts';
+import { Grammars } from '../../engine/transformer/grammar/grammars.ts';
+import { loadModel } from '../../engine/transformer/load.ts';
+import { Rotary } from '../../engine/transformer/rotary.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { DenseBackend, LoadedModel } from '../../engine/transformer/types.ts';
 import { type Isa, nativeInfo, setIsa } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { fillLayer, pageRows } from './arena.ts';

@@ -4,7 +4,7 @@
  * be better. Pages begin with 4 bits and lose them one by one, from codes alone, and never get
  * one back: there is nothing to make it of.
  */
-import type { ModelConfig } from '../../engine/model/types.ts';
+import type { ModelConfig } from '../../engine/transformer/types.ts';
 import { assert, reference, type Side } from '../../native/index.ts';
 import { putHead, SIDES, takeHead } from './headwise.ts';
 import { SCORE_BYTES } from './masses.ts';

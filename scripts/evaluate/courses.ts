@@ -2,11 +2,12 @@
  * What a mean over one length does not show: divergence and bytes along a long text, the time of single decode steps, and the protocol of short chunks
  * that others report with.
  */
-import { addDivergence, emptySums, NO_TARGET } from '../../engine/evaluate/divergence.ts';
-import { setupOf } from '../../engine/learn.ts';
-import type { Runtime } from '../../engine/runtime.ts';
-import { Session } from '../../engine/session.ts';
-import type { SessionOptions } from '../../engine/types.ts';
+
+import type { SessionOptions } from '../../engine/options/types.ts';
+import { addDivergence, emptySums, NO_TARGET } from '../../engine/session/divergence.ts';
+import { setupOf } from '../../engine/session/experience.ts';
+import { Session } from '../../engine/session/session.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
 import { type FormatPair, PAGE_TOKENS } from '../../native/index.ts';
 import { now } from '../bench/measure.ts';
 import type { CourseRow, LatencyRow, ShortRow } from './frontier-rows.ts';

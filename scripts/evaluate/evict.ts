@@ -3,10 +3,10 @@
  * because the cache of this project drops nothing. Tokens come in steps of sixteen, and room for a step is made before it. A rule that chooses once,
  * behind the prompt, holds the whole prompt until then.
  */
-import { f16CacheBytes } from '../../engine/budget.ts';
-import { RopeTable, ropeFrequencies } from '../../engine/model/rope.ts';
-import type { Runtime } from '../../engine/runtime.ts';
+import { f16CacheBytes } from '../../engine/cache/budget.ts';
 import { softmax, turned } from '../../engine/trace/head.ts';
+import { RopeTable, ropeFrequencies } from '../../engine/transformer/rope.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
 import { assert, FORMAT_NAMES, fromHalf, KvError, toHalf } from '../../native/index.ts';
 import { type Yardstick, type YardstickSession, yardsticks } from '../../policy/index.ts';
 import type { Eviction } from './methods.ts';

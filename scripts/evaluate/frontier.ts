@@ -12,9 +12,9 @@ import {
   type RecallQuestion,
   recallDocument,
 } from '../../engine/evaluate/recall.ts';
-import { setupOf } from '../../engine/learn.ts';
-import { Runtime } from '../../engine/runtime.ts';
-import { Session } from '../../engine/session.ts';
+import { setupOf } from '../../engine/session/experience.ts';
+import { Session } from '../../engine/session/session.ts';
+import { Runtime } from '../../engine/transformer/runtime.ts';
 import { KvError, nativeInfo, PAGE_TOKENS } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import { machine } from '../bench/machine.ts';

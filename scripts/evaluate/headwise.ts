@@ -1,6 +1,6 @@
 /** Methods that code each KV head of each side of a page by itself. */
-import type { RopeTable } from '../../engine/model/rope.ts';
-import type { ModelConfig } from '../../engine/model/types.ts';
+import type { RopeTable } from '../../engine/transformer/rope.ts';
+import type { ModelConfig } from '../../engine/transformer/types.ts';
 import { PAGE_TOKENS, type Side } from '../../native/index.ts';
 import { f16Bytes, type KeptRows, type PageCode, unrotate } from './paged.ts';
 

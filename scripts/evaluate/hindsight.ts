@@ -2,11 +2,12 @@
  * The best table of formats per layer and side in hindsight. Probes tell what each format of one layer and side does to the end of this very
  * passage; from 8 bits on, the step that adds the least divergence per byte saved is taken until the budget is kept.
  */
+
+import { planSession } from '../../engine/cache/plan.ts';
 import { SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
-import { planSession } from '../../engine/plan.ts';
-import type { Runtime } from '../../engine/runtime.ts';
-import { Session } from '../../engine/session.ts';
-import type { SessionOptions } from '../../engine/types.ts';
+import type { SessionOptions } from '../../engine/options/types.ts';
+import { Session } from '../../engine/session/session.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
 import {
   FORMAT_NAMES,
   type FormatName,

@@ -17,9 +17,9 @@
  *   kvquantB-capped  no more outliers of keys in a token than 1% of its channels, rounded up, as where room is reserved; the rest become the last level
  *   kvquant2-raw     without Q-Norm
  */
-import { RopeTable } from '../../engine/model/rope.ts';
-import type { ModelConfig } from '../../engine/model/types.ts';
-import type { Runtime } from '../../engine/runtime.ts';
+import { RopeTable } from '../../engine/transformer/rope.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { ModelConfig } from '../../engine/transformer/types.ts';
 import { PAGE_TOKENS, SINK_TOKENS, type Side } from '../../native/index.ts';
 import { SIDES } from './headwise.ts';
 import { ownRows } from './own-rows.ts';

@@ -3,8 +3,9 @@
  * models share a KV head between two query heads), so SmolLM2's KV heads are repeated for each of its query heads: the same function, in which every
  * query head has a KV head of its own. Sessions with and without latents are compared at equal bytes.
  */
-import type { Runtime } from '../../engine/runtime.ts';
-import type { Session } from '../../engine/session.ts';
+
+import type { Session } from '../../engine/session/session.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
 import type { KvErrorCode } from '../../native/index.ts';
 import { isLatent, type PageForm, type ThresholdSet, thresholdOf } from '../../policy/index.ts';
 import { passagesOf } from './passages.ts';

@@ -6,8 +6,8 @@
 import { existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { evaluate } from '../../engine/evaluate/evaluate.ts';
-import { readBook } from '../../engine/state.ts';
-import type { SessionOptions } from '../../engine/types.ts';
+import type { SessionOptions } from '../../engine/options/types.ts';
+import { readBook } from '../../engine/state/folder.ts';
 import { type KvErrorCode, replaceFile, table } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { descent, measureSides, type SideCost, tableWithin } from './hindsight.ts';

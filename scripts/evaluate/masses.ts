@@ -2,8 +2,9 @@
  * How much attention tokens other than sinks, and pages, have got so far in every layer. All queries count that came before a page is coded, and none of those that come
  * after, so what is chosen by these numbers is judged by other queries.
  */
-import type { LayerInput, ModelConfig } from '../../engine/model/types.ts';
+
 import { dot, softmax } from '../../engine/trace/head.ts';
+import type { LayerInput, ModelConfig } from '../../engine/transformer/types.ts';
 import { PAGE_TOKENS, SINK_TOKENS } from '../../native/index.ts';
 import type { KeptRows } from './paged.ts';
 

@@ -12,8 +12,8 @@
  *   anchorsN    the N rows of a page and head with most attention so far exactly, and out of the mean; anchorsNk: of keys alone
  *   endsN       a bit more in the first N and the last N layers; middleN: in 2N layers around the middle one, to compare with
  */
-import type { RopeTable } from '../../engine/model/rope.ts';
-import type { ModelConfig } from '../../engine/model/types.ts';
+import type { RopeTable } from '../../engine/transformer/rope.ts';
+import type { ModelConfig } from '../../engine/transformer/types.ts';
 import { PAGE_TOKENS, type Side } from '../../native/index.ts';
 import { allocated } from './allocation.ts';
 import { deltaCode, dpcmCode } from './delta.ts';

@@ -4,8 +4,9 @@
  * every quantizer of keys looks good. The pair turns slowly with the position, as those of large models do, and the constant is a power of two, so
  * the exact cache gives the same bits as before.
  */
-import type { LayerInput, ModelConfig, Tensor } from '../../engine/model/types.ts';
-import type { Runtime } from '../../engine/runtime.ts';
+
+import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { LayerInput, ModelConfig, Tensor } from '../../engine/transformer/types.ts';
 import { KvError } from '../../native/index.ts';
 import { rewired } from './rewired.ts';
 

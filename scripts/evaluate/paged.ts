@@ -3,10 +3,10 @@
  * method makes of them; the sinks of the first page stay exact. Attention is that of the native cache over decoded rows. Rows are decoded once, when a page
  * is coded, and not at every step as a program would have to; nothing is counted for them.
  */
-import { f16CacheBytes } from '../../engine/budget.ts';
-import { RopeTable } from '../../engine/model/rope.ts';
-import type { LayerInput, ModelConfig } from '../../engine/model/types.ts';
-import type { Runtime } from '../../engine/runtime.ts';
+import { f16CacheBytes } from '../../engine/cache/budget.ts';
+import { RopeTable } from '../../engine/transformer/rope.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { LayerInput, ModelConfig } from '../../engine/transformer/types.ts';
 import { movablePages, openKvCache, openPool, PAGE_TOKENS, rope as rotary, SINK_TOKENS } from '../../native/index.ts';
 import { readThrough, type YardstickRead } from './read.ts';
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ownText } from '../../engine/evaluate/own-text.ts';
 import { recallDocument } from '../../engine/evaluate/recall.ts';
-import type { Tokenizer } from '../../engine/model/types.ts';
+import type { Tokenizer } from '../../engine/transformer/types.ts';
 import { KvError } from '../../native/index.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));

@@ -5,8 +5,9 @@
  *   pq2        to the first eight pages of the very prompt, which stay exact until then; the words, 32 KiB a head and side at d = 64, are counted
  *   pq2-text   to 2,048 tokens of the text that ships with the package, once for a model; they are part of the model and not counted
  */
-import type { ModelConfig } from '../../engine/model/types.ts';
-import type { Runtime } from '../../engine/runtime.ts';
+
+import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { ModelConfig } from '../../engine/transformer/types.ts';
 import { PAGE_TOKENS, SINK_TOKENS, type Side } from '../../native/index.ts';
 import { type Headwise, headwise, takeHead } from './headwise.ts';
 import { ownRows } from './own-rows.ts';

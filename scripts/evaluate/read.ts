@@ -1,7 +1,7 @@
 /** Reads tokens through a model whose attention is computed by a yardstick instead of a session. */
-import type { RopeTable } from '../../engine/model/rope.ts';
-import type { LayerInput } from '../../engine/model/types.ts';
-import type { Runtime } from '../../engine/runtime.ts';
+import type { RopeTable } from '../../engine/transformer/rope.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { LayerInput } from '../../engine/transformer/types.ts';
 import { KvError, type KvErrorCode } from '../../native/index.ts';
 
 /** A passage that was read by a method that no session has. */

@@ -11,10 +11,11 @@
  *
  * From there on all of them read the rest and code new pages alike.
  */
-import { addDivergence, emptySums, NO_TARGET } from '../../engine/evaluate/divergence.ts';
-import type { Runtime } from '../../engine/runtime.ts';
-import type { Session } from '../../engine/session.ts';
-import type { SessionOptions } from '../../engine/types.ts';
+
+import type { SessionOptions } from '../../engine/options/types.ts';
+import { addDivergence, emptySums, NO_TARGET } from '../../engine/session/divergence.ts';
+import type { Session } from '../../engine/session/session.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
 import { FORMAT_NAMES, FORMATS, KvError, PAGE_TOKENS, SIDES } from '../../native/index.ts';
 import { openShipped, STRETCH } from './courses.ts';
 import type { RefreshRow } from './frontier-rows.ts';

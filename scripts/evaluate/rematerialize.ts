@@ -2,9 +2,9 @@
  * A whole model whose pages are kept as coded layer inputs (xquant.ts). The window is counted as what waits in it to be coded: the inputs of its tokens in
  * f16, or their parts in the bases.
  */
-import { normalized } from '../../engine/latents.ts';
-import type { LoadedModel, WeightSource } from '../../engine/model/types.ts';
-import type { Runtime } from '../../engine/runtime.ts';
+import { normalized } from '../../engine/cache/latents.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { LoadedModel, WeightSource } from '../../engine/transformer/types.ts';
 import { KvError, PAGE_TOKENS } from '../../native/index.ts';
 import type { PageMethod } from './paged.ts';
 import { layerCodes, Projection, type XQuant } from './xquant.ts';

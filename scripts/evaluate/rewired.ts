@@ -1,6 +1,7 @@
 /** A model whose keys, values or queries are made otherwise, while everything else is the model that was loaded. */
-import type { DenseBackend, LayerInput, LoadedModel, ModelConfig, Tensor } from '../../engine/model/types.ts';
-import type { Runtime } from '../../engine/runtime.ts';
+
+import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { DenseBackend, LayerInput, LoadedModel, ModelConfig, Tensor } from '../../engine/transformer/types.ts';
 
 export interface Rewiring {
   readonly name: string;

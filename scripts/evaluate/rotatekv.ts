@@ -10,8 +10,9 @@
  * counted. Groups have low and step in f16: B + 0.5 bits, and two bytes for the place of a massive token. The paper leaves open what is massive: here ten
  * times the largest channel of the median token of a page.
  */
-import type { ModelConfig } from '../../engine/model/types.ts';
-import type { Runtime } from '../../engine/runtime.ts';
+
+import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { ModelConfig } from '../../engine/transformer/types.ts';
 import { PAGE_TOKENS } from '../../native/index.ts';
 import { hadamard } from './hadamard.ts';
 import { ownRows } from './own-rows.ts';

@@ -1,17 +1,18 @@
 /** One session over one passage, and how far it ends from the exact cache. */
+
+import { SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
+import type { Divergence, SessionOptions, SessionReport } from '../../engine/options/types.ts';
 import {
   addDivergence,
   type DivergenceSums,
   emptySums,
   NO_TARGET,
   toDivergence,
-} from '../../engine/evaluate/divergence.ts';
-import { SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
-import { setupOf } from '../../engine/learn.ts';
-import type { Runtime } from '../../engine/runtime.ts';
-import { Session } from '../../engine/session.ts';
-import { readBook } from '../../engine/state.ts';
-import type { Divergence, SessionOptions, SessionReport } from '../../engine/types.ts';
+} from '../../engine/session/divergence.ts';
+import { setupOf } from '../../engine/session/experience.ts';
+import { Session } from '../../engine/session/session.ts';
+import { readBook } from '../../engine/state/folder.ts';
+import type { Runtime } from '../../engine/transformer/runtime.ts';
 import type { ThresholdBook } from '../../memory/index.ts';
 import { KvError, type KvErrorCode } from '../../native/index.ts';
 import { Arrows, createPolicy, defaultThresholds, type Policy, type ThresholdSet } from '../../policy/index.ts';

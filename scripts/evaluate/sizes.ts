@@ -2,7 +2,7 @@
  * `npm run evaluate -- sizes`: what caches of models that do not fit here would take. Published methods by the sizes their papers give, ours by those of
  * the pages that the engine makes. Nothing is measured and no model is loaded.
  */
-import { bytesAt, f16CacheBytes, OPEN_FORMAT } from '../../engine/budget.ts';
+import { bytesAt, f16CacheBytes, OPEN_FORMAT } from '../../engine/cache/budget.ts';
 import { type CacheShape, KvError, PAGE_TOKENS, parsePair, servesHeadDim, WINDOW_FORMAT } from '../../native/index.ts';
 import { parseShape } from '../bench/shapes.ts';
 import { markdown } from './frontier-table.ts';

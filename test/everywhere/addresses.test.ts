@@ -10,7 +10,7 @@ import { canary, preload, reported, setsUnderSanitizers } from './reports.ts';
 
 const EVERYTHING = [
   ...onBinary,
-  'test/unit/engine/park-native.test.ts',
+  'test/unit/engine/session/park-native.test.ts',
   'test/golden/codecs.test.ts',
   'test/property/attention.test.ts',
   'test/property/latent-cache.test.ts',
@@ -24,7 +24,7 @@ const asan = preload('libasan.so', 'libubsan.so', 'libstdc++.so');
 
 /**
  * No leak detection: what JavaScript has not collected when Node ends is never given back, and a report could not tell that from a leak. That
- * every byte is given back is asked of the pool (test/simulation/pool.test.ts) and of the process (fifty caches, test/unit/engine/cache.test.ts).
+ * every byte is given back is asked of the pool (test/simulation/pool.test.ts) and of the process (fifty caches, test/unit/engine/session/cache.test.ts).
  */
 const addresses = (work: (env: Record<string, string>) => Ran) =>
   reported(

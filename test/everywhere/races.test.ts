@@ -13,7 +13,7 @@ const THREADED = [
   'test/unit/native/threads.test.ts',
   'test/unit/native/moves.test.ts',
   'test/unit/native/misuse.test.ts',
-  'test/unit/engine/park-native.test.ts',
+  'test/unit/engine/session/park-native.test.ts',
   'test/simulation/moves.test.ts',
   'test/property/attention.test.ts',
   'test/property/latent-cache.test.ts',

@@ -2,7 +2,7 @@
 // names it, and replay decides the same again when it is given the policy; without it replay says what it lacks.
 import { expect, it } from 'vitest';
 import { type Decision, openCache, type Policy } from '../../engine/index.ts';
-import { logDir } from '../../engine/state.ts';
+import { logDir } from '../../engine/state/folder.ts';
 import { type Entry, explain, readLog, replaySession } from '../../witness/index.ts';
 import { normals, uniform } from '../native/dense.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';

@@ -3,7 +3,7 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { fetchedPath } from '../../engine/model/fetch.ts';
+import { fetchedPath } from '../../engine/transformer/fetch.ts';
 import { run } from '../../examples/tool-chat.ts';
 
 const cacheDir = process.env['PALIMPSEST_CACHE'] ?? join(import.meta.dirname, '..', '..', '.cache');

@@ -2,7 +2,7 @@
 // (scales of channels, a few outliers) go there, whatever else there is. The log names them, explains the moves, and replays.
 import { expect, it } from 'vitest';
 import { openCache } from '../../engine/index.ts';
-import { logDir } from '../../engine/state.ts';
+import { logDir } from '../../engine/state/folder.ts';
 import type { FormatName } from '../../native/index.ts';
 import { type DecisionBody, explain, readLog, replaySession } from '../../witness/index.ts';
 import { normals, uniform } from '../native/dense.ts';

@@ -14,7 +14,7 @@ import {
   tinyHfConfig,
   tinyTokenizerJson,
   u64,
-} from '../unit/engine/model/model-files.ts';
+} from '../unit/engine/transformer/model-files.ts';
 import { repairParked, repairSegment, traceHeader } from './parsers.ts';
 
 export interface Broken {

@@ -2,7 +2,7 @@
  * The dense half: weights of files become the same panels, rows the same integers, norms and gates the same bits; products with packed weights fuse,
  * and have a bound.
  */
-import { dequantize, ELEMENT_TYPES } from '../../engine/model/dequant.ts';
+import { dequantize, ELEMENT_TYPES } from '../../engine/transformer/dequant.ts';
 import { DENSE_BLOCK as BLOCK, densePacking, DENSE_PANEL as PANEL } from '../../native/index.ts';
 import { DENSE_FORMS, DENSE_TYPES, type DenseType } from '../../native/layout.ts';
 import { weightBlocks } from '../native/weight-blocks.ts';

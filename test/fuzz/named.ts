@@ -1,10 +1,10 @@
 /** What says where a model by name is: the answers of the Hub, as the library sees them, and the manifests of Ollama. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { chooseFiles } from '../../engine/model/hub/choose.ts';
-import { checkedAnswer } from '../../engine/model/hub/client.ts';
-import { listRepository } from '../../engine/model/hub/listing.ts';
-import { weightsOf } from '../../engine/model/hub/ollama.ts';
+import { chooseFiles } from '../../engine/transformer/hub/choose.ts';
+import { checkedAnswer } from '../../engine/transformer/hub/client.ts';
+import { listRepository } from '../../engine/transformer/hub/listing.ts';
+import { weightsOf } from '../../engine/transformer/hub/ollama.ts';
 import { JSON_TEXT } from './mutate.ts';
 
 /** What the interface of the Hub answers, as the library sees it, and what is chosen of it. */

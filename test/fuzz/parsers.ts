@@ -9,15 +9,11 @@ import { dirname, join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { crc32 } from 'node:zlib';
-import { loadCache, openCache } from '../../engine/cache.ts';
 import { inspectPath } from '../../engine/cli/inspect.ts';
-import { expectedShapes } from '../../engine/model/config.ts';
-import { loadModel } from '../../engine/model/load.ts';
-import { RopeTable } from '../../engine/model/rope.ts';
-import { cacheBytes, fillCache } from '../../engine/park/cache-bytes.ts';
-import { readParked } from '../../engine/park/folder.ts';
-import { PagePredictor } from '../../engine/park/page-predictor.ts';
-import { formParked } from '../../engine/park/parked-file.ts';
+import { cacheBytes, fillCache } from '../../engine/session/park/cache-bytes.ts';
+import { readParked } from '../../engine/session/park/folder.ts';
+import { PagePredictor } from '../../engine/session/park/page-predictor.ts';
+import { formParked } from '../../engine/session/park/parked-file.ts';
 import {
   DEVIATIONS,
   formPredictor,
@@ -25,9 +21,13 @@ import {
   type PredictorData,
   parsePredictor,
   type SideMap,
-} from '../../engine/park/predictor.ts';
-import { logisticShares } from '../../engine/park/rans.ts';
+} from '../../engine/session/park/predictor.ts';
+import { logisticShares } from '../../engine/session/park/rans.ts';
+import { loadCache, openCache } from '../../engine/session/policy-cache.ts';
 import { Trace } from '../../engine/trace/reader.ts';
+import { expectedShapes } from '../../engine/transformer/config.ts';
+import { loadModel } from '../../engine/transformer/load.ts';
+import { RopeTable } from '../../engine/transformer/rope.ts';
 import { formatThresholdFile, mergeThresholdFiles, openHnswIndex } from '../../memory/index.ts';
 import { KvError, openKvCache, openPool } from '../../native/index.ts';
 import { readCheckpoints, signCheckpoint } from '../../witness/checkpoint.ts';
@@ -36,7 +36,7 @@ import { entryCrc } from '../../witness/entry.ts';
 import { openWitnessLog, readLog, verifyLog } from '../../witness/index.ts';
 import { signNote, verifierOf } from '../../witness/note.ts';
 import { seeded } from '../native/rows.ts';
-import { tinyGguf, tinyHfConfig, tinySafetensors, tinyTokenizerJson } from '../unit/engine/model/model-files.ts';
+import { tinyGguf, tinyHfConfig, tinySafetensors, tinyTokenizerJson } from '../unit/engine/transformer/model-files.ts';
 import { from } from '../unit/memory/threshold-data.ts';
 import { one, type Random } from './case.ts';
 import { closeServer, HTTP, openServer, REQUEST, sendRequest } from './http.ts';

@@ -4,7 +4,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type ChatMessage, createEngine, type Engine } from '../../engine/index.ts';
-import { fetchedPath } from '../../engine/model/fetch.ts';
+import { fetchedPath } from '../../engine/transformer/fetch.ts';
 
 const root = join(import.meta.dirname, '..', '..');
 const cacheDir = process.env['PALIMPSEST_CACHE'] ?? join(root, '.cache');

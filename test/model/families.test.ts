@@ -2,21 +2,21 @@
 // against what the implementation in `transformers` computed in float64 (scripts/golden-families.py).
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import { createLoopBackend } from '../../engine/model/dense-loops.ts';
-import { createNativeBackend } from '../../engine/model/dense-native.ts';
-import { createOrtBackend } from '../../engine/model/dense-ort.ts';
-import { dequantize, ELEMENT_TYPES } from '../../engine/model/dequant.ts';
-import { FAMILIES } from '../../engine/model/families/index.ts';
-import { loadModel } from '../../engine/model/load.ts';
-import { Rotary } from '../../engine/model/rotary.ts';
-import type { DenseBackend, LoadedModel } from '../../engine/model/types.ts';
-import { Runtime } from '../../engine/runtime.ts';
-import { Session } from '../../engine/session.ts';
+import { Session } from '../../engine/session/session.ts';
 import { headerOf } from '../../engine/trace/record.ts';
+import { createLoopBackend } from '../../engine/transformer/dense-loops.ts';
+import { createNativeBackend } from '../../engine/transformer/dense-native.ts';
+import { createOrtBackend } from '../../engine/transformer/dense-ort.ts';
+import { dequantize, ELEMENT_TYPES } from '../../engine/transformer/dequant.ts';
+import { FAMILIES } from '../../engine/transformer/families/index.ts';
+import { loadModel } from '../../engine/transformer/load.ts';
+import { Rotary } from '../../engine/transformer/rotary.ts';
+import { Runtime } from '../../engine/transformer/runtime.ts';
+import type { DenseBackend, LoadedModel } from '../../engine/transformer/types.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { seeded } from '../native/rows.ts';
 import { weightBlocks } from '../native/weight-blocks.ts';
-import { gguf, temporaryFolder } from '../unit/engine/model/model-files.ts';
+import { gguf, temporaryFolder } from '../unit/engine/transformer/model-files.ts';
 import { FAMILY_NAMES, familyTokens, ggufParts, hfFiles, readFamily } from './family-files.ts';
 import { type Attention, logitsAt, nativeAttention, plainAttention } from './forward.ts';
 import { expectGolden, type Golden } from './golden.ts';
@@ -102,7 +102,7 @@ test('experts in blocks of a type, stored in one tensor, are packed as they are'
     await dense.close();
   }
   const [packed, exact] = found as [Float32Array, Float32Array];
-  // Two products in a row with weights in 8 bits, one of them these blocks (test/unit/engine/model/dense.test.ts has the law).
+  // Two products in a row with weights in 8 bits, one of them these blocks (test/unit/engine/transformer/dense.test.ts has the law).
   expect(Math.hypot(...packed.map((value, i) => value - exact[i]!)) / Math.hypot(...exact)).toBeLessThan(0.025);
   model.weights.close();
 });

@@ -13,7 +13,7 @@ import {
   tinyMerges,
   tinyTokenizerJson,
   tinyWords,
-} from '../unit/engine/model/model-files.ts';
+} from '../unit/engine/transformer/model-files.ts';
 import type { Golden } from './golden.ts';
 
 const FOLDER = join(import.meta.dirname, '..', 'golden', 'families');

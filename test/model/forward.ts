@@ -1,6 +1,6 @@
 /** Token ids → logits by the engine's own path, driven layer by layer, with an attention of the caller's choice. */
-import type { Rotary } from '../../engine/model/rotary.ts';
-import type { DenseBackend, ModelConfig } from '../../engine/model/types.ts';
+import type { Rotary } from '../../engine/transformer/rotary.ts';
+import type { DenseBackend, ModelConfig } from '../../engine/transformer/types.ts';
 import { type KvCache, openKvCache, openPool, type PagePool } from '../../native/index.ts';
 
 /** Takes k (after RoPE) and v of some tokens of a layer, and answers their queries: out [T, H, d]. */

@@ -1,7 +1,7 @@
 /** Where the four models whose logits were computed independently lie, or null for one that is not on this machine. */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { fetchedPath } from '../../engine/model/fetch.ts';
+import { fetchedPath } from '../../engine/transformer/fetch.ts';
 
 const root = join(import.meta.dirname, '..', '..');
 /** Test data beside the repository. */

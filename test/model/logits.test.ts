@@ -3,10 +3,10 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { createOrtBackend } from '../../engine/model/dense-ort.ts';
-import { loadModel } from '../../engine/model/load.ts';
-import { Rotary } from '../../engine/model/rotary.ts';
-import type { DenseBackend, LoadedModel } from '../../engine/model/types.ts';
+import { createOrtBackend } from '../../engine/transformer/dense-ort.ts';
+import { loadModel } from '../../engine/transformer/load.ts';
+import { Rotary } from '../../engine/transformer/rotary.ts';
+import type { DenseBackend, LoadedModel } from '../../engine/transformer/types.ts';
 import { type Attention, logitsAt, nativeAttention, plainAttention } from './forward.ts';
 import { expectGolden, type Golden } from './golden.ts';
 import { GOLDEN_MODELS } from './golden-models.ts';

@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { type EvaluateRow, evaluate, parseCache } from '../../engine/evaluate/evaluate.ts';
 import { ownText } from '../../engine/evaluate/own-text.ts';
-import { fetchedPath } from '../../engine/model/fetch.ts';
-import { Runtime } from '../../engine/runtime.ts';
+import { fetchedPath } from '../../engine/transformer/fetch.ts';
+import { Runtime } from '../../engine/transformer/runtime.ts';
 
 const root = join(import.meta.dirname, '..', '..');
 const cacheDir = process.env['PALIMPSEST_CACHE'] ?? join(root, '.cache');

@@ -1,7 +1,7 @@
 // A page whose keys and values went to two bits is made again from the latent that was kept beside it: within the bound of the latent's format of the
 // exact rows, element by element, whatever the pieces in which tokens came; and bytes reported are bytes allocated after every step.
 import { describe, expect, test } from 'vitest';
-import { Latents } from '../../engine/latents.ts';
+import { Latents } from '../../engine/cache/latents.ts';
 import {
   decodeLatent,
   encodeLatent,

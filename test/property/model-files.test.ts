@@ -4,13 +4,13 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import { expectedShapes } from '../../engine/model/config.ts';
-import { createNativeBackend } from '../../engine/model/dense-native.ts';
-import { openGguf } from '../../engine/model/gguf.ts';
-import { loadModel } from '../../engine/model/load.ts';
-import { ggufTokenizer } from '../../engine/model/tokenizer-gguf.ts';
-import type { LoadedModel } from '../../engine/model/types.ts';
-import { RandomNumbers } from '../../engine/sampling/random.ts';
+import { expectedShapes } from '../../engine/transformer/config.ts';
+import { createNativeBackend } from '../../engine/transformer/dense-native.ts';
+import { openGguf } from '../../engine/transformer/gguf.ts';
+import { loadModel } from '../../engine/transformer/load.ts';
+import { RandomNumbers } from '../../engine/transformer/sampling/random.ts';
+import { ggufTokenizer } from '../../engine/transformer/tokenizer-gguf.ts';
+import type { LoadedModel } from '../../engine/transformer/types.ts';
 import { KvError } from '../../native/index.ts';
 import { FAMILY_NAMES, ggufParts, hfFiles, readFamily } from '../model/family-files.ts';
 import {
@@ -25,7 +25,7 @@ import {
   tinyHfConfig,
   tinySafetensors,
   tinyTokenizerJson,
-} from '../unit/engine/model/model-files.ts';
+} from '../unit/engine/transformer/model-files.ts';
 
 const SEED = Number(process.env.PALIMPSEST_TEST_SEED ?? 30_303);
 const MUTATIONS = Number(process.env.PALIMPSEST_TEST_MUTATIONS ?? 100);

@@ -2,7 +2,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { openSessionIndex } from '../../engine/sessions.ts';
+import { openSessionIndex } from '../../engine/state/sessions.ts';
 import { FINGERPRINT_DIM, sessionsOf } from '../../memory/index.ts';
 import { readLog, verifyLog } from '../../witness/index.ts';
 import { runUntilEnded, writePrompt } from '../suite/run-process.ts';

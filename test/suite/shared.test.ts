@@ -6,9 +6,9 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import { openCache } from '../../engine/cache.ts';
-import { openSessionIndex } from '../../engine/sessions.ts';
-import { logDir } from '../../engine/state.ts';
+import { openCache } from '../../engine/session/policy-cache.ts';
+import { logDir } from '../../engine/state/folder.ts';
+import { openSessionIndex } from '../../engine/state/sessions.ts';
 import {
   FINGERPRINT_VERSION,
   openQdrantIndex,

@@ -15,8 +15,9 @@ export const PRINTERS: Readonly<Record<string, string>> = {
 /** Library files that read the environment. */
 export const ENVIRONMENT_READERS: Readonly<Record<string, string>> = {
   'engine/cli/program.ts': 'the command line hands it to the settings',
-  'engine/model/hub/settings.ts': 'models of the Hub and of Ollama are where the variables of their own programs say',
-  'engine/model/fetch.ts': 'looks for python3 on the PATH, as starting it by its name would',
+  'engine/transformer/hub/settings.ts':
+    'models of the Hub and of Ollama are where the variables of their own programs say',
+  'engine/transformer/fetch.ts': 'looks for python3 on the PATH, as starting it by its name would',
 };
 
 /** Files that mention a folder of one machine. */

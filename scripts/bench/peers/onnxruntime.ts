@@ -5,7 +5,7 @@
  * history is timed too, and attention is the difference.
  */
 import type { InferenceSession, Tensor } from 'onnxruntime-node';
-import { type OnnxGraph, type OnnxValue, writeOnnxModel } from '../../../engine/model/onnx-writer.ts';
+import { type OnnxGraph, type OnnxValue, writeOnnxModel } from '../../../engine/transformer/onnx-writer.ts';
 import { gaussians, type Shape } from '../shapes.ts';
 
 export const ORT_TYPES = ['f32', 'int8', 'int4'] as const;

@@ -6,7 +6,7 @@
 import { existsSync, mkdirSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { toHalf } from '../../../native/index.ts';
-import { gguf, type RawGgufTensor, type RawValue } from '../../../test/unit/engine/model/model-files.ts';
+import { gguf, type RawGgufTensor, type RawValue } from '../../../test/unit/engine/transformer/model-files.ts';
 import { type Shape, shapeName } from '../shapes.ts';
 
 export const RANDOM_LAYERS = 8;

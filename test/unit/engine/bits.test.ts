@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { createEngine } from '../../../engine/index.ts';
-import { logDir } from '../../../engine/state.ts';
+import { logDir } from '../../../engine/state/folder.ts';
 import { type Isa, nativeInfo } from '../../../native/index.ts';
 import { readLog, replaySession } from '../../../witness/index.ts';
 import { scratchFolders } from '../witness/folder.ts';

@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import { expect } from 'vitest';
 import { createEngine, type Engine, type EngineSession, KvError, type KvErrorCode } from '../../../engine/index.ts';
-import { logDir } from '../../../engine/state.ts';
+import { logDir } from '../../../engine/state/folder.ts';
 import { type Entry, type EntryKind, readLog } from '../../../witness/index.ts';
 
 export const MODEL = join(import.meta.dirname, '..', '..', '..', 'models', 'reference');

@@ -1,8 +1,8 @@
 /** Sessions on a runtime of the reference model, without an engine and its thread. */
 import { afterAll, beforeAll } from 'vitest';
-import { Runtime } from '../../../engine/runtime.ts';
-import { Session } from '../../../engine/session.ts';
-import type { SessionOptions } from '../../../engine/types.ts';
+import type { SessionOptions } from '../../../engine/options/types.ts';
+import { Session } from '../../../engine/session/session.ts';
+import { Runtime } from '../../../engine/transformer/runtime.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
 import type { WitnessLog } from '../../../witness/index.ts';
 import { MODEL } from './on-reference.ts';

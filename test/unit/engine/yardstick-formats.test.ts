@@ -1,9 +1,9 @@
 // Formats that stand here to be compared with: a session has one only where its cache types name it (or its policy wants it for keys with outlier channels), then `fixed` takes pages to it and `price` tries it;
 // a session that names none knows of none, and its decisions replay without them.
 import { expect, it } from 'vitest';
+import { planSession } from '../../../engine/cache/plan.ts';
 import { openCache } from '../../../engine/index.ts';
-import { planSession } from '../../../engine/plan.ts';
-import { logDir } from '../../../engine/state.ts';
+import { logDir } from '../../../engine/state/folder.ts';
 import {
   FORMAT_NAMES,
   FORMATS,

@@ -8,7 +8,7 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { Distributions, logisticShares } from '../../../engine/park/rans.ts';
+import { Distributions, logisticShares } from '../../../engine/session/park/rans.ts';
 import * as held from '../../../native/hold.ts';
 import { encodeLatent, FORMATS, KvError, LATENT_NAMES, type LatentName, SINK_TOKENS } from '../../../native/index.ts';
 import { LATENT_CANDIDATES_FROM, STATUS_NO_MEMORY } from '../../../native/layout.ts';

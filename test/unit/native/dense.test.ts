@@ -1,5 +1,5 @@
 // The matrices around attention: a row gives the same bits alone, among others and with any number of threads, on every instruction set;
-// zeros, tiny and huge rows; experts of equal scores; and every wrong call, also of the bare binding. That the numbers are right is tried in engine/model/dense-native.test.ts.
+// zeros, tiny and huge rows; experts of equal scores; and every wrong call, also of the bare binding. That the numbers are right is tried in engine/transformer/dense-native.test.ts.
 import { afterAll, describe, expect, test } from 'vitest';
 import {
   DENSE_SLOTS,

@@ -3,7 +3,7 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import type { SessionRow } from '../../../../engine/index.ts';
-import { dir, expectRefused, palimpsest } from '../command.ts';
+import { dir, expectRefused, palimpsest } from '../cli/command.ts';
 import { ask, refusal } from './ask.ts';
 import { parseExposition } from './exposition.ts';
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type LiveView, type ServeOptions, serve } from '../../../../engine/index.ts';
 import { addressOf, readToken } from '../../../../engine/serve/guard.ts';
-import { logDir } from '../../../../engine/state.ts';
+import { logDir } from '../../../../engine/state/folder.ts';
 import { KvError } from '../../../../native/index.ts';
 import { type DecisionBody, openWitnessLog, type WitnessLog } from '../../../../witness/index.ts';
 import { scratchFolders } from '../../witness/folder.ts';

@@ -7,7 +7,7 @@ import { z } from 'zod';
 import { type Engine, eraseSession, type LiveView, type SessionRow, serve } from '../../../../engine/index.ts';
 import { ANSWERS } from '../../../../engine/serve/answers.ts';
 import { ROUTES } from '../../../../engine/serve/routes.ts';
-import { logDir } from '../../../../engine/state.ts';
+import { logDir } from '../../../../engine/state/folder.ts';
 import { entryId, explain, openLogQuery, openWitnessLog } from '../../../../witness/index.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { codeOf, openEngine, written } from '../on-reference.ts';

@@ -1,0 +1,135 @@
+/**
+ * The way back to where a cache was before a prompt, or to a length that it has passed. Sealed rows cannot be opened again, so the rows of the open page
+ * are kept beside the cache while a prompt is read that seals it. To go back, the cache is opened anew and takes over its older pages as they are stored.
+ * A cache with forks shares those pages and a budget, so that it keeps a fork of its own to go back to, where there is room for one.
+ * Where nobody kept rows, those of a page that has been sealed come back as they are stored, as long as the page is in the window. Whole pages always go.
+ */
+import {
+  type CacheShape,
+  type FormatName,
+  type KvCache,
+  KvError,
+  openRows,
+  pageStart,
+  SIDES,
+  sealedPages,
+  sealsBetween,
+} from '../../native/index.ts';
+import type { Latents } from './latents.ts';
+
+/** A cache that can go back. */
+export interface Reversible {
+  readonly kv: KvCache;
+  readonly shape: CacheShape;
+  readonly latents: Latents | null;
+  readonly hasForks: boolean;
+  readonly windowFormat: FormatName;
+}
+
+export class WayBack {
+  /** Tokens that the cache held. */
+  readonly tokens: number;
+  readonly #kv: KvCache;
+  readonly #latents: Latents | null;
+  /** Rows of the open page by layer, keys and values; null where they stay in the cache. */
+  readonly #rows: readonly (readonly Float32Array[])[] | null = null;
+  readonly #inputs: readonly Float32Array[] | null = null;
+  #twin: KvCache | null = null;
+  readonly #isLost: boolean = false;
+
+  /** `tokensNew` will be read behind `tokens`. Throws 'unsupported' for a length that the cache has passed and cannot go back to. */
+  constructor(cache: Reversible, tokens: number, tokensNew: number) {
+    const { kv, shape, latents, hasForks } = cache;
+    this.tokens = tokens;
+    this.#kv = kv;
+    this.#latents = latents;
+    const pages = sealedPages(tokens);
+    // Latents know the inputs of the newest rows only, so that a page that ends there could not be sealed once more.
+    const isWhole = tokens === pageStart(tokens) && (latents === null || tokens === 0);
+    const isReopened = tokens < kv.length(0) && kv.table(0).pages > pages && !isWhole;
+    if (isReopened && !isOpenAgain(cache, pages)) throw sealedAway(kv, tokens);
+    if (!isReopened && sealsBetween(tokens, tokensNew) === 0) return;
+    this.#inputs = latents?.waiting(tokens) ?? null;
+    if (hasForks && !isReopened) {
+      this.#twin = forkOf(kv);
+      this.#isLost = this.#twin === null;
+    } else {
+      const numbers = openRows(tokens) * shape.kvHeads * shape.headDim;
+      const rowsOf = (layer: number): Float32Array[] =>
+        tokens === 0 ? [] : SIDES.map((side) => kv.decode(layer, pages, side).subarray(0, numbers));
+      this.#rows = Array.from({ length: shape.layers }, (_, layer) => rowsOf(layer));
+    }
+  }
+
+  /** False where the budget had no room for what going back takes. */
+  get isOpen(): boolean {
+    return !this.#isLost;
+  }
+
+  /** Whether going back changes the native cache instead of putting another one in its place. */
+  get isInPlace(): boolean {
+    return this.#twin === null && this.#rows === null;
+  }
+
+  /**
+   * Brings the cache back; it may hold more tokens in some layers than in others. `reopen` opens an empty one like it. → whether the native cache
+   * is the same one still, with all that attention has seen
+   */
+  take(reopen: () => KvCache): boolean {
+    const kv = this.#kv;
+    const isSame = this.isInPlace;
+    if (this.#twin !== null) {
+      const twin = this.#twin;
+      this.#twin = null;
+      kv.become(() => twin);
+    } else if (this.#rows === null) {
+      kv.truncate(this.tokens);
+    } else {
+      this.#rebuild(this.#rows, reopen);
+    }
+    this.#latents?.takeBack(this.tokens, this.#inputs);
+    return isSame;
+  }
+
+  /** Nobody goes back here any more. */
+  close(): void {
+    this.#twin?.close();
+    this.#twin = null;
+  }
+
+  #rebuild(rows: readonly (readonly Float32Array[])[], reopen: () => KvCache): void {
+    const kv = this.#kv;
+    const pages = sealedPages(this.tokens);
+    const stored = rows.map((_, layer) => Array.from({ length: pages }, (_page, page) => kv.exportPage(layer, page)));
+    kv.become(reopen);
+    this.#latents?.attach();
+    for (const [layer, [k, v]] of rows.entries()) {
+      for (const page of stored[layer]!) kv.importPage(layer, page);
+      if (k !== undefined && v !== undefined) kv.append(layer, k, v);
+    }
+  }
+}
+
+/** Whether a sealed page can be open again: nobody shares it, nothing was kept of its inputs, and it is in the format of the window, in which it takes what it takes while it is open. */
+const isOpenAgain = ({ kv, shape, latents, hasForks, windowFormat }: Reversible, page: number): boolean =>
+  !hasForks &&
+  latents === null &&
+  Array.from({ length: shape.layers }, (_, layer) => layer).every((layer) =>
+    SIDES.every((side) => kv.format(layer, page, side) === windowFormat),
+  );
+
+const sealedAway = (kv: KvCache, tokens: number): KvError =>
+  new KvError('unsupported', `tokens behind ${tokens} cannot be taken back: their page has been sealed`, {
+    values: { tokens, length: kv.length(0), pages: kv.table(0).pages },
+    hint: 'call fork() before you append tokens that you may want to take back',
+  });
+
+/** A fork, or null where the budget has no room for its open pages. */
+function forkOf(kv: KvCache): KvCache | null {
+  try {
+    return kv.fork();
+  } catch (error) {
+    if (error instanceof KvError && error.code === 'budget-exceeded') return null;
+    throw error;
+  }
+}

@@ -1,0 +1,44 @@
+/** Opens the native cache of a governed one, empty. */
+import {
+  type CacheShape,
+  type KvCache,
+  type KvCacheOptions,
+  latentBytes,
+  openKvCache,
+  type PagePool,
+} from '../../native/index.ts';
+import type { LatentOptions } from './latents.ts';
+import type { SessionPlan } from './plan.ts';
+
+export interface NativeOptions {
+  readonly shape: CacheShape;
+  readonly plan: SessionPlan;
+  readonly native: Pick<KvCacheOptions, 'scale' | 'scoreCap' | 'slidingWindow' | 'alibiSlopes' | 'threads'>;
+  /** S·W_o of every layer, or none. */
+  readonly sketches: readonly Float32Array[];
+  readonly latents?: LatentOptions | undefined;
+}
+
+/** An empty cache in the pool. Its owner closes it. */
+export function openNative(
+  { shape, plan, native, sketches, latents }: NativeOptions,
+  pool: PagePool,
+  budgetBytes: number | null,
+): KvCache {
+  const kv = openKvCache({
+    shape,
+    pool,
+    ...(budgetBytes === null ? {} : { budgetBytes }),
+    ...native,
+    windowFormat: plan.context.windowFormat,
+    openFormat: plan.context.openFormat ?? 'f16',
+    ...(latents === undefined ? {} : { sealLatentBytes: latentBytes(latents.format, latents.width) }),
+  });
+  try {
+    for (const [layer, sketch] of sketches.entries()) kv.setOutputSketch(layer, sketch);
+    return kv;
+  } catch (error) {
+    kv.close();
+    throw error;
+  }
+}

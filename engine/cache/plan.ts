@@ -1,0 +1,276 @@
+/** Turns what was requested into what is effective: a budget in bytes, a policy, and the context of its decisions. */
+import {
+  type CacheShape,
+  CODED_HEAD_DIMS,
+  FORMAT_NAMES,
+  FORMATS,
+  type FormatName,
+  type FormatPair,
+  isWindowTokens,
+  isYardstick,
+  KvError,
+  LOWEST_FORMATS,
+  PAGE_TOKENS,
+  parsePair,
+  type Side,
+  show,
+  WINDOW_FORMAT,
+  WINDOW_TOKENS,
+  WINDOW_TOKENS_RULE,
+  type WindowName,
+} from '../../native/index.ts';
+import {
+  createPolicy,
+  type Policy,
+  type PolicyContext,
+  type Priority,
+  type ThresholdSet,
+  usefulPair,
+} from '../../policy/index.ts';
+import type { CacheTypes, KvBudget } from '../options/types.ts';
+import {
+  bytesAt,
+  checkBudget,
+  checkMemory,
+  defaultWindowTokens,
+  f16CacheBytes,
+  fixedBytes,
+  leastBudget,
+  OPEN_FORMAT,
+  parseBudget,
+  sideBytes,
+  type Window,
+} from './budget.ts';
+
+export interface PlanRequest {
+  readonly kvBudget?: KvBudget | undefined;
+  readonly kldBudget?: number | undefined;
+  readonly priority?: Priority | undefined;
+  readonly tokensExpected?: number | undefined;
+  readonly policy?: string | Policy | undefined;
+  readonly cacheTypes?: CacheTypes | undefined;
+  readonly skipLayers?: readonly number[] | undefined;
+  readonly stepLatencyBudgetMs?: number | undefined;
+  readonly openFormat?: WindowName | undefined;
+  readonly windowTokens?: number | undefined;
+  /** f16 throughout, nothing moves. */
+  readonly exact?: boolean;
+}
+
+export interface SessionPlan {
+  readonly policy: Policy;
+  readonly policyOptions: Readonly<Record<string, unknown>>;
+  readonly context: PolicyContext;
+  readonly budgetBytes: number | null;
+  readonly kldBudget: number | null;
+  readonly tokensExpected: number | null;
+  readonly stepLatencyBudgetMs: number | null;
+  /** f16 throughout: nothing is decided. */
+  readonly exact: boolean;
+}
+
+/** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
+export function planSession(shape: CacheShape, request: PlanRequest, thresholds: ThresholdSet): SessionPlan {
+  checkRequest(request, shape.layers);
+  const { kvBudget, kldBudget, skipLayers = [] } = request;
+  const types = typesOf(request.cacheTypes);
+  const pair = Array.isArray(types) ? undefined : types;
+  const tokensExpected = request.tokensExpected ?? null;
+  const exact = isExact(shape, request, types);
+  const budgetBytes =
+    kvBudget === undefined || exact
+      ? null
+      : parseBudget(kvBudget, tokensExpected === null ? null : f16CacheBytes(shape, tokensExpected));
+  const budgeted = budgetBytes !== null || kldBudget !== undefined;
+  const unasked = Array.isArray(types) ? 'table' : budgeted ? 'price' : pair === undefined ? 'none' : 'fixed';
+  const { policy, policyOptions } = policyOf(exact ? 'none' : (request.policy ?? unasked), types);
+  const set =
+    policy.id === 'fixed' && pair !== undefined ? [pair] : policy.id === 'table' ? (types as FormatPair[]) : null;
+  // A fixed f16 side must never have been 8-bit.
+  const windowFormat = exact || set?.some(({ k, v }) => k === 'f16' || v === 'f16') ? 'f16' : WINDOW_FORMAT;
+  if (!exact && windowFormat === 'f16' && (request.openFormat ?? 'f16') !== 'f16')
+    throw new KvError('bad-argument', `pages in f16 are not open in ${request.openFormat}`, {
+      values: { openFormat: request.openFormat, windowFormat },
+    });
+  const floor = set === null ? floorOf(pair, policy.lowest) : null;
+  if (!exact && kldBudget !== undefined && !policy.needsTrials) {
+    throw new KvError('unsupported', `policy '${policy.id}' measures nothing, so it cannot keep a divergence budget`, {
+      values: { policy: policy.id, kldBudget },
+      hint: "use policy 'price'",
+    });
+  }
+  // Whoever names formats gets those and no others.
+  const outlierKeys = (types === undefined && policy.outlierKeys) || [];
+  const onTheWay = outlierKeys.map((k) => ({ k, v: k }));
+  const asItIs = { k: windowFormat, v: windowFormat } as const;
+  const openFormat =
+    windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
+  const windowTokens = request.windowTokens ?? defaultWindowTokens(shape, budgetBytes, windowFormat);
+  let window: Window = { openFormat, windowFormat, windowTokens };
+  if (budgetBytes !== null) {
+    const lowest = (layer: number): FormatPair =>
+      skipLayers.includes(layer) || policy.id === 'none' ? asItIs : (set?.[layer % set.length] ?? lowestPair(floor));
+    const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
+    // What was not asked for gives way where a budget is too small for it: first an open page in f16, then a whole page of newer tokens.
+    const coded = { ...window, openFormat: request.openFormat ?? windowFormat };
+    const smallest: Window = { ...coded, windowTokens: request.windowTokens ?? Math.min(...WINDOW_TOKENS) };
+    const fits = (one: Window): boolean =>
+      budgetBytes >= leastBudget(shape, tokensExpected, { ...one, pairs, onTheWay });
+    window = [window, coded].find(fits) ?? smallest;
+    checkBudget(shape, budgetBytes, tokensExpected, { ...window, pairs, onTheWay });
+  }
+  const untouched = bytesAt(
+    shape,
+    tokensExpected ?? 0,
+    Array.from({ length: shape.layers }, () => asItIs),
+    window,
+  );
+  checkMemory(shape, budgetBytes === null ? untouched : 0, window.openFormat);
+  if (kldBudget === 0 && budgetBytes !== null && untouched > budgetBytes) {
+    throw new KvError(
+      'budget-too-small',
+      `${tokensExpected} tokens need moves, and a divergence budget of 0 allows none`,
+      {
+        values: { budgetBytes, kldBudget, neededBytes: untouched, tokens: tokensExpected },
+        hint: 'raise one of the two budgets',
+      },
+    );
+  }
+  return {
+    policy,
+    policyOptions,
+    budgetBytes,
+    kldBudget: kldBudget ?? null,
+    tokensExpected,
+    stepLatencyBudgetMs: request.stepLatencyBudgetMs ?? null,
+    exact,
+    context: {
+      layers: shape.layers,
+      kvHeads: shape.kvHeads,
+      headDim: shape.headDim,
+      windowFormat,
+      pageBytes: sideBytes(shape, types === undefined ? onTheWay : [types].flat()),
+      fixedBytes: fixedBytes(shape, window.openFormat),
+      // Left out where they are what logs of earlier versions mean.
+      ...(window.openFormat === 'f16' ? {} : { openFormat: window.openFormat }),
+      ...(window.windowTokens === PAGE_TOKENS ? {} : { windowTokens: window.windowTokens }),
+      thresholds,
+      skipLayers: [...skipLayers],
+      floor,
+      ...(outlierKeys.length === 0 ? {} : { outlierKeys }),
+      ...(budgetBytes === null || kldBudget === undefined ? {} : { priority: request.priority ?? 'bytes' }),
+    },
+  };
+}
+
+/** f16 throughout: asked for, or all that the head size allows. Throws when something lower was asked for as well. */
+function isExact(shape: CacheShape, request: PlanRequest, types: FormatPair | FormatPair[] | undefined): boolean {
+  const { kvBudget, kldBudget } = request;
+  const plain = !Array.isArray(types) && types?.k === 'f16' && types.v === 'f16';
+  const coded = CODED_HEAD_DIMS.includes(shape.headDim);
+  if (!coded && !plain && (kvBudget ?? kldBudget ?? types) !== undefined) {
+    throw new KvError('unsupported', `head_dim ${shape.headDim} has no coded formats: its cache is f16 throughout`, {
+      values: { headDim: shape.headDim, coded: CODED_HEAD_DIMS.join(', ') },
+      hint: 'leave out the budget and the cache types',
+    });
+  }
+  if (request.exact !== true && plain && (kvBudget !== undefined || kldBudget !== undefined)) {
+    throw new KvError('bad-argument', 'an f16 cache keeps no budget', {
+      values: { kvBudget, kldBudget },
+      hint: 'allow lower formats, or leave out the budget',
+    });
+  }
+  return request.exact === true || plain || !coded;
+}
+
+function policyOf(
+  given: string | Policy,
+  types: FormatPair | FormatPair[] | undefined,
+): Pick<SessionPlan, 'policy' | 'policyOptions'> {
+  const id = typeof given === 'string' ? given : given.id;
+  if (Array.isArray(types) !== (id === 'table')) {
+    throw new KvError('bad-argument', `policy '${id}' and these cacheTypes do not go together`, {
+      values: { policy: id, cacheTypes: JSON.stringify(types) },
+      hint: "policy 'table' takes one pair for each layer: cacheTypes: ['rot4:rot2', …]; the others take one pair",
+    });
+  }
+  if (typeof given !== 'string') return { policy: given, policyOptions: {} };
+  const policyOptions = Array.isArray(types)
+    ? { layers: types }
+    : id === 'fixed' && types !== undefined
+      ? { ...types }
+      : {};
+  return { policy: createPolicy(id, policyOptions), policyOptions };
+}
+
+/** The lowest formats that a session allows: those asked for, as far as its policy goes down to them. */
+function floorOf(asked: FormatPair | undefined, lowest: FormatPair | undefined): FormatPair | null {
+  if (asked === undefined) return lowest ?? null;
+  const finer = (side: Side): FormatName => {
+    const least = (lowest ?? LOWEST_FORMATS)[side];
+    return FORMATS[asked[side]].rank < FORMATS[least].rank || isYardstick(asked[side]) ? asked[side] : least;
+  };
+  return { k: finer('k'), v: finer('v') };
+}
+
+/** The lowest pair that policies go to: 2-bit keys stand only beside values below 4 bits. */
+function lowestPair(floor: FormatPair | null): FormatPair {
+  return usefulPair(floor ?? LOWEST_FORMATS);
+}
+
+const pairOf = (given: FormatPair | string): FormatPair =>
+  typeof given === 'string' ? parsePair(given) : { k: given.k, v: given.v };
+
+function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | undefined {
+  if (given === undefined) return undefined;
+  return isList(given) ? given.map(pairOf) : pairOf(given);
+}
+
+const isList = (types: CacheTypes): types is readonly (FormatPair | string)[] => Array.isArray(types);
+
+/** Refuses bad numbers and names that later code would trust. Throws 'bad-argument'. */
+export function checkRequest(request: PlanRequest, layers: number): void {
+  const { kldBudget, priority, tokensExpected, policy, cacheTypes, skipLayers, stepLatencyBudgetMs } = request;
+  const { openFormat, windowTokens } = request;
+  const refuse = (message: string, given: unknown): never => {
+    throw new KvError('bad-argument', message, { values: { given: show(given) } });
+  };
+  if (openFormat !== undefined && openFormat !== 'f16' && openFormat !== WINDOW_FORMAT)
+    refuse(`openFormat must be 'f16' or '${WINDOW_FORMAT}'`, openFormat);
+  if (windowTokens !== undefined && !isWindowTokens(windowTokens)) refuse(WINDOW_TOKENS_RULE, windowTokens);
+  if (kldBudget !== undefined && !(typeof kldBudget === 'number' && Number.isFinite(kldBudget) && kldBudget >= 0))
+    refuse('kldBudget must be a number of nats ≥ 0', kldBudget);
+  if (priority !== undefined && priority !== 'bytes' && priority !== 'kld')
+    refuse("priority must be 'bytes' or 'kld'", priority);
+  if (stepLatencyBudgetMs !== undefined && !(Number.isFinite(stepLatencyBudgetMs) && stepLatencyBudgetMs > 0))
+    refuse('stepLatencyBudgetMs must be a number of milliseconds above 0', stepLatencyBudgetMs);
+  if (tokensExpected !== undefined && !(Number.isSafeInteger(tokensExpected) && tokensExpected > 0))
+    refuse('tokensExpected must be a positive whole number', tokensExpected);
+  if (policy !== undefined && typeof policy !== 'string' && !isPolicy(policy))
+    refuse('policy must be a name, or an object { id, version, needsTrials, open }', policy);
+  const isPair = (one: unknown): boolean =>
+    typeof one === 'string' || (isFormat((one as FormatPair | null)?.k) && isFormat((one as FormatPair).v));
+  if (cacheTypes !== undefined && !(isList(cacheTypes) ? cacheTypes.every(isPair) : isPair(cacheTypes)))
+    refuse(`cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`, cacheTypes);
+  if (
+    skipLayers !== undefined &&
+    !(Array.isArray(skipLayers) && skipLayers.every((layer) => Number.isInteger(layer) && layer >= 0 && layer < layers))
+  ) {
+    refuse(`skipLayers must hold layers from 0 to ${layers - 1}`, skipLayers);
+  }
+}
+
+function isPolicy(given: unknown): boolean {
+  const { id, version, needsTrials, open } = (given ?? {}) as Partial<Policy>;
+  return (
+    typeof id === 'string' &&
+    id !== '' &&
+    Number.isInteger(version) &&
+    typeof needsTrials === 'boolean' &&
+    typeof open === 'function'
+  );
+}
+
+function isFormat(name: unknown): name is FormatName {
+  return (FORMAT_NAMES as readonly unknown[]).includes(name);
+}

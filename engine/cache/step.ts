@@ -1,0 +1,301 @@
+/**
+ * One step, one straight line:
+ *
+ *   make room                                    before anything is appended: pages that fill up will be sealed
+ *   project → append → attend                    layer by layer (runStep; a caller with a runtime of its own projects by itself)
+ *   situate → try → decide → judge → move → witness    at the token boundary (settle)
+ */
+import {
+  isPageFull,
+  KvError,
+  movablePages,
+  PAGE_TOKENS,
+  sealsBetween,
+  TRIAL_QUERIES,
+  WINDOW_FORMAT,
+} from '../../native/index.ts';
+import { KLD_GIVES_WAY, type TrialReport } from '../../policy/index.ts';
+import type { LayerRows } from '../options/types.ts';
+import type { Rotary } from '../transformer/rotary.ts';
+import type { Runtime } from '../transformer/runtime.ts';
+import type { WayBack } from './back.ts';
+import type { Governed } from './governed.ts';
+
+export interface StepTimes {
+  denseMs: number;
+  attentionMs: number;
+}
+
+/** The native cache keeps one query in this many tokens for trials. */
+const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
+/** Plans per scheduling point: a refused plan may be followed by another. */
+const ROUNDS_MAX = 64;
+/** In the first of these plans a trial may still refuse a move. */
+const ROUNDS_CHOOSY = 4;
+/** Reports and outcomes of one situation at most: an entry of the log holds 1 MiB, and each of these takes some 150 bytes. */
+const TOLD_AT_ONCE = 2048;
+const NO_TRIALS: readonly TrialReport[] = [];
+
+/**
+ * Runs `tokenIds` (at most cache.tokensAtOnce) through all layers. `keep` gets the residual stream after the last layer, [T, m],
+ * when the tokens are in the cache and before anything is decided; `onRows` the rows of each layer before the cache does.
+ */
+export async function runStep(
+  runtime: Runtime,
+  cache: Governed,
+  rotary: Rotary,
+  tokenIds: Int32Array,
+  times: StepTimes,
+  keep: (hidden: Float32Array) => void,
+  onRows?: (rows: LayerRows) => void,
+): Promise<void> {
+  const { dense, model } = runtime;
+  const { layers, queryHeads, headDim, hiddenSize } = model.config;
+  const start = performance.now();
+  const tokens = tokenIds.length;
+  const position = cache.length;
+  makeRoom(cache, tokens);
+  const attention = new Float32Array(tokens * queryHeads * headDim);
+  let mark = performance.now();
+  const lap = (slot: keyof StepTimes): void => {
+    const now = performance.now();
+    times[slot] += now - mark;
+    mark = now;
+  };
+  let input = await dense.first(dense.embed(tokenIds), tokens);
+  for (let layer = 0; ; layer++) {
+    const { q, k, v, x } = input;
+    lap('denseMs');
+    rotary.apply(layer, q, k, tokens, position);
+    onRows?.({ layer, position, tokens, q, k, v, x });
+    cache.append(layer, k, v, cache.inputs(layer, x, tokens));
+    cache.kv.attend(layer, q, attention, { xNorms: rowNorms(x, tokens, hiddenSize, position) });
+    lap('attentionMs');
+    if (layer + 1 === layers) {
+      const hidden = await dense.last(attention, x, tokens);
+      lap('denseMs');
+      keep(hidden);
+      break;
+    }
+    input = await dense.next(layer, attention, x, tokens);
+  }
+  settle(cache, tokens);
+  if (tokens === 1) cache.pacing.latency.add(performance.now() - start);
+}
+
+/** Called before tokens are appended: frees what their rows and sealing the pages that they fill up will need. Throws 'budget-too-small', 'budget-exceeded'. */
+export function makeRoom(cache: Governed, tokensNew: number): void {
+  const { kv, plan, length: tokens, latents } = cache;
+  cache.begin();
+  if (plan.budgetBytes === null && cache.poolRoomBytes === null) return;
+  const dueBytes = kv.appendBytes(tokensNew);
+  if (dueBytes === 0) return;
+  cache.askRoom(dueBytes);
+  const { budgetBytes } = cache;
+  // A step that ran out of room in one of its layers could not be taken back.
+  if (budgetBytes === null) {
+    refuseBeyondPool(cache, dueBytes);
+    return;
+  }
+  // A page side (one of q8 at most) is kept free, so that a move finds room.
+  latents?.giveBack(
+    () => cache.usedBytes + dueBytes + plan.context.pageBytes[WINDOW_FORMAT] <= budgetBytes,
+    (layer, page, work) => cache.mover.change('give-back', layer, page, tokens, work),
+  );
+  const seals = sealsBetween(tokens, tokensNew);
+  if (seals > 1 && cache.usedBytes + dueBytes > budgetBytes) throw tooManyAtOnce(cache, tokensNew, seals, dueBytes);
+  free(cache, dueBytes, tokensNew);
+}
+
+/** A cache that goes on from here. Its open pages are its own: what they take is freed before. Throws 'budget-too-small'. */
+export function fork(cache: Governed): Governed {
+  cache.begin();
+  cache.askRoom(cache.plan.context.fixedBytes);
+  free(cache, cache.plan.context.fixedBytes, 0);
+  return cache.fork();
+}
+
+/** Moves pages until `dueBytes` more fit. */
+function free(cache: Governed, dueBytes: number, tokensNew: number): void {
+  const { budgetBytes, spareBytes } = cache;
+  if (budgetBytes === null || cache.usedBytes + dueBytes <= budgetBytes - spareBytes) return;
+  cache.governing(() => {
+    const point = { movesMax: cache.pacing.movesMax(cache.length, tokensNew), dueBytes, aheadBytes: 0 };
+    try {
+      decide(cache, { ...point, trials: cache.trials.reports(cache.length) });
+    } catch (error) {
+      // Kept originals are the first to go where no legal move is left.
+      if (!(error instanceof KvError && error.code === 'budget-too-small') || cache.canaries.count === 0) throw error;
+      cache.canaries.dropAll();
+      decide(cache, { ...point, trials: NO_TRIALS });
+    }
+  });
+}
+
+/**
+ * Takes back all that was read since `way` was opened; where a step failed half-way, layers may hold more of it or less. The policy is told
+ * when that changes which pages may move.
+ */
+export function takeBack(cache: Governed, way: WayBack): void {
+  const taken = cache.length - way.tokens;
+  const { windowTokens } = cache.plan.context;
+  const isTold = movablePages(cache.length, windowTokens) > movablePages(way.tokens, windowTokens);
+  cache.goBack(way);
+  if (!isTold || cache.hasFailed) return;
+  cache.mover.write('note', { takenBack: taken, tokens: way.tokens });
+  cache.governing(() => decide(cache, { movesMax: 0, trials: NO_TRIALS, dueBytes: null, aheadBytes: 0 }));
+}
+
+/** Called when a prompt has been read and tokens will follow. Where the prompt ends on a page boundary, sealing its last page is its own work and not that of the first token written. */
+export function endPrompt(cache: Governed): void {
+  if (isPageFull(cache.length)) makeRoom(cache, cache.tokensAtOnce);
+}
+
+/** At the token boundary, after `tokensNew` were appended to every layer: trials of pages that leave the window, and the moves they lead to. */
+export function settle(cache: Governed, tokensNew: number): void {
+  const { pacing, trials } = cache;
+  cache.length += tokensNew;
+  const tokens = cache.length;
+  pacing.pass(tokensNew);
+  trials.pass(tokensNew);
+  const planIsDue = pacing.planIsDue(cache.lowMemory);
+  // In most steps nothing is due, and data that is not touched need not be fetched from memory.
+  const isProbeDue = cache.canaries.isDue(tokens);
+  if (!pacing.isPoint(tokens) && !trials.areDue && !planIsDue && !isProbeDue && !cache.hasFailed) return;
+  cache.governing(() => {
+    pacing.reached(tokens);
+    cache.masses.note(tokens);
+    trials.admit(tokens, tokensNew);
+    // A step of one token that plans starts no trials; they can wait for the next step.
+    if (trials.areDue && (!planIsDue || tokensNew > 1)) trials.start();
+    if (isProbeDue) cache.canaries.probe(tokens);
+    const reports = trials.reports(tokens);
+    if (reports.length > 0) pacing.idle = false;
+    else if (!planIsDue && !isProbeDue) return;
+    pacing.planned();
+    const aheadBytes = pacing.aheadBytes(tokens, cache.usedBytes);
+    decide(cache, { movesMax: pacing.movesMax(tokens, tokensNew), trials: reports, dueBytes: null, aheadBytes });
+  });
+}
+
+interface Point {
+  readonly movesMax: number;
+  /** Reports of pages that may move from now on. */
+  readonly trials: readonly TrialReport[];
+  /** What seals take that are due now; null when none is, and `aheadBytes` is what the next ones will take. */
+  readonly dueBytes: number | null;
+  readonly aheadBytes: number;
+}
+
+/**
+ * At a page boundary the page that leaves the window may move: one half of its sides at the end of the step that fills the page behind it,
+ * the rest before the next, so that neither carries all.
+ */
+function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Point): void {
+  const { policy, mover, pacing, plan } = cache;
+  const sealBytes = dueBytes ?? aheadBytes;
+  // Moves need room in the pool, as much as the budget says that there is.
+  cache.askRoom(0);
+  const stepLatencyMsP95 = pacing.latency.p95;
+  let bytes = cache.usedBytes;
+  let fresh = trials;
+  // Asked for only where pages leave the window: by then every trial that was started has been waited for.
+  let again = trials.length === 0 ? NO_TRIALS : cache.trials.reportsAgain(TOLD_AT_ONCE / 2);
+  let pressing = false;
+  for (let round = 0; round < ROUNDS_MAX; ) {
+    // An entry of the log has a largest size: what is more than one situation holds is told in several, of which only the last plans.
+    const isWhole = fresh.length <= TOLD_AT_ONCE && mover.waitingOutcomes <= TOLD_AT_ONCE;
+    // A refused move is planned again at its corrected price, or another in its place; only then does the budget override the verdicts.
+    const urgent = isWhole && dueBytes !== null && (pressing || round >= ROUNDS_CHOOSY);
+    const situation = cache.situate(
+      { bytes, sealBytes: isWhole ? sealBytes : 0, movesMax: isWhole ? movesMax : 0, urgent, stepLatencyMsP95 },
+      fresh.length <= TOLD_AT_ONCE ? fresh : fresh.slice(0, TOLD_AT_ONCE),
+      mover.takeOutcomes(TOLD_AT_ONCE),
+      isWhole ? mover.takeChanges() : [],
+      again,
+    );
+    again = NO_TRIALS;
+    fresh = fresh.length <= TOLD_AT_ONCE ? NO_TRIALS : fresh.slice(TOLD_AT_ONCE);
+    mover.write('situation', { situation });
+    const decisions = policy.decide(situation);
+    const layerChanges = policy.takeChanges?.() ?? [];
+    if (layerChanges.length > 0) mover.write('note', { layerChanges, tokens: cache.length });
+    for (const [order, decision] of decisions.entries()) {
+      const epsilonNow = decision.retry ? cache.trials.again(decision) : null;
+      const verdict = policy.judge(decision, epsilonNow);
+      // Nobody else allocates meanwhile, so what a move frees is all that changes the bytes.
+      bytes -= mover.carryOut(situation, order, decision, epsilonNow, verdict, bytes, cache.canaryBytesMax);
+      if (decision.because.rule === KLD_GIVES_WAY) cache.giveWay('kld');
+    }
+    if (!isWhole) continue;
+    round++;
+    // Originals that were kept meanwhile have made the budget smaller.
+    const deficit = cache.budgetBytes === null ? 0 : bytes + sealBytes - (cache.budgetBytes - cache.spareBytes);
+    pacing.idle = decisions.length === 0;
+    if (dueBytes === null || deficit <= 0) return;
+    if (decisions.length > 0) continue;
+    if (urgent && plan.context.priority !== 'kld') break;
+    // The divergence budget is ranked first and allows no further move, so the cache may grow.
+    if (urgent) cache.giveWay('bytes', bytes + sealBytes + cache.spareBytes);
+    pressing = true;
+  }
+  throw noRoom(cache, bytes, sealBytes);
+}
+
+function noRoom({ budgetBytes, length: tokens }: Governed, usedBytes: number, sealBytes: number): KvError {
+  return new KvError(
+    'budget-too-small',
+    `the KV budget of ${budgetBytes} bytes is spent at ${tokens} tokens and no legal move frees enough`,
+    {
+      values: { budgetBytes, usedBytes, sealBytes, tokens },
+      hint: 'raise the budget, allow lower formats, or shorten the context',
+    },
+  );
+}
+
+/** For a cache without a budget of its own, which can move nothing. The room of a move stays free for those that can. */
+function refuseBeyondPool({ pool, poolRoomBytes, spareBytes, length: tokens }: Governed, dueBytes: number): void {
+  const neededBytes = dueBytes + spareBytes;
+  if (poolRoomBytes === null || neededBytes <= poolRoomBytes) return;
+  throw new KvError(
+    'budget-exceeded',
+    `the sessions that share memory leave ${poolRoomBytes} bytes of it, and ${neededBytes} are needed`,
+    {
+      values: { neededBytes, roomBytes: poolRoomBytes, usedBytes: pool.usedBytes, tokens },
+      hint: 'close or park a session, or give sessions a kvBudget of their own, so that their pages can be moved',
+    },
+  );
+}
+
+function tooManyAtOnce(
+  { budgetBytes, usedBytes }: Governed,
+  tokens: number,
+  seals: number,
+  neededBytes: number,
+): KvError {
+  return new KvError(
+    'budget-exceeded',
+    `${tokens} tokens at once fill ${seals} pages, and the KV budget of ${budgetBytes} bytes has room for less`,
+    {
+      values: { tokens, seals, neededBytes, usedBytes, budgetBytes },
+      hint: `append at most ${PAGE_TOKENS} tokens at a time, so that older pages can be moved in between`,
+    },
+  );
+}
+
+/** ‖x‖ of the rows whose query the cache will keep for trials; 0 for the others, which nobody reads. [T] */
+function rowNorms(x: Float32Array, tokens: number, width: number, position: number): Float32Array {
+  const norms = new Float32Array(tokens);
+  for (let t = 0; t < tokens; t++) {
+    if ((position + t) % TRIAL_STRIDE !== TRIAL_STRIDE - 1) continue;
+    norms[t] = rowNorm(x, t, width);
+  }
+  return norms;
+}
+
+/** ‖row t‖ of x [T, width]. */
+export function rowNorm(x: Float32Array, t: number, width: number): number {
+  let sum = 0;
+  for (let i = t * width; i < (t + 1) * width; i++) sum += x[i]! * x[i]!;
+  return Math.sqrt(sum);
+}

@@ -1,0 +1,117 @@
+/** One answer as it is written: which token comes next, what of its text may be shown, and when it ends. */
+
+import type { Generated, GenerateOptions } from '../options/types.ts';
+import { type Following, without } from '../transformer/grammar/constraint.ts';
+import type { Runtime } from '../transformer/runtime.ts';
+import { type GeneratedToken, logprobsOf } from '../transformer/sampling/logprobs.ts';
+import { Sampler } from '../transformer/sampling/sampler.ts';
+import type { LoadedModel } from '../transformer/types.ts';
+import { checkGenerate } from './prompt.ts';
+import { StopText } from './stop.ts';
+
+export interface AnswerOptions extends GenerateOptions {
+  /** Control tokens that are part of the text. */
+  readonly controls?: readonly string[];
+  /** Opens what the answer follows, in place of `grammar`; null: nothing. Throws what Grammars.open throws. */
+  readonly following?: () => Promise<Following | null>;
+}
+
+/** What answers with: a runtime. */
+type Answering = Pick<Runtime, 'model' | 'grammars'>;
+
+export class Answer {
+  readonly maxTokens: number;
+  /** null: it goes on. */
+  finish: Generated['finish'] | null = null;
+  /** Tokens that belong to it. */
+  count = 0;
+  readonly #model: LoadedModel;
+  readonly #sampler: Sampler;
+  readonly #ends: ReadonlySet<number>;
+  readonly #stream: ReturnType<LoadedModel['tokenizer']['stream']>;
+  readonly #stop: StopText;
+  readonly #top: number | null;
+  readonly #ids: Int32Array;
+  readonly #logprobs: GeneratedToken[] = [];
+  #constraint: Following | null = null;
+  #text = '';
+
+  private constructor(model: LoadedModel, options: AnswerOptions) {
+    const { maxTokens, stops } = checkGenerate(options);
+    const { tokenizer, config } = model;
+    this.maxTokens = maxTokens;
+    this.#model = model;
+    this.#sampler = new Sampler(options, { size: config.vocabSize, tokenizer });
+    this.#ends = new Set([...config.eosIds, ...tokenizer.eosIds]);
+    this.#stream = tokenizer.stream(options.controls === undefined ? {} : { controls: options.controls });
+    this.#stop = new StopText(stops);
+    this.#top = options.logprobs ?? null;
+    this.#ids = new Int32Array(this.#top === null ? 0 : config.vocabSize);
+  }
+
+  /** Its owner closes it. Throws 'bad-argument' for options out of range, and what Grammars.open throws. */
+  static async open({ model, grammars }: Answering, options: AnswerOptions): Promise<Answer> {
+    const answer = new Answer(model, options);
+    answer.#constraint = await (options.following?.() ?? grammars.open(options.grammar));
+    if (answer.#constraint?.isOver === true) answer.finish = 'stop';
+    return answer;
+  }
+
+  /** Refuses what opening it would refuse. → the most tokens that it would have */
+  static async check(answering: Answering, options: AnswerOptions): Promise<number> {
+    const answer = await Answer.open(answering, options);
+    answer.close();
+    return answer.maxTokens;
+  }
+
+  /** logits [V] behind all tokens so far → the next token, which is to be read and then pushed; null: the text ends here. Throws as Sampler.next. */
+  next(logits: Float32Array, history: readonly number[]): number | null {
+    let mask = this.#constraint?.mask ?? null;
+    let id = this.#sampler.next(logits, history, mask);
+    while (this.#constraint?.refuses(id) === true) {
+      mask = without(mask, id, this.#model.config.vocabSize);
+      id = this.#sampler.next(logits, history, mask);
+    }
+    if (this.#ends.has(id)) {
+      this.finish = 'stop';
+      return null;
+    }
+    if (this.#top !== null) this.#logprobs.push(logprobsOf(logits, id, this.#top, this.#ids, this.#model.tokenizer));
+    return id;
+  }
+
+  /** The token was read. → text that may be shown now. Throws as Constraint.accept. */
+  async push(id: number): Promise<string> {
+    this.count++;
+    await this.#constraint?.accept(id);
+    const piece = this.#stop.push(this.#stream.push(id));
+    this.#text += piece;
+    if (this.#stop.hit || this.#constraint?.isOver === true) this.finish = 'stop';
+    else if (this.count === this.maxTokens) this.finish = 'length';
+    return piece;
+  }
+
+  /** → text that was held back and is part of the answer after all */
+  end(): string {
+    const rest = this.#stop.hit ? '' : this.#stop.push(this.#stream.end()) + this.#stop.end();
+    this.#text += rest;
+    return rest;
+  }
+
+  /** What it is now that it has ended. */
+  get generated(): Pick<Generated, 'text' | 'tokens' | 'finish' | 'grammarComplete' | 'logprobs'> {
+    return {
+      text: this.#text,
+      tokens: this.count,
+      finish: this.finish ?? 'aborted',
+      grammarComplete: this.#constraint?.isComplete ?? null,
+      // One more may have been drawn, which was not written.
+      logprobs: this.#top === null ? null : this.#logprobs.slice(0, this.count),
+    };
+  }
+
+  /** Nothing is written any more. */
+  close(): void {
+    this.#constraint?.close();
+  }
+}

@@ -1,0 +1,102 @@
+/**
+ * How far two runs over the same tokens differ. Instead of logits, which are as many floats per token as the vocabulary has words, both
+ * runs keep the last row of the residual stream, which is m floats. The logits of both are computed here in blocks.
+ */
+import { KvError } from '../../native/index.ts';
+import type { Divergence } from '../options/types.ts';
+import type { DenseBackend } from '../transformer/types.ts';
+
+const BLOCK_ROWS = 32;
+/** In `targets`, means that the token after this row is not known. */
+export const NO_TARGET = -1;
+
+/** Sums over the tokens of all windows, from which the means are computed. `targets` counts the tokens whose successor is known. */
+export const emptySums = () => ({
+  tokens: 0,
+  targets: 0,
+  sameTop: 0,
+  lossNats: 0,
+  lossExactNats: 0,
+  klds: [] as number[],
+});
+export type DivergenceSums = ReturnType<typeof emptySums>;
+
+/**
+ * Adds up, over the rows of two runs [rows, m], the divergence KL(exact ‖ ours) in nats, how often both have the same top token, and the
+ * loss of the true next token, which `targets` [rows] holds where it is known.
+ */
+export async function addDivergence(
+  sums: DivergenceSums,
+  dense: DenseBackend,
+  exact: Float32Array,
+  ours: Float32Array,
+  targets: Int32Array,
+  width: number,
+): Promise<void> {
+  if (exact.length !== ours.length || exact.length !== targets.length * width) {
+    throw new KvError('bad-shape', 'runs of different lengths cannot be compared', {
+      values: { exact: exact.length, ours: ours.length, rows: targets.length, width },
+    });
+  }
+  for (let row = 0; row < targets.length; row += BLOCK_ROWS) {
+    const rows = Math.min(BLOCK_ROWS, targets.length - row);
+    const logitsExact = (await dense.logits(exact.slice(row * width, (row + rows) * width), rows)).slice();
+    const logitsOurs = await dense.logits(ours.slice(row * width, (row + rows) * width), rows);
+    const vocab = logitsExact.length / rows;
+    for (let r = 0; r < rows; r++) {
+      addRow(
+        sums,
+        logitsExact.subarray(r * vocab, (r + 1) * vocab),
+        logitsOurs.subarray(r * vocab, (r + 1) * vocab),
+        targets[row + r]!,
+      );
+    }
+  }
+}
+
+function addRow(sums: DivergenceSums, exact: Float32Array, ours: Float32Array, target: number): void {
+  const p = logSumExp(exact);
+  const q = logSumExp(ours);
+  sums.tokens++;
+  sums.klds.push(divergenceOf(exact, p.logSum, ours, q.logSum));
+  if (p.top === q.top) sums.sameTop++;
+  if (target !== NO_TARGET) {
+    sums.targets++;
+    sums.lossExactNats += p.logSum - exact[target]!;
+    sums.lossNats += q.logSum - ours[target]!;
+  }
+}
+
+/** KL(exact ‖ ours) in nats of one row of logits each, [vocab], with the logarithms of their sums of exponentials; never below 0. */
+export function divergenceOf(exact: Float32Array, exactLogSum: number, ours: Float32Array, logSum: number): number {
+  let kld = 0;
+  for (let i = 0; i < exact.length; i++) {
+    const logP = exact[i]! - exactLogSum;
+    // A term below e^-30 is too small to change the sum.
+    if (logP > -30) kld += Math.exp(logP) * (logP - (ours[i]! - logSum));
+  }
+  return Math.max(0, kld);
+}
+
+/** ln Σ exp of a row of logits, and the index of the largest. */
+export function logSumExp(row: Float32Array): { logSum: number; top: number } {
+  let top = 0;
+  for (let i = 1; i < row.length; i++) if (row[i]! > row[top]!) top = i;
+  const max = row[top]!;
+  let sum = 0;
+  for (let i = 0; i < row.length; i++) sum += Math.exp(row[i]! - max);
+  return { logSum: max + Math.log(sum), top };
+}
+
+export function toDivergence(sums: DivergenceSums): Divergence {
+  const sorted = [...sums.klds].sort((a, b) => a - b);
+  const n = Math.max(1, sums.tokens);
+  return {
+    tokens: sums.tokens,
+    meanKld: sums.klds.reduce((a, b) => a + b, 0) / n,
+    kld99: sorted[Math.min(sorted.length - 1, Math.floor(0.99 * sorted.length))] ?? 0,
+    sameTop: sums.sameTop / n,
+    perplexity: Math.exp(sums.lossNats / Math.max(1, sums.targets)),
+    perplexityExact: Math.exp(sums.lossExactNats / Math.max(1, sums.targets)),
+  };
+}

@@ -1,0 +1,118 @@
+/** What a conversation starts with and what it leaves behind. Both are in the log; the book is only an index over it. */
+import { type Fingerprint, type Lookup, loadThresholdFile, type ThresholdBook } from '../../memory/index.ts';
+import type { CacheShape } from '../../native/index.ts';
+import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
+import { readEntry, type WitnessLog } from '../../witness/index.ts';
+import { f16CacheBytes, parseBudget } from '../cache/budget.ts';
+import { fingerprintOf, printOf } from '../cache/fingerprint.ts';
+import type { Governed } from '../cache/governed.ts';
+import { checkRequest } from '../cache/plan.ts';
+import { formatShares } from '../cache/report.ts';
+import type { SessionOptions } from '../options/types.ts';
+import { shippedThresholds } from '../state/shipped-laws.ts';
+import type { Runtime } from '../transformer/runtime.ts';
+import type { SessionSetup } from './setup.ts';
+
+/** Thresholds to start with, and where they came from. */
+export interface StartValues {
+  readonly thresholds: ThresholdSet;
+  readonly lookup: Lookup | null;
+  readonly fingerprint: Fingerprint;
+  /** What stands where nothing is known, for later look-ups of the same session. */
+  readonly defaults?: ThresholdSet;
+}
+
+/** What is known of a conversation before it begins. */
+export interface Beginning {
+  readonly shape: CacheShape;
+  readonly modelDigest: string;
+  /** Architecture of the model: its relatives count as evidence, for less. */
+  readonly family: string;
+  readonly tokens: number;
+  readonly budgetBytes: number | null;
+  /** Named by the caller: the object, or else a file of it. */
+  readonly thresholds?: ThresholdSet | undefined;
+  readonly thresholdsPath?: string | undefined;
+}
+
+/** Start values: thresholds or a threshold file when the caller names one, else what the nearest earlier sessions say, else what comes with the package for this model, else the defaults. */
+export async function startValues(begin: Beginning, book: ThresholdBook | null): Promise<StartValues> {
+  const { shape, modelDigest, family, tokens, budgetBytes, thresholdsPath } = begin;
+  const print = printOf(shape, tokens, budgetBytes);
+  if (begin.thresholds !== undefined) return { thresholds: begin.thresholds, lookup: null, fingerprint: print };
+  if (thresholdsPath !== undefined)
+    return {
+      thresholds: await loadThresholdFile(thresholdsPath, { modelDigest, shape }),
+      lookup: null,
+      fingerprint: print,
+    };
+  const shipped = shippedThresholds(modelDigest);
+  const defaults = shipped ?? defaultThresholds(shape.layers);
+  if (book === null) return { thresholds: defaults, lookup: null, fingerprint: print };
+  const lookup = await book.lookup({ modelDigest, family, fingerprint: print, layers: shape.layers, defaults });
+  return { thresholds: lookup.thresholds, lookup, fingerprint: print, defaults };
+}
+
+/** What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones. Where `log` is null nothing is written. */
+export async function setupOf(
+  { model, shape }: Runtime,
+  options: SessionOptions,
+  state: { readonly book: ThresholdBook | null; readonly log: WitnessLog | null } | null,
+): Promise<SessionSetup> {
+  checkRequest(options, shape.layers);
+  const { config, digest } = model;
+  const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
+  const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
+  const start = await startValues(
+    { shape, modelDigest: digest, family: config.architecture, tokens, budgetBytes, thresholds, thresholdsPath },
+    state?.book ?? null,
+  );
+  const book = state?.book;
+  // What the caller has given stands as it is.
+  const asks = book != null && thresholds === undefined && thresholdsPath === undefined;
+  const query = { modelDigest: digest, family: config.architecture, layers: shape.layers };
+  const defaults = start.defaults === undefined ? {} : { defaults: start.defaults };
+  const recall = (fingerprint: Fingerprint): Promise<Lookup> => book!.lookup({ ...query, ...defaults, fingerprint });
+  return {
+    ...options,
+    ...start,
+    ...(asks ? { recall } : {}),
+    log: options.witness === false ? null : (state?.log ?? null),
+  };
+}
+
+/** Writes the 'close' entry and, once it is on disk, tells the book. A session that logged nothing leaves nothing behind. */
+export async function leave(
+  cache: Governed,
+  book: ThresholdBook | null,
+  reason: 'done' | 'aborted' | 'error',
+): Promise<void> {
+  const { log, meter, openSeq, shape, mover, summary, length: tokens } = cache;
+  meter.ended.add({ end: reason });
+  if (cache.learnt.meanKld !== null) meter.kld.observe(cache.learnt.meanKld);
+  if (log === null || openSeq < 0) return;
+  const { gains, c } = cache.plan.context.thresholds;
+  const text = summary.text?.measured;
+  const kvBytes = cache.peakBytes;
+  const kvBytesF16 = f16CacheBytes(shape, tokens);
+  const seq = log.append(cache.id, 'close', {
+    tokens,
+    kvBytes,
+    kvBytesF16,
+    effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
+    decisions: mover.decisions,
+    refused: mover.refused,
+    priceThreshold: summary.priceThreshold,
+    predictedKld: summary.predictedKld,
+    meanKld: cache.learnt.meanKld,
+    fingerprint: [...fingerprintOf(cache)],
+    gains,
+    c,
+    ...(text == null ? {} : { text }),
+    formats: formatShares(cache),
+    reason,
+  });
+  if (book === null || seq === null) return;
+  await log.flush();
+  await book.record(readEntry(log.dir, openSeq), readEntry(log.dir, seq));
+}

@@ -1,0 +1,136 @@
+/**
+ * Parked sessions as files. Those of a state folder lie in `parked`, each under the id of its session, readable for the owner alone (mode 0600).
+ * Erasing a session removes every file of the state folder that names it, and so these; what was written elsewhere is the caller's to remove.
+ */
+import fs from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import { KvError, readRegular, refusedFile, syncFolder, writeSynced } from '../../../native/index.ts';
+import { makeFolder } from '../../state/folder.ts';
+import { parseParked, type ReadParked } from './parked-file.ts';
+
+const ENDING = '.parked';
+/** 8,192 tokens of a model of 70 billion weights in f16 take 2.7 GB; Node reads no more than this at once. */
+const BYTES_MAX = 2 ** 31 - 1;
+
+/** The folder of parked sessions in a state folder. */
+export const parkedDir = (stateDir: string): string => join(stateDir, 'parked');
+
+/** Where a session is parked that nobody named a file for. */
+export const parkedPath = (stateDir: string, session: string): string =>
+  join(parkedDir(stateDir), `${session}${ENDING}`);
+
+/** Writes and syncs a file for its owner alone, and only then puts it in place. Throws 'io'. */
+export function writeParked(path: string, bytes: Uint8Array): void {
+  const temporary = `${path}.${process.pid}.tmp`;
+  try {
+    makeFolder(dirname(resolve(path)));
+    fs.rmSync(temporary, { force: true });
+    writeSynced(temporary, bytes, 'wx', { ...fs, openSync: (name, flags) => fs.openSync(name, flags, 0o600) });
+    fs.renameSync(temporary, path);
+    syncFolder(dirname(resolve(path)));
+  } catch (cause) {
+    try {
+      fs.rmSync(temporary, { force: true });
+    } catch {
+      // Where nothing could be written nothing can be removed either; what matters is why it could not be written.
+    }
+    if (cause instanceof KvError) throw cause;
+    throw new KvError('io', `cannot write ${path}: ${(cause as Error).message}`, { values: { path }, cause });
+  }
+}
+
+/** Removes a file that writeParked made; one that is gone is not missed. Throws 'io'. */
+export function removeParked(path: string): void {
+  try {
+    fs.rmSync(path, { force: true });
+  } catch (cause) {
+    throw new KvError('io', `cannot remove ${path}: ${(cause as Error).message}`, {
+      values: { path },
+      hint: 'it holds what the session was told: remove it yourself',
+      cause,
+    });
+  }
+}
+
+/** Throws 'not-found', 'io', and what parseParked throws. */
+export const readParked = (path: string): ReadParked => parseParked(readRegular(path, { bytesMax: BYTES_MAX }), path);
+
+/** A parked session in a list; `trouble` says why it cannot be resumed by its pages, or at all. */
+export interface ParkedSession {
+  /** Where it is. */
+  readonly path: string;
+  /** How large the file is. */
+  readonly fileBytes: number;
+  /** The id that it had; null, as what follows: its head cannot be read. */
+  readonly session: string | null;
+  /** The name of its model. */
+  readonly model: string | null;
+  /** Tokens that it holds. */
+  readonly tokens: number | null;
+  /** Bytes of the cache in memory when it was parked. */
+  readonly kvBytes: number | null;
+  /** Bytes of a cache of f16 of that length. */
+  readonly kvBytesF16: number | null;
+  /** When it was parked, milliseconds since the epoch. */
+  readonly parkedMs: number | null;
+  /** What is wrong with it; null: nothing. */
+  readonly trouble: string | null;
+}
+
+/** The parked sessions of a state folder, newest first, each read and verified. Throws 'io'. */
+export function parkedSessions(stateDir: string): ParkedSession[] {
+  const dir = parkedDir(stateDir);
+  let names: string[];
+  try {
+    names = fs.readdirSync(dir).filter((name) => name.endsWith(ENDING));
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw refusedFile(dir, cause);
+  }
+  return names.map((name) => listed(join(dir, name))).sort((a, b) => (b.parkedMs ?? 0) - (a.parkedMs ?? 0));
+}
+
+function listed(path: string): ParkedSession {
+  try {
+    const { head, fault, tokens } = readParked(path);
+    const { session, model, kvBytes, kvBytesF16, parkedMs } = head;
+    const fileBytes = fs.statSync(path).size;
+    return {
+      path,
+      fileBytes,
+      session,
+      model: model.name,
+      tokens: tokens.length,
+      kvBytes,
+      kvBytesF16,
+      parkedMs,
+      trouble: fault,
+    };
+  } catch (error) {
+    if (!(error instanceof KvError)) throw error;
+    const unknown = { session: null, model: null, tokens: null, kvBytes: null, kvBytesF16: null, parkedMs: null };
+    return {
+      path,
+      fileBytes: fs.statSync(path, { throwIfNoEntry: false })?.size ?? 0,
+      ...unknown,
+      trouble: error.message,
+    };
+  }
+}
+
+/** The file of a parked session: a path, or the beginning or the end of an id that is parked in the state folder. Throws 'not-found', 'bad-argument' for several. */
+export function findParked(stateDir: string | null, pathOrId: string): string {
+  if (fs.existsSync(pathOrId)) return pathOrId;
+  const dir = stateDir === null ? null : parkedDir(stateDir);
+  const names = dir === null || !fs.existsSync(dir) ? [] : fs.readdirSync(dir).filter((name) => name.endsWith(ENDING));
+  const found = names.filter((name) => name.startsWith(pathOrId) || name.slice(0, -ENDING.length).endsWith(pathOrId));
+  if (found.length === 1 && pathOrId !== '') return join(dir!, found[0]!);
+  if (found.length > 1 && pathOrId !== '')
+    throw new KvError('bad-argument', `${found.length} parked sessions have ids like ${pathOrId}`, {
+      values: { given: pathOrId, found: found.slice(0, 8).join(', ') },
+    });
+  throw new KvError('not-found', `there is no file and no parked session ${pathOrId}`, {
+    values: { given: pathOrId, dir },
+    hint: 'palimpsest sessions list shows those that are parked',
+  });
+}

@@ -1,0 +1,221 @@
+/**
+ * The sessions of an engine that wait: when the memory that all share is short, the one that has waited longest is parked, in memory with its pages
+ * predicted or in a file as they are, and its pages come back the next time it is used. It stays the session that it was: its id, its
+ * policy and its log go on. What a session takes in memory while it is parked counts against the budget of the engine.
+ */
+import { assert, KvError, type PagePool } from '../../../native/index.ts';
+import type { Away, IdlePlace, Neighbours } from '../../cache/away.ts';
+import { f16CacheBytes } from '../../cache/budget.ts';
+import { fingerprintOf } from '../../cache/fingerprint.ts';
+import type { Governed } from '../../cache/governed.ts';
+import type { Session } from '../session.ts';
+import { fillCache } from './cache-bytes.ts';
+import { parkedPath, readParked, removeParked, writeParked } from './folder.ts';
+import { isParkable, pagePredictor, parkedBytes } from './park.ts';
+import { parseParked } from './parked-file.ts';
+import type { Predictor } from './predictor.ts';
+
+/** Predicted pages take 1.8 to 2.7 bits a number; what is thought to take no more than this is not worth the work. */
+const PREDICTED_BITS = 3;
+
+/** How a session is parked: what it is predicted by and kept as in memory, or the state folder whose file it becomes. */
+export type IdleForm =
+  | { readonly place: 'memory'; readonly predictor: Predictor }
+  | { readonly place: 'disk'; readonly stateDir: string };
+
+/** Why sessions are parked, for the log: the pool has no room for so many bytes of a session, or its caller said that memory is short. */
+type Cause =
+  | { readonly cause: 'pool'; readonly asking: string; readonly lackingBytes: number }
+  | { readonly cause: 'low-memory'; readonly asking: string };
+
+export class IdleSessions implements Neighbours {
+  readonly place: IdlePlace;
+  readonly #form: IdleForm;
+  readonly #pool: PagePool;
+  /** Of pages, and of what is parked in memory. */
+  readonly #budgetBytes: number;
+  readonly #sessions: () => Iterable<Session>;
+  /** What is parked: its bytes, or the file that holds them. */
+  readonly #parked = new Map<Session, Buffer | string>();
+  /** Sessions that could not be parked, and since when they waited: not tried again before they are used. */
+  readonly #kept = new WeakMap<Session, number>();
+
+  /** `sessions`: those that are open; the ones that use another pool, or another of these, are passed over. */
+  constructor(form: IdleForm, pool: PagePool, sessions: () => Iterable<Session>) {
+    this.place = form.place;
+    this.#form = form;
+    this.#pool = pool;
+    this.#budgetBytes = pool.budgetBytes;
+    this.#sessions = sessions;
+  }
+
+  /** Parks sessions that wait, the one that has waited longest first, until so many bytes more are free. Frees less where there are no more. */
+  makeRoom(asking: Governed, lackingBytes: number): void {
+    const goalBytes = this.#pool.budgetBytes - this.#pool.usedBytes + lackingBytes;
+    for (const session of this.#waiting(asking)) {
+      if (this.#pool.budgetBytes - this.#pool.usedBytes >= goalBytes) return;
+      this.#park(session, { cause: 'pool', asking: asking.id, lackingBytes });
+    }
+  }
+
+  /** Parks every other session that waits. */
+  parkAll(asking: Governed): void {
+    for (const session of this.#waiting(asking)) this.#park(session, { cause: 'low-memory', asking: asking.id });
+  }
+
+  /** Bytes that makeRoom would free for this cache, about. */
+  reclaimableBytes(asking: Governed): number {
+    return this.#waiting(asking).reduce((sum, session) => sum + this.#gainBytes(session), 0);
+  }
+
+  /**
+   * Puts the pages of a session back if they are parked, and makes room for them. Where they are of no use, which the log says, the cache is empty then, and the
+   * tokens must be read again. Throws 'budget-exceeded' where there is no room, and it stays parked; 'io' where its file cannot be removed, and it is back.
+   */
+  wake(session: Session): void {
+    const from = this.#parked.get(session);
+    const { governed } = session;
+    const { away } = governed;
+    if (from === undefined || away === null) return;
+    // What it takes now makes way for its pages.
+    this.#parked.delete(session);
+    this.#count();
+    let why: string | null;
+    try {
+      this.#roomFor(governed, away.kvBytes);
+      why = this.#fill(session, from);
+    } catch (error) {
+      this.#parked.set(session, from);
+      this.#count();
+      throw error;
+    }
+    governed.away = null;
+    const bytes = { bytesBefore: away.heldBytes, bytesAfter: governed.usedBytes };
+    const by = why === null ? { by: 'pages' } : { by: 'reading', why };
+    governed.mover.write('note', { idle: 'woken', ...by, ...bytes, tokens: why === null ? governed.length : 0 });
+    if (typeof from === 'string') removeParked(from);
+  }
+
+  /** A session is closed: nothing of it is kept. Throws 'io' where its file cannot be removed. */
+  forget(session: Session): void {
+    const from = this.#parked.get(session);
+    this.#parked.delete(session);
+    this.#count();
+    if (typeof from === 'string') removeParked(from);
+  }
+
+  /** Sessions that could be parked for another cache, the one that has waited longest first. */
+  #waiting(asking: Governed): Session[] {
+    const since = (session: Session): number => session.idleSinceMs ?? Number.POSITIVE_INFINITY;
+    const isWaiting = (session: Session): boolean =>
+      session.setup.idle === this &&
+      session.governed !== asking &&
+      session.idleSinceMs !== null &&
+      session.idleSinceMs !== this.#kept.get(session) &&
+      isParkable(session) &&
+      this.#gainBytes(session) > 0;
+    return [...this.#sessions()].filter(isWaiting).sort((a, b) => since(a) - since(b));
+  }
+
+  /** What parking a session would free, about; 0 for one that is parked, and for one that may lose nothing where something would be lost. */
+  #gainBytes({ governed }: Session): number {
+    const { kv, plan, shape, length } = governed;
+    if (governed.away !== null) return 0;
+    if (this.place === 'disk') return kv.usedBytes;
+    if (plan.exact || plan.kldBudget !== null) return 0;
+    return Math.max(0, kv.usedBytes - (PREDICTED_BITS / 16) * f16CacheBytes(shape, length));
+  }
+
+  #park(session: Session, why: Cause): void {
+    const { governed, id } = session;
+    const { tokens } = session;
+    const bytesBefore = governed.kv.usedBytes;
+    let from: Buffer | string;
+    let parkedLength: number;
+    try {
+      const bytes = parkedBytes(session, this.#form.place === 'memory' ? this.#form.predictor : null);
+      parkedLength = bytes.length;
+      from = this.#form.place === 'memory' ? bytes : parkedPath(this.#form.stateDir, id);
+      if (typeof from === 'string') writeParked(from, bytes);
+    } catch (error) {
+      if (!(error instanceof KvError)) throw error;
+      this.#kept.set(session, session.idleSinceMs!);
+      governed.mover.write('note', { idle: 'kept', ...why, why: error.message, tokens: tokens.length });
+      return;
+    }
+    // A page that would take more predicted stays as it is, and only sessions of more than PREDICTED_BITS come here.
+    assert(this.place === 'disk' || parkedLength < bytesBefore, `${bytesBefore} bytes became ${parkedLength}`);
+    const idleMs = Math.round(performance.now() - session.idleSinceMs!);
+    governed.away = awayOf(governed, this.place, parkedLength);
+    governed.vacate();
+    this.#parked.set(session, from);
+    this.#count();
+    const bytes = { bytesBefore, bytesAfter: governed.away.heldBytes };
+    governed.mover.write('note', {
+      idle: 'parked',
+      place: this.place,
+      ...why,
+      idleMs,
+      ...bytes,
+      parkedBytes: parkedLength,
+      tokens: tokens.length,
+    });
+  }
+
+  /** Makes room for pages that come back, and for a move beside them. */
+  #roomFor(governed: Governed, kvBytes: number): void {
+    const neededBytes = kvBytes + governed.spareBytes;
+    const roomBytes = (): number => this.#pool.budgetBytes - this.#pool.usedBytes;
+    if (roomBytes() < neededBytes) this.makeRoom(governed, neededBytes - roomBytes());
+    if (roomBytes() >= neededBytes) return;
+    throw new KvError('budget-exceeded', `there is no room for the pages of session ${governed.id}, which is parked`, {
+      values: {
+        session: governed.id,
+        neededBytes,
+        roomBytes: roomBytes(),
+        budgetBytes: this.#budgetBytes,
+        tokens: governed.length,
+      },
+      hint: 'close a session, or wait until one does no more work; this one stays parked and loses nothing',
+    });
+  }
+
+  /** → null, or why the pages cannot be used: then the cache is empty. Throws 'budget-exceeded'. */
+  #fill(session: Session, from: Buffer | string): string | null {
+    const { governed, runtime, tokens } = session;
+    try {
+      const { head, cache, fault } = typeof from === 'string' ? readParked(from) : parseParked(from, session.id);
+      if (fault !== null) return fault;
+      if (head.session !== session.id || head.tokens !== tokens.length) return 'the file is that of another session';
+      const { place } = this.#form;
+      const predicted = place === 'memory' ? pagePredictor(runtime, this.#form.predictor, tokens.length) : null;
+      fillCache(governed.kv, tokens.length, cache, predicted);
+      return null;
+    } catch (error) {
+      if (!(error instanceof KvError)) throw error;
+      governed.vacate();
+      if (error.code === 'budget-exceeded') throw error;
+      return error.message;
+    }
+  }
+
+  /** What is parked in memory leaves the pool that much less. */
+  #count(): void {
+    let heldBytes = 0;
+    for (const from of this.#parked.values()) if (typeof from !== 'string') heldBytes += from.length;
+    this.#pool.setBudget(this.#budgetBytes - heldBytes);
+  }
+}
+
+/** Of a cache whose pages are still there. */
+function awayOf(cache: Governed, place: IdlePlace, parkedBytes: number): Away {
+  return {
+    place,
+    parkedBytes,
+    heldBytes: place === 'memory' ? parkedBytes : 0,
+    kvBytes: cache.usedBytes,
+    memory: cache.kv.memory(),
+    tables: Array.from({ length: cache.shape.layers }, (_, layer) => cache.kv.table(layer)),
+    fingerprint: fingerprintOf(cache),
+  };
+}

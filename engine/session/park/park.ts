@@ -1,0 +1,69 @@
+/**
+ * Parking: a session that waits is written to a file, with its tokens, its cache as it is, and what its trials have found, so that it can be
+ * closed and goes on later where it was (resume.ts). What belongs to the process is left out: kept originals, and the queries of later trials.
+ */
+import { createHash } from 'node:crypto';
+import { KvError } from '../../../native/index.ts';
+import { machineDigest } from '../../../policy/index.ts';
+import { f16CacheBytes } from '../../cache/budget.ts';
+import { SESSION_OPTIONS } from '../../options/names.ts';
+import type { SessionOptions } from '../../options/types.ts';
+import { nameInLog } from '../../transformer/load.ts';
+import type { Tokenizer } from '../../transformer/types.ts';
+import type { Session } from '../session.ts';
+import { cacheBytes } from './cache-bytes.ts';
+import { PagePredictor } from './page-predictor.ts';
+import { formParked } from './parked-file.ts';
+import { NOT_PARKED, type ParkedHead } from './parked-head.ts';
+import type { Predictor } from './predictor.ts';
+
+/** Whether a session can be parked as it is: without latents, with a policy that has a name, and without forks that would keep its pages in memory. */
+export const isParkable = ({ setup, governed }: Session): boolean => hasPlainState(setup) && !governed.hasForks;
+
+const hasPlainState = ({ policy, latents }: Session['setup']): boolean =>
+  typeof policy !== 'object' && latents === undefined;
+
+/** The bytes of a session between two calls, which stays as it is. With a predictor its pages take fewer bytes, and lose a little. Throws 'unsupported' for what cannot be parked, 'busy', 'closed'. */
+export function parkedBytes(session: Session, predictor: Predictor | null = null): Buffer {
+  const { runtime, setup, governed, tokens, lastHidden } = session;
+  if (!hasPlainState(setup))
+    throw new KvError('unsupported', 'a session with latents, or with a policy of the caller, cannot be parked', {
+      values: { session: session.id, policy: governed.plan.policy.id },
+      hint: 'keep it open, or fork() it: forks keep no latents',
+    });
+  const { model, shape } = runtime;
+  const { policy } = governed.plan;
+  const head: ParkedHead = {
+    session: session.id,
+    parkedMs: Date.now(),
+    model: { name: nameInLog(model), digest: model.digest, architecture: model.config.architecture },
+    shape,
+    tokens: tokens.length,
+    textDigest: textDigest(model.tokenizer, tokens),
+    policy: { id: policy.id, version: policy.version, machine: machineDigest() },
+    options: parkedOptions(setup),
+    predictor: predictor?.digest ?? null,
+    kvBytes: governed.usedBytes,
+    kvBytesF16: f16CacheBytes(shape, tokens.length),
+    trials: governed.trials.left(true),
+  };
+  const predicted = predictor === null ? null : pagePredictor(runtime, predictor, tokens.length);
+  return formParked({ head, tokens, lastHidden, cache: cacheBytes(governed.kv, tokens.length, predicted) });
+}
+
+/** For a cache of so many tokens. */
+export const pagePredictor = ({ model }: Session['runtime'], predictor: Predictor, tokens: number): PagePredictor =>
+  new PagePredictor(predictor, model.config, predictor.rotary(model.config, tokens));
+
+/** SHA-256 of what tokens stand for. */
+export const textDigest = (tokenizer: Tokenizer, tokens: readonly number[]): string =>
+  createHash('sha256')
+    .update(tokenizer.decode(tokens, { special: true }))
+    .digest('hex');
+
+/** What the caller asked for, as far as it is plain data. */
+function parkedOptions(setup: Session['setup']): SessionOptions {
+  const names = Object.keys(SESSION_OPTIONS).filter((name) => !(NOT_PARKED as readonly string[]).includes(name));
+  const asked = setup as unknown as Readonly<Record<string, unknown>>;
+  return Object.fromEntries(names.flatMap((name) => (asked[name] === undefined ? [] : [[name, asked[name]]])));
+}

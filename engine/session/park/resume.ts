@@ -1,0 +1,118 @@
+/**
+ * Resuming: a parked session is opened again with its pages, after everything about them was verified. Where anything does not fit, the cache is
+ * made again from the tokens, as if they were read for the first time, and the caller and the log are told why.
+ */
+import { KvError } from '../../../native/index.ts';
+import { machineDigest } from '../../../policy/index.ts';
+import type { Runtime } from '../../transformer/runtime.ts';
+import type { ReadOptions } from '../prompt.ts';
+import { Session } from '../session.ts';
+import type { SessionSetup } from '../setup.ts';
+import { fillCache } from './cache-bytes.ts';
+import { pagePredictor, textDigest } from './park.ts';
+import type { ReadParked } from './parked-file.ts';
+import type { Predictor } from './predictor.ts';
+
+/** How a session came back. */
+export interface Resumed {
+  /** The id under which it was parked. It goes on under a new one. */
+  readonly from: string;
+  /** Tokens that it holds. */
+  readonly tokens: number;
+  /** Whether its pages were used as they were parked, or its tokens were read again. */
+  readonly by: 'pages' | 'reading';
+  /** Why its pages could not be used; null: they were. */
+  readonly why: string | null;
+  /** Milliseconds that it took. */
+  readonly resumeMs: number;
+}
+
+/**
+ * A session that goes on where the parked one was. setup: as for Session.open. Throws 'model-mismatch' for a model to which the tokens mean something
+ * else, and what opening and reading throw; nothing is left open then.
+ */
+export async function resumeSession(
+  runtime: Runtime,
+  setup: SessionSetup,
+  parked: ReadParked,
+  reading: ReadOptions = {},
+  predictor: Predictor | null = null,
+): Promise<{ session: Session; resumed: Resumed }> {
+  const start = performance.now();
+  const { head, tokens } = parked;
+  const foreign = foreignModel(runtime, parked);
+  const session = Session.open(runtime, { ...setup, origin: { resumedFrom: head.session, tokens: tokens.length } });
+  try {
+    const why = foreign ?? parked.fault ?? mismatch(session, parked) ?? fill(session, parked, predictor);
+    const { mover } = session.governed;
+    if (why === null) mover.write('note', { resumed: tokens.length, from: head.session, tokens: tokens.length });
+    else {
+      mover.write('note', { resumed: 0, from: head.session, why, tokens: 0 });
+      if (tokens.length > 0) await session.read(tokens, reading);
+    }
+    const by = why === null ? 'pages' : 'reading';
+    const resumeMs = performance.now() - start;
+    return { session, resumed: { from: head.session, tokens: tokens.length, by, why, resumeMs } };
+  } catch (error) {
+    session.close();
+    throw error;
+  }
+}
+
+/** Why the pages are of no use to this model; null: they are its own. Throws 'model-mismatch' where the tokens are not either. */
+function foreignModel({ model }: Runtime, { head, tokens }: ReadParked): string | null {
+  const { vocabSize } = model.config;
+  if (head.model.digest === model.digest && tokens.every((id) => id < vocabSize)) return null;
+  if (tokens.some((id) => id >= vocabSize) || textDigest(model.tokenizer, tokens) !== head.textDigest)
+    throw new KvError(
+      'model-mismatch',
+      `the session was parked by ${head.model.name}, whose tokens mean something else here`,
+      {
+        values: { parkedBy: head.model.name, parkedDigest: head.model.digest, model: model.name, digest: model.digest },
+        hint: `resume it with ${head.model.name}`,
+      },
+    );
+  return `it was parked by other weights: ${head.model.digest.slice(0, 16)}, not ${model.digest.slice(0, 16)}`;
+}
+
+/** Why the pages do not fit the session that was opened for them; null: they do. */
+function mismatch({ governed }: Session, { head }: ReadParked): string | null {
+  const { policy } = governed.plan;
+  const machine = machineDigest();
+  const { id, version } = head.policy;
+  if (id !== policy.id || version !== policy.version || head.policy.machine !== machine)
+    return `its pages were governed by policy ${id} ${version}, and this is ${policy.id} ${policy.version}${head.policy.machine === machine ? '' : ' with other states of layers'}`;
+  const sizes = (['layers', 'queryHeads', 'kvHeads', 'headDim'] as const).filter(
+    (name) => head.shape[name] !== governed.shape[name],
+  );
+  return sizes.length === 0 ? null : `its cache has another shape (${sizes.join(', ')})`;
+}
+
+/** Puts pages and rows in place. → null, or why that could not be done: then the cache is empty, as it was. */
+function fill(
+  session: Session,
+  { head, tokens, lastHidden, cache }: ReadParked,
+  predictor: Predictor | null,
+): string | null {
+  if (head.predictor !== null && head.predictor !== predictor?.digest)
+    return `its pages were predicted by ${head.predictor.slice(0, 16)}, which is not here`;
+  const { governed } = session;
+  const way = governed.wayBack(tokens.length, 0);
+  try {
+    if (lastHidden !== null && lastHidden.length !== session.runtime.model.config.hiddenSize)
+      return 'its last row is of another width';
+    const { kv } = governed;
+    const predicted = head.predictor === null ? null : pagePredictor(session.runtime, predictor!, tokens.length);
+    fillCache(kv, tokens.length, cache, predicted);
+    governed.length = tokens.length;
+    governed.trials.follow(head.trials);
+    session.adopt(tokens, lastHidden);
+    return null;
+  } catch (error) {
+    if (!(error instanceof KvError)) throw error;
+    governed.goBack(way);
+    return error.message;
+  } finally {
+    way.close();
+  }
+}

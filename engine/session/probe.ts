@@ -1,0 +1,232 @@
+/**
+ * Answers what errors in pages of chosen layers and sides do to the output. A probe copies a cache as it is, keeps what the next tokens
+ * ask of it, and runs these tokens again over copies in which pages are in other formats, from the lowest changed layer upwards. Its
+ * caches have a pool of their own, so neither the budget nor the pages of the cache that it copied are touched.
+ */
+import {
+  type FormatName,
+  type KvCache,
+  type KvCacheOptions,
+  KvError,
+  openKvCache,
+  openPool,
+  openRows,
+  type Side,
+  sealedPages,
+} from '../../native/index.ts';
+import type { PolicyContext } from '../../policy/index.ts';
+import { memoryBytes } from '../cache/budget.ts';
+import type { Governed } from '../cache/governed.ts';
+import type { LayerRows } from '../options/types.ts';
+import type { Rotary } from '../transformer/rotary.ts';
+import type { Runtime } from '../transformer/runtime.ts';
+import { divergenceOf, logSumExp } from './divergence.ts';
+
+/** Pages of one layer and side that are to be in another format. */
+export interface ProbeMove {
+  readonly layer: number;
+  readonly side: Side;
+  readonly format: FormatName;
+  readonly pages: readonly number[];
+}
+
+/** Tokens that went through all layers at once. */
+interface Chunk {
+  readonly position: number;
+  readonly tokens: number;
+  /** Of the layers at which moves may begin. */
+  readonly rows: Map<number, LayerRows>;
+  /** The residual stream after the last layer, [T, m]; null until the step has ended. */
+  hidden: Float32Array | null;
+  /** What the tokens put out as the cache is, computed when it is first compared with. */
+  logits: RowLogits[] | null;
+}
+
+/** Logits of one token, [vocab], and ln Σ exp of them. */
+interface RowLogits {
+  readonly row: Float32Array;
+  readonly logSum: number;
+}
+
+/** Carries out the moves of one layer in a cache of that layer. */
+function move(cache: KvCache, moves: readonly ProbeMove[]): void {
+  for (const { side, format, pages } of moves)
+    for (const page of pages) if (cache.format(0, page, side) !== format) cache.transcode(0, page, side, format);
+}
+
+/** Rows whose logits are computed at once: more take memory and save no time. */
+const BLOCK_ROWS = 32;
+
+export class Probe {
+  readonly #runtime: Runtime;
+  readonly #rotary: Rotary;
+  readonly #formats: Required<Pick<KvCacheOptions, 'windowFormat' | 'openFormat'>>;
+  readonly #pool = openPool(memoryBytes());
+  /** Layers at which moves may begin. */
+  readonly #layers: ReadonlySet<number>;
+  /** A cache of one layer for each, from the lowest of these upwards. They stay as they are; forks of them read on. */
+  readonly #copies = new Map<number, KvCache>();
+  readonly #chunks: Chunk[] = [];
+  #closed = false;
+
+  private constructor(
+    runtime: Runtime,
+    rotary: Rotary,
+    { windowFormat, openFormat = 'f16' }: PolicyContext,
+    layers: ReadonlySet<number>,
+  ) {
+    this.#runtime = runtime;
+    this.#rotary = rotary;
+    this.#formats = { windowFormat, openFormat };
+    this.#layers = layers;
+  }
+
+  /**
+   * Copies the cache as it is now. `layers`: those at which moves will begin; only theirs and the layers above are copied. Rows in open
+   * pages are decoded and appended again, which gives the same bytes. Throws 'bad-argument' for a layer that is not there, and
+   * 'unsupported' where pages are held as latents.
+   */
+  static open(runtime: Runtime, cache: Governed, rotary: Rotary, layers: readonly number[]): Probe {
+    const { shape } = runtime;
+    const lowest = Math.min(...layers);
+    if (layers.length === 0 || layers.some((layer) => !(Number.isInteger(layer) && layer >= 0 && layer < shape.layers)))
+      throw new KvError('bad-argument', `a probe begins at layers of 0 to ${shape.layers - 1}`, { values: { layers } });
+    const probe = new Probe(runtime, rotary, cache.plan.context, new Set(layers));
+    try {
+      for (let layer = lowest; layer < shape.layers; layer++) {
+        probe.#copies.set(layer, probe.#copy(layer, cache.kv, layer));
+      }
+      return probe;
+    } catch (error) {
+      probe.close();
+      throw error;
+    }
+  }
+
+  /** Rows of one layer, in the order of the step that they belong to. */
+  add(rows: LayerRows): void {
+    if (this.#closed) return;
+    const { layer, position, tokens, q, k, v, x } = rows;
+    if (layer === 0) this.#chunks.push({ position, tokens, rows: new Map(), hidden: null, logits: null });
+    // A dense half may use its arrays again.
+    const kept = { ...rows, q: q.slice(), k: k.slice(), v: v.slice(), x: x.slice() };
+    if (this.#layers.has(layer)) this.#chunks.at(-1)!.rows.set(layer, kept);
+  }
+
+  /** What the step whose rows were added last has put out, [T, m]. */
+  output(hidden: Float32Array): void {
+    if (!this.#closed) this.#chunks.at(-1)!.hidden = hidden.slice();
+  }
+
+  /**
+   * Divergence KL(as it is ‖ with these moves) in nats of every token that was read since the probe was opened, [T]. Pages that
+   * already have the same bytes give exactly 0. Throws 'bad-argument' where nothing was read or no probe begins at the lowest layer of
+   * the moves, and 'unsupported' for moves that the cache does not know. `last`: nothing more will be asked, so the moves are made in the
+   * copies themselves instead of in copies of these.
+   */
+  async divergence(moves: readonly ProbeMove[], { last = false } = {}): Promise<number[]> {
+    const { layers } = this.#runtime.model.config;
+    const chunks = this.#chunks.filter(({ hidden }) => hidden !== null);
+    const from = Math.min(...moves.map(({ layer }) => layer));
+    if (chunks.length === 0 || !this.#layers.has(from))
+      throw new KvError(
+        'bad-argument',
+        'a probe needs tokens that were read, and moves from a layer at which it begins',
+        {
+          values: { tokens: chunks.length, layer: from, layers: [...this.#layers] },
+        },
+      );
+    const caches = new Map<number, KvCache>();
+    const klds: number[] = [];
+    try {
+      for (let layer = from; layer < layers; layer++) {
+        const moved = moves.filter((move) => move.layer === layer);
+        const copy = this.#copies.get(layer)!;
+        if (last) this.#copies.delete(layer);
+        const cache = last ? copy : moved.length === 0 ? copy.fork() : this.#copy(layer, copy, 0);
+        caches.set(layer, cache);
+        move(cache, moved);
+      }
+      for (const chunk of chunks) {
+        const ours = await this.#run(chunk, from, caches);
+        const base = (chunk.logits ??= await this.#base(chunk));
+        await this.#logits(ours, chunk.tokens, (token, { row, logSum }) => {
+          klds.push(divergenceOf(base[token]!.row, base[token]!.logSum, row, logSum));
+        });
+      }
+      return klds;
+    } finally {
+      for (const cache of caches.values()) cache.close();
+    }
+  }
+
+  /** A layer of a cache, with pages and open rows of their own, as the cache of that layer. */
+  #copy(layer: number, of: KvCache, at: number): KvCache {
+    const { shape, model, threads } = this.#runtime;
+    const tokens = of.length(at);
+    const pages = sealedPages(tokens);
+    const copy = openKvCache({
+      shape: { ...shape, layers: 1 },
+      pool: this.#pool,
+      threads,
+      ...this.#formats,
+      slidingWindow: [model.config.slidingWindow[layer] ?? null],
+      scoreCap: model.config.scoreCap,
+    });
+    try {
+      for (let page = 0; page < pages; page++) copy.importPage(0, of.exportPage(at, page));
+      if (openRows(tokens) > 0) copy.append(0, of.decode(at, pages, 'k'), of.decode(at, pages, 'v'));
+      return copy;
+    } catch (error) {
+      copy.close();
+      throw error;
+    }
+  }
+
+  /** One chunk from a layer upwards. → the residual stream after the last layer, [T, m] */
+  async #run(chunk: Chunk, from: number, caches: ReadonlyMap<number, KvCache>): Promise<Float32Array> {
+    const { dense, model } = this.#runtime;
+    const { layers } = model.config;
+    const { position, tokens, rows } = chunk;
+    let { q, k, v, x } = rows.get(from)!;
+    for (let layer = from; ; layer++) {
+      const cache = caches.get(layer)!;
+      const attention = new Float32Array(q.length);
+      cache.append(0, k, v);
+      cache.attend(0, q, attention, { observe: false });
+      if (layer + 1 === layers) return dense.last(attention, x, tokens);
+      ({ q, k, v, x } = await dense.next(layer, attention, x, tokens));
+      this.#rotary.apply(layer + 1, q, k, tokens, position);
+    }
+  }
+
+  async #base({ hidden, tokens }: Chunk): Promise<RowLogits[]> {
+    const base: RowLogits[] = [];
+    // A dense half may use its arrays again.
+    await this.#logits(hidden!, tokens, (_, { row, logSum }) => base.push({ row: row.slice(), logSum }));
+    return base;
+  }
+
+  /** Gives `each` the logits of every row of `hidden`, [T, m]; they are valid until it returns. */
+  async #logits(hidden: Float32Array, tokens: number, each: (token: number, logits: RowLogits) => void): Promise<void> {
+    const { dense, model } = this.#runtime;
+    const { hiddenSize: width } = model.config;
+    for (let at = 0; at < tokens; at += BLOCK_ROWS) {
+      const rows = Math.min(BLOCK_ROWS, tokens - at);
+      const logits = await dense.logits(hidden.slice(at * width, (at + rows) * width), rows);
+      const vocab = logits.length / rows;
+      for (let r = 0; r < rows; r++) {
+        const row = logits.subarray(r * vocab, (r + 1) * vocab);
+        each(at + r, { row, logSum: logSumExp(row).logSum });
+      }
+    }
+  }
+
+  /** Frees the copies; what is read from then on is not kept. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    for (const copy of this.#copies.values()) copy.close();
+    this.#pool.close();
+  }
+}

@@ -1,0 +1,30 @@
+/** What a session is opened with in the thread that runs it: what its caller asks for, and what its engine gives it. */
+import type { Fingerprint, Lookup } from '../../memory/index.ts';
+import type { PagePool } from '../../native/index.ts';
+import type { Policy, ThresholdSet } from '../../policy/index.ts';
+import type { WitnessLog } from '../../witness/index.ts';
+import type { Neighbours } from '../cache/away.ts';
+import type { Meter } from '../metrics/meter.ts';
+import type { LayerRows, SessionOptions } from '../options/types.ts';
+
+export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
+  /** As in SessionOptions, or a policy of one's own: in the thread that runs it, since what decides cannot be sent to another. */
+  readonly policy?: string | Policy;
+  readonly log: WitnessLog | null;
+  readonly thresholds: ThresholdSet;
+  /** Where the thresholds came from, for the log. */
+  readonly lookup?: Lookup | null;
+  readonly fingerprint?: Fingerprint;
+  /** A pool whose threads and memory other sessions share; left out: one of its own. Its owner closes it. */
+  readonly pool?: PagePool;
+  /** The sessions of that pool that wait, of which it becomes one between two calls. */
+  readonly idle?: Neighbours;
+  /** Asks what earlier sessions like this one say, now that more is known of it. */
+  readonly recall?: (fingerprint: Fingerprint) => Promise<Lookup>;
+  /** Goes into the first entry of the log, beside what is effective: what it goes on from. */
+  readonly origin?: Readonly<Record<string, unknown>>;
+  /** Counts what the session does, among others; left out: one of its own. */
+  readonly meter?: Meter;
+  /** Sees the rows of each layer before the cache does. */
+  readonly onRows?: (rows: LayerRows) => void;
+}

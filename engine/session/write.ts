@@ -1,0 +1,118 @@
+/** Writes an answer behind what a session has read: the loop of drawing a token, reading it and showing its text. */
+
+import type { Governed } from '../cache/governed.ts';
+import { endPrompt } from '../cache/step.ts';
+import type { Generated } from '../options/types.ts';
+import type { Answer } from './answer.ts';
+import type { PromptLookup } from './prompt-lookup.ts';
+
+/** What the loop needs of a session. */
+export interface Writing {
+  readonly governed: Governed;
+  /** All that the cache holds. */
+  readonly tokens: readonly number[];
+  /** Of the token behind these, or behind a row of the residual stream [m]: [V]. They may be overwritten by the next step. */
+  logits(row?: Float32Array): Promise<Float32Array>;
+  /** Reads tokens behind these. → the residual stream behind each, [T, m] */
+  forward(ids: readonly number[]): Promise<Float32Array>;
+  /** Takes back all but the first `tokens`, the last of which left this row. */
+  retract(tokens: number, row: Float32Array): void;
+}
+
+/** The prompt that was read for this answer. */
+export interface Asked {
+  readonly tokens: number;
+  /** When its reading began. */
+  readonly startMs: number;
+}
+
+/** Yields text as it is written; returns the summary. The reading of the prompt ended when this is called. lookup: proposes tokens; null: none are. */
+export async function* write(
+  writing: Writing,
+  answer: Answer,
+  asked: Asked,
+  signal: AbortSignal | undefined,
+  lookup: PromptLookup | null,
+): AsyncGenerator<string, Generated> {
+  const { governed, tokens } = writing;
+  const { meter } = governed;
+  let start = performance.now();
+  let readMs = start - asked.startMs;
+  let last = asked.startMs;
+  /** Drawn already, where a proposal was left. */
+  let drawn: number | undefined;
+  while (answer.finish === null) {
+    if (signal?.aborted) {
+      answer.finish = 'aborted';
+      break;
+    }
+    const id = drawn ?? answer.next(await writing.logits(), tokens);
+    if (id === null) break;
+    // Only now is it certain that something follows the prompt; sealing its last page still counts as the prompt's work.
+    if (answer.count === 0 && asked.tokens > 0) {
+      const before = performance.now();
+      endPrompt(governed);
+      const roomMs = performance.now() - before;
+      readMs += roomMs;
+      start += roomMs;
+    }
+    const before = performance.now();
+    const draft = lookup?.propose(governed, tokens, id, answer.maxTokens - answer.count - 1) ?? [];
+    const count = answer.count;
+    const followed = await follow(writing, answer, id, draft);
+    drawn = followed.drawn;
+    const now = performance.now();
+    const written = answer.count - count;
+    lookup?.tell(draft.length, written - 1, now - before);
+    if (count > 0 || asked.tokens === 0) {
+      if (count > 0)
+        for (let i = 0; i < written; i++) meter.betweenTokensSeconds.observe((now - last) / 1000 / written);
+    } else meter.firstTokenSeconds.observe((now - last) / 1000);
+    last = now;
+    meter.generatedTokens.add({}, written);
+    // Only now, since whoever reads may leave, and the cache holds what was written and nothing else.
+    for (const piece of followed.pieces) if (piece !== '') yield piece;
+  }
+  const rest = answer.end();
+  if (rest !== '') yield rest;
+  const seconds = (performance.now() - start) / 1000;
+  return {
+    ...answer.generated,
+    drafted: lookup?.drafted ?? 0,
+    accepted: lookup?.accepted ?? 0,
+    promptTokens: asked.tokens,
+    prefillTokensPerSecond: asked.tokens === 0 ? 0 : (asked.tokens * 1000) / readMs,
+    tokensPerSecond: answer.count === 0 ? 0 : answer.count / seconds,
+  };
+}
+
+/** Reads a token and those that were proposed behind it, writes it and as many of them as would have been drawn, and takes the others back. → the texts, and what was drawn instead */
+async function follow(
+  { tokens, forward, logits, retract }: Writing,
+  answer: Answer,
+  id: number,
+  draft: readonly number[],
+): Promise<{ readonly pieces: readonly string[]; readonly drawn: number | undefined }> {
+  const rows = await forward([id, ...draft]);
+  const width = rows.length / (1 + draft.length);
+  const row = (index: number): Float32Array => rows.subarray(index * width, (index + 1) * width);
+  const first = tokens.length - draft.length;
+  const pieces = [await answer.push(id)];
+  let drawn: number | undefined;
+  let taken = 0;
+  try {
+    while (taken < draft.length && answer.finish === null) {
+      const next = answer.next(await logits(row(taken)), tokens.slice(0, first + taken));
+      if (next === null) break;
+      if (next !== draft[taken]) {
+        drawn = next;
+        break;
+      }
+      taken++;
+      pieces.push(await answer.push(next));
+    }
+  } finally {
+    if (taken < draft.length) retract(first + taken, row(taken).slice());
+  }
+  return { pieces, drawn };
+}

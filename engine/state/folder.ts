@@ -1,0 +1,198 @@
+/**
+ * The state folder of an engine: the witness log, and what earlier sessions taught. Any number of processes write and read it at
+ * once. Each has a series of its own in the log; the book is kept by the first of them, and the others read it, for whatever it lacks
+ * stands in the log.
+ */
+import { existsSync, mkdirSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import {
+  type BookOptions,
+  checkQdrantOptions,
+  openThresholdBook,
+  type QdrantOptions,
+  type SharedStatus,
+  type ThresholdBook,
+} from '../../memory/index.ts';
+import { given, KvError } from '../../native/index.ts';
+import {
+  type AnchorOptions,
+  checkMasterKey,
+  type Entry,
+  erasedSessions,
+  type FailureMode,
+  isLogDir,
+  type LogRule,
+  lockWriter,
+  NO_SESSION,
+  openWitnessLog,
+  type RetentionPolicy,
+  readLog,
+  readLogId,
+  retain,
+  type WitnessLog,
+  type WriterLock,
+} from '../../witness/index.ts';
+
+export interface State {
+  readonly dir: string;
+  readonly log: WitnessLog;
+  readonly book: ThresholdBook;
+  close(): Promise<void>;
+}
+
+export const logDir = (stateDir: string): string => join(stateDir, 'log');
+export const memoryDir = (stateDir: string): string => join(stateDir, 'memory');
+export const sqlDir = (stateDir: string): string => join(stateDir, 'sql');
+
+/** Makes one level after the other, because Node's recursive form never returns where a parent exists but refuses (/proc). */
+export function makeFolder(dir: string): void {
+  if (existsSync(dir)) return;
+  makeFolder(dirname(dir));
+  try {
+    mkdirSync(dir);
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code === 'EEXIST') return;
+    throw new KvError('io', `the state folder ${dir} cannot be made: ${(cause as Error).message}`, {
+      values: { dir },
+      hint: 'check the path, its permissions and the free space, or name another folder',
+      cause,
+    });
+  }
+}
+
+/** 'open' and 'close' entries, without those that the book has. */
+const lessons =
+  (dir: string) =>
+  (known: readonly number[]): Iterable<Entry> =>
+    readLog(logDir(dir), { from: known, kinds: ['open', 'close'] });
+
+export async function openState(
+  dir: string,
+  mode: FailureMode,
+  qdrant?: QdrantOptions,
+  rules: readonly LogRule[] = [],
+  retention?: RetentionPolicy,
+  anchor?: AnchorOptions,
+): Promise<State> {
+  if (qdrant !== undefined) checkQdrantOptions(qdrant);
+  makeFolder(dir);
+  const log = await openWitnessLog({ dir: logDir(dir), mode, seal: true, rules, ...given({ anchor }) });
+  const onShared = ({ trouble, waiting }: SharedStatus): void => {
+    // What a server says of its trouble may hold anything, and its address is nobody's business.
+    log.append(NO_SESSION, 'note', { what: 'qdrant', isAway: trouble !== null, waiting });
+  };
+  try {
+    if (retention !== undefined) await retain(logDir(dir), retention, log);
+    const { book, lock } = await keepBook(dir, log.id, given<Shared>({ shared: qdrant, onShared }));
+    return {
+      dir,
+      log,
+      book,
+      close: async () => {
+        try {
+          // What it says of its server still goes into the log.
+          await book.close();
+        } finally {
+          await log.close();
+          lock?.release();
+        }
+      },
+    };
+  } catch (error) {
+    await log.close();
+    throw error;
+  }
+}
+
+/** Opens the book to keep it, or to read it while another process keeps it: then `lock` is null. */
+type Shared = Pick<BookOptions, 'shared' | 'onShared'>;
+
+async function keepBook(
+  dir: string,
+  logId: string,
+  shared: Shared,
+): Promise<{ book: ThresholdBook; lock: WriterLock | null }> {
+  // Without the keys of its sessions the log would seem to lack them.
+  checkMasterKey(logDir(dir));
+  makeFolder(memoryDir(dir));
+  let lock: WriterLock | null = null;
+  try {
+    lock = lockWriter(memoryDir(dir));
+  } catch (error) {
+    if (!(error instanceof KvError) || error.code !== 'locked') throw error;
+  }
+  try {
+    const book = await openThresholdBook({
+      dir: memoryDir(dir),
+      logId,
+      entries: lessons(dir),
+      erased: () => erasedSessions(logDir(dir)),
+      readOnly: lock === null,
+      ...shared,
+    });
+    return { book, lock };
+  } catch (error) {
+    lock?.release();
+    throw error;
+  }
+}
+
+/**
+ * The book as the next session would find it, for reading only: nothing in the folder changes, and nobody is locked out. → null where nothing was
+ * written, imported or shared. Throws 'bad-log'.
+ */
+export async function findBook(dir: string, qdrant?: QdrantOptions): Promise<ThresholdBook | null> {
+  const logId = isLogDir(logDir(dir)) ? readLogId(logDir(dir)) : null;
+  const isKept = existsSync(memoryDir(dir));
+  if (logId === null && !isKept && qdrant === undefined) return null;
+  return openThresholdBook({
+    dir: logId !== null || isKept ? memoryDir(dir) : null,
+    logId: logId ?? '',
+    entries: logId === null ? () => [] : lessons(dir),
+    erased: () => erasedSessions(logDir(dir)),
+    readOnly: true,
+    ...given<Shared>({ shared: qdrant && { ...qdrant, send: false } }),
+  });
+}
+
+/** As findBook. Throws 'not-found' where there is none. */
+export async function readBook(dir: string, qdrant?: QdrantOptions): Promise<ThresholdBook> {
+  const book = await findBook(dir, qdrant);
+  if (book === null) throw new KvError('not-found', `the log in ${dir} has no entry yet`, { values: { dir } });
+  return book;
+}
+
+/** Forgets what a session taught here. Throws 'locked' while another process keeps the book: that one forgets it when its next session ends. */
+export async function forgetSession(dir: string, session: string): Promise<void> {
+  if (!existsSync(memoryDir(dir))) return;
+  const { book, lock } = await keepBook(dir, readLogId(logDir(dir)) ?? '', {});
+  try {
+    if (lock === null)
+      throw new KvError('locked', `another process keeps what the session taught in ${memoryDir(dir)}`, {
+        values: { dir, session },
+        hint: 'it forgets the session when its next session ends; then erase once more',
+      });
+    await book.forget(session);
+  } finally {
+    await book.close();
+    lock?.release();
+  }
+}
+
+/** Makes the book again from the log. → experiences. Throws 'locked' while another process keeps it. */
+export async function rebuildBook(dir: string, qdrant?: QdrantOptions): Promise<number> {
+  const logId = readLogId(logDir(dir));
+  if (logId === null) return 0;
+  const { book, lock } = await keepBook(dir, logId, given<Shared>({ shared: qdrant }));
+  try {
+    if (lock === null)
+      throw new KvError('locked', `another process keeps the book in ${memoryDir(dir)}`, {
+        values: { dir },
+        hint: 'wait for it to end',
+      });
+    return await book.rebuildFrom(lessons(dir)([]));
+  } finally {
+    await book.close();
+    lock?.release();
+  }
+}

@@ -1,0 +1,142 @@
+/** Opens a conversation: checks its options, and plans its session for as many tokens as the budget can hold. */
+import { checkKeys, KvError, PAGE_TOKENS, show } from '../../native/index.ts';
+import { f16CacheBytes, parseBudget, windowBudget } from '../cache/budget.ts';
+import { type Names, SEND_OPTIONS, SESSION_OPTIONS } from '../options/names.ts';
+import type { SessionOptions } from '../options/types.ts';
+import type { ChatDescription, ContextEnd, Conversation, SendOptions } from '../session/chat/types.ts';
+import type { ChatOptions } from './chat-options.ts';
+import type { CallFunction, EngineSession } from './engine-session.ts';
+import type { LoadedInfo } from './host.ts';
+
+/** What opens sessions: an engine. */
+export interface Opener {
+  readonly info: LoadedInfo;
+  openSession(options: SessionOptions): Promise<EngineSession>;
+}
+
+/** A conversation that was opened. */
+export interface OpenedChat {
+  readonly session: EngineSession;
+  readonly conversation: Conversation;
+  readonly callFormat: string | null;
+  /** Defaults of every answer. */
+  readonly generate: SendOptions;
+}
+
+const CONTEXT_ENDS: readonly ContextEnd[] = ['refuse', 'drop-oldest', 'compress'];
+/** The fewest tokens that a conversation is planned for. This number was chosen, not measured. */
+const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
+
+const { signal: _signal, onProgress: _onProgress, ...SEND_DEFAULTS } = SEND_OPTIONS;
+const CHAT_OPTIONS: Names<ChatOptions> = {
+  ...SESSION_OPTIONS,
+  ...SEND_DEFAULTS,
+  system: true,
+  messages: true,
+  tools: true,
+  template: true,
+  contextTokens: true,
+  atContextEnd: true,
+  session: true,
+};
+
+export async function openChat(engine: Opener, call: CallFunction, options: ChatOptions): Promise<OpenedChat> {
+  checkKeys(options, CHAT_OPTIONS, 'chat');
+  const asked = conversationOf(options, engine.info.config.contextLength);
+  const { callFormat } = (await call('describeChat', {
+    chat: asked,
+    toolChoice: options.toolChoice,
+  })) as ChatDescription;
+  const sessionOptions = only<SessionOptions>(options, SESSION_OPTIONS);
+  const generate = only<SendOptions>(options, SEND_DEFAULTS);
+  if (options.session !== undefined) {
+    const both = Object.keys(sessionOptions);
+    if (both.length > 0)
+      throw new KvError('bad-argument', 'a session that is open already has its options', { values: { both } });
+    return { session: options.session, conversation: asked, callFormat, generate };
+  }
+  if (options.tokensExpected !== undefined)
+    return { session: await engine.openSession(sessionOptions), conversation: asked, callFormat, generate };
+  const { contextLength } = engine.info.config;
+  const compresses = asked.atContextEnd === 'compress';
+  // Planned for the longest that it may become, so that positions are told alike from the first token on.
+  const { session, tokens } = compresses
+    ? await openConversation(engine, contextLength, { ...sessionOptions, kvBudget: bytesFor(engine, asked, options) })
+    : await openConversation(engine, asked.contextTokens, sessionOptions);
+  const contextTokens = Math.min(asked.contextTokens, tokens);
+  return { session, conversation: { ...asked, contextTokens, mostTokens: tokens }, callFormat, generate };
+}
+
+/** Bytes of a chat that is compressed at the end of its context: those of its budget there, or what its pages take there in 8 bits. Room is made a page ahead. */
+function bytesFor({ info }: Opener, { contextTokens }: Conversation, { kvBudget }: ChatOptions): number {
+  return kvBudget === undefined
+    ? windowBudget(info.config, contextTokens + PAGE_TOKENS)
+    : parseBudget(kvBudget, f16CacheBytes(info.config, contextTokens));
+}
+
+/** Refuses what 'compress' cannot be kept beside: it plans the length of its session, and works in bytes. */
+function checkCompress(options: ChatOptions): void {
+  const beside = (['session', 'tokensExpected', 'exact'] as const).filter((name) => (options[name] ?? false) !== false);
+  if (beside.length > 0)
+    throw new KvError('bad-argument', "a chat with atContextEnd 'compress' plans its session by itself", {
+      values: { beside },
+      hint: 'give contextTokens and a kvBudget; over a session that is open already choose another end',
+    });
+}
+
+/**
+ * Opens a session for as long a conversation as the budget allows, up to so many tokens, and returns it with the number of tokens
+ * that it can hold. The pages begin in better formats and are all in the lowest ones when a conversation has reached that length.
+ */
+export async function openConversation(
+  engine: Pick<Opener, 'openSession'>,
+  tokensMax: number,
+  options: SessionOptions,
+): Promise<{ session: EngineSession; tokens: number }> {
+  let tokens = tokensMax;
+  let before: unknown = null;
+  for (;;) {
+    try {
+      return { session: await engine.openSession({ ...options, tokensExpected: tokens }), tokens };
+    } catch (error) {
+      if (!(error instanceof KvError && error.code === 'budget-too-small')) throw error;
+      const { budgetBytes, neededBytes } = error.values;
+      // Besides what grows with the length there is a fixed part, so this is never too short. It ends, because each attempt is at least a page shorter.
+      const fits = Math.floor(Math.min(tokens * (Number(budgetBytes) / Number(neededBytes)), tokens - PAGE_TOKENS));
+      // A budget in percent shrinks with the length, so a shorter conversation would not help.
+      if (!(fits >= CHAT_TOKENS_MIN) || (before !== null && before !== budgetBytes)) throw error;
+      [tokens, before] = [fits, budgetBytes];
+    }
+  }
+}
+
+function conversationOf(options: ChatOptions, contextLength: number): Conversation {
+  const { system, messages = [], tools = [], template, contextTokens = contextLength } = options;
+  const { atContextEnd = 'refuse' } = options;
+  if (atContextEnd === 'compress') checkCompress(options);
+  if (!CONTEXT_ENDS.includes(atContextEnd))
+    throw new KvError('bad-argument', 'atContextEnd says what happens when the context is full', {
+      values: { atContextEnd: show(atContextEnd), known: CONTEXT_ENDS },
+    });
+  if (!Number.isInteger(contextTokens) || contextTokens < 1 || contextTokens > contextLength)
+    throw new KvError('bad-argument', `contextTokens must be a whole number up to the ${contextLength} of the model`, {
+      values: { contextTokens: show(contextTokens), contextLength },
+    });
+  for (const [name, value] of Object.entries({ system, template }))
+    if (value !== undefined && typeof value !== 'string')
+      throw new KvError('bad-argument', `${name} must be a text`, { values: { [name]: show(value) } });
+  if (!Array.isArray(messages) || !Array.isArray(tools))
+    throw new KvError('bad-argument', 'messages and tools must be lists', {
+      values: { messages: show(messages).slice(0, 80), tools: show(tools).slice(0, 80) },
+    });
+  const first = system === undefined ? [] : [{ role: 'system', content: system } as const];
+  const all = [...first, ...messages];
+  const written = all.map(() => null);
+  return { messages: all, written, tools, template, contextTokens, mostTokens: contextTokens, atContextEnd };
+}
+
+/** The options of one kind, without those that are undefined. */
+function only<Kind extends object>(options: object, names: Readonly<Record<string, true>>): Kind {
+  const own = Object.entries(options).filter(([name, value]) => Object.hasOwn(names, name) && value !== undefined);
+  return Object.fromEntries(own) as Kind;
+}

@@ -1,0 +1,67 @@
+/** The built command in a process of its own, in a folder of its own, and what every ending of it must look like; its help without a process. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdtempSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import { program } from '../../../../engine/cli/program.ts';
+
+export const root = join(import.meta.dirname, '../../..');
+const main = join(root, 'dist/engine/cli/main.js');
+export const dir = mkdtempSync(join(tmpdir(), 'palimpsest-cli-'));
+
+export interface Result {
+  readonly code: number | null;
+  readonly signal: string | null;
+  readonly out: string;
+  readonly err: string;
+}
+
+export interface Ways {
+  readonly input?: string;
+  readonly env?: Readonly<Record<string, string>>;
+  /** File descriptor for stdout instead of a pipe. */
+  readonly stdout?: number;
+  readonly with?: (child: ChildProcess) => void;
+}
+
+export function palimpsest(args: readonly string[], ways: Ways = {}): Promise<Result> {
+  const child = spawn(process.execPath, [main, ...args], {
+    cwd: dir,
+    env: { PATH: process.env['PATH'], ...ways.env },
+    stdio: ['pipe', ways.stdout ?? 'pipe', 'pipe'],
+    // Only so that a command that hangs ends at all; a busy machine is slow.
+    timeout: 600_000,
+    killSignal: 'SIGKILL',
+  });
+  let out = '';
+  let err = '';
+  child.stdout?.on('data', (chunk) => (out += chunk));
+  child.stderr!.on('data', (chunk) => (err += chunk));
+  child.stdin!.on('error', () => {});
+  child.stdin!.end(ways.input ?? '');
+  ways.with?.(child);
+  return new Promise((resolve) => child.on('close', (code, signal) => resolve({ code, signal, out, err })));
+}
+
+/** The help of a command, as it is printed, without a process. */
+export async function helpOf(words: readonly string[]): Promise<string> {
+  let text = '';
+  const asked = program((part) => (text += part)).parseAsync([...words, '--help'], { from: 'user' });
+  await expect(asked).rejects.toMatchObject({ code: 'commander.helpDisplayed', exitCode: 0 });
+  return text;
+}
+
+export const lastLine = (text: string): Record<string, unknown> => JSON.parse(text.trimEnd().split('\n').at(-1)!);
+
+export function expectRefused(result: Result, code: string, ...words: (string | RegExp)[]): void {
+  expect(result).toMatchObject({ code: 2, out: '' });
+  if (code !== '') expect(result.err).toContain(`[${code}]`);
+  for (const word of words) expect(result.err).toMatch(word);
+  expect(result.err).not.toMatch(/^\s+at .*:\d+/m);
+  expect(result.err).not.toContain('[object Object]');
+  expect(result.err).not.toContain('undefined');
+}
+
+/** Characters as a terminal counts them, for text without wide ones. */
+export const widest = (text: string): number => Math.max(...text.split('\n').map((line) => [...line].length));

@@ -1,0 +1,58 @@
+// A program that leaves in the middle of the model's work must leave with its own exit code. The thread is inside native code most of
+// that time, and ending it there aborted four of ten such processes. Processes of their own, ended after different times.
+import { spawn } from 'node:child_process';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { scratchFolders } from '../../witness/folder.ts';
+
+const folder = scratchFolders();
+const root = join(import.meta.dirname, '..', '..', '..');
+const library = pathToFileURL(join(root, 'dist', 'engine', 'index.js')).href;
+
+/** Runs `work` with an engine that reads 2,900 tokens; → exit code, signal and what was said on stderr. */
+function leave(work: string): Promise<{ code: number | null; signal: string | null; err: string }> {
+  const script = `
+    import { createEngine } from ${JSON.stringify(library)};
+    const opening = createEngine({ model: 'reference', stateDir: null, threads: 2 });
+    const read = async () => {
+      const engine = await opening;
+      const session = await engine.openSession({ kvBudget: '30%', tokensExpected: 3000 });
+      const ids = Array.from({ length: 2900 }, (_, i) => 300 + ((i * 7919) % 3000));
+      session.generate(ids, { maxTokens: 5 }).result.catch(() => {});
+      return engine;
+    };
+    ${work}`;
+  const path = join(folder(), 'leave.mjs');
+  writeFileSync(path, script);
+  const child = spawn(process.execPath, [path], { timeout: 600_000, killSignal: 'SIGKILL' });
+  let err = '';
+  child.stderr.on('data', (chunk) => (err += chunk));
+  return new Promise((resolve) => child.on('close', (code, signal) => resolve({ code, signal, err })));
+}
+
+const LEFT = { code: 7, signal: null, err: '' };
+
+describe('a process that exits', () => {
+  it.each([20, 90, 170, 260, 350, 450])('while a prompt has been read for %i ms ends as it says', async (ms) => {
+    expect(await leave(`await read(); setTimeout(() => process.exit(7), ${ms});`)).toEqual(LEFT);
+  });
+
+  it.each([150, 300])('%i ms after a model began to load ends as it says', async (ms) => {
+    expect(await leave(`opening.catch(() => {}); setTimeout(() => process.exit(7), ${ms});`)).toEqual(LEFT);
+  });
+
+  it('by an error that nobody catches ends with that error', async () => {
+    const { code, signal, err } = await leave(
+      `await read(); setTimeout(() => { throw new Error('of the caller'); }, 200);`,
+    );
+    expect({ code, signal }).toEqual({ code: 1, signal: null });
+    expect(err).toContain('of the caller');
+  });
+});
+
+it.each([40, 130, 220])('an engine terminated after %i ms of reading is gone, and its process goes on', async (ms) => {
+  const after = `setTimeout(async () => { await engine.terminate(); setTimeout(() => process.exit(7), 50); }, ${ms});`;
+  expect(await leave(`const engine = await read(); ${after}`)).toEqual(LEFT);
+});

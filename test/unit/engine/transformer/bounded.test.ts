@@ -1,0 +1,33 @@
+// What is bounded is computing, not the time of a clock: work that waits, as all work does on a loaded machine, is begun anew with more time until it
+// ends, and work that computes without end is ended.
+import { expect, test } from 'vitest';
+import { within } from '../../../../engine/transformer/bounded.ts';
+
+test('work that gets hardly any of the time is not ended for it', () => {
+  const never = new Int32Array(new SharedArrayBuffer(4));
+  let begun = 0;
+  const ended = within(200, () => {
+    begun++;
+    return Atomics.wait(never, 0, 0, 500);
+  });
+  expect(ended).toEqual({ value: 'timed-out' });
+  // 200 and 400 ms are too short for it, 800 ms may be on a busy machine.
+  expect(begun).toBeGreaterThan(2);
+});
+
+test('work without end is ended, and what comes after it is not', () => {
+  expect(
+    within(20, () => {
+      for (;;);
+    }),
+  ).toBeNull();
+  expect(within(20, () => 7)).toEqual({ value: 7 });
+});
+
+test('what it throws is thrown', () => {
+  expect(() =>
+    within(20, () => {
+      throw new RangeError('x');
+    }),
+  ).toThrow(RangeError);
+});
