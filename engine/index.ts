@@ -125,31 +125,28 @@ export {
   whyNot,
 } from '../witness/index.ts';
 export type { Forecast } from './cache/budget.ts';
-export type { LatentOptions, LatentProjection } from './cache/latents.ts';
+export type { LayerReport, MemoryUsage, QualityFeedback, SessionReport } from './cache/types.ts';
 export type { OpenCacheOptions } from './options/cache-options.ts';
+export type { LatentOptions, LatentProjection } from './options/latent-options.ts';
 export type {
   CacheTypes,
   ContinuationOptions,
-  Divergence,
   EngineOptions,
-  Generated,
   GenerateOptions,
   KvBudget,
   LatentKeep,
-  LayerReport,
   LogRetention,
-  MemoryUsage,
   ParkOptions,
   Progress,
   Prompt,
-  QualityFeedback,
   ResumeOptions,
+  SendOptions,
   SessionOptions,
-  SessionReport,
+  ToolChoice,
 } from './options/types.ts';
 export { type LiveView, type ServeOptions, serve } from './serve/server.ts';
 export type { StreamRules } from './serve/stream.ts';
-export type { ChatAnswer, ChatCount, Compressed, ContextEnd, SendOptions, ToolChoice } from './session/chat/types.ts';
+export type { ChatAnswer, ChatCount, Compressed, ContextEnd } from './session/chat/types.ts';
 export { type ParkedSession, parkedSessions } from './session/park/folder.ts';
 export type { Resumed } from './session/park/resume.ts';
 export {
@@ -159,6 +156,7 @@ export {
   PolicyCache,
   type QualityMetrics,
 } from './session/policy-cache.ts';
+export type { Divergence, Generated } from './session/types.ts';
 export {
   type EraseOptions,
   type Erasure,

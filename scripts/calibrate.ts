@@ -24,7 +24,7 @@ import { sensitivities, sensitivityPlot } from '../engine/calibrate/sensitivity.
 import { sensitivityTable } from '../engine/cli/calibrate.ts';
 import { fitPredictor } from '../engine/session/park/fit.ts';
 import { formPredictor } from '../engine/session/park/predictor.ts';
-import { Runtime } from '../engine/transformer/runtime.ts';
+import { Runtime } from '../engine/transformer/runtime/runtime.ts';
 import { toThresholdFile, writeThresholdFile } from '../memory/index.ts';
 import { assert, replaceFile } from '../native/index.ts';
 import type { Law } from '../policy/index.ts';

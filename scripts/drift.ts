@@ -8,7 +8,7 @@ import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Session } from '../engine/session/session.ts';
-import { Runtime } from '../engine/transformer/runtime.ts';
+import { Runtime } from '../engine/transformer/runtime/runtime.ts';
 import {
   Arrows,
   createPolicy,

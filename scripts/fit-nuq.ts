@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { Session } from '../engine/session/session.ts';
-import { Runtime } from '../engine/transformer/runtime.ts';
+import { Runtime } from '../engine/transformer/runtime/runtime.ts';
 import { normalized } from '../native/formats/nuq.ts';
 import { PAGE_TOKENS, SIDES } from '../native/index.ts';
 import { defaultThresholds } from '../policy/index.ts';

@@ -10,7 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ownText } from '../engine/evaluate/own-text.ts';
 import { Session } from '../engine/session/session.ts';
-import { Runtime } from '../engine/transformer/runtime.ts';
+import { Runtime } from '../engine/transformer/runtime/runtime.ts';
 import { KvError } from '../native/index.ts';
 import { defaultThresholds } from '../policy/index.ts';
 import {

@@ -16,7 +16,7 @@ import { parkedBytes } from '../engine/session/park/park.ts';
 import { Predictor, parsePredictor } from '../engine/session/park/predictor.ts';
 import { resumeSession } from '../engine/session/park/resume.ts';
 import { Session } from '../engine/session/session.ts';
-import { Runtime } from '../engine/transformer/runtime.ts';
+import { Runtime } from '../engine/transformer/runtime/runtime.ts';
 import { median } from './bench/measure.ts';
 import { passagesOf } from './evaluate/passages.ts';
 

@@ -31,7 +31,6 @@ import {
 } from '../../policy/index.ts';
 import { newId, type OpenBody, type WitnessLog } from '../../witness/index.ts';
 import { Meter } from '../metrics/meter.ts';
-import type { MemoryUsage } from '../options/types.ts';
 import type { Away, Neighbours } from './away.ts';
 import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
@@ -44,6 +43,7 @@ import { type NativeOptions, openNative } from './open-native.ts';
 import { Pacing } from './pacing.ts';
 import type { SessionPlan } from './plan.ts';
 import { TrialQueue } from './trials.ts';
+import type { MemoryUsage } from './types.ts';
 import { MassTrace } from './workload.ts';
 
 export interface GovernedOptions extends NativeOptions {

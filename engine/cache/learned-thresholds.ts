@@ -1,7 +1,7 @@
 /** What a session has learned for those to come: a measured divergence moves the error law, and its last price becomes one to start with. */
 import { KvError, show } from '../../native/index.ts';
 import { defaultLaw, observed, type PolicySession, type ThresholdSet } from '../../policy/index.ts';
-import type { QualityFeedback } from '../options/types.ts';
+import type { QualityFeedback } from './types.ts';
 
 /** Standard deviation of ln(measured over predicted) where the text is the same: 0.20 over 30 runs of SmolLM2-135M. */
 const COMPARED_SD = 0.2;

@@ -1,9 +1,9 @@
 /** What the keys and values of a loaded model are made with, as a cache that keeps latents needs it. */
 import { checkKeys, KvError } from '../../native/index.ts';
+import type { LatentOptions } from '../options/latent-options.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { checkUniformRope, type Rotary } from '../transformer/rotary.ts';
 import type { LoadedModel, ModelConfig } from '../transformer/types.ts';
-import type { LatentOptions } from './latents.ts';
 
 /** Two for each weight that a token meets: one multiplied, one added. */
 function denseOperations({

@@ -7,7 +7,7 @@ import {
   openKvCache,
   type PagePool,
 } from '../../native/index.ts';
-import type { LatentOptions } from './latents.ts';
+import type { LatentOptions } from '../options/latent-options.ts';
 import type { SessionPlan } from './plan.ts';
 
 export interface NativeOptions {

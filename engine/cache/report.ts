@@ -1,10 +1,10 @@
 /** A session in numbers: what its bytes are, where they went, and what it cost to decide. */
 import { isLatent, type PageForm } from '../../policy/index.ts';
-import type { LayerReport, SessionReport } from '../options/types.ts';
 import { f16CacheBytes } from './budget.ts';
 import { formsBySide } from './forms.ts';
 import type { Governed } from './governed.ts';
 import type { StepTimes } from './step.ts';
+import type { LayerReport, SessionReport } from './types.ts';
 
 export function reportOf(cache: Governed, model: StepTimes & { readonly dense: string }): SessionReport {
   const { shape, plan, kv, log, mover, spent, summary, away, length: tokens } = cache;

@@ -15,11 +15,11 @@ import {
   WINDOW_FORMAT,
 } from '../../native/index.ts';
 import { KLD_GIVES_WAY, type TrialReport } from '../../policy/index.ts';
-import type { LayerRows } from '../options/types.ts';
 import type { Rotary } from '../transformer/rotary.ts';
-import type { Runtime } from '../transformer/runtime.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { WayBack } from './back.ts';
 import type { Governed } from './governed.ts';
+import type { LayerRows } from './types.ts';
 
 export interface StepTimes {
   denseMs: number;

@@ -9,7 +9,7 @@ import {
   servesSide,
   TRIAL_CANDIDATES,
 } from '../../native/index.ts';
-import type { Runtime } from '../transformer/runtime.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import {
   type CalibrationSettings,
   type Measured,

@@ -19,7 +19,7 @@ import { createPolicy, defaultThresholds, type Policy, type TrialReport } from '
 import type { Probe } from '../session/probe.ts';
 import type { ReadOptions } from '../session/prompt.ts';
 import { Session } from '../session/session.ts';
-import type { Runtime } from '../transformer/runtime.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { CalibrationSettings, MeasuredSide, MeasuredWindow } from './measured.ts';
 
 /** What was just measured, and how much of the window is done. */

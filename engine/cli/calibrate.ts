@@ -11,7 +11,7 @@ import { lawOf, thresholdsOf } from '../calibrate/fit.ts';
 import type { Measured } from '../calibrate/measured.ts';
 import { type Sensitivity, sensitivities, sensitivityPlot } from '../calibrate/sensitivity.ts';
 import { makeFolder, memoryDir } from '../state/folder.ts';
-import { Runtime } from '../transformer/runtime.ts';
+import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';

@@ -25,7 +25,7 @@ import { isAway, obtainModel } from '../transformer/hub/obtain.ts';
 import { surveyModel } from '../transformer/hub/survey.ts';
 import { loadModel } from '../transformer/load.ts';
 import { memoryNeed } from '../transformer/memory.ts';
-import { defaultThreads } from '../transformer/runtime.ts';
+import { defaultThreads } from '../transformer/runtime/runtime.ts';
 import type { LoadedModel } from '../transformer/types.ts';
 import { fitRows } from './fit-text.ts';
 import { fitOf } from './machine-fit.ts';

@@ -14,7 +14,7 @@ import {
 } from '../../native/index.ts';
 import { type EvaluateRow, evaluate, parseCache } from '../evaluate/evaluate.ts';
 import { findBook } from '../state/folder.ts';
-import { Runtime } from '../transformer/runtime.ts';
+import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, text, thresholdsPathOf } from './options.ts';

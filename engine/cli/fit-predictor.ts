@@ -17,7 +17,7 @@ import { fitPredictor } from '../session/park/fit.ts';
 import { formPredictor } from '../session/park/predictor.ts';
 import { predictorPath } from '../session/park/predictors.ts';
 import { makeFolder } from '../state/folder.ts';
-import { Runtime } from '../transformer/runtime.ts';
+import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';

@@ -1,7 +1,7 @@
 /** The grammar that an answer follows, from flags: a file, or the text itself. */
 import { existsSync } from 'node:fs';
 import { KvError } from '../../native/index.ts';
-import type { Generated } from '../options/types.ts';
+import type { Generated } from '../session/types.ts';
 import { grammarText } from '../transformer/grammar/grammars.ts';
 import { checkGrammar, type GrammarOption, type JsonSchema } from '../transformer/grammar/options.ts';
 import { readText } from './read-text.ts';

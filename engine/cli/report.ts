@@ -1,7 +1,8 @@
 /** The report of a session, for people to read. */
 import { brief, bytesText, PAGE_TOKENS, percent, table } from '../../native/index.ts';
 import { FORMS } from '../../policy/index.ts';
-import type { Divergence, LayerReport, SessionReport } from '../options/types.ts';
+import type { LayerReport, SessionReport } from '../cache/types.ts';
+import type { Divergence } from '../session/types.ts';
 
 /** The width of a number of pages. A context of 128K tokens has 1,024 pages. */
 const COUNT_CHARS = 4;

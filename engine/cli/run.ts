@@ -1,9 +1,11 @@
 /** `palimpsest run` reads a prompt within a KV budget, streams the answer and reports what the cache did. */
 import { columnsOf, fields, given, grouped, KvError, plural, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
-import type { Divergence, Generated, GenerateOptions, Prompt, SessionReport } from '../options/types.ts';
+import type { SessionReport } from '../cache/types.ts';
+import type { GenerateOptions, Prompt } from '../options/types.ts';
 import type { ContextEnd } from '../session/chat/types.ts';
 import { checkContinuations, countedTokens } from '../session/prompt.ts';
+import type { Divergence, Generated } from '../session/types.ts';
 import type { Chat } from '../thread/chat.ts';
 import { createEngine, type Engine } from '../thread/engine.ts';
 import type { EngineSession, Generation } from '../thread/engine-session.ts';

@@ -14,9 +14,10 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
-import type { Generated, Prompt } from '../options/types.ts';
+import type { Prompt } from '../options/types.ts';
 import { findParked, type ParkedSession, parkedDir, parkedSessions, readParked } from '../session/park/folder.ts';
 import { countedTokens } from '../session/prompt.ts';
+import type { Generated } from '../session/types.ts';
 import { createEngine, type Engine } from '../thread/engine.ts';
 import type { EngineSession } from '../thread/engine-session.ts';
 import type { ParkedFile } from '../thread/host.ts';

@@ -5,7 +5,7 @@ import { parseCache } from '../evaluate/evaluate.ts';
 import { countedTokens, tokenize } from '../session/prompt.ts';
 import { type Recorded, recordTrace } from '../trace/record.ts';
 import { parseSample } from '../trace/sample.ts';
-import { Runtime } from '../transformer/runtime.ts';
+import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';

@@ -1,9 +1,10 @@
 /** Compares a session with the exact cache on the same tokens. */
 import { given, KvError } from '../../native/index.ts';
-import type { Divergence, Progress } from '../options/types.ts';
+import type { Progress } from '../options/types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../session/divergence.ts';
 import type { ReadOptions } from '../session/prompt.ts';
 import { Session } from '../session/session.ts';
+import type { Divergence } from '../session/types.ts';
 
 /** Reads the session's tokens into an exact session, and compares the last rows, which `session` kept because of `compareTokens`. */
 export async function compareWithExact(

@@ -10,7 +10,7 @@ import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../session/di
 import { setupOf } from '../session/experience.ts';
 import type { ReadOptions } from '../session/prompt.ts';
 import { Session } from '../session/session.ts';
-import type { Runtime } from '../transformer/runtime.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { ask, documentLength, questionTokens, type RecallDocument, recallDocument } from './recall.ts';
 
 /** The number of tokens at the end of each window that are scored. */

@@ -3,11 +3,13 @@
  * compares the two. It is one function that runs in the model's thread and reports everything that is to be shown as events.
  */
 
-import type { Divergence, Progress, SessionReport } from '../options/types.ts';
+import type { SessionReport } from '../cache/types.ts';
+import type { Progress } from '../options/types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../session/divergence.ts';
 import { Session } from '../session/session.ts';
 import type { SessionSetup } from '../session/setup.ts';
-import type { Runtime } from '../transformer/runtime.ts';
+import type { Divergence } from '../session/types.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import {
   ask,
   documentLength,

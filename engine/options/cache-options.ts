@@ -3,7 +3,7 @@ import type { QdrantOptions } from '../../memory/index.ts';
 import { type CacheShape, KvError, type PagePool, show, type WindowName } from '../../native/index.ts';
 import type { Policy, Priority, ThresholdSet } from '../../policy/index.ts';
 import type { AnchorOptions, FailureMode, LogRule } from '../../witness/index.ts';
-import type { LatentOptions } from '../cache/latents.ts';
+import type { LatentOptions } from './latent-options.ts';
 import type { Names } from './names.ts';
 import type { CacheTypes, KvBudget } from './types.ts';
 

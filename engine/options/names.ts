@@ -1,11 +1,11 @@
 /** The names of all options, for checkKeys. Each list is complete by type: an option that is added to its interface must be added here. */
-import type { SendOptions } from '../session/chat/types.ts';
 import type {
   ContinuationOptions,
   EngineOptions,
   GenerateOptions,
   ParkOptions,
   ResumeOptions,
+  SendOptions,
   SessionOptions,
 } from './types.ts';
 

@@ -1,13 +1,14 @@
 /** One answer as it is written: which token comes next, what of its text may be shown, and when it ends. */
 
-import type { Generated, GenerateOptions } from '../options/types.ts';
+import type { GenerateOptions } from '../options/types.ts';
 import { type Following, without } from '../transformer/grammar/constraint.ts';
-import type { Runtime } from '../transformer/runtime.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { type GeneratedToken, logprobsOf } from '../transformer/sampling/logprobs.ts';
 import { Sampler } from '../transformer/sampling/sampler.ts';
 import type { LoadedModel } from '../transformer/types.ts';
 import { checkGenerate } from './prompt.ts';
 import { StopText } from './stop.ts';
+import type { Generated } from './types.ts';
 
 export interface AnswerOptions extends GenerateOptions {
   /** Control tokens that are part of the text. */

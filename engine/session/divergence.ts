@@ -3,8 +3,8 @@
  * runs keep the last row of the residual stream, which is m floats. The logits of both are computed here in blocks.
  */
 import { KvError } from '../../native/index.ts';
-import type { Divergence } from '../options/types.ts';
 import type { DenseBackend } from '../transformer/types.ts';
+import type { Divergence } from './types.ts';
 
 const BLOCK_ROWS = 32;
 /** In `targets`, means that the token after this row is not known. */

@@ -10,7 +10,7 @@ import { checkRequest } from '../cache/plan.ts';
 import { formatShares } from '../cache/report.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { shippedThresholds } from '../state/shipped-laws.ts';
-import type { Runtime } from '../transformer/runtime.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { SessionSetup } from './setup.ts';
 
 /** Thresholds to start with, and where they came from. */

@@ -17,9 +17,9 @@ import {
 import type { PolicyContext } from '../../policy/index.ts';
 import { memoryBytes } from '../cache/budget.ts';
 import type { Governed } from '../cache/governed.ts';
-import type { LayerRows } from '../options/types.ts';
+import type { LayerRows } from '../cache/types.ts';
 import type { Rotary } from '../transformer/rotary.ts';
-import type { Runtime } from '../transformer/runtime.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { divergenceOf, logSumExp } from './divergence.ts';
 
 /** Pages of one layer and side that are to be in another format. */

@@ -17,11 +17,12 @@ import { modelLatents } from '../cache/model-latents.ts';
 import type { Spent } from '../cache/mover.ts';
 import { reportOf } from '../cache/report.ts';
 import { endPrompt, fork, makeRoom, runStep, type StepTimes, takeBack } from '../cache/step.ts';
-import type { Generated, LayerRows, Prompt, SessionReport } from '../options/types.ts';
+import type { LayerRows, SessionReport } from '../cache/types.ts';
+import type { Prompt } from '../options/types.ts';
 import { nameInLog } from '../transformer/load.ts';
-import { outputSketches } from '../transformer/output-sketch.ts';
 import { Rotary } from '../transformer/rotary.ts';
-import type { Runtime } from '../transformer/runtime.ts';
+import { outputSketches } from '../transformer/runtime/output-sketch.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { Answer, type AnswerOptions } from './answer.ts';
 import { Recall } from './book-lookup.ts';
 import { Probe } from './probe.ts';
@@ -29,6 +30,7 @@ import { countedTokens, type ReadOptions, tokenize } from './prompt.ts';
 import { PromptLookup } from './prompt-lookup.ts';
 import type { SessionSetup } from './setup.ts';
 import { GainProbe } from './text-probe.ts';
+import type { Generated } from './types.ts';
 import { type Writing, write } from './write.ts';
 
 export class Session {

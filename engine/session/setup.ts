@@ -4,8 +4,9 @@ import type { PagePool } from '../../native/index.ts';
 import type { Policy, ThresholdSet } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import type { Neighbours } from '../cache/away.ts';
+import type { LayerRows } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
-import type { LayerRows, SessionOptions } from '../options/types.ts';
+import type { SessionOptions } from '../options/types.ts';
 
 export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   /** As in SessionOptions, or a policy of one's own: in the thread that runs it, since what decides cannot be sent to another. */

@@ -2,9 +2,9 @@
 
 import type { Governed } from '../cache/governed.ts';
 import { endPrompt } from '../cache/step.ts';
-import type { Generated } from '../options/types.ts';
 import type { Answer } from './answer.ts';
 import type { PromptLookup } from './prompt-lookup.ts';
+import type { Generated } from './types.ts';
 
 /** What the loop needs of a session. */
 export interface Writing {

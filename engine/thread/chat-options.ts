@@ -1,7 +1,7 @@
 /** What a chat is opened with. */
 
-import type { GenerateOptions, SessionOptions } from '../options/types.ts';
-import type { ContextEnd, ToolChoice } from '../session/chat/types.ts';
+import type { GenerateOptions, SessionOptions, ToolChoice } from '../options/types.ts';
+import type { ContextEnd } from '../session/chat/types.ts';
 import type { ChatMessage, ChatTool } from '../transformer/types.ts';
 import type { EngineSession } from './engine-session.ts';
 

@@ -14,9 +14,10 @@
  */
 import { checkKeys, KvError, show } from '../../native/index.ts';
 import { SEND_OPTIONS } from '../options/names.ts';
+import type { SendOptions } from '../options/types.ts';
 import type { ParsedCall } from '../session/chat/calls/call.ts';
 import { systemMessages } from '../session/chat/turns.ts';
-import type { Answered, ChatAnswer, ChatCount, Conversation, SendOptions } from '../session/chat/types.ts';
+import type { Answered, ChatAnswer, ChatCount, Conversation } from '../session/chat/types.ts';
 import type { ChatMessage, ToolCall } from '../transformer/types.ts';
 import { type CallFunction, type EngineSession, Generation } from './engine-session.ts';
 import type { OpenedChat } from './open-chat.ts';

@@ -2,20 +2,11 @@
 import { resolve } from 'node:path';
 import { checkKeys, type FormatName, KvError, show } from '../../native/index.ts';
 import type { ThresholdSet } from '../../policy/index.ts';
+import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
 import { COMPARE_OPTIONS, CONTINUATION_OPTIONS, GENERATE_OPTIONS, PARK_OPTIONS } from '../options/names.ts';
-import type {
-  ContinuationOptions,
-  Divergence,
-  Generated,
-  GenerateOptions,
-  MemoryUsage,
-  ParkOptions,
-  Progress,
-  Prompt,
-  QualityFeedback,
-  SessionReport,
-} from '../options/types.ts';
+import type { ContinuationOptions, GenerateOptions, ParkOptions, Progress, Prompt } from '../options/types.ts';
 import type { Resumed } from '../session/park/resume.ts';
+import type { Divergence, Generated } from '../session/types.ts';
 import type { ParkedFile } from './host.ts';
 
 /** Calls the model's thread by a method's name. */

@@ -15,22 +15,22 @@ import {
 import type { IdlePlace } from '../cache/away.ts';
 import { forecast, memoryBytes } from '../cache/budget.ts';
 import { metricsText } from '../cache/kv-bytes.ts';
+import type { QualityFeedback } from '../cache/types.ts';
 import { compareWithExact } from '../evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from '../evaluate/tour.ts';
 import { Meter } from '../metrics/meter.ts';
 import type {
   ContinuationOptions,
-  Divergence,
-  Generated,
   GenerateOptions,
   Progress,
   Prompt,
-  QualityFeedback,
+  SendOptions,
   SessionOptions,
+  ToolChoice,
 } from '../options/types.ts';
 import { Answer } from '../session/answer.ts';
 import { answerChat, countChat, describeChat } from '../session/chat/answering.ts';
-import type { Conversation, SendOptions, ToolChoice } from '../session/chat/types.ts';
+import type { Conversation } from '../session/chat/types.ts';
 import { leave, setupOf } from '../session/experience.ts';
 import { findParked, parkedPath, readParked, writeParked } from '../session/park/folder.ts';
 import { type IdleForm, IdleSessions } from '../session/park/idle.ts';
@@ -40,8 +40,9 @@ import { type Resumed, resumeSession } from '../session/park/resume.ts';
 import { checkContinuations, countedTokens, tokenize } from '../session/prompt.ts';
 import { Session } from '../session/session.ts';
 import type { SessionSetup } from '../session/setup.ts';
+import type { Divergence, Generated } from '../session/types.ts';
 import { openState, type State } from '../state/folder.ts';
-import { Runtime, type RuntimeOptions } from '../transformer/runtime.ts';
+import { Runtime, type RuntimeOptions } from '../transformer/runtime/runtime.ts';
 import type { ModelConfig } from '../transformer/types.ts';
 
 export interface HostOptions extends RuntimeOptions {

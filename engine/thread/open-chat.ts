@@ -2,8 +2,8 @@
 import { checkKeys, KvError, PAGE_TOKENS, show } from '../../native/index.ts';
 import { f16CacheBytes, parseBudget, windowBudget } from '../cache/budget.ts';
 import { type Names, SEND_OPTIONS, SESSION_OPTIONS } from '../options/names.ts';
-import type { SessionOptions } from '../options/types.ts';
-import type { ChatDescription, ContextEnd, Conversation, SendOptions } from '../session/chat/types.ts';
+import type { SendOptions, SessionOptions } from '../options/types.ts';
+import type { ChatDescription, ContextEnd, Conversation } from '../session/chat/types.ts';
 import type { ChatOptions } from './chat-options.ts';
 import type { CallFunction, EngineSession } from './engine-session.ts';
 import type { LoadedInfo } from './host.ts';

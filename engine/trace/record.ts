@@ -7,10 +7,10 @@ import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../session/di
 import type { ReadOptions } from '../session/prompt.ts';
 import { Session } from '../session/session.ts';
 import type { SessionSetup } from '../session/setup.ts';
-import { outputSketches } from '../transformer/output-sketch.ts';
 import { ropeFrequencies } from '../transformer/rope.ts';
 import { checkUniformRope } from '../transformer/rotary.ts';
-import type { Runtime } from '../transformer/runtime.ts';
+import { outputSketches } from '../transformer/runtime/output-sketch.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { ModelConfig } from '../transformer/types.ts';
 import type { Measured, TraceHeader } from './header.ts';
 import { chooseSampling, type SampleRequest } from './sample.ts';

@@ -4,7 +4,7 @@ import { dirname } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { fromHalf, KvError, pageOf, SKETCH_ROWS, syncFolder, toHalf, writeWhole } from '../../native/index.ts';
 import { rowNorm } from '../cache/step.ts';
-import type { LayerRows } from '../options/types.ts';
+import type { LayerRows } from '../cache/types.ts';
 import { type Layout, layoutOf, MAGIC, type Measured, type TraceHeader } from './header.ts';
 
 export class TraceWriter {

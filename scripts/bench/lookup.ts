@@ -4,10 +4,10 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { Generated } from '../../engine/options/types.ts';
 import { setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
-import { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Generated } from '../../engine/session/types.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { now, typical } from './measure.ts';
 import { smallModel } from './small-model.ts';
 import { columns, fixed } from './table.ts';

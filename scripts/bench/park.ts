@@ -13,7 +13,7 @@ import { findPredictor } from '../../engine/session/park/predictors.ts';
 import { resumeSession } from '../../engine/session/park/resume.ts';
 import { Session } from '../../engine/session/session.ts';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';
-import { Runtime } from '../../engine/transformer/runtime.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { type Bench, rowOf, thousands, wholePages } from './bench.ts';
 import { type Subject, sideBySide } from './measure.ts';
 import type { BenchRow } from './rows.ts';

@@ -10,7 +10,7 @@ import { planSession } from '../../engine/cache/plan.ts';
 import { runStep } from '../../engine/cache/step.ts';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';
 import { Rotary } from '../../engine/transformer/rotary.ts';
-import { Runtime } from '../../engine/transformer/runtime.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { fillLayer, pageRows } from './arena.ts';
 import { type Bench, rowOf, type Settings, thousands, wholePages } from './bench.ts';

@@ -10,7 +10,7 @@ import { createNativeBackend } from '../../engine/transformer/dense-native.ts';
 import { Grammars } from '../../engine/transformer/grammar/grammars.ts';
 import { loadModel } from '../../engine/transformer/load.ts';
 import { Rotary } from '../../engine/transformer/rotary.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { DenseBackend, LoadedModel } from '../../engine/transformer/types.ts';
 import { type Isa, nativeInfo, setIsa } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';

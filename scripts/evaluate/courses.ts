@@ -7,7 +7,7 @@ import type { SessionOptions } from '../../engine/options/types.ts';
 import { addDivergence, emptySums, NO_TARGET } from '../../engine/session/divergence.ts';
 import { setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { type FormatPair, PAGE_TOKENS } from '../../native/index.ts';
 import { now } from '../bench/measure.ts';
 import type { CourseRow, LatencyRow, ShortRow } from './frontier-rows.ts';

@@ -4,7 +4,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { Runtime } from '../../engine/transformer/runtime.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { KvError, parsePair, replaceFile } from '../../native/index.ts';
 import { frontierFile, type QualityRow } from './frontier-rows.ts';
 import { WIDENED } from './latents.ts';

@@ -6,7 +6,7 @@
 import { f16CacheBytes } from '../../engine/cache/budget.ts';
 import { softmax, turned } from '../../engine/trace/head.ts';
 import { RopeTable, ropeFrequencies } from '../../engine/transformer/rope.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { assert, FORMAT_NAMES, fromHalf, KvError, toHalf } from '../../native/index.ts';
 import { type Yardstick, type YardstickSession, yardsticks } from '../../policy/index.ts';
 import type { Eviction } from './methods.ts';

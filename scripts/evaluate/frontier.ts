@@ -14,7 +14,7 @@ import {
 } from '../../engine/evaluate/recall.ts';
 import { setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
-import { Runtime } from '../../engine/transformer/runtime.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { KvError, nativeInfo, PAGE_TOKENS } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import { machine } from '../bench/machine.ts';

@@ -7,7 +7,7 @@ import { planSession } from '../../engine/cache/plan.ts';
 import { SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
 import type { SessionOptions } from '../../engine/options/types.ts';
 import { Session } from '../../engine/session/session.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import {
   FORMAT_NAMES,
   type FormatName,

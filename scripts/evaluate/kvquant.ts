@@ -18,7 +18,7 @@
  *   kvquant2-raw     without Q-Norm
  */
 import { RopeTable } from '../../engine/transformer/rope.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { ModelConfig } from '../../engine/transformer/types.ts';
 import { PAGE_TOKENS, SINK_TOKENS, type Side } from '../../native/index.ts';
 import { SIDES } from './headwise.ts';

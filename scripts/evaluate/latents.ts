@@ -5,7 +5,7 @@
  */
 
 import type { Session } from '../../engine/session/session.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { KvErrorCode } from '../../native/index.ts';
 import { isLatent, type PageForm, type ThresholdSet, thresholdOf } from '../../policy/index.ts';
 import { passagesOf } from './passages.ts';

@@ -36,7 +36,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { DEPTHS } from '../../engine/evaluate/recall.ts';
-import { Runtime } from '../../engine/transformer/runtime.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { KvError, replaceFile } from '../../native/index.ts';
 import { SHORT_CHUNKS } from './courses.ts';
 import { decide } from './decide.ts';

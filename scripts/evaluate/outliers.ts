@@ -5,7 +5,7 @@
  * the exact cache gives the same bits as before.
  */
 
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { LayerInput, ModelConfig, Tensor } from '../../engine/transformer/types.ts';
 import { KvError } from '../../native/index.ts';
 import { rewired } from './rewired.ts';

@@ -1,7 +1,7 @@
 /** Keys and values of a text that ships with the package, for methods that are fitted to a model before they see what they are to code. */
 import { ownText } from '../../engine/evaluate/own-text.ts';
 import { RopeTable } from '../../engine/transformer/rope.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { SINK_TOKENS } from '../../native/index.ts';
 import { f16Bytes, type KeptRows, type PageCode, readPaged, unrotate } from './paged.ts';
 import { joined, product, transposed } from './xquant.ts';

@@ -5,7 +5,7 @@
  */
 import { f16CacheBytes } from '../../engine/cache/budget.ts';
 import { RopeTable } from '../../engine/transformer/rope.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { LayerInput, ModelConfig } from '../../engine/transformer/types.ts';
 import { movablePages, openKvCache, openPool, PAGE_TOKENS, rope as rotary, SINK_TOKENS } from '../../native/index.ts';
 import { readThrough, type YardstickRead } from './read.ts';

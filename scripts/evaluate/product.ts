@@ -6,7 +6,7 @@
  *   pq2-text   to 2,048 tokens of the text that ships with the package, once for a model; they are part of the model and not counted
  */
 
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { ModelConfig } from '../../engine/transformer/types.ts';
 import { PAGE_TOKENS, SINK_TOKENS, type Side } from '../../native/index.ts';
 import { type Headwise, headwise, takeHead } from './headwise.ts';

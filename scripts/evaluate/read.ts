@@ -1,6 +1,6 @@
 /** Reads tokens through a model whose attention is computed by a yardstick instead of a session. */
 import type { RopeTable } from '../../engine/transformer/rope.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { LayerInput } from '../../engine/transformer/types.ts';
 import { KvError, type KvErrorCode } from '../../native/index.ts';
 

@@ -15,7 +15,7 @@
 import type { SessionOptions } from '../../engine/options/types.ts';
 import { addDivergence, emptySums, NO_TARGET } from '../../engine/session/divergence.ts';
 import type { Session } from '../../engine/session/session.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { FORMAT_NAMES, FORMATS, KvError, PAGE_TOKENS, SIDES } from '../../native/index.ts';
 import { openShipped, STRETCH } from './courses.ts';
 import type { RefreshRow } from './frontier-rows.ts';

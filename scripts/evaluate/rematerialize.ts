@@ -3,7 +3,7 @@
  * f16, or their parts in the bases.
  */
 import { normalized } from '../../engine/cache/latents.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { LoadedModel, WeightSource } from '../../engine/transformer/types.ts';
 import { KvError, PAGE_TOKENS } from '../../native/index.ts';
 import type { PageMethod } from './paged.ts';

@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 import { isDeepStrictEqual } from 'node:util';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { KvError, replaceFile } from '../../native/index.ts';
 import type { Arrows } from '../../policy/index.ts';
 

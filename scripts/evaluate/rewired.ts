@@ -1,6 +1,6 @@
 /** A model whose keys, values or queries are made otherwise, while everything else is the model that was loaded. */
 
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { DenseBackend, LayerInput, LoadedModel, ModelConfig, Tensor } from '../../engine/transformer/types.ts';
 
 export interface Rewiring {

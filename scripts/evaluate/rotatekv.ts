@@ -11,7 +11,7 @@
  * times the largest channel of the median token of a page.
  */
 
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { ModelConfig } from '../../engine/transformer/types.ts';
 import { PAGE_TOKENS } from '../../native/index.ts';
 import { hadamard } from './hadamard.ts';

@@ -1,7 +1,8 @@
 /** One session over one passage, and how far it ends from the exact cache. */
 
+import type { SessionReport } from '../../engine/cache/types.ts';
 import { SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
-import type { Divergence, SessionOptions, SessionReport } from '../../engine/options/types.ts';
+import type { SessionOptions } from '../../engine/options/types.ts';
 import {
   addDivergence,
   type DivergenceSums,
@@ -11,8 +12,9 @@ import {
 } from '../../engine/session/divergence.ts';
 import { setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
+import type { Divergence } from '../../engine/session/types.ts';
 import { readBook } from '../../engine/state/folder.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { ThresholdBook } from '../../memory/index.ts';
 import { KvError, type KvErrorCode } from '../../native/index.ts';
 import { Arrows, createPolicy, defaultThresholds, type Policy, type ThresholdSet } from '../../policy/index.ts';

@@ -1,5 +1,5 @@
 /** `npm run evaluate -- stated`: whether a stated divergence is kept and used, and how well it was predicted. */
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { KvErrorCode } from '../../native/index.ts';
 import { passagesOf } from './passages.ts';
 import { arrowTable, conditionsOf, Results } from './results.ts';

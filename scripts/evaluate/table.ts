@@ -4,7 +4,7 @@ import { writeFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 import { qualityTable, recallTable } from '../../engine/cli/evaluate.ts';
 import { type EvaluateRow, evaluate, parseCache } from '../../engine/evaluate/evaluate.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { content, WINDOWS } from './passages.ts';
 
 export const TABLE_PARTS = ['fixed', 'policies', 'recall'] as const;

@@ -8,7 +8,7 @@ import { lawOf, thresholdsOf } from '../../engine/calibrate/fit.ts';
 import { readMeasured } from '../../engine/calibrate/measured.ts';
 import { memoryDir } from '../../engine/state/folder.ts';
 import { createEngine, type Engine } from '../../engine/thread/engine.ts';
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { importThresholds, type ThresholdFile, type ThresholdTarget, toThresholdFile } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
 import { defaultLaw, defaultThresholds, type ThresholdSet } from '../../policy/index.ts';

@@ -18,7 +18,7 @@
  * has vector codes.
  */
 
-import type { Runtime } from '../../engine/transformer/runtime.ts';
+import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { encodeMean } from '../../native/formats/rot.ts';
 import { PAGE_TOKENS, reference, SINK_TOKENS, type Side } from '../../native/index.ts';
 import { putHead, SIDES, takeHead } from './headwise.ts';

@@ -11,7 +11,7 @@ import { dequantize, ELEMENT_TYPES } from '../../engine/transformer/dequant.ts';
 import { FAMILIES } from '../../engine/transformer/families/index.ts';
 import { loadModel } from '../../engine/transformer/load.ts';
 import { Rotary } from '../../engine/transformer/rotary.ts';
-import { Runtime } from '../../engine/transformer/runtime.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { DenseBackend, LoadedModel } from '../../engine/transformer/types.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { seeded } from '../native/rows.ts';

@@ -7,7 +7,7 @@ import { type EvaluateRow, evaluate, parseCache } from '../../engine/evaluate/ev
 import { ownText } from '../../engine/evaluate/own-text.ts';
 import type { SessionOptions } from '../../engine/index.ts';
 import { findBook } from '../../engine/state/folder.ts';
-import { Runtime } from '../../engine/transformer/runtime.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { ThresholdBook } from '../../memory/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { codeOf, ids, MODEL, openEngine } from '../unit/engine/on-reference.ts';

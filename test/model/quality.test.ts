@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { type EvaluateRow, evaluate, parseCache } from '../../engine/evaluate/evaluate.ts';
 import { ownText } from '../../engine/evaluate/own-text.ts';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';
-import { Runtime } from '../../engine/transformer/runtime.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 
 const root = join(import.meta.dirname, '..', '..');
 const cacheDir = process.env['PALIMPSEST_CACHE'] ?? join(root, '.cache');

@@ -33,31 +33,60 @@ export function importProblem(file: string, { specifier, kind }: Import): string
   return null;
 }
 
-/** Folders of the engine that import few others of it, and nothing that lies beside these folders. */
-const ENGINE_IMPORTS: Readonly<Record<string, readonly string[]>> = {
-  model: [],
-  grammar: ['model'],
-  sampling: ['model', 'grammar'],
+/** Folders of the engine, each with those that it may import. `index.ts`, the door of the room, imports all of them. */
+const ENGINE: Readonly<Record<string, readonly string[]>> = {
+  transformer: [],
+  metrics: [],
+  options: ['transformer'],
+  cache: ['transformer', 'metrics', 'options'],
+  state: ['options', 'cache'],
+  session: ['transformer', 'metrics', 'options', 'cache', 'state'],
+  evaluate: ['transformer', 'options', 'cache', 'state', 'session'],
+  calibrate: ['transformer', 'options', 'cache', 'session'],
+  trace: ['transformer', 'options', 'cache', 'session', 'evaluate'],
+  thread: ['transformer', 'metrics', 'options', 'cache', 'state', 'session', 'evaluate'],
+  serve: ['metrics', 'options', 'state', 'thread'],
+  cli: ['transformer', 'options', 'cache', 'state', 'session', 'evaluate', 'calibrate', 'trace', 'thread', 'serve'],
 };
-/** Folders of the engine that stand on top: who imports them. `index.ts` is the door of the room. */
-const ENGINE_IMPORTED_BY: Readonly<Record<string, readonly string[]>> = {
-  cli: [],
-  serve: ['cli', 'index.ts'],
-  trace: ['cli'],
-  calibrate: ['cli'],
+
+/** Folders within a folder of the engine, '' being what lies beside them, each with those that it may import. */
+const WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
+  transformer: {
+    '': ['families', 'hub'],
+    families: [''],
+    hub: [''],
+    grammar: [''],
+    sampling: ['', 'grammar'],
+    runtime: ['', 'hub', 'grammar'],
+  },
+  session: { '': ['park'], park: [''], chat: ['', 'calls'] },
 };
+
+const within = (path: string, folders: object): string => {
+  const name = path.split('/')[2] ?? '';
+  return name in folders ? name : '';
+};
+const listed = (names: readonly string[]): string =>
+  names.length === 0 ? 'nothing else' : `only ${names.map((name) => name || 'the folder itself').join(', ')}`;
 
 /** What is below knows nothing of what stands on it: inside the engine too. */
 function innerProblem(file: string, target: string): string | null {
   const [room, from = ''] = file.split('/');
   const [, to = ''] = target.split('/');
-  if (room !== 'engine' || from === to) return null;
-  const imports = ENGINE_IMPORTS[from];
-  if (imports !== undefined && !imports.includes(to))
-    return `engine/${from}/ imports ${imports.length === 0 ? 'nothing else' : `only ${imports.join(' and ')}`} of the engine`;
-  const by = ENGINE_IMPORTED_BY[to];
-  if (by !== undefined && !by.includes(from)) return `only ${[to, ...by].join(', ')} may import engine/${to}/`;
-  return null;
+  if (room !== 'engine' || from === 'index.ts') return null;
+  const imports = ENGINE[from];
+  if (imports === undefined) return `engine/${from} lies in no folder that is known here`;
+  if (from === to) return folderProblem(from, file, target);
+  if (imports.includes(to)) return null;
+  return `engine/${from}/ imports ${listed(imports)} of the engine, not ${to}`;
+}
+
+function folderProblem(folder: string, file: string, target: string): string | null {
+  const folders = WITHIN[folder] ?? {};
+  const [from, to] = [within(file, folders), within(target, folders)];
+  const imports = folders[from];
+  if (imports === undefined || from === to || imports.includes(to)) return null;
+  return `engine/${folder}/${from} imports ${listed(imports)} of its folder, not ${to}`;
 }
 
 /** Name of the package that a bare specifier belongs to; null for Node's own modules and for relative paths. */

@@ -1,28 +1,21 @@
 /** What the model's thread does for a chat: describe a template, count, and answer. */
 import { given, KvError } from '../../../native/index.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
-import type { Generated, Progress } from '../../options/types.ts';
+import type { Progress, SendOptions, ToolChoice } from '../../options/types.ts';
 import { checkMessages, checkTools } from '../../transformer/chat-messages.ts';
 import { checkTemplate } from '../../transformer/chat-template.ts';
 import type { Following } from '../../transformer/grammar/constraint.ts';
-import type { Runtime } from '../../transformer/runtime.ts';
+import type { Runtime } from '../../transformer/runtime/runtime.ts';
 import type { LoadedModel } from '../../transformer/types.ts';
 import { Answer, type AnswerOptions } from '../answer.ts';
 import type { Session } from '../session.ts';
+import type { Generated } from '../types.ts';
 import type { CallFormat } from './calls/call.ts';
 import { checkToolChoice, choiceBeside, openChosen } from './calls/choice.ts';
 import { callFormatOf } from './calls/formats.ts';
 import { HeldCalls } from './calls/held.ts';
 import { fit, idsOf } from './fit.ts';
-import type {
-  Answered,
-  ChatCount,
-  ChatDescription,
-  Compressed,
-  Conversation,
-  SendOptions,
-  ToolChoice,
-} from './types.ts';
+import type { Answered, ChatCount, ChatDescription, Compressed, Conversation } from './types.ts';
 
 /** Throws 'bad-tokenizer' without a template, 'unsupported' where it does not know tools, 'bad-argument' for what are no messages or tools, and what openChosen throws. */
 export async function describeChat(

@@ -1,7 +1,8 @@
 /** What a chat is asked for and what it tells: public types, and what crosses to the model's thread. */
 
-import type { Generated, GenerateOptions } from '../../options/types.ts';
+import type { GenerateOptions } from '../../options/types.ts';
 import type { ChatMessage, ChatTool, ToolCall } from '../../transformer/types.ts';
+import type { Generated } from '../types.ts';
 import type { ParsedCall } from './calls/call.ts';
 
 /**
@@ -10,18 +11,6 @@ import type { ParsedCall } from './calls/call.ts';
  * formats within the same bytes; what does not fit in the lowest ones, or into the positions of the model, is refused with the numbers.
  */
 export type ContextEnd = 'refuse' | 'drop-oldest' | 'compress';
-
-/**
- * Whether an answer calls tools, named as in OpenAI's API. 'auto': as the model likes, and a call that it begins has the syntax of its family and fulfils the schema of its
- * tool. 'none': no call. 'required': a call from the first token on. { name }: one call of that tool.
- */
-export type ToolChoice = 'auto' | 'none' | 'required' | { readonly name: string };
-
-/** Options of send and regenerate. */
-export interface SendOptions extends GenerateOptions {
-  /** Default: that of the chat. */
-  readonly toolChoice?: ToolChoice;
-}
 
 /** What a question would take. */
 export interface ChatCount {

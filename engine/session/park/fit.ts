@@ -8,7 +8,7 @@ import { defaultThresholds } from '../../../policy/index.ts';
 import { shippedThresholds } from '../../state/shipped-laws.ts';
 import { RopeTable } from '../../transformer/rope.ts';
 import { checkUniformRope } from '../../transformer/rotary.ts';
-import type { Runtime } from '../../transformer/runtime.ts';
+import type { Runtime } from '../../transformer/runtime/runtime.ts';
 import type { ReadOptions } from '../prompt.ts';
 import { Session } from '../session.ts';
 import { cholesky, eigen, inverse, product, solveCholesky, transposed } from './linear.ts';

@@ -4,7 +4,7 @@
  */
 import { KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
-import type { Runtime } from '../../transformer/runtime.ts';
+import type { Runtime } from '../../transformer/runtime/runtime.ts';
 import type { ReadOptions } from '../prompt.ts';
 import { Session } from '../session.ts';
 import type { SessionSetup } from '../setup.ts';

@@ -8,7 +8,7 @@ import { type CalibrationRequest, calibrate, isComplete, LATER_TOKENS } from '..
 import { lawOf, thresholdsOf } from '../../../engine/calibrate/fit.ts';
 import { type Measured, type MeasuredWindow, readMeasured, writeMeasured } from '../../../engine/calibrate/measured.ts';
 import { sensitivities, sensitivityPlot } from '../../../engine/calibrate/sensitivity.ts';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { KvError } from '../../../native/index.ts';
 import { checkThresholds } from '../../../policy/index.ts';
 import { MODEL, refused } from './on-reference.ts';

@@ -9,7 +9,7 @@ import { COMPARED_TOKENS, type TourEvent, tour, writingSpeed } from '../../../en
 import { setupOf } from '../../../engine/session/experience.ts';
 import { Session } from '../../../engine/session/session.ts';
 import { memoryDir, openState, readBook } from '../../../engine/state/folder.ts';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { importThresholds } from '../../../memory/index.ts';
 import { sealsBetween } from '../../../native/index.ts';
 import { defaultThresholds } from '../../../policy/index.ts';

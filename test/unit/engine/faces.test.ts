@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Engine, type OpenCacheOptions, openCache } from '../../../engine/index.ts';
 import type { SessionOptions } from '../../../engine/options/types.ts';
 import { Session } from '../../../engine/session/session.ts';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
 import { normals, relativeError, uniform } from '../../native/dense.ts';
 import { scratchFolders } from '../witness/folder.ts';

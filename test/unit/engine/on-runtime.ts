@@ -2,7 +2,7 @@
 import { afterAll, beforeAll } from 'vitest';
 import type { SessionOptions } from '../../../engine/options/types.ts';
 import { Session } from '../../../engine/session/session.ts';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
 import type { WitnessLog } from '../../../witness/index.ts';
 import { MODEL } from './on-reference.ts';

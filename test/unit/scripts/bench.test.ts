@@ -8,7 +8,7 @@ import { openCache } from '../../../engine/index.ts';
 import { findPredictor } from '../../../engine/session/park/predictors.ts';
 import { logDir } from '../../../engine/state/folder.ts';
 import { loadModel } from '../../../engine/transformer/load.ts';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { KvError, nativeInfo } from '../../../native/index.ts';
 import type { TrialReport } from '../../../policy/index.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';

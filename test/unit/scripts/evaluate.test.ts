@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { planSession } from '../../../engine/cache/plan.ts';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { FORMAT_NAMES, SIDES, servesSide, TRIAL_CANDIDATES } from '../../../native/index.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
 import { descent, type SideCost, tableWithin } from '../../../scripts/evaluate/hindsight.ts';

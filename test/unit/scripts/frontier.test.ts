@@ -3,7 +3,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { FORMAT_NAMES, KvError } from '../../../native/index.ts';
 import { evicted } from '../../../scripts/evaluate/evict.ts';
 import { type FrontierRequest, frontier } from '../../../scripts/evaluate/frontier.ts';

@@ -1,6 +1,6 @@
 // KVarN on the bench: balanced scales make tokens and channels deviate alike and help there, and sequences hold the bytes that the formulas say.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { PAGE_TOKENS, SINK_TOKENS } from '../../../native/index.ts';
 import { balanced, codeKvarn, imbalance, kvarnCaches, kvarnHeadBytes } from '../../../scripts/evaluate/kvarn.ts';
 import { everyCache, methodOf, pageMethodOf } from '../../../scripts/evaluate/methods.ts';

@@ -2,7 +2,7 @@
 // deviation, keys before RoPE that are not rounded are the keys, and sequences hold the bytes that the formulas say.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { RopeTable } from '../../../engine/transformer/rope.ts';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { PAGE_TOKENS, SINK_TOKENS } from '../../../native/index.ts';
 import {
   channelRanges,

@@ -1,7 +1,7 @@
 // Modifiers of the rot family on the bench: what each is published to do to rows is asked of rows that are drawn and of those of the reference model, bytes
 // are those of the formulas, and a model that is read with nothing coded is the exact one.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { PAGE_TOKENS, pageBytes, SINK_TOKENS } from '../../../native/index.ts';
 import { narrowed } from '../../../scripts/evaluate/allocation.ts';
 import { ANCHOR_ROWS, deltaCode, dpcmCode } from '../../../scripts/evaluate/delta.ts';

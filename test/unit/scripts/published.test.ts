@@ -1,7 +1,7 @@
 // Published page codes on the bench: RotateKV, NSNQuant, elements kept apart and product quantization (T19). Transforms are orthonormal, codebooks as good as they are said to be, claims
 // about the order of steps hold on keys of the reference model, and sequences hold the bytes that the formulas say.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { KvError, PAGE_TOKENS, SINK_TOKENS, type Side } from '../../../native/index.ts';
 import { hadamard } from '../../../scripts/evaluate/hadamard.ts';
 import { everyCache, methodOf, pageMethodOf } from '../../../scripts/evaluate/methods.ts';

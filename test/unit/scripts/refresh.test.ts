@@ -2,7 +2,7 @@
 // to nothing, originals that are put back bring most of it, and what cannot be followed is refused.
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { parseCache } from '../../../engine/evaluate/evaluate.ts';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { frontier } from '../../../scripts/evaluate/frontier.ts';
 import { frontierPage } from '../../../scripts/evaluate/frontier-page.ts';
 import type { FrontierRow, QualityRow, RefreshRow } from '../../../scripts/evaluate/frontier-rows.ts';

@@ -1,7 +1,7 @@
 // Transform coding on the bench: bases are undone, their components are what queries see, bits go where dynamic programming would put them, an entropy coder's
 // lengths are those of chances, its pages keep to their bits and err what theory says, and sequences hold the bytes that are counted.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { Runtime } from '../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { PAGE_TOKENS, SINK_TOKENS } from '../../../native/index.ts';
 import { everyCache, methodOf, pageMethodOf } from '../../../scripts/evaluate/methods.ts';
 import { momentsOf } from '../../../scripts/evaluate/own-rows.ts';

@@ -1,9 +1,9 @@
 /** Whether an answer calls tools, as its caller chose, and what it follows for that. */
 import { asRecord, KvError, show } from '../../../../native/index.ts';
+import type { ToolChoice } from '../../../options/types.ts';
 import type { Following } from '../../../transformer/grammar/constraint.ts';
 import type { Grammars } from '../../../transformer/grammar/grammars.ts';
 import type { ChatTool, LoadedModel } from '../../../transformer/types.ts';
-import type { ToolChoice } from '../types.ts';
 import type { CallFormat } from './call.ts';
 import { CallFollowing } from './following.ts';
 import { callGrammar } from './grammar.ts';

@@ -2,7 +2,7 @@
 // out of legal moves, and keep trials and plans spread. The reference model with its real cache; the log is read back from memory.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Session } from '../../../../engine/session/session.ts';
-import { Runtime } from '../../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { KvError, PAGE_TOKENS } from '../../../../native/index.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
 import type { DecisionBody, SituationBody, WitnessLog } from '../../../../witness/index.ts';

@@ -6,7 +6,7 @@ import { PagePredictor } from '../../../../engine/session/park/page-predictor.ts
 import type { Predictor } from '../../../../engine/session/park/predictor.ts';
 import { findPredictor } from '../../../../engine/session/park/predictors.ts';
 import { RopeTable } from '../../../../engine/transformer/rope.ts';
-import { Runtime } from '../../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import {
   CODECS,
   FORMAT_NAMES,

@@ -21,7 +21,7 @@ import { Distributions, LEVEL_MAX, logisticShares } from '../../../../engine/ses
 import { decodePage, encodePage, levelsOf } from '../../../../engine/session/park/residual.ts';
 import { resumeSession } from '../../../../engine/session/park/resume.ts';
 import { Session } from '../../../../engine/session/session.ts';
-import { Runtime } from '../../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
 import { codeOf } from '../../../native/code-of.ts';
 import { seeded } from '../../../native/rows.ts';

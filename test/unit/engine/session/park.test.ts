@@ -11,7 +11,7 @@ import { formParked, type Parked, parseParked } from '../../../../engine/session
 import { resumeSession } from '../../../../engine/session/park/resume.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
-import { Runtime } from '../../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
 import { readLog, replaySession } from '../../../../witness/index.ts';
 import { scratchFolders } from '../../witness/folder.ts';

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { addDivergence, emptySums, NO_TARGET } from '../../../../engine/session/divergence.ts';
 import type { ProbeMove } from '../../../../engine/session/probe.ts';
 import { Session } from '../../../../engine/session/session.ts';
-import { Runtime } from '../../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { movablePages } from '../../../../native/index.ts';
 import { createPolicy, defaultThresholds } from '../../../../policy/index.ts';
 import { ids, MODEL, refused } from '../on-reference.ts';

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { SessionOptions } from '../../../../engine/options/types.ts';
 import { Session } from '../../../../engine/session/session.ts';
-import { Runtime } from '../../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { KvError } from '../../../../native/index.ts';
 import { defaultLaw, defaultThresholds } from '../../../../policy/index.ts';
 import { openWitnessLog, readLog } from '../../../../witness/index.ts';

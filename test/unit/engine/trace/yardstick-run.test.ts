@@ -11,7 +11,7 @@ import { recordTrace } from '../../../../engine/trace/record.ts';
 import { Simulator } from '../../../../engine/trace/simulate.ts';
 import type { Simulated } from '../../../../engine/trace/simulated.ts';
 import { runYardsticks } from '../../../../engine/trace/yardstick-run.ts';
-import { Runtime } from '../../../../engine/transformer/runtime.ts';
+import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { rope } from '../../../../native/index.ts';
 import {
   defaultThresholds,

@@ -9,13 +9,13 @@ import {
   nativeInfo,
   setIsa,
   useBinding,
-} from '../../native/index.ts';
-import { namingFile } from './bytes.ts';
-import { type DenseChoice, openDense } from './dense-choice.ts';
-import { Grammars } from './grammar/grammars.ts';
-import { obtainModel } from './hub/obtain.ts';
-import { type LoadOptions, loadModel } from './load.ts';
-import type { DenseBackend, DenseOptions, LoadedModel, LoadProgress } from './types.ts';
+} from '../../../native/index.ts';
+import { namingFile } from '../bytes.ts';
+import { type DenseChoice, openDense } from '../dense-choice.ts';
+import { Grammars } from '../grammar/grammars.ts';
+import { obtainModel } from '../hub/obtain.ts';
+import { type LoadOptions, loadModel } from '../load.ts';
+import type { DenseBackend, DenseOptions, LoadedModel, LoadProgress } from '../types.ts';
 
 export interface RuntimeOptions {
   readonly model: string;
