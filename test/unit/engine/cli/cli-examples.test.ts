@@ -1,6 +1,7 @@
 // Every command that help, documents and hints of errors print is run as it stands, one after the other in one folder with the files that they name.
 // Only what differs from log to log is replaced (the ids of an entry and of a session), words in capitals, and SmolLM2 by the reference model, which
 // every checkout has. What a terminal shows at any width is asked of the functions that draw it.
+// Nothing shorter shows that what people are told to type works; some hundred commands each start a process, and most load a model.
 import { existsSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
