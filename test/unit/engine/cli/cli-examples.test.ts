@@ -140,6 +140,14 @@ afterAll(() => rmSync(dir, { recursive: true, force: true }));
 describe('help', () => {
   const examples = new Map<string, Example>();
 
+  it('begins with the eight commands of every day, each in one line of a terminal of 80 columns', async () => {
+    const lines = (await helpOf([])).split('\n');
+    const first = lines.slice(lines.indexOf('Every day:') + 1);
+    const names = first.slice(0, first.indexOf('')).map((line) => line.trim().split(' ')[0]);
+    expect(names).toEqual(['start', 'run', 'fetch', 'doctor', 'report', 'serve', 'audit', 'sessions']);
+    expect(Math.max(...first.slice(0, 8).map((line) => line.length))).toBeLessThanOrEqual(80);
+  });
+
   it('shows an example of every command', async () => {
     for (const command of COMMANDS) {
       const lines = examplesOf(await helpOf(command.split(' ').filter(Boolean)));
