@@ -23,7 +23,7 @@ export interface GeneratedToken extends TokenLogprob {
   readonly top: readonly TokenLogprob[];
 }
 
-/** As many as other programs give at most. */
+/** Other programs give so many at most. */
 export const LOGPROBS_MAX = 20;
 
 /** Throws 'bad-argument'. */
@@ -35,7 +35,7 @@ export function checkLogprobs(count: unknown): void {
   });
 }
 
-/** Of a token and the `count` most likely ones. ids: scratch, [V]. */
+/** The log-probabilities of a token and of the `count` most likely ones. ids: scratch, [V]. */
 export function logprobsOf(
   logits: Float32Array,
   id: number,

@@ -40,7 +40,7 @@ export interface SamplingOptions {
   readonly seed?: number;
 }
 
-/** As llama.cpp has them (`common_params_sampling`), but for the temperature, 0.8 there, and the seed, which is random there. */
+/** The defaults that llama.cpp has (`common_params_sampling`), but for the temperature, 0.8 there, and the seed, which is random there. */
 export const SAMPLING_DEFAULTS: Required<SamplingOptions> = {
   temperature: 0,
   topK: 40,
