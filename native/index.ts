@@ -30,6 +30,7 @@ export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './l
 export { heldBytesMost, openPool } from './pool.ts';
 export { PackedPredictor } from './predicted.ts';
 export * as reference from './reference/index.ts';
+export { type AnswerOf, type Caller, type ParamsOf, ThreadClient, ThreadServer } from './rpc.ts';
 export { openBytes } from './shape.ts';
 export * from './text.ts';
 export { startThread } from './thread.ts';

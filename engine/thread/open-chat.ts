@@ -3,10 +3,11 @@ import { checkKeys, KvError, PAGE_TOKENS, show } from '../../native/index.ts';
 import { f16CacheBytes, parseBudget, windowBudget } from '../cache/budget.ts';
 import { type Names, SEND_OPTIONS, SESSION_OPTIONS } from '../options/names.ts';
 import type { SendOptions, SessionOptions } from '../options/types.ts';
-import type { ChatDescription, ContextEnd, Conversation } from '../session/chat/types.ts';
+import type { ContextEnd, Conversation } from '../session/chat/types.ts';
+import type { HostClient } from './calls/index.ts';
 import type { ChatOptions } from './chat-options.ts';
-import type { CallFunction, EngineSession } from './engine-session.ts';
-import type { LoadedInfo } from './host.ts';
+import type { EngineSession } from './engine-session.ts';
+import type { LoadedInfo } from './loaded.ts';
 
 /** What opens sessions: an engine. */
 export interface Opener {
@@ -40,13 +41,10 @@ const CHAT_OPTIONS: Names<ChatOptions> = {
   session: true,
 };
 
-export async function openChat(engine: Opener, call: CallFunction, options: ChatOptions): Promise<OpenedChat> {
+export async function openChat(engine: Opener, client: HostClient, options: ChatOptions): Promise<OpenedChat> {
   checkKeys(options, CHAT_OPTIONS, 'chat');
   const asked = conversationOf(options, engine.info.config.contextLength);
-  const { callFormat } = (await call('describeChat', {
-    chat: asked,
-    toolChoice: options.toolChoice,
-  })) as ChatDescription;
+  const { callFormat } = await client.call('describeChat', { chat: asked, toolChoice: options.toolChoice });
   const sessionOptions = only<SessionOptions>(options, SESSION_OPTIONS);
   const generate = only<SendOptions>(options, SEND_DEFAULTS);
   if (options.session !== undefined) {
