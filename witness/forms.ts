@@ -9,7 +9,18 @@ import { coreOf, inOrder, mayBeNull, type Type } from './entries/type.ts';
 import type { EntryKind } from './types.ts';
 
 /** As FormType in native/log/forms.h. */
-const TYPES = ['anything', 'plain', 'object', 'record', 'list', 'integer', 'real', 'flag', 'text', 'one'] as const;
+const TYPES: readonly string[] = [
+  'anything',
+  'plain',
+  'object',
+  'record',
+  'list',
+  'integer',
+  'real',
+  'flag',
+  'text',
+  'one',
+];
 
 /** Kinds in the order in which the binary counts them. */
 export const FORM_KINDS = Object.keys(ENTRIES) as readonly EntryKind[];
@@ -61,7 +72,7 @@ class FormsWriter {
     if (found !== undefined) return found;
     const id = this.#forms.length;
     this.#ids.set(name, id);
-    const numbers: number[] = [TYPES.findIndex((one) => one === core.is), isNullable ? 1 : 0];
+    const numbers: number[] = [TYPES.indexOf(core.is), isNullable ? 1 : 0];
     this.#forms.push(numbers);
     if (core.is === 'object') {
       // In the order of the alphabet, in which the fields stand.

@@ -1,6 +1,6 @@
 /** A field of an entry, told in one line: what it holds, and where it is seen. Fields of objects inside an object have a path, with points between the names. */
 import { KvError } from '../../native/index.ts';
-import { type ObjectOf, object, type Type, type TypeOf, text, whole } from './type.ts';
+import { count, nullable, type ObjectOf, object, type Type, type TypeOf, text, whole } from './type.ts';
 
 /** Filters of lists that look at several fields at once. */
 export type AskedTogether = 'reason' | 'threshold';
@@ -57,14 +57,6 @@ export function bodyType(fields: Fields): Type {
   return object(types);
 }
 
-/** A field of a flat row. */
-export interface RowField extends Field {
-  readonly name: string;
-  /** Where it stands in the entry: `body.decision.layer`. */
-  readonly path: string;
-  readonly column: string;
-}
-
 /** What stands around every body. It is readable without keys. */
 export const ENVELOPE: Fields = {
   seq: { type: whole, row: 'seq', report: 'seq+', means: 'Id of the entry: what `explain` takes.' },
@@ -72,14 +64,29 @@ export const ENVELOPE: Fields = {
   session: { type: text, row: 'session', asked: 'equal', means: 'Id of the session.' },
 };
 
+/** A field of a flat row. */
+export interface RowField extends Field {
+  readonly name: string;
+  /** Where it stands in the entry: `body.decision.layer`. */
+  readonly path: string;
+  readonly column: string;
+  /** What the entry has there: a list, of which the row has the number of items, or what may be absent, which is null in the row. */
+  readonly source: Type;
+}
+
 const snake = (name: string): string => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+
+function typeInRow(type: Type): Type {
+  if (type.is === 'list') return count;
+  return type.is === 'optional' ? nullable(typeInRow(type.inside)) : type;
+}
 
 /** The flat row of an entry: of what stands around its body, and of the fields of the body. */
 export function rowOf(around: Fields, fields: Fields): RowField[] {
   const outside = Object.entries(around).map(([path, field]) => ({ ...field, path }));
   const inBody = Object.entries(fields).map(([path, field]) => ({ ...field, path: `body.${path}` }));
   return [...outside, ...inBody].flatMap((field) => {
-    const { row: name, column = snake(name ?? '') } = field;
-    return name === undefined ? [] : [{ ...field, name, column }];
+    const { row: name, column = snake(name ?? ''), type } = field;
+    return name === undefined ? [] : [{ ...field, name, column, type: typeInRow(type), source: type }];
   });
 }

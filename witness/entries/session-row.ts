@@ -3,7 +3,7 @@ import type { Fields } from './field.ts';
 import { count, nullable, one, real, text, whole } from './type.ts';
 
 export const SESSION = {
-  session: { type: text, row: 'session', means: 'Its id.' },
+  session: { type: text, row: 'session', means: 'Id of the session.' },
   seq: { type: whole, row: 'seq', means: "seq of the 'open' entry." },
   openedMs: { type: whole, row: 'openedMs', means: 'When it began, milliseconds since the epoch.' },
   closedMs: { type: nullable(whole), row: 'closedMs', means: 'null: still running, or killed.' },
