@@ -163,6 +163,11 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   };
 }
 
+/** The same with other thresholds, on which nothing else of a plan depends. */
+export function withThresholds(plan: SessionPlan, thresholds: ThresholdSet): SessionPlan {
+  return { ...plan, context: { ...plan.context, thresholds } };
+}
+
 /** f16 throughout: asked for, or all that the head size allows. Throws when something lower was asked for as well. */
 function isExact(shape: CacheShape, request: PlanRequest, types: FormatPair | FormatPair[] | undefined): boolean {
   const { kvBudget, kldBudget } = request;
