@@ -22,7 +22,7 @@ function put(text: string): number {
   return from;
 }
 
-/** Puts a text there that stays, before the first row is begun. → where it lies. */
+/** Puts a text there that stays, and so does all that lies before it. → where it lies. */
 export function fixText(text: string): number {
   const from = put(text);
   fixedBytes = textBytes;

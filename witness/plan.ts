@@ -52,19 +52,22 @@ function stepsOf(parts: readonly Part[]): Uint32Array {
   );
 }
 
-const parts: readonly Part[] = [
-  ...['{"seq":', NUMBER, ',"timeMs":', NUMBER, ',"session":', WORD, ',"kind":"decision","body":', BODY],
-  ...partsOf(ENTRIES.decision.type),
-];
-const steps = stepsOf(parts);
-const numbers = rowOfNumbers(parts.filter((part) => typeof part === 'number' && part !== BODY).length);
+/** The plan of entries of a kind whose body is of this type, with room for the numbers of one of them. */
+export function planOf(kind: string, type: Type): SpellPlan {
+  const parts: readonly Part[] = [
+    ...['{"seq":', NUMBER, ',"timeMs":', NUMBER, ',"session":', WORD, `,"kind":"${kind}","body":`, BODY],
+    ...partsOf(type),
+  ];
+  const holes = parts.filter((part) => typeof part === 'number' && part !== BODY).length;
+  return { steps: stepsOf(parts), texts, numbers: rowOfNumbers(holes) };
+}
 
 /** The plan with the numbers of the decision that was filled in last. */
-export const decisionPlan: SpellPlan = { steps, texts, numbers };
+export const decisionPlan = planOf('decision', ENTRIES.decision.type);
 
 /** Fills in a decision. → false: it must be spelled the general way. */
 export function fillDecision(seq: number, timeMs: number, session: string, body: DecisionBody): boolean {
-  beginRow(numbers, DECISION_BYTES_MAX);
+  beginRow(decisionPlan.numbers, DECISION_BYTES_MAX);
   putNumber(seq);
   putNumber(timeMs);
   putWord(session);
