@@ -135,7 +135,7 @@ describe('a field that is added in one line', () => {
   it('is a hole in the plan of the binary', ({ skip }) => {
     const plan = planOf('decision', after.type);
     const fill = (body: unknown): boolean => {
-      beginRow(plan.numbers, 4096);
+      beginRow(4096);
       for (const number of [5, 6]) putNumber(number);
       putWord('s');
       made[1]!.fillDecisionBody(body);
