@@ -4,7 +4,7 @@
  */
 import { existsSync } from 'node:fs';
 import { type QdrantOptions, saveThresholdFile } from '../../memory/index.ts';
-import { type FormatName, given, KvError, openPool, type PagePool, show } from '../../native/index.ts';
+import { checkOptions, type FormatName, given, KvError, openPool, type PagePool } from '../../native/index.ts';
 import {
   type AnchorOptions,
   type FailureMode,
@@ -19,6 +19,7 @@ import type { QualityFeedback } from '../cache/types.ts';
 import { compareWithExact } from '../evaluate/compare.ts';
 import { type TourEvent, type TourOptions, tour, tourTokens } from '../evaluate/tour.ts';
 import { Meter } from '../metrics/meter.ts';
+import { SESSION_OPTIONS } from '../options/table.ts';
 import type {
   ContinuationOptions,
   GenerateOptions,
@@ -307,7 +308,7 @@ export class Host {
   }
 
   async #open(options: SessionOptions): Promise<Session> {
-    checkOptions(options);
+    checkSession(options);
     const session = Session.open(this.#runtime, await this.#setup(options));
     this.#sessions.set(session.id, session);
     return session;
@@ -355,7 +356,7 @@ export class Host {
   ): Promise<{ id: string; resumed: Resumed }> {
     const parked = readParked(findParked(this.#state?.dir ?? null, path));
     const asked = { ...parked.head.options, ...options };
-    checkOptions(asked);
+    checkSession(asked);
     const setup = await this.#setup(asked);
     const predictor = parked.head.predictor === null ? null : this.#predictor.findIfSound();
     const reading = { signal, onProgress: (progress: Progress) => emit({ progress }) };
@@ -473,20 +474,10 @@ export class Host {
   }
 }
 
-/** What plan.ts does not look at. */
-function checkOptions(options: SessionOptions): void {
-  const { exact, witness, compareTokens, thresholdsPath, kvBudget, kldBudget } = options;
-  for (const [name, value] of Object.entries({ exact, witness })) {
-    if (value !== undefined && typeof value !== 'boolean')
-      throw new KvError('bad-argument', `${name} must be true or false`, { values: { [name]: show(value) } });
-  }
-  if (compareTokens !== undefined && (!Number.isInteger(compareTokens) || compareTokens < 0)) {
-    throw new KvError('bad-argument', 'compareTokens must be a whole number', { values: { compareTokens } });
-  }
-  if (thresholdsPath !== undefined && typeof thresholdsPath !== 'string')
-    throw new KvError('bad-argument', 'thresholdsPath must be a path', {
-      values: { thresholdsPath: show(thresholdsPath) },
-    });
+/** What can be seen before a session is planned. */
+function checkSession(options: SessionOptions): void {
+  checkOptions(options, SESSION_OPTIONS);
+  const { exact, kvBudget, kldBudget } = options;
   if (exact === true && (kvBudget !== undefined || kldBudget !== undefined)) {
     throw new KvError('bad-argument', 'the exact cache keeps no budget', {
       values: { kvBudget, kldBudget },
