@@ -129,7 +129,7 @@ interface Weighted {
   readonly log: string;
 }
 
-/** Those of a model's sessions that taught something. */
+/** Passes the sessions that taught something. */
 const TEACHES = { field: 'teaches', equals: true } as const;
 
 class Book implements ThresholdBook {

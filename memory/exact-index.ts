@@ -9,10 +9,10 @@ import {
   checkVector,
   Deadline,
   type Limits,
+  type Listing,
   type Narrowed,
   Nearest,
   type Neighbour,
-  type Page,
   squaredDistance,
   type VectorEntry,
   type VectorIndex,
@@ -56,7 +56,7 @@ class ExactIndex<T extends object> implements VectorIndex<T> {
     return nearest.sorted();
   }
 
-  async list(options?: Parameters<VectorIndex<T>['list']>[0]): Promise<Page<T>> {
+  async list(options?: Parameters<VectorIndex<T>['list']>[0]): Promise<Listing<T>> {
     this.#live();
     return this.#rows.list(options, (row) => this.#vectors[row]!);
   }

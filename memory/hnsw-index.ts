@@ -23,10 +23,10 @@ import {
   DIM_MAX,
   isVectorId,
   type Limits,
+  type Listing,
   type Narrowed,
   Nearest,
   type Neighbour,
-  type Page,
   squaredDistance,
   type VectorEntry,
   type VectorIndex,
@@ -319,7 +319,7 @@ class HnswIndex<T extends object> implements VectorIndex<T> {
     return nearest.sorted();
   }
 
-  async list(options?: Parameters<VectorIndex<T>['list']>[0]): Promise<Page<T>> {
+  async list(options?: Parameters<VectorIndex<T>['list']>[0]): Promise<Listing<T>> {
     this.#live();
     return this.#rows.list(options, (row) => this.#graph.getPoint(row));
   }

@@ -14,12 +14,12 @@ import {
   checkVector,
   Deadline,
   isVectorId,
+  LISTING_DEFAULT,
   type Limits,
+  type Listing,
   type Narrowed,
   type Neighbour,
   nearestFirst,
-  PAGE_DEFAULT,
-  type Page,
   type VectorEntry,
   type VectorIndex,
 } from './vector.ts';
@@ -208,8 +208,8 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
     return found.sort(nearestFirst);
   }
 
-  async list(options: Parameters<VectorIndex<T>['list']>[0] = {}): Promise<Page<T>> {
-    const { after = null, limit = PAGE_DEFAULT } = options;
+  async list(options: Parameters<VectorIndex<T>['list']>[0] = {}): Promise<Listing<T>> {
+    const { after = null, limit = LISTING_DEFAULT } = options;
     checkK(limit);
     const narrowed = this.#narrowed(options);
     const { data } = await this.#callComplete(options, (calls, init) =>

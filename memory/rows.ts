@@ -1,6 +1,6 @@
 /** What the embedded indexes keep beside their vectors: numbered rows of ids and payloads. */
 import { type Fields, type Filter, matcher, type VectorId } from './filter.ts';
-import { checkK, Deadline, type Limits, type Narrowed, PAGE_DEFAULT, type Page } from './vector.ts';
+import { checkK, Deadline, LISTING_DEFAULT, type Limits, type Listing, type Narrowed } from './vector.ts';
 
 /** Rows between two looks at the clock: a few tenths of a millisecond. */
 const ROWS_PER_LOOK = 1024;
@@ -65,11 +65,11 @@ export class Rows<T extends object> {
 
   /** One page; a row's number is where a page begins. */
   list(
-    { after = null, limit = PAGE_DEFAULT, ...options }: Narrowed & { after?: string | null; limit?: number } = {},
+    { after = null, limit = LISTING_DEFAULT, ...options }: Narrowed & { after?: string | null; limit?: number } = {},
     vector: (row: number) => readonly number[],
-  ): Page<T> {
+  ): Listing<T> {
     checkK(limit);
-    const items: Page<T>['items'][number][] = [];
+    const items: Listing<T>['items'][number][] = [];
     let next: string | null = null;
     const take = (row: number): boolean => {
       if (items.length < limit) items.push({ id: this.id(row), vector: vector(row), payload: this.payload(row) });

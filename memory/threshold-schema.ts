@@ -85,7 +85,7 @@ const LOGS_MAX = 1024;
 const EVIDENCE_MAX = 1024;
 const ID = /^[a-z][A-Za-z0-9.-]{0,63}$/;
 
-/** Of a normal distribution: 95% lie within 1.96 standard deviations. */
+/** Within so many standard deviations lie 95% of a normal distribution. */
 const SD_95 = 1.96;
 /** The interval is printed with 4 digits, so it is this near to what it should be. */
 const INTERVAL_TOLERANCE = 1e-3;
@@ -318,7 +318,7 @@ export function wireOf(file: ThresholdFile): Record<string, unknown> {
 
 const wireOfSignature = ({ algorithm, publicKey, value }: Signature): Signature => ({ algorithm, publicKey, value });
 
-/** Likewise of what one machine learned. */
+/** What one machine learned, as the file has it. */
 export function wireOfLearned({
   createdBy,
   evidence,

@@ -34,9 +34,9 @@ export interface Narrowed extends Limits {
 }
 
 /** Part of a list. */
-export interface Page<T> {
+export interface Listing<T> {
   readonly items: readonly VectorEntry<T>[];
-  /** Where the next page begins; null: there is none. */
+  /** Where the next one begins; null: there is none. */
   readonly next: string | null;
 }
 
@@ -54,8 +54,8 @@ export interface VectorIndex<T extends object> {
   add(entries: readonly VectorEntry<T>[], limits?: Limits): Promise<void>;
   /** Nearest first. */
   search(vector: readonly number[], k: number, options?: Narrowed): Promise<Neighbour<T>[]>;
-  /** Everything that passes, in pages of at most `limit` (default 256), in no order that means anything. */
-  list(options?: Narrowed & { readonly after?: string | null; readonly limit?: number }): Promise<Page<T>>;
+  /** Everything that passes, in listings of at most `limit` (default 256), in no order that means anything. */
+  list(options?: Narrowed & { readonly after?: string | null; readonly limit?: number }): Promise<Listing<T>>;
   /** The number of those that pass. */
   count(options?: Narrowed): Promise<number>;
   /** Forgets what passes; `{}` is everything. */
@@ -70,7 +70,7 @@ const COORDINATE_MAX = 1e15;
 export const DIM_MAX = 4096;
 /** Most results of one search, and most entries of a page. */
 export const K_MAX = 10_000;
-export const PAGE_DEFAULT = 256;
+export const LISTING_DEFAULT = 256;
 
 export function checkShape(dim: number, fields: Fields): void {
   if (!Number.isInteger(dim) || dim < 1 || dim > DIM_MAX) {

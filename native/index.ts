@@ -51,6 +51,7 @@ export {
 export { heldBytesMost, openPool } from './pool.ts';
 export { PackedPredictor } from './predicted.ts';
 export * as reference from './reference/index.ts';
+export { type AnswerOf, type Caller, type ParamsOf, ThreadClient, ThreadServer } from './rpc.ts';
 export { ATTENTION_OPTIONS, checkShape, openBytes, SHAPE_OPTIONS } from './shape.ts';
 export * from './text.ts';
 export { startThread } from './thread.ts';

@@ -46,6 +46,9 @@ export async function check() {
 
 /** How many of the longest files are named at the end. */
 const LONGEST = 20;
+/** From so many CPU seconds on, a file says in its head what nothing shorter would prove. */
+const LONG_SECONDS = 60;
+const SAYS_WHY = 'Nothing shorter';
 
 /**
  * The number of commits, by which turns and seeds are chosen (test/tier.ts); in a clone that lacks the older ones some number of the newest
@@ -110,6 +113,14 @@ function report(tier, stages, files) {
   fs.writeFileSync(at('.cache/cost.json'), `${JSON.stringify({ tier, machine, stages, files }, null, 1)}\n`);
   if (tier === 'home') return;
   const lines = [...costTable('stage', stages), '', ...costTable(`the ${LONGEST} longest test files`, longest)];
+  const silent = files
+    .filter(({ cpuSeconds }) => (cpuSeconds ?? 0) > LONG_SECONDS)
+    .filter(({ title }) => !fs.readFileSync(at(title), 'utf8').split('import ')[0].includes(SAYS_WHY));
+  if (silent.length > 0)
+    lines.push(
+      '',
+      `${silent.map(({ title }) => title).join(', ')}: the head does not say what nothing shorter would prove`,
+    );
   process.stdout.write(`${lines.join('\n')}\nAll of it is in .cache/cost.json\n`);
 }
 

@@ -1,5 +1,8 @@
 /** What a filter of decisions means, as data: the same conditions are put to rows read from the log and to a database. */
 import { KvError } from '../native/index.ts';
+import type { DECISION } from './entries/decision.ts';
+import type { AskedTogether } from './entries/field.ts';
+import { DECISION_ROW } from './entries/index.ts';
 import type { DecisionFilter, DecisionRow, Range } from './types.ts';
 
 /** One demand on a row of decisions. A null in the row meets no range. */
@@ -7,24 +10,24 @@ export type RowCondition =
   | { readonly anyOf: readonly (keyof DecisionRow)[]; readonly equals: string | number | boolean }
   | { readonly field: keyof DecisionRow; readonly range: Range };
 
-const THRESHOLDS = ['threshold', 'verdictThreshold'] as const;
-const REASONS = ['rule', 'verdictRule', ...THRESHOLDS] as const;
+/** Names of the fields of a row by which lists are narrowed in this way. */
+type Asked<How> = {
+  [Path in keyof typeof DECISION]: (typeof DECISION)[Path] extends { readonly asked: How; readonly row: infer Name }
+    ? Name
+    : never;
+}[keyof typeof DECISION];
+type Equal = 'session' | Asked<'equal'> | AskedTogether;
 
-/** Filter fields that must equal fields of a row. */
-const EQUAL = {
-  session: ['session'],
-  layer: ['layer'],
-  page: ['page'],
-  side: ['side'],
-  from: ['from'],
-  to: ['to'],
-  accepted: ['accepted'],
-  reason: REASONS,
-  threshold: THRESHOLDS,
-} as const satisfies Partial<Record<keyof DecisionFilter, readonly (keyof DecisionRow)[]>>;
-
-/** Filter fields that bound a field of a row. */
-const BETWEEN = ['epsilonFrom', 'epsilonTo', 'epsilonNow', 'bytesFreed'] as const;
+/** Filters that must equal one of some fields of a row. */
+const EQUAL = new Map<Equal, (keyof DecisionRow)[]>();
+/** Fields of a row that filters bound. */
+const BETWEEN: Asked<'range'>[] = [];
+for (const { name, asked } of DECISION_ROW) {
+  if (asked === 'range') BETWEEN.push(name as Asked<'range'>);
+  else
+    for (const filter of asked === 'equal' ? [name as Equal] : (asked ?? []))
+      EQUAL.set(filter, [...(EQUAL.get(filter) ?? []), name as keyof DecisionRow]);
+}
 
 /**
  * Everything that a filter demands of a row alone; `model`, `beforeSeq` and `limit`, which ask for more than a row, are left to the caller.
@@ -32,8 +35,8 @@ const BETWEEN = ['epsilonFrom', 'epsilonTo', 'epsilonNow', 'bytesFreed'] as cons
  */
 export function conditionsOf(filter: DecisionFilter): RowCondition[] {
   const conditions: RowCondition[] = [];
-  for (const [name, anyOf] of Object.entries(EQUAL)) {
-    const equals = filter[name as keyof typeof EQUAL];
+  for (const [name, anyOf] of EQUAL) {
+    const equals = filter[name];
     if (equals !== undefined) conditions.push({ anyOf, equals });
   }
   const bound = (field: keyof DecisionRow, min: number | undefined, max: number | undefined): void => {

@@ -6,6 +6,7 @@
 import { type FormatName, type KvCache, SIDES, type Side } from '../../native/index.ts';
 import { type CanaryReport, type Decision, type PolicyContext, thresholdOf } from '../../policy/index.ts';
 import type { SessionPlan } from './plan.ts';
+import type { Tally } from './tally.ts';
 
 /** Probes fall on multiples of so many tokens, as plans do while writing, so that several share the waking up. */
 const STRIDE_TOKENS = 8;
@@ -30,7 +31,7 @@ interface Canary {
 export class Canaries {
   readonly #cache: KvCache;
   readonly #context: PolicyContext;
-  readonly #spent: { trialMs: number };
+  readonly #tally: Tally;
   readonly #share: number;
   readonly #every: number;
   readonly #renew: number;
@@ -44,12 +45,12 @@ export class Canaries {
   constructor(
     cache: KvCache,
     { context, policy }: Pick<SessionPlan, 'context' | 'policy'>,
-    spent: { trialMs: number },
+    tally: Tally,
     haste: (layer: number) => number,
   ) {
     this.#cache = cache;
     this.#context = context;
-    this.#spent = spent;
+    this.#tally = tally;
     this.#haste = haste;
     this.#share = policy.keepsOriginals === true ? thresholdOf(context.thresholds, 'canary.share').value : 0;
     this.#every = thresholdOf(context.thresholds, 'canary.every').value;
@@ -143,7 +144,7 @@ export class Canaries {
         this.#waiting.push({ layer, page, side, from, to, epsilonPromised, epsilonNow, age: tokens - since });
     }
     this.#setDue();
-    this.#spent.trialMs += performance.now() - start;
+    this.#tally.trialsTook(performance.now() - start);
   }
 
   #setDue(): void {

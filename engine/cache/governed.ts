@@ -5,6 +5,7 @@
  */
 import type { Fingerprint, Lookup, SharedStatus } from '../../memory/index.ts';
 import {
+  assert,
   type CacheShape,
   type FormatName,
   type KvCache,
@@ -20,13 +21,11 @@ import {
 import {
   type FormChange,
   machineDigest,
-  type Outcome,
   openPolicy,
   type PolicySession,
   type PolicySummary,
   type Priority,
   type Situation,
-  type TrialReport,
   thresholdOf,
 } from '../../policy/index.ts';
 import { newId, type OpenBody, type WitnessLog } from '../../witness/index.ts';
@@ -36,13 +35,16 @@ import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
 import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
+import { Kin, type OnMove } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { Learnt } from './learned-thresholds.ts';
-import { type LayerCounts, Mover, type Spent } from './mover.ts';
+import { Mover } from './mover.ts';
 import { type NativeOptions, openNative } from './open-native.ts';
 import { Pacing } from './pacing.ts';
 import type { SessionPlan } from './plan.ts';
-import { TrialQueue } from './trials.ts';
+import { Room } from './room.ts';
+import { Tally } from './tally.ts';
+import { TrialQueue, type TrialsLeft } from './trials.ts';
 import type { MemoryUsage } from './types.ts';
 import { MassTrace } from './workload.ts';
 
@@ -59,13 +61,12 @@ export interface GovernedOptions extends NativeOptions {
   readonly evidence?: { readonly lookup?: Lookup | null; readonly fingerprint?: Fingerprint };
 }
 
-/** A cache and its forks. */
-interface Family {
-  /** Those that are open. */
-  users: number;
-  /** Of the cache that the others were forked from: originals belong to pages, so the family shares them. */
-  canaries?: Canaries;
-}
+/** What was learnt of a text that no situation has told yet: what a probe found, and what earlier sessions say now that more is known. */
+type Heard = Pick<Situation, 'probe' | 'text'>;
+
+/** What a plan is made of: bytes and time as they are, and what was measured and moved since the last one. */
+type Now = Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'stepLatencyMsP95' | 'trials' | 'outcomes'> &
+  Required<Pick<Situation, 'changes' | 'again'>>;
 
 export class Governed {
   readonly id: string;
@@ -83,42 +84,30 @@ export class Governed {
   readonly mover: Mover;
   readonly pacing: Pacing;
   readonly latents: Latents | null;
+  readonly kin: Kin;
+  readonly room: Room;
   /** Where attention went lately. */
   readonly masses: MassTrace;
-  readonly spent: Spent = { decideMs: 0, trialMs: 0, transcodeMs: 0, witnessMs: 0 };
-  readonly counts: readonly LayerCounts[];
-  /** Bytes of the budget that stay free: the source page of a move lives until the new one is complete. */
-  readonly spareBytes: number;
-  /** Tokens that every layer holds. */
-  length = 0;
-  /** External low-memory signal, seen at the next scheduling point. */
-  lowMemory = false;
-  /** Sequence number of the first log entry, −1 before it and where none is written. */
-  openSeq = -1;
-  /** What a probe found, and what earlier sessions say now that more is known; no situation has told it yet. */
-  found: Pick<Situation, 'probe' | 'text'> = {};
-  /** What kind of text it holds, as far as its owner knows. */
-  content: Content = {};
-  /** The budget that could not be kept beside the other one. */
-  gaveWay: Priority | null = null;
-  /** What is known of its pages while they are parked and the native cache is empty; null: they are there. */
-  away: Away | null = null;
+  readonly tally: Tally;
+  #length = 0;
+  #lowMemory = false;
+  #openSeq = -1;
+  #heard: Heard = {};
+  #content: Content = {};
+  #gaveWay: Priority | null = null;
+  #away: Away | null = null;
   readonly #options: GovernedOptions;
-  readonly #family: Family;
-  /** Pages from 0 on that this cache shares with each of its relatives. */
-  readonly #shared = new Map<Governed, number>();
-  #budgetBytes: number | null;
   #index = 0;
   #failure: { readonly error: unknown } | null = null;
   /** Of the native caches before this one. */
   #peakBytes = 0;
   #closed = false;
 
-  private constructor(id: string, options: GovernedOptions, kv: KvCache, pool: PagePool, family: Family) {
+  private constructor(options: GovernedOptions, kv: KvCache, pool: PagePool, origin?: Governed) {
     const { shape, plan, log } = options;
     const { context } = plan;
     const { pageBytes, latents } = context;
-    this.id = id;
+    this.id = newId();
     this.shape = shape;
     this.plan = plan;
     this.kv = kv;
@@ -126,36 +115,43 @@ export class Governed {
     this.log = log;
     this.meter = options.meter ?? new Meter();
     this.#options = options;
-    this.#family = family;
-    this.#budgetBytes = plan.budgetBytes;
     this.policy = openPolicy(plan.policy, context);
     this.learnt = new Learnt(context.thresholds, shape.layers, this.policy);
     setShares(kv, plan);
-    this.counts = Array.from({ length: shape.layers }, () => ({ tried: 0, accepted: 0, refused: 0, epsilonMax: null }));
-    this.trials = new TrialQueue(kv, context, plan.policy, this.counts, this.spent);
-    this.canaries = new Canaries(kv, plan, this.spent, (layer) => this.policy.haste?.(layer) ?? 1);
-    this.mover = new Mover(
-      id,
-      kv,
+    this.tally = new Tally(shape.layers);
+    this.trials = new TrialQueue(kv, plan, this.tally);
+    this.canaries = new Canaries(kv, plan, this.tally, (layer) => this.policy.haste?.(layer) ?? 1);
+    this.mover = new Mover({
+      session: this.id,
+      cache: kv,
       log,
-      this.meter,
-      this.counts,
-      this.spent,
-      this.canaries,
-      context.latents !== undefined,
-      (move, bytesBefore) => this.#tell(move, bytesBefore),
-    );
+      meter: this.meter,
+      tally: this.tally,
+      canaries: this.canaries,
+      dropsLatents: context.latents !== undefined,
+      onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
+    });
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents =
       options.latents === undefined
         ? null
         : new Latents(options.latents, kv, shape, latents === undefined ? [] : context.skipLayers);
     this.masses = new MassTrace(kv);
+    const hear: OnMove = (move, bytesBefore) =>
+      this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], bytesBefore);
+    this.kin = new Kin(this.canaries, hear, origin?.kin);
     // A lower latent is made beside the kept one.
     const lower = LATENT_NAMES.filter((name) => name !== latents?.kept).map((name) => pageBytes[name] ?? 0);
-    this.spareBytes = Math.max(spareBytes(pageBytes, context.windowFormat), ...lower);
-    family.users++;
-    family.canaries ??= this.canaries;
+    this.room = new Room({
+      asking: this,
+      kv,
+      kin: this.kin,
+      canaries: this.canaries,
+      sharedPool: options.pool,
+      idle: options.idle,
+      budgetBytes: origin === undefined ? plan.budgetBytes : origin.room.ownBytes,
+      spareBytes: Math.max(spareBytes(pageBytes, context.windowFormat), ...lower),
+    });
   }
 
   /** Throws what a plan, a pool, a cache or latents refuse; nothing is left behind then. */
@@ -164,7 +160,7 @@ export class Governed {
     let kv: KvCache | null = null;
     try {
       kv = openNative(options, pool, options.plan.budgetBytes);
-      const governed = new Governed(newId(), options, kv, pool, { users: 0 });
+      const governed = new Governed(options, kv, pool);
       if (governed.shared !== null && governed.shared.trouble !== null)
         governed.meter.fallbacks.add({ reason: 'shared' });
       return governed;
@@ -187,44 +183,100 @@ export class Governed {
       meter: this.meter,
       opened: { ...opened, effective: { ...opened.effective, forkOf: this.id, tokens: this.length } },
     };
-    const fork = new Governed(newId(), options, this.kv.fork(), this.pool, this.#family);
-    fork.length = this.length;
-    fork.lowMemory = this.lowMemory;
-    fork.#budgetBytes = this.#budgetBytes;
+    const fork = new Governed(options, this.kv.fork(), this.pool, this);
+    fork.#length = this.#length;
+    fork.#lowMemory = this.#lowMemory;
     fork.trials.follow(this.trials.left(false));
-    const pages = sealedPages(this.length);
-    for (const [relative, count] of [...this.#shared, [this, pages] as const]) {
-      fork.#shared.set(relative, Math.min(count, pages));
-      relative.#shared.set(fork, Math.min(count, pages));
-    }
+    this.kin.share(fork.kin, sealedPages(this.#length));
     return fork;
   }
 
-  /** A page was moved: whoever shares it is told. */
-  #tell(move: FormChange, bytesBefore: number): void {
-    for (const [relative, pages] of this.#shared)
-      if (move.page < pages) relative.mover.tell('shared', [move], bytesBefore, relative.length);
+  /** Tokens that every layer holds; while its pages are parked, those that it holds when they are back. */
+  get length(): number {
+    return this.#length;
   }
 
-  /** Whether the other is this one, its origin, or a fork of either: they have one budget. */
-  isKin(other: Governed): boolean {
-    return this.#family === other.#family;
+  /** So many tokens were appended to every layer. */
+  advanced(tokensNew: number): void {
+    this.#holds(this.#length + tokensNew);
   }
 
-  /** Pages from 0 on that a relative holds as well. */
-  sharedWith(relative: Governed): number {
-    return this.#shared.get(relative) ?? 0;
+  /** Stored pages and rows of so many tokens were put into this cache, which was empty. trials: what the queue of the cache that they come from had found. */
+  filled(tokens: number, trials?: TrialsLeft): void {
+    assert(this.#length === 0, `a cache of ${this.#length} tokens was filled with ${tokens}`);
+    this.#holds(tokens);
+    if (trials !== undefined) this.trials.follow(trials);
+  }
+
+  /** The native cache holds so many tokens in its first layer and in its last, and so in those between, which steps go through in order. */
+  #holds(tokens: number): void {
+    const [first, last] = [this.kv.length(0), this.kv.length(this.shape.layers - 1)];
+    if (first !== tokens || last !== tokens)
+      assert(false, `layers of cache ${this.id} hold ${first} to ${last} tokens, and ${tokens} are counted`);
+    this.#length = tokens;
+  }
+
+  /** Whether memory is short, as somebody outside says. */
+  get lowMemory(): boolean {
+    return this.#lowMemory;
+  }
+
+  /** Somebody outside says that memory is short, or no longer; seen at the next scheduling point. */
+  memoryIsLow(isLow: boolean): void {
+    this.#lowMemory = isLow;
+  }
+
+  /** Something was learnt of its text that counts from the next situation on; what that does not tell any more takes the place of what was said before. */
+  heard(evidence: Heard): void {
+    this.#heard = { ...this.#heard, ...evidence };
+  }
+
+  /** What kind of text it holds, as far as its owner knows. */
+  get content(): Content {
+    return this.#content;
+  }
+
+  /** Its owner has found out what kind of text it holds. */
+  recognized(content: Content): void {
+    this.#content = content;
+  }
+
+  /** What is known of its pages while they are parked and the native cache is empty; null: they are there. */
+  get away(): Away | null {
+    return this.#away;
+  }
+
+  /** Its pages have been stored elsewhere: their memory is freed. */
+  parked(away: Away): void {
+    assert(this.#away === null, `cache ${this.id} is parked twice`);
+    this.vacate();
+    this.#away = away;
+  }
+
+  /** Its parked pages are in the native cache again, or are of no use: then that is empty, and its tokens must be read again. */
+  cameBack(): void {
+    const held = this.kv.length();
+    assert(this.#away !== null, `cache ${this.id} came back and was not parked`);
+    assert(held === 0 || held === this.#length, `cache ${this.id} came back with ${held} of ${this.#length} tokens`);
+    this.#away = null;
+  }
+
+  /** Sequence number of the first log entry, −1 before it and where none is written. */
+  get openSeq(): number {
+    return this.#openSeq;
+  }
+
+  /** The budget that could not be kept beside the other one. */
+  get gaveWay(): Priority | null {
+    return this.#gaveWay;
   }
 
   /** Lets the lower-ranked of two budgets give way, because both cannot be kept. The log says so once. */
   giveWay(which: Priority, neededBytes = 0): void {
     const { budgetBytes, plan, length } = this;
-    if (which === 'bytes') {
-      this.#budgetBytes = neededBytes + this.canaryBytes;
-      this.kv.setBudget(this.#budgetBytes);
-    }
-    if (this.gaveWay === which) return;
-    this.gaveWay = which;
+    if (which === 'bytes') this.room.gaveWay(neededBytes);
+    if (this.#gaveWay === which) return;
+    this.#gaveWay = which;
     this.meter.fallbacks.add({ reason: which === 'kld' ? 'kld-budget' : 'byte-budget' });
     this.mover.write('note', { gaveWay: which, tokens: length, budgetBytes, kldBudget: plan.kldBudget });
   }
@@ -234,42 +286,17 @@ export class Governed {
    * most what others leave of a shared pool, what idle ones would give up included.
    */
   get budgetBytes(): number | null {
-    const { pool, idle } = this.#options;
-    const own = this.#budgetBytes === null ? null : this.#budgetBytes - this.canaryBytes;
-    if (own === null || pool === undefined) return own;
-    const left = this.usedBytes + this.kv.roomBytes;
-    return left >= own ? own : Math.min(own, left + (idle?.reclaimableBytes(this) ?? 0));
-  }
-
-  /** Bytes that the shared pool leaves now; null: the pool is its own. */
-  get poolRoomBytes(): number | null {
-    const { pool } = this.#options;
-    return pool === undefined ? null : pool.budgetBytes - pool.usedBytes;
-  }
-
-  /** Has idle sessions of the pool make room for `dueBytes`, and for a move beside them, as far as the own budget allows so much. */
-  askRoom(dueBytes: number): void {
-    const { poolRoomBytes } = this;
-    const ownBytes = this.#budgetBytes === null ? Number.POSITIVE_INFINITY : this.#budgetBytes - this.kv.usedBytes;
-    const neededBytes = Math.min(dueBytes + this.spareBytes, ownBytes);
-    if (poolRoomBytes !== null && neededBytes > poolRoomBytes)
-      this.#options.idle?.makeRoom(this, neededBytes - poolRoomBytes);
+    return this.room.budgetBytes;
   }
 
   /** Bytes without those of kept originals. */
   get usedBytes(): number {
-    return this.kv.usedBytes - this.canaryBytes;
+    return this.room.usedBytes;
   }
 
   /** Bytes of the originals that this cache and its relatives keep. */
   get canaryBytes(): number {
-    return this.#family.canaries!.bytes;
-  }
-
-  /** Bytes that originals may take: none in forks, which share those of their origin. */
-  get canaryBytesMax(): number {
-    if (this.#family.canaries !== this.canaries) return 0;
-    return this.canaries.allowanceBytes(this.#budgetBytes ?? this.kv.usedBytes);
+    return this.room.canaryBytes;
   }
 
   /** Tokens that are best read at once: up to where the next page fills up or leaves the window. */
@@ -288,7 +315,7 @@ export class Governed {
 
   /** Writes the first entry, once. */
   begin(): void {
-    if (this.log === null || this.openSeq >= 0) return;
+    if (this.log === null || this.#openSeq >= 0) return;
     const { policy, policyOptions, context, budgetBytes } = this.plan;
     const { model, requested, effective } = this.#options.opened;
     const seq = this.log.append(this.id, 'open', {
@@ -299,7 +326,7 @@ export class Governed {
       requested,
       effective: { budgetBytes, policy: policy.id, windowFormat: context.windowFormat, ...effective },
     });
-    this.openSeq = seq ?? -1;
+    this.#openSeq = seq ?? -1;
     const { lookup, fingerprint } = this.#options.evidence ?? {};
     if (lookup == null || fingerprint === undefined) return;
     this.log.append(this.id, 'evidence', {
@@ -333,11 +360,8 @@ export class Governed {
     const isSame = way.take(() => this.#reopen());
     if (!isSame || pagesGo) this.masses.forget(tokens);
     this.canaries.sync();
-    for (const [relative, count] of this.#shared) {
-      this.#shared.set(relative, Math.min(count, pages));
-      relative.#shared.set(this, Math.min(count, pages));
-    }
-    this.length = tokens;
+    this.kin.cut(pages);
+    this.#holds(tokens);
   }
 
   /** Frees the memory of the native cache, which is empty then; whoever has taken what was in it puts it back. What attention has seen is forgotten. */
@@ -349,19 +373,19 @@ export class Governed {
   }
 
   #reopen(): KvCache {
-    const kv = openNative(this.#options, this.pool, this.#budgetBytes);
+    const kv = openNative(this.#options, this.pool, this.room.ownBytes);
     setShares(kv, this.plan);
     return kv;
   }
 
   /** Whether a fork shares its pages. */
   get hasForks(): boolean {
-    return this.#family.users > 1;
+    return this.kin.hasOthers;
   }
 
   /** The pages of a layer; while they are parked, as they come back. */
   table(layer: number): PageTable {
-    return this.away?.tables[layer] ?? this.kv.table(layer);
+    return this.#away?.tables[layer] ?? this.kv.table(layer);
   }
 
   /** What latents are made of x, the inputs of a layer [T, width]; nothing where none are kept. Throws what Latents.check throws. */
@@ -377,36 +401,31 @@ export class Governed {
   }
 
   /** Makes the situation that the policy sees now. Its budget is smaller than the real one by what must stay free. */
-  situate(
-    now: Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'stepLatencyMsP95'>,
-    trials: readonly TrialReport[],
-    outcomes: readonly Outcome[],
-    changes: readonly FormChange[],
-    again: readonly TrialReport[],
-  ): Situation {
+  situate(now: Now): Situation {
     const { budgetBytes, canaryBytes } = this;
     const canaries = this.canaries.take();
     const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.plan;
-    const { found } = this;
-    this.found = {};
+    const { changes, again } = now;
+    const heard = this.#heard;
+    this.#heard = {};
     return {
       index: this.#index++,
       tokens: this.length,
       bytes: now.bytes,
       sealBytes: now.sealBytes,
-      budgetBytes: budgetBytes === null ? null : budgetBytes - this.spareBytes,
+      budgetBytes: budgetBytes === null ? null : budgetBytes - this.room.spareBytes,
       kldBudget,
       tokensExpected,
       movesMax: now.movesMax,
       urgent: now.urgent,
-      lowMemory: this.lowMemory,
+      lowMemory: this.#lowMemory,
       stepLatencyMsP95: now.stepLatencyMsP95,
       stepLatencyBudgetMs,
-      trials,
-      outcomes,
+      trials: now.trials,
+      outcomes: now.outcomes,
       ...(changes.length === 0 ? {} : { changes }),
       ...(again.length === 0 ? {} : { again }),
-      ...found,
+      ...heard,
       ...(canaryBytes === 0 ? {} : { canaryBytes }),
       ...(canaries.length === 0 ? {} : { canaries }),
     };
@@ -422,16 +441,12 @@ export class Governed {
    */
   governing(work: () => void): void {
     if (this.#failure !== null) throw this.#failure.error;
-    const { spent } = this;
-    const start = performance.now() - spent.trialMs - spent.transcodeMs - spent.witnessMs;
     try {
-      work();
+      this.tally.deciding(work);
     } catch (error) {
       // Running out of room is not a failure: nothing was half done, and there may be room later.
       if (!(error instanceof KvError && error.code === 'budget-too-small')) this.#failure = { error };
       throw error;
-    } finally {
-      spent.decideMs += performance.now() - spent.trialMs - spent.transcodeMs - spent.witnessMs - start;
     }
   }
 
@@ -441,8 +456,9 @@ export class Governed {
     if (latents === null) throw noLatents(layer, page);
     const restore = (): number => latents.restore(layer, page, format);
     // Leave a page that does not exist to the native cache, which names it.
-    const isThere = page < sealedPages(this.length) && page >= 0 && Number.isInteger(page) && layer in this.counts;
-    return isThere ? this.mover.change('restore', layer, page, this.length, restore) : restore();
+    const isIn = (index: number, count: number): boolean => Number.isInteger(index) && index >= 0 && index < count;
+    const isThere = isIn(layer, this.shape.layers) && isIn(page, sealedPages(this.#length));
+    return isThere ? this.mover.change({ cause: 'restore', layer, page, tokens: this.#length }, restore) : restore();
   }
 
   memoryUsage(): MemoryUsage {
@@ -451,7 +467,7 @@ export class Governed {
       ...memory,
       scratchBytes: memory.scratchBytes + (this.latents?.scratchBytes ?? 0),
       latentBytes: this.latents?.keptBytes ?? 0,
-      parkedBytes: this.away?.heldBytes ?? 0,
+      parkedBytes: this.#away?.heldBytes ?? 0,
       budgetBytes: this.plan.budgetBytes,
       peakBytes: this.peakBytes,
       reservedBytes: this.pool.reservedBytes,
@@ -462,12 +478,12 @@ export class Governed {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    for (const relative of this.#shared.keys()) relative.#shared.delete(this);
     // Nobody would probe what relatives still share.
     if (this.hasForks) this.canaries.dropAll();
     this.kv.close();
     // Forks count bytes in the same pool: the last one closes it.
-    if (--this.#family.users === 0 && this.#options.pool === undefined) this.pool.close();
+    const isLast = this.kin.leave();
+    if (isLast && this.#options.pool === undefined) this.pool.close();
   }
 }
 

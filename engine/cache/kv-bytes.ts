@@ -25,8 +25,8 @@ function measure({ kvBytes, usage, sessions, parked }: Meter, caches: readonly G
   let budget = 0;
   const seen: Governed[] = [];
   for (const cache of caches) {
-    const isFamilySeen = seen.some((other) => other.isKin(cache));
-    countCache(cache, Math.max(0, ...seen.map((other) => cache.sharedWith(other))), add);
+    const isFamilySeen = seen.some((other) => other.kin.has(cache.kin));
+    countCache(cache, Math.max(0, ...seen.map((other) => cache.kin.sharedWith(other.kin))), add);
     if (!isFamilySeen) add('kept', cache.plan.context.windowFormat, cache.canaryBytes);
     if (!isFamilySeen && cache.budgetBytes !== null) {
       used += cache.usedBytes;

@@ -2,13 +2,12 @@
  * The mover: the one place where a page changes its form. A change happens and becomes an entry of the log, or neither; a planned
  * move that was refused becomes an entry as well.
  */
-import { assert, FORMATS, type KvCache, type Part, type Side } from '../../native/index.ts';
+import { assert, FORMATS, type KvCache, type Side } from '../../native/index.ts';
 import {
   type Decision,
   type FormChange,
   isLatent,
   type Outcome,
-  type PageForm,
   type Situation,
   type Verdict,
 } from '../../policy/index.ts';
@@ -16,69 +15,77 @@ import type { ChangeBody, EntryBodies, WitnessLog } from '../../witness/index.ts
 import type { Meter } from '../metrics/meter.ts';
 import type { Canaries } from './canaries.ts';
 import { formsOf, latentOf } from './forms.ts';
+import type { OnMove } from './kin.ts';
+import type { Tally } from './tally.ts';
 
-/** Milliseconds that deciding took. */
-export interface Spent {
-  /** All that is not one of the others. */
-  decideMs: number;
-  trialMs: number;
-  transcodeMs: number;
-  witnessMs: number;
+/** What a mover works on and with. */
+interface MoverParts {
+  /** The id under which it writes. */
+  readonly session: string;
+  readonly cache: KvCache;
+  readonly log: WitnessLog | null;
+  readonly meter: Meter;
+  readonly tally: Tally;
+  readonly canaries: Canaries;
+  /** Latents go with the first of a page's sides that moves. */
+  readonly dropsLatents: boolean;
+  /** Hears of every move that was decided. */
+  readonly onMove: OnMove;
 }
 
-export interface LayerCounts {
-  tried: number;
-  accepted: number;
-  refused: number;
-  epsilonMax: number | null;
+/** A decision on which the policy has given its verdict. */
+interface JudgedMove {
+  readonly situation: Situation;
+  /** Its place among the decisions of that situation. */
+  readonly order: number;
+  readonly decision: Decision;
+  readonly epsilonNow: number | null;
+  readonly verdict: Verdict;
+  /** Bytes before the move, without kept originals. */
+  readonly usedBytes: number;
+  /** Bytes that kept originals may take. */
+  readonly canaryBytesMax: number;
+}
+
+/** What changed the form of pages, at how many tokens. */
+interface Cause {
+  readonly cause: ChangeBody['cause'];
+  readonly tokens: number;
+}
+
+/** An accepted move and its entry in the log. */
+interface NotableMove extends FormChange {
+  readonly seq: number;
+  readonly epsilon: number;
 }
 
 export class Mover {
-  decisions = 0;
-  refused = 0;
-  /** Log entry of the accepted move with the largest ε so far: the one worth asking about. */
-  notable: {
-    readonly seq: number;
-    readonly epsilon: number;
-    readonly layer: number;
-    readonly page: number;
-    readonly side: Part;
-    readonly from: PageForm;
-    readonly to: PageForm;
-  } | null = null;
+  #notable: NotableMove | null = null;
   readonly #session: string;
   readonly #cache: KvCache;
   readonly #log: WitnessLog | null;
   readonly #meter: Meter;
-  readonly #counts: readonly LayerCounts[];
-  readonly #spent: Spent;
+  readonly #tally: Tally;
   readonly #canaries: Canaries;
-  /** Latents go with the first of a page's sides that moves. */
   readonly #dropsLatents: boolean;
-  readonly #onMove: (move: FormChange, bytesBefore: number) => void;
+  readonly #onMove: OnMove;
   #outcomes: Outcome[] = [];
   #changes: FormChange[] = [];
 
-  constructor(
-    session: string,
-    cache: KvCache,
-    log: WitnessLog | null,
-    meter: Meter,
-    counts: readonly LayerCounts[],
-    spent: Spent,
-    canaries: Canaries,
-    dropsLatents: boolean,
-    onMove: (move: FormChange, bytesBefore: number) => void,
-  ) {
+  constructor({ session, cache, log, meter, tally, canaries, dropsLatents, onMove }: MoverParts) {
     this.#session = session;
     this.#cache = cache;
     this.#log = log;
     this.#meter = meter;
-    this.#counts = counts;
-    this.#spent = spent;
+    this.#tally = tally;
     this.#canaries = canaries;
     this.#dropsLatents = dropsLatents;
     this.#onMove = onMove;
+  }
+
+  /** The accepted move with the largest ε so far: the one worth asking about. */
+  get notable(): NotableMove | null {
+    return this.#notable;
   }
 
   get waitingOutcomes(): number {
@@ -92,24 +99,15 @@ export class Mover {
     return outcomes.length <= most ? outcomes : outcomes.slice(0, most);
   }
 
-  /**
-   * Carries out a decision if its verdict accepts it, and logs it either way. `usedBytes`: before the move, without kept originals, which may
-   * take `canaryBytesMax`. → bytes freed
-   */
-  carryOut(
-    { index, tokens }: Situation,
-    order: number,
-    decision: Decision,
-    epsilonNow: number | null,
-    verdict: Verdict,
-    usedBytes: number,
-    canaryBytesMax: number,
-  ): number {
+  /** Carries out a decision if its verdict accepts it, and logs it either way. → bytes freed */
+  carryOut({ situation, order, decision, epsilonNow, verdict, usedBytes, canaryBytesMax }: JudgedMove): number {
+    const { index, tokens } = situation;
     const { layer, page, side, from, to } = decision;
     const { accepted } = verdict;
     const bytesFreed = accepted ? this.#move(decision, tokens, canaryBytesMax) : 0;
     if (accepted) this.#onMove({ layer, page, side, from, to }, usedBytes);
-    this.#count(layer, accepted, decision.epsilonTo);
+    if (accepted) this.#tally.moved(layer, decision.epsilonTo);
+    else this.#tally.refusedMove(layer);
     this.#meter.decision(decision, verdict);
     this.#outcomes.push({ layer, page, side, from, to, accepted, epsilonNow, bytesFreed });
     const seq = this.write('decision', {
@@ -124,13 +122,13 @@ export class Mover {
     });
     if (seq === null && this.#log !== null) this.#meter.dropped.add({});
     const epsilon = decision.epsilonTo ?? 0;
-    if (accepted && seq !== null && epsilon >= (this.notable?.epsilon ?? 0))
-      this.notable = { seq, epsilon, layer, page, side, from, to };
+    if (accepted && seq !== null && epsilon >= (this.#notable?.epsilon ?? 0))
+      this.#notable = { seq, epsilon, layer, page, side, from, to };
     return bytesFreed;
   }
 
   /** Makes a change of a page that no policy decided, and tells the policy and the log. → bytes freed */
-  change(cause: ChangeBody['cause'], layer: number, page: number, tokens: number, work: () => number): number {
+  change({ layer, page, ...cause }: Cause & { layer: number; page: number }, work: () => number): number {
     const before = formsOf(this.#cache, layer, page);
     const bytesBefore = this.#cache.usedBytes;
     const bytesFreed = work();
@@ -142,13 +140,12 @@ export class Mover {
       cause,
       changes.filter(({ from, to }) => from !== to),
       bytesBefore,
-      tokens,
     );
     return bytesFreed;
   }
 
   /** Pages have changed their form: the log has it, and the next situation tells the policy. */
-  tell(cause: ChangeBody['cause'], changes: readonly FormChange[], bytesBefore: number, tokens: number): void {
+  tell({ cause, tokens }: Cause, changes: readonly FormChange[], bytesBefore: number): void {
     if (changes.length === 0) return;
     this.#changes.push(...changes);
     this.write('change', { cause, changes, bytesBefore, bytesAfter: this.#cache.usedBytes, tokens });
@@ -165,7 +162,7 @@ export class Mover {
     const start = performance.now();
     const seq = this.#log.append(this.#session, kind, body);
     const ms = performance.now() - start;
-    this.#spent.witnessMs += ms;
+    this.#tally.entryTook(ms);
     this.#meter.appendSeconds.observe(ms / 1000);
     return seq;
   }
@@ -176,7 +173,7 @@ export class Mover {
     const bytesFreed =
       side === 'kv' ? this.#toLatent(decision) : this.#transcode(decision, side, tokens, canaryBytesMax);
     if (!this.#isIn(decision)) this.#meter.mismatches.add({});
-    this.#spent.transcodeMs += performance.now() - start;
+    this.#tally.moveTook(performance.now() - start);
     return bytesFreed;
   }
 
@@ -211,17 +208,5 @@ export class Mover {
       : this.#canaries.before({ ...decision, side, from, to }, tokens, canaryBytesMax) +
         this.#cache.transcode(layer, page, side, to);
     return latentBytes + bytesFreed;
-  }
-
-  #count(layer: number, accepted: boolean, epsilon: number | null): void {
-    this.decisions++;
-    const counts = this.#counts[layer]!;
-    if (!accepted) {
-      this.refused++;
-      counts.refused++;
-      return;
-    }
-    counts.accepted++;
-    if (epsilon !== null) counts.epsilonMax = Math.max(counts.epsilonMax ?? 0, epsilon);
   }
 }

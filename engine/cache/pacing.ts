@@ -18,7 +18,7 @@ const GIVEN_BACK = 0.8;
 export class Pacing {
   readonly latency = new RecentLatency();
   /** The last plan found nothing to do, so no other is made before something changes. */
-  idle = false;
+  #idle = false;
   readonly #context: PolicyContext;
   readonly #sealBytes: number;
   #tokensSince = 0;
@@ -46,15 +46,26 @@ export class Pacing {
 
   takeBack(tokens: number): void {
     this.#nextPoint = nextPoint(tokens, this.#context.windowTokens);
-    this.idle = false;
+    this.#idle = false;
   }
 
   planIsDue(lowMemory: boolean): boolean {
-    return this.#tokensSince >= DECIDE_EVERY_TOKENS && !(this.idle && !lowMemory);
+    return this.#tokensSince >= DECIDE_EVERY_TOKENS && !(this.#idle && !lowMemory);
   }
 
+  /** Trials have been reported. */
+  reported(): void {
+    this.#idle = false;
+  }
+
+  /** A plan begins. */
   planned(): void {
     this.#tokensSince = 0;
+  }
+
+  /** A plan had so many moves. */
+  decided(moves: number): void {
+    this.#idle = moves === 0;
   }
 
   movesMax(tokens: number, tokensNew: number): number {

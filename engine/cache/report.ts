@@ -3,11 +3,11 @@ import { isLatent, type PageForm } from '../../policy/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { formsBySide } from './forms.ts';
 import type { Governed } from './governed.ts';
-import type { StepTimes } from './step.ts';
+import type { StepTimes } from './stepper.ts';
 import type { LayerReport, SessionReport } from './types.ts';
 
 export function reportOf(cache: Governed, model: StepTimes & { readonly dense: string }): SessionReport {
-  const { shape, plan, kv, log, mover, spent, summary, away, length: tokens } = cache;
+  const { shape, plan, kv, log, mover, tally, summary, away, length: tokens } = cache;
   const memory = kv.memory();
   const kvBytesF16 = f16CacheBytes(shape, tokens);
   const kvBytes = cache.peakBytes;
@@ -32,11 +32,11 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     layers: Array.from({ length: shape.layers }, (_, layer) =>
       layerReport(cache, layer, summary.layerStates[layer] ?? ''),
     ),
-    decisions: mover.decisions,
-    refusedTrials: mover.refused,
+    decisions: tally.decisions,
+    refusedTrials: tally.refused,
     notable: mover.notable,
     summary,
-    ...spent,
+    ...tally.spent,
     ...model,
     shared: cache.shared,
     logPath: log?.dir ?? null,
@@ -55,7 +55,7 @@ export function formatShares(cache: Governed): { k: Record<string, number>; v: R
 }
 
 function layerReport(cache: Governed, layer: number, state: string): LayerReport {
-  const { shape, plan, kv, counts, length, away } = cache;
+  const { shape, plan, kv, tally, length, away } = cache;
   const { kvHeads, headDim, layers } = shape;
   const { k, v } = formsBySide(cache.table(layer));
   const { pageBytes } = plan.context;
@@ -63,7 +63,7 @@ function layerReport(cache: Governed, layer: number, state: string): LayerReport
   const sideBytes = (form: PageForm): number => (pageBytes[form] ?? 0) / (isLatent(form) ? 2 : 1);
   const { openBytes, sinkBytes } = away?.memory ?? kv.memory();
   const bytes = [...k, ...v].reduce((sum, form) => sum + sideBytes(form), (openBytes + sinkBytes) / layers);
-  const { tried, accepted, refused, epsilonMax } = counts[layer]!;
+  const { tried, accepted, refused, epsilonMax } = tally.layer(layer);
   return {
     layer,
     kPages: countForms(k),

@@ -15,16 +15,9 @@ import {
   WINDOW_FORMAT,
 } from '../../native/index.ts';
 import { KLD_GIVES_WAY, type TrialReport } from '../../policy/index.ts';
-import type { Rotary } from '../transformer/rotary.ts';
-import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { WayBack } from './back.ts';
 import type { Governed } from './governed.ts';
-import type { LayerRows } from './types.ts';
-
-export interface StepTimes {
-  denseMs: number;
-  attentionMs: number;
-}
+import type { Stepper, StepTimes } from './stepper.ts';
 
 /** The native cache keeps one query in this many tokens for trials. */
 const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
@@ -36,19 +29,9 @@ const ROUNDS_CHOOSY = 4;
 const TOLD_AT_ONCE = 2048;
 const NO_TRIALS: readonly TrialReport[] = [];
 
-/**
- * Runs `tokenIds` (at most cache.tokensAtOnce) through all layers. `keep` gets the residual stream after the last layer, [T, m],
- * when the tokens are in the cache and before anything is decided; `onRows` the rows of each layer before the cache does.
- */
-export async function runStep(
-  runtime: Runtime,
-  cache: Governed,
-  rotary: Rotary,
-  tokenIds: Int32Array,
-  times: StepTimes,
-  keep: (hidden: Float32Array) => void,
-  onRows?: (rows: LayerRows) => void,
-): Promise<void> {
+/** Runs `tokenIds` (at most tokensAtOnce of the cache) through all layers. */
+export async function runStep(stepper: Stepper, tokenIds: Int32Array): Promise<void> {
+  const { runtime, governed: cache, rotary, times } = stepper;
   const { dense, model } = runtime;
   const { layers, queryHeads, headDim, hiddenSize } = model.config;
   const start = performance.now();
@@ -67,14 +50,14 @@ export async function runStep(
     const { q, k, v, x } = input;
     lap('denseMs');
     rotary.apply(layer, q, k, tokens, position);
-    onRows?.({ layer, position, tokens, q, k, v, x });
+    stepper.sees?.({ layer, position, tokens, q, k, v, x });
     cache.append(layer, k, v, cache.inputs(layer, x, tokens));
     cache.kv.attend(layer, q, attention, { xNorms: rowNorms(x, tokens, hiddenSize, position) });
     lap('attentionMs');
     if (layer + 1 === layers) {
       const hidden = await dense.last(attention, x, tokens);
       lap('denseMs');
-      keep(hidden);
+      stepper.holds(tokenIds, hidden);
       break;
     }
     input = await dense.next(layer, attention, x, tokens);
@@ -87,10 +70,10 @@ export async function runStep(
 export function makeRoom(cache: Governed, tokensNew: number): void {
   const { kv, plan, length: tokens, latents } = cache;
   cache.begin();
-  if (plan.budgetBytes === null && cache.poolRoomBytes === null) return;
+  if (plan.budgetBytes === null && cache.room.poolRoomBytes === null) return;
   const dueBytes = kv.appendBytes(tokensNew);
   if (dueBytes === 0) return;
-  cache.askRoom(dueBytes);
+  cache.room.ask(dueBytes);
   const { budgetBytes } = cache;
   // A step that ran out of room in one of its layers could not be taken back.
   if (budgetBytes === null) {
@@ -100,7 +83,7 @@ export function makeRoom(cache: Governed, tokensNew: number): void {
   // A page side (one of q8 at most) is kept free, so that a move finds room.
   latents?.giveBack(
     () => cache.usedBytes + dueBytes + plan.context.pageBytes[WINDOW_FORMAT] <= budgetBytes,
-    (layer, page, work) => cache.mover.change('give-back', layer, page, tokens, work),
+    (layer, page, work) => cache.mover.change({ cause: 'give-back', layer, page, tokens }, work),
   );
   const seals = sealsBetween(tokens, tokensNew);
   if (seals > 1 && cache.usedBytes + dueBytes > budgetBytes) throw tooManyAtOnce(cache, tokensNew, seals, dueBytes);
@@ -110,14 +93,14 @@ export function makeRoom(cache: Governed, tokensNew: number): void {
 /** A cache that goes on from here. Its open pages are its own: what they take is freed before. Throws 'budget-too-small'. */
 export function fork(cache: Governed): Governed {
   cache.begin();
-  cache.askRoom(cache.plan.context.fixedBytes);
+  cache.room.ask(cache.plan.context.fixedBytes);
   free(cache, cache.plan.context.fixedBytes, 0);
   return cache.fork();
 }
 
 /** Moves pages until `dueBytes` more fit. */
 function free(cache: Governed, dueBytes: number, tokensNew: number): void {
-  const { budgetBytes, spareBytes } = cache;
+  const { budgetBytes, spareBytes } = cache.room;
   if (budgetBytes === null || cache.usedBytes + dueBytes <= budgetBytes - spareBytes) return;
   cache.governing(() => {
     const point = { movesMax: cache.pacing.movesMax(cache.length, tokensNew), dueBytes, aheadBytes: 0 };
@@ -154,7 +137,7 @@ export function endPrompt(cache: Governed): void {
 /** At the token boundary, after `tokensNew` were appended to every layer: trials of pages that leave the window, and the moves they lead to. */
 export function settle(cache: Governed, tokensNew: number): void {
   const { pacing, trials } = cache;
-  cache.length += tokensNew;
+  cache.advanced(tokensNew);
   const tokens = cache.length;
   pacing.pass(tokensNew);
   trials.pass(tokensNew);
@@ -170,7 +153,7 @@ export function settle(cache: Governed, tokensNew: number): void {
     if (trials.areDue && (!planIsDue || tokensNew > 1)) trials.start();
     if (isProbeDue) cache.canaries.probe(tokens);
     const reports = trials.reports(tokens);
-    if (reports.length > 0) pacing.idle = false;
+    if (reports.length > 0) pacing.reported();
     else if (!planIsDue && !isProbeDue) return;
     pacing.planned();
     const aheadBytes = pacing.aheadBytes(tokens, cache.usedBytes);
@@ -195,7 +178,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
   const { policy, mover, pacing, plan } = cache;
   const sealBytes = dueBytes ?? aheadBytes;
   // Moves need room in the pool, as much as the budget says that there is.
-  cache.askRoom(0);
+  cache.room.ask(0);
   const stepLatencyMsP95 = pacing.latency.p95;
   let bytes = cache.usedBytes;
   let fresh = trials;
@@ -207,13 +190,17 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     const isWhole = fresh.length <= TOLD_AT_ONCE && mover.waitingOutcomes <= TOLD_AT_ONCE;
     // A refused move is planned again at its corrected price, or another in its place; only then does the budget override the verdicts.
     const urgent = isWhole && dueBytes !== null && (pressing || round >= ROUNDS_CHOOSY);
-    const situation = cache.situate(
-      { bytes, sealBytes: isWhole ? sealBytes : 0, movesMax: isWhole ? movesMax : 0, urgent, stepLatencyMsP95 },
-      fresh.length <= TOLD_AT_ONCE ? fresh : fresh.slice(0, TOLD_AT_ONCE),
-      mover.takeOutcomes(TOLD_AT_ONCE),
-      isWhole ? mover.takeChanges() : [],
+    const situation = cache.situate({
+      bytes,
+      sealBytes: isWhole ? sealBytes : 0,
+      movesMax: isWhole ? movesMax : 0,
+      urgent,
+      stepLatencyMsP95,
+      trials: fresh.length <= TOLD_AT_ONCE ? fresh : fresh.slice(0, TOLD_AT_ONCE),
+      outcomes: mover.takeOutcomes(TOLD_AT_ONCE),
+      changes: isWhole ? mover.takeChanges() : [],
       again,
-    );
+    });
     again = NO_TRIALS;
     fresh = fresh.length <= TOLD_AT_ONCE ? NO_TRIALS : fresh.slice(TOLD_AT_ONCE);
     mover.write('situation', { situation });
@@ -223,20 +210,22 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     for (const [order, decision] of decisions.entries()) {
       const epsilonNow = decision.retry ? cache.trials.again(decision) : null;
       const verdict = policy.judge(decision, epsilonNow);
+      const { canaryBytesMax } = cache.room;
+      const judged = { situation, order, decision, epsilonNow, verdict, usedBytes: bytes, canaryBytesMax };
       // Nobody else allocates meanwhile, so what a move frees is all that changes the bytes.
-      bytes -= mover.carryOut(situation, order, decision, epsilonNow, verdict, bytes, cache.canaryBytesMax);
+      bytes -= mover.carryOut(judged);
       if (decision.because.rule === KLD_GIVES_WAY) cache.giveWay('kld');
     }
     if (!isWhole) continue;
     round++;
     // Originals that were kept meanwhile have made the budget smaller.
-    const deficit = cache.budgetBytes === null ? 0 : bytes + sealBytes - (cache.budgetBytes - cache.spareBytes);
-    pacing.idle = decisions.length === 0;
+    const deficit = cache.budgetBytes === null ? 0 : bytes + sealBytes - (cache.budgetBytes - cache.room.spareBytes);
+    pacing.decided(decisions.length);
     if (dueBytes === null || deficit <= 0) return;
     if (decisions.length > 0) continue;
     if (urgent && plan.context.priority !== 'kld') break;
     // The divergence budget is ranked first and allows no further move, so the cache may grow.
-    if (urgent) cache.giveWay('bytes', bytes + sealBytes + cache.spareBytes);
+    if (urgent) cache.giveWay('bytes', bytes + sealBytes + cache.room.spareBytes);
     pressing = true;
   }
   throw noRoom(cache, bytes, sealBytes);
@@ -254,7 +243,8 @@ function noRoom({ budgetBytes, length: tokens }: Governed, usedBytes: number, se
 }
 
 /** For a cache without a budget of its own, which can move nothing. The room of a move stays free for those that can. */
-function refuseBeyondPool({ pool, poolRoomBytes, spareBytes, length: tokens }: Governed, dueBytes: number): void {
+function refuseBeyondPool({ pool, room, length: tokens }: Governed, dueBytes: number): void {
+  const { poolRoomBytes, spareBytes } = room;
   const neededBytes = dueBytes + spareBytes;
   if (poolRoomBytes === null || neededBytes <= poolRoomBytes) return;
   throw new KvError(

@@ -30,7 +30,8 @@ import {
   thresholdOf,
 } from '../../policy/index.ts';
 import { latentOf } from './forms.ts';
-import type { LayerCounts, Spent } from './mover.ts';
+import type { SessionPlan } from './plan.ts';
+import type { Tally } from './tally.ts';
 
 /** A side of a page, and a format that it may be tried in. */
 export type SideCandidate = { readonly side: Side; readonly format: FormatName };
@@ -111,8 +112,7 @@ export class TrialQueue {
   /** Pages behind a page when it is tried again, as long as it has the format that it was sealed in. */
   readonly #ages: readonly number[];
   readonly #outliers: OutlierKeys;
-  readonly #counts: readonly LayerCounts[];
-  readonly #spent: Spent;
+  readonly #tally: Tally;
   /** Pages that have come to be tried. */
   #admitted = 0;
   /** How many first trials are due, from the tokens since the last ones. */
@@ -127,13 +127,7 @@ export class TrialQueue {
   /** Reported already: what a fork is told of pages that it shares. */
   #reported: TrialReport[] = [];
 
-  constructor(
-    cache: KvCache,
-    context: PolicyContext,
-    policy: Pick<Policy, 'needsTrials' | 'skipsReplaced' | 'triesAgain'>,
-    counts: readonly LayerCounts[],
-    spent: Spent,
-  ) {
+  constructor(cache: KvCache, { context, policy }: Pick<SessionPlan, 'context' | 'policy'>, tally: Tally) {
     this.#cache = cache;
     this.#context = context;
     this.#needsTrials = policy.needsTrials;
@@ -141,8 +135,7 @@ export class TrialQueue {
     const ages = policy.triesAgain === true ? thresholdOf(context.thresholds, 'trial.again').value : 0;
     this.#ages = Array.from({ length: Math.max(0, ages - 1) }, (_, i) => i + 2);
     this.#outliers = new OutlierKeys(context);
-    this.#counts = counts;
-    this.#spent = spent;
+    this.#tally = tally;
   }
 
   /** Counts `tokensNew`: in proportion, more trials of waiting pages become due. */
@@ -201,7 +194,7 @@ export class TrialQueue {
     const again = this.#waitingAgain.splice(0, Math.floor(this.#due / AGAIN_COST));
     this.#due -= AGAIN_COST * again.length;
     for (const place of again) this.#start(place, this.#candidatesAgain(place), true);
-    this.#spent.trialMs += performance.now() - start;
+    this.#tally.trialsTook(performance.now() - start);
   }
 
   #start({ layer, page }: PageOfLayer, candidates: Candidates, isAgain: boolean): void {
@@ -305,8 +298,8 @@ export class TrialQueue {
   again({ layer, page, side, to }: Decision): number | null {
     const start = performance.now();
     const epsilon = this.#cache.trial(layer, page, [{ side, format: to } as TrialCandidate])[0]!;
-    this.#counts[layer]!.tried += 1;
-    this.#spent.trialMs += performance.now() - start;
+    this.#tally.tried(layer, 1);
+    this.#tally.trialsTook(performance.now() - start);
     return Number.isFinite(epsilon) ? epsilon : null;
   }
 
@@ -350,7 +343,7 @@ export class TrialQueue {
       const errors = candidates.length > 0 ? this.#cache.trial(layer, page, candidates) : NOTHING;
       this.#report({ ...place, candidates, isAgain: false }, errors);
     }
-    this.#spent.trialMs += performance.now() - start;
+    this.#tally.trialsTook(performance.now() - start);
   }
 
   /** What trials that were started have found: all of them, or those that have ended. */
@@ -367,7 +360,7 @@ export class TrialQueue {
       this.#report(started, isTried ? found[at++]! : NOTHING);
     }
     this.#started.splice(0, done);
-    this.#spent.trialMs += performance.now() - start;
+    this.#tally.trialsTook(performance.now() - start);
   }
 
   /** `errors`: of the candidates. Every side of a first trial is reported, also where nothing was tried. */
@@ -383,6 +376,6 @@ export class TrialQueue {
       if (!isAgain) this.#found.push(report);
       else if (Object.keys(epsilon).length > 0) this.#foundAgain.push(report);
     }
-    this.#counts[layer]!.tried += errors.length;
+    this.#tally.tried(layer, errors.length);
   }
 }

@@ -29,7 +29,7 @@ const FADE_LEAST = 0.01;
 interface WindowFit {
   /** ln of nats per ε², [layers] per side; null where no query saw the pages or the divergence is too small to be measured. */
   readonly layers: Readonly<Record<Side, readonly (number | null)[]>>;
-  /** Their mean: what its text has in common. */
+  /** The mean of its errors: what its text has in common. */
   readonly text: number;
 }
 
@@ -94,7 +94,7 @@ export function lawOf({ settings: { layers }, windows }: Pick<Measured, 'setting
 }
 
 /**
- * Of each window, ln(Σ ε_now² / Σ ε_first²) is a line over ln age: twice ln offset, less twice the fade. Pages of age 1 are left out: their
+ * In each window, ln(Σ ε_now² / Σ ε_first²) is a line over ln age: twice ln offset, less twice the fade. Pages of age 1 are left out: their
  * queries are those of the first trials.
  */
 function fading(windows: readonly MeasuredWindow[]): Pick<Law, 'offset' | 'fade'> {

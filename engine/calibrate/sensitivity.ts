@@ -16,7 +16,7 @@ export interface Sensitivity {
   readonly v: SideSensitivity;
 }
 
-/** Of every layer, [layers]. All movable pages were changed together, so a page's share is their mean. */
+/** The sensitivity of every layer, [layers]. All movable pages were changed together, so a page's share is their mean. */
 export function sensitivities({ settings, windows }: Measured, law: Law): Sensitivity[] {
   const of = (side: Side, layer: number): SideSensitivity => {
     const perPage: Record<string, number> = {};

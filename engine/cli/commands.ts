@@ -23,8 +23,18 @@ const trace = () => import('./trace.ts');
 
 export const COMMANDS: readonly CommandText[] = [
   {
+    topic: 'Every day:',
+    usage: 'start',
+    does: 'Read a long document of our own at a quarter of the memory, ask it five questions, compare.',
+    brief: 'See it work on a long document.',
+    examples: ['palimpsest start', 'palimpsest start -m reference --tokens 2048 --kv-budget 30% --json'],
+    settings: [...ENGINE, ...CACHE, 'tokens', 'seed', ...STATE, 'progress', 'json'],
+    act: async (settings) => (await import('./start.ts')).start(settings),
+  },
+  {
     usage: 'run',
     does: 'Read a prompt within a KV budget, stream the answer, say what the cache did.',
+    brief: 'Read a prompt within a KV budget, stream the answer.',
     examples: [
       'palimpsest run -m smollm2-135m -p report.txt --kv-budget 25% --compare',
       'echo "Once upon a time" | palimpsest run -m reference -p - -n 64',
@@ -37,15 +47,46 @@ export const COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await import('./run.ts')).run(settings),
   },
   {
-    usage: 'start',
-    does: 'Read a long document of our own at a quarter of the memory, ask it five questions, compare.',
-    examples: ['palimpsest start', 'palimpsest start -m reference --tokens 2048 --kv-budget 30% --json'],
-    settings: [...ENGINE, ...CACHE, 'tokens', 'seed', ...STATE, 'progress', 'json'],
-    act: async (settings) => (await import('./start.ts')).start(settings),
+    usage: 'fetch <name>',
+    does: 'Bring a model here, checked by its SHA-256: smollm2-135m into the cache folder, hf:ORG/REPO[@REVISION][:FILE] of the Hugging Face Hub into that of the Hub. Goes on where it was cut.',
+    brief: 'Bring a model here.',
+    examples: [
+      'palimpsest fetch smollm2-135m',
+      'palimpsest fetch hf:HuggingFaceTB/SmolLM2-135M-Instruct',
+      'palimpsest fetch hf:bartowski/SmolLM2-135M-Instruct-GGUF:Q8_0',
+    ],
+    settings: ['cache', 'progress', 'config', 'json'],
+    act: async (settings, args) => (await import('./fetch.ts')).fetchCommand(args[0]!, settings),
   },
   {
+    usage: 'doctor',
+    does: 'What is requested and what is effective: kernels, threads, formats, model, state; whether a model fits, and its cache at a length.',
+    brief: 'What this machine runs, and whether a model fits it.',
+    examples: ['palimpsest doctor', 'palimpsest doctor -m smollm2-135m --tokens 8192 --threads 2'],
+    settings: [...ENGINE, 'tokens', 'state', 'masterKey', ...SHARED, 'json'],
+    act: async (settings) => (await import('./doctor.ts')).doctor(settings),
+  },
+  {
+    usage: 'report',
+    does: 'One session as a page of HTML that needs no network: memory over time, formats of all pages, decisions with reasons, errors, what the log proves.',
+    brief: 'One session as a page of HTML.',
+    examples: ['palimpsest report -o report.html', 'palimpsest report --session 0c42f114 -o report.html'],
+    settings: ['session', 'output', 'against', 'trustedKey', ...AUDIT],
+    act: async (settings) => (await import('./report-page.ts')).reportPage(settings),
+  },
+  {
+    usage: 'serve',
+    does: 'Answer questions about the log of a state folder over HTTP while others write it: sessions, decisions, memory, quality, live events, metrics.',
+    brief: 'The log over HTTP, live, with metrics.',
+    examples: ['palimpsest serve --metrics', 'palimpsest serve --metrics --host 0.0.0.0 --token-file my.token'],
+    settings: ['state', 'masterKey', 'metrics', 'host', 'port', 'tokenFile', 'allowOrigin', 'config', 'json'],
+    act: async (settings) => (await import('./serve.ts')).serveCommand(settings),
+  },
+  {
+    topic: 'Measure:',
     usage: 'evaluate',
     does: 'Perplexity, divergence, recall and bits of caches against the exact one. Every cache starts as the next session of the state folder would; nothing is written there.',
+    brief: 'What caches lose against the exact one.',
     examples: [
       'palimpsest evaluate -m smollm2-135m --text novel.txt code.py --tokens 4096 \\',
       '    --caches q8,rot4:rot2,price@25%,uniform@25%',
@@ -72,15 +113,21 @@ export const COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await import('./evaluate.ts')).evaluateCommand(settings),
   },
   {
-    usage: 'serve',
-    does: 'Answer questions about the log of a state folder over HTTP while others write it: sessions, decisions, memory, quality, live events, metrics.',
-    examples: ['palimpsest serve --metrics', 'palimpsest serve --metrics --host 0.0.0.0 --token-file my.token'],
-    settings: ['state', 'masterKey', 'metrics', 'host', 'port', 'tokenFile', 'allowOrigin', 'config', 'json'],
-    act: async (settings) => (await import('./serve.ts')).serveCommand(settings),
+    usage: 'calibrate',
+    does: 'Measure what each format of keys and values does to the output in every layer, and write what sessions of this model start with. Goes on where it was stopped.',
+    brief: 'What each format costs in each layer of a model.',
+    examples: [
+      'palimpsest calibrate -m smollm2-135m --text novel.txt code.py -o learned.json',
+      'palimpsest calibrate -m reference --text story.txt --tokens 1024',
+      'palimpsest calibrate -m smollm2-135m --predictor --text novel.txt wiki.txt german.txt code.py',
+    ],
+    settings: [...ENGINE, 'text', 'tokens', 'windows', 'predictor', 'output', 'state', 'progress', 'json'],
+    act: async (settings) => (await import('./calibrate.ts')).calibrateCommand(settings),
   },
   {
     usage: 'simulate',
     does: 'Run policies and yardsticks over recorded runs without the model: bytes, errors of attention, predicted and measured divergence.',
+    brief: 'Caches over recorded runs, without the model.',
     examples: ['palimpsest simulate --trace novel.trace --caches price@25%,uniform@25%,h2o@25%,streaming@25%'],
     settings: [
       'trace',
@@ -100,26 +147,10 @@ export const COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await import('./simulate.ts')).simulate(settings),
   },
   {
-    usage: 'calibrate',
-    does: 'Measure what each format of keys and values does to the output in every layer, and write what sessions of this model start with. Goes on where it was stopped.',
-    examples: [
-      'palimpsest calibrate -m smollm2-135m --text novel.txt code.py -o learned.json',
-      'palimpsest calibrate -m reference --text story.txt --tokens 1024',
-      'palimpsest calibrate -m smollm2-135m --predictor --text novel.txt wiki.txt german.txt code.py',
-    ],
-    settings: [...ENGINE, 'text', 'tokens', 'windows', 'predictor', 'output', 'state', 'progress', 'json'],
-    act: async (settings) => (await import('./calibrate.ts')).calibrateCommand(settings),
-  },
-  {
-    usage: 'report',
-    does: 'One session as a page of HTML that needs no network: memory over time, formats of all pages, decisions with reasons, errors, what the log proves.',
-    examples: ['palimpsest report -o report.html', 'palimpsest report --session 0c42f114 -o report.html'],
-    settings: ['session', 'output', 'against', 'trustedKey', ...AUDIT],
-    act: async (settings) => (await import('./report-page.ts')).reportPage(settings),
-  },
-  {
+    topic: 'Files:',
     usage: 'inspect <path>',
     does: 'What a model (also one on the Hugging Face Hub, before it is fetched), threshold file, trace, log, index or state folder contains; refuses what is broken and says why.',
+    brief: 'What a model or a file holds, and whether it is sound.',
     examples: [
       'palimpsest inspect model.gguf',
       'palimpsest inspect reference --tokens 32768',
@@ -130,28 +161,11 @@ export const COMMANDS: readonly CommandText[] = [
     settings: ['cache', 'offline', 'tokens', 'masterKey', 'config', 'json'],
     act: async (settings, args) => (await import('./inspect.ts')).inspect(args[0]!, settings),
   },
-  {
-    usage: 'fetch <name>',
-    does: 'Bring a model here, checked by its SHA-256: smollm2-135m into the cache folder, hf:ORG/REPO[@REVISION][:FILE] of the Hugging Face Hub into that of the Hub. Goes on where it was cut.',
-    examples: [
-      'palimpsest fetch smollm2-135m',
-      'palimpsest fetch hf:HuggingFaceTB/SmolLM2-135M-Instruct',
-      'palimpsest fetch hf:bartowski/SmolLM2-135M-Instruct-GGUF:Q8_0',
-    ],
-    settings: ['cache', 'progress', 'config', 'json'],
-    act: async (settings, args) => (await import('./fetch.ts')).fetchCommand(args[0]!, settings),
-  },
-  {
-    usage: 'doctor',
-    does: 'What is requested and what is effective: kernels, threads, formats, model, state; whether a model fits, and its cache at a length.',
-    examples: ['palimpsest doctor', 'palimpsest doctor -m smollm2-135m --tokens 8192 --threads 2'],
-    settings: [...ENGINE, 'tokens', 'state', 'masterKey', ...SHARED, 'json'],
-    act: async (settings) => (await import('./doctor.ts')).doctor(settings),
-  },
 ];
 
 export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
+    topic: 'What was decided:',
     usage: 'list',
     does: 'Decisions, newest first.',
     examples: [
@@ -166,6 +180,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'count',
     does: 'How many decisions there were by layer, reason, hour, format, session or model: moves, refused ones, bytes and errors.',
+    brief: 'How many decisions there were, by layer, reason, hour …',
     examples: ['palimpsest audit count', 'palimpsest audit count --by reason --since 1d --format csv'],
     settings: ['by', ...DECISIONS, ...LISTING],
     act: async (settings) => (await audit()).count(settings),
@@ -187,6 +202,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'explain <id>',
     does: 'A decision in sentences: what, why, what it cost, what else was considered.',
+    brief: 'A decision in sentences: what, why, what it cost.',
     examples: ['palimpsest audit explain 17'],
     settings: AUDIT,
     act: async (settings, args) => (await audit()).explainCommand(settings, args[0]!),
@@ -194,6 +210,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'timeline <session>',
     does: 'A session from its beginning to its end: budget, plans and what became of them, changes, quality of layers, what kept originals said.',
+    brief: 'A session from its beginning to its end.',
     examples: ['palimpsest audit timeline 0c42f114'],
     settings: ['format', ...AUDIT],
     act: async (settings, args) => (await audit()).timelineCommand(settings, args[0]!),
@@ -201,6 +218,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'why-not',
     does: 'Why a page was not moved to a lower format, or no further, by the situations and decisions of its session.',
+    brief: 'Why a page was not moved, or no further.',
     examples: ['palimpsest audit why-not --session 0c42f114 --layer 3 --page 1 --side k'],
     settings: ['session', 'layer', 'page', 'side', ...AUDIT],
     act: async (settings) => (await audit()).whyNotCommand(settings),
@@ -208,13 +226,16 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'similar <what...>',
     does: 'Sessions whose work was like that of an entry, like a fingerprint (a JSON list), or as a few words say: kind of text, length, share of f16, model, policy.',
+    brief: 'Sessions whose work was alike.',
     examples: ['palimpsest audit similar 17 --limit 3', 'palimpsest audit similar "english novel, 50%, short"'],
     settings: [...SHARED, ...LISTING],
     act: async (settings, args) => (await audit()).similar(settings, args),
   },
   {
+    topic: 'What can be proved:',
     usage: 'keygen <file>',
     does: 'Make a pair of Ed25519 keys for checkpoints: FILE signs, FILE.pub is for those who check.',
+    brief: 'Make keys for checkpoints.',
     examples: ['palimpsest audit keygen audit.key'],
     settings: ['config', 'json'],
     act: async (settings, args) => (await anchor()).keygen(settings, args[0]!),
@@ -222,6 +243,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'checkpoint',
     does: 'Sign what the log is now. Kept where nobody can change it, this tells later whether anything was changed or cut off.',
+    brief: 'Sign what the log is now.',
     examples: ['palimpsest audit checkpoint --key audit.key -o anchor.txt'],
     settings: ['key', 'output', 'state', 'config', 'json'],
     act: async (settings) => (await anchor()).checkpoint(settings),
@@ -229,6 +251,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'verify',
     does: 'Check every byte of the log and its hash chain, and whether it has all that was signed.',
+    brief: 'Check every byte of the log and its hash chain.',
     examples: ['palimpsest audit verify', 'palimpsest audit verify --against anchor.txt --trusted-key audit.key.pub'],
     settings: ['against', 'trustedKey', ...AUDIT],
     act: async (settings) => (await audit()).verify(settings),
@@ -236,6 +259,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'prove <id>',
     does: 'Write a proof that an entry is one of those that were signed, for somebody who has neither the log nor this program.',
+    brief: 'Write a proof that an entry was signed.',
     examples: ['palimpsest audit prove 17 --against anchor.txt --trusted-key audit.key.pub -o proof.json'],
     settings: ['against', 'trustedKey', 'output', 'state', 'config', 'json'],
     act: async (settings, args) => (await anchor()).prove(settings, args[0]!),
@@ -243,13 +267,16 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'replay <session>',
     does: 'Take every decision of a session again from the log alone and compare.',
+    brief: 'Take every decision of a session again and compare.',
     examples: ['palimpsest audit replay 0c42f114'],
     settings: AUDIT,
     act: async (settings, args) => (await audit()).replayCommand(settings, args[0]!),
   },
   {
+    topic: 'What is kept:',
     usage: 'query <select>',
     does: 'One SELECT over the log as tables: sessions, decisions, situations, experiences. They are brought up to the log before they are asked.',
+    brief: 'One SELECT over the log as tables.',
     examples: [
       'palimpsest audit query \\',
       '    "select layer, count(*) from decisions where accepted group by layer"',
@@ -260,6 +287,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'erase',
     does: 'Make what the log says of a session unreadable for ever, and remove it from tables, indexes and files of the state folder. The hash chain stays sound.',
+    brief: 'Make what the log says of a session unreadable for ever.',
     examples: ['palimpsest audit erase --session 0c42f114', 'palimpsest audit erase --session 0c42f114 --yes --json'],
     settings: ['session', 'yes', 'database', ...SHARED, ...AUDIT],
     act: async (settings) => (await erasure()).erase(settings),
@@ -267,6 +295,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'hold',
     does: 'Keep a session from being erased and from retention, for example for a court; --release ends it.',
+    brief: 'Keep a session from being erased.',
     examples: ['palimpsest audit hold --session 0c42f114', 'palimpsest audit hold --session 0c42f114 --release'],
     settings: ['session', 'release', ...AUDIT],
     act: async (settings) => (await erasure()).hold(settings),
@@ -274,6 +303,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'retain',
     does: 'Remove the oldest segments of the log, by age, by size, or both: whole segments whose sessions ended and are not held.',
+    brief: 'Remove the oldest segments of the log.',
     examples: [
       'palimpsest audit retain --older-than 90d --max-size 1GB --dry-run',
       'palimpsest audit retain --max-size 500MiB',
@@ -284,6 +314,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'rewrap',
     does: 'Wrap the keys of all sessions by a new master key, which is named first, the present one behind it. What broke off is finished by the same command.',
+    brief: 'Change the master key.',
     examples: ['palimpsest audit rewrap --master-key new.key old.key'],
     settings: AUDIT,
     act: async (settings) => (await erasure()).rewrap(settings),
@@ -291,6 +322,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   {
     usage: 'reindex',
     does: 'Build the SQL tables (here, or on a server that gathers the logs of many machines) and the vector index from the log again.',
+    brief: 'Build tables and vector index from the log again.',
     examples: ['palimpsest audit reindex', 'palimpsest audit reindex --database postgres://me@host/base'],
     settings: ['database', ...SHARED, ...AUDIT],
     act: async (settings) => (await audit()).reindex(settings),

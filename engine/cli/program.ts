@@ -9,8 +9,9 @@ import { addSettings, readSettings } from './settings.ts';
 const sources = (): string =>
   `\n${wrap('Each flag can also be set in the environment (--kv-budget: PALIMPSEST_KV_BUDGET) or in a TOML or JSON file named with --config (kv-budget = "25%").', columnsOf(process.stdout))}`;
 
-function add(parent: Command, { usage, does, examples, settings, act }: CommandText): void {
-  const command = addSettings(parent.command(usage).description(does), settings);
+function add(parent: Command, { usage, does, brief = does, topic, examples, settings, act }: CommandText): void {
+  if (topic !== undefined) parent.commandsGroup(topic);
+  const command = addSettings(parent.command(usage).description(does).summary(brief), settings);
   command.addHelpText(
     'after',
     () =>
@@ -27,6 +28,42 @@ function add(parent: Command, { usage, does, examples, settings, act }: CommandT
   });
 }
 
+/** A command as a list has it: that it takes options goes without saying. */
+const termOf = (command: Command): string =>
+  `${command.name()} ${command.usage()}`.replace(/ \[options\]| \[command\]/g, '');
+
+/** Commands of a kind, below one name. `topic`: under which heading the first screen has it. */
+const GROUPS = [
+  {
+    name: 'audit',
+    topic: 'Every day:',
+    does: 'Questions to the witness log: what moved, why, what it cost, where something like it happened.',
+    brief: 'What moved and why: list, explain, verify …',
+    commands: AUDIT_COMMANDS,
+  },
+  {
+    name: 'sessions',
+    topic: 'Every day:',
+    does: 'Sessions that wait in files, and go on later.',
+    brief: 'Sessions that wait in files: park, resume, list.',
+    commands: SESSION_COMMANDS,
+  },
+  {
+    name: 'trace',
+    topic: 'Measure:',
+    does: 'A run as a file, over which caches are simulated without the model.',
+    brief: 'Runs as files, for simulate.',
+    commands: TRACE_COMMANDS,
+  },
+  {
+    name: 'thresholds',
+    topic: 'Files:',
+    does: 'What was learned, as a file that another machine can use.',
+    brief: 'What was learned, as files for other machines.',
+    commands: THRESHOLD_COMMANDS,
+  },
+] as const;
+
 /** A program that was not run yet. It throws a `CommanderError` where it would end the process. `write`: where help goes. */
 export function program(write = (text: string): unknown => process.stdout.write(text)): Command {
   const root = new Command('palimpsest')
@@ -36,6 +73,7 @@ export function program(write = (text: string): unknown => process.stdout.write(
     .version(packageVersion())
     .showHelpAfterError('(add --help for the options)')
     .exitOverride()
+    .configureHelp({ subcommandTerm: termOf })
     .configureOutput({
       writeOut: write,
       outputError: (message, write) => write(message.replace(/^error: /, 'palimpsest: ')),
@@ -53,17 +91,9 @@ Try first:
 Exit code: 0 done, 2 refused (the reason is on stderr), 130 interrupted; with --exit-status 3 for an audit list without rows.`,
     );
   for (const command of COMMANDS) add(root, command);
-  const auditing = root
-    .command('audit')
-    .description('Questions to the witness log: what moved, why, what it cost, where something like it happened.');
-  for (const command of AUDIT_COMMANDS) add(auditing, command);
-  const learned = root.command('thresholds').description('What was learned, as a file that another machine can use.');
-  for (const command of THRESHOLD_COMMANDS) add(learned, command);
-  const parking = root.command('sessions').description('Sessions that wait in files, and go on later.');
-  for (const command of SESSION_COMMANDS) add(parking, command);
-  const tracing = root
-    .command('trace')
-    .description('A run as a file, over which caches are simulated without the model.');
-  for (const command of TRACE_COMMANDS) add(tracing, command);
+  for (const group of GROUPS) {
+    const parent = root.command(group.name).description(group.does).summary(group.brief).helpGroup(group.topic);
+    for (const command of group.commands) add(parent, command);
+  }
   return root;
 }

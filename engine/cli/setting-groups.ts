@@ -41,6 +41,10 @@ export interface CommandText {
   /** The name and arguments, in the notation of commander. */
   readonly usage: string;
   readonly does: string;
+  /** The same in a few words, for lists of commands. Default: `does`. */
+  readonly brief?: string;
+  /** Under which heading the list has it. Default: that of the command before. */
+  readonly topic?: string;
   readonly examples: readonly string[];
   readonly settings: readonly SettingName[];
   readonly act: (settings: Settings, args: string[]) => Promise<void>;

@@ -163,7 +163,7 @@ class View implements LiveView {
       );
       this.#server.listen(port, host, () => {
         // Reading begins before anybody asks; what is wrong with the log is told to whoever does.
-        this.#reader?.ask('metrics', undefined as never).catch(() => {});
+        this.#reader?.ask('metrics', undefined).catch(() => {});
         done(this);
       });
     });
@@ -224,8 +224,7 @@ class View implements LiveView {
   async #metrics(): Promise<string> {
     if (this.#options.metrics === false)
       throw new KvError('not-found', 'metrics are not served here', { hint: 'start the server with --metrics' });
-    const own =
-      this.#engine === null ? await this.#log.reader.ask('metrics', undefined as never) : await this.#engine.metrics();
+    const own = this.#engine === null ? await this.#log.reader.ask('metrics', undefined) : await this.#engine.metrics();
     return own + this.#registry.text();
   }
 

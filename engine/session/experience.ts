@@ -87,7 +87,7 @@ export async function leave(
   book: ThresholdBook | null,
   reason: 'done' | 'aborted' | 'error',
 ): Promise<void> {
-  const { log, meter, openSeq, shape, mover, summary, length: tokens } = cache;
+  const { log, meter, openSeq, shape, tally, summary, length: tokens } = cache;
   meter.ended.add({ end: reason });
   if (cache.learnt.meanKld !== null) meter.kld.observe(cache.learnt.meanKld);
   if (log === null || openSeq < 0) return;
@@ -100,8 +100,8 @@ export async function leave(
     kvBytes,
     kvBytesF16,
     effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
-    decisions: mover.decisions,
-    refused: mover.refused,
+    decisions: tally.decisions,
+    refused: tally.refused,
     priceThreshold: summary.priceThreshold,
     predictedKld: summary.predictedKld,
     meanKld: cache.learnt.meanKld,

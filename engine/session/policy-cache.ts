@@ -236,7 +236,7 @@ export class PolicyCache {
 
   /** Tells the policy that memory is short; pressure rises when the next step ends. */
   set lowMemory(value: boolean) {
-    this.#governed.lowMemory = value === true;
+    this.#governed.memoryIsLow(value === true);
   }
 
   /** The id under which its entries stand in the log. */
@@ -322,14 +322,14 @@ export class PolicyCache {
   /** Predictions and counts of decisions so far. */
   qualityMetrics(): QualityMetrics {
     this.#open();
-    const { summary, mover, kv, shape, length } = this.#governed;
+    const { summary, tally, kv, shape, length } = this.#governed;
     const f16 = f16CacheBytes(shape, length);
     return {
       tokens: length,
       predictedKld: summary.predictedKld,
       effectiveBits: f16 === 0 ? 0 : (16 * kv.memory().totalBytes) / f16,
-      decisions: mover.decisions,
-      refusedTrials: mover.refused,
+      decisions: tally.decisions,
+      refusedTrials: tally.refused,
       priceThreshold: summary.priceThreshold,
       layerEpsilonMax: summary.layerEpsilonMax,
     };

@@ -6,6 +6,8 @@
  */
 import { movablePages, sealsBetween } from '../../native/index.ts';
 import type { Governed } from '../cache/governed.ts';
+import type { GenerateOptions } from '../options/types.ts';
+import type { Reader } from './reader.ts';
 
 /** Tokens that must stand earlier, longest first. */
 const MATCHED = [4, 3, 2];
@@ -14,6 +16,16 @@ const NEWEST = 0.3;
 const REST = { first: 32, most: 512 } as const;
 /** How many tokens the first proposal has. One that is right throughout is followed by one twice as long, another by one a token longer than what was right of it. */
 const FIRST_LENGTH = 2;
+
+/** The look-up for one answer; null: none is asked for, or it would not be exact. Only where a step of several tokens gives the bits of as many steps, and all of them can be taken back. */
+export function lookupOf(
+  { runtime, governed }: Pick<Reader, 'runtime' | 'governed'>,
+  { promptLookupTokens = 0 }: GenerateOptions,
+): PromptLookup | null {
+  const { latents, plan } = governed;
+  const isSame = runtime.dense.name === 'native' && (plan.context.openFormat ?? 'f16') === 'f16';
+  return promptLookupTokens > 0 && isSame && latents === null ? new PromptLookup(promptLookupTokens) : null;
+}
 
 /** Of one answer. */
 export class PromptLookup {

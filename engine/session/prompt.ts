@@ -37,6 +37,39 @@ export function tokenize(tokenizer: Tokenizer, prompt: Prompt, first: boolean, t
   return [...(prompt as readonly number[])];
 }
 
+/** Refuses what are no token ids, or none. Throws 'bad-argument', 'bad-value'. */
+export function checkIds(tokenIds: readonly number[], vocabSize: number): void {
+  if (tokenIds.length === 0)
+    throw new KvError('bad-argument', 'an empty prompt has no next token', { hint: 'give at least one token' });
+  for (const id of tokenIds) {
+    if (!Number.isInteger(id) || id < 0 || id >= vocabSize)
+      throw new KvError('bad-value', `token id ${id} is outside the vocabulary of ${vocabSize}`, {
+        values: { id, vocabSize },
+      });
+  }
+}
+
+/** Tokens that are in the cache, come with a prompt, and must fit behind both. */
+interface Wanted {
+  readonly held: number;
+  readonly prompt: number;
+  readonly reserve: number;
+}
+
+/** Throws 'context-too-long'. */
+export function checkFits({ held, prompt, reserve }: Wanted, contextLength: number): void {
+  const needed = held + prompt + reserve;
+  if (needed <= contextLength) return;
+  throw new KvError(
+    'context-too-long',
+    `${held} tokens in the cache + ${prompt} of the prompt + ${reserve} to generate exceed the context of ${contextLength}`,
+    {
+      values: { cached: held, prompt, maxTokens: reserve, contextLength },
+      hint: `shorten the prompt by ${needed - contextLength} tokens, or ask for fewer`,
+    },
+  );
+}
+
 /** maxTokens and stop strings of a request. Throws 'bad-argument'; what takes a vocabulary to check is for the sampler. */
 export function checkGenerate(options: GenerateOptions): { maxTokens: number; stops: readonly string[] } {
   checkOptions(options, GENERATE_OPTIONS);

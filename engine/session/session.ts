@@ -14,9 +14,10 @@ import {
 import { Governed } from '../cache/governed.ts';
 import { planWithLatents } from '../cache/latents.ts';
 import { modelLatents } from '../cache/model-latents.ts';
-import type { Spent } from '../cache/mover.ts';
 import { reportOf } from '../cache/report.ts';
-import { endPrompt, fork, makeRoom, runStep, type StepTimes, takeBack } from '../cache/step.ts';
+import { endPrompt, fork, runStep, takeBack } from '../cache/step.ts';
+import type { StepTimes } from '../cache/stepper.ts';
+import type { Spent } from '../cache/tally.ts';
 import type { LayerRows, SessionReport } from '../cache/types.ts';
 import type { Prompt } from '../options/types.ts';
 import { nameInLog } from '../transformer/load.ts';
@@ -25,33 +26,31 @@ import { outputSketches } from '../transformer/runtime/output-sketch.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { Answer, type AnswerOptions } from './answer.ts';
 import { Recall } from './book-lookup.ts';
+import { Occupancy } from './occupancy.ts';
 import { Probe } from './probe.ts';
-import { countedTokens, type ReadOptions, tokenize } from './prompt.ts';
-import { PromptLookup } from './prompt-lookup.ts';
+import { checkFits, checkIds, countedTokens, type ReadOptions, tokenize } from './prompt.ts';
+import { lookupOf } from './prompt-lookup.ts';
+import type { Reader } from './reader.ts';
 import type { SessionSetup } from './setup.ts';
 import { GainProbe } from './text-probe.ts';
+import { Trail } from './trail.ts';
 import type { Generated } from './types.ts';
-import { type Writing, write } from './write.ts';
+import { write } from './write.ts';
 
-export class Session {
+export class Session implements Reader {
   readonly runtime: Runtime;
   readonly setup: SessionSetup;
   readonly governed: Governed;
   readonly times: StepTimes = { denseMs: 0, attentionMs: 0 };
   /** Token ids in the cache, in order. */
   readonly tokens: number[] = [];
-  readonly #rotary: Rotary;
-  #hidden: Float32Array[] = [];
-  #lastHidden: Float32Array | null = null;
-  #rows: Float32Array | null = null;
+  readonly rotary: Rotary;
+  readonly #occupancy = new Occupancy(this);
+  #trail: Trail;
   #probe: Probe | null = null;
   readonly #gain: GainProbe;
   readonly #recall: Recall;
-  #closed = false;
-  #freed = false;
-  /** Since when no call uses it; null: one does. */
-  #idleSinceMs: number | null = performance.now();
-  #torn = false;
+  #isFreed = false;
   /** The step under way; settled when there is none. */
   #stepping: Promise<void> = Promise.resolve();
 
@@ -59,9 +58,10 @@ export class Session {
     this.runtime = runtime;
     this.setup = setup;
     this.governed = governed;
-    this.#rotary = rotary;
-    this.#gain = new GainProbe(governed);
-    this.#recall = new Recall(governed, runtime.model.tokenizer, setup.recall);
+    this.rotary = rotary;
+    this.#trail = new Trail(runtime.model.config.hiddenSize, setup.compareTokens ?? 0);
+    this.#gain = new GainProbe(this);
+    this.#recall = new Recall(this, setup.recall);
   }
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
@@ -134,10 +134,7 @@ export class Session {
 
   /** Residual rows kept for comparison, oldest first, [kept, m]. */
   hiddenRows(): Float32Array {
-    const width = this.runtime.model.config.hiddenSize;
-    const rows = new Float32Array(this.#hidden.length * width);
-    for (const [index, row] of this.#hidden.entries()) rows.set(row, index * width);
-    return rows;
+    return this.#trail.kept();
   }
 
   /**
@@ -146,13 +143,10 @@ export class Session {
    */
   async read(tokenIds: readonly number[], options: ReadOptions = {}): Promise<void> {
     this.#check(tokenIds, options.reserve ?? 0);
-    this.#take();
-    try {
+    await this.#occupancy.during(async () => {
       await this.#wake(options);
       await this.#read(tokenIds, options);
-    } finally {
-      this.#idleSinceMs = performance.now();
-    }
+    });
   }
 
   /**
@@ -162,16 +156,13 @@ export class Session {
    */
   async follow(tokenIds: readonly number[], options: ReadOptions = {}): Promise<number> {
     this.#check(tokenIds, options.reserve ?? 0, 0);
-    this.#take();
-    try {
+    return this.#occupancy.during(async () => {
       await this.#wake(options);
       const kept = this.keeps(tokenIds);
       if (kept < this.tokens.length) this.rewind(kept);
       if (kept < tokenIds.length) await this.#read(tokenIds.slice(kept), options);
       return kept;
-    } finally {
-      this.#idleSinceMs = performance.now();
-    }
+    });
   }
 
   /** How many of these tokens the cache can keep if it is to hold them and nothing else. Without a last output, which a cache that was taken back has not, at least one is left to read. */
@@ -180,7 +171,7 @@ export class Session {
     const least = Math.min(tokens.length, tokenIds.length);
     let alike = 0;
     while (alike < least && tokens[alike] === tokenIds[alike]) alike++;
-    if (alike === tokens.length && (alike < tokenIds.length || this.#lastHidden !== null)) return alike;
+    if (alike === tokens.length && (alike < tokenIds.length || this.#trail.last !== null)) return alike;
     const kept = Math.min(alike, tokenIds.length - 1);
     if (kept >= this.governed.table(0).pages * PAGE_TOKENS) return kept;
     return this.governed.latents === null ? pageStart(kept) : 0;
@@ -188,33 +179,24 @@ export class Session {
 
   /** Refuses before any work what cannot be read: no tokens, no token ids, or too many. */
   #check(tokenIds: readonly number[], reserve: number, held = this.tokens.length): void {
-    const { vocabSize } = this.runtime.model.config;
-    if (tokenIds.length === 0)
-      throw new KvError('bad-argument', 'an empty prompt has no next token', { hint: 'give at least one token' });
-    for (const id of tokenIds) {
-      if (!Number.isInteger(id) || id < 0 || id >= vocabSize)
-        throw new KvError('bad-value', `token id ${id} is outside the vocabulary of ${vocabSize}`, {
-          values: { id, vocabSize },
-        });
-    }
+    checkIds(tokenIds, this.runtime.model.config.vocabSize);
     this.#fits(tokenIds.length, reserve, held);
   }
 
   async #read(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
     const way = this.governed.wayBack(tokenIds.length);
-    const before = { lastHidden: this.#lastHidden, hidden: [...this.#hidden] };
+    const before = this.#trail.copy();
     try {
       await this.#readOn(tokenIds, options);
       if (options.tokensFollow === true) endPrompt(this.governed);
     } catch (error) {
-      if (!this.#closed && way.isOpen) {
+      if (!this.isClosed && way.isOpen) {
         // Unless all of the following is done, nothing may build on the cache.
-        this.#torn = true;
+        this.#occupancy.tear();
         takeBack(this.governed, way);
         this.tokens.length = way.tokens;
-        this.#lastHidden = before.lastHidden;
-        this.#hidden = before.hidden;
-        this.#torn = false;
+        this.#trail = before;
+        this.#occupancy.mend();
       }
       throw error;
     } finally {
@@ -229,11 +211,11 @@ export class Session {
         throw new KvError('aborted', 'aborted while the prompt was read', {
           values: { tokensRead: at, tokens: tokenIds.length },
         });
-      await this.#recall.of(this.tokens, () => this.#closed);
+      await this.#recall.lookUp();
       const rows = this.#probe === null ? this.#gain.rowsDue(tokenIds.length - at) : 0;
       const chunk = tokenIds.slice(at, at + (rows > 0 ? rows : this.governed.tokensAtOnce));
-      if (rows === 0) await this.#forward(chunk);
-      else await this.#forwardProbed(chunk);
+      if (rows === 0) await this.forward(chunk);
+      else await this.#gain.read(chunk);
       at += chunk.length;
       options.onProgress?.({
         phase: 'prefill',
@@ -255,55 +237,40 @@ export class Session {
         prompt === null ? [] : tokenize(model.tokenizer, prompt, this.tokens.length === 0, countedTokens(model));
       if (ids.length > 0) this.#check(ids, answer.maxTokens);
       else this.#fits(0, answer.maxTokens);
-      if (ids.length === 0 && this.#lastHidden === null)
+      if (ids.length === 0 && this.#trail.last === null)
         throw new KvError('bad-argument', 'nothing was read yet', { hint: 'give a prompt first' });
       // Held to the end, because a second call in between would put its tokens among these.
-      this.#take();
+      this.#occupancy.begin();
       try {
         const startMs = performance.now();
         const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
         await this.#wake(reading);
         await this.#read(ids, reading);
         this.governed.meter.promptTokens.add({}, ids.length);
-        const asked = { tokens: ids.length, startMs };
-        return yield* write(this.#writing(), answer, asked, options.signal, this.#lookup(options));
+        const lookup = lookupOf(this, options);
+        return yield* write(this, answer, { tokens: ids.length, startMs, signal: options.signal, lookup });
       } finally {
-        this.#idleSinceMs = performance.now();
+        this.#occupancy.end();
       }
     } finally {
       answer.close();
     }
   }
 
-  #writing(): Writing {
-    return {
-      governed: this.governed,
-      tokens: this.tokens,
-      logits: (row = this.#lastHidden!) => this.runtime.dense.logits(row, 1),
-      forward: async (ids) => {
-        await this.#forward(ids, true);
-        return this.#rows!;
-      },
-      retract: (tokens, row) => {
-        this.rewind(tokens);
-        this.#lastHidden = row;
-      },
-    };
+  logits(row: Float32Array = this.#trail.last!): Promise<Float32Array> {
+    return this.runtime.dense.logits(row, 1);
   }
 
-  /** Only where a step of several tokens gives the bits of as many steps, and all of them can be taken back. */
-  #lookup({ promptLookupTokens = 0 }: AnswerOptions): PromptLookup | null {
-    const { latents, plan } = this.governed;
-    const isSame = this.runtime.dense.name === 'native' && (plan.context.openFormat ?? 'f16') === 'f16';
-    return promptLookupTokens > 0 && isSame && latents === null ? new PromptLookup(promptLookupTokens) : null;
+  retract(tokens: number, row: Float32Array): void {
+    this.rewind(tokens);
+    this.#trail.endAt(row);
   }
 
   /** A session that continues from here. Pages are shared, and so is the budget; each decides by itself, and a move of a shared page is one for both. */
   fork(compareTokens = 0): Session {
-    this.#ready();
-    const forked = new Session(this.runtime, { ...this.setup, compareTokens }, fork(this.governed), this.#rotary);
-    forked.tokens.push(...this.tokens);
-    forked.#lastHidden = this.#lastHidden === null ? null : this.#lastHidden.slice();
+    this.#occupancy.checkFree();
+    const forked = new Session(this.runtime, { ...this.setup, compareTokens }, fork(this.governed), this.rotary);
+    forked.adopt(this.tokens, this.#trail.last?.slice() ?? null);
     return forked;
   }
 
@@ -312,47 +279,58 @@ export class Session {
    * meanwhile are not part of what it compares with, so it is used before the next ones. Throws as Probe.open does.
    */
   probe(layers: readonly number[]): Probe {
-    this.#ready();
-    return this.#openProbe(layers);
+    this.#occupancy.checkFree();
+    const probe = Probe.open(this.runtime, this.governed, this.rotary, layers);
+    this.keepFor(probe);
+    return probe;
   }
 
-  #openProbe(layers: readonly number[]): Probe {
-    this.#probe = Probe.open(this.runtime, this.governed, this.#rotary, layers);
-    return this.#probe;
+  keepFor(probe: Probe | null): void {
+    this.#probe = probe;
   }
 
   /** What the next token is drawn from, [m]; null: nothing was read, or tokens were taken back. Between two calls. */
   get lastHidden(): Float32Array | null {
-    this.#ready();
-    return this.#lastHidden;
+    this.#occupancy.checkFree();
+    return this.#trail.last;
   }
 
   /** The cache holds these tokens already, as that of a parked session. */
   adopt(tokens: readonly number[], lastHidden: Float32Array | null): void {
-    this.#ready();
-    this.tokens.push(...tokens);
-    this.#lastHidden = lastHidden;
+    this.#occupancy.checkFree();
+    for (const id of tokens) this.tokens.push(id);
+    this.#trail.endAt(lastHidden);
   }
 
   /** As PolicyCache.restore, between two calls. */
   restore(layer: number, page: number, format?: FormatName): number {
-    this.#ready();
+    this.#occupancy.checkFree();
     return this.governed.restore(layer, page, format);
   }
 
-  /** Since when no call uses it, on the clock of performance.now(); null: one does, or it cannot go on. */
-  get idleSinceMs(): number | null {
-    return this.#closed || this.#torn ? null : this.#idleSinceMs;
+  /** Whether no call uses it, and one could. */
+  get isIdle(): boolean {
+    return this.#occupancy.isFree;
+  }
+
+  /** When the last call ended that used it, on the clock of performance.now(). */
+  get idleSinceMs(): number {
+    return this.#occupancy.endedMs;
+  }
+
+  get isClosed(): boolean {
+    return this.#occupancy.isClosed;
   }
 
   /** Does work between two calls that needs its pages: where they are parked, they are back before. */
   async awake<Result>(work: () => Result): Promise<Result> {
-    this.#take();
+    this.#occupancy.begin();
     try {
       await this.#wake({});
     } finally {
-      this.#idleSinceMs = performance.now();
+      this.#occupancy.end();
     }
+    // Nobody else comes between, since nothing is waited for.
     return work();
   }
 
@@ -373,16 +351,15 @@ export class Session {
 
   /** Takes back everything after the first `tokens`; those are whole pages, or their page is still in the window (back.ts). The next generate() needs a prompt. */
   rewind(tokens: number): void {
-    this.#open();
+    this.#occupancy.checkSound();
     takeBack(this.governed, this.governed.wayBack(0, tokens));
-    this.#hidden.length = Math.max(0, this.#hidden.length - (this.tokens.length - tokens));
+    this.#trail.cut(this.tokens.length - tokens);
     this.tokens.length = tokens;
-    this.#lastHidden = null;
   }
 
   /** Tells the policy that memory is short; pressure rises at the next token boundary. */
   set lowMemory(value: boolean) {
-    this.governed.lowMemory = value;
+    this.governed.memoryIsLow(value);
   }
 
   report(): SessionReport {
@@ -391,112 +368,54 @@ export class Session {
   }
 
   /** What deciding has taken so far: the same as in `report()`, without making one. */
-  get overhead(): Readonly<Spent> {
-    return this.governed.spent;
+  get overhead(): Spent {
+    return this.governed.tally.spent;
   }
 
   /** No further step begins; resolves when the running one has ended. What was counted can still be asked. */
   async end(): Promise<void> {
-    this.#closed = true;
+    this.#occupancy.close();
     await this.#stepping;
   }
 
   close(): void {
-    if (this.#freed) return;
-    this.#closed = true;
-    this.#freed = true;
+    if (this.#isFreed) return;
+    this.#occupancy.close();
+    this.#isFreed = true;
     this.governed.close();
   }
 
-  /** Reads tokens and probes them. Room for them is made first, so that the probe sees the pages that they see. */
-  async #forwardProbed(ids: readonly number[]): Promise<void> {
-    makeRoom(this.governed, ids.length);
-    try {
-      await this.#gain.run(
-        (layers) => this.#openProbe(layers),
-        () => this.#forward(ids),
-      );
-    } finally {
-      this.#probe = null;
-    }
-  }
-
-  /** keepRows: those behind all of the tokens, in #rows. */
-  async #forward(ids: readonly number[], keepRows = false): Promise<void> {
-    this.#open();
-    const step = this.#step(ids, keepRows);
+  async forward(ids: readonly number[]): Promise<Float32Array> {
+    this.#occupancy.checkSound();
+    const step = this.#step(Int32Array.from(ids));
     this.#stepping = step.catch(() => {});
     await step;
+    return this.#trail.newest;
   }
 
-  async #step(ids: readonly number[], keepRows: boolean): Promise<void> {
+  async #step(tokenIds: Int32Array): Promise<void> {
     try {
-      const keep = (hidden: Float32Array): void => {
-        this.#keep(ids, hidden);
-        this.#rows = keepRows ? hidden.slice(0, ids.length * this.runtime.model.config.hiddenSize) : null;
-      };
-      const onRows = (rows: LayerRows): void => {
-        this.#probe?.add(rows);
-        this.setup.onRows?.(rows);
-      };
-      await runStep(this.runtime, this.governed, this.#rotary, Int32Array.from(ids), this.times, keep, onRows);
+      await runStep(this, tokenIds);
     } catch (error) {
       // Layers before the fault have these tokens and the others have not, so no later step may build on them.
-      this.#torn = this.#freed || this.cache.length(0) !== this.tokens.length;
+      if (!this.#isFreed && this.cache.length(0) !== this.tokens.length) this.#occupancy.tear();
       throw error;
     }
   }
 
-  /** The cache holds these tokens now; `hidden` is the residual stream behind the last layer. */
-  #keep(ids: readonly number[], hidden: Float32Array): void {
-    const width = this.runtime.model.config.hiddenSize;
+  sees(rows: LayerRows): void {
+    this.#probe?.add(rows);
+    this.setup.onRows?.(rows);
+  }
+
+  holds(tokenIds: Int32Array, hidden: Float32Array): void {
     this.#probe?.output(hidden);
-    this.tokens.push(...ids);
-    this.#lastHidden = hidden.slice((ids.length - 1) * width, ids.length * width);
-    const keep = this.setup.compareTokens ?? 0;
-    if (keep === 0) return;
-    for (let row = Math.max(0, ids.length - keep); row < ids.length; row++)
-      this.#hidden.push(hidden.slice(row * width, (row + 1) * width));
-    if (this.#hidden.length > keep) this.#hidden.splice(0, this.#hidden.length - keep);
+    for (const id of tokenIds) this.tokens.push(id);
+    this.#trail.add(tokenIds.length, hidden);
   }
 
   #fits(tokens: number, reserve: number, held = this.tokens.length): void {
-    this.#open();
-    const { contextLength } = this.runtime.model.config;
-    const needed = held + tokens + reserve;
-    if (needed > contextLength) {
-      throw new KvError(
-        'context-too-long',
-        `${held} tokens in the cache + ${tokens} of the prompt + ${reserve} to generate exceed the context of ${contextLength}`,
-        {
-          values: { cached: held, prompt: tokens, maxTokens: reserve, contextLength },
-          hint: `shorten the prompt by ${needed - contextLength} tokens, or ask for fewer`,
-        },
-      );
-    }
-  }
-
-  #open(): void {
-    if (this.#closed) throw new KvError('closed', 'the session was closed', { values: { session: this.id } });
-    if (this.#torn)
-      throw new KvError('closed', 'a step of the session failed half-way, so it cannot go on', {
-        values: { session: this.id, tokens: this.tokens.length },
-        hint: 'open a new session',
-      });
-  }
-
-  #ready(): void {
-    this.#open();
-    if (this.#idleSinceMs === null)
-      throw new KvError('busy', 'the session is in use by another call', {
-        values: { session: this.id },
-        hint: 'wait for the running call, or fork() before it',
-      });
-  }
-
-  /** Reserves the session for one call; the caller sets #idleSinceMs afterwards. */
-  #take(): void {
-    this.#ready();
-    this.#idleSinceMs = null;
+    this.#occupancy.checkSound();
+    checkFits({ held, prompt: tokens, reserve }, this.runtime.model.config.contextLength);
   }
 }

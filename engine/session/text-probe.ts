@@ -4,9 +4,10 @@
  */
 import { type FormatName, isPageFull, movablePages, SIDES } from '../../native/index.ts';
 import { type ProbeReport, thresholdOf } from '../../policy/index.ts';
-import type { Governed } from '../cache/governed.ts';
+import { makeRoom } from '../cache/step.ts';
 import { lowerFormat } from '../cache/trials.ts';
-import type { Probe, ProbeMove } from './probe.ts';
+import { Probe, type ProbeMove } from './probe.ts';
+import type { Reader } from './reader.ts';
 
 /** The first probe comes here, the next ones where the length has doubled. */
 const FIRST_TOKENS = 512;
@@ -18,51 +19,56 @@ const ROWS_MIN = 16;
 const PAGES_MAX = 4;
 
 export class GainProbe {
-  readonly #cache: Governed;
+  readonly #reader: Reader;
   readonly #share: number;
   #next = FIRST_TOKENS;
 
-  constructor(cache: Governed) {
-    const { policy, context, kldBudget, exact } = cache.plan;
-    this.#cache = cache;
+  constructor(reader: Reader) {
+    const { plan, latents } = reader.governed;
+    const { policy, context, kldBudget, exact } = plan;
+    this.#reader = reader;
     const share = thresholdOf(context.thresholds, kldBudget === null ? 'probe.share' : 'probe.share.kld').value;
-    this.#share =
-      policy.probes === true && !exact && cache.latents === null && context.latents === undefined ? share : 0;
+    this.#share = policy.probes === true && !exact && latents === null && context.latents === undefined ? share : 0;
   }
 
   /** The number of tokens from here on that are to be probed, 0 where no probe is due. `left`: tokens that remain to be read. */
   rowsDue(left: number): number {
-    const { length: tokens } = this.#cache;
+    const { length: tokens } = this.#reader.governed;
     const rows = Math.min(ROWS_MAX, Math.floor(this.#share * tokens));
     return tokens >= this.#next && isPageFull(tokens) && rows >= ROWS_MIN && left >= rows ? rows : 0;
   }
 
-  /** Runs a probe that `open` makes over the tokens that `read` reads, for which there is room, and leaves what it found for the next situation. */
-  async run(open: (layers: readonly number[]) => Probe, read: () => Promise<void>): Promise<void> {
-    const { length: tokens, spent } = this.#cache;
+  /** Reads tokens and probes them; what that finds counts from the next situation on. Room for them is made first, so that the probe sees the pages that they see. */
+  async read(ids: readonly number[]): Promise<void> {
+    const reader = this.#reader;
+    const { governed, runtime, rotary } = reader;
+    makeRoom(governed, ids.length);
+    const { length: tokens, tally } = governed;
     this.#next = 2 * tokens;
     const start = performance.now();
     const moves = this.#moves(tokens);
-    if (moves.length === 0) return read();
-    const probe = open([Math.min(...moves.map(({ layer }) => layer))]);
+    if (moves.length === 0) {
+      await reader.forward(ids);
+      return;
+    }
+    const probe = Probe.open(runtime, governed, rotary, [Math.min(...moves.map(({ layer }) => layer))]);
+    reader.keepFor(probe);
     try {
       const epsilon2 = this.#errors(moves);
-      spent.trialMs += performance.now() - start;
-      await read();
+      tally.trialsTook(performance.now() - start);
+      await reader.forward(ids);
       const again = performance.now();
-      this.#cache.found = {
-        ...this.#cache.found,
-        probe: reportOf(tokens, await probe.divergence(moves, { last: true }), epsilon2),
-      };
-      spent.trialMs += performance.now() - again;
+      governed.heard({ probe: reportOf(tokens, await probe.divergence(moves, { last: true }), epsilon2) });
+      tally.trialsTook(performance.now() - again);
     } finally {
+      reader.keepFor(null);
       probe.close();
     }
   }
 
   /** The newest pages that may move, one step down. */
   #moves(tokens: number): ProbeMove[] {
-    const { kv, shape, plan } = this.#cache;
+    const { kv, shape, plan } = this.#reader.governed;
     const movable = movablePages(tokens, plan.context.windowTokens);
     const moves: ProbeMove[] = [];
     for (let layer = 0; layer < shape.layers; layer++) {
@@ -81,7 +87,7 @@ export class GainProbe {
 
   /** Σ ε² of these moves by layer, with the present queries. */
   #errors(moves: readonly ProbeMove[]): ProbeReport['epsilon2'] {
-    const { kv, shape } = this.#cache;
+    const { kv, shape } = this.#reader.governed;
     const sums = { k: new Array<number>(shape.layers).fill(0), v: new Array<number>(shape.layers).fill(0) };
     for (const { layer, side, format, pages } of moves)
       for (const page of pages) {

@@ -1,40 +1,26 @@
 /** Writes an answer behind what a session has read: the loop of drawing a token, reading it and showing its text. */
 
-import type { Governed } from '../cache/governed.ts';
 import { endPrompt } from '../cache/step.ts';
 import type { Answer } from './answer.ts';
 import type { PromptLookup } from './prompt-lookup.ts';
+import type { Reader } from './reader.ts';
 import type { Generated } from './types.ts';
 
-/** What the loop needs of a session. */
-export interface Writing {
-  readonly governed: Governed;
-  /** All that the cache holds. */
-  readonly tokens: readonly number[];
-  /** Of the token behind these, or behind a row of the residual stream [m]: [V]. They may be overwritten by the next step. */
-  logits(row?: Float32Array): Promise<Float32Array>;
-  /** Reads tokens behind these. → the residual stream behind each, [T, m] */
-  forward(ids: readonly number[]): Promise<Float32Array>;
-  /** Takes back all but the first `tokens`, the last of which left this row. */
-  retract(tokens: number, row: Float32Array): void;
-}
-
-/** The prompt that was read for this answer. */
+/** The prompt that was read for this answer, and how the answer is to be written. */
 export interface Asked {
+  /** Of the prompt. */
   readonly tokens: number;
   /** When its reading began. */
   readonly startMs: number;
+  readonly signal: AbortSignal | undefined;
+  /** Proposes tokens; null: none are proposed. */
+  readonly lookup: PromptLookup | null;
 }
 
-/** Yields text as it is written; returns the summary. The reading of the prompt ended when this is called. lookup: proposes tokens; null: none are. */
-export async function* write(
-  writing: Writing,
-  answer: Answer,
-  asked: Asked,
-  signal: AbortSignal | undefined,
-  lookup: PromptLookup | null,
-): AsyncGenerator<string, Generated> {
-  const { governed, tokens } = writing;
+/** Yields text as it is written; returns the summary. The reading of the prompt ended when this is called. */
+export async function* write(reader: Reader, answer: Answer, asked: Asked): AsyncGenerator<string, Generated> {
+  const { governed, tokens } = reader;
+  const { signal, lookup } = asked;
   const { meter } = governed;
   let start = performance.now();
   let readMs = start - asked.startMs;
@@ -46,7 +32,7 @@ export async function* write(
       answer.finish = 'aborted';
       break;
     }
-    const id = drawn ?? answer.next(await writing.logits(), tokens);
+    const id = drawn ?? answer.next(await reader.logits(), tokens);
     if (id === null) break;
     // Only now is it certain that something follows the prompt; sealing its last page still counts as the prompt's work.
     if (answer.count === 0 && asked.tokens > 0) {
@@ -59,7 +45,7 @@ export async function* write(
     const before = performance.now();
     const draft = lookup?.propose(governed, tokens, id, answer.maxTokens - answer.count - 1) ?? [];
     const count = answer.count;
-    const followed = await follow(writing, answer, id, draft);
+    const followed = await follow(reader, answer, id, draft);
     drawn = followed.drawn;
     const now = performance.now();
     const written = answer.count - count;
@@ -88,12 +74,13 @@ export async function* write(
 
 /** Reads a token and those that were proposed behind it, writes it and as many of them as would have been drawn, and takes the others back. → the texts, and what was drawn instead */
 async function follow(
-  { tokens, forward, logits, retract }: Writing,
+  reader: Reader,
   answer: Answer,
   id: number,
   draft: readonly number[],
 ): Promise<{ readonly pieces: readonly string[]; readonly drawn: number | undefined }> {
-  const rows = await forward([id, ...draft]);
+  const { tokens } = reader;
+  const rows = await reader.forward([id, ...draft]);
   const width = rows.length / (1 + draft.length);
   const row = (index: number): Float32Array => rows.subarray(index * width, (index + 1) * width);
   const first = tokens.length - draft.length;
@@ -102,7 +89,7 @@ async function follow(
   let taken = 0;
   try {
     while (taken < draft.length && answer.finish === null) {
-      const next = answer.next(await logits(row(taken)), tokens.slice(0, first + taken));
+      const next = answer.next(await reader.logits(row(taken)), tokens.slice(0, first + taken));
       if (next === null) break;
       if (next !== draft[taken]) {
         drawn = next;
@@ -112,7 +99,7 @@ async function follow(
       pieces.push(await answer.push(next));
     }
   } finally {
-    if (taken < draft.length) retract(first + taken, row(taken).slice());
+    if (taken < draft.length) reader.retract(first + taken, row(taken).slice());
   }
   return { pieces, drawn };
 }

@@ -3,10 +3,11 @@ import { checkKeys, checkOptions, KvError, PAGE_TOKENS } from '../../native/inde
 import { f16CacheBytes, parseBudget, windowBudget } from '../cache/budget.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SendOptions, SessionOptions } from '../options/types.ts';
-import type { ChatDescription, Conversation } from '../session/chat/types.ts';
+import type { Conversation } from '../session/chat/types.ts';
+import type { HostClient } from './calls/index.ts';
 import { ANSWER_OPTIONS, CHAT_OPTIONS, type ChatOptions, CONVERSATION_OPTIONS } from './chat-options.ts';
-import type { CallFunction, EngineSession } from './engine-session.ts';
-import type { LoadedInfo } from './host.ts';
+import type { EngineSession } from './engine-session.ts';
+import type { LoadedInfo } from './loaded.ts';
 
 /** What opens sessions: an engine. */
 export interface Opener {
@@ -26,14 +27,11 @@ export interface OpenedChat {
 /** The fewest tokens that a conversation is planned for. This number was chosen, not measured. */
 const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
 
-export async function openChat(engine: Opener, call: CallFunction, options: ChatOptions): Promise<OpenedChat> {
+export async function openChat(engine: Opener, client: HostClient, options: ChatOptions): Promise<OpenedChat> {
   checkKeys(options, CHAT_OPTIONS, 'chat');
   checkOptions(options, CHAT_OPTIONS);
   const asked = conversationOf(options, engine.info.config.contextLength);
-  const { callFormat } = (await call('describeChat', {
-    chat: asked,
-    toolChoice: options.toolChoice,
-  })) as ChatDescription;
+  const { callFormat } = await client.call('describeChat', { chat: asked, toolChoice: options.toolChoice });
   const sessionOptions = only<SessionOptions>(options, SESSION_OPTIONS);
   const generate = only<SendOptions>(options, ANSWER_OPTIONS);
   if (options.session !== undefined) {

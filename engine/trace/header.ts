@@ -24,7 +24,7 @@ import {
 import { RandomNumbers } from '../transformer/sampling/random.ts';
 
 export const MAGIC = Buffer.from('KVTRACE1', 'latin1');
-/** Of the header and of the measurements, each. */
+/** Most bytes of the header, and of the measurements. */
 export const JSON_BYTES_MAX = 2 ** 20;
 /** The native cache keeps one query in this many tokens for trials. */
 const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
@@ -48,9 +48,9 @@ const schema = z
   .strictObject({
     kind: z.literal('palimpsest-trace'),
     version: z.literal(1),
-    /** Of the model that ran. */
+    /** The model that ran. */
     model: z.strictObject({ name: line, digest: line }),
-    /** Of its whole cache. */
+    /** The shape of its whole cache. */
     shape: z.strictObject({
       layers: size.max(4096),
       queryHeads: size.max(1024),
@@ -77,7 +77,7 @@ const schema = z
   .refine(({ shape, sampling }) => sampling.heads.at(-1)! < shape.kvHeads, 'a sampled head that is not there');
 
 const measured = z.strictObject({
-  /** As in `--caches`: 'price@25%'. */
+  /** The cache as `--caches` names it: 'price@25%'. */
   cache: line,
   /** Tokens at the end of the run that were compared with the exact cache. */
   scored: z.int().min(1),

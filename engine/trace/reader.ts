@@ -43,7 +43,7 @@ export interface TracePage {
 export class Trace {
   readonly path: string;
   readonly header: TraceHeader;
-  /** Of a cache that holds what was sampled. */
+  /** The shape of a cache that holds what was sampled. */
   readonly shape: CacheShape;
   readonly measured: readonly Measured[];
   readonly bytes: number;

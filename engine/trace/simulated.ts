@@ -10,7 +10,7 @@ export interface SimulatedDecision {
 }
 
 export interface Simulated {
-  /** As in `--caches`: 'price@25%'. */
+  /** The cache as `--caches` names it: 'price@25%'. */
   readonly cache: string;
   /** Bytes at the end of each page, of the layers and heads of the trace. */
   readonly bytes: readonly number[];

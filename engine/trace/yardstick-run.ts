@@ -104,11 +104,11 @@ class Head {
   readonly #context: YardstickContext;
   readonly #window: number;
   readonly #group: number;
-  /** Of each query head, [queries, d]. */
+  /** The queries of each query head, [queries, d]. */
   readonly #queries: readonly Float32Array[];
-  /** Of each query head and query, [tokens up to the query]. */
+  /** The scores of each query head and query, [tokens up to the query]. */
   readonly #scores: readonly (readonly Float32Array[])[];
-  /** Likewise: the logarithm of the sum over all tokens. */
+  /** The logarithm of the sum over all tokens, for each query head and query. */
   readonly #sums: readonly number[][];
   /** By format. */
   readonly #rows: { readonly k: Float32Array; readonly v: Float32Array }[] = [];

@@ -19,9 +19,9 @@ const TOLD_BYTES = 32 * DIGEST_CHUNK_BYTES;
 
 /** Bytes by position: a file, or the part of one that is known so far. */
 export interface ByteSource {
-  /** Of the file, for messages. */
+  /** The path of the file, for messages. */
   readonly path: string;
-  /** Of the whole file. */
+  /** The bytes of the whole file. */
   readonly size: number;
   readInto(offset: number, target: Uint8Array): void;
   /** In a buffer of their own. */

@@ -57,7 +57,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
   readonly name = 'native';
   readonly #half: DenseHalf;
   #rows: Rows;
-  /** Of the file, while matrices are packed. */
+  /** Bytes of the file, while matrices are packed. */
   #bytes = new Uint8Array(0);
 
   constructor(model: DenseModel, options: DenseOptions) {

@@ -5,7 +5,7 @@ import type { DenseOptions, LoadedModel } from './types.ts';
 
 export type DenseModel = Pick<LoadedModel, 'config' | 'weights'>;
 
-/** Of a matrix that is packed as it is stored, about this many bytes of the file are in memory meanwhile. */
+/** About this many bytes of the file are in memory while a matrix is packed as it is stored. */
 export const PACKED_AT_ONCE_BYTES = 1 << 21;
 
 export abstract class DenseBase {

@@ -81,7 +81,7 @@ function scratchOf({
   vocabSize,
   experts,
 }: ModelConfig): number {
-  // Of every expert that answers, also its answer.
+  // Every expert that answers needs room for its answer as well.
   const feedForward = experts === null ? 2 * intermediateSize : experts.used * (2 * intermediateSize + hiddenSize);
   const row = 3 * hiddenSize + feedForward + (2 * queryHeads + 2 * kvHeads) * headDim;
   const queries = layers * 2 * TRIAL_QUERIES * queryHeads * headDim;

@@ -24,7 +24,7 @@ const GGUF_TOP: Names = {
   'output.weight': 'head',
   'output_norm.weight': 'norm',
 };
-/** Of files with experts: one tensor for all, or in older ones a tensor for each. */
+/** Names in files with experts, which have one tensor for all, or in older ones a tensor for each. */
 const GGUF_EXPERTS: Names = {
   'ffn_gate_inp.weight': 'router',
   'ffn_gate_exps.weight': 'gates',

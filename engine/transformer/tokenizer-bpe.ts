@@ -10,12 +10,12 @@ const PIECES_AT_ONCE = 1024;
 export interface BpeDescription {
   readonly normalizers: readonly Step[];
   readonly preTokenizers: readonly Step[];
-  /** As in tokenizer.json: type, vocab, merges, byte_fallback … */
+  /** The `model` of tokenizer.json: type, vocab, merges, byte_fallback … */
   readonly model: Readonly<Record<string, unknown>>;
 }
 
 export interface Bpe {
-  /** As TokenizerParts.encodeText. */
+  /** Does what TokenizerParts.encodeText says. */
   encodeText(text: string, section: number, tokensMax: number): number[];
 }
 

@@ -61,7 +61,7 @@ export interface ModelConfig {
   readonly postNorms: boolean;
   /** What is applied to the gate of the feed-forward half; the second is the approximation with a hyperbolic tangent. */
   readonly activation: 'silu' | 'gelu-tanh';
-  /** Of every layer, instead of one feed-forward half; null: there are none. */
+  /** The experts of every layer, instead of one feed-forward half; null: there are none. */
   readonly experts: Experts | null;
   /** Base of the rotary frequencies. */
   readonly ropeTheta: number;
@@ -146,9 +146,9 @@ export interface ChatTool {
 export interface ToolCall {
   /** Which call it is: the model's own id, or nine letters and digits that no other call of the chat has. */
   readonly id: string;
-  /** Of the tool; without toolChoice nobody has checked that there is one of this name. */
+  /** The name of the tool; without toolChoice nobody has checked that there is one of this name. */
   readonly name: string;
-  /** As the model gave them: without toolChoice nobody has checked them against the schema. */
+  /** The arguments as the model gave them: without toolChoice nobody has checked them against the schema. */
   readonly arguments: Readonly<Record<string, unknown>>;
 }
 
@@ -158,11 +158,11 @@ export interface ChatMessage {
   readonly role: 'system' | 'user' | 'assistant' | 'tool';
   /** What is said. */
   readonly content: string;
-  /** Of an assistant: the tools that it asks for. */
+  /** The tools that an assistant asks for. */
   readonly toolCalls?: readonly ToolCall[];
-  /** Of a tool: the id of the call that it answers. */
+  /** The id of the call that a tool answers. */
   readonly toolCallId?: string;
-  /** Of a tool: its name. */
+  /** The name of a tool. */
   readonly name?: string;
 }
 
@@ -238,7 +238,7 @@ export interface LoadProgress {
   readonly file: string | null;
   /** Bytes or layers that are done: of all files of a download, of the one file whose digest is taken. */
   readonly done: number;
-  /** Of so many. */
+  /** How many there are in all. */
   readonly total: number;
 }
 

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { Governed } from '../../engine/cache/governed.ts';
 import { planSession } from '../../engine/cache/plan.ts';
 import { runStep } from '../../engine/cache/step.ts';
+import type { Stepper } from '../../engine/cache/stepper.ts';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';
 import { Rotary } from '../../engine/transformer/rotary.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
@@ -102,19 +103,25 @@ function ourSteps({ random }: Bench, runtime: Runtime, pair: Pair, depth: number
   const rows = pageRows({ shape, random });
   if (depth > 0) {
     for (let layer = 0; layer < shape.layers; layer++) fillLayer(cache.kv, layer, { pair, tokens: depth }, rows);
-    cache.length = depth;
+    cache.filled(depth);
   }
   const rotary = new Rotary(runtime.model.config, depth + 1024);
-  const times = { denseMs: 0, attentionMs: 0 };
+  let hidden: Float32Array = new Float32Array(0);
+  const stepper: Stepper = {
+    runtime,
+    governed: cache,
+    rotary,
+    times: { denseMs: 0, attentionMs: 0 },
+    holds: (_, rows) => {
+      hidden = rows;
+    },
+  };
   return {
     format: pairName(pair),
     peer: null,
     depth,
     run: async () => {
-      let hidden: Float32Array = new Float32Array(0);
-      await runStep(runtime, cache, rotary, Int32Array.of(301), times, (rows) => {
-        hidden = rows;
-      });
+      await runStep(stepper, Int32Array.of(301));
       const logits = await runtime.dense.logits(hidden, 1);
       if (!Number.isFinite(logits[0]!)) throw new Error('the logits of a step are not finite');
     },

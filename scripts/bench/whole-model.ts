@@ -6,6 +6,7 @@
 import { Governed } from '../../engine/cache/governed.ts';
 import { planSession } from '../../engine/cache/plan.ts';
 import { runStep } from '../../engine/cache/step.ts';
+import type { Stepper } from '../../engine/cache/stepper.ts';
 import { createNativeBackend } from '../../engine/transformer/dense-native.ts';
 import { Grammars } from '../../engine/transformer/grammar/grammars.ts';
 import { loadModel } from '../../engine/transformer/load.ts';
@@ -123,16 +124,23 @@ export class WholeModel {
       const rows = pageRows({ shape, random: Math.random });
       for (let layer = 0; layer < shape.layers; layer++)
         fillLayer(cache.kv, layer, { pair: { k: 'f16', v: 'f16' }, tokens: depth }, rows);
-      cache.length = depth;
+      cache.filled(depth);
     }
     return { cache, table: new Rotary(model.config, depth + room) };
   }
 
   async #run({ cache, table }: History, ids: Int32Array): Promise<Float32Array> {
     let hidden: Float32Array = new Float32Array(0);
-    await runStep(this.#runtime, cache, table, ids, { denseMs: 0, attentionMs: 0 }, (rows) => {
-      hidden = rows;
-    });
+    const stepper: Stepper = {
+      runtime: this.#runtime,
+      governed: cache,
+      rotary: table,
+      times: { denseMs: 0, attentionMs: 0 },
+      holds: (_, rows) => {
+        hidden = rows;
+      },
+    };
+    await runStep(stepper, ids);
     return hidden;
   }
 

@@ -1,5 +1,6 @@
 // What goes by the clock or by chance and is not about builds: damaged files for every parser, two parsers at a time, and kills of a process that
 // writes its log. A night takes a minute for each parser and a thousand kills (test/tier.ts); a few of each run with every test.
+// Nothing shorter than many random files meets the lengths and counts that a parser forgot to check.
 import { execFile } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

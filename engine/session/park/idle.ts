@@ -89,7 +89,7 @@ export class IdleSessions implements Neighbours {
       this.#count();
       throw error;
     }
-    governed.away = null;
+    governed.cameBack();
     const bytes = { bytesBefore: away.heldBytes, bytesAfter: governed.usedBytes };
     const by = why === null ? { by: 'pages' } : { by: 'reading', why };
     governed.mover.write('note', { idle: 'woken', ...by, ...bytes, tokens: why === null ? governed.length : 0 });
@@ -106,15 +106,14 @@ export class IdleSessions implements Neighbours {
 
   /** Sessions that could be parked for another cache, the one that has waited longest first. */
   #waiting(asking: Governed): Session[] {
-    const since = (session: Session): number => session.idleSinceMs ?? Number.POSITIVE_INFINITY;
     const isWaiting = (session: Session): boolean =>
       session.setup.idle === this &&
       session.governed !== asking &&
-      session.idleSinceMs !== null &&
+      session.isIdle &&
       session.idleSinceMs !== this.#kept.get(session) &&
       isParkable(session) &&
       this.#gainBytes(session) > 0;
-    return [...this.#sessions()].filter(isWaiting).sort((a, b) => since(a) - since(b));
+    return [...this.#sessions()].filter(isWaiting).sort((a, b) => a.idleSinceMs - b.idleSinceMs);
   }
 
   /** What parking a session would free, about; 0 for one that is parked, and for one that may lose nothing where something would be lost. */
@@ -139,18 +138,18 @@ export class IdleSessions implements Neighbours {
       if (typeof from === 'string') writeParked(from, bytes);
     } catch (error) {
       if (!(error instanceof KvError)) throw error;
-      this.#kept.set(session, session.idleSinceMs!);
+      this.#kept.set(session, session.idleSinceMs);
       governed.mover.write('note', { idle: 'kept', ...why, why: error.message, tokens: tokens.length });
       return;
     }
     // A page that would take more predicted stays as it is, and only sessions of more than PREDICTED_BITS come here.
     assert(this.place === 'disk' || parkedLength < bytesBefore, `${bytesBefore} bytes became ${parkedLength}`);
-    const idleMs = Math.round(performance.now() - session.idleSinceMs!);
-    governed.away = awayOf(governed, this.place, parkedLength);
-    governed.vacate();
+    const idleMs = Math.round(performance.now() - session.idleSinceMs);
+    const away = awayOf(governed, this.place, parkedLength);
+    governed.parked(away);
     this.#parked.set(session, from);
     this.#count();
-    const bytes = { bytesBefore, bytesAfter: governed.away.heldBytes };
+    const bytes = { bytesBefore, bytesAfter: away.heldBytes };
     governed.mover.write('note', {
       idle: 'parked',
       place: this.place,
@@ -164,7 +163,7 @@ export class IdleSessions implements Neighbours {
 
   /** Makes room for pages that come back, and for a move beside them. */
   #roomFor(governed: Governed, kvBytes: number): void {
-    const neededBytes = kvBytes + governed.spareBytes;
+    const neededBytes = kvBytes + governed.room.spareBytes;
     const roomBytes = (): number => this.#pool.budgetBytes - this.#pool.usedBytes;
     if (roomBytes() < neededBytes) this.makeRoom(governed, neededBytes - roomBytes());
     if (roomBytes() >= neededBytes) return;

@@ -104,8 +104,7 @@ function fill(
     const { kv } = governed;
     const predicted = head.predictor === null ? null : pagePredictor(session.runtime, predictor!, tokens.length);
     fillCache(kv, tokens.length, cache, predicted);
-    governed.length = tokens.length;
-    governed.trials.follow(head.trials);
+    governed.filled(tokens.length, head.trials);
     session.adopt(tokens, lastHidden);
     return null;
   } catch (error) {

@@ -149,7 +149,6 @@ export function fillSaved(governed: Governed, { head, cache }: SavedCache, what:
       hint: `give policy: '${head.policy.id}'`,
     });
   fillCache(governed.kv, head.tokens, cache);
-  governed.length = head.tokens;
-  governed.trials.follow(head.trials);
+  governed.filled(head.tokens, head.trials);
   governed.mover.write('note', { resumed: head.tokens, from: head.session, tokens: head.tokens });
 }

@@ -20,7 +20,7 @@ const schema = z.looseObject({
 
 interface Multipliers {
   readonly embedding: number;
-  /** Of scores, in place of 1/√headDim. */
+  /** The factor of scores, in place of 1/√headDim. */
   readonly attention: number;
   readonly residual: number;
   /** By what logits are divided. */

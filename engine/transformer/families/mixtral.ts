@@ -18,7 +18,7 @@ export const mixtral: Family = {
     'block_sparse_moe.experts.*.w1.weight': 'gate',
     'block_sparse_moe.experts.*.w3.weight': 'up',
     'block_sparse_moe.experts.*.w2.weight': 'down',
-    // As `transformers` holds them.
+    // These are the names that `transformers` has for them.
     'mlp.gate.weight': 'router',
     'mlp.experts.gate_up_proj': 'gateUps',
     'mlp.experts.down_proj': 'downs',

@@ -31,7 +31,7 @@ export const qwen3Moe: Family = {
     'mlp.experts.*.gate_proj.weight': 'gate',
     'mlp.experts.*.up_proj.weight': 'up',
     'mlp.experts.*.down_proj.weight': 'down',
-    // As `transformers` holds them.
+    // These are the names that `transformers` has for them.
     'mlp.experts.gate_up_proj': 'gateUps',
     'mlp.experts.down_proj': 'downs',
   },

@@ -42,7 +42,7 @@ function sequences([from, to]: Range): string[] {
   return found;
 }
 
-/** Of characters with so many bytes behind the first. */
+/** The ranges of characters with so many bytes behind the first. */
 function bytesBetween(low: number, high: number, behind: number): string[][] {
   const size = 64 ** behind;
   // The first byte says how many follow; those hold six bits each.

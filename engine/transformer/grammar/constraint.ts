@@ -16,7 +16,7 @@ export function without(mask: TokenMask | null, id: number, vocabSize: number): 
 
 /** What an answer follows: nothing, until it begins what has to be followed, or a grammar from its first token on. */
 export interface Following {
-  /** Of the next token; null: any may come. */
+  /** The mask of the next token; null: any may come. */
   readonly mask: TokenMask | null;
   /** Whether the text may end here; null: nothing has to be followed yet. */
   readonly isComplete: boolean | null;
@@ -34,7 +34,7 @@ export interface Following {
  * to end with; where it is, those that the model has are allowed.
  */
 export class Constraint implements Following {
-  /** Of the next token. */
+  /** The mask of the next token. */
   mask: TokenMask = new Int32Array(0);
   /** Whether the text may end here. */
   isComplete = false;
@@ -69,7 +69,7 @@ export class Constraint implements Following {
     await this.#look();
   }
 
-  /** Its mask says all. */
+  /** The mask says everything. */
   refuses(): boolean {
     return false;
   }

@@ -23,7 +23,7 @@ interface Compiling extends OpenedLibrary {
 /** The character that stands for a token among the marks of a grammar: a control character, which no JSON and no text of a call has. */
 export const markCharacter = (index: number): string => String.fromCharCode(1 + index);
 
-/** As many as there are before the tabulator. */
+/** There are so many control characters before the tabulator. */
 const MARKS_MAX = 8;
 
 export class Grammars {
@@ -31,7 +31,7 @@ export class Grammars {
   readonly #marks: readonly number[];
   readonly #library: () => OpenedLibrary;
   readonly #endIds: readonly number[];
-  /** Those with other marks, by these. */
+  /** Grammars with other marks, by their marks. */
   readonly #marked = new Map<string, Grammars>();
   #compiling: Promise<Compiling> | null = null;
   /** By what they were compiled from, the least recently used first. */

@@ -36,7 +36,7 @@ const JSON_RULES = {
   // Halves of a character beyond U+FFFF are not written, so that each escape is a character.
   escape: '["\\\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex hex hex | [dD] [0-7] hex hex)',
   hex: '[0-9a-fA-F]',
-  // As many digits as a float64 tells apart, and no exponent that it could not hold.
+  // A number has as many digits as a float64 tells apart, and no exponent that it could not hold.
   number: '"-"? digits ("." [0-9]{1,15})? ([eE] [-+]? [0-9]{1,2})?',
   integer: '"-"? digits',
   digits: '"0" | [1-9] [0-9]{0,14}',

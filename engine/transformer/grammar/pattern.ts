@@ -91,7 +91,7 @@ function single(part: string, refuse: Refuse): string {
   return escaped(codeOf(part, refuse));
 }
 
-/** As it stands in a JSON text. */
+/** A character as a JSON text has it. */
 const escaped = (code: number): string => literal(JSON.stringify(String.fromCodePoint(code)).slice(1, -1));
 
 function classOf(text: string, refuse: Refuse): string {

@@ -109,7 +109,7 @@ class Translation {
     return named.rule;
   }
 
-  /** Those of the values that the type allows. */
+  /** The values that the type allows. */
   #values(node: Node, where: string): readonly unknown[] {
     const values = node['enum'] === undefined ? [node['const']] : node['enum'];
     const types = typesOf(node, where);

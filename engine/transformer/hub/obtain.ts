@@ -8,11 +8,11 @@ import { memoryNeed } from '../memory.ts';
 import type { LoadProgress } from '../types.ts';
 import { CachedRepository, findCached } from './cache.ts';
 import { HubClient } from './client.ts';
+import { type ModelFiles, modelFilesOf, urlOf } from './model-files.ts';
 import { type HubName, parseRemoteName } from './name.ts';
 import { findOllama } from './ollama.ts';
-import { type Plan, planOf, urlOf } from './plan.ts';
 import { type HubSettings, hubSettings, type ObtainOptions } from './settings.ts';
-import { surveyPlan } from './survey.ts';
+import { surveyFiles } from './survey.ts';
 import { transferFile } from './transfer.ts';
 
 /** Words about progress come after at least so many bytes, or a hundredth of all. */
@@ -68,7 +68,7 @@ export async function obtainModel(name: string, options: ObtainOptions = {}): Pr
 
 /**
  * Brings the newest of a revision into the cache: the Hub is asked even where an older one is here, and only files that are not there are
- * downloaded; before a large download headers are looked at, so that a model that cannot run here is refused. Throws what planOf, surveyPlan and transferFile throw, and 'io' where the disk has no room.
+ * downloaded; before a large download headers are looked at, so that a model that cannot run here is refused. Throws what modelFilesOf, surveyFiles and transferFile throw, and 'io' where the disk has no room.
  */
 export async function fetchFromHub(name: string, options: ObtainOptions = {}): Promise<string> {
   const parsed = parseRemoteName(name);
@@ -77,34 +77,34 @@ export async function fetchFromHub(name: string, options: ObtainOptions = {}): P
   // Ollama fetches for itself.
   if (parsed.kind !== 'hf') return localModel(name, settings) ?? name;
   const client = new HubClient(settings, options.signal);
-  const plan = await planOf(client, parsed);
-  if (plan.files.reduce((sum, { size }) => sum + size, 0) >= settings.lookBytes) await checkReadable(client, plan);
-  const cached = new CachedRepository(settings.cacheDir, plan.repo);
-  await transferAll(client, plan, cached, options.onProgress ?? (() => {}));
-  for (const { path, digest } of plan.files) cached.show(plan.commit, path, digest);
-  cached.setRevision(parsed.revision, plan.commit);
-  const folder = cached.snapshot(plan.commit);
-  return plan.gguf === null ? folder : join(folder, ...plan.gguf.split('/'));
+  const model = await modelFilesOf(client, parsed);
+  if (model.files.reduce((sum, { size }) => sum + size, 0) >= settings.lookBytes) await checkReadable(client, model);
+  const cached = new CachedRepository(settings.cacheDir, model.repo);
+  await transferAll(client, model, cached, options.onProgress ?? (() => {}));
+  for (const { path, digest } of model.files) cached.show(model.commit, path, digest);
+  cached.setRevision(parsed.revision, model.commit);
+  const folder = cached.snapshot(model.commit);
+  return model.gguf === null ? folder : join(folder, ...model.gguf.split('/'));
 }
 
 /** Refuses a model that could not run here before it is downloaded. */
-async function checkReadable(client: HubClient, plan: Plan): Promise<void> {
-  const { config, weights } = await surveyPlan(client, plan);
+async function checkReadable(client: HubClient, model: ModelFiles): Promise<void> {
+  const { config, weights } = await surveyFiles(client, model);
   const { unreadable } = memoryNeed(config, weights, { name: 'native' }, 'auto');
   if (unreadable.length === 0) return;
-  throw new KvError('unsupported', `${plan.repo} has weights of the type ${unreadable.join(', ')}`, {
-    values: { repo: plan.repo, file: plan.gguf, readable: READABLE_TYPES },
+  throw new KvError('unsupported', `${model.repo} has weights of the type ${unreadable.join(', ')}`, {
+    values: { repo: model.repo, file: model.gguf, readable: READABLE_TYPES },
     hint: 'choose a file of another type',
   });
 }
 
 async function transferAll(
   client: HubClient,
-  { repo, commit, files }: Plan,
+  { repo, commit, files }: ModelFiles,
   cached: CachedRepository,
   onProgress: (progress: LoadProgress) => void,
 ): Promise<void> {
-  const isHere = ({ digest, size }: Plan['files'][number]): boolean =>
+  const isHere = ({ digest, size }: ModelFiles['files'][number]): boolean =>
     statSync(cached.blob(digest), { throwIfNoEntry: false })?.size === size;
   const missing = files.filter((file) => !isHere(file));
   const total = missing.reduce((sum, { size }) => sum + size, 0);

@@ -11,8 +11,8 @@ import type { StoredTensor } from '../stored-tensor.ts';
 import type { ModelConfig, WeightSource } from '../types.ts';
 import { HubClient, Interruption } from './client.ts';
 import type { RemoteFile } from './listing.ts';
+import { type ModelFiles, modelFilesOf, smallFile, urlOf } from './model-files.ts';
 import { parseRemoteName } from './name.ts';
-import { type Plan, planOf, smallFile, urlOf } from './plan.ts';
 import { hubSettings, type ObtainOptions } from './settings.ts';
 
 export interface Survey {
@@ -32,16 +32,16 @@ export interface Survey {
 /** The first request for a header. */
 const HEAD_BYTES = 2 ** 19;
 
-/** Throws KvError 'bad-argument' for another name, what planOf throws, and what reading these headers from a file would throw. */
+/** Throws KvError 'bad-argument' for another name, what modelFilesOf throws, and what reading these headers from a file would throw. */
 export async function surveyModel(name: string, options: ObtainOptions = {}): Promise<Survey> {
   const parsed = parseRemoteName(name);
   if (parsed?.kind !== 'hf') throw new KvError('bad-argument', `'${name}' is not on the Hub`, { values: { name } });
   const client = new HubClient(options.settings ?? hubSettings(options.offline), options.signal);
-  return surveyPlan(client, await planOf(client, parsed));
+  return surveyFiles(client, await modelFilesOf(client, parsed));
 }
 
 /** Throws what reading these headers from a file would throw, above all 'unsupported'. */
-export async function surveyPlan(client: HubClient, { repo, commit, gguf, files }: Plan): Promise<Survey> {
+export async function surveyFiles(client: HubClient, { repo, commit, gguf, files }: ModelFiles): Promise<Survey> {
   const heads: Prefix[] = [];
   const head = async <T>(file: RemoteFile, read: (source: ByteSource) => T): Promise<T> => {
     const prefix = new Prefix(client, urlOf(client, repo, commit, file.path), file);

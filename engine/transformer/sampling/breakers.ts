@@ -2,7 +2,7 @@
 import type { Tokenizer } from '../types.ts';
 import type { Breaks } from './penalties.ts';
 
-/** Of one history, which only grows from call to call; each of its tokens is looked at once. */
+/** The breakers of one history, which only grows from call to call; each of its tokens is looked at once. */
 export class Breakers implements Breaks {
   readonly #texts: readonly string[];
   readonly #tokenizer: Pick<Tokenizer, 'decode' | 'stream'>;

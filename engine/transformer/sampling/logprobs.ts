@@ -22,7 +22,7 @@ export interface GeneratedToken extends TokenLogprob {
   readonly top: readonly TokenLogprob[];
 }
 
-/** Of a token and the `count` most likely ones. ids: scratch, [V]. */
+/** The log-probabilities of a token and of the `count` most likely ones. ids: scratch, [V]. */
 export function logprobsOf(
   logits: Float32Array,
   id: number,

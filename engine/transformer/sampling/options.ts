@@ -169,7 +169,7 @@ export const SAMPLING_OPTIONS = {
   },
 } as const satisfies Rows<SamplingOptions>;
 
-/** As llama.cpp has them (`common_params_sampling`), but for the temperature, 0.8 there, and the seed, which is random there. */
+/** The defaults that llama.cpp has (`common_params_sampling`), but for the temperature, 0.8 there, and the seed, which is random there. */
 export const SAMPLING_DEFAULTS: Required<SamplingOptions> = defaultsOf<SamplingOptions>(SAMPLING_OPTIONS);
 
 /** Options with their defaults. Throws 'bad-argument'. */

@@ -1,5 +1,6 @@
 // Every codec on every instruction set that this CPU runs, against the TypeScript reference: stored fields, demotions and decoded rows
 // of awkward pages, with equal bits (T3).
+// Nothing shorter meets every pair of a format and a head size on every set, and each has failed alone before.
 import { describe, expect, test } from 'vitest';
 import {
   CODECS,

@@ -1,6 +1,7 @@
 // Every command that help, documents and hints of errors print is run as it stands, one after the other in one folder with the files that they name.
 // Only what differs from log to log is replaced (the ids of an entry and of a session), words in capitals, and SmolLM2 by the reference model, which
 // every checkout has. What a terminal shows at any width is asked of the functions that draw it.
+// Nothing shorter shows that what people are told to type works; some hundred commands each start a process, and most load a model.
 import { existsSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -138,6 +139,14 @@ afterAll(() => rmSync(dir, { recursive: true, force: true }));
 
 describe('help', () => {
   const examples = new Map<string, Example>();
+
+  it('begins with the eight commands of every day, each in one line of a terminal of 80 columns', async () => {
+    const lines = (await helpOf([])).split('\n');
+    const first = lines.slice(lines.indexOf('Every day:') + 1);
+    const names = first.slice(0, first.indexOf('')).map((line) => line.trim().split(' ')[0]);
+    expect(names).toEqual(['start', 'run', 'fetch', 'doctor', 'report', 'serve', 'audit', 'sessions']);
+    expect(Math.max(...first.slice(0, 8).map((line) => line.length))).toBeLessThanOrEqual(80);
+  });
 
   it('shows an example of every command', async () => {
     for (const command of COMMANDS) {

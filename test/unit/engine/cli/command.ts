@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { expect } from 'vitest';
 import { program } from '../../../../engine/cli/program.ts';
 
-export const root = join(import.meta.dirname, '../../..');
+export const root = join(import.meta.dirname, '../../../..');
 const main = join(root, 'dist/engine/cli/main.js');
 export const dir = mkdtempSync(join(tmpdir(), 'palimpsest-cli-'));
 

@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createEngine, openCache } from '../../../../engine/index.ts';
 import { codeOf, MODEL } from '../on-reference.ts';
 
-const root = join(import.meta.dirname, '../../..');
+const root = join(import.meta.dirname, '../../../..');
 const main = join(root, 'dist/engine/cli/main.js');
 const scratch = mkdtempSync(join(tmpdir(), 'palimpsest-reading-'));
 const state = join(scratch, 'state');

@@ -14,7 +14,7 @@ const folder = scratchFolders();
 let runtime: Runtime;
 beforeAll(async () => {
   runtime = await Runtime.open({
-    model: join(import.meta.dirname, '..', '..', '..', 'models', 'reference'),
+    model: join(import.meta.dirname, '..', '..', '..', '..', 'models', 'reference'),
     threads: 1,
   });
 });

@@ -8,7 +8,7 @@ import { describe, expect, it } from 'vitest';
 import { scratchFolders } from '../../witness/folder.ts';
 
 const folder = scratchFolders();
-const root = join(import.meta.dirname, '..', '..', '..');
+const root = join(import.meta.dirname, '..', '..', '..', '..');
 const library = pathToFileURL(join(root, 'dist', 'engine', 'index.js')).href;
 
 /** Runs `work` with an engine that reads 2,900 tokens; → exit code, signal and what was said on stderr. */

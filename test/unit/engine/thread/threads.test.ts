@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 
-const main = join(import.meta.dirname, '../../..', 'dist/engine/cli/main.js');
+const main = join(import.meta.dirname, '../../../..', 'dist/engine/cli/main.js');
 
 it.skipIf(spawnSync('taskset', ['--version']).status !== 0)(
   'are no more than the cores of the process (skipped where taskset is missing)',

@@ -16,7 +16,7 @@ import { MODEL } from '../../on-reference.ts';
 import { randomSchema } from './random-schema.ts';
 import { RandomLogits, randomText } from './random-text.ts';
 
-const cacheDir = process.env['PALIMPSEST_CACHE'] ?? join(import.meta.dirname, '../../../../.cache');
+const cacheDir = process.env['PALIMPSEST_CACHE'] ?? join(import.meta.dirname, '../../../../../.cache');
 const fetched = existsSync(fetchedPath('smollm2-135m', cacheDir));
 const SCHEMAS = volume('schemas');
 const SEED = seedFrom(1);

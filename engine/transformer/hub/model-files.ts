@@ -7,7 +7,7 @@ import { gathered, type HubClient, Interruption } from './client.ts';
 import { listRepository, type RemoteFile } from './listing.ts';
 import type { HubName } from './name.ts';
 
-export interface Plan {
+export interface ModelFiles {
   readonly repo: string;
   readonly commit: string;
   /** The GGUF file; null: the folder of a checkpoint. */
@@ -16,7 +16,7 @@ export interface Plan {
 }
 
 /** Throws what listRepository and chooseFiles throw, 'not-found' for an index that names files that are not there. */
-export async function planOf(client: HubClient, name: HubName): Promise<Plan> {
+export async function modelFilesOf(client: HubClient, name: HubName): Promise<ModelFiles> {
   const { repo, commit, files } = await listRepository(client, name);
   const choice = chooseFiles(repo, [...files.keys()], name.file);
   if (choice.kind === 'gguf') return { repo, commit, gguf: choice.file, files: [files.get(choice.file)!] };

@@ -1,0 +1,81 @@
+/** The kin of a cache: its origin, its forks, and theirs. All have one budget, and the originals that are kept of pages belong to all; each two share pages from the first on. */
+import type { FormChange } from '../../policy/index.ts';
+import type { Canaries } from './canaries.ts';
+
+/** A page was moved, which took `bytesBefore` with all others before. */
+export type OnMove = (move: FormChange, bytesBefore: number) => void;
+
+interface Family {
+  /** Those that are open. */
+  users: number;
+  /** Of the cache that the others were forked from. */
+  readonly canaries: Canaries;
+}
+
+export class Kin {
+  readonly #family: Family;
+  readonly #canaries: Canaries;
+  readonly #hear: OnMove;
+  /** Pages from 0 on that this cache shares with each of its relatives. */
+  readonly #shared = new Map<Kin, number>();
+
+  /** `canaries`: of this cache. `hear`: is told of moves that relatives make of shared pages. `origin`: what it is forked from, where it is. */
+  constructor(canaries: Canaries, hear: OnMove, origin?: Kin) {
+    this.#canaries = canaries;
+    this.#hear = hear;
+    this.#family = origin === undefined ? { users: 0, canaries } : origin.#family;
+    this.#family.users++;
+  }
+
+  /** A fork of this cache begins with so many pages. */
+  share(fork: Kin, pages: number): void {
+    for (const [relative, count] of [...this.#shared, [this, pages] as const]) {
+      fork.#shared.set(relative, Math.min(count, pages));
+      relative.#shared.set(fork, Math.min(count, pages));
+    }
+  }
+
+  /** Pages behind the first `pages` are gone here. */
+  cut(pages: number): void {
+    for (const [relative, count] of this.#shared) {
+      this.#shared.set(relative, Math.min(count, pages));
+      relative.#shared.set(this, Math.min(count, pages));
+    }
+  }
+
+  /** A page of this cache was moved: whoever shares it is told. */
+  moved(move: FormChange, bytesBefore: number): void {
+    for (const [relative, pages] of this.#shared) if (move.page < pages) relative.#hear(move, bytesBefore);
+  }
+
+  /** Whether the other cache is this one, its origin, or a fork of either. */
+  has(other: Kin): boolean {
+    return this.#family === other.#family;
+  }
+
+  /** Pages from 0 on that a relative holds as well. */
+  sharedWith(relative: Kin): number {
+    return this.#shared.get(relative) ?? 0;
+  }
+
+  /** Whether others are open. */
+  get hasOthers(): boolean {
+    return this.#family.users > 1;
+  }
+
+  /** Bytes of the originals that any of them keeps. */
+  get canaryBytes(): number {
+    return this.#family.canaries.bytes;
+  }
+
+  /** Whether this cache keeps them: forks share those of their origin. */
+  get keepsCanaries(): boolean {
+    return this.#family.canaries === this.#canaries;
+  }
+
+  /** This cache is closed. → whether it was the last that was open */
+  leave(): boolean {
+    for (const relative of this.#shared.keys()) relative.#shared.delete(this);
+    return --this.#family.users === 0;
+  }
+}

@@ -1,0 +1,95 @@
+/** Whether a session can be used: a call has it or it waits for one, and it is sound, torn or closed. */
+import { KvError } from '../../native/index.ts';
+
+/** Torn: a step failed half-way, so some layers hold tokens that others do not, and nothing may build on them. Closed is for ever. */
+type Condition = 'sound' | 'torn' | 'closed';
+
+/** The session, for what is said of it. */
+interface Named {
+  readonly id: string;
+  readonly tokens: readonly number[];
+}
+
+export class Occupancy {
+  readonly #session: Named;
+  #condition: Condition = 'sound';
+  #isTaken = false;
+  #endedMs = performance.now();
+
+  constructor(session: Named) {
+    this.#session = session;
+  }
+
+  /** A call takes the session and has it until end(). Throws 'busy', 'closed'. */
+  begin(): void {
+    this.checkFree();
+    this.#isTaken = true;
+  }
+
+  /** The call that has it is done. */
+  end(): void {
+    this.#isTaken = false;
+    this.#endedMs = performance.now();
+  }
+
+  /** Does work that has the session to itself. Throws 'busy', 'closed' before it begins. */
+  async during<Result>(work: () => Promise<Result>): Promise<Result> {
+    this.begin();
+    try {
+      return await work();
+    } finally {
+      this.end();
+    }
+  }
+
+  /** Whether the next call can have it. */
+  get isFree(): boolean {
+    return !this.#isTaken && this.#condition === 'sound';
+  }
+
+  /** When the last call ended, on the clock of performance.now(). */
+  get endedMs(): number {
+    return this.#endedMs;
+  }
+
+  get isClosed(): boolean {
+    return this.#condition === 'closed';
+  }
+
+  /** Layers hold different tokens. */
+  tear(): void {
+    if (this.#condition === 'sound') this.#condition = 'torn';
+  }
+
+  /** They hold the same again. */
+  mend(): void {
+    if (this.#condition === 'torn') this.#condition = 'sound';
+  }
+
+  /** No further step begins; a call that has the session ends by itself. */
+  close(): void {
+    this.#condition = 'closed';
+  }
+
+  /** Throws 'closed' for a session that cannot go on. */
+  checkSound(): void {
+    const { id, tokens } = this.#session;
+    if (this.#condition === 'closed')
+      throw new KvError('closed', 'the session was closed', { values: { session: id } });
+    if (this.#condition === 'torn')
+      throw new KvError('closed', 'a step of the session failed half-way, so it cannot go on', {
+        values: { session: id, tokens: tokens.length },
+        hint: 'open a new session',
+      });
+  }
+
+  /** Throws 'closed' as checkSound, and 'busy' while a call has it. */
+  checkFree(): void {
+    this.checkSound();
+    if (this.#isTaken)
+      throw new KvError('busy', 'the session is in use by another call', {
+        values: { session: this.#session.id },
+        hint: 'wait for the running call, or fork() before it',
+      });
+  }
+}

@@ -1,0 +1,18 @@
+/** What a session is for those that do a part of its work while a call has it: the loop that writes an answer (write.ts), the probe of the text, and the look-up in the book. */
+import type { Stepper } from '../cache/stepper.ts';
+import type { Probe } from './probe.ts';
+
+export interface Reader extends Stepper {
+  /** Token ids in the cache, in order. */
+  readonly tokens: readonly number[];
+  /** Whether it was closed meanwhile. */
+  readonly isClosed: boolean;
+  /** Of the token behind these, or behind a row of the residual stream [m]: [V]. They may be overwritten by the next step. */
+  logits(row?: Float32Array): Promise<Float32Array>;
+  /** Reads tokens behind these. → the residual stream behind each, [T, m] */
+  forward(ids: readonly number[]): Promise<Float32Array>;
+  /** Takes back all but the first `tokens`, the last of which left this row. */
+  retract(tokens: number, row: Float32Array): void;
+  /** Steps are kept by this probe from now on, and by no other; null: by none. */
+  keepFor(probe: Probe | null): void;
+}
