@@ -133,6 +133,7 @@ export type {
   ContinuationOptions,
   EngineOptions,
   GenerateOptions,
+  GoverningOptions,
   KvBudget,
   LatentKeep,
   LogRetention,
@@ -142,9 +143,11 @@ export type {
   ResumeOptions,
   SendOptions,
   SessionOptions,
+  StateOptions,
   ToolChoice,
 } from './options/types.ts';
-export { type LiveView, type ServeOptions, serve } from './serve/server.ts';
+export type { ServeOptions } from './serve/options.ts';
+export { type LiveView, serve } from './serve/server.ts';
 export type { StreamRules } from './serve/stream.ts';
 export type { ChatAnswer, ChatCount, Compressed, ContextEnd } from './session/chat/types.ts';
 export { type ParkedSession, parkedSessions } from './session/park/folder.ts';

@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { KvError } from '../native/index.ts';
+import { checkOption, KvError, SHAPE_OPTIONS } from '../native/index.ts';
 import { defaultLaw, type Threshold, type ThresholdSet } from '../policy/index.ts';
 import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice, textFactor } from './estimate.ts';
 import type { Filter } from './filter.ts';
@@ -450,11 +450,7 @@ const isEdge = (entry: TimedEntry): boolean => entry.kind === 'open' || entry.ki
 const importedPath = (dir: string, modelDigest: string): string =>
   join(dir, `imported-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`);
 
-function checkLayers(layers: number): void {
-  if (!Number.isInteger(layers) || layers < 1 || layers > 4096) {
-    throw new KvError('bad-argument', 'layers must be a whole number from 1 to 4096', { values: { layers } });
-  }
-}
+const checkLayers = (layers: number): void => checkOption('layers', SHAPE_OPTIONS.layers, layers);
 
 /**
  * Opens the book of a log: loads its index, rebuilds it from the log when its files cannot be trusted or belong to

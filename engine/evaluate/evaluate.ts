@@ -268,7 +268,7 @@ function documentOf(runtime: Runtime, request: EvaluateRequest, text: EvaluateTe
   const from = Math.floor((text.content.length * index) / (request.recallDocuments + 1));
   const filler = text.content.slice(from) + text.content.slice(0, from);
   const length = documentLength(tokenizer, request.tokens - questionTokens(tokenizer));
-  return recallDocument(tokenizer, filler, length, request.seed * 1000 + index);
+  return recallDocument(tokenizer, filler, length, (request.seed % 2 ** 32) * 1000 + index);
 }
 
 async function scoreRecall(

@@ -13,7 +13,7 @@
  *   await chat.fork()                       another chat that goes on from here
  */
 import { checkKeys, KvError, show } from '../../native/index.ts';
-import { SEND_OPTIONS } from '../options/names.ts';
+import { SEND_OPTIONS } from '../options/table.ts';
 import type { SendOptions } from '../options/types.ts';
 import type { ParsedCall } from '../session/chat/calls/call.ts';
 import { systemMessages } from '../session/chat/turns.ts';

@@ -1,9 +1,9 @@
 /** The caller's side of one session, whose cache and tokens are in the model's thread. */
 import { resolve } from 'node:path';
-import { checkKeys, type FormatName, KvError, show } from '../../native/index.ts';
+import { checkKeys, checkOptions, type FormatName, KvError, show } from '../../native/index.ts';
 import type { ThresholdSet } from '../../policy/index.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
-import { COMPARE_OPTIONS, CONTINUATION_OPTIONS, GENERATE_OPTIONS, PARK_OPTIONS } from '../options/names.ts';
+import { COMPARE_OPTIONS, CONTINUATION_OPTIONS, GENERATE_OPTIONS, PARK_OPTIONS } from '../options/table.ts';
 import type { ContinuationOptions, GenerateOptions, ParkOptions, Progress, Prompt } from '../options/types.ts';
 import type { Resumed } from '../session/park/resume.ts';
 import type { Divergence, Generated } from '../session/types.ts';
@@ -87,6 +87,7 @@ export class EngineSession {
    */
   async park(path?: string, options: ParkOptions = {}): Promise<ParkedFile> {
     checkKeys(options, PARK_OPTIONS, 'park');
+    checkOptions(options, PARK_OPTIONS);
     if (path !== undefined && (typeof path !== 'string' || path === ''))
       throw new KvError('bad-argument', 'a parked session needs a path', { values: { path: show(path) } });
     const where = { path: path === undefined ? null : resolve(path), predict: options.predict === true };

@@ -6,7 +6,7 @@ import type { Worker } from 'node:worker_threads';
 import { checkKeys, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
 import type { Forecast } from '../cache/budget.ts';
 import type { TourEvent, TourOptions, TourResult } from '../evaluate/tour.ts';
-import { RESUME_OPTIONS, SESSION_OPTIONS } from '../options/names.ts';
+import { RESUME_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, Progress, Prompt, ResumeOptions, SessionOptions } from '../options/types.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
 import type { LoadProgress } from '../transformer/types.ts';

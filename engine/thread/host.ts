@@ -4,7 +4,7 @@
  */
 import { existsSync } from 'node:fs';
 import type { QdrantOptions } from '../../memory/index.ts';
-import { given, KvError, openPool, type PagePool, show } from '../../native/index.ts';
+import { checkOptions, given, KvError, openPool, type PagePool } from '../../native/index.ts';
 import {
   type AnchorOptions,
   type FailureMode,
@@ -15,6 +15,7 @@ import {
 import type { IdlePlace } from '../cache/away.ts';
 import { memoryBytes } from '../cache/budget.ts';
 import { Meter } from '../metrics/meter.ts';
+import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { leave, setupOf } from '../session/experience.ts';
 import { type IdleForm, IdleSessions } from '../session/park/idle.ts';
@@ -113,7 +114,7 @@ export class Host {
 
   /** What a session with these options is opened with. Throws what planning throws. */
   async setup(options: SessionOptions): Promise<SessionSetup> {
-    checkOptions(options);
+    checkSession(options);
     const setup = await setupOf(this.runtime, options, this.state);
     return { ...setup, pool: this.#pool, meter: this.meter, ...given({ idle: this.idle }) };
   }
@@ -147,20 +148,10 @@ export class Host {
   }
 }
 
-/** What plan.ts does not look at. */
-function checkOptions(options: SessionOptions): void {
-  const { exact, witness, compareTokens, thresholdsPath, kvBudget, kldBudget } = options;
-  for (const [name, value] of Object.entries({ exact, witness })) {
-    if (value !== undefined && typeof value !== 'boolean')
-      throw new KvError('bad-argument', `${name} must be true or false`, { values: { [name]: show(value) } });
-  }
-  if (compareTokens !== undefined && (!Number.isInteger(compareTokens) || compareTokens < 0)) {
-    throw new KvError('bad-argument', 'compareTokens must be a whole number', { values: { compareTokens } });
-  }
-  if (thresholdsPath !== undefined && typeof thresholdsPath !== 'string')
-    throw new KvError('bad-argument', 'thresholdsPath must be a path', {
-      values: { thresholdsPath: show(thresholdsPath) },
-    });
+/** What can be seen before a session is planned. */
+function checkSession(options: SessionOptions): void {
+  checkOptions(options, SESSION_OPTIONS);
+  const { exact, kvBudget, kldBudget } = options;
   if (exact === true && (kvBudget !== undefined || kldBudget !== undefined)) {
     throw new KvError('bad-argument', 'the exact cache keeps no budget', {
       values: { kvBudget, kldBudget },
