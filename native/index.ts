@@ -21,6 +21,8 @@ export * from './file.ts';
 export { forgetFileBytes } from './file-cache.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
+export { fieldBytes } from './formats/descriptor.ts';
+export { encodeMean, narrowedScale } from './formats/rot.ts';
 export * from './geometry.ts';
 export * from './json.ts';
 export { checkKeys, given, nearestName, unknownName } from './known.ts';
@@ -30,6 +32,8 @@ export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './l
 export { heldBytesMost, openPool } from './pool.ts';
 export { PackedPredictor } from './predicted.ts';
 export * as reference from './reference/index.ts';
+export { encode4 } from './reference/lloydmax.ts';
+export { ROT_LEVELS } from './reference/tables.gen.ts';
 export { openBytes } from './shape.ts';
 export * from './text.ts';
 export { startThread } from './thread.ts';
