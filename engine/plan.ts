@@ -2,16 +2,18 @@
 import {
   type CacheShape,
   CODED_HEAD_DIMS,
-  FORMAT_NAMES,
+  checkServed,
   FORMATS,
   type FormatName,
   type FormatPair,
+  isAutomatic,
+  isFormatName,
   isWindowTokens,
-  isYardstick,
   KvError,
   LOWEST_FORMATS,
   PAGE_TOKENS,
   parsePair,
+  SERVED_FORMATS,
   type Side,
   show,
   WINDOW_FORMAT,
@@ -208,7 +210,7 @@ function floorOf(asked: FormatPair | undefined, lowest: FormatPair | undefined):
   if (asked === undefined) return lowest ?? null;
   const finer = (side: Side): FormatName => {
     const least = (lowest ?? LOWEST_FORMATS)[side];
-    return FORMATS[asked[side]].rank < FORMATS[least].rank || isYardstick(asked[side]) ? asked[side] : least;
+    return FORMATS[asked[side]].rank < FORMATS[least].rank || !isAutomatic(asked[side]) ? asked[side] : least;
   };
   return { k: finer('k'), v: finer('v') };
 }
@@ -219,7 +221,7 @@ function lowestPair(floor: FormatPair | null): FormatPair {
 }
 
 const pairOf = (given: FormatPair | string): FormatPair =>
-  typeof given === 'string' ? parsePair(given) : { k: given.k, v: given.v };
+  typeof given === 'string' ? parsePair(given) : { k: checkServed(given.k), v: checkServed(given.v) };
 
 function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | undefined {
   if (given === undefined) return undefined;
@@ -251,7 +253,7 @@ export function checkRequest(request: PlanRequest, layers: number): void {
   const isPair = (one: unknown): boolean =>
     typeof one === 'string' || (isFormat((one as FormatPair | null)?.k) && isFormat((one as FormatPair).v));
   if (cacheTypes !== undefined && !(isList(cacheTypes) ? cacheTypes.every(isPair) : isPair(cacheTypes)))
-    refuse(`cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`, cacheTypes);
+    refuse(`cacheTypes must name one of ${SERVED_FORMATS.join(', ')} for k and for v`, cacheTypes);
   if (
     skipLayers !== undefined &&
     !(Array.isArray(skipLayers) && skipLayers.every((layer) => Number.isInteger(layer) && layer >= 0 && layer < layers))
@@ -272,5 +274,5 @@ function isPolicy(given: unknown): boolean {
 }
 
 function isFormat(name: unknown): name is FormatName {
-  return (FORMAT_NAMES as readonly unknown[]).includes(name);
+  return typeof name === 'string' && isFormatName(name);
 }

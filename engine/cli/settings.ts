@@ -6,13 +6,13 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parse as parseToml } from 'smol-toml';
 import {
-  FORMAT_NAMES,
   ISA_NAMES,
   isWindowTokens,
   KvError,
   LATENT_NAMES,
   parsePair,
   readRegular,
+  SERVED_FORMATS,
   unknownName,
   WINDOW_TOKENS,
   WINDOW_TOKENS_RULE,
@@ -122,7 +122,7 @@ export const SETTINGS = {
   },
   cacheTypeK: {
     flags: '--cache-type-k <type>',
-    help: `fixed format of keys (${FORMAT_NAMES.join(' ')}), or a K:V pair`,
+    help: `fixed format of keys (${SERVED_FORMATS.join(' ')}), or a K:V pair`,
     parse: cacheType,
   },
   cacheTypeV: {
