@@ -3,14 +3,16 @@ import {
   type CacheShape,
   CODED_HEAD_DIMS,
   checkOptions,
+  checkServed,
   FORMATS,
   type FormatName,
   type FormatPair,
-  isYardstick,
+  isAutomatic,
   KvError,
   LOWEST_FORMATS,
   PAGE_TOKENS,
   parsePair,
+  SERVED_FORMATS,
   type Side,
   show,
   WINDOW_FORMAT,
@@ -200,7 +202,7 @@ function floorOf(asked: FormatPair | undefined, lowest: FormatPair | undefined):
   if (asked === undefined) return lowest ?? null;
   const finer = (side: Side): FormatName => {
     const least = (lowest ?? LOWEST_FORMATS)[side];
-    return FORMATS[asked[side]].rank < FORMATS[least].rank || isYardstick(asked[side]) ? asked[side] : least;
+    return FORMATS[asked[side]].rank < FORMATS[least].rank || !isAutomatic(asked[side]) ? asked[side] : least;
   };
   return { k: finer('k'), v: finer('v') };
 }
@@ -211,7 +213,7 @@ function lowestPair(floor: FormatPair | null): FormatPair {
 }
 
 const pairOf = (given: FormatPair | string): FormatPair =>
-  typeof given === 'string' ? parsePair(given) : { k: given.k, v: given.v };
+  typeof given === 'string' ? parsePair(given) : { k: checkServed(given.k), v: checkServed(given.v) };
 
 function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | undefined {
   if (given === undefined) return undefined;

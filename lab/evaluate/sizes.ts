@@ -3,7 +3,14 @@
  * the pages that the engine makes. Nothing is measured and no model is loaded.
  */
 import { bytesAt, f16CacheBytes, OPEN_FORMAT } from '../../engine/cache/budget.ts';
-import { type CacheShape, KvError, PAGE_TOKENS, parsePair, servesHeadDim, WINDOW_FORMAT } from '../../native/index.ts';
+import {
+  type CacheShape,
+  type FormatName,
+  KvError,
+  PAGE_TOKENS,
+  servesHeadDim,
+  WINDOW_FORMAT,
+} from '../../native/index.ts';
 import { parseShape } from '../../scripts/bench/shapes.ts';
 import { bareName, formatCaches } from './every-cache.ts';
 import { markdown } from './frontier-table.ts';
@@ -120,7 +127,7 @@ export function schemeBytes(
 
 /** The same for a pair of our formats, with its window and sinks, at its largest; null where the formats do not serve the heads. */
 export function pairBytes(pair: string, shape: ModelShape, tokens: number): number | null {
-  const { k, v } = parsePair(pair);
+  const [k, v = k] = pair.split(':') as [FormatName, FormatName?]; // of formats that this build need not compute
   if (![k, v, WINDOW_FORMAT, OPEN_FORMAT].every((format) => servesHeadDim(format, shape.headDim))) return null;
   const pairs = Array.from({ length: shape.layers }, () => ({ k, v }));
   const window = { openFormat: OPEN_FORMAT, windowFormat: WINDOW_FORMAT, windowTokens: PAGE_TOKENS };
