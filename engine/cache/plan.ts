@@ -12,7 +12,6 @@ import {
   LOWEST_FORMATS,
   PAGE_TOKENS,
   parsePair,
-  SERVED_FORMATS,
   type Side,
   show,
   WINDOW_FORMAT,
