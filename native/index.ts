@@ -45,6 +45,7 @@ export {
   refusalOf,
   seenLater,
   suchThat,
+  textLike,
   truth,
   whole,
 } from './option.ts';
