@@ -21,6 +21,8 @@ export * from './file.ts';
 export { forgetFileBytes } from './file-cache.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
+export { fieldBytes } from './formats/descriptor.ts';
+export { encodeMean, narrowedScale } from './formats/rot.ts';
 export * from './geometry.ts';
 export * from './json.ts';
 export { checkKeys, given, type Names, nearestName, unknownName } from './known.ts';
@@ -52,6 +54,8 @@ export {
 export { heldBytesMost, openPool } from './pool.ts';
 export { PackedPredictor } from './predicted.ts';
 export * as reference from './reference/index.ts';
+export { encode4 } from './reference/lloydmax.ts';
+export { ROT_LEVELS } from './reference/tables.gen.ts';
 export { type AnswerOf, type Caller, type ParamsOf, ThreadClient, ThreadServer } from './rpc.ts';
 export { ATTENTION_OPTIONS, checkShape, openBytes, SHAPE_OPTIONS } from './shape.ts';
 export * from './text.ts';

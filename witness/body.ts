@@ -141,14 +141,13 @@ function inside(type: Type, name: string): readonly Type[] {
   }
 }
 
-/** Whether the body of a kind may have something under these names, one inside the other; '*' is any field or item. */
-export function hasField(kind: EntryKind, path: readonly string[]): boolean {
-  const types = path.reduce<readonly Type[]>(
-    (all, name) => all.flatMap((type) => inside(type, name)),
-    [ENTRIES[kind].type],
-  );
-  return types.length > 0;
+/** Whether a value of this type may have something under these names, one inside the other; '*' is any field or item. */
+export function mayHold(type: Type, path: readonly string[]): boolean {
+  return path.reduce<readonly Type[]>((types, name) => types.flatMap((one) => inside(one, name)), [type]).length > 0;
 }
+
+/** Whether the body of a kind may have it. */
+export const hasField = (kind: EntryKind, path: readonly string[]): boolean => mayHold(ENTRIES[kind].type, path);
 
 const BODIES = Object.fromEntries(Object.entries(ENTRIES).map(([kind, { type }]) => [kind, checkOf(type)])) as Readonly<
   Record<EntryKind, Check>

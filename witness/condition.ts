@@ -1,7 +1,7 @@
 /** What a filter of decisions means, as data: the same conditions are put to rows read from the log and to a database. */
 import { KvError } from '../native/index.ts';
 import type { DECISION } from './entries/decision.ts';
-import type { AskedTogether } from './entries/field.ts';
+import type { AskedTogether, RowField } from './entries/field.ts';
 import { DECISION_ROW } from './entries/index.ts';
 import type { DecisionFilter, DecisionRow, Range } from './types.ts';
 
@@ -18,16 +18,21 @@ type Asked<How> = {
 }[keyof typeof DECISION];
 type Equal = 'session' | Asked<'equal'> | AskedTogether;
 
-/** Filters that must equal one of some fields of a row. */
-const EQUAL = new Map<Equal, (keyof DecisionRow)[]>();
-/** Fields of a row that filters bound. */
-const BETWEEN: Asked<'range'>[] = [];
-for (const { name, asked } of DECISION_ROW) {
-  if (asked === 'range') BETWEEN.push(name as Asked<'range'>);
-  else
-    for (const filter of asked === 'equal' ? [name as Equal] : (asked ?? []))
-      EQUAL.set(filter, [...(EQUAL.get(filter) ?? []), name as keyof DecisionRow]);
+/** The filters that a row has: those that must equal one of some fields, and the fields that they bound. */
+export function filtersOf(row: readonly RowField[]): { equal: Map<string, string[]>; between: string[] } {
+  const equal = new Map<string, string[]>();
+  const between: string[] = [];
+  for (const { name, asked = [] } of row) {
+    if (asked === 'range') between.push(name);
+    else
+      for (const filter of asked === 'equal' ? [name] : asked) equal.set(filter, [...(equal.get(filter) ?? []), name]);
+  }
+  return { equal, between };
 }
+
+const FILTERS = filtersOf(DECISION_ROW);
+const EQUAL = FILTERS.equal as Map<Equal, (keyof DecisionRow)[]>;
+const BETWEEN = FILTERS.between as Asked<'range'>[];
 
 /**
  * Everything that a filter demands of a row alone; `model`, `beforeSeq` and `limit`, which ask for more than a row, are left to the caller.

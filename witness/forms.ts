@@ -29,9 +29,12 @@ let written: EntryForms | undefined;
 
 /** Written once. */
 export function entryForms(): EntryForms {
-  written ??= new FormsWriter().write();
+  written ??= formsOf(Object.fromEntries(Object.entries(ENTRIES).map(([kind, { type }]) => [kind, type])));
   return written;
 }
+
+/** The types of bodies, by the kind of their entry, as the binary reads them. */
+export const formsOf = (types: Readonly<Record<string, Type>>): EntryForms => new FormsWriter().write(types);
 
 class FormsWriter {
   /** Each type has one form, or a second one that may be null. */
@@ -40,8 +43,8 @@ class FormsWriter {
   readonly #forms: number[][] = [];
   #names = '';
 
-  write(): EntryForms {
-    const kinds = FORM_KINDS.map((kind) => [...this.#word(kind), this.#form(ENTRIES[kind].type), 0]);
+  write(types: Readonly<Record<string, Type>>): EntryForms {
+    const kinds = Object.entries(types).map(([kind, type]) => [...this.#word(kind), this.#form(type), 0]);
     const numbers = Float64Array.from([this.#forms.length, kinds.length, ...kinds.flat(), ...this.#forms.flat()]);
     return { numbers, names: Buffer.from(this.#names, 'latin1') };
   }

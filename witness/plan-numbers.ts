@@ -2,6 +2,7 @@
  * The row of numbers that fills in the plan of an entry (`plan.ts`), and the texts that its words lie in. Where a value is not what its type says,
  * the row is no good, and the general way finds out what is wrong with the value.
  */
+import { assert } from '../native/index.ts';
 import { canonicalText } from './canonical.ts';
 
 const TEXTS_BYTES = 16 * 1024;
@@ -22,29 +23,33 @@ function put(text: string): number {
   return from;
 }
 
-/** Puts a text there that stays, before the first row is begun. → where it lies. */
+/** Puts a text there that stays, and so does all that lies before it. → where it lies. */
 export function fixText(text: string): number {
   const from = put(text);
   fixedBytes = textBytes;
   return from;
 }
 
-/** Room for the answers and for so many numbers. */
-export const rowOfNumbers = (count: number): Float64Array => new Float64Array(ANSWERS + count);
+/** The row: room for the answers, and for the numbers of any plan. */
+const row = new Float64Array(256);
+
+/** The part of the row that a plan of so many numbers takes. */
+export function rowOf(count: number): Float64Array {
+  assert(ANSWERS + count <= row.length, `a plan has ${count} numbers`);
+  return row.subarray(0, ANSWERS + count);
+}
 
 /** Words are names of rules, formats, units and the session, and come again with every entry. */
 const words = new Map<string, number>();
-let row = rowOfNumbers(0);
 let at = ANSWERS;
 let isSound = true;
 
-/** Begins to fill in a row, whose new words take no more than `bytesMost`. What was filled in before is spelled by now. */
-export function beginRow(numbers: Float64Array, bytesMost: number): void {
+/** Begins to fill in the row; new words take no more than `bytesMost`. What was filled in before is spelled by now. */
+export function beginRow(bytesMost: number): void {
   if (texts.length - textBytes < bytesMost) {
     words.clear();
     textBytes = fixedBytes;
   }
-  row = numbers;
   at = ANSWERS;
   isSound = true;
 }

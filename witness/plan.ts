@@ -1,13 +1,13 @@
 /**
  * Decisions as the binary spells them (native/log/spell.h): what of an entry is always the same is a plan with holes, and what goes into the holes
- * is a row of numbers. The text is that of `canonicalJson`. Where a value is not what its type says, nothing is filled in, and
- * the general way finds out what is wrong with it.
+ * is a row of numbers. The text is that of `canonicalJson`. Where a value is absent or not what its type says, nothing is filled in,
+ * and the entry goes the general way, which finds out what is wrong with it.
  */
 import type { SpellPlan } from '../native/index.ts';
 import { type DecisionBody, ENTRIES } from './entries/index.ts';
 import { fillDecisionBody } from './entries/spelling.gen.ts';
 import { coreOf, inOrder, mayBeNull, type Type } from './entries/type.ts';
-import { beginRow, endRow, fixText, putNumber, putWord, rowOfNumbers, texts } from './plan-numbers.ts';
+import { beginRow, endRow, fixText, putNumber, putWord, rowOf, texts } from './plan-numbers.ts';
 
 /** As SpellStep in native/log/spell.h; texts are 0. */
 const [TEXT, NUMBER, NUMBER_OR_NULL, FLAG, WORD, BODY] = [0, 1, 2, 3, 4, 5] as const;
@@ -52,19 +52,21 @@ function stepsOf(parts: readonly Part[]): Uint32Array {
   );
 }
 
-const parts: readonly Part[] = [
-  ...['{"seq":', NUMBER, ',"timeMs":', NUMBER, ',"session":', WORD, ',"kind":"decision","body":', BODY],
-  ...partsOf(ENTRIES.decision.type),
-];
-const steps = stepsOf(parts);
-const numbers = rowOfNumbers(parts.filter((part) => typeof part === 'number' && part !== BODY).length);
+/** The plan of entries of a kind whose body is of this type. Its numbers are those that were filled in last. */
+export function planOf(kind: string, type: Type): SpellPlan {
+  const parts: readonly Part[] = [
+    ...['{"seq":', NUMBER, ',"timeMs":', NUMBER, ',"session":', WORD, `,"kind":"${kind}","body":`, BODY],
+    ...partsOf(type),
+  ];
+  const holes = parts.filter((part) => typeof part === 'number' && part !== BODY).length;
+  return { steps: stepsOf(parts), texts, numbers: rowOf(holes) };
+}
 
-/** The plan with the numbers of the decision that was filled in last. */
-export const decisionPlan: SpellPlan = { steps, texts, numbers };
+export const decisionPlan = planOf('decision', ENTRIES.decision.type);
 
 /** Fills in a decision. → false: it must be spelled the general way. */
 export function fillDecision(seq: number, timeMs: number, session: string, body: DecisionBody): boolean {
-  beginRow(numbers, DECISION_BYTES_MAX);
+  beginRow(DECISION_BYTES_MAX);
   putNumber(seq);
   putNumber(timeMs);
   putWord(session);

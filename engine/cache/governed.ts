@@ -19,7 +19,6 @@ import {
   sealedPages,
 } from '../../native/index.ts';
 import {
-  type FormChange,
   machineDigest,
   openPolicy,
   type PolicySession,
@@ -226,7 +225,7 @@ export class Governed {
     this.#lowMemory = isLow;
   }
 
-  /** Something was learnt of its text that counts from the next situation on; what that does not tell any more takes the place of what was said before. */
+  /** Something was learnt of its text, and the next situation tells it: of each kind the newest. */
   heard(evidence: Heard): void {
     this.#heard = { ...this.#heard, ...evidence };
   }

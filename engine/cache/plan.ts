@@ -3,10 +3,11 @@ import {
   type CacheShape,
   CODED_HEAD_DIMS,
   checkOptions,
+  checkServed,
   FORMATS,
   type FormatName,
   type FormatPair,
-  isYardstick,
+  isAutomatic,
   KvError,
   LOWEST_FORMATS,
   PAGE_TOKENS,
@@ -150,6 +151,11 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   };
 }
 
+/** The same with other thresholds, on which nothing else of a plan depends. */
+export function withThresholds(plan: SessionPlan, thresholds: ThresholdSet): SessionPlan {
+  return { ...plan, context: { ...plan.context, thresholds } };
+}
+
 /** f16 throughout: asked for, or all that the head size allows. Throws when something lower was asked for as well. */
 function isExact(shape: CacheShape, request: PlanRequest, types: FormatPair | FormatPair[] | undefined): boolean {
   const { kvBudget, kldBudget } = request;
@@ -195,7 +201,7 @@ function floorOf(asked: FormatPair | undefined, lowest: FormatPair | undefined):
   if (asked === undefined) return lowest ?? null;
   const finer = (side: Side): FormatName => {
     const least = (lowest ?? LOWEST_FORMATS)[side];
-    return FORMATS[asked[side]].rank < FORMATS[least].rank || isYardstick(asked[side]) ? asked[side] : least;
+    return FORMATS[asked[side]].rank < FORMATS[least].rank || !isAutomatic(asked[side]) ? asked[side] : least;
   };
   return { k: finer('k'), v: finer('v') };
 }
@@ -206,7 +212,7 @@ function lowestPair(floor: FormatPair | null): FormatPair {
 }
 
 const pairOf = (given: FormatPair | string): FormatPair =>
-  typeof given === 'string' ? parsePair(given) : { k: given.k, v: given.v };
+  typeof given === 'string' ? parsePair(given) : { k: checkServed(given.k), v: checkServed(given.v) };
 
 function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | undefined {
   if (given === undefined) return undefined;

@@ -18,7 +18,7 @@ import { f16CacheBytes } from '../cache/budget.ts';
 import { Governed, type GovernedOptions } from '../cache/governed.ts';
 import { metricsText } from '../cache/kv-bytes.ts';
 import { planWithLatents } from '../cache/latents.ts';
-import type { SessionPlan } from '../cache/plan.ts';
+import { type SessionPlan, withThresholds } from '../cache/plan.ts';
 import { reportOf } from '../cache/report.ts';
 import { fork, makeRoom, rowNorm, settle, takeBack } from '../cache/step.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
@@ -88,18 +88,17 @@ async function open(options: OpenCacheOptions, origin?: Origin): Promise<PolicyC
   checkOptions(options, CACHE_OPTIONS);
   // Refuse bad options before making a folder.
   const { stateDir, latents, onLogFailure = STATE_OPTIONS.onLogFailure.default, qdrant, logRules, anchor } = options;
-  const plan = (thresholds: ThresholdSet): SessionPlan =>
-    planWithLatents(shapeOf(options), requestOf(options), thresholds, latents);
   if (qdrant !== undefined && stateDir === undefined)
     throw new KvError('bad-argument', 'sessions are shared from a state folder', {
       hint: 'add stateDir, or leave out qdrant',
     });
-  const { budgetBytes } = plan(options.thresholds ?? defaultThresholds(options.layers));
+  const unlearned = options.thresholds ?? defaultThresholds(options.layers);
+  const plan = planWithLatents(shapeOf(options), requestOf(options), unlearned, latents);
   const state =
     stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant, logRules, undefined, anchor);
   try {
-    const start = await startOf(options, budgetBytes, state);
-    return PolicyCache.open(options, plan(start.thresholds), state, start, origin);
+    const start = await startOf(options, plan.budgetBytes, state);
+    return PolicyCache.open(options, withThresholds(plan, start.thresholds), state, start, origin);
   } catch (error) {
     await state?.close();
     throw error;

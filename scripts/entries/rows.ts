@@ -1,6 +1,7 @@
 /** Source text of flat rows: their declarations, functions that make them of entries, and columns of the SQL schema. */
 import type { RowField } from '../../witness/entries/field.ts';
 import { type Alias, coreOf, mayBeNull, type Type } from '../../witness/entries/type.ts';
+import { Locals } from './locals.ts';
 
 const WRITTEN = '// Written by scripts/generate-entries.ts from witness/entries/. Change these, not this file.';
 const COLUMN_MOST = 2 ** 31 - 1;
@@ -42,13 +43,15 @@ function declaration(name: string, means: string, row: readonly RowField[]): str
 
 /** The function that makes the row of an entry of a kind. */
 function maker(name: string, body: string, result: string, row: readonly RowField[]): string {
+  const locals = new Locals();
   const values = row.map(({ name: field, path, source }) => {
-    const value = source.is === 'list' ? `${path}.length` : source.is === 'optional' ? `${path} ?? null` : path;
+    const there = locals.shorter(path);
+    const value = source.is === 'list' ? `${there}.length` : source.is === 'optional' ? `${there} ?? null` : there;
     return field === value ? `    ${field},` : `    ${field}: ${value},`;
   });
   return `/** An entry of this kind as its row. */
 export function ${name}({ seq, timeMs, session, body }: Envelope & { readonly body: ${body} }): ${result} {
-  return {
+${locals.lines.map((line) => `  ${line}\n`).join('')}  return {
 ${values.join('\n')}
   };
 }

@@ -1,5 +1,6 @@
 /** Source text of functions that spell bodies field by field: what of an entry is known beforehand is text in them, so nothing is sorted and no type is asked. */
 import { coreOf, inOrder, mayBeNull, type Type } from '../../witness/entries/type.ts';
+import { Locals } from './locals.ts';
 
 /** Names that records may have, by what their TypeScript type is called. Which formats there are, a build knows best. */
 const NAMES: Readonly<Record<string, string>> = { PageForm: 'FORM_NAMES' };
@@ -66,16 +67,15 @@ class Functions {
       const isOptional = inside.is === 'optional';
       const typedField = `${isOptional ? 'NonNullable<' : ''}${typed}['${field}']${isOptional ? '>' : ''}`;
       const spelled = `"${field}":${this.spell(isOptional ? inside.inside : inside, value, typedField, field)}`;
-      if (!isOptional) return `\`${at <= first ? '' : ','}${spelled}\``;
+      const [begin, end] = [at === 0 ? '{' : '', at === fields.length - 1 ? '}' : ''];
       // Before the first that must be there its comma stands behind it.
-      const text = at < first ? `${spelled},` : `,${spelled}`;
-      return `(${value} === undefined ? '' : \`${text}\`)`;
+      const text = at < first ? `${spelled},` : at === first ? spelled : `,${spelled}`;
+      if (!isOptional) return `\`${begin}${text}${end}\``;
+      return `(${value} === undefined ? '${begin}${end}' : \`${begin}${text}${end}\`)`;
     });
     this.texts.push(`function ${name}(it: ${typed}): string {
   return (
-    '{' +
-    ${lines.join(' +\n    ')} +
-    '}'
+    ${lines.join(' +\n    ')}
   );
 }`);
     return name;
@@ -85,13 +85,15 @@ class Functions {
 const isNumber = ({ is }: Type): boolean => is === 'integer' || is === 'real';
 
 /** Calls that put what a plan has room for into a row of numbers, in the order of its holes. Throws for what no plan can say. */
-function puts(type: Type, value: string): string[] {
+function puts(type: Type, path: string, locals: Locals): string[] {
   const core = coreOf(type);
-  if (core.is === 'object') return inOrder(core.fields).flatMap(([name, field]) => puts(field, `${value}.${name}`));
+  if (core.is === 'object')
+    return inOrder(core.fields).flatMap(([name, field]) => puts(field, `${path}.${name}`, locals));
+  const value = locals.shorter(path);
   if (core.is === 'flag') return [`putFlag(${value});`];
   if (core.is === 'text' || core.is === 'one') return [`putWord(${value});`];
   if (isNumber(core)) return [`${mayBeNull(type) ? 'putNullable' : 'putNumber'}(${value});`];
-  throw new Error(`the plan of an entry has no step for ${value}, a ${core.is}`);
+  throw new Error(`the plan of an entry has no step for ${path}, a ${core.is}`);
 }
 
 const capital = (name: string): string => name[0]!.toUpperCase() + name.slice(1);
@@ -108,13 +110,15 @@ export function spellingSource(
     const name = functions.object(type, `${capital(kind)}Body`, `${kind}Body`);
     return `  ${kind}: ${name},`;
   });
-  const fills = Object.entries(planned).map(
-    ([kind, type]) => `/** Numbers of the plan of such entries, from their body. */
+  const fills = Object.entries(planned).map(([kind, type]) => {
+    const locals = new Locals();
+    const calls = puts(type, 'body', locals);
+    return `/** Puts the body of such an entry into the numbers of its plan. */
 export function fill${capital(kind)}Body(body: ${capital(kind)}Body): void {
-  ${puts(type, 'body').join('\n  ')}
+  ${[...locals.lines, ...calls].join('\n  ')}
 }
-`,
-  );
+`;
+  });
   const types = [...new Set([...Object.keys(spelled), ...Object.keys(planned)])].map((kind) => `${capital(kind)}Body`);
   return `// Written by scripts/generate-entries.ts from witness/entries/. Change these, not this file.
 import { FORMS } from '${from}/../policy/index.ts';

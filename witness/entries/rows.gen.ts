@@ -124,6 +124,10 @@ export interface SessionRow {
 
 /** An entry of this kind as its row. */
 export function decisionRow({ seq, timeMs, session, body }: Envelope & { readonly body: DecisionBody }): DecisionRow {
+  const inDecision = body.decision;
+  const inVerdict = body.verdict;
+  const inDecisionBecause = inDecision.because;
+  const inVerdictBecause = inVerdict.because;
   return {
     seq,
     timeMs,
@@ -131,27 +135,27 @@ export function decisionRow({ seq, timeMs, session, body }: Envelope & { readonl
     situation: body.situation,
     order: body.order,
     tokens: body.tokens,
-    layer: body.decision.layer,
-    page: body.decision.page,
-    side: body.decision.side,
-    from: body.decision.from,
-    to: body.decision.to,
-    accepted: body.verdict.accepted,
-    rule: body.decision.because.rule,
-    threshold: body.decision.because.threshold,
-    measured: body.decision.because.measured,
-    bound: body.decision.because.bound,
-    unit: body.decision.because.unit,
-    origin: body.decision.because.origin,
-    verdictRule: body.verdict.because.rule,
-    verdictThreshold: body.verdict.because.threshold,
-    verdictMeasured: body.verdict.because.measured,
-    verdictBound: body.verdict.because.bound,
-    epsilonFrom: body.decision.epsilonFrom,
-    epsilonTo: body.decision.epsilonTo,
+    layer: inDecision.layer,
+    page: inDecision.page,
+    side: inDecision.side,
+    from: inDecision.from,
+    to: inDecision.to,
+    accepted: inVerdict.accepted,
+    rule: inDecisionBecause.rule,
+    threshold: inDecisionBecause.threshold,
+    measured: inDecisionBecause.measured,
+    bound: inDecisionBecause.bound,
+    unit: inDecisionBecause.unit,
+    origin: inDecisionBecause.origin,
+    verdictRule: inVerdictBecause.rule,
+    verdictThreshold: inVerdictBecause.threshold,
+    verdictMeasured: inVerdictBecause.measured,
+    verdictBound: inVerdictBecause.bound,
+    epsilonFrom: inDecision.epsilonFrom,
+    epsilonTo: inDecision.epsilonTo,
     epsilonNow: body.epsilonNow,
-    price: body.decision.price,
-    bytesFreed: body.decision.bytesFreed,
+    price: inDecision.price,
+    bytesFreed: inDecision.bytesFreed,
     bytesBefore: body.bytesBefore,
     bytesAfter: body.bytesAfter,
   };
@@ -159,18 +163,19 @@ export function decisionRow({ seq, timeMs, session, body }: Envelope & { readonl
 
 /** An entry of this kind as its row. */
 export function situationRow({ seq, timeMs, session, body }: Envelope & { readonly body: SituationBody }): SituationRow {
+  const inSituation = body.situation;
   return {
     seq,
     timeMs,
     session,
-    situation: body.situation.index,
-    tokens: body.situation.tokens,
-    bytes: body.situation.bytes,
-    budgetBytes: body.situation.budgetBytes,
-    kldBudget: body.situation.kldBudget,
-    urgent: body.situation.urgent,
-    lowMemory: body.situation.lowMemory,
-    trials: body.situation.trials.length,
-    outcomes: body.situation.outcomes.length,
+    situation: inSituation.index,
+    tokens: inSituation.tokens,
+    bytes: inSituation.bytes,
+    budgetBytes: inSituation.budgetBytes,
+    kldBudget: inSituation.kldBudget,
+    urgent: inSituation.urgent,
+    lowMemory: inSituation.lowMemory,
+    trials: inSituation.trials.length,
+    outcomes: inSituation.outcomes.length,
   };
 }

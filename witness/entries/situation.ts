@@ -57,7 +57,7 @@ export const SITUATION = {
   'situation.again': { type: optional(list(trials, 1)) },
   'situation.text': { type: optional(estimate) },
   'situation.probe': { type: optional(probe) },
-  'situation.canaryBytes': { type: optional(whole), report: 'canaryBytes' },
+  'situation.canaryBytes': { type: optional(whole) },
   'situation.canaries': { type: optional(list(canary, 1)) },
 } as const satisfies Fields;
 

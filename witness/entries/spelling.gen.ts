@@ -25,21 +25,18 @@ function record<K extends string, T>(table: Readonly<Partial<Record<K, T>>>, nam
 
 function spellBecause(it: DecisionBody['decision']['because']): string {
   return (
-    '{' +
-    `"bound":${number(it.bound)}` +
+    `{"bound":${number(it.bound)}` +
     `,"measured":${number(it.measured)}` +
     `,"origin":"${it.origin}"` +
     `,"rule":${text(it.rule)}` +
     `,"threshold":${text(it.threshold)}` +
-    `,"unit":${text(it.unit)}` +
-    '}'
+    `,"unit":${text(it.unit)}}`
   );
 }
 
 function spellDecision(it: DecisionBody['decision']): string {
   return (
-    '{' +
-    `"because":${spellBecause(it.because)}` +
+    `{"because":${spellBecause(it.because)}` +
     `,"bytesFreed":${number(it.bytesFreed)}` +
     `,"epsilonFrom":${nullable(it.epsilonFrom)}` +
     `,"epsilonTo":${nullable(it.epsilonTo)}` +
@@ -49,124 +46,104 @@ function spellDecision(it: DecisionBody['decision']): string {
     `,"price":${nullable(it.price)}` +
     `,"retry":${it.retry}` +
     `,"side":"${it.side}"` +
-    `,"to":"${it.to}"` +
-    '}'
+    `,"to":"${it.to}"}`
   );
 }
 
 function spellVerdict(it: DecisionBody['verdict']): string {
   return (
-    '{' +
-    `"accepted":${it.accepted}` +
-    `,"because":${spellBecause(it.because)}` +
-    '}'
+    `{"accepted":${it.accepted}` +
+    `,"because":${spellBecause(it.because)}}`
   );
 }
 
 function spellDecisionBody(it: DecisionBody): string {
   return (
-    '{' +
-    `"bytesAfter":${number(it.bytesAfter)}` +
+    `{"bytesAfter":${number(it.bytesAfter)}` +
     `,"bytesBefore":${number(it.bytesBefore)}` +
     `,"decision":${spellDecision(it.decision)}` +
     `,"epsilonNow":${nullable(it.epsilonNow)}` +
     `,"order":${number(it.order)}` +
     `,"situation":${number(it.situation)}` +
     `,"tokens":${number(it.tokens)}` +
-    `,"verdict":${spellVerdict(it.verdict)}` +
-    '}'
+    `,"verdict":${spellVerdict(it.verdict)}}`
   );
 }
 
 function spellAgain(it: NonNullable<SituationBody['situation']['again']>[number]): string {
   return (
-    '{' +
-    `"epsilon":${record(it.epsilon, FORM_NAMES, number)}` +
+    `{"epsilon":${record(it.epsilon, FORM_NAMES, number)}` +
     `,"from":"${it.from}"` +
     `,"layer":${number(it.layer)}` +
     `,"page":${number(it.page)}` +
-    `,"side":"${it.side}"` +
-    '}'
+    `,"side":"${it.side}"}`
   );
 }
 
 function spellCanaries(it: NonNullable<SituationBody['situation']['canaries']>[number]): string {
   return (
-    '{' +
-    `"age":${number(it.age)}` +
+    `{"age":${number(it.age)}` +
     `,"epsilonNow":${number(it.epsilonNow)}` +
     `,"epsilonPromised":${number(it.epsilonPromised)}` +
     `,"from":"${it.from}"` +
     `,"layer":${number(it.layer)}` +
     `,"page":${number(it.page)}` +
     `,"side":"${it.side}"` +
-    `,"to":"${it.to}"` +
-    '}'
+    `,"to":"${it.to}"}`
   );
 }
 
 function spellChanges(it: NonNullable<SituationBody['situation']['changes']>[number]): string {
   return (
-    '{' +
-    `"from":"${it.from}"` +
+    `{"from":"${it.from}"` +
     `,"layer":${number(it.layer)}` +
     `,"page":${number(it.page)}` +
     `,"side":"${it.side}"` +
-    `,"to":"${it.to}"` +
-    '}'
+    `,"to":"${it.to}"}`
   );
 }
 
 function spellOutcomes(it: SituationBody['situation']['outcomes'][number]): string {
   return (
-    '{' +
-    `"accepted":${it.accepted}` +
+    `{"accepted":${it.accepted}` +
     `,"bytesFreed":${number(it.bytesFreed)}` +
     `,"epsilonNow":${nullable(it.epsilonNow)}` +
     `,"from":"${it.from}"` +
     `,"layer":${number(it.layer)}` +
     `,"page":${number(it.page)}` +
     `,"side":"${it.side}"` +
-    `,"to":"${it.to}"` +
-    '}'
+    `,"to":"${it.to}"}`
   );
 }
 
 function spellEpsilon2(it: NonNullable<SituationBody['situation']['probe']>['epsilon2']): string {
   return (
-    '{' +
-    `"k":${list(it.k, number)}` +
-    `,"v":${list(it.v, number)}` +
-    '}'
+    `{"k":${list(it.k, number)}` +
+    `,"v":${list(it.v, number)}}`
   );
 }
 
 function spellProbe(it: NonNullable<SituationBody['situation']['probe']>): string {
   return (
-    '{' +
-    `"epsilon2":${spellEpsilon2(it.epsilon2)}` +
+    `{"epsilon2":${spellEpsilon2(it.epsilon2)}` +
     `,"meanKld":${number(it.meanKld)}` +
     `,"rows":${number(it.rows)}` +
     `,"standardError":${number(it.standardError)}` +
-    `,"tokens":${number(it.tokens)}` +
-    '}'
+    `,"tokens":${number(it.tokens)}}`
   );
 }
 
 function spellText(it: NonNullable<SituationBody['situation']['text']>): string {
   return (
-    '{' +
-    `"samples":${number(it.samples)}` +
+    `{"samples":${number(it.samples)}` +
     `,"sd":${number(it.sd)}` +
-    `,"value":${number(it.value)}` +
-    '}'
+    `,"value":${number(it.value)}}`
   );
 }
 
 function spellSituation(it: SituationBody['situation']): string {
   return (
-    '{' +
-    (it.again === undefined ? '' : `"again":${list(it.again, spellAgain)},`) +
+    (it.again === undefined ? '{' : `{"again":${list(it.again, spellAgain)},`) +
     `"budgetBytes":${nullable(it.budgetBytes)}` +
     `,"bytes":${number(it.bytes)}` +
     (it.canaries === undefined ? '' : `,"canaries":${list(it.canaries, spellCanaries)}`) +
@@ -185,16 +162,13 @@ function spellSituation(it: SituationBody['situation']): string {
     `,"tokens":${number(it.tokens)}` +
     `,"tokensExpected":${nullable(it.tokensExpected)}` +
     `,"trials":${list(it.trials, spellAgain)}` +
-    `,"urgent":${it.urgent}` +
-    '}'
+    `,"urgent":${it.urgent}}`
   );
 }
 
 function spellSituationBody(it: SituationBody): string {
   return (
-    '{' +
-    `"situation":${spellSituation(it.situation)}` +
-    '}'
+    `{"situation":${spellSituation(it.situation)}}`
   );
 }
 
@@ -204,35 +178,39 @@ export const SPELLED = {
   situation: spellSituationBody,
 };
 
-/** Numbers of the plan of such entries, from their body. */
+/** Puts the body of such an entry into the numbers of its plan. */
 export function fillDecisionBody(body: DecisionBody): void {
+  const inDecision = body.decision;
+  const inDecisionBecause = inDecision.because;
+  const inVerdict = body.verdict;
+  const inVerdictBecause = inVerdict.because;
   putNumber(body.bytesAfter);
   putNumber(body.bytesBefore);
-  putNumber(body.decision.because.bound);
-  putNumber(body.decision.because.measured);
-  putWord(body.decision.because.origin);
-  putWord(body.decision.because.rule);
-  putWord(body.decision.because.threshold);
-  putWord(body.decision.because.unit);
-  putNumber(body.decision.bytesFreed);
-  putNullable(body.decision.epsilonFrom);
-  putNullable(body.decision.epsilonTo);
-  putWord(body.decision.from);
-  putNumber(body.decision.layer);
-  putNumber(body.decision.page);
-  putNullable(body.decision.price);
-  putFlag(body.decision.retry);
-  putWord(body.decision.side);
-  putWord(body.decision.to);
+  putNumber(inDecisionBecause.bound);
+  putNumber(inDecisionBecause.measured);
+  putWord(inDecisionBecause.origin);
+  putWord(inDecisionBecause.rule);
+  putWord(inDecisionBecause.threshold);
+  putWord(inDecisionBecause.unit);
+  putNumber(inDecision.bytesFreed);
+  putNullable(inDecision.epsilonFrom);
+  putNullable(inDecision.epsilonTo);
+  putWord(inDecision.from);
+  putNumber(inDecision.layer);
+  putNumber(inDecision.page);
+  putNullable(inDecision.price);
+  putFlag(inDecision.retry);
+  putWord(inDecision.side);
+  putWord(inDecision.to);
   putNullable(body.epsilonNow);
   putNumber(body.order);
   putNumber(body.situation);
   putNumber(body.tokens);
-  putFlag(body.verdict.accepted);
-  putNumber(body.verdict.because.bound);
-  putNumber(body.verdict.because.measured);
-  putWord(body.verdict.because.origin);
-  putWord(body.verdict.because.rule);
-  putWord(body.verdict.because.threshold);
-  putWord(body.verdict.because.unit);
+  putFlag(inVerdict.accepted);
+  putNumber(inVerdictBecause.bound);
+  putNumber(inVerdictBecause.measured);
+  putWord(inVerdictBecause.origin);
+  putWord(inVerdictBecause.rule);
+  putWord(inVerdictBecause.threshold);
+  putWord(inVerdictBecause.unit);
 }

@@ -174,3 +174,39 @@ describe('a session while writing', () => {
     expect(trials).toBe(3 * 2 * runtime.shape.layers);
   });
 });
+
+describe('a governed cache', () => {
+  it('notices when what it is told of its tokens is not so', async () => {
+    const session = Session.open(runtime, { log: null, thresholds: defaultThresholds(runtime.shape.layers) });
+    const { governed } = session;
+    expect(() => governed.filled(1)).toThrow('hold 0 to 0 tokens, and 1 are counted');
+    await session.read(ids.slice(0, 5));
+    expect(() => governed.advanced(1)).toThrow('hold 5 to 5 tokens, and 6 are counted');
+    expect(() => governed.filled(5)).toThrow('a cache of 5 tokens was filled with 5');
+    expect(() => governed.cameBack()).toThrow('was not parked');
+    expect(governed.length).toBe(5);
+    session.close();
+  });
+
+  it('tells the next situation all that was heard, the newest of each kind, and the one after nothing', () => {
+    const session = Session.open(runtime, { log: null, thresholds: defaultThresholds(runtime.shape.layers) });
+    const { governed } = session;
+    const now = {
+      ...{ bytes: 0, sealBytes: 0, movesMax: 0, urgent: false, stepLatencyMsP95: 0 },
+      ...{ trials: [], outcomes: [], changes: [], again: [] },
+    };
+    const text = (value: number) => ({ value, sd: 0.5, samples: 1 });
+    const probe = { tokens: 512, rows: 16, meanKld: 0.1, standardError: 0.01, epsilon2: { k: [], v: [] } };
+    governed.heard({ text: text(1) });
+    governed.heard({ probe });
+    governed.heard({ text: text(2) });
+    governed.memoryIsLow(true);
+    expect(governed.situate(now)).toMatchObject({ index: 0, probe, text: text(2), lowMemory: true });
+    governed.memoryIsLow(false);
+    const after = governed.situate(now);
+    expect(after).toMatchObject({ index: 1, lowMemory: false });
+    expect(Object.keys(after)).not.toContain('probe');
+    expect(Object.keys(after)).not.toContain('text');
+    session.close();
+  });
+});
