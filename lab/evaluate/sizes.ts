@@ -163,7 +163,9 @@ const tiers = (
     0,
   ) * batch;
 
-export function quotedFigures(): Quoted[] {
+export const quotedFigures = (): Quoted[] => [...quotedBytes(), ...quotedRatios()];
+
+function quotedBytes(): Quoted[] {
   const half = 'is half of the first, and four times the second';
   const plain70 = named('70B without groups');
   const threeTiers = [
@@ -172,7 +174,6 @@ export function quotedFigures(): Quoted[] {
     [32_256, 2],
   ] as const;
   const whole = f16CacheBytes(plain70, 32_768) * 8;
-  const ratioOf = (bits: number): string => `${(16 / bits).toFixed(1)}×`;
   return [
     {
       what: '7B, 2,048 tokens',
@@ -222,6 +223,12 @@ export function quotedFigures(): Quoted[] {
       computed: `${gb(tiers(plain70, 8, threeTiers, 0))} (${(whole / tiers(plain70, 8, threeTiers, 0)).toFixed(1)}×); with scales for groups of 32 ${gb(tiers(plain70, 8, threeTiers, 1))} (${(whole / tiers(plain70, 8, threeTiers, 1)).toFixed(1)}×)`,
       why: 'takes the codes twice as wide and leaves out their scales',
     },
+  ];
+}
+
+function quotedRatios(): Quoted[] {
+  const ratioOf = (bits: number): string => `${(16 / bits).toFixed(1)}×`;
+  return [
     {
       what: '2-bit codes',
       quoted: '12×, 16×, 22×',
