@@ -2,12 +2,12 @@
 // recall, and that the list by which an error tells where a method is agrees with the methods that the lab has.
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { type EvaluateRow, evaluate } from '../../engine/evaluate/evaluate.ts';
-import { findCaches } from '../../engine/evaluate/find-caches.ts';
+import { findCaches, findSimulated } from '../../engine/evaluate/find-caches.ts';
 import { askForLab, type CacheMethod, registerLab, registerMethods } from '../../engine/evaluate/methods.ts';
 import { ownText } from '../../engine/evaluate/own-text.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { everyCache } from '../../lab/evaluate/every-cache.ts';
-import { methodCaches, methodOf } from '../../lab/methods/methods.ts';
+import { methodCaches, methodOf, methods } from '../../lab/methods/methods.ts';
 import { readPaged } from '../../lab/methods/paged.ts';
 import { yardsticks } from '../../lab/rules/index.ts';
 import { KvError } from '../../native/index.ts';
@@ -63,6 +63,15 @@ it('a name is a registered method, a cache of sessions, or asks for the lab', as
   ]);
   registerMethods({ from: 'own', find: () => null });
   expect((await findCaches(['q8'])).map((cache) => 'method' in cache)).toEqual([false]);
+});
+
+it('a yardstick of a simulation is one of the lab, once that is registered', async () => {
+  expect(await codeOf(() => findSimulated(['price@25%', 'coded-h2o@25%']))).toBe('missing-dependency');
+  // The simulator says which policies there are.
+  expect((await findSimulated(['nothing@25%'])).map(({ name }) => name)).toEqual(['nothing@25%']);
+  registerMethods(methods);
+  const specs = await findSimulated(['price@25%', 'coded-h2o@25%']);
+  expect(specs.map(({ options }) => options.policy)).toEqual(['price', 'coded-h2o']);
 });
 
 it('a method is scored as sessions are, and asked for codes', async () => {
