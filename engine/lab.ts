@@ -31,7 +31,6 @@ export {
   type Side,
   toHalf,
 } from '../native/index.ts';
-export { type Yardstick, type YardstickSession, yardsticks } from '../policy/index.ts';
 export { f16CacheBytes } from './cache/budget.ts';
 export { normalized } from './cache/latents.ts';
 export { type EvaluateCache, type EvaluateRequest, type EvaluateRow, evaluate } from './evaluate/evaluate.ts';
@@ -44,6 +43,7 @@ export {
   registerMethods,
 } from './evaluate/methods.ts';
 export { ownText } from './evaluate/own-text.ts';
+export type { Kept, Observed, Yardstick, YardstickContext, YardstickSession } from './evaluate/yardstick.ts';
 export { dot, softmax, turned } from './trace/head.ts';
 export { RopeTable, ropeFrequencies } from './transformer/rope.ts';
 export { Runtime, type RuntimeOptions } from './transformer/runtime/runtime.ts';

@@ -28,15 +28,6 @@ export { type Band, Scan, type Step } from './scan.ts';
 export { BOUND_IDS, checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
 export * from './types.ts';
 export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe, unsafeRule, usefulPair } from './unsafe.ts';
-export {
-  type Kept,
-  type Observed,
-  pyramidCapacity,
-  type Yardstick,
-  type YardstickContext,
-  type YardstickSession,
-  yardsticks,
-} from './yardsticks/index.ts';
 
 const plain =
   (policy: Policy) =>

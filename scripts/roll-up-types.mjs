@@ -1,9 +1,10 @@
 /**
  * node scripts/roll-up-types.mjs DIR
  *
- * Replaces the declaration files that the compiler wrote to DIR by one file for the whole package, which contains what
- * engine/index exports and nothing else. It contains no types of our dependencies, so a program that uses the package can
- * be compiled without their types. Fails when a public signature names a type that is not exported or is a dependency's.
+ * Replaces the declaration files that the compiler wrote to DIR by two: palimpsest.d.ts, which contains what engine/index
+ * exports and nothing else, and lab.d.ts, what engine/lab exports and, without exporting it, what that names. They contain no
+ * types of our dependencies, so a program that uses the package can be compiled without their types. Fails when a signature of
+ * the library names a type that is not exported, or one of either is a dependency's.
  */
 import fs from 'node:fs';
 import path from 'node:path';
@@ -101,7 +102,39 @@ function typesIn(text) {
   );
 }
 
-/** The text of the one declaration file. `dir` holds the compiler's output. */
+/** What palimpsest/lab exports and does not declare: the codecs in TypeScript, whose types are those of every format. */
+const UNDECLARED = ['reference'];
+
+/** The text of the declarations of palimpsest/lab. What its signatures name is declared as well, because insides are named there. */
+export function rollUpLabTypes(dir) {
+  const index = path.resolve(dir, 'engine/lab.d.ts');
+  const declarations = new Declarations();
+  const names = [...declarations.file(index).named.keys()].filter((name) => !UNDECLARED.includes(name));
+  const queue = names.map((name) => [...declarations.find(index, name), name]);
+  const places = new Map();
+  const parts = [];
+  for (const [file, there, name] of queue) {
+    const place = `${file}#${there}`;
+    if (places.get(name) === place) continue;
+    const isClear = path.isAbsolute(file) && there === name && !places.has(name);
+    if (!isClear)
+      throw new Error(`palimpsest/lab names ${name}, which is a dependency's, has two names or stands for two`);
+    places.set(name, place);
+    const { comment, text } = declarations.file(file).local.get(there);
+    for (const used of typesIn(text)) {
+      const found = declarations.find(file, used);
+      if (found !== null) queue.push([...found, used]);
+    }
+    const declared = text
+      .replace(/^export (?!default)/, '')
+      .replace(/^(?=(abstract )?(class|function|const) )/, 'declare ');
+    parts.push(`${comment === '' ? '' : `${comment}\n`}${names.includes(name) ? 'export ' : ''}${declared}`);
+  }
+  const [head] = /^\/\*\*[\s\S]*?\*\//.exec(fs.readFileSync(index, 'utf8')) ?? [''];
+  return `${[head, ...parts, 'export {};'].join('\n\n')}\n`;
+}
+
+/** The text of the declaration file of the library. `dir` holds the compiler's output. */
 export function rollUpTypes(dir, entry = 'engine/index.d.ts') {
   const index = path.resolve(dir, entry);
   const declarations = new Declarations();
@@ -128,10 +161,11 @@ export function rollUpTypes(dir, entry = 'engine/index.d.ts') {
 if (process.argv[1] !== undefined && fs.realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
   const [dir] = process.argv.slice(2);
   try {
-    const text = rollUpTypes(dir);
+    const [text, lab] = [rollUpTypes(dir), rollUpLabTypes(dir)];
     for (const file of fs.readdirSync(dir, { recursive: true }))
       if (file.endsWith('.d.ts')) fs.rmSync(path.join(dir, file));
     fs.writeFileSync(path.join(dir, 'palimpsest.d.ts'), text);
+    fs.writeFileSync(path.join(dir, 'lab.d.ts'), lab);
   } catch (error) {
     process.stderr.write(`${error.message}\n`);
     process.exitCode = 1;

@@ -126,9 +126,9 @@ export const COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'simulate',
-    does: 'Run policies and yardsticks over recorded runs without the model: bytes, errors of attention, predicted and measured divergence.',
+    does: 'Run policies over recorded runs without the model, and with palimpsest-lab rules that drop tokens: bytes, errors of attention, predicted and measured divergence.',
     brief: 'Caches over recorded runs, without the model.',
-    examples: ['palimpsest simulate --trace novel.trace --caches price@25%,uniform@25%,h2o@25%,streaming@25%'],
+    examples: ['palimpsest simulate --trace novel.trace --caches price@25%,uniform@25%,age@25%'],
     settings: [
       'trace',
       'caches',

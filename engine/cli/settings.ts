@@ -102,7 +102,7 @@ export const SETTINGS = {
   windows: { flags: '--windows <n>', help: 'windows per text', default: 1, parse: whole(1, 1000) },
   caches: {
     flags: '--caches <list>',
-    help: 'caches to evaluate: K:V pairs and policy@budget, e.g. q8,rot4:rot2,price@25%',
+    help: 'caches to evaluate: K:V pairs, policy@budget, and methods of palimpsest-lab, e.g. q8,rot4:rot2,price@25%,kvquant3',
   },
   park: { flags: '--park', help: 'park the session again when it has answered' },
   predictor: {

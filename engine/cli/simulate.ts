@@ -3,7 +3,7 @@ import { basename } from 'node:path';
 import { loadThresholdFile } from '../../memory/index.ts';
 import { type Column, columnsOf, jsonText, KvError, legend, percent, printable, table } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
-import { parseCache } from '../evaluate/evaluate.ts';
+import { findSimulated } from '../evaluate/find-caches.ts';
 import { logDir } from '../state/folder.ts';
 import { measuredInLog } from '../trace/logged.ts';
 import { Trace } from '../trace/reader.ts';
@@ -23,7 +23,7 @@ export async function simulate(settings: Settings): Promise<void> {
     throw new KvError('bad-argument', 'no trace was given', {
       hint: '--trace FILE; record one with: palimpsest trace record',
     });
-  const specs = cachesOf(settings).map(parseCache);
+  const specs = await findSimulated(cachesOf(settings));
   const thresholdsPath = thresholdsPathOf(settings);
   const session = text(settings, 'session');
   const state = text(settings, 'state') ?? '.palimpsest';

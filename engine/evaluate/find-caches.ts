@@ -1,7 +1,8 @@
 /** What the names of `--caches` mean: caches of sessions, or methods that other packages bring. */
 import { policies } from '../../policy/index.ts';
+import type { SessionOptions } from '../options/types.ts';
 import { type CacheSpec, type EvaluateCache, parseCache } from './evaluate.ts';
-import { askForLab, findMethod, registerLab } from './methods.ts';
+import { askForLab, findMethod, findYardstick, registerLab } from './methods.ts';
 
 const WINDOWS: readonly string[] = ['f16', 'q8'];
 
@@ -26,6 +27,18 @@ async function findCache(name: string): Promise<EvaluateCache> {
   return parsed;
 }
 
+/** The caches of these names for a simulation, which runs policies and yardsticks. Throws as findCaches() does. */
+export async function findSimulated(names: readonly string[]): Promise<CacheSpec[]> {
+  const specs = names.map(parseCache);
+  for (const { name, options } of specs) {
+    if (hasPolicy(options) || findYardstick(options.policy!) !== null) continue;
+    if (!(await registerLab())) askForLab(name);
+  }
+  return specs;
+}
+
+const hasPolicy = ({ policy }: SessionOptions): boolean => policy === undefined || Object.hasOwn(policies, policy);
+
 function parsedOr(name: string): CacheSpec | Error {
   try {
     return parseCache(name);
@@ -35,6 +48,5 @@ function parsedOr(name: string): CacheSpec | Error {
 }
 
 /** Whether the policy and the window of a cache are known. */
-const isOfSessions = ({ options: { policy, openFormat } }: CacheSpec): boolean =>
-  (policy === undefined || Object.hasOwn(policies, policy)) &&
-  (openFormat === undefined || WINDOWS.includes(openFormat));
+const isOfSessions = ({ options }: CacheSpec): boolean =>
+  hasPolicy(options) && (options.openFormat === undefined || WINDOWS.includes(options.openFormat));

@@ -2,8 +2,10 @@
  * Methods that no session has, by which others keep keys and values. Packages bring them, above all palimpsest-lab, and `palimpsest evaluate` compares them with
  * sessions on the same tokens.
  */
+import { createRequire } from 'node:module';
 import { KvError, packageVersion } from '../../native/index.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
+import type { Yardstick } from './yardstick.ts';
 
 /** What a method reads. */
 export interface MethodReading {
@@ -33,6 +35,8 @@ export interface CacheMethods {
   readonly from: string;
   /** The method that a cache of `--caches` names; null: none of these. */
   readonly find: (cache: string) => CacheMethod | null;
+  /** Rules that keep or drop single tokens, by their names, for the simulator. Left out: none. */
+  readonly yardsticks?: ReadonlyMap<string, Yardstick>;
 }
 
 /** The package that has the published methods. It is an optional peer, and the command line registers it when a name is unknown. */
@@ -40,11 +44,11 @@ export const LAB = 'palimpsest-lab';
 
 /** How the names of its methods begin, so that an error can tell where they are. A test of the lab compares both lists. */
 const LAB_NAMES =
-  /^(kvquant|kvarn|rotatekv|xquant|nsn|pq|q?pca|ec)[0-9]|^rot[1-4](:rot[1-4])?\+[a-z]{3,}|^(h2o|streaming|snapkv|pyramidkv|scissorhands)@/;
+  /^(kvquant|kvarn|rotatekv|xquant|nsn|pq|q?pca|ec)[0-9]|^rot[1-4](:rot[1-4])?\+[a-z]{3,}|^(h2o|streaming|snapkv|pyramidkv|scissorhands|age-tiers|anchors|coded-h2o)@/;
 
 const registered = new Map<string, CacheMethods>();
 
-/** Makes methods known to `palimpsest evaluate` and to parseCaches(). Methods of the same package take the place of those before. */
+/** Makes methods known to `palimpsest evaluate`, to findCaches() and to the simulator. Methods of the same package take the place of those before. */
 export function registerMethods(methods: CacheMethods): void {
   registered.set(methods.from, methods);
 }
@@ -58,19 +62,26 @@ export function findMethod(cache: string): CacheMethod | null {
   return null;
 }
 
+/** The registered yardstick of this name; null: none. */
+export function findYardstick(id: string): Yardstick | null {
+  for (const { yardsticks } of registered.values()) {
+    const yardstick = yardsticks?.get(id);
+    if (yardstick !== undefined) return yardstick;
+  }
+  return null;
+}
+
 /** Registers the lab where it is installed. → whether it is. `name` is that of its package. */
 export async function registerLab(name: string = LAB): Promise<boolean> {
   if (registered.has(name)) return true;
   try {
-    const { methods } = (await import(name)) as { readonly methods: CacheMethods };
-    registerMethods(methods);
-    return true;
-  } catch (cause) {
-    const { code, message } = cause as NodeJS.ErrnoException;
-    // A package that is there and lacks something itself is another fault.
-    if (code === 'ERR_MODULE_NOT_FOUND' && message.includes(`'${name}'`)) return false;
-    throw cause;
+    createRequire(import.meta.url).resolve(`${name}/package.json`);
+  } catch {
+    return false;
   }
+  const { methods } = (await import(name)) as { readonly methods: CacheMethods };
+  registerMethods(methods);
+  return true;
 }
 
 /** Says how to get the lab, where `cache` is one of its names; else returns. Throws 'missing-dependency'. */

@@ -1,8 +1,9 @@
 /** Simulates caches over a recorded run: what each would have cost in bytes, and what it would have done to the attention of later queries. */
 import { KvError, PAGE_TOKENS } from '../../native/index.ts';
-import { type ThresholdSet, yardsticks } from '../../policy/index.ts';
+import type { ThresholdSet } from '../../policy/index.ts';
 import { f16CacheBytes, parseBudget } from '../cache/budget.ts';
 import type { CacheSpec } from '../evaluate/evaluate.ts';
+import { findYardstick } from '../evaluate/methods.ts';
 import { predictKld } from './divergence.ts';
 import { Errors, laterPage } from './later.ts';
 import type { Logged } from './logged.ts';
@@ -70,8 +71,8 @@ export class Simulator {
 
   /** The yardstick that a cache names; null for a policy. Throws 'bad-argument' when it has no budget in bytes. */
   #yardstick({ name, options }: CacheSpec): YardstickRequest | null {
-    const yardstick = options.policy === undefined ? undefined : yardsticks.get(options.policy);
-    if (yardstick === undefined) return null;
+    const yardstick = options.policy === undefined ? null : findYardstick(options.policy);
+    if (yardstick === null) return null;
     if (options.kvBudget === undefined)
       throw new KvError('bad-argument', `'${name}' needs a budget in bytes`, {
         values: { given: name },

@@ -4,8 +4,8 @@
  * that chooses once holds the whole prompt until then. Ranks are made of exact keys; outputs of the formats that tokens are kept in.
  */
 import { assert, FORMAT_NAMES, type FormatName, PAGE_TOKENS } from '../../native/index.ts';
-import type { Yardstick, YardstickContext, YardstickSession } from '../../policy/index.ts';
 import { sideBytes } from '../cache/budget.ts';
+import type { Yardstick, YardstickContext, YardstickSession } from '../evaluate/yardstick.ts';
 import { dot, logSumExp, softmax, TraceLayer, turned } from './head.ts';
 import { Errors } from './later.ts';
 import type { Trace } from './reader.ts';

@@ -4,8 +4,7 @@
  * be better. Pages begin with 4 bits and lose them one by one, from codes alone, and never get
  * one back: there is nothing to make it of.
  */
-import type { ModelConfig } from 'palimpsest/lab';
-import { assert, reference, type Side } from 'palimpsest/lab';
+import { assert, type ModelConfig, reference, type Side } from 'palimpsest/lab';
 import { putHead, SIDES, takeHead } from './headwise.ts';
 import { SCORE_BYTES } from './masses.ts';
 import { f16Bytes, type PageCode } from './paged.ts';

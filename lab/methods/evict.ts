@@ -3,23 +3,24 @@
  * because the cache of this project drops nothing. Tokens come in steps of sixteen, and room for a step is made before it. A rule that chooses once,
  * behind the prompt, holds the whole prompt until then.
  */
-
-import type { MethodRead, MethodReading, Runtime } from 'palimpsest/lab';
 import {
   assert,
   FORMAT_NAMES,
   f16CacheBytes,
   fromHalf,
   KvError,
+  type MethodRead,
+  type MethodReading,
   RopeTable,
+  type Runtime,
   ropeFrequencies,
   softmax,
   toHalf,
   turned,
   type Yardstick,
   type YardstickSession,
-  yardsticks,
 } from 'palimpsest/lab';
+import { yardsticks } from '../rules/index.ts';
 import { readThrough } from './read.ts';
 
 /** Shares of the tokens that eviction rules may hold. */

@@ -1,6 +1,5 @@
 /** Methods that code each KV head of each side of a page by itself. */
-import type { ModelConfig, RopeTable } from 'palimpsest/lab';
-import { PAGE_TOKENS, type Side } from 'palimpsest/lab';
+import { type ModelConfig, PAGE_TOKENS, type RopeTable, type Side } from 'palimpsest/lab';
 import { f16Bytes, type KeptRows, type PageCode, unrotate } from './paged.ts';
 
 export const SIDES: readonly Side[] = ['k', 'v'];

@@ -17,9 +17,7 @@
  *   kvquantB-capped  no more outliers of keys in a token than 1% of its channels, rounded up, as where room is reserved; the rest become the last level
  *   kvquant2-raw     without Q-Norm
  */
-
-import type { ModelConfig, Runtime } from 'palimpsest/lab';
-import { PAGE_TOKENS, RopeTable, SINK_TOKENS, type Side } from 'palimpsest/lab';
+import { type ModelConfig, PAGE_TOKENS, RopeTable, type Runtime, SINK_TOKENS, type Side } from 'palimpsest/lab';
 import { SIDES } from './headwise.ts';
 import { ownRows } from './own-rows.ts';
 import { f16Bytes, type KeptRows, type PageMethod, unrotate } from './paged.ts';

@@ -2,9 +2,7 @@
  * How much attention tokens other than sinks, and pages, have got so far in every layer. All queries count that came before a page is coded, and none of those that come
  * after, so what is chosen by these numbers is judged by other queries.
  */
-
-import type { LayerInput, ModelConfig } from 'palimpsest/lab';
-import { dot, PAGE_TOKENS, SINK_TOKENS, softmax } from 'palimpsest/lab';
+import { dot, type LayerInput, type ModelConfig, PAGE_TOKENS, SINK_TOKENS, softmax } from 'palimpsest/lab';
 import type { KeptRows } from './paged.ts';
 
 /** Bytes of a sum. */

@@ -12,8 +12,7 @@
  *   anchorsN    the N rows of a page and head with most attention so far exactly, and out of the mean; anchorsNk: of keys alone
  *   endsN       a bit more in the first N and the last N layers; middleN: in 2N layers around the middle one, to compare with
  */
-import type { ModelConfig, RopeTable } from 'palimpsest/lab';
-import { PAGE_TOKENS, type Side } from 'palimpsest/lab';
+import { type ModelConfig, PAGE_TOKENS, type RopeTable, type Side } from 'palimpsest/lab';
 import { allocated } from './allocation.ts';
 import { deltaCode, dpcmCode } from './delta.ts';
 import { type HeadCode, headwise, type Place } from './headwise.ts';

@@ -1,7 +1,5 @@
 /** Keys and values of a text that ships with the package, for methods that are fitted to a model before they see what they are to code. */
-
-import type { Runtime } from 'palimpsest/lab';
-import { ownText, RopeTable, SINK_TOKENS } from 'palimpsest/lab';
+import { ownText, RopeTable, type Runtime, SINK_TOKENS } from 'palimpsest/lab';
 import { f16Bytes, type KeptRows, type PageCode, readPaged, unrotate } from './paged.ts';
 import { joined, product, transposed } from './xquant.ts';
 

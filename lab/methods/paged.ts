@@ -3,15 +3,18 @@
  * method makes of them; the sinks of the first page stay exact. Attention is that of the native cache over decoded rows. Rows are decoded once, when a page
  * is coded, and not at every step as a program would have to; nothing is counted for them.
  */
-
-import type { LayerInput, MethodRead, MethodReading, ModelConfig, Runtime } from 'palimpsest/lab';
 import {
   f16CacheBytes,
+  type LayerInput,
+  type MethodRead,
+  type MethodReading,
+  type ModelConfig,
   movablePages,
   openKvCache,
   openPool,
   PAGE_TOKENS,
   RopeTable,
+  type Runtime,
   rope as rotary,
   SINK_TOKENS,
 } from 'palimpsest/lab';

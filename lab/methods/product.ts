@@ -5,9 +5,7 @@
  *   pq2        to the first eight pages of the very prompt, which stay exact until then; the words, 32 KiB a head and side at d = 64, are counted
  *   pq2-text   to 2,048 tokens of the text that ships with the package, once for a model; they are part of the model and not counted
  */
-
-import type { ModelConfig, Runtime } from 'palimpsest/lab';
-import { PAGE_TOKENS, SINK_TOKENS, type Side } from 'palimpsest/lab';
+import { type ModelConfig, PAGE_TOKENS, type Runtime, SINK_TOKENS, type Side } from 'palimpsest/lab';
 import { type Headwise, headwise, takeHead } from './headwise.ts';
 import { ownRows } from './own-rows.ts';
 import { f16Bytes, type KeptRows, type PageMethod, unrotate } from './paged.ts';

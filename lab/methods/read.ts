@@ -1,6 +1,5 @@
 /** Reads tokens through a model whose attention is computed by a method instead of a session. */
-import type { LayerInput, RopeTable, Runtime } from 'palimpsest/lab';
-import { KvError } from 'palimpsest/lab';
+import { KvError, type LayerInput, type RopeTable, type Runtime } from 'palimpsest/lab';
 
 export interface Reading {
   readonly ids: readonly number[];

@@ -10,9 +10,7 @@
  * counted. Groups have low and step in f16: B + 0.5 bits, and two bytes for the place of a massive token. The paper leaves open what is massive: here ten
  * times the largest channel of the median token of a page.
  */
-
-import type { ModelConfig, Runtime } from 'palimpsest/lab';
-import { PAGE_TOKENS } from 'palimpsest/lab';
+import { type ModelConfig, PAGE_TOKENS, type Runtime } from 'palimpsest/lab';
 import { hadamard } from './hadamard.ts';
 import { ownRows } from './own-rows.ts';
 import { f16Bytes, type PageMethod, unrotate } from './paged.ts';

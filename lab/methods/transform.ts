@@ -17,9 +17,7 @@
  * What is not as published: KVTC has one basis for all layers together, more directions than the calibration here has tokens, and DEFLATE as its coder; NOVA-KV
  * has vector codes.
  */
-
-import type { Runtime } from 'palimpsest/lab';
-import { encodeMean, PAGE_TOKENS, reference, SINK_TOKENS, type Side } from 'palimpsest/lab';
+import { encodeMean, PAGE_TOKENS, type Runtime, reference, SINK_TOKENS, type Side } from 'palimpsest/lab';
 import { putHead, SIDES, takeHead } from './headwise.ts';
 import { lloyd } from './kvquant.ts';
 import { momentsOf, ownMoments, ownRows } from './own-rows.ts';

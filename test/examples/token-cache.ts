@@ -1,5 +1,5 @@
 /**
- * A cache of single tokens with a hard budget: keys and values in packed uniform codes, and a rule of others (`policy/yardsticks`) that says which tokens
+ * A cache of single tokens with a hard budget: keys and values in packed uniform codes, and a rule of others (`lab/rules`) that says which tokens
  * stay. It shows what such caches promise, over parts that are here anyway; sessions keep all tokens, in pages. What is easily got wrong and is right here
  * (docs/lab/policy.md names a cache that has it wrong):
  *   position    tokens are known by their place in the text, whatever has been dropped
@@ -9,10 +9,12 @@
  *   constants   a head whose channels are all equal keeps its value; the low of a group is stored, not a rounded zero point
  *   bytes       codes are packed, metadata is counted, and ratios are to f16
  */
+
+import type { YardstickSession } from '../../engine/evaluate/yardstick.ts';
+import { pyramidCapacity, yardsticks } from '../../lab/rules/index.ts';
 import { KvError } from '../../native/index.ts';
 import { roundHalfEven } from '../../native/reference/float32.ts';
 import { fromHalf, halfAbove, halfBelow } from '../../native/reference/half.ts';
-import { pyramidCapacity, type YardstickSession, yardsticks } from '../../policy/index.ts';
 
 /** What a cache of one layer is. */
 export interface TokenCacheOptions {

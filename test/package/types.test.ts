@@ -113,6 +113,23 @@ describe('a strict NodeNext project with the packed package', () => {
     for (const { name, source } of examples) writeFileSync(join(folder, `${name}.ts`), source);
     const tsc = join(root, 'node_modules/typescript/bin/tsc');
     expect(run(process.execPath, [tsc, '-p', folder], folder)).toBe('');
+    // The same of the door for methods of others, which declares insides.
+    writeFileSync(
+      join(folder, 'method.ts'),
+      `import { type CacheMethod, evaluate, f16CacheBytes, findCaches, registerMethods, Runtime } from 'palimpsest/lab';
+      const zeros: CacheMethod = async ({ model, shape }, { ids, scored }) => {
+        const bytesF16 = f16CacheBytes(shape, ids.length);
+        return { hidden: new Float32Array(scored * model.config.hiddenSize), bytes: 1, bytesAtRest: 1, bytesF16 };
+      };
+      registerMethods({ from: 'own', find: (cache) => (cache === 'zeros' ? zeros : null) });
+      const runtime = await Runtime.open({ model: 'reference' });
+      const texts = [{ name: 'text', content: 'text' }];
+      const caches = await findCaches(['zeros', 'price@25%']);
+      const [row] = await evaluate(runtime, { texts, caches, tokens: 512, windows: 1, recallDocuments: 0, seed: 0 });
+      console.log(row?.meanKld.toFixed(3));
+`,
+    );
+    expect(run(process.execPath, [tsc, '-p', folder], folder)).toBe('');
     // The check can fail: a misspelt option is an error there too.
     writeFileSync(
       join(folder, 'wrong.ts'),

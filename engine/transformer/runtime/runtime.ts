@@ -45,7 +45,7 @@ export class Runtime {
   readonly threads: number;
   readonly native: NativeInfo;
   readonly loadMs: number;
-  /** What its answers may be told to follow. */
+  /** What its answers may be told to follow. @internal */
   readonly grammars: Grammars;
 
   private constructor(

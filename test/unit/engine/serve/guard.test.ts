@@ -138,22 +138,26 @@ describe('the token', () => {
 });
 
 describe('rates, times and connections', () => {
-  test('an address that asks too often is told when to come again', async () => {
+  test('an address may ask twice as often for a moment', async () => {
     await using live = await view({ requestsPerSecond: 2 });
     const statuses: number[] = [];
-    for (let n = 0; n < 10; n++) statuses.push((await fetch(`${live.url}/openapi.json`)).status);
-    expect(statuses.slice(0, 4)).toEqual([200, 200, 200, 200]);
-    expect(statuses).toContain(429);
+    for (let n = 0; n < 4; n++) statuses.push((await fetch(`${live.url}/openapi.json`)).status);
+    expect(statuses).toEqual([200, 200, 200, 200]);
+  });
+
+  test('an address that asks too often is told when to come again', async () => {
+    // One in an hour: no machine is so slow that the second one comes late enough.
+    await using live = await view({ requestsPerSecond: 1 / 3600 });
+    expect((await fetch(`${live.url}/openapi.json`)).status).toBe(200);
     const response = await fetch(`${live.url}/openapi.json`);
-    if (response.status === 429) expect(Number(response.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
+    expect(response.status).toBe(429);
+    expect(Number(response.headers.get('retry-after'))).toBeGreaterThan(1);
   });
 
   test('a wrong token counts as a request, so that tokens cannot be tried at will', async () => {
-    await using live = await view({ token: TOKEN, requestsPerSecond: 2 });
-    const statuses: number[] = [];
-    for (let n = 0; n < 10; n++) statuses.push((await fetch(`${live.url}/metrics`)).status);
-    expect(statuses[0]).toBe(401);
-    expect(statuses).toContain(429);
+    await using live = await view({ token: TOKEN, requestsPerSecond: 1 / 3600 });
+    expect((await fetch(`${live.url}/metrics`)).status).toBe(401);
+    expect((await fetch(`${live.url}/metrics`)).status).toBe(429);
   });
 
   test('IPv6 counts by network, IPv4 by address', () => {

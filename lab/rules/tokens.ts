@@ -1,5 +1,5 @@
 /** What several yardsticks do with the tokens that they have been shown. */
-import type { Observed } from './types.ts';
+import type { Observed } from 'palimpsest/lab';
 
 /** The first tokens of a text, which get much attention whatever they say (StreamingLLM). */
 export const SINKS = 4;

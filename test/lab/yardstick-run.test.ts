@@ -4,23 +4,21 @@ import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { parseCache } from '../../../../engine/evaluate/evaluate.ts';
-import { TraceLayer, turned } from '../../../../engine/trace/head.ts';
-import { Trace } from '../../../../engine/trace/reader.ts';
-import { recordTrace } from '../../../../engine/trace/record.ts';
-import { Simulator } from '../../../../engine/trace/simulate.ts';
-import type { Simulated } from '../../../../engine/trace/simulated.ts';
-import { runYardsticks } from '../../../../engine/trace/yardstick-run.ts';
-import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
-import { rope } from '../../../../native/index.ts';
-import {
-  defaultThresholds,
-  type Observed,
-  pyramidCapacity,
-  type Yardstick,
-  yardsticks,
-} from '../../../../policy/index.ts';
-import { ids, MODEL } from '../on-reference.ts';
+import { parseCache } from '../../engine/evaluate/evaluate.ts';
+import { registerMethods } from '../../engine/evaluate/methods.ts';
+import type { Observed, Yardstick } from '../../engine/evaluate/yardstick.ts';
+import { TraceLayer, turned } from '../../engine/trace/head.ts';
+import { Trace } from '../../engine/trace/reader.ts';
+import { recordTrace } from '../../engine/trace/record.ts';
+import { Simulator } from '../../engine/trace/simulate.ts';
+import type { Simulated } from '../../engine/trace/simulated.ts';
+import { runYardsticks } from '../../engine/trace/yardstick-run.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
+import { methods } from '../../lab/methods/methods.ts';
+import { pyramidCapacity, yardsticks } from '../../lab/rules/index.ts';
+import { rope } from '../../native/index.ts';
+import { defaultThresholds } from '../../policy/index.ts';
+import { ids, MODEL } from '../unit/engine/on-reference.ts';
 
 const TOKENS = 700;
 /** Two pages and what the last one lacks. */
@@ -32,6 +30,7 @@ let trace: Trace;
 let simulator: Simulator;
 
 beforeAll(async () => {
+  registerMethods(methods);
   const runtime = await Runtime.open({ model: MODEL, threads: 1 });
   const request = { path, sample: { layers: 2, queries: 24 }, bytesMax: 2 ** 30, seed: 5, measure: [] };
   await recordTrace(runtime, ids(TOKENS), request);

@@ -2,8 +2,9 @@
  * What the end of a prompt looks at: tokens are chosen once, when the prompt has been read, by the attention that its last 32 queries gave them,
  * averaged over five neighbours. SnapKV, arXiv 2404.14469. PyramidKV (arXiv 2406.02069) does the same with more tokens for lower layers.
  */
+
+import type { Kept, Observed, Yardstick, YardstickContext, YardstickSession } from 'palimpsest/lab';
 import { addColumns, best, Scores, split } from './tokens.ts';
-import type { Kept, Observed, Yardstick, YardstickContext, YardstickSession } from './types.ts';
 
 /** Tokens at the end of the prompt whose queries are observed, and which are kept. */
 const OBSERVED_TOKENS = 32;

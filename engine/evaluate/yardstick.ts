@@ -1,6 +1,6 @@
 /**
- * The contract of yardsticks: rules by which others keep or drop single tokens. Nobody here drops tokens by default, so they run in the simulator
- * alone, to be compared with. Like a policy, a yardstick is pure: the same context and the same observations give the same answer.
+ * The contract of yardsticks: rules by which others keep or drop single tokens. No session drops tokens, so the rules are in palimpsest-lab, to be compared with
+ * in the simulator and by `evaluate`. Like a policy, a yardstick is pure: the same context and the same observations give the same answer.
  *
  * One session is one KV head of one layer. Where several query heads share a KV head, what is observed is the mean over them (SnapKV, issue 22).
  */

@@ -4,9 +4,8 @@
  * query, which remembers little more than that query, and keeps sinks, the newest 32 and 16 anchors of the highest score (AKV). Its scores
  * stand for positions: kept in the order of the cache, they would be credited to the wrong tokens after the first move.
  */
-import type { FormatName } from '../../native/index.ts';
+import type { FormatName, Kept, Observed, Yardstick, YardstickContext, YardstickSession } from 'palimpsest/lab';
 import { Scores, SINKS, split } from './tokens.ts';
-import type { Kept, Observed, Yardstick, YardstickContext, YardstickSession } from './types.ts';
 
 const TAIL_TOKENS = 64;
 const RECENT_TOKENS = 32;

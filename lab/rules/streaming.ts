@@ -2,8 +2,9 @@
  * Sliding window with sinks: the first four tokens and the newest. A token's rotary position is its place in the cache, so sinks stay as near as
  * the window begins. StreamingLLM, arXiv 2309.17453. It reads any length and remembers the window alone.
  */
+
+import type { Kept, Yardstick } from 'palimpsest/lab';
 import { SINKS, split } from './tokens.ts';
-import type { Kept, Yardstick } from './types.ts';
 
 function keep(held: readonly number[], budgetTokens: number): Kept {
   const sinks = held.filter((position) => position < SINKS).slice(0, budgetTokens);

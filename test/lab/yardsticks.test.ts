@@ -2,14 +2,9 @@
 // nothing that was dropped, whatever it is shown.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { FORMAT_NAMES, FORMATS, type FormatName } from '../../../native/index.ts';
-import {
-  type Kept,
-  pyramidCapacity,
-  type YardstickContext,
-  type YardstickSession,
-  yardsticks,
-} from '../../../policy/index.ts';
+import type { Kept, YardstickContext, YardstickSession } from '../../engine/evaluate/yardstick.ts';
+import { pyramidCapacity, yardsticks } from '../../lab/rules/index.ts';
+import { FORMAT_NAMES, FORMATS, type FormatName } from '../../native/index.ts';
 
 const BITS: Readonly<Partial<Record<FormatName, number>>> = { f16: 16, q8: 8.25, rot4: 4.5, rot3: 3.5, rot2: 2.5 };
 const tokenBytes = Object.fromEntries(FORMAT_NAMES.map((name) => [name, 16 * (BITS[name] ?? 16)])) as Record<
