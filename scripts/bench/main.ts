@@ -15,6 +15,7 @@
  *   audit       runs alone: lists, counts and comparisons over a log of a million entries, read from it and answered by its SQL tables
  *   grammar     runs alone: following a JSON schema or a grammar, token by token, over the vocabulary of SmolLM2
  *   lookup      runs alone: answers with prompt look-up decoding and without
+ *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
  *   --peers             machines also measures llama.cpp; attention and step also measure onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
@@ -48,6 +49,7 @@ import { KvError, nativeInfo, setIsa } from '../../native/index.ts';
 import { attention } from './attention.ts';
 import { audit } from './audit.ts';
 import type { Bench } from './bench.ts';
+import { build } from './build.ts';
 import { demote } from './demote.ts';
 import { grammar } from './grammar.ts';
 import { log } from './log.ts';
@@ -84,6 +86,7 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
 /** Benches with a command to themselves. */
 const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Command) => Promise<unknown>>> = {
   memory: async (say, { json }) => memory(say, json),
+  build: async (say, { json }) => build(say, { root, json }),
   machines: (say, { isas, models, quick, json, settings: { peers, rounds } }) =>
     machines(say, { isas, models, quick, peers, rounds, json }),
   log: (say, { json }) => log(say, json),
