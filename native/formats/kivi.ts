@@ -25,7 +25,7 @@
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, type Side } from '../layout.ts';
-import { bytesOf, type Head, type ReferenceCodec } from '../reference/codec.ts';
+import { bytesOf, type Head } from '../reference/codec.ts';
 import { roundHalfEven } from '../reference/float32.ts';
 import { fromHalf, halfAbove, halfBelow } from '../reference/half.ts';
 import { type Allocation, defineForOutlierKeys, defineYardstick, type Tier } from './descriptor.ts';

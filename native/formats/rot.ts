@@ -39,7 +39,7 @@
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, SIDES, type Side } from '../layout.ts';
-import { bytesOf, type EncodedHead, type ReferenceCodec, toTile } from '../reference/codec.ts';
+import { bytesOf, type EncodedHead, toTile } from '../reference/codec.ts';
 import { roundHalfEven, treeDot, treeSum } from '../reference/float32.ts';
 import { fromHalf, toHalf } from '../reference/half.ts';
 import { encode4 } from '../reference/lloydmax.ts';

@@ -29,4 +29,5 @@ export const ENTRIES: Readonly<Record<string, string>> = {
   'engine/index.ts': 'the package',
   'engine/cli/main.ts': 'the command',
   'migrations/schema.ts': 'read by drizzle-kit',
+  'native/yardsticks/register.ts': 'imported by what compares formats, before anything else (node --import)',
 };
