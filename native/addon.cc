@@ -107,7 +107,6 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::close>("close"), InstanceMethod<&CacheHandle::length>("length"),
                         InstanceMethod<&CacheHandle::append>("append"), InstanceMethod<&CacheHandle::appendBytes>("appendBytes"), InstanceMethod<&CacheHandle::attend>("attend"),
                         InstanceMethod<&CacheHandle::setSkipShare>("setSkipShare"), InstanceMethod<&CacheHandle::skipped>("skipped"),
-                        InstanceMethod<&CacheHandle::setPlaneShare>("setPlaneShare"), InstanceMethod<&CacheHandle::planes>("planes"),
                         InstanceMethod<&CacheHandle::with<tableCall>>("table"), InstanceMethod<&CacheHandle::with<formatCall>>("format"),
                         InstanceMethod<&CacheHandle::with<trialCall>>("trial"), InstanceMethod<&CacheHandle::with<originalCall>>("original"),
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
@@ -367,13 +366,9 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
 
   // (share): values that together hold at most this share of a row's mass may be skipped; 0 reads all
   Napi::Value setSkipShare(const Info& info) { return setShare(info, [&](float share) { cache_->setSkipShare(share); }); }
-  // (share): what weights of 8 bits may cost a row; 0 has none
-  Napi::Value setPlaneShare(const Info& info) { return setShare(info, [&](float share) { cache_->setPlaneShare(share); }); }
 
   // (layer, Float64Array[2] <- heads of rot pages met while a share was set, those of them whose values were not read)
   Napi::Value skipped(const Info& info) { return readCounts(info, [](const Layer& layer) { return layer.skipped; }); }
-  // (layer, Float64Array[2] <- heads of coded pages met while a share was set, those of them that had weights of 8 bits)
-  Napi::Value planes(const Info& info) { return readCounts(info, [](const Layer& layer) { return layer.planes; }); }
 
   // (layer, sketch)
   Napi::Value setSketch(const Info& info) {

@@ -19,7 +19,7 @@ Napi::Value rope(const Info& info) {
     if (x.length != static_cast<uint64_t>(tokens) * heads * headDim) return kBadShape;
     if (cos.length != static_cast<uint64_t>(tokens) * (rotaryDim / 2) || sin.length != cos.length) return kBadShape;
     const Kernels* kernels = kernelsOf(info.Env());
-    if (tokens > 0) kernels->rope(x.data, tokens, heads, headDim, rotaryDim, cos.data, sin.data, info[7].As<Napi::Boolean>().Value());
+    if (tokens > 0) kernels->cold->rope(x.data, tokens, heads, headDim, rotaryDim, cos.data, sin.data, info[7].As<Napi::Boolean>().Value());
     return kOk;
   });
 }

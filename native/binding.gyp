@@ -6,11 +6,12 @@
 #   cache_test            the product with allocations that fail when a test asks for it (test_allocations.cc)
 #   bench_stream          how fast this machine reads memory, for benches only (stream.cc)
 # -Wno-uninitialized: gcc 12 warns about its own AVX-512 headers.
-# gyp has no flags per file, so each instruction set is a static library built from the same source.
+# gyp has no flags per file, so each instruction set is a static library built from the same source (kernels/hot.cc), and so are the cold kernels of those that share them
+# (kernels/cold.cc).
 {
   'variables': {
     # The instruction sets that are compiled beside the scalar kernels, of those that the processor has: all, unless a build names some.
-    'isas%': 'avx2,avx2vnni,avx512,avx512vnni,neon,neondot',
+    'isas%': 'avx2,avx2vnni,avx512vnni,neon,neondot',
     # Two of the product's files are compiled again for cache_test, since they ask whether an allocation is to fail.
     'asking_sources': ['addon.cc', 'cache/pool.cc'],
     'other_sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon\') && f.endsWith(\'.cc\')).concat([\'cache\', \'log\'].flatMap((dir) => require(\'fs\').readdirSync(dir).filter((f) => f.endsWith(\'.cc\')).map((f) => dir + \'/\' + f))).filter((f) => ![\'addon.cc\', \'cache/pool.cc\'].includes(f)).join(\' \')")'],
@@ -21,37 +22,46 @@
     ['target_arch=="x64"', {
       'targets': [
         {
-          'target_name': 'kernels_avx2', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
-          'defines': ['PALIMPSEST_ISA=avx2'],
+          'target_name': 'kernels_avx2', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
+          'defines': ['PALIMPSEST_ISA=avx2', 'PALIMPSEST_COLD=avx2'],
           'cflags': ['-mavx2', '-mfma', '-mf16c'],
         },
         {
-          'target_name': 'kernels_avx2vnni', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
-          'defines': ['PALIMPSEST_ISA=avx2vnni'],
+          'target_name': 'kernels_avx2vnni', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
+          'defines': ['PALIMPSEST_ISA=avx2vnni', 'PALIMPSEST_COLD=avx2'],
           'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavxvnni'],
         },
         {
-          'target_name': 'kernels_avx512', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
-          'defines': ['PALIMPSEST_ISA=avx512'],
-          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mprefer-vector-width=512', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
+          'target_name': 'kernels_cold_avx2', 'type': 'static_library', 'sources': ['kernels/cold.cc'],
+          'defines': ['PALIMPSEST_COLD=avx2'],
+          'cflags': ['-mavx2', '-mfma', '-mf16c'],
         },
         {
-          'target_name': 'kernels_avx512vnni', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
-          'defines': ['PALIMPSEST_ISA=avx512vnni'],
+          'target_name': 'kernels_avx512vnni', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
+          'defines': ['PALIMPSEST_ISA=avx512vnni', 'PALIMPSEST_COLD=avx512'],
           'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mavx512vnni', '-mprefer-vector-width=512', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
+        },
+        {
+          'target_name': 'kernels_cold_avx512', 'type': 'static_library', 'sources': ['kernels/cold.cc'],
+          'defines': ['PALIMPSEST_COLD=avx512'],
+          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mprefer-vector-width=512', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
         },
       ],
     }],
     ['target_arch=="arm64"', {
       'targets': [
         {
-          'target_name': 'kernels_neondot', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
-          'defines': ['PALIMPSEST_ISA=neondot'],
+          'target_name': 'kernels_neondot', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
+          'defines': ['PALIMPSEST_ISA=neondot', 'PALIMPSEST_COLD=neon'],
           'cflags': ['-march=armv8.2-a+dotprod'],
         },
         {
-          'target_name': 'kernels_neon', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
-          'defines': ['PALIMPSEST_ISA=neon'],
+          'target_name': 'kernels_neon', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
+          'defines': ['PALIMPSEST_ISA=neon', 'PALIMPSEST_COLD=neon'],
+        },
+        {
+          'target_name': 'kernels_cold_neon', 'type': 'static_library', 'sources': ['kernels/cold.cc'],
+          'defines': ['PALIMPSEST_COLD=neon'],
         },
       ],
     }],
@@ -86,26 +96,27 @@
       'conditions': [
         ['"avx2" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_AVX2'] }],
         ['"avx2vnni" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_AVX2VNNI'] }],
-        ['"avx512" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_AVX512'] }],
         ['"avx512vnni" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_AVX512VNNI'] }],
         ['"neon" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_NEON'] }],
         ['"neondot" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_NEONDOT'] }],
       ],
     },
     {
-      'target_name': 'kernels_scalar', 'type': 'static_library', 'sources': ['kernels/isa.cc'],
-      'defines': ['PALIMPSEST_ISA=scalar'],
+      'target_name': 'kernels_scalar', 'type': 'static_library', 'sources': ['kernels/hot.cc', 'kernels/cold.cc'],
+      'defines': ['PALIMPSEST_ISA=scalar', 'PALIMPSEST_COLD=scalar'],
+      # It is what others are held to, and for processors from before 2013: it need not be fast, but small and soon compiled.
+      'cflags!': ['-O3'],
+      'cflags': ['-O1'],
     },
     {
       'target_name': 'kernels', 'type': 'none',
       'dependencies': ['kernels_common', 'kernels_scalar'],
       'conditions': [
-        ['target_arch=="x64" and "avx2" in isas.split(",")', { 'dependencies': ['kernels_avx2'] }],
-        ['target_arch=="x64" and "avx2vnni" in isas.split(",")', { 'dependencies': ['kernels_avx2vnni'] }],
-        ['target_arch=="x64" and "avx512" in isas.split(",")', { 'dependencies': ['kernels_avx512'] }],
-        ['target_arch=="x64" and "avx512vnni" in isas.split(",")', { 'dependencies': ['kernels_avx512vnni'] }],
-        ['target_arch=="arm64" and "neon" in isas.split(",")', { 'dependencies': ['kernels_neon'] }],
-        ['target_arch=="arm64" and "neondot" in isas.split(",")', { 'dependencies': ['kernels_neondot'] }],
+        ['target_arch=="x64" and "avx2" in isas.split(",")', { 'dependencies': ['kernels_avx2', 'kernels_cold_avx2'] }],
+        ['target_arch=="x64" and "avx2vnni" in isas.split(",")', { 'dependencies': ['kernels_avx2vnni', 'kernels_cold_avx2'] }],
+        ['target_arch=="x64" and "avx512vnni" in isas.split(",")', { 'dependencies': ['kernels_avx512vnni', 'kernels_cold_avx512'] }],
+        ['target_arch=="arm64" and "neon" in isas.split(",")', { 'dependencies': ['kernels_neon', 'kernels_cold_neon'] }],
+        ['target_arch=="arm64" and "neondot" in isas.split(",")', { 'dependencies': ['kernels_neondot', 'kernels_cold_neon'] }],
       ],
     },
     {

@@ -181,16 +181,10 @@ class NativeCache implements KvCache {
   }
 
   setSkipShare(share: number): void {
-    shares.set(this.#open(), 'setSkipShare', share);
+    shares.setSkipShare(this.#open(), share);
   }
   skipped(layer: number): { readonly met: number; readonly skipped: number } {
     return shares.skipped(this.#open(), this.#layer(layer));
-  }
-  setPlaneShare(share: number): void {
-    shares.set(this.#open(), 'setPlaneShare', share);
-  }
-  planes(layer: number): { readonly met: number; readonly single: number } {
-    return shares.planes(this.#open(), this.#layer(layer));
   }
 
   table(layer: number): PageTable {

@@ -80,22 +80,12 @@ export const STATUSES: readonly { readonly name: string; readonly code: KvErrorC
 export const STATUS_NO_MEMORY = STATUSES.findIndex(({ name }) => name === 'no-memory');
 
 /** Every instruction set that some build has. C++ uses the index. */
-export const ISA_NAMES = [
-  'scalar',
-  'avx2',
-  'avx512',
-  'avx512vnni',
-  'neon',
-  'neondot',
-  'wasm-simd128',
-  'avx2vnni',
-] as const;
+export const ISA_NAMES = ['scalar', 'avx2', 'avx512vnni', 'neon', 'neondot', 'wasm-simd128', 'avx2vnni'] as const;
 /** An instruction set of the kernels. `avx512vnni`, `avx2vnni` and `neondot` have 8-bit dot products, and `scalar` runs everywhere. */
 export type Isa = (typeof ISA_NAMES)[number];
 /** The order of preference: the first one that the build has and the CPU supports is used. */
 export const ISAS_BEST_FIRST: readonly Isa[] = [
   'avx512vnni',
-  'avx512',
   'avx2vnni',
   'avx2',
   'neondot',

@@ -56,8 +56,6 @@ export interface CacheHandle {
   ): number;
   setSkipShare(share: number): number;
   skipped(layer: number, out: Float64Array): number;
-  setPlaneShare(share: number): number;
-  planes(layer: number, out: Float64Array): number;
   table(
     layer: number,
     kind: Uint8Array,

@@ -146,7 +146,7 @@ void rope(const Napi::CallbackInfo& info) {
   auto* x = call.array<float>(static_cast<uint64_t>(tokens) * heads * headDim);
   const auto* cos = call.array<float>(static_cast<size_t>(tokens) * rotaryDim / 2);
   const auto* sin = call.array<float>(static_cast<size_t>(tokens) * rotaryDim / 2);
-  kernels->rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved);
+  kernels->cold->rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved);
 }
 
 // Formats. `bytes` holds the fields of a side of one head, each at a multiple of 64 (test_call.h).
@@ -182,7 +182,7 @@ void encodeSides(const Napi::CallbackInfo& info) {
   }
   Buffer<uint8_t> space;
   space.grow(encodeSpace(d));
-  kernels->encode(targets.data(), count, isKey, d, firstRow, x, static_cast<size_t>(stride), workspaceIn(space));
+  kernels->cold->encode(targets.data(), count, isKey, d, firstRow, x, static_cast<size_t>(stride), workspaceIn(space));
   all.giveBack();
 }
 
@@ -198,7 +198,7 @@ void demoteSide(const Napi::CallbackInfo& info) {
   TestSide out(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
   Buffer<uint8_t> space;
   space.grow(encodeSpace(d));
-  kernels->demote(source.view(from, d), isKey, d, out.target(to, d), workspaceIn(space));
+  kernels->cold->demote(source.view(from, d), isKey, d, out.target(to, d), workspaceIn(space));
   out.giveBack();
 }
 
@@ -213,7 +213,7 @@ void decodeSide(const Napi::CallbackInfo& info) {
   auto* x = call.array<float>(Call::span(kPageTokens, stride, d));
   Buffer<uint8_t> space;
   space.grow(decodeSpace(d));
-  kernels->decode(side.view(format, d), isKey, d, firstRow, x, static_cast<size_t>(stride), workspaceIn(space));
+  kernels->cold->decode(side.view(format, d), isKey, d, firstRow, x, static_cast<size_t>(stride), workspaceIn(space));
 }
 
 // (isa, format, d, bytes, tile <-) -> 1 where the format has levels, else 0
@@ -222,7 +222,7 @@ Napi::Value levelsOfSide(const Napi::CallbackInfo& info) {
   const Kernels* kernels = call.kernels();
   const int format = call.format(), d = call.headDim();
   TestSide side(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
-  return Napi::Number::New(info.Env(), kernels->levels(side.view(format, d), d, call.array<int8_t>(static_cast<size_t>(kPageTokens) * d)) ? 1 : 0);
+  return Napi::Number::New(info.Env(), kernels->cold->levels(side.view(format, d), d, call.array<int8_t>(static_cast<size_t>(kPageTokens) * d)) ? 1 : 0);
 }
 
 #if !defined(__wasm__)

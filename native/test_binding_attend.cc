@@ -13,8 +13,8 @@ namespace {
 constexpr int kMostRows = 64;
 constexpr int kMostPages = 16;
 
-// (isa, d, heads, perHead, pages, last, window, inRuns, skipShare, planeShare, cap (0: none), formats [pages][2], bytes [pages][2][heads][TestSide::bytes], q [rows][d],
-//  position [rows], slope [rows] or [0], sinkRows [2][heads][4][d] or [0], max <- [rows], sum <- [rows], mixed <- [rows][d], skipped <- [4], with planes,
+// (isa, d, heads, perHead, pages, last, window, inRuns, skipShare, cap (0: none), formats [pages][2], bytes [pages][2][heads][TestSide::bytes], q [rows][d],
+//  position [rows], slope [rows] or [0], sinkRows [2][heads][4][d] or [0], max <- [rows], sum <- [rows], mixed <- [rows][d], skipped <- [2],
 //  mass, top <- [rows][pages], of pages met in runs)
 // Page p is tokens [128p, 128p + 128), the last page only the first `last` of them. If sinkRows is given, it replaces the first four tokens of
 // page 0. inRuns: consecutive pages of which every row sees all tokens are met in one call.
@@ -24,7 +24,7 @@ void attendPages(const Napi::CallbackInfo& info) {
   const int d = call.headDim(), heads = call.integer(1, 16), perHead = call.integer(1, kMostRows), pages = call.integer(1, kMostPages);
   const int last = call.integer(1, kPageTokens), window = call.integer(0, INT_MAX);
   const bool inRuns = call.flag();
-  const float skipShare = call.number(), planeShare = call.number(), cap = call.number();
+  const float skipShare = call.number(), cap = call.number();
   const int rows = heads * perHead, sides = 2 * heads;
   if (rows > kMostRows) call.fail("has too many rows");
   const auto* formats = call.array<int32_t>(static_cast<size_t>(pages) * 2);
@@ -58,7 +58,6 @@ void attendPages(const Napi::CallbackInfo& info) {
   query.window = window;
   query.alibi = slopes > 0;
   query.skipShare = skipShare;
-  query.planeShare = planeShare;
   query.cap = cap;
   std::copy_n(q, static_cast<size_t>(rows) * d, query.q.data());
   std::copy_n(position, rows, query.position.data());
@@ -85,7 +84,7 @@ void attendPages(const Napi::CallbackInfo& info) {
   std::copy_n(query.max.data(), rows, max);
   std::copy_n(query.sum.data(), rows, sum);
   std::copy_n(query.mixed.data(), static_cast<size_t>(rows) * d, mixed);
-  for (int i = 0; i < 4; i++) skipped[i] = static_cast<int32_t>(i < 2 ? query.skipped[i] : query.planes[i - 2]);
+  for (int i = 0; i < 2; i++) skipped[i] = static_cast<int32_t>(query.skipped[i]);
 }
 
 }  // namespace

@@ -220,15 +220,6 @@ export interface KvCache {
   /** Of a layer so far: how many pages × KV heads had values that setSkipShare() allows to skip (`met`), and how many were skipped. */
   skipped(layer: number): { readonly met: number; readonly skipped: number };
   /**
-   * Lets decode steps weigh values that hardly matter with 8 bits in place of 16. A coded page is weighed so if, over all such pages, rounding can
-   * change what a query gets by at most `share` · V whatever the data, where V is the largest scale of a page times its longest row of levels (for
-   * rot about the largest ‖v̂ − mean of its page‖); the usual change is a twentieth of that. With 0, the default, all weights have 16 bits.
-   * Throws 'bad-argument' for a share outside 0..1.
-   */
-  setPlaneShare(share: number): void;
-  /** Of a layer so far: how many pages × KV heads setPlaneShare() allows to weigh with 8 bits (`met`), and how many were (`single`). */
-  planes(layer: number): { readonly met: number; readonly single: number };
-  /**
    * Forgets the tokens from position `tokens` on in every layer. Sealed pages go whole: `tokens` is in the open page or a multiple of 128, and what
    * forks share stays theirs. Throws 'unsupported' for a length within a sealed page, or for one before it while a move is under way. The
    * mass of the open page starts again from 0: mass is counted by the page, so the part of the forgotten tokens is not known.

@@ -217,13 +217,6 @@ const DEFINITIONS = {
     max: 1,
     source: `${CHOSEN}: nothing is left out; probability that a decode step may leave unread among values of old pages`,
   },
-  'attention.plane': {
-    value: 0,
-    unit: 'share',
-    min: 0,
-    max: 1,
-    source: `${CHOSEN}: nothing is given up; how far, in lengths of values, 8 bits in place of 16 for the weights of old pages may move what a decode step reads`,
-  },
   'canary.share': {
     value: 0.0025,
     unit: 'share',

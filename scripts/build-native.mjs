@@ -4,7 +4,7 @@
  *   node scripts/build-native.mjs --debug    address and undefined-behaviour sanitizers, native/build/Debug
  *   node scripts/build-native.mjs --thread   thread sanitizer, native/build/Thread
  *   … --all                                  the kernels of every instruction set, also of those that this processor lacks
- *   … --isas avx2,avx512                     these instead of the best
+ *   … --isas avx2,avx512vnni                 these instead of the best
  *   … --tests                                also the modules for tests (kernels_test, cache_test), and bench_stream for benches
  *   … --yardsticks                           with the published methods to compare with (native/yardsticks/); a release is then in native/build/Yardsticks
  *   … --formats MODULE…                      with those and formats of one's own; a release is then in native/build/Formats

@@ -99,8 +99,10 @@ function compile(compiler, folder, verbose) {
     return file;
   };
   const common = [
-    object('kernels/isa.cc', 'wasmsimd', ['-msimd128', '-DPALIMPSEST_ISA=wasmsimd']),
-    object('kernels/isa.cc', 'scalar', ['-DPALIMPSEST_ISA=scalar']),
+    object('kernels/hot.cc', 'hot', ['-msimd128', '-DPALIMPSEST_ISA=wasmsimd', '-DPALIMPSEST_COLD=wasmsimd']),
+    object('kernels/cold.cc', 'cold', ['-msimd128', '-DPALIMPSEST_COLD=wasmsimd']),
+    object('kernels/hot.cc', 'hot_scalar', ['-O1', '-DPALIMPSEST_ISA=scalar', '-DPALIMPSEST_COLD=scalar']),
+    object('kernels/cold.cc', 'cold_scalar', ['-O1', '-DPALIMPSEST_COLD=scalar']),
     object('kernels/dispatch.cc', 'dispatch', ['-msimd128']),
     object('kernels/rot.cc', 'rot', ['-msimd128']),
     object('wasm/binding.cc', 'binding'),

@@ -165,7 +165,6 @@ export function stage(name) {
 const SETS = {
   x64: {
     avx512vnni: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx512_vnni', 'avx2', 'fma', 'f16c'],
-    avx512: ['avx512f', 'avx512bw', 'avx512dq', 'avx512vl', 'avx2', 'fma', 'f16c'],
     avx2vnni: ['avx_vnni', 'avx2', 'fma', 'f16c'],
     avx2: ['avx2', 'fma', 'f16c'],
   },

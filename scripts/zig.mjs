@@ -6,7 +6,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { addonFiles, BuildFailure, fingerprint, native, root, version } from './native-toolchain.mjs';
 
@@ -66,17 +66,20 @@ const wordsOfClang = (flag) => {
   return name === undefined ? [flag] : [`-W${name}=${number}`, `-Werror=${name}`];
 };
 
-/** Each instruction set of a processor with its flags. zig has words of its own for processors of ARM. */
+/** The sources of kernels with the flags of each instruction set of a processor. zig has words of its own for processors of ARM. */
 function kernelSets(settings, arch) {
   const [, only] = settings.conditions.find(([condition]) => condition === `target_arch=="${arch}"`);
   const all = [...only.targets, ...settings.targets.filter(({ target_name }) => target_name === 'kernels_scalar')];
-  return all.map(({ defines, cflags = [] }) => ({
-    name: defines[0].split('=')[1],
-    flags: [
-      ...defines.map((define) => `-D${define}`),
-      ...cflags.map((flag) => flag.replace(/^-march=armv8\.2-a\+/, '-mcpu=generic+')),
-    ],
-  }));
+  return all.flatMap(({ target_name, sources, defines, cflags = [] }) =>
+    sources.map((source) => ({
+      source,
+      name: `${target_name}_${basename(source, '.cc')}`,
+      flags: [
+        ...defines.map((define) => `-D${define}`),
+        ...cflags.map((flag) => flag.replace(/^-march=armv8\.2-a\+/, '-mcpu=generic+')),
+      ],
+    })),
+  );
 }
 
 const listed = (folder, pattern) =>
@@ -148,7 +151,7 @@ export function buildWithZig({ target, folder, modules = ['palimpsest'], verbose
   const parts = modules.map((name) => [name, MODULES[name](settings).map((file) => object(file))]);
   const kernels = [
     ...settings.targets.find(({ target_name }) => target_name === 'kernels_common').sources.map((file) => object(file)),
-    ...kernelSets(settings, arch).map(({ name, flags }) => object('kernels/isa.cc', name, flags)),
+    ...kernelSets(settings, arch).map(({ source, name, flags }) => object(source, name, flags)),
   ];
   const link = ['c++', '-target', triple, '-shared'];
   const how = linkFlags(os, folder, verbose);

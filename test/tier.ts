@@ -57,7 +57,6 @@ export const VOLUMES = {
 /** What only a night does, and a merge when it is its turn. */
 export const NIGHTLY = {
   'avx2vnni under sanitizers': 0,
-  'avx512 under sanitizers': 3,
   'avx512vnni under sanitizers': 7,
   'codecs on an emulated ARM': 5,
   'WebAssembly built twice': 9,

@@ -489,5 +489,4 @@ export class Governed {
 /** What attention may leave out. The policy has checked the thresholds. */
 function setShares(kv: KvCache, { context: { thresholds } }: SessionPlan): void {
   kv.setSkipShare(thresholdOf(thresholds, 'attention.skip').value);
-  kv.setPlaneShare(thresholdOf(thresholds, 'attention.plane').value);
 }

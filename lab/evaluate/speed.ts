@@ -40,8 +40,6 @@ export async function measureSpeed(
       steps: 0,
       kvBudget: '',
       sessions: 0,
-      rows: null,
-      planes: [],
       entries: 0,
     },
     stream,

@@ -143,7 +143,6 @@ class Call {
     meet(scratch, firstHead, plan_.rangeStart(range), plan_.rangeEnd(range));
     rows.finish();
     std::copy_n(rows.skipped, 2, skippedLine(item));
-    std::copy_n(rows.planes, 2, skippedLine(item) + 2);
     const int perHead = rows.rows / plan_.headsAtOnce;
     for (int h = 0; h < plan_.headsAtOnce; h++) {
       const size_t first = static_cast<size_t>(h) * perHead;
@@ -208,7 +207,6 @@ class Call {
   void countMass() {
     for (int item = 0; item < plan_.items(cache_.shape().kvHeads); item++) {
       for (int i = 0; i < 2; i++) layer_.skipped[i] += skippedLine(item)[i];
-      for (int i = 0; i < 2; i++) layer_.planes[i] += skippedLine(item)[2 + i];
     }
     if (!observe_) return;
     for (size_t i = 0; i < plan_.lines(cache_.shape().kvHeads); i++) {
@@ -219,7 +217,7 @@ class Call {
   }
 
  private:
-  uint64_t* skippedLine(int item) { return &cache_.workers().skipped[4 * static_cast<size_t>(item)]; }
+  uint64_t* skippedLine(int item) { return &cache_.workers().skipped[2 * static_cast<size_t>(item)]; }
 
   float* partOf(size_t line, int range) { return &cache_.workers().partial[partial_.size() * (line * plan_.ranges + range)]; }
   // The shares of the ranges of a row, in whole vectors.
@@ -242,7 +240,6 @@ class Call {
     rows.alibi = !slopes.empty();
     rows.cap = cache_.options().scoreCap * kLog2E;
     rows.skipShare = cache_.options().skipShare;
-    rows.planeShare = cache_.options().planeShare;
     for (int h = 0; h < plan_.headsAtOnce; h++) {
       const size_t head = firstHead + h;
       for (int t = 0; t < count; t++) {

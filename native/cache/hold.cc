@@ -162,7 +162,7 @@ Status Cache::restore(int index, int pageIndex, int format, bool keepsLatent, do
       if (!withinMagnitude(rows, static_cast<size_t>(kPageTokens) * side.headDim, kHalfMax)) return kBadValue;
       SideTarget target = fresh[isKey ? 0 : 1].target(side, head);
       target.steering = headOf(steering, head);
-      kernels_->encode(&target, 1, isKey, side.headDim, pageIndex == 0 ? kSinkTokens : 0, rows, side.headDim, scratch.workspace());
+      kernels_->cold->encode(&target, 1, isKey, side.headDim, pageIndex == 0 ? kSinkTokens : 0, rows, side.headDim, scratch.workspace());
     }
   }
   const double before = static_cast<double>(account_->usedBytes());

@@ -28,7 +28,7 @@ size_t scaleBytes(int format) { return format == kXq8 ? kPageTokens * 2 : kPageT
 const int8_t* levelsOf(const Kernels* kernels, const LatentView& view, LatentScratch& scratch) {
   if (view.format == kXq8) return reinterpret_cast<const int8_t*>(view.high);
   int8_t* tile = grown(scratch.tile, elementsOf(view.width));
-  kernels->unpackLatent(view.format, view.high, view.low, elementsOf(view.width), tile);
+  kernels->cold->unpackLatent(view.format, view.high, view.low, elementsOf(view.width), tile);
   return tile;
 }
 
@@ -117,7 +117,7 @@ void encodeLatentPage(const Kernels* kernels, int format, int width, float* x, i
   std::memset(first + high, 0, latentPartBytes(format, width, 0) - high);
   std::memset(second + low, 0, latentPartBytes(format, width, 1) - low);
   const LatentView view = latentView(format, width, first, second);
-  kernels->encodeLatent(format, x, width, firstRow, first, second, const_cast<void*>(view.scales), const_cast<int16_t*>(view.mean),
+  kernels->cold->encodeLatent(format, x, width, firstRow, first, second, const_cast<void*>(view.scales), const_cast<int16_t*>(view.mean),
                         const_cast<float*>(view.meanScale), space);
 }
 
@@ -128,7 +128,7 @@ void lowerLatentPage(const Kernels* kernels, const LatentView& from, int to, int
     encodeLatentPage(kernels, to, from.width, scratch.turned.data(), firstRow, first, second, workspaceOf(scratch, from.width));
     return;
   }
-  kernels->demoteLatent(from.high, from.low, static_cast<const int8_t*>(from.scales), from.width, scratch.tile.data(), second,
+  kernels->cold->demoteLatent(from.high, from.low, static_cast<const int8_t*>(from.scales), from.width, scratch.tile.data(), second,
                         reinterpret_cast<int8_t*>(second) + aligned(lowBytes(to, from.width)));
 }
 
@@ -144,7 +144,7 @@ void decodeLatentPage(const Kernels* kernels, const LatentView& view, float* x, 
       x[t * width + c] = static_cast<float>(view.mean[c]) * *view.meanScale + part;
     }
   }
-  kernels->rotateLatent(x, kPageTokens, width, view.width, true, workspaceOf(scratch, view.width));
+  kernels->cold->rotateLatent(x, kPageTokens, width, view.width, true, workspaceOf(scratch, view.width));
 }
 
 size_t gemmWeightBytes(int contraction, int outputs) {
@@ -180,7 +180,7 @@ PackedWeights::PackedWeights(const Kernels* kernels, const float* w, int outputs
     }
     std::memcpy(line.data(), w + static_cast<size_t>(o) * contraction, sizeof(float) * contraction);
     // Latent rows are rotated, so the weights must be too: x·w = (Rx)·(Rw).
-    if (turned) kernels->rotateLatent(line.data(), 1, contraction, contraction, false, workspaceIn(space));
+    if (turned) kernels->cold->rotateLatent(line.data(), 1, contraction, contraction, false, workspaceIn(space));
     lowScale_[o] = kernels->quantizeI16(line.data(), contraction, codes.data());
     highScale_[o] = lowScale_[o] * 256.0f;
     const size_t panel = static_cast<size_t>(first) * depth();

@@ -97,7 +97,7 @@ void recomputeHead(const Kernels* kernels, const LatentLayer& layer, const Rotar
   }
   if (!rotary) return;
   const size_t at = static_cast<size_t>(firstPosition) * (rotary->rotaryDim / 2);
-  kernels->rope(rows, kPageTokens, 1, static_cast<int>(d), rotary->rotaryDim, rotary->cos.data() + at, rotary->sin.data() + at, rotary->interleaved);
+  kernels->cold->rope(rows, kPageTokens, 1, static_cast<int>(d), rotary->rotaryDim, rotary->cos.data() + at, rotary->sin.data() + at, rotary->interleaved);
 }
 
 bool recomputeTiles(const Kernels* kernels, const PageLatent& from, const LatentView& latent, int head, int firstPosition, float* rows, uint16_t* tiles,

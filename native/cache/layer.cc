@@ -176,7 +176,7 @@ void Cache::write(Layer& layer, const float* k, const float* v, int row, int cou
         if (codesOpenRows() && layer.sealed() == 0 && row + t < kSinkTokens) {
           kernels_->toHalf(x, const_cast<uint16_t*>(sinkRows(layer, isKey, static_cast<int>(head))) + (row + t) * d, d);
         } else {
-          kernels_->writeRow(target, isKey, shape().headDim, layer.open.room, row + t, x);
+          kernels_->cold->writeRow(target, isKey, shape().headDim, layer.open.room, row + t, x);
         }
       }
     }
@@ -222,9 +222,9 @@ void Cache::encodeOpen(Layer& layer, Page& page) {
       }
       float* rows = workers_->scratch[0].keyRows.data();
       const Workspace space = workers_->scratch[0].workspace();
-      kernels_->decode(open, isKey, d, firstRow, rows, d, space);
+      kernels_->cold->decode(open, isKey, d, firstRow, rows, d, space);
       if (firstRow > 0) kernels_->toHalf(rows, const_cast<uint16_t*>(sinkRows(layer, isKey, head)), static_cast<size_t>(kSinkTokens) * d);
-      kernels_->encode(&target, 1, isKey, d, firstRow, rows, d, space);
+      kernels_->cold->encode(&target, 1, isKey, d, firstRow, rows, d, space);
     }
     page.side(isKey).count(*account_);
   }
@@ -296,7 +296,7 @@ void Cache::keepFresh(int index, const float* k, const float* v, int tokens) {
       target.field[kF16Halves] = const_cast<uint8_t*>(freshView(isKey, static_cast<int>(head)).at(kF16Halves));
       for (int t = 0; t < fresh.count; t++) {
         const float* x = (isKey ? k : v) + ((tokens - fresh.count + t) * n + head) * d;
-        kernels_->writeRow(target, isKey, shape().headDim, fresh.room, t, x);
+        kernels_->cold->writeRow(target, isKey, shape().headDim, fresh.room, t, x);
       }
     }
   }

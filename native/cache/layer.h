@@ -37,7 +37,6 @@ struct CacheOptions {
   int openFormat = kF16;      // kF16, or the window format
   int threads = 1;            // the most that take part in a call
   float skipShare = 0;        // PageRows::skipShare of attention
-  float planeShare = 0;       // PageRows::planeShare
   float scale;
   float scoreCap = 0;         // a scaled score s becomes scoreCap * tanh(s / scoreCap); 0: it stays as it is
   std::vector<int> window;    // [layers], 0 = all
@@ -95,7 +94,6 @@ struct Layer {
   std::vector<double> mass;  // attention that each sealed page received
   double openMass = 0;
   uint64_t skipped[2] = {0, 0};  // heads of pages whose values could have been skipped, and how many of them were
-  uint64_t planes[2] = {0, 0};   // the same for weights of 8 bits
   KeptQueries kept;
   std::shared_ptr<const std::vector<uint16_t>> sketch;  // [H*d][32] half, divided by sketchScale
   float sketchScale = 0;
@@ -149,7 +147,7 @@ struct Workers {
   std::deque<Scratch> scratch;
   Buffer<float> partial;  // results of history ranges before they are merged
   Buffer<float> mass;     // of every result line and page
-  Buffer<uint64_t> skipped;  // [items][4]: skipped and planes of each
+  Buffer<uint64_t> skipped;  // [items][2]
   Buffer<float> delta;
   Mover mover;
   size_t bytes() const;
@@ -213,7 +211,6 @@ class Cache : public PartOwner {
   const CacheOptions& options() const { return options_; }
   Account& account() const { return *account_; }
   void setSkipShare(float share) { options_.skipShare = share; }
-  void setPlaneShare(float share) { options_.planeShare = share; }
   const Kernels* kernels() const { return kernels_; }
   SideShape sideShape(bool isKey) const { return {isKey, options_.shape.kvHeads, options_.shape.headDim, places_}; }
   Layer& layer(int index) { return layers_[index]; }

@@ -46,11 +46,11 @@ void Encoding::run(float* rows, Workspace space) const {
     target.steering = headOf(steering, head);
     if (isDemotion(from->format, to->format)) {
       for (int i = 0; i < copies; i++) std::memcpy(target.field[copied[i]], source.field[copied[i]], side.places[to->format].field[copied[i]].headBytes);
-      kernels->demote(source, side.isKey, d, target, space);
+      kernels->cold->demote(source, side.isKey, d, target, space);
       continue;
     }
     materializeHead(kernels, source, side.isKey, d, firstRow, sinks + static_cast<size_t>(head) * kSinkTokens * d, rows, d, space);
-    kernels->encode(&target, 1, side.isKey, d, firstRow, rows, d, space);
+    kernels->cold->encode(&target, 1, side.isKey, d, firstRow, rows, d, space);
   }
 }
 

@@ -43,7 +43,7 @@ size_t PageSide::bytes() const {
 
 void materializeHead(const Kernels* kernels, const SideView& view, bool isKey, int headDim, int firstRow, const uint16_t* sinks, float* rows, size_t stride,
                      Workspace space) {
-  kernels->decode(view, isKey, headDim, firstRow, rows, stride, space);
+  kernels->cold->decode(view, isKey, headDim, firstRow, rows, stride, space);
   for (int t = 0; isCoded(view.format) && t < firstRow; t++) kernels->fromHalf(sinks + t * headDim, rows + t * stride, headDim);
 }
 

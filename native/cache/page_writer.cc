@@ -168,7 +168,7 @@ size_t PageWriter::write(const Kernels* kernels, const Predictor& predictor, int
   code(kernels, predictor, layer.k, below, static_cast<int>(belowWidth), k, firstRow, sides_[0], madeKeys_.data());
   copyColumns(below, belowWidth, valueInputs_.data(), inputWidth);
   const float *keyCentres = layer.centres.data(), *keyGains = layer.gains.data();
-  kernels->roundToLevels(madeKeys_.data(), keyCentres, keyGains, static_cast<int>(width), valueInputs_.data() + kGemmBlock * belowWidth, kGemmBlock * inputWidth);
+  kernels->cold->roundToLevels(madeKeys_.data(), keyCentres, keyGains, static_cast<int>(width), valueInputs_.data() + kGemmBlock * belowWidth, kGemmBlock * inputWidth);
   code(kernels, predictor, layer.v, valueInputs_.data(), static_cast<int>(inputWidth), v, firstRow, sides_[1], madeValues_.data());
   size_t size = 0;
   if (room > kPredictedHead) size = encode(predictor, out + kPredictedHead, room - kPredictedHead);
@@ -181,8 +181,8 @@ size_t PageWriter::write(const Kernels* kernels, const Predictor& predictor, int
     size += kPredictedHead;
   }
   const size_t block = kGemmBlock * 2 * width;
-  kernels->roundToLevels(size > 0 ? madeKeys_.data() : k, keyCentres, keyGains, static_cast<int>(width), levels, block);
-  kernels->roundToLevels(size > 0 ? madeValues_.data() : v, keyCentres + width, keyGains + width, static_cast<int>(width), levels + kGemmBlock * width, block);
+  kernels->cold->roundToLevels(size > 0 ? madeKeys_.data() : k, keyCentres, keyGains, static_cast<int>(width), levels, block);
+  kernels->cold->roundToLevels(size > 0 ? madeValues_.data() : v, keyCentres + width, keyGains + width, static_cast<int>(width), levels + kGemmBlock * width, block);
   return size;
 }
 

@@ -149,7 +149,7 @@ bool Cache::readStored(const PageRecords& given, int at, Page& page, const std::
     }
   }
   const size_t turned = static_cast<size_t>(position) * kPageTokens * (reversed->rotaryDim / 2);
-  kernels_->rope(work.reader.k(), kPageTokens, shape().kvHeads, d, reversed->rotaryDim, reversed->cos + turned, reversed->sin + turned, reversed->interleaved);
+  kernels_->cold->rope(work.reader.k(), kPageTokens, shape().kvHeads, d, reversed->rotaryDim, reversed->cos + turned, reversed->sin + turned, reversed->interleaved);
   work.reader.pass(kernels_, given.predictor->layers[layer], width);
   return true;
 }
@@ -163,7 +163,7 @@ bool Cache::readPredicted(const PageRecords& given, int at, Page& page, const st
   if (!work.reader.read(kernels_, *given.predictor, layer, record.bytes + exactBytes, record.size - exactBytes)) return false;
   const RotaryRows& rotary = given.rotary;
   const size_t turned = static_cast<size_t>(position) * kPageTokens * (rotary.rotaryDim / 2);
-  kernels_->rope(work.reader.k(), kPageTokens, shape().kvHeads, d, rotary.rotaryDim, rotary.cos + turned, rotary.sin + turned, rotary.interleaved);
+  kernels_->cold->rope(work.reader.k(), kPageTokens, shape().kvHeads, d, rotary.rotaryDim, rotary.cos + turned, rotary.sin + turned, rotary.interleaved);
   const uint8_t* exact = record.bytes;
   for (const bool isKey : {true, false}) {
     float* rows = isKey ? work.reader.k() : work.reader.v();
@@ -177,7 +177,7 @@ bool Cache::readPredicted(const PageRecords& given, int at, Page& page, const st
     if (!withinMagnitude(rows, static_cast<size_t>(width) * kPageTokens, kHalfMax)) return false;
     for (int head = 0; head < shape().kvHeads; head++) {
       const SideTarget target = page.side(isKey).target(sideShape(isKey), head);
-      kernels_->encode(&target, 1, isKey, d, firstRow, rows + static_cast<size_t>(head) * d, width, work.workspace());
+      kernels_->cold->encode(&target, 1, isKey, d, firstRow, rows + static_cast<size_t>(head) * d, width, work.workspace());
     }
   }
   return true;

@@ -76,7 +76,7 @@ void PageReader::pass(const Kernels* kernels, const PredictedLayer& layer, int w
   const size_t block = static_cast<size_t>(kGemmBlock) * 2 * width;
   for (const bool isKey : {true, false}) {
     const size_t from = isKey ? 0 : width;
-    kernels->roundToLevels(isKey ? k() : v(), layer.centres.data() + from, layer.gains.data() + from, width, below_.data() + from * kGemmBlock, block);
+    kernels->cold->roundToLevels(isKey ? k() : v(), layer.centres.data() + from, layer.gains.data() + from, width, below_.data() + from * kGemmBlock, block);
   }
 }
 
@@ -103,7 +103,7 @@ bool PageReader::read(const Kernels* kernels, const Predictor& predictor, int in
     sides[i].blockStride = static_cast<size_t>(kGemmBlock) * depth[i];
     sides[i].to = (i == 0 ? keyRows_ : valueRows_).data() + kGemmBlock * inputs;
   }
-  if (!kernels->decodeResiduals(predictor.slots.data(), bytes + kPredictedHead, size - kPredictedHead, sides)) return false;
+  if (!kernels->cold->decodeResiduals(predictor.slots.data(), bytes + kPredictedHead, size - kPredictedHead, sides)) return false;
   for (size_t i = 0; i < kPageTokens / kGemmBlock && below > 0; i++) {
     const int8_t* from = below_.data() + i * kGemmBlock * below;
     std::memcpy(keyRows_.data() + i * sides[0].blockStride, from, kGemmBlock * below);
@@ -111,11 +111,11 @@ bool PageReader::read(const Kernels* kernels, const Predictor& predictor, int in
   }
   multiply(kernels, layer.k, width, keyRows_.data(), depth[0], k());
   int8_t* keys = valueRows_.data() + kGemmBlock * below;
-  kernels->roundToLevels(k(), layer.centres.data(), layer.gains.data(), width, keys, sides[1].blockStride);
+  kernels->cold->roundToLevels(k(), layer.centres.data(), layer.gains.data(), width, keys, sides[1].blockStride);
   multiply(kernels, layer.v, width, valueRows_.data(), depth[1], v());
   const size_t block = kGemmBlock * 2 * width;
   for (size_t i = 0; i < kPageTokens / kGemmBlock; i++) std::memcpy(below_.data() + i * block, keys + i * sides[1].blockStride, kGemmBlock * width);
-  kernels->roundToLevels(v(), layer.centres.data() + width, layer.gains.data() + width, width, below_.data() + kGemmBlock * width, block);
+  kernels->cold->roundToLevels(v(), layer.centres.data() + width, layer.gains.data() + width, width, below_.data() + kGemmBlock * width, block);
   return true;
 }
 

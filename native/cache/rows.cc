@@ -12,7 +12,7 @@ void QueryRows::reserve(const Kernels* table, int dim, int rowCount, int headCou
   const size_t n = rowCount;
   const size_t d = dim;
   for (Buffer<float>* buffer : {&q, &mixed, &mixedTurned, &spare}) buffer->grow(n * d);
-  for (Buffer<float>* buffer : {&slope, &max, &sum, &rowMass, &rescale, &share, &skippedMass, &planeCost, &factor, &offset}) buffer->grow(n);
+  for (Buffer<float>* buffer : {&slope, &max, &sum, &rowMass, &rescale, &share, &skippedMass, &factor, &offset}) buffer->grow(n);
   for (Buffer<int>* buffer : {&position, &first, &last}) buffer->grow(n);
   for (Buffer<IntegerRow>& basis : integers) basis.grow(n);
   scores.grow(n * kPageTokens);
@@ -27,7 +27,7 @@ void QueryRows::begin(int rowCount, int headCount) {
   rows = rowCount;
   heads = headCount;
   ready[kPlain] = ready[kTurned] = false;
-  skipShare = planeShare = 0;
+  skipShare = 0;
   cap = 0;
   restart();
 }
@@ -36,10 +36,10 @@ void QueryRows::restart() {
   const size_t n = rows;
   turnedUsed = false;
   room = kPageTokens;
-  skipped[0] = skipped[1] = planes[0] = planes[1] = 0;
+  skipped[0] = skipped[1] = 0;
   std::fill_n(max.data(), n, -std::numeric_limits<float>::infinity());
   std::fill_n(sum.data(), n, 0.0f);
-  for (Buffer<float>* buffer : {&skippedMass, &planeCost}) std::fill_n(buffer->data(), n, 0.0f);
+  std::fill_n(skippedMass.data(), n, 0.0f);
   std::fill_n(mixed.data(), n * headDim, 0.0f);
   std::fill_n(mixedTurned.data(), n * headDim, 0.0f);
 }
@@ -83,9 +83,6 @@ PageRows QueryRows::view() {
   view.skipShare = skipShare;
   view.skippedMass = skippedMass.data();
   view.skipped = skipped;
-  view.planeShare = planeShare;
-  view.planeCost = planeCost.data();
-  view.planes = planes;
   view.rescale = rescale.data();
   view.share = share.data();
   view.factor = factor.data();
@@ -141,7 +138,6 @@ bool QueryRows::sinks(const float* k, const float* v) {
   for (int r = 0; r < rows; r++) {
     const float* values = v + r / perHead * kSinkTokens * d;
     skippedMass[r] *= rescale[r];
-    planeCost[r] *= rescale[r];
     kernels->scaleRow(rescale[r], &mixed[r * d], headDim);
     kernels->scaleRow(rescale[r], &mixedTurned[r * d], headDim);
     for (int t = first[r]; t < last[r]; t++) {
@@ -162,7 +158,7 @@ void QueryRows::finish() {
 size_t QueryRows::bytes() const {
   size_t total = weights.bytes() + tile.bytes();
   for (const Buffer<IntegerRow>& basis : integers) total += basis.bytes();
-  for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &share, &skippedMass, &planeCost, &factor, &offset, &spare, &decoded, &scales, &steps}) {
+  for (const Buffer<float>* buffer : {&q, &slope, &max, &sum, &mixed, &rowMass, &scores, &mixedTurned, &rescale, &share, &skippedMass, &factor, &offset, &spare, &decoded, &scales, &steps}) {
     total += buffer->bytes();
   }
   for (const Buffer<int>* buffer : {&position, &first, &last}) total += buffer->bytes();

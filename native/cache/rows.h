@@ -26,7 +26,6 @@ struct QueryRows {
   float cap = 0;          // of scores, times log2(e), as in PageRows
   int window = 0;         // tokens a row may look back, itself included; 0 = all
   float skipShare = 0;    // as in PageRows
-  float planeShare = 0;   // as in PageRows
   int room = kPageTokens;  // as in PageRows
 
   // Results: sums of 2^score relative to max, values not divided by the sum.
@@ -36,7 +35,6 @@ struct QueryRows {
   // Heads of pages met since begin() or restart() whose values could have been skipped, and how many of them were.
   uint64_t skipped[2] = {0, 0};
   // The same for weights of 8 bits.
-  uint64_t planes[2] = {0, 0};
   // The sum of 2^(score - max at that time) over the last page met.
   Buffer<float> rowMass;  // [rows]
 
@@ -73,7 +71,6 @@ struct QueryRows {
   Buffer<float> rescale;       // [rows]
   Buffer<float> share;         // [rows]
   Buffer<float> skippedMass;   // [rows]
-  Buffer<float> planeCost;     // [rows]
   Buffer<float> factor;        // [rows]
   Buffer<float> offset;        // [rows]
   Buffer<int> first;           // [rows]

@@ -112,9 +112,9 @@ bool Cache::holdsNumbers(const Page& page, float* rows, Workspace space) const {
     const SideShape side = sideShape(isKey);
     for (int head = 0; head < side.kvHeads; head++) {
       const SideView view = page.side(isKey).view(side, head);
-      if (!kernels_->isSound(view, side.headDim)) return false;
+      if (!kernels_->cold->isSound(view, side.headDim)) return false;
       // The rows of the sinks are checked too: their results are not used, but attention may compute them with the others.
-      kernels_->decode(view, isKey, side.headDim, 0, rows, d, space);
+      kernels_->cold->decode(view, isKey, side.headDim, 0, rows, d, space);
       if (!withinMagnitude(rows, d * kPageTokens, kLargestRow)) return false;
     }
   }
@@ -149,7 +149,7 @@ void Cache::decode(int index, int pageIndex, bool isKey, float* out) {
       at += alignedPart(fieldBytes(field, side.headDim));
     }
     float* decoded = scratch.keyRows.data();
-    kernels_->decode(view, isKey, side.headDim, firstRow, decoded, d, scratch.workspace());
+    kernels_->cold->decode(view, isKey, side.headDim, firstRow, decoded, d, scratch.workspace());
     endAtHalf(view, side.headDim, rows, decoded, d);
     if (firstRow > 0) restoreSinks(layer, isKey, head, decoded, d);
     for (int t = 0; t < rows; t++) std::memcpy(out + head * d + t * stride, decoded + t * d, sizeof(float) * d);

@@ -225,7 +225,7 @@ class Trial {
     view.format = format;
     for (int i = 0; i < kFormats[format].fields; i++) view.field[i] = target.field[i];
     if (isDemotion(now.format, format)) {
-      cache_.kernels()->demote(now, isKey, d, target, scratch.workspace());
+      cache_.kernels()->cold->demote(now, isKey, d, target, scratch.workspace());
       for (int i = 0; i < kFormats[format].fields; i++) {
         if (kFormats[format].field[i].isKept) view.field[i] = now.field[i];
       }
@@ -247,7 +247,7 @@ class Trial {
       targets[count] = carving_.target(scratch.codes, other, second);
       targets[count++].steering = headOf(steering_[kFormats[other].steering], head);
     }
-    cache_.kernels()->encode(targets, count, isKey, d, firstRow(), rows, d, scratch.workspace());
+    cache_.kernels()->cold->encode(targets, count, isKey, d, firstRow(), rows, d, scratch.workspace());
     return view;
   }
 

@@ -1,4 +1,4 @@
-// What the C++ file of a family of formats defines: a struct of static functions, compiled once per instruction set (kernels/isa.cc). The
+// What the C++ file of a family of formats defines: a struct of static functions, compiled once per instruction set (kernels/hot.cc, kernels/cold.cc). The
 // struct has the name of the TypeScript file with a capital: rot.ts describes rot4, rot3 and rot2, and rot.h defines Rot.
 //
 // Required:

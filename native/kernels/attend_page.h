@@ -91,19 +91,15 @@ INLINE void prepareValues(const SideView* v, const PageRows& rows) {
   }
 }
 
-// How the values of a head are mixed.
-enum Mixing : uint8_t { kWith16Bits, kWith8Bits, kNotAtAll };
-
 // Rows [first, first + n) of one head.
 template <class F>
-INLINE void mixValues(const SideView& v, const PageRows& rows, size_t first, int n, int visible, [[maybe_unused]] Mixing how, const SideView* next) {
+INLINE void mixValues(const SideView& v, const PageRows& rows, size_t first, int n, int visible, const SideView* next) {
   if constexpr (HasOwnProducts<F>) {
     F::mix(v, rows, first, n, visible, next);
   } else if constexpr (kValuesAreIntegers<F>) {
     float* target = (F::kBasis == kTurned ? rows.mixedTurned : rows.mixed) + first * rows.d;
     const IntegerRow* weights = rows.weights + first % kWeightRows;
-    if (kUnsignedWeights && how == kWith8Bits) mixCoded<F, kUnsignedWeights ? kByteWeights : kWeights>(v, rows.tile, rows.room, rows.d, weights, n, target, next);
-    else mixCoded<F>(v, rows.tile, rows.room, rows.d, weights, n, target, next);
+    mixCoded<F>(v, rows.tile, rows.room, rows.d, weights, n, target, next);
   } else {
     const int d = rows.d;
     F::decode(v, false, d, 0, rows.decoded, d, Workspace(rows.tile, decodeSpace(d)));
@@ -133,40 +129,15 @@ INLINE bool skipValues(const PageRows& rows, int head) {
   return true;
 }
 
-// Whether weights of 8 bits are enough for the values of a head; if so, counts what they may cost. `sum` already includes this page.
-//
-// The error: weights of 8 bits are whole steps of 1/255 of share times the largest scale of the page, and each is off by at most half a step. With V
-// the largest scale times the longest row of levels, the output of a page is off by at most  128/510 * share * V.  As in skipValues, what all such
-// pages add up to, relative to `sum`, stays within planeShare:  |o' - o| <= planeShare * V.  The errors of 128 tokens are as often positive as negative,
-// so that the usual one is 128/510 * share * V / sqrt(3 * 128), a twentieth.
-constexpr float kHalfSteps = static_cast<float>(kPageTokens) / (2 * kByteMax);
-template <class F>
-constexpr bool kTakesBytes = kValuesAreIntegers<F> && !HasOwnProducts<F>;
-template <class F>
-INLINE bool weighsBytes(const PageRows& rows, int head) {
-  if (!kTakesBytes<F> || rows.planeShare <= 0) return false;
-  rows.planes[0]++;
-  const int first = head * rows.perHead, end = first + rows.perHead;
-  for (int r = first; r < end; r++) {
-    if (!(rows.planeCost[r] + kHalfSteps * rows.share[r] <= rows.planeShare * rows.sum[r])) return false;
-  }
-  for (int r = first; r < end; r++) rows.planeCost[r] += kHalfSteps * rows.share[r];
-  rows.planes[1]++;
-  return true;
-}
-
 // Sets rows.weights[r - from] to probabilities times scales as integers, for the rows [from, to) of any heads.
-INLINE void weighRows(const PageRows& rows, int from, int to, const Mixing* how) {
+INLINE void weighRows(const PageRows& rows, int from, int to, const bool* isSkipped) {
   for (int r = from, head = from / rows.perHead; r < to; r++) {
     if (r == (head + 1) * rows.perHead) head++;
     const float* probability = rows.scores + static_cast<size_t>(r) * kPageTokens;
     const float* scale = rows.valueScales + head * kPageTokens;
     IntegerRow& weights = rows.weights[r - from];
     weights.step = rows.share[r] * rows.valueSteps[head];
-    if (how[head] == kWith16Bits) weighRow(probability, scale, weights);
-    if (how[head] != kWith8Bits) continue;
-    weighRow<kByteWeights>(probability, scale, weights);
-    weights.step = weights.step * (kIntegerMax / kByteMax);
+    if (!isSkipped[head]) weighRow(probability, scale, weights);
   }
 }
 
@@ -174,11 +145,11 @@ INLINE void weighRows(const PageRows& rows, int from, int to, const Mixing* how)
 template <class F>
 INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int visible) {
   // Rows of skipped heads keep their place in rows.weights, so that mixValues finds the weights of row `first`.
-  Mixing how[kHeadsMax];
+  bool isSkipped[kHeadsMax];
   int left = rows.heads;
   for (int h = 0; h < rows.heads; h++) {
-    how[h] = skipValues<F>(rows, h) ? kNotAtAll : weighsBytes<F>(rows, h) ? kWith8Bits : kWith16Bits;
-    left -= how[h] == kNotAtAll;
+    isSkipped[h] = skipValues<F>(rows, h);
+    left -= isSkipped[h];
   }
   if constexpr (kValuesAreIntegers<F> && AddsToMix<F>) {
     for (int h = 0; h < rows.heads; h++) F::addToMix(v[h], rows, h);
@@ -187,17 +158,17 @@ INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int vis
   if constexpr (kValuesAreIntegers<F>) {
     for (int at = 0; at < rows.count; at += kWeightRows) {
       const int end = at + kWeightRows < rows.count ? at + kWeightRows : rows.count;
-      weighRows(rows, at, end, how);
+      weighRows(rows, at, end, isSkipped);
       for (int r = at; r < end;) {
         const int h = r / rows.perHead;
         const int stop = (h + 1) * rows.perHead < end ? (h + 1) * rows.perHead : end;
-        if (how[h] != kNotAtAll) mixValues<F>(v[h], rows, r, stop - r, visible, how[h], ahead > 0 && r == h * rows.perHead ? v + h + ahead : nullptr);
+        if (!isSkipped[h]) mixValues<F>(v[h], rows, r, stop - r, visible, ahead > 0 && r == h * rows.perHead ? v + h + ahead : nullptr);
         r = stop;
       }
     }
   } else {
     for (int h = 0; h < rows.heads; h++) {
-      if (how[h] != kNotAtAll) mixValues<F>(v[h], rows, static_cast<size_t>(h) * rows.perHead, rows.perHead, visible, kWith16Bits, ahead > 0 ? v + h + ahead : nullptr);
+      if (!isSkipped[h]) mixValues<F>(v[h], rows, static_cast<size_t>(h) * rows.perHead, rows.perHead, visible, ahead > 0 ? v + h + ahead : nullptr);
     }
   }
 }
@@ -214,7 +185,7 @@ static void mixPage(const SideView* values, const PageRows& rows, int visible) {
 
 // One page. Each step runs for all heads before the next step begins, because the end of a step has to wait for its last results: this way
 // that happens once per step and not once per head.
-INLINE void meetPage(const SideView* sides, int ahead, const PageRows& rows, int start, int visible) {
+static __attribute__((noinline)) void meetPage(const SideView* sides, int ahead, const PageRows& rows, int start, int visible) {
   const int n = rows.count, d = rows.d;
   // Values that may be skipped are not prefetched: keys then prefetch only keys, of a later page.
   const bool mayTurnUp = rows.skipShare <= 0;
@@ -241,7 +212,6 @@ INLINE void meetPage(const SideView* sides, int ahead, const PageRows& rows, int
   for (int r = 0; r < n; r++) {
     if (rows.rescale[r] == 1.0f) continue;
     rows.skippedMass[r] *= rows.rescale[r];
-    rows.planeCost[r] *= rows.rescale[r];
     scaleRow(rows.rescale[r], rows.mixed + static_cast<size_t>(r) * d, d);
     scaleRow(rows.rescale[r], rows.mixedTurned + static_cast<size_t>(r) * d, d);
   }
@@ -265,53 +235,4 @@ static void attendRun(const SideView* sides, int pages, int known, int start, co
     }
   }
   clearUpperHalves();
-}
-
-// ---- Formats chosen by their number
-
-static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
-  withFormat(targets->format, [&](auto format) MEMBER { format.encode(targets, count, isKey, d, firstRow, x, stride, space); });
-  clearUpperHalves();
-}
-
-static void writeRow(const SideTarget& target, bool isKey, int d, int room, int row, const float* x) {
-  withFormat(target.format, [&](auto format) MEMBER {
-    if constexpr (WritesRows<decltype(format)>) format.writeRow(target, isKey, d, room, row, x);
-    else __builtin_trap();  // never reached: a cache is not opened with such a format
-  });
-  clearUpperHalves();
-}
-
-static void demote(const SideView& from, bool isKey, int d, const SideTarget& to, Workspace space) {
-  withFormat(from.format, [&](auto format) MEMBER {
-    if constexpr (HasDemote<decltype(format)>) format.demote(from, isKey, d, to, space);
-    else __builtin_trap();  // never reached: formats/index.gen.h refuses nested formats without demote
-  });
-  clearUpperHalves();
-}
-
-static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space) {
-  withFormat(side.format, [&](auto format) MEMBER { format.decode(side, isKey, d, firstRow, x, stride, space); });
-  clearUpperHalves();
-}
-
-static bool levels(const SideView& side, int d, int8_t* tile) {
-  bool has = false;
-  withFormat(side.format, [&](auto format) MEMBER {
-    if constexpr (HasLevels<decltype(format)>) {
-      has = true;
-      const int8_t* at = format.levels(side, d, tile);
-      if (at != tile) __builtin_memcpy(tile, at, static_cast<size_t>(kPageTokens) * d);
-    }
-  });
-  clearUpperHalves();
-  return has;
-}
-
-static bool isSound(const SideView& side, int d) {
-  bool sound = true;
-  withFormat(side.format, [&](auto format) MEMBER {
-    if constexpr (ChecksBytes<decltype(format)>) sound = format.isSound(side, d);
-  });
-  return sound;
 }

@@ -1,6 +1,6 @@
 // Products with one coded side of one page: codes -> levels -> integer dots -> floats.
 //   scoreCoded   y[i][t] = (x[i] . levels[t]) * (scale[t] * factor[i]) + offset[i]                          keys
-//   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRow; X: kWeights or kByteWeights  values
+//   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRow                              values
 // Levels are unpacked in registers and never stored; from kUnpackedRows rows on they are unpacked once, into a tile in L1.
 // x, y are rows without gaps. `next` (or null) is a side that will be read soon: it is prefetched while this one is read.
 // The integers are exact and the floats follow one formula, so every instruction set gives the same bits.
@@ -9,7 +9,7 @@
 // Calls done(row, first output, sums) for kLanes outputs at a time, in one of the `groups` groups of four rows of a quad. Parity: planes.h.
 template <Factors X, int R, int Parity, int First = 0, class Rows, class Done>
 INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
-  constexpr int B = vectorsFor<R, X, Rows::kTaken>(), kPasses = 4 / B * kRowVectors;
+  constexpr int B = vectorsFor<R, Rows::kTaken>(), kPasses = 4 / B * kRowVectors;
   for (int part = 0; part < kRowVectors; part++) {
     Sums<R, B, X> sums(x);
     for (int q = 0; q < quads; q++) {
@@ -76,10 +76,10 @@ static __attribute__((noinline)) void scoreBlock(const SideView& k, const int8_t
   });
 }
 
-template <Factors X, class L, int R, bool Whole>
+template <class L, int R, bool Whole>
 static __attribute__((noinline)) void mixBlock(const SideView& v, const int8_t* tile, int room, int d, const IntegerRow* weights, float* y,
                                                const Ahead& ahead) {
-  sumSide<X, L, R>(v, tile, d, (Whole ? kPageTokens : room) / 4, d, weights, ahead, [&](int r, int o, VecI sum) MEMBER {
+  sumSide<kWeights, L, R>(v, tile, d, (Whole ? kPageTokens : room) / 4, d, weights, ahead, [&](int r, int o, VecI sum) MEMBER {
     float* to = y + r * d + o;
     store(to, load(to) + __builtin_convertvector(sum, VecF) * weights[r].step);
   });
@@ -116,27 +116,22 @@ static void scoreCoded(const SideView& k, int8_t* levels, int room, const float*
   });
 }
 
-template <class F, Factors X = kWeights>
+template <class F>
 static void mixCoded(const SideView& v, int8_t* levels, int room, int d, const IntegerRow* weights, int n, float* y, const SideView* next) {
   const int8_t* tile = tileFor<F>(v, d, d % 64 != 0 || n >= LevelsOf<F>::Type::kUnpacked, levels);
   const Ahead ahead = aheadOf(next, v, kElementsAStep), none = aheadOf(nullptr, v, 0);
   withRoom<F>(room, [&](auto whole) MEMBER {
     eachBlock(n, [&](auto r, int i) MEMBER {
-      mixBlock<X, typename LevelsOf<F>::Type, r.value, decltype(whole)::value != 0>(v, tile, room, d, weights + i, y + static_cast<size_t>(i) * d,
+      mixBlock<typename LevelsOf<F>::Type, r.value, decltype(whole)::value != 0>(v, tile, room, d, weights + i, y + static_cast<size_t>(i) * d,
                                                                                  i == 0 ? ahead : none);
     });
   });
 }
 
-// One row of weights, probabilities times scales: out = rint(p * scale), p in [0, 1], scale in [0, 32512]. kByteWeights: on to at most 255.
-constexpr float kByteMax = 255.0f;
-template <Factors X = kWeights>
+// One row of weights, probabilities times scales: out = rint(p * scale), p in [0, 1], scale in [0, 32512].
 INLINE void weighRow(const float* p, const float* scale, IntegerRow& out) {
   VecI sum{};
-  const auto weight = [&](int t) MEMBER {
-    const VecF product = load(p + t) * load(scale + t);
-    return rounded(X == kByteWeights ? product * (kByteMax / kIntegerMax) : product);
-  };
+  const auto weight = [&](int t) MEMBER { return rounded(load(p + t) * load(scale + t)); };
   for (int t = 0; t < kPageTokens; t += 2 * kLanes) {
     const VecI first = weight(t), second = weight(t + kLanes);
     sum += first + second;

@@ -6,7 +6,6 @@
 #if !defined(PALIMPSEST_NAMES_ISAS)
 #define PALIMPSEST_HAS_AVX2
 #define PALIMPSEST_HAS_AVX2VNNI
-#define PALIMPSEST_HAS_AVX512
 #define PALIMPSEST_HAS_AVX512VNNI
 #define PALIMPSEST_HAS_NEON
 #define PALIMPSEST_HAS_NEONDOT
@@ -23,7 +22,6 @@ extern const Kernels kKernels_scalar;
 #if defined(__x86_64__)
 extern const Kernels kKernels_avx2;
 extern const Kernels kKernels_avx2vnni;
-extern const Kernels kKernels_avx512;
 extern const Kernels kKernels_avx512vnni;
 #elif defined(__aarch64__)
 extern const Kernels kKernels_neon;
@@ -64,10 +62,6 @@ const Kernels* kernelsFor(Isa isa) {
 #if defined(PALIMPSEST_HAS_AVX2VNNI)
     case kAvx2vnni:
       return cpu().avxVnni ? &kKernels_avx2vnni : nullptr;
-#endif
-#if defined(PALIMPSEST_HAS_AVX512)
-    case kAvx512:
-      return cpu().avx512 ? &kKernels_avx512 : nullptr;
 #endif
 #if defined(PALIMPSEST_HAS_AVX512VNNI)
     case kAvx512vnni:

@@ -238,14 +238,13 @@ INLINE int32_t placeRow(const int16_t* x, int count, int8_t* out) {
 
 INLINE void splitRow(const int16_t* x, int count, IntegerRow& out) { out.correction = -kBias * placeRow(x, count, out.bytes); }
 
-// sum[b] += level[b] . quad for B vectors of levels; quad: eight bytes of a row. Lower: the upper of two planes is all zeros.
-template <int B, bool Weights = false, bool Lower = false>
+// sum[b] += level[b] . quad for B vectors of levels; quad: eight bytes of a row.
+template <int B, bool Weights = false>
 INLINE void addQuad(RowDots* sum, const Levels* level, const int8_t* quad) {
 #if defined(__AVX2__)
-  repeat<Lower ? 1 : 2>([&](auto i) MEMBER {
-    constexpr int kPart = Lower ? 1 : i.value;
-    const VecI x = splatFour(quad + kPart * 4);
-    repeat<B>([&](auto b) MEMBER { addPart<kPart, Weights>(sum[b.value], level[b.value], x); });
+  repeat<2>([&](auto i) MEMBER {
+    const VecI x = splatFour(quad + i.value * 4);
+    repeat<B>([&](auto b) MEMBER { addPart<i.value, Weights>(sum[b.value], level[b.value], x); });
   });
 #else
   const VecI first = splatFour(quad), second = splatFour(quad + 4);

@@ -2,26 +2,21 @@
 // wrap, but the final result fits). A 64-byte row of the tile is 16 outputs x 4 contraction steps.
 #pragma once
 
-// What rows of integers are: queries, weights, or weights of 0 to 255, whose upper plane need not be multiplied where there are planes.
-enum Factors : int { kQueries, kWeights, kByteWeights };
-template <Factors X>
-constexpr bool kOnePlane = X == kByteWeights && kUnsignedWeights;
+// What rows of integers are.
+enum Factors : int { kQueries, kWeights };
 
 // How many vectors of levels are multiplied by R rows at once: as many as fit in registers beside the sums. Vectors of four lanes are loaded
 // one after the other. Taken: registers that unpacking needs.
-template <int R, Factors X, int Taken = 2, int B = 4>
+template <int R, int Taken = 2, int B = 4>
 constexpr int vectorsFor() {
-  constexpr int kSums = kOnePlane<X> ? 1 : kSumRegisters;
-  if constexpr (B == 1 || R * B * kSums + (kLanes == 4 ? 4 : B * kLevelRegisters) <= kRegisters - Taken) return B;
-  else return vectorsFor<R, X, Taken, B / 2>();
+  if constexpr (B == 1 || R * B * kSumRegisters + (kLanes == 4 ? 4 : B * kLevelRegisters) <= kRegisters - Taken) return B;
+  else return vectorsFor<R, Taken, B / 2>();
 }
 
 // kBlockRows: rows that share each load of levels. kUnpackedRows: from this many rows on, the codes of a side are first unpacked into a tile
 // (coded.h). Both were chosen by measurement.
 #if defined(__AVX512VNNI__)
 constexpr int kBlockRows = 6, kUnpackedRows = 1 << 30;
-#elif defined(__AVX512BW__)
-constexpr int kBlockRows = 8, kUnpackedRows = 2;
 #elif defined(__AVXVNNI__)
 constexpr int kBlockRows = 4, kUnpackedRows = 5;
 #elif defined(__AVX2__)
@@ -31,15 +26,19 @@ constexpr int kBlockRows = kRegisters == 32 ? 3 : 4, kUnpackedRows = 1;
 #endif
 constexpr int kManyRows = kBlockRows == 4 && kLanes == 8 ? 3 : kBlockRows;  // four at once are no faster than two pairs
 
-// Calls f(Number<R>, first row) for blocks of rows, all of nearly the same size.
+// Calls f(Number<R>, first row) for blocks of rows, all of nearly the same size. Where there are blocks of six, there are none of five, which are three and two: code for
+// them would be a sixth of all products.
 template <class F>
 INLINE void eachBlock(int n, const F& f) {
   for (int i = 0; i < n;) {
     const int most = n - i <= kBlockRows ? kBlockRows : kManyRows, blocks = (n - i + most - 1) / most, size = (n - i + blocks - 1) / blocks;
+    const int rows = kBlockRows < 6 || size != 5 ? size : n - i == 5 ? 3 : 6;
     repeat<kBlockRows>([&](auto r) MEMBER {
-      if (size == r.value + 1) f(Number<r.value + 1>{}, i);
+      if constexpr (kBlockRows < 6 || r.value + 1 != 5) {
+        if (rows == r.value + 1) f(Number<r.value + 1>{}, i);
+      }
     });
-    i += size;
+    i += rows;
   }
 }
 
@@ -55,7 +54,7 @@ struct Sums {
   MEMBER void add(const Bytes* levels, const IntegerRow* x, int q) {
     Levels level[B];
     repeat<B>([&](auto b) MEMBER { level[b.value] = asLevels(levels[b.value]); });
-    repeat<R>([&](auto r) MEMBER { addQuad<B, X != kQueries, kOnePlane<X>>(of[r.value], level, x[r.value].bytes + q * 8); });
+    repeat<R>([&](auto r) MEMBER { addQuad<B, X != kQueries>(of[r.value], level, x[r.value].bytes + q * 8); });
   }
 };
 
@@ -77,7 +76,7 @@ INLINE void sumTileBlock(const int8_t* tile, int bias, int quads, size_t rowByte
 
 template <Factors X, int R, class Done>
 INLINE void sumTile(const int8_t* tile, int bias, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
-  constexpr int B = vectorsFor<R, X>();
+  constexpr int B = vectorsFor<R>();
   const size_t rowBytes = static_cast<size_t>(outputs) * 4;
   int o = 0;
   for (; o + B * kLanes <= outputs; o += B * kLanes) sumTileBlock<X, R, B>(tile, bias, quads, rowBytes, o, x, ahead, done);

@@ -1,5 +1,5 @@
 // Every kernel of the project. Kernels take pointers, lengths and strides; they have no exceptions, allocation, globals or policy.
-// Each source is compiled once per instruction set; dispatch.cc chooses among the resulting tables.
+// hot.cc is compiled once per instruction set, cold.cc for fewer of them; dispatch.cc chooses among the resulting tables.
 //
 // Legend: d head_dim, n KV heads, g query heads per KV head, P = 128 tokens per page.
 // A page side of one KV head is a matrix [contraction][outputs]:
@@ -106,9 +106,6 @@ struct PageRows {
   float skipShare;            // skips values of formats that allow it while each row loses at most this share of its mass; 0: never
   float* skippedMass;         // [count] mass skipped so far, relative to max
   uint64_t* skipped;          // [2] how often the values of a head of a page could have been skipped, and how often they were
-  float planeShare;           // takes weights of 8 bits for values while that costs each row at most this share (weighsBytes); 0: never
-  float* planeCost;           // [count] what it has cost so far, relative to max
-  uint64_t* planes;           // [2] how often the values of a head of a page could have had weights of 8 bits, and how often they did
   float* rescale;             // [count] scratch from here on
   float* share;               // [count] 2^(the row's largest score in this page - current max): the factor of its probabilities
   float* factor;              // [count]
@@ -180,9 +177,50 @@ struct CodedColumns {
   size_t blockStride;      // bytes from one block of rows to the next
 };
 
+// Kernels that no decode step waits for: formats and latents are written, read back and narrowed. They give the same bits on every instruction set and contain no
+// products of bytes, so sets that differ only in those share one table (cold.cc).
+struct ColdKernels {
+  // Formats (native/formats/). They follow the order of operations of their references, so stored bytes are the same on every instruction set.
+  // Rows of one head: x[t][0..d) at x + t*stride. isKey selects the tile orientation.
+  // Writes one side in `count` formats of one family at once; fields that the family shares are written to the first target only. Rows before
+  // firstRow (sinks) stay out of every code and mean. space: of encodeSpace(d).
+  void (*encode)(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space);
+  // Writes row `row` of one side of an open page with room for `room` tokens, in a format that a page may be open in.
+  void (*writeRow)(const SideTarget& target, bool isKey, int d, int room, int row, const float* x);
+  // Converts to a lower format of the family from the codes alone; fields that the family shares are not written.
+  void (*demote)(const SideView& from, bool isKey, int d, const SideTarget& to, Workspace space);
+  // Decodes all 128 rows. In coded formats the rows before firstRow become zeros. space: of decodeSpace(d).
+  void (*decode)(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space);
+  // The levels of a side as an i8 tile; false when the format has none.
+  bool (*levels)(const SideView& side, int d, int8_t* tile);
+  // False if the side holds bytes that its encoder cannot write and that the kernels rely on not reading.
+  bool (*isSound)(const SideView& side, int d);
+
+  // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. high, low: planes of codes; xq8 has its codes in high. space: of latentSpace(width).
+  void (*rotateLatent)(float* x, int n, size_t stride, int width, bool inverse, Workspace space);
+  // x: [128][width], overwritten. scales: [128] f16 bits (xq8) or int8 exponents. mean: [width], in units of meanScale.
+  void (*encodeLatent)(int format, float* x, int width, int firstRow, uint8_t* high, uint8_t* low, void* scales, int16_t* mean, float* meanScale,
+                       Workspace space);
+  // The levels of `elements` codes (a multiple of 512) of xq4 or xq3, in tile order.
+  void (*unpackLatent)(int format, const uint8_t* high, const uint8_t* low, size_t elements, int8_t* tile);
+  // xq4 -> xq3, from codes alone: writes the low plane and the exponents of xq3. tiles: [2][128 * width], overwritten.
+  void (*demoteLatent)(const uint8_t* high, const uint8_t* low, const int8_t* exponents, int width, int8_t* tiles, uint8_t* lowOut, int8_t* exponentsOut);
+  // Decodes the keys and the values of a predicted page, sides[2]; false where the bytes are not what coding makes. The last columns are filled up with zeros to four.
+  // bytes: the states, u32, then words, u16. slots: [distributions][4096], of each slot the symbol, its share - 1 and the place in it, in 6, 12 and 12 bits.
+  bool (*decodeResiduals)(const uint32_t* slots, const uint8_t* bytes, size_t size, const CodedColumns* sides);
+  // Rows x [128][width] as levels: (x - centres) * gains, held within +-127 and rounded to the nearest integer, halves to even; float32. They are written as
+  // columns of rows of gemmI8, whose blocks are blockStride bytes apart. width: a multiple of eight.
+  void (*roundToLevels)(const float* x, const float* centres, const float* gains, int width, int8_t* to, size_t blockStride);
+
+  // Rotary embedding in place, x [tokens][heads][headDim], the first `rotaryDim` channels of each head.
+  // cos, sin: [tokens][rotaryDim/2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
+  void (*rope)(float* x, int tokens, int heads, int headDim, int rotaryDim, const float* cos, const float* sin, bool interleaved);
+};
+
 struct Kernels {
   Isa isa;
   const char* name;
+  const ColdKernels* cold;
 
   // y[i][o] = sum_c x[i][c] * f32(m[c][o]) for i < n. m: f16 tile. Any contraction, any outputs (multiple of 8).
   // Uses fused multiply-add where the hardware has it, so instruction sets differ in the last bits. Only densePanels does so too.
@@ -220,10 +258,6 @@ struct Kernels {
   void (*toHalf)(const float* x, uint16_t* out, size_t count);  // round half to even
   void (*fromHalf)(const uint16_t* x, float* out, size_t count);
 
-  // Rotary embedding in place, x [tokens][heads][headDim], the first `rotaryDim` channels of each head.
-  // cos, sin: [tokens][rotaryDim/2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
-  void (*rope)(float* x, int tokens, int heads, int headDim, int rotaryDim, const float* cos, const float* sin, bool interleaved);
-
   // x[i] = 2^x[i] for x <= 0, 0 below -100; count a multiple of 16. Unfused.
   void (*powers)(float* x, int count);
   // y[i] = a * x[i] + b * z[i] + c * h[i], h half; count a multiple of 8. Unfused.
@@ -242,46 +276,14 @@ struct Kernels {
   // Mixes another version of the values [heads] of the page attended to last, with the probabilities in rows.scores.
   void (*mixPage)(const SideView* values, const PageRows& rows, int visible);
 
-  // Formats (native/formats/). They follow the order of operations of their references, so stored bytes are the same on every instruction set.
-  // Rows of one head: x[t][0..d) at x + t*stride. isKey selects the tile orientation.
-  // Writes one side in `count` formats of one family at once; fields that the family shares are written to the first target only. Rows before
-  // firstRow (sinks) stay out of every code and mean. space: of encodeSpace(d).
-  void (*encode)(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space);
-  // Writes row `row` of one side of an open page with room for `room` tokens, in a format that a page may be open in.
-  void (*writeRow)(const SideTarget& target, bool isKey, int d, int room, int row, const float* x);
-  // Converts to a lower format of the family from the codes alone; fields that the family shares are not written.
-  void (*demote)(const SideView& from, bool isKey, int d, const SideTarget& to, Workspace space);
-  // Decodes all 128 rows. In coded formats the rows before firstRow become zeros. space: of decodeSpace(d).
-  void (*decode)(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space);
-  // The levels of a side as an i8 tile; false when the format has none.
-  bool (*levels)(const SideView& side, int d, int8_t* tile);
-  // False if the side holds bytes that its encoder cannot write and that the kernels rely on not reading.
-  bool (*isSound)(const SideView& side, int d);
-
   // y[t][o] = base[t][o] + rowScale[t] * (columnScale[o] * sum_c a[t][c] * w[c][o]); sums exact in int32. Layouts: gemm_i8.h. contraction
   // % 4 == 0 and <= 65536. a must be readable in whole blocks of 8 rows. w: of a contraction of `depth`, of which the first are taken. base: null, or rows
   // baseStride apart (0: one row for all).
   void (*gemmI8)(const int8_t* a, int rows, int contraction, const uint8_t* w, int depth, int outputs, const float* rowScale, const float* columnScale,
                  const float* base, size_t baseStride, float* y, size_t yStride);
 
-  // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. high, low: planes of codes; xq8 has its codes in high. space: of latentSpace(width).
-  void (*rotateLatent)(float* x, int n, size_t stride, int width, bool inverse, Workspace space);
-  // x: [128][width], overwritten. scales: [128] f16 bits (xq8) or int8 exponents. mean: [width], in units of meanScale.
-  void (*encodeLatent)(int format, float* x, int width, int firstRow, uint8_t* high, uint8_t* low, void* scales, int16_t* mean, float* meanScale,
-                       Workspace space);
-  // The levels of `elements` codes (a multiple of 512) of xq4 or xq3, in tile order.
-  void (*unpackLatent)(int format, const uint8_t* high, const uint8_t* low, size_t elements, int8_t* tile);
-  // xq4 -> xq3, from codes alone: writes the low plane and the exponents of xq3. tiles: [2][128 * width], overwritten.
-  void (*demoteLatent)(const uint8_t* high, const uint8_t* low, const int8_t* exponents, int width, int8_t* tiles, uint8_t* lowOut, int8_t* exponentsOut);
   // y[i][c] += sum_t weights[i][t] * tile[t][c] over the 128 rows of a tile.
   void (*mixLatent)(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride);
-
-  // Decodes the keys and the values of a predicted page, sides[2]; false where the bytes are not what coding makes. The last columns are filled up with zeros to four.
-  // bytes: the states, u32, then words, u16. slots: [distributions][4096], of each slot the symbol, its share - 1 and the place in it, in 6, 12 and 12 bits.
-  bool (*decodeResiduals)(const uint32_t* slots, const uint8_t* bytes, size_t size, const CodedColumns* sides);
-  // Rows x [128][width] as levels: (x - centres) * gains, held within +-127 and rounded to the nearest integer, halves to even; float32. They are written as
-  // columns of rows of gemmI8, whose blocks are blockStride bytes apart. width: a multiple of eight.
-  void (*roundToLevels)(const float* x, const float* centres, const float* gains, int width, int8_t* to, size_t blockStride);
 
   // The matrices around attention (dense_products.h). Converts x[0..count) to row `row` of rows.
   void (*denseRow)(const float* x, int count, const DenseRows& rows, int row);

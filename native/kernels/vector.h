@@ -3,7 +3,7 @@
 // WebAssembly).
 // Plain operators do not fuse (the build sets -ffp-contract=off); mulAdd fuses where the hardware can and is
 // allowed only where results need not be equal on every instruction set.
-// Included by isa.cc inside the namespace of one instruction set; nothing here has external linkage.
+// Included by hot.cc and cold.cc inside the namespace of one instruction set; nothing here has external linkage.
 #pragma once
 
 #if defined(__AVX512F__)

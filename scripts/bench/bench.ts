@@ -18,10 +18,6 @@ export interface Settings {
   readonly steps: number;
   readonly kvBudget: string;
   readonly sessions: number;
-  /** The trace that planes takes its rows from. */
-  readonly rows: string | null;
-  /** What planes lets weights of 8 bits cost. */
-  readonly planes: readonly number[];
   /** Entries of the log that audit asks. */
   readonly entries: number;
 }

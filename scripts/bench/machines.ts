@@ -36,7 +36,6 @@ const PEER_CPUS: Readonly<Partial<Record<Isa, string>>> = {
   scalar: 'x64',
   avx2: 'haswell',
   avx2vnni: 'alderlake',
-  avx512: 'skylakex',
   avx512vnni: 'icelake',
 };
 

@@ -1,8 +1,7 @@
 /**
  * `npm run bench -- [names] [flags]` measures speed, and compares it with how fast this machine reads memory. Without names, it runs
- * every bench except planes and those that run alone.
+ * every bench except those that run alone.
  *   attention   one decode query over 16K and 64K tokens (with --full: 1K to 256K, and every head size)
- *   planes      runs only when named: one decode query over a recorded run (--rows), with weights of values of 16 and of 8 bits
  *   prefill     a page of queries over 4K and 16K tokens
  *   demote      sealing a page, moving it between formats and decoding it
  *   trial       measuring what one page would lose in every lower format
@@ -15,6 +14,7 @@
  *   audit       runs alone: lists, counts and comparisons over a log of a million entries, read from it and answered by its SQL tables
  *   grammar     runs alone: following a JSON schema or a grammar, token by token, over the vocabulary of SmolLM2
  *   lookup      runs alone: answers with prompt look-up decoding and without
+ *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
  *   --peers             machines also measures llama.cpp; attention and step also measure onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
@@ -24,7 +24,7 @@
  *   --yardsticks        computes with a build that has the yardsticks as well, and then takes their names: turbo4:turbo2
  *   --tokens LIST       tokens of history, whole pages of 128: 16384,65536
  *   --threads LIST      1,2 (default 1)
- *   --isa NAME          scalar, avx2, avx2vnni, avx512, avx512vnni, neon (default: the best here; machines takes a list, and measures all by default)
+ *   --isa NAME          scalar, avx2, avx2vnni, avx512vnni, neon (default: the best here; machines takes a list, and measures all by default)
  *   --models LIST       what machines measures: smollm2,llama-1b,qwen2-0.5b
  *   --quick             machines measures one round and no long history
  *   --sessions N        sessions that retrieval looks among (default 1,000,000)
@@ -32,8 +32,6 @@
  *   --over LIST         what audit asks: log,vectors,pglite,postgres
  *   --keep DIR          audit makes log and tables there, or asks those of an earlier run: only asking then needs a quiet machine
  *   --indexes LIST      what retrieval measures: hnsw,qdrant,rebuild
- *   --rows FILE         for planes: a trace (palimpsest trace record)
- *   --planes LIST       for planes: what weights of 8 bits may cost, as shares (default 0,0.01,0.04)
  *   --rounds N          interleaved rounds for each figure (default 11)
  *   --json FILE         writes every row to a file
  *   --table             prints Markdown tables of all rows at the end
@@ -48,6 +46,7 @@ import { KvError, nativeInfo, setIsa } from '../../native/index.ts';
 import { attention } from './attention.ts';
 import { audit } from './audit.ts';
 import type { Bench } from './bench.ts';
+import { build } from './build.ts';
 import { demote } from './demote.ts';
 import { grammar } from './grammar.ts';
 import { log } from './log.ts';
@@ -57,7 +56,6 @@ import { machines } from './machines.ts';
 import { typical } from './measure.ts';
 import { memory } from './memory.ts';
 import { park } from './park.ts';
-import { planes } from './planes.ts';
 import { prefill } from './prefill.ts';
 import { remat } from './remat.ts';
 import { retrieval } from './retrieval.ts';
@@ -72,7 +70,6 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 
 const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
   attention,
-  planes,
   prefill,
   demote,
   trial,
@@ -84,6 +81,7 @@ const BENCHES: Readonly<Record<string, (bench: Bench) => Promise<void>>> = {
 /** Benches with a command to themselves. */
 const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Command) => Promise<unknown>>> = {
   memory: async (say, { json }) => memory(say, json),
+  build: async (say, { json }) => build(say, { root, json }),
   machines: (say, { isas, models, quick, json, settings: { peers, rounds } }) =>
     machines(say, { isas, models, quick, peers, rounds, json }),
   log: (say, { json }) => log(say, json),
@@ -102,7 +100,7 @@ async function main(): Promise<void> {
     await alone((line) => console.log(line), command);
     return;
   }
-  const names = asked.length === 0 ? Object.keys(BENCHES).filter((name) => name !== 'planes') : asked;
+  const names = asked.length === 0 ? Object.keys(BENCHES) : asked;
   const unknown = names.filter((name) => !Object.hasOwn(BENCHES, name));
   if (unknown.length > 0) {
     throw new KvError('bad-argument', `there is no bench called ${unknown.join(', ')}`, {

@@ -47,8 +47,6 @@ export function readCommand(words: readonly string[]): Command {
       kvBudget: values['kv-budget'],
       entries: whole('--entries', values.entries, 1000, 10_000_000)[0]!,
       sessions: whole('--sessions', values.sessions, 1000, 10_000_000)[0]!,
-      rows: values.rows ?? null,
-      planes: values.planes.split(',').map(shareOf),
     },
     isas: given(values.isa, (text) => isasNamed(positionals, text)),
     json: values.json ?? null,
@@ -88,8 +86,6 @@ function parse(words: readonly string[]) {
         over: { type: 'string', default: AUDIT_PARTS.join() },
         keep: { type: 'string' },
         indexes: { type: 'string', default: INDEXES.join() },
-        rows: { type: 'string' },
-        planes: { type: 'string', default: '0,0.01,0.04' },
         'kv-budget': { type: 'string', default: '25%' },
       },
     });
@@ -107,12 +103,6 @@ function whole(flag: string, text: string, least: number, most: number): readonl
   throw new KvError('bad-argument', `${flag} ${text}: it takes whole numbers from ${least} to ${most}`, {
     values: { flag, text },
   });
-}
-
-function shareOf(text: string): number {
-  const share = /^\d*\.?\d+$/.test(text.trim()) ? Number(text) : Number.NaN;
-  if (share >= 0 && share <= 1) return share;
-  throw new KvError('bad-argument', `--planes ${text}: it takes numbers from 0 to 1`, { values: { text } });
 }
 
 function indexNamed(text: string): IndexName {

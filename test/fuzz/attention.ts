@@ -94,9 +94,8 @@ function attendPages(random: Random): Case {
   // Pages whose integers may differ: those of coded values, where a score may.
   const codedValues = keyF16 ? formats.filter((format, i) => i % 2 === 1 && format !== F16).length : 0;
   const cap = randomCap(random);
-  // What a row skips, and what it weighs with 8 bits, depends on its scores to the last bit.
+  // What a row skips depends on its scores to the last bit.
   const skipShare = anyF16 ? 0 : one(random, [0, 0, 1e-3, 0.5]);
-  const planeShare = anyF16 ? 0 : one(random, [0, 1e-2, 0.1, 1]);
   const inRuns = random() < 0.6;
   const hasSinks = random() < 0.5;
 
@@ -132,12 +131,12 @@ function attendPages(random: Random): Case {
     }
   }
   return {
-    shape: `d ${d}, heads ${heads} of ${perHead}, tokens ${tokens}, window ${window}, formats ${formats.join(' ')}, q ${size}, skip ${skipShare}, planes ${planeShare}, cap ${cap}`,
+    shape: `d ${d}, heads ${heads} of ${perHead}, tokens ${tokens}, window ${window}, formats ${formats.join(' ')}, q ${size}, skip ${skipShare}, cap ${cap}`,
     bounds: () =>
       anyF16 ? bounds({ d, heads, perHead, q, slope, cap, tokens }, largestKey, largestValue, codedValues) : [],
     run({ kernels, isa }) {
       const [max, sum, mixed] = [new Float32Array(rows), new Float32Array(rows), new Float32Array(rows * d)];
-      const skipped = new Int32Array(4);
+      const skipped = new Int32Array(2);
       const [mass, top] = [new Float32Array(rows * pages), new Float32Array(rows * pages)];
       kernels.attendPages(
         ...([
@@ -150,7 +149,6 @@ function attendPages(random: Random): Case {
           window,
           inRuns,
           skipShare,
-          planeShare,
           cap,
           formats,
           all,

@@ -192,14 +192,13 @@ class Session {
     ];
     const layers = shape[0]!;
     const windows = Int32Array.from({ length: layers }, () => one(random, [0, 0, 200]));
-    const [skip, plane, hasLatents] = [one(random, [0, 0.05]), one(random, [0, 0.1]), random() < 0.5];
+    const [skip, hasLatents] = [one(random, [0, 0.05]), random() < 0.5];
     const [wk, wv] = [this.#rows(heads * headDim * LATENT_WIDTH), this.#rows(heads * headDim * LATENT_WIDTH)];
     const none = new Float32Array(0);
     const opened = (pool: PoolHandle): CacheHandle => {
       const cache = new this.#binary.Cache();
       succeed(cache.open(pool, Int32Array.from(shape), 0.1, windows, none), 'cache.open');
       succeed(cache.setSkipShare(skip), 'setSkipShare');
-      succeed(cache.setPlaneShare(plane), 'setPlaneShare');
       for (let layer = 0; hasLatents && layer < layers; layer++) {
         const set = LATENT_OPERATIONS.weights;
         succeed(cache.latent(set, layer, LATENT_WIDTH, wk, wv, undefined, undefined, undefined, 0), 'weights');

@@ -127,11 +127,15 @@ it('of a session that version 2 of the price policy decided are decided again by
   expect(replaySession(entries)).toMatchObject({ policy: 'price@2', equal: true, complete: true, decisions: 41 });
 });
 
-it('of a session in formats that the product only describes are verified, read and decided again without a build that computes them', () => {
+it('of sessions in formats that the product only describes are verified, read and decided again without a build that computes them', () => {
   const turbo = join(import.meta.dirname, 'log-turbo');
   expect(verifyLog(turbo)).toMatchObject({ ok: true, unopened: 0 });
-  const entries = [...readLog(turbo)].filter(({ session }) => session !== '');
-  const moves = entries.flatMap(({ kind, body }) => (kind === 'decision' ? [(body as DecisionBody).decision.to] : []));
-  expect(moves).toContain('turbo2');
-  expect(replaySession(entries)).toMatchObject({ policy: 'price@3', equal: true, complete: true, decisions: moves.length });
+  const entries = [...readLog(turbo)];
+  const sessions = [...new Set(entries.map(({ session }) => session))].filter((session) => session !== '');
+  const [fixed, price] = sessions.map((session) => entries.filter((entry) => entry.session === session));
+  const moves = fixed!.flatMap(({ kind, body }) => (kind === 'decision' ? [(body as DecisionBody).decision.to] : []));
+  expect(new Set(moves)).toEqual(new Set(['turbo4', 'turbo2']));
+  expect(JSON.stringify(price)).toContain('turbo2');
+  expect(replaySession(fixed!)).toMatchObject({ policy: 'fixed@1', equal: true, complete: true, decisions: moves.length });
+  expect(replaySession(price!)).toMatchObject({ policy: 'price@3', equal: true, complete: true, decisions: 11 });
 });

@@ -108,7 +108,7 @@ export interface KernelsBinding {
   levelsOfSide(isa: number, format: number, d: number, bytes: Uint8Array, tile: Int8Array): number;
   /**
    * Rows of several KV heads meet pages (sides.ts says how a side lies in `bytes`). formats: [pages, 2]; cap 0 is none; slope and sinks
-   * may be empty; max, sum: [rows], mixed: [rows, d], skipped: [4] (with what had weights of 8 bits) are written, and for pages met in runs mass and
+   * may be empty; max, sum: [rows], mixed: [rows, d], skipped: [2] are written, and for pages met in runs mass and
    * the maximum it is relative to, [rows, pages].
    */
   attendPages(
@@ -121,7 +121,6 @@ export interface KernelsBinding {
     window: number,
     inRuns: boolean,
     skipShare: number,
-    planeShare: number,
     cap: number,
     formats: Int32Array,
     bytes: Uint8Array,

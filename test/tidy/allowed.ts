@@ -27,4 +27,5 @@ export const ENTRIES: Readonly<Record<string, string>> = {
   'lab/evaluate/main.ts': 'npm run evaluate',
   'engine/cli/main.ts': 'the command',
   'migrations/schema.ts': 'read by drizzle-kit',
+  'native/yardsticks/register.ts': 'imported by what compares formats, before anything else (node --import)',
 };

@@ -121,8 +121,6 @@ describe('a very small run', () => {
       kvBudget: '50%',
       entries: 1000,
       sessions: 1000,
-      rows: null,
-      planes: [],
     };
     const bench: Bench = {
       settings,
@@ -264,7 +262,7 @@ describe('the command', () => {
     '--shapes 0/0x64',
     '--formats q5',
     '--isa mmx',
-    'step --isa avx2,avx512',
+    'step --isa avx2,avx512vnni',
     'machines --models gpt2',
     '--unknown',
   ])('refuses %s', (words) => {
@@ -359,8 +357,8 @@ describe('machines', () => {
   });
 
   test('takes several instruction sets and some of the models', () => {
-    const command = readCommand('machines --isa avx2,avx512 --models qwen2-0.5b,smollm2 --quick'.split(' '));
-    expect(command).toMatchObject({ isas: ['avx2', 'avx512'], models: ['qwen2-0.5b', 'smollm2'], quick: true });
+    const command = readCommand('machines --isa avx2,avx512vnni --models qwen2-0.5b,smollm2 --quick'.split(' '));
+    expect(command).toMatchObject({ isas: ['avx2', 'avx512vnni'], models: ['qwen2-0.5b', 'smollm2'], quick: true });
     expect(readCommand(['machines']).models).toEqual(['smollm2', 'llama-1b', 'qwen2-0.5b']);
   });
 });
