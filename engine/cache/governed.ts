@@ -19,7 +19,6 @@ import {
   sealedPages,
 } from '../../native/index.ts';
 import {
-  type FormChange,
   machineDigest,
   openPolicy,
   type PolicySession,
