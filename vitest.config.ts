@@ -1,15 +1,17 @@
 import { availableParallelism } from 'node:os';
+import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
 import TestOrder from './scripts/test-order.ts';
 import { ALL_TESTS } from './test/mutation/tests.ts';
 import { isTurn, NIGHTLY_FILES, TIER } from './test/tier.ts';
 
 export default defineConfig({
+  resolve: { alias: { 'palimpsest/lab': fileURLToPath(new URL('engine/lab.ts', import.meta.url)) } },
   test: {
     include: ['test/**/*.test.ts'],
     exclude: [
-      // Other builds, which take minutes: for what others merge, and at night.
-      ...(TIER === 'home' ? ['test/everywhere/**'] : []),
+      // Other builds, and packages that npm puts together, which take minutes: for what others merge, and at night.
+      ...(TIER === 'home' ? ['test/everywhere/**', 'test/package/lab.test.ts'] : []),
       ...NIGHTLY_FILES.filter(([, turn]) => !isTurn(turn)).map(([file]) => file),
       // Formats that only a build of their own knows: test/everywhere/formats.test.ts runs them.
       ...(process.env.PALIMPSEST_TEST_FORMATS === '1' ? [] : ['test/formats/**']),

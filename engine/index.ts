@@ -133,6 +133,7 @@ export type {
   ContinuationOptions,
   EngineOptions,
   GenerateOptions,
+  GoverningOptions,
   KvBudget,
   LatentKeep,
   LogRetention,
@@ -142,9 +143,11 @@ export type {
   ResumeOptions,
   SendOptions,
   SessionOptions,
+  StateOptions,
   ToolChoice,
 } from './options/types.ts';
-export { type LiveView, type ServeOptions, serve } from './serve/server.ts';
+export type { ServeOptions } from './serve/options.ts';
+export { type LiveView, serve } from './serve/server.ts';
 export type { StreamRules } from './serve/stream.ts';
 export type { ChatAnswer, ChatCount, Compressed, ContextEnd } from './session/chat/types.ts';
 export { type ParkedSession, parkedSessions } from './session/park/folder.ts';
@@ -167,11 +170,12 @@ export {
 } from './state/erase.ts';
 export { type RetainOptions, retainLog } from './state/retention.ts';
 export { openSessionIndex, type SessionIndex, type SessionIndexOptions } from './state/sessions.ts';
+export type { ParkedFile } from './thread/calls/parking.ts';
 export { Chat, type ChatInput } from './thread/chat.ts';
 export type { ChatOptions } from './thread/chat-options.ts';
 export { createEngine, Engine } from './thread/engine.ts';
 export { EngineSession, Generation } from './thread/engine-session.ts';
-export type { LoadedInfo, ParkedFile } from './thread/host.ts';
+export type { LoadedInfo } from './thread/loaded.ts';
 export type { GrammarOption, JsonSchema } from './transformer/grammar/options.ts';
 export type { GeneratedToken, TokenLogprob } from './transformer/sampling/logprobs.ts';
 export { SAMPLING_DEFAULTS, type SamplingOptions } from './transformer/sampling/options.ts';

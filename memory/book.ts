@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { KvError } from '../native/index.ts';
+import { checkOption, KvError, SHAPE_OPTIONS } from '../native/index.ts';
 import { defaultLaw, type Threshold, type ThresholdSet } from '../policy/index.ts';
 import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice, textFactor } from './estimate.ts';
 import type { Filter } from './filter.ts';
@@ -129,6 +129,13 @@ interface Weighted {
   readonly log: string;
 }
 
+/** What sessions tell of a threshold. */
+interface Told extends Pick<Threshold, 'id' | 'value' | 'unit'> {
+  /** How they tell it, for its source. */
+  readonly what: string;
+  readonly sd?: number;
+}
+
 /** Passes the sessions that taught something. */
 const TEACHES = { field: 'teaches', equals: true } as const;
 
@@ -230,34 +237,15 @@ class Book implements ThresholdBook {
     const sampled = (value: (e: Experience) => number, among = counted): Sample[] =>
       among.map((w) => ({ value: value(w.experience), weight: w.weight }));
     const learned: Record<string, Threshold> = {};
-    const learn = (
-      id: string,
-      value: number,
-      unit: string,
-      among: readonly Weighted[],
-      what: string,
-      sd?: number,
-    ): boolean => {
-      if (among.length === 0 || (base?.thresholds[id]?.samples ?? 0) > among.length) return false;
-      const worth = evidenceOf(among.map((w) => ({ value: 0, weight: w.weight })));
-      learned[id] = {
-        id,
-        value,
-        unit,
-        origin: 'learned',
-        source: `${what} of ${among.length} nearest sessions, worth ${worth.toFixed(2)}; cautious end`,
-        samples: among.length,
-        ...(sd === undefined ? {} : { sd }),
-        // The entries of other machines stand in other logs.
-        evidence: among
-          .filter((w) => w.log === this.#log)
-          .map((w) => w.experience.seq)
-          .sort((x, y) => x - y),
-      };
+    /** → whether these sessions tell more than the file that was imported */
+    const learn = (told: Told, among: readonly Weighted[]): boolean => {
+      if (among.length === 0 || (base?.thresholds[told.id]?.samples ?? 0) > among.length) return false;
+      learned[told.id] = this.#learned(told, among);
       return true;
     };
 
-    learn('price.start', startPrice(sampled((e) => e.priceThreshold)), 'KLD/byte', counted, 'final price thresholds');
+    const price = startPrice(sampled((e) => e.priceThreshold));
+    learn({ id: 'price.start', value: price, unit: 'KLD/byte', what: 'final price thresholds' }, counted);
 
     // A session that was compared tells the c that would have been right; the law's sum is predictedKld / c.
     const compared = counted.filter(
@@ -265,7 +253,8 @@ class Book implements ThresholdBook {
     );
     const law = lawConstant(sampled((e) => (e.c * e.meanKld!) / e.predictedKld, compared));
     const sd = C_SESSION_SD / Math.sqrt(1 + evidenceOf(sampled(() => 1, compared)));
-    const c = learn('law.c', law, '1', compared, 'measured over predicted divergence', sd) ? law : fallback.c;
+    const lawTold = { id: 'law.c', value: law, unit: '1', what: 'measured over predicted divergence', sd };
+    const c = learn(lawTold, compared) ? law : fallback.c;
 
     const here = counted.flatMap((w) => rangesOf(w.log, [w.experience.seq]));
     const ranges = joinRanges([...(base?.ranges ?? []), ...here]);
@@ -283,6 +272,24 @@ class Book implements ThresholdBook {
       gains: fallback.gains,
       c,
       ...(ranges.length === 0 ? {} : { ranges }),
+    };
+  }
+
+  #learned({ id, value, unit, what, sd }: Told, among: readonly Weighted[]): Threshold {
+    const worth = evidenceOf(among.map((w) => ({ value: 0, weight: w.weight })));
+    return {
+      id,
+      value,
+      unit,
+      origin: 'learned',
+      source: `${what} of ${among.length} nearest sessions, worth ${worth.toFixed(2)}; cautious end`,
+      samples: among.length,
+      ...(sd === undefined ? {} : { sd }),
+      // The entries of other machines stand in other logs.
+      evidence: among
+        .filter((w) => w.log === this.#log)
+        .map((w) => w.experience.seq)
+        .sort((x, y) => x - y),
     };
   }
 
@@ -443,11 +450,7 @@ const isEdge = (entry: TimedEntry): boolean => entry.kind === 'open' || entry.ki
 const importedPath = (dir: string, modelDigest: string): string =>
   join(dir, `imported-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`);
 
-function checkLayers(layers: number): void {
-  if (!Number.isInteger(layers) || layers < 1 || layers > 4096) {
-    throw new KvError('bad-argument', 'layers must be a whole number from 1 to 4096', { values: { layers } });
-  }
-}
+const checkLayers = (layers: number): void => checkOption('layers', SHAPE_OPTIONS.layers, layers);
 
 /**
  * Opens the book of a log: loads its index, rebuilds it from the log when its files cannot be trusted or belong to

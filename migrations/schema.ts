@@ -1,9 +1,10 @@
 /**
  * The SQL schema of the index over witness logs, for both PGlite and PostgreSQL (15 or later). The index holds nothing that could not be
  * read from the logs again. Every row has the id of its log, so one server can hold the logs of many machines.
- * Times are milliseconds since the epoch, bytes and tokens are whole numbers, and ε and prices are those of the log.
+ * The columns of entries and sessions follow from `witness/entries/`. Times are milliseconds since the epoch, bytes and tokens are whole numbers, and ε and prices are those of the log.
  */
-import { bigint, boolean, doublePrecision, index, integer, pgTable, primaryKey, text } from 'drizzle-orm/pg-core';
+import { bigint, doublePrecision, index, integer, pgTable, primaryKey, text } from 'drizzle-orm/pg-core';
+import { decisionColumns, sessionColumns, situationColumns } from './columns.gen.ts';
 
 const whole = (name: string) => bigint(name, { mode: 'number' });
 
@@ -12,20 +13,7 @@ export const sessions = pgTable(
   'sessions',
   {
     logId: text('log_id').notNull(),
-    session: text('session').notNull(),
-    seq: whole('seq').notNull(),
-    openedMs: whole('opened_ms').notNull(),
-    closedMs: whole('closed_ms'),
-    model: text('model').notNull(),
-    modelDigest: text('model_digest').notNull(),
-    policy: text('policy').notNull(),
-    tokens: whole('tokens').notNull(),
-    kvBytes: whole('kv_bytes').notNull(),
-    kvBytesF16: whole('kv_bytes_f16'),
-    meanKld: doublePrecision('mean_kld'),
-    decisions: integer('decisions').notNull(),
-    refused: integer('refused').notNull(),
-    ending: text('ending').notNull(),
+    ...sessionColumns,
   },
   (t) => [primaryKey({ columns: [t.logId, t.session] }), index('sessions_by_time').on(t.logId, t.openedMs)],
 );
@@ -35,35 +23,7 @@ export const decisions = pgTable(
   'decisions',
   {
     logId: text('log_id').notNull(),
-    seq: whole('seq').notNull(),
-    timeMs: whole('time_ms').notNull(),
-    session: text('session').notNull(),
-    situation: integer('situation').notNull(),
-    order: integer('plan_order').notNull(),
-    tokens: whole('tokens').notNull(),
-    layer: integer('layer').notNull(),
-    page: integer('page').notNull(),
-    side: text('side').notNull(),
-    from: text('format_from').notNull(),
-    to: text('format_to').notNull(),
-    accepted: boolean('accepted').notNull(),
-    rule: text('because_rule').notNull(),
-    threshold: text('because_threshold').notNull(),
-    measured: doublePrecision('because_measured').notNull(),
-    bound: doublePrecision('because_bound').notNull(),
-    unit: text('because_unit').notNull(),
-    origin: text('because_origin').notNull(),
-    verdictRule: text('verdict_rule').notNull(),
-    verdictThreshold: text('verdict_threshold').notNull(),
-    verdictMeasured: doublePrecision('verdict_measured').notNull(),
-    verdictBound: doublePrecision('verdict_bound').notNull(),
-    epsilonFrom: doublePrecision('epsilon_from'),
-    epsilonTo: doublePrecision('epsilon_to'),
-    epsilonNow: doublePrecision('epsilon_now'),
-    price: doublePrecision('price'),
-    bytesFreed: whole('bytes_freed').notNull(),
-    bytesBefore: whole('bytes_before').notNull(),
-    bytesAfter: whole('bytes_after').notNull(),
+    ...decisionColumns,
   },
   // Lists are in order of time and seq, newest first, so what narrows them often is followed by these in its index.
   (t) => [
@@ -89,18 +49,7 @@ export const situations = pgTable(
   'situations',
   {
     logId: text('log_id').notNull(),
-    seq: whole('seq').notNull(),
-    timeMs: whole('time_ms').notNull(),
-    session: text('session').notNull(),
-    situation: integer('situation').notNull(),
-    tokens: whole('tokens').notNull(),
-    bytes: whole('bytes').notNull(),
-    budgetBytes: whole('budget_bytes'),
-    kldBudget: doublePrecision('kld_budget'),
-    urgent: boolean('urgent').notNull(),
-    lowMemory: boolean('low_memory').notNull(),
-    trials: integer('trials').notNull(),
-    outcomes: integer('outcomes').notNull(),
+    ...situationColumns,
   },
   (t) => [
     primaryKey({ columns: [t.logId, t.seq, t.timeMs] }),

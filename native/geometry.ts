@@ -12,11 +12,6 @@ import { OPEN_ROWS_LEAST } from './layout.ts';
 /** How many newer tokens may be what keeps a sealed page in the window. */
 export const WINDOW_TOKENS: readonly number[] = [PAGE_TOKENS, PAGE_TOKENS / 2];
 
-export const isWindowTokens = (given: unknown): given is number => WINDOW_TOKENS.includes(given as number);
-
-/** What is said of any other number, whoever gave it. */
-export const WINDOW_TOKENS_RULE = `windowTokens must be ${WINDOW_TOKENS.join(' or ')}`;
-
 const HALF_PAGE = PAGE_TOKENS / 2;
 
 /** The page that contains the token at this position. */

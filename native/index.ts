@@ -21,16 +21,42 @@ export * from './file.ts';
 export { forgetFileBytes } from './file-cache.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
+export { fieldBytes } from './formats/descriptor.ts';
+export { encodeMean, narrowedScale } from './formats/rot.ts';
 export * from './geometry.ts';
 export * from './json.ts';
-export { checkKeys, given, nearestName, unknownName } from './known.ts';
+export { checkKeys, given, type Names, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
-export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX } from './layout.ts';
+export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX, THREADS_MAX } from './layout.ts';
 export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './load.ts';
+export {
+  above,
+  allows,
+  anyText,
+  checkOption,
+  checkOptions,
+  defaultsOf,
+  type Flag,
+  fieldOf,
+  type Option,
+  oneName,
+  oneNumber,
+  type Rows,
+  type Rule,
+  real,
+  refusalOf,
+  seenLater,
+  suchThat,
+  truth,
+  whole,
+} from './option.ts';
 export { heldBytesMost, openPool } from './pool.ts';
 export { PackedPredictor } from './predicted.ts';
 export * as reference from './reference/index.ts';
-export { openBytes } from './shape.ts';
+export { encode4 } from './reference/lloydmax.ts';
+export { ROT_LEVELS } from './reference/tables.gen.ts';
+export { type AnswerOf, type Caller, type ParamsOf, ThreadClient, ThreadServer } from './rpc.ts';
+export { ATTENTION_OPTIONS, checkShape, openBytes, SHAPE_OPTIONS } from './shape.ts';
 export * from './text.ts';
 export { startThread } from './thread.ts';
 export * from './types.ts';

@@ -48,10 +48,13 @@ export function given<T extends object>(fields: { readonly [K in keyof T]: T[K] 
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as T;
 }
 
+/** Every key of an interface of options. */
+export type Names<Options> = Readonly<Record<keyof Options, true>>;
+
 /** Throws KvError 'bad-argument' if the options are not an object or have a key that is not in `known`, which lists the keys of T. */
 export function checkKeys<T extends object>(
   options: T,
-  known: Readonly<Record<keyof T, true>>,
+  known: Readonly<Record<keyof T, unknown>>,
   what: string,
 ): asserts options is T {
   if (typeof options !== 'object' || options === null || Array.isArray(options)) {

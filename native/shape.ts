@@ -5,10 +5,12 @@ import { FORMAT_NAMES, FORMATS, PAGE_TOKENS, pageBytes, WINDOW_FORMAT, type Wind
 import { openRows, roomFor } from './geometry.ts';
 import { HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, SINK_TOKENS, THREADS_MAX } from './layout.ts';
 import { checkHeadDim } from './moves.ts';
+import { checkOption, checkOptions, type Rows, real, suchThat, whole } from './option.ts';
 import type { CacheShape, KvCacheOptions } from './types.ts';
 
+const FACTOR_MOST = Math.fround(1e20);
 /** Whether rows or distances can be multiplied by this without overflow of a score. kLargestFactor of native/kernels/kernels.h is the same. */
-const isFactor = (x: number): boolean => Math.abs(x) <= Math.fround(1e20);
+const isFactor = (x: number): boolean => Math.abs(x) <= FACTOR_MOST;
 /** Whether scores can be divided by this. kLeastCap of native/kernels/kernels.h is the same. */
 export const isCap = (x: unknown): boolean => typeof x === 'number' && x >= Math.fround(1e-20) && isFactor(x);
 
@@ -29,12 +31,38 @@ export function openBytes(
   return layers * (2 * pageBytes(openFormat, kvHeads, headDim, room) + sinkBytes);
 }
 
+/** The sizes of a cache. `checkedShape` asks more of them together. */
+export const SHAPE_OPTIONS = {
+  layers: { rule: whole(1, LAYERS_MAX), help: 'layers that attend' },
+  queryHeads: { rule: whole(1, HEADS_MAX), help: 'query heads of a layer: a multiple of kvHeads' },
+  kvHeads: { rule: whole(1, HEADS_MAX), help: 'key and value heads of a layer' },
+  headDim: { rule: whole(8, HEAD_DIM_MAX), help: 'channels of a head: 64, 80, 96, 128 or 256 for coded formats' },
+} as const satisfies Rows<CacheShape>;
+
+/** What attention computes with. */
+export const ATTENTION_OPTIONS = {
+  threads: { rule: whole(1, THREADS_MAX), default: 1, help: 'threads of attention and trials' },
+  scale: {
+    rule: real(-FACTOR_MOST, FACTOR_MOST, 'a number of at most 1e20 in size'),
+    help: 'factor on q·k (default: 1/sqrt(headDim))',
+  },
+  scoreCap: {
+    rule: suchThat<number | null>((cap) => cap === null || isCap(cap), 'null or a number from 1e-20 to 1e20'),
+    default: null,
+    help: 'a scaled score s becomes scoreCap · tanh(s / scoreCap), before ALiBi',
+  },
+} as const satisfies Rows<Pick<KvCacheOptions, 'threads' | 'scale' | 'scoreCap'>>;
+
+/** Throws 'bad-argument' for sizes that no cache has, before anything is computed from them. */
+export function checkShape(shape: CacheShape): void {
+  for (const name of Object.keys(SHAPE_OPTIONS) as (keyof CacheShape)[])
+    checkOption(name, SHAPE_OPTIONS[name], shape[name]);
+}
+
 function checkedShape(shape: CacheShape): CacheShape {
   record(shape, 'shape');
-  const layers = integer(shape.layers, 'layers', 1, LAYERS_MAX);
-  const queryHeads = integer(shape.queryHeads, 'queryHeads', 1, HEADS_MAX);
-  const kvHeads = integer(shape.kvHeads, 'kvHeads', 1, HEADS_MAX);
-  const headDim = integer(shape.headDim, 'headDim', 8, HEAD_DIM_MAX);
+  checkShape(shape);
+  const { layers, queryHeads, kvHeads, headDim } = shape;
   if (queryHeads % kvHeads !== 0) fail('queryHeads must be a multiple of kvHeads', { queryHeads, kvHeads });
   if (headDim % 8 !== 0) fail('headDim must be a multiple of 8', { headDim });
   return Object.freeze({ layers, queryHeads, kvHeads, headDim });
@@ -68,12 +96,9 @@ export function checkedOptions(options: KvCacheOptions) {
   if (openFormat !== 'f16' && openFormat !== windowFormat)
     fail(`openFormat must be 'f16' or the window format, '${windowFormat}'`, { openFormat: show(openFormat) });
   const scale = options.scale ?? 1 / Math.sqrt(shape.headDim);
-  if (typeof scale !== 'number' || !isFactor(scale))
-    fail('scale must be a number of at most 1e20 in size', { scale: show(scale) });
   const scoreCap = options.scoreCap ?? null;
-  if (scoreCap !== null && !isCap(scoreCap))
-    fail('scoreCap must be null or a number from 1e-20 to 1e20', { scoreCap: show(scoreCap) });
-  const threads = integer(options.threads ?? 1, 'threads', 1, THREADS_MAX);
+  const threads = options.threads ?? 1;
+  checkOptions({ scale, scoreCap, threads }, ATTENTION_OPTIONS);
   const windows = checkedWindows(options.slidingWindow, shape.layers);
   const slopes = options.alibiSlopes ?? new Float32Array(0);
   floats(slopes, 'alibiSlopes');

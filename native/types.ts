@@ -50,13 +50,13 @@ export interface PagePool {
 
 /** The sizes of a model's attention, which decide how large its cache is. */
 export interface CacheShape {
-  /** The number of layers with attention. */
+  /** The number of layers with attention, 1 to 4096. */
   readonly layers: number;
   /** The number of query heads of a layer, H: a multiple of kvHeads. */
   readonly queryHeads: number;
   /** The number of key and value heads of a layer, n. */
   readonly kvHeads: number;
-  /** The number of channels of a head, d. */
+  /** The number of channels of a head, d: 64, 80, 96, 128 or 256 for coded formats. */
   readonly headDim: number;
 }
 

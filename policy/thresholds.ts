@@ -2,7 +2,7 @@
  * Every bound that a policy compares something with, with its unit and where the number comes from.
  * "Measured" means: on SmolLM2-135M-Instruct, windows of 2K and 4K tokens, four kinds of text; policy/README.md says more.
  */
-import { KvError, show } from '../native/index.ts';
+import { checkOption, KvError, SHAPE_OPTIONS, show } from '../native/index.ts';
 import { checkLaw } from './law.ts';
 import type { Threshold, ThresholdSet } from './types.ts';
 
@@ -281,9 +281,7 @@ const defaultOf = (id: ThresholdId): Threshold => {
 
 /** What a session starts with when nothing was learned: gains 1 for each of `layers`. Throws 'bad-argument'. */
 export function defaultThresholds(layers: number): ThresholdSet {
-  if (!Number.isInteger(layers) || layers < 1 || layers > 4096) {
-    throw new KvError('bad-argument', 'layers must be a whole number from 1 to 4096', { values: { layers } });
-  }
+  checkOption('layers', SHAPE_OPTIONS.layers, layers);
   return {
     version: 1,
     thresholds: Object.fromEntries(IDS.map((id) => [id, defaultOf(id)])),

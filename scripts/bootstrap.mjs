@@ -317,7 +317,7 @@ const COMMANDS = {
   fetch: [build, cli('fetch')],
   palimpsest: [build, cli()],
   bench: [buildForTests, program('scripts/bench/main.ts')],
-  evaluate: [build, program('scripts/evaluate/main.ts')],
+  evaluate: [build, program('lab/evaluate/main.ts')],
   calibrate: [build, program('scripts/calibrate.ts')],
   sim: [build, program('scripts/sim.ts')],
   soak: [build, program('test/soak/main.ts')],

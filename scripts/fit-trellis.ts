@@ -8,9 +8,9 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { gaussians, uniforms } from '../lab/methods/words.ts';
 import { levelsOf, type Sequence, TrellisSearch, WINDOW_BITS, windowIndex } from '../native/formats/trellis.ts';
 import { TRELLIS_DIVISOR } from '../native/reference/tables.gen.ts';
-import { gaussians, uniforms } from './evaluate/words.ts';
 
 const STEPS = 128;
 /** Rows that are tested, drawn apart from those that are fitted. */

@@ -4,9 +4,9 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import type { DecisionRow } from '../lab/evaluate/decide.ts';
 import { FORMATS, type FormatName, isYardstick } from '../native/format.ts';
 import { PER_CHANNEL } from '../policy/outlier-keys.ts';
-import type { DecisionRow } from './evaluate/decide.ts';
 
 const root = join(import.meta.dirname, '..');
 const rows = JSON.parse(readFileSync(join(root, 'scripts', 'decisions.json'), 'utf8')) as DecisionRow[];

@@ -17,8 +17,8 @@ import { Predictor, parsePredictor } from '../engine/session/park/predictor.ts';
 import { resumeSession } from '../engine/session/park/resume.ts';
 import { Session } from '../engine/session/session.ts';
 import { Runtime } from '../engine/transformer/runtime/runtime.ts';
+import { passagesOf } from '../lab/evaluate/passages.ts';
 import { median } from './bench/measure.ts';
-import { passagesOf } from './evaluate/passages.ts';
 
 const LATER = 256;
 const { values } = parseArgs({

@@ -7,7 +7,16 @@ import { describe, expect, test } from 'vitest';
 import { ENTRIES, ENVIRONMENT_READERS, LINES_MAX, LONG_FILES, MACHINE_PATHS, PRINTERS } from './tidy/allowed.ts';
 import { pathIsThere, pathsIn, titlesOf } from './tidy/documents.ts';
 import { exists, isCode, isWritten, read, root, walk } from './tidy/files.ts';
-import { circles, importProblem, loadedAtOnce, packageProblem, ROOMS, unreached } from './tidy/rooms.ts';
+import {
+  circles,
+  importProblem,
+  isPublishedLab,
+  labProblem,
+  loadedAtOnce,
+  packageProblem,
+  ROOMS,
+  unreached,
+} from './tidy/rooms.ts';
 import { importsOf, stretches } from './tidy/source.ts';
 import { propertyProblems, testFileProblems } from './tidy/suites.ts';
 import { type Finding, machinePaths, prints, readsEnvironment, registryHosts, reminders } from './tidy/words.ts';
@@ -18,6 +27,8 @@ const code = files.filter(isCode);
 const roomSources = code.filter(
   (path) => path.endsWith('.ts') && [...ROOMS, 'migrations'].includes(path.split('/')[0]!),
 );
+/** The rooms, and the lab, whose modules are as alive as theirs. */
+const modules = [...roomSources, ...code.filter((path) => path.startsWith('lab/'))];
 const documents = files.filter((path) => path.endsWith('.md') && isWritten(path));
 
 /** Runs a check over files, apart from the allowed ones. → one line per finding, and one per allowance nobody needs. */
@@ -69,7 +80,7 @@ describe('rooms', () => {
   test('have no dead modules: every one is reached from an entry', () => {
     const edges = new Map<string, string[]>();
     // Lists that are generated lead to modules as well.
-    for (const file of [...roomSources, ...files.filter((path) => path.endsWith('.gen.ts'))]) {
+    for (const file of [...modules, ...files.filter((path) => path.endsWith('.gen.ts'))]) {
       // Workers and the like are named in strings: any text that is the path of a module counts.
       const named = [...stretches(read(file))]
         .filter((s) => s.kind === 'text' && /^[\w./-]+\.[tj]s$/.test(s.text))
@@ -81,12 +92,12 @@ describe('rooms', () => {
         ),
       );
     }
-    expect(unreached(roomSources, Object.keys(ENTRIES), edges)).toEqual([]);
+    expect(unreached(modules, Object.keys(ENTRIES), edges)).toEqual([]);
   });
 
   test('have no circles: no module imports itself by way of others', () => {
     const edges = new Map(
-      roomSources.map((file) => [
+      modules.map((file) => [
         file,
         importsOf(read(file))
           .filter(({ kind, specifier }) => kind !== 'url' && specifier.startsWith('.'))
@@ -94,6 +105,19 @@ describe('rooms', () => {
       ]),
     );
     expect(circles(edges)).toEqual([]);
+  });
+
+  test('are reached by the modules of palimpsest-lab through palimpsest/lab alone', () => {
+    const { dependencies = {} } = JSON.parse(read('lab/package.json')) as { dependencies?: Record<string, string> };
+    const published = code.filter(isPublishedLab);
+    expect(published.length).toBeGreaterThan(15);
+    const problems = published.flatMap((file) =>
+      importsOf(read(file)).flatMap((one) => {
+        const problem = labProblem(file, one, Object.keys(dependencies));
+        return problem === null ? [] : [`${file}:${one.line} ${problem}`];
+      }),
+    );
+    expect(problems).toEqual([]);
   });
 
   test('leave the geometry of pages to native/geometry.ts', () => {

@@ -65,14 +65,14 @@ export const NIGHTLY = {
 
 /** Test files that only a night runs, and a merge when it is their turn: they ask about numbers in docs/lab, or take a build of their own. */
 export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] = [
-  ['test/unit/scripts/kvarn.test.ts', 0],
-  ['test/unit/scripts/kvquant.test.ts', 1],
-  ['test/unit/scripts/xquant.test.ts', 2],
-  ['test/unit/scripts/modifiers.test.ts', 3],
-  ['test/unit/scripts/published.test.ts', 4],
-  ['test/unit/scripts/transform.test.ts', 5],
-  ['test/unit/scripts/refresh.test.ts', 6],
-  ['test/unit/scripts/frontier.test.ts', 8],
+  ['test/lab/kvarn.test.ts', 0],
+  ['test/lab/kvquant.test.ts', 1],
+  ['test/lab/xquant.test.ts', 2],
+  ['test/lab/modifiers.test.ts', 3],
+  ['test/lab/published.test.ts', 4],
+  ['test/lab/transform.test.ts', 5],
+  ['test/lab/refresh.test.ts', 6],
+  ['test/lab/frontier.test.ts', 8],
   ['test/everywhere/formats.test.ts', 9],
 ];
 

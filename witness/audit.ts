@@ -14,6 +14,7 @@ import {
   timeText,
   wrap,
 } from '../native/index.ts';
+import { DECISION_ROW, SESSION_ROW } from './entries/index.ts';
 import { shortId } from './id.ts';
 import type { readEnvelope } from './read.ts';
 import type { ReplayReport } from './replay.ts';
@@ -22,18 +23,10 @@ import type { SqlAnswer } from './sql/index.ts';
 import type { CountKey, CountRow, DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
 
 /** Fields of a row of decisions, in order: the columns of its CSV. */
-export const DECISION_FIELDS = [
-  ...['seq', 'timeMs', 'session', 'situation', 'order', 'tokens', 'layer', 'page', 'side', 'from', 'to', 'accepted'],
-  ...['rule', 'threshold', 'measured', 'bound', 'unit', 'origin'],
-  ...['verdictRule', 'verdictThreshold', 'verdictMeasured', 'verdictBound'],
-  ...['epsilonFrom', 'epsilonTo', 'epsilonNow', 'price', 'bytesFreed', 'bytesBefore', 'bytesAfter'],
-] as const satisfies readonly (keyof DecisionRow)[];
+export const DECISION_FIELDS = DECISION_ROW.map(({ name }) => name as keyof DecisionRow);
 
 /** Fields of a row of sessions. */
-export const SESSION_ROW_FIELDS = [
-  ...['session', 'seq', 'openedMs', 'closedMs', 'model', 'modelDigest', 'policy', 'tokens', 'kvBytes', 'kvBytesF16'],
-  ...['meanKld', 'decisions', 'refused', 'end'],
-] as const satisfies readonly (keyof SessionRow)[];
+export const SESSION_ROW_FIELDS = SESSION_ROW.map(({ name }) => name as keyof SessionRow);
 
 /** Fields of a row of counts. */
 export const COUNT_FIELDS = [

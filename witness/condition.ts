@@ -1,5 +1,8 @@
 /** What a filter of decisions means, as data: the same conditions are put to rows read from the log and to a database. */
 import { KvError } from '../native/index.ts';
+import type { DECISION } from './entries/decision.ts';
+import type { AskedTogether, RowField } from './entries/field.ts';
+import { DECISION_ROW } from './entries/index.ts';
 import type { DecisionFilter, DecisionRow, Range } from './types.ts';
 
 /** One demand on a row of decisions. A null in the row meets no range. */
@@ -7,24 +10,29 @@ export type RowCondition =
   | { readonly anyOf: readonly (keyof DecisionRow)[]; readonly equals: string | number | boolean }
   | { readonly field: keyof DecisionRow; readonly range: Range };
 
-const THRESHOLDS = ['threshold', 'verdictThreshold'] as const;
-const REASONS = ['rule', 'verdictRule', ...THRESHOLDS] as const;
+/** Names of the fields of a row by which lists are narrowed in this way. */
+type Asked<How> = {
+  [Path in keyof typeof DECISION]: (typeof DECISION)[Path] extends { readonly asked: How; readonly row: infer Name }
+    ? Name
+    : never;
+}[keyof typeof DECISION];
+type Equal = 'session' | Asked<'equal'> | AskedTogether;
 
-/** Filter fields that must equal fields of a row. */
-const EQUAL = {
-  session: ['session'],
-  layer: ['layer'],
-  page: ['page'],
-  side: ['side'],
-  from: ['from'],
-  to: ['to'],
-  accepted: ['accepted'],
-  reason: REASONS,
-  threshold: THRESHOLDS,
-} as const satisfies Partial<Record<keyof DecisionFilter, readonly (keyof DecisionRow)[]>>;
+/** The filters that a row has: those that must equal one of some fields, and the fields that they bound. */
+export function filtersOf(row: readonly RowField[]): { equal: Map<string, string[]>; between: string[] } {
+  const equal = new Map<string, string[]>();
+  const between: string[] = [];
+  for (const { name, asked = [] } of row) {
+    if (asked === 'range') between.push(name);
+    else
+      for (const filter of asked === 'equal' ? [name] : asked) equal.set(filter, [...(equal.get(filter) ?? []), name]);
+  }
+  return { equal, between };
+}
 
-/** Filter fields that bound a field of a row. */
-const BETWEEN = ['epsilonFrom', 'epsilonTo', 'epsilonNow', 'bytesFreed'] as const;
+const FILTERS = filtersOf(DECISION_ROW);
+const EQUAL = FILTERS.equal as Map<Equal, (keyof DecisionRow)[]>;
+const BETWEEN = FILTERS.between as Asked<'range'>[];
 
 /**
  * Everything that a filter demands of a row alone; `model`, `beforeSeq` and `limit`, which ask for more than a row, are left to the caller.
@@ -32,8 +40,8 @@ const BETWEEN = ['epsilonFrom', 'epsilonTo', 'epsilonNow', 'bytesFreed'] as cons
  */
 export function conditionsOf(filter: DecisionFilter): RowCondition[] {
   const conditions: RowCondition[] = [];
-  for (const [name, anyOf] of Object.entries(EQUAL)) {
-    const equals = filter[name as keyof typeof EQUAL];
+  for (const [name, anyOf] of EQUAL) {
+    const equals = filter[name];
     if (equals !== undefined) conditions.push({ anyOf, equals });
   }
   const bound = (field: keyof DecisionRow, min: number | undefined, max: number | undefined): void => {

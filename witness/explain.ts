@@ -12,10 +12,10 @@ import {
   type TrialReport,
   thresholdOf,
 } from '../policy/index.ts';
+import { decisionRow } from './entries/rows.gen.ts';
 import { qualityIn, tell, tried } from './explain-text.ts';
 import type { Candidate, Explanation } from './explanation.ts';
 import type { LogFiles } from './files.ts';
-import { decisionRow } from './query.ts';
 import { readEntry, readLog } from './read.ts';
 import { entryId } from './series.ts';
 import type { DecisionRow, Entry, LikeSession, OpenBody } from './types.ts';

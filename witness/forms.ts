@@ -1,35 +1,50 @@
 /**
- * The checks of bodies as the numbers in which the binary reads them (native/log/forms.h), so that it can tell which entries are certainly sound
+ * The types of bodies as the numbers in which the binary reads them (native/log/forms.h), so that it can tell which entries are certainly sound
  * while it follows the chain over them. Only the others are parsed.
  */
-import { assert, type EntryForms } from '../native/index.ts';
-import { BODIES, type Check } from './body.ts';
+import type { EntryForms } from '../native/index.ts';
 import { canonicalJson } from './canonical.ts';
+import { ENTRIES } from './entries/index.ts';
+import { coreOf, inOrder, mayBeNull, type Type } from './entries/type.ts';
 import type { EntryKind } from './types.ts';
 
 /** As FormType in native/log/forms.h. */
-const TYPES = ['anything', 'plain', 'object', 'record', 'list', 'integer', 'real', 'flag', 'text', 'one'] as const;
+const TYPES: readonly string[] = [
+  'anything',
+  'plain',
+  'object',
+  'record',
+  'list',
+  'integer',
+  'real',
+  'flag',
+  'text',
+  'one',
+];
 
 /** Kinds in the order in which the binary counts them. */
-export const FORM_KINDS = Object.keys(BODIES) as readonly EntryKind[];
+export const FORM_KINDS = Object.keys(ENTRIES) as readonly EntryKind[];
 
 let written: EntryForms | undefined;
 
 /** Written once. */
 export function entryForms(): EntryForms {
-  written ??= new FormsWriter().write();
+  written ??= formsOf(Object.fromEntries(Object.entries(ENTRIES).map(([kind, { type }]) => [kind, type])));
   return written;
 }
 
+/** The types of bodies, by the kind of their entry, as the binary reads them. */
+export const formsOf = (types: Readonly<Record<string, Type>>): EntryForms => new FormsWriter().write(types);
+
 class FormsWriter {
-  /** Each check has one form, or a second one that may be null. */
+  /** Each type has one form, or a second one that may be null. */
   readonly #ids = new Map<string, number>();
-  readonly #checks = new Map<Check, number>();
+  readonly #types = new Map<Type, number>();
   readonly #forms: number[][] = [];
   #names = '';
 
-  write(): EntryForms {
-    const kinds = FORM_KINDS.map((kind) => [...this.#word(kind), this.#form(BODIES[kind]), 0]);
+  write(types: Readonly<Record<string, Type>>): EntryForms {
+    const kinds = Object.entries(types).map(([kind, type]) => [...this.#word(kind), this.#form(type), 0]);
     const numbers = Float64Array.from([this.#forms.length, kinds.length, ...kinds.flat(), ...this.#forms.flat()]);
     return { numbers, names: Buffer.from(this.#names, 'latin1') };
   }
@@ -41,39 +56,37 @@ class FormsWriter {
     return [this.#names.length - text.length, text.length];
   }
 
-  #field(name: string, check: Check): number[] {
+  #field(name: string, type: Type): number[] {
     const key = `${canonicalJson(name)}:`;
-    return [...this.#word(key), this.#form(check), check(undefined) === null ? 1 : 0];
+    return [...this.#word(key), this.#form(type), type.is === 'optional' ? 1 : 0];
   }
 
-  /** Number of the form of a check; one that is met inside itself is known by then. */
-  #form(check: Check, mayBeNull = false): number {
-    const { form } = check;
-    assert(form !== undefined, `a check has no form: ${check(undefined)?.what}`);
-    if (form.is === 'optional' || form.is === 'nullable')
-      return this.#form(form.inside, mayBeNull || form.is === 'nullable');
-    let known = this.#checks.get(check);
+  /** Number of the form of a type. */
+  #form(type: Type): number {
+    const core = coreOf(type);
+    let known = this.#types.get(core);
     if (known === undefined) {
-      known = this.#checks.size;
-      this.#checks.set(check, known);
+      known = this.#types.size;
+      this.#types.set(core, known);
     }
-    const name = `${known} ${mayBeNull}`;
+    const isNullable = mayBeNull(type);
+    const name = `${known} ${isNullable}`;
     const found = this.#ids.get(name);
     if (found !== undefined) return found;
     const id = this.#forms.length;
     this.#ids.set(name, id);
-    const numbers: number[] = [TYPES.indexOf(form.is), mayBeNull ? 1 : 0];
+    const numbers: number[] = [TYPES.indexOf(core.is), isNullable ? 1 : 0];
     this.#forms.push(numbers);
-    if (form.is === 'object') {
+    if (core.is === 'object') {
       // In the order of the alphabet, in which the fields stand.
-      const fields = [...form.fields].sort(([a], [b]) => (a < b ? -1 : 1));
+      const fields = inOrder(core.fields);
       numbers.push(fields.length, ...fields.flatMap(([key, field]) => this.#field(key, field)));
-    } else if (form.is === 'record') numbers.push(this.#form(form.name), this.#form(form.inside));
-    else if (form.is === 'list') numbers.push(this.#form(form.inside), form.min, form.max);
-    else if (form.is === 'integer') numbers.push(form.min, form.max);
-    else if (form.is === 'text') numbers.push(form.max);
-    else if (form.is === 'one')
-      numbers.push(form.of.length, ...form.of.flatMap((value) => this.#word(canonicalJson(value))));
+    } else if (core.is === 'record') numbers.push(this.#form(core.name), this.#form(core.inside));
+    else if (core.is === 'list') numbers.push(this.#form(core.inside), core.min, core.max);
+    else if (core.is === 'integer') numbers.push(core.min, core.max);
+    else if (core.is === 'text') numbers.push(core.max);
+    else if (core.is === 'one')
+      numbers.push(core.of.length, ...core.of.flatMap((value) => this.#word(canonicalJson(value))));
     return id;
   }
 }

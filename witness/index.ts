@@ -11,6 +11,10 @@ export {
   signCheckpoint,
 } from './checkpoint.ts';
 export { csvText } from './csv.ts';
+export type { RowField } from './entries/field.ts';
+export { DECISION_ROW, SESSION_ROW } from './entries/index.ts';
+export { decisionRow } from './entries/rows.gen.ts';
+export { coreOf, mayBeNull, type Type } from './entries/type.ts';
 export * from './erase.ts';
 export * from './explain.ts';
 export { RULES } from './explain-text.ts';

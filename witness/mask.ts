@@ -4,6 +4,7 @@
  */
 import { KvError } from '../native/index.ts';
 import { checkBody, hasField } from './body.ts';
+import { ENTRIES } from './entries/index.ts';
 import { Trouble } from './trouble.ts';
 import {
   ENTRY_KINDS,
@@ -18,8 +19,8 @@ import {
 /** A rule names a path of at most so many fields, and there are at most so many rules. */
 const DEPTH_MAX = 16;
 const RULES_MAX = 256;
-/** What the log writes about itself must stay. */
-const OWN_KINDS: readonly EntryKind[] = ['recovered', 'retention', 'erase', 'hold', 'release'];
+/** What the log writes about itself, and about what was done to a session, must stay. */
+const OWN_KINDS: readonly EntryKind[] = ENTRY_KINDS.filter((kind) => ENTRIES[kind].owner !== 'session');
 
 /** Fields on the way to what a rule means; '*' is any field of an object and any item of a list. */
 type Path = readonly string[];

@@ -2,6 +2,7 @@
 import { given } from '../native/index.ts';
 import { checkLimit, conditionsOf, meets } from './condition.ts';
 import { Counts, checkCountKey } from './count.ts';
+import { decisionRow } from './entries/rows.gen.ts';
 import { nodeFiles } from './files.ts';
 import { newestOf } from './newest.ts';
 import { type ReadOptions, readLog, readSeries } from './read.ts';
@@ -126,43 +127,6 @@ function sessionsIn(dir: string, filter: SessionFilter, onPassedOver: LogQueryOp
     for (const entry of readSeries(dir, series, { from })) if (wanted.has(entry.session)) totals.add(entry);
   }
   return totals.rows();
-}
-
-/** One decision entry, flat. The SQL index stores exactly these fields. */
-export function decisionRow(entry: Entry<'decision'>): DecisionRow {
-  const { situation, order, decision, epsilonNow, verdict, bytesBefore, bytesAfter, tokens } = entry.body;
-  const { layer, page, side, from, to, epsilonFrom, epsilonTo, price, bytesFreed, because } = decision;
-  return {
-    seq: entry.seq,
-    timeMs: entry.timeMs,
-    session: entry.session,
-    situation,
-    order,
-    tokens,
-    layer,
-    page,
-    side,
-    from,
-    to,
-    accepted: verdict.accepted,
-    rule: because.rule,
-    threshold: because.threshold,
-    measured: because.measured,
-    bound: because.bound,
-    unit: because.unit,
-    origin: because.origin,
-    verdictRule: verdict.because.rule,
-    verdictThreshold: verdict.because.threshold,
-    verdictMeasured: verdict.because.measured,
-    verdictBound: verdict.because.bound,
-    epsilonFrom,
-    epsilonTo,
-    epsilonNow,
-    price,
-    bytesFreed,
-    bytesBefore,
-    bytesAfter,
-  };
 }
 
 function inSpan(timeMs: number, span: { readonly fromMs?: number; readonly toMs?: number }): boolean {

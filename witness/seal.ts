@@ -6,6 +6,7 @@
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
 import { KvError } from '../native/index.ts';
 import { canonicalJson, isInOrder } from './canonical.ts';
+import { ENTRIES } from './entries/index.ts';
 import { type Envelope, PAYLOAD_BYTES_MAX, payloadHead } from './entry.ts';
 import { type EntryKind, NO_SESSION } from './types.ts';
 
@@ -23,12 +24,12 @@ interface Place {
   readonly kind: EntryKind;
 }
 
-/** Kinds that say what was done to a session from outside. They hold nothing of it, and must be readable when it is erased. */
-const OPEN_KINDS: readonly EntryKind[] = ['erase', 'hold', 'release'];
-
-/** Whether entries of this session and kind are sealed when they are written. */
+/**
+ * Whether entries of this session and kind are sealed when they are written. What was done to a session from outside holds nothing of it, and must be readable
+ * when it is erased.
+ */
 export const mustSeal = (session: string, kind: EntryKind): boolean =>
-  session !== NO_SESSION && !OPEN_KINDS.includes(kind);
+  session !== NO_SESSION && ENTRIES[kind].owner !== 'done to a session';
 
 /** Whether the body of an entry that was read is sealed. */
 export function isSealed({ session, kind, body }: Envelope): boolean {

@@ -16,8 +16,8 @@ import {
   wrap,
 } from '../native/index.ts';
 import type { LayerChange, Situation } from '../policy/index.ts';
+import { decisionRow } from './entries/rows.gen.ts';
 import { idleText } from './idle-text.ts';
-import { decisionRow } from './query.ts';
 import { readEnvelopes, readLog } from './read.ts';
 import { entryId } from './series.ts';
 import type { ChangeBody, CloseBody, DecisionRow, Entry, EntryKind, EvidenceBody, OpenBody } from './types.ts';

@@ -1,19 +1,26 @@
 /** The record: what an entry is, and what the log promises. */
 import type { Part } from '../native/index.ts';
-import type {
-  Decision,
-  Estimate,
-  FormChange,
-  PageForm,
-  PolicyContext,
-  Situation,
-  ThresholdOrigin,
-  ThresholdSet,
-  Verdict,
-} from '../policy/index.ts';
+import type { PageForm } from '../policy/index.ts';
 import type { AnchorReport } from './against.ts';
 import type { AnchorOptions } from './checkpoint.ts';
+import type { ENTRIES, RetentionBody } from './entries/index.ts';
+import type { DecisionRow, SessionRow } from './entries/rows.gen.ts';
+import type { TypeOf } from './entries/type.ts';
 import type { LogFiles } from './files.ts';
+
+export type { LikeSession } from './entries/evidence.ts';
+export type {
+  ChangeBody,
+  CloseBody,
+  DecisionBody,
+  DoneBody,
+  EvidenceBody,
+  OpenBody,
+  RecoveredBody,
+  RetentionBody,
+  SituationBody,
+} from './entries/index.ts';
+export type { DecisionRow, SessionRow } from './entries/rows.gen.ts';
 
 /** Kinds of entries, as the log spells them. */
 export const ENTRY_KINDS = [
@@ -36,123 +43,8 @@ export type EntryKind = (typeof ENTRY_KINDS)[number];
 /** Session field of entries about the log itself. */
 export const NO_SESSION = '';
 
-/** A session began: everything that a replay needs, and what was requested against what is effective. */
-export interface OpenBody {
-  readonly model: { readonly name: string; readonly digest: string; readonly architecture: string };
-  readonly shape: {
-    readonly layers: number;
-    readonly queryHeads: number;
-    readonly kvHeads: number;
-    readonly headDim: number;
-  };
-  readonly policy: {
-    readonly id: string;
-    readonly version: number;
-    readonly options: Readonly<Record<string, unknown>>;
-    readonly machine: string;
-  };
-  readonly context: PolicyContext;
-  readonly requested: Readonly<Record<string, unknown>>;
-  readonly effective: Readonly<Record<string, unknown>>;
-}
-/** What memory/ was asked and answered: where the start values come from. */
-/** An earlier session that start values rest on. */
-export interface LikeSession {
-  /** Its id. */
-  readonly session: string;
-  /** Between the fingerprints; 0 is the same work. */
-  readonly distance: number;
-  /** Of the entry that ended it. */
-  readonly seq: number;
-  /** The log of another machine that the entry stands in; left out: this one. */
-  readonly log?: string;
-}
-export interface EvidenceBody {
-  readonly fingerprint: readonly number[];
-  readonly neighbours: readonly LikeSession[];
-  readonly thresholds: ThresholdSet;
-}
-export interface SituationBody {
-  readonly situation: Situation;
-}
-/** One planned move, its trial and its verdict. Refused ones are recorded too. */
-export interface DecisionBody {
-  /** `index` of the situation it answers, and its place in that plan. */
-  readonly situation: number;
-  readonly order: number;
-  readonly decision: Decision;
-  /** ε measured just before the commit; null when the first trial was fresh or the policy needs none. */
-  readonly epsilonNow: number | null;
-  readonly verdict: Verdict;
-  readonly bytesBefore: number;
-  readonly bytesAfter: number;
-  readonly tokens: number;
-}
-/** Pages changed their form without a decision of this session. The next situation tells the policy. */
-export interface ChangeBody {
-  /** Keys and values were made again from a latent, were given back for room, or a fork that shares the page moved it. */
-  readonly cause: 'restore' | 'give-back' | 'shared';
-  readonly changes: readonly FormChange[];
-  readonly bytesBefore: number;
-  readonly bytesAfter: number;
-  readonly tokens: number;
-}
-export interface CloseBody {
-  readonly tokens: number;
-  readonly kvBytes: number;
-  readonly kvBytesF16: number;
-  readonly effectiveBits: number;
-  readonly decisions: number;
-  readonly refused: number;
-  readonly priceThreshold: number;
-  readonly predictedKld: number;
-  /** Measured divergence when a comparison was run, else null. */
-  readonly meanKld: number | null;
-  readonly fingerprint: readonly number[];
-  readonly gains: { readonly k: readonly number[]; readonly v: readonly number[] };
-  readonly c: number;
-  /** What the session measured of its text factor; left out where it measured nothing. */
-  readonly text?: Estimate;
-  /** Share of the sealed pages in each format; left out in logs of earlier versions. */
-  readonly formats?: { readonly k: Readonly<Record<string, number>>; readonly v: Readonly<Record<string, number>> };
-  readonly reason: 'done' | 'aborted' | 'error';
-}
-export interface RecoveredBody {
-  /** Bytes cut from a torn tail. */
-  readonly droppedBytes: number;
-  readonly segment: string;
-}
-/** The oldest segments of a series were removed, or were about to be when the power failed. */
-export interface RetentionBody {
-  /** Number of the first segment that stays. */
-  readonly firstSegment: number;
-  /** seq of its first entry. */
-  readonly firstSeq: number;
-  /** Segments that were removed, and their bytes. */
-  readonly segments: number;
-  readonly bytes: number;
-}
-
-/** What somebody did to a session from outside: what the log says of it was erased, is held for a court, or is held no more. */
-export interface DoneBody {
-  /** The command. */
-  readonly by: string;
-}
-
-export interface EntryBodies {
-  open: OpenBody;
-  evidence: EvidenceBody;
-  situation: SituationBody;
-  decision: DecisionBody;
-  change: ChangeBody;
-  close: CloseBody;
-  recovered: RecoveredBody;
-  retention: RetentionBody;
-  erase: DoneBody;
-  hold: DoneBody;
-  release: DoneBody;
-  note: Readonly<Record<string, unknown>>;
-}
+/** What entries of each kind say: `entries/` has every field. */
+export type EntryBodies = { readonly [K in EntryKind]: TypeOf<(typeof ENTRIES)[K]['type']> };
 
 export interface Entry<K extends EntryKind = EntryKind> {
   /** Names this entry in the whole log. Counts without gaps over what one writer's series holds: from 0 in the first, from n · 2^32 in series n. */
@@ -353,100 +245,6 @@ export interface DecisionFilter {
   readonly beforeSeq?: number;
   /** Most rows, default 100. */
   readonly limit?: number;
-}
-
-/** One decision entry, flat: what a list shows and what the SQL index stores. `seq` is the id that a person types. */
-export interface DecisionRow {
-  /** Id of the entry: what `explain` takes. */
-  readonly seq: number;
-  /** Milliseconds since the epoch. */
-  readonly timeMs: number;
-  /** Id of the session. */
-  readonly session: string;
-  /** Number of the situation that it answers, within the session. */
-  readonly situation: number;
-  /** Its place in the plan for that situation. */
-  readonly order: number;
-  /** Tokens in the cache when it was decided. */
-  readonly tokens: number;
-  /** Number of the layer, from 0. */
-  readonly layer: number;
-  /** Number of the page, from 0. */
-  readonly page: number;
-  /** Keys, values, or both where a latent is concerned. */
-  readonly side: Part;
-  /** Format or latent that the page had. */
-  readonly from: PageForm;
-  /** That which it was to get. */
-  readonly to: PageForm;
-  /** Made, or refused after its trial. */
-  readonly accepted: boolean;
-  /** Why it was planned (decision.because). */
-  readonly rule: string;
-  /** The threshold that bound the plan. */
-  readonly threshold: string;
-  /** What was compared with it. */
-  readonly measured: number;
-  /** Its value then. */
-  readonly bound: number;
-  /** Unit of both; '1' for a bare number. */
-  readonly unit: string;
-  /** Where the value of the threshold came from. */
-  readonly origin: ThresholdOrigin;
-  /** Why it was accepted or refused (verdict.because). */
-  readonly verdictRule: string;
-  /** The threshold that bound the verdict. */
-  readonly verdictThreshold: string;
-  /** What was compared with it. */
-  readonly verdictMeasured: number;
-  /** Its value then. */
-  readonly verdictBound: number;
-  /** Predicted error of the page in the format it had; null where the policy needs no trial. */
-  readonly epsilonFrom: number | null;
-  /** The same in the format it was to get. */
-  readonly epsilonTo: number | null;
-  /** Measured just before the move; null when the first trial was recent enough. */
-  readonly epsilonNow: number | null;
-  /** Predicted divergence (KLD) per byte freed; null where the policy has no prices. */
-  readonly price: number | null;
-  /** Planned; what was really freed is bytesBefore − bytesAfter. */
-  readonly bytesFreed: number;
-  /** Bytes of the cache before it. */
-  readonly bytesBefore: number;
-  /** Bytes of the cache after it. */
-  readonly bytesAfter: number;
-}
-
-/** One session, from its 'open' entry and, when it ended, its 'close' entry. */
-export interface SessionRow {
-  /** Its id. */
-  readonly session: string;
-  /** seq of the 'open' entry. */
-  readonly seq: number;
-  /** When it began, milliseconds since the epoch. */
-  readonly openedMs: number;
-  /** null: still running, or killed. */
-  readonly closedMs: number | null;
-  /** Name of the model. */
-  readonly model: string;
-  /** SHA-256 of the model's file. */
-  readonly modelDigest: string;
-  /** Name of the policy. */
-  readonly policy: string;
-  /** Of the 'close' entry; without one, of the last situation seen. */
-  readonly tokens: number;
-  /** Bytes of its cache at that point. */
-  readonly kvBytes: number;
-  /** What the same tokens take in f16; null without a 'close' entry. */
-  readonly kvBytesF16: number | null;
-  /** Divergence from the exact cache, when it was measured. */
-  readonly meanKld: number | null;
-  /** Moves planned, refused ones included. */
-  readonly decisions: number;
-  /** Moves refused after their trial. */
-  readonly refused: number;
-  /** How it ended; 'open': it still runs, or was killed. */
-  readonly end: 'open' | 'done' | 'aborted' | 'error';
 }
 
 /** Which sessions: bounds of their beginning in milliseconds since the epoch, both inclusive. */

@@ -24,7 +24,7 @@ import {
   type TrialReport,
   thresholdOf,
 } from '../policy/index.ts';
-import { decisionRow } from './query.ts';
+import { decisionRow } from './entries/rows.gen.ts';
 import { readLog } from './read.ts';
 import { entryId } from './series.ts';
 import type { DecisionRow, Entry, OpenBody } from './types.ts';

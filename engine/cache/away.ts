@@ -1,22 +1,10 @@
 /** What is still asked of a cache while its pages are parked and its native cache is empty. */
 import type { Fingerprint } from '../../memory/index.ts';
-import { type CacheMemory, KvError, type PageTable, show } from '../../native/index.ts';
-import { IDLE_PLACES } from '../metrics/meter.ts';
+import type { CacheMemory, PageTable } from '../../native/index.ts';
+import type { IDLE_PLACES } from '../metrics/meter.ts';
 
 /** Where a session that waits is parked when the memory of its engine is short: coded in the same memory, or in a file. */
 export type IdlePlace = (typeof IDLE_PLACES)[number];
-
-/** What an engine does with sessions that wait. Throws 'bad-argument' for anything but 'keep' and the places. */
-export function idlePlaceOf(given: 'keep' | IdlePlace = 'keep'): 'keep' | IdlePlace {
-  if (given === 'keep' || IDLE_PLACES.includes(given)) return given;
-  throw new KvError(
-    'bad-argument',
-    "sessions that wait are kept as they are ('keep'), or parked in 'memory' or on 'disk'",
-    {
-      values: { idleSessions: show(given) },
-    },
-  );
-}
 
 /** Taken when the pages went. */
 export interface Away {

@@ -2,11 +2,10 @@
 import {
   type CacheShape,
   CODED_HEAD_DIMS,
-  FORMAT_NAMES,
+  checkOptions,
   FORMATS,
   type FormatName,
   type FormatPair,
-  isWindowTokens,
   isYardstick,
   KvError,
   LOWEST_FORMATS,
@@ -16,18 +15,10 @@ import {
   show,
   WINDOW_FORMAT,
   WINDOW_TOKENS,
-  WINDOW_TOKENS_RULE,
-  type WindowName,
 } from '../../native/index.ts';
-import {
-  createPolicy,
-  type Policy,
-  type PolicyContext,
-  type Priority,
-  type ThresholdSet,
-  usefulPair,
-} from '../../policy/index.ts';
-import type { CacheTypes, KvBudget } from '../options/types.ts';
+import { createPolicy, type Policy, type PolicyContext, type ThresholdSet, usefulPair } from '../../policy/index.ts';
+import { CACHE_OPTIONS, GOVERNING_OPTIONS } from '../options/table.ts';
+import type { CacheTypes, GoverningOptions } from '../options/types.ts';
 import {
   bytesAt,
   checkBudget,
@@ -42,20 +33,14 @@ import {
   type Window,
 } from './budget.ts';
 
-export interface PlanRequest {
-  readonly kvBudget?: KvBudget | undefined;
-  readonly kldBudget?: number | undefined;
-  readonly priority?: Priority | undefined;
-  readonly tokensExpected?: number | undefined;
+/** What is asked of a cache: options that govern it, those that are undefined counting as not given. */
+export type PlanRequest = { readonly [Name in keyof GoverningOptions]?: GoverningOptions[Name] | undefined } & {
   readonly policy?: string | Policy | undefined;
-  readonly cacheTypes?: CacheTypes | undefined;
-  readonly skipLayers?: readonly number[] | undefined;
-  readonly stepLatencyBudgetMs?: number | undefined;
-  readonly openFormat?: WindowName | undefined;
-  readonly windowTokens?: number | undefined;
   /** f16 throughout, nothing moves. */
   readonly exact?: boolean;
-}
+};
+
+const PLANNED = { ...GOVERNING_OPTIONS, policy: CACHE_OPTIONS.policy };
 
 export interface SessionPlan {
   readonly policy: Policy;
@@ -158,7 +143,9 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       skipLayers: [...skipLayers],
       floor,
       ...(outlierKeys.length === 0 ? {} : { outlierKeys }),
-      ...(budgetBytes === null || kldBudget === undefined ? {} : { priority: request.priority ?? 'bytes' }),
+      ...(budgetBytes === null || kldBudget === undefined
+        ? {}
+        : { priority: request.priority ?? GOVERNING_OPTIONS.priority.default }),
     },
   };
 }
@@ -235,47 +222,11 @@ const isList = (types: CacheTypes): types is readonly (FormatPair | string)[] =>
 
 /** Refuses bad numbers and names that later code would trust. Throws 'bad-argument'. */
 export function checkRequest(request: PlanRequest, layers: number): void {
-  const { kldBudget, priority, tokensExpected, policy, cacheTypes, skipLayers, stepLatencyBudgetMs } = request;
-  const { openFormat, windowTokens } = request;
-  const refuse = (message: string, given: unknown): never => {
-    throw new KvError('bad-argument', message, { values: { given: show(given) } });
-  };
-  if (openFormat !== undefined && openFormat !== 'f16' && openFormat !== WINDOW_FORMAT)
-    refuse(`openFormat must be 'f16' or '${WINDOW_FORMAT}'`, openFormat);
-  if (windowTokens !== undefined && !isWindowTokens(windowTokens)) refuse(WINDOW_TOKENS_RULE, windowTokens);
-  if (kldBudget !== undefined && !(typeof kldBudget === 'number' && Number.isFinite(kldBudget) && kldBudget >= 0))
-    refuse('kldBudget must be a number of nats ≥ 0', kldBudget);
-  if (priority !== undefined && priority !== 'bytes' && priority !== 'kld')
-    refuse("priority must be 'bytes' or 'kld'", priority);
-  if (stepLatencyBudgetMs !== undefined && !(Number.isFinite(stepLatencyBudgetMs) && stepLatencyBudgetMs > 0))
-    refuse('stepLatencyBudgetMs must be a number of milliseconds above 0', stepLatencyBudgetMs);
-  if (tokensExpected !== undefined && !(Number.isSafeInteger(tokensExpected) && tokensExpected > 0))
-    refuse('tokensExpected must be a positive whole number', tokensExpected);
-  if (policy !== undefined && typeof policy !== 'string' && !isPolicy(policy))
-    refuse('policy must be a name, or an object { id, version, needsTrials, open }', policy);
-  const isPair = (one: unknown): boolean =>
-    typeof one === 'string' || (isFormat((one as FormatPair | null)?.k) && isFormat((one as FormatPair).v));
-  if (cacheTypes !== undefined && !(isList(cacheTypes) ? cacheTypes.every(isPair) : isPair(cacheTypes)))
-    refuse(`cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`, cacheTypes);
-  if (
-    skipLayers !== undefined &&
-    !(Array.isArray(skipLayers) && skipLayers.every((layer) => Number.isInteger(layer) && layer >= 0 && layer < layers))
-  ) {
-    refuse(`skipLayers must hold layers from 0 to ${layers - 1}`, skipLayers);
-  }
-}
-
-function isPolicy(given: unknown): boolean {
-  const { id, version, needsTrials, open } = (given ?? {}) as Partial<Policy>;
-  return (
-    typeof id === 'string' &&
-    id !== '' &&
-    Number.isInteger(version) &&
-    typeof needsTrials === 'boolean' &&
-    typeof open === 'function'
-  );
-}
-
-function isFormat(name: unknown): name is FormatName {
-  return (FORMAT_NAMES as readonly unknown[]).includes(name);
+  checkOptions(request, PLANNED);
+  const { skipLayers = [] } = request;
+  const isLayer = (layer: unknown): boolean => Number.isInteger(layer) && Number(layer) >= 0 && Number(layer) < layers;
+  if (!Array.isArray(skipLayers) || !skipLayers.every(isLayer))
+    throw new KvError('bad-argument', `skipLayers must hold layers from 0 to ${layers - 1}`, {
+      values: { skipLayers: show(skipLayers) },
+    });
 }

@@ -12,7 +12,8 @@ import {
   table,
   wrap,
 } from '../../native/index.ts';
-import { type EvaluateRow, evaluate, parseCache } from '../evaluate/evaluate.ts';
+import { type EvaluateRow, evaluate } from '../evaluate/evaluate.ts';
+import { findCaches } from '../evaluate/find-caches.ts';
 import { findBook } from '../state/folder.ts';
 import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
@@ -20,7 +21,7 @@ import { loading } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, text, thresholdsPathOf } from './options.ts';
 import { readText } from './read-text.ts';
 
-/** The caches that were named, each for parseCache(). Throws 'bad-argument'. */
+/** The caches that were named, each for findCaches(). Throws 'bad-argument'. */
 export function cachesOf(settings: Settings): string[] {
   const list = text(settings, 'caches');
   if (list !== undefined) {
@@ -49,9 +50,9 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
   for (const path of paths)
     texts.push({ name: basename(path).replace(/\.[a-z]+$/, ''), content: await readText(path, 'text') });
   const thresholdsPath = thresholdsPathOf(settings);
-  const specs = cachesOf(settings)
-    .map(parseCache)
-    .map(({ name, options }) => ({ name, options: { ...options, ...given({ thresholdsPath }) } }));
+  const specs = (await findCaches(cachesOf(settings))).map((cache) =>
+    'options' in cache ? { ...cache, options: { ...cache.options, ...given({ thresholdsPath }) } } : cache,
+  );
   await interruptible(async (signal) => {
     // Weights in 8 bits would add noise to every comparison, so weights are f32 unless others are requested.
     const options = engineOptions({ dense: 'exact', ...settings });

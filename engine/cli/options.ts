@@ -7,20 +7,11 @@ import {
   readTrustedKey,
   type TrustedKey,
 } from '../../memory/index.ts';
-import {
-  type BindingName,
-  type FormatPair,
-  given,
-  type Isa,
-  KvError,
-  type LatentName,
-  parseJson,
-  parsePair,
-  readRegular,
-  type WindowName,
-} from '../../native/index.ts';
+import { type FormatPair, given, KvError, parseJson, parsePair, readRegular } from '../../native/index.ts';
 import { type AnchorOptions, type LogRule, readMasterKey, useMasterKeys } from '../../witness/index.ts';
+import { ENGINE_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, SessionOptions } from '../options/types.ts';
+import { optionsOf } from './option-settings.ts';
 import type { SettingName } from './settings.ts';
 
 export type Settings = Partial<Record<SettingName, unknown>>;
@@ -39,15 +30,8 @@ export function engineOptions(settings: Settings): EngineOptions {
   // Before anything is loaded or made.
   thresholdsPathOf(settings);
   return given<EngineOptions>({
+    ...optionsOf<EngineOptions>(settings, ENGINE_OPTIONS),
     model,
-    dense: (text(settings, 'dense') ?? 'auto') as 'auto' | 'exact',
-    threads: number(settings, 'threads'),
-    isa: text(settings, 'isa') as Isa | undefined,
-    binding: text(settings, 'binding') as BindingName | undefined,
-    cacheDir: text(settings, 'cache') ?? '.cache',
-    offline: flag(settings, 'offline') ? true : undefined,
-    stateDir: text(settings, 'state') ?? '.palimpsest',
-    onLogFailure: (text(settings, 'onLogFailure') ?? 'block') as 'block' | 'halt' | 'drop',
     logRules: logRules(settings),
     anchor: anchorOf(settings),
     qdrant: qdrantOptions(settings),
@@ -108,24 +92,16 @@ export function cacheTypes(settings: Settings): FormatPair | undefined {
 }
 
 export function sessionOptions(settings: Settings, tokensExpected: number): SessionOptions {
-  const policy = text(settings, 'policy');
   const types = cacheTypes(settings);
-  if (policy === 'fixed' && types === undefined) {
+  if (settings['policy'] === 'fixed' && types === undefined) {
     throw new KvError('bad-argument', '--policy fixed needs to know the formats', {
       hint: 'add --cache-type-k and --cache-type-v, or leave out --policy: with cache types and no budget it is fixed anyway',
     });
   }
   return given<SessionOptions>({
+    ...optionsOf<SessionOptions>(settings, SESSION_OPTIONS),
     tokensExpected,
-    kvBudget: text(settings, 'kvBudget'),
-    kldBudget: number(settings, 'kldBudget'),
-    stepLatencyBudgetMs: number(settings, 'stepLatencyBudget'),
-    policy,
-    openFormat: text(settings, 'openFormat') as WindowName | undefined,
-    windowTokens: number(settings, 'windowTokens'),
-    latents: text(settings, 'latents') as LatentName | undefined,
     cacheTypes: types,
-    skipLayers: settings['skipLayers'] as number[] | undefined,
     thresholdsPath: thresholdsPathOf(settings),
   });
 }

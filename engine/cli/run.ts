@@ -2,11 +2,12 @@
 import { columnsOf, fields, given, grouped, KvError, plural, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
 import type { SessionReport } from '../cache/types.ts';
+import { GENERATE_OPTIONS } from '../options/table.ts';
 import type { GenerateOptions, Prompt } from '../options/types.ts';
-import type { ContextEnd } from '../session/chat/types.ts';
 import { checkContinuations, countedTokens } from '../session/prompt.ts';
 import type { Divergence, Generated } from '../session/types.ts';
 import type { Chat } from '../thread/chat.ts';
+import { type ChatOptions, CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
 import { createEngine, type Engine } from '../thread/engine.ts';
 import type { EngineSession, Generation } from '../thread/engine-session.ts';
 import type { ChatMessage } from '../transformer/types.ts';
@@ -16,6 +17,7 @@ import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { logprobTable } from './logprob-table.ts';
+import { optionsOf } from './option-settings.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -99,14 +101,9 @@ export async function generateOptions(
   signal: AbortSignal,
 ): Promise<GenerateOptions> {
   return {
+    ...optionsOf<GenerateOptions>(settings, GENERATE_OPTIONS),
     ...samplingOptions(settings),
-    ...given<GenerateOptions>({
-      logprobs: number(settings, 'logprobs'),
-      promptLookupTokens: number(settings, 'promptLookupTokens'),
-      grammar: await grammarOption(settings),
-    }),
-    maxTokens: number(settings, 'maxTokens') ?? 128,
-    stop: (settings['stop'] as string[] | undefined) ?? [],
+    ...given<GenerateOptions>({ grammar: await grammarOption(settings) }),
     signal,
     onProgress: (event) => progress.update('reading', event),
   };
@@ -115,7 +112,7 @@ export async function generateOptions(
 /** → id of the session */
 async function once(engine: Engine, settings: Settings, content: string, signal: AbortSignal): Promise<string> {
   const prompt: Prompt = flag(settings, 'chat') ? [...firstMessages(settings), { role: 'user', content }] : content;
-  const maxTokens = number(settings, 'maxTokens') ?? 128;
+  const maxTokens = number(settings, 'maxTokens') ?? GENERATE_OPTIONS.maxTokens.default;
   const ids = await engine.tokenize(prompt, countedTokens(engine.info));
   checkLength(ids.length, maxTokens, engine.info.config.contextLength);
   const compare = flag(settings, 'compare');
@@ -204,11 +201,7 @@ async function openChat(engine: Engine, settings: Settings, say: (line: string) 
   const { tokensExpected: _, ...options } = sessionOptions(settings, 0);
   const chat = await engine.chat({
     ...options,
-    ...given({
-      system: text(settings, 'system'),
-      atContextEnd: text(settings, 'atContextEnd') as ContextEnd | undefined,
-      contextTokens: number(settings, 'contextTokens'),
-    }),
+    ...optionsOf<ChatOptions>(settings, CONVERSATION_OPTIONS),
   });
   const { contextLength } = engine.info.config;
   if (chat.contextTokens < (number(settings, 'contextTokens') ?? contextLength))

@@ -2,16 +2,16 @@
 import { once } from 'node:events';
 import { given, jsonText } from '../../native/index.ts';
 import { readToken } from '../serve/guard.ts';
-import { type ServeOptions, serve } from '../serve/server.ts';
-import { flag, number, type Settings, text } from './options.ts';
+import { SERVE_OPTIONS, type ServeOptions } from '../serve/options.ts';
+import { serve } from '../serve/server.ts';
+import { optionsOf } from './option-settings.ts';
+import { flag, type Settings, text } from './options.ts';
 
 export async function serveCommand(settings: Settings): Promise<void> {
   const tokenFile = text(settings, 'tokenFile');
   const metrics = flag(settings, 'metrics');
   const options = given<ServeOptions>({
-    host: text(settings, 'host'),
-    port: number(settings, 'port'),
-    allowOrigin: text(settings, 'allowOrigin'),
+    ...optionsOf<ServeOptions>(settings, SERVE_OPTIONS),
     token: tokenFile === undefined ? undefined : readToken(tokenFile),
     metrics,
   });

@@ -1,65 +1,26 @@
 /** Settings that several commands take, and what the help says of a command. */
+import { GENERATE_OPTIONS, LOADING_OPTIONS, SESSION_OPTIONS, STATE_OPTIONS } from '../options/table.ts';
+import { CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
+import { settingNames } from './option-settings.ts';
 import type { Settings } from './options.ts';
 import type { SettingName } from './settings.ts';
 
 /** What loads a model. */
-export const ENGINE: readonly SettingName[] = [
-  'model',
-  'threads',
-  'isa',
-  'binding',
-  'dense',
-  'cache',
-  'offline',
-  'config',
-];
+export const ENGINE: readonly SettingName[] = [...settingNames(LOADING_OPTIONS), 'config'];
 /** The server that machines share. */
-export const SHARED: readonly SettingName[] = ['qdrantUrl', 'qdrantApiKey', 'qdrantCollection'];
+export const SHARED: readonly SettingName[] = settingNames({ qdrant: STATE_OPTIONS.qdrant });
 /** The state folder and its log. */
-export const STATE: readonly SettingName[] = [
-  'state',
-  'masterKey',
-  'onLogFailure',
-  'anchor',
-  'anchorKey',
-  'logRules',
-  ...SHARED,
-];
+export const STATE: readonly SettingName[] = ['state', 'masterKey', ...settingNames(STATE_OPTIONS)];
 /** What bounds and governs a cache. */
-export const CACHE: readonly SettingName[] = [
-  'kvBudget',
-  'kldBudget',
-  'policy',
-  'cacheTypeK',
-  'cacheTypeV',
-  'skipLayers',
-  'openFormat',
-  'windowTokens',
-  'latents',
-  'stepLatencyBudget',
-  'thresholds',
-  'trustedKey',
-];
+export const CACHE: readonly SettingName[] = [...settingNames(SESSION_OPTIONS), 'trustedKey'];
 /** A prompt and how it is answered. */
 export const ANSWER: readonly SettingName[] = [
   'prompt',
-  'maxTokens',
   'chat',
-  'system',
-  'atContextEnd',
-  'contextTokens',
-  'seed',
-  ...['temperature', 'topK', 'typicalP', 'topP', 'minP'],
-  ...['repeatPenalty', 'frequencyPenalty', 'presencePenalty', 'repeatLastN'],
-  ...['dryMultiplier', 'dryBase', 'dryAllowedLength', 'dryPenaltyLastN', 'drySequenceBreaker'],
-  'logitBias',
-  'stop',
-  'jsonSchema',
-  'grammar',
-  'promptLookupTokens',
-  'logprobs',
+  ...settingNames(CONVERSATION_OPTIONS),
+  ...settingNames(GENERATE_OPTIONS),
   'compare',
-] as const satisfies readonly SettingName[];
+];
 /** What was learned of a model. */
 export const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'masterKey', 'config', 'json'];
 /** The log that is asked. */

@@ -1,5 +1,6 @@
 /** One setting of the command line, and the values that settings have. */
 import { InvalidArgumentError } from 'commander';
+import { whole as wholeNumber } from '../../native/index.ts';
 
 export interface Setting {
   /** In the notation of commander. Of two long flags the last one is the name of the setting. */
@@ -10,18 +11,12 @@ export interface Setting {
   readonly parse?: (text: string) => unknown;
 }
 
-const bounded = (least: number, most: number, whole: boolean) => (text: string) => {
-  const value = Number(text);
-  if (
-    text.trim() === '' ||
-    !Number.isFinite(value) ||
-    value < least ||
-    value > most ||
-    (whole && !Number.isInteger(value))
-  ) {
-    throw new InvalidArgumentError(`expected ${whole ? 'a whole number' : 'a number'} from ${least} to ${most}.`);
-  }
-  return value;
+/** A whole number from `least` to `most`, of a setting that is no option of the library. */
+export const whole = (least: number, most: number) => {
+  const { schema, says } = wholeNumber(least, most);
+  return (text: string): number => {
+    const read = schema.safeParse(text.trim() === '' ? Number.NaN : Number(text));
+    if (!read.success) throw new InvalidArgumentError(`expected ${says}.`);
+    return read.data;
+  };
 };
-export const whole = (least: number, most: number) => bounded(least, most, true);
-export const real = (least: number, most: number) => bounded(least, most, false);

@@ -1,28 +1,20 @@
 /**
- * Every setting of the command line with its name, type, default and help. The options of commander, the environment variables
- * (PALIMPSEST_ and the name in capitals) and the keys of a TOML or JSON file are all made from this table. A flag takes precedence over
+ * Every setting of the command line with its name, type, default and help: those that are options of the library come from the tables of options, the others
+ * are here. The options of commander, the environment variables (PALIMPSEST_ and the name in capitals) and the keys of a TOML or JSON file are all made from this. A flag takes precedence over
  * the environment, the environment over the file, and the file over the default.
  */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parse as parseToml } from 'smol-toml';
-import {
-  FORMAT_NAMES,
-  ISA_NAMES,
-  isWindowTokens,
-  KvError,
-  LATENT_NAMES,
-  parsePair,
-  readRegular,
-  unknownName,
-  WINDOW_TOKENS,
-  WINDOW_TOKENS_RULE,
-} from '../../native/index.ts';
-import { FORMS, policies } from '../../policy/index.ts';
+import { KvError, parsePair, readRegular, unknownName } from '../../native/index.ts';
+import { FORMS } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
 import { parseBudget } from '../cache/budget.ts';
+import { CONTINUATION_OPTIONS, ENGINE_OPTIONS, PARK_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
+import { SERVE_OPTIONS } from '../serve/options.ts';
+import { CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
 import { parseSample } from '../trace/sample.ts';
-import { SAMPLING_SETTINGS } from './sampling-settings.ts';
-import { real, type Setting, whole } from './setting.ts';
+import { settingsOf } from './option-settings.ts';
+import { type Setting, whole } from './setting.ts';
 
 /** Throws if this is not a budget for any length of prompt. Its bytes are computed when the length is known. */
 const budget = (text: string): string => {
@@ -48,12 +40,6 @@ const cacheType = (text: string): string => {
   return text;
 };
 
-function windowTokens(text: string): number {
-  const tokens = Number(text);
-  if (!isWindowTokens(tokens)) throw new InvalidArgumentError(`${WINDOW_TOKENS_RULE}.`);
-  return tokens;
-}
-
 /** Parses a list of layers: '0,3-5' is [0, 3, 4, 5]. */
 export function layerList(text: string): number[] {
   const layers = new Set<number>();
@@ -77,143 +63,27 @@ const realRange = (text: string): string => {
   return text;
 };
 
-/** The policies except `table`, because no flag can hold its formats for each layer. */
-const POLICIES: readonly string[] = Object.keys(policies).filter((id) => id !== 'table');
-
 export const SETTINGS = {
   config: { flags: '--config <file>', help: 'TOML or JSON file with these flags as keys' },
-  model: {
-    flags: '-m, --model <path|name>',
-    help: "model folder, .gguf file, 'reference', 'smollm2-135m', hf:ORG/REPO[:FILE] or ollama:NAME[:TAG]",
-  },
+  ...settingsOf(ENGINE_OPTIONS, { state: folder }),
+  ...settingsOf(SESSION_OPTIONS, {
+    kvBudget: budget,
+    cacheTypeK: cacheType,
+    cacheTypeV: cacheType,
+    skipLayers: layerList,
+  }),
+  ...settingsOf(CONTINUATION_OPTIONS),
+  ...settingsOf(CONVERSATION_OPTIONS),
+  ...settingsOf(PARK_OPTIONS),
+  ...settingsOf(SERVE_OPTIONS),
   prompt: { flags: '-p, --prompt <file|->', help: 'file with the prompt; - reads standard input' },
-  kvBudget: {
-    flags: '--kv-budget <bytes|%>',
-    help: 'KV bytes (64MiB) or share of the f16 cache of prompt + max tokens (25%)',
-    parse: budget,
-  },
-  kldBudget: {
-    flags: '--kld-budget <nats>',
-    help: 'mean divergence that may be spent instead of bytes',
-    parse: real(0, 10),
-  },
-  stepLatencyBudget: {
-    flags: '--step-latency-budget <ms>',
-    help: 'p95 of decode steps above which pages move only when they must',
-    parse: real(0.001, 1_000_000),
-  },
-  maxTokens: {
-    flags: '-n, --max-tokens <n>',
-    help: 'tokens to generate at most',
-    default: 128,
-    parse: whole(1, 1_000_000),
-  },
   chat: { flags: '--chat', help: 'use the chat template; on a terminal, go on turn by turn' },
-  system: { flags: '--system <text>', help: 'system message of a chat' },
-  atContextEnd: {
-    flags: '--at-context-end <choice>',
-    help: 'a chat that fills its context: refuse the question, drop-oldest turns, or compress older pages within the same bytes',
-    choices: ['refuse', 'drop-oldest', 'compress'],
-  },
-  contextTokens: {
-    flags: '--context-tokens <n>',
-    help: 'where the context of a chat ends (default: that of the model, or what the budget holds)',
-    parse: whole(1, 1_000_000),
-  },
-  cacheTypeK: {
-    flags: '--cache-type-k <type>',
-    help: `fixed format of keys (${FORMAT_NAMES.join(' ')}), or a K:V pair`,
-    parse: cacheType,
-  },
-  cacheTypeV: {
-    flags: '--cache-type-v <type>',
-    help: 'fixed format of values; of two, the one left out is f16',
-    parse: cacheType,
-  },
-  skipLayers: {
-    flags: '--kv-cache-dtype-skip-layers <list>',
-    help: 'layers that stay in the window format, e.g. 0,28-29',
-    parse: layerList,
-  },
-  openFormat: {
-    flags: '--open-format <type>',
-    help: 'format of the page that tokens are appended to: q8 or f16 (default: q8 under a budget of bytes, else f16)',
-    choices: ['f16', 'q8'],
-  },
-  windowTokens: {
-    flags: '--window-tokens <n>',
-    help: `newer tokens that keep a sealed page in the window: ${WINDOW_TOKENS.join(' or ')} (default: 128, or 64 under a small budget)`,
-    parse: windowTokens,
-  },
-  latents: {
-    flags: '--latents <type>',
-    help: 'keep layer inputs, which pages may become: xq8, xq4 or xq3 (pays where every query head has its own KV head)',
-    choices: LATENT_NAMES,
-  },
-  policy: {
-    flags: '--policy <id>',
-    help: 'what moves pages (default: price under a budget)',
-    choices: POLICIES,
-  },
-  ...SAMPLING_SETTINGS,
-  completions: {
-    flags: '--completions <n>',
-    help: 'answers to one prompt, which is read once; each has the next seed',
-    default: 1,
-    parse: whole(1, 256),
-  },
-  stop: { flags: '--stop <text...>', help: 'end the answer at this text' },
-  threads: { flags: '-t, --threads <n>', help: 'threads (default: all cores it may use)', parse: whole(1, 256) },
-  isa: { flags: '--isa <name>', help: 'force an instruction set of the kernels', choices: ISA_NAMES },
-  binding: {
-    flags: '--binding <name>',
-    help: 'force where the kernels come from (default: the first of these that is there)',
-    choices: ['built', 'prebuilt', 'wasm'],
-  },
-  dense: {
-    flags: '--dense <precision>',
-    help: 'weights: auto (quantized ones as in the file, others in 8 bits; default) or exact (f32; default of evaluate)',
-    choices: ['auto', 'exact'],
-  },
   compare: { flags: '--compare', help: 'also run the exact cache on the same tokens and print the divergence' },
   report: { flags: '--report <file>', help: 'also write what the session did as a page of HTML' },
-  state: {
-    flags: '--state <dir>',
-    help: 'folder of log, indexes and learned thresholds',
-    default: '.palimpsest',
-    parse: folder,
-  },
   masterKey: {
     flags: '--master-key <key...>',
     help: 'file of the key that wraps the keys of sessions in the log (or its 64 hexadecimal digits, best in the environment); older ones behind it',
   },
-  cache: { flags: '--cache <dir>', help: 'folder of fetched models', default: '.cache' },
-  offline: { flags: '--offline', help: 'ask nothing of the network for a model (as HF_HUB_OFFLINE=1)' },
-  qdrantUrl: {
-    flags: '--qdrant-url <url>',
-    help: 'Qdrant server where sessions are shared with other machines (default: none)',
-  },
-  qdrantApiKey: { flags: '--qdrant-api-key <key>', help: 'its key; better given in the environment or a file' },
-  qdrantCollection: {
-    flags: '--qdrant-collection <name>',
-    help: 'what the names of its collections begin with (default: palimpsest)',
-  },
-  onLogFailure: {
-    flags: '--on-log-failure <mode>',
-    help: 'when the log cannot be written',
-    default: 'block',
-    choices: ['block', 'halt', 'drop'],
-  },
-  logRules: {
-    flags: '--log-rules <file>',
-    help: 'JSON list of what must not be written to the log: [{"action": "mask", "path": "model.name"}]',
-  },
-  thresholds: { flags: '--thresholds <file>', help: 'start from this threshold file instead of what was learned here' },
-  anchor: {
-    flags: '--anchor <where...>',
-    help: 'where signed checkpoints of the log go: a file outside of the state folder, stdout, a URL of http, https or postgres',
-  },
-  anchorKey: { flags: '--anchor-key <file>', help: 'private key that signs them' },
   key: { flags: '--key <file>', help: 'private key that signs' },
   trustedKey: {
     flags: '--trusted-key <file...>',
@@ -226,17 +96,6 @@ export const SETTINGS = {
     default: 'bar',
     choices: ['bar', 'jsonl', 'none'],
   },
-  host: {
-    flags: '--host <address>',
-    help: 'address to listen on (default: 127.0.0.1; others need --token-file)',
-  },
-  port: { flags: '--port <n>', help: 'port to listen on; 0: any that is free', default: 9470, parse: whole(0, 65_535) },
-  metrics: { flags: '--metrics', help: 'serve /metrics for Prometheus' },
-  tokenFile: { flags: '--token-file <file>', help: 'file with the token that whoever asks must send' },
-  allowOrigin: {
-    flags: '--allow-origin <origin>',
-    help: 'the one origin whose pages may read answers (default: none)',
-  },
   json: { flags: '--json', help: 'the last line of stdout is one line of JSON' },
   text: { flags: '--text <file...>', help: 'texts to evaluate or calibrate on' },
   tokens: { flags: '--tokens <n>', help: 'length of the document or window', parse: whole(256, 10_000_000) },
@@ -246,10 +105,6 @@ export const SETTINGS = {
     help: 'caches to evaluate: K:V pairs and policy@budget, e.g. q8,rot4:rot2,price@25%',
   },
   park: { flags: '--park', help: 'park the session again when it has answered' },
-  predict: {
-    flags: '--predict',
-    help: 'park pages predicted from layer to layer: far fewer bytes, and a small error (needs calibrate --predictor, except for the model reference)',
-  },
   predictor: {
     flags: '--predictor',
     help: 'instead of measuring formats, fit what parked pages are predicted by; give texts of many kinds',

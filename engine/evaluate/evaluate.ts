@@ -11,15 +11,25 @@ import { setupOf } from '../session/experience.ts';
 import type { ReadOptions } from '../session/prompt.ts';
 import { Session } from '../session/session.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
-import { ask, documentLength, questionTokens, type RecallDocument, recallDocument } from './recall.ts';
+import type { CacheMethod } from './methods.ts';
+import { ask, documentLength, questionTokens, type RecallDocument, recallDocument, recalledBy } from './recall.ts';
 
 /** The number of tokens at the end of each window that are scored. */
 export const SCORED_TOKENS = 512;
 
+/** A cache that sessions have. */
 export interface CacheSpec {
   readonly name: string;
   readonly options: SessionOptions;
 }
+
+/** A cache that no session has. */
+export interface MethodSpec {
+  readonly name: string;
+  readonly method: CacheMethod;
+}
+
+export type EvaluateCache = CacheSpec | MethodSpec;
 
 /**
  * The session options of a cache such as 'exact', 'q8', 'rot4:rot2', 'price@25%', 'uniform@64MiB', 'price@kld:0.02' or, with the lowest
@@ -64,7 +74,7 @@ export interface EvaluateText {
 
 export interface EvaluateRequest {
   readonly texts: readonly EvaluateText[];
-  readonly caches: readonly CacheSpec[];
+  readonly caches: readonly EvaluateCache[];
   readonly tokens: number;
   /** The number of windows of each text. They are spread evenly over it. */
   readonly windows: number;
@@ -184,8 +194,8 @@ async function checkCaches(runtime: Runtime, request: EvaluateRequest): Promise<
     ...(request.windows > 0 ? [request.tokens] : []),
     ...(request.recallDocuments > 0 ? [documentLength(tokenizer, request.tokens - asked) + asked] : []),
   ];
-  for (const { options } of request.caches)
-    for (const length of lengths) (await open(runtime, request, options, length)).close();
+  for (const cache of request.caches)
+    if ('options' in cache) for (const length of lengths) (await open(runtime, request, cache.options, length)).close();
 }
 
 async function open(
@@ -244,22 +254,51 @@ async function scoreWindows(
     const targets = Int32Array.from([...tokens.slice(tokens.length - scored + 1), NO_TARGET]);
     for (const [i, cache] of request.caches.entries()) {
       const tally = tallies[i]!;
-      await using(await open(runtime, request, cache.options, tokens.length), async (session) => {
-        const start = performance.now();
-        await session.read(tokens, reading(request));
-        tally.readMs += performance.now() - start;
-        tally.tokensRead += tokens.length;
-        await addDivergence(tally.sums, runtime.dense, exactRows, session.hiddenRows(), targets, hiddenSize);
-        const report = session.report();
-        tally.kvBytes += report.kvBytes;
-        tally.kvBytesF16 += report.kvBytesF16;
-        tally.predictedKld += report.summary.predictedKld;
-        tally.decisions += report.decisions;
-        tally.refused += report.refusedTrials;
-        tally.windows++;
-      });
+      const { rows, ...counted } = await ('method' in cache
+        ? readByMethod(runtime, request, cache, tokens)
+        : readBySession(runtime, request, cache, tokens));
+      for (const [name, count] of Object.entries(counted)) tally[name as keyof typeof counted] += count;
+      await addDivergence(tally.sums, runtime.dense, exactRows, rows, targets, hiddenSize);
+      tally.tokensRead += tokens.length;
+      tally.windows++;
     }
   }
+}
+
+/** One window as a cache has read it: the rows to compare, and what is added up over windows. */
+interface WindowRead
+  extends Pick<Tally, 'readMs' | 'kvBytes' | 'kvBytesF16' | 'predictedKld' | 'decisions' | 'refused'> {
+  readonly rows: Float32Array;
+}
+
+async function readBySession(
+  runtime: Runtime,
+  request: EvaluateRequest,
+  { options }: CacheSpec,
+  tokens: readonly number[],
+): Promise<WindowRead> {
+  return using(await open(runtime, request, options, tokens.length), async (session) => {
+    const start = performance.now();
+    await session.read(tokens, reading(request));
+    const readMs = performance.now() - start;
+    const { kvBytes, kvBytesF16, summary, decisions, refusedTrials: refused } = session.report();
+    const { predictedKld } = summary;
+    return { rows: session.hiddenRows(), readMs, kvBytes, kvBytesF16, predictedKld, decisions, refused };
+  });
+}
+
+/** A method decides nothing and predicts nothing. Its bytes are the most that it held, as those of a session are. */
+async function readByMethod(
+  runtime: Runtime,
+  { signal }: EvaluateRequest,
+  { method }: MethodSpec,
+  ids: readonly number[],
+): Promise<WindowRead> {
+  const start = performance.now();
+  const scored = Math.min(SCORED_TOKENS, ids.length);
+  const { hidden, bytes, bytesF16 } = await method(runtime, { ids, scored, signal });
+  const readMs = performance.now() - start;
+  return { rows: hidden, readMs, kvBytes: bytes, kvBytesF16: bytesF16, predictedKld: 0, decisions: 0, refused: 0 };
 }
 
 /** Every document begins at another place in the text, so that no two have the same filler. */
@@ -268,7 +307,7 @@ function documentOf(runtime: Runtime, request: EvaluateRequest, text: EvaluateTe
   const from = Math.floor((text.content.length * index) / (request.recallDocuments + 1));
   const filler = text.content.slice(from) + text.content.slice(0, from);
   const length = documentLength(tokenizer, request.tokens - questionTokens(tokenizer));
-  return recallDocument(tokenizer, filler, length, request.seed * 1000 + index);
+  return recallDocument(tokenizer, filler, length, (request.seed % 2 ** 32) * 1000 + index);
 }
 
 async function scoreRecall(
@@ -288,9 +327,18 @@ async function scoreRecall(
           if ((await ask(session, question, request.signal)).recalled) recalled++;
         return recalled;
       });
+    const countByMethod = async (method: CacheMethod): Promise<number> => {
+      let recalled = 0;
+      for (const question of document.questions)
+        if (await recalledBy(method, { runtime, document: document.tokens, question, signal: request.signal }))
+          recalled++;
+      return recalled;
+    };
     const recalledExact = await count({ exact: true });
     for (const [i, cache] of request.caches.entries()) {
-      const recalled = cache.options.exact === true ? recalledExact : await count(cache.options);
+      const counted = (): Promise<number> => ('method' in cache ? countByMethod(cache.method) : count(cache.options));
+      const isExact = 'options' in cache && cache.options.exact === true;
+      const recalled = isExact ? recalledExact : await counted();
       const tally = tallies[i]!;
       tally.asked += document.questions.length;
       tally.recalledExact += recalledExact;

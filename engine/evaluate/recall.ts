@@ -5,7 +5,9 @@
 import { given, KvError, sealsBetween } from '../../native/index.ts';
 import type { GenerateOptions } from '../options/types.ts';
 import type { Session } from '../session/session.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { Tokenizer } from '../transformer/types.ts';
+import type { CacheMethod } from './methods.ts';
 
 export interface RecallQuestion {
   readonly place: string;
@@ -148,6 +150,37 @@ export async function ask(
     tokens,
     written: { tokens: count, ms: count === 0 ? 0 : (1000 * count) / tokensPerSecond },
   };
+}
+
+/** What is asked of a method that no session has. */
+export interface MethodQuestion {
+  readonly runtime: Runtime;
+  /** Token ids of the document. */
+  readonly document: readonly number[];
+  readonly question: RecallQuestion;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/**
+ * Whether a greedy answer would begin with the code: whether each of its tokens is the most likely one behind those before it. A method does not know the
+ * question when it reads the document.
+ */
+export async function recalledBy(
+  method: CacheMethod,
+  { runtime, document, question: { place, code }, signal }: MethodQuestion,
+): Promise<boolean> {
+  const { tokenizer, config } = runtime.model;
+  const asked = tokenizer.encode(questionText(place));
+  const answered = tokenizer.encode(`${questionText(place)} ${code}`);
+  const { hidden } = await method(runtime, { ids: [...document, ...answered], scored: answered.length, signal });
+  const answer = answered.slice(asked.length);
+  const from = (asked.length - 1) * config.hiddenSize;
+  const rows = hidden.slice(from, from + answer.length * config.hiddenSize);
+  const logits = await runtime.dense.logits(rows, answer.length);
+  return answer.every((id, at) => {
+    const row = logits.subarray(at * config.vocabSize, (at + 1) * config.vocabSize);
+    return row.every((one) => one <= row[id]!);
+  });
 }
 
 /** The most tokens of a question and its answer together. */

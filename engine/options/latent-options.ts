@@ -1,6 +1,5 @@
 /** What a cache of one's own is told of its layers so that it can keep their inputs. */
-import type { LatentLayerWeights, LatentName, RotaryTable } from '../../native/index.ts';
-import type { Names } from './names.ts';
+import type { LatentLayerWeights, LatentName, Names, RotaryTable } from '../../native/index.ts';
 import type { LatentKeep } from './types.ts';
 
 /** How the keys and values of one layer are computed from x. Legend: n KV heads, d head size, m width. */

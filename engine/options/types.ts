@@ -21,8 +21,23 @@ export interface LogRetention {
   readonly maxSize?: string | number;
 }
 
+/** Options of what is written to a state folder, whoever owns the runtime. */
+export interface StateOptions {
+  /** What to do when the log cannot be written. Default 'block'. */
+  readonly onLogFailure?: FailureMode;
+  /** What must not be written to the log. An entry to which a rule cannot be applied is left out and counted. Default: nothing is left out. */
+  readonly logRules?: readonly LogRule[];
+  /** Where signed checkpoints of the log go while it is written, so that a change or a cut shows later. Default: nowhere. */
+  readonly anchor?: AnchorOptions;
+  /**
+   * A Qdrant server where sessions are shared with other machines; what runs in an engine is found again by its model, a cache of one's own by its `modelDigest`.
+   * Needs a state folder. Default: none, so a session learns from those of its state folder.
+   */
+  readonly qdrant?: QdrantOptions;
+}
+
 /** Options of createEngine. Only the model is needed. */
-export interface EngineOptions {
+export interface EngineOptions extends StateOptions {
   /**
    * Folder, .gguf file, or a name: 'reference', 'smollm2-135m', 'hf:ORG/REPO[@REVISION][:FILE]' on the Hugging Face Hub, which is downloaded where it is not in
    * its cache folder, 'ollama:NAME[:TAG]' that Ollama has pulled.
@@ -46,14 +61,8 @@ export interface EngineOptions {
   readonly signal?: AbortSignal;
   /** Witness log, indexes and learned thresholds; null: nothing is written. Default './.palimpsest'. */
   readonly stateDir?: string | null;
-  /** What to do when the log cannot be written. Default 'block'. */
-  readonly onLogFailure?: FailureMode;
-  /** What must not be written to the log. An entry to which a rule cannot be applied is left out and counted. Default: nothing is left out. */
-  readonly logRules?: readonly LogRule[];
   /** How long and how much of the log is kept; applied when the engine opens, which reads the whole log. Default: all of it, for ever. */
   readonly logRetention?: LogRetention;
-  /** Where signed checkpoints of the log go while it is written, so that a change or a cut shows later. Default: nowhere. */
-  readonly anchor?: AnchorOptions;
   /**
    * Most bytes that the caches of all sessions may take together: '64MiB', '1.5GB', or a number. Sessions that have a kvBudget of their own make room
    * within it when it is short; others are refused with 'budget-exceeded' before anything is lost. Default: the memory of the machine, or what its container allows.
@@ -65,8 +74,6 @@ export interface EngineOptions {
    * state folder, bit for bit; the files hold what users said. A parked session comes back by itself when it is used. Default 'keep'.
    */
   readonly idleSessions?: 'keep' | 'memory' | 'disk';
-  /** A Qdrant server where sessions are shared with other machines. Default: none, so a session learns from those of its state folder. */
-  readonly qdrant?: QdrantOptions;
 }
 
 /**
@@ -75,36 +82,40 @@ export interface EngineOptions {
  */
 export type LatentKeep = 'move' | 'always';
 
-/** Options of openSession. Without any, sealed pages are 8-bit and nothing moves further: a budget is what makes the cache small. */
-export interface SessionOptions {
+/** Options that govern one conversation's cache, whoever owns the runtime: a session of an engine, or a cache of one's own. */
+export interface GoverningOptions {
   /** Most bytes of the cache, or a share of the f16 cache of tokensExpected. Default: no budget, so sealed pages are 8-bit and nothing moves further. */
   readonly kvBudget?: KvBudget;
-  /** Mean KLD against the exact cache that may be spent instead of a byte budget. */
+  /** Mean KLD against the exact cache, in nats, that may be spent instead of a byte budget. Default: none. */
   readonly kldBudget?: number;
-  /** Which budget is kept where a session has both and cannot keep both; the report and the log say when the other gave way. Default 'bytes'. */
+  /** Which budget is kept where both are given and cannot be; the report and the log say when the other gave way. Default 'bytes'. */
   readonly priority?: Priority;
-  /** 'price' (default with a budget), 'uniform', 'age', 'table', 'fixed', 'none'. */
-  readonly policy?: string;
-  /** Formats of keys and values. One pair is fixed without a budget, and with one the lowest that a policy may go to; one for every layer is policy 'table'. */
+  /** Formats of keys and values. Without a budget one pair is what every page gets; with a budget it is the lowest that a policy may use. One pair for every layer means policy 'table'. */
   readonly cacheTypes?: CacheTypes;
-  /** Layers kept in the window format. */
+  /** Layers that stay in the window format. Default: none. */
   readonly skipLayers?: readonly number[];
-  /** Tokens the session is planned for: prompt + answer. Percent budgets and forecasts need it. */
+  /** Tokens planned for: prompt + answer. Budgets in percent need it. */
   readonly tokensExpected?: number;
-  /** p95 of the decode steps that is wished for: above it pages move only when they must. Default: none. */
+  /** Wanted 95th percentile of the time of a step that writes one token. Above it, pages move only when they must. Default: none. */
   readonly stepLatencyBudgetMs?: number;
   /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default q8 under a budget of bytes, else f16. */
   readonly openFormat?: WindowName;
   /** Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where such a page takes more than a twelfth of the budget. */
   readonly windowTokens?: number;
+  /** Thresholds and gains to start from, for example those that adaptThresholds returned. Default: what was learned in the state folder, else the built-in ones. */
+  readonly thresholds?: ThresholdSet;
+  /** Likewise a file of them, that saveThresholds wrote. */
+  readonly thresholdsPath?: string;
+}
+
+/** Options of openSession. Without any, sealed pages are 8-bit and nothing moves further: a budget is what makes the cache small. */
+export interface SessionOptions extends GoverningOptions {
+  /** 'price' (default with a budget), 'uniform', 'age', 'table', 'fixed', 'none'. */
+  readonly policy?: string;
   /** f16 throughout, nothing is ever moved. Default false. */
   readonly exact?: boolean;
   /** Write decisions to the log, default true when the engine has a state folder. */
   readonly witness?: boolean;
-  /** Thresholds and gains to start from, for example those that adaptThresholds returned, instead of what the state folder remembers. */
-  readonly thresholds?: ThresholdSet;
-  /** Likewise a file of them, that saveThresholds wrote. */
-  readonly thresholdsPath?: string;
   /**
    * Keeps the inputs of every layer, coded, beside each sealed page: 'xq8', 'xq4' or 'xq3'. A page that moves either becomes its latent, from which keys
    * and values are computed at every step, or goes to lower formats and gives it up, as the policy decides. It pays where keys and values are as

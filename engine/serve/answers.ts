@@ -1,8 +1,17 @@
 /** What the live view answers, as schemas: the types, the OpenAPI document, and the checks of tests all come from here. */
 import { z } from 'zod';
 import { FORMAT_NAMES, KV_ERROR_CODES, type KvErrorCode, LATENT_NAMES } from '../../native/index.ts';
-import type { PageForm, ThresholdOrigin } from '../../policy/index.ts';
-import type { DecisionRow, SessionRow } from '../../witness/index.ts';
+import type { PageForm } from '../../policy/index.ts';
+import {
+  coreOf,
+  DECISION_ROW,
+  type DecisionRow,
+  mayBeNull,
+  type RowField,
+  SESSION_ROW,
+  type SessionRow,
+  type Type,
+} from '../../witness/index.ts';
 
 const count = z.int().min(0);
 const real = z.number();
@@ -19,54 +28,35 @@ const pageOf = <Row extends z.ZodType>(row: Row) =>
     next: text.nullable().describe('value of `cursor` for the next rows; null: there are none'),
   });
 
-const decision = z.strictObject({
-  seq: count.describe('id of the entry, for /v1/decisions/{id}/explain'),
-  timeMs,
-  session,
-  situation: count,
-  order: count,
-  tokens: count.describe('tokens in the cache when it was decided'),
-  layer: count,
-  page: count,
-  side: z.enum(['k', 'v', 'kv']),
-  from: form,
-  to: form,
-  accepted: z.boolean(),
-  rule: text.describe('the rule that planned it'),
-  threshold: text,
-  measured: real,
-  bound: real,
-  unit: text,
-  origin: text as unknown as z.ZodType<ThresholdOrigin>,
-  verdictRule: text.describe('the rule that accepted or refused it'),
-  verdictThreshold: text,
-  verdictMeasured: real,
-  verdictBound: real,
-  epsilonFrom: real.nullable(),
-  epsilonTo: real.nullable(),
-  epsilonNow: real.nullable(),
-  price: real.nullable().describe('predicted divergence per byte freed'),
-  bytesFreed: z.int(),
-  bytesBefore: count,
-  bytesAfter: count,
-}) satisfies z.ZodType<DecisionRow>;
+/** The type of a field of a row. Numbers that columns of SQL bound are not bounded here. */
+function schemaOf(type: Type): z.ZodType {
+  if (mayBeNull(type)) return schemaOf(coreOf(type)).nullable();
+  switch (type.is) {
+    case 'integer':
+      return type.min < 0 ? z.int() : count;
+    case 'real':
+      return real;
+    case 'flag':
+      return z.boolean();
+    case 'one':
+      return z.enum(type.of as string[]);
+    default:
+      return text;
+  }
+}
 
-const sessionRow = z.strictObject({
-  session,
-  seq: count,
-  openedMs: timeMs,
-  closedMs: timeMs.nullable(),
-  model: text,
-  modelDigest: text,
-  policy: text,
-  tokens: count,
-  kvBytes: count,
-  kvBytesF16: count.nullable(),
-  meanKld: real.nullable(),
-  decisions: count,
-  refused: count,
-  end: z.enum(END).describe('open: it runs, or its process was killed'),
-}) satisfies z.ZodType<SessionRow>;
+/** A sentence as the phrase that stands in descriptions: 'Id of the session.' → 'id of the session'. */
+const phraseOf = (sentence: string): string =>
+  sentence.replace(/\.$/, '').replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase());
+
+/** A row with the fields that `witness/entries/` says it has, and what each means as its description. */
+export function rowSchema<Row>(fields: readonly RowField[]): z.ZodType<Row> {
+  const shape = fields.map(({ name, type, means = '' }) => [name, schemaOf(type).describe(phraseOf(means))] as const);
+  return z.strictObject(Object.fromEntries(shape)) as unknown as z.ZodType<Row>;
+}
+
+const decision = rowSchema<DecisionRow>(DECISION_ROW);
+const sessionRow = rowSchema<SessionRow>(SESSION_ROW);
 
 const memory = z.strictObject({
   session,

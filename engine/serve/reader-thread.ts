@@ -1,21 +1,27 @@
-/** The thread that reads a log for the live view: answers calls, and tells of new decisions (id 0). */
+/** The thread that reads a log for the live view: answers calls, and tells of new decisions. */
 import { parentPort, workerData } from 'node:worker_threads';
-import { assert } from '../../native/index.ts';
+import { ThreadServer } from '../../native/index.ts';
 import { useMasterKeys } from '../../witness/index.ts';
-import { type Call, type Reply, toWire } from '../thread/protocol.ts';
-import { Follower } from './follow.ts';
+import { Follower, type ToldDecision } from './follow.ts';
 
-const port = parentPort;
-assert(port !== null, 'engine/serve/reader-thread.ts runs as a worker thread only');
-const reply = (message: Reply): void => port.postMessage(message);
+const server = new ThreadServer<readonly ToldDecision[]>(parentPort);
 const { dir, masterKeys } = workerData as { readonly dir: string; readonly masterKeys: readonly Uint8Array[] };
 useMasterKeys(masterKeys);
-const follower = new Follower(dir, (decisions) => reply({ id: 0, kind: 'event', event: decisions }));
 
-port.on('message', ({ id, method, params }: Call) => {
-  const work = async (): Promise<unknown> => follower[method as 'decisions'](params as never);
-  work().then(
-    (value) => reply({ id, kind: 'value', value }),
-    (error: unknown) => reply({ id, kind: 'error', error: toWire(error) }),
-  );
+const calls = (follower: Follower) => ({
+  sessions: follower.sessions.bind(follower),
+  session: follower.session.bind(follower),
+  decisions: follower.decisions.bind(follower),
+  after: follower.after.bind(follower),
+  unwatch: follower.unwatch.bind(follower),
+  explain: follower.explain.bind(follower),
+  quality: follower.quality.bind(follower),
+  memory: follower.memory.bind(follower),
+  metrics: follower.metrics.bind(follower),
+  verify: follower.verify.bind(follower),
 });
+
+/** What the log's reader can be asked. */
+export type ReaderCalls = ReturnType<typeof calls>;
+
+server.serve(calls(new Follower(dir, (decisions) => server.tell(decisions))));

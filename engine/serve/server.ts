@@ -4,40 +4,18 @@
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { checkKeys, given, KvError, type KvErrorCode, show } from '../../native/index.ts';
+import { checkKeys, checkOptions, defaultsOf, given, KvError, type KvErrorCode, show } from '../../native/index.ts';
 import { isLogDir } from '../../witness/index.ts';
 import { PREFIX } from '../metrics/meter.ts';
 import { Registry } from '../metrics/registry.ts';
-import type { Names } from '../options/names.ts';
 import { logDir } from '../state/folder.ts';
 import type { Engine } from '../thread/engine.ts';
 import { checkToken, Guard, isLoopback, Refusal } from './guard.ts';
 import { openApi } from './openapi.ts';
+import { SERVE_OPTIONS, type ServeOptions, STREAM_OPTIONS } from './options.ts';
 import { LogReader } from './reader.ts';
 import { type Route, resolve } from './routes.ts';
 import { type StreamRules, Streams } from './stream.ts';
-
-/** Options of serve. Each has a default. */
-export interface ServeOptions {
-  /** Address to listen on. Default '127.0.0.1'. One that other machines can reach needs a token. */
-  readonly host?: string;
-  /** Port to listen on; 0: any that is free. Default 9470. */
-  readonly port?: number;
-  /** Whether /metrics is served. Default true. */
-  readonly metrics?: boolean;
-  /** Whoever asks must send it (`Authorization: Bearer …`); 16 characters or more. Default: none, which is possible on loopback alone. */
-  readonly token?: string;
-  /** The one origin whose pages may read answers, such as 'https://dashboard.example'. Default: none. */
-  readonly allowOrigin?: string;
-  /** Requests of one address, in the long run; twice as many at once. Default 50. */
-  readonly requestsPerSecond?: number;
-  /** Connections at one time; more are closed at once. Default 64. */
-  readonly connectionsMax?: number;
-  /** Milliseconds in which a request must be there. Default 5000. */
-  readonly requestMs?: number;
-  /** Limits of clients that follow decisions. Default: 16 clients, 10 s to take what waits, a heartbeat each 15 s. */
-  readonly stream?: Partial<StreamRules>;
-}
 
 /** A running live view. */
 export interface LiveView {
@@ -49,24 +27,6 @@ export interface LiveView {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
-const OPTIONS: Names<ServeOptions> = {
-  host: true,
-  port: true,
-  metrics: true,
-  token: true,
-  allowOrigin: true,
-  requestsPerSecond: true,
-  connectionsMax: true,
-  requestMs: true,
-  stream: true,
-};
-export const PORT = 9470;
-const STREAM: StreamRules = { clientsMax: 16, stalledMs: 10_000, heartbeatMs: 15_000 };
-const STREAM_OPTIONS: Names<StreamRules> = {
-  clientsMax: true,
-  stalledMs: true,
-  heartbeatMs: true,
-};
 const HEADER_BYTES_MAX = 8192;
 /** A connection that says nothing between two requests is closed after so long. */
 const IDLE_MS = 5000;
@@ -95,8 +55,8 @@ const STATUS: Readonly<Partial<Record<KvErrorCode, number>>> = {
  * Throws 'bad-argument', 'bad-config', 'not-found' for a folder without a log, 'io' where the port is taken. Close it before the engine.
  */
 export async function serve(source: Engine | string, options: ServeOptions = {}): Promise<LiveView> {
-  checkKeys(options, OPTIONS, 'serve');
-  checkOptions(options);
+  checkKeys(options, SERVE_OPTIONS, 'serve');
+  checkServe(options);
   const engine = typeof source === 'string' ? null : source;
   const dir = typeof source === 'string' ? logDir(source) : source.info.logPath;
   if (engine === null && !isLogDir(dir!))
@@ -113,28 +73,28 @@ export async function serve(source: Engine | string, options: ServeOptions = {})
   }
 }
 
-function checkOptions({ host = '127.0.0.1', port, token, allowOrigin, ...numbers }: ServeOptions): void {
-  const { requestsPerSecond, connectionsMax, requestMs, stream } = numbers;
+/** Options with the defaults of those that have one. */
+const withDefaults = (options: ServeOptions) => ({
+  host: SERVE_OPTIONS.host.default,
+  port: SERVE_OPTIONS.port.default,
+  requestsPerSecond: SERVE_OPTIONS.requestsPerSecond.default,
+  connectionsMax: SERVE_OPTIONS.connectionsMax.default,
+  requestMs: SERVE_OPTIONS.requestMs.default,
+  ...given<ServeOptions>(options),
+});
+
+function checkServe(options: ServeOptions): void {
+  checkOptions(options, SERVE_OPTIONS);
+  const { host, token, stream } = withDefaults(options);
   if (token !== undefined) checkToken(token, 'token');
-  if (typeof host !== 'string' || host === '')
-    throw new KvError('bad-argument', 'host must be an address to listen on', { values: { host: show(host) } });
   if (!isLoopback(host) && token === undefined)
     throw new KvError('bad-argument', `other machines may reach ${host}, so a token is needed`, {
       values: { host },
       hint: 'name a file with one (--token-file), or leave out the host',
     });
-  if (port !== undefined && !(Number.isInteger(port) && port >= 0 && port < 65_536))
-    throw new KvError('bad-argument', 'port must be a whole number from 0 to 65535', {
-      values: { port: show(port) },
-    });
-  if (allowOrigin !== undefined && !/^https?:\/\/[\w.:[\]-]+$/.test(show(allowOrigin)))
-    throw new KvError('bad-argument', 'allowOrigin must be one origin, such as https://dashboard.example', {
-      values: { allowOrigin: show(allowOrigin) },
-    });
-  if (stream !== undefined) checkKeys(stream, STREAM_OPTIONS, 'serve');
-  for (const [name, value] of Object.entries({ requestsPerSecond, connectionsMax, requestMs, ...stream }))
-    if (value !== undefined && !(Number.isFinite(value) && value > 0))
-      throw new KvError('bad-argument', `${name} must be a number above 0`, { values: { [name]: show(value) } });
+  if (stream === undefined) return;
+  checkKeys(stream, STREAM_OPTIONS, 'serve');
+  checkOptions(stream, STREAM_OPTIONS);
 }
 
 class View implements LiveView {
@@ -160,14 +120,14 @@ class View implements LiveView {
   #closing: Promise<void> | null = null;
 
   constructor(reader: LogReader | null, engine: Engine | null, options: ServeOptions) {
-    const { host = '127.0.0.1', token = null, requestsPerSecond = 50, connectionsMax = 64, requestMs = 5000 } = options;
+    const { host, requestsPerSecond, connectionsMax, requestMs, token = null } = withDefaults(options);
     this.#reader = reader;
     this.#engine = engine;
     this.#options = options;
     this.#guard = new Guard({ token, isLoopback: isLoopback(host), requestsPerSecond });
     this.#dropped.add({}, 0);
     for (const outcome of ['answered', 'refused', 'failed'] as const) this.#requests.add({ outcome }, 0);
-    const rules = { ...STREAM, ...given<Partial<StreamRules>>(options.stream ?? {}) };
+    const rules = { ...defaultsOf<StreamRules>(STREAM_OPTIONS), ...given<Partial<StreamRules>>(options.stream ?? {}) };
     this.#streams = reader === null ? null : new Streams(reader, rules, () => this.#dropped.add({}));
     this.#server = createServer({
       maxHeaderSize: HEADER_BYTES_MAX,
@@ -190,7 +150,7 @@ class View implements LiveView {
   }
 
   listen(): Promise<this> {
-    const { host = '127.0.0.1', port = PORT } = this.#options;
+    const { host, port } = withDefaults(this.#options);
     return new Promise((done, fail) => {
       this.#server.once('error', (cause) =>
         fail(
@@ -203,7 +163,7 @@ class View implements LiveView {
       );
       this.#server.listen(port, host, () => {
         // Reading begins before anybody asks; what is wrong with the log is told to whoever does.
-        this.#reader?.ask('metrics', undefined as never).catch(() => {});
+        this.#reader?.ask('metrics', undefined).catch(() => {});
         done(this);
       });
     });
@@ -264,8 +224,7 @@ class View implements LiveView {
   async #metrics(): Promise<string> {
     if (this.#options.metrics === false)
       throw new KvError('not-found', 'metrics are not served here', { hint: 'start the server with --metrics' });
-    const own =
-      this.#engine === null ? await this.#log.reader.ask('metrics', undefined as never) : await this.#engine.metrics();
+    const own = this.#engine === null ? await this.#log.reader.ask('metrics', undefined) : await this.#engine.metrics();
     return own + this.#registry.text();
   }
 

@@ -3,7 +3,15 @@
  * thread (a worker is fine); one step is append + attention for every layer in order.
  */
 import { loadThresholdFile, saveThresholdFile } from '../../memory/index.ts';
-import { type CacheShape, checkKeys, type FormatName, KvError, show } from '../../native/index.ts';
+import {
+  type CacheShape,
+  checkKeys,
+  checkOptions,
+  checkShape,
+  type FormatName,
+  KvError,
+  show,
+} from '../../native/index.ts';
 import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import { f16CacheBytes } from '../cache/budget.ts';
@@ -14,7 +22,8 @@ import { type SessionPlan, withThresholds } from '../cache/plan.ts';
 import { reportOf } from '../cache/report.ts';
 import { fork, makeRoom, rowNorm, settle, takeBack } from '../cache/step.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
-import { CACHE_OPTIONS, checkShape, type OpenCacheOptions, requestOf, shapeOf } from '../options/cache-options.ts';
+import { type OpenCacheOptions, requestOf, shapeOf } from '../options/cache-options.ts';
+import { CACHE_OPTIONS, STATE_OPTIONS } from '../options/table.ts';
 import { openState, type State } from '../state/folder.ts';
 import { leave, type StartValues, startValues } from './experience.ts';
 import { writeParked } from './park/folder.ts';
@@ -76,17 +85,15 @@ interface Origin {
 
 async function open(options: OpenCacheOptions, origin?: Origin): Promise<PolicyCache> {
   checkShape(options);
+  checkOptions(options, CACHE_OPTIONS);
   // Refuse bad options before making a folder.
-  const { stateDir, thresholdsPath, latents, onLogFailure = 'block', qdrant, logRules, anchor } = options;
+  const { stateDir, latents, onLogFailure = STATE_OPTIONS.onLogFailure.default, qdrant, logRules, anchor } = options;
   if (qdrant !== undefined && stateDir === undefined)
     throw new KvError('bad-argument', 'sessions are shared from a state folder', {
       hint: 'add stateDir, or leave out qdrant',
     });
   const unlearned = options.thresholds ?? defaultThresholds(options.layers);
   const plan = planWithLatents(shapeOf(options), requestOf(options), unlearned, latents);
-  for (const [name, path] of Object.entries({ stateDir, thresholdsPath }))
-    if (path !== undefined && (typeof path !== 'string' || path === ''))
-      throw new KvError('bad-argument', `${name} must be a path`, { values: { [name]: show(path) } });
   const state =
     stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant, logRules, undefined, anchor);
   try {

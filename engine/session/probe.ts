@@ -162,7 +162,7 @@ export class Probe {
 
   /** A layer of a cache, with pages and open rows of their own, as the cache of that layer. */
   #copy(layer: number, of: KvCache, at: number): KvCache {
-    const { shape, model, threads } = this.#runtime;
+    const { shape, model, cacheThreads: threads } = this.#runtime;
     const tokens = of.length(at);
     const pages = sealedPages(tokens);
     const copy = openKvCache({

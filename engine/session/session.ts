@@ -77,7 +77,7 @@ export class Session implements Reader {
       shape,
       plan,
       native: {
-        threads: runtime.threads,
+        threads: runtime.cacheThreads,
         slidingWindow: model.config.slidingWindow,
         scoreCap: model.config.scoreCap,
       },

@@ -8,8 +8,7 @@ import {
   type SessionRecord,
   type SharedStatus,
 } from '../../memory/index.ts';
-import { checkKeys, given } from '../../native/index.ts';
-import type { Names } from '../options/names.ts';
+import { checkKeys, given, type Names } from '../../native/index.ts';
 import { readBook } from './folder.ts';
 
 /** Options of openSessionIndex. */

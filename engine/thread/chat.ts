@@ -13,13 +13,14 @@
  *   await chat.fork()                       another chat that goes on from here
  */
 import { checkKeys, KvError, show } from '../../native/index.ts';
-import { SEND_OPTIONS } from '../options/names.ts';
+import { SEND_OPTIONS } from '../options/table.ts';
 import type { SendOptions } from '../options/types.ts';
 import type { ParsedCall } from '../session/chat/calls/call.ts';
 import { systemMessages } from '../session/chat/turns.ts';
 import type { Answered, ChatAnswer, ChatCount, Conversation } from '../session/chat/types.ts';
 import type { ChatMessage, ToolCall } from '../transformer/types.ts';
-import { type CallFunction, type EngineSession, Generation } from './engine-session.ts';
+import type { HostClient } from './calls/index.ts';
+import { type EngineSession, Generation } from './engine-session.ts';
 import type { OpenedChat } from './open-chat.ts';
 
 interface Entry {
@@ -42,20 +43,20 @@ export class Chat {
   readonly mostTokens: number;
   /** How the model writes calls of tools, by its template; null: in no way that is known here, so calls are text. */
   readonly callFormat: string | null;
-  readonly #call: CallFunction;
+  readonly #client: HostClient;
   readonly #opened: OpenedChat;
   #entries: readonly Entry[];
   #calls = 0;
   #isBusy = false;
 
   /** @internal use engine.chat */
-  constructor(call: CallFunction, opened: OpenedChat, entries?: readonly Entry[], calls = 0) {
+  constructor(client: HostClient, opened: OpenedChat, entries?: readonly Entry[], calls = 0) {
     const { session, conversation, callFormat } = opened;
     this.session = session;
     this.contextTokens = conversation.contextTokens;
     this.mostTokens = conversation.mostTokens;
     this.callFormat = callFormat;
-    this.#call = call;
+    this.#client = client;
     this.#opened = opened;
     this.#entries = entries ?? conversation.messages.map(entryOf);
     this.#calls = calls;
@@ -90,7 +91,7 @@ export class Chat {
   /** What sending this would take, or without it what the conversation takes. Nothing is read. */
   async count(input?: ChatInput): Promise<ChatCount> {
     const entries = input === undefined ? this.#entries : [...this.#entries, ...said(input)];
-    return (await this.#call('countChat', { session: this.session.id, chat: this.#told(entries) })) as ChatCount;
+    return this.#client.call('countChat', { session: this.session.id, chat: this.#told(entries) });
   }
 
   /** Gives a message another content; a call of an answer stays. What follows stays as well, and is read again from there with the next answer. */
@@ -118,7 +119,7 @@ export class Chat {
     this.#ready();
     const entries = this.#entries;
     const session = await this.session.fork();
-    return new Chat(this.#call, { ...this.#opened, session }, entries, this.#calls);
+    return new Chat(this.#client, { ...this.#opened, session }, entries, this.#calls);
   }
 
   /** Closes the session. */
@@ -134,7 +135,7 @@ export class Chat {
   #answer(entriesOf: () => readonly Entry[], options: SendOptions): Generation<ChatAnswer> {
     const left = new AbortController();
     return new Generation<ChatAnswer>(
-      async (event) => {
+      async (onEvent) => {
         checkKeys(options, SEND_OPTIONS, 'send');
         this.#ready();
         const { signal, onProgress: _, ...plain } = options;
@@ -144,7 +145,7 @@ export class Chat {
         const params = { session: this.session.id, chat: this.#told(entries), options: generate };
         this.#isBusy = true;
         try {
-          const answered = (await this.#call('answerChat', params, event, either)) as Answered;
+          const answered = await this.#client.call('answerChat', params, { onEvent, signal: either });
           return this.#keep(entries, answered, generate.seed ?? 0);
         } finally {
           this.#isBusy = false;

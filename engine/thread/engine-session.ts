@@ -1,21 +1,24 @@
 /** The caller's side of one session, whose cache and tokens are in the model's thread. */
 import { resolve } from 'node:path';
-import { checkKeys, type FormatName, KvError, show } from '../../native/index.ts';
+import { checkKeys, checkOptions, type FormatName, KvError, show } from '../../native/index.ts';
 import type { ThresholdSet } from '../../policy/index.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
-import { COMPARE_OPTIONS, CONTINUATION_OPTIONS, GENERATE_OPTIONS, PARK_OPTIONS } from '../options/names.ts';
+import { COMPARE_OPTIONS, CONTINUATION_OPTIONS, GENERATE_OPTIONS, PARK_OPTIONS } from '../options/table.ts';
 import type { ContinuationOptions, GenerateOptions, ParkOptions, Progress, Prompt } from '../options/types.ts';
 import type { Resumed } from '../session/park/resume.ts';
 import type { Divergence, Generated } from '../session/types.ts';
-import type { ParkedFile } from './host.ts';
+import type { HostClient } from './calls/index.ts';
+import type { ParkedFile } from './calls/parking.ts';
 
-/** Calls the model's thread by a method's name. */
-export type CallFunction = (
-  method: string,
-  params: unknown,
-  event?: (event: unknown) => void,
-  signal?: AbortSignal,
-) => Promise<unknown>;
+interface ReadOptions {
+  readonly onProgress?: ((progress: Progress) => void) | undefined;
+  readonly signal?: AbortSignal | undefined;
+}
+
+const reading = ({ onProgress, signal }: ReadOptions) => ({
+  onEvent: ({ progress }: { readonly progress: Progress }): void => onProgress?.(progress),
+  signal,
+});
 
 /** One conversation. Turns continue over the same cache. */
 export class EngineSession {
@@ -23,14 +26,14 @@ export class EngineSession {
   readonly id: string;
   /** How it came back, if it was parked; null: it was not. */
   readonly resumed: Resumed | null;
-  readonly #call: CallFunction;
+  readonly #calls: HostClient;
   #closing: Promise<void> | null = null;
 
   /** @internal */
-  constructor(id: string, call: CallFunction, resumed: Resumed | null = null) {
+  constructor(id: string, calls: HostClient, resumed: Resumed | null = null) {
     this.id = id;
     this.resumed = resumed;
-    this.#call = call;
+    this.#calls = calls;
   }
 
   /**
@@ -40,11 +43,11 @@ export class EngineSession {
   generate(prompt: Prompt | null, options: GenerateOptions = {}): Generation {
     const left = new AbortController();
     return new Generation(
-      async (event) => {
+      async (onEvent) => {
         checkKeys(options, GENERATE_OPTIONS, 'generate');
         const { signal, onProgress: _, ...plain } = options;
         const either = signal === undefined ? left.signal : AbortSignal.any([signal, left.signal]);
-        return this.#call('generate', { session: this.id, prompt, options: plain }, event, either);
+        return this.#calls.call('generate', { session: this.id, prompt, options: plain }, { onEvent, signal: either });
       },
       () => left.abort(),
       options?.onProgress,
@@ -57,8 +60,7 @@ export class EngineSession {
     options: { onProgress?: (progress: Progress) => void; signal?: AbortSignal } = {},
   ): Promise<void> {
     checkKeys(options, COMPARE_OPTIONS, 'read');
-    const event = (value: unknown): void => options.onProgress?.((value as { progress: Progress }).progress);
-    await this.#call('read', { session: this.id, prompt }, event, options.signal);
+    await this.#calls.call('read', { session: this.id, prompt }, reading(options));
   }
 
   /**
@@ -69,18 +71,13 @@ export class EngineSession {
   async continuations(prompt: Prompt, options: ContinuationOptions): Promise<Generated[]> {
     checkKeys(options, CONTINUATION_OPTIONS, 'continuations');
     const { signal, onProgress, ...plain } = options;
-    const event = (value: unknown): void => onProgress?.((value as { progress: Progress }).progress);
-    return (await this.#call(
-      'continuations',
-      { session: this.id, prompt, options: plain },
-      event,
-      signal,
-    )) as Generated[];
+    const params = { session: this.id, prompt, options: plain };
+    return this.#calls.call('continuations', params, reading({ signal, onProgress }));
   }
 
   /** A session that continues from here; pages are shared until either side changes them. */
   async fork(): Promise<EngineSession> {
-    return new EngineSession((await this.#call('fork', { session: this.id })) as string, this.#call);
+    return new EngineSession(await this.#calls.call('fork', { session: this.id }), this.#calls);
   }
 
   /**
@@ -90,21 +87,18 @@ export class EngineSession {
    */
   async park(path?: string, options: ParkOptions = {}): Promise<ParkedFile> {
     checkKeys(options, PARK_OPTIONS, 'park');
+    checkOptions(options, PARK_OPTIONS);
     if (path !== undefined && (typeof path !== 'string' || path === ''))
       throw new KvError('bad-argument', 'a parked session needs a path', { values: { path: show(path) } });
-    const target = path === undefined ? null : resolve(path);
-    const parked = (await this.#call('park', {
-      session: this.id,
-      path: target,
-      predict: options.predict === true,
-    })) as ParkedFile;
+    const where = { path: path === undefined ? null : resolve(path), predict: options.predict === true };
+    const parked = await this.#calls.call('park', { session: this.id, ...where });
     this.#closing = Promise.resolve();
     return parked;
   }
 
   /** Bytes, formats per layer, decisions and times so far. */
   async report(): Promise<SessionReport> {
-    return (await this.#call('report', { session: this.id })) as SessionReport;
+    return this.#calls.call('report', { session: this.id });
   }
 
   /** Runs the same tokens through an exact cache and compares the last of them (needs `compareTokens`, see SessionOptions). */
@@ -112,13 +106,12 @@ export class EngineSession {
     options: { onProgress?: (progress: Progress) => void; signal?: AbortSignal } = {},
   ): Promise<Divergence> {
     checkKeys(options, COMPARE_OPTIONS, 'compare');
-    const event = (value: unknown): void => options.onProgress?.((value as { progress: Progress }).progress);
-    return (await this.#call('compare', { session: this.id }, event, options.signal)) as Divergence;
+    return this.#calls.call('compare', { session: this.id }, reading(options));
   }
 
   /** Bytes of the session's cache: where they are, and what bounds them. */
   async memoryUsage(): Promise<MemoryUsage> {
-    return (await this.#call('memoryUsage', { session: this.id })) as MemoryUsage;
+    return this.#calls.call('memoryUsage', { session: this.id });
   }
 
   /**
@@ -126,29 +119,29 @@ export class EngineSession {
    * or that saveThresholds writes. compare() does it by itself. Throws 'bad-value'.
    */
   async adaptThresholds(feedback: QualityFeedback): Promise<ThresholdSet> {
-    return (await this.#call('adaptThresholds', { session: this.id, feedback })) as ThresholdSet;
+    return this.#calls.call('adaptThresholds', { session: this.id, feedback });
   }
 
   /** As PolicyCache.restore, in a session that keeps `latents`. Throws 'busy' while it generates, and what that throws. */
   async restore(layer: number, page: number, format?: FormatName): Promise<number> {
-    return (await this.#call('restore', { session: this.id, layer, page, format })) as number;
+    return this.#calls.call('restore', { session: this.id, layer, page, format });
   }
 
   /** Tells the policy that memory is short (or no longer). */
   async setLowMemory(value: boolean): Promise<void> {
-    await this.#call('lowMemory', { session: this.id, value: value === true });
+    await this.#calls.call('lowMemory', { session: this.id, value: value === true });
   }
 
   /** Writes what this session has learned into a threshold file. Throws 'bad-argument', 'io'. */
   async saveThresholds(path: string): Promise<void> {
     if (typeof path !== 'string' || path === '')
       throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: show(path) } });
-    await this.#call('saveThresholds', { session: this.id, path: resolve(path) });
+    await this.#calls.call('saveThresholds', { session: this.id, path: resolve(path) });
   }
 
   /** Waits until every decision so far is on disk. → highest acknowledged sequence number, −1 without a log. */
   async flush(): Promise<number> {
-    return (await this.#call('flush', null)) as number;
+    return this.#calls.call('flush', undefined);
   }
 
   /** Frees the session; `reason` goes into the log. A second call does nothing, also when the engine was closed meanwhile. */
@@ -158,7 +151,7 @@ export class EngineSession {
         values: { reason: show(reason) },
       });
     }
-    this.#closing ??= this.#call('closeSession', { session: this.id, reason }).then(
+    this.#closing ??= this.#calls.call('closeSession', { session: this.id, reason }).then(
       () => {},
       (error: unknown) => {
         if (!(error instanceof KvError && error.code === 'closed')) throw error;
@@ -184,19 +177,18 @@ export class Generation<Result extends Pick<Generated, 'text'> = Generated> impl
 
   /** @internal */
   constructor(
-    start: (event: (event: unknown) => void) => Promise<unknown>,
+    start: (onEvent: (event: { readonly text?: string; readonly progress?: Progress }) => void) => Promise<Result>,
     leave: () => void,
     onProgress?: (progress: Progress) => void,
   ) {
     this.#leave = leave;
-    this.result = start((event) => {
-      const { text, progress } = event as { text?: string; progress?: Progress };
+    this.result = start(({ text, progress }) => {
       if (progress !== undefined) onProgress?.(progress);
       if (text !== undefined) {
         this.#texts.push(text);
         this.#wake();
       }
-    }).then((value) => value as Result);
+    });
     const finish = (): void => {
       this.#done = true;
       this.#wake();

@@ -3,30 +3,21 @@
  * and generates; only text, numbers and reports cross.
  */
 import type { Worker } from 'node:worker_threads';
-import { checkKeys, KvError, show, startThread } from '../../native/index.ts';
+import { checkKeys, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
 import type { Forecast } from '../cache/budget.ts';
 import type { TourEvent, TourOptions, TourResult } from '../evaluate/tour.ts';
-import { RESUME_OPTIONS, SESSION_OPTIONS } from '../options/names.ts';
+import { RESUME_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, Progress, Prompt, ResumeOptions, SessionOptions } from '../options/types.ts';
-import type { Resumed } from '../session/park/resume.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
 import type { LoadProgress } from '../transformer/types.ts';
+import type { HostClient } from './calls/index.ts';
 import { Chat } from './chat.ts';
 import type { ChatOptions } from './chat-options.ts';
 import { checkEngineOptions, hostOptions } from './engine-options.ts';
-import { type CallFunction, EngineSession } from './engine-session.ts';
+import { EngineSession } from './engine-session.ts';
 import { GateKeeper, keep, release } from './gate.ts';
-import type { LoadedInfo } from './host.ts';
+import type { LoadedInfo } from './loaded.ts';
 import { openChat } from './open-chat.ts';
-import { type Call, fromWire, LOADING, type Reply } from './protocol.ts';
-
-interface Pending {
-  resolve(value: unknown): void;
-  reject(error: Error): void;
-  event(event: unknown): void;
-  /** What the caller's own code threw when it was told of an event: the call is being aborted, and ends with this. */
-  thrown?: { readonly error: Error };
-}
 
 /** Loads a model in its own thread. Throws what loading throws; the thread is gone then. */
 export async function createEngine(options: EngineOptions): Promise<Engine> {
@@ -55,14 +46,10 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
 export class Engine {
   readonly #worker: Worker;
   readonly #gate = new GateKeeper();
-  readonly #pending = new Map<number, Pending>();
-  #nextId = 1;
-  #gone: Error | null = null;
+  readonly #calls: HostClient;
   #closing: Promise<void> | null = null;
   #info: LoadedInfo | null = null;
   readonly #onLoading: EngineOptions['onProgress'];
-  /** What the caller's own code threw when it was told of the loading, which ends with this. */
-  #thrown: Error | null = null;
 
   /** @internal use createEngine */
   constructor(options: EngineOptions) {
@@ -72,17 +59,17 @@ export class Engine {
       gate: this.#gate.shared,
     });
     keep(this.#gate);
-    this.#worker.on('message', (reply: Reply) => this.#receive(reply));
-    this.#worker.on('error', (error) => this.#end(error instanceof Error ? error : new Error(show(error))));
-    this.#worker.on('exit', () => {
-      release(this.#gate);
-      this.#end(new KvError('closed', 'the engine was closed'));
+    this.#worker.on('exit', () => release(this.#gate));
+    this.#calls = new ThreadClient(this.#worker, {
+      thread: "the model's thread",
+      ended: () => new KvError('closed', 'the engine was closed'),
+      onNews: (progress) => this.#loading(progress),
     });
   }
 
   /** @internal */
   async start(): Promise<void> {
-    this.#info = (await this.#call('info', null)) as LoadedInfo;
+    this.#info = await this.#calls.call('info', undefined);
   }
 
   /** What was loaded. Throws 'closed' before the engine has started. */
@@ -97,19 +84,18 @@ export class Engine {
       throw new KvError('bad-argument', 'a forecast needs a positive whole number of tokens', {
         values: { tokens: show(tokens) },
       });
-    return (await this.#call('forecast', { tokens })) as Forecast;
+    return this.#calls.call('forecast', { tokens });
   }
 
   /** Token ids of a prompt as the first generate() of a session would read it. Refuses one of more than `tokensMax` before counting on. */
   async tokenize(prompt: Prompt, tokensMax = Number.MAX_SAFE_INTEGER): Promise<number[]> {
-    return (await this.#call('tokenize', { prompt, tokensMax })) as number[];
+    return this.#calls.call('tokenize', { prompt, tokensMax });
   }
 
   /** Opens a conversation with an empty cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'not-found' before any work. */
   async openSession(options: SessionOptions = {}): Promise<EngineSession> {
     checkKeys(options, SESSION_OPTIONS, 'openSession');
-    const id = (await this.#call('open', options)) as string;
-    return new EngineSession(id, (method, params, event, signal) => this.#call(method, params, event, signal));
+    return new EngineSession(await this.#calls.call('open', options), this.#calls);
   }
 
   /**
@@ -117,8 +103,7 @@ export class Engine {
    * chat template, 'unsupported' for tools that the template does not know, and for toolChoice 'missing-dependency' and what its schemas are refused with. `docs/library.md` has the options and an example.
    */
   async chat(options: ChatOptions = {}): Promise<Chat> {
-    const call: CallFunction = (method, params, event, signal) => this.#call(method, params, event, signal);
-    return new Chat(call, await openChat(this, call, options));
+    return new Chat(this.#calls, await openChat(this, this.#calls, options));
   }
 
   /**
@@ -135,10 +120,10 @@ export class Engine {
         values: { given: show(pathOrId) },
       });
     const { onProgress, signal, ...session } = options;
-    const event = (value: unknown): void => onProgress?.((value as { progress: Progress }).progress);
-    const answer = await this.#call('resume', { path: pathOrId, options: session }, event, signal);
-    const { id, resumed } = answer as { id: string; resumed: Resumed };
-    return new EngineSession(id, (method, params, ...more) => this.#call(method, params, ...more), resumed);
+    const onEvent = ({ progress }: { progress: Progress }): void => onProgress?.(progress);
+    const params = { path: pathOrId, options: session };
+    const { id, resumed } = await this.#calls.call('resume', params, { onEvent, signal });
+    return new EngineSession(id, this.#calls, resumed);
   }
 
   /**
@@ -147,7 +132,7 @@ export class Engine {
    * between two steps. `docs/serve.md` lists the metrics.
    */
   async metrics(): Promise<string> {
-    return (await this.#call('metrics', null)) as string;
+    return this.#calls.call('metrics', undefined);
   }
 
   /** @internal the demonstration behind `npm start`: a document with codes, read within a budget and by the exact cache, compared */
@@ -157,18 +142,13 @@ export class Engine {
     onEvent: (event: TourEvent) => void,
     signal?: AbortSignal,
   ): Promise<TourResult> {
-    return (await this.#call(
-      'tour',
-      { session, tour: options },
-      (event) => onEvent(event as TourEvent),
-      signal,
-    )) as TourResult;
+    return this.#calls.call('tour', { session, tour: options }, { onEvent, signal });
   }
 
   /** Closes every session (each becomes one entry and one experience), flushes the log, ends the thread. */
   async close(): Promise<void> {
-    if (this.#gone !== null && this.#closing === null) return;
-    this.#closing ??= this.#call('close', null).then(
+    if (this.#calls.ended !== null && this.#closing === null) return;
+    this.#closing ??= this.#calls.call('close', undefined).then(
       () => this.terminate(),
       // What could not be written must not keep the thread, and with it the process, alive.
       (error: unknown) => this.terminate().then(() => Promise.reject(error)),
@@ -187,77 +167,14 @@ export class Engine {
     await this.close();
   }
 
-  #call(
-    method: string,
-    params: unknown,
-    event: (event: unknown) => void = () => {},
-    signal?: AbortSignal,
-  ): Promise<unknown> {
-    if (this.#gone !== null) return Promise.reject(this.#gone);
-    if (signal?.aborted) return Promise.reject(new KvError('aborted', `aborted before ${method} began`));
-    const id = this.#nextId++;
-    const call: Call = { id, method, params };
-    return new Promise((resolveCall, rejectCall) => {
-      const abort = (): void => this.#worker.postMessage({ abort: id });
-      try {
-        this.#worker.postMessage(call);
-      } catch (cause) {
-        throw new KvError(
-          'bad-argument',
-          `what was given to ${method} cannot be sent to the model's thread: ${(cause as Error).message}`,
-          { hint: 'options are plain data', cause },
-        );
-      }
-      const settle = (): void => signal?.removeEventListener('abort', abort);
-      this.#pending.set(id, {
-        resolve: (value) => {
-          settle();
-          resolveCall(value);
-        },
-        reject: (error) => {
-          settle();
-          rejectCall(error);
-        },
-        event,
-      });
-      signal?.addEventListener('abort', abort, { once: true });
-    });
-  }
-
-  #receive(reply: Reply): void {
-    if (reply.id === LOADING) this.#loading(reply);
-    const pending = this.#pending.get(reply.id);
-    if (pending === undefined) return;
-    if (reply.kind === 'event') {
-      if (pending.thrown !== undefined) return;
-      try {
-        pending.event(reply.event);
-      } catch (error) {
-        pending.thrown = { error: error as Error };
-        this.#worker.postMessage({ abort: reply.id });
-      }
-      return;
-    }
-    this.#pending.delete(reply.id);
-    if (pending.thrown !== undefined) pending.reject(pending.thrown.error);
-    else if (reply.kind === 'value') pending.resolve(reply.value);
-    else pending.reject(fromWire(reply.error));
-  }
-
-  #loading(reply: Reply): void {
-    if (reply.kind !== 'event' || this.#thrown !== null) return;
+  /** What the caller's own code throws when it is told of the loading ends it. */
+  #loading(progress: LoadProgress): void {
+    if (this.#calls.ended !== null) return;
     try {
-      this.#onLoading?.(reply.event as LoadProgress);
+      this.#onLoading?.(progress);
     } catch (error) {
-      this.#thrown = error as Error;
+      this.#calls.end(error as Error);
       void this.terminate();
     }
-  }
-
-  #end(failure: Error): void {
-    const error = this.#thrown ?? failure;
-    this.#gone ??= error;
-    for (const pending of this.#pending.values()) pending.reject(error);
-    this.#pending.clear();
   }
 }

@@ -1,12 +1,13 @@
 /** Opens a conversation: checks its options, and plans its session for as many tokens as the budget can hold. */
-import { checkKeys, KvError, PAGE_TOKENS, show } from '../../native/index.ts';
+import { checkKeys, checkOptions, KvError, PAGE_TOKENS } from '../../native/index.ts';
 import { f16CacheBytes, parseBudget, windowBudget } from '../cache/budget.ts';
-import { type Names, SEND_OPTIONS, SESSION_OPTIONS } from '../options/names.ts';
+import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SendOptions, SessionOptions } from '../options/types.ts';
-import type { ChatDescription, ContextEnd, Conversation } from '../session/chat/types.ts';
-import type { ChatOptions } from './chat-options.ts';
-import type { CallFunction, EngineSession } from './engine-session.ts';
-import type { LoadedInfo } from './host.ts';
+import type { Conversation } from '../session/chat/types.ts';
+import type { HostClient } from './calls/index.ts';
+import { ANSWER_OPTIONS, CHAT_OPTIONS, type ChatOptions, CONVERSATION_OPTIONS } from './chat-options.ts';
+import type { EngineSession } from './engine-session.ts';
+import type { LoadedInfo } from './loaded.ts';
 
 /** What opens sessions: an engine. */
 export interface Opener {
@@ -23,32 +24,16 @@ export interface OpenedChat {
   readonly generate: SendOptions;
 }
 
-const CONTEXT_ENDS: readonly ContextEnd[] = ['refuse', 'drop-oldest', 'compress'];
 /** The fewest tokens that a conversation is planned for. This number was chosen, not measured. */
 const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
 
-const { signal: _signal, onProgress: _onProgress, ...SEND_DEFAULTS } = SEND_OPTIONS;
-const CHAT_OPTIONS: Names<ChatOptions> = {
-  ...SESSION_OPTIONS,
-  ...SEND_DEFAULTS,
-  system: true,
-  messages: true,
-  tools: true,
-  template: true,
-  contextTokens: true,
-  atContextEnd: true,
-  session: true,
-};
-
-export async function openChat(engine: Opener, call: CallFunction, options: ChatOptions): Promise<OpenedChat> {
+export async function openChat(engine: Opener, client: HostClient, options: ChatOptions): Promise<OpenedChat> {
   checkKeys(options, CHAT_OPTIONS, 'chat');
+  checkOptions(options, CHAT_OPTIONS);
   const asked = conversationOf(options, engine.info.config.contextLength);
-  const { callFormat } = (await call('describeChat', {
-    chat: asked,
-    toolChoice: options.toolChoice,
-  })) as ChatDescription;
+  const { callFormat } = await client.call('describeChat', { chat: asked, toolChoice: options.toolChoice });
   const sessionOptions = only<SessionOptions>(options, SESSION_OPTIONS);
-  const generate = only<SendOptions>(options, SEND_DEFAULTS);
+  const generate = only<SendOptions>(options, ANSWER_OPTIONS);
   if (options.session !== undefined) {
     const both = Object.keys(sessionOptions);
     if (both.length > 0)
@@ -112,22 +97,11 @@ export async function openConversation(
 
 function conversationOf(options: ChatOptions, contextLength: number): Conversation {
   const { system, messages = [], tools = [], template, contextTokens = contextLength } = options;
-  const { atContextEnd = 'refuse' } = options;
+  const { atContextEnd = CONVERSATION_OPTIONS.atContextEnd.default } = options;
   if (atContextEnd === 'compress') checkCompress(options);
-  if (!CONTEXT_ENDS.includes(atContextEnd))
-    throw new KvError('bad-argument', 'atContextEnd says what happens when the context is full', {
-      values: { atContextEnd: show(atContextEnd), known: CONTEXT_ENDS },
-    });
-  if (!Number.isInteger(contextTokens) || contextTokens < 1 || contextTokens > contextLength)
+  if (contextTokens > contextLength)
     throw new KvError('bad-argument', `contextTokens must be a whole number up to the ${contextLength} of the model`, {
-      values: { contextTokens: show(contextTokens), contextLength },
-    });
-  for (const [name, value] of Object.entries({ system, template }))
-    if (value !== undefined && typeof value !== 'string')
-      throw new KvError('bad-argument', `${name} must be a text`, { values: { [name]: show(value) } });
-  if (!Array.isArray(messages) || !Array.isArray(tools))
-    throw new KvError('bad-argument', 'messages and tools must be lists', {
-      values: { messages: show(messages).slice(0, 80), tools: show(tools).slice(0, 80) },
+      values: { contextTokens, contextLength },
     });
   const first = system === undefined ? [] : [{ role: 'system', content: system } as const];
   const all = [...first, ...messages];
@@ -136,7 +110,7 @@ function conversationOf(options: ChatOptions, contextLength: number): Conversati
 }
 
 /** The options of one kind, without those that are undefined. */
-function only<Kind extends object>(options: object, names: Readonly<Record<string, true>>): Kind {
+function only<Kind extends object>(options: object, names: Readonly<Record<string, unknown>>): Kind {
   const own = Object.entries(options).filter(([name, value]) => Object.hasOwn(names, name) && value !== undefined);
   return Object.fromEntries(own) as Kind;
 }

@@ -19,6 +19,7 @@ import {
   SKETCH_ROWS,
   sealedPages,
   TRIAL_QUERIES,
+  whole,
 } from '../../native/index.ts';
 import { RandomNumbers } from '../transformer/sampling/random.ts';
 
@@ -27,6 +28,9 @@ export const MAGIC = Buffer.from('KVTRACE1', 'latin1');
 export const JSON_BYTES_MAX = 2 ** 20;
 /** The native cache keeps one query in this many tokens for trials. */
 const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
+
+/** The seed of a sample. That of a page, which is made of it and of the page, is a whole number too. */
+export const SEED = { rule: whole(0, 2 ** 31), help: 'chooses what is recorded' };
 
 const size = z.int().min(1);
 const indices = (most: number) =>
@@ -63,10 +67,7 @@ const schema = z
       /** KV heads; the query heads of each come with it. */
       heads: indices(1024),
       queriesPerPage: z.int().min(TRIAL_QUERIES).max(PAGE_TOKENS),
-      seed: z
-        .int()
-        .min(0)
-        .max(2 ** 31),
+      seed: SEED.rule.schema,
     }),
   })
   .refine(({ shape }) => shape.queryHeads % shape.kvHeads === 0, 'queryHeads is no multiple of kvHeads')

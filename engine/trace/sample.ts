@@ -1,7 +1,7 @@
 /** What of a run is recorded, so that the trace stays within its size. */
-import { type CacheShape, KvError, PAGE_TOKENS, TRIAL_QUERIES } from '../../native/index.ts';
+import { type CacheShape, checkOption, KvError, PAGE_TOKENS, TRIAL_QUERIES } from '../../native/index.ts';
 import { RandomNumbers } from '../transformer/sampling/random.ts';
-import { draw, layoutOf, type Sampling, type TraceHeader } from './header.ts';
+import { draw, layoutOf, type Sampling, SEED, type TraceHeader } from './header.ts';
 
 /** How many layers, KV heads and queries of a page to record. What is left out is chosen so that the trace fits. */
 export interface SampleRequest {
@@ -43,6 +43,7 @@ export function chooseSampling(
   check('layers', request.layers ?? 1, 1, shape.layers);
   check('heads', request.heads ?? 1, 1, shape.kvHeads);
   check('queries', queriesPerPage, TRIAL_QUERIES, PAGE_TOKENS);
+  checkOption('seed', SEED, seed);
   const sampling = (layers: number, heads: number): Sampling => {
     const random = new RandomNumbers(seed);
     return {

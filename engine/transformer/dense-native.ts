@@ -10,6 +10,7 @@ import {
   type DenseSlot,
   densePacking,
   KvError,
+  THREADS_MAX,
 } from '../../native/index.ts';
 import { normsOf } from './config.ts';
 import { DenseBase, type DenseModel, opened, PACKED_AT_ONCE_BYTES } from './dense.ts';
@@ -62,7 +63,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
   constructor(model: DenseModel, options: DenseOptions) {
     super(model, options);
     // The kernels take no more threads than this, and the products are short anyway.
-    this.#half = new DenseHalf(model.config, Math.min(options.threads, 64));
+    this.#half = new DenseHalf(model.config, Math.min(options.threads, THREADS_MAX));
     this.#rows = new Rows(model.config, 1);
   }
 

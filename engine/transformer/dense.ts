@@ -1,5 +1,6 @@
 /** What all dense halves share: checks, rows of the embedding table, sketches of an output projection, and giving others a turn. */
-import { assert, KvError, show } from '../../native/index.ts';
+import { assert, checkOption, KvError, show } from '../../native/index.ts';
+import { DENSE_THREADS } from './limits.ts';
 import type { DenseOptions, LoadedModel } from './types.ts';
 
 export type DenseModel = Pick<LoadedModel, 'config' | 'weights'>;
@@ -75,9 +76,7 @@ function checkOptions({ precision, threads }: DenseOptions): void {
       hint: "use 'auto' or 'exact'",
     });
   }
-  if (!Number.isInteger(threads) || threads < 1 || threads > 1024) {
-    throw new KvError('bad-argument', 'threads must be a whole number from 1 to 1024', { values: { threads } });
-  }
+  checkOption('threads', { rule: DENSE_THREADS, help: 'threads of the dense half' }, threads);
 }
 
 /** Rows of the embedding table, [T, m]. Throws 'bad-argument' for an id outside the vocabulary. */

@@ -2,8 +2,12 @@
  * How large the parts of a model may be. Each bound is a small multiple of what published models have, so that a file made to
  * waste time or memory is refused before any work is done on it.
  */
+import { whole } from '../../native/index.ts';
 
 const MIB = 2 ** 20;
+
+/** How many threads a dense half may be asked for; kernels and caches take as many of them as they can use. */
+export const DENSE_THREADS = whole(1, 1024);
 
 /** All weights in one file. The largest published dense model has 405 billion weights: 1.6 TB in float32. */
 export const WEIGHT_BYTES_MAX = 2 ** 42;

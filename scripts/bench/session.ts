@@ -8,9 +8,9 @@ import { join } from 'node:path';
 import { ownText } from '../../engine/evaluate/own-text.ts';
 import { Session } from '../../engine/session/session.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
+import { withThresholds } from '../../lab/evaluate/variants.ts';
 import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
 import { openWitnessLog } from '../../witness/index.ts';
-import { withThresholds } from '../evaluate/variants.ts';
 import type { Bench } from './bench.ts';
 import { median } from './measure.ts';
 

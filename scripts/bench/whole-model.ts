@@ -44,6 +44,7 @@ export class WholeModel {
       grammars: new Grammars(model),
       denseChoice: { name: 'native', why: 'it is what is measured', isSecondBest: false },
       threads: THREADS,
+      cacheThreads: THREADS,
       native: nativeInfo(),
       loadMs: 0,
       shape: { layers, queryHeads, kvHeads, headDim },

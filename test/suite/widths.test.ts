@@ -2,6 +2,8 @@
 // the reference model as they are and with function-preserving outliers. By the references, which kernels equal to the bit.
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
+import { withOutliers } from '../../lab/evaluate/outliers.ts';
+import { ownRows } from '../../lab/methods/own-rows.ts';
 import {
   ALL_FAMILIES,
   CODECS,
@@ -13,8 +15,6 @@ import {
   servesSide,
 } from '../../native/format.ts';
 import type { Head, ReferenceCodec } from '../../native/reference/index.ts';
-import { withOutliers } from '../../scripts/evaluate/outliers.ts';
-import { ownRows } from '../../scripts/evaluate/own-rows.ts';
 import { relativeError } from '../native/dense.ts';
 import { awkwardRows, gaussianRows } from '../native/rows.ts';
 import { MODEL } from '../unit/engine/on-reference.ts';

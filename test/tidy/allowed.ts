@@ -28,6 +28,9 @@ export const MACHINE_PATHS: Readonly<Record<string, string>> = {
 /** Modules reached by name only. */
 export const ENTRIES: Readonly<Record<string, string>> = {
   'engine/index.ts': 'the package',
+  'engine/lab.ts': 'the door of palimpsest-lab',
+  'lab/index.ts': 'the package palimpsest-lab',
+  'lab/evaluate/main.ts': 'npm run evaluate',
   'engine/cli/main.ts': 'the command',
   'migrations/schema.ts': 'read by drizzle-kit',
 };

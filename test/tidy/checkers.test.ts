@@ -1,7 +1,7 @@
 // Do the tidy rules find what they look for, and leave the rest in peace? Each rule is given small texts of both kinds.
 import { describe, expect, test } from 'vitest';
 import { expand, pathIsThere, pathsIn, titlesOf } from './documents.ts';
-import { importProblem, loadedAtOnce, packageProblem, unreached } from './rooms.ts';
+import { importProblem, labProblem, loadedAtOnce, packageProblem, unreached } from './rooms.ts';
 import { type Import, importsOf, only } from './source.ts';
 import { propertyProblems, testFileProblems } from './suites.ts';
 import { machinePaths, prints, readsEnvironment, registryHosts, reminders } from './words.ts';
@@ -97,6 +97,16 @@ describe('rooms', () => {
     expect(importProblem(file, value(specifier))).toContain(why);
     // A type is a dependency of the mind, and counts.
     expect(importProblem(file, { ...value(specifier), kind: 'type' })).toContain(why);
+  });
+
+  test('the lab: what is published imports the product by its door, itself, Node and its own dependencies', () => {
+    const problem = (specifier: string): string | null =>
+      labProblem('lab/methods/kvquant.ts', value(specifier), ['zod']);
+    expect(['palimpsest/lab', './paged.ts', 'node:fs', 'zod'].map(problem)).toEqual([null, null, null, null]);
+    expect(problem('palimpsest')).toContain('palimpsest is not among the dependencies');
+    expect(problem('xstate')).toContain('xstate is not among the dependencies');
+    expect(problem('../../native/index.ts')).toContain('not native/index.ts');
+    expect(problem('../evaluate/score.ts')).toContain('not lab/evaluate/score.ts');
   });
 
   test('modules: those loaded at once are those that no import() stands before', () => {

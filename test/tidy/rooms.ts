@@ -33,7 +33,25 @@ export function importProblem(file: string, { specifier, kind }: Import): string
   return null;
 }
 
-/** Folders of the engine, each with those that it may import. `index.ts`, the door of the room, imports all of them. */
+/** → what is wrong with this import of a module that the package palimpsest-lab holds, or null: a published module reaches the product by its door alone. */
+export function labProblem(file: string, { specifier, kind }: Import, dependencies: readonly string[]): string | null {
+  if (kind === 'url' || specifier === 'palimpsest/lab') return null;
+  const name = packageOf(specifier);
+  if (name !== null && !dependencies.includes(name)) return `${name} is not among the dependencies of lab/package.json`;
+  if (!specifier.startsWith('.')) return null;
+  const target = posix.normalize(posix.join(posix.dirname(file), specifier));
+  return isPublishedLab(target)
+    ? null
+    : `what palimpsest-lab holds imports palimpsest/lab and its own modules, not ${target}`;
+}
+
+/** Whether a module goes into the package palimpsest-lab; the rest of lab/ is the bench of the checkout. */
+export const isPublishedLab = (path: string): boolean => path === 'lab/index.ts' || path.startsWith('lab/methods/');
+
+/** The doors of the engine, which import all of its folders: the library, and what palimpsest-lab is made with. */
+const DOORS: readonly string[] = ['index.ts', 'lab.ts'];
+
+/** Folders of the engine, each with those that it may import. */
 const ENGINE: Readonly<Record<string, readonly string[]>> = {
   transformer: [],
   metrics: [],
@@ -73,7 +91,7 @@ const listed = (names: readonly string[]): string =>
 function innerProblem(file: string, target: string): string | null {
   const [room, from = ''] = file.split('/');
   const [, to = ''] = target.split('/');
-  if (room !== 'engine' || from === 'index.ts') return null;
+  if (room !== 'engine' || DOORS.includes(from)) return null;
   const imports = ENGINE[from];
   if (imports === undefined) return `engine/${from} lies in no folder that is known here`;
   if (from === to) return folderProblem(from, file, target);

@@ -1,9 +1,12 @@
 /** One walk over the entries of a session: everything that its report shows. */
 import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, printable, show } from '../../native/index.ts';
 import { type Because, FORMS, type LayerChange, type PageForm } from '../../policy/index.ts';
+import { DECISION } from '../entries/decision.ts';
+import { SITUATION } from '../entries/situation.ts';
 import { ORIGINS, RULES } from '../explain-text.ts';
 import { idleText } from '../idle-text.ts';
 import type { Entry, OpenBody } from '../types.ts';
+import { reportColumns } from './columns.ts';
 import { Packer } from './pack.ts';
 import type { Happening, Reason, ReportData } from './page/data.ts';
 
@@ -13,41 +16,12 @@ export const DECISIONS_MAX = 250_000;
 const formOf = (form: PageForm): number => FORMS.indexOf(form);
 const sideOf = (side: Part): number => PARTS.indexOf(side);
 
-const SITUATION_COLUMNS = [
-  'seq+',
-  'timeMs+',
-  'tokens+',
-  'bytes',
-  'sealBytes',
-  'budget',
-  'canaryBytes',
-  'p95',
-  'urgent',
-  'index+',
-];
 const PLACE_COLUMNS = ['layer', 'page', 'side', 'from'];
-const DECISION_COLUMNS = [
-  'seq+',
-  'timeMs+',
-  'situation+',
-  'tokens+',
-  ...PLACE_COLUMNS,
-  'to',
-  'accepted',
-  'because',
-  'measured',
-  'bound',
-  'verdict',
-  'verdictMeasured',
-  'verdictBound',
-  'epsilonFrom',
-  'epsilonTo',
-  'epsilonNow',
-  'price',
-  'planned',
-  'bytes+',
-  'freed',
-];
+/** Those that follow from the fields, and those that are computed of them. */
+const OF_SITUATION = reportColumns(SITUATION);
+const SITUATION_COLUMNS = [...OF_SITUATION.map(({ name }) => name), 'budget', 'canaryBytes', 'p95'];
+const OF_DECISION = reportColumns(DECISION);
+const DECISION_COLUMNS = [...OF_DECISION.map(({ name }) => name), 'because', 'verdict', 'freed'];
 
 /** What the log says about a session, before it is a page. */
 export interface Collected {
@@ -118,9 +92,10 @@ class Collector {
     }
   }
 
-  #situation({ seq, timeMs, body }: Entry<'situation'>): void {
-    const { index, tokens, bytes, sealBytes, budgetBytes, canaryBytes = 0, canaries = [], trials } = body.situation;
-    const { stepLatencyMsP95, urgent, kldBudget } = body.situation;
+  #situation(entry: Entry<'situation'>): void {
+    const { seq, body } = entry;
+    const { tokens, bytes, budgetBytes, canaryBytes = 0, canaries = [], trials } = body.situation;
+    const { stepLatencyMsP95, kldBudget } = body.situation;
     this.#tokens = tokens;
     this.#kldBudget = kldBudget;
     this.#bytesPeak = Math.max(this.#bytesPeak, bytes + canaryBytes);
@@ -129,7 +104,7 @@ class Collector {
     if (budget !== null) this.#budgetBytes = Math.min(budget, this.#budgetBytes ?? budget);
     // 0: too few steps of one token were seen.
     const p95 = stepLatencyMsP95 === 0 ? null : stepLatencyMsP95;
-    this.#situations.add([seq, timeMs, tokens, bytes, sealBytes, budget, canaryBytes, p95, urgent ? 1 : 0, index]);
+    this.#situations.add([...OF_SITUATION.map((column) => column.value(entry)), budget, canaryBytes, p95]);
     for (const { layer, page, side, from, epsilon } of trials) {
       const errors = FORMS.map((form) => epsilon[form] ?? null);
       this.#trials.add([seq, layer, page, sideOf(side), formOf(from), ...errors]);
@@ -140,35 +115,15 @@ class Collector {
     }
   }
 
-  #decision({ seq, timeMs, body }: Entry<'decision'>): void {
-    const { situation, decision, epsilonNow, verdict, bytesBefore, bytesAfter, tokens } = body;
+  #decision(entry: Entry<'decision'>): void {
+    const { decision, verdict, bytesBefore, bytesAfter } = entry.body;
     this.#decisionCount++;
     if (!verdict.accepted) this.#refused++;
     if (this.#decisionCount > this.#decisionsMax) return;
-    const { layer, page, side, from, to, because, epsilonFrom, epsilonTo, price, bytesFreed } = decision;
     this.#decisions.add([
-      seq,
-      timeMs,
-      situation,
-      tokens,
-      layer,
-      page,
-      sideOf(side),
-      formOf(from),
-      formOf(to),
-      verdict.accepted ? 1 : 0,
-      this.#reason(because),
-      because.measured,
-      because.bound,
+      ...OF_DECISION.map((column) => column.value(entry)),
+      this.#reason(decision.because),
       this.#reason(verdict.because),
-      verdict.because.measured,
-      verdict.because.bound,
-      epsilonFrom,
-      epsilonTo,
-      epsilonNow,
-      price,
-      bytesFreed,
-      bytesBefore,
       bytesBefore - bytesAfter,
     ]);
   }

@@ -111,13 +111,7 @@ export async function askSessions(ask: Ask, logId: string, filter: SessionFilter
     `select ${listOf(sessions)} from ${getTableName(sessions)} where ${parts.join(' and ')} order by opened_ms desc, seq desc limit ${checkLimit(filter.limit)}`,
     values.list,
   );
-  return sessionRows(columns, rows);
-}
-
-function sessionRows(columns: readonly string[], rows: readonly (readonly unknown[])[]): SessionRow[] {
-  return objects<Omit<SessionRow, 'end'> & { ending: SessionRow['end'] }>(columns, rows, sessions).map(
-    ({ ending, ...row }) => ({ ...row, end: ending }),
-  );
+  return objects<SessionRow>(columns, rows, sessions);
 }
 
 /** The rows of these sessions, as far as there are any. Throws 'database'. */
@@ -130,7 +124,7 @@ export async function askSessionsNamed(
     `select ${listOf(sessions)} from ${getTableName(sessions)} where log_id = $1 and session in (select json_array_elements_text(($2::text)::json))`,
     [logId, JSON.stringify(named)],
   );
-  return sessionRows(columns, rows);
+  return objects<SessionRow>(columns, rows, sessions);
 }
 
 /** What decisions are grouped by, as SQL over the table `d` and, for models, the table `s` of sessions. */

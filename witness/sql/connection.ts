@@ -22,18 +22,6 @@ export interface SqlConnection {
   close(): Promise<void>;
 }
 
-/** Message to a worker that holds a database; without statements it closes. */
-export interface SqlRequest {
-  readonly id: number;
-  readonly statements: readonly Statement[] | null;
-  readonly readOnly: boolean;
-}
-export interface SqlReply {
-  readonly id: number;
-  readonly results?: Rows[];
-  readonly error?: SqlFault;
-}
-
 /** What a database says of a statement that it refuses, as PGlite and the driver of PostgreSQL both tell it: the cause of a KvError 'database'. */
 export interface SqlFault {
   readonly message: string;

@@ -1,29 +1,24 @@
 /** Entry of the worker thread that holds PGlite: it computes on the thread that calls it, and takes half a gigabyte. */
 import { parentPort, workerData } from 'node:worker_threads';
 import { PGlite } from '@electric-sql/pglite';
-import { given } from '../../native/index.ts';
-import type { Rows, SqlFault, SqlReply, SqlRequest } from './connection.ts';
+import { given, KvError, ThreadServer } from '../../native/index.ts';
+import type { Rows, SqlFault, Statement } from './connection.ts';
 
-const port = parentPort!;
-const send = (reply: SqlReply): void => port.postMessage(reply);
-
-try {
-  const database = await PGlite.create((workerData as { dir: string }).dir);
-  // One request after the other, in the order they came.
-  let last: Promise<void> = Promise.resolve();
-  port.on('message', (request: SqlRequest) => {
-    last = last.then(() => serve(database, request));
-  });
-  send({ id: 0 });
-} catch (error) {
-  send({ id: 0, error: faultOf(error) });
+export interface Request {
+  readonly statements: readonly Statement[];
+  readonly readOnly: boolean;
 }
 
-/** What is told of a fault: errors lose their fields on the way between threads. */
-function faultOf(error: unknown): SqlFault {
-  const { message, code, position, hint } = error as SqlFault;
-  return given<SqlFault>({ message, code, position, hint });
-}
+/** What the thread can be asked. It throws 'database' with an SqlFault as values. */
+export type PgliteCalls = ReturnType<typeof calls>;
+
+const calls = (database: PGlite) => ({
+  /** Answered when the database is open. */
+  opened: async (): Promise<void> => {},
+  /** All statements or none. */
+  run: (request: Request): Promise<Rows[]> => run(database, request),
+  close: (): Promise<void> => database.close(),
+});
 
 /** Whole numbers beyond 2^53 as text, in arrays too. */
 function plain(cell: unknown): unknown {
@@ -31,27 +26,38 @@ function plain(cell: unknown): unknown {
   return Array.isArray(cell) ? cell.map(plain) : cell;
 }
 
-async function serve(database: PGlite, { id, statements, readOnly }: SqlRequest): Promise<void> {
-  try {
-    if (statements === null) {
-      await database.close();
-      send({ id });
-      port.close();
-      return;
+async function run(database: PGlite, { statements, readOnly }: Request): Promise<Rows[]> {
+  const results: Rows[] = [];
+  await database.transaction(async (transaction) => {
+    if (readOnly) await transaction.query('set transaction read only');
+    for (const { sql, params = [] } of statements) {
+      const { fields, rows } = await transaction.query(sql, [...params], { rowMode: 'array' });
+      results.push({
+        columns: fields.map(({ name }) => name),
+        rows: (rows as unknown[][]).map((row) => row.map(plain)),
+      });
     }
-    const results: Rows[] = [];
-    await database.transaction(async (transaction) => {
-      if (readOnly) await transaction.query('set transaction read only');
-      for (const { sql, params = [] } of statements) {
-        const { fields, rows } = await transaction.query(sql, [...params], { rowMode: 'array' });
-        results.push({
-          columns: fields.map(({ name }) => name),
-          rows: (rows as unknown[][]).map((row) => row.map(plain)),
-        });
-      }
-    });
-    send({ id, results });
+  });
+  return results;
+}
+
+/** A fault with what the database says of it: other fields of errors are lost on the way between threads. */
+async function telling<T>(work: Promise<T>): Promise<T> {
+  try {
+    return await work;
   } catch (error) {
-    send({ id, error: faultOf(error) });
+    const { message, code, position, hint } = error as SqlFault;
+    throw new KvError('database', message, { values: { ...given<SqlFault>({ message, code, position, hint }) } });
   }
 }
+
+/** One call after the other, in the order they came. */
+let last: Promise<unknown> = Promise.resolve();
+function inTurn<T>(work: () => Promise<T>): Promise<T> {
+  const result = last.then(() => telling(work()));
+  last = result.catch(() => {});
+  return result;
+}
+
+const opening = telling(PGlite.create((workerData as { dir: string }).dir));
+new ThreadServer(parentPort).serve(opening.then(calls), { around: inTurn, last: 'close' });

@@ -7,73 +7,59 @@ import { existsSync, mkdirSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import type { Worker } from 'node:worker_threads';
-import { KvError, show, startThread } from '../../native/index.ts';
+import { KvError, show, startThread, ThreadClient } from '../../native/index.ts';
 import { lockWriter, type WriterLock } from '../lock.ts';
-import type { Rows, SqlConnection, SqlFault, SqlReply, SqlRequest, Statement } from './connection.ts';
+import type { Rows, SqlConnection, SqlFault, Statement } from './connection.ts';
 import { missingPackages } from './missing.ts';
+import type { PgliteCalls } from './pglite-worker.ts';
 
 /** A folder that takes longer to open is broken; a whole one takes under three seconds, on a busy machine perhaps ten. */
 const OPEN_MS_MAX = 90_000;
+
+type Calls = ThreadClient<PgliteCalls>;
 
 class PgliteConnection implements SqlConnection {
   readonly kind = 'pglite';
   readonly where: string;
   readonly #worker: Worker;
+  readonly #calls: Calls;
   readonly #lock: WriterLock | null;
   readonly #statementMsMax: number;
-  readonly #waiting = new Map<number, { resolve: (results: Rows[]) => void; reject: (error: Error) => void }>();
-  #nextId = 1;
-  #ended: string | null = null;
   #closing: Promise<void> | null = null;
 
-  constructor(where: string, worker: Worker, lock: WriterLock | null, statementMsMax: number) {
+  constructor(where: string, worker: Worker, calls: Calls, lock: WriterLock | null, statementMsMax: number) {
     this.where = where;
     this.#worker = worker;
+    this.#calls = calls;
     this.#lock = lock;
     this.#statementMsMax = statementMsMax;
-    worker.on('message', (reply: SqlReply) => {
-      const waiting = this.#waiting.get(reply.id);
-      this.#waiting.delete(reply.id);
-      if (this.#waiting.size === 0) worker.unref();
-      if (reply.error === undefined) waiting?.resolve(reply.results ?? []);
-      else waiting?.reject(this.#refusal(reply.error));
-    });
-    worker.on('error', (error) => this.#end(error.message));
-    worker.on('exit', () => this.#end('its thread ended'));
     worker.unref();
   }
 
-  #refusal(cause: SqlFault): KvError {
+  #refusal(error: unknown): KvError {
+    const cause = faultOf(error);
     return new KvError('database', `the SQL database in ${this.where} refused: ${cause.message}`, {
       values: { where: this.where },
       cause,
     });
   }
 
-  #end(what: string): void {
-    this.#ended ??= what;
-    for (const { reject } of this.#waiting.values()) reject(this.#refusal({ message: what }));
-    this.#waiting.clear();
-  }
-
-  async #send(statements: SqlRequest['statements'], readOnly: boolean): Promise<Rows[]> {
-    if (this.#ended !== null) throw this.#refusal({ message: this.#ended });
-    const id = this.#nextId++;
+  /** Waits for an answer of the thread. Throws 'database', also when it takes too long. */
+  async #answer<T>(call: () => Promise<T>): Promise<T> {
     // A database in WebAssembly cannot be interrupted: its thread is ended, and the next opener finds what was committed.
     const timer = setTimeout(() => {
-      this.#end(`it took longer than ${this.#statementMsMax / 1000} s`);
+      this.#calls.end(new Error(`it took longer than ${this.#statementMsMax / 1000} s`));
       void this.#worker.terminate();
     }, this.#statementMsMax);
+    // A question keeps the process alive until it is answered; an idle database does not.
+    this.#worker.ref();
     try {
-      return await new Promise((resolve, reject) => {
-        this.#waiting.set(id, { resolve, reject });
-        // A question keeps the process alive until it is answered; an idle database does not.
-        this.#worker.ref();
-        const request: SqlRequest = { id, statements, readOnly };
-        this.#worker.postMessage(request);
-      });
+      return await call();
+    } catch (error) {
+      throw this.#refusal(error);
     } finally {
       clearTimeout(timer);
+      if (this.#calls.waiting === 0) this.#worker.unref();
     }
   }
 
@@ -83,12 +69,13 @@ class PgliteConnection implements SqlConnection {
 
   async ask(sql: string, params: readonly unknown[] = []): Promise<Rows> {
     this.#live();
-    return (await this.#send([{ sql, params }], true))[0]!;
+    const statements = [{ sql, params }];
+    return (await this.#answer(() => this.#calls.call('run', { statements, readOnly: true })))[0]!;
   }
 
   async transaction(statements: readonly Statement[]): Promise<Rows[]> {
     this.#live();
-    return this.#send(statements, false);
+    return this.#answer(() => this.#calls.call('run', { statements, readOnly: false }));
   }
 
   close(): Promise<void> {
@@ -98,7 +85,7 @@ class PgliteConnection implements SqlConnection {
 
   async #shut(): Promise<void> {
     try {
-      await this.#send(null, false);
+      await this.#answer(() => this.#calls.call('close', undefined));
     } catch {
       // A database that cannot be closed any more has nothing left to lose: the log is the truth.
     } finally {
@@ -108,18 +95,19 @@ class PgliteConnection implements SqlConnection {
   }
 }
 
-async function opened(worker: Worker): Promise<void> {
-  await new Promise<void>((resolve, reject) => {
-    const timer = setTimeout(() => reject(new Error(`it did not open within ${OPEN_MS_MAX / 1000} s`)), OPEN_MS_MAX);
-    const done = (error: string | undefined): void => {
-      clearTimeout(timer);
-      if (error === undefined) resolve();
-      else reject(new Error(error));
-    };
-    worker.once('message', (reply: SqlReply) => done(reply.error?.message));
-    worker.once('error', (error) => done(error.message));
-    worker.once('exit', () => done('its thread ended'));
-  });
+/** What a thread says of a fault, or what ended it. */
+function faultOf(error: unknown): SqlFault {
+  const { message } = error as Error;
+  return error instanceof KvError && error.code === 'database' ? { message, ...error.values } : { message };
+}
+
+async function opened(calls: Calls): Promise<void> {
+  const timer = setTimeout(() => calls.end(new Error(`it did not open within ${OPEN_MS_MAX / 1000} s`)), OPEN_MS_MAX);
+  try {
+    await calls.call('opened', undefined);
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 const dataDir = (dir: string): string => join(dir, 'pglite');
@@ -143,8 +131,12 @@ export async function openPglite(dir: string | null, statementMsMax: number): Pr
     worker = startThread(new URL('./pglite-worker.ts', import.meta.url), {
       dir: dir === null ? 'memory://' : dataDir(dir),
     });
-    await opened(worker);
-    return new PgliteConnection(where, worker, lock, statementMsMax);
+    const calls: Calls = new ThreadClient(worker, {
+      thread: 'the thread of the database',
+      ended: () => new Error('its thread ended'),
+    });
+    await opened(calls);
+    return new PgliteConnection(where, worker, calls, lock, statementMsMax);
   } catch (cause) {
     await worker?.terminate();
     lock?.release();

@@ -8,10 +8,11 @@ import type { PgTable } from 'drizzle-orm/pg-core';
 import { ExperienceReader } from '../../memory/index.ts';
 import { decisions, experiences, heads, OF_SESSIONS, sessions, situations, TABLES } from '../../migrations/schema.ts';
 import { KvError } from '../../native/index.ts';
+import { decisionRow, situationRow } from '../entries/rows.gen.ts';
 import { parseEnvelope } from '../entry.ts';
 import { nodeFiles } from '../files.ts';
 import { SessionKeys } from '../keys.ts';
-import { decisionRow, SessionTotals } from '../query.ts';
+import { SessionTotals } from '../query.ts';
 import { readEntry } from '../read.ts';
 import { badLog } from '../scan.ts';
 import { firstSeqOf, listSeries } from '../series.ts';
@@ -267,7 +268,7 @@ class LogTables {
     for (const entry of this.#batch) {
       this.#totals.add(entry);
       if (entry.kind === 'decision') moves!.push({ ...decisionRow(entry as Entry<'decision'>) });
-      if (entry.kind === 'situation') points!.push(situationRow(entry as Entry<'situation'>));
+      if (entry.kind === 'situation') points!.push({ ...situationRow(entry as Entry<'situation'>) });
       const lesson = this.#lessons.add(entry);
       if (lesson !== null) lessons!.push({ ...lesson, gainsK: lesson.gains.k, gainsV: lesson.gains.v });
     }
@@ -324,7 +325,7 @@ class LogTables {
     return this.#totals
       .rows()
       .sort((a, b) => a.seq - b.seq)
-      .map(({ end, ...row }) => ({ ...row, ending: end }));
+      .map((row) => ({ ...row }));
   }
 
   /** Says how far the tables hold the log, and lets the server look at what they hold now. */
@@ -344,9 +345,4 @@ class LogTables {
       else if (!mayGrow) this.#report.wrong += rows.length;
     });
   }
-}
-
-function situationRow({ seq, timeMs, session, body }: Entry<'situation'>): Row {
-  const { index, trials, outcomes, ...numbers } = body.situation;
-  return { ...numbers, seq, timeMs, session, situation: index, trials: trials.length, outcomes: outcomes.length };
 }

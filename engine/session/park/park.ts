@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto';
 import { KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
-import { SESSION_OPTIONS } from '../../options/names.ts';
+import { SESSION_OPTIONS } from '../../options/table.ts';
 import type { SessionOptions } from '../../options/types.ts';
 import { nameInLog } from '../../transformer/load.ts';
 import type { Tokenizer } from '../../transformer/types.ts';

@@ -1,7 +1,7 @@
 /** The head of a parked session: whose it is, what was asked of it, and what must fit on the way back. */
 import { z } from 'zod';
 import { checkKeys, KvError } from '../../../native/index.ts';
-import { SESSION_OPTIONS } from '../../options/names.ts';
+import { SESSION_OPTIONS } from '../../options/table.ts';
 import type { SessionOptions } from '../../options/types.ts';
 import { checkTrials, count, trialsSchema } from './trials-left.ts';
 

@@ -11,15 +11,16 @@
 import { z } from 'zod';
 import {
   type CacheShape,
-  isWindowTokens,
+  fieldOf,
   KvError,
   PAGE_TOKENS,
   parseJson,
   readRegular,
-  WINDOW_TOKENS_RULE,
+  SHAPE_OPTIONS,
 } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
 import type { Governed } from '../../cache/governed.ts';
+import { GOVERNING_OPTIONS } from '../../options/table.ts';
 import { cacheBytes, fillCache } from './cache-bytes.ts';
 import { type Container, checkContainer, DIGEST_BYTES, HEAD_BYTES_MAX, sha256 } from './container.ts';
 import { checkTrials, count, trialsSchema } from './trials-left.ts';
@@ -33,18 +34,22 @@ const FIXED_BYTES = 24;
 const FILE_BYTES_MAX = 2 ** 36;
 
 const text = z.string().max(256);
-const size = z.int().min(1).max(4096);
 const schema = z.strictObject({
   /** Its id in the log. */
   session: text,
   savedMs: z.number(),
   modelDigest: text,
-  shape: z.strictObject({ layers: size, queryHeads: size, kvHeads: size, headDim: size }),
+  shape: z.strictObject({
+    layers: fieldOf('layers', SHAPE_OPTIONS.layers),
+    queryHeads: fieldOf('queryHeads', SHAPE_OPTIONS.queryHeads),
+    kvHeads: fieldOf('kvHeads', SHAPE_OPTIONS.kvHeads),
+    headDim: fieldOf('headDim', SHAPE_OPTIONS.headDim),
+  }),
   tokens: count,
   policy: z.strictObject({ id: text, version: count, machine: text }),
   /** How rows are written that are still in the open page, and how many newer tokens keep a page in the window. */
-  openFormat: z.enum(['f16', 'q8']),
-  windowTokens: z.custom<number>(isWindowTokens, WINDOW_TOKENS_RULE),
+  openFormat: fieldOf('openFormat', GOVERNING_OPTIONS.openFormat),
+  windowTokens: fieldOf('windowTokens', GOVERNING_OPTIONS.windowTokens),
   trials: trialsSchema,
 });
 

@@ -8,6 +8,7 @@ import {
   type NativeInfo,
   nativeInfo,
   setIsa,
+  THREADS_MAX,
   useBinding,
 } from '../../../native/index.ts';
 import { namingFile } from '../bytes.ts';
@@ -80,6 +81,11 @@ export class Runtime {
       throw namingFile(model.path, error);
     });
     return new Runtime(model, dense, threads, performance.now() - start);
+  }
+
+  /** Threads of a cache, which takes no more of them than this. */
+  get cacheThreads(): number {
+    return Math.min(this.threads, THREADS_MAX);
   }
 
   get shape(): CacheShape {

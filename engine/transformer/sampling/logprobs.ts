@@ -2,7 +2,6 @@
  * Log probabilities of generated tokens, in nats. They are of the distribution that the model gave, ln softmax(logits), before biases, penalties,
  * truncation and temperature: as vLLM has them (`raw_logprobs`) and the server of llama.cpp (without `post_sampling_probs`).
  */
-import { KvError, show } from '../../../native/index.ts';
 import type { Tokenizer } from '../types.ts';
 import { moveHighest } from './candidates.ts';
 import { greedy } from './sampler.ts';
@@ -21,18 +20,6 @@ export interface TokenLogprob {
 export interface GeneratedToken extends TokenLogprob {
   /** The most likely tokens at its place, most likely first. The generated one may be among them. */
   readonly top: readonly TokenLogprob[];
-}
-
-/** Other programs give so many at most. */
-export const LOGPROBS_MAX = 20;
-
-/** Throws 'bad-argument'. */
-export function checkLogprobs(count: unknown): void {
-  if (count === undefined || (Number.isInteger(count) && Number(count) >= 0 && Number(count) <= LOGPROBS_MAX)) return;
-  throw new KvError('bad-argument', `logprobs must be a whole number from 0 to ${LOGPROBS_MAX}`, {
-    values: { logprobs: show(count) },
-    hint: '0 gives the log probability of each generated token alone; leave it out for none',
-  });
 }
 
 /** The log-probabilities of a token and of the `count` most likely ones. ids: scratch, [V]. */

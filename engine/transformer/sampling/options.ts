@@ -1,5 +1,17 @@
-/** The options of sampling: what they mean, their defaults, and the checks. */
-import { given, KvError, show } from '../../../native/index.ts';
+/** The options of sampling: what they mean, what they may be, and their defaults. */
+import {
+  above,
+  checkOptions,
+  defaultsOf,
+  given,
+  KvError,
+  type Rows,
+  real,
+  seenLater,
+  show,
+  suchThat,
+  whole,
+} from '../../../native/index.ts';
 
 /**
  * How the next token is chosen from the logits of the model. The order is that of llama.cpp: `logitBias`; repetition, frequency and presence
@@ -40,87 +52,132 @@ export interface SamplingOptions {
   readonly seed?: number;
 }
 
-/** The defaults that llama.cpp has (`common_params_sampling`), but for the temperature, 0.8 there, and the seed, which is random there. */
-export const SAMPLING_DEFAULTS: Required<SamplingOptions> = {
-  temperature: 0,
-  topK: 40,
-  typicalP: 1,
-  topP: 0.95,
-  minP: 0.05,
-  repeatPenalty: 1,
-  frequencyPenalty: 0,
-  presencePenalty: 0,
-  repeatLastN: 64,
-  dryMultiplier: 0,
-  dryBase: 1.75,
-  dryAllowedLength: 2,
-  dryPenaltyLastN: 64,
-  drySequenceBreakers: ['\n', ':', '"', '*'],
-  logitBias: {},
-  seed: 0,
-};
-
 /** Largest penalty, bias or base: far beyond any use, and no sum of them overflows. */
 const LARGEST = 1000;
 
-interface Range {
-  readonly says: string;
-  readonly holds: (value: number) => boolean;
-}
+const share = above(0, 1, 'above 0 and at most 1 (1 keeps all tokens)');
+const penalty = real(-LARGEST, LARGEST);
+const lastTokens = whole(-1, undefined, 'a whole number, 0 for none or −1 for all tokens');
 
-const within = (least: number, most: number, says = `from ${least} to ${most}`): Range => ({
-  says: `a number ${says}`,
-  holds: (value) => value >= least && value <= most,
-});
-const whole = (least: number, says: string): Range => ({
-  says: `a whole number, ${says}`,
-  holds: (value) => Number.isSafeInteger(value) && value >= least,
-});
-const share = (says: string): Range => ({
-  says: `above 0 and at most 1 (${says})`,
-  holds: (value) => value > 0 && value <= 1,
-});
-const lastTokens = whole(-1, '0 for none or −1 for all tokens');
+/** What each option may be. */
+export const SAMPLING_OPTIONS = {
+  seed: {
+    rule: whole(0, undefined, 'a whole number, 0 to 2^53 − 1'),
+    default: 0,
+    help: 'seed of sampling and of generated documents',
+    flag: '--seed <n>',
+  },
+  temperature: {
+    rule: real(0, undefined, 'a number of 0 (greedy) or more'),
+    default: 0,
+    help: '0 = greedy; above it a token is drawn',
+    flag: '--temp, --temperature <t>',
+  },
+  topK: {
+    rule: whole(0, undefined, 'a whole number, 0 for all tokens'),
+    default: 40,
+    help: 'draw from so many of the most likely tokens; 0: all',
+    flag: '--top-k <n>',
+  },
+  typicalP: {
+    rule: share,
+    default: 1,
+    help: 'locally typical sampling; 1: all',
+    flag: '--typical, --typical-p <p>',
+  },
+  topP: {
+    rule: share,
+    default: 0.95,
+    help: 'nucleus: as few tokens as have this probability; 1: all',
+    flag: '--top-p <p>',
+  },
+  minP: {
+    rule: real(0, 1),
+    default: 0.05,
+    help: 'least share of the probability of the most likely token; 0: all',
+    flag: '--min-p <p>',
+  },
+  repeatPenalty: {
+    rule: real(1 / LARGEST, LARGEST, `a number from ${1 / LARGEST} to ${LARGEST} (1 does nothing)`),
+    default: 1,
+    help: 'divides the logits of tokens that were there; 1: none',
+    flag: '--repeat-penalty <x>',
+  },
+  frequencyPenalty: {
+    rule: penalty,
+    default: 0,
+    help: 'taken from their logits for each time; 0: none',
+    flag: '--frequency-penalty <x>',
+  },
+  presencePenalty: {
+    rule: penalty,
+    default: 0,
+    help: 'taken from their logits once; 0: none',
+    flag: '--presence-penalty <x>',
+  },
+  repeatLastN: {
+    rule: lastTokens,
+    default: 64,
+    help: 'tokens that these three look back; -1: all',
+    flag: '--repeat-last-n <n>',
+  },
+  dryMultiplier: {
+    rule: real(0, LARGEST),
+    default: 0,
+    help: 'DRY, against repeated sequences: multiplier * base ^ (length - allowed length); 0: off',
+    flag: '--dry-multiplier <x>',
+  },
+  dryBase: { rule: real(1, LARGEST), default: 1.75, help: 'its base', flag: '--dry-base <x>' },
+  dryAllowedLength: {
+    rule: whole(0, undefined, 'a whole number, 0 or more'),
+    default: 2,
+    help: 'shorter repetitions are free',
+    flag: '--dry-allowed-length <n>',
+  },
+  dryPenaltyLastN: {
+    rule: lastTokens,
+    default: 64,
+    help: 'tokens that it looks back; -1: all',
+    flag: '--dry-penalty-last-n <n>',
+  },
+  drySequenceBreakers: {
+    rule: suchThat<readonly string[]>(
+      (breakers) => Array.isArray(breakers) && breakers.every((text) => typeof text === 'string' && text !== ''),
+      'an array of texts, none of them empty',
+    ),
+    default: ['\n', ':', '"', '*'],
+    hint: 'an empty array lets repetitions reach over everything',
+    help: 'texts over which no repetition reaches',
+    flags: {
+      drySequenceBreaker: {
+        flag: '--dry-sequence-breaker <text...>',
+        help: 'texts over which no repetition reaches, or none (default: line break : " *)',
+      },
+    },
+  },
+  logitBias: {
+    // Which tokens there are is known where there is a vocabulary.
+    rule: seenLater<Readonly<Record<number, number>>>('an object of token ids and numbers'),
+    default: {},
+    help: 'added to the logits of tokens, by id',
+    flags: {
+      logitBias: {
+        flag: '--logit-bias <id+bias...>',
+        help: 'added to the logit of a token: 15043+1, 15043-1.5, 2-inf (never)',
+      },
+    },
+  },
+} as const satisfies Rows<SamplingOptions>;
 
-const RANGES: Readonly<Record<Exclude<keyof SamplingOptions, 'drySequenceBreakers' | 'logitBias'>, Range>> = {
-  temperature: { says: 'a number of 0 (greedy) or more', holds: (value) => value >= 0 && value < Infinity },
-  topK: whole(0, '0 for all tokens'),
-  typicalP: share('1 keeps all tokens'),
-  topP: share('1 keeps all tokens'),
-  minP: within(0, 1),
-  repeatPenalty: within(1 / LARGEST, LARGEST, `from ${1 / LARGEST} to ${LARGEST} (1 does nothing)`),
-  frequencyPenalty: within(-LARGEST, LARGEST),
-  presencePenalty: within(-LARGEST, LARGEST),
-  repeatLastN: lastTokens,
-  dryMultiplier: within(0, LARGEST),
-  dryBase: within(1, LARGEST),
-  dryAllowedLength: whole(0, '0 or more'),
-  dryPenaltyLastN: lastTokens,
-  seed: whole(0, '0 to 2^53 − 1'),
-};
+/** The defaults that llama.cpp has (`common_params_sampling`), but for the temperature, 0.8 there, and the seed, which is random there. */
+export const SAMPLING_DEFAULTS: Required<SamplingOptions> = defaultsOf<SamplingOptions>(SAMPLING_OPTIONS);
 
 /** Options with their defaults. Throws 'bad-argument'. */
 export function checkSampling(options: SamplingOptions, vocabSize: number): Required<SamplingOptions> {
   const all: Required<SamplingOptions> = { ...SAMPLING_DEFAULTS, ...given(options) };
-  for (const [name, { says, holds }] of Object.entries(RANGES)) {
-    const value: unknown = all[name as keyof typeof RANGES];
-    if (typeof value !== 'number' || !holds(value))
-      throw new KvError('bad-argument', `${name} must be ${says}`, {
-        values: { [name]: typeof value === 'number' ? value : show(value) },
-        hint: `leave it out for ${SAMPLING_DEFAULTS[name as keyof typeof RANGES]}`,
-      });
-  }
-  checkBreakers(all.drySequenceBreakers);
+  checkOptions(all, SAMPLING_OPTIONS);
   checkBias(all.logitBias, vocabSize);
   return all;
-}
-
-function checkBreakers(breakers: unknown): void {
-  if (!Array.isArray(breakers) || !breakers.every((text) => typeof text === 'string' && text !== ''))
-    throw new KvError('bad-argument', 'drySequenceBreakers must be an array of texts, none of them empty', {
-      values: { drySequenceBreakers: JSON.stringify(breakers) },
-      hint: 'an empty array lets repetitions reach over everything',
-    });
 }
 
 function checkBias(bias: unknown, vocabSize: number): void {

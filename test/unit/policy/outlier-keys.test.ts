@@ -2,13 +2,13 @@
 // without such channels, that formats with a scale per channel are used where they help and nowhere else.
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest';
 import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
+import { withOutliers } from '../../../lab/evaluate/outliers.ts';
+import { CHRONICLE, passagesOf } from '../../../lab/evaluate/passages.ts';
+import { type Comparison, Scorer } from '../../../lab/evaluate/score.ts';
+import { withThresholds } from '../../../lab/evaluate/variants.ts';
 import type { FormatName } from '../../../native/index.ts';
 import { OUTLIER_KEYS } from '../../../policy/decisions.gen.ts';
 import { defaultThresholds, OutlierKeys, type PolicyContext, type TrialReport } from '../../../policy/index.ts';
-import { withOutliers } from '../../../scripts/evaluate/outliers.ts';
-import { CHRONICLE, passagesOf } from '../../../scripts/evaluate/passages.ts';
-import { type Comparison, Scorer } from '../../../scripts/evaluate/score.ts';
-import { withThresholds } from '../../../scripts/evaluate/variants.ts';
 import { contextOf } from '../../suite/policy-simulation.ts';
 import { MODEL } from '../engine/on-reference.ts';
 import { Hand, report } from './hand.ts';

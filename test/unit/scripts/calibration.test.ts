@@ -1,7 +1,7 @@
 /** The measurements that come with the repository are read as a calibration reads them, checksum included. */
 import { describe, expect, it } from 'vitest';
 import { readMeasured } from '../../../engine/calibrate/measured.ts';
-import { MEASURED } from '../../../scripts/evaluate/passages.ts';
+import { MEASURED } from '../../../lab/evaluate/passages.ts';
 
 describe('the measurements behind the law of SmolLM2', () => {
   it('can be read, so that the law can be fitted again and with kinds left out', () => {

@@ -45,9 +45,9 @@ export interface ReportData {
   readonly reasons: readonly Reason[];
   /** Of those thresholds that the session began with: the value, and where it came from. */
   readonly starts: Readonly<Record<string, { readonly value: number; readonly unit: string; readonly source: string }>>;
-  /** Columns: seq+, timeMs+, tokens+, bytes, sealBytes, budget, canaryBytes, p95, urgent, index+. */
+  /** Columns: those that fields of a situation name (`entries/situation.ts`), and budget, canaryBytes, p95. */
   readonly situations: Columns;
-  /** Columns: those of DECISION_COLUMNS. */
+  /** Columns: those that fields of a decision name (`entries/decision.ts`), and because, verdict, freed. */
   readonly decisions: Columns;
   /** Decisions of the session. Those that the columns lack came last. */
   readonly decisionCount: number;

@@ -1,0 +1,40 @@
+/** What the names of `--caches` mean: caches of sessions, or methods that other packages bring. */
+import { policies } from '../../policy/index.ts';
+import { type CacheSpec, type EvaluateCache, parseCache } from './evaluate.ts';
+import { askForLab, findMethod, registerLab } from './methods.ts';
+
+const WINDOWS: readonly string[] = ['f16', 'q8'];
+
+/** The caches of these names. A name that is unknown here is looked up in palimpsest-lab. Throws 'bad-argument', and 'missing-dependency' where only the lab knows it. */
+export async function findCaches(names: readonly string[]): Promise<EvaluateCache[]> {
+  const found: EvaluateCache[] = [];
+  for (const name of names) found.push(await findCache(name));
+  return found;
+}
+
+async function findCache(name: string): Promise<EvaluateCache> {
+  const parsed = parsedOr(name);
+  const own = findMethod(name);
+  if (own !== null) return { name, method: own };
+  if (!(parsed instanceof Error) && isOfSessions(parsed)) return parsed;
+  if (await registerLab()) {
+    const method = findMethod(name);
+    if (method !== null) return { name, method };
+  } else askForLab(name);
+  if (parsed instanceof Error) throw parsed;
+  // Opening a session says what is wrong with it.
+  return parsed;
+}
+
+function parsedOr(name: string): CacheSpec | Error {
+  try {
+    return parseCache(name);
+  } catch (error) {
+    return error as Error;
+  }
+}
+
+/** Whether the policy and the window of a cache are known. */
+const isOfSessions = ({ options: { policy, openFormat } }: CacheSpec): boolean =>
+  (policy === undefined || Object.hasOwn(policies, policy)) &&
+  (openFormat === undefined || WINDOWS.includes(openFormat));

@@ -1,0 +1,83 @@
+/**
+ * Methods that no session has, by which others keep keys and values. Packages bring them, above all palimpsest-lab, and `palimpsest evaluate` compares them with
+ * sessions on the same tokens.
+ */
+import { KvError, packageVersion } from '../../native/index.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
+
+/** What a method reads. */
+export interface MethodReading {
+  readonly ids: readonly number[];
+  /** The number of tokens at the end that are compared. A method that has to know where a prompt ends takes the first of them. */
+  readonly scored: number;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** What a method made of the tokens. */
+export interface MethodRead {
+  /** The residual stream behind the last layer for the last `scored` tokens, [scored, m]. */
+  readonly hidden: Float32Array;
+  /** The most that was ever held, with all that belongs to it. */
+  readonly bytes: number;
+  /** What is held at the end. */
+  readonly bytesAtRest: number;
+  readonly bytesF16: number;
+}
+
+/** Reads tokens as a cache of this method would have them. Throws KvError, 'budget-too-small' or 'unsupported' where it cannot, and 'aborted'. */
+export type CacheMethod = (runtime: Runtime, reading: MethodReading) => Promise<MethodRead>;
+
+/** The methods that a package brings. */
+export interface CacheMethods {
+  /** The name of the package. */
+  readonly from: string;
+  /** The method that a cache of `--caches` names; null: none of these. */
+  readonly find: (cache: string) => CacheMethod | null;
+}
+
+/** The package that has the published methods. It is an optional peer, and the command line registers it when a name is unknown. */
+export const LAB = 'palimpsest-lab';
+
+/** How the names of its methods begin, so that an error can tell where they are. A test of the lab compares both lists. */
+const LAB_NAMES =
+  /^(kvquant|kvarn|rotatekv|xquant|nsn|pq|q?pca|ec)[0-9]|^rot[1-4](:rot[1-4])?\+[a-z]{3,}|^(h2o|streaming|snapkv|pyramidkv|scissorhands)@/;
+
+const registered = new Map<string, CacheMethods>();
+
+/** Makes methods known to `palimpsest evaluate` and to parseCaches(). Methods of the same package take the place of those before. */
+export function registerMethods(methods: CacheMethods): void {
+  registered.set(methods.from, methods);
+}
+
+/** The registered method that a cache names; null: none. */
+export function findMethod(cache: string): CacheMethod | null {
+  for (const { find } of registered.values()) {
+    const method = find(cache);
+    if (method !== null) return method;
+  }
+  return null;
+}
+
+/** Registers the lab where it is installed. → whether it is. `name` is that of its package. */
+export async function registerLab(name: string = LAB): Promise<boolean> {
+  if (registered.has(name)) return true;
+  try {
+    const { methods } = (await import(name)) as { readonly methods: CacheMethods };
+    registerMethods(methods);
+    return true;
+  } catch (cause) {
+    const { code, message } = cause as NodeJS.ErrnoException;
+    // A package that is there and lacks something itself is another fault.
+    if (code === 'ERR_MODULE_NOT_FOUND' && message.includes(`'${name}'`)) return false;
+    throw cause;
+  }
+}
+
+/** Says how to get the lab, where `cache` is one of its names; else returns. Throws 'missing-dependency'. */
+export function askForLab(cache: string): void {
+  if (!LAB_NAMES.test(cache)) return;
+  throw new KvError('missing-dependency', `'${cache}' is a method of ${LAB}, which is not installed`, {
+    values: { given: cache, package: LAB },
+    hint: `npm install ${LAB}@${packageVersion()}`,
+  });
+}

@@ -1,0 +1,399 @@
+/**
+ * The table of options: each one's rule, default, help and flag, once. There is a list for each interface of options, complete by its type: an option that is
+ * added to its interface must be added here, and the other way round. Names (checkKeys), checks (checkOptions), settings of the command line
+ * (engine/cli/option-settings.ts) and docs/options.md come from these lists.
+ */
+import {
+  ATTENTION_OPTIONS,
+  above,
+  anyText,
+  FORMAT_NAMES,
+  type FormatName,
+  type FormatPair,
+  ISA_NAMES,
+  LATENT_NAMES,
+  oneName,
+  oneNumber,
+  type Rows,
+  type Rule,
+  real,
+  SHAPE_OPTIONS,
+  seenLater,
+  suchThat,
+  truth,
+  WINDOW_FORMAT,
+  WINDOW_TOKENS,
+  whole,
+} from '../../native/index.ts';
+import { type Policy, policies } from '../../policy/index.ts';
+import type { FailureMode } from '../../witness/index.ts';
+import type { GrammarOption } from '../transformer/grammar/options.ts';
+import { DENSE_THREADS } from '../transformer/limits.ts';
+import { SAMPLING_OPTIONS } from '../transformer/sampling/options.ts';
+import type { OpenCacheOptions } from './cache-options.ts';
+import type {
+  CacheTypes,
+  ContinuationOptions,
+  EngineOptions,
+  GenerateOptions,
+  GoverningOptions,
+  KvBudget,
+  ParkOptions,
+  ResumeOptions,
+  SendOptions,
+  SessionOptions,
+  StateOptions,
+  ToolChoice,
+} from './types.ts';
+
+/** How a long call tells how far it is, and is ended. */
+export const COMPARE_OPTIONS = {
+  onProgress: {
+    rule: seenLater<NonNullable<ResumeOptions['onProgress']>>('a function'),
+    help: 'told how far the reading is',
+  },
+  signal: { rule: seenLater<AbortSignal>('a signal'), help: 'aborts it' },
+} as const satisfies Rows<Pick<ResumeOptions, 'onProgress' | 'signal'>>;
+
+/** A model, and a folder or none. */
+const ENGINE_NEEDS = {
+  refusal: 'an engine needs the name of a model, and a folder or null for its state',
+  hint: "createEngine({ model: 'reference' })",
+} as const;
+
+/** What loads a model. */
+export const LOADING_OPTIONS = {
+  model: {
+    ...ENGINE_NEEDS,
+    rule: anyText(),
+    help: "model folder, .gguf file, 'reference', 'smollm2-135m', hf:ORG/REPO[:FILE] or ollama:NAME[:TAG]",
+    flag: '-m, --model <path|name>',
+  },
+  threads: { rule: DENSE_THREADS, help: 'threads (default: all cores it may use)', flag: '-t, --threads <n>' },
+  isa: {
+    rule: seenLater('the name of an instruction set'),
+    help: 'force an instruction set of the kernels',
+    flag: '--isa <name>',
+    choices: ISA_NAMES,
+  },
+  binding: {
+    rule: seenLater('where kernels come from'),
+    help: 'force where the kernels come from (default: the first of these that is there)',
+    flag: '--binding <name>',
+    choices: ['built', 'prebuilt', 'wasm'],
+  },
+  dense: {
+    rule: seenLater("'auto' or 'exact'"),
+    help: 'weights: auto (quantized ones as in the file, others in 8 bits; default) or exact (f32; default of evaluate)',
+    flag: '--dense <precision>',
+    choices: ['auto', 'exact'],
+  },
+  cacheDir: {
+    rule: seenLater('a folder'),
+    default: '.cache',
+    help: 'folder of fetched models',
+    flag: '--cache <dir>',
+    setting: 'cache',
+  },
+  offline: {
+    rule: truth,
+    refusal: 'offline is true or false',
+    help: 'ask nothing of the network for a model (as HF_HUB_OFFLINE=1)',
+    flag: '--offline',
+  },
+  onProgress: {
+    rule: suchThat((value) => typeof value === 'function', 'a function'),
+    refusal: 'onProgress is a function',
+    help: 'told how far download and loading are',
+  },
+  signal: { rule: seenLater('a signal'), help: 'aborts download and loading' },
+} as const satisfies Rows<
+  Omit<EngineOptions, keyof StateOptions | 'stateDir' | 'logRetention' | 'kvBudget' | 'idleSessions'>
+>;
+
+/** What is written to a state folder. */
+export const STATE_OPTIONS = {
+  onLogFailure: {
+    rule: seenLater<FailureMode>("'block', 'halt' or 'drop'"),
+    default: 'block',
+    help: 'when the log cannot be written',
+    flag: '--on-log-failure <mode>',
+    choices: ['block', 'halt', 'drop'],
+  },
+  anchor: {
+    rule: seenLater('{ key, to }'),
+    help: 'where signed checkpoints of the log go while it is written',
+    flags: {
+      anchor: {
+        flag: '--anchor <where...>',
+        help: 'where signed checkpoints of the log go: a file outside of the state folder, stdout, a URL of http, https or postgres',
+      },
+      anchorKey: { flag: '--anchor-key <file>', help: 'private key that signs them' },
+    },
+  },
+  logRules: {
+    rule: seenLater('a list of rules'),
+    help: 'what must not be written to the log',
+    flags: {
+      logRules: {
+        flag: '--log-rules <file>',
+        help: 'JSON list of what must not be written to the log: [{"action": "mask", "path": "model.name"}]',
+      },
+    },
+  },
+  qdrant: {
+    rule: seenLater('{ url }'),
+    help: 'Qdrant server where sessions are shared with other machines',
+    flags: {
+      qdrantUrl: {
+        flag: '--qdrant-url <url>',
+        help: 'Qdrant server where sessions are shared with other machines (default: none)',
+      },
+      qdrantApiKey: { flag: '--qdrant-api-key <key>', help: 'its key; better given in the environment or a file' },
+      qdrantCollection: {
+        flag: '--qdrant-collection <name>',
+        help: 'what the names of its collections begin with (default: palimpsest)',
+      },
+    },
+  },
+} as const satisfies Rows<StateOptions>;
+
+export const ENGINE_OPTIONS = {
+  ...LOADING_OPTIONS,
+  stateDir: {
+    ...ENGINE_NEEDS,
+    rule: suchThat<string | null>(
+      (dir) => dir === null || (typeof dir === 'string' && dir !== ''),
+      'a folder, or null for none',
+    ),
+    default: '.palimpsest',
+    help: 'folder of log, indexes and learned thresholds',
+    flag: '--state <dir>',
+    setting: 'state',
+  },
+  ...STATE_OPTIONS,
+  logRetention: { rule: seenLater('{ olderThan, maxSize }'), help: 'how long and how much of the log is kept' },
+  kvBudget: { rule: seenLater('bytes'), help: 'most bytes of the caches of all sessions together' },
+  idleSessions: {
+    rule: oneName('keep', 'memory', 'disk'),
+    default: 'keep',
+    refusal: "sessions that wait are kept as they are ('keep'), or parked in 'memory' or on 'disk'",
+    help: 'what becomes of sessions that wait when memory is short',
+  },
+} as const satisfies Rows<EngineOptions>;
+
+const isFormat = (name: unknown): name is FormatName => (FORMAT_NAMES as readonly unknown[]).includes(name);
+const isPair = (one: unknown): boolean =>
+  typeof one === 'string' || (isFormat((one as FormatPair | null)?.k) && isFormat((one as FormatPair).v));
+
+/** What governs one conversation's cache, of an engine or of one's own. */
+export const GOVERNING_OPTIONS = {
+  kvBudget: {
+    rule: seenLater<KvBudget>('bytes, or a share of the f16 cache'),
+    help: 'KV bytes (64MiB) or share of the f16 cache of prompt + max tokens (25%)',
+    flag: '--kv-budget <bytes|%>',
+  },
+  kldBudget: {
+    rule: real(0, undefined, 'a number of nats ≥ 0'),
+    help: 'mean divergence that may be spent instead of bytes',
+    flag: '--kld-budget <nats>',
+  },
+  priority: {
+    rule: oneName('bytes', 'kld'),
+    default: 'bytes',
+    help: 'which budget is kept where both are given and cannot be',
+  },
+  cacheTypes: {
+    rule: suchThat<CacheTypes>(
+      (types) => (Array.isArray(types) ? types.every(isPair) : isPair(types)),
+      'formats for keys and values',
+    ),
+    refusal: `cacheTypes must name one of ${FORMAT_NAMES.join(', ')} for k and for v`,
+    help: 'formats of keys and values: fixed without a budget, the lowest allowed with one',
+    flags: {
+      cacheTypeK: {
+        flag: '--cache-type-k <type>',
+        help: `fixed format of keys (${FORMAT_NAMES.join(' ')}), or a K:V pair`,
+      },
+      cacheTypeV: {
+        flag: '--cache-type-v <type>',
+        help: 'fixed format of values; of two, the one left out is f16',
+      },
+    },
+  },
+  skipLayers: {
+    rule: seenLater<readonly number[]>('a list of layers'),
+    help: 'layers that stay in the window format, e.g. 0,28-29',
+    flag: '--kv-cache-dtype-skip-layers <list>',
+  },
+  tokensExpected: {
+    rule: whole(1, undefined, 'a positive whole number'),
+    help: 'tokens planned for: prompt + answer; a budget in percent needs it',
+  },
+  openFormat: {
+    rule: oneName('f16', WINDOW_FORMAT),
+    help: 'format of the page that tokens are appended to: q8 or f16 (default: q8 under a budget of bytes, else f16)',
+    flag: '--open-format <type>',
+  },
+  windowTokens: {
+    rule: oneNumber(WINDOW_TOKENS),
+    help: `newer tokens that keep a sealed page in the window: ${WINDOW_TOKENS.join(' or ')} (default: 128, or 64 under a small budget)`,
+    flag: '--window-tokens <n>',
+  },
+  stepLatencyBudgetMs: {
+    rule: above(0, Number.MAX_VALUE, 'a number of milliseconds above 0'),
+    help: 'p95 of decode steps above which pages move only when they must',
+    flag: '--step-latency-budget <ms>',
+    setting: 'stepLatencyBudget',
+  },
+  thresholds: { rule: seenLater('a set of thresholds'), help: 'thresholds and gains to start from' },
+  thresholdsPath: {
+    rule: anyText('a path', 1),
+    help: 'start from this threshold file instead of what was learned here',
+    flag: '--thresholds <file>',
+    setting: 'thresholds',
+  },
+} as const satisfies Rows<GoverningOptions>;
+
+function isPolicy(given: unknown): boolean {
+  const { id, version, needsTrials, open } = (given ?? {}) as Partial<Policy>;
+  return (
+    typeof id === 'string' &&
+    id !== '' &&
+    Number.isInteger(version) &&
+    typeof needsTrials === 'boolean' &&
+    typeof open === 'function'
+  );
+}
+
+/** A name, or a policy of one's own. */
+const POLICY = suchThat<string | Policy>(
+  (given) => typeof given === 'string' || isPolicy(given),
+  'a name, or an object { id, version, needsTrials, open }',
+);
+
+export const SESSION_OPTIONS = {
+  ...GOVERNING_OPTIONS,
+  policy: {
+    // The threads of an engine are given names alone: a policy of one's own does not pass between them.
+    rule: POLICY as Rule<string>,
+    help: 'what moves pages (default: price under a budget)',
+    flag: '--policy <id>',
+    // All but `table`, because no flag can hold its formats for each layer.
+    choices: Object.keys(policies).filter((id) => id !== 'table'),
+  },
+  exact: { rule: truth, default: false, help: 'f16 throughout, nothing is ever moved' },
+  witness: { rule: truth, help: 'write decisions to the log (default: where the engine has a state folder)' },
+  latents: {
+    rule: seenLater("'xq8', 'xq4' or 'xq3', or { format, keep }"),
+    help: 'keep layer inputs, which pages may become: xq8, xq4 or xq3 (pays where every query head has its own KV head)',
+    flag: '--latents <type>',
+    choices: LATENT_NAMES,
+  },
+  compareTokens: {
+    rule: whole(0, undefined, 'a whole number'),
+    default: 0,
+    help: 'keep what compare() needs of so many last tokens',
+  },
+} as const satisfies Rows<SessionOptions>;
+
+export const CACHE_OPTIONS = {
+  ...SHAPE_OPTIONS,
+  ...GOVERNING_OPTIONS,
+  policy: { rule: POLICY, help: 'what moves pages (default: price under a budget), or a policy of your own' },
+  ...ATTENTION_OPTIONS,
+  slidingWindow: {
+    rule: seenLater('a list of tokens or null'),
+    help: 'tokens that a query of each layer may look back',
+  },
+  alibiSlopes: { rule: seenLater('a Float32Array'), help: 'slopes of ALiBi, one for each query head' },
+  pool: { rule: seenLater('a pool'), help: 'a pool whose bytes several caches share' },
+  latents: {
+    rule: seenLater('{ format, width, layers }'),
+    help: 'keep layer inputs, of which pages can be made again',
+  },
+  outputSketch: { rule: seenLater('a list of Float32Array'), help: 'what prices relative to the residual stream need' },
+  stateDir: {
+    rule: anyText('a path', 1),
+    help: 'folder of the log and of what was learned (default: nothing is written)',
+  },
+  ...STATE_OPTIONS,
+  modelDigest: { rule: seenLater<string>('a text'), help: 'identifies the model in log and threshold files' },
+} as const satisfies Rows<OpenCacheOptions>;
+
+export const RESUME_OPTIONS = { ...SESSION_OPTIONS, ...COMPARE_OPTIONS } as const satisfies Rows<ResumeOptions>;
+
+export const PARK_OPTIONS = {
+  predict: {
+    rule: truth,
+    default: false,
+    help: 'park pages predicted from layer to layer: far fewer bytes, and a small error (needs calibrate --predictor, except for the model reference)',
+    flag: '--predict',
+  },
+} as const satisfies Rows<ParkOptions>;
+
+export const GENERATE_OPTIONS = {
+  maxTokens: {
+    rule: whole(1, undefined, 'a positive integer'),
+    default: 128,
+    help: 'tokens to generate at most',
+    flag: '-n, --max-tokens <n>',
+  },
+  ...SAMPLING_OPTIONS,
+  stop: {
+    rule: suchThat<readonly string[]>(
+      (texts) => Array.isArray(texts) && texts.every((one) => typeof one === 'string'),
+      'an array of strings',
+    ),
+    help: 'end the answer at this text',
+    flag: '--stop <text...>',
+  },
+  grammar: {
+    rule: seenLater<GrammarOption>('{ jsonSchema } or { gbnf }'),
+    help: 'what the answer follows (needs @mlc-ai/web-xgrammar)',
+    flags: {
+      jsonSchema: {
+        flag: '-j, --json-schema <file|text>',
+        help: 'the answer is JSON that fulfils this schema (needs @mlc-ai/web-xgrammar)',
+      },
+      grammar: {
+        flag: '--grammar <file|text>',
+        help: 'the answer follows this grammar in GBNF, from its rule root (likewise)',
+      },
+    },
+  },
+  promptLookupTokens: {
+    rule: whole(0, 64),
+    hint: '8, or leave it out for none',
+    help: 'propose so many tokens from earlier text at once, where it pays; 0: none',
+    flag: '--prompt-lookup-tokens <n>',
+  },
+  logprobs: {
+    // As many as other programs give at most.
+    rule: whole(0, 20),
+    hint: '0 gives the log probability of each generated token alone; leave it out for none',
+    help: 'also tell how likely each generated token was, and so many of the most likely ones',
+    flag: '--logprobs <n>',
+  },
+  ...COMPARE_OPTIONS,
+} as const satisfies Rows<GenerateOptions>;
+
+export const SEND_OPTIONS = {
+  ...GENERATE_OPTIONS,
+  toolChoice: {
+    rule: seenLater<ToolChoice>("'auto', 'none', 'required' or { name }"),
+    help: 'whether the answer calls tools',
+  },
+} as const satisfies Rows<SendOptions>;
+
+export const CONTINUATION_OPTIONS = {
+  ...GENERATE_OPTIONS,
+  n: {
+    // Far beyond any use: each is generated by itself.
+    rule: whole(1, 256),
+    hint: 'the number of continuations',
+    help: 'answers to one prompt, which is read once; each has the next seed (where the flag is left out: 1)',
+    flag: '--completions <n>',
+    setting: 'completions',
+  },
+} as const satisfies Rows<ContinuationOptions>;

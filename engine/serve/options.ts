@@ -1,0 +1,79 @@
+/** What a live view is opened with. */
+import { above, anyText, type Rows, seenLater, show, suchThat, truth, whole } from '../../native/index.ts';
+import type { StreamRules } from './stream.ts';
+
+/** Options of serve. Each has a default. */
+export interface ServeOptions {
+  /** Address to listen on. Default '127.0.0.1'. One that other machines can reach needs a token. */
+  readonly host?: string;
+  /** Port to listen on; 0: any that is free. Default 9470. */
+  readonly port?: number;
+  /** Whether /metrics is served. Default true. */
+  readonly metrics?: boolean;
+  /** Whoever asks must send it (`Authorization: Bearer …`); 16 characters or more. Default: none, which is possible on loopback alone. */
+  readonly token?: string;
+  /** The one origin whose pages may read answers, such as 'https://dashboard.example'. Default: none. */
+  readonly allowOrigin?: string;
+  /** Requests of one address, in the long run; twice as many at once. Default 50. */
+  readonly requestsPerSecond?: number;
+  /** Connections at one time; more are closed at once. Default 64. */
+  readonly connectionsMax?: number;
+  /** Milliseconds in which a request must be there. Default 5000. */
+  readonly requestMs?: number;
+  /** Limits of clients that follow decisions. Default: 16 clients, 10 s to take what waits, a heartbeat each 15 s. */
+  readonly stream?: Partial<StreamRules>;
+}
+
+const positive = above(0, Number.MAX_VALUE, 'a number above 0');
+
+export const STREAM_OPTIONS = {
+  clientsMax: { rule: positive, default: 16, help: 'clients at one time' },
+  stalledMs: {
+    rule: positive,
+    default: 10_000,
+    help: 'a client that has not taken what waits for it after so long is dropped',
+  },
+  heartbeatMs: { rule: positive, default: 15_000, help: 'how often a comment is sent' },
+} as const satisfies Rows<StreamRules>;
+
+export const SERVE_OPTIONS = {
+  host: {
+    rule: anyText('an address to listen on', 1),
+    default: '127.0.0.1',
+    help: 'address to listen on; others need --token-file',
+    flag: '--host <address>',
+  },
+  port: {
+    rule: whole(0, 65_535),
+    default: 9470,
+    help: 'port to listen on; 0: any that is free',
+    flag: '--port <n>',
+  },
+  metrics: {
+    rule: truth,
+    help: 'whether /metrics is served (default: yes; on the command line no)',
+    flags: { metrics: { flag: '--metrics', help: 'serve /metrics for Prometheus' } },
+  },
+  token: {
+    rule: seenLater<string>('a text of 16 characters or more'),
+    help: 'whoever asks must send it',
+    flags: {
+      tokenFile: { flag: '--token-file <file>', help: 'file with the token that whoever asks must send' },
+    },
+  },
+  allowOrigin: {
+    rule: suchThat<string>(
+      (origin) => /^https?:\/\/[\w.:[\]-]+$/.test(show(origin)),
+      'one origin, such as https://dashboard.example',
+    ),
+    help: 'the one origin whose pages may read answers (default: none)',
+    flag: '--allow-origin <origin>',
+  },
+  requestsPerSecond: { rule: positive, default: 50, help: 'requests of one address, in the long run' },
+  connectionsMax: { rule: positive, default: 64, help: 'connections at one time' },
+  requestMs: { rule: positive, default: 5000, help: 'milliseconds in which a request must be there' },
+  stream: {
+    rule: seenLater<Partial<StreamRules>>('{ clientsMax, stalledMs, heartbeatMs }'),
+    help: 'limits of clients that follow decisions',
+  },
+} as const satisfies Rows<ServeOptions>;

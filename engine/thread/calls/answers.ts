@@ -1,0 +1,94 @@
+/** Calls that read prompts into a session, answer them, and compare what was answered. */
+import type { Caller } from '../../../native/index.ts';
+import { compareWithExact } from '../../evaluate/compare.ts';
+import type { ContinuationOptions, GenerateOptions, Progress, Prompt } from '../../options/types.ts';
+import { Answer } from '../../session/answer.ts';
+import { checkContinuations, countedTokens, tokenize } from '../../session/prompt.ts';
+import type { Session } from '../../session/session.ts';
+import type { Divergence, Generated } from '../../session/types.ts';
+import type { Host } from '../host.ts';
+
+/** How far reading has come. */
+type Reading = Caller<{ readonly progress: Progress }>;
+/** The same, and text as it is written. */
+type Writing = Caller<{ readonly progress?: Progress; readonly text?: string }>;
+
+export interface Continuing {
+  readonly session: string;
+  readonly prompt: Prompt;
+  readonly options: ContinuationOptions;
+}
+
+export const answerCalls = (host: Host) => ({
+  read: async (
+    { session: id, prompt }: { readonly session: string; readonly prompt: Prompt },
+    { tell, signal }: Reading,
+  ): Promise<void> => {
+    const session = host.session(id);
+    await session.read(idsOf(host, session, prompt), { signal, onProgress: (progress) => tell({ progress }) });
+  },
+
+  generate: (
+    {
+      session,
+      prompt,
+      options,
+    }: { readonly session: string; readonly prompt: Prompt | null; readonly options: GenerateOptions },
+    caller: Writing,
+  ): Promise<Generated> => generate(host.session(session), prompt, options, caller),
+
+  continuations: (params: Continuing, caller: Reading): Promise<Generated[]> => continuations(host, params, caller),
+
+  compare: async ({ session: id }: { readonly session: string }, { tell, signal }: Reading): Promise<Divergence> => {
+    const session = host.session(id);
+    const divergence = await compareWithExact(session, signal, (progress) => tell({ progress }));
+    session.governed.learnt.adapt(divergence);
+    return divergence;
+  },
+});
+
+function idsOf({ runtime: { model } }: Host, session: Session, prompt: Prompt): number[] {
+  return tokenize(model.tokenizer, prompt, session.length === 0, countedTokens(model));
+}
+
+async function generate(
+  session: Session,
+  prompt: Prompt | null,
+  options: GenerateOptions,
+  { tell, signal }: Writing,
+): Promise<Generated> {
+  const stream = session.generate(prompt, { ...options, signal, onProgress: (progress) => tell({ progress }) });
+  for (;;) {
+    const next = await stream.next();
+    if (next.done === true) return next.value;
+    tell({ text: next.value });
+  }
+}
+
+/** Each over a fork of its own, one after the other, so that no more than one holds pages beside the prompt's. */
+async function continuations(host: Host, asked: Continuing, { tell, signal }: Reading): Promise<Generated[]> {
+  const { n, ...options } = asked.options;
+  checkContinuations(n, options);
+  const maxTokens = await Answer.check(host.runtime, options);
+  const session = host.session(asked.session);
+  const ids = idsOf(host, session, asked.prompt);
+  const onProgress = (progress: Progress): void => tell({ progress });
+  const start = performance.now();
+  await session.read(ids, { reserve: maxTokens, tokensFollow: true, signal, onProgress });
+  const prefillTokensPerSecond = (ids.length * 1000) / (performance.now() - start);
+  const all: Generated[] = [];
+  for (let i = 0; i < n; i++) {
+    const fork = session.fork();
+    host.keep(fork);
+    const seeded = { ...options, seed: (options.seed ?? 0) + i };
+    try {
+      const generated = await generate(fork, null, seeded, { tell: () => {}, signal });
+      all.push({ ...generated, promptTokens: ids.length, prefillTokensPerSecond });
+    } catch (error) {
+      await host.closeSession(fork.id, 'error');
+      throw error;
+    }
+    await host.closeSession(fork.id, signal.aborted ? 'aborted' : 'done');
+  }
+  return all;
+}

@@ -1,0 +1,27 @@
+/** Calls about the engine as a whole. */
+import { type Forecast, forecast } from '../../cache/budget.ts';
+import { metricsText } from '../../cache/kv-bytes.ts';
+import type { Prompt } from '../../options/types.ts';
+import { tokenize } from '../../session/prompt.ts';
+import type { Host } from '../host.ts';
+import { type LoadedInfo, loadedInfo } from '../loaded.ts';
+
+export const engineCalls = (host: Host) => ({
+  info: (): LoadedInfo => loadedInfo(host),
+
+  metrics: (): string =>
+    metricsText(
+      host.meter,
+      [...host.sessions].map(({ governed }) => governed),
+      host.state?.log ?? null,
+    ),
+
+  tokenize: ({ prompt, tokensMax }: { prompt: Prompt; tokensMax: number }): number[] =>
+    tokenize(host.runtime.model.tokenizer, prompt, true, tokensMax),
+
+  forecast: ({ tokens }: { tokens: number }): Forecast => forecast(host.runtime.shape, tokens),
+
+  flush: (): Promise<number> => host.flush(),
+
+  close: (): Promise<void> => host.close(),
+});

@@ -1,0 +1,196 @@
+/**
+ * `npm run evaluate -- [command] [words] [flags]`, with SmolLM2 and the texts that evaluation-windows.json lists, which lie in ../shared/data.
+ *   (none)     the quality table of the README: parts fixed, policies, recall
+ *   learning   what experience is worth: parts bytes, curve, questions, ablations
+ *   stated     whether a stated divergence is kept and used
+ *   latents    what latents are worth in SmolLM2 with a KV head for each query head
+ *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality, recall, speed, short
+ *              (chunks of 128 + 64 tokens), course (divergence and bytes along a text), latency (decode steps), refresh (what comes back when pages are made again)
+ *   decide     of the rows of frontier in the file of --json, the best pair of formats for each kind of model: scripts/decisions.json
+ *   sizes      what caches of models that do not fit here would take, by --shapes, --contexts and --batch; loads no model
+ * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with codes), lengths (2048, 4096) and parts; without a word
+ * of one of these sorts, all of that sort are computed. docs/evaluation.md says how long that takes.
+ *   --windows N      passages of each kind, 2 by default
+ *   --dense KIND     exact: weights in float32, so that nothing but the cache differs (default of the table); auto: quantized ones as in the file, others in 8 bits,
+ *                    which is faster and the same in both runs that are compared (default of learning and stated)
+ *   --caches LIST    these caches instead of those of the table
+ *   --budgets LIST   these budgets instead of those of learning, e.g. 25%,kld:0.01
+ *   --sessions LIST  points of the learning curve, 0,1,3,10,30 by default
+ *   --asked LIST     divergences to be stated
+ *   --probe N        tokens that probes for the table in hindsight read, 256 by default; 0: no such table
+ *   --documents N    recall documents of learning, with five questions each, 20 by default
+ *   --state DIR      stated: the state folder to start from
+ *   --model NAME     another model
+ *   --models LIST    frontier: these models; NAME+outliers is one with outlier channels in its keys, NAME+mha one with a KV head for each query head
+ *   --contexts LIST  frontier: these numbers of tokens, 512,2048,4096,8192 by default
+ *   --depths LIST    frontier: where the codes of recall documents stand, 0.1,0.3,0.5,0.7,0.9 by default
+ *   --shapes LIST    sizes: names such as Llama-2-70B, or layers and heads as in 80:64/8x128
+ *   --batch N        sizes: sequences, 1 by default
+ *   --html FILE      frontier: draws all rows of the file as a page
+ *   --markdown FILE  frontier: writes them as a table
+ *   --threads N
+ *   --json FILE      writes the rows to this file; learning and stated go on from what stands there, and learning keeps its state folders in FILE.states
+ */
+import { cpus } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { DEPTHS } from '../../engine/evaluate/recall.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
+import { KvError, replaceFile } from '../../native/index.ts';
+import { SHORT_CHUNKS } from './courses.ts';
+import { decide } from './decide.ts';
+import { everyCache } from './every-cache.ts';
+import { FRONTIER_CONTEXTS, FRONTIER_PARTS, frontier } from './frontier.ts';
+import { frontierPage } from './frontier-page.ts';
+import { frontierTable } from './frontier-table.ts';
+import { latents } from './latents.ts';
+import { learning, PARTS } from './learning.ts';
+import { OUTLIERS } from './outliers.ts';
+import { CHRONICLE, KINDS, WINDOWS } from './passages.ts';
+import { MODEL_SHAPES, modelShape, SIZE_CONTEXTS, sizeTables } from './sizes.ts';
+import { ASKED, stated } from './stated.ts';
+import { qualityTables, TABLE_PARTS } from './table.ts';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+const COMMANDS = ['learning', 'stated', 'latents', 'frontier', 'decide', 'sizes'];
+/** Budgets at which latents are compared. */
+const LATENT_BUDGETS = ['10%', '12.5%', '15%', '20%'];
+const TABLE_KINDS = ['wiki', 'novel', 'german', 'code'];
+const KINDS_OF_FRONTIER = [...TABLE_KINDS, CHRONICLE];
+const MODELS = ['smollm2-135m', 'reference', `reference${OUTLIERS}`];
+const LENGTHS = ['2048', '4096'];
+/** Points of the learning curve. */
+const SESSIONS = [0, 1, 3, 10, 30];
+
+const say = (line: string): void => void process.stderr.write(`${line}\n`);
+
+async function main(): Promise<void> {
+  const { values, positionals: words } = parseArgs({
+    allowPositionals: true,
+    options: {
+      windows: { type: 'string', default: '2' },
+      dense: { type: 'string' },
+      caches: { type: 'string' },
+      budgets: { type: 'string' },
+      sessions: { type: 'string' },
+      asked: { type: 'string' },
+      probe: { type: 'string', default: '256' },
+      documents: { type: 'string' },
+      state: { type: 'string' },
+      model: { type: 'string', default: 'smollm2-135m' },
+      models: { type: 'string' },
+      contexts: { type: 'string' },
+      shapes: { type: 'string' },
+      batch: { type: 'string', default: '1' },
+      depths: { type: 'string' },
+      html: { type: 'string' },
+      markdown: { type: 'string' },
+      threads: { type: 'string' },
+      json: { type: 'string' },
+    },
+  });
+  const command = words.find((word) => COMMANDS.includes(word)) ?? 'table';
+  const known = [...COMMANDS, ...KINDS, CHRONICLE, ...LENGTHS, ...TABLE_PARTS, ...PARTS, ...FRONTIER_PARTS];
+  const unknown = words.find((word) => !known.includes(word));
+  if (unknown !== undefined)
+    throw new KvError('bad-argument', `evaluate knows no '${unknown}'`, { hint: `one of ${known.join(', ')}` });
+  const selected = (names: readonly string[]): readonly string[] => {
+    const named = names.filter((name) => words.includes(name));
+    return named.length > 0 ? named : names;
+  };
+  const list = (text: string | undefined): string[] | null => text?.split(',') ?? null;
+  const dense = (values.dense ?? (command === 'table' ? 'exact' : 'auto')) as 'auto' | 'exact';
+  if (dense !== 'auto' && dense !== 'exact')
+    throw new KvError('bad-argument', `--dense is auto or exact, not ${String(dense)}`);
+  const threads = values.threads === undefined ? undefined : Number(values.threads);
+  const lengths = selected(LENGTHS).map(Number);
+  const passages = Number(values.windows);
+  const json = values.json ?? null;
+  const cacheDir = join(root, '.cache');
+
+  if (command === 'sizes') {
+    const shapes = list(values.shapes)?.map(modelShape) ?? MODEL_SHAPES;
+    process.stdout.write(sizeTables(shapes, list(values.contexts)?.map(Number) ?? SIZE_CONTEXTS, Number(values.batch)));
+    return;
+  }
+  if (command === 'decide') {
+    if (json === null)
+      throw new KvError('bad-argument', 'decide reads rows of frontier', { hint: 'name their file: --json FILE' });
+    const decisions = await decide(json, cacheDir);
+    process.stdout.write(`${decisions.length} rows in scripts/decisions.json; npm run generate takes them over\n`);
+    return;
+  }
+  if (command === 'frontier') {
+    const named = KINDS_OF_FRONTIER.filter((kind) => words.includes(kind));
+    const rows = await frontier({
+      models: list(values.models) ?? MODELS,
+      contexts: list(values.contexts)?.map(Number) ?? FRONTIER_CONTEXTS,
+      caches: list(values.caches) ?? everyCache(),
+      parts: selected(FRONTIER_PARTS),
+      kinds: named.length > 0 ? named : TABLE_KINDS,
+      passages: Number(values.windows),
+      documents: Number(values.documents ?? 2),
+      chunks: SHORT_CHUNKS,
+      depths: list(values.depths)?.map(Number) ?? DEPTHS,
+      dense: dense,
+      threads,
+      cacheDir,
+      json,
+      say,
+    });
+    const table = frontierTable(rows);
+    if (values.markdown !== undefined) replaceFile(values.markdown, Buffer.from(table));
+    if (values.html !== undefined) replaceFile(values.html, Buffer.from(frontierPage(rows)));
+    process.stdout.write(table);
+    return;
+  }
+  const runtime = await Runtime.open({ model: values.model, dense, threads, cacheDir });
+  process.stdout.write(
+    `${runtime.model.name}, ${runtime.dense.name} (weights ${dense}), ${runtime.native.isa}, ${runtime.threads} threads, ${cpus()[0]?.model}, node ${process.version}, ${runtime.native.compiler}\n`,
+  );
+  try {
+    if (command === 'learning') {
+      await learning({
+        school: { runtime, dense, cacheDir, dir: `${json ?? join(cacheDir, 'learning')}.states`, say },
+        json,
+        parts: selected(PARTS),
+        kinds: selected(KINDS),
+        lengths,
+        budgets: list(values.budgets),
+        sessions: list(values.sessions)?.map(Number) ?? SESSIONS,
+        passages,
+        probedTokens: Number(values.probe),
+        recallDocuments: Number(values.documents ?? WINDOWS.recall.documents),
+      });
+    } else if (command === 'stated') {
+      const asked = list(values.asked)?.map(Number) ?? ASKED;
+      await stated({
+        runtime,
+        dense,
+        json,
+        kinds: selected(TABLE_KINDS),
+        lengths,
+        asked,
+        passages,
+        stateDir: values.state ?? null,
+        say,
+      });
+    } else if (command === 'latents') {
+      const budgets = list(values.budgets) ?? LATENT_BUDGETS;
+      await latents({ runtime, dense, json, kinds: selected(TABLE_KINDS), lengths, budgets, passages, say });
+    } else {
+      const parts = selected(TABLE_PARTS);
+      const kinds = selected(TABLE_KINDS);
+      await qualityTables({ runtime, json, parts, kinds, lengths, windows: passages, caches: list(values.caches) });
+    }
+  } finally {
+    await runtime.close();
+  }
+}
+
+main().catch((error: unknown) => {
+  if (!(error instanceof KvError)) throw error;
+  process.stderr.write(`${error.message}${error.hint === undefined ? '' : `\n${error.hint}`}\n`);
+  process.exitCode = 2;
+});

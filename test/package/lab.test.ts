@@ -1,0 +1,123 @@
+// Does `npm i palimpsest-lab` beside the product make its methods known to `palimpsest evaluate`? Both are packed as they are published and installed into an
+// empty folder. Nothing shorter would prove it: in the checkout the lab's imports of palimpsest/lab lead to sources, and only npm lays two packages side by side.
+import { spawnSync } from 'node:child_process';
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type PrebuiltTarget, prebuiltPackage, prebuiltTarget, thisMachine } from '../../native/prebuilt.ts';
+
+const root = join(import.meta.dirname, '../..');
+const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string };
+const folder = mkdtempSync(join(tmpdir(), 'palimpsest-lab-'));
+const app = join(folder, 'app');
+const target = prebuiltTarget(thisMachine());
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+interface Ran {
+  readonly status: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+function run(program: string, args: readonly string[], cwd: string): Ran {
+  const { PALIMPSEST_BINDING: _binding, NODE_OPTIONS: _options, ...env } = process.env;
+  return spawnSync(program, args, { cwd, encoding: 'utf8', env: { ...env, PALIMPSEST_STATE: join(folder, 'state') } });
+}
+
+/** Packs what is in `dir`, with the scripts that build it if asked for. → the file */
+function pack(dir: string, ...flags: readonly string[]): string {
+  const { status, stdout, stderr } = run('npm', ['pack', ...flags, '--silent', '--pack-destination', folder], dir);
+  expect(status, stderr).toBe(0);
+  return join(folder, stdout.trim().split('\n').at(-1)!);
+}
+
+const install = (...packages: readonly string[]): void => {
+  const { status, stderr } = run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline', ...packages], app);
+  expect(status, stderr).toBe(0);
+};
+
+const evaluate = (caches: string, ...node: readonly string[]): Ran =>
+  run(
+    process.execPath,
+    [
+      ...[...node, 'node_modules/palimpsest/dist/engine/cli/main.js', 'evaluate', '-m', 'reference'],
+      ...['--text', 'node_modules/palimpsest/models/text/chronicle.txt'],
+      ...['--tokens', '640', '--dense', 'auto', '--json', '--caches', caches],
+    ],
+    app,
+  );
+
+/** The rows that a run printed as JSON behind its tables. */
+const rowsOf = ({
+  stdout,
+}: Ran): { readonly cache: string; readonly meanKld: number; readonly effectiveBits: number }[] =>
+  JSON.parse(stdout.slice(stdout.indexOf('\n{') + 1)).rows;
+
+/** The binary of this checkout as a package, whether or not prebuilt ones are here. */
+function binaryPackage(): string {
+  const dir = join(folder, 'binary');
+  mkdirSync(dir);
+  copyFileSync(join(root, 'native/build/Release/palimpsest.node'), join(dir, 'palimpsest.node'));
+  const name = prebuiltPackage(target as PrebuiltTarget);
+  writeFileSync(join(dir, 'package.json'), JSON.stringify({ name, version, files: ['palimpsest.node'] }));
+  return pack(dir);
+}
+
+describe.skipIf(target === null)(
+  'palimpsest-lab beside palimpsest (needs a machine that binaries are made for)',
+  () => {
+    beforeAll(() => {
+      mkdirSync(app);
+      writeFileSync(join(app, 'package.json'), '{ "type": "module", "private": true }\n');
+      install(pack(root, '--ignore-scripts'), pack(join(root, 'models'), '--ignore-scripts'), binaryPackage());
+    });
+
+    it('is what an error names while it is missing', () => {
+      const { status, stderr } = evaluate('q8,kvarn3');
+      expect(status).toBe(2);
+      expect(stderr).toContain("'kvarn3' is a method of palimpsest-lab, which is not installed [missing-dependency]");
+      expect(stderr).toContain(`npm install palimpsest-lab@${version}`);
+      const unknown = evaluate('kvarm3');
+      expect(unknown.status).toBe(2);
+      expect(unknown.stderr).not.toContain('palimpsest-lab');
+    });
+
+    it('adds its methods to those of evaluate when it is installed', () => {
+      install(pack(join(root, 'lab')));
+      const ran = evaluate('trellis2,kvarn4,kvarn2,streaming@90%');
+      expect(ran.status, ran.stderr).toBe(0);
+      const rows = rowsOf(ran);
+      expect(rows.map(({ cache }) => cache)).toEqual(['trellis2', 'kvarn4', 'kvarn2', 'streaming@90%']);
+      for (const { meanKld, effectiveBits } of rows) {
+        expect(meanKld).toBeGreaterThan(0);
+        expect(effectiveBits).toBeGreaterThan(2);
+        expect(effectiveBits).toBeLessThan(16);
+      }
+      const [, four, two] = rows;
+      expect(four!.meanKld).toBeLessThan(two!.meanKld);
+      expect(four!.effectiveBits).toBeGreaterThan(two!.effectiveBits);
+      expect(evaluate('kvarm3').stderr).toContain('kvarm3');
+    });
+
+    it('is of the version that it belongs to', () => {
+      const about = JSON.parse(readFileSync(join(app, 'node_modules/palimpsest-lab/package.json'), 'utf8'));
+      expect(about).toMatchObject({ version, peerDependencies: { palimpsest: version } });
+    });
+
+    it('has a door that methods of others come through as well', () => {
+      writeFileSync(
+        join(app, 'mine.mjs'),
+        `import { f16CacheBytes, registerMethods } from 'palimpsest/lab';
+      const read = async ({ model, shape }, { ids, scored }) => {
+        const bytes = f16CacheBytes(shape, ids.length) / 2;
+        return { hidden: new Float32Array(scored * model.config.hiddenSize).fill(1), bytes, bytesAtRest: bytes, bytesF16: 2 * bytes };
+      };
+      registerMethods({ from: 'mine', find: (cache) => (cache === 'mine' ? read : null) });\n`,
+      );
+      const ran = evaluate('mine', '--import', './mine.mjs');
+      expect(ran.status, ran.stderr).toBe(0);
+      expect(rowsOf(ran)).toMatchObject([{ cache: 'mine', effectiveBits: 8 }]);
+    });
+  },
+);

@@ -1,0 +1,29 @@
+/** A session ended: what it held, and what it taught. */
+import type { BodyOf, Fields } from './field.ts';
+import { estimate, gains, reals } from './parts.ts';
+import { count, nullable, object, one, optional, real, record, text, whole } from './type.ts';
+
+/** Share of the sealed pages in each format. */
+const shares = record(text, real);
+
+export const CLOSE = {
+  tokens: { type: whole },
+  kvBytes: { type: whole },
+  kvBytesF16: { type: whole },
+  effectiveBits: { type: real },
+  decisions: { type: count },
+  refused: { type: count },
+  priceThreshold: { type: real, unit: 'nats a byte' },
+  predictedKld: { type: real, unit: 'nats' },
+  /** Measured divergence when a comparison was run. */
+  meanKld: { type: nullable(real), unit: 'nats' },
+  fingerprint: { type: reals },
+  gains: { type: gains },
+  c: { type: real },
+  /** What the session measured of its text factor; left out where it measured nothing. */
+  text: { type: optional(estimate), since: '0.1.0' },
+  formats: { type: optional(object({ k: shares, v: shares })), since: '0.1.0' },
+  reason: { type: one(['done', 'aborted', 'error']) },
+} as const satisfies Fields;
+
+export type CloseBody = BodyOf<typeof CLOSE>;

@@ -1,0 +1,63 @@
+/** A session began: everything that a replay needs, and what was requested against what is effective. */
+import { WINDOW_TOKENS } from '../../native/index.ts';
+import type { LatentContext, PolicyContext } from '../../policy/index.ts';
+import type { BodyOf, Fields } from './field.ts';
+import { format, LAYERS_MAX, latent, thresholds, windowFormat } from './parts.ts';
+import {
+  type Certain,
+  count,
+  type Flat,
+  integer,
+  known,
+  list,
+  noun,
+  nullable,
+  object,
+  one,
+  optional,
+  plain,
+  real,
+  record,
+  type Same,
+  text,
+  whole,
+} from './type.ts';
+
+const layers = integer(1, LAYERS_MAX);
+
+export const OPEN = {
+  'model.name': { type: text },
+  'model.digest': { type: text },
+  'model.architecture': { type: text },
+  'shape.layers': { type: layers },
+  'shape.queryHeads': { type: count },
+  'shape.kvHeads': { type: count },
+  'shape.headDim': { type: count },
+  'policy.id': { type: text },
+  'policy.version': { type: count },
+  'policy.options': { type: plain },
+  /** Digest of the state machine of its layers. */
+  'policy.machine': { type: text },
+  'context.layers': { type: layers },
+  'context.kvHeads': { type: count },
+  'context.headDim': { type: count, unit: 'channels' },
+  'context.windowFormat': { type: windowFormat },
+  'context.openFormat': { type: optional(windowFormat), since: '0.1.0' },
+  'context.windowTokens': { type: optional(one(WINDOW_TOKENS)), since: '0.1.0' },
+  // A build may know formats that this one does not.
+  'context.pageBytes': { type: known<PolicyContext['pageBytes']>(record(text, whole)) },
+  'context.latents': { type: optional(noun<LatentContext>()({ kept: latent, operations: real })), since: '0.1.0' },
+  'context.fixedBytes': { type: whole },
+  'context.thresholds': { type: thresholds },
+  'context.skipLayers': { type: list(count, 0, LAYERS_MAX) },
+  'context.floor': { type: nullable(object({ k: format, v: format })) },
+  'context.outlierKeys': { type: optional(list(format)), since: '0.1.0' },
+  'context.priority': { type: optional(one(['bytes', 'kld'])), since: '0.1.0' },
+  requested: { type: plain },
+  effective: { type: plain },
+} as const satisfies Fields;
+
+export type OpenBody = BodyOf<typeof OPEN>;
+
+/** The context is what policies are told. */
+export type OpenAgrees = Certain<Same<OpenBody['context'], Flat<PolicyContext>>>;
