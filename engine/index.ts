@@ -36,6 +36,7 @@ export {
   type PagePool,
   type Part,
   type RotaryTable,
+  SERVED_FORMATS,
   type Side,
   type WindowName,
 } from '../native/index.ts';

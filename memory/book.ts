@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { checkOption, KvError, SHAPE_OPTIONS } from '../native/index.ts';
+import { checkOption, SHAPE_OPTIONS } from '../native/index.ts';
 import { defaultLaw, type Threshold, type ThresholdSet } from '../policy/index.ts';
 import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice, textFactor } from './estimate.ts';
 import type { Filter } from './filter.ts';

@@ -1,6 +1,6 @@
 /** What the TypeScript and the C++ code must agree on, as text and as its digest. A binary with another digest is refused when it is loaded. */
 import { createHash } from 'node:crypto';
-import { ALL_FAMILIES } from './format.ts';
+import { SERVED_FAMILIES, SERVED_FORMATS } from './format.ts';
 import {
   DENSE_FEATURES,
   DENSE_FORMS,
@@ -23,7 +23,7 @@ const described = () => ({
   latents: [LATENT_NAMES, LATENT_OPERATIONS],
   originals: ORIGINAL_OPERATIONS,
   dense: [DENSE_SLOTS, DENSE_NORMS, DENSE_FEATURES, DENSE_FORMS, DENSE_TYPES],
-  formats: ALL_FAMILIES.map(([name, { formats }]) => [name, formats]),
+  formats: SERVED_FAMILIES,
 });
 
 /** The ABI string: a version number, the number of formats, and the digest. */
@@ -31,5 +31,5 @@ export function abi(): string {
   // Which format is tried in place of which is of no concern to the binary.
   const text = JSON.stringify(described(), (key, value: unknown) => (key === 'replaces' ? undefined : value));
   const digest = createHash('sha256').update(text).digest('hex').slice(0, 32);
-  return `6 formats=${ALL_FAMILIES.flatMap(([, { formats }]) => formats).length} layout=${digest}`;
+  return `6 formats=${SERVED_FORMATS.length} layout=${digest}`;
 }

@@ -5,7 +5,7 @@
 import { KvError } from './error.ts';
 import { type Family, type FormatDescriptor, fieldBytes, TIERS } from './formats/descriptor.ts';
 import { type BUILT_IN_CODECS, FAMILIES, type FormatName, type WindowName } from './formats/index.gen.ts';
-import { registeredFamilies } from './formats/registry.ts';
+import { registeredFamilies, servesYardsticks } from './formats/registry.ts';
 import { PAGE_PART_ALIGN, PAGE_TOKENS, SIDES, type Side } from './layout.ts';
 
 export { CODED_HEAD_DIMS, TIERS, type Tier } from './formats/descriptor.ts';
@@ -56,12 +56,35 @@ export const nameOfId = (id: number): FormatName => FORMAT_NAMES[rankOfId(id)]!;
 
 /** The format in which a page is sealed, unless it must be exact. */
 export const WINDOW_FORMAT: WindowName = 'q8';
-/** Whether a format stands here to be compared with, and is used only where a session's cache types name it or a policy wants it for keys with outlier channels. */
+/** Whether a format is a published method to compare with. Only a build with yardsticks computes it. */
 export const isYardstick = (format: FormatName): boolean => FORMATS[format].yardstick === true;
+/** Whether policies choose a format wherever a page goes down, and not only where a session's cache types name it or keys have outlier channels. */
+export const isAutomatic = (format: FormatName): boolean =>
+  !isYardstick(format) && FORMATS[format].forOutlierKeys !== true;
+/** Whether the binary of this process computes a format. */
+export const isServed = (format: FormatName): boolean => servesYardsticks() || !isYardstick(format);
+/** The formats that the binary of this process computes, best first. */
+export const SERVED_FORMATS: readonly FormatName[] = FORMAT_NAMES.filter(isServed);
+
+/** The families of those formats, with what of each it computes. */
+export const SERVED_FAMILIES: readonly (readonly [name: string, formats: readonly FormatDescriptor[]])[] =
+  ALL_FAMILIES.map(
+    ([name, { formats }]) => [name, formats.filter((format) => isServed(format.name as FormatName))] as const,
+  ).filter(([, formats]) => formats.length > 0);
+
+/** Throws 'unsupported' for a yardstick where the binary does not compute those, and says how to have it. */
+export function checkServed(format: FormatName): FormatName {
+  if (isServed(format)) return format;
+  throw new KvError('unsupported', `${format} is a yardstick, which this build does not compute`, {
+    values: { given: format, served: SERVED_FORMATS.join(', ') },
+    hint: 'from a checkout, npm run evaluate has it, and so has npm run bench -- --yardsticks; other programs need npm run build:native -- --yardsticks and node --import ./native/yardsticks/register.ts',
+  });
+}
+
 /** The formats that a page may be demoted to once it has left the window, best first; yardsticks among them. */
 export const LOWER_FORMATS: readonly FormatName[] = FORMAT_NAMES.filter((name) => FORMATS[name].tier !== TIERS[0]);
 /** Those that policies choose from where nothing else is named. */
-export const TRIAL_CANDIDATES: readonly FormatName[] = LOWER_FORMATS.filter((name) => !isYardstick(name));
+export const TRIAL_CANDIDATES: readonly FormatName[] = LOWER_FORMATS.filter(isAutomatic);
 /** The format that has the bytes of this one and errs less, if there is one. */
 export const replacementOf = (format: FormatName): FormatName | undefined =>
   FORMAT_NAMES.find((name) => FORMATS[name].replaces === format);
@@ -103,11 +126,11 @@ export function isFormatName(name: string): name is FormatName {
 /** Names of ggml and of other engines for formats that are like one of ours except for their layout. */
 export function parseFormat(text: string): FormatName {
   const name = text.trim().toLowerCase();
-  if (isFormatName(name)) return name;
+  if (isFormatName(name)) return checkServed(name);
   if (name === 'fp16') return 'f16';
   throw new KvError('unsupported', `unknown cache type '${text}'`, {
-    values: { given: text, known: FORMAT_NAMES.join(', ') },
-    hint: `use one of ${FORMAT_NAMES.join(', ')}, or a pair such as rot4:rot2 for K:V`,
+    values: { given: text, known: SERVED_FORMATS.join(', ') },
+    hint: `use one of ${SERVED_FORMATS.join(', ')}, or a pair such as rot4:rot2 for K:V`,
   });
 }
 

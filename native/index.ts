@@ -47,6 +47,7 @@ export {
   refusalOf,
   seenLater,
   suchThat,
+  textLike,
   truth,
   whole,
 } from './option.ts';

@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "6 formats=34 layout=074f63e099e07625909e6fb70c58211e";
+constexpr char kAbi[] = "6 formats=14 layout=c5363f152914fe858b1e8746fe03f9cc";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -61,23 +61,17 @@ struct DenseTypeSizes {
 constexpr DenseTypeSizes kDenseTypes[] = {{kDenseWide, 1, 4}, {kDenseWide, 1, 2}, {kDenseWide, 1, 2}, {kDenseQ80, 32, 34}, {kDenseQ40, 32, 18}, {kDenseQ41, 32, 20}, {kDenseQ50, 32, 22}, {kDenseQ51, 32, 24}, {kDenseQ4K, 256, 144}, {kDenseQ5K, 256, 176}, {kDenseQ6K, 256, 210}};
 constexpr int kDenseTypeCount = 11;
 
-enum FormatId : int { kBand3 = 32, kBand2 = 33, kF16 = 0, kFp8 = 10, kHiggs4 = 26, kHiggs3 = 27, kHiggs2 = 28, kInt3 = 9, kKivi8 = 6, kKivi4 = 7, kKivi2 = 8, kSquat4 = 14, kSquat2 = 15, kNuq4 = 11, kNuq3 = 12, kNuq2 = 13, kTurbo4Prod = 23, kTurbo3Prod = 24, kTurbo2Prod = 25, kQ8 = 1, kRotq4 = 29, kRotq3 = 30, kRotq2 = 31, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5, kTrellis4 = 34, kTrellis3 = 35, kTrellis2 = 36, kTrellis1 = 37, kTurbo4 = 20, kTurbo3 = 21, kTurbo2 = 22 };
+enum FormatId : int { kBand3 = 32, kBand2 = 33, kF16 = 0, kKivi4 = 7, kKivi2 = 8, kQ8 = 1, kRot4 = 2, kRot3 = 3, kRot2 = 4, kRot1 = 5, kTrellis4 = 34, kTrellis3 = 35, kTrellis2 = 36, kTrellis1 = 37 };
 constexpr int kFormatSlots = 38;
 constexpr int kFieldsMax = 9;
-constexpr int kPartsMax = 4;
+constexpr int kPartsMax = 3;
 // Numbers of the fields of a family.
 enum BandField : int { kBandCodes = 0, kBandExponents = 1, kBandMean = 2, kBandShape = 3, kBandApartCodes = 4, kBandApartScales = 5, kBandApart = 6, kBandMeanScale = 7, kBandReference = 8 };
 enum F16Field : int { kF16Halves = 0 };
-enum Fp8Field : int { kFp8Codes = 0, kFp8Scale = 1 };
-enum HiggsField : int { kHiggsHigh = 0, kHiggsLow = 1, kHiggsScales = 2 };
-enum Int3Field : int { kInt3High = 0, kInt3Low = 1, kInt3Scales = 2, kInt3Lows = 3 };
 enum KiviField : int { kKiviCodes = 0, kKiviScales = 1, kKiviLows = 2 };
-enum NuqField : int { kNuqHigh = 0, kNuqLow = 1, kNuqScales = 2, kNuqOutliers = 3 };
-enum ProdField : int { kProdHigh = 0, kProdLow = 1, kProdSigns = 2, kProdScales = 3, kProdNorms = 4 };
 enum Q8Field : int { kQ8Codes = 0, kQ8RowScales = 1 };
 enum RotField : int { kRotHigh = 0, kRotLow = 1, kRotExponents = 2, kRotMean = 3, kRotFromZero = 4, kRotMeanScale = 5, kRotReference = 6 };
 enum TrellisField : int { kTrellisHigh = 0, kTrellisLow = 1, kTrellisExponents = 2, kTrellisMean = 3, kTrellisFromZero = 4, kTrellisMeanScale = 5, kTrellisReference = 6 };
-enum TurboField : int { kTurboHigh = 0, kTurboLow = 1, kTurboScales = 2 };
 
 // What one head holds of one page: 128 * d * elementBits / 8 + 128 * tokenBytes + d * channelBytes + headBytes.
 struct FieldLayout {
@@ -108,76 +102,56 @@ struct FormatLayout {
 constexpr FormatLayout kFormats[kFormatSlots] = {
     {.name = "f16", .family = 1, .version = 1, .codeBits = 16, .isWindow = true, .isNested = false, .steering = kNoSteering,
      .from = 0x2ull, .headDims = {}, .parts = 1, .fields = 1, .field = {{0, 16, 0, 0, 0, false}}},
-    {.name = "q8", .family = 8, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false, .steering = kNoSteering,
+    {.name = "q8", .family = 3, .version = 1, .codeBits = 8, .isWindow = true, .isNested = false, .steering = kNoSteering,
      .from = 0x1ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 2, 0, 0, false}}},
-    {.name = "rot4", .family = 9, .version = 3, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x4200004c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot3", .family = 9, .version = 3, .codeBits = 3, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0xd64904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot2", .family = 9, .version = 3, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x1fedb05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "rot1", .family = 9, .version = 3, .codeBits = 1, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x3ffff0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "kivi8", .family = 5, .version = 1, .codeBits = 8, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "kivi4", .family = 5, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x400000443ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "kivi2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x1f6cb05ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
-    {.name = "int3", .family = 4, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x1d64904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "fp8", .family = 2, .version = 1, .codeBits = 8, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x43ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 2, .field = {{0, 8, 0, 0, 0, false}, {1, 0, 0, 0, 2, false}}},
-    {.name = "nuq4", .family = 6, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0xc241044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
-    {.name = "nuq3", .family = 6, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x1f6cb04ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
-    {.name = "nuq2", .family = 6, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x1ffdf0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 4, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 0, 4, 0, false}, {2, 0, 0, 5, 0, false}}},
-    {.name = "squat4", .family = 5, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kPlainKeys,
-     .from = 0x4200004c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, false}, {1, 0, 0, 8, 0, false}}},
-    {.name = "squat2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kPlainKeys,
-     .from = 0x1fedb05fdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, false}, {1, 0, 0, 8, 0, false}}},
+    {.name = "rot4", .family = 4, .version = 3, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x400000083ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot3", .family = 4, .version = 3, .codeBits = 3, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0xd00000087ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot2", .family = 4, .version = 3, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x1f0000018full, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "rot1", .family = 4, .version = 3, .codeBits = 1, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x3f0000019full, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {},
+    {.name = "kivi4", .family = 2, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x400000003ull, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 4, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
+    {.name = "kivi2", .family = 2, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x1f0000008full, .headDims = {64, 80, 96, 128, 256}, .parts = 2, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 8, 0, true}, {1, 0, 0, 8, 0, true}}},
     {},
     {},
     {},
     {},
-    {.name = "turbo4", .family = 11, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x4240044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo3", .family = 11, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x1d6c904ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo2", .family = 11, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x1ffdb0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "turbo4-prod", .family = 7, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0xd24104cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "turbo3-prod", .family = 7, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x1f6cb05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "turbo2-prod", .family = 7, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x1ffdf0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 4, .fields = 5, .field = {{0, 0, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 1, 0, 0, 0, false}, {3, 0, 2, 0, 0, false}, {3, 0, 2, 0, 0, false}}},
-    {.name = "higgs4", .family = 3, .version = 1, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x4200044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "higgs3", .family = 3, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x1d64904ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "higgs2", .family = 3, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kNoSteering,
-     .from = 0x1fedb0dfdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 3, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 2, 0, 0, false}}},
-    {.name = "rotq4", .family = 9, .version = 2, .codeBits = 4, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
-     .from = 0x4000004c3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, false}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 16, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
-    {.name = "rotq3", .family = 9, .version = 2, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
-     .from = 0xd24904cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, false}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 16, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
-    {.name = "rotq2", .family = 9, .version = 2, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kTurnedKeys,
-     .from = 0x1f6db05fcfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, false}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, false}, {2, 0, 0, 0, 16, false}, {2, 0, 0, 0, 2, false}, {2, 0, 0, 0, 1, false}}},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
+    {},
     {.name = "band3", .family = 0, .version = 1, .codeBits = 3, .isWindow = false, .isNested = false, .steering = kChannelPowers,
-     .from = 0xc24104cc7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 1, .fields = 9, .field = {{0, 3, 0, 0, 0, false}, {0, 0, 1, 0, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 2, 0, false}, {0, 0, 0, 0, 4, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 1, false}}},
+     .from = 0xc00000087ull, .headDims = {64, 80, 96, 128, 256}, .parts = 1, .fields = 9, .field = {{0, 3, 0, 0, 0, false}, {0, 0, 1, 0, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 2, 0, false}, {0, 0, 0, 0, 4, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 1, false}}},
     {.name = "band2", .family = 0, .version = 1, .codeBits = 2, .isWindow = false, .isNested = false, .steering = kChannelPowers,
-     .from = 0x1d6cb04ecfull, .headDims = {64, 80, 96, 128, 256}, .parts = 1, .fields = 9, .field = {{0, 2, 0, 0, 0, false}, {0, 0, 1, 0, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 2, 0, false}, {0, 0, 0, 0, 4, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 1, false}}},
-    {.name = "trellis4", .family = 10, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x443ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "trellis3", .family = 10, .version = 1, .codeBits = 3, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x4241044c7ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "trellis2", .family = 10, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0xd64904ccfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
-    {.name = "trellis1", .family = 10, .version = 1, .codeBits = 1, .isWindow = false, .isNested = true, .steering = kNoSteering,
-     .from = 0x1ffff0ffdfull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+     .from = 0x1d0000008full, .headDims = {64, 80, 96, 128, 256}, .parts = 1, .fields = 9, .field = {{0, 2, 0, 0, 0, false}, {0, 0, 1, 0, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 1, 0, false}, {0, 0, 0, 2, 0, false}, {0, 0, 0, 0, 4, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 2, false}, {0, 0, 0, 0, 1, false}}},
+    {.name = "trellis4", .family = 5, .version = 1, .codeBits = 4, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x3ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 2, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "trellis3", .family = 5, .version = 1, .codeBits = 3, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x400000087ull, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "trellis2", .family = 5, .version = 1, .codeBits = 2, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0xd0000008full, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 2, 0, 0, 0, true}, {1, 0, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
+    {.name = "trellis1", .family = 5, .version = 1, .codeBits = 1, .isWindow = false, .isNested = true, .steering = kNoSteering,
+     .from = 0x1f0000019full, .headDims = {64, 80, 96, 128, 256}, .parts = 3, .fields = 7, .field = {{0, 0, 0, 0, 0, true}, {1, 1, 0, 0, 0, false}, {2, 0, 1, 0, 0, false}, {2, 0, 0, 1, 0, true}, {2, 0, 0, 0, 16, true}, {2, 0, 0, 0, 2, true}, {2, 0, 0, 0, 1, true}}},
 };
 
 }  // namespace palimpsest

@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { abi } from './abi.ts';
 import { show } from './arguments.ts';
 import { assert, KvError, type KvErrorCode } from './error.ts';
-import { registeredModules } from './formats/registry.ts';
+import { releaseFolder } from './formats/registry.ts';
 import { ISA_NAMES, type Isa, STATUS_NO_MEMORY, STATUSES } from './layout.ts';
 import { prebuiltFile, whyNoPrebuilt } from './prebuilt.ts';
 import { BINDING_NAMES, type BindingName, type NativeInfo } from './types.ts';
@@ -318,7 +318,7 @@ function fileOf(name: BindingName): string | null {
   const first = (...files: string[]): string | null => files.find((file) => existsSync(file)) ?? null;
   switch (name) {
     case 'built':
-      return first(join(native, 'build', registeredModules().length > 0 ? 'Formats' : 'Release', 'palimpsest.node'));
+      return first(join(native, 'build', releaseFolder(), 'palimpsest.node'));
     case 'debug':
       return first(join(native, 'build', 'Debug', 'palimpsest.node'));
     case 'thread':

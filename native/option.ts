@@ -123,6 +123,13 @@ export const anyText = (says = 'a text', least = 0): Rule<string> => ({
   kind: 'text',
 });
 
+/** A text of a certain form. */
+export const textLike = (pattern: RegExp, says: string): Rule<string> => ({
+  schema: z.string().regex(pattern),
+  says,
+  kind: 'text',
+});
+
 /** A value that `holds` says yes to. */
 export const suchThat = <T>(holds: (value: unknown) => boolean, says: string): Rule<T> => ({
   schema: z.custom<T>(holds),

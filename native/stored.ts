@@ -19,7 +19,7 @@
 import { crc32 } from 'node:zlib';
 import { fail, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { FORMAT_NAMES, FORMATS, isFormatName, nameOfId, PAGE_TOKENS, SINK_TOKENS } from './format.ts';
+import { checkServed, FORMAT_NAMES, FORMATS, isFormatName, nameOfId, PAGE_TOKENS, SINK_TOKENS } from './format.ts';
 import { LATENT_LAYOUT_VERSION, LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check } from './load.ts';
 import { type CacheShape, PAGE_KINDS, type PageTable } from './types.ts';
@@ -208,6 +208,7 @@ function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Conte
 function formatNamed(name: string, version: number, isLatent: boolean): number | null {
   if (name === '' && version === 0) return null;
   const format = isFormatName(name) ? FORMATS[name] : null;
+  if (format !== null && !isLatent) checkServed(format.name);
   const id = isLatent ? (LATENT_NAMES as readonly string[]).indexOf(name) : (format?.id ?? -1);
   const known = isLatent ? (id < 0 ? null : LATENT_LAYOUT_VERSION) : (format?.layoutVersion ?? null);
   if (known !== version) {

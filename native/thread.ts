@@ -4,7 +4,7 @@ import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { KvError } from './error.ts';
-import { registeredModules } from './formats/registry.ts';
+import { registeredModules, servesYardsticks } from './formats/registry.ts';
 
 /** The folder that is the root of compiled modules, where threads take theirs from there although sources are run. */
 let compiledRoot: URL | null = null;
@@ -30,15 +30,16 @@ function compiledOf(source: URL): URL | null {
  * sources are run, a line of JavaScript loads tsx in the thread first, because on Node 20 `execArgv: ['--import', 'tsx']` has no effect
  * unless the process itself was started with it. The thread does not inherit the flags of the process, because some, such as
  * `--input-type`, are for the main program and would end the thread.
- * Formats that this thread has registered are registered there too.
+ * Formats and yardsticks that this thread has registered are registered there too.
  */
 export function startThread(source: URL, workerData: unknown): Worker {
   const isBuilt = !import.meta.url.endsWith('.ts');
   const module = isBuilt ? new URL(source.href.replace(/\.ts$/, '.js')) : source;
   const formats = registeredModules();
-  const compiled = !isBuilt && formats.length === 0 ? compiledOf(source) : null;
+  const isProduct = formats.length === 0 && !servesYardsticks();
+  const compiled = !isBuilt && isProduct ? compiledOf(source) : null;
   if (compiled !== null) return open(compiled, workerData);
-  if (isBuilt && formats.length === 0) return open(module, workerData);
+  if (isBuilt && isProduct) return open(module, workerData);
   const lines: string[] = [];
   if (!isBuilt) {
     // `require` finds the CommonJS version, which cannot register hooks from a data: module. The ES module is beside it.
@@ -46,9 +47,11 @@ export function startThread(source: URL, workerData: unknown): Worker {
     const loader = pathToFileURL(found.replace(/\.cjs$/, '.mjs')).href;
     lines.push(`const { register } = await import(${JSON.stringify(loader)}); register();`);
   }
-  if (formats.length > 0) {
+  if (!isProduct) {
     const registry = new URL(`./formats/registry.${isBuilt ? 'js' : 'ts'}`, import.meta.url).href;
-    lines.push(`const { registerFormats } = await import(${JSON.stringify(registry)});`);
+    lines.push(
+      `const { registerFormats, serveYardsticks } = await import(${JSON.stringify(registry)}); serveYardsticks();`,
+    );
     for (const format of formats) lines.push(`await registerFormats(${JSON.stringify(format)});`);
   }
   lines.push(`await import(${JSON.stringify(module.href)});`);

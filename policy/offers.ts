@@ -2,7 +2,7 @@
  * What every page side offers next: one step down its hull, with its price. Offers lie in two heaps, those that may be
  * taken and those of sides that rest after a move, so the cheapest is at hand without looking at the others.
  */
-import { FORMAT_NAMES, FORMATS, isYardstick, LOWEST_FORMATS, PARTS, SIDES } from '../native/index.ts';
+import { FORMAT_NAMES, FORMATS, isAutomatic, LOWEST_FORMATS, PARTS, SIDES } from '../native/index.ts';
 import { ageOf, Divergence } from './divergence.ts';
 import type { Repeated } from './evidence.ts';
 import { Fading } from './fading.ts';
@@ -18,7 +18,7 @@ import { endPrice, isLatentBetter, type PagePoints, type Point } from './ways.ts
 
 /** The coarsest format that keys may take whatever the values are in. */
 const LOWEST_FREE_KEYS = FORMAT_NAMES.findLastIndex(
-  (name) => FORMATS[name].codeBits > COARSE_KEY_BITS && !isYardstick(name),
+  (name) => FORMATS[name].codeBits > COARSE_KEY_BITS && isAutomatic(name),
 );
 
 export class Offers {

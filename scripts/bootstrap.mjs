@@ -274,6 +274,10 @@ const buildWith =
 
 const build = buildWith();
 const buildForTests = buildWith('--tests');
+/** What compares formats has those as well that the product leaves out (native/yardsticks/). */
+const buildWithYardsticks = buildWith('--tests', '--yardsticks');
+const YARDSTICKS = ['--import', './native/yardsticks/register.ts'];
+const isWithYardsticks = (args) => args.includes('--yardsticks');
 
 async function packTools() {
   const { code } = await node(['scripts/prebuild.mjs', '--tools'], { aside: true });
@@ -293,7 +297,10 @@ const cli =
 
 const script = (file) => (args) => node([file, ...args]);
 
-const program = (file) => (args) => node(['--import', 'tsx', file, ...args]);
+const program =
+  (file, ...flags) =>
+  (args) =>
+    node(['--import', 'tsx', ...flags, file, ...args]);
 
 const nothing = async () => ({ code: 0 });
 
@@ -316,8 +323,11 @@ const COMMANDS = {
   prepack: [packTools, script('scripts/prebuild.mjs')],
   fetch: [build, cli('fetch')],
   palimpsest: [build, cli()],
-  bench: [buildForTests, program('scripts/bench/main.ts')],
-  evaluate: [build, program('lab/evaluate/main.ts')],
+  bench: [
+    (args) => (isWithYardsticks(args) ? buildWithYardsticks() : buildForTests()),
+    (args) => program('scripts/bench/main.ts', ...(isWithYardsticks(args) ? YARDSTICKS : []))(args),
+  ],
+  evaluate: [buildWith('--yardsticks'), program('lab/evaluate/main.ts', ...YARDSTICKS)],
   calibrate: [build, program('scripts/calibrate.ts')],
   sim: [build, program('scripts/sim.ts')],
   soak: [build, program('test/soak/main.ts')],
@@ -338,7 +348,7 @@ async function main([command = '', ...args]) {
   if (action === null)
     throw new Stop(`usage: node scripts/bootstrap.mjs ${Object.keys(COMMANDS).join('|')} [arguments]`);
   const [prepare, act] = action;
-  await prepare();
+  await prepare(args);
   return (await act(args)).code;
 }
 

@@ -6,14 +6,15 @@
  *   … --all                                  the kernels of every instruction set, also of those that this processor lacks
  *   … --isas avx2,avx512                     these instead of the best
  *   … --tests                                also the modules for tests (kernels_test, cache_test), and bench_stream for benches
- *   … --formats MODULE…                      with formats of one's own; a release is then in native/build/Formats
+ *   … --yardsticks                           with the published methods to compare with (native/yardsticks/); a release is then in native/build/Yardsticks
+ *   … --formats MODULE…                      with those and formats of one's own; a release is then in native/build/Formats
  *   … --force                                builds even when nothing has changed
  *   … --verbose                              shows the compiler's commands
  * It does nothing when the sources, flags and compiler are those of the last build, and that has all that is asked for; a stamp file says so.
  * It needs Node, npm's packages, python3, make and g++, and downloads nothing. ccache is used where it is on the PATH.
  */
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import {
@@ -37,6 +38,7 @@ const KINDS = {
   Release: { debug: false },
   Debug: { debug: true },
   Thread: { debug: true, own: 'thread', defines: { sanitizer: 'thread' } },
+  Yardsticks: { debug: false, own: 'yardsticks' },
   Formats: { debug: false, own: 'formats' },
 };
 
@@ -45,9 +47,10 @@ const FOR_TESTS = ['kernels_test', 'cache_test', 'bench_stream'];
 
 const headerOf = (module) => module.replace(/\.ts$/, '.h');
 
-/** Puts formats into a copy of the sources. Each module is the TypeScript file of a family of formats; its C++ file lies beside it. */
+/** Puts the yardsticks and formats of one's own into a copy of the sources. Each module is the TypeScript file of a family of formats; its C++ file lies beside it. */
 function addFormats(folder, formats) {
-  for (const module of formats) copyFileSync(headerOf(module), join(folder, 'formats', basename(headerOf(module))));
+  for (const header of [...yardsticks().filter((file) => file.endsWith('.h')), ...formats.map(headerOf)])
+    copyFileSync(header, join(folder, 'formats', basename(header)));
   const generate = spawnSync(
     process.execPath,
     ['--import', 'tsx', join(root, 'scripts/generate-layout.ts'), '--into', folder, ...formats],
@@ -57,11 +60,11 @@ function addFormats(folder, formats) {
 }
 
 /** Compiles, and copies what was built elsewhere to where it is looked for. */
-function compile({ kind, formats, isas, modules, verbose }, compiler) {
+function compile({ kind, hasYardsticks, formats, isas, modules, verbose }, compiler) {
   const { debug, own, defines } = KINDS[kind];
-  const name = own ?? (formats.length > 0 ? `${kind.toLowerCase()}-formats` : undefined);
+  const name = own ?? (hasYardsticks ? `${kind.toLowerCase()}-formats` : undefined);
   const folder = name === undefined ? native : stage(name);
-  if (formats.length > 0) addFormats(folder, formats);
+  if (hasYardsticks) addFormats(folder, formats);
   runNodeGyp({ folder, compiler, modules, isas, debug, verbose, defines });
   if (folder === native) return;
   const target = join(buildFolder, kind);
@@ -70,6 +73,12 @@ function compile({ kind, formats, isas, modules, verbose }, compiler) {
     copyFileSync(join(folder, 'build', debug ? 'Debug' : 'Release', `${module}.node`), join(target, `${module}.node`));
   }
 }
+
+/** The files of native/yardsticks/. */
+const yardsticks = () =>
+  readdirSync(join(native, 'yardsticks'))
+    .sort()
+    .map((name) => join(native, 'yardsticks', name));
 
 /** What the last build was made from and what it has, or nothing. */
 function lastBuild(stamp) {
@@ -81,13 +90,13 @@ function lastBuild(stamp) {
 }
 
 function build(wanted) {
-  const { kind, formats, force } = wanted;
+  const { kind, hasYardsticks, formats, force } = wanted;
   const cxx = process.env.CXX ?? 'g++';
   const says = version(cxx, 'a C++20 compiler, e.g. apt-get install g++');
   const folder = join(buildFolder, kind);
   const stamp = join(folder, 'stamp');
   const settings = [kind, says, process.arch, process.env.CXXFLAGS ?? '', process.env.LDFLAGS ?? ''];
-  const own = formats.flatMap((module) => [module, headerOf(module)]);
+  const own = [...(hasYardsticks ? yardsticks() : []), ...formats.flatMap((module) => [module, headerOf(module)])];
   for (const file of own) if (!existsSync(file)) throw new BuildFailure(`${file} is not there`);
   const sources = fingerprint(settings, [...addonFiles(), ...own]);
   const has = (last) =>
@@ -113,6 +122,12 @@ function build(wanted) {
   );
 }
 
+function kindOf({ thread, debug, formats, yardsticks }) {
+  if (thread) return 'Thread';
+  if (debug) return 'Debug';
+  return formats ? 'Formats' : yardsticks ? 'Yardsticks' : 'Release';
+}
+
 /** The instruction sets that a list of names asks for. */
 function setsOf(list) {
   const names = list.split(',').filter((name) => name !== '' && name !== 'scalar');
@@ -127,7 +142,10 @@ orFail('native build', () => {
     allowPositionals: true,
     options: {
       ...Object.fromEntries(
-        ['debug', 'thread', 'all', 'tests', 'formats', 'force', 'verbose'].map((name) => [name, { type: 'boolean' }]),
+        ['debug', 'thread', 'all', 'tests', 'yardsticks', 'formats', 'force', 'verbose'].map((name) => [
+          name,
+          { type: 'boolean' },
+        ]),
       ),
       isas: { type: 'string' },
     },
@@ -136,7 +154,8 @@ orFail('native build', () => {
   if ((values.formats ?? false) !== formats.length > 0)
     throw new BuildFailure('--formats takes the TypeScript files of formats');
   build({
-    kind: values.thread ? 'Thread' : values.debug ? 'Debug' : values.formats ? 'Formats' : 'Release',
+    kind: kindOf(values),
+    hasYardsticks: values.yardsticks || values.formats || false,
     formats,
     isas: values.all ? allSets(process.arch) : values.isas === undefined ? bestSets() : setsOf(values.isas),
     modules: values.tests ? [...PRODUCT, ...FOR_TESTS] : PRODUCT,

@@ -5,7 +5,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { DecisionRow } from '../lab/evaluate/decide.ts';
-import { FORMATS, type FormatName, isYardstick } from '../native/format.ts';
+import { FORMATS, type FormatName, isAutomatic } from '../native/format.ts';
 import { PER_CHANNEL } from '../policy/outlier-keys.ts';
 
 const root = join(import.meta.dirname, '..');
@@ -14,7 +14,7 @@ const rows = JSON.parse(readFileSync(join(root, 'scripts', 'decisions.json'), 'u
 /** What wins with outlier channels, by key format, that no policy chooses otherwise, and what shows that there are any; best first. */
 const winners = rows.filter(({ outliers }) => outliers).map(({ keys }) => keys as FormatName);
 const offered = [...new Set([...winners, PER_CHANNEL as FormatName])]
-  .filter(isYardstick)
+  .filter((name) => !isAutomatic(name))
   .sort((a, b) => FORMATS[a].rank - FORMATS[b].rank);
 
 const source = `// Written by scripts/generate-decisions.ts from scripts/decisions.json; change that file and run npm run generate.

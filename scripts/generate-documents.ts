@@ -5,7 +5,15 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { CODECS, FORMAT_NAMES, FORMATS, type FormatName, isYardstick, PAGE_TOKENS } from '../native/format.ts';
+import {
+  CODECS,
+  FORMAT_NAMES,
+  FORMATS,
+  type FormatName,
+  isAutomatic,
+  isYardstick,
+  PAGE_TOKENS,
+} from '../native/format.ts';
 import { fieldBytes } from '../native/formats/descriptor.ts';
 
 const fieldsOf = (name: FormatName) => FORMATS[name].parts.flatMap(({ fields }) => fields);
@@ -39,7 +47,7 @@ function row(name: FormatName): string {
     bits(name, 64),
     bits(name, 128),
     error,
-    isYardstick(name) ? 'to compare with' : tier,
+    isYardstick(name) ? 'to compare with' : isAutomatic(name) ? tier : `${tier}, keys with outlier channels`,
     sources,
     layoutVersion,
   ];
@@ -47,7 +55,7 @@ function row(name: FormatName): string {
 }
 
 const TEXTS: Readonly<Record<string, string>> = {
-  'format names': FORMAT_NAMES.filter((name) => !isYardstick(name))
+  'format names': FORMAT_NAMES.filter(isAutomatic)
     .map((name) => `\`${name}\``)
     .join(', '),
   formats: `

@@ -4,11 +4,14 @@
  *   witness/entries/rows.gen.ts       flat rows: their declarations, and what makes them of entries
  *   migrations/columns.gen.ts         the columns of these rows in SQL
  *   witness/entries/fields.gen.md     a table of all fields
+ *   native/log/entries.gen.h          how the binary counts types and steps of plans
  * With `--check` it writes nothing, and fails when a file has something else.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { FORM_TYPES, SPELL_STEPS } from '../witness/entries/binary.ts';
 import { DECISION_ROW, ENTRIES, SESSION_ROW, SITUATION_ROW } from '../witness/entries/index.ts';
+import { headerSource } from './entries/header.ts';
 import { columnsSource, type Row, rowsSource } from './entries/rows.ts';
 import { spellingSource } from './entries/spelling.ts';
 import { fieldsTable } from './entries/table.ts';
@@ -44,6 +47,10 @@ const outputs: Readonly<Record<string, string>> = {
   'witness/entries/rows.gen.ts': rowsSource(ROWS),
   'migrations/columns.gen.ts': columnsSource(ROWS),
   'witness/entries/fields.gen.md': fieldsTable(ENTRIES),
+  'native/log/entries.gen.h': headerSource({
+    Form: { type: 'FormType', names: FORM_TYPES },
+    Spell: { type: 'SpellStep', names: SPELL_STEPS },
+  }),
 };
 
 for (const [name, text] of Object.entries(outputs)) {

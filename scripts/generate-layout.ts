@@ -1,10 +1,10 @@
 /**
- * Writes the files that are derived from native/layout.ts and native/formats/:
- *   native/formats/index.gen.ts   the list of the formats in that folder
- *   native/formats/index.gen.h    the same for the C++ code
+ * Writes the files that are derived from native/layout.ts, native/formats/ and native/yardsticks/:
+ *   native/formats/index.gen.ts   the list of the formats in those folders
+ *   native/formats/index.gen.h    the families that the product computes, for the C++ code
  *   native/layout.gen.h           limits, statuses, instruction sets, operations and formats for the C++ code
  * With `--check` it writes nothing, and fails when a file differs. With `--into FOLDER MODULE…` it writes the headers to
- * FOLDER and adds the formats of those modules, for a build that knows more formats than the package.
+ * FOLDER, with the yardsticks and the formats of those modules, for a build that computes more formats than the package.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
@@ -16,11 +16,16 @@ const isCheck = args.includes('--check');
 const into = args.indexOf('--into');
 const modules = into < 0 ? [] : args.slice(into + 2);
 
-const NOT_FORMATS = new Set(['descriptor.ts', 'registry.ts', 'index.gen.ts']);
-const names = readdirSync(join(root, 'native/formats'))
-  .filter((name) => name.endsWith('.ts') && !NOT_FORMATS.has(name))
-  .map((name) => basename(name, '.ts'))
-  .sort();
+const NOT_FORMATS = new Set(['descriptor.ts', 'registry.ts', 'index.gen.ts', 'register.ts']);
+/** Name and module of each family, relative to native/formats/. */
+const families = ['.', '../yardsticks']
+  .flatMap((folder) =>
+    readdirSync(join(root, 'native/formats', folder))
+      .filter((name) => name.endsWith('.ts') && !NOT_FORMATS.has(name))
+      .map((name) => [basename(name, '.ts'), `${folder}/${name}`] as const),
+  )
+  .sort(([a], [b]) => (a < b ? -1 : 1));
+const names = families.map(([name]) => name);
 
 function put(file: string, text: string): void {
   if (existsSync(file) && readFileSync(file, 'utf8') === text) return;
@@ -34,7 +39,9 @@ function put(file: string, text: string): void {
 }
 
 const WRITTEN = '// Written by scripts/generate-layout.ts.';
-const BUILT_IN = await Promise.all(names.map(async (name) => (await import(`../native/formats/${name}.ts`)).formats));
+const BUILT_IN = await Promise.all(
+  families.map(async ([, module]) => (await import(`../native/formats/${module}`)).formats),
+);
 const builtIn = (BUILT_IN as { name: string; window: boolean; rank: number }[][])
   .flat()
   .sort((a, b) => a.rank - b.rank);
@@ -43,7 +50,7 @@ if (into < 0) {
   put(
     join(root, 'native/formats/index.gen.ts'),
     `${WRITTEN} Add a file to this folder, not a line to this one.
-${names.map((name) => `import * as ${name} from './${name}.ts';`).join('\n')}
+${families.map(([name, module]) => `import * as ${name} from '${module}';`).join('\n')}
 
 /** A format of one side of a page, best first: how its keys or values are stored. */
 export type FormatName = ${union(builtIn)};
@@ -57,9 +64,10 @@ export const BUILT_IN_CODECS = { ${names.map((name) => `...${name}.codecs`).join
 }
 
 // These are imported only now, because no format can be added once native/format.ts has been loaded.
-const { registerFormats } = await import('../native/formats/registry.ts');
+const { registerFormats, serveYardsticks } = await import('../native/formats/registry.ts');
+if (into >= 0) serveYardsticks();
 for (const module of modules) await registerFormats(pathToFileURL(resolve(module)).href);
-const { ALL_FAMILIES } = await import('../native/format.ts');
+const { SERVED_FAMILIES } = await import('../native/format.ts');
 const { abi } = await import('../native/abi.ts');
 const layout = await import('../native/layout.ts');
 
@@ -72,7 +80,7 @@ const camel = (name: string): string =>
 const values = (prefix: string, list: readonly string[]): string =>
   list.map((name, i) => `k${prefix}${camel(name)} = ${i}`).join(', ');
 
-const formats = ALL_FAMILIES.flatMap(([, family]) => family.formats);
+const formats = SERVED_FAMILIES.flatMap(([, members]) => members);
 const slots = Math.max(...formats.map(({ id }) => id)) + 1;
 if (new Set(formats.map(({ id }) => id)).size < formats.length || slots > 64)
   throw new Error('format ids must differ and stay below 64');
@@ -89,7 +97,7 @@ function steeringOf({ steered, rotated }: (typeof formats)[number]): string {
 }
 
 function formatLine(id: number): string {
-  const at = ALL_FAMILIES.findIndex(([, family]) => family.formats.some((format) => format.id === id));
+  const at = SERVED_FAMILIES.findIndex(([, members]) => members.some((format) => format.id === id));
   const format = formats.find((one) => one.id === id);
   if (format === undefined) return '    {},';
   const fields = fieldsOf(format).map(
@@ -102,7 +110,7 @@ function formatLine(id: number): string {
 }
 
 // What one knows of the fields of a member of a family, C++ knows of all of them but for the bits of an element and what a demotion keeps.
-for (const [name, { formats: members }] of ALL_FAMILIES) {
+for (const [name, members] of SERVED_FAMILIES) {
   const likeness = (format: (typeof formats)[number]) =>
     JSON.stringify(fieldsOf(format).map((field) => ({ ...field, elementBits: undefined, kept: undefined })));
   if (new Set(members.map(likeness)).size > 1) throw new Error(`the formats of ${name} have different fields`);
@@ -175,11 +183,11 @@ constexpr int kFormatSlots = ${slots};
 constexpr int kFieldsMax = ${mostFields};
 constexpr int kPartsMax = ${mostParts};
 // Numbers of the fields of a family.
-${ALL_FAMILIES.map(
-  ([name, family]) =>
+${SERVED_FAMILIES.map(
+  ([name, members]) =>
     `enum ${camel(name)}Field : int { ${values(
       camel(name),
-      fieldsOf(family.formats[0]!).map((field) => field.name),
+      fieldsOf(members[0]!).map((field) => field.name),
     )} };`,
 ).join('\n')}
 
@@ -221,27 +229,20 @@ put(
   join(target, 'formats/index.gen.h'),
   `${WRITTEN} Add a file to this folder, not a line to this one.
 #pragma once
-${ALL_FAMILIES.map(([name]) => `#include "${name}.h"`).join('\n')}
+${SERVED_FAMILIES.map(([name]) => `#include "${name}.h"`).join('\n')}
 
 // Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours and ends the process.
 template <class Call>
 INLINE void withFormat(int format, const Call& f) {
   switch (format) {
-${ALL_FAMILIES.map(
-  ([name, family]) =>
-    `    ${family.formats.map((format) => `case k${camel(format.name)}:`).join(' ')} return f(${camel(name)}{});`,
+${SERVED_FAMILIES.map(
+  ([name, members]) =>
+    `    ${members.map((format) => `case k${camel(format.name)}:`).join(' ')} return f(${camel(name)}{});`,
 ).join('\n')}
     default: __builtin_trap();
   }
 }
-${ALL_FAMILIES.filter(
-  ([
-    ,
-    {
-      formats: [first],
-    },
-  ]) => first!.nested,
-)
+${SERVED_FAMILIES.filter(([, members]) => members.some(({ nested }) => nested))
   .map(([name]) => `static_assert(HasDemote<${camel(name)}>, "a nested family is demoted on codes");`)
   .join('\n')}
 `,

@@ -165,30 +165,26 @@ const f = (v) => {
   return /[.e]/.test(text) ? `${text}f` : `${text}.0f`;
 };
 
-function header() {
+/** Levels and bounds of the rot family. */
+function rotHeader() {
   const rot = Object.entries(ROT_LEVELS);
   const levels = rot.map(([name, { positive }]) => {
     const full = mirror(positive);
     const padded = Array.from({ length: 16 }, (_, i) => full[i % full.length]);
     return `// ${name}, repeated to 16 entries for byte look-ups\nconstexpr int8_t k${name[0].toUpperCase()}${name.slice(1)}Levels[16] = {\n${wrap(padded, 16)}\n};`;
   });
-  const matrix = (name, rows) =>
-    `constexpr int8_t ${name}[${rows.length}][${rows.length}] = {\n${rows.map((row) => `    {${row.join(', ')}},`).join('\n')}\n};`;
-  return `// Written by scripts/generate-tables.mjs. Change the script, not this file.
-#pragma once
-#include <cstdint>
-
-namespace palimpsest {
-
-${levels.join('\n')}
+  return `${levels.join('\n')}
 ${rot.map(([name, { divisor }]) => `constexpr int k${name[0].toUpperCase()}${name.slice(1)}Divisor = ${divisor};`).join('\n')}
 
 // code = number of bounds b with y > float(r * b)
 constexpr float kRotBounds[15] = {
 ${wrap(bounds().map(f), 5)}
-};
+};`;
+}
 
-// Codebooks of one coordinate of a random unit vector, times sqrt(d): [bits - 1][64, 80, 96, 128 or 256 channels]. Levels are repeated to 16
+/** Codebooks of the families that code numbers of unit vectors, pairs of numbers, and sequences. */
+function codebooksHeader() {
+  return `// Codebooks of one coordinate of a random unit vector, times sqrt(d): [bits - 1][64, 80, 96, 128 or 256 channels]. Levels are repeated to 16
 // entries, bounds are followed by infinities.
 constexpr int8_t kSphereLevels[4][5][16] = {
 ${SPHERE.map((row) => `    {\n${row.map(({ levels }) => `        {${Array.from({ length: 16 }, (_, i) => levels[i % levels.length]).join(', ')}},`).join('\n')}\n    },`).join('\n')}
@@ -217,9 +213,14 @@ constexpr int8_t kTrellisLevels[4][2][16] = {
 ${Object.values(TRELLIS)
   .map((tables) => `    {${tables.map((table) => `{${table.join(', ')}}`).join(',\n     ')}},`)
   .join('\n')}
-};
+};`;
+}
 
-// 2^(k/16) for k = -127..127
+/** Scales, and the rotation. */
+function scalesHeader() {
+  const matrix = (name, rows) =>
+    `constexpr int8_t ${name}[${rows.length}][${rows.length}] = {\n${rows.map((row) => `    {${row.join(', ')}},`).join('\n')}\n};`;
+  return `// 2^(k/16) for k = -127..127
 constexpr float kScaleValues[255] = {
 ${wrap(scaleValues.map(f), 5)}
 };
@@ -240,16 +241,28 @@ ${wrap(
 // Symmetric Paley-Hadamard matrices, not normalized
 ${matrix('kHadamard12', paley(11))}
 
-${matrix('kHadamard20', paley(19))}
+${matrix('kHadamard20', paley(19))}`;
+}
+
+const header = () => `// Written by scripts/generate-tables.mjs. Change the script, not this file.
+#pragma once
+#include <cstdint>
+
+namespace palimpsest {
+
+${rotHeader()}
+
+${codebooksHeader()}
+
+${scalesHeader()}
 
 }  // namespace palimpsest
 `;
-}
 
-function typescript() {
-  const list = (name, values, perLine, type = 'number') =>
-    `export const ${name}: readonly ${type}[] = [\n${wrap(values, perLine).replaceAll('    ', '  ')}\n];`;
-  return `// Written by scripts/generate-tables.mjs. Change the script, not this file.
+const list = (name, values, perLine) =>
+  `export const ${name}: readonly number[] = [\n${wrap(values, perLine).replaceAll('    ', '  ')}\n];`;
+
+const typescript = () => `// Written by scripts/generate-tables.mjs. Change the script, not this file.
 
 /** Decode levels (integers) and their divisor. */
 export const ROT_LEVELS = {
@@ -260,7 +273,20 @@ ${Object.entries(ROT_LEVELS)
   .join('\n')}
 } as const;
 
-/** A codebook of scalars: integer levels over a divisor, and the bounds between codes. */
+${codebooksSource()}
+
+/** code = number of bounds b with y > fround(r * b) */
+${list('ROT_BOUNDS', bounds(), 5)}
+
+/** 2^(k/16) for k = -127..127 */
+${list('SCALE_VALUES', scaleValues, 5)}
+
+/** 2^((k+1/2)/16) for k = -127..126 */
+${list('SCALE_BOUNDS', scaleBounds, 5)}
+`;
+
+function codebooksSource() {
+  return `/** A codebook of scalars: integer levels over a divisor, and the bounds between codes. */
 export interface Codebook {
   readonly divisor: number;
   readonly levels: readonly number[];
@@ -305,17 +331,7 @@ ${Object.entries(TRELLIS)
     ([sequence, tables]) => `  ${sequence}: [\n${tables.map((table) => `    [${table.join(', ')}],`).join('\n')}\n  ],`,
   )
   .join('\n')}
-};
-
-/** code = number of bounds b with y > fround(r * b) */
-${list('ROT_BOUNDS', bounds(), 5)}
-
-/** 2^(k/16) for k = -127..127 */
-${list('SCALE_VALUES', scaleValues, 5)}
-
-/** 2^((k+1/2)/16) for k = -127..126 */
-${list('SCALE_BOUNDS', scaleBounds, 5)}
-`;
+};`;
 }
 
 const outputs = [

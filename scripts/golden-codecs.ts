@@ -13,7 +13,7 @@ import {
   FORMAT_NAMES,
   FORMATS,
   type FormatName,
-  isYardstick,
+  isAutomatic,
   PAGE_TOKENS,
   SIDES,
   type Side,
@@ -122,7 +122,8 @@ function goldenSides(format: FormatName): GoldenSides[] {
   });
 }
 
-export const goldenYardsticks = (): GoldenSides[] => FORMAT_NAMES.filter(isYardstick).flatMap(goldenSides);
+export const goldenYardsticks = (): GoldenSides[] =>
+  FORMAT_NAMES.filter((name) => !isAutomatic(name)).flatMap(goldenSides);
 export const goldenTrellis = (): GoldenSides[] =>
   (['trellis4', 'trellis3', 'trellis2', 'trellis1'] as const).flatMap(goldenSides);
 

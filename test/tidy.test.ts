@@ -4,7 +4,7 @@
 import { spawnSync } from 'node:child_process';
 import { posix } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { ENTRIES, ENVIRONMENT_READERS, LINES_MAX, LONG_FILES, MACHINE_PATHS, PRINTERS } from './tidy/allowed.ts';
+import { ENTRIES, ENVIRONMENT_READERS, MACHINE_PATHS, PRINTERS } from './tidy/allowed.ts';
 import { pathIsThere, pathsIn, titlesOf } from './tidy/documents.ts';
 import { exists, isCode, isWritten, read, root, walk } from './tidy/files.ts';
 import {
@@ -177,14 +177,6 @@ describe('files', () => {
       encoding: 'utf8',
     });
     expect({ status, output: status === 0 ? '' : `${stdout}${stderr}` }).toEqual({ status: 0, output: '' });
-  });
-
-  test(`of code have at most ${LINES_MAX} lines`, () => {
-    const tooLong = (text: string): Finding[] => {
-      const lines = text.trimEnd().split('\n').length;
-      return lines > LINES_MAX ? [{ line: lines, what: `is ${lines} lines long: a second noun has appeared` }] : [];
-    };
-    expect(findingsIn(code, tooLong, LONG_FILES)).toEqual([]);
   });
 
   test('hold no reminders', () => {

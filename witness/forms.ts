@@ -4,23 +4,12 @@
  */
 import type { EntryForms } from '../native/index.ts';
 import { canonicalJson } from './canonical.ts';
+import { FORM_TYPES } from './entries/binary.ts';
 import { ENTRIES } from './entries/index.ts';
 import { coreOf, inOrder, mayBeNull, type Type } from './entries/type.ts';
 import type { EntryKind } from './types.ts';
 
-/** As FormType in native/log/forms.h. */
-const TYPES: readonly string[] = [
-  'anything',
-  'plain',
-  'object',
-  'record',
-  'list',
-  'integer',
-  'real',
-  'flag',
-  'text',
-  'one',
-];
+const TYPES: readonly string[] = FORM_TYPES;
 
 /** Kinds in the order in which the binary counts them. */
 export const FORM_KINDS = Object.keys(ENTRIES) as readonly EntryKind[];

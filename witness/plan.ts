@@ -4,13 +4,16 @@
  * and the entry goes the general way, which finds out what is wrong with it.
  */
 import type { SpellPlan } from '../native/index.ts';
+import { SPELL_STEPS } from './entries/binary.ts';
 import { type DecisionBody, ENTRIES } from './entries/index.ts';
 import { fillDecisionBody } from './entries/spelling.gen.ts';
 import { coreOf, inOrder, mayBeNull, type Type } from './entries/type.ts';
 import { beginRow, endRow, fixText, putNumber, putWord, rowOf, texts } from './plan-numbers.ts';
 
-/** As SpellStep in native/log/spell.h; texts are 0. */
-const [TEXT, NUMBER, NUMBER_OR_NULL, FLAG, WORD, BODY] = [0, 1, 2, 3, 4, 5] as const;
+/** Steps as the binary counts them. */
+const step = (name: (typeof SPELL_STEPS)[number]): number => SPELL_STEPS.indexOf(name);
+const [TEXT, NUMBER, NUMBER_OR_NULL] = [step('text'), step('number'), step('number-or-null')];
+const [FLAG, WORD, BODY] = [step('flag'), step('word'), step('body')];
 
 /** More than an entry of this plan takes, sealed too: all words as long as they may be. */
 export const DECISION_BYTES_MAX = 8 * 1024;

@@ -66,7 +66,10 @@ function verifyAll(
   const numbers = listSeries(files, dir);
   const anchors = numbers.map((number) => new SeriesCheckpoints(number, checkpoints ?? []));
   const series = numbers.map((number, index) =>
-    verifySeries(files, dir, number, foreign, keys, anchors[index] as SeriesCheckpoints, threads),
+    verifySeries(
+      { files, logDir: dir, series: number, keys, anchors: anchors[index] as SeriesCheckpoints, threads },
+      foreign,
+    ),
   );
   keys.wipe();
   foreign.push(...foreignKeys(files, dir));
@@ -120,19 +123,49 @@ function strange(
 /** Where a part of the log stands, from the folder of the log. */
 const placeOf = (series: number, name: string): string => (series === 0 ? name : `${seriesName(series)}/${name}`);
 
-function verifySeries(
-  files: LogFiles,
-  logDir: string,
-  series: number,
-  foreign: ForeignPart[],
-  keys: SessionKeys,
-  anchors: SeriesCheckpoints,
-  threads: number,
-): SeriesReport {
-  const dir = seriesDir(logDir, series);
-  const names = listFolder(files, dir);
-  const report = {
-    series,
+/** A series and what it is verified with. */
+interface SeriesAsked {
+  readonly files: LogFiles;
+  readonly logDir: string;
+  readonly series: number;
+  readonly keys: SessionKeys;
+  readonly anchors: SeriesCheckpoints;
+  readonly threads: number;
+}
+
+/** `foreign` takes in what is not of the series. */
+function verifySeries(asked: SeriesAsked, foreign: ForeignPart[]): SeriesReport {
+  const check = new SeriesCheck(asked);
+  try {
+    check.walk(foreign);
+  } catch (error) {
+    return check.report(problemOf(asked.series, error));
+  }
+  foreign.push(...check.strangers());
+  return check.report(null);
+}
+
+/** What a walk that ended early found. Throws what is no damage. */
+function problemOf(series: number, error: unknown): SeriesReport['problem'] {
+  if (!(error instanceof KvError) || error.code !== 'bad-log') throw error;
+  const { segment, offset, seq } = error.values;
+  return {
+    segment: placeOf(series, String(segment)),
+    offset: Number(offset),
+    seq: typeof seq === 'number' ? seq : null,
+    what: series === 0 ? error.message : `${seriesName(series)}: ${error.message}`,
+  };
+}
+
+/** How far the entries of a series are sound. */
+class SeriesCheck {
+  readonly #asked: SeriesAsked;
+  readonly #dir: string;
+  readonly #names: readonly string[];
+  /** Names of what belongs to the series. */
+  readonly #own: Set<string>;
+  readonly #setAside: RecoveredBody[] = [];
+  readonly #found = {
     logId: null as string | null,
     segments: 0,
     entries: 0,
@@ -140,67 +173,85 @@ function verifySeries(
     unopened: 0,
     tornBytes: 0,
   };
-  let headHash: Uint8Array = NO_HASH;
-  let tree: Frontier | null = null;
-  let walk: ReturnType<typeof walkRuns> | null = null;
-  const setAside: RecoveredBody[] = [];
-  const own = new Set(series === 0 ? [LOCK_NAME, KEYS_NAME] : [LOCK_NAME]);
-  const done = (problem: SeriesReport['problem']): SeriesReport => {
-    for (const name of names) {
-      if (own.has(name) || (series === 0 && isSeriesName(name))) continue;
-      const what = problem === null ? strangeness(files, dir, name, setAside) : null;
-      if (what !== null)
-        foreign.push({ file: placeOf(series, name), offset: 0, bytes: sizeOf(files, dir, name), what });
-    }
-    const rootHash = Buffer.from((tree ?? new Frontier()).root()).toString('hex');
-    return { ...report, headHash: Buffer.from(headHash).toString('hex'), rootHash, problem };
-  };
-  try {
-    const numbers = listSegments(files, dir);
-    report.segments = numbers.length;
-    for (const number of numbers) own.add(segmentName(number));
-    if (series > 0 && report.segments === 0) return done(null);
+  #headHash: Uint8Array = NO_HASH;
+  #tree: Frontier | null = null;
+
+  constructor(asked: SeriesAsked) {
+    this.#asked = asked;
+    const { files, logDir, series } = asked;
+    this.#dir = seriesDir(logDir, series);
+    this.#names = listFolder(files, this.#dir);
+    this.#own = new Set(series === 0 ? [LOCK_NAME, KEYS_NAME] : [LOCK_NAME]);
+  }
+
+  /** Throws 'bad-log' at the first thing that is wrong. */
+  walk(foreign: ForeignPart[]): void {
+    const { files, logDir, series, anchors, threads } = this.#asked;
+    const numbers = listSegments(files, this.#dir);
+    this.#found.segments = numbers.length;
+    for (const number of numbers) this.#own.add(segmentName(number));
+    if (series > 0 && numbers.length === 0) return;
     const logId = series === 0 ? null : logIdOf(files, logDir);
     const most = (leaves: number): number => anchors.entriesToNext(leaves);
-    walk = walkRuns(files, dir, { withTree: true, withKinds: true, threads, most });
-    const contradiction = (at: { segment: string; offset: number }, found: Contradiction | null): void => {
-      if (found !== null) throw badLog(at.segment, at.offset, found.seq, found.what);
-    };
-    let step = walk.next();
-    for (; step.done !== true; step = walk.next()) {
-      const run = step.value;
-      if (series > 0) checkLogId(run, logId);
-      if (report.entries === 0) report.removedEntries = (run.tree as Frontier).leaves - run.count;
-      const sound = checkEntries(run, keys, threads, report, setAside);
-      if (sound.entries > 0) {
-        report.entries += sound.entries;
-        report.logId = run.logId;
-        ({ hash: headHash, tree } = sound.fault === null ? run : stateWithin(run, sound.entries));
-        const offset = offsetIn(run, sound.entries - 1);
-        contradiction({ segment: run.segment, offset }, anchors.meet(tree as Frontier, headHash, sound.entries));
-      } else tree = run.before.tree;
-      if (sound.fault !== null) throw sound.fault;
+    const walk = walkRuns(files, this.#dir, { withTree: true, withKinds: true, threads, most });
+    try {
+      let step = walk.next();
+      for (; step.done !== true; step = walk.next()) {
+        if (series > 0) checkLogId(step.value, logId);
+        this.#take(step.value);
+      }
+      this.#end(step.value, foreign);
+    } finally {
+      walk.return(undefined as never);
     }
-    const end = step.value;
-    report.logId = end.logId;
-    headHash = end.headHash;
-    tree = end.tree;
-    report.tornBytes = end.tornBytes;
-    if (end.tornBytes > 0) foreign.push(tailOf(series, end));
-    contradiction({ segment: segmentName(end.segment), offset: end.offset }, anchors.end(tree?.leaves ?? 0));
-    return done(null);
-  } catch (error) {
-    if (!(error instanceof KvError) || error.code !== 'bad-log') throw error;
-    const { segment, offset, seq } = error.values;
-    return done({
-      segment: placeOf(series, String(segment)),
-      offset: Number(offset),
-      seq: typeof seq === 'number' ? seq : null,
-      what: series === 0 ? error.message : `${seriesName(series)}: ${error.message}`,
-    });
-  } finally {
-    walk?.return(undefined as never);
   }
+
+  #take(run: Run): void {
+    const { keys, threads, anchors } = this.#asked;
+    const found = this.#found;
+    if (found.entries === 0) found.removedEntries = (run.tree as Frontier).leaves - run.count;
+    const sound = checkEntries(run, keys, threads, found, this.#setAside);
+    if (sound.entries > 0) {
+      found.entries += sound.entries;
+      found.logId = run.logId;
+      ({ hash: this.#headHash, tree: this.#tree } = sound.fault === null ? run : stateWithin(run, sound.entries));
+      const contradiction = anchors.meet(this.#tree as Frontier, this.#headHash, sound.entries);
+      refuseContradiction(run.segment, offsetIn(run, sound.entries - 1), contradiction);
+    } else this.#tree = run.before.tree;
+    if (sound.fault !== null) throw sound.fault;
+  }
+
+  #end(end: LogEnd, foreign: ForeignPart[]): void {
+    const { series, anchors } = this.#asked;
+    this.#found.logId = end.logId;
+    this.#headHash = end.headHash;
+    this.#tree = end.tree;
+    this.#found.tornBytes = end.tornBytes;
+    if (end.tornBytes > 0) foreign.push(tailOf(series, end));
+    refuseContradiction(segmentName(end.segment), end.offset, anchors.end(this.#tree?.leaves ?? 0));
+  }
+
+  /** What else lies in the folder of a series that is sound. */
+  strangers(): ForeignPart[] {
+    const { files, series } = this.#asked;
+    return this.#names.flatMap((name) => {
+      if (this.#own.has(name) || (series === 0 && isSeriesName(name))) return [];
+      const what = strangeness(files, this.#dir, name, this.#setAside);
+      if (what === null) return [];
+      return [{ file: placeOf(series, name), offset: 0, bytes: sizeOf(files, this.#dir, name), what }];
+    });
+  }
+
+  report(problem: SeriesReport['problem']): SeriesReport {
+    const rootHash = Buffer.from((this.#tree ?? new Frontier()).root()).toString('hex');
+    const headHash = Buffer.from(this.#headHash).toString('hex');
+    return { series: this.#asked.series, ...this.#found, headHash, rootHash, problem };
+  }
+}
+
+/** Throws 'bad-log' where checkpoints signed something else. */
+function refuseContradiction(segment: string, offset: number, found: Contradiction | null): void {
+  if (found !== null) throw badLog(segment, offset, found.seq, found.what);
 }
 
 /** What lies in the folder of keys and is none. */

@@ -141,13 +141,7 @@ export function* walkRuns(files: LogFiles, dir: string, options: RunOptions = {}
   if (numbers.length === 0) refuseStray(files, dir, 0, behind);
   if (numbers.length === 0) throw noLog(dir);
   const firstSeq = firstSeqOf(seriesIn(dir));
-  const heads = numbers.map((number) => readHead(files, dir, number));
-  const headless = heads.findIndex((head) => head.header === null);
-  if (headless >= 0 && headless < heads.length - 1) {
-    const { name, what } = heads[headless] as Head;
-    throw badLog(name, 0, null, what);
-  }
-  const whole = headless < 0 ? heads.length : headless;
+  const { heads, whole } = headsOf(files, dir, numbers);
   const first = heads[0] as Head;
   if (first.header === null) {
     if (!first.mayBeTorn) throw badLog(first.name, 0, null, first.what);
@@ -203,6 +197,17 @@ export function* walkRuns(files: LogFiles, dir: string, options: RunOptions = {}
     tornBytes: last.fault === null ? 0 : last.size - last.offset,
     tornSegment: last.fault === null ? null : segment,
   };
+}
+
+/** The heads of segments, and how many have a header: all, or all but the last. */
+function headsOf(files: LogFiles, dir: string, numbers: readonly number[]): { heads: readonly Head[]; whole: number } {
+  const heads = numbers.map((number) => readHead(files, dir, number));
+  const headless = heads.findIndex((head) => head.header === null);
+  if (headless >= 0 && headless < heads.length - 1) {
+    const { name, what } = heads[headless] as Head;
+    throw badLog(name, 0, null, what);
+  }
+  return { heads, whole: headless < 0 ? heads.length : headless };
 }
 
 const seriesIn = (dir: string): number => Number(/^writer-(\d{4})$/.exec(basename(dir))?.[1] ?? 0);

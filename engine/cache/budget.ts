@@ -6,12 +6,13 @@ import {
   type FormatName,
   type FormatPair,
   forecastMovablePages,
-  isYardstick,
+  isAutomatic,
   KvError,
   LOWER_FORMATS,
   openBytes,
   PAGE_TOKENS,
   pageBytes,
+  SERVED_FORMATS,
   sealedPages,
   show,
   TRIAL_QUERIES,
@@ -191,19 +192,19 @@ export function checkBudget(shape: CacheShape, budgetBytes: number, tokensExpect
       windowBytes: fixedBytes(shape, openFormat) + shape.layers * 2 * sideBytes(shape)[windowFormat],
       tokens,
       lowest: [...new Set(pairs.map(({ k, v }) => `${k}:${v}`))].join(' '),
-      formats: FORMAT_NAMES.join(' '),
+      formats: SERVED_FORMATS.join(' '),
     },
     hint: `give at least ${(Math.ceil((10 * neededBytes) / 2 ** 20) / 10).toFixed(1)}MiB, allow lower formats, or shorten the prompt`,
   });
 }
 
-/** Bytes of one page side in every format that a session may use: those that policies choose from, and the yardsticks among `named`. */
+/** Bytes of one page side in every format that a session may use: those that policies choose from, and of the others those among `named`. */
 export const sideBytes = (
   { kvHeads, headDim }: CacheShape,
   named: readonly FormatPair[] = [],
 ): Readonly<Record<FormatName, number>> =>
   Object.fromEntries(
-    FORMAT_NAMES.filter((name) => !isYardstick(name) || named.some(({ k, v }) => name === k || name === v)).map(
+    FORMAT_NAMES.filter((name) => isAutomatic(name) || named.some(({ k, v }) => name === k || name === v)).map(
       (name) => [name, pageBytes(name, kvHeads, headDim)],
     ),
   ) as Record<FormatName, number>;

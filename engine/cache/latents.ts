@@ -13,13 +13,11 @@ import {
   type KvCache,
   KvError,
   LATENT_NAMES,
-  type LatentLayerWeights,
   type LatentName,
   latentBytes,
   openRows,
   PAGE_TOKENS,
   pageOf,
-  type RotaryTable,
   rowsLeft,
   SINK_TOKENS,
   type Side,
@@ -28,7 +26,6 @@ import {
 } from '../../native/index.ts';
 import { type PolicyContext, type ThresholdSet, TIERS, tierOf } from '../../policy/index.ts';
 import { LATENT_OPTIONS, type LatentOptions, type LatentProjection } from '../options/latent-options.ts';
-import type { LatentKeep } from '../options/types.ts';
 import { latentOf } from './forms.ts';
 import { type PlanRequest, planSession, type SessionPlan } from './plan.ts';
 

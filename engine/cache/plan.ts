@@ -3,10 +3,11 @@ import {
   type CacheShape,
   CODED_HEAD_DIMS,
   checkOptions,
+  checkServed,
   FORMATS,
   type FormatName,
   type FormatPair,
-  isYardstick,
+  isAutomatic,
   KvError,
   LOWEST_FORMATS,
   PAGE_TOKENS,
@@ -15,6 +16,7 @@ import {
   show,
   WINDOW_FORMAT,
   WINDOW_TOKENS,
+  type WindowName,
 } from '../../native/index.ts';
 import { createPolicy, type Policy, type PolicyContext, type ThresholdSet, usefulPair } from '../../policy/index.ts';
 import { CACHE_OPTIONS, GOVERNING_OPTIONS } from '../options/table.ts';
@@ -69,58 +71,16 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   const budgeted = budgetBytes !== null || kldBudget !== undefined;
   const unasked = Array.isArray(types) ? 'table' : budgeted ? 'price' : pair === undefined ? 'none' : 'fixed';
   const { policy, policyOptions } = policyOf(exact ? 'none' : (request.policy ?? unasked), types);
-  const set =
-    policy.id === 'fixed' && pair !== undefined ? [pair] : policy.id === 'table' ? (types as FormatPair[]) : null;
-  // A fixed f16 side must never have been 8-bit.
-  const windowFormat = exact || set?.some(({ k, v }) => k === 'f16' || v === 'f16') ? 'f16' : WINDOW_FORMAT;
-  if (!exact && windowFormat === 'f16' && (request.openFormat ?? 'f16') !== 'f16')
-    throw new KvError('bad-argument', `pages in f16 are not open in ${request.openFormat}`, {
-      values: { openFormat: request.openFormat, windowFormat },
-    });
-  const floor = set === null ? floorOf(pair, policy.lowest) : null;
-  if (!exact && kldBudget !== undefined && !policy.needsTrials) {
-    throw new KvError('unsupported', `policy '${policy.id}' measures nothing, so it cannot keep a divergence budget`, {
-      values: { policy: policy.id, kldBudget },
-      hint: "use policy 'price'",
-    });
-  }
+  const named = namedPairs(policy, types);
+  const windowFormat = windowFormatOf(exact, named);
+  const asked: Asked = { shape, request, exact, policy, named, windowFormat, budgetBytes, tokensExpected };
+  checkTogether(asked);
+  const floor = named === null ? floorOf(pair, policy.lowest) : null;
   // Whoever names formats gets those and no others.
   const outlierKeys = (types === undefined && policy.outlierKeys) || [];
   const onTheWay = outlierKeys.map((k) => ({ k, v: k }));
-  const asItIs = { k: windowFormat, v: windowFormat } as const;
-  const openFormat =
-    windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
-  const windowTokens = request.windowTokens ?? defaultWindowTokens(shape, budgetBytes, windowFormat);
-  let window: Window = { openFormat, windowFormat, windowTokens };
-  if (budgetBytes !== null) {
-    const lowest = (layer: number): FormatPair =>
-      skipLayers.includes(layer) || policy.id === 'none' ? asItIs : (set?.[layer % set.length] ?? lowestPair(floor));
-    const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
-    // What was not asked for gives way where a budget is too small for it: first an open page in f16, then a whole page of newer tokens.
-    const coded = { ...window, openFormat: request.openFormat ?? windowFormat };
-    const smallest: Window = { ...coded, windowTokens: request.windowTokens ?? Math.min(...WINDOW_TOKENS) };
-    const fits = (one: Window): boolean =>
-      budgetBytes >= leastBudget(shape, tokensExpected, { ...one, pairs, onTheWay });
-    window = [window, coded].find(fits) ?? smallest;
-    checkBudget(shape, budgetBytes, tokensExpected, { ...window, pairs, onTheWay });
-  }
-  const untouched = bytesAt(
-    shape,
-    tokensExpected ?? 0,
-    Array.from({ length: shape.layers }, () => asItIs),
-    window,
-  );
-  checkMemory(shape, budgetBytes === null ? untouched : 0, window.openFormat);
-  if (kldBudget === 0 && budgetBytes !== null && untouched > budgetBytes) {
-    throw new KvError(
-      'budget-too-small',
-      `${tokensExpected} tokens need moves, and a divergence budget of 0 allows none`,
-      {
-        values: { budgetBytes, kldBudget, neededBytes: untouched, tokens: tokensExpected },
-        hint: 'raise one of the two budgets',
-      },
-    );
-  }
+  const window = windowOf(asked, floor, onTheWay);
+  checkUntouched(asked, window);
   return {
     policy,
     policyOptions,
@@ -160,6 +120,84 @@ export const askedOf = ({ kvBudget, kldBudget, policy }: PlanRequest) => ({
 /** The same with other thresholds, on which nothing else of a plan depends. */
 export function withThresholds(plan: SessionPlan, thresholds: ThresholdSet): SessionPlan {
   return { ...plan, context: { ...plan.context, thresholds } };
+}
+
+/** A request, and what was made of it so far. */
+interface Asked extends Pick<SessionPlan, 'policy' | 'exact' | 'budgetBytes' | 'tokensExpected'> {
+  readonly shape: CacheShape;
+  readonly request: PlanRequest;
+  /** Pairs that layers get in turn and no others; null: the policy chooses. */
+  readonly named: readonly FormatPair[] | null;
+  readonly windowFormat: WindowName;
+}
+
+function namedPairs(policy: Policy, types: FormatPair | FormatPair[] | undefined): readonly FormatPair[] | null {
+  if (Array.isArray(types)) return policy.id === 'table' ? types : null;
+  return policy.id === 'fixed' && types !== undefined ? [types] : null;
+}
+
+/** A fixed f16 side must never have been 8-bit. */
+function windowFormatOf(exact: boolean, named: readonly FormatPair[] | null): WindowName {
+  return exact || named?.some(({ k, v }) => k === 'f16' || v === 'f16') ? 'f16' : WINDOW_FORMAT;
+}
+
+/** Refuses what does not go together. */
+function checkTogether({ request: { openFormat, kldBudget }, exact, policy, windowFormat }: Asked): void {
+  if (!exact && windowFormat === 'f16' && (openFormat ?? 'f16') !== 'f16')
+    throw new KvError('bad-argument', `pages in f16 are not open in ${openFormat}`, {
+      values: { openFormat, windowFormat },
+    });
+  if (!exact && kldBudget !== undefined && !policy.needsTrials) {
+    throw new KvError('unsupported', `policy '${policy.id}' measures nothing, so it cannot keep a divergence budget`, {
+      values: { policy: policy.id, kldBudget },
+      hint: "use policy 'price'",
+    });
+  }
+}
+
+/**
+ * What is asked for, or else what the budget allows. What was not asked for gives way where a budget is too small for it: first an open page in f16, then a
+ * whole page of newer tokens. Throws 'budget-too-small'.
+ */
+function windowOf(
+  { shape, request, policy, named, windowFormat, budgetBytes, tokensExpected }: Asked,
+  floor: FormatPair | null,
+  onTheWay: readonly FormatPair[],
+): Window {
+  const openFormat =
+    windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
+  const windowTokens = request.windowTokens ?? defaultWindowTokens(shape, budgetBytes, windowFormat);
+  const wanted: Window = { openFormat, windowFormat, windowTokens };
+  if (budgetBytes === null) return wanted;
+  const { skipLayers = [] } = request;
+  const lowest = (layer: number): FormatPair =>
+    skipLayers.includes(layer) || policy.id === 'none'
+      ? { k: windowFormat, v: windowFormat }
+      : (named?.[layer % named.length] ?? lowestPair(floor));
+  const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
+  const coded: Window = { ...wanted, openFormat: request.openFormat ?? windowFormat };
+  const smallest: Window = { ...coded, windowTokens: request.windowTokens ?? Math.min(...WINDOW_TOKENS) };
+  const fits = (one: Window): boolean => budgetBytes >= leastBudget(shape, tokensExpected, { ...one, pairs, onTheWay });
+  const window = [wanted, coded].find(fits) ?? smallest;
+  checkBudget(shape, budgetBytes, tokensExpected, { ...window, pairs, onTheWay });
+  return window;
+}
+
+/** Pages that nothing moves must fit the memory without a budget, and the budget where no divergence is allowed. */
+function checkUntouched({ shape, request, windowFormat, budgetBytes, tokensExpected }: Asked, window: Window): void {
+  const asItIs = Array.from({ length: shape.layers }, () => ({ k: windowFormat, v: windowFormat }));
+  const untouched = bytesAt(shape, tokensExpected ?? 0, asItIs, window);
+  checkMemory(shape, budgetBytes === null ? untouched : 0, window.openFormat);
+  if (request.kldBudget === 0 && budgetBytes !== null && untouched > budgetBytes) {
+    throw new KvError(
+      'budget-too-small',
+      `${tokensExpected} tokens need moves, and a divergence budget of 0 allows none`,
+      {
+        values: { budgetBytes, kldBudget: 0, neededBytes: untouched, tokens: tokensExpected },
+        hint: 'raise one of the two budgets',
+      },
+    );
+  }
 }
 
 /** f16 throughout: asked for, or all that the head size allows. Throws when something lower was asked for as well. */
@@ -207,7 +245,7 @@ function floorOf(asked: FormatPair | undefined, lowest: FormatPair | undefined):
   if (asked === undefined) return lowest ?? null;
   const finer = (side: Side): FormatName => {
     const least = (lowest ?? LOWEST_FORMATS)[side];
-    return FORMATS[asked[side]].rank < FORMATS[least].rank || isYardstick(asked[side]) ? asked[side] : least;
+    return FORMATS[asked[side]].rank < FORMATS[least].rank || !isAutomatic(asked[side]) ? asked[side] : least;
   };
   return { k: finer('k'), v: finer('v') };
 }
@@ -218,7 +256,7 @@ function lowestPair(floor: FormatPair | null): FormatPair {
 }
 
 const pairOf = (given: FormatPair | string): FormatPair =>
-  typeof given === 'string' ? parsePair(given) : { k: given.k, v: given.v };
+  typeof given === 'string' ? parsePair(given) : { k: checkServed(given.k), v: checkServed(given.v) };
 
 function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | undefined {
   if (given === undefined) return undefined;

@@ -5,7 +5,7 @@
 import {
   FORMATS,
   type FormatName,
-  isYardstick,
+  isAutomatic,
   type KvCache,
   LATENT_NAMES,
   LOWER_FORMATS,
@@ -52,7 +52,7 @@ function isTried(
 
 /** What a page that leaves the window is tried in under a policy, in a session that has named no formats and whose keys have no outlier channels. */
 export const firstTrial = (policy: Pick<Policy, 'skipsReplaced'>): readonly SideCandidate[] =>
-  FIRST_TRIAL.filter(({ format }) => isTried(format, policy, (name) => !isYardstick(name)));
+  FIRST_TRIAL.filter(({ format }) => isTried(format, policy, isAutomatic));
 
 /** Of a page that is tried again: the first of these that is lower than its present format. The errors of the others are taken to have changed in the same proportion. */
 const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = {

@@ -6,8 +6,8 @@ import { QdrantServer } from '../../memory/index.ts';
 import {
   type BindingName,
   bytesText,
+  type Column,
   columnsOf,
-  FORMAT_NAMES,
   heldBytesMost,
   type Isa,
   jsonText,
@@ -15,11 +15,12 @@ import {
   nativeInfo,
   percent,
   printable,
+  SERVED_FORMATS,
   setIsa,
   table,
   useBinding,
 } from '../../native/index.ts';
-import { forecast } from '../cache/budget.ts';
+import { type Forecast, forecast } from '../cache/budget.ts';
 import { chooseDense } from '../transformer/dense-choice.ts';
 import { isAway, obtainModel } from '../transformer/hub/obtain.ts';
 import { surveyModel } from '../transformer/hub/survey.ts';
@@ -32,11 +33,7 @@ import { fitOf } from './machine-fit.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 
 export async function doctor(settings: Settings): Promise<void> {
-  const binding = text(settings, 'binding') as BindingName | undefined;
-  if (binding !== undefined) useBinding(binding);
-  const isa = text(settings, 'isa') as Isa | undefined;
-  if (isa !== undefined) setIsa(isa);
-  const native = nativeInfo();
+  const asked = kernelsAsked(settings);
   const name = text(settings, 'model') ?? 'reference';
   const state = resolve(text(settings, 'state') ?? '.palimpsest');
   if (existsSync(state) && !statSync(state).isDirectory())
@@ -46,84 +43,116 @@ export async function doctor(settings: Settings): Promise<void> {
     });
   const model = await lookAt(name, settings);
   try {
-    const { layers, queryHeads, kvHeads, headDim, contextLength } = model.config;
-    const tokens = number(settings, 'tokens') ?? contextLength;
-    const cost = forecast({ layers, queryHeads, kvHeads, headDim }, tokens);
-    const precision = (text(settings, 'dense') as 'auto' | 'exact' | undefined) ?? 'auto';
-    const dense = await chooseDense(precision, undefined, model.config);
-    const fit = fitOf(model.config, memoryNeed(model.config, model.weights, dense, precision), { tokens });
-    const facts = {
-      node: process.version,
-      cpu: cpus()[0]?.model ?? 'unknown',
-      cores: cpus().length,
-      memoryBytes: totalmem(),
-      isaRequested: isa ?? 'best',
-      isaEffective: native.isa,
-      isaAvailable: native.available,
-      bindingRequested: binding ?? 'best',
-      bindingEffective: native.binding,
-      bindingFile: native.file,
-      bindingPassedOver: native.passedOver,
-      compiler: native.compiler,
-      threadsRequested: number(settings, 'threads') ?? null,
-      threadsEffective: number(settings, 'threads') ?? defaultThreads(),
-      formats: FORMAT_NAMES,
-      dense: dense.name,
-      denseWhy: dense.why,
-      model: model.name,
-      modelPath: model.path,
-      modelSummary: model.summary,
-      fit,
-      stateDir: state,
-      stateExists: existsSync(state),
-      experience: await experienceOf(settings),
-      forecast: cost,
-    };
+    const facts = { ...machineFacts(settings, asked), ...(await modelFacts(settings, model, state)) };
     if (flag(settings, 'json')) {
       process.stdout.write(`${jsonText(facts)}\n`);
       return;
     }
-    const rows: [string, string][] = [
-      ['node', facts.node],
-      ['processor', `${facts.cpu}, ${facts.cores} cores, ${bytesText(facts.memoryBytes)}`],
-      ['kernels', `${facts.isaEffective} (asked for: ${facts.isaRequested}), ${facts.compiler}`],
-      ['', `this machine runs ${facts.isaAvailable.join(' ')}`],
-      ['binding', `${facts.bindingEffective} (asked for: ${facts.bindingRequested})`],
-      ...(facts.bindingPassedOver === null ? [] : [['', facts.bindingPassedOver] as [string, string]]),
-      ['threads', `${facts.threadsEffective} (asked for: ${facts.threadsRequested ?? 'all cores it may use'})`],
-      ['dense half', `${facts.dense}: ${facts.denseWhy}`],
-      ['formats', facts.formats.join(' ')],
-      [
-        'model',
-        `${facts.model}: ${layers} layers, ${queryHeads}/${kvHeads} heads of ${headDim}, context ${contextLength}`,
-      ],
-      ...(model.path === null
-        ? [['', `not here: ${bytesText(model.downloadBytes)} to fetch; this is from its headers`] as [string, string]]
-        : []),
-      ...fitRows(fit),
-      ['state', `${state}${facts.stateExists ? '' : ' (not there yet)'}`],
-      ['experience', experienceText(facts.experience)],
-    ];
+    const rows = [...machineRows(facts), ...modelRows(facts, model)];
     process.stdout.write(`${rows.map(([key, value]) => `${key.padEnd(11)} ${printable(value)}`).join('\n')}\n\n`);
-    process.stdout.write(
-      `KV memory for ${tokens} tokens (f16: ${bytesText(cost.f16Bytes)}; window and sinks: ${bytesText(cost.fixedBytes)})\n`,
-    );
-    process.stdout.write(
-      `${table(
-        [
-          { title: 'K:V', align: 'left', value: ({ pair }) => pair },
-          { title: 'bytes', value: (pair) => bytesText(pair.bytes) },
-          { title: 'held at most', value: (pair) => bytesText(heldBytesMost(pair.bytes)) },
-          { title: 'of f16', value: (pair) => percent(pair.bytes / Math.max(1, cost.f16Bytes)) },
-          { title: 'bits', value: (pair) => pair.effectiveBits.toFixed(2) },
-        ],
-        cost.pairs,
-        columnsOf(process.stdout),
-      )}\n`,
-    );
+    process.stdout.write(forecastText(facts.forecast));
   } finally {
     model.weights.close();
   }
+}
+
+interface KernelsAsked {
+  readonly binding: BindingName | undefined;
+  readonly isa: Isa | undefined;
+}
+
+/** Takes the kernels that are asked for into use. */
+function kernelsAsked(settings: Settings): KernelsAsked {
+  const binding = text(settings, 'binding') as BindingName | undefined;
+  if (binding !== undefined) useBinding(binding);
+  const isa = text(settings, 'isa') as Isa | undefined;
+  if (isa !== undefined) setIsa(isa);
+  return { binding, isa };
+}
+
+function machineFacts(settings: Settings, { binding, isa }: KernelsAsked) {
+  const native = nativeInfo();
+  return {
+    node: process.version,
+    cpu: cpus()[0]?.model ?? 'unknown',
+    cores: cpus().length,
+    memoryBytes: totalmem(),
+    isaRequested: isa ?? 'best',
+    isaEffective: native.isa,
+    isaAvailable: native.available,
+    bindingRequested: binding ?? 'best',
+    bindingEffective: native.binding,
+    bindingFile: native.file,
+    bindingPassedOver: native.passedOver,
+    compiler: native.compiler,
+    threadsRequested: number(settings, 'threads') ?? null,
+    threadsEffective: number(settings, 'threads') ?? defaultThreads(),
+    formats: SERVED_FORMATS,
+  };
+}
+
+async function modelFacts(settings: Settings, model: LookedAt, state: string) {
+  const { layers, queryHeads, kvHeads, headDim, contextLength } = model.config;
+  const tokens = number(settings, 'tokens') ?? contextLength;
+  const precision = (text(settings, 'dense') as 'auto' | 'exact' | undefined) ?? 'auto';
+  const dense = await chooseDense(precision, undefined, model.config);
+  return {
+    dense: dense.name,
+    denseWhy: dense.why,
+    model: model.name,
+    modelPath: model.path,
+    modelSummary: model.summary,
+    fit: fitOf(model.config, memoryNeed(model.config, model.weights, dense, precision), { tokens }),
+    stateDir: state,
+    stateExists: existsSync(state),
+    experience: await experienceOf(settings),
+    forecast: forecast({ layers, queryHeads, kvHeads, headDim }, tokens),
+  };
+}
+
+function machineRows(facts: ReturnType<typeof machineFacts>): [string, string][] {
+  return [
+    ['node', facts.node],
+    ['processor', `${facts.cpu}, ${facts.cores} cores, ${bytesText(facts.memoryBytes)}`],
+    ['kernels', `${facts.isaEffective} (asked for: ${facts.isaRequested}), ${facts.compiler}`],
+    ['', `this machine runs ${facts.isaAvailable.join(' ')}`],
+    ['binding', `${facts.bindingEffective} (asked for: ${facts.bindingRequested})`],
+    ...(facts.bindingPassedOver === null ? [] : [['', facts.bindingPassedOver] as [string, string]]),
+    ['threads', `${facts.threadsEffective} (asked for: ${facts.threadsRequested ?? 'all cores it may use'})`],
+  ];
+}
+
+function modelRows(
+  facts: ReturnType<typeof machineFacts> & Awaited<ReturnType<typeof modelFacts>>,
+  { path, downloadBytes, config }: LookedAt,
+): [string, string][] {
+  const { layers, queryHeads, kvHeads, headDim, contextLength } = config;
+  return [
+    ['dense half', `${facts.dense}: ${facts.denseWhy}`],
+    ['formats', facts.formats.join(' ')],
+    [
+      'model',
+      `${facts.model}: ${layers} layers, ${queryHeads}/${kvHeads} heads of ${headDim}, context ${contextLength}`,
+    ],
+    ...(path === null
+      ? [['', `not here: ${bytesText(downloadBytes)} to fetch; this is from its headers`] as [string, string]]
+      : []),
+    ...fitRows(facts.fit),
+    ['state', `${facts.stateDir}${facts.stateExists ? '' : ' (not there yet)'}`],
+    ['experience', experienceText(facts.experience)],
+  ];
+}
+
+function forecastText({ tokens, f16Bytes, fixedBytes, pairs }: Forecast): string {
+  const columns: Column<Forecast['pairs'][number]>[] = [
+    { title: 'K:V', align: 'left', value: ({ pair }) => pair },
+    { title: 'bytes', value: ({ bytes }) => bytesText(bytes) },
+    { title: 'held at most', value: ({ bytes }) => bytesText(heldBytesMost(bytes)) },
+    { title: 'of f16', value: ({ bytes }) => percent(bytes / Math.max(1, f16Bytes)) },
+    { title: 'bits', value: ({ effectiveBits }) => effectiveBits.toFixed(2) },
+  ];
+  const title = `KV memory for ${tokens} tokens (f16: ${bytesText(f16Bytes)}; window and sinks: ${bytesText(fixedBytes)})`;
+  return `${title}\n${table(columns, pairs, columnsOf(process.stdout))}\n`;
 }
 
 interface LookedAt extends Pick<LoadedModel, 'name' | 'config' | 'weights' | 'summary'> {

@@ -55,6 +55,72 @@ export function tourTokens({ model }: Runtime, { documentTokens }: TourOptions):
   return documentLength(tokenizer, Math.min(documentTokens, config.contextLength - asked)) + asked;
 }
 
+type RunName = 'ours' | 'exact';
+
+/** One of the two runs of a tour over the same document. */
+class TourRun {
+  readonly session: Session;
+  readonly #name: RunName;
+  readonly #emit: (event: TourEvent) => void;
+  readonly #signal: AbortSignal;
+  /** What is compared: rows of the end of the document, and of each question with its answer before these are taken back. */
+  readonly #rows: Float32Array[] = [];
+
+  constructor(session: Session, name: RunName, emit: (event: TourEvent) => void, signal: AbortSignal) {
+    this.session = session;
+    this.#name = name;
+    this.#emit = emit;
+    this.#signal = signal;
+  }
+
+  /** Reads the document and leaves room for a question. → tokens a second */
+  async read(tokens: readonly number[], reserve: number): Promise<number> {
+    const { session } = this;
+    const start = performance.now();
+    await session.read(tokens, {
+      signal: this.#signal,
+      reserve,
+      onProgress: (progress) => this.#emit({ kind: 'progress', run: this.#name, progress }),
+    });
+    const tokensPerSecond = (tokens.length * 1000) / (performance.now() - start);
+    this.keep(COMPARED_TOKENS);
+    return tokensPerSecond;
+  }
+
+  keep(count: number): void {
+    const { hiddenSize } = this.session.runtime.model.config;
+    this.#rows.push(lastRows(this.session.hiddenRows(), count, hiddenSize));
+  }
+
+  get rows(): Float32Array {
+    return joined(this.#rows);
+  }
+
+  /** Asks each question behind the document. `keeps`: what is read and answered is compared. */
+  async answers(questions: readonly RecallQuestion[], keeps: boolean): Promise<RecallAnswer[]> {
+    const answers: RecallAnswer[] = [];
+    for (const question of questions) {
+      this.#emit({ kind: 'question', run: this.#name, question });
+      const onText = (text: string): void => this.#emit({ kind: 'text', run: this.#name, text });
+      const answer = await ask(this.session, question, this.#signal, onText, (tokens) => {
+        if (keeps) this.keep(tokens.length);
+      });
+      this.#emit({ kind: 'answer', run: this.#name, answer });
+      answers.push(answer);
+    }
+    return answers;
+  }
+
+  /** Reads answers of another run, so that both can be compared token for token. */
+  async readAnswers(answers: readonly RecallAnswer[], documentTokens: number): Promise<void> {
+    for (const { tokens } of answers) {
+      await this.session.read(tokens, { signal: this.#signal });
+      this.keep(tokens.length);
+      this.session.rewind(documentTokens);
+    }
+  }
+}
+
 export async function tour(
   runtime: Runtime,
   setup: SessionSetup,
@@ -70,74 +136,41 @@ export async function tour(
   emit({ kind: 'document', tokens: documentTokens, questions: document.questions });
 
   const compareTokens = Math.max(COMPARED_TOKENS, asked);
-  const ours = Session.open(runtime, { ...setup, tokensExpected: documentTokens + asked, compareTokens });
-  onSession(ours);
-  const exact = Session.open(runtime, { ...setup, exact: true, witness: false, compareTokens });
+  const session = Session.open(runtime, { ...setup, tokensExpected: documentTokens + asked, compareTokens });
+  onSession(session);
+  const exactSession = Session.open(runtime, { ...setup, exact: true, witness: false, compareTokens });
+  const ours = new TourRun(session, 'ours', emit, signal);
+  const exact = new TourRun(exactSession, 'exact', emit, signal);
   try {
-    const read = async (session: Session, name: 'ours' | 'exact'): Promise<number> => {
-      const start = performance.now();
-      await session.read(document.tokens, {
-        signal,
-        reserve: asked,
-        onProgress: (progress) => emit({ kind: 'progress', run: name, progress }),
-      });
-      return (documentTokens * 1000) / (performance.now() - start);
-    };
-    /** What is compared of both runs: rows of the end of the document, and of each question with its answer before these are taken back. */
-    const rows = { ours: [] as Float32Array[], exact: [] as Float32Array[] };
-    const keep = (session: Session, name: 'ours' | 'exact', count: number): void =>
-      void rows[name].push(lastRows(session.hiddenRows(), count, config.hiddenSize));
-    const questions = async (session: Session, name: 'ours' | 'exact', keeps: boolean): Promise<RecallAnswer[]> => {
-      const answers: RecallAnswer[] = [];
-      for (const question of document.questions) {
-        emit({ kind: 'question', run: name, question });
-        const onText = (text: string): void => emit({ kind: 'text', run: name, text });
-        const answer = await ask(session, question, signal, onText, (tokens) => {
-          if (keeps) keep(session, name, tokens.length);
-        });
-        emit({ kind: 'answer', run: name, answer });
-        answers.push(answer);
-      }
-      return answers;
-    };
-    const oursRead = await read(ours, 'ours');
-    keep(ours, 'ours', COMPARED_TOKENS);
-    const answers = await questions(ours, 'ours', true);
-    const exactRead = await read(exact, 'exact');
-    keep(exact, 'exact', COMPARED_TOKENS);
-
-    // The exact cache reads our answers, so that both runs can be compared token for token.
-    for (const { tokens } of answers) {
-      await exact.read(tokens, { signal });
-      keep(exact, 'exact', tokens.length);
-      exact.rewind(documentTokens);
-    }
-    const turns = answers.map(({ tokens }) => tokens);
-    const targets = Int32Array.from(
-      [document.tokens.slice(documentTokens - COMPARED_TOKENS), ...turns].flatMap((tokens) => [
-        ...tokens.slice(1),
-        NO_TARGET,
-      ]),
-    );
-    const answersExact = await questions(exact, 'exact', false);
+    const prefillTokensPerSecond = await ours.read(document.tokens, asked);
+    const answers = await ours.answers(document.questions, true);
+    const prefillTokensPerSecondExact = await exact.read(document.tokens, asked);
+    await exact.readAnswers(answers, documentTokens);
+    const answersExact = await exact.answers(document.questions, false);
     const sums = emptySums();
-    const [exactRows, oursRows] = [joined(rows.exact), joined(rows.ours)];
-    await addDivergence(sums, runtime.dense, exactRows, oursRows, targets, config.hiddenSize);
+    const end = document.tokens.slice(documentTokens - COMPARED_TOKENS);
+    const targets = targetsOf([end, ...answers.map(({ tokens }) => tokens)]);
+    await addDivergence(sums, runtime.dense, exact.rows, ours.rows, targets, config.hiddenSize);
     return {
-      report: ours.report(),
-      exactReport: exact.report(),
+      report: session.report(),
+      exactReport: exactSession.report(),
       answers,
       answersExact,
       divergence: toDivergence(sums),
       documentTokens,
-      prefillTokensPerSecond: oursRead,
-      prefillTokensPerSecondExact: exactRead,
+      prefillTokensPerSecond,
+      prefillTokensPerSecondExact,
       tokensPerSecond: writingSpeed(answers),
       tokensPerSecondExact: writingSpeed(answersExact),
     };
   } finally {
-    exact.close();
+    exactSession.close();
   }
+}
+
+/** The token that follows each, and none behind the last of a piece. */
+function targetsOf(pieces: readonly (readonly number[])[]): Int32Array {
+  return Int32Array.from(pieces.flatMap((tokens) => [...tokens.slice(1), NO_TARGET]));
 }
 
 /** The speed of generation, in tokens per second over all answers. */

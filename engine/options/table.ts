@@ -89,7 +89,7 @@ export const LOADING_OPTIONS = {
     choices: ['auto', 'exact'],
   },
   cacheDir: {
-    rule: seenLater('a folder'),
+    rule: anyText('a folder'),
     default: '.cache',
     help: 'folder of fetched models',
     flag: '--cache <dir>',

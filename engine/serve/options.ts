@@ -1,5 +1,5 @@
 /** What a live view is opened with. */
-import { above, anyText, type Rows, seenLater, show, suchThat, truth, whole } from '../../native/index.ts';
+import { above, anyText, type Rows, seenLater, textLike, truth, whole } from '../../native/index.ts';
 import type { StreamRules } from './stream.ts';
 
 /** Options of serve. Each has a default. */
@@ -62,10 +62,7 @@ export const SERVE_OPTIONS = {
     },
   },
   allowOrigin: {
-    rule: suchThat<string>(
-      (origin) => /^https?:\/\/[\w.:[\]-]+$/.test(show(origin)),
-      'one origin, such as https://dashboard.example',
-    ),
+    rule: textLike(/^https?:\/\/[\w.:[\]-]+$/, 'one origin, such as https://dashboard.example'),
     help: 'the one origin whose pages may read answers (default: none)',
     flag: '--allow-origin <origin>',
   },

@@ -105,13 +105,10 @@ export class Streams {
         }
         tell(told.decisions);
         Object.assign(place, { id: told.id, isLive: told.isLive && fullSinceMs === null });
-        if (place.isLive)
-          await Promise.race([
-            gone,
-            new Promise<void>((resolve) => {
-              onBehind = resolve;
-            }),
-          ]);
+        const behind = new Promise<void>((resolve) => {
+          onBehind = resolve;
+        });
+        if (place.isLive) await Promise.race([gone, behind]);
         if (fullSinceMs !== null) await Promise.race([gone, new Promise((resolve) => response.once('drain', resolve))]);
       }
     } finally {

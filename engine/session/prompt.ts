@@ -78,8 +78,10 @@ export function checkGenerate(options: GenerateOptions): { maxTokens: number; st
 }
 
 /** Throws 'bad-argument' for a number of continuations that cannot be, or that would all be the same. */
-export function checkContinuations(n: unknown, { temperature = 0, seed = 0 }: GenerateOptions): void {
+export function checkContinuations(n: unknown, options: GenerateOptions): void {
   checkOption('n', CONTINUATION_OPTIONS.n, n);
+  checkOptions(options, GENERATE_OPTIONS);
+  const { temperature = GENERATE_OPTIONS.temperature.default, seed = GENERATE_OPTIONS.seed.default } = options;
   if (temperature === 0 && Number(n) > 1)
     throw new KvError('bad-argument', `without a temperature all ${n} continuations would be the same`, {
       values: { n, temperature },

@@ -20,11 +20,16 @@ export const fixedCache = (k: string, v: string): string => `${k}:${v}+q8`;
 /** A cache without what all have in common: the open page in 8 bits. */
 export const bareName = (cache: string): string => cache.replace(/\+q8$/, '');
 
+/** Families that have the bytes of another and are paired as its members. */
+const LIKE: Readonly<Record<string, string>> = { rotq: 'rot', squat: 'kivi' };
+const kin = (name: string): string => LIKE[name] ?? name;
+
 /** The formats of a family and their pairs in which values are no finer than keys, because keys are dearer in every one that was measured. */
 export function formatCaches(): string[] {
   const coded = (name: FormatName): boolean => name !== 'f16';
-  const caches = ALL_FAMILIES.flatMap(([, family]) => {
-    const names = FORMAT_NAMES.filter((name) => coded(name) && family.formats.some((format) => format.name === name));
+  const caches = ALL_FAMILIES.filter(([name]) => kin(name) === name).flatMap(([family]) => {
+    const members = ALL_FAMILIES.flatMap(([name, { formats }]) => (kin(name) === family ? formats : []));
+    const names = FORMAT_NAMES.filter((name) => coded(name) && members.some((format) => format.name === name));
     return names.flatMap((name) => {
       if (!servesSide(name, 'k')) return partners(name, 'k', names).map((k) => [k, name] as const);
       const others = partners(name, 'v', names).filter(

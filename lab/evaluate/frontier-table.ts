@@ -76,90 +76,94 @@ const groups = <Row>(rows: readonly Row[], of: (row: Row) => string): [title: st
   [...new Set(rows.map(of))].map((title) => [title, rows.filter((row) => of(row) === title)]);
 
 /** Short chunks, courses along a text, caches that were refreshed, and decode steps. Rows that were refused have nothing to show. */
-export function otherTables(rows: readonly FrontierRow[]): OtherTable[] {
-  const short = groups(
-    ofPart(rows, 'short'),
-    ({ model, kind, chunks }) => `${model}, ${chunks} chunks of 128 + 64 tokens, ${kind}`,
-  );
-  const courses = groups(
-    ofPart(rows, 'course'),
-    ({ model, context, text }) => `${model}, along ${context} tokens, ${text}`,
-  );
-  const refreshes = groups(
-    ofPart(rows, 'refresh'),
-    ({ model, context, text }) => `${model}, refreshed in the middle of ${context} tokens, ${text}`,
-  );
-  const steps = groups(
-    ofPart(rows, 'latency'),
-    ({ model, context, threads }) =>
-      `${model}, decode steps behind ${context} tokens, ${threads} ${threads === 1 ? 'thread' : 'threads'}`,
-  );
-  return [
-    ...short.map(([title, all]) => ({
-      title,
-      head: ['cache', 'bits', 'KLD', 'median', '99%', 'PPL', 'exact PPL', 'same top'],
-      rows: all.flatMap(({ cache, measured: one }) =>
-        one === null
+export const otherTables = (rows: readonly FrontierRow[]): OtherTable[] => [
+  ...shortTables(ofPart(rows, 'short')),
+  ...courseTables(ofPart(rows, 'course')),
+  ...refreshTables(ofPart(rows, 'refresh')),
+  ...stepTables(ofPart(rows, 'latency')),
+];
+
+type Rows<Part extends FrontierRow['part']> = Extract<FrontierRow, { part: Part }>[];
+
+function shortTables(rows: Rows<'short'>): OtherTable[] {
+  const titleOf = ({ model, kind, chunks }: Rows<'short'>[number]): string =>
+    `${model}, ${chunks} chunks of 128 + 64 tokens, ${kind}`;
+  return groups(rows, titleOf).map(([title, all]) => ({
+    title,
+    head: ['cache', 'bits', 'KLD', 'median', '99%', 'PPL', 'exact PPL', 'same top'],
+    rows: all.flatMap(({ cache, measured: one }) =>
+      one === null
+        ? []
+        : [
+            [
+              bareName(cache),
+              one.bits.toFixed(2),
+              ...[one.meanKld, one.medianKld, one.kld99].map(small),
+              ...[one.perplexity, one.perplexityExact].map((ppl) => ppl.toFixed(2)),
+              percent(one.sameTop),
+            ],
+          ],
+    ),
+  }));
+}
+
+function courseTables(rows: Rows<'course'>): OtherTable[] {
+  const titleOf = ({ model, context, text }: Rows<'course'>[number]): string =>
+    `${model}, along ${context} tokens, ${text}`;
+  return groups(rows, titleOf).flatMap(([title, all]) => {
+    const stretches = all.find(({ course }) => course !== null)?.course ?? [];
+    const table = (what: string, value: (one: (typeof stretches)[number]) => string): OtherTable => ({
+      title: `${title}: ${what} up to each length`,
+      head: ['cache', ...stretches.map(({ tokens }) => String(tokens))],
+      rows: all.flatMap(({ cache, course }) => (course === null ? [] : [[bareName(cache), ...course.map(value)]])),
+    });
+    return [
+      table('mean KLD of the stretch', ({ meanKld }) => small(meanKld)),
+      table('KiB', ({ bytes }) => (bytes / 1024).toFixed(0)),
+    ];
+  });
+}
+
+function refreshTables(rows: Rows<'refresh'>): OtherTable[] {
+  const titleOf = ({ model, context, text }: Rows<'refresh'>[number]): string =>
+    `${model}, refreshed in the middle of ${context} tokens, ${text}`;
+  return groups(rows, titleOf).map(([title, all]) => {
+    const stretches = all.find(({ refresh }) => refresh !== null)?.refresh?.stretches ?? [];
+    return {
+      title: `${title}: mean KLD of the stretch up to each length`,
+      head: ['cache', ...stretches.flatMap(({ tokens }) => [`${tokens} as it is`, 'read again', 'originals put back'])],
+      rows: all.flatMap(({ cache, refresh }) =>
+        refresh === null
           ? []
           : [
               [
                 bareName(cache),
-                one.bits.toFixed(2),
-                ...[one.meanKld, one.medianKld, one.kld99].map(small),
-                ...[one.perplexity, one.perplexityExact].map((ppl) => ppl.toFixed(2)),
-                percent(one.sameTop),
+                ...refresh.stretches.flatMap(({ kept, again, restored }) => [kept, again, restored].map(small)),
               ],
             ],
       ),
-    })),
-    ...courses.flatMap(([title, all]) => {
-      const stretches = all.find(({ course }) => course !== null)?.course ?? [];
-      const table = (what: string, value: (one: (typeof stretches)[number]) => string): OtherTable => ({
-        title: `${title}: ${what} up to each length`,
-        head: ['cache', ...stretches.map(({ tokens }) => String(tokens))],
-        rows: all.flatMap(({ cache, course }) => (course === null ? [] : [[bareName(cache), ...course.map(value)]])),
-      });
-      return [
-        table('mean KLD of the stretch', ({ meanKld }) => small(meanKld)),
-        table('KiB', ({ bytes }) => (bytes / 1024).toFixed(0)),
-      ];
-    }),
-    ...refreshes.map(([title, all]) => {
-      const stretches = all.find(({ refresh }) => refresh !== null)?.refresh?.stretches ?? [];
-      return {
-        title: `${title}: mean KLD of the stretch up to each length`,
-        head: [
-          'cache',
-          ...stretches.flatMap(({ tokens }) => [`${tokens} as it is`, 'read again', 'originals put back']),
-        ],
-        rows: all.flatMap(({ cache, refresh }) =>
-          refresh === null
-            ? []
-            : [
-                [
-                  bareName(cache),
-                  ...refresh.stretches.flatMap(({ kept, again, restored }) => [kept, again, restored].map(small)),
-                ],
-              ],
-        ),
-      };
-    }),
-    ...steps.map(([title, all]) => ({
-      title,
-      head: ['cache', 'steps', 'p50 ms', 'p95 ms', 'p99 ms', 'most ms'],
-      rows: all.flatMap(({ cache, steps: one }) =>
-        one === null
-          ? []
-          : [
-              [
-                bareName(cache),
-                String(one.count),
-                ...[one.p50Ms, one.p95Ms, one.p99Ms, one.mostMs].map((ms) => ms.toFixed(1)),
-              ],
+    };
+  });
+}
+
+function stepTables(rows: Rows<'latency'>): OtherTable[] {
+  const titleOf = ({ model, context, threads }: Rows<'latency'>[number]): string =>
+    `${model}, decode steps behind ${context} tokens, ${threads} ${threads === 1 ? 'thread' : 'threads'}`;
+  return groups(rows, titleOf).map(([title, all]) => ({
+    title,
+    head: ['cache', 'steps', 'p50 ms', 'p95 ms', 'p99 ms', 'most ms'],
+    rows: all.flatMap(({ cache, steps: one }) =>
+      one === null
+        ? []
+        : [
+            [
+              bareName(cache),
+              String(one.count),
+              ...[one.p50Ms, one.p95Ms, one.p99Ms, one.mostMs].map((ms) => ms.toFixed(1)),
             ],
-      ),
-    })),
-  ];
+          ],
+    ),
+  }));
 }
 
 export function frontierTable(rows: readonly FrontierRow[]): string {

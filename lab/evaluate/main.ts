@@ -65,31 +65,33 @@ const SESSIONS = [0, 1, 3, 10, 30];
 
 const say = (line: string): void => void process.stderr.write(`${line}\n`);
 
-async function main(): Promise<void> {
-  const { values, positionals: words } = parseArgs({
-    allowPositionals: true,
-    options: {
-      windows: { type: 'string', default: '2' },
-      dense: { type: 'string' },
-      caches: { type: 'string' },
-      budgets: { type: 'string' },
-      sessions: { type: 'string' },
-      asked: { type: 'string' },
-      probe: { type: 'string', default: '256' },
-      documents: { type: 'string' },
-      state: { type: 'string' },
-      model: { type: 'string', default: 'smollm2-135m' },
-      models: { type: 'string' },
-      contexts: { type: 'string' },
-      shapes: { type: 'string' },
-      batch: { type: 'string', default: '1' },
-      depths: { type: 'string' },
-      html: { type: 'string' },
-      markdown: { type: 'string' },
-      threads: { type: 'string' },
-      json: { type: 'string' },
-    },
-  });
+const OPTIONS = {
+  windows: { type: 'string', default: '2' },
+  dense: { type: 'string' },
+  caches: { type: 'string' },
+  budgets: { type: 'string' },
+  sessions: { type: 'string' },
+  asked: { type: 'string' },
+  probe: { type: 'string', default: '256' },
+  documents: { type: 'string' },
+  state: { type: 'string' },
+  model: { type: 'string', default: 'smollm2-135m' },
+  models: { type: 'string' },
+  contexts: { type: 'string' },
+  shapes: { type: 'string' },
+  batch: { type: 'string', default: '1' },
+  depths: { type: 'string' },
+  html: { type: 'string' },
+  markdown: { type: 'string' },
+  threads: { type: 'string' },
+  json: { type: 'string' },
+} as const;
+
+const list = (text: string | undefined): string[] | null => text?.split(',') ?? null;
+
+/** What was asked on the command line. Throws 'bad-argument'. */
+function asked() {
+  const { values, positionals: words } = parseArgs({ allowPositionals: true, options: OPTIONS });
   const command = words.find((word) => COMMANDS.includes(word)) ?? 'table';
   const known = [...COMMANDS, ...KINDS, CHRONICLE, ...LENGTHS, ...TABLE_PARTS, ...PARTS, ...FRONTIER_PARTS];
   const unknown = words.find((word) => !known.includes(word));
@@ -99,93 +101,128 @@ async function main(): Promise<void> {
     const named = names.filter((name) => words.includes(name));
     return named.length > 0 ? named : names;
   };
-  const list = (text: string | undefined): string[] | null => text?.split(',') ?? null;
   const dense = (values.dense ?? (command === 'table' ? 'exact' : 'auto')) as 'auto' | 'exact';
   if (dense !== 'auto' && dense !== 'exact')
     throw new KvError('bad-argument', `--dense is auto or exact, not ${String(dense)}`);
-  const threads = values.threads === undefined ? undefined : Number(values.threads);
-  const lengths = selected(LENGTHS).map(Number);
-  const passages = Number(values.windows);
-  const json = values.json ?? null;
-  const cacheDir = join(root, '.cache');
+  return {
+    command,
+    words,
+    values,
+    selected,
+    dense,
+    threads: values.threads === undefined ? undefined : Number(values.threads),
+    lengths: selected(LENGTHS).map(Number),
+    passages: Number(values.windows),
+    json: values.json ?? null,
+    cacheDir: join(root, '.cache'),
+  };
+}
 
-  if (command === 'sizes') {
-    const shapes = list(values.shapes)?.map(modelShape) ?? MODEL_SHAPES;
-    process.stdout.write(sizeTables(shapes, list(values.contexts)?.map(Number) ?? SIZE_CONTEXTS, Number(values.batch)));
-    return;
-  }
-  if (command === 'decide') {
-    if (json === null)
-      throw new KvError('bad-argument', 'decide reads rows of frontier', { hint: 'name their file: --json FILE' });
-    const decisions = await decide(json, cacheDir);
-    process.stdout.write(`${decisions.length} rows in scripts/decisions.json; npm run generate takes them over\n`);
-    return;
-  }
-  if (command === 'frontier') {
-    const named = KINDS_OF_FRONTIER.filter((kind) => words.includes(kind));
-    const rows = await frontier({
-      models: list(values.models) ?? MODELS,
-      contexts: list(values.contexts)?.map(Number) ?? FRONTIER_CONTEXTS,
-      caches: list(values.caches) ?? everyCache(),
-      parts: selected(FRONTIER_PARTS),
-      kinds: named.length > 0 ? named : TABLE_KINDS,
-      passages: Number(values.windows),
-      documents: Number(values.documents ?? 2),
-      chunks: SHORT_CHUNKS,
-      depths: list(values.depths)?.map(Number) ?? DEPTHS,
-      dense: dense,
-      threads,
-      cacheDir,
-      json,
-      say,
-    });
-    const table = frontierTable(rows);
-    if (values.markdown !== undefined) replaceFile(values.markdown, Buffer.from(table));
-    if (values.html !== undefined) replaceFile(values.html, Buffer.from(frontierPage(rows)));
-    process.stdout.write(table);
-    return;
-  }
+type Asked = ReturnType<typeof asked>;
+
+async function main(): Promise<void> {
+  const all = asked();
+  if (all.command === 'sizes') tellSizes(all);
+  else if (all.command === 'decide') await tellDecisions(all);
+  else if (all.command === 'frontier') await tellFrontier(all);
+  else await measureModel(all);
+}
+
+function tellSizes({ values }: Asked): void {
+  const shapes = list(values.shapes)?.map(modelShape) ?? MODEL_SHAPES;
+  process.stdout.write(sizeTables(shapes, list(values.contexts)?.map(Number) ?? SIZE_CONTEXTS, Number(values.batch)));
+}
+
+async function tellDecisions({ json, cacheDir }: Asked): Promise<void> {
+  if (json === null)
+    throw new KvError('bad-argument', 'decide reads rows of frontier', { hint: 'name their file: --json FILE' });
+  const decisions = await decide(json, cacheDir);
+  process.stdout.write(`${decisions.length} rows in scripts/decisions.json; npm run generate takes them over\n`);
+}
+
+async function tellFrontier({
+  values,
+  words,
+  selected,
+  passages,
+  dense,
+  threads,
+  cacheDir,
+  json,
+}: Asked): Promise<void> {
+  const named = KINDS_OF_FRONTIER.filter((kind) => words.includes(kind));
+  const rows = await frontier({
+    models: list(values.models) ?? MODELS,
+    contexts: list(values.contexts)?.map(Number) ?? FRONTIER_CONTEXTS,
+    caches: list(values.caches) ?? everyCache(),
+    parts: selected(FRONTIER_PARTS),
+    kinds: named.length > 0 ? named : TABLE_KINDS,
+    passages,
+    documents: Number(values.documents ?? 2),
+    chunks: SHORT_CHUNKS,
+    depths: list(values.depths)?.map(Number) ?? DEPTHS,
+    dense,
+    threads,
+    cacheDir,
+    json,
+    say,
+  });
+  const table = frontierTable(rows);
+  if (values.markdown !== undefined) replaceFile(values.markdown, Buffer.from(table));
+  if (values.html !== undefined) replaceFile(values.html, Buffer.from(frontierPage(rows)));
+  process.stdout.write(table);
+}
+
+/** What runs one model. */
+async function measureModel(all: Asked): Promise<void> {
+  const { values, dense, threads, cacheDir } = all;
   const runtime = await Runtime.open({ model: values.model, dense, threads, cacheDir });
   process.stdout.write(
     `${runtime.model.name}, ${runtime.dense.name} (weights ${dense}), ${runtime.native.isa}, ${runtime.threads} threads, ${cpus()[0]?.model}, node ${process.version}, ${runtime.native.compiler}\n`,
   );
   try {
-    if (command === 'learning') {
-      await learning({
-        school: { runtime, dense, cacheDir, dir: `${json ?? join(cacheDir, 'learning')}.states`, say },
-        json,
-        parts: selected(PARTS),
-        kinds: selected(KINDS),
-        lengths,
-        budgets: list(values.budgets),
-        sessions: list(values.sessions)?.map(Number) ?? SESSIONS,
-        passages,
-        probedTokens: Number(values.probe),
-        recallDocuments: Number(values.documents ?? WINDOWS.recall.documents),
-      });
-    } else if (command === 'stated') {
-      const asked = list(values.asked)?.map(Number) ?? ASKED;
-      await stated({
-        runtime,
-        dense,
-        json,
-        kinds: selected(TABLE_KINDS),
-        lengths,
-        asked,
-        passages,
-        stateDir: values.state ?? null,
-        say,
-      });
-    } else if (command === 'latents') {
-      const budgets = list(values.budgets) ?? LATENT_BUDGETS;
-      await latents({ runtime, dense, json, kinds: selected(TABLE_KINDS), lengths, budgets, passages, say });
-    } else {
-      const parts = selected(TABLE_PARTS);
-      const kinds = selected(TABLE_KINDS);
-      await qualityTables({ runtime, json, parts, kinds, lengths, windows: passages, caches: list(values.caches) });
-    }
+    await measure(runtime, all);
   } finally {
     await runtime.close();
+  }
+}
+
+async function measure(
+  runtime: Runtime,
+  { command, values, selected, dense, lengths, passages, json, cacheDir }: Asked,
+): Promise<void> {
+  if (command === 'learning') {
+    await learning({
+      school: { runtime, dense, cacheDir, dir: `${json ?? join(cacheDir, 'learning')}.states`, say },
+      json,
+      parts: selected(PARTS),
+      kinds: selected(KINDS),
+      lengths,
+      budgets: list(values.budgets),
+      sessions: list(values.sessions)?.map(Number) ?? SESSIONS,
+      passages,
+      probedTokens: Number(values.probe),
+      recallDocuments: Number(values.documents ?? WINDOWS.recall.documents),
+    });
+  } else if (command === 'stated') {
+    await stated({
+      runtime,
+      dense,
+      json,
+      kinds: selected(TABLE_KINDS),
+      lengths,
+      asked: list(values.asked)?.map(Number) ?? ASKED,
+      passages,
+      stateDir: values.state ?? null,
+      say,
+    });
+  } else if (command === 'latents') {
+    const budgets = list(values.budgets) ?? LATENT_BUDGETS;
+    await latents({ runtime, dense, json, kinds: selected(TABLE_KINDS), lengths, budgets, passages, say });
+  } else {
+    const parts = selected(TABLE_PARTS);
+    const kinds = selected(TABLE_KINDS);
+    await qualityTables({ runtime, json, parts, kinds, lengths, windows: passages, caches: list(values.caches) });
   }
 }
 

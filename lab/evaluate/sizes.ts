@@ -3,7 +3,14 @@
  * the pages that the engine makes. Nothing is measured and no model is loaded.
  */
 import { bytesAt, f16CacheBytes, OPEN_FORMAT } from '../../engine/cache/budget.ts';
-import { type CacheShape, KvError, PAGE_TOKENS, parsePair, servesHeadDim, WINDOW_FORMAT } from '../../native/index.ts';
+import {
+  type CacheShape,
+  type FormatName,
+  KvError,
+  PAGE_TOKENS,
+  servesHeadDim,
+  WINDOW_FORMAT,
+} from '../../native/index.ts';
 import { parseShape } from '../../scripts/bench/shapes.ts';
 import { bareName, formatCaches } from './every-cache.ts';
 import { markdown } from './frontier-table.ts';
@@ -120,7 +127,7 @@ export function schemeBytes(
 
 /** The same for a pair of our formats, with its window and sinks, at its largest; null where the formats do not serve the heads. */
 export function pairBytes(pair: string, shape: ModelShape, tokens: number): number | null {
-  const { k, v } = parsePair(pair);
+  const [k, v = k] = pair.split(':') as [FormatName, FormatName?]; // of formats that this build need not compute
   if (![k, v, WINDOW_FORMAT, OPEN_FORMAT].every((format) => servesHeadDim(format, shape.headDim))) return null;
   const pairs = Array.from({ length: shape.layers }, () => ({ k, v }));
   const window = { openFormat: OPEN_FORMAT, windowFormat: WINDOW_FORMAT, windowTokens: PAGE_TOKENS };
@@ -156,7 +163,9 @@ const tiers = (
     0,
   ) * batch;
 
-export function quotedFigures(): Quoted[] {
+export const quotedFigures = (): Quoted[] => [...quotedBytes(), ...quotedRatios()];
+
+function quotedBytes(): Quoted[] {
   const half = 'is half of the first, and four times the second';
   const plain70 = named('70B without groups');
   const threeTiers = [
@@ -165,7 +174,6 @@ export function quotedFigures(): Quoted[] {
     [32_256, 2],
   ] as const;
   const whole = f16CacheBytes(plain70, 32_768) * 8;
-  const ratioOf = (bits: number): string => `${(16 / bits).toFixed(1)}×`;
   return [
     {
       what: '7B, 2,048 tokens',
@@ -215,6 +223,12 @@ export function quotedFigures(): Quoted[] {
       computed: `${gb(tiers(plain70, 8, threeTiers, 0))} (${(whole / tiers(plain70, 8, threeTiers, 0)).toFixed(1)}×); with scales for groups of 32 ${gb(tiers(plain70, 8, threeTiers, 1))} (${(whole / tiers(plain70, 8, threeTiers, 1)).toFixed(1)}×)`,
       why: 'takes the codes twice as wide and leaves out their scales',
     },
+  ];
+}
+
+function quotedRatios(): Quoted[] {
+  const ratioOf = (bits: number): string => `${(16 / bits).toFixed(1)}×`;
+  return [
     {
       what: '2-bit codes',
       quoted: '12×, 16×, 22×',

@@ -109,15 +109,7 @@ function pagesOf(
       return allocated(config, bits, weightOf, masses.see.bind(masses));
     }
     case 'lowrank':
-      return headwise(config, rope, {
-        code: (rows, place) => {
-          const exact = rows.slice();
-          const bytes = plain(rows, place);
-          const left = exact.map((one, i) => (i < place.firstRow * headDim ? 0 : one - rows[i]!));
-          for (const [i, one] of lowRankOf(left, headDim, count).entries()) rows[i]! += one;
-          return bytes + lowRankBytes(count, headDim);
-        },
-      });
+      return headwise(config, rope, { code: withLowRank(plain, headDim, count) });
     case 'delta':
     case 'dpcm': {
       const code = name === 'delta' ? deltaCode : dpcmCode;
@@ -134,20 +126,8 @@ function pagesOf(
     }
     case 'anchors': {
       const masses = new Masses(config, tokens);
-      const pages = headwise(config, rope, {
-        see: masses.see.bind(masses),
-        code: (rows, place) => {
-          if (!sides.includes(place.side)) return plain(rows, place);
-          const chosen = mostSeen(masses, place, count);
-          const exact = chosen.map((t) => rows.slice(t * headDim, (t + 1) * headDim));
-          leaveOut(rows, chosen, headDim, place.firstRow);
-          const bytes = plain(rows, place);
-          for (const [at, t] of chosen.entries()) rows.set(exact[at]!, t * headDim);
-          // The rows in f16, and which they are; keys and values have the same, told once.
-          const told = place.side === 'k' ? 1 : 0;
-          return bytes + count * (2 * headDim + told);
-        },
-      });
+      const code = besideAnchors(plain, { masses, count, sides, headDim });
+      const pages = headwise(config, rope, { see: masses.see.bind(masses), code });
       // Tokens in the window have a sum in each head, from which rows are chosen.
       return {
         ...pages,
@@ -165,6 +145,37 @@ function pagesOf(
       });
     }
   }
+}
+
+/** What a code leaves is kept as a product of this rank. */
+function withLowRank(plain: HeadCode, headDim: number, rank: number): HeadCode {
+  return (rows, place) => {
+    const exact = rows.slice();
+    const bytes = plain(rows, place);
+    const left = exact.map((one, i) => (i < place.firstRow * headDim ? 0 : one - rows[i]!));
+    for (const [i, one] of lowRankOf(left, headDim, rank).entries()) rows[i]! += one;
+    return bytes + lowRankBytes(rank, headDim);
+  };
+}
+
+interface Anchors extends Pick<Modified, 'count' | 'sides'> {
+  readonly masses: Masses;
+  readonly headDim: number;
+}
+
+/** The rows that got most attention stay in f16. */
+function besideAnchors(plain: HeadCode, { masses, count, sides, headDim }: Anchors): HeadCode {
+  return (rows, place) => {
+    if (!sides.includes(place.side)) return plain(rows, place);
+    const chosen = mostSeen(masses, place, count);
+    const exact = chosen.map((t) => rows.slice(t * headDim, (t + 1) * headDim));
+    leaveOut(rows, chosen, headDim, place.firstRow);
+    const bytes = plain(rows, place);
+    for (const [at, t] of chosen.entries()) rows.set(exact[at]!, t * headDim);
+    // The rows in f16, and which they are; keys and values have the same, told once.
+    const told = place.side === 'k' ? 1 : 0;
+    return bytes + count * (2 * headDim + told);
+  };
 }
 
 /** rot without its mean. → bytes */

@@ -9,8 +9,16 @@ namespace {
 // What an error of scores counts beside an error of keys.
 constexpr double kQueryShare = 0.5;
 
+// Whether a format of this build steers keys by the whole metric of the queries, and not by their power in each channel alone.
+constexpr bool steersByMetric() {
+  for (const FormatLayout& format : kFormats) {
+    if (format.steering == kPlainKeys || format.steering == kTurnedKeys) return true;
+  }
+  return false;
+}
+
 // Factors the metric of queries [count][d], which may be overwritten. False where all are zero. w: [d][d].
-bool factor(const float* queries, int count, int d, double* w, float* feedback, float* weights) {
+[[maybe_unused]] bool factor(const float* queries, int count, int d, double* w, float* feedback, float* weights) {
   std::fill_n(w, d * d, 0.0);
   for (int r = 0; r < count; r++) {
     const float* q = queries + static_cast<size_t>(r) * d;
@@ -78,9 +86,11 @@ std::shared_ptr<const Steering> Steering::of(const Kernels* kernels, const KeptQ
       any = true;
       continue;
     }
-    if (!factor(rows.data(), count, d, metric.data(), feedback, weights)) continue;
-    made->heads_[head] = {feedback, weights};
-    any = true;
+    if constexpr (steersByMetric()) {
+      if (!factor(rows.data(), count, d, metric.data(), feedback, weights)) continue;
+      made->heads_[head] = {feedback, weights};
+      any = true;
+    }
   }
   return any ? made : nullptr;
 }

@@ -40,7 +40,7 @@ import { encode4 } from '../reference/lloydmax.ts';
 import { rotationSigns } from '../reference/rotation.ts';
 import type { Steering } from '../reference/steering.ts';
 import { ROT_LEVELS } from '../reference/tables.gen.ts';
-import { defineYardstick } from './descriptor.ts';
+import { defineForOutlierKeys } from './descriptor.ts';
 import { encodeMean, packPlanes, planeBits, type RotName, rotScale, scaleCode } from './rot.ts';
 
 type BandName = 'band3' | 'band2';
@@ -351,7 +351,7 @@ const codec = (format: BandName, relative: number): ReferenceCodec<BandHead> => 
 });
 
 const define = <const N extends BandName>(name: N, id: number, rank: number, codeBits: number) =>
-  defineYardstick({
+  defineForOutlierKeys({
     name,
     id,
     rank,

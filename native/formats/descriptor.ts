@@ -41,8 +41,10 @@ export interface FormatDescriptor {
   readonly from: 'better' | readonly string[];
   /** The sides that policies put in this format: both, if none are named. The cache itself serves either side. */
   readonly sides?: readonly Side[];
-  /** A published method that stands here to be compared with: a session has it where its cache types name it, or where keys have outlier channels (policy/outlier-keys.ts), and no policy chooses it otherwise. */
+  /** A published method to compare with. The product describes it, so that logs that name it can be read, but only a build with yardsticks computes it (native/yardsticks/). */
   readonly yardstick?: true;
+  /** Policies put only keys with outlier channels in this format (policy/outlier-keys.ts), and otherwise what a session's cache types name. */
+  readonly forOutlierKeys?: true;
   /** The format of as many bytes that it errs less than: policies may leave that one out where sessions may use both (`skipsReplaced`). */
   readonly replaces?: string;
   /** Whether a page may be sealed in it. */
@@ -66,7 +68,7 @@ export interface FormatDescriptor {
   readonly layoutVersion: number;
 }
 
-/** What a file of this folder exports. */
+/** What the file of a family exports. */
 export interface Family {
   readonly formats: readonly FormatDescriptor[];
   // biome-ignore lint/suspicious/noExplicitAny: each codec has a head of its own kind
@@ -76,18 +78,22 @@ export interface Family {
 /** Freezes a descriptor and keeps its exact type. */
 export const defineFormat = <const F extends FormatDescriptor>(format: F): F => Object.freeze(format);
 
-/** What formats to be compared with have in common. */
-const COMPARED = {
+/** What formats have in common that policies do not choose wherever a page goes down. */
+const CODED = {
   from: 'better',
-  yardstick: true,
   window: false,
   headDims: CODED_HEAD_DIMS,
   rope: 'post',
 } as const;
+type Rest = Omit<FormatDescriptor, keyof typeof CODED>;
 
-/** The same for a published method that stands here to be compared with. */
-export const defineYardstick = <const F extends Omit<FormatDescriptor, keyof typeof COMPARED>>(format: F) =>
-  defineFormat({ ...COMPARED, ...format });
+/** The same for a published method to compare with. */
+export const defineYardstick = <const F extends Rest>(format: F) =>
+  defineFormat({ ...CODED, yardstick: true, ...format });
+
+/** The same for a format that keys with outlier channels are put in. */
+export const defineForOutlierKeys = <const F extends Rest>(format: F) =>
+  defineFormat({ ...CODED, forOutlierKeys: true, ...format });
 
 /** Bytes of a field for one head with room for so many tokens. */
 export function fieldBytes(field: Field, headDim: number, room: number = PAGE_TOKENS): number {

@@ -1,5 +1,5 @@
 /**
- * kivi8, kivi4, kivi2: asymmetric uniform codes in groups of 32, keys per channel and values per token, nested by integers; squat4, squat2: SQuat.
+ * kivi8, kivi4, kivi2: asymmetric uniform codes in groups of 32, keys per channel and values per token, nested by integers.
  *
  * A group is 32 tokens of one channel (keys, after RoPE) or 32 channels of one token (values; at d = 80 the second group has 48). Of its numbers,
  *   low     the least, rounded down to f16
@@ -18,30 +18,25 @@
  * first in the low bits) or four of c₂. Then the scales and the lows, f16: keys [4][d], values [groups][128]. At 16 bits each for 32 elements that is
  * b + 1 bits per element (at d = 80, where values have two groups, a fifth of their room is unused and zero).
  *
- * squat4 and squat2 have the bytes of kivi4 and kivi2 and are read by the same kernels, but keys are steered by the queries that the layer keeps
- * (../reference/steering.ts): channels are coded one after the other, each with the range of what it is coded as. Values, and keys of layers that keep
- * no query, are those of KIVI. They do not nest, because each width has errors of its own.
- *
- * Source: KIVI, Liu et al. 2024 (arXiv 2402.02750), groups of 32. SQuat, Wang et al. 2025 (arXiv 2503.24358). Not theirs: pages leave the window as a whole, sinks are kept apart and exact, a
+ * Source: KIVI, Liu et al. 2024 (arXiv 2402.02750), groups of 32. Not theirs: pages leave the window as a whole, sinks are kept apart and exact, a
  * page may be demoted, and low and scale are rounded outwards.
  * When not to use it: beside the rot family, which loses less at fewer bits (docs/lab/formats.md), unless keys have outlier channels; at 2 bits for models
  * whose query heads share KV heads, as its authors say.
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, type Side } from '../layout.ts';
-import { bytesOf, type Head, type ReferenceCodec } from '../reference/codec.ts';
+import { bytesOf, type Head } from '../reference/codec.ts';
 import { roundHalfEven } from '../reference/float32.ts';
 import { fromHalf, halfAbove, halfBelow } from '../reference/half.ts';
-import { lessShares, type Steering } from '../reference/steering.ts';
-import { type Allocation, defineYardstick, type Tier } from './descriptor.ts';
+import { type Allocation, defineForOutlierKeys, defineYardstick, type Tier } from './descriptor.ts';
 import { packPlanes } from './rot.ts';
 
 /** Elements that share a scale. */
 const GROUP = 32;
 const LARGEST_HALF = 65504;
-const BITS = { kivi8: 8, kivi4: 4, kivi2: 2 } as const;
+export const KIVI_BITS = { kivi8: 8, kivi4: 4, kivi2: 2 } as const;
 /** The formats of the family. */
-export type KiviName = keyof typeof BITS;
+export type KiviName = keyof typeof KIVI_BITS;
 /** Steps of the 8-bit grid in one of each width. */
 const STRIDE: Readonly<Record<KiviName, number>> = { kivi8: 1, kivi4: 17, kivi2: 85 };
 
@@ -76,7 +71,7 @@ function levelAt(side: Side, headDim: number, t: number, c: number): number {
 }
 
 function isKivi(format: string): asserts format is KiviName {
-  assert(format in BITS, `${format} is not of the kivi family`);
+  assert(format in KIVI_BITS, `${format} is not of the kivi family`);
 }
 
 /** c₈ at a width. */
@@ -102,30 +97,7 @@ function ranges(rows: Float32Array, headDim: number, firstRow: number, side: Sid
   return { least, most };
 }
 
-/** Keys as they are coded: without what their channels take back of the errors of channels before them. */
-function steer(
-  format: KiviName,
-  rows: Float32Array,
-  headDim: number,
-  firstRow: number,
-  { feedback }: Steering,
-): KiviHead {
-  const targets = rows.slice();
-  const errors = Array.from({ length: PAGE_TOKENS }, () => new Float32Array(headDim));
-  for (let c = 0; c < headDim; c++) {
-    for (let t = firstRow; t < PAGE_TOKENS; t++) {
-      targets[t * headDim + c] = lessShares(rows[t * headDim + c]!, c, errors[t]!, feedback);
-    }
-    const decoded = decode(encode(format, column(targets, headDim, c), 1, firstRow, 'k'));
-    for (let t = firstRow; t < PAGE_TOKENS; t++) errors[t]![c] = decoded[t]! - rows[t * headDim + c]!;
-  }
-  return encode(format, targets, headDim, firstRow, 'k');
-}
-
-const column = (rows: Float32Array, headDim: number, c: number): Float32Array =>
-  Float32Array.from({ length: PAGE_TOKENS }, (_, t) => rows[t * headDim + c]!);
-
-function encode(format: KiviName, rows: Float32Array, headDim: number, firstRow: number, side: Side): KiviHead {
+export function encode(format: KiviName, rows: Float32Array, headDim: number, firstRow: number, side: Side): KiviHead {
   const { least, most } = ranges(rows, headDim, firstRow, side);
   const lows = Uint16Array.from(least, (x) => (Number.isNaN(x) ? 0 : halfBelow(x + 0)));
   const scales = Uint16Array.from(most, (x, at) =>
@@ -148,7 +120,7 @@ function gridAt({ format, side, headDim, scales, lows }: KiviHead, t: number, c:
   return { step: fromHalf(scales[at]!) * STRIDE[format], low: fromHalf(lows[at]!) };
 }
 
-function decode(head: KiviHead): Float32Array {
+export function decode(head: KiviHead): Float32Array {
   const { headDim, firstRow, codes } = head;
   return Float32Array.from(codes, (code, i) => {
     const [t, c] = [Math.floor(i / headDim), i % headDim];
@@ -190,11 +162,11 @@ function mix(weights: Float32Array, head: KiviHead): Float64Array {
 function packed({ format, headDim, codes }: KiviHead, side: Side): Uint8Array {
   const ordered = new Uint8Array(codes.length);
   for (const [i, code] of codes.entries()) ordered[levelAt(side, headDim, Math.floor(i / headDim), i % headDim)] = code;
-  return packPlanes(ordered, BITS[format], 0).hi;
+  return packPlanes(ordered, KIVI_BITS[format], 0).hi;
 }
 
 /** `relative` is the root of the mean squared error of a Gaussian in groups of 32: 2.1e-5, 0.0061 and 0.154 (algorithms.md), rounded up. */
-const codec = (format: KiviName, relative: number) => ({
+export const codec = (format: KiviName, relative: number) => ({
   format,
   tolerance: { relative, smallest: 1e-4, largest: 1e4 },
   encode: (rows: Float32Array, headDim: number, firstRow = 0, side: Side = 'k') =>
@@ -214,22 +186,9 @@ const codec = (format: KiviName, relative: number) => ({
   }),
 });
 
-/** The same for keys whose codes are steered. Its heads name the format whose bytes they have. */
-const steeredCodec = (format: string, plain: KiviName, relative: number): ReferenceCodec<KiviHead> => {
-  const { encode: plainly, demote: _, ...rest } = codec(plain, relative);
-  return {
-    ...rest,
-    format,
-    encode: (rows, headDim, firstRow = 0, side = 'k', steering = null) =>
-      side === 'k' && steering !== null
-        ? steer(plain, rows, headDim, firstRow, steering)
-        : plainly(rows, headDim, firstRow, side),
-  };
-};
-
 /** `kept`: whether a demotion keeps what does not depend on the width. */
-const partsOf = (name: KiviName, kept: boolean): readonly Allocation[] => [
-  { fields: [{ name: 'codes', elementBits: BITS[name] }] },
+export const kiviParts = (name: KiviName, kept: boolean): readonly Allocation[] => [
+  { fields: [{ name: 'codes', elementBits: KIVI_BITS[name] }] },
   {
     fields: [
       { name: 'scales', channelBytes: 8, kept },
@@ -238,48 +197,28 @@ const partsOf = (name: KiviName, kept: boolean): readonly Allocation[] => [
   },
 ];
 
-const define = <const N extends KiviName>(name: N, id: number, rank: number, tier: Tier) =>
-  defineYardstick({
+const described = <const N extends KiviName>(name: N, id: number, rank: number, tier: Tier) =>
+  ({
     name,
     id,
     rank,
     tier,
-    codeBits: BITS[name],
+    codeBits: KIVI_BITS[name],
     nested: true,
     rotated: false,
-    parts: partsOf(name, true),
+    parts: kiviParts(name, true),
     source: 'KIVI, Liu et al. 2024, in groups of 32; docs/lab/formats.md',
     layoutVersion: 1,
-  });
-
-const defineSteered = <const N extends string>(name: N, id: number, rank: number, tier: Tier, plain: KiviName) =>
-  defineYardstick({
-    name,
-    id,
-    rank,
-    tier,
-    codeBits: BITS[plain],
-    sides: ['k'],
-    nested: false,
-    rotated: false,
-    steered: 'metric',
-    parts: partsOf(plain, false),
-    source: 'SQuat, Wang et al. 2025, arXiv 2503.24358; docs/lab/formats.md',
-    layoutVersion: 1,
-  });
+  }) as const;
 
 export const formats = [
-  define('kivi8', 6, 12, 'warm'),
-  define('kivi4', 7, 18, 'warm'),
-  define('kivi2', 8, 37, 'archive'),
-  defineSteered('squat4', 14, 21, 'warm', 'kivi4'),
-  defineSteered('squat2', 15, 41, 'archive', 'kivi2'),
+  defineYardstick(described('kivi8', 6, 12, 'warm')),
+  defineForOutlierKeys(described('kivi4', 7, 18, 'warm')),
+  defineForOutlierKeys(described('kivi2', 8, 37, 'archive')),
 ] as const;
 
 export const codecs = {
   kivi8: codec('kivi8', 0.005),
   kivi4: codec('kivi4', 0.08),
   kivi2: codec('kivi2', 0.4),
-  squat4: steeredCodec('squat4', 'kivi4', 0.08),
-  squat2: steeredCodec('squat2', 'kivi2', 0.4),
 } as const;

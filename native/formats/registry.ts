@@ -9,6 +9,28 @@ import type { Family } from './descriptor.ts';
 
 const registered: { readonly module: string; readonly name: string; readonly family: Family }[] = [];
 let isRead = false;
+let hasYardsticks = false;
+
+/**
+ * Says that the binary of this process computes the yardsticks as well (native/yardsticks/register.ts). One with formats of one's own does so anyway.
+ * Throws 'unsupported' once the list of formats has been read without them.
+ */
+export function serveYardsticks(): void {
+  if (isRead && !hasYardsticks) {
+    throw new KvError('unsupported', 'yardsticks come too late: they are registered before the package is imported');
+  }
+  hasYardsticks = true;
+}
+
+/** Whether the binary of this process computes the yardsticks. */
+export function servesYardsticks(): boolean {
+  isRead = true;
+  return hasYardsticks;
+}
+
+/** The folder in native/build/ where a release lies that has these formats. */
+export const releaseFolder = (): 'Release' | 'Yardsticks' | 'Formats' =>
+  registered.length > 0 ? 'Formats' : hasYardsticks ? 'Yardsticks' : 'Release';
 
 /** `module`: URL of the TypeScript file. Throws 'unsupported' once the list of formats has been read. */
 export async function registerFormats(module: string): Promise<void> {
@@ -18,6 +40,7 @@ export async function registerFormats(module: string): Promise<void> {
     throw new KvError('unsupported', `${name} comes too late: formats are registered before the package is imported`);
   }
   registered.push({ module, name, family });
+  hasYardsticks = true;
 }
 
 /** Each family with the name of its files, sorted by name so that the order of registration does not matter. */

@@ -1,6 +1,6 @@
-// rot4, rot3, rot2, rot1 and the same with steered keys (rot.ts): how attention uses their bit planes, exponents and means. What families share that have
+// rot4, rot3, rot2, rot1 (rot.ts): how attention uses their bit planes, exponents and means. What families share that have
 // the same fields (trellis.h) is in OverRotation. Planes and levels:
-// kernels/planes.h; encoding: kernels/encode_rot.h, kernels/encode_steered.h; decoding: kernels/decode_rot.h.
+// kernels/planes.h; encoding: kernels/encode_rot.h; decoding: kernels/decode_rot.h.
 #pragma once
 
 INLINE int largestExponent(const int8_t* exponents) {
@@ -92,24 +92,9 @@ struct Rot : OverRotation<divisorOf> {
   using Unpacker = PlaneRows;
 
   static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
-    // Formats that nest share what does not depend on the width; those that are steered share nothing.
-    RotTargets nested;
-    for (int i = 0; i < count; i++) {
-      const SideTarget& to = targets[i];
-      if (kFormats[to.format].steering == kNoSteering) {
-        addTarget(nested, to);
-        continue;
-      }
-      RotTargets alone;
-      addTarget(alone, to);
-      encodeRotWidths(isKey, x, stride, d, firstRow, alone, space);
-      if (!isKey || !to.steering) continue;
-      alignas(64) float mean[kHeadDimMax];
-      const float scale = halfToFloat(*alone.meanScale);
-      for (int c = 0; c < d; c += kLanes) store(mean + c, loadSigned(alone.mean + c) * scale);
-      steerRot(to, alone.hi, to.at(kRotLow), to.at<int8_t>(kRotExponents), mean, alone.fromZero, *alone.reference, d, firstRow, x, stride, space);
-    }
-    if (nested.mean) encodeRotWidths(isKey, x, stride, d, firstRow, nested, space);
+    RotTargets all;
+    for (int i = 0; i < count; i++) addTarget(all, targets[i]);
+    encodeRotWidths(isKey, x, stride, d, firstRow, all, space);
   }
 
   static void demote(const SideView& from, bool isKey, int d, const SideTarget& to, Workspace space) {
@@ -127,7 +112,7 @@ struct Rot : OverRotation<divisorOf> {
     return tile;
   }
 
- private:
+ protected:  // yardsticks/rotq.h has the same bytes
   static MEMBER void addTarget(RotTargets& all, const SideTarget& to) {
     const int width = widthOf(to.format);
     all.exponents[width] = to.at<int8_t>(kRotExponents);
@@ -139,5 +124,4 @@ struct Rot : OverRotation<divisorOf> {
     all.meanScale = to.at<uint16_t>(kRotMeanScale);
     all.reference = to.at<int8_t>(kRotReference);
   }
-
 };

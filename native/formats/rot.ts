@@ -1,5 +1,5 @@
 /**
- * rot4, rot3, rot2, rot1: rotated Gaussian codes with an unbiased scale, nested in bit planes; rotq4, rotq3, rotq2: the same with keys steered by queries.
+ * rot4, rot3, rot2, rot1: rotated Gaussian codes with an unbiased scale, nested in bit planes.
  *
  * For each head of a page of 128 rows, keys after RoPE, values unchanged, and all rows multiplied by 2^−e:
  *   mean    μ_c = (Σ_t x_tc) / rows, stored as int8 with one f16 scale max|μ|/127 for all channels; μ̂ is the decoded mean
@@ -32,11 +32,6 @@
  * Demotion keeps hi, narrows or drops lo, and multiplies t by ⟨u,u⟩/⟨u,u'⟩, from integer sums over codes. Demotion to rot1 moves the
  * sign bits of hi to a lo plane of their own.
  *
- * rotq4, rotq3, rotq2 have the bytes of rot4, rot3 and rot2 and are read by the same kernels, but the codes of keys are steered by the queries that the
- * layer keeps (../reference/steering.ts), in the basis of y: each width codes for itself, so they do not nest. With the rms r of y and û = r·u,
- *   scale   t = r·⟨y,y⟩/⟨y,û⟩ in the metric of the queries, as float32 sums over channels in their order
- * Values, keys of layers that keep no query, and rows without a positive scale (which become zero rows) have nothing else of their own.
- *
  * Source: measured on SmolLM2-135M (README of this room); the randomized Hadamard rotation is that of QuaRot, the Gaussian tables are those
  * of Lloyd and Max, and the unbiased scale comes from the project's own trials.
  * When not to use it: for rows that matter and are 2^10 times smaller than others of their page and head; for keys at 2 bits in layers that
@@ -44,14 +39,13 @@
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, SIDES, type Side } from '../layout.ts';
-import { bytesOf, type EncodedHead, type ReferenceCodec, toTile } from '../reference/codec.ts';
+import { bytesOf, type EncodedHead, toTile } from '../reference/codec.ts';
 import { roundHalfEven, treeDot, treeSum } from '../reference/float32.ts';
 import { fromHalf, toHalf } from '../reference/half.ts';
 import { encode4 } from '../reference/lloydmax.ts';
 import { rotate } from '../reference/rotation.ts';
-import { lessShares, plusShares, type Steering } from '../reference/steering.ts';
 import { ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from '../reference/tables.gen.ts';
-import { type Allocation, CODED_HEAD_DIMS, defineFormat, defineYardstick, type Tier } from './descriptor.ts';
+import { type Allocation, CODED_HEAD_DIMS, defineFormat, type Tier } from './descriptor.ts';
 
 export type RotName = keyof typeof ROT_LEVELS;
 
@@ -61,7 +55,7 @@ export interface RotHead extends EncodedHead {
 }
 
 /** Bits per code: 4, 3, 2 or 1. */
-const codeBits = (format: RotName): number => Math.log2(ROT_LEVELS[format].levels.length);
+export const codeBits = (format: RotName): number => Math.log2(ROT_LEVELS[format].levels.length);
 /** Bits in the hi plane and in the lo plane. */
 export const planeBits = (format: RotName): readonly [hi: number, lo: number] => {
   const bits = codeBits(format);
@@ -185,39 +179,6 @@ function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: 
   if (reference === 0) return head;
   const scaled = rows.map((x) => x * 2 ** -reference);
   return { ...encodeRows(format, scaled, headDim, firstRow).head, reference };
-}
-
-/** The head with its keys coded again, steered by queries. Means and reference stay. */
-function steer(head: RotHead, rows: Float32Array, { feedback, weights }: Steering): RotHead {
-  const { headDim, firstRow, reference, fromZero } = head;
-  const format = rotName(head.format);
-  const mean = decodedMean(head);
-  const { divisor, levels } = ROT_LEVELS[format];
-  const drop = 4 - codeBits(format);
-  const codes = new Uint8Array(head.codes.length);
-  const rowScales = new Uint16Array(PAGE_TOKENS).fill(ZERO_ROW & 0xffff);
-  for (let t = firstRow; t < PAGE_TOKENS; t++) {
-    const row = rows.slice(t * headDim, (t + 1) * headDim).map((x) => x * 2 ** -reference);
-    const y = lessOrigin(row, mean, fromZero[t]!);
-    rotate(y);
-    const r = Math.fround(Math.sqrt(Math.fround(treeDot(y, y) / headDim)));
-    const errors = new Float32Array(headDim);
-    let [along, square] = [0, 0];
-    for (let c = 0; c < headDim; c++) {
-      const target = lessShares(y[c]!, c, errors, feedback);
-      const code = encode4(target, r) >> drop;
-      const decoded = Math.fround(r * Math.fround(levels[code]! / divisor));
-      errors[c] = decoded - y[c]!;
-      codes[t * headDim + c] = code;
-      // N·y and N·û at this channel.
-      const whole = plusShares(y[c]!, c, y, feedback);
-      const ours = Math.fround(whole + Math.fround(decoded - target));
-      along = Math.fround(along + Math.fround(weights[c]! * Math.fround(whole * ours)));
-      square = Math.fround(square + Math.fround(weights[c]! * Math.fround(whole * whole)));
-    }
-    if (along > 0 && square > 0) rowScales[t] = scaleCode(Math.fround(r * Math.fround(square / along))) & 0xffff;
-  }
-  return { ...head, codes, rowScales };
 }
 
 /**
@@ -375,13 +336,13 @@ const rowBits = (flags: Uint8Array): Uint8Array =>
     flags.subarray(8 * byte, 8 * byte + 8).reduce((bits, flag, i) => bits | (flag << i), 0),
   );
 
-function rotName(format: string): RotName {
+export function rotName(format: string): RotName {
   assert(format in ROT_LEVELS, `${format} is not of the rot family`);
   return format as RotName;
 }
 
 /** `relative` is the root of the relative squared error on a Gaussian: 0.0091, 0.0345, 0.1324 and 0.57 (test/unit/native/rot.test.ts), rounded up. */
-const codec = (format: RotName, relative: number) => ({
+export const codec = (format: RotName, relative: number) => ({
   format,
   tolerance: { relative, smallest: 1e-6, largest: 1e5 },
   encode: (rows: Float32Array, headDim: number, firstRow = 0) => encode(format, rows, headDim, firstRow),
@@ -407,19 +368,6 @@ export const rotParts = ([hi, lo]: readonly [hi: number, lo: number], kept: bool
   },
 ];
 
-/** The same for keys whose codes are steered. Its heads name the format whose bytes they have. */
-const steeredCodec = (format: string, plain: RotName, relative: number): ReferenceCodec<RotHead> => {
-  const { encode: plainly, demote: _, ...rest } = codec(plain, relative);
-  return {
-    ...rest,
-    format,
-    encode(rows, headDim, firstRow = 0, side = 'k', steering = null) {
-      const head = plainly(rows, headDim, firstRow);
-      return side === 'k' && steering !== null ? steer(head, rows, steering) : head;
-    },
-  };
-};
-
 const define = <const N extends RotName>(name: N, id: number, rank: number, tier: Tier, sides = SIDES) =>
   defineFormat({
     name,
@@ -439,26 +387,7 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
     layoutVersion: 3,
   });
 
-const defineSteered = <const N extends string>(name: N, id: number, rank: number, tier: Tier, plain: RotName) =>
-  defineYardstick({
-    name,
-    id,
-    rank,
-    tier,
-    codeBits: codeBits(plain),
-    sides: ['k'],
-    nested: false,
-    rotated: true,
-    steered: 'metric',
-    parts: rotParts(planeBits(plain), false),
-    source: `${plain} with the query metric of SQuat (Wang et al. 2025, arXiv 2503.24358); docs/lab/formats.md`,
-    layoutVersion: 2,
-  });
-
 export const formats = [
-  defineSteered('rotq4', 29, 19, 'warm', 'rot4'),
-  defineSteered('rotq3', 30, 29, 'archive', 'rot3'),
-  defineSteered('rotq2', 31, 39, 'archive', 'rot2'),
   define('rot4', 2, 20, 'warm'),
   define('rot3', 3, 30, 'archive'),
   define('rot2', 4, 40, 'archive'),
@@ -466,9 +395,6 @@ export const formats = [
 ] as const;
 
 export const codecs = {
-  rotq4: steeredCodec('rotq4', 'rot4', 0.1),
-  rotq3: steeredCodec('rotq3', 'rot3', 0.19),
-  rotq2: steeredCodec('rotq2', 'rot2', 0.38),
   rot4: codec('rot4', 0.1),
   rot3: codec('rot3', 0.19),
   rot2: codec('rot2', 0.38),

@@ -171,6 +171,22 @@ INLINE void packBits(const uint8_t* codes, size_t elements, uint8_t* plane) {
   }
 }
 
+// Codes of so many bits in tile order as planes (planes.h). elements: a multiple of 512.
+static __attribute__((noinline)) void packTile(int bits, const uint8_t* tile, size_t elements, uint8_t* hi, uint8_t* lo) {
+  switch (bits) {
+    case 4:
+      packPairs<2>(tile, elements, hi);
+      packPairs<0>(tile, elements, lo);
+      break;
+    case 3:
+      packPairs<1>(tile, elements, hi);
+      packBits<0>(tile, elements, lo);
+      break;
+    case 2: packPairs<0>(tile, elements, hi); break;
+    default: packBits<0>(tile, elements, lo);
+  }
+}
+
 // A number below the octave of every float.
 constexpr int kNoOctave = -1000;
 

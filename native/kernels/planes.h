@@ -213,37 +213,12 @@ static void unpackRot(int format, const uint8_t* hi, const uint8_t* lo, size_t e
   unpackPlanes(bitsOf(format), kRotTables[widthOf(format)], hi, lo, elements, tile);
 }
 
-// The codebook of one coordinate of a random unit vector, times sqrt(d), for codes of 1 to 4 bits.
-struct Codebook {
-  const LevelTables* levels;
-  const float* bounds;  // 16, of which the last are infinite
-  float divisor;
-};
-constexpr int kSphereDims[5] = {64, 80, 96, 128, 256};
-INLINE int placeOf(int d) {
-  int at = 0;
-  while (kSphereDims[at] != d) at++;
-  return at;
-}
-INLINE Codebook sphereOf(int bits, int d) {
-#define PALIMPSEST_BY_D(bits)                                                                                                         \
-  {LevelTables(bits, kSphereLevels[bits - 1][0]), LevelTables(bits, kSphereLevels[bits - 1][1]), LevelTables(bits, kSphereLevels[bits - 1][2]), \
-   LevelTables(bits, kSphereLevels[bits - 1][3]), LevelTables(bits, kSphereLevels[bits - 1][4])}
-  static constexpr LevelTables kTables[4][5] = {PALIMPSEST_BY_D(1), PALIMPSEST_BY_D(2), PALIMPSEST_BY_D(3), PALIMPSEST_BY_D(4)};
-#undef PALIMPSEST_BY_D
-  const int at = placeOf(d);
-  return {&kTables[bits - 1][at], kSphereBounds[bits - 1][at], static_cast<float>(kSphereDivisors[bits - 1][at])};
-}
-
-// What sides with planes of codes are unpacked by in registers (kernels/coded.h). The formats of all such families share it.
+// What sides of the rot family are unpacked by in registers (kernels/coded.h).
 struct PlaneRows {
   static constexpr int kUnpackedRows = 1 << 30;  // as many as an instruction set can
 
   template <class Done>
-  static MEMBER void withRows(const SideView& side, int d, int bias, const Done& f) {
-    const bool isRot = kFormats[side.format].family == kFormats[kRot4].family;
-    const int bits = kFormats[side.format].codeBits;
-    const LevelTables& levels = isRot ? kRotTables[widthOf(side.format)] : *sphereOf(bits, d).levels;
-    withLevels(bits, levels, side.at(kRotHigh), side.at(kRotLow), bias, f);
+  static MEMBER void withRows(const SideView& side, int, int bias, const Done& f) {
+    withLevels(kFormats[side.format].codeBits, kRotTables[widthOf(side.format)], side.at(kRotHigh), side.at(kRotLow), bias, f);
   }
 };

@@ -182,7 +182,7 @@ bool Forms::read(const double* numbers, size_t count, const uint8_t* names, size
       case kFormText:
         if (!limit(&form.most)) return false;
         break;
-      case kFormOneOf:
+      case kFormOne:
         form.from = static_cast<uint32_t>(words_.size());
         if (!next(most, &form.count)) return false;
         for (uint32_t n = 0; n < form.count; n++) {
@@ -283,7 +283,7 @@ class Speller {
         std::string_view inside;
         return text(&inside) && static_cast<double>(inside.size()) <= form.most;
       }
-      case kFormOneOf: return oneOf(form);
+      case kFormOne: return oneOf(form);
       default: return false;
     }
   }
@@ -356,7 +356,7 @@ class Speller {
       isFirst = false;
       before = name;
       const std::string_view quoted = {start, name.size() + 2};
-      if (names.type == kFormOneOf ? !isWord(names, quoted) : names.type != kFormText || static_cast<double>(name.size()) > names.most) return false;
+      if (names.type == kFormOne ? !isWord(names, quoted) : names.type != kFormText || static_cast<double>(name.size()) > names.most) return false;
       if (!value(forms_.forms_[form.inside], depth + 1)) return false;
     } while (take(','));
     return take('}');

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-namespace palimpsest {
+#include "entries.gen.h"
 
-enum FormType { kFormAnything = 0, kFormPlain, kFormObject, kFormRecord, kFormList, kFormInteger, kFormReal, kFormFlag, kFormText, kFormOneOf, kFormTypes };
+namespace palimpsest {
 
 // The forms of the bodies of every kind, given by the caller as numbers (witness/forms.ts writes them) and checked before they are used.
 class Forms {

@@ -3,25 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "entries.gen.h"
+
 namespace palimpsest {
 
-// What a step of a plan writes: text of the plan, or what the next number says.
-enum SpellStep {
-  kSpellText = 0,
-  // As JavaScript prints it.
-  kSpellNumber,
-  // The same; Infinity is null.
-  kSpellNumberOrNull,
-  // 1 is true, 0 false.
-  kSpellFlag,
-  // Text that stands among the texts too: 256 times where it begins, and how many bytes it has.
-  kSpellWord,
-  // Nothing: the body begins here.
-  kSpellBody,
-};
-
 struct SpellPlan {
-  // For each step what it is, and for text where it begins and how many bytes it has.
+  // For each step what it is (SpellStep), and for text where it begins and how many bytes it has. Every other step but the body, which writes nothing, takes the
+  // next number: it is written as JavaScript prints it, and Infinity as null where the step allows that; a flag is 1 or 0; a word stands among the texts too, and its
+  // number is 256 times where it begins, and how many bytes it has.
   const uint32_t* steps;
   size_t count;
   const uint8_t* texts;

@@ -21,6 +21,7 @@
  *   --full              measures everything instead of a selection that takes three minutes
  *   --shapes LIST       query heads/KV headsxhead size, comma-separated: 9/3x64,16/4x64
  *   --formats LIST      K:V pairs: f16,rot4:rot2
+ *   --yardsticks        computes with a build that has the yardsticks as well, and then takes their names: turbo4:turbo2
  *   --tokens LIST       tokens of history, whole pages of 128: 16384,65536
  *   --threads LIST      1,2 (default 1)
  *   --isa NAME          scalar, avx2, avx2vnni, avx512, avx512vnni, neon (default: the best here; machines takes a list, and measures all by default)

@@ -18,6 +18,7 @@ import {
   openPool,
   PAGE_TOKENS,
   type PagePool,
+  SERVED_FORMATS,
   SIDES,
 } from '../../native/index.ts';
 import { type MemoryRow, overshoot, residentBytes } from './memory.ts';
@@ -107,7 +108,8 @@ class Simulation {
     const page = this.#whole(pages);
     const side = SIDES[this.#whole(2)]!;
     const from = (side === 'k' ? kFormat : vFormat)[page]!;
-    const to = FORMAT_NAMES[Math.min(FORMAT_NAMES.length - 1, from + 1 + this.#whole(2))]!;
+    const lower = SERVED_FORMATS.filter((name) => FORMAT_NAMES.indexOf(name) > from);
+    const to = lower[this.#whole(2)] ?? SERVED_FORMATS.at(-1)!;
     if (this.#random() < 0.8) {
       cache.transcode(layer, page, side, to);
       return;
@@ -117,7 +119,7 @@ class Simulation {
 
   /** Demotes every page to the lowest format, in random order. */
   demoteAll(): void {
-    const last = FORMAT_NAMES.at(-1)!;
+    const last = SERVED_FORMATS.at(-1)!;
     for (const { cache } of this.#caches) {
       cache.finishMoves(true);
       const sides: (() => void)[] = [];

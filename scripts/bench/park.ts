@@ -46,69 +46,26 @@ export async function park(bench: Bench): Promise<void> {
     }
 }
 
+/** What is timed, and what it leaves in a file. */
+interface ParkSubject extends Subject {
+  readonly what: string;
+  /** Bytes of the file that is gone back from. */
+  readonly fileBytes?: number;
+}
+
 export async function parkAt(
   bench: Bench,
   runtime: Runtime,
   predictor: Predictor | null,
   tokens: number,
 ): Promise<BenchRow[]> {
-  const { settings, stream, say } = bench;
-  const { threads, model, shape } = runtime;
-  const ids = model.tokenizer.encode(ownText(tokens * 8)).slice(0, tokens);
-  const setup = await setupOf(runtime, { tokensExpected: tokens }, null);
-  const read = async (): Promise<Session> => {
-    const session = Session.open(runtime, setup);
-    await session.read(ids);
-    return session;
-  };
-  const session = await read();
-  const spent: Session[] = [];
-  const finish = (): void => {
-    for (const one of spent.splice(0)) one.close();
-  };
-  const ways = predictor === null ? [null] : [null, predictor];
-  const sizes: number[] = [];
-  const subjects: (Subject & { readonly what: string })[] = [
-    {
-      what: 'read',
-      finish,
-      run: async () => {
-        spent.push(await read());
-      },
-    },
-    ...ways.flatMap((by) => {
-      const form = by === null ? 'as it is' : 'predicted';
-      const bytes = parkedBytes(session, by);
-      sizes.push(0, bytes.length);
-      return [
-        { what: `park ${form}`, run: () => void parkedBytes(session, by) },
-        {
-          what: `back ${form}`,
-          finish,
-          run: async () => {
-            const back = await resumeSession(runtime, setup, parseParked(bytes, 'what was parked'), {}, by);
-            spent.push(back.session);
-            if (back.resumed.why !== null) throw new Error(`a parked session was read again: ${back.resumed.why}`);
-          },
-        },
-      ];
-    }),
-  ];
+  const { settings, stream } = bench;
+  const { threads, shape } = runtime;
+  const { subjects, kvBytesF16, close } = await parkSubjects(runtime, predictor, tokens);
   const rounds = Math.min(ROUNDS_MOST, settings.rounds);
   const { seconds } = await sideBySide(subjects, { stream, threads, rounds });
-  const { kvBytesF16 } = session.report();
-  session.close();
-  say(
-    `\npark ${model.name}, ${thousands(tokens)} tokens, ${threads} ${threads === 1 ? 'thread' : 'threads'} (goal: back ${GOAL} times as fast as reading)`,
-  );
-  const lines = subjects.map(({ what }, i) => [
-    what,
-    figure(1000 * seconds[i]!),
-    figure(tokens / seconds[i]!),
-    i === 0 ? null : fixed(seconds[0]! / seconds[i]!, 1, '×'),
-    i === 0 || sizes[i - 1] === 0 ? null : fixed((16 * sizes[i - 1]!) / kvBytesF16, 2),
-  ]);
-  for (const line of columns(['', 'ms', 'tokens/s', 'reading takes', 'bits at rest'], lines)) say(`  ${line}`);
+  close();
+  tellTimes(bench, runtime, { subjects, seconds, tokens, kvBytesF16 });
   const { queryHeads, kvHeads, headDim } = shape;
   const rows = subjects.map(({ what }, i) =>
     rowOf(
@@ -125,4 +82,81 @@ export async function parkAt(
   );
   for (const row of rows) bench.add(row);
   return rows;
+}
+
+/** Reading tokens anew, and parking what they left and going back to it, in each way. */
+async function parkSubjects(
+  runtime: Runtime,
+  predictor: Predictor | null,
+  tokens: number,
+): Promise<{ subjects: ParkSubject[]; kvBytesF16: number; close: () => void }> {
+  const ids = runtime.model.tokenizer.encode(ownText(tokens * 8)).slice(0, tokens);
+  const setup = await setupOf(runtime, { tokensExpected: tokens }, null);
+  const read = async (): Promise<Session> => {
+    const session = Session.open(runtime, setup);
+    await session.read(ids);
+    return session;
+  };
+  const session = await read();
+  const spent: Session[] = [];
+  const finish = (): void => {
+    for (const one of spent.splice(0)) one.close();
+  };
+  const ways = predictor === null ? [null] : [null, predictor];
+  const parking = ways.flatMap((by): ParkSubject[] => {
+    const form = by === null ? 'as it is' : 'predicted';
+    const bytes = parkedBytes(session, by);
+    const back = async (): Promise<void> => {
+      const { session: again, resumed } = await resumeSession(
+        runtime,
+        setup,
+        parseParked(bytes, 'what was parked'),
+        {},
+        by,
+      );
+      spent.push(again);
+      if (resumed.why !== null) throw new Error(`a parked session was read again: ${resumed.why}`);
+    };
+    return [
+      { what: `park ${form}`, run: () => void parkedBytes(session, by) },
+      { what: `back ${form}`, fileBytes: bytes.length, finish, run: back },
+    ];
+  });
+  const reading: ParkSubject = {
+    what: 'read',
+    finish,
+    run: async () => {
+      spent.push(await read());
+    },
+  };
+  return {
+    subjects: [reading, ...parking],
+    kvBytesF16: session.report().kvBytesF16,
+    close: () => session.close(),
+  };
+}
+
+interface Timed {
+  readonly subjects: readonly ParkSubject[];
+  readonly seconds: readonly number[];
+  readonly tokens: number;
+  readonly kvBytesF16: number;
+}
+
+function tellTimes(
+  { say }: Bench,
+  { model, threads }: Runtime,
+  { subjects, seconds, tokens, kvBytesF16 }: Timed,
+): void {
+  say(
+    `\npark ${model.name}, ${thousands(tokens)} tokens, ${threads} ${threads === 1 ? 'thread' : 'threads'} (goal: back ${GOAL} times as fast as reading)`,
+  );
+  const lines = subjects.map(({ what, fileBytes }, i) => [
+    what,
+    figure(1000 * seconds[i]!),
+    figure(tokens / seconds[i]!),
+    i === 0 ? null : fixed(seconds[0]! / seconds[i]!, 1, '×'),
+    fileBytes === undefined ? null : fixed((16 * fileBytes) / kvBytesF16, 2),
+  ]);
+  for (const line of columns(['', 'ms', 'tokens/s', 'reading takes', 'bits at rest'], lines)) say(`  ${line}`);
 }

@@ -51,38 +51,18 @@ export async function rematAt(bench: Bench, shape: Shape): Promise<void> {
   const rows = gaussians(PAGE_TOKENS * width, random);
   const pages = FORMATS.map((format) => Array.from({ length: PAGES }, () => encodeLatent(format, rows, width)));
   const pagesOf = (format: LatentName): Uint8Array[] => pages[FORMATS.indexOf(format)]!;
-  const out = new Float32Array(PAGE_TOKENS * outputs);
-  const p = new Float32Array(shape.queryHeads * PAGE_TOKENS).fill(1 / PAGE_TOKENS / PAGES);
   const products = openProducts();
   const peaks: number[] = [];
-  const subjects: (Subject & { what: string; operations: number })[] = [
-    ...WAYS.map(({ what, format, planes }) => ({
-      what,
-      operations: 2 * PAGE_TOKENS * width * outputs * planes,
-      prepare: () => {
-        peaks.push(products());
-      },
-      run: () => {
-        for (const page of pagesOf(format)) weights.materialize(format, page, { planes, out });
-      },
-    })),
-    {
-      what: 'V of one query, absorbed (xq4)',
-      operations: 0,
-      run: () => {
-        const mixed = new Float32Array(shape.queryHeads * width);
-        for (const page of pagesOf('xq4')) mixLatent('xq4', page, width, p, mixed);
-        values.finishMix(mixed);
-      },
-    },
-    ...FORMATS.map((format) => ({
-      what: `f32>${format}`,
-      operations: 0,
-      run: () => {
-        for (let page = 0; page < PAGES; page++) encodeLatent(format, rows, width);
-      },
-    })),
-  ];
+  const subjects = rematSubjects({
+    shape,
+    width,
+    outputs,
+    weights,
+    values,
+    rows,
+    pagesOf,
+    onRound: () => peaks.push(products()),
+  });
   const { seconds } = await sideBySide(subjects, { stream, threads: 1, rounds: settings.rounds });
   const peak = 1 / typical(peaks.map((rate) => 1 / rate));
   const bits = FORMATS.map(
@@ -115,6 +95,56 @@ export async function rematAt(bench: Bench, shape: Shape): Promise<void> {
   }
   weights.close();
   values.close();
+}
+
+interface RematSubject extends Subject {
+  readonly what: string;
+  readonly operations: number;
+}
+
+/** One shape's weights and pages. */
+interface Latents {
+  readonly shape: Shape;
+  readonly width: number;
+  readonly outputs: number;
+  /** Of keys and values, and of values alone. */
+  readonly weights: LatentWeights;
+  readonly values: LatentWeights;
+  readonly rows: Float32Array;
+  pagesOf(format: LatentName): Uint8Array[];
+  /** Called before each round. */
+  onRound(): void;
+}
+
+function rematSubjects({ shape, width, outputs, weights, values, rows, pagesOf, onRound }: Latents): RematSubject[] {
+  const out = new Float32Array(PAGE_TOKENS * outputs);
+  const p = new Float32Array(shape.queryHeads * PAGE_TOKENS).fill(1 / PAGE_TOKENS / PAGES);
+  return [
+    ...WAYS.map(({ what, format, planes }) => ({
+      what,
+      operations: 2 * PAGE_TOKENS * width * outputs * planes,
+      prepare: onRound,
+      run: () => {
+        for (const page of pagesOf(format)) weights.materialize(format, page, { planes, out });
+      },
+    })),
+    {
+      what: 'V of one query, absorbed (xq4)',
+      operations: 0,
+      run: () => {
+        const mixed = new Float32Array(shape.queryHeads * width);
+        for (const page of pagesOf('xq4')) mixLatent('xq4', page, width, p, mixed);
+        values.finishMix(mixed);
+      },
+    },
+    ...FORMATS.map((format) => ({
+      what: `f32>${format}`,
+      operations: 0,
+      run: () => {
+        for (let page = 0; page < PAGES; page++) encodeLatent(format, rows, width);
+      },
+    })),
+  ];
 }
 
 /** The relative L2 error, compared with float64 from the decoded rows. */

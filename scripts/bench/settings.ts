@@ -71,6 +71,8 @@ function parse(words: readonly string[]) {
         peers: { type: 'boolean', default: false },
         quick: { type: 'boolean', default: false },
         table: { type: 'boolean', default: false },
+        // scripts/bootstrap.mjs builds and registers them.
+        yardsticks: { type: 'boolean', default: false },
         shapes: { type: 'string' },
         formats: { type: 'string' },
         tokens: { type: 'string' },

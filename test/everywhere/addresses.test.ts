@@ -20,6 +20,9 @@ const EVERYTHING = [
   'test/simulation/pool.test.ts',
 ];
 
+/** Formats that the product does not have are asked as well. */
+const YARDSTICKS = ['--import', 'tsx', '--import', './native/yardsticks/register.ts'];
+
 const asan = preload('libasan.so', 'libubsan.so', 'libstdc++.so');
 
 /**
@@ -33,6 +36,7 @@ const addresses = (work: (env: Record<string, string>) => Ran) =>
       ASAN_OPTIONS: `detect_leaks=0:${log}`,
       UBSAN_OPTIONS: 'print_stacktrace=1',
       PALIMPSEST_BINDING: 'debug',
+      PALIMPSEST_TEST_YARDSTICKS: '1',
       PALIMPSEST_TEST_SHORT: '1',
     }),
     work,
@@ -40,7 +44,7 @@ const addresses = (work: (env: Record<string, string>) => Ran) =>
 
 describe.skipIf(asan === null)('addresses and undefined behaviour (needs gcc with libasan)', () => {
   beforeAll(() => {
-    const build = ['scripts/build-native.mjs', '--debug', '--tests', '--isas', setsUnderSanitizers()];
+    const build = ['scripts/build-native.mjs', '--debug', '--tests', '--yardsticks', '--isas', setsUnderSanitizers()];
     expectWell(node(build));
   }, 40 * MINUTES);
 
@@ -82,7 +86,7 @@ describe.skipIf(asan === null)('addresses and undefined behaviour (needs gcc wit
     'random bytes to every kernel: no report',
     () => {
       const { ran, reports } = addresses((env) =>
-        node(['--import', 'tsx', 'test/fuzz/main.ts', '--seconds', String(volume('kernel seconds'))], env),
+        node([...YARDSTICKS, 'test/fuzz/main.ts', '--seconds', String(volume('kernel seconds'))], env),
       );
       expect(reports).toEqual([]);
       expectWell(ran);

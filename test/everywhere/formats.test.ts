@@ -1,4 +1,4 @@
-// A format is one TypeScript file and one C++ file. Those of test/formats/ are built in, and everything that asks about formats is asked about them as
+// A format is one TypeScript file and one C++ file. Those of test/formats/ are built in, and so are the yardsticks, which the product leaves out; everything that asks about formats is asked about them as
 // well, without a line that names them: the codec suite, kernels on every instruction set, attention, trials, moves, stored pages, the differential fuzz,
 // the price policy, log, replay and explanations, the command line. A build of all kernels and minutes of work, so it has a turn (test/tier.ts).
 // Nothing shorter shows that no line names formats: only a build that has others can.
@@ -31,8 +31,10 @@ test(
   'suites that take their lists from the registry, and the policy that chooses',
   () => {
     const files = [
-      ...['test/suite/codec.test.ts', 'test/formats', 'test/property/attention.test.ts'],
-      ...['kernels', 'attend', 'trial', 'moves', 'stored', 'cache'].map((name) => `test/unit/native/${name}.test.ts`),
+      ...['test/suite/codec.test.ts', 'test/golden/codecs.test.ts', 'test/formats', 'test/property/attention.test.ts'],
+      ...['kernels', 'codecs', 'steering', 'isas', 'attend', 'trial', 'moves', 'stored', 'cache'].map(
+        (name) => `test/unit/native/${name}.test.ts`,
+      ),
     ];
     expectWell(suite(files, { PALIMPSEST_TEST_FORMATS: '1' }));
   },

@@ -8,6 +8,7 @@ import {
   isMove,
   nameOfId,
   PAGE_TOKENS,
+  SERVED_FORMATS,
   SINK_TOKENS,
   SKETCH_ROWS,
   TRIAL_CANDIDATES,
@@ -20,7 +21,7 @@ import { type Case, type Cases, type Numbers, one, type Random, succeed, whole }
 import { largestOf, randomSide } from './side.ts';
 
 const F16 = 0;
-const IDS = Object.values(FORMATS).map(({ id }) => id);
+const IDS = SERVED_FORMATS.map((name) => FORMATS[name].id);
 const WINDOW = FORMATS[WINDOW_FORMAT].id;
 /** Whether a side in the format `from` may go on to `to`. */
 const isDown = (from: number, to: number): boolean => from !== to && isMove(nameOfId(from), nameOfId(to));

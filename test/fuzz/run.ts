@@ -6,7 +6,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
-import { registeredModules } from '../../native/formats/registry.ts';
+import { servesYardsticks } from '../../native/formats/registry.ts';
 import type { Binary } from '../../native/load.ts';
 import { ISA_NAMES } from '../../native/types.ts';
 import { openWasm } from '../../native/wasm.ts';
@@ -60,7 +60,7 @@ export function machines(): Machine[] {
     require(join(folder, 'palimpsest.node')) as Binary,
     '',
   );
-  if (registeredModules().length > 0) return found; // WebAssembly does not know them
+  if (servesYardsticks()) return found; // WebAssembly does not know them
   const [kernels, binary] = ['kernels_test', 'palimpsest'].map((name) => join(build, 'wasm', `${name}.wasm`));
   // What was built from other sources may differ, and be right.
   if (!existsSync(kernels!) || !existsSync(binary!) || !isFresh('scripts/build-wasm.mjs')) return found;

@@ -6,7 +6,7 @@ import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { crc32, gunzipSync } from 'node:zlib';
 import { expect, it } from 'vitest';
-import { readLog, replaySession, verifyLog } from '../../witness/index.ts';
+import { type DecisionBody, readLog, replaySession, verifyLog } from '../../witness/index.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
 
 const dir = join(import.meta.dirname, 'log-v1');
@@ -125,4 +125,13 @@ it('of a session that version 2 of the price policy decided are decided again by
   expect(verifyLog(copy)).toMatchObject({ ok: true });
   const entries = [...readLog(copy)].filter(({ session }) => session !== '');
   expect(replaySession(entries)).toMatchObject({ policy: 'price@2', equal: true, complete: true, decisions: 41 });
+});
+
+it('of a session in formats that the product only describes are verified, read and decided again without a build that computes them', () => {
+  const turbo = join(import.meta.dirname, 'log-turbo');
+  expect(verifyLog(turbo)).toMatchObject({ ok: true, unopened: 0 });
+  const entries = [...readLog(turbo)].filter(({ session }) => session !== '');
+  const moves = entries.flatMap(({ kind, body }) => (kind === 'decision' ? [(body as DecisionBody).decision.to] : []));
+  expect(moves).toContain('turbo2');
+  expect(replaySession(entries)).toMatchObject({ policy: 'price@3', equal: true, complete: true, decisions: moves.length });
 });

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { DECISIONS, type DecisionRow, decisionsFrom } from '../../lab/evaluate/decide.ts';
 import type { QualityRow } from '../../lab/evaluate/frontier-rows.ts';
-import { FORMAT_NAMES, isYardstick } from '../../native/index.ts';
+import { FORMAT_NAMES, isAutomatic } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import { PER_CHANNEL } from '../../policy/outlier-keys.ts';
 
@@ -47,5 +47,5 @@ test('what wins with outlier channels, and what shows them, is what the policy o
   const winners = new Set([...rows.filter(({ outliers }) => outliers).map(({ keys }) => keys), PER_CHANNEL]);
   const offered = createPolicy('price').outlierKeys!;
   expect(offered.length).toBeGreaterThan(0);
-  expect(offered).toEqual(FORMAT_NAMES.filter((name) => winners.has(name) && isYardstick(name)));
+  expect(offered).toEqual(FORMAT_NAMES.filter((name) => winners.has(name) && !isAutomatic(name)));
 });

@@ -5,7 +5,7 @@
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
-import { registeredModules } from '../../native/formats/registry.ts';
+import { releaseFolder } from '../../native/formats/registry.ts';
 import { type BindingName, ISA_NAMES, type Isa } from '../../native/types.ts';
 import { openWasm } from '../../native/wasm.ts';
 import { BINDING } from './binding.ts';
@@ -178,7 +178,7 @@ export interface KernelsBinding {
 
 /** Where each binding's kernels lie beside it. The prebuilt one has none: it is the same sources and flags as the built one. */
 export const FOLDERS: Readonly<Record<BindingName, string>> = {
-  built: registeredModules().length > 0 ? 'Formats' : 'Release',
+  built: releaseFolder(),
   prebuilt: 'Release',
   debug: 'Debug',
   thread: 'Thread',

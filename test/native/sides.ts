@@ -6,6 +6,7 @@ import {
   type FormatName,
   isMove,
   PAGE_PART_ALIGN,
+  SERVED_FORMATS,
   SIDES,
   type Side,
 } from '../../native/format.ts';
@@ -42,7 +43,7 @@ export function placesOf(format: FormatName, headDim: number): Place[] {
 /** What a test binding takes for one head in any format. */
 export const sideBytes = (headDim: number): number =>
   Math.max(
-    ...FORMAT_NAMES.map((format) => placesOf(format, headDim).reduce((sum, { bytes }) => sum + align(bytes), 0)),
+    ...SERVED_FORMATS.map((format) => placesOf(format, headDim).reduce((sum, { bytes }) => sum + align(bytes), 0)),
   );
 
 /** Stored fields as a test binding takes them. */

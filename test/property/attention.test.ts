@@ -6,7 +6,6 @@ import { createHash } from 'node:crypto';
 import fc from 'fast-check';
 import { afterAll, describe, expect, it } from 'vitest';
 import {
-  FORMAT_NAMES,
   type FormatName,
   fromHalf,
   type Isa,
@@ -17,6 +16,7 @@ import {
   openPool,
   PAGE_TOKENS,
   type PagePool,
+  SERVED_FORMATS,
   setIsa,
   toHalf,
 } from '../../native/index.ts';
@@ -145,8 +145,8 @@ describe('attend equals dense attention on decoded values', () => {
           (cache) => {
             fill(cache, random, s.length, s.chunks);
             for (let page = 0; page < cache.table(0).pages; page++) {
-              cache.transcode(0, page, 'k', pick(random, FORMAT_NAMES));
-              cache.transcode(0, page, 'v', pick(random, FORMAT_NAMES));
+              cache.transcode(0, page, 'k', pick(random, SERVED_FORMATS));
+              cache.transcode(0, page, 'v', pick(random, SERVED_FORMATS));
             }
             // What was appended last is read as it was given, until somebody takes tokens back.
             cache.truncate(s.length);
@@ -168,11 +168,11 @@ describe('attend equals dense attention on decoded values', () => {
         const shape = { layers: 1, queryHeads: 2 * group, kvHeads: 2, headDim };
         withCache({ shape, windowFormat: 'f16' }, best, (cache) => {
           const random = uniform(headDim * 100 + group);
-          const tokens = FORMAT_NAMES.length * PAGE_TOKENS + 3;
+          const tokens = SERVED_FORMATS.length * PAGE_TOKENS + 3;
           fill(cache, random, tokens, [tokens]);
-          FORMAT_NAMES.forEach((format, page) => {
+          SERVED_FORMATS.forEach((format, page) => {
             cache.transcode(0, page, 'k', format);
-            cache.transcode(0, page, 'v', FORMAT_NAMES[(page + 2) % FORMAT_NAMES.length]!);
+            cache.transcode(0, page, 'v', SERVED_FORMATS[(page + 2) % SERVED_FORMATS.length]!);
           });
           const q = normals(random, 2 * shape.queryHeads * headDim);
           const expected = denseOf(cache, 0, q, {});
@@ -258,7 +258,7 @@ describe('streaming', () => {
     const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 80 };
     for (const openFormat of ['f16', 'q8'] as const) {
       const states = [[1], [7], [32], [300]].map((chunks) =>
-        FORMAT_NAMES.slice(1).map((format) =>
+        SERVED_FORMATS.slice(1).map((format) =>
           withCache({ shape, openFormat }, best, (cache) => {
             fill(cache, uniform(9), 300, chunks);
             const seen = createHash('sha256')

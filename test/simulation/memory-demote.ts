@@ -2,13 +2,13 @@
  * Fills a pool with 200 MB of pages, moves each to the lowest format in random order, some of them in the background, and writes what was
  * counted and held before and after. All pages got the same rows, so that whatever the heap moved must still decode to the same.
  */
-import { FORMAT_NAMES, openKvCache, openPool, SIDES } from '../../native/index.ts';
+import { openKvCache, openPool, SERVED_FORMATS, SIDES } from '../../native/index.ts';
 import { residentBytes } from '../../scripts/bench/memory.ts';
 import { normals, pick, uniform } from '../native/dense.ts';
 
 const shape = { layers: 8, queryHeads: 16, kvHeads: 8, headDim: 128 };
 const PAGES = 96;
-const LOWEST = FORMAT_NAMES.at(-1)!;
+const LOWEST = SERVED_FORMATS.at(-1)!;
 const random = uniform(7);
 const rows = normals(random, 128 * 8 * 128);
 const baseBytes = residentBytes();

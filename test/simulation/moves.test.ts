@@ -6,12 +6,12 @@
 import { describe, expect, it } from 'vitest';
 import { FORMATS } from '../../native/format.ts';
 import {
-  FORMAT_NAMES,
   isMove,
   type KvCache,
   KvError,
   openKvCache,
   openPool,
+  SERVED_FORMATS,
   SIDES,
   type Side,
 } from '../../native/index.ts';
@@ -26,7 +26,7 @@ const SHAPES = [
 ];
 const TOKENS_MAX = 1500;
 /** A move to a steered format has the queries of when it began, and its shadow would have those of when it ends (test/unit/native/steering.test.ts). */
-const UNSTEERED = FORMAT_NAMES.filter((name) => FORMATS[name].steered === undefined);
+const UNSTEERED = SERVED_FORMATS.filter((name) => FORMATS[name].steered === undefined);
 
 interface Session {
   readonly cache: KvCache;

@@ -19,6 +19,7 @@ import {
   PAGE_KINDS,
   PAGE_TOKENS,
   PARTS,
+  SERVED_FORMATS,
   type TrialCandidate,
   toHalf,
 } from '../../native/index.ts';
@@ -127,7 +128,7 @@ describe('pages', () => {
           check(cache, layer, queries(layer, Math.min(cache.length(layer), pick(random, [1, 1, 7, 70]))));
         } else if (what < 0.65) {
           tried(() => {
-            const [part, to] = [pick(random, PARTS), pick(random, FORMAT_NAMES)];
+            const [part, to] = [pick(random, PARTS), pick(random, SERVED_FORMATS)];
             if (random() < 0.5) cache.transcode(layer, page, part, to);
             else cache.startMove(layer, page, part, to);
             count.moved++;
@@ -149,7 +150,7 @@ describe('pages', () => {
         } else if (what < 0.82) {
           tried(() => {
             const options = pick(random, [{}, { keepLatent: true }, { keepLatent: false }]);
-            cache.restore(layer, page, pick(random, FORMAT_NAMES), options);
+            cache.restore(layer, page, pick(random, SERVED_FORMATS), options);
             count.restored++;
           });
         } else if (what < 0.9) {
@@ -158,7 +159,7 @@ describe('pages', () => {
             const { kFormat, vFormat, latent } = cache.table(layer);
             // A page that is held as a latent has no formats, and only latents to become.
             const has = [FORMAT_NAMES[kFormat[page]!], FORMAT_NAMES[vFormat[page]!]];
-            const formats = FORMAT_NAMES.filter((to) => has.every((from) => from !== undefined && isMove(from, to)));
+            const formats = SERVED_FORMATS.filter((to) => has.every((from) => from !== undefined && isMove(from, to)));
             const latents = latent[page] === 0 ? [] : LATENT_NAMES.slice(latent[page]! - 1);
             const candidates: TrialCandidate[] = PARTS.flatMap((side) => formats.map((format) => ({ side, format })));
             candidates.push(...latents.map((format) => ({ side: 'kv', format }) as const));

@@ -12,6 +12,7 @@ import {
   openPool,
   PAGE_TOKENS,
   pageBytes,
+  SERVED_FORMATS,
   SIDES,
 } from '../../native/index.ts';
 import { formatOf, normals, pick, uniform } from '../native/dense.ts';
@@ -84,7 +85,7 @@ describe('one pool, three sessions', () => {
         if (pages === 0) return;
         const page = Math.floor(random() * pages);
         const side = pick(random, SIDES);
-        const to = pick(random, FORMAT_NAMES);
+        const to = pick(random, SERVED_FORMATS);
         const from = formatOf(cache, layer, page, side);
         if (!isMove(from, to) || (to !== 'f16' && cache.shape.headDim === 16)) {
           expect(() => cache.transcode(layer, page, side, to)).toThrow(KvError);

@@ -1,11 +1,5 @@
 /** Exceptions to the tidy rules, each with its reason. An exception that is no longer needed fails the test too. */
 
-/** Lines a file may have before it should be two. */
-export const LINES_MAX = 500;
-
-/** Longer files. */
-export const LONG_FILES: Readonly<Record<string, string>> = {};
-
 /** Library files that print, because talking to a terminal is their work. Folder names end in a slash. */
 export const PRINTERS: Readonly<Record<string, string>> = {
   'engine/cli/': 'the command line',

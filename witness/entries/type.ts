@@ -3,9 +3,6 @@
  * the spelling, SQL columns, answers over HTTP, and the TypeScript types.
  */
 
-/** Stands for the TypeScript type that a type has; no value has it. */
-declare const AS: unique symbol;
-
 type Form =
   | { readonly is: 'anything' | 'plain' | 'real' | 'flag' }
   | { readonly is: 'object'; readonly fields: readonly (readonly [name: string, type: Type])[] }
@@ -17,8 +14,8 @@ type Form =
   | { readonly is: 'one'; readonly of: readonly unknown[]; readonly expected: string; readonly alias: Alias | null }
   | { readonly is: 'nullable' | 'optional'; readonly inside: Type };
 
-/** A type of values. T is what it is in TypeScript. */
-export type Type<T = unknown> = Form & { readonly [AS]?: T };
+/** A type of values. T is what it is in TypeScript: `ts` stands for it, and no value has that field. */
+export type Type<T = unknown> = Form & { readonly ts?: T };
 
 /** The name of a TypeScript type, and the room that exports it. */
 export type Alias = readonly [room: 'native' | 'policy', name: string];
@@ -27,7 +24,7 @@ export type Alias = readonly [room: 'native' | 'policy', name: string];
 type MayBeAbsent = { readonly is: 'optional' };
 
 /** The TypeScript type of a type. */
-export type TypeOf<X> = X extends { readonly [AS]?: infer T } ? T : never;
+export type TypeOf<X> = X extends { readonly ts?: infer T } ? T : never;
 
 /** The same object type, written out as one. */
 export type Flat<T> = { [K in keyof T]: T[K] };

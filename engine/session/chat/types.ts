@@ -1,6 +1,5 @@
 /** What a chat is asked for and what it tells: public types, and what crosses to the model's thread. */
 
-import type { GenerateOptions } from '../../options/types.ts';
 import type { ChatMessage, ChatTool, ToolCall } from '../../transformer/types.ts';
 import type { Generated } from '../types.ts';
 import type { ParsedCall } from './calls/call.ts';

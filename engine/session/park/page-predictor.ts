@@ -6,6 +6,7 @@
  */
 import {
   type CacheShape,
+  checkServed,
   FORMAT_NAMES,
   FORMATS,
   type FormatName,
@@ -114,7 +115,7 @@ export class PagePredictor {
 export function formatOf(id: number): FormatName {
   const name = FORMAT_NAMES.find((one) => FORMATS[one].id === id);
   if (name === undefined) throw new KvError('unsupported', `there is no format ${id}`, { values: { format: id } });
-  return name;
+  return checkServed(name);
 }
 
 /** Sinks are kept exactly. */

@@ -1,29 +1,27 @@
-// Formats that stand here to be compared with: a session has one only where its cache types name it (or its policy wants it for keys with outlier channels), then `fixed` takes pages to it and `price` tries it;
-// a session that names none knows of none, and its decisions replay without them.
-import { expect, it } from 'vitest';
-import { planSession } from '../../../engine/cache/plan.ts';
+// Formats that stand here to be compared with: the product describes them, so that logs that name them can be read, and computes none. Policies choose none of them, and
+// sessions, caches and stored pages that name one are told how to have it. What a build that computes them does: test/formats/yardsticks.test.ts.
+import { describe, expect, it } from 'vitest';
 import { openCache } from '../../../engine/index.ts';
-import { logDir } from '../../../engine/state/folder.ts';
 import {
   FORMAT_NAMES,
   FORMATS,
+  isServed,
   isYardstick,
   KvError,
   LOWEST_FORMATS,
+  openKvCache,
+  openPool,
+  parsePair,
+  SERVED_FORMATS,
   TRIAL_CANDIDATES,
 } from '../../../native/index.ts';
-import { createPolicy, defaultThresholds } from '../../../policy/index.ts';
-import { type DecisionBody, readLog, replaySession } from '../../../witness/index.ts';
-import { normals, uniform } from '../../native/dense.ts';
-import { scratchFolders } from '../witness/folder.ts';
 
-const SHAPE = { layers: 2, queryHeads: 2, kvHeads: 1, headDim: 64 };
-const PAGES = 5;
-const folder = scratchFolders();
-const plan = (request: Parameters<typeof planSession>[1]) =>
-  planSession(SHAPE, request, defaultThresholds(SHAPE.layers));
-const knows = (request: Parameters<typeof planSession>[1]): string[] =>
-  Object.keys(plan(request).context.pageBytes).filter((name) => isYardstick(name as (typeof FORMAT_NAMES)[number]));
+const SHAPE = { layers: 1, queryHeads: 2, kvHeads: 1, headDim: 64 };
+const REFUSED = {
+  code: 'unsupported',
+  message: 'turbo4 is a yardstick, which this build does not compute',
+  hint: expect.stringMatching(/npm run evaluate .*--yardsticks.* native\/yardsticks\/register\.ts/),
+};
 
 it('are named by nothing that policies choose from', () => {
   const yardsticks = FORMAT_NAMES.filter(isYardstick);
@@ -35,47 +33,33 @@ it('are named by nothing that policies choose from', () => {
   }
 });
 
-it('are known to sessions that name them, and to no others', () => {
-  // For keys with outlier channels; test/unit/policy/outlier-keys.test.ts asks where they are used.
-  expect(knows({ kvBudget: '50%', tokensExpected: 1024 })).toEqual(createPolicy('price').outlierKeys);
-  expect(knows({ kvBudget: '50%', tokensExpected: 1024, policy: 'uniform' })).toEqual([]);
-  expect(knows({ cacheTypes: 'rot4:rot2' })).toEqual([]);
-  expect(knows({ cacheTypes: 'turbo4:turbo2' })).toEqual(['turbo4', 'turbo2']);
-  expect(knows({ cacheTypes: ['rot4', 'higgs4'], policy: 'table' })).toEqual(['higgs4']);
-  expect(plan({ kvBudget: '50%', tokensExpected: 1024, cacheTypes: 'turbo4:turbo2' }).context.floor).toEqual({
-    k: 'turbo4',
-    v: 'turbo2',
+describe.skipIf(isServed('turbo4'))('in the product (this build computes them)', () => {
+  it('are not among what it computes', () => {
+    expect(SERVED_FORMATS).toEqual(FORMAT_NAMES.filter((name) => !isYardstick(name)));
+    expect(SERVED_FORMATS).toEqual(expect.arrayContaining(['kivi4', 'kivi2', 'band3', 'band2', 'rot4', 'trellis4']));
   });
-});
 
-it('are refused where a policy aims at one that its session does not know', () => {
-  const { context } = plan({ cacheTypes: 'rot4' });
-  expect(() => createPolicy('fixed', { k: 'turbo4', v: 'turbo4' }).open(context)).toThrow(KvError);
-});
+  it('are refused where a cache type names one, with how to have it', () => {
+    expect(() => parsePair('rot4:turbo4')).toThrow(expect.objectContaining(REFUSED));
+  });
 
-it.each([
-  ['fixed', {}],
-  ['price', { kvBudget: '40%', tokensExpected: PAGES * 128 }],
-] as const)('are where %s takes pages, and the log replays', async (policy, budget) => {
-  const dir = folder();
-  const random = uniform(5);
-  const cache = await openCache({ ...SHAPE, policy, ...budget, cacheTypes: 'turbo4:turbo2', stateDir: dir });
-  const rows = 128 * SHAPE.kvHeads * SHAPE.headDim;
-  for (let page = 0; page < PAGES; page++) {
-    for (let layer = 0; layer < SHAPE.layers; layer++) {
-      cache.append(layer, normals(random, rows), normals(random, rows));
-      cache.attention(layer, normals(random, 128 * SHAPE.queryHeads * SHAPE.headDim));
-    }
-  }
-  const { decisions } = cache.report();
-  await cache.close();
-  const entries = [...readLog(logDir(dir), { session: cache.session })];
-  expect(replaySession(entries)).toMatchObject({ equal: true, complete: true, decisions });
-  const formats = entries.flatMap(({ kind, body }) =>
-    kind === 'decision' ? [(body as DecisionBody).decision.to] : [],
+  it.each(['turbo4:turbo2', { k: 'turbo4', v: 'rot4' }, ['rot4', 'turbo4']] as const)(
+    'are refused where a session names one as %j',
+    async (cacheTypes) => {
+      const opened = openCache({ ...SHAPE, policy: Array.isArray(cacheTypes) ? 'table' : 'fixed', cacheTypes });
+      await expect(opened).rejects.toThrow(KvError);
+      await expect(opened).rejects.toMatchObject(REFUSED);
+    },
   );
-  expect(formats.length).toBeGreaterThan(0);
-  const others = formats.filter((format) => format !== 'turbo4' && format !== 'turbo2');
-  if (policy === 'fixed') expect(others).toEqual([]);
-  else expect(formats.every((format) => FORMATS[format as 'rot4'].tier !== 'exact')).toBe(true);
+
+  it('are refused where a page is to move to one', () => {
+    const pool = openPool(2 ** 24);
+    const cache = openKvCache({ shape: SHAPE, pool });
+    const rows = new Float32Array(2 * 128 * 64);
+    cache.append(0, rows, rows);
+    expect(() => cache.transcode(0, 0, 'k', 'turbo4')).toThrow(expect.objectContaining(REFUSED));
+    expect(() => cache.startMove(0, 0, 'k', 'turbo4')).toThrow(expect.objectContaining(REFUSED));
+    expect(() => cache.trial(0, 0, [{ side: 'k', format: 'turbo4' }])).toThrow(expect.objectContaining(REFUSED));
+    pool.close();
+  });
 });

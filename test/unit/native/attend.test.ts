@@ -1,6 +1,6 @@
 /** The by-products and edges of attend: mass, log-sum-exp, kept queries, windows, and the same answer however it is called. */
 import { describe, expect, it } from 'vitest';
-import { FORMAT_NAMES, openKvCache, openPool } from '../../../native/index.ts';
+import { openKvCache, openPool, SERVED_FORMATS } from '../../../native/index.ts';
 import { denseOf, normals, relativeError, uniform } from '../../native/dense.ts';
 
 const shape = { layers: 1, queryHeads: 6, kvHeads: 2, headDim: 64 };
@@ -131,7 +131,7 @@ describe('attend', () => {
     rows.fill(-0.3, 20 * ROW, 150 * ROW);
     rows.fill(6e-8, 200 * ROW, 220 * ROW);
     rows.fill(-0, 300 * ROW, 310 * ROW);
-    for (const format of FORMAT_NAMES) {
+    for (const format of SERVED_FORMATS) {
       const cache = openKvCache({ shape, pool: openPool(64_000_000), windowFormat: 'f16' });
       cache.append(0, rows, rows);
       for (let page = 0; page < cache.table(0).pages; page++) {

@@ -1,13 +1,13 @@
 /** One cache, step by step: what append keeps, what seals, what transcode and decode give back, against the reference codecs. */
 import { describe, expect, it } from 'vitest';
 import {
-  FORMAT_NAMES,
   type FormatName,
   fromHalf,
   openKvCache,
   openPool,
   reference,
   rope,
+  SERVED_FORMATS,
   toHalf,
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
@@ -195,7 +195,7 @@ describe('transcode', () => {
     cache.append(0, rows, rows);
     expect(cache.transcode(0, 0, 'k', 'q8')).toBe(0);
     cache.transcode(0, 0, 'k', 'rot3');
-    for (const to of FORMAT_NAMES.slice(0, FORMAT_NAMES.indexOf('rot3'))) {
+    for (const to of SERVED_FORMATS.slice(0, SERVED_FORMATS.indexOf('rot3'))) {
       expect(codeOf(() => cache.transcode(0, 0, 'k', to))).toBe('unsupported');
       expect(codeOf(() => cache.trial(0, 0, [{ side: 'k', format: to }]))).toBe('unsupported');
     }

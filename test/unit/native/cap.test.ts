@@ -5,7 +5,6 @@
 import { afterAll, describe, expect, it, test } from 'vitest';
 import {
   encodeLatent,
-  FORMAT_NAMES,
   fromHalf,
   type KvCache,
   type KvCacheOptions,
@@ -13,6 +12,7 @@ import {
   nativeInfo,
   openKvCache,
   openPool,
+  SERVED_FORMATS,
   setIsa,
   toHalf,
 } from '../../../native/index.ts';
@@ -112,7 +112,7 @@ describe('attention', () => {
   it.each(available)('over keys and values of every format, of one token and of many, on %s', (isa) => {
     setIsa(isa);
     for (const windowFormat of ['q8', 'f16'] as const) {
-      for (const format of FORMAT_NAMES) {
+      for (const format of SERVED_FORMATS) {
         const cache = filled(300, { windowFormat });
         if (format !== 'f16' || windowFormat === 'f16') {
           cache.transcode(0, 0, 'kv', format);

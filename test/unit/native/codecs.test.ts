@@ -5,10 +5,10 @@ import { describe, expect, test } from 'vitest';
 import {
   CODECS,
   CODED_HEAD_DIMS,
-  FORMAT_NAMES,
   FORMATS,
   type FormatName,
   PAGE_TOKENS,
+  SERVED_FORMATS,
   SIDES,
 } from '../../../native/format.ts';
 import type { Head, ReferenceCodec, RotName } from '../../../native/reference/index.ts';
@@ -55,10 +55,10 @@ describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
     return kept;
   };
 
-  test.each(FORMAT_NAMES)('%s: stored fields, demotions and decoded rows are the bits of the reference', (format) => {
+  test.each(SERVED_FORMATS)('%s: stored fields, demotions and decoded rows are the bits of the reference', (format) => {
     const codec = CODECS[format] as unknown as ReferenceCodec<Head>;
     const { id } = FORMATS[format];
-    const below = FORMAT_NAMES.filter((to) => isDemotion(format, to));
+    const below = SERVED_FORMATS.filter((to) => isDemotion(format, to));
     for (const firstRow of FIRST_ROWS) {
       for (const side of SIDES) {
         const head = codec.encode(rows, d, firstRow, side);

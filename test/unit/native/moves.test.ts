@@ -5,7 +5,6 @@
  */
 import { describe, expect, it } from 'vitest';
 import {
-  FORMAT_NAMES,
   type FormatName,
   isMove,
   type KvCache,
@@ -16,6 +15,7 @@ import {
   PARTS,
   type PagePool,
   pageBytes,
+  SERVED_FORMATS,
   SIDES,
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
@@ -71,8 +71,8 @@ function expectSame(one: KvCache, other: KvCache): void {
   }
 }
 
-const LADDER: readonly (readonly [FormatName, FormatName])[] = FORMAT_NAMES.flatMap((from) =>
-  FORMAT_NAMES.filter((to) => isMove(from, to) && isTried(from, to)).map((to) => [from, to] as const),
+const LADDER: readonly (readonly [FormatName, FormatName])[] = SERVED_FORMATS.flatMap((from) =>
+  SERVED_FORMATS.filter((to) => isMove(from, to) && isTried(from, to)).map((to) => [from, to] as const),
 );
 
 describe('a move in the background', () => {

@@ -15,6 +15,7 @@ import {
   openKvCache,
   openPool,
   PARTS,
+  SERVED_FORMATS,
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
@@ -38,7 +39,7 @@ function answers(cache: KvCache, q: Float32Array): boolean {
   cache.attend(0, q, out, { lse });
   const { kFormat, vFormat, mass } = cache.table(0);
   const has = [FORMAT_NAMES[kFormat[0]!]!, FORMAT_NAMES[vFormat[0]!]!];
-  const formats = FORMAT_NAMES.filter((format) => has.every((from) => isMove(from, format)));
+  const formats = SERVED_FORMATS.filter((format) => has.every((from) => isMove(from, format)));
   const candidates = PARTS.flatMap((side) => formats.map((format) => ({ side, format })));
   return [out, lse, mass, cache.trial(0, 0, candidates)].every((numbers) => numbers.every(Number.isFinite));
 }
@@ -69,7 +70,7 @@ describe('queries', () => {
     expect(codeOf(() => openKvCache({ shape, pool, alibiSlopes }))).toBe('bad-value');
   });
 
-  it.each(FORMAT_NAMES.filter((_, place) => isShare(place, 4)))(
+  it.each(SERVED_FORMATS.filter((_, place) => isShare(place, 4)))(
     'of the largest size meet keys and values of the largest size in %s',
     (format) => {
       const random = uniform(2);

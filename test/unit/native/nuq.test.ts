@@ -1,8 +1,8 @@
 // nuq by its definition: levels, which elements are kept apart and how exactly (T12), error by width (T10), byte sizes (T21).
 import { expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, PAGE_TOKENS, pageBytes, SIDES } from '../../../native/format.ts';
-import { NUQ_LEVELS } from '../../../native/formats/nuq.ts';
 import { CODECS, fromHalf } from '../../../native/reference/index.ts';
+import { NUQ_LEVELS } from '../../../native/yardsticks/nuq.ts';
 import { relativeError } from '../../native/dense.ts';
 import { AWKWARD, awkwardRows, gaussianRows, seeded } from '../../native/rows.ts';
 

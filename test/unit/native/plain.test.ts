@@ -1,8 +1,8 @@
 // int3 and fp8 by their definitions: half a step at most (T1), constant rows (T2), what an 8-bit float can be, byte sizes (T21).
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, PAGE_TOKENS, pageBytes } from '../../../native/format.ts';
-import { fromE4M3, toE4M3 } from '../../../native/formats/fp8.ts';
 import { CODECS, fromHalf } from '../../../native/reference/index.ts';
+import { fromE4M3, toE4M3 } from '../../../native/yardsticks/fp8.ts';
 import { relativeError } from '../../native/dense.ts';
 import { AWKWARD, awkwardRows, gaussianRows } from '../../native/rows.ts';
 

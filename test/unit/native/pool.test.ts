@@ -1,13 +1,13 @@
 /** The pool is one hard budget: small pools a person can add up, filled to the byte, shared, refused and drained. */
 import { describe, expect, it } from 'vitest';
 import {
-  FORMAT_NAMES,
   fromHalf,
   openBytes,
   openKvCache,
   openPool,
   PAGE_TOKENS,
   pageBytes,
+  SERVED_FORMATS,
   toHalf,
 } from '../../../native/index.ts';
 import { codeOf } from '../../native/code-of.ts';
@@ -141,9 +141,9 @@ describe('PagePool', () => {
         cache.append(0, rows, rows);
         const rest = pool.usedBytes - 2 * pageBytes('f16', kvHeads, headDim);
         for (const side of ['k', 'v'] as const) {
-          for (const format of FORMAT_NAMES) {
+          for (const format of SERVED_FORMATS) {
             cache.transcode(0, 0, side, format);
-            const other = side === 'k' ? 'f16' : FORMAT_NAMES.at(-1)!;
+            const other = side === 'k' ? 'f16' : SERVED_FORMATS.at(-1)!;
             expect(pool.usedBytes).toBe(
               rest + pageBytes(format, kvHeads, headDim) + pageBytes(other, kvHeads, headDim),
             );

@@ -17,7 +17,7 @@ const isPlain = binding === 'built' || binding === 'prebuilt';
 const hasCompiler = process.platform === 'linux' && spawnSync('gcc', ['--version']).status === 0;
 
 const program = `
-  import { encodeLatent, FORMATS, FORMAT_NAMES, isMove, openKvCache, openPool } from './native/index.ts';
+  import { encodeLatent, FORMATS, isMove, openKvCache, openPool, SERVED_FORMATS } from './native/index.ts';
   import { normals, uniform } from './test/native/dense.ts';
   const random = uniform(20261126);
   const WIDTH = 512;
@@ -31,7 +31,7 @@ const program = `
     const row = 2 * headDim;
     const cache = openKvCache({ shape: { layers: 1, queryHeads: 4, kvHeads: 2, headDim }, pool: openPool(1e9), threads: 3 });
     const serves = (name) => FORMATS[name].headDims === 'any' || FORMATS[name].headDims.includes(headDim);
-    const formats = FORMAT_NAMES.filter((name) => serves(name) && name !== 'q8' && isMove('q8', name));
+    const formats = SERVED_FORMATS.filter((name) => serves(name) && name !== 'q8' && isMove('q8', name));
     const tokens = 128 * (formats.length + 2) + 16;
     const rows = () => {
       const x = normals(random, tokens * row, 900);

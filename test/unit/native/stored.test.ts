@@ -8,7 +8,6 @@ import { crc32 } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import {
   encodeLatent,
-  FORMAT_NAMES,
   FORMATS,
   type KvCache,
   KvError,
@@ -16,6 +15,7 @@ import {
   openKvCache,
   openPool,
   PAGE_KINDS,
+  SERVED_FORMATS,
 } from '../../../native/index.ts';
 import { STATUSES } from '../../../native/layout.ts';
 import { loadBinary } from '../../../native/load.ts';
@@ -64,7 +64,7 @@ function forged(bytes: Uint8Array, change: (view: DataView, bytes: Uint8Array) =
 
 describe('stored bytes of a page', () => {
   // Where it takes minutes, one of fourteen, others with each commit.
-  const pairs = FORMAT_NAMES.flatMap((k) => FORMAT_NAMES.map((v) => [k, v] as const));
+  const pairs = SERVED_FORMATS.flatMap((k) => SERVED_FORMATS.map((v) => [k, v] as const));
   it.each(pairs.filter((_, place) => isShare(place, 14)))('in %s:%s come back with equal bits', (k, v) => {
     const cache = openKvCache({ shape, pool: openPool(2 ** 30), windowFormat: 'f16' });
     const random = uniform(3);
@@ -269,7 +269,7 @@ describe('stored bytes of a page', () => {
     const random = uniform(21);
     let accepted = 0;
     const seen = new Set<string>();
-    for (const format of FORMAT_NAMES) {
+    for (const format of SERVED_FORMATS) {
       const source = openKvCache({ shape, pool: openPool(2 ** 30), windowFormat: 'f16' });
       source.append(0, normals(random, 140 * ROW), normals(random, 140 * ROW));
       source.transcode(0, 0, 'kv', format);

@@ -20,6 +20,7 @@ import {
   openPool,
   PARTS,
   type Part,
+  SERVED_FORMATS,
   type TrialCandidate,
   toHalf,
 } from '../../../native/index.ts';
@@ -137,7 +138,7 @@ function bruteForce(
 }
 
 const below = (now: FormatName, side: Part): TrialCandidate[] =>
-  FORMAT_NAMES.filter((name, at) => at > FORMAT_NAMES.indexOf(now) && isMove(now, name)).map((format) => ({
+  SERVED_FORMATS.filter((name) => FORMATS[name].rank > FORMATS[now].rank && isMove(now, name)).map((format) => ({
     side,
     format,
   }));
@@ -194,7 +195,7 @@ describe('trial', () => {
       const cache = open({ headDim, windowFormat: 'f16' });
       const kept = run(cache, uniform(headDim), 330, 128, false, 128);
       for (const page of IS_SHORT ? [1] : [0, 1]) {
-        const sources = FORMAT_NAMES.filter((name) => below(name, 'k').length > 0);
+        const sources = SERVED_FORMATS.filter((name) => below(name, 'k').length > 0);
         for (const now of sources.filter((_, place) => isShare(place, 12))) {
           // Only what the kept queries saw may be compared: the page changes format, and they attend again.
           const fresh = twinOf(cache);

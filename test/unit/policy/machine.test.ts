@@ -4,7 +4,7 @@
  */
 import { expect, test } from 'vitest';
 import { getAdjacencyMap, getShortestPaths } from 'xstate/graph';
-import { FORMAT_NAMES, type FormatName, isYardstick, SIDES } from '../../../native/index.ts';
+import { FORMAT_NAMES, type FormatName, isAutomatic, SIDES } from '../../../native/index.ts';
 import {
   defaultThresholds,
   isUselessPair,
@@ -89,7 +89,7 @@ test('no unsafe combination can be reached over the machine and all formats', ()
       expect(isUselessPair(pair.k, pair.v), key).toBe(false);
       for (const tier of tiers) {
         for (const side of SIDES) {
-          for (const to of FORMAT_NAMES.filter((name) => !isYardstick(name))) {
+          for (const to of FORMAT_NAMES.filter(isAutomatic)) {
             const move = { side, from: pair[side], to, partner: pair[side === 'k' ? 'v' : 'k'], movable: true };
             expect(isLegal({ ...move, movable: false }, tier)).toBe(false);
             if (!isLegal(move, tier)) continue;

@@ -1,6 +1,6 @@
 /** The policies to compare with, and the names by which policies are made: what each rule asks for, in pages a person can count. */
 import { describe, expect, test } from 'vitest';
-import { FORMAT_NAMES, type FormatName, isYardstick } from '../../../native/index.ts';
+import { FORMAT_NAMES, type FormatName, isAutomatic } from '../../../native/index.ts';
 import { createPolicy, isUselessPair, type PolicyContext, policies } from '../../../policy/index.ts';
 import { pairsOf } from '../../suite/policy.ts';
 import { contextOf, f16Bytes, simulate } from '../../suite/policy-simulation.ts';
@@ -118,7 +118,7 @@ test.each<[string, string, Record<string, unknown>, string]>([
 });
 
 test('useless pairs are exactly keys of 2 bits or fewer beside values of 4 bits or more', () => {
-  const names = FORMAT_NAMES.filter((name) => !isYardstick(name));
+  const names = FORMAT_NAMES.filter(isAutomatic);
   const useless = names.flatMap((k) => names.filter((v) => isUselessPair(k, v)).map((v) => `${k}:${v}`));
   const values = ['f16', 'q8', 'trellis4', 'rot4'];
   expect(useless).toEqual(['trellis2', 'rot2', 'trellis1', 'rot1'].flatMap((k) => values.map((v) => `${k}:${v}`)));

@@ -9,15 +9,15 @@ import { cursors, data, history, moment, repaints, some, sources } from './sessi
 import { drawLegend, drawTiers, seek } from './tiers.ts';
 import { bytesText, decided, grouped } from './words.ts';
 
-function drawMemory(): void {
-  const points = bytesOverTime(sources.situations, sources.decisions);
+const f16Of = (tokens: number): number => tokens * data.f16BytesPerToken;
+
+/** Bytes of the cache, beside f16 and the budget. */
+function memorySeries(points: ReturnType<typeof bytesOverTime>): Series[] {
   const { situations } = sources;
   const [at, budget] = [situations.of('tokens'), situations.of('budget')];
   const budgets = [...at.keys()].flatMap((row): [number, number][] =>
     Number.isNaN(budget[row]!) ? [] : [[at[row]!, budget[row]!]],
   );
-  const f16Of = (tokens: number): number => tokens * data.f16BytesPerToken;
-  const f16End = f16Of(data.tokens);
   const cache: Series = {
     name: 'this cache',
     look: 'cache',
@@ -27,59 +27,44 @@ function drawMemory(): void {
       ...(points.length > 0 ? [[data.tokens, points.at(-1)!.bytes] as const] : []),
     ],
   };
-  const series: Series[] = [
+  const f16: Series = {
+    name: 'f16',
+    look: 'f16',
+    points: [
+      [0, 0],
+      [history.tokensMost, f16Of(history.tokensMost)],
+    ],
+  };
+  if (budgets.length === 0) return [cache, f16];
+  const [first, last] = [budgets[0]![1], budgets.at(-1)![1]];
+  return [
     cache,
-    {
-      name: 'f16',
-      look: 'f16',
-      points: [
-        [0, 0],
-        [history.tokensMost, f16Of(history.tokensMost)],
-      ],
-    },
-    ...(budgets.length === 0
-      ? []
-      : [
-          {
-            name: 'budget',
-            look: 'budget',
-            isStep: true,
-            points: [[0, budgets[0]![1]] as const, ...budgets, [data.tokens, budgets.at(-1)![1]] as const],
-          },
-        ]),
+    f16,
+    { name: 'budget', look: 'budget', isStep: true, points: [[0, first], ...budgets, [data.tokens, last]] },
   ];
+}
+
+function drawMemory(): void {
+  const points = bytesOverTime(sources.situations, sources.decisions);
+  const series = memorySeries(points);
   const yMax = 1.04 * points.reduce((most, { bytes }) => Math.max(most, bytes), f16Of(history.tokensMost));
-  const about = `The cache takes ${bytesText(points.at(-1)?.bytes ?? 0)} at ${grouped(data.tokens)} tokens, where f16 takes ${bytesText(f16End)}.`;
+  const about = `The cache takes ${bytesText(points.at(-1)?.bytes ?? 0)} at ${grouped(data.tokens)} tokens, where f16 takes ${bytesText(f16Of(data.tokens))}.`;
   const marks = data.happenings.map(({ tokens: x, text, layer }) => ({
     x,
     text: layer === null ? text : `Layer ${layer}: ${text}`,
   }));
+  const title = 'KV bytes over tokens';
+  const chart = { title, about, xMax: history.tokensMost, yMax, yText: bytesText, isBinary: true, series, marks };
   drawn(byId('memory-chart'), (width) => {
-    const { root, cursor } = lineChart(
-      {
-        title: 'KV bytes over tokens',
-        about,
-        xMax: history.tokensMost,
-        yMax,
-        yText: bytesText,
-        isBinary: true,
-        series,
-        marks,
-      },
-      width,
-    );
+    const { root, cursor } = lineChart(chart, width);
     cursors.set('memory', cursor);
     cursor(history.frames[moment.frame]?.tokens ?? 0);
     return root;
   });
-  const rows = some(points).map((one) => {
-    const f16 = f16Of(one.tokens);
-    return [
-      grouped(one.tokens),
-      bytesText(one.bytes),
-      bytesText(f16),
-      f16 === 0 ? '–' : `${((100 * one.bytes) / f16).toFixed(1)}%`,
-    ];
+  const rows = some(points).map(({ tokens, bytes }) => {
+    const f16 = f16Of(tokens);
+    const share = f16 === 0 ? '–' : `${((100 * bytes) / f16).toFixed(1)}%`;
+    return [grouped(tokens), bytesText(bytes), bytesText(f16), share];
   });
   byId('memory').append(asTable('KV bytes by tokens', ['tokens', 'this cache', 'f16', 'of f16'], rows));
 }

@@ -30,81 +30,112 @@ export function drawLegend(): void {
   byId('legend').replaceChildren(...items);
 }
 
-/** Draws both maps. `onPage` is told which page somebody asks about. → shows a frame */
-function drawMaps(onPage: (side: number, layer: number, page: number) => void): (next: number) => void {
-  const maps = [0, 1].map((side) => new TierMap(data, history, side));
-  const [keyboard, readout, place] = [{ side: 0, layer: 0, page: 0 }, byId('cell'), byId('moment')];
-  let isOnMap = false;
-  const live = byId('live');
-  const hosts = maps.map((map, side) => {
-    const host = byId(side === 0 ? 'map-k' : 'map-v');
-    host.append(map.canvas);
-    return host;
-  });
-  const paint = (): void => {
-    const colours = palette();
-    for (const [side, map] of maps.entries()) {
-      const width = Math.floor(hosts[side]!.clientWidth);
-      if (width > 0) map.draw(moment.frame, width, colours, isOnMap && keyboard.side === side ? keyboard : null);
-    }
-  };
-  repaints.push(paint);
-  for (const host of hosts) new ResizeObserver(paint).observe(host);
+/** Told which page somebody asks about. */
+type OnPage = (side: number, layer: number, page: number) => void;
 
-  const tellCell = (side: number, layer: number, page: number): void => {
-    readout.textContent = maps[side]!.tell(moment.frame, layer, page);
-  };
-  for (const [side, map] of maps.entries()) {
-    const { canvas } = map;
-    const titles = `Formats of ${SIDE_NAMES[side]}`;
-    canvas.tabIndex = 0;
-    canvas.setAttribute('role', 'application');
-    canvas.setAttribute(
-      'aria-label',
-      `${titles}: ${history.layers} layers by ${history.pages} pages. Arrow keys move, Enter lists the decisions of the page.`,
-    );
-    canvas.addEventListener('pointermove', (event) => {
-      const cell = map.at(event.offsetX, event.offsetY);
-      if (cell !== null) tellCell(side, cell.layer, cell.page);
+const ARROWS: Readonly<Record<string, readonly [number, number]>> = {
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1],
+};
+
+/** The two maps, of keys and of values, one cell of which the keyboard is on. */
+class Maps {
+  readonly maps = [0, 1].map((side) => new TierMap(data, history, side));
+  readonly #hosts: readonly HTMLElement[];
+  readonly #keyboard = { side: 0, layer: 0, page: 0 };
+  #isOnMap = false;
+  readonly #readout = byId('cell');
+  readonly #live = byId('live');
+  readonly #onPage: OnPage;
+
+  constructor(onPage: OnPage) {
+    this.#onPage = onPage;
+    this.#hosts = this.maps.map((map, side) => {
+      const host = byId(side === 0 ? 'map-k' : 'map-v');
+      host.append(map.canvas);
+      return host;
     });
-    canvas.addEventListener('click', (event) => {
+    repaints.push(() => this.paint());
+    for (const host of this.#hosts) new ResizeObserver(() => this.paint()).observe(host);
+    for (const [side, map] of this.maps.entries()) {
+      describe(map.canvas, side);
+      this.#listenPointer(map, side);
+      this.#listenKeys(map.canvas, side);
+    }
+  }
+
+  paint(): void {
+    const colours = palette();
+    for (const [side, map] of this.maps.entries()) {
+      const width = Math.floor(this.#hosts[side]!.clientWidth);
+      const isHere = this.#isOnMap && this.#keyboard.side === side;
+      if (width > 0) map.draw(moment.frame, width, colours, isHere ? this.#keyboard : null);
+    }
+  }
+
+  #tellCell(side: number, layer: number, page: number): void {
+    this.#readout.textContent = this.maps[side]!.tell(moment.frame, layer, page);
+  }
+
+  #listenPointer(map: TierMap, side: number): void {
+    map.canvas.addEventListener('pointermove', (event) => {
       const cell = map.at(event.offsetX, event.offsetY);
-      if (cell !== null) onPage(side, cell.layer, cell.page);
+      if (cell !== null) this.#tellCell(side, cell.layer, cell.page);
     });
+    map.canvas.addEventListener('click', (event) => {
+      const cell = map.at(event.offsetX, event.offsetY);
+      if (cell !== null) this.#onPage(side, cell.layer, cell.page);
+    });
+  }
+
+  #listenKeys(canvas: HTMLCanvasElement, side: number): void {
+    const keyboard = this.#keyboard;
     canvas.addEventListener('focus', () => {
-      [isOnMap, keyboard.side] = [true, side];
-      paint();
+      [this.#isOnMap, keyboard.side] = [true, side];
+      this.paint();
     });
     canvas.addEventListener('blur', () => {
-      isOnMap = false;
-      paint();
+      this.#isOnMap = false;
+      this.paint();
     });
     canvas.addEventListener('keydown', (event) => {
-      const moves: Readonly<Record<string, readonly [number, number]>> = {
-        ArrowUp: [-1, 0],
-        ArrowDown: [1, 0],
-        ArrowLeft: [0, -1],
-        ArrowRight: [0, 1],
-      };
-      const move = moves[event.key];
-      if (event.key === 'Enter') onPage(side, keyboard.layer, keyboard.page);
+      const move = ARROWS[event.key];
+      if (event.key === 'Enter') this.#onPage(side, keyboard.layer, keyboard.page);
       if (move === undefined) return;
       event.preventDefault();
       keyboard.layer = Math.max(0, Math.min(history.layers - 1, keyboard.layer + move[0]));
       keyboard.page = Math.max(0, Math.min(history.pages - 1, keyboard.page + move[1]));
-      paint();
-      tellCell(side, keyboard.layer, keyboard.page);
-      live.textContent = readout.textContent;
+      this.paint();
+      this.#tellCell(side, keyboard.layer, keyboard.page);
+      this.#live.textContent = this.#readout.textContent;
     });
   }
+}
+
+/** What a reader hears of a map that he cannot see. */
+function describe(canvas: HTMLCanvasElement, side: number): void {
+  canvas.tabIndex = 0;
+  canvas.setAttribute('role', 'application');
+  canvas.setAttribute(
+    'aria-label',
+    `Formats of ${SIDE_NAMES[side]}: ${history.layers} layers by ${history.pages} pages. Arrow keys move, Enter lists the decisions of the page.`,
+  );
+}
+
+/** Draws both maps. → shows a frame */
+function drawMaps(onPage: OnPage): (next: number) => void {
+  const maps = new Maps(onPage);
+  const place = byId('moment');
   drawPrintedMaps();
-  tableOfMap(maps);
+  tableOfMap(maps.maps);
   return (next) => {
     moment.frame = next;
     const { tokens, bytes, moves } = history.frames[moment.frame]!;
     const before = history.frames[moment.frame - 1]?.moves ?? 0;
     place.textContent = `${grouped(tokens)} tokens, ${bytesText(bytes)}; ${grouped(moves - before)} ${moves - before === 1 ? 'move' : 'moves'} here, ${grouped(moves)} so far`;
-    paint();
+    maps.paint();
     for (const cursor of cursors.values()) cursor(tokens);
   };
 }

@@ -64,9 +64,9 @@ describe('run', () => {
     ['a bias of +inf', ['--logit-bias', '3+inf'], 'bad-argument', /15043\+1/],
     ['several greedy answers', ['--completions', '2'], 'bad-argument', /temperature/],
     ['a share above 1', ['--min-p', '1.5'], '', /from 0 to 1/],
-    ['a window of −2', ['--repeat-last-n', '-2'], '', /from -1 to/],
+    ['a window of −2', ['--repeat-last-n', '-2'], '', /0 for none or −1 for all tokens/],
     ['too many log probabilities', ['--logprobs', '21'], '', /from 0 to 20/],
-    ['a nucleus of nothing', ['--temp', '1', '--top-p', '0'], 'bad-argument', /topP/],
+    ['a nucleus of nothing', ['--temp', '1', '--top-p', '0'], '', /topP must be above 0/],
   ])('refuses %s', async (_, args, code, words) => {
     expectRefused(await run(...args), code, words);
   });

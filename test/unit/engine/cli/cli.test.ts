@@ -137,7 +137,7 @@ describe('run', () => {
     ],
     ['a policy without its formats', run('--policy', 'fixed'), 'bad-argument', /--cache-type-k/],
     ['an unknown policy', run('--policy', 'magic'), '', /price, price-1, uniform, age/],
-    ['no threads', run('--threads', '0'), '', /from 1 to 256/],
+    ['no threads', run('--threads', '0'), '', /threads must be a whole number from 1 to 1024/],
     [
       'an instruction set from elsewhere',
       run('--isa', process.arch === 'arm64' ? 'avx2' : 'neon'),

@@ -76,6 +76,7 @@ describe('settings', () => {
       side: 'k',
       sample: 'layers=2',
       maxBytes: '1MiB',
+      allowOrigin: 'https://dashboard.example',
     };
     for (const name of names.filter((other) => other !== 'config')) {
       const setting: Setting = SETTINGS[name];

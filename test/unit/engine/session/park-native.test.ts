@@ -9,12 +9,12 @@ import { RopeTable } from '../../../../engine/transformer/rope.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import {
   CODECS,
-  FORMAT_NAMES,
   type KvCache,
   nativeInfo,
   openKvCache,
   openPool,
   PAGE_TOKENS,
+  SERVED_FORMATS,
   SIDES,
   SINK_TOKENS,
   setIsa,
@@ -178,13 +178,13 @@ describe('pages that the binary reads', () => {
 
   it('come back in any format, also between pages that are stored', () => {
     const { layers, kvHeads, headDim } = runtime.shape;
-    const count = Math.ceil(FORMAT_NAMES.length / layers);
+    const count = Math.ceil(SERVED_FORMATS.length / layers);
     const tokens = count * PAGE_TOKENS + 1;
     const exact = openKvCache({ shape: runtime.shape, pool: openPool(2 ** 28), windowFormat: 'f16' });
     const source = filled(tokens, exact);
     const formatsOf = (i: number) => ({
-      k: FORMAT_NAMES[i % FORMAT_NAMES.length]!,
-      v: FORMAT_NAMES[(5 * i + 3) % FORMAT_NAMES.length]!,
+      k: SERVED_FORMATS[i % SERVED_FORMATS.length]!,
+      v: SERVED_FORMATS[(5 * i + 3) % SERVED_FORMATS.length]!,
     });
     for (let i = 0; i < count * layers; i++)
       for (const side of SIDES) source.transcode(i % layers, Math.floor(i / layers), side, formatsOf(i)[side]);

@@ -14,11 +14,12 @@
  * Source: FP8 Formats for Deep Learning, Micikevicius et al. 2022 (arXiv 2209.05433); vLLM's kv_cache_dtype fp8_e4m3.
  * When not to use it: q8 has the bytes, an eighth of the error, and products of integers.
  */
+
+import { defineYardstick } from '../formats/descriptor.ts';
 import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type Head, type ReferenceCodec } from '../reference/codec.ts';
 import { roundHalfEven } from '../reference/float32.ts';
 import { fromHalf, halfAbove } from '../reference/half.ts';
-import { defineYardstick } from './descriptor.ts';
 
 const LARGEST = 448;
 const LARGEST_HALF = 65504;

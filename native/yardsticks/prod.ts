@@ -16,6 +16,9 @@
  * When not to use it: softmax turns the variance of scores into error. At equal bits an unbiased scale (rot.ts) has no bias either and half of
  * the error (docs/lab/formats.md).
  */
+
+import { defineYardstick } from '../formats/descriptor.ts';
+import { packPlanes } from '../formats/rot.ts';
 import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type ReferenceCodec, toTile } from '../reference/codec.ts';
 import { fromHalf } from '../reference/half.ts';
@@ -30,8 +33,6 @@ import {
   sphereLevels,
   type TurnedHead,
 } from '../reference/turned.ts';
-import { defineYardstick } from './descriptor.ts';
-import { packPlanes } from './rot.ts';
 
 type ProdName = 'turbo4-prod' | 'turbo3-prod' | 'turbo2-prod';
 

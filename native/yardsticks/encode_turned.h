@@ -44,23 +44,7 @@ static COLD void turnRows(int firstRow, const float* x, size_t stride, float* y,
   }
 }
 
-// Codes of so many bits in tile order as planes (planes.h). elements: a multiple of 512.
-static __attribute__((noinline)) void packTile(int bits, const uint8_t* tile, size_t elements, uint8_t* hi, uint8_t* lo) {
-  switch (bits) {
-    case 4:
-      packPairs<2>(tile, elements, hi);
-      packPairs<0>(tile, elements, lo);
-      break;
-    case 3:
-      packPairs<1>(tile, elements, hi);
-      packBits<0>(tile, elements, lo);
-      break;
-    case 2: packPairs<0>(tile, elements, hi); break;
-    default: packBits<0>(tile, elements, lo);
-  }
-}
-
-// The same for codes [128][D].
+// Codes [128][D] of so many bits as planes (packTile, kernels/encode_rot.h).
 template <int D>
 static COLD void packPlanes(int bits, bool isKey, const uint8_t* codes, uint8_t* hi, uint8_t* lo, Workspace space) {
   uint8_t* tile = space.take<uint8_t>(kPageTokens * D);

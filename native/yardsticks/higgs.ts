@@ -17,11 +17,12 @@
  * It stands here to be compared with.
  * When not to use it: where speed counts; attention decodes its pages.
  */
+
+import { defineYardstick } from '../formats/descriptor.ts';
 import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type ReferenceCodec } from '../reference/codec.ts';
 import { GRIDS } from '../reference/tables.gen.ts';
 import { decodeTurned, eachTurned, mixTurned, scoresTurned, type TurnedHead } from '../reference/turned.ts';
-import { defineYardstick } from './descriptor.ts';
 
 type HiggsName = 'higgs4' | 'higgs3' | 'higgs2';
 

@@ -1,5 +1,6 @@
 // higgs4, higgs3, higgs2 (higgs.ts): codes of pairs of rotated channels, row by row, and one f16 scale per row. Attention decodes pages.
 #pragma once
+#include "encode_turned.h"
 
 struct Higgs {
   static constexpr int kMember = kHiggs4;

@@ -1,11 +1,12 @@
 // turbo4, turbo3, turbo2 (turbo.ts): codes in bit planes (kernels/planes.h) and one f16 scale per row, over the rotation of the rot family.
 #pragma once
+#include "encode_turned.h"
+#include "sphere.h"
 
 struct Turbo {
   static constexpr int kMember = kTurbo4;
   static constexpr Basis kBasis = kTurned;
-  using Unpacker = PlaneRows;
-  static_assert(static_cast<int>(kTurboHigh) == kRotHigh && static_cast<int>(kTurboLow) == kRotLow, "PlaneRows finds the planes there");
+  using Unpacker = SphereRows;
 
   static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
     withHeadDim(d, [&](auto dim) MEMBER {

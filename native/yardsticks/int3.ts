@@ -13,12 +13,13 @@
  * per element.
  * When not to use it: wherever rot3 will do, which takes fewer bytes and errs less.
  */
+
+import { defineYardstick } from '../formats/descriptor.ts';
+import { packPlanes } from '../formats/rot.ts';
 import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type Head, type ReferenceCodec, toTile } from '../reference/codec.ts';
 import { roundHalfEven } from '../reference/float32.ts';
 import { fromHalf, halfAbove, halfBelow } from '../reference/half.ts';
-import { defineYardstick } from './descriptor.ts';
-import { packPlanes } from './rot.ts';
 
 const LARGEST_HALF = 65504;
 

@@ -1,5 +1,6 @@
 // int3 (int3.ts): products of integers; what a row's low adds is put in afterwards.
 #pragma once
+#include "encode_turned.h"
 
 struct Int3 {
   static constexpr int kMember = kInt3;

@@ -16,6 +16,9 @@
  * subtracted, an unbiased scale of half the size, and nested codes (docs/lab/formats.md).
  * When not to use it: for keys whose rows have much in common (models with biases at their keys), because the norm is spent on what is common.
  */
+
+import { defineYardstick } from '../formats/descriptor.ts';
+import { packPlanes } from '../formats/rot.ts';
 import { bytesOf, type ReferenceCodec, toTile } from '../reference/codec.ts';
 import {
   codeOf,
@@ -27,8 +30,6 @@ import {
   sphereLevels,
   type TurnedHead,
 } from '../reference/turned.ts';
-import { defineYardstick } from './descriptor.ts';
-import { packPlanes } from './rot.ts';
 
 type TurboName = 'turbo4' | 'turbo3' | 'turbo2';
 

@@ -1,5 +1,6 @@
 // nuq4, nuq3, nuq2 (nuq.ts): products of integers, with the scales of channels folded into the query and what was kept apart added behind.
 #pragma once
+#include "encode_turned.h"
 
 struct Nuq {
   static constexpr int kMember = kNuq4;

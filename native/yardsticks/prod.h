@@ -1,6 +1,8 @@
 // turbo4-prod, turbo3-prod, turbo2-prod (prod.ts): codes in bit planes, and the signs of a sketch of what they leave over. Attention decodes pages: the sketch
 // would take a product of its own with the query rotated twice.
 #pragma once
+#include "encode_turned.h"
+#include "sphere.h"
 
 struct Prod {
   static constexpr int kMember = kTurbo4Prod;
