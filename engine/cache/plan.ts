@@ -110,6 +110,13 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   };
 }
 
+/** The budgets and the policy that were asked for, as the first entry of a log has them. */
+export const askedOf = ({ kvBudget, kldBudget, policy }: PlanRequest) => ({
+  kvBudget: kvBudget ?? null,
+  kldBudget: kldBudget ?? null,
+  policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
+});
+
 /** The same with other thresholds, on which nothing else of a plan depends. */
 export function withThresholds(plan: SessionPlan, thresholds: ThresholdSet): SessionPlan {
   return { ...plan, context: { ...plan.context, thresholds } };

@@ -22,10 +22,8 @@ type Answering = Pick<Runtime, 'model' | 'grammars'>;
 
 export class Answer {
   readonly maxTokens: number;
-  /** null: it goes on. */
-  finish: Generated['finish'] | null = null;
-  /** Tokens that belong to it. */
-  count = 0;
+  #finish: Generated['finish'] | null = null;
+  #count = 0;
   readonly #model: LoadedModel;
   readonly #sampler: Sampler;
   readonly #ends: ReadonlySet<number>;
@@ -54,7 +52,7 @@ export class Answer {
   static async open({ model, grammars }: Answering, options: AnswerOptions): Promise<Answer> {
     const answer = new Answer(model, options);
     answer.#constraint = await (options.following?.() ?? grammars.open(options.grammar));
-    if (answer.#constraint?.isOver === true) answer.finish = 'stop';
+    if (answer.#constraint?.isOver === true) answer.#finish = 'stop';
     return answer;
   }
 
@@ -63,6 +61,21 @@ export class Answer {
     const answer = await Answer.open(answering, options);
     answer.close();
     return answer.maxTokens;
+  }
+
+  /** Why it ended; null: it goes on. */
+  get finish(): Generated['finish'] | null {
+    return this.#finish;
+  }
+
+  /** Tokens that belong to it. */
+  get count(): number {
+    return this.#count;
+  }
+
+  /** Whoever asked for it wants no more. */
+  abort(): void {
+    this.#finish = 'aborted';
   }
 
   /** logits [V] behind all tokens so far → the next token, which is to be read and then pushed; null: the text ends here. Throws as Sampler.next. */
@@ -74,7 +87,7 @@ export class Answer {
       id = this.#sampler.next(logits, history, mask);
     }
     if (this.#ends.has(id)) {
-      this.finish = 'stop';
+      this.#finish = 'stop';
       return null;
     }
     if (this.#top !== null) this.#logprobs.push(logprobsOf(logits, id, this.#top, this.#ids, this.#model.tokenizer));
@@ -83,12 +96,12 @@ export class Answer {
 
   /** The token was read. → text that may be shown now. Throws as Constraint.accept. */
   async push(id: number): Promise<string> {
-    this.count++;
+    this.#count++;
     await this.#constraint?.accept(id);
     const piece = this.#stop.push(this.#stream.push(id));
     this.#text += piece;
-    if (this.#stop.hit || this.#constraint?.isOver === true) this.finish = 'stop';
-    else if (this.count === this.maxTokens) this.finish = 'length';
+    if (this.#stop.hit || this.#constraint?.isOver === true) this.#finish = 'stop';
+    else if (this.#count === this.maxTokens) this.#finish = 'length';
     return piece;
   }
 
@@ -103,11 +116,11 @@ export class Answer {
   get generated(): Pick<Generated, 'text' | 'tokens' | 'finish' | 'grammarComplete' | 'logprobs'> {
     return {
       text: this.#text,
-      tokens: this.count,
-      finish: this.finish ?? 'aborted',
+      tokens: this.#count,
+      finish: this.#finish ?? 'aborted',
       grammarComplete: this.#constraint?.isComplete ?? null,
       // One more may have been drawn, which was not written.
-      logprobs: this.#top === null ? null : this.#logprobs.slice(0, this.count),
+      logprobs: this.#top === null ? null : this.#logprobs.slice(0, this.#count),
     };
   }
 

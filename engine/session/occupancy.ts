@@ -14,6 +14,7 @@ export class Occupancy {
   readonly #session: Named;
   #condition: Condition = 'sound';
   #isTaken = false;
+  #calls = 0;
   #endedMs = performance.now();
 
   constructor(session: Named) {
@@ -24,6 +25,7 @@ export class Occupancy {
   begin(): void {
     this.checkFree();
     this.#isTaken = true;
+    this.#calls++;
   }
 
   /** The call that has it is done. */
@@ -45,6 +47,11 @@ export class Occupancy {
   /** Whether the next call can have it. */
   get isFree(): boolean {
     return !this.#isTaken && this.#condition === 'sound';
+  }
+
+  /** How many calls have had it. */
+  get calls(): number {
+    return this.#calls;
   }
 
   /** When the last call ended, on the clock of performance.now(). */

@@ -18,7 +18,7 @@ import { f16CacheBytes } from '../cache/budget.ts';
 import { Governed, type GovernedOptions } from '../cache/governed.ts';
 import { metricsText } from '../cache/kv-bytes.ts';
 import { planWithLatents } from '../cache/latents.ts';
-import { type SessionPlan, withThresholds } from '../cache/plan.ts';
+import { askedOf, type SessionPlan, withThresholds } from '../cache/plan.ts';
 import { reportOf } from '../cache/report.ts';
 import { fork, makeRoom, rowNorm, settle, takeBack } from '../cache/step.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
@@ -447,7 +447,7 @@ function govern(
 ): Governed {
   const { layers, pool, latents, outputSketch = [] } = options;
   const { scale, scoreCap, slidingWindow, alibiSlopes, threads } = options;
-  const { modelDigest, kvBudget, kldBudget, policy } = options;
+  const { modelDigest } = options;
   if (outputSketch.length !== 0 && outputSketch.length !== layers) {
     throw new KvError('bad-shape', `outputSketch must have one entry per layer`, {
       values: { outputSketch: outputSketch.length, layers },
@@ -469,11 +469,7 @@ function govern(
     log,
     opened: {
       model: { name: 'caller', digest: modelDigest ?? '', architecture: 'caller' },
-      requested: {
-        kvBudget: kvBudget ?? null,
-        kldBudget: kldBudget ?? null,
-        policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
-      },
+      requested: askedOf(options),
       effective: { ...origin },
     },
     ...(evidence === undefined ? {} : { evidence }),

@@ -14,6 +14,7 @@ import {
 import { Governed } from '../cache/governed.ts';
 import { planWithLatents } from '../cache/latents.ts';
 import { modelLatents } from '../cache/model-latents.ts';
+import { askedOf } from '../cache/plan.ts';
 import { reportOf } from '../cache/report.ts';
 import { endPrompt, fork, runStep, takeBack } from '../cache/step.ts';
 import type { StepTimes } from '../cache/stepper.ts';
@@ -66,7 +67,7 @@ export class Session implements Reader {
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
     const { shape, model } = runtime;
-    const { kvBudget, kldBudget, policy, stepLatencyBudgetMs } = setup;
+    const { stepLatencyBudgetMs } = setup;
     const rotary = new Rotary(
       model.config,
       Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, model.config.contextLength),
@@ -90,9 +91,7 @@ export class Session implements Reader {
       opened: {
         model: { name: nameInLog(model), digest: model.digest, architecture: model.config.architecture },
         requested: {
-          kvBudget: kvBudget ?? null,
-          kldBudget: kldBudget ?? null,
-          policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
+          ...askedOf(setup),
           tokensExpected: plan.tokensExpected,
           ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
         },
@@ -311,6 +310,11 @@ export class Session implements Reader {
   /** Whether no call uses it, and one could. */
   get isIdle(): boolean {
     return this.#occupancy.isFree;
+  }
+
+  /** How many calls have used it. */
+  get calls(): number {
+    return this.#occupancy.calls;
   }
 
   /** When the last call ended that used it, on the clock of performance.now(). */

@@ -29,7 +29,7 @@ export async function* write(reader: Reader, answer: Answer, asked: Asked): Asyn
   let drawn: number | undefined;
   while (answer.finish === null) {
     if (signal?.aborted) {
-      answer.finish = 'aborted';
+      answer.abort();
       break;
     }
     const id = drawn ?? answer.next(await reader.logits(), tokens);

@@ -103,7 +103,8 @@ function ourSteps({ random }: Bench, runtime: Runtime, pair: Pair, depth: number
   const rows = pageRows({ shape, random });
   if (depth > 0) {
     for (let layer = 0; layer < shape.layers; layer++) fillLayer(cache.kv, layer, { pair, tokens: depth }, rows);
-    cache.filled(depth);
+    // The token that sealed the last page is there as well.
+    cache.filled(depth + 1);
   }
   const rotary = new Rotary(runtime.model.config, depth + 1024);
   let hidden: Float32Array = new Float32Array(0);

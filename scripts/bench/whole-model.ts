@@ -124,9 +124,10 @@ export class WholeModel {
       const rows = pageRows({ shape, random: Math.random });
       for (let layer = 0; layer < shape.layers; layer++)
         fillLayer(cache.kv, layer, { pair: { k: 'f16', v: 'f16' }, tokens: depth }, rows);
-      cache.filled(depth);
+      // The token that sealed the last page is there as well.
+      cache.filled(depth + 1);
     }
-    return { cache, table: new Rotary(model.config, depth + room) };
+    return { cache, table: new Rotary(model.config, depth + 1 + room) };
   }
 
   async #run({ cache, table }: History, ids: Int32Array): Promise<Float32Array> {

@@ -37,7 +37,7 @@ export class IdleSessions implements Neighbours {
   readonly #sessions: () => Iterable<Session>;
   /** What is parked: its bytes, or the file that holds them. */
   readonly #parked = new Map<Session, Buffer | string>();
-  /** Sessions that could not be parked, and since when they waited: not tried again before they are used. */
+  /** Sessions that could not be parked, and how many calls had used them by then: not tried again before they are used. */
   readonly #kept = new WeakMap<Session, number>();
 
   /** `sessions`: those that are open; the ones that use another pool, or another of these, are passed over. */
@@ -110,7 +110,7 @@ export class IdleSessions implements Neighbours {
       session.setup.idle === this &&
       session.governed !== asking &&
       session.isIdle &&
-      session.idleSinceMs !== this.#kept.get(session) &&
+      session.calls !== this.#kept.get(session) &&
       isParkable(session) &&
       this.#gainBytes(session) > 0;
     return [...this.#sessions()].filter(isWaiting).sort((a, b) => a.idleSinceMs - b.idleSinceMs);
@@ -138,7 +138,7 @@ export class IdleSessions implements Neighbours {
       if (typeof from === 'string') writeParked(from, bytes);
     } catch (error) {
       if (!(error instanceof KvError)) throw error;
-      this.#kept.set(session, session.idleSinceMs);
+      this.#kept.set(session, session.calls);
       governed.mover.write('note', { idle: 'kept', ...why, why: error.message, tokens: tokens.length });
       return;
     }

@@ -27,6 +27,8 @@ it('belongs to one call at a time, and to the next when that is done or has fail
   await expect(occupancy.during(failing)).rejects.toThrow('out of room');
   expect(occupancy.isFree).toBe(true);
   expect(occupancy.endedMs).toBeGreaterThan(endedMs);
+  // Those that were refused are none.
+  expect(occupancy.calls).toBe(2);
 });
 
 it('is torn until it is mended, and what is torn is not free', () => {
