@@ -2,18 +2,14 @@
  * Where evidence stands: stretches of series of logs. Whoever joins what several machines learned compares them, so that
  * the same sessions are not counted twice.
  */
+import { firstSeqOf, seriesOf } from '../native/index.ts';
 import type { LogRange } from '../policy/index.ts';
-
-/** Seqs that each writer of a log has for himself. */
-const WRITER_SEQS = 2 ** 32;
-
-export const writerOf = (seq: number): number => Math.floor(seq / WRITER_SEQS);
 
 /** For each writer of a log, all that he wrote up to his last entry among `seqs`. */
 export function rangesOf(logId: string, seqs: Iterable<number>): LogRange[] {
   const last = new Map<number, number>();
-  for (const seq of seqs) last.set(writerOf(seq), Math.max(seq, last.get(writerOf(seq)) ?? 0));
-  return joinRanges([...last].map(([writer, to]) => ({ logId, from: writer * WRITER_SEQS, to })));
+  for (const seq of seqs) last.set(seriesOf(seq), Math.max(seq, last.get(seriesOf(seq)) ?? 0));
+  return joinRanges([...last].map(([writer, to]) => ({ logId, from: firstSeqOf(writer), to })));
 }
 
 /** Ascending, with those that overlap or touch made one. */
@@ -23,7 +19,7 @@ export function joinRanges(ranges: readonly LogRange[]): LogRange[] {
     const last = joined.at(-1);
     // The first entry of a writer touches the last possible one of the writer before, but belongs to another series.
     const isNext =
-      last?.logId === logId && (from <= last.to || (from === last.to + 1 && writerOf(from) === writerOf(last.to)));
+      last?.logId === logId && (from <= last.to || (from === last.to + 1 && seriesOf(from) === seriesOf(last.to)));
     if (last !== undefined && isNext) joined[joined.length - 1] = { ...last, to: Math.max(last.to, to) };
     else joined.push({ logId, from, to });
   }

@@ -3,7 +3,7 @@
  * which come from elsewhere, so everything is checked.
  */
 import { z } from 'zod';
-import { KvError } from '../native/index.ts';
+import { KvError, seriesOf } from '../native/index.ts';
 import { checkExperience, experienceOf, type LoggedEntry } from './experience.ts';
 import type { Fields } from './filter.ts';
 import { currentFingerprint } from './fingerprint.ts';
@@ -70,9 +70,6 @@ export const SESSION_FIELDS = {
 
 /** What earlier versions told a server beside these: the state folder's path, which is nobody else's business. */
 export const RETIRED_FIELDS = ['stateDir'] as const;
-
-/** Seqs that each writer of a log has for himself. */
-const WRITER_SEQS = 2 ** 32;
 
 const shares = z.record(z.string().max(40), z.number().min(0).max(1));
 const whole = z.int().min(0);
@@ -145,7 +142,7 @@ export function sessionOf(
     family: model.architecture,
     policy: policy.id,
     endMs: close.timeMs ?? null,
-    writer: Math.floor(close.seq / WRITER_SEQS),
+    writer: seriesOf(close.seq),
     teaches: experience !== null,
     experience,
   };

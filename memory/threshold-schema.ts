@@ -6,6 +6,7 @@
  * in the file for people, and a file in which it contradicts the two is refused.
  */
 import { z } from 'zod';
+import { seriesOf } from '../native/index.ts';
 import {
   defaultThresholds,
   ESTIMATE_MAX,
@@ -15,7 +16,7 @@ import {
   type LogRange,
   SAMPLES_MAX,
 } from '../policy/index.ts';
-import { compareRanges, rangesOf, writerOf } from './log-ranges.ts';
+import { compareRanges, rangesOf } from './log-ranges.ts';
 import type { Signature } from './signature.ts';
 
 /** Shape of a model's cache. */
@@ -171,7 +172,7 @@ const threshold = z
 
 const logPart = z
   .strictObject({ logId: line(100).min(1), from: count, to: count, headHash: hash.nullable() })
-  .refine(({ from, to }) => from <= to && writerOf(from) === writerOf(to), 'not a stretch of one series');
+  .refine(({ from, to }) => from <= to && seriesOf(from) === seriesOf(to), 'not a stretch of one series');
 
 const learned = {
   createdBy: line(100),

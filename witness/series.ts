@@ -7,11 +7,11 @@
  * header of a series, which holds its first seq, says which series it is.
  */
 import { join } from 'node:path';
-import { KvError } from '../native/index.ts';
+import { firstSeqOf, KvError, SERIES_ENTRIES, seriesOf } from '../native/index.ts';
 import type { LogFiles } from './files.ts';
 
-/** Entries that a series may have. At 1,000 entries a second that is 49 days without a pause. */
-export const SERIES_ENTRIES = 2 ** 32;
+export { firstSeqOf, SERIES_ENTRIES, seriesOf };
+
 /** Far more writers than a machine can have, and seqs stay below 2^53. */
 export const SERIES_MAX = 10_000;
 
@@ -21,9 +21,6 @@ export const seriesName = (series: number): string => `writer-${String(series).p
 
 export const seriesDir = (logDir: string, series: number): string =>
   series === 0 ? logDir : join(logDir, seriesName(series));
-
-export const firstSeqOf = (series: number): number => series * SERIES_ENTRIES;
-export const seriesOf = (seq: number): number => Math.floor(seq / SERIES_ENTRIES);
 
 /** Numbers of the series there may be, ascending; 0 always. Throws 'not-found' for what is no folder, 'io'. */
 export function listSeries(files: LogFiles, logDir: string): number[] {

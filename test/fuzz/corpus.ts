@@ -3,7 +3,7 @@
  * refused. The advisories and pull requests stand beside them.
  */
 
-import { seeded } from '../native/rows.ts';
+import { seeded } from '../random.ts';
 import {
   floats,
   gguf,

@@ -2,6 +2,7 @@
  * Every parser of a file that may come from elsewhere gets damaged files. Whatever they say, it ends in a KvError of the closed list or in an answer,
  * within a second and 64 MiB, and nothing is written. Damage follows a seed: a round is repeated by it.
  */
+
 import { createHash, generateKeyPairSync } from 'node:crypto';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -35,7 +36,7 @@ import { crc32c } from '../../witness/crc32c.ts';
 import { entryCrc } from '../../witness/entry.ts';
 import { openWitnessLog, readLog, verifyLog } from '../../witness/index.ts';
 import { signNote, verifierOf } from '../../witness/note.ts';
-import { seeded } from '../native/rows.ts';
+import { seeded } from '../random.ts';
 import { tinyGguf, tinyHfConfig, tinySafetensors, tinyTokenizerJson } from '../unit/engine/transformer/model-files.ts';
 import { from } from '../unit/memory/threshold-data.ts';
 import { one, type Random } from './case.ts';

@@ -2,6 +2,7 @@
  * The same bytes to every instruction set of every build that runs here: results must be equal to the bit where kernels.h says so, and
  * within a derived bound where it does not. Ends at the first difference, with the seed that shows it again.
  */
+
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -12,7 +13,7 @@ import { ISA_NAMES } from '../../native/types.ts';
 import { openWasm } from '../../native/wasm.ts';
 import { BINDING } from '../native/binding.ts';
 import { FOLDERS, type KernelsBinding } from '../native/kernels-binding.ts';
-import { seeded } from '../native/rows.ts';
+import { seeded } from '../random.ts';
 import { ATTENTION_CASES } from './attention.ts';
 import type { Case, Cases, Machine, Numbers, Random } from './case.ts';
 import { DENSE_CASES } from './dense.ts';

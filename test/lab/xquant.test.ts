@@ -1,5 +1,6 @@
 // XQuant on the bench: the grid errs no more than it may, bases are orthonormal and whole, nothing is lost where nothing is quantized (T13), errors of a chain
 // do not add up (T14), and a model that is read with it diverges less the more bits it has and holds the bytes that the formulas say.
+
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { withOutliers } from '../../lab/evaluate/outliers.ts';
@@ -25,7 +26,8 @@ import {
   xquantOf,
 } from '../../lab/methods/xquant.ts';
 import { fromHalf, latentBytes, PAGE_TOKENS, SINK_TOKENS, toHalf } from '../../native/index.ts';
-import { gaussian, seeded } from '../native/rows.ts';
+import { gaussian } from '../native/rows.ts';
+import { seeded } from '../random.ts';
 import { MODEL } from '../unit/engine/on-reference.ts';
 
 const M = 64;

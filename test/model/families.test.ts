@@ -1,5 +1,6 @@
 // Tries a small model of every served family from a Hugging Face folder and from GGUF: the whole path from token ids to logits,
 // against what the implementation in `transformers` computed in float64 (scripts/golden-families.py).
+
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { Session } from '../../engine/session/session.ts';
@@ -14,8 +15,8 @@ import { Rotary } from '../../engine/transformer/rotary.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { DenseBackend, LoadedModel } from '../../engine/transformer/types.ts';
 import { defaultThresholds } from '../../policy/index.ts';
-import { seeded } from '../native/rows.ts';
 import { weightBlocks } from '../native/weight-blocks.ts';
+import { seeded } from '../random.ts';
 import { gguf, temporaryFolder } from '../unit/engine/transformer/model-files.ts';
 import { FAMILY_NAMES, familyTokens, ggufParts, hfFiles, readFamily } from './family-files.ts';
 import { type Attention, logitsAt, nativeAttention, plainAttention } from './forward.ts';

@@ -1,17 +1,7 @@
 /** Seeded data for codec and kernel tests: Gaussian rows and rows that are awkward on purpose. */
-import { PAGE_TOKENS } from '../../native/format.ts';
 
-/** Uniform numbers in [0, 1) from a 32-bit seed (a counter through two multiply-xorshift rounds). */
-export function seeded(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x9e3779b9) >>> 0;
-    let z = state;
-    z = Math.imul(z ^ (z >>> 16), 0x21f0aaad);
-    z = Math.imul(z ^ (z >>> 15), 0x735a2d97);
-    return ((z ^ (z >>> 15)) >>> 0) / 2 ** 32;
-  };
-}
+import { PAGE_TOKENS } from '../../native/format.ts';
+import { seeded } from '../random.ts';
 
 /** N(0,1) by Box and Muller. */
 export function gaussian(random: () => number): number {

@@ -1,6 +1,7 @@
 // Files that a person hands to the command line, each with one seeded change: bytes flipped, cut, repeated, or JSON and TOML
 // values exchanged for nonsense. The functions behind `inspect` and `--config` must end in a KvError or in a finite result that
 // can be printed. Most changes must be noticed: a reader that refuses nothing fails as well.
+
 import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,7 +12,7 @@ import { addSettings, keyName, readSettings, SETTINGS, type SettingName } from '
 import { formatThresholdFile, mergeThresholdFiles, openHnswIndex } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
 import { openWitnessLog } from '../../witness/index.ts';
-import { seeded } from '../native/rows.ts';
+import { seeded } from '../random.ts';
 import { from } from '../unit/memory/threshold-data.ts';
 
 const SEED = Number(process.env['SEED'] ?? 20_261);

@@ -1,5 +1,6 @@
 // Logs with right hashes that say nonsense, from a seed: every reader there is answers, or refuses with a KvError, and prints nothing
 // that a terminal would obey. Forged from the log of an earlier build and from a recorded session, a change or two at a time.
+
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { experiencesOf, openThresholdBook } from '../../memory/index.ts';
@@ -23,10 +24,10 @@ import {
   verifyLog,
   verifyText,
 } from '../../witness/index.ts';
+import { mulberry32 } from '../random.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
 import { forgeLog, type Loose, mutate } from '../unit/witness/forged.ts';
 import { recordSession } from '../unit/witness/session.ts';
-import { seeded } from '../unit/witness/simulated-disk.ts';
 
 const folder = scratchFolders();
 const ROUNDS = 40;
@@ -88,7 +89,7 @@ describe('a log that verifies and says nonsense', () => {
     ['a recorded session', recorded],
   ] as const)(`is no fault of ours for any reader: %s, ${ROUNDS} times`, async (_, source) => {
     const entries = await source();
-    const random = seeded(SEED);
+    const random = mulberry32(SEED);
     let refused = 0;
     for (let round = 0; round < ROUNDS; round++) {
       const dir = folder();
@@ -140,7 +141,7 @@ describe('a log that verifies and says nonsense', () => {
 
   it('is no fault of ours for the SQL index', async () => {
     const entries = await recorded();
-    const random = seeded(SEED);
+    const random = mulberry32(SEED);
     for (let round = 0; round < 3; round++) {
       const dir = folder();
       // Only what readers accept gets as far as the database.

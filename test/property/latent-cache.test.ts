@@ -1,5 +1,6 @@
 // A cache that holds pages as latents answers like dense attention over what those pages decode to, whatever else is in it: with room for all
 // blocks, for some, for none; on every instruction set; with biases, key norm and both rotary layouts; in forks; after pages were restored.
+
 import { afterAll, describe, expect, test } from 'vitest';
 import {
   encodeLatent,
@@ -16,9 +17,10 @@ import {
   rope,
   setIsa,
 } from '../../native/index.ts';
-import { codeOf } from '../native/code-of.ts';
 import { CODED_TOLERANCE, denseOf, relativeError } from '../native/dense.ts';
-import { gaussian, seeded } from '../native/rows.ts';
+import { gaussian } from '../native/rows.ts';
+import { seeded } from '../random.ts';
+import { codeOf } from '../refusal.ts';
 
 const SEED = 60_317;
 const { available, isa: best } = nativeInfo();

@@ -1,10 +1,12 @@
 // Changes to a finished log, from a seed: `verifyLog` finds every one of them, or it is what a crash could have left at the
 // very end, and then all entries before it are still there. The one change that a log alone cannot show is named below.
+
 import { describe, expect, it } from 'vitest';
 import { KvError } from '../../native/index.ts';
 import { openWitnessLog, readLog, verifyLog } from '../../witness/index.ts';
+import { mulberry32 } from '../random.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
-import { SimulatedDisk, seeded } from '../unit/witness/simulated-disk.ts';
+import { SimulatedDisk } from '../unit/witness/simulated-disk.ts';
 
 /** Milliseconds that this process has computed since; a busy machine does not add to them. */
 function cpuMs(start: NodeJS.CpuUsage): number {
@@ -179,7 +181,7 @@ describe('changes to a log', () => {
   const rounds = 16;
   it.each(Object.entries(MUTATIONS))(`are found: %s`, async (label, mutate) => {
     const seed = 4711;
-    const random = seeded(seed);
+    const random = mulberry32(seed);
     const original = await makeLog(60, 3000, random);
     const foreign = await makeLog(60, 3000, random);
     const entries = [...readLog('/', { files: diskOf(original) })];
@@ -214,7 +216,7 @@ describe('changes to a log', () => {
 
   // Small enough to try every bit: none may pass, and none may be taken for a crash, for a crash only leaves things out.
   it('are found: each single bit of a small log', async () => {
-    const original = await makeLog(3, 300, seeded(1));
+    const original = await makeLog(3, 300, mulberry32(1));
     const disk = diskOf(original);
     expect(verifyLog('/', disk)).toMatchObject({ ok: true, tornBytes: 0, entries: 3 });
     let flips = 0;
@@ -233,7 +235,7 @@ describe('changes to a log', () => {
 
   // Every possible cut of the last segment: inside an entry it is a torn tail of that size, between entries a shorter log.
   it('are told from a torn tail: every cut of the last segment', async () => {
-    const original = await makeLog(12, 1000, seeded(2));
+    const original = await makeLog(12, 1000, mulberry32(2));
     const last = [...original.keys()].sort().at(-1) as string;
     const bytes = original.get(last) as Buffer;
     const total = verifyLog('/', diskOf(original)).entries;
@@ -251,8 +253,8 @@ describe('changes to a log', () => {
 
   // A writer never builds on damage: the last segment is checked to its end before anything is appended.
   it('keep a writer out', async () => {
-    const original = await makeLog(20, 1 << 20, seeded(3));
-    const random = seeded(99);
+    const original = await makeLog(20, 1 << 20, mulberry32(3));
+    const random = mulberry32(99);
     for (let round = 0; round < 30; round++) {
       const files = new Map(original);
       (MUTATIONS['flip a bit'] as Mutation)(files, random, files);
@@ -277,7 +279,7 @@ describe('changes to a log', () => {
     ['zeros', (bytes: number) => Buffer.alloc(bytes)],
     ['ones', (bytes: number) => Buffer.alloc(bytes, 255)],
   ] as const)('end quickly: %s', async (_label, content) => {
-    const [name, bytes] = [...(await makeLog(1, 1 << 20, seeded(4)))][0] as [string, Buffer];
+    const [name, bytes] = [...(await makeLog(1, 1 << 20, mulberry32(4)))][0] as [string, Buffer];
     for (const size of [64 * 1024, 4 * 1024 * 1024]) {
       const disk = diskOf(new Map([[name, Buffer.concat([bytes, content(size)])]]));
       const memory = process.memoryUsage();

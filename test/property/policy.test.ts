@@ -2,11 +2,13 @@
  * Random sessions of every policy that steers: shapes, budgets, floors, errors, drifts and step sizes by fast-check. The
  * simulation checks every move; a budget that cannot be kept must end in the one error that says so.
  */
+
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { KvError } from '../../native/index.ts';
 import { createPolicy, defaultThresholds, thresholdOf } from '../../policy/index.ts';
-import { contextOf, epsilonOf, f16Bytes, random, simulate } from '../suite/policy-simulation.ts';
+import { mulberry32 } from '../random.ts';
+import { contextOf, epsilonOf, f16Bytes, simulate } from '../suite/policy-simulation.ts';
 
 const session = fc.record({
   id: fc.constantFrom('price', 'price', 'price', 'uniform', 'age'),
@@ -42,7 +44,7 @@ test('no policy plans an unsafe move, leaves its budget, or decides differently 
       const tokens = s.pages * 128;
       const table = epsilonOf(s.seed);
       const run = () => {
-        const noise = random(s.seed);
+        const noise = mulberry32(s.seed);
         return simulate({
           policy: createPolicy(s.id),
           context,

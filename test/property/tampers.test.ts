@@ -1,6 +1,7 @@
 // Thousands of changes to a log by somebody who can write everything but the checkpoint: every byte of a small log, and from a seed entries
 // deleted, inserted, moved, cut off, written anew with right hashes, other logs in its place. All of them are found against the checkpoint,
 // by verify, before anything is believed. Whoever changes the checkpoint instead is found by its signature.
+
 import { generateKeyPairSync } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -19,9 +20,10 @@ import {
 } from '../../witness/index.ts';
 import { decodeHeader, type SegmentHeader } from '../../witness/segment.ts';
 import { Frontier } from '../../witness/tree.ts';
+import { mulberry32 } from '../random.ts';
 import { seedFrom, volume } from '../tier.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
-import { SimulatedDisk, seeded } from '../unit/witness/simulated-disk.ts';
+import { SimulatedDisk } from '../unit/witness/simulated-disk.ts';
 
 const folder = scratchFolders();
 const SEED = seedFrom(1_234);
@@ -230,9 +232,9 @@ const isSame = (a: Files, b: Files): boolean =>
 
 describe(`${ROUNDS} changes to a log, seed ${SEED}`, () => {
   it('are all found against a checkpoint: every byte of a small log', async () => {
-    const { files, checkpoint } = await makeLog(8, seeded(SEED));
+    const { files, checkpoint } = await makeLog(8, mulberry32(SEED));
     expect(judge(files, [checkpoint])).toBe('sound');
-    const random = seeded(SEED);
+    const random = mulberry32(SEED);
     let tried = 0;
     for (const [name, bytes] of files) {
       for (let at = 0; at < bytes.length; at++, tried++) {
@@ -246,7 +248,7 @@ describe(`${ROUNDS} changes to a log, seed ${SEED}`, () => {
   });
 
   it('are all found against a checkpoint: whatever the seed says', async () => {
-    const random = seeded(SEED);
+    const random = mulberry32(SEED);
     const kinds = [...Object.keys(FORGERIES), ...Object.keys(DAMAGES)];
     const found = new Map<string, number>();
     let soundInItself = 0;
@@ -278,7 +280,7 @@ describe(`${ROUNDS} changes to a log, seed ${SEED}`, () => {
   });
 
   it('are all found by the signature where the checkpoint is changed, and by its origin where it is of another log', async () => {
-    const random = seeded(SEED);
+    const random = mulberry32(SEED);
     const log = await makeLog(12, random);
     const other = await makeLog(12, random);
     const { note } = log.checkpoint;

@@ -3,12 +3,13 @@
  * up and is slow, the clock jumps, and a writer is killed or loses its power at any call. After each life the log must say what was made:
  * every acknowledged entry is there, others may be, nothing else is, and after a close made = logged + dropped.
  */
+
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { KvError } from '../../native/index.ts';
 import { type LogFiles, openWitnessLog, type WitnessLog, type WitnessOptions } from '../../witness/index.ts';
-import { seeded } from '../unit/witness/simulated-disk.ts';
+import { mulberry32 } from '../random.ts';
 import { type Answer, isLooking, type Operation, type Process, SimulatedDisk } from './log-disk.ts';
 import { LogModel, Refusal, Violation, type WriterModel } from './log-model.ts';
 import { SimulatedTime, turn } from './log-time.ts';
@@ -77,7 +78,7 @@ class Run {
 
   constructor(simulation: Simulation) {
     this.#simulation = simulation;
-    this.#random = seeded(simulation.seed);
+    this.#random = mulberry32(simulation.seed);
     this.#restore = this.#time.install();
     this.#disk = new SimulatedDisk({ root: this.#root, random: this.#random, time: this.#time });
     this.#disk.canScatter = simulation.canScatter ?? false;

@@ -3,8 +3,10 @@
  * that go bad and recover, tokens taken back. Every move is checked (test/suite/policy-simulation.ts), every session is decided again from its
  * situations as they stand in JSON, and the arrows that its layers take are counted.
  */
+
 import { Arrows, createPolicy, type PolicyContext, type Situation } from '../../policy/index.ts';
-import { contextOf, epsilonOf, f16Bytes, type Result, random, simulate } from '../suite/policy-simulation.ts';
+import { mulberry32 } from '../random.ts';
+import { contextOf, epsilonOf, f16Bytes, type Result, simulate } from '../suite/policy-simulation.ts';
 
 const policy = createPolicy('price');
 
@@ -38,7 +40,7 @@ export function runMillion(decisionsMin: number, seed: number): Million {
 }
 
 function oneSession(seed: number, arrows: Arrows): { readonly context: PolicyContext; readonly result: Result } {
-  const next = random(seed);
+  const next = mulberry32(seed);
   const layers = 2 + Math.floor(next() * 10);
   const context = contextOf({ layers });
   const pages = 14 + Math.floor(next() * 26);
@@ -50,7 +52,7 @@ function oneSession(seed: number, arrows: Arrows): { readonly context: PolicyCon
   const [lowFrom, lowTo] = [tokens * next(), tokens * next()];
   const [isFickle, lowEvery] = [next() < 0.4, 128 * Math.ceil(6 * next())];
   const isTakenBack = next() < 0.2;
-  const noise = random(seed + 1);
+  const noise = mulberry32(seed + 1);
   const result = simulate({
     policy,
     context,

@@ -2,9 +2,10 @@
  * Kills what holds data, again and again at random moments of its work, and counts what is missing afterwards. Ten kills in a row hit one server
  * or folder, a life; the next life begins with nothing, so that a life is what is repeated from a seed.
  */
+
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
-import { random } from '../suite/index-data.ts';
+import { seeded } from '../random.ts';
 import { logLife } from './kill-log.ts';
 import { postgresLife } from './kill-postgres.ts';
 import { processLife } from './kill-process.ts';
@@ -84,7 +85,7 @@ export async function soakKills({ victims, count, seed, file, onLife }: Soak): P
           continue;
         }
         const rows: Row[] = [];
-        const next = random(seed + 7919 * life + victim.length);
+        const next = seeded(seed + 7919 * life + victim.length);
         for await (const kill of LIVES[victim]!(next, kills)) rows.push({ version, victim, seed, life, ...kill });
         all.push(...rows);
         kept.push(...rows);

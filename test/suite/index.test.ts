@@ -1,4 +1,5 @@
 /** The contract of test/suite/index.ts over both vector indexes, and what only the one with files can promise. */
+
 import { spawn } from 'node:child_process';
 import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -13,8 +14,9 @@ import {
   type VectorIndex,
 } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
+import { seeded } from '../random.ts';
 import { entry, refusal, type Thing, vectorIndexSuite } from './index.ts';
-import { clustered, random } from './index-data.ts';
+import { clustered } from './index-data.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'palimpsest-index-'));
 afterAll(() => rmSync(root, { recursive: true, force: true }));
@@ -79,7 +81,7 @@ describe('files of the hnsw index', () => {
     const dir = fresh();
     await saved(dir, 60);
     const seed = 4711;
-    const next = random(seed);
+    const next = seeded(seed);
     let tried = 0;
     for (const name of readdirSync(dir)) {
       const path = join(dir, name);
@@ -119,7 +121,7 @@ describe('files of the hnsw index', () => {
     const good = readFileSync(join(dir, 'vectors.1.hnsw'));
     const manifest = readVectorIndexManifest(dir)!;
     const seed = 12;
-    const next = random(seed);
+    const next = seeded(seed);
     let refused = 0;
     for (let i = 0; i < 300; i++) {
       const bad = Buffer.from(good);
@@ -165,7 +167,7 @@ describe('files of the hnsw index', () => {
     const dir = fresh();
     await saved(dir, 100);
     const seed = 31;
-    const next = random(seed);
+    const next = seeded(seed);
     const script = join(import.meta.dirname, 'save-forever.ts');
     for (let round = 0; round < 5; round++) {
       const child = spawn(process.execPath, ['--import', 'tsx', script, dir], { stdio: ['ignore', 'pipe', 'inherit'] });

@@ -2,6 +2,7 @@
  * The contract of a vector index, run over every implementation. A new one adds its line in index.test.ts and passes
  * this unchanged.
  */
+
 import { describe, expect, test } from 'vitest';
 import {
   createExactIndex,
@@ -12,7 +13,8 @@ import {
   type VectorIndex,
 } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
-import { clustered, random } from './index-data.ts';
+import { seeded } from '../random.ts';
+import { clustered } from './index-data.ts';
 
 /** The payload of the contract: a field of every kind, one of which may be null, and one that is not declared. */
 export interface Thing {
@@ -124,7 +126,7 @@ export function vectorIndexSuite(name: string, open: OpenIndex): void {
     // Tries 300 random filters of one to three conditions: whatever they are, count and list agree with the reference.
     test('counts and lists what passes, page by page', async () => {
       const seed = 99;
-      const next = random(seed);
+      const next = seeded(seed);
       const { index, exact } = await filled(
         2,
         Array.from({ length: 500 }, (_, seq) => entry(seq, [next(), next()], { name: `n${seq % 7}` })),

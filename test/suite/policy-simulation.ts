@@ -2,6 +2,7 @@
  * A cache of bytes without content: pages appear, leave the window and are moved as a policy decides, on random tables of
  * errors, in the order of a real session. Every rule of the house that can be checked from outside is checked at each move.
  */
+
 import { expect } from 'vitest';
 import {
   FORMAT_NAMES,
@@ -38,17 +39,7 @@ import {
   unsafe,
   type Verdict,
 } from '../../policy/index.ts';
-
-/** mulberry32: numbers in [0, 1) from a seed. */
-export function random(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), 1 | state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
+import { mulberry32 } from '../random.ts';
 
 export interface Shape {
   readonly layers: number;
@@ -102,8 +93,8 @@ export function epsilonOf(seed: number, latent = 1): (layer: number, page: numbe
   return (layer, page, side) => {
     if (side === 'kv') return ofLatent(epsilonOf(seed), layer, page, latent);
     const sideIndex = side === 'k' ? 1 : 2;
-    const ofLayer = random(seed * 7919 + layer * 31 + sideIndex)();
-    const own = random(seed * 104729 + layer * 8191 + page * 131 + sideIndex);
+    const ofLayer = mulberry32(seed * 7919 + layer * 31 + sideIndex)();
+    const own = mulberry32(seed * 104729 + layer * 8191 + page * 131 + sideIndex);
     const base = (side === 'k' ? 0.012 : 0.003) * Math.exp(1.4 * (ofLayer - 0.5) + 1.2 * (own() - 0.5));
     const keys = { rot4: base, rot3: base * (1.8 + 0.4 * own()), rot2: base * (3.4 + own()) };
     return side === 'k' ? keys : { ...keys, rot1: base * (6.8 + 2 * own()) };

@@ -2,6 +2,7 @@
  * Sessions of several machines in one collection of a real Qdrant server: they teach each other, and whatever happens to the server, no session
  * fails, nothing that a log holds is lost, and what the server lacks is sent when it is back.
  */
+
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -17,7 +18,7 @@ import {
   sessionsOf,
 } from '../../memory/index.ts';
 import { readLog, readLogId } from '../../witness/index.ts';
-import { random } from './index-data.ts';
+import { seeded } from '../random.ts';
 import { here, Machine, query, sessionAt } from './machine.ts';
 import { HAS_BINARY, Line, QdrantProcess, removeServers } from './qdrant-server.ts';
 
@@ -219,7 +220,7 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
         stateDir,
         qdrant,
       });
-      const next = random(5);
+      const next = seeded(5);
       for (let page = 0; page < 8; page++) {
         const rows = (heads: number): Float32Array =>
           Float32Array.from({ length: 128 * heads * 64 }, () => next() - 0.5);

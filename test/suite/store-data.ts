@@ -10,7 +10,7 @@ import {
   openWitnessLog,
   type SituationBody,
 } from '../../witness/index.ts';
-import { random } from './index-data.ts';
+import { seeded } from '../random.ts';
 
 export interface LogPlan {
   readonly seed: number;
@@ -46,7 +46,7 @@ const context: PolicyContext = {
 
 /** Appends the sessions of a plan to the log in `dir`, creating it when missing. → acknowledged seq */
 export async function writeSessions(dir: string, plan: LogPlan): Promise<number> {
-  const next = random(plan.seed);
+  const next = seeded(plan.seed);
   const whole = (n: number): number => Math.floor(next() * n);
   let now = plan.startMs ?? 1_760_000_000_000;
   const size = plan.segmentBytesMax === undefined ? {} : { segmentBytesMax: plan.segmentBytesMax };

@@ -2,6 +2,7 @@
  * The contract of test/suite/store.ts over PGlite and PostgreSQL, and what the embedded database promises on top. Nothing shorter shows that both
  * keep it: PGlite starts a database in WebAssembly for each folder, which takes seconds.
  */
+
 import { execFileSync, spawn } from 'node:child_process';
 import { cpSync, existsSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -10,7 +11,7 @@ import { PGlite } from '@electric-sql/pglite';
 import postgres from 'postgres';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { openAuditIndex } from '../../witness/index.ts';
-import { random } from './index-data.ts';
+import { seeded } from '../random.ts';
 import { expectSame, storeSuite } from './store.ts';
 import { writeSessions } from './store-data.ts';
 
@@ -134,7 +135,7 @@ describe('PGlite', () => {
       () => {
         // Every table of the database, overwritten with seeded noise.
         const base = join(data, 'base');
-        const next = random(5);
+        const next = seeded(5);
         for (const database of readdirSync(base)) {
           for (const name of readdirSync(join(base, database))) {
             const path = join(base, database, name);

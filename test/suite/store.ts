@@ -2,6 +2,7 @@
  * The contract of the SQL index, run over every database: its tables say what the log says, however the log grew, whatever
  * happened to the tables meanwhile, and whoever edited them; and a question can read but never write.
  */
+
 import { cpSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
@@ -18,7 +19,7 @@ import {
   readLog,
   verifyLog,
 } from '../../witness/index.ts';
-import { random } from './index-data.ts';
+import { seeded } from '../random.ts';
 import { randomFilter, rowsBy } from './questions.ts';
 import { writeSessions } from './store-data.ts';
 
@@ -249,7 +250,7 @@ export function storeSuite(name: string, store: Store): void {
       const models = new Map(
         [...readLog(logDir, { kinds: ['open'] })].map((entry) => [entry.session, (entry as Entry<'open'>).body.model]),
       );
-      const next = random(33);
+      const next = seeded(33);
       for (let round = 0; round < 60; round++) {
         const filter = randomFilter(all, models, next);
         const what = JSON.stringify(filter);

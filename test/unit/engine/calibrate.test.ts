@@ -1,5 +1,6 @@
 // A calibration of the reference model: it measures what it says, goes on where it was stopped and ends with the same bytes, refuses
 // measurements that are not its own, and the fit finds the numbers that synthetic measurements were made from.
+
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,7 +12,8 @@ import { sensitivities, sensitivityPlot } from '../../../engine/calibrate/sensit
 import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { KvError } from '../../../native/index.ts';
 import { checkThresholds } from '../../../policy/index.ts';
-import { MODEL, refused } from './on-reference.ts';
+import { refused } from '../../refusal.ts';
+import { MODEL } from './on-reference.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-calibrate-'));
 const story = readFileSync(join(import.meta.dirname, '../../../models/text/chronicle.txt'), 'utf8');

@@ -1,5 +1,6 @@
 // Evaluation and the demonstration on the reference model: what cannot be done is refused before anything is read, an abort at any
 // moment closes every session and keeps what was measured, and writing speed counts what was written.
+
 import { readdirSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { compareWithExact } from '../../../engine/evaluate/compare.ts';
@@ -13,8 +14,9 @@ import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { importThresholds } from '../../../memory/index.ts';
 import { sealsBetween } from '../../../native/index.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
+import { refused } from '../../refusal.ts';
 import { scratchFolders } from '../witness/folder.ts';
-import { codeOf, ids, MODEL, openEngine, refused, written } from './on-reference.ts';
+import { codeOf, ids, MODEL, openEngine, written } from './on-reference.ts';
 
 const folder = scratchFolders();
 

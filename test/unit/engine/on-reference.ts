@@ -1,9 +1,10 @@
 /** The engine on the reference model, and what its tests ask it again and again. */
+
 import { join } from 'node:path';
-import { expect } from 'vitest';
-import { createEngine, type Engine, type EngineSession, KvError, type KvErrorCode } from '../../../engine/index.ts';
+import { createEngine, type Engine, type EngineSession, type KvErrorCode } from '../../../engine/index.ts';
 import { logDir } from '../../../engine/state/folder.ts';
 import { type Entry, type EntryKind, readLog } from '../../../witness/index.ts';
+import { refused } from '../../refusal.ts';
 
 export const MODEL = join(import.meta.dirname, '..', '..', '..', 'models', 'reference');
 export const PROMPT_TOKENS = 1400;
@@ -18,16 +19,6 @@ export function ids(count: number, seed = 1): number[] {
     word = (Math.imul(word, 1664525) + 1013904223) >>> 0;
     return 10 + (word % 4000);
   });
-}
-
-/** The error that a promise must end with. */
-export async function refused(promise: Promise<unknown>, what = ''): Promise<KvError> {
-  const error = await promise.then(
-    () => new Error('was not refused'),
-    (reason: unknown) => reason,
-  );
-  expect(error, `${what}: ${String(error)}`).toBeInstanceOf(KvError);
-  return error as KvError;
 }
 
 export const codeOf = async (promise: Promise<unknown>, what = ''): Promise<KvErrorCode> =>

@@ -1,4 +1,5 @@
 /** The threshold book: defaults without evidence, cautious values with little, the log as the truth behind it. */
+
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -20,7 +21,7 @@ import {
   toThresholdFile,
 } from '../../../memory/index.ts';
 import { KvError } from '../../../native/index.ts';
-import { random } from '../../suite/index-data.ts';
+import { seeded } from '../../random.ts';
 import { estimate, from } from './threshold-data.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'palimpsest-book-'));
@@ -267,7 +268,7 @@ describe('the log is the truth', () => {
 test('a book made again from the log gives the same answers', async () => {
   const dir = fresh();
   const seed = 77;
-  const next = random(seed);
+  const next = seeded(seed);
   const kinds = Array.from({ length: 40 }, () => here.map(() => next()));
   const print = (): number[] => kinds[Math.floor(next() * 40)]!.map((x) => Math.round((x + 0.1 * next()) * 1e6) / 1e6);
   const log: LoggedEntry[] = [];

@@ -1,4 +1,5 @@
 /** Threshold files: one spelling, every rule of the schema enforced, strangers' bytes refused by name. */
+
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -20,7 +21,7 @@ import {
 } from '../../../memory/index.ts';
 import { FORMAT_NAMES, KvError } from '../../../native/index.ts';
 import { checkThresholds } from '../../../policy/index.ts';
-import { random } from '../../suite/index-data.ts';
+import { seeded } from '../../random.ts';
 import { backwards, estimate, example, from } from './threshold-data.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-thresholds-'));
@@ -275,7 +276,7 @@ describe('refusals', () => {
   // Seeded mutations of the bytes and of the values: a KvError that names the file, or content that is finite and writes itself again.
   test('1,000 mutations end in a KvError or a finite load', () => {
     const seed = 99;
-    const next = random(seed);
+    const next = seeded(seed);
     const pick = <T>(items: readonly T[]): T => items[Math.floor(next() * items.length)]!;
     const odd: readonly unknown[] = [
       null,

@@ -1,8 +1,8 @@
 /** Bytes are counted for each cache and its forks: caches with budgets of their own, and one without, fill one pool to the byte. */
 import { describe, expect, it } from 'vitest';
 import { openKvCache, openPool, pageBytes } from '../../../native/index.ts';
-import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
+import { codeOf } from '../../refusal.ts';
 
 const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };
 const ROW = 2 * 64;

@@ -1,5 +1,6 @@
 // Keys in bands of channels: the same bits on every instruction set as in the reference whatever weighs the channels, the allowed errors, rows apart,
 // what a cache makes of the queries that it keeps, and what it is for: less error of scores than codes of equal width have.
+
 import { afterAll, describe, expect, test } from 'vitest';
 import { FORMATS, PAGE_TOKENS } from '../../../native/format.ts';
 import { openKvCache, openPool } from '../../../native/index.ts';
@@ -7,8 +8,9 @@ import { CODECS, fromHalf, type Head, type ReferenceCodec, toHalf } from '../../
 import { channelPowers } from '../../../native/reference/steering.ts';
 import { relativeError, sameBits } from '../../native/dense.ts';
 import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
-import { AWKWARD, awkwardRows, gaussian, gaussianRows, seeded } from '../../native/rows.ts';
+import { AWKWARD, awkwardRows, gaussian, gaussianRows } from '../../native/rows.ts';
 import { fieldIn, packSide, placesOf } from '../../native/sides.ts';
+import { seeded } from '../../random.ts';
 
 const kernels = loadKernels();
 const codecOf = (format: keyof typeof CODECS) => CODECS[format] as unknown as ReferenceCodec<Head>;

@@ -10,9 +10,9 @@ import {
   SERVED_FORMATS,
   toHalf,
 } from '../../../native/index.ts';
-import { codeOf } from '../../native/code-of.ts';
 import { formatOf, normals, sameBits, uniform } from '../../native/dense.ts';
 import { isDemotion, storedFields, headOf as storedHead } from '../../native/sides.ts';
+import { codeOf } from '../../refusal.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const ROW = 2 * 64;

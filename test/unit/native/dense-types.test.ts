@@ -1,12 +1,14 @@
 // Every type of weights that the dense half packs: on every instruction set, products are those with the decoded weights of the file in float64, within
 // the rounding of the activations (and of floats to 8 bits), and a row alone has the bits that it has among others; scales that are no numbers are found; rows come in parts; and what is refused.
+
 import { afterAll, describe, expect, test } from 'vitest';
 import { dequantize, ELEMENT_TYPES } from '../../../engine/transformer/dequant.ts';
 import { DenseHalf, densePacking, KvError, nativeInfo, setIsa, toHalf } from '../../../native/index.ts';
 import { DENSE_FORMS, DENSE_TYPES, type DenseType } from '../../../native/layout.ts';
 import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
-import { gaussian, seeded } from '../../native/rows.ts';
+import { gaussian } from '../../native/rows.ts';
 import { halvesOf, QUANTIZED_TYPES, weightBlocks } from '../../native/weight-blocks.ts';
+import { seeded } from '../../random.ts';
 
 const SEED = 8311;
 const kernels = loadKernels();

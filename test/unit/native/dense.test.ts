@@ -1,5 +1,6 @@
 // The matrices around attention: a row gives the same bits alone, among others and with any number of threads, on every instruction set;
 // zeros, tiny and huge rows; experts of equal scores; and every wrong call, also of the bare binding. That the numbers are right is tried in engine/transformer/dense-native.test.ts.
+
 import { afterAll, describe, expect, test } from 'vitest';
 import {
   DENSE_SLOTS,
@@ -16,8 +17,8 @@ import {
 import { STATUSES } from '../../../native/layout.ts';
 import { loadBinary } from '../../../native/load.ts';
 import { normals } from '../../native/dense.ts';
-import { seeded } from '../../native/rows.ts';
 import { QUANTIZED_TYPES, weightBlocks } from '../../native/weight-blocks.ts';
+import { seeded } from '../../random.ts';
 
 const SEED = 5119;
 const { available, isa: best } = nativeInfo();

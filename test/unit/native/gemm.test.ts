@@ -1,11 +1,13 @@
 // The int8 matrix product on every instruction set that this CPU runs: sums equal to exact integers, the same bits everywhere, any number of
 // rows, steps and outputs (blocks of 8 rows, panels of 48 outputs and what is left of them), extremes of both operands, wrong calls.
+
 import { afterAll, describe, expect, test } from 'vitest';
 import { FORMATS, GemmWeights, type Isa, nativeInfo, setIsa } from '../../../native/index.ts';
 import { LATENT_OPERATIONS } from '../../../native/layout.ts';
 import { loadBinary } from '../../../native/load.ts';
-import { codeOf } from '../../native/code-of.ts';
-import { gaussian, seeded } from '../../native/rows.ts';
+import { gaussian } from '../../native/rows.ts';
+import { seeded } from '../../random.ts';
+import { codeOf } from '../../refusal.ts';
 
 const SEED = 4017;
 const { available } = nativeInfo();

@@ -1,5 +1,6 @@
 // Every kernel on every instruction set that this CPU runs, against the TypeScript reference or float64: awkward lengths, strides,
 // misaligned arrays, values that break naive code. Integer and unfused kernels must give equal bits; the fused dot a derived bound.
+
 import { describe, expect, test } from 'vitest';
 import { CODECS, CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
 import { levelsOfCodes } from '../../../native/formats/trellis.ts';
@@ -7,8 +8,9 @@ import { fromHalf, type RotName, rotate, toHalf, toTile } from '../../../native/
 import { ROT_LEVELS } from '../../../native/reference/tables.gen.ts';
 import { bits, expectSame, misaligned } from '../../native/bits.ts';
 import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
-import { AWKWARD, awkwardRows, gaussian, seeded } from '../../native/rows.ts';
+import { AWKWARD, awkwardRows, gaussian } from '../../native/rows.ts';
 import { packSide } from '../../native/sides.ts';
+import { seeded } from '../../random.ts';
 
 const kernels = loadKernels();
 const ISAS = availableIsas(kernels);

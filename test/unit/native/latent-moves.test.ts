@@ -17,9 +17,9 @@ import {
   reference,
   setIsa,
 } from '../../../native/index.ts';
-import { codeOf } from '../../native/code-of.ts';
 import { history, normals, sameBits, uniform } from '../../native/dense.ts';
 import { AWKWARD, awkwardRows } from '../../native/rows.ts';
+import { codeOf } from '../../refusal.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const ROW = 128;

@@ -1,5 +1,6 @@
 // Latent pages: bytes equal to the readable reference on every instruction set for rows that break naive code; what recomputing them gives
 // is what float64 gives on the decoded rows, up to the rounding of the weights; values gathered before the product are values after it.
+
 import { afterAll, describe, expect, test } from 'vitest';
 import {
   decodeLatent,
@@ -16,10 +17,11 @@ import {
   reference,
   setIsa,
 } from '../../../native/index.ts';
-import { codeOf } from '../../native/code-of.ts';
 import { relativeError } from '../../native/dense.ts';
 import { scalesAt } from '../../native/latent-model.ts';
-import { AWKWARD, awkwardRows, gaussian, gaussianRows, seeded } from '../../native/rows.ts';
+import { AWKWARD, awkwardRows, gaussian, gaussianRows } from '../../native/rows.ts';
+import { seeded } from '../../random.ts';
+import { codeOf } from '../../refusal.ts';
 
 const SEED = 9321;
 const { available, isa: best } = nativeInfo();

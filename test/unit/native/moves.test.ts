@@ -18,10 +18,10 @@ import {
   SERVED_FORMATS,
   SIDES,
 } from '../../../native/index.ts';
-import { codeOf } from '../../native/code-of.ts';
 import { isTried } from '../../native/compared.ts';
 import { formatOf, history, normals, sameBits, uniform } from '../../native/dense.ts';
 import { twinOf } from '../../native/twin.ts';
+import { codeOf } from '../../refusal.ts';
 import { IS_SHORT } from '../../tier.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };

@@ -17,9 +17,9 @@ import {
   PARTS,
   SERVED_FORMATS,
 } from '../../../native/index.ts';
-import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
 import { scalesAt } from '../../native/latent-model.ts';
+import { codeOf } from '../../refusal.ts';
 import { IS_SHORT, isShare, rounds } from '../../tier.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };

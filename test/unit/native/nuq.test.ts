@@ -1,10 +1,12 @@
 // nuq by its definition: levels, which elements are kept apart and how exactly (T12), error by width (T10), byte sizes (T21).
+
 import { expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, PAGE_TOKENS, pageBytes, SIDES } from '../../../native/format.ts';
 import { CODECS, fromHalf } from '../../../native/reference/index.ts';
 import { NUQ_LEVELS } from '../../../native/yardsticks/nuq.ts';
 import { relativeError } from '../../native/dense.ts';
-import { AWKWARD, awkwardRows, gaussianRows, seeded } from '../../native/rows.ts';
+import { AWKWARD, awkwardRows, gaussianRows } from '../../native/rows.ts';
+import { seeded } from '../../random.ts';
 
 const D = 64;
 const NAMES = ['nuq4', 'nuq3', 'nuq2'] as const;

@@ -15,8 +15,8 @@ import {
   setIsa,
   toHalf,
 } from '../../../native/index.ts';
-import { codeOf } from '../../native/code-of.ts';
 import { CODED_TOLERANCE, denseAttention, history, normals, rowError, sameBits, uniform } from '../../native/dense.ts';
+import { codeOf } from '../../refusal.ts';
 
 const shape = { layers: 1, queryHeads: 6, kvHeads: 2, headDim: 64 };
 const ROW = 2 * 64;

@@ -12,8 +12,8 @@ import {
   pageBytes,
   SIDES,
 } from '../../../native/index.ts';
-import { codeOf } from '../../native/code-of.ts';
 import { normals, sameBits, uniform } from '../../native/dense.ts';
+import { codeOf } from '../../refusal.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
 const ROW = 128;

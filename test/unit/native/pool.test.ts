@@ -10,8 +10,8 @@ import {
   SERVED_FORMATS,
   toHalf,
 } from '../../../native/index.ts';
-import { codeOf } from '../../native/code-of.ts';
 import { normals, uniform } from '../../native/dense.ts';
+import { codeOf } from '../../refusal.ts';
 
 const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };
 const ROW = 2 * 64;

@@ -1,9 +1,11 @@
 // TurboQuant's variant for inner products (T8): scores are unbiased but for what a Hadamard matrix leaves, and without the sketch they are not; their variance is that of a sketch with orthogonal
 // rows; and an unbiased scale at equal bits errs less (T9).
+
 import { expect, test } from 'vitest';
 import { PAGE_TOKENS } from '../../../native/format.ts';
 import { CODECS, type ReferenceCodec } from '../../../native/reference/index.ts';
-import { gaussian, seeded } from '../../native/rows.ts';
+import { gaussian } from '../../native/rows.ts';
+import { seeded } from '../../random.ts';
 
 const D = 64;
 const PAGES = 40;

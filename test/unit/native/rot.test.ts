@@ -1,5 +1,6 @@
 // The rot family by its definition: tables (T5), planes (T3), nesting, zero rows, unbiased scale (T9), error on a Gaussian,
 // folded dots (T16), byte sizes (T21).
+
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, pageBytes, SIDES } from '../../../native/format.ts';
 import {
@@ -15,7 +16,8 @@ import {
 } from '../../../native/reference/index.ts';
 import { ROT_BOUNDS, ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from '../../../native/reference/tables.gen.ts';
 import { gaussianError, gaussianLevels } from '../../native/gaussian.ts';
-import { AWKWARD, awkwardRows, gaussian, gaussianRows, seeded } from '../../native/rows.ts';
+import { AWKWARD, awkwardRows, gaussian, gaussianRows } from '../../native/rows.ts';
+import { seeded } from '../../random.ts';
 
 const ROT = Object.keys(ROT_LEVELS) as readonly RotName[];
 const k = (head: RotHead, t: number): number => (head.rowScales[t]! << 16) >> 16;

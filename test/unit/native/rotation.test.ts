@@ -1,8 +1,10 @@
 // The rotation is orthonormal and its own transpose with signs (T6), for every coded head size; Paley's matrices are what they claim.
+
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS } from '../../../native/format.ts';
 import { paley, rotate, rotationSigns } from '../../../native/reference/index.ts';
-import { gaussian, seeded } from '../../native/rows.ts';
+import { gaussian } from '../../native/rows.ts';
+import { seeded } from '../../random.ts';
 
 const SEED = 20_240_601;
 const dot = (a: Float32Array, b: Float32Array): number => a.reduce((sum, value, i) => sum + value * b[i]!, 0);

@@ -1,5 +1,6 @@
 // Keys that are steered by queries: the factors against the metric they stand for, codes of every instruction set against the reference, without
 // feedback those of the plain formats (T11), what a cache makes of the queries that it keeps, and what it is for: less error of scores (T11).
+
 import { afterAll, describe, expect, test } from 'vitest';
 import { FORMATS, type FormatName, isServed, PAGE_TOKENS } from '../../../native/format.ts';
 import { openKvCache, openPool } from '../../../native/index.ts';
@@ -7,8 +8,9 @@ import { CODECS, fromHalf, type Head, type ReferenceCodec, toHalf } from '../../
 import { type Steering, steeringOf } from '../../../native/reference/steering.ts';
 import { sameBits } from '../../native/dense.ts';
 import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
-import { AWKWARD, awkwardRows, gaussian, gaussianRows, seeded } from '../../native/rows.ts';
+import { AWKWARD, awkwardRows, gaussian, gaussianRows } from '../../native/rows.ts';
 import { fieldIn, packSide, placesOf } from '../../native/sides.ts';
+import { seeded } from '../../random.ts';
 
 const kernels = loadKernels();
 const PAIRS = [

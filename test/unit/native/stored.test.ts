@@ -19,9 +19,9 @@ import {
 } from '../../../native/index.ts';
 import { STATUSES } from '../../../native/layout.ts';
 import { loadBinary } from '../../../native/load.ts';
-import { codeOf } from '../../native/code-of.ts';
 import { history, normals, sameBits, uniform } from '../../native/dense.ts';
 import { twinOf } from '../../native/twin.ts';
+import { codeOf } from '../../refusal.ts';
 import { isShare, rounds } from '../../tier.ts';
 
 const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };

@@ -1,8 +1,9 @@
 // The sequences of trellis codes: levels and their error (T5), and the search against all sequences there are.
+
 import { describe, expect, test } from 'vitest';
 import { SEQUENCE_BITS, TrellisSearch, WINDOW_BITS } from '../../../native/formats/trellis.ts';
 import { TRELLIS, TRELLIS_DIVISOR } from '../../../native/reference/tables.gen.ts';
-import { gaussian, seeded } from '../../native/rows.ts';
+import { gaussian } from '../../native/rows.ts';
 import {
   codesOf,
   costOf,
@@ -18,6 +19,7 @@ import {
   targetOf,
   windowsOf,
 } from '../../native/trellis.ts';
+import { seeded } from '../../random.ts';
 
 describe.each(SEQUENCES)('tables of %s', (sequence) => {
   test('levels are whole numbers over 32, and no sum of them wraps in its byte', () => {

@@ -1,5 +1,6 @@
 // Trellis codes by their definition: what a code reaches, nesting and demotion, zero rows, sinks, the unbiased scale (T9), error on a Gaussian beside rot,
 // byte sizes (T21).
+
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, pageBytes, SIDES, type Side } from '../../../native/format.ts';
 import {
@@ -12,7 +13,7 @@ import {
 import { CODECS, type ReferenceCodec, rotScale } from '../../../native/reference/index.ts';
 import { TRELLIS_DIVISOR } from '../../../native/reference/tables.gen.ts';
 import { relativeError } from '../../native/dense.ts';
-import { AWKWARD, awkwardRows, gaussianRows, seeded } from '../../native/rows.ts';
+import { AWKWARD, awkwardRows, gaussianRows } from '../../native/rows.ts';
 import {
   type Bits,
   codecOf,
@@ -31,6 +32,7 @@ import {
   WIDTHS,
   windowsOf,
 } from '../../native/trellis.ts';
+import { seeded } from '../../random.ts';
 
 describe.each(WIDTHS)('codes of %i bits', (bits) => {
   const random = seeded(bits + 20);

@@ -1,10 +1,12 @@
 // TurboQuant by its definition: the codebooks (T5), the error of random unit vectors (T7), bytes (T21), and that the rot family's unbiased scale is worth
 // more to scores than what is published (T9).
+
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, pageBytes } from '../../../native/format.ts';
 import { CODECS, fromHalf, type ReferenceCodec } from '../../../native/reference/index.ts';
 import { SPHERE } from '../../../native/reference/tables.gen.ts';
-import { AWKWARD, awkwardRows, gaussian, seeded } from '../../native/rows.ts';
+import { AWKWARD, awkwardRows, gaussian } from '../../native/rows.ts';
+import { seeded } from '../../random.ts';
 
 const TURBO = ['turbo4', 'turbo3', 'turbo2'] as const;
 const PAGE = PAGE_TOKENS;

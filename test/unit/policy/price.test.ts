@@ -1,4 +1,5 @@
 /** The default policy, rule by rule: by hand where a person can follow the numbers, in whole sessions where they cannot. */
+
 import { describe, expect, test } from 'vitest';
 import { type FormatName, type Part, SIDES } from '../../../native/index.ts';
 import {
@@ -11,15 +12,8 @@ import {
   type TrialReport,
   thresholdOf,
 } from '../../../policy/index.ts';
-import {
-  contextOf,
-  epsilonOf,
-  f16Bytes,
-  type Result,
-  random,
-  sideKey,
-  simulate,
-} from '../../suite/policy-simulation.ts';
+import { mulberry32 } from '../../random.ts';
+import { contextOf, epsilonOf, f16Bytes, type Result, sideKey, simulate } from '../../suite/policy-simulation.ts';
 import { Hand, price, report } from './hand.ts';
 import { hull } from './hull.ts';
 
@@ -143,7 +137,7 @@ describe('water', () => {
         best.set(step.i, step.format);
       }
       expect(costOf(ours) / costOf((i) => best.get(i) ?? 'q8'), `seed ${seed}`).toBeLessThan(1.03);
-      const next = random(seed);
+      const next = mulberry32(seed);
       const chance = new Map<number, FormatName>();
       const rungs: readonly FormatName[] = ['q8', 'rot4', 'rot3', 'rot2'];
       while (bytesOf((i) => chance.get(i) ?? 'q8') > target) {

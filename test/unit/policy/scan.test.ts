@@ -1,7 +1,8 @@
 /** Tries the scan against a reference of one line per rule, and that a quiet scan costs nothing. */
+
 import { expect, test } from 'vitest';
 import { Scan } from '../../../policy/index.ts';
-import { random } from '../../suite/policy-simulation.ts';
+import { mulberry32 } from '../../random.ts';
 
 const BANDS = [
   {
@@ -57,7 +58,7 @@ test('only crossings are reported, with hysteresis', () => {
 // Random walks of all signals, compared with a plain reference that keeps one level per signal.
 test('agrees with a plain reference on random walks', () => {
   const seed = 20_250;
-  const next = random(seed);
+  const next = mulberry32(seed);
   const layers = 5;
   const scan = new Scan(layers, BANDS);
   const levels = new Map<string, number>();

@@ -1,5 +1,6 @@
 // Failing disks, simulated: no space at any write, a sync that fails and forgets, short writes, power cuts at random moments.
 // The promise is always the same: what was acknowledged is there, and made = logged + dropped.
+
 import { describe, expect, it } from 'vitest';
 import {
   type FailureMode,
@@ -9,8 +10,9 @@ import {
   type WitnessLog,
   type WitnessOptions,
 } from '../../../witness/index.ts';
+import { mulberry32 } from '../../random.ts';
 import { fill, scratchFolders } from './folder.ts';
-import { type Answer, type Plan, SimulatedDisk, seeded } from './simulated-disk.ts';
+import { type Answer, type Plan, SimulatedDisk } from './simulated-disk.ts';
 
 const folder = scratchFolders();
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
@@ -155,7 +157,7 @@ describe('power cuts', () => {
   const seeds = upTo(80);
   // Random bodies, flushes, faults and short writes in a random mode, then the power goes: whatever survives opens, verifies and holds all that was acknowledged.
   it.each(seeds)('seed %i', async (seed) => {
-    const random = seeded(seed);
+    const random = mulberry32(seed);
     const disk = new SimulatedDisk();
     const mode = (['block', 'halt', 'drop'] as const)[seed % 3] as FailureMode;
     const log = await open(disk, { mode, bufferBytesMax: random() < 0.5 ? 600 : 10_000 });
@@ -192,7 +194,7 @@ describe('power cuts', () => {
 describe('made = logged + dropped', () => {
   // The same random faults without a power cut, in mode drop: after close every entry is either readable or counted.
   it.each(upTo(40))('seed %i', async (seed) => {
-    const random = seeded(1000 + seed);
+    const random = mulberry32(1000 + seed);
     const disk = new SimulatedDisk();
     const log = await open(disk, { mode: 'drop', bufferBytesMax: random() < 0.5 ? 600 : 10_000 });
     const faults = randomPlan(random, 0.3);

@@ -1,7 +1,9 @@
 /** Entries of a session with as many decisions as wanted, as a log would give them: 30 layers whose pages go down a ladder one after the other. */
+
 import { machineDigest } from '../../../policy/index.ts';
 import type { Entry, EntryBodies, EntryKind } from '../../../witness/index.ts';
-import { contextOf, random } from '../../suite/policy-simulation.ts';
+import { mulberry32 } from '../../random.ts';
+import { contextOf } from '../../suite/policy-simulation.ts';
 
 const LAYERS = 30;
 const LADDER = ['q8', 'rot4', 'rot3', 'rot2'] as const;
@@ -10,7 +12,7 @@ const AT_ONCE = 180;
 
 export function* longSession(decisions: number, model = 'long-model'): Generator<Entry> {
   const context = contextOf({ layers: LAYERS });
-  const chance = random(12);
+  const chance = mulberry32(12);
   let seq = 0;
   let timeMs = Date.UTC(2026, 0, 31);
   const entry = <K extends EntryKind>(kind: K, body: EntryBodies[K]): Entry => ({

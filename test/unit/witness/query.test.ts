@@ -1,5 +1,6 @@
 // Lists that are read from the end of a log, and counts, against the same questions answered by reading everything: several writers, many small
 // segments, random filters. Then what a list looks like as CSV, and a session as a story.
+
 import { describe, expect, it } from 'vitest';
 import {
   type CountKey,
@@ -18,7 +19,7 @@ import {
   timeline,
   timelineText,
 } from '../../../witness/index.ts';
-import { random } from '../../suite/index-data.ts';
+import { seeded } from '../../random.ts';
 import { randomFilter, rowsBy } from '../../suite/questions.ts';
 import { writeSessions } from '../../suite/store-data.ts';
 import { scratchFolders } from './folder.ts';
@@ -51,7 +52,7 @@ describe('a list read from the end', () => {
       [...readLog(dir, { kinds: ['open'] })].map((entry) => [entry.session, (entry as Entry<'open'>).body.model]),
     );
     expect(all.length).toBeGreaterThan(400);
-    const next = random(71);
+    const next = seeded(71);
     const found: number[] = [];
     for (let round = 0; round < 120; round++) {
       const filter = randomFilter(all, models, next);

@@ -191,14 +191,3 @@ function zeroTail(bytes: Buffer, end: number, durable: number): Buffer {
   if (from < result.length) result.fill(0, from);
   return result;
 }
-
-/** A small seeded generator (mulberry32), so that a failing run can be repeated. */
-export function seeded(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296;
-  };
-}

@@ -2,6 +2,7 @@
 // paths of files and of the state folder, options, addresses of servers, and the errors that these cause. Afterwards not one of them stands in a file of the
 // state folder, in checkpoints, metrics, reports, or what the live view answers, also to those who ask it with such words.
 // Nothing shorter looks at all that a whole engine writes; it runs sessions, servers and reports.
+
 import { randomBytes } from 'node:crypto';
 import { cpSync, mkdirSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
@@ -19,8 +20,9 @@ import {
 import { ROUTES } from '../../../../engine/serve/routes.ts';
 import { logDir, sqlDir } from '../../../../engine/state/folder.ts';
 import { entryId, makeCheckpointKeys, readLog } from '../../../../witness/index.ts';
+import { refused } from '../../../refusal.ts';
 import { filesOf, scratchFolders } from '../../witness/folder.ts';
-import { MODEL, refused } from '../on-reference.ts';
+import { MODEL } from '../on-reference.ts';
 
 const folder = scratchFolders();
 /** In every word, so that one look finds any of them. Not in base64 or hexadecimal by accident: it has letters of neither alphabet's rest. */

@@ -2,6 +2,7 @@
 // Only what differs from log to log is replaced (the ids of an entry and of a session), words in capitals, and SmolLM2 by the reference model, which
 // every checkout has. What a terminal shows at any width is asked of the functions that draw it.
 // Nothing shorter shows that what people are told to type works; some hundred commands each start a process, and most load a model.
+
 import { existsSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -9,7 +10,7 @@ import { progressText } from '../../../../engine/cli/progress.ts';
 import { ownText } from '../../../../engine/evaluate/own-text.ts';
 import { openConversation } from '../../../../engine/thread/open-chat.ts';
 import { fetchedPath } from '../../../../engine/transformer/fetch.ts';
-import { seeded } from '../../../native/rows.ts';
+import { seeded } from '../../../random.ts';
 import { isWritten, read, walk } from '../../../tidy/files.ts';
 import { stretches } from '../../../tidy/source.ts';
 import { openEngine } from '../on-reference.ts';

@@ -1,8 +1,9 @@
 // The built command with a hub of the test's own: fetching by name, looking at a model before it is here, running it, and what is said when it cannot be had.
+
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { seeded } from '../../../native/rows.ts';
+import { seeded } from '../../../random.ts';
 import { HubServer, sha256 } from '../transformer/hub/hub-server.ts';
 import { referenceModel, tinyGguf } from '../transformer/model-files.ts';
 import { dir, expectRefused, lastLine, palimpsest, type Result, root } from './command.ts';

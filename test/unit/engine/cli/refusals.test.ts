@@ -1,10 +1,12 @@
 // What cannot be done is refused by the engine with one KvError that says what would do, before any work, and the session goes on.
+
 import { join } from 'node:path';
 import { inspect } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createEngine, type Engine, openCache } from '../../../../engine/index.ts';
+import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
-import { codeOf, ids, MODEL, openEngine, refused } from '../on-reference.ts';
+import { codeOf, ids, MODEL, openEngine } from '../on-reference.ts';
 
 const folder = scratchFolders();
 let state = '';

@@ -4,8 +4,8 @@ import { describe, expect, it } from 'vitest';
 import { openCache, openPool, type PolicyCache } from '../../../../engine/index.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
 import { readLog, replaySession } from '../../../../witness/index.ts';
-import { codeOf } from '../../../native/code-of.ts';
 import { normals, uniform } from '../../../native/dense.ts';
+import { codeOf } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 
 const folder = scratchFolders();

@@ -1,5 +1,6 @@
 // Sessions that wait on an engine whose memory is short: the one that has waited longest is parked, comes back by itself when it is used, and answers what it
 // would have answered had its caller parked and resumed it; who cannot be parked is passed over, and who cannot come back loses nothing.
+
 import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -12,8 +13,9 @@ import {
 } from '../../../../engine/index.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
 import { readLog, replaySession, timeline } from '../../../../witness/index.ts';
+import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
-import { codeOf, entriesOf, ids, MODEL, refused } from '../on-reference.ts';
+import { codeOf, entriesOf, ids, MODEL } from '../on-reference.ts';
 import { parseExposition } from '../serve/exposition.ts';
 
 const folder = scratchFolders();

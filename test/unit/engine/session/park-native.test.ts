@@ -19,9 +19,9 @@ import {
   SINK_TOKENS,
   setIsa,
 } from '../../../../native/index.ts';
-import { codeOf } from '../../../native/code-of.ts';
 import { normals, sameBits, uniform } from '../../../native/dense.ts';
 import { headOf, storedFields } from '../../../native/sides.ts';
+import { codeOf } from '../../../refusal.ts';
 import { MODEL } from '../on-reference.ts';
 
 const TOKENS = 300;

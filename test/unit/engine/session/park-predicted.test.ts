@@ -1,5 +1,6 @@
 // Parked pages that are predicted: what a reader reconstructs is what the writer reckoned with, to the bit; they take far fewer bytes and cost little; entropy
 // coding loses nothing and is close to the entropy; predictors in files are checked; a session whose predictor is not here is read again.
+
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -23,8 +24,8 @@ import { resumeSession } from '../../../../engine/session/park/resume.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
-import { codeOf } from '../../../native/code-of.ts';
-import { seeded } from '../../../native/rows.ts';
+import { seeded } from '../../../random.ts';
+import { codeOf } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { MODEL, openEngine } from '../on-reference.ts';
 

@@ -1,5 +1,6 @@
 // A probe on the reference model: what it predicts for changed pages is what a session with these pages really puts out, to the last bit;
 // equal bytes give exactly 0; and the session that it copies notices nothing.
+
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { addDivergence, emptySums, NO_TARGET } from '../../../../engine/session/divergence.ts';
 import type { ProbeMove } from '../../../../engine/session/probe.ts';
@@ -7,7 +8,8 @@ import { Session } from '../../../../engine/session/session.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { movablePages } from '../../../../native/index.ts';
 import { createPolicy, defaultThresholds } from '../../../../policy/index.ts';
-import { ids, MODEL, refused } from '../on-reference.ts';
+import { refused } from '../../../refusal.ts';
+import { ids, MODEL } from '../on-reference.ts';
 
 const LAYERS = [0, 1, 2, 3, 4, 5];
 const HISTORY = 700;

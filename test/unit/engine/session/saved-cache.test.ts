@@ -1,5 +1,6 @@
 // A cache of a program with a runtime of its own, taken back, begun again, saved and loaded: what is loaded attends with the same bits and goes on deciding;
 // a file of another model, of another shape, cut off or changed anywhere is one KvError, and nothing is left behind.
+
 import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -8,8 +9,8 @@ import { logDir } from '../../../../engine/state/folder.ts';
 import type { KvError } from '../../../../native/index.ts';
 import { readLog, replaySession, verifyLog } from '../../../../witness/index.ts';
 import { normals, relativeError, uniform } from '../../../native/dense.ts';
+import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
-import { refused } from '../on-reference.ts';
 
 const folder = scratchFolders();
 const SHAPE = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };

@@ -1,5 +1,6 @@
 // Erasing a session from servers: real ones are told of two sessions of the reference model, and one of the two is erased. Neither server answers
 // anything of it afterwards, and in the files of their tables and vectors no number stands that only this session knew.
+
 import { cpSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
@@ -9,11 +10,12 @@ import { createEngine, type Engine, eraseSession } from '../../../../engine/inde
 import { logDir } from '../../../../engine/state/folder.ts';
 import { forgetShared } from '../../../../memory/index.ts';
 import { type Entry, openAuditIndex, readLog, readLogId, verifyLog } from '../../../../witness/index.ts';
+import { refused } from '../../../refusal.ts';
 import { HAS_POSTGRES, PostgresProcess } from '../../../suite/postgres-server.ts';
 import { HAS_BINARY, QdrantProcess, removeServers } from '../../../suite/qdrant-server.ts';
 import { filesOf, scratchFolders } from '../../witness/folder.ts';
 import { lastLine, palimpsest } from '../cli/command.ts';
-import { ids, MODEL, refused, written } from '../on-reference.ts';
+import { ids, MODEL, written } from '../on-reference.ts';
 
 const folder = scratchFolders();
 const KEY = 'key-of-the-tests';

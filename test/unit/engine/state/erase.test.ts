@@ -1,6 +1,7 @@
 // Erasing a session, on the reference model: two sessions run, are indexed in SQL and as vectors, and one of them is erased. Afterwards no number that
 // only this one knew stands in any file of the state folder, as text or as bytes, and everything else is as it was.
 // Nothing shorter shows that no file of any index keeps a number; each case begins with a state folder that two sessions have filled.
+
 import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -17,9 +18,10 @@ import {
   replay,
   verifyLog,
 } from '../../../../witness/index.ts';
+import { refused } from '../../../refusal.ts';
 import { filesOf, scratchFolders } from '../../witness/folder.ts';
 import { expectRefused, lastLine, palimpsest } from '../cli/command.ts';
-import { codeOf, ids, MODEL, openEngine, refused, written } from '../on-reference.ts';
+import { codeOf, ids, MODEL, openEngine, written } from '../on-reference.ts';
 
 const folder = scratchFolders();
 let made = '';

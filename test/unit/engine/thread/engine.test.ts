@@ -1,11 +1,13 @@
 // The engine as a program uses it, on the reference model: text streams, turns and forks continue, budgets hold, and aborts leave everything
 // usable. One engine serves the file.
+
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createEngine, type Engine, type EngineSession } from '../../../../engine/index.ts';
+import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
-import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, refused, written } from '../on-reference.ts';
+import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, written } from '../on-reference.ts';
 
 const folder = scratchFolders();
 let state = '';

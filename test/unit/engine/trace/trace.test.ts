@@ -1,5 +1,6 @@
 // A recorded run of the reference model decides as the run itself did; a trace holds what was asked for and nothing that tells its text; and a file
 // that is not whole, or lies about itself, is refused before room is made for it.
+
 import { mkdtempSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -23,7 +24,8 @@ import { outputSketches } from '../../../../engine/transformer/runtime/output-sk
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { KvError, PAGE_TOKENS } from '../../../../native/index.ts';
 import { createPolicy, defaultThresholds } from '../../../../policy/index.ts';
-import { ids, MODEL, openEngine, refused, written } from '../on-reference.ts';
+import { refused } from '../../../refusal.ts';
+import { ids, MODEL, openEngine, written } from '../on-reference.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-trace-'));
 const SMALL = join(dir, 'small.trace');

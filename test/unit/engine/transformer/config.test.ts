@@ -1,10 +1,12 @@
 // Gives configurations in both notations, of every served architecture and of some that are not, and asks what they become.
+
 import { describe, expect, test } from 'vitest';
 import { expectedShapes } from '../../../../engine/transformer/config.ts';
 import type { GgufValue } from '../../../../engine/transformer/gguf.ts';
 import { ggufNaming, hfNaming } from '../../../../engine/transformer/names.ts';
 import { ropeFrequencies } from '../../../../engine/transformer/rope.ts';
-import { base, errorOf, ggufConfig, given, hfConfig } from './configs.ts';
+import { refusal } from '../../../refusal.ts';
+import { base, ggufConfig, given, hfConfig } from './configs.ts';
 
 const { nameOf: hfName } = hfNaming();
 const { nameOf: ggufName } = ggufNaming();
@@ -152,7 +154,7 @@ describe('config.json', () => {
     ['sliding_window', { sliding_window: 4096 }],
     ['layer_types', { model_type: 'qwen3', use_sliding_window: true, layer_types: ['chunked', 'x', 'x', 'x'] }],
   ])('%s that is not served is named', (key, change) => {
-    const error = errorOf(() => hfConfig({ ...base, ...change }));
+    const error = refusal(() => hfConfig({ ...base, ...change }));
     expect(error.code).toBe('unsupported');
     expect(error.message).toContain(key);
   });
@@ -185,11 +187,11 @@ describe('config.json', () => {
       { model_type: 'qwen2', use_sliding_window: true, layer_types: ['full_attention'] },
     ],
   ])('%s is refused', (_, change) => {
-    expect(errorOf(() => hfConfig({ ...base, ...change })).code).toBe('bad-model');
+    expect(refusal(() => hfConfig({ ...base, ...change })).code).toBe('bad-model');
   });
 
   test.each([null, 3, 'text', [], {}])('%j is no configuration', (value) => {
-    expect(errorOf(() => hfConfig(value)).code).toBe('bad-model');
+    expect(refusal(() => hfConfig(value)).code).toBe('bad-model');
   });
 });
 
@@ -261,7 +263,7 @@ describe('families other than Llama', () => {
       logitCap: 20,
     });
     for (const cap of [0, -1, 1e9])
-      expect(errorOf(() => hfConfig({ ...gemma, attn_logit_softcapping: cap })).message).toContain('scoreCap');
+      expect(refusal(() => hfConfig({ ...gemma, attn_logit_softcapping: cap })).message).toContain('scoreCap');
   });
 
   test('phi3: LongRoPE under its three names, and the share of a head that is rotated', () => {
@@ -286,7 +288,7 @@ describe('families other than Llama', () => {
     for (const config of configs) expect(config).toEqual(configs[0]);
     const [short, long] = [4096, 4097].map((tokens) => ropeFrequencies(configs[0]!, tokens).radians);
     expect(short![5]).toBeCloseTo(2 * long![5]!, 12);
-    expect(errorOf(() => hfConfig({ ...phi, rope_scaling: { type: 'longrope', ...factors } })).message).toContain(
+    expect(refusal(() => hfConfig({ ...phi, rope_scaling: { type: 'longrope', ...factors } })).message).toContain(
       '24 factors for 32 pairs',
     );
   });
@@ -298,14 +300,14 @@ describe('families other than Llama', () => {
   });
 
   test('granite: multipliers of nothing are refused', () => {
-    expect(errorOf(() => hfConfig({ ...base, model_type: 'granite', residual_multiplier: 0 })).code).toBe('bad-model');
+    expect(refusal(() => hfConfig({ ...base, model_type: 'granite', residual_multiplier: 0 })).code).toBe('bad-model');
   });
 
   test.each([
     ['qwen2_moe', 'experts'],
     ['deepseek_v3', 'experts'],
   ])('%s is refused with the reason and what is served', (model_type, reason) => {
-    const error = errorOf(() => hfConfig({ model_type }));
+    const error = refusal(() => hfConfig({ model_type }));
     expect(error.code).toBe('unsupported');
     expect(error.message).toContain(reason);
     expect(error.hint).toContain('gemma3_text');
@@ -319,7 +321,7 @@ describe('families other than Llama', () => {
     ['sliding_window', { model_type: 'olmo2', sliding_window: 4096 }],
     ['layer_types', { model_type: 'gemma3_text', layer_types: ['chunked_attention', '', '', ''] }],
   ])('%s is named', (key, change) => {
-    const error = errorOf(() => hfConfig({ ...base, ...change }));
+    const error = refusal(() => hfConfig({ ...base, ...change }));
     expect(error.code).toBe('unsupported');
     expect(error.message).toContain(key);
   });
@@ -371,13 +373,13 @@ describe('GGUF metadata', () => {
     });
     const { queryScale, queryHeads, hiddenSize } = ggufConfig(given('gemma2', { ...head, 'gemma2.block_count': 46 }));
     expect(queryScale).toBe(Math.sqrt((128 * queryHeads) / hiddenSize));
-    expect(errorOf(() => ggufConfig(given('gemma2', { 'gemma2.final_logit_softcapping': 0 }))).code).toBe('bad-model');
+    expect(refusal(() => ggufConfig(given('gemma2', { 'gemma2.final_logit_softcapping': 0 }))).code).toBe('bad-model');
   });
 
   test('a list of equal numbers is that number; of different ones, not served', () => {
     expect(ggufConfig(given('llama', { 'llama.attention.head_count_kv': Int32Array.of(4, 4) })).kvHeads).toBe(4);
     expect(
-      errorOf(() => ggufConfig(given('llama', { 'llama.attention.head_count_kv': Int32Array.of(4, 8) }))).code,
+      refusal(() => ggufConfig(given('llama', { 'llama.attention.head_count_kv': Int32Array.of(4, 8) }))).code,
     ).toBe('unsupported');
   });
 
@@ -403,7 +405,7 @@ describe('GGUF metadata', () => {
     const divisors = Array.from(plain.radians, (radians, pair) => Math.fround(radians / scaled.radians[pair]!));
     expect(ggufConfig(given('llama', {}, { 'rope_freqs.weight': divisors })).ropeScaling).toEqual(scaling);
     divisors[16]! *= 1.01;
-    expect(errorOf(() => ggufConfig(given('llama', {}, { 'rope_freqs.weight': divisors }))).code).toBe('unsupported');
+    expect(refusal(() => ggufConfig(given('llama', {}, { 'rope_freqs.weight': divisors }))).code).toBe('unsupported');
   });
 
   test.each([
@@ -415,7 +417,7 @@ describe('GGUF metadata', () => {
     ['logit_scale', 'llama', { 'llama.logit_scale': 0.25 }],
     ['sliding_window', 'olmo2', { 'olmo2.attention.sliding_window': 4096 }],
   ])('%s that is not served is named', (key, architecture, change: Record<string, GgufValue>) => {
-    const error = errorOf(() => ggufConfig(given(architecture, change)));
+    const error = refusal(() => ggufConfig(given(architecture, change)));
     expect(error.code).toBe('unsupported');
     expect(error.message).toContain(key);
   });
@@ -423,7 +425,7 @@ describe('GGUF metadata', () => {
   test('missing and impossible numbers are refused', () => {
     const missing = given('llama');
     missing.metadata.delete('llama.block_count');
-    expect(errorOf(() => ggufConfig(missing)).message).toContain('llama.block_count');
+    expect(refusal(() => ggufConfig(missing)).message).toContain('llama.block_count');
     for (const change of [
       { 'llama.block_count': 2 ** 31 },
       { 'llama.block_count': -1 },
@@ -431,11 +433,11 @@ describe('GGUF metadata', () => {
       { 'llama.rope.freq_base': Number.NaN },
       { 'llama.embedding_length': 'wide' },
     ]) {
-      expect(errorOf(() => ggufConfig(given('llama', change as Record<string, GgufValue>))).code).toBe('bad-model');
+      expect(refusal(() => ggufConfig(given('llama', change as Record<string, GgufValue>))).code).toBe('bad-model');
     }
     const vocabulary = given('llama');
     vocabulary.tensors.clear();
-    expect(errorOf(() => ggufConfig(vocabulary)).code).toBe('bad-model');
+    expect(refusal(() => ggufConfig(vocabulary)).code).toBe('bad-model');
   });
 });
 

@@ -3,7 +3,6 @@ import { ggufModel } from '../../../../engine/transformer/config-gguf.ts';
 import { hfModel } from '../../../../engine/transformer/config-hf.ts';
 import type { GgufValue } from '../../../../engine/transformer/gguf.ts';
 import type { StoredTensor } from '../../../../engine/transformer/stored-tensor.ts';
-import { KvError } from '../../../../native/index.ts';
 
 export const base = {
   model_type: 'llama',
@@ -19,16 +18,6 @@ export const base = {
 
 export const hfConfig = (config: unknown, generation?: unknown) => hfModel(config, generation).config;
 export const ggufConfig = (file: Parameters<typeof ggufModel>[0]) => ggufModel(file).config;
-
-export function errorOf(work: () => unknown): KvError {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error;
-    throw error;
-  }
-  throw new Error('nothing was refused');
-}
 
 /** Tensors are only asked for their names, the shape of the embedding, and rotary divisors. */
 export function given(

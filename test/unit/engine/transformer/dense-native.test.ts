@@ -1,6 +1,7 @@
 // Tries the dense half on our own kernels, on every instruction set of this CPU: each feature of the Llama family against float64 loops,
 // with weights that 8 bits hold exactly, so that only the rounding of activations is left; rounding to 8 bits against its law; every quantized type
 // against its decoded weights, in every output and in the divergence of a whole model; and what is refused.
+
 import { afterAll, describe, expect, test } from 'vitest';
 import { createNativeBackend } from '../../../../engine/transformer/dense-native.ts';
 import { dequantize, ELEMENT_TYPES } from '../../../../engine/transformer/dequant.ts';
@@ -9,8 +10,8 @@ import { RandomNumbers } from '../../../../engine/transformer/sampling/random.ts
 import type { ModelConfig, Tensor, WeightSource } from '../../../../engine/transformer/types.ts';
 import { nativeInfo, setIsa } from '../../../../native/index.ts';
 import { DENSE_FORMS } from '../../../../native/layout.ts';
-import { seeded } from '../../../native/rows.ts';
 import { QUANTIZED_TYPES, type QuantizedType, weightBlocks } from '../../../native/weight-blocks.ts';
+import { seeded } from '../../../random.ts';
 import {
   BASE,
   CASES,

@@ -1,10 +1,12 @@
 // Gives configurations of models with experts in both notations and asks what they become, what their tensors are called, and what is refused.
+
 import { describe, expect, test } from 'vitest';
 import { expectedShapes } from '../../../../engine/transformer/config.ts';
 import { familyOfType } from '../../../../engine/transformer/families/index.ts';
 import type { GgufValue } from '../../../../engine/transformer/gguf.ts';
 import { ggufNaming, hfNaming } from '../../../../engine/transformer/names.ts';
-import { base, errorOf, ggufConfig, given, hfConfig } from './configs.ts';
+import { refusal } from '../../../refusal.ts';
+import { base, ggufConfig, given, hfConfig } from './configs.ts';
 
 describe('config.json', () => {
   test('mixtral: experts whose shares add up to 1, a window in all layers', () => {
@@ -50,7 +52,7 @@ describe('config.json', () => {
     ['1024 experts in each of 65 layers', { model_type: 'mixtral', num_local_experts: 1024, num_hidden_layers: 65 }],
     ['num_experts', { model_type: 'qwen3_moe', num_experts: 'many' }],
   ])('experts: %s', (what, change) => {
-    const error = errorOf(() => hfConfig({ ...base, ...change }));
+    const error = refusal(() => hfConfig({ ...base, ...change }));
     expect(error.code).toBe('bad-model');
     expect(error.message).toContain(what);
   });
@@ -59,7 +61,7 @@ describe('config.json', () => {
     ['mlp_only_layers', { model_type: 'qwen3_moe', mlp_only_layers: [0] }],
     ['decoder_sparse_step', { model_type: 'qwen3_moe', decoder_sparse_step: 2 }],
   ])('%s is named', (key, change) => {
-    const error = errorOf(() => hfConfig({ ...base, ...change }));
+    const error = refusal(() => hfConfig({ ...base, ...change }));
     expect(error.code).toBe('unsupported');
     expect(error.message).toContain(key);
   });
@@ -86,7 +88,7 @@ describe('GGUF metadata', () => {
       ['qwen3moe', { ...qwen, 'qwen3moe.expert_weights_norm': 1 }],
       ['llama', { ...mixtral, 'llama.expert_used_count': 9 }],
     ] as const)
-      expect(errorOf(() => ggufConfig(given(architecture, change as Record<string, GgufValue>))).code).toBe(
+      expect(refusal(() => ggufConfig(given(architecture, change as Record<string, GgufValue>))).code).toBe(
         'bad-model',
       );
   });
@@ -98,7 +100,7 @@ describe('GGUF metadata', () => {
     ['expert_group_count', 'llama', { 'llama.expert_count': 8, 'llama.expert_group_count': 4 }],
     ['leading_dense_block_count', 'qwen3moe', { 'qwen3moe.leading_dense_block_count': 1 }],
   ])('%s that is not served is named', (key, architecture, change: Record<string, GgufValue>) => {
-    const error = errorOf(() => ggufConfig(given(architecture, change)));
+    const error = refusal(() => ggufConfig(given(architecture, change)));
     expect(error.code).toBe('unsupported');
     expect(error.message).toContain(key);
   });

@@ -19,7 +19,8 @@ import { afterAll, afterEach, describe, expect, test } from 'vitest';
 import { fetchedPath, fetchModel, isFetchable } from '../../../../engine/transformer/fetch.ts';
 import { loadModel } from '../../../../engine/transformer/load.ts';
 import { extractMember } from '../../../../engine/transformer/zip.ts';
-import { KvError } from '../../../../native/index.ts';
+import type { KvError } from '../../../../native/index.ts';
+import { refused } from '../../../refusal.ts';
 import { hasSmollm, smollmPath, temporaryFolder } from './model-files.ts';
 
 const folder = temporaryFolder();
@@ -28,16 +29,6 @@ afterEach(() => {
   process.env.PATH = path;
 });
 afterAll(() => folder.remove());
-
-async function errorOf(work: Promise<unknown>): Promise<KvError> {
-  try {
-    await work;
-  } catch (error) {
-    if (error instanceof KvError) return error;
-    throw error;
-  }
-  throw new Error('nothing was refused');
-}
 
 interface Packed {
   readonly name: string;
@@ -133,11 +124,11 @@ describe('an archive', () => {
     ['packed in another way', member({}, 12), 'unsupported'],
     ['of zip64', member({ bytes: 0xffffffff }), 'unsupported'],
   ])('%s is refused', async (_, archive, code) => {
-    expect((await errorOf(unpack(archive))).code).toBe(code);
+    expect((await refused(unpack(archive))).code).toBe(code);
   });
 
   test('that unpacks to more than the caller wants is refused before it is unpacked', async () => {
-    expect((await errorOf(unpack(member({}), content.length - 1))).code).toBe('bad-file');
+    expect((await refused(unpack(member({}), content.length - 1))).code).toBe('bad-file');
   });
 });
 
@@ -162,12 +153,12 @@ describe('fetching', () => {
       false,
       false,
     ]);
-    expect((await errorOf(fetchModel('toString', { cacheDir }))).code).toBe('not-found');
+    expect((await refused(fetchModel('toString', { cacheDir }))).code).toBe('not-found');
   });
 
   test('without Python', async () => {
     process.env.PATH = join(folder.dir, 'nowhere');
-    expect((await errorOf(fetching())).code).toBe('missing-dependency');
+    expect((await refused(fetching())).code).toBe('missing-dependency');
     mustLeaveNothing();
   });
 
@@ -183,14 +174,14 @@ describe('fetching', () => {
     ],
   ])('%s', async (_, script, code) => {
     standIn(script);
-    expect((await errorOf(fetching())).code).toBe(code);
+    expect((await refused(fetching())).code).toBe(code);
     mustLeaveNothing();
   });
 
   test('can be aborted', async () => {
     standIn('exec sleep 60');
     const controller = new AbortController();
-    const failure = errorOf(fetching(controller.signal));
+    const failure = refused(fetching(controller.signal));
     setTimeout(() => controller.abort(), 50);
     expect((await failure).code).toBe('aborted');
     mustLeaveNothing();
@@ -201,7 +192,7 @@ describe('fetching', () => {
     const target = fetchedPath('smollm2-135m', join(folder.dir, 'damaged'));
     folder.write(target.slice(folder.dir.length + 1), 'not a model');
     const lines: string[] = [];
-    const error = await errorOf(
+    const error = await refused(
       fetchModel('smollm2-135m', { cacheDir: join(folder.dir, 'damaged'), onProgress: (line) => lines.push(line) }),
     );
     expect(error.code).toBe('network');
@@ -278,7 +269,7 @@ describe('a file in the place of a fetched model', () => {
   const memo = `${target}.sha256.json`;
   const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
   const put = (text: string): void => void folder.write(target.slice(folder.dir.length + 1), text);
-  const loading = (): Promise<KvError> => errorOf(loadModel('smollm2-135m', { cacheDir }));
+  const loading = (): Promise<KvError> => refused(loadModel('smollm2-135m', { cacheDir }));
 
   test('is refused when it is loaded under that name, and the error says what to do', async () => {
     put('GGUF but not the model');

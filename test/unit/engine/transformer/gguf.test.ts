@@ -3,7 +3,7 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { READABLE_TYPES } from '../../../../engine/transformer/dequant.ts';
 import { type GgufFile, openGguf } from '../../../../engine/transformer/gguf.ts';
 import type { KvErrorCode } from '../../../../native/index.ts';
-import { codeOf } from '../../../native/code-of.ts';
+import { codeOf } from '../../../refusal.ts';
 import {
   floats,
   type GgufParts,

@@ -1,6 +1,7 @@
 // Tokenizers that were made to hang or to fill memory: patterns that backtrack without end, replacements that make a text a thousand
 // times as long, steps that never advance, thousands of added tokens that begin alike; and prompts that are far too long. Each must end
 // as a KvError while the program can still be spoken to. What ends in time must be cut as it always was.
+
 import { spawn } from 'node:child_process';
 import { cpSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,6 +11,7 @@ import { loadModel } from '../../../../engine/transformer/load.ts';
 import { hfTokenizer } from '../../../../engine/transformer/tokenizer-hf.ts';
 import type { Tokenizer } from '../../../../engine/transformer/types.ts';
 import { KvError } from '../../../../native/index.ts';
+import { refusal } from '../../../refusal.ts';
 import { referenceModel, temporaryFolder, tinyTokenizerJson, tinyWords } from './model-files.ts';
 
 const folder = temporaryFolder();
@@ -27,16 +29,6 @@ const split = (pattern: object, more: object = {}): object => ({
   },
 });
 const replace = (pattern: object, content: unknown): object => ({ type: 'Replace', pattern, content });
-
-function refusal(work: () => unknown): KvError {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error;
-    throw error;
-  }
-  throw new Error('nothing was refused');
-}
 
 const TEXT = `${'a'.repeat(40)}!`;
 

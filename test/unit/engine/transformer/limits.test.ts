@@ -1,6 +1,7 @@
 // Model files that were made to cost time or memory: pipes and devices in the place of each file, sizes and counts far beyond those of
 // real models, holes. Sparse files make them large without writing. All must be refused as KvErrors, before the work that they ask for:
 // none of these tests would end in a reasonable time if they were not.
+
 import { spawnSync } from 'node:child_process';
 import { rmSync, statSync, symlinkSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,7 +11,8 @@ import { addSettings, readSettings } from '../../../../engine/cli/settings.ts';
 import { FileBytes } from '../../../../engine/transformer/bytes.ts';
 import * as limits from '../../../../engine/transformer/limits.ts';
 import { loadModel } from '../../../../engine/transformer/load.ts';
-import { JSON_VALUES_MAX, KvError, parseJson } from '../../../../native/index.ts';
+import { JSON_VALUES_MAX, type KvError, parseJson } from '../../../../native/index.ts';
+import { refusedLater } from '../../../refusal.ts';
 import {
   gguf,
   safetensors,
@@ -24,16 +26,6 @@ import {
 
 const folder = temporaryFolder();
 afterAll(() => folder.remove());
-
-async function refusal(work: () => unknown): Promise<KvError> {
-  try {
-    await work();
-  } catch (error) {
-    if (error instanceof KvError) return error;
-    throw error;
-  }
-  throw new Error('nothing was refused');
-}
 
 let folders = 0;
 /** A sound model in a folder of its own. */
@@ -77,7 +69,7 @@ describe.each(SPECIAL)('%s', (what, make) => {
     // To whoever looks, a link that leads nowhere is not there, which is fine where a file is optional.
     const isAbsent = what === 'a link to itself';
     if (isAbsent && /^(generation|tokenizer)_config|jinja$/.test(file)) return;
-    const { code, message } = await refusal(() => loadModel(join(path, '..')));
+    const { code, message } = await refusedLater(() => loadModel(join(path, '..')));
     expect(isAbsent ? ['not-found', 'io'] : ['bad-file', 'bad-model', 'bad-tokenizer']).toContain(code);
     if (!isAbsent) expect(message).toContain('is not a regular file');
   });
@@ -85,18 +77,18 @@ describe.each(SPECIAL)('%s', (what, make) => {
   test('in the place of a GGUF file, a shard and its index', async () => {
     const path = join(folder.dir, `special${folders++}.gguf`);
     make(path);
-    expect(['bad-file', 'io', 'not-found']).toContain((await refusal(() => loadModel(path))).code);
+    expect(['bad-file', 'io', 'not-found']).toContain((await refusedLater(() => loadModel(path))).code);
     const dir = model();
     rmSync(join(dir, 'model.safetensors'));
     make(join(dir, 'model.safetensors.index.json'));
-    expect(['bad-file', 'io', 'not-found']).toContain((await refusal(() => loadModel(dir))).code);
+    expect(['bad-file', 'io', 'not-found']).toContain((await refusedLater(() => loadModel(dir))).code);
     rmSync(join(dir, 'model.safetensors.index.json'));
     folder.write(
       join(dir.slice(folder.dir.length + 1), 'model.safetensors.index.json'),
       JSON.stringify({ weight_map: { a: 'a.safetensors' } }),
     );
     make(join(dir, 'a.safetensors'));
-    expect(['bad-file', 'io', 'not-found']).toContain((await refusal(() => loadModel(dir))).code);
+    expect(['bad-file', 'io', 'not-found']).toContain((await refusedLater(() => loadModel(dir))).code);
   });
 
   test('as --config', async () => {
@@ -104,7 +96,7 @@ describe.each(SPECIAL)('%s', (what, make) => {
     make(path);
     const command = addSettings(new Command().exitOverride(), ['config']);
     command.action((...parameters: unknown[]) => void readSettings(parameters.at(-1) as Command, {}));
-    const { code } = await refusal(() => command.parse(['node', 'palimpsest', '--config', path]));
+    const { code } = await refusedLater(() => command.parse(['node', 'palimpsest', '--config', path]));
     expect(['bad-config', 'io', 'not-found']).toContain(code);
   });
 });
@@ -113,7 +105,7 @@ describe('a size that no real model has', () => {
   test.each(Object.entries(FILES))('%s', async (file, bytesMax) => {
     const path = join(model(), file);
     truncateSync(path, bytesMax + 1);
-    const error = await refusal(() => loadModel(join(path, '..')));
+    const error = await refusedLater(() => loadModel(join(path, '..')));
     expect(error).toMatchObject({ values: { path, bytes: bytesMax + 1, bytesMax } });
   });
 
@@ -121,7 +113,7 @@ describe('a size that no real model has', () => {
     const path = join(model(), 'model.safetensors');
     folder.write(path.slice(folder.dir.length + 1), u64(limits.TENSOR_INDEX_BYTES_MAX + 1));
     truncateSync(path, 2 ** 30);
-    expect((await refusal(() => loadModel(join(path, '..')))).message).toContain('the header is said to have');
+    expect((await refusedLater(() => loadModel(join(path, '..')))).message).toContain('the header is said to have');
   });
 
   // A hole of 1 TiB behind the tensors was read to its end for the digest.
@@ -132,7 +124,7 @@ describe('a size that no real model has', () => {
     );
     (await loadModel(path)).weights.close();
     truncateSync(path, statSync(path).size + 2 ** 40);
-    expect((await refusal(() => loadModel(path))).message).toContain('bytes follow the last tensor');
+    expect((await refusedLater(() => loadModel(path))).message).toContain('bytes follow the last tensor');
   });
 
   test('a hole that a tensor is said to be', async () => {
@@ -140,7 +132,7 @@ describe('a size that no real model has', () => {
     truncateSync(path, 2 ** 40);
     if (statSync(path).blocks === 0) return; // This file system does not tell holes from bytes.
     const file = FileBytes.open(path);
-    expect((await refusal(() => file.digest())).message).toContain('of which the disk holds');
+    expect((await refusedLater(() => file.digest())).message).toContain('of which the disk holds');
     file.close();
   });
 });
@@ -151,7 +143,7 @@ describe('a count that no real model has', () => {
     const dir = model();
     const many = Object.fromEntries(Array.from({ length: limits.TENSORS_MAX + 1 }, (_, i) => [`t${i}`, one]));
     folder.write(join(dir.slice(folder.dir.length + 1), 'model.safetensors'), safetensors(many));
-    expect((await refusal(() => loadModel(dir))).message).toContain(`${limits.TENSORS_MAX + 1} tensors`);
+    expect((await refusedLater(() => loadModel(dir))).message).toContain(`${limits.TENSORS_MAX + 1} tensors`);
   });
 
   test.each([
@@ -160,7 +152,7 @@ describe('a count that no real model has', () => {
   ])('%s of a GGUF file', async (what, lie) => {
     const path = folder.write('many.gguf', gguf({ metadata: [], tensors: [], ...lie }));
     truncateSync(path, 2 ** 30);
-    expect((await refusal(() => loadModel(path))).message).toContain(what);
+    expect((await refusedLater(() => loadModel(path))).message).toContain(what);
   });
 
   test.each(['strings', 'i32s'] as const)('%s in a GGUF file', async (type) => {
@@ -169,7 +161,7 @@ describe('a count that no real model has', () => {
     bytes.writeBigUInt64LE(BigInt(limits.MERGES_MAX + 1), bytes.indexOf('merges') + 6 + 8);
     const path = folder.write('long.gguf', bytes);
     truncateSync(path, 2 ** 30);
-    expect((await refusal(() => loadModel(path))).message).toContain('are plausible');
+    expect((await refusedLater(() => loadModel(path))).message).toContain('are plausible');
   });
 
   test('words, merges, added tokens and values of JSON', async () => {
@@ -179,7 +171,7 @@ describe('a count that no real model has', () => {
         join(dir.slice(folder.dir.length + 1), 'tokenizer.json'),
         JSON.stringify({ ...tinyTokenizerJson, ...change }),
       );
-      return refusal(() => loadModel(dir));
+      return refusedLater(() => loadModel(dir));
     };
     const bpe = tinyTokenizerJson['model'] as object;
     const merges = Array.from({ length: limits.MERGES_MAX + 1 }, () => 'h e');
@@ -188,11 +180,11 @@ describe('a count that no real model has', () => {
     const tokens = Array.from({ length: limits.ADDED_TOKENS_MAX + 1 }, () => token);
     expect((await written({ added_tokens: tokens })).message).toContain('added tokens');
     const values = Buffer.from(`[${'1,'.repeat(JSON_VALUES_MAX + 1)}1]`);
-    const error = await refusal(() => parseJson(values, { what: 'x', code: 'bad-tokenizer' }));
+    const error = await refusedLater(() => parseJson(values, { what: 'x', code: 'bad-tokenizer' }));
     expect(error.message).toContain(`more than ${JSON_VALUES_MAX} values`);
     const config = { ...tinyHfConfig, vocab_size: limits.VOCABULARY_MAX + 1 };
     const dir = model();
     folder.write(join(dir.slice(folder.dir.length + 1), 'config.json'), JSON.stringify(config));
-    expect((await refusal(() => loadModel(dir))).message).toContain('vocabSize');
+    expect((await refusedLater(() => loadModel(dir))).message).toContain('vocabSize');
   });
 });

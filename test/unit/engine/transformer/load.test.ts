@@ -1,5 +1,6 @@
 // Loads the same small model from a folder, from shards, from GGUF and from a llama2.c file, the real ones where they
 // are, and broken ones; checks names, shapes, digests, and that nothing wrong gets through.
+
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,6 +10,7 @@ import { loadModel } from '../../../../engine/transformer/load.ts';
 import { RandomNumbers } from '../../../../engine/transformer/sampling/random.ts';
 import type { LoadedModel } from '../../../../engine/transformer/types.ts';
 import { KvError } from '../../../../native/index.ts';
+import { refused } from '../../../refusal.ts';
 import {
   floats,
   hasSharedData,
@@ -50,16 +52,6 @@ function hfFolder(change: Readonly<Record<string, string | Uint8Array | null>> =
   folder.write(`${name}/README`, '');
   for (const [file, content] of Object.entries(files)) if (content !== null) folder.write(`${name}/${file}`, content);
   return join(folder.dir, name);
-}
-
-async function errorOf(work: Promise<unknown>): Promise<KvError> {
-  try {
-    await work;
-  } catch (error) {
-    if (error instanceof KvError) return error;
-    throw error;
-  }
-  throw new Error('nothing was refused');
 }
 
 const OURS: Readonly<Record<string, string>> = {
@@ -232,7 +224,7 @@ describe('a folder', () => {
       'unsupported',
     ],
   ])('%s is refused', async (_, change, code) => {
-    expect((await errorOf(loadModel(hfFolder(change)))).code).toBe(code);
+    expect((await refused(loadModel(hfFolder(change)))).code).toBe(code);
   });
 
   test('with a template has it: from a list, and from a file of its own', async () => {
@@ -311,7 +303,7 @@ describe('a GGUF file', () => {
       'bad-model',
     ],
   ])('%s is refused', async (_, change, code) => {
-    expect((await errorOf(loadModel(folder.write('lying.gguf', tinyGguf(random(), change))))).code).toBe(code);
+    expect((await refused(loadModel(folder.write('lying.gguf', tinyGguf(random(), change))))).code).toBe(code);
   });
 
   test('that is damaged in a weight loads, and says so when the weight is read', async () => {
@@ -325,12 +317,12 @@ describe('a GGUF file', () => {
 
 describe('names', () => {
   test('that are none are refused with what to do', async () => {
-    expect((await errorOf(loadModel('no-such-model'))).hint).toContain('reference');
-    const missing = await errorOf(loadModel('smollm2-135m', { cacheDir: folder.dir }));
+    expect((await refused(loadModel('no-such-model'))).hint).toContain('reference');
+    const missing = await refused(loadModel('smollm2-135m', { cacheDir: folder.dir }));
     expect(missing).toMatchObject({ code: 'not-found', hint: 'palimpsest fetch smollm2-135m' });
-    expect((await errorOf(loadModel(folder.write('model.txt', 'x')))).code).toBe('unsupported');
-    expect((await errorOf(loadModel(folder.dir))).code).toBe('not-found');
-    expect((await errorOf(loadModel(''))).code).toBe('bad-argument');
+    expect((await refused(loadModel(folder.write('model.txt', 'x')))).code).toBe('unsupported');
+    expect((await refused(loadModel(folder.dir))).code).toBe('not-found');
+    expect((await refused(loadModel(''))).code).toBe('bad-argument');
   });
 
   test('reference: the model that comes with the package', async () => {
@@ -357,16 +349,16 @@ test('an error of one section of a file names the file', async () => {
     metadata.set('tokenizer.ggml.model', { type: 'string', value: 'unheard-of' }),
   );
   const path = folder.write('foreign-words.gguf', broken);
-  const error = await errorOf(loadModel(path));
+  const error = await refused(loadModel(path));
   expect(error).toMatchObject({ code: 'unsupported', values: { path } });
   const missing = tinyGguf(random(), (metadata) => metadata.delete('llama.block_count'));
   const other = folder.write('no-layers.gguf', missing);
-  expect(JSON.stringify(await errorOf(loadModel(other))) + (await errorOf(loadModel(other))).message).toContain(other);
+  expect(JSON.stringify(await refused(loadModel(other))) + (await refused(loadModel(other))).message).toContain(other);
 });
 
 test('a .bin file of another kind is refused in one line', async () => {
   const path = folder.write('vectors.bin', Buffer.from('PALIMLOG'.repeat(40)));
-  const error = await errorOf(loadModel(path));
+  const error = await refused(loadModel(path));
   expect(error.code).toBe('bad-model');
   expect(error.message).toBe(`${path} is not a llama2.c model: its first bytes are not the sizes of one`);
   expect(JSON.stringify(error.values).length).toBeLessThan(2 * path.length + 150);
@@ -427,7 +419,7 @@ describe('a llama2.c checkpoint', () => {
     ['shorter than its header', [8, 16], 0],
   ])('%s is refused', async (_, header, more) => {
     const content = Buffer.concat([Buffer.from(Int32Array.from(header).buffer), Buffer.alloc(more)]);
-    expect((await errorOf(loadModel(folder.write('odd.bin', content)))).code).toMatch(/^bad-(file|model)$/);
+    expect((await refused(loadModel(folder.write('odd.bin', content)))).code).toMatch(/^bad-(file|model)$/);
   });
 });
 

@@ -3,7 +3,7 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { FileBytes } from '../../../../engine/transformer/bytes.ts';
 import { openSafetensorsFolder, readSafetensors } from '../../../../engine/transformer/safetensors.ts';
 import type { KvErrorCode } from '../../../../native/index.ts';
-import { codeOf } from '../../../native/code-of.ts';
+import { codeOf } from '../../../refusal.ts';
 import { floats, type RawTensor, safetensors, temporaryFolder } from './model-files.ts';
 
 const folder = temporaryFolder();

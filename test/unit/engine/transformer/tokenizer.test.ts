@@ -1,5 +1,6 @@
 // Tokenizers against ids that others computed (47 test strings with three vocabularies; the original tokenizer of SmolLM2
 // against the vocabulary of its GGUF), and against themselves: round trips, streams, and texts that try to forge control tokens.
+
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,7 +11,8 @@ import { RandomNumbers } from '../../../../engine/transformer/sampling/random.ts
 import { ggufTokenizer } from '../../../../engine/transformer/tokenizer-gguf.ts';
 import { hfTokenizer, readHfTokenizer } from '../../../../engine/transformer/tokenizer-hf.ts';
 import type { ChatMessage, Tokenizer } from '../../../../engine/transformer/types.ts';
-import { KvError, type KvErrorCode } from '../../../../native/index.ts';
+import type { KvErrorCode } from '../../../../native/index.ts';
+import { refusal } from '../../../refusal.ts';
 import {
   hasSharedData,
   hasSmollm,
@@ -56,16 +58,6 @@ function randomText(random: RandomNumbers): string {
     return String.fromCodePoint(first + Math.floor(random.uniform() * (last - first + 1)));
   });
   return letters.join('');
-}
-
-function errorOf(work: () => unknown): KvError {
-  try {
-    work();
-  } catch (error) {
-    if (error instanceof KvError) return error;
-    throw error;
-  }
-  throw new Error('nothing was refused');
 }
 
 /** Encode → decode is the text; the stream gives the same in whole characters. */
@@ -196,9 +188,9 @@ describe('the reference model', () => {
   });
 
   test('refuses ids that are none, and a chat without a template', () => {
-    for (const id of [-1, 0.5, Number.NaN]) expect(errorOf(() => tokenizer.decode([id])).code).toBe('bad-argument');
+    for (const id of [-1, 0.5, Number.NaN]) expect(refusal(() => tokenizer.decode([id])).code).toBe('bad-argument');
     expect(tokenizer.decode([4_000_000])).toBe('');
-    expect(errorOf(() => tokenizer.chat([{ role: 'user', content: 'Hi' }])).code).toBe('bad-tokenizer');
+    expect(refusal(() => tokenizer.chat([{ role: 'user', content: 'Hi' }])).code).toBe('bad-tokenizer');
   });
 });
 
@@ -265,7 +257,7 @@ describe('a chat', () => {
   test('refuses messages that are none', () => {
     const tokenizer = chatTokenizer(ORDINARY);
     for (const messages of [null, 'Hi', [{ role: 'robot', content: 'x' }], [{ role: 'user' }], [null]]) {
-      expect(errorOf(() => tokenizer.chat(messages as unknown as ChatMessage[])).code).toBe('bad-argument');
+      expect(refusal(() => tokenizer.chat(messages as unknown as ChatMessage[])).code).toBe('bad-argument');
     }
   });
 });
@@ -289,12 +281,12 @@ describe('a chat template', () => {
     ],
     ['that refuses the messages', "{{ raise_exception('roles must alternate') }}", 'bad-argument'],
   ])('%s is refused', (_, template, code) => {
-    const error = errorOf(() => chatTokenizer(template).chat([{ role: 'user', content: 'Hi' }]));
+    const error = refusal(() => chatTokenizer(template).chat([{ role: 'user', content: 'Hi' }]));
     expect(error.code).toBe(code);
   });
 
   test('of a million characters is refused when the model is loaded', () => {
-    expect(errorOf(() => chatTokenizer('x'.repeat(1_000_000))).code).toBe('bad-tokenizer');
+    expect(refusal(() => chatTokenizer('x'.repeat(1_000_000))).code).toBe('bad-tokenizer');
   });
 
   test('gives the same prompt on every day: it has no clock', () => {
@@ -379,6 +371,6 @@ describe('tokenizer.json', () => {
     ['has a decoder nobody streams', with_({ decoder: { type: 'CTC' } }), 'unsupported'],
     ['has no decoder', with_({ decoder: null }), 'unsupported'],
   ])('that %s is refused', (_, json, code) => {
-    expect(errorOf(() => load(json)).code).toBe(code);
+    expect(refusal(() => load(json)).code).toBe(code);
   });
 });

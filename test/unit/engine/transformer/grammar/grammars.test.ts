@@ -1,11 +1,13 @@
 // Grammars in GBNF and what schemas become: which texts they let through, what is refused before anything is written and with which code, and that a grammar which
 // broke the library does no harm to the next. Classes of characters are compared with their definition, beyond ASCII and at the ends of every length of UTF-8.
+
 import { describe, expect, it, test } from 'vitest';
 import type { Range } from '../../../../../engine/transformer/grammar/characters.ts';
 import { Grammars } from '../../../../../engine/transformer/grammar/grammars.ts';
 import type { GrammarOption } from '../../../../../engine/transformer/grammar/options.ts';
 import { RandomNumbers } from '../../../../../engine/transformer/sampling/random.ts';
-import { codeOf, refused } from '../../on-reference.ts';
+import { refused } from '../../../../refusal.ts';
+import { codeOf } from '../../on-reference.ts';
 import { onGrammars } from './following.ts';
 
 const { model, grammars, follow } = onGrammars();

@@ -1,5 +1,6 @@
 // Fetches models from a hub of the test's own, a real HTTP server that cuts, stalls, lies about lengths, damages and refuses. Every failure is one KvError that
 // says what to do, nothing half-written is ever taken for a model, and a download that was cut goes on where it ended.
+
 import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
@@ -8,8 +9,8 @@ import { fetchFromHub, localModel, obtainModel } from '../../../../../engine/tra
 import type { HubSettings } from '../../../../../engine/transformer/hub/settings.ts';
 import { loadModel } from '../../../../../engine/transformer/load.ts';
 import type { LoadProgress } from '../../../../../engine/transformer/types.ts';
-import { KvError } from '../../../../../native/index.ts';
-import { seeded } from '../../../../native/rows.ts';
+import { seeded } from '../../../../random.ts';
+import { refused } from '../../../../refusal.ts';
 import { temporaryFolder, tinyGguf, tinyHfConfig, tinySafetensors, tinyTokenizerJson } from '../model-files.ts';
 import { HubServer, settingsFor, sha256, type Trick } from './hub-server.ts';
 
@@ -35,15 +36,6 @@ afterAll(async () => {
   folder.remove();
 });
 
-async function errorOf(work: Promise<unknown>): Promise<KvError> {
-  const error = await work.then(
-    () => null,
-    (thrown: unknown) => thrown,
-  );
-  expect(error).toBeInstanceOf(KvError);
-  return error as KvError;
-}
-
 const blobs = (): string[] => {
   const dir = join(settings.cacheDir, 'models--org--tiny-GGUF', 'blobs');
   return existsSync(dir) ? readdirSync(dir) : [];
@@ -58,7 +50,7 @@ const fetched = (): Promise<string> => fetchFromHub(NAME, { settings });
 
 /** Whatever happened: the cache has no model of this name, and says so. */
 async function expectNoModel(): Promise<void> {
-  expect((await errorOf(Promise.resolve().then(() => localModel(NAME, settings)))).code).toBe('not-found');
+  expect((await refused(Promise.resolve().then(() => localModel(NAME, settings)))).code).toBe('not-found');
   expect(blobs()).not.toContain(sha256(gguf));
 }
 
@@ -127,7 +119,7 @@ describe('a server that breaks off', () => {
 
   test('again and again is given up, and the next download goes on where this one ended', async () => {
     hub.trick = first({ kind: 'end', after: HALF }, ...Array(5).fill({ kind: 'cut', after: 0 }));
-    const error = await errorOf(fetched());
+    const error = await refused(fetched());
     expect(error).toMatchObject({ code: 'network', values: { attempts: 5 } });
     expect(error.message).toContain('tiny.Q8_0.gguf');
     expect(error.hint).toContain('goes on from there');
@@ -146,7 +138,7 @@ describe('a server that breaks off', () => {
     await expectWhole(await fetched());
     hub.trick = () => ({ kind: 'status', status: 500 });
     rmSync(settings.cacheDir, { recursive: true });
-    expect(await errorOf(fetched())).toMatchObject({ code: 'network', values: { status: 500, attempts: 5 } });
+    expect(await refused(fetched())).toMatchObject({ code: 'network', values: { status: 500, attempts: 5 } });
     await expectNoModel();
   });
 
@@ -159,7 +151,7 @@ describe('a server that breaks off', () => {
   test('that is silent is left after the time that is said', async () => {
     const impatient = { ...settings, stallMs: 60 };
     hub.trick = () => ({ kind: 'stall', after: 0 });
-    const error = await errorOf(fetchFromHub(NAME, { settings: impatient }));
+    const error = await refused(fetchFromHub(NAME, { settings: impatient }));
     expect(error).toMatchObject({ code: 'network', values: { waitedSeconds: 0.06 } });
     expect(error.message).toMatch(/sent nothing for 0\.06 s, 5 times in a row/);
     await expectNoModel();
@@ -174,7 +166,7 @@ describe('a server that breaks off', () => {
     const gone = await HubServer.open();
     const nowhere = settingsFor(gone, folder.dir, { cacheDir: settings.cacheDir });
     await gone.close();
-    const error = await errorOf(fetchFromHub(NAME, { settings: nowhere }));
+    const error = await refused(fetchFromHub(NAME, { settings: nowhere }));
     expect(error).toMatchObject({ code: 'network' });
     expect(error.message).toMatch(/ECONNREFUSED/);
   });
@@ -192,7 +184,7 @@ describe('a server that refuses', () => {
       hub.reset();
       if (where === 'file') hub.trick = () => ({ kind: 'status', status });
       else hub.answer = () => ({ status, body: '{"error":"no"}' });
-      const error = await errorOf(fetchFromHub(NAME, { settings: asked }));
+      const error = await refused(fetchFromHub(NAME, { settings: asked }));
       expect(error).toMatchObject({ code: 'not-allowed', values: { status } });
       expect(error.hint).toMatch(hint);
       expect(JSON.stringify([error.message, error.values, error.hint])).not.toContain('secret-token');
@@ -201,16 +193,16 @@ describe('a server that refuses', () => {
   });
 
   test('a repository, a revision or a file that is not there, and says which files are', async () => {
-    const none = await errorOf(fetchFromHub('hf:org/none', { settings }));
+    const none = await refused(fetchFromHub('hf:org/none', { settings }));
     expect(none).toMatchObject({ code: 'not-found' });
     expect(none.hint).toContain('check the name');
-    expect(await errorOf(fetchFromHub('hf:org/tiny-GGUF@v2', { settings }))).toMatchObject({
+    expect(await refused(fetchFromHub('hf:org/tiny-GGUF@v2', { settings }))).toMatchObject({
       values: { revision: 'v2' },
     });
-    const file = await errorOf(fetchFromHub('hf:org/tiny-GGUF:Q4_K_M', { settings }));
+    const file = await refused(fetchFromHub('hf:org/tiny-GGUF:Q4_K_M', { settings }));
     expect(file).toMatchObject({ code: 'not-found', values: { files: ['tiny.Q8_0.gguf'] } });
     hub.trick = () => ({ kind: 'status', status: 404 });
-    expect((await errorOf(fetched())).code).toBe('not-found');
+    expect((await refused(fetched())).code).toBe('not-found');
     await expectNoModel();
   });
 
@@ -257,7 +249,7 @@ describe('a server that lies', () => {
   ];
   test.each(cases)('about %s is an error at once', async (_, tricks, message) => {
     hub.trick = first(...tricks);
-    const error = await errorOf(fetched());
+    const error = await refused(fetched());
     expect(error).toMatchObject({ code: 'network' });
     expect(error.message).toMatch(message);
     expect(hub.downloads.length).toBe(tricks.length);
@@ -268,7 +260,7 @@ describe('a server that lies', () => {
 
   test('about the content is found by the digest, and nothing of it is kept', async () => {
     hub.trick = first({ kind: 'damage' });
-    const error = await errorOf(fetched());
+    const error = await refused(fetched());
     expect(error).toMatchObject({ code: 'checksum-mismatch', values: { expected: sha256(gguf) } });
     expect(blobs()).toEqual([]);
     await expectNoModel();
@@ -285,7 +277,7 @@ describe('a server that lies', () => {
     `{"sha":"${'z'.repeat(40)}"}`,
   ])('in its listing, %s', async (body) => {
     hub.answer = (path) => (path.includes('/tree/') === body.startsWith('[') ? { body } : {});
-    expect((await errorOf(fetched())).code).toBe('network');
+    expect((await refused(fetched())).code).toBe('network');
     await expectNoModel();
   });
 
@@ -301,7 +293,7 @@ describe('a server that lies', () => {
           }
         : {};
     await expectWhole(await fetchFromHub('hf:org/tiny-GGUF', { settings }));
-    expect((await errorOf(fetchFromHub(`hf:org/tiny-GGUF:${outside}`, { settings }))).code).toBe('bad-argument');
+    expect((await refused(fetchFromHub(`hf:org/tiny-GGUF:${outside}`, { settings }))).code).toBe('bad-argument');
   });
 
   test('with a further page on another server is not followed', async () => {
@@ -311,7 +303,7 @@ describe('a server that lies', () => {
         ? { headers: { link: `<${other.url}/api/models/org/tiny-GGUF/tree/main>; rel="next"` } }
         : {};
     expect(
-      (await errorOf(fetchFromHub(NAME, { settings: { ...settings, token: 't', tokenFrom: 'HF_TOKEN' } }))).message,
+      (await refused(fetchFromHub(NAME, { settings: { ...settings, token: 't', tokenFrom: 'HF_TOKEN' } }))).message,
     ).toMatch(/another server/);
     expect(other.seen).toEqual([]);
     await other.close();
@@ -320,7 +312,7 @@ describe('a server that lies', () => {
   test('with pages that never end is left', async () => {
     hub.answer = (path) =>
       path.includes('/tree/') ? { body: '[]', headers: { link: `<${hub.url}${path}>; rel="next"` } } : {};
-    expect((await errorOf(fetched())).message).toMatch(/more than 200 pages/);
+    expect((await refused(fetched())).message).toMatch(/more than 200 pages/);
   });
 });
 
@@ -365,7 +357,7 @@ describe('what an earlier download left', () => {
     await expectWhole(await fetched());
     rmSync(settings.cacheDir, { recursive: true });
     put(`${sha256(gguf)}.partial`, Buffer.alloc(HALF));
-    expect((await errorOf(fetched())).code).toBe('checksum-mismatch');
+    expect((await refused(fetched())).code).toBe('checksum-mismatch');
     await expectWhole(await fetched());
   });
 
@@ -385,7 +377,7 @@ describe('what an earlier download left', () => {
   test('an abort keeps what came', async () => {
     const abort = new AbortController();
     hub.trick = first({ kind: 'stall', after: HALF });
-    const aborted = errorOf(fetchFromHub(NAME, { settings, signal: abort.signal }));
+    const aborted = refused(fetchFromHub(NAME, { settings, signal: abort.signal }));
     const sizes = (): number[] => blobs().map((name) => statSync(join(partials(), name)).size);
     while (!sizes().includes(HALF)) await setImmediate();
     abort.abort();
@@ -420,8 +412,8 @@ describe('a safetensors checkpoint', () => {
   test('in several files is whole when all are here', async () => {
     hub.add('org/shards', { ...beside, 'model.safetensors.index.json': index, ...shards.files });
     hub.trick = (seen) => (seen.path.includes('-00002-of') ? { kind: 'status', status: 500 } : undefined);
-    expect((await errorOf(obtainModel('hf:org/shards', { settings }))).code).toBe('network');
-    expect((await errorOf(Promise.resolve().then(() => localModel('hf:org/shards', settings)))).code).toBe('not-found');
+    expect((await refused(obtainModel('hf:org/shards', { settings }))).code).toBe('network');
+    expect((await refused(Promise.resolve().then(() => localModel('hf:org/shards', settings)))).code).toBe('not-found');
     hub.reset();
     const dir = await obtainModel('hf:org/shards', { settings });
     expect(hub.downloads.map(({ path }) => path.split('/').at(-1))).toEqual([
@@ -431,14 +423,14 @@ describe('a safetensors checkpoint', () => {
     (await loadModel(dir)).weights.close();
     // As another program leaves it that has not ended yet: the index is there, and one link leads nowhere.
     rmSync(join(dir, 'model-00002-of-00002.safetensors'));
-    const error = await errorOf(obtainModel('hf:org/shards', { settings: { ...settings, offline: true } }));
+    const error = await refused(obtainModel('hf:org/shards', { settings: { ...settings, offline: true } }));
     expect(error).toMatchObject({ code: 'not-found', values: { missing: ['model-00002-of-00002.safetensors'] } });
     expect(error.message).toContain('offline');
   });
 
   test('whose index names files that are not there, or no plain ones, is refused before anything is fetched', async () => {
     hub.add('org/holes', { ...beside, 'model.safetensors.index.json': index });
-    expect(await errorOf(fetchFromHub('hf:org/holes', { settings }))).toMatchObject({
+    expect(await refused(fetchFromHub('hf:org/holes', { settings }))).toMatchObject({
       code: 'not-found',
       values: { missing: Object.keys(shards.files) },
     });
@@ -446,7 +438,7 @@ describe('a safetensors checkpoint', () => {
       ...beside,
       'model.safetensors.index.json': JSON.stringify({ weight_map: { a: '../x.safetensors' } }),
     });
-    expect((await errorOf(fetchFromHub('hf:org/outside', { settings }))).code).toBe('bad-file');
+    expect((await refused(fetchFromHub('hf:org/outside', { settings }))).code).toBe('bad-file');
     expect(existsSync(join(settings.cacheDir, 'models--org--outside'))).toBe(false);
   });
 });
@@ -482,7 +474,7 @@ describe('offline', () => {
   test('nothing is asked of the network, and the error says so', async () => {
     const offline = { ...settings, offline: true };
     for (const work of [obtainModel(NAME, { settings: offline }), fetchFromHub(NAME, { settings: offline })]) {
-      const error = await errorOf(work);
+      const error = await refused(work);
       expect(['not-found', 'network']).toContain(error.code);
       expect(`${error.message} ${error.hint}`).toContain('offline');
     }

@@ -1,5 +1,6 @@
 // What names of models mean, which files of a repository they choose, where the environment says they are, and that caches of other programs, the Hub's and
 // Ollama's, are read where they lie: written here as those programs write them.
+
 import { existsSync, mkdirSync, readdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
@@ -9,23 +10,13 @@ import { isAway, localModel, obtainModel } from '../../../../../engine/transform
 import { findOllama } from '../../../../../engine/transformer/hub/ollama.ts';
 import { type HubSettings, hubSettings } from '../../../../../engine/transformer/hub/settings.ts';
 import { loadModel } from '../../../../../engine/transformer/load.ts';
-import { KvError } from '../../../../../native/index.ts';
-import { seeded } from '../../../../native/rows.ts';
+import { seeded } from '../../../../random.ts';
+import { refusal } from '../../../../refusal.ts';
 import { temporaryFolder, tinyGguf } from '../model-files.ts';
 import { sha256 } from './hub-server.ts';
 
 const folder = temporaryFolder();
 afterAll(() => folder.remove());
-
-function refusal(work: () => unknown): KvError {
-  try {
-    work();
-  } catch (error) {
-    expect(error).toBeInstanceOf(KvError);
-    return error as KvError;
-  }
-  throw new Error('nothing was refused');
-}
 
 describe('a name', () => {
   test.each([

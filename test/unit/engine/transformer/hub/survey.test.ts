@@ -1,5 +1,6 @@
 // Whether a model fits, from the headers of a file on a server that counts what is asked of it, against what the same model is when it is here; the estimate
 // of its weights against what the dense half then takes; and engines that are made by name, with their progress.
+
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
@@ -16,7 +17,7 @@ import { loadModel } from '../../../../../engine/transformer/load.ts';
 import { memoryNeed } from '../../../../../engine/transformer/memory.ts';
 import type { LoadProgress, ModelConfig } from '../../../../../engine/transformer/types.ts';
 import { ggufParts, readFamily } from '../../../../model/family-files.ts';
-import { seeded } from '../../../../native/rows.ts';
+import { seeded } from '../../../../random.ts';
 import { referenceModel, temporaryFolder, tinyGguf, gguf as writeGguf } from '../model-files.ts';
 import { HubServer, settingsFor } from './hub-server.ts';
 

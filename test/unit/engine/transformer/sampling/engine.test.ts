@@ -1,13 +1,15 @@
 // Tries sampling where it is used, on the reference model behind its thread: an answer that is cut in two, parked, resumed or forked goes on with the tokens that it
 // would have had; continuations are those of forks; log probabilities, biases and penalties reach the caller; a model
 // whose numbers overflow is refused; nonsense is refused before anything is read.
+
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createEngine, type Engine, type Generated, type GenerateOptions } from '../../../../../engine/index.ts';
-import { seeded } from '../../../../native/rows.ts';
-import { ids, openEngine, refused } from '../../on-reference.ts';
+import { seeded } from '../../../../random.ts';
+import { refused } from '../../../../refusal.ts';
+import { ids, openEngine } from '../../on-reference.ts';
 import { floats, safetensors, TINY, tinyHfConfig, tinyTokenizerJson, tinyWeights, tinyWords } from '../model-files.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-sampling-'));

@@ -1,5 +1,6 @@
 // What an answer follows by its choice, token by token: free until a mark is complete, however tokens cut it, and the grammar of calls from there on; a token that says more behind a mark than a
 // call can is refused; where no call may begin, no mark is completed. Without the library 'auto' leaves all of it free, and a call that is wanted says what to install.
+
 import { rmSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { ToolChoice } from '../../../../../../engine/index.ts';
@@ -11,7 +12,8 @@ import { Grammars } from '../../../../../../engine/transformer/grammar/grammars.
 import { openLibrary } from '../../../../../../engine/transformer/grammar/library.ts';
 import { loadModel } from '../../../../../../engine/transformer/load.ts';
 import type { ChatTool, LoadedModel } from '../../../../../../engine/transformer/types.ts';
-import { codeOf, MODEL, refused } from '../../../on-reference.ts';
+import { refused } from '../../../../../refusal.ts';
+import { codeOf, MODEL } from '../../../on-reference.ts';
 import { markedModel } from './marked-model.ts';
 
 const TOOLS: readonly ChatTool[] = [
