@@ -78,7 +78,8 @@ async function continuations(host: Host, asked: Continuing, { tell, signal }: Re
   const prefillTokensPerSecond = (ids.length * 1000) / (performance.now() - start);
   const all: Generated[] = [];
   for (let i = 0; i < n; i++) {
-    const fork = session.fork();
+    // While one fork writes, another session may have had the pages of this one parked.
+    const fork = await session.awake(() => session.fork());
     host.keep(fork);
     const seeded = { ...options, seed: (options.seed ?? 0) + i };
     try {
