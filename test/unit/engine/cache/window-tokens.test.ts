@@ -1,6 +1,5 @@
 // How many newer tokens keep a page in the window is one rule: whoever gives another number (a flag, a variable, a file of settings, a session, a cache,
 // a file that a cache was saved to, a cache of an evaluation) is refused with the same words.
-
 import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,13 +9,21 @@ import { addSettings, environmentName, readSettings } from '../../../../engine/c
 import { parseCache } from '../../../../engine/evaluate/evaluate.ts';
 import { loadCache, openCache } from '../../../../engine/index.ts';
 import { KvError, WINDOW_TOKENS } from '../../../../native/index.ts';
-import { refusedLater } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { openEngine } from '../on-reference.ts';
 
 const folder = scratchFolders();
 const SHAPE = { layers: 1, queryHeads: 1, kvHeads: 1, headDim: 64 };
 const RULE = 'windowTokens must be 128 or 64';
+
+const refusal = async (work: () => unknown): Promise<Error> => {
+  try {
+    await work();
+  } catch (error) {
+    return error as Error;
+  }
+  throw new Error('was not refused');
+};
 
 function command(...args: string[]): unknown {
   let seen: unknown;
@@ -58,10 +65,10 @@ it('any other number is refused by the command line, the environment and files o
     writeFileSync(toml, `window-tokens = ${bad}\n`);
     writeFileSync(json, JSON.stringify({ 'window-tokens': bad }));
     const refused = [
-      await refusedLater(() => command(`--window-tokens=${bad}`)),
-      await refusedLater(() => fromEnvironment(`${bad}`)),
-      await refusedLater(() => command('--config', toml)),
-      await refusedLater(() => command('--config', json)),
+      await refusal(() => command(`--window-tokens=${bad}`)),
+      await refusal(() => fromEnvironment(`${bad}`)),
+      await refusal(() => command('--config', toml)),
+      await refusal(() => command('--config', json)),
     ];
     for (const { message } of refused) expect(message).toContain(RULE);
   }
@@ -72,11 +79,11 @@ it('by sessions, caches and caches of an evaluation', async () => {
   for (const bad of [...BAD, '64', null]) {
     const windowTokens = bad as number;
     const refused = [
-      await refusedLater(() => openCache({ ...SHAPE, windowTokens })),
-      await refusedLater(() => engine.openSession({ windowTokens })),
+      await refusal(() => openCache({ ...SHAPE, windowTokens })),
+      await refusal(() => engine.openSession({ windowTokens })),
     ];
     if (Number.isInteger(bad) && windowTokens >= 0)
-      refused.push(await refusedLater(() => engine.openSession(parseCache(`price@50%+${windowTokens}`).options)));
+      refused.push(await refusal(() => engine.openSession(parseCache(`price@50%+${windowTokens}`).options)));
     for (const error of refused) {
       expect(error).toBeInstanceOf(KvError);
       expect([(error as KvError).code, error.message]).toEqual(['bad-argument', RULE]);
@@ -100,7 +107,7 @@ it('and by files that caches were saved to', async () => {
     const changed = Buffer.from(body);
     changed.write(bad, at + name.length, 'latin1');
     writeFileSync(path, Buffer.concat([changed, digest(changed)]));
-    const error = (await refusedLater(() => loadCache(path, { windowTokens: 128 }))) as KvError;
+    const error = (await refusal(() => loadCache(path, { windowTokens: 128 }))) as KvError;
     expect(error.code).toBe('bad-file');
     expect(error.message).toContain(RULE);
   }
