@@ -437,7 +437,7 @@ export function importedThresholds(dir: string | null, modelDigest: string): Thr
   return file.model.digest === modelDigest ? file : null;
 }
 
-/** Whether this entry ended that session. */
+/** True if this entry ended that session. */
 const isEndOf = ({ kind, seq, session, body }: TimedEntry, known: VectorEntry<SessionRecord>): boolean =>
   kind === 'close' &&
   seq === known.id.seq &&

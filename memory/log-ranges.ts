@@ -29,7 +29,7 @@ export function joinRanges(ranges: readonly LogRange[]): LogRange[] {
 export const compareRanges = (a: LogRange, b: LogRange): number =>
   a.logId < b.logId ? -1 : a.logId > b.logId ? 1 : a.from - b.from || a.to - b.to;
 
-/** Whether all that stands in `inner` stands in `outer` too. */
+/** True if all that stands in `inner` stands in `outer` too. */
 export function covers(outer: readonly LogRange[], inner: readonly LogRange[]): boolean {
   const wide = joinRanges(outer);
   return inner.every((one) =>
@@ -37,6 +37,6 @@ export function covers(outer: readonly LogRange[], inner: readonly LogRange[]): 
   );
 }
 
-/** Whether any entry stands in both. */
+/** True if any entry stands in both. */
 export const overlap = (a: readonly LogRange[], b: readonly LogRange[]): boolean =>
   a.some((one) => b.some(({ logId, from, to }) => logId === one.logId && from <= one.to && one.from <= to));

@@ -175,7 +175,7 @@ function reasonOf(error: unknown): string {
   return cause instanceof Error ? `${message}: ${(cause as NodeJS.ErrnoException).code ?? cause.message}` : message;
 }
 
-/** Whether the same call may succeed a little later: no answer, too many calls, a server that is starting or changing its leader. */
+/** True if the same call may succeed a little later: no answer, too many calls, a server that is starting or changing its leader. */
 function mayPass(error: unknown): boolean {
   const status = statusOf(error);
   return status === null || status === 429 || (status >= 500 && status !== 507);

@@ -45,7 +45,7 @@ export interface SessionRecord {
   readonly endMs: number | null;
   /** Series of the log that its process wrote. */
   readonly writer: number;
-  /** Whether it has an experience. */
+  /** True if it has an experience. */
   readonly teaches: boolean;
   /** What it taught; null: nothing, for example because it failed. */
   readonly experience: Experience | null;

@@ -36,7 +36,7 @@ export class SharedIndex<T extends object> {
   #trouble: string | null = null;
   #failures = 0;
   #restUntilMs = 0;
-  /** Whether anything of the log may be missing there: at first, and after the server was away, since it may have lost what it had. */
+  /** True if anything of the log may be missing there: at first, and after the server was away, since it may have lost what it had. */
   #isUnsure = true;
   /** Entries of that which were not compared yet; null: nothing was. */
   #uncompared: number | null = null;

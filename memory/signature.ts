@@ -125,7 +125,7 @@ export const signBytes = (bytes: Uint8Array, key: KeyObject): Signature => ({
   value: edSign(null, bytes, key).toString('hex'),
 });
 
-/** Whether the owner of the key that stands in the signature signed these bytes. */
+/** True if the owner of the key that stands in the signature signed these bytes. */
 export function isSignedBy(bytes: Uint8Array, { publicKey, value }: Signature): boolean {
   const x = Buffer.from(publicKey, 'hex').toString('base64url');
   try {

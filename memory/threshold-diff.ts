@@ -25,7 +25,7 @@ export interface Difference {
   readonly unit: string | null;
   /** after / before; null for facts and where one of the two is 0 or absent. */
   readonly factor: number | null;
-  /** Whether the change is larger than what both intervals explain; true for facts. */
+  /** True if the change is larger than what both intervals explain; true for facts. */
   readonly isClear: boolean;
 }
 
@@ -91,7 +91,7 @@ export function diffThresholdFiles(a: ThresholdFile, b: ThresholdFile): Differen
 const size = ({ factor, unit }: Row): number =>
   factor === null ? (unit === null ? 0 : Number.POSITIVE_INFINITY) : Math.abs(Math.log(factor));
 
-/** Whether two numbers differ by more than the 95% intervals of both explain. A number without an interval is taken as exact. */
+/** True if two numbers differ by more than the 95% intervals of both explain. A number without an interval is taken as exact. */
 function isFar(a: Told, b: Told): boolean {
   if (a.value === b.value) return false;
   if (a.value <= 0 || b.value <= 0) return true;

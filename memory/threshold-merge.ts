@@ -89,7 +89,7 @@ function checkCheckpoints(parts: readonly Part[]): void {
   }
 }
 
-/** Whether a part knows all evidence of another: then the other is an earlier state of it. Of two with the same evidence the text decides. */
+/** True if a part knows all evidence of another: then the other is an earlier state of it. Of two with the same evidence the text decides. */
 function replaces(a: Part, b: Part): boolean {
   if (a.ranges.length === 0 || b.ranges.length === 0 || !covers(a.ranges, b.ranges)) return false;
   if (!covers(b.ranges, a.ranges)) return true;

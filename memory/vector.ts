@@ -79,7 +79,7 @@ export function checkShape(dim: number, fields: Fields): void {
   checkFields(fields);
 }
 
-/** Whether this can be the id of a vector. */
+/** True if this can be the id of a vector. */
 export const isVectorId = (id: Partial<VectorId> | undefined): id is VectorId =>
   typeof id?.log === 'string' && id.log.length <= 200 && Number.isSafeInteger(id.seq) && id.seq! >= 0;
 

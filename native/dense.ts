@@ -39,11 +39,11 @@ export const DENSE_PANEL = 16;
 
 /** What takes the place of the one feed-forward half of a layer: several, of which a router chooses some for each row. */
 export interface Experts {
-  /** Of each layer. */
+  /** Experts of each layer. */
   readonly count: number;
   /** How many answer a row: those with the largest products with the router. */
   readonly used: number;
-  /** Whether the shares of those that answer are made to add up to 1: the softmax is over them alone, not over all experts. */
+  /** True if the shares of those that answer are made to add up to 1: the softmax is over them alone, not over all experts. */
   readonly shareAmongChosen: boolean;
 }
 
@@ -56,15 +56,15 @@ export interface DenseShape {
   readonly headDim: number;
   readonly vocabSize: number;
   readonly normEpsilon: number;
-  /** Whether both halves of a layer read the stream through a norm. Default: true. */
+  /** True if both halves of a layer read the stream through a norm. Default: true. */
   readonly preNorms?: boolean;
-  /** Whether what each half answers goes through a norm before it is added. Default: false. */
+  /** True if what each half answers goes through a norm before it is added. Default: false. */
   readonly postNorms?: boolean;
   /** What is applied to the gate. Default: 'silu'. */
   readonly activation?: 'silu' | 'gelu-tanh';
   /** How queries and keys are normalised, if they have norms: each head by itself, or all heads together. Default: 'head'. */
   readonly qkNorm?: 'none' | 'head' | 'width';
-  /** Of every layer, each with a gate, an up and a down of intermediateSize. Default: null, there are none. */
+  /** Experts of every layer, each with a gate, an up and a down of intermediateSize. Default: null, there are none. */
   readonly experts?: Experts | null;
   /** Logits l become logitCap · tanh(l / logitCap): from 1e-20 to 1e20. Default: null, they stay as they are. */
   readonly logitCap?: number | null;
@@ -72,9 +72,9 @@ export interface DenseShape {
 
 /** How a matrix is kept. */
 export interface DensePacking {
-  /** Of a code. */
+  /** Bits of a code. */
   readonly bits: number;
-  /** Of the whole matrix, with scales and padding. */
+  /** Bytes of the whole matrix, with scales and padding. */
   readonly bytes: number;
   /** The type, and the bytes that one row takes in the file. */
   readonly type: DenseType;

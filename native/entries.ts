@@ -106,7 +106,7 @@ export const KIND_UNOPENED = 255;
 
 /** Where `openEntries` writes what was sealed. */
 export interface OpenedBodies {
-  /** As long as the bytes of the entries, or longer. */
+  /** Room that is as long as the bytes of the entries, or longer. */
   readonly room: Uint8Array;
   /** For each entry that was opened and is sound where its body begins in `room`, and how many bytes it has. */
   readonly texts: Uint32Array;
@@ -195,12 +195,12 @@ export function spellEntry(
   return native.spellLogEntry(bytes, at, steps, texts, numbers, isSealed) === 0;
 }
 
-/** Whether the binary opens what is sealed. In WebAssembly there is nothing that does, and room for it would be copied twice. */
+/** True if the binary opens what is sealed. In WebAssembly there is nothing that does, and room for it would be copied twice. */
 export const opensBodies = (): boolean => binary() !== null && !isCopying();
 
 let copies: boolean | undefined;
 
-/** Whether bytes are copied to where the binary can read them. */
+/** True if bytes are copied to where the binary can read them. */
 function isCopying(): boolean {
   copies ??= nativeInfo().binding === 'wasm';
   return copies;

@@ -17,7 +17,7 @@ export interface OpenRules {
   readonly bytesMax: number;
   /** The code of the error for a file that is not regular or too large, by default 'bad-file'. */
   readonly code?: KvErrorCode;
-  /** Whether to open the file for writing as well as reading. It must exist in either case. */
+  /** True if to open the file for writing as well as reading. It must exist in either case. */
   readonly write?: boolean;
 }
 

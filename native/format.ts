@@ -56,12 +56,12 @@ export const nameOfId = (id: number): FormatName => FORMAT_NAMES[rankOfId(id)]!;
 
 /** The format in which a page is sealed, unless it must be exact. */
 export const WINDOW_FORMAT: WindowName = 'q8';
-/** Whether a format is a published method to compare with. Only a build with yardsticks computes it. */
+/** True if a format is a published method to compare with. Only a build with yardsticks computes it. */
 export const isYardstick = (format: FormatName): boolean => FORMATS[format].yardstick === true;
-/** Whether policies choose a format wherever a page goes down, and not only where a session's cache types name it or keys have outlier channels. */
+/** True if policies choose a format wherever a page goes down, and not only where a session's cache types name it or keys have outlier channels. */
 export const isAutomatic = (format: FormatName): boolean =>
   !isYardstick(format) && FORMATS[format].forOutlierKeys !== true;
-/** Whether the binary of this process computes a format. */
+/** True if the binary of this process computes a format. */
 export const isServed = (format: FormatName): boolean => servesYardsticks() || !isYardstick(format);
 /** The formats that the binary of this process computes, best first. */
 export const SERVED_FORMATS: readonly FormatName[] = FORMAT_NAMES.filter(isServed);
@@ -83,12 +83,12 @@ export function checkServed(format: FormatName): FormatName {
 
 /** The formats that a page may be demoted to once it has left the window, best first; yardsticks among them. */
 export const LOWER_FORMATS: readonly FormatName[] = FORMAT_NAMES.filter((name) => FORMATS[name].tier !== TIERS[0]);
-/** Those that policies choose from where nothing else is named. */
+/** The formats that policies choose from where nothing else is named. */
 export const TRIAL_CANDIDATES: readonly FormatName[] = LOWER_FORMATS.filter(isAutomatic);
 /** The format that has the bytes of this one and errs less, if there is one. */
 export const replacementOf = (format: FormatName): FormatName | undefined =>
   FORMAT_NAMES.find((name) => FORMATS[name].replaces === format);
-/** Whether policies put a side in a format. */
+/** True if policies put a side in a format. */
 export const servesSide = (format: FormatName, side: Side): boolean => (FORMATS[format].sides ?? SIDES).includes(side);
 /** The coarsest format of each side that policies choose. */
 export const LOWEST_FORMATS: FormatPair = Object.freeze({
@@ -96,13 +96,13 @@ export const LOWEST_FORMATS: FormatPair = Object.freeze({
   v: TRIAL_CANDIDATES.findLast((name) => servesSide(name, 'v'))!,
 });
 
-/** Whether a side of a page may move from one format to another, if both serve the head size. */
+/** True if a side of a page may move from one format to another, if both serve the head size. */
 export function isMove(from: FormatName, to: FormatName): boolean {
   const sources = FORMATS[to].from;
   return from === to || (sources === 'better' ? FORMATS[from].rank < FORMATS[to].rank : sources.includes(from));
 }
 
-/** Whether a format serves a head size. */
+/** True if a format serves a head size. */
 export function servesHeadDim(format: FormatName, headDim: number): boolean {
   const { headDims } = FORMATS[format];
   return headDims === 'any' || headDims.includes(headDim);

@@ -26,7 +26,7 @@ export const pageStart = (tokens: number): number => tokens - (tokens % PAGE_TOK
 /** How many tokens fit into the open page, or into the next page if the open one is full. */
 export const rowsLeft = (tokens: number): number => PAGE_TOKENS - (tokens % PAGE_TOKENS);
 
-/** Whether the open page is full, so that the next token seals it. */
+/** True if the open page is full, so that the next token seals it. */
 export const isPageFull = (tokens: number): boolean => tokens > 0 && tokens % PAGE_TOKENS === 0;
 
 export const sealedPages = (tokens: number): number => Math.max(0, Math.ceil(tokens / PAGE_TOKENS) - 1);

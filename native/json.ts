@@ -16,7 +16,7 @@ export interface JsonRules {
   readonly what: string;
   readonly code: KvErrorCode;
   readonly hint?: string;
-  /** Whether keys may be any words of a vocabulary, even '__proto__'. Such an object must be read with Object.entries. */
+  /** True if keys may be any words of a vocabulary, even '__proto__'. Such an object must be read with Object.entries. */
   readonly anyKey?: boolean;
 }
 

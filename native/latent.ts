@@ -17,7 +17,7 @@ const MAX_WIDTH = 16_384;
 const MAX_CONTRACTION = 65_536;
 const MAX_OUTPUTS = 2 ** 20;
 
-/** Whether latents of this width exist: a multiple of 16 from 64 to 16384. */
+/** True if latents of this width exist: a multiple of 16 from 64 to 16384. */
 export function isLatentWidth(width: number): boolean {
   return Number.isInteger(width) && width >= 64 && width <= MAX_WIDTH && width % 16 === 0;
 }

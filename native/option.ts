@@ -143,7 +143,7 @@ export const seenLater = <T>(says: string): Rule<T> => suchThat<T>(() => true, s
 /** What is said when an option is refused. */
 export const refusalOf = (name: string, { rule, refusal }: Option): string => refusal ?? `${name} must be ${rule.says}`;
 
-/** Whether an option may have this value. */
+/** True if an option may have this value. */
 export const allows = ({ rule }: Option, value: unknown): boolean => rule.schema.safeParse(value).success;
 
 /** Throws KvError 'bad-argument' where an option may not have this value. */

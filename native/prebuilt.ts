@@ -6,7 +6,7 @@ import { join } from 'node:path';
 export interface Machine {
   readonly platform: string;
   readonly arch: string;
-  /** Whether the C library of this process is musl. Only asked for on Linux. */
+  /** True if the C library of this process is musl. Only asked for on Linux. */
   readonly isMusl: boolean;
 }
 

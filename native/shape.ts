@@ -9,9 +9,9 @@ import { checkOption, checkOptions, type Rows, real, suchThat, whole } from './o
 import type { CacheShape, KvCacheOptions } from './types.ts';
 
 const FACTOR_MOST = Math.fround(1e20);
-/** Whether rows or distances can be multiplied by this without overflow of a score. kLargestFactor of native/kernels/kernels.h is the same. */
+/** True if rows or distances can be multiplied by this without overflow of a score. kLargestFactor of native/kernels/kernels.h is the same. */
 const isFactor = (x: number): boolean => Math.abs(x) <= FACTOR_MOST;
-/** Whether scores can be divided by this. kLeastCap of native/kernels/kernels.h is the same. */
+/** True if scores can be divided by this. kLeastCap of native/kernels/kernels.h is the same. */
 export const isCap = (x: unknown): boolean => typeof x === 'number' && x >= Math.fround(1e-20) && isFactor(x);
 
 /**

@@ -73,11 +73,11 @@ export function fields(
 export interface Column<Row> {
   readonly title: string;
   readonly value: (row: Row) => string;
-  /** Whether the column is aligned to the right or to the left. Right, the default, is for numbers. */
+  /** True if the column is aligned to the right or to the left. Right, the default, is for numbers. */
   readonly align?: 'left' | 'right';
   /** To how many characters values may be cut on a narrow terminal. Without it they are never cut. */
   readonly least?: number;
-  /** Whether the column may be left out on a terminal that is too narrow for all. The last such column is left out first. */
+  /** True if the column may be left out on a terminal that is too narrow for all. The last such column is left out first. */
   readonly optional?: true;
   /** What the title means, if it is too short to say so. `legend` prints it. */
   readonly means?: string;

@@ -16,7 +16,7 @@ import type { PageTable, TrialCandidate } from './types.ts';
 /** A status that stands for a call which was not made, because its arguments were wrong. */
 export const REFUSED = 1;
 
-/** Whether a candidate's format is a latent. */
+/** True if a candidate's format is a latent. */
 const isLatentName = (format: unknown): format is LatentName => (LATENT_NAMES as readonly unknown[]).includes(format);
 
 /** Throws unless all candidates can be tried for a page. */

@@ -109,7 +109,7 @@ export interface RotaryTable {
   readonly sin: Float32Array;
   /** How many channels of each head are rotated: an even number, at most the head size. */
   readonly rotaryDim: number;
-  /** Whether channels 2i and 2i+1 are rotated together, instead of i and i + rotaryDim/2. */
+  /** True if channels 2i and 2i+1 are rotated together, instead of i and i + rotaryDim/2. */
   readonly interleaved: boolean;
 }
 
@@ -153,7 +153,7 @@ export interface AttendOptions {
   readonly xNorms?: Float32Array;
   /** Receives the log-sum-exp of each token and query head, [T, H]. */
   readonly lse?: Float32Array;
-  /** Whether to keep queries for trials and to count attention mass. Default true. */
+  /** True if to keep queries for trials and to count attention mass. Default true. */
   readonly observe?: boolean;
 }
 
@@ -217,7 +217,7 @@ export interface KvCache {
    * a share outside 0..1.
    */
   setSkipShare(share: number): void;
-  /** Of a layer so far: how many pages × KV heads had values that setSkipShare() allows to skip (`met`), and how many were skipped. */
+  /** Tells of a layer so far how many pages × KV heads had values that setSkipShare() allows to skip (`met`), and how many were skipped. */
   skipped(layer: number): { readonly met: number; readonly skipped: number };
   /**
    * Forgets the tokens from position `tokens` on in every layer. Sealed pages go whole: `tokens` is in the open page or a multiple of 128, and what
@@ -270,7 +270,7 @@ export interface KvCache {
   restoreOriginal(layer: number, page: number, side: Side): number;
   /** The error ε, as of trial(), that the present form of a side causes against its kept original, on the queries kept now. Throws 'unsupported' where there is none. */
   trialOriginal(layer: number, page: number, side: Side): number;
-  /** Whether trial() relates errors to the residual stream, because the layer has a sketch and norms. */
+  /** True if trial() relates errors to the residual stream, because the layer has a sketch and norms. */
   hasSketch(layer: number): boolean;
   /** Sets the sketch S·W_o of a layer, [32, H·d]. */
   setOutputSketch(layer: number, sketch: Float32Array): void;

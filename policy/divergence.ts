@@ -41,7 +41,7 @@ export class Divergence {
     this.#sums = this.#costs.map((costs) => costs.reduce((sum, cost, place) => sum + weights[place]! * cost, 0));
   }
 
-  /** Of all layers together at this length, in nats. */
+  /** The divergence of all layers together at this length, in nats. */
   total(tokens: number): number {
     let sum = 0;
     for (let page = 0; page < this.#sums.length; page++) sum += this.#sums[page]! * this.#left(page, tokens);
@@ -63,7 +63,7 @@ export class Divergence {
     return this.#tokens === 0 ? 0 : this.#past / this.#tokens;
   }
 
-  /** Of each layer, [layers]. */
+  /** The divergence of each layer, [layers]. */
   byLayer(tokens: number): Float64Array {
     const found = new Float64Array(this.#weights.length / 2);
     for (const [page, costs] of this.#costs.entries()) {

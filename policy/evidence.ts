@@ -176,7 +176,7 @@ export class Evidence {
     return (sum + PRIOR * this.#session[source]!) / (weight + PRIOR);
   }
 
-  /** Whether the topic seems to have changed lately. */
+  /** True if the topic seems to have changed lately. */
   hasShifted(tokens: number): boolean {
     return tokens < this.#shiftUntil;
   }

@@ -157,8 +157,8 @@ export function machineDigest(): string {
   return createHash('sha256').update(JSON.stringify(layerMachine.config)).digest('hex');
 }
 
-/** Of the machine before this one, which decides the same: it had an arrow from healthy to degraded, and no scan takes it. */
+/** The digest of the machine before this one, which decides the same: it had an arrow from healthy to degraded, and no scan takes it. */
 const EARLIER = 'c2b5cac08a79bfbc81322263f8e6e20db3b06adc38877436170ef6e60ba408a8';
 
-/** Whether a log that names this machine is decided again by the present one. */
+/** True if a log that names this machine is decided again by the present one. */
 export const isKnownMachine = (digest: string): boolean => digest === EARLIER || digest === machineDigest();

@@ -275,7 +275,7 @@ export class Offers {
     );
   }
 
-  /** Whether the page of a latent is to become it. Once it has gone either way that stands. */
+  /** True if the page of a latent is to become it. Once it has gone either way that stands. */
   #goesToLatent(latent: number): boolean {
     if (this.#aim[latent]! >= FIRST_LATENT) return true;
     return this.#isWhole(latent) && !this.#isFull && isLatentBetter(this.#points(latent), this.#endPrice);
@@ -419,7 +419,7 @@ export class Offers {
       if (this.#places(slot).some((place) => moved[place] === 1)) this.#repricePage(slot);
   }
 
-  /** Of keys or of values of a layer, where it is learned how long errors last. */
+  /** The place of keys or of values of a layer, where it is learned how long errors last. */
   #place(slot: number): number {
     return 2 * this.sides.layer[slot]! + this.sides.side[slot]!;
   }

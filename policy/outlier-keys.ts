@@ -47,12 +47,12 @@ export class OutlierKeys {
     return Object.fromEntries(others);
   }
 
-  /** Whether the keys of a layer have shown outlier channels. */
+  /** True if the keys of a layer have shown outlier channels. */
   has(layer: number): boolean {
     return this.#counts[layer]! >= TRIALS_LEAST && this.#sums[layer]! <= this.#bound * this.#counts[layer]!;
   }
 
-  /** Whether a page is to be tried in a format so that outlier channels are seen or used; null: that does not depend on them. */
+  /** True if a page is to be tried in a format so that outlier channels are seen or used; null: that does not depend on them. */
   wants(
     { side, format }: { readonly side: Side; readonly format: FormatName },
     { layer, page }: { readonly layer: number; readonly page: number },

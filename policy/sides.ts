@@ -87,7 +87,7 @@ export class Sides {
     return slot;
   }
 
-  /** Whether a side, or a page with a latent, can be in a form. */
+  /** True if a side, or a page with a latent, can be in a form. */
   #fits(sideIndex: number, format: number): boolean {
     if (sideIndex !== BOTH) return sideIndex >= 0 && format >= 0 && format < FIRST_LATENT;
     return this.#context.latents !== undefined && Number.isFinite(this.formBytes[BOTH]![format]);

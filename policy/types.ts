@@ -43,7 +43,7 @@ export interface LogRange {
 
 /** Everything a policy is allowed to know beforehand. */
 export interface ThresholdSet {
-  /** Of this layout. */
+  /** The version of this layout. */
   readonly version: 1;
   /** Thresholds by their id. */
   readonly thresholds: Readonly<Record<string, Threshold>>;
@@ -83,7 +83,7 @@ export interface Outcome {
   readonly from: PageForm;
   /** Format that was planned. */
   readonly to: PageForm;
-  /** Whether the move was made. */
+  /** True if the move was made. */
   readonly accepted: boolean;
   /** ε measured just before the commit against the page's bytes of that moment; null when the first trial was still fresh. */
   readonly epsilonNow: number | null;
@@ -213,7 +213,7 @@ export interface Decision {
   readonly to: PageForm;
   /** Predicted ε of the source and target format against the exact page (0 for q8 and f16 unless tried); null when the policy does not use trials. */
   readonly epsilonFrom: number | null;
-  /** Likewise of the target format. */
+  /** The error of the target format. */
   readonly epsilonTo: number | null;
   /** Predicted divergence bought per byte saved, c·g·(ε_to² − ε_from²)/bytes; null without trials. */
   readonly price: number | null;
@@ -227,7 +227,7 @@ export interface Decision {
 
 /** What becomes of a planned move. */
 export interface Verdict {
-  /** Whether the move is made. */
+  /** True if the move is made. */
   readonly accepted: boolean;
   /** Why. */
   readonly because: Because;

@@ -13,7 +13,7 @@ export interface Point {
 
 /** All that a page may end as. */
 export interface PagePoints {
-  /** Of keys and of values. */
+  /** The points of keys and of values. */
   readonly sides: readonly (readonly Point[])[];
   readonly latents: readonly Point[];
 }
@@ -44,7 +44,7 @@ function endOf({ sides, latents }: PagePoints, price: number): Point & { readonl
     : { cost, bytes, isLatent: false };
 }
 
-/** Whether a page ends better as a latent than in formats of its own, when a byte is worth `price`. */
+/** True if a page ends better as a latent than in formats of its own, when a byte is worth `price`. */
 export const isLatentBetter = (page: PagePoints, price: number): boolean => endOf(page, price).isLatent;
 
 /** The lowest price at which pages like these take `bytes` each on average, or the highest there is where none does. */

@@ -35,7 +35,7 @@ class Fit {
   /** What a sequence is given of normals. */
   readonly #left: (rows: Float32Array) => Float32Array;
   readonly #test: Float32Array;
-  /** Their deviation. */
+  /** The deviation of the numbers. */
   readonly #size: number;
   #seed: number;
 

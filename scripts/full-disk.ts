@@ -72,7 +72,7 @@ interface Side {
   readonly name: string;
   /** Entries that are added to those of each step. */
   readonly load: number;
-  /** Whether they go to the log, or are made and forgotten: what making them costs is no cost of the log. */
+  /** True if they go to the log, or are made and forgotten: what making them costs is no cost of the log. */
   readonly isLogged: boolean;
   readonly log: WitnessLog;
   /** Milliseconds of every step of a pass, ascending; of 'added' the mean of what its added entries took. */

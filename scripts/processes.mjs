@@ -63,7 +63,7 @@ export function npm(args, options) {
   return path.basename(caller) === 'npm-cli.js' ? node([caller, ...args], options) : run('npm', args, options);
 }
 
-/** Whether one of some programs is on the PATH. */
+/** True if one of some programs is on the PATH. */
 export const onPath = (names) =>
   names.some((name) =>
     (process.env.PATH ?? '')

@@ -127,7 +127,7 @@ function report(tier, stages, files) {
 /** Builds, checks and tests. Each check counts as one test, so that the closing line covers them too. */
 export async function runTests({ args, tier, build }) {
   const counts = { passed: 0, failed: 0, skipped: 0 };
-  // Those before us, when .ci/run called.
+  // Stages before us are told of where .ci/run called.
   const stages = process.env.PALIMPSEST_TEST_STAGES === undefined ? [] : stagesOf(process.env.PALIMPSEST_TEST_STAGES);
   const files = [];
   const staged = async (title, work) => {

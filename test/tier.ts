@@ -24,7 +24,7 @@ const COMMIT = Number(process.env['PALIMPSEST_TEST_COMMIT'] ?? 0);
 const TURNS = 10;
 
 /**
- * Of cases that are alike, the share that runs on a slow build: one of `every`, another one with the next commit, so that as many commits run all. A night
+ * A slow build runs one of `every` cases that are alike, another one with the next commit, so that as many commits run all. A night
  * runs all.
  */
 export const isShare = (place: number, every: number): boolean =>
@@ -75,7 +75,7 @@ export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] =
   ['test/everywhere/formats.test.ts', 9],
 ];
 
-/** Whether it is the turn of what has this one. */
+/** True if it is the turn of what has this one. */
 export const isTurn = (turn: number): boolean =>
   TIER === 'night' ||
   (TIER === 'merge' && process.env['PALIMPSEST_TEST_COMMIT'] !== undefined && COMMIT % TURNS === turn);
@@ -87,7 +87,7 @@ export function volume(name: keyof typeof VOLUMES): number {
   return Math.max(least, rounds(isWhole ? full : Math.ceil(full / TURNS)));
 }
 
-/** Whether what only nights run is run here. */
+/** True if what only nights run is run here. */
 export const isNightFor = (name: keyof typeof NIGHTLY): boolean => isTurn(NIGHTLY[name]);
 
 /**

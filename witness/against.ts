@@ -7,7 +7,7 @@ import type { Frontier } from './tree.ts';
 export interface AnchorReport {
   /** How many. */
   readonly checkpoints: number;
-  /** Those of a time before the first entry that retention left: nothing can be compared with them. */
+  /** Checkpoints of a time before the first entry that retention left: nothing can be compared with them. */
   readonly removed: number;
   /** Entries behind the last checkpoint of their series: a cut or a change there would not show. */
   readonly unanchoredEntries: number;

@@ -25,7 +25,7 @@ export function appendCheckpoints(path: string, notes: readonly string[]): void 
   }
 }
 
-/** Whether a crash left the beginning of a line. */
+/** True if a crash left the beginning of a line. */
 function isCut(fd: number): boolean {
   const { size } = fs.fstatSync(fd);
   const last = Buffer.alloc(1);

@@ -72,7 +72,7 @@ export class BatchFiles {
     return fd;
   }
 
-  /** Whether the file of this segment was opened here. */
+  /** True if the file of this segment was opened here. */
   has(segment: number): boolean {
     return this.#fds.has(segment);
   }

@@ -141,12 +141,12 @@ function inside(type: Type, name: string): readonly Type[] {
   }
 }
 
-/** Whether a value of this type may have something under these names, one inside the other; '*' is any field or item. */
+/** True if a value of this type may have something under these names, one inside the other; '*' is any field or item. */
 export function mayHold(type: Type, path: readonly string[]): boolean {
   return path.reduce<readonly Type[]>((types, name) => types.flatMap((one) => inside(one, name)), [type]).length > 0;
 }
 
-/** Whether the body of a kind may have it. */
+/** True if the body of a kind may have it. */
 export const hasField = (kind: EntryKind, path: readonly string[]): boolean => mayHold(ENTRIES[kind].type, path);
 
 const BODIES = Object.fromEntries(Object.entries(ENTRIES).map(([kind, { type }]) => [kind, checkOf(type)])) as Readonly<

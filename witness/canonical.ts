@@ -74,7 +74,7 @@ function spell(value: unknown, depth: number): string {
   return `${text}}`;
 }
 
-/** Whether all keys of parsed JSON stand in order. `JSON.stringify`, which is faster, then spells it as `canonicalJson` does. */
+/** True if all keys of parsed JSON stand in order. `JSON.stringify`, which is faster, then spells it as `canonicalJson` does. */
 export function isInOrder(value: unknown, depth = 0): boolean {
   if (typeof value !== 'object' || value === null) return true;
   if (depth >= DEPTH_MAX) return false;

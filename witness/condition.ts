@@ -57,7 +57,7 @@ export function conditionsOf(filter: DecisionFilter): RowCondition[] {
   return conditions;
 }
 
-/** Whether a row meets all of the conditions. */
+/** True if a row meets all of the conditions. */
 export function meets(row: DecisionRow, conditions: readonly RowCondition[]): boolean {
   return conditions.every((one) => {
     if ('anyOf' in one) return one.anyOf.some((field) => row[field] === one.equals);

@@ -171,7 +171,7 @@ function candidates(report: TrialReport, { context, policy }: OpenBody, decision
   const added = (epsilonTo ?? 0) ** 2 - (epsilonFrom ?? 0) ** 2;
   const weightOf = (of: Side): number =>
     (isLawful ? (law.coefficient[of][layer]?.value ?? 1) : c) * (gains[of][layer] ?? 1);
-  // Of a latent, which stands for keys and values, the mean of both: what the policy goes by.
+  // A latent stands for keys and values, so the policy goes by the mean of both.
   const start = sidesOf(side).reduce((sum, of) => sum + weightOf(of), 0) / sidesOf(side).length;
   const weight = price !== null && price > 0 && added > 0 ? (price * bytesFreed) / added : start;
   return tried(report).map(([format, epsilon]) => ({

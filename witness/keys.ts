@@ -86,7 +86,7 @@ const keyPath = (logDir: string, session: string): string => join(keysDir(logDir
 export const markPath = (logDir: string, session: string): string =>
   join(keysDir(logDir), `${fileName(session)}.erased`);
 
-/** Whether a file in the folder of keys may be one of ours. */
+/** True if a file in the folder of keys may be one of ours. */
 export const isKeyName = (name: string): boolean => OWN_NAME.test(name);
 
 /** The keys of one log. One object serves one writer, or one pass of a reader. */
@@ -181,7 +181,7 @@ export class SessionKeys {
     this.#asked = null;
   }
 
-  /** Whether the session's entries can be opened; null: they can. */
+  /** True if the session's entries can be opened; null: they can. */
   unopened(session: string): Unopened | null {
     const key = this.#keyOf(session);
     return typeof key === 'string' ? key : null;
@@ -263,7 +263,7 @@ export function checkMasterKey(logDir: string, files: LogFiles = nodeFiles): voi
   );
 }
 
-/** Whether a master key wraps the keys of a log that it writes now. */
+/** True if a master key wraps the keys of a log that it writes now. */
 export const isWrapped = (logDir: string, files: LogFiles = nodeFiles): boolean => readMaster(files, logDir) !== null;
 
 const readMaster = (files: LogFiles, logDir: string): string | null =>
@@ -333,7 +333,7 @@ function listKeys(logDir: string, files: LogFiles): string[] {
   }
 }
 
-/** Whether a key of the session is there, wrapped by whatever. */
+/** True if a key of the session is there, wrapped by whatever. */
 const hasKey = (files: LogFiles, logDir: string, session: string): boolean =>
   readSmall(files, keyPath(logDir, session)) !== null;
 

@@ -17,7 +17,7 @@ const DASH = '\u2014';
 
 /** A key whose signatures of notes count. */
 export interface VerifierKey {
-  /** As it stands in signature lines. */
+  /** The name as signature lines have it. */
   readonly name: string;
   /** The raw public key, hex. */
   readonly publicKey: string;

@@ -54,7 +54,7 @@ export function beginRow(bytesMost: number): void {
   isSound = true;
 }
 
-/** Whether every value was what its type says. */
+/** True if every value was what its type says. */
 export const endRow = (): boolean => isSound;
 
 export function putNumber(value: unknown): void {

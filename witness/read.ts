@@ -275,7 +275,7 @@ export function hashAt(dir: string, seq: number, files: LogFiles = nodeFiles): s
 /** Id of the log in `dir`; null while its first header is not complete. Throws 'not-found', 'bad-log'. */
 export const readLogId = (dir: string, files: LogFiles = nodeFiles): string | null => logIdOf(files, dir);
 
-/** Whether this folder holds a witness log, sound or not. False for anything that is not a folder. */
+/** True if this folder holds a witness log, sound or not. False for anything that is not a folder. */
 export function isLogDir(dir: string, files: LogFiles = nodeFiles): boolean {
   try {
     return segmentNumbers(files.listSync(dir)).length > 0;

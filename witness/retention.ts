@@ -27,7 +27,7 @@ export interface RetainedSeries {
   readonly firstSegment: number;
   /** Segments that go. */
   readonly segments: number;
-  /** Their entries. */
+  /** Entries of these sessions. */
   readonly entries: number;
   /** Their bytes. */
   readonly bytes: number;
@@ -51,7 +51,7 @@ export interface RetentionReport {
 
 interface Candidate extends LoggedSegment {
   readonly bytes: number;
-  /** Whether a series may begin with it: in format 1 a segment follows all before it. */
+  /** True if a series may begin with it: in format 1 a segment follows all before it. */
   readonly mayBeFirst: boolean;
 }
 

@@ -16,9 +16,9 @@ const PAIR_BYTES = 2 * HASH_BYTES;
 export interface Run {
   readonly segment: string;
   readonly logId: string;
-  /** Of its segment. */
+  /** The header of its segment. */
   readonly header: SegmentHeader;
-  /** Of the first entry. */
+  /** The offset of the first entry. */
   readonly offset: number;
   readonly seq: number;
   readonly count: number;

@@ -25,13 +25,13 @@ interface Place {
 }
 
 /**
- * Whether entries of this session and kind are sealed when they are written. What was done to a session from outside holds nothing of it, and must be readable
+ * True if entries of this session and kind are sealed when they are written. What was done to a session from outside holds nothing of it, and must be readable
  * when it is erased.
  */
 export const mustSeal = (session: string, kind: EntryKind): boolean =>
   session !== NO_SESSION && ENTRIES[kind].owner !== 'done to a session';
 
-/** Whether the body of an entry that was read is sealed. */
+/** True if the body of an entry that was read is sealed. */
 export function isSealed({ session, kind, body }: Envelope): boolean {
   return (
     mustSeal(session, kind) &&

@@ -143,7 +143,7 @@ const UNKNOWN_FROM = 80;
 const UNKNOWN_TO = 104;
 
 /**
- * Whether `bytes` are the beginning of a header, of any version, that could follow what stands before it: everything that is known
+ * True if `bytes` are the beginning of a header, of any version, that could follow what stands before it: everything that is known
  * beforehand is as expected. `previous.peaks` null: the tree is not known here.
  */
 export function isHeaderStart(

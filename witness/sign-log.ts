@@ -37,7 +37,7 @@ export function signLog(dir: string, pathOrKey: string | KeyObject, files: LogFi
 
 interface Walked {
   readonly end: LogEnd;
-  /** Of the last entry that was met. */
+  /** Head and time of the last entry that was met. */
   readonly last: { readonly headHash: string; readonly timeMs: number } | null;
 }
 

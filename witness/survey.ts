@@ -16,7 +16,7 @@ export interface LoggedSession {
   readonly session: string;
   /** What was recorded of it; what was done to it from outside is not counted. */
   entries: number;
-  /** Those that were written before bodies were sealed: nobody can erase them without breaking the chain. */
+  /** Entries that were written before bodies were encrypted: nobody can erase them without breaking the chain. */
   plain: number;
   /** Series that its writer wrote; −1: nothing was recorded of it. */
   series: number;
@@ -98,7 +98,7 @@ const newSession = (session: string): LoggedSession => ({
   isHeld: false,
 });
 
-/** Whether a session may get more entries: it was not closed, and the writer that it began under still holds its series. */
+/** True if a session may get more entries: it was not closed, and the writer that it began under still holds its series. */
 export function isRunning(
   dir: string,
   { isClosed, series, lastMs }: LoggedSession,

@@ -140,7 +140,7 @@ export interface SeriesReport {
   readonly entries: number;
   /** Entries before them that retention removed. */
   readonly removedEntries: number;
-  /** Those of them whose bodies could not be opened: their session was erased, or its key is not here. Their chain is sound all the same. */
+  /** How many of them have bodies that could not be opened: their session was erased, or its key is not here. Their chain is sound all the same. */
   readonly unopened: number;
   /** Stands for all of them, in hexadecimal: the hash of the chain. */
   readonly headHash: string;
@@ -174,7 +174,7 @@ export interface VerifyReport {
   readonly segments: number;
   /** Sound entries. */
   readonly entries: number;
-  /** Those whose bodies could not be opened. */
+  /** How many bodies could not be opened. */
   readonly unopened: number;
   /** Stands for all entries: of the only series, or a SHA-256 over the heads of all, in hex and joined by commas. */
   readonly headHash: string;
@@ -217,7 +217,7 @@ export interface DecisionFilter {
   readonly side?: Part;
   /** Format or latent that the page had. */
   readonly from?: PageForm;
-  /** That which it was to get. */
+  /** The form that it was to get. */
   readonly to?: PageForm;
   /** Matches the rule or the threshold id of the decision's `because` or of its verdict's. */
   readonly reason?: string;

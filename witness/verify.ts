@@ -24,7 +24,7 @@ import type { Entry, ForeignPart, RecoveredBody, SeriesReport, VerifyReport } fr
 import { checkLogId, type LogEnd, listSegments, logIdOf, walkRuns } from './walk.ts';
 
 /**
- * Whether every byte of the log in `dir` is what was written, and what else stands in that folder. Keys are not needed: what they open is looked at too,
+ * True if every byte of the log in `dir` is what was written, and what else stands in that folder. Keys are not needed: what they open is looked at too,
  * and the rest counted. Never throws for damage: the report holds the first problem. Throws 'not-found' when there is no log in `dir`, 'bad-file' for a key
  * file that is none, 'io' when something cannot be read.
  * Entries cut off at the end, and a log written anew as a whole, are not visible from the log alone; `verifyAgainst` compares it with checkpoints.
@@ -326,7 +326,7 @@ function checkEntries(
 
 const RECOVERED = 1 + FORM_KINDS.indexOf('recovered');
 
-/** Whether the binary has looked at all that `openHere` looks at. What an entry of kind recovered says is needed here. */
+/** True if the binary has looked at all that `openHere` looks at. What an entry of kind recovered says is needed here. */
 const isSurelySound = ({ kinds }: Run, index: number): boolean => kinds[index] !== 0 && kinds[index] !== RECOVERED;
 
 /** The entry with its body; null where that cannot be opened. Throws 'bad-log'. */

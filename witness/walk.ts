@@ -21,14 +21,14 @@ const RETENTION_MARK = Buffer.from('"kind":"retention"');
 export interface WalkOptions {
   /** Where the walk begins: at the segment that holds this entry. Infinity: the last one. */
   readonly fromSeq?: number;
-  /** Whether the Merkle tree is computed, and every header compared with it. */
+  /** True if the Merkle tree is computed, and every header compared with it. */
   readonly withTree?: boolean;
 }
 
 export interface RunOptions extends WalkOptions {
-  /** Whether runs say which of their entries are certainly sound. */
+  /** True if runs say which of their entries are certainly sound. */
   readonly withKinds?: boolean;
-  /** Whether runs have the hashes of each entry. */
+  /** True if runs have the hashes of each entry. */
   readonly withHashes?: boolean;
   /** Threads that compute; with more than one, runs are longer. */
   readonly threads?: number;
@@ -45,7 +45,7 @@ export interface RawEntry {
   readonly logId: string;
   /** Chain hash of this entry: stands for everything up to and including it. */
   readonly hash: Uint8Array;
-  /** Of its segment. */
+  /** The header of its segment. */
   readonly header: SegmentHeader;
   /** Hash of its leaf; zeros in format 1 unless the tree was asked for. */
   readonly leaf: Uint8Array;
@@ -61,7 +61,7 @@ export interface LogEnd {
   readonly offset: number;
   readonly nextSeq: number;
   readonly headHash: Uint8Array;
-  /** Of the last segment with a header. */
+  /** The header of the last segment that has one. */
   readonly header: SegmentHeader | null;
   /** Over all entries of the series; null unless it was asked for, or when the walk began at a segment of format 1 behind the first. */
   readonly tree: Frontier | null;
@@ -265,7 +265,7 @@ function checkFirst(name: string, header: SegmentHeader, firstSeq: number): void
 
 const missingBefore = (number: number): string => `${segmentName(number - 1)} is missing before it`;
 
-/** Whether a series may begin with the segment that it begins with. */
+/** True if a series may begin with the segment that it begins with. */
 class Removal {
   readonly #first: number;
   #told: number;

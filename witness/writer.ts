@@ -81,7 +81,7 @@ export class LogWriter implements WitnessLog {
   readonly #lock: WriterLock;
 
   #nextSeq: number;
-  /** Of the segment that is being filled. */
+  /** When the segment began that is being filled. */
   #beganMs: number | null;
   #segmentFirstSeq: number;
   #firstSegment: number;
@@ -95,7 +95,7 @@ export class LogWriter implements WitnessLog {
   readonly #disk: BatchFiles;
   readonly #waiters: { readonly seq: number; resolve(seq: number): void; reject(error: unknown): void }[] = [];
   #timer: NodeJS.Timeout | null = null;
-  /** Whether the timer does not wait for the interval. */
+  /** True if the timer does not wait for the interval. */
   #isSoon = false;
   #run: Promise<void> | null = null;
   /** Ends a pause between two tries early. */
@@ -229,7 +229,7 @@ export class LogWriter implements WitnessLog {
     return seq;
   }
 
-  /** Whether the next entry begins a new segment. One without an entry is never followed by another of the same format. */
+  /** True if the next entry begins a new segment. One without an entry is never followed by another of the same format. */
   #isFull(): boolean {
     if (this.#beganMs === null) return true;
     const { segmentBytesMax, segmentMsMax } = this.#settings;

@@ -11,7 +11,7 @@ export interface Away {
   readonly place: IdlePlace;
   /** Bytes of what is parked. */
   readonly parkedBytes: number;
-  /** Those of them that take memory. */
+  /** The bytes of them that take memory. */
   readonly heldBytes: number;
   /** Bytes that the cache took, and takes when it is back. */
   readonly kvBytes: number;

@@ -66,7 +66,7 @@ export class WayBack {
     return !this.#isLost;
   }
 
-  /** Whether going back changes the native cache instead of putting another one in its place. */
+  /** True if going back changes the native cache instead of putting another one in its place. */
   get isInPlace(): boolean {
     return this.#twin === null && this.#rows === null;
   }
@@ -110,7 +110,7 @@ export class WayBack {
   }
 }
 
-/** Whether a sealed page can be open again: nobody shares it, nothing was kept of its inputs, and it is in the format of the window, in which it takes what it takes while it is open. */
+/** True if a sealed page can be open again: nobody shares it, nothing was kept of its inputs, and it is in the format of the window, in which it takes what it takes while it is open. */
 const isOpenAgain = ({ kv, shape, latents, hasForks, windowFormat }: Reversible, page: number): boolean =>
   !hasForks &&
   latents === null &&

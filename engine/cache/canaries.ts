@@ -97,7 +97,7 @@ export class Canaries {
     if (same !== undefined && Math.floor(same.since / this.#renew) === stretch) return 0;
     const leaving = same ?? (this.#list.length < places ? undefined : this.#list[0]);
     if (leaving !== undefined) {
-      // Those of this stretch stay to its end.
+      // Canaries of this stretch stay to its end.
       if (Math.floor(leaving.since / this.#renew) === stretch) return 0;
       this.#cache.dropOriginal(leaving.layer, leaving.page, leaving.side);
       this.#remove(leaving);
@@ -111,7 +111,7 @@ export class Canaries {
   }
 
   /**
-   * Whether a layer and side is among the `places` that a stretch of tokens watches. An order that looks random but follows from the position in
+   * True if a layer and side is among the `places` that a stretch of tokens watches. An order that looks random but follows from the position in
    * the session alone, so that no content decides what is watched; layers that are probed more often come first.
    */
   #isWatched(layer: number, side: Side, stretch: number, places: number): boolean {
@@ -125,7 +125,7 @@ export class Canaries {
     return before < places;
   }
 
-  /** Whether one is due. */
+  /** True if one is due. */
   isDue(tokens: number): boolean {
     return tokens >= this.#dueAt;
   }

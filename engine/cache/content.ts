@@ -8,7 +8,7 @@ export type Content = Pick<Measurements, 'bytesPerToken' | 'letterShare' | 'fore
 const TOKENS_MIN = 128;
 const TOKENS_MAX = 1024;
 
-/** Of the first tokens of a session; nothing of fewer than a page. */
+/** The content of the first tokens of a session; nothing of fewer than a page. */
 export function contentOf(tokenizer: Tokenizer, tokens: readonly number[]): Content {
   if (tokens.length < TOKENS_MIN) return {};
   const read = tokens.slice(0, TOKENS_MAX);

@@ -98,7 +98,7 @@ export class Governed {
   readonly #options: GovernedOptions;
   #index = 0;
   #failure: { readonly error: unknown } | null = null;
-  /** Of the native caches before this one. */
+  /** The peak of the native caches before this one. */
   #peakBytes = 0;
   #closed = false;
 
@@ -215,7 +215,7 @@ export class Governed {
     this.#length = tokens;
   }
 
-  /** Whether memory is short, as somebody outside says. */
+  /** True if memory is short, as somebody outside says. */
   get lowMemory(): boolean {
     return this.#lowMemory;
   }
@@ -377,7 +377,7 @@ export class Governed {
     return kv;
   }
 
-  /** Whether a fork shares its pages. */
+  /** True if a fork shares its pages. */
   get hasForks(): boolean {
     return this.kin.hasOthers;
   }
@@ -449,7 +449,7 @@ export class Governed {
     }
   }
 
-  /** As PolicyCache.restore. */
+  /** Does what PolicyCache.restore says. */
   restore(layer: number, page: number, format: FormatName = this.plan.context.windowFormat): number {
     const { latents } = this;
     if (latents === null) throw noLatents(layer, page);

@@ -48,7 +48,7 @@ export class Kin {
     for (const [relative, pages] of this.#shared) if (move.page < pages) relative.#hear(move, bytesBefore);
   }
 
-  /** Whether the other cache is this one, its origin, or a fork of either. */
+  /** True if the other cache is this one, its origin, or a fork of either. */
   has(other: Kin): boolean {
     return this.#family === other.#family;
   }
@@ -58,7 +58,7 @@ export class Kin {
     return this.#shared.get(relative) ?? 0;
   }
 
-  /** Whether others are open. */
+  /** True if others are open. */
   get hasOthers(): boolean {
     return this.#family.users > 1;
   }
@@ -68,7 +68,7 @@ export class Kin {
     return this.#family.canaries.bytes;
   }
 
-  /** Whether this cache keeps them: forks share those of their origin. */
+  /** True if this cache keeps them: forks share those of their origin. */
   get keepsCanaries(): boolean {
     return this.#family.canaries === this.#canaries;
   }

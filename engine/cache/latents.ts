@@ -89,7 +89,7 @@ function withLatents(
 }
 
 /**
- * As planSession, for a cache that keeps latents, or none. What they take of the budget, beside pages in the window or beside all, must leave enough
+ * Plans as planSession does, for a cache that keeps latents, or none. What they take of the budget, beside pages in the window or beside all, must leave enough
  * for the lowest formats. Throws what planSession and checkLatents throw.
  */
 export function planWithLatents(
@@ -233,7 +233,7 @@ export class Latents {
     return { rows };
   }
 
-  /** As PolicyCache.restore. → bytes by which the cache grew */
+  /** Does what PolicyCache.restore says. → bytes by which the cache grew */
   restore(layer: number, page: number, format: FormatName): number {
     // An unknown layer, page or format is named by the native cache.
     const known = Number.isInteger(layer) && layer >= 0 && layer < this.#open.length;

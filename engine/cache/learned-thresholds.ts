@@ -7,7 +7,7 @@ import type { QualityFeedback } from './types.ts';
 const COMPARED_SD = 0.2;
 
 export class Learnt {
-  /** Those that the session began with. */
+  /** The thresholds that the session began with. */
   readonly #start: ThresholdSet;
   readonly #layers: number;
   readonly #policy: PolicySession;

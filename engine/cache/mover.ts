@@ -177,7 +177,7 @@ export class Mover {
     return bytesFreed;
   }
 
-  /** Whether a page is in the form that was decided: asked of the cache, not of what was asked of it. */
+  /** True if a page is in the form that was decided: asked of the cache, not of what was asked of it. */
   #isIn({ layer, page, side, to }: Decision): boolean {
     if (side !== 'kv') return this.#cache.format(layer, page, side) === to;
     const latent = latentOf(this.#cache.table(layer), page);

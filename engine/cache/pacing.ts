@@ -89,7 +89,7 @@ export class Pacing {
     return Math.max(0, Math.round(growth) - (room === windowTokens ? leaving : 0));
   }
 
-  /** Of one step. */
+  /** Most moves of one step at a page boundary. */
   get #movesAtBoundary(): number {
     return Math.max(MOVES_AT_ONCE, Math.ceil(this.#context.layers / 2));
   }

@@ -40,7 +40,7 @@ const FIRST_TRIAL: readonly SideCandidate[] = SIDES.flatMap((side) =>
 );
 type Candidates = readonly TrialCandidate[];
 
-/** Whether a page that leaves the window is tried in a format under a policy, where its session has the formats that are served. */
+/** True if a page that leaves the window is tried in a format under a policy, where its session has the formats that are served. */
 function isTried(
   format: FormatName,
   { skipsReplaced = false }: Pick<Policy, 'skipsReplaced'>,
@@ -54,7 +54,7 @@ function isTried(
 export const firstTrial = (policy: Pick<Policy, 'skipsReplaced'>): readonly SideCandidate[] =>
   FIRST_TRIAL.filter(({ format }) => isTried(format, policy, isAutomatic));
 
-/** Of a page that is tried again: the first of these that is lower than its present format. The errors of the others are taken to have changed in the same proportion. */
+/** A page that is tried again is tried in the first of these that is lower than its present format. The errors of the others are taken to have changed in the same proportion. */
 const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = {
   k: ['trellis3', 'trellis2'],
   v: ['trellis2', 'trellis1'],

@@ -6,7 +6,7 @@ import type { PageForm, PolicySummary, Priority } from '../../policy/index.ts';
 /** What goes into one layer of a cache in one step, and what is asked of it. T tokens, H query and n KV heads of d channels, m the residual stream. */
 export interface LayerRows {
   readonly layer: number;
-  /** Of the first token. */
+  /** The position of the first token. */
   readonly position: number;
   readonly tokens: number;
   /** [T, H, d], after RoPE. */
@@ -25,7 +25,7 @@ export interface LayerReport {
   readonly layer: number;
   /** Sealed pages per format, K and V. */
   readonly kPages: Readonly<Record<string, number>>;
-  /** Likewise for values. */
+  /** Sealed pages per format of values. */
   readonly vPages: Readonly<Record<string, number>>;
   /** Bits per number: window, sinks and all metadata included. */
   readonly effectiveBits: number;
@@ -77,7 +77,7 @@ export interface SessionReport {
   readonly memory: CacheMemory;
   /** Pages × KV heads whose values the threshold attention.skip allowed to leave unread, and those that were; 0 while it is 0. */
   readonly valuesMet: number;
-  /** Those that were left unread. */
+  /** How many of these values were left unread. */
   readonly valuesSkipped: number;
   /** One entry per layer. */
   readonly layers: readonly LayerReport[];
@@ -128,7 +128,7 @@ export interface QualityFeedback {
 
 /** Where the bytes of a cache are, and what bounds them. */
 export interface MemoryUsage extends CacheMemory {
-  /** Those of pageBytes that are latents. */
+  /** How many of pageBytes are latents. */
   readonly latentBytes: number;
   /** Bytes of what stands for its pages while it waits parked in memory; they are not part of totalBytes, and count against the kvBudget of the engine. */
   readonly parkedBytes: number;

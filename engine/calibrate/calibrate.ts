@@ -77,7 +77,7 @@ export async function calibrate(runtime: Runtime, request: CalibrationRequest): 
   return measured;
 }
 
-/** Whether every probe of the window was run. */
+/** True if every probe of the window was run. */
 export const isComplete = ({ k, v }: MeasuredWindow): boolean =>
   [k, v].every(({ probed }) => Object.values(probed).every(({ kld }) => kld.every((one) => one !== null)));
 

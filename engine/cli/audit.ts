@@ -188,7 +188,7 @@ export async function sessions(settings: Settings): Promise<void> {
   printRows(settings, rows, SESSION_ROW_FIELDS, (columns) => sessionsText(rows, columns));
 }
 
-/** Whether somebody else has the folder, or it cannot be written. */
+/** True if somebody else has the folder, or it cannot be written. */
 const isTaken = (error: unknown): boolean =>
   error instanceof KvError && (error.code === 'io' || error.code === 'locked');
 

@@ -80,7 +80,7 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
   });
 }
 
-/** As it may stand in a file of measurements. */
+/** The name of a text as a file of measurements may have it. */
 const nameOf = (path: string): string => printable(basename(path).replace(/\.[a-z]+$/, '')).slice(0, 80);
 
 const measuredIn = (state: string, modelDigest: string): string =>

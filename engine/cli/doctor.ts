@@ -181,7 +181,7 @@ interface SharedFacts {
   readonly version: string | null;
   /** Why it cannot be used; null: it can. */
   readonly trouble: string | null;
-  /** Whether a key would cross the network readable by anybody. */
+  /** True if a key would cross the network readable by anybody. */
   readonly keyInTheOpen: boolean;
 }
 

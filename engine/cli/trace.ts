@@ -30,7 +30,7 @@ export async function record(settings: Settings): Promise<void> {
   };
   const content = await readText(prompt, 'prompt');
   await interruptible(async (signal) => {
-    // As in evaluate, weights are f32 unless others are requested, so that nothing but the cache differs.
+    // Weights are f32 as in evaluate, unless others are requested, so that nothing but the cache differs.
     const { model, dense, threads, isa, binding, cacheDir, offline } = engineOptions({ dense: 'exact', ...settings });
     const given = { model, dense, threads, isa, binding, cacheDir, offline };
     const runtime = await loading(settings, signal, (how) => Runtime.open({ ...given, ...how }));

@@ -47,6 +47,6 @@ function parsedOr(name: string): CacheSpec | Error {
   }
 }
 
-/** Whether the policy and the window of a cache are known. */
+/** True if the policy and the window of a cache are known. */
 const isOfSessions = ({ options }: CacheSpec): boolean =>
   hasPolicy(options) && (options.openFormat === undefined || WINDOWS.includes(options.openFormat));

@@ -162,7 +162,7 @@ export interface MethodQuestion {
 }
 
 /**
- * Whether a greedy answer would begin with the code: whether each of its tokens is the most likely one behind those before it. A method does not know the
+ * True if a greedy answer would begin with the code: whether each of its tokens is the most likely one behind those before it. A method does not know the
  * question when it reads the document.
  */
 export async function recalledBy(

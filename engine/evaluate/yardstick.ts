@@ -48,7 +48,7 @@ export interface Yardstick {
   readonly when: 'step' | 'prompt';
   /** The rotary position of a token: its own, or its place among those that are held. */
   readonly positions: 'own' | 'slot';
-  /** Whether it looks at attention; without it observe() is never called. */
+  /** True if it looks at attention; without it observe() is never called. */
   readonly observes: boolean;
   open(context: YardstickContext): YardstickSession;
 }

@@ -104,7 +104,7 @@ export interface GoverningOptions {
   readonly windowTokens?: number;
   /** Thresholds and gains to start from, for example those that adaptThresholds returned. Default: what was learned in the state folder, else the built-in ones. */
   readonly thresholds?: ThresholdSet;
-  /** Likewise a file of them, that saveThresholds wrote. */
+  /** A file of such thresholds, that saveThresholds wrote. */
   readonly thresholdsPath?: string;
 }
 

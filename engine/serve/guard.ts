@@ -33,7 +33,7 @@ export class Refusal extends Error {
 export interface GuardRules {
   /** null: whoever reaches the port may ask. */
   readonly token: string | null;
-  /** Whether the server listens on this machine alone. Then a Host header that names another is what a page does that had its name point here. */
+  /** True if the server listens on this machine alone. Then a Host header that names another is what a page does that had its name point here. */
   readonly isLoopback: boolean;
   readonly requestsPerSecond: number;
 }

@@ -8,7 +8,7 @@ export interface ServeOptions {
   readonly host?: string;
   /** Port to listen on; 0: any that is free. Default 9470. */
   readonly port?: number;
-  /** Whether /metrics is served. Default true. */
+  /** True if /metrics is served. Default true. */
   readonly metrics?: boolean;
   /** Whoever asks must send it (`Authorization: Bearer …`); 16 characters or more. Default: none, which is possible on loopback alone. */
   readonly token?: string;

@@ -47,7 +47,7 @@ export class LogReader {
     return this.#calls.call(name, params);
   }
 
-  /** Whether every byte is what was written, as of some seconds ago at most. */
+  /** True if every byte is what was written, as of some seconds ago at most. */
   verify(): Promise<unknown> {
     const now = performance.now();
     if (this.#verified === null || now - this.#verified.atMs > VERIFIED_MS) {

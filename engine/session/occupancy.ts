@@ -44,7 +44,7 @@ export class Occupancy {
     }
   }
 
-  /** Whether the next call can have it. */
+  /** True if the next call can have it. */
   get isFree(): boolean {
     return !this.#isTaken && this.#condition === 'sound';
   }

@@ -47,7 +47,7 @@ export interface QualityMetrics {
   readonly layerEpsilonMax: readonly number[];
 }
 
-/** Of loadCache: those of openCache; a shape that is given must be that of the file. */
+/** Options of loadCache: those of openCache; a shape that is given must be that of the file. */
 export type LoadCacheOptions = Omit<OpenCacheOptions, keyof CacheShape> & Partial<CacheShape>;
 
 /**
@@ -124,7 +124,7 @@ interface SharedState {
 
 /** The cache alone, for programs with a runtime of their own: they project, it keeps, attends and decides. */
 export class PolicyCache {
-  /** As it was opened. */
+  /** The shape that it was opened with. */
   readonly shape: CacheShape;
   readonly #options: OpenCacheOptions;
   /** Shared with its forks: the last one closes it. */
@@ -340,13 +340,13 @@ export class PolicyCache {
     return reportOf(this.#governed, { dense: 'caller', denseMs: 0, attentionMs: 0 });
   }
 
-  /** As Engine.metrics(), of this cache and its forks: what they did, and the bytes that this one holds. */
+  /** Tells what Engine.metrics() tells, of this cache and its forks: what they did, and the bytes that this one holds. */
   metrics(): string {
     this.#open();
     return metricsText(this.#governed.meter, [this.#governed], this.#governed.log);
   }
 
-  /** As EngineSession.adaptThresholds: what was measured moves the constant of the error law, for caches opened with the thresholds saved from here. */
+  /** Does what EngineSession.adaptThresholds says: what was measured moves the constant of the error law, for caches opened with the thresholds saved from here. */
   adaptThresholds(feedback: QualityFeedback): ThresholdSet {
     this.#open();
     return this.#governed.learnt.adapt(feedback);

@@ -34,7 +34,7 @@ export interface ProbeMove {
 interface Chunk {
   readonly position: number;
   readonly tokens: number;
-  /** Of the layers at which moves may begin. */
+  /** The rows of the layers at which moves may begin. */
   readonly rows: Map<number, LayerRows>;
   /** The residual stream after the last layer, [T, m]; null until the step has ended. */
   hidden: Float32Array | null;

@@ -27,7 +27,7 @@ export function lookupOf(
   return promptLookupTokens > 0 && isSame && latents === null ? new PromptLookup(promptLookupTokens) : null;
 }
 
-/** Of one answer. */
+/** The proposals of one answer. */
 export class PromptLookup {
   drafted = 0;
   accepted = 0;

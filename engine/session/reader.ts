@@ -5,7 +5,7 @@ import type { Probe } from './probe.ts';
 export interface Reader extends Stepper {
   /** Token ids in the cache, in order. */
   readonly tokens: readonly number[];
-  /** Whether it was closed meanwhile. */
+  /** True if it was closed meanwhile. */
   readonly isClosed: boolean;
   /** Of the token behind these, or behind a row of the residual stream [m]: [V]. They may be overwritten by the next step. */
   logits(row?: Float32Array): Promise<Float32Array>;

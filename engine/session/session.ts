@@ -301,13 +301,13 @@ export class Session implements Reader {
     this.#trail.endAt(lastHidden);
   }
 
-  /** As PolicyCache.restore, between two calls. */
+  /** Does what PolicyCache.restore says, between two calls. */
   restore(layer: number, page: number, format?: FormatName): number {
     this.#occupancy.checkFree();
     return this.governed.restore(layer, page, format);
   }
 
-  /** Whether no call uses it, and one could. */
+  /** True if no call uses it, and one could. */
   get isIdle(): boolean {
     return this.#occupancy.isFree;
   }

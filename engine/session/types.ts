@@ -11,11 +11,11 @@ export interface Generated {
   readonly promptTokens: number;
   /** The end of the text or a stop string, maxTokens, or an abort. */
   readonly finish: 'stop' | 'length' | 'aborted';
-  /** Whether the text fulfils its grammar as it stands: false where maxTokens, a stop string or an abort came first; null: none was asked for. */
+  /** True if the text fulfils its grammar as it stands: false where maxTokens, a stop string or an abort came first; null: none was asked for. */
   readonly grammarComplete: boolean | null;
   /** Tokens that prompt look-up proposed. */
   readonly drafted: number;
-  /** Those of them that were written. */
+  /** How many of them were written. */
   readonly accepted: number;
   /** One for each generated token, those of a stop string included; null where `logprobs` was not asked for. */
   readonly logprobs: readonly GeneratedToken[] | null;

@@ -14,7 +14,7 @@ export interface ChatOptions extends SessionOptions, Omit<GenerateOptions, 'sign
   readonly messages?: readonly ChatMessage[];
   /** Functions that the model may ask for. */
   readonly tools?: readonly ChatTool[];
-  /** Whether answers call tools, and that calls cannot be malformed. Takes the package @mlc-ai/web-xgrammar. Default: as the model likes, and nothing checks its calls. */
+  /** True if answers call tools, and that calls cannot be malformed. Takes the package @mlc-ai/web-xgrammar. Default: as the model likes, and nothing checks its calls. */
   readonly toolChoice?: ToolChoice;
   /** A chat template (Jinja) instead of the model's own. */
   readonly template?: string;

@@ -25,7 +25,7 @@ import type { OpenedChat } from './open-chat.ts';
 
 interface Entry {
   readonly message: ChatMessage;
-  /** Of an answer: the ids that it was written in, and what it was drawn with. */
+  /** The ids that an answer was written in, and what it was drawn with. */
   readonly written: readonly number[] | null;
   readonly seed: number | null;
 }

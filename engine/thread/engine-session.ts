@@ -122,7 +122,7 @@ export class EngineSession {
     return this.#calls.call('adaptThresholds', { session: this.id, feedback });
   }
 
-  /** As PolicyCache.restore, in a session that keeps `latents`. Throws 'busy' while it generates, and what that throws. */
+  /** Does what PolicyCache.restore says, in a session that keeps `latents`. Throws 'busy' while it generates, and what that throws. */
   async restore(layer: number, page: number, format?: FormatName): Promise<number> {
     return this.#calls.call('restore', { session: this.id, layer, page, format });
   }

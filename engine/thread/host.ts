@@ -29,12 +29,12 @@ export interface HostOptions extends RuntimeOptions {
   readonly stateDir: string | null;
   readonly onLogFailure: FailureMode;
   readonly qdrant?: QdrantOptions | undefined;
-  /** Of the caller's thread. */
+  /** The keys of the caller's thread. */
   readonly masterKeys: readonly Uint8Array[];
   readonly logRules: readonly LogRule[];
   readonly logRetention?: RetentionPolicy | undefined;
   readonly anchor?: AnchorOptions | undefined;
-  /** Of all sessions together; left out: the memory of the machine. */
+  /** Most bytes of all sessions together; left out: the memory of the machine. */
   readonly kvBudgetBytes?: number | undefined;
   readonly idleSessions: 'keep' | IdlePlace;
 }

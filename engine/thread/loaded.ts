@@ -32,7 +32,7 @@ export interface LoadedInfo {
   readonly denseBytes: number;
   /** Types of the tensors in the file, and how many there are of each. */
   readonly weightTypes: Readonly<Record<string, number>>;
-  /** Whether it has a chat template. */
+  /** True if it has a chat template. */
   readonly chat: boolean;
   /** Milliseconds that loading took. */
   readonly loadMs: number;

@@ -16,7 +16,7 @@ export interface AddedToken {
 /** Forms of turn markers, for files that do not flag them: <|…|>, <｜…｜>, <start_of_turn>, [INST]. */
 const TURN_MARKER = /^(<[|｜].*[|｜]>|<\/?(start|end)_of_turn>|\[\/?[A-Z_]+\])$/;
 
-/** Whether a token must be guarded although its file does not flag it as control, because the template uses it as a turn marker. */
+/** True if a token must be guarded although its file does not flag it as control, because the template uses it as a turn marker. */
 export function isTurnMarker(text: string, chatTemplate: string | null): boolean {
   return chatTemplate !== null && TURN_MARKER.test(text) && chatTemplate.includes(text);
 }

@@ -59,7 +59,7 @@ function isTool(tool: ChatTool): boolean {
 const isPlainObject = (value: unknown): boolean =>
   typeof value === 'object' && value !== null && !Array.isArray(value) && isPlain(value, 0);
 
-/** Whether a value is what JSON can say. */
+/** True if a value is what JSON can say. */
 function isPlain(value: unknown, depth: number): boolean {
   if (value === null || typeof value === 'string' || typeof value === 'boolean') return true;
   if (typeof value === 'number') return Number.isFinite(value);

@@ -17,7 +17,7 @@ export interface DenseChoice {
   readonly name: 'native' | 'onnxruntime' | 'loops';
   /** The reason for the choice, in words. */
   readonly why: string;
-  /** Whether another would be faster and is not installed. */
+  /** True if another would be faster and is not installed. */
   readonly isSecondBest: boolean;
 }
 

@@ -9,7 +9,7 @@ export interface PreTokenizer {
   readonly patterns: readonly string[];
   /** A piece that is a word of the vocabulary becomes that token without merging. */
   readonly ignoreMerges?: boolean;
-  /** Whether prompts begin with BOS if the file does not say. */
+  /** True if prompts begin with BOS if the file does not say. */
   readonly addBos?: boolean;
 }
 
@@ -62,7 +62,7 @@ const BY_NAME: ReadonlyMap<string, PreTokenizer> = new Map([
 
 const OWN: ReadonlySet<string> = new Set(['\\p{N}+', ...[...BY_NAME.values()].flatMap(({ patterns }) => patterns)]);
 
-/** Whether a pattern is one of these, whose running time is known to grow only with the text. */
+/** True if a pattern is one of these, whose running time is known to grow only with the text. */
 export const isOwnPattern = (pattern: string): boolean => OWN.has(pattern);
 
 /** Throws KvError 'unsupported' for a name that is not served. */

@@ -50,7 +50,7 @@ export function checkSteps(steps: readonly Step[]): void {
   }
 }
 
-/** Whether a step runs a pattern that is not one of ours. */
+/** True if a step runs a pattern that is not one of ours. */
 export const hasForeignPattern = (steps: readonly Step[]): boolean =>
   steps.some((step) => {
     const pattern = patternOf(step);

@@ -22,7 +22,7 @@ export interface TokenizerParts {
   readonly added: readonly AddedToken[];
   /** Ids of a text without added tokens; it may stop once it has more than `tokensMax`. section: its place between added tokens, from 0. */
   encodeText(text: string, section: number, tokensMax: number): number[];
-  /** Whether encodeText puts a space before its text, which decoding must remove again. */
+  /** True if encodeText puts a space before its text, which decoding must remove again. */
   readonly spacePrefix: boolean;
   readonly bosId: number | null;
   readonly eosIds: readonly number[];

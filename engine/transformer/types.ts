@@ -55,9 +55,9 @@ export interface ModelConfig {
   readonly contextLength: number;
   /** Added under the square root in RMS norms. */
   readonly normEpsilon: number;
-  /** Whether attention and the feed-forward half read the residual stream through a norm. */
+  /** True if attention and the feed-forward half read the residual stream through a norm. */
   readonly preNorms: boolean;
-  /** Whether what each of them answers goes through a norm of its own before it is added to the stream. */
+  /** True if what each of them answers goes through a norm of its own before it is added to the stream. */
   readonly postNorms: boolean;
   /** What is applied to the gate of the feed-forward half; the second is the approximation with a hyperbolic tangent. */
   readonly activation: 'silu' | 'gelu-tanh';
@@ -77,11 +77,11 @@ export interface ModelConfig {
   readonly localRopeTheta: number | null;
   /** How many tokens each layer looks back; null: all. */
   readonly slidingWindow: readonly (number | null)[];
-  /** Whether the projections to queries, keys and values have biases. */
+  /** True if the projections to queries, keys and values have biases. */
   readonly qkvBias: boolean;
-  /** Whether the output projection of attention has a bias. */
+  /** True if the output projection of attention has a bias. */
   readonly outputBias: boolean;
-  /** Whether the feed-forward half has biases. */
+  /** True if the feed-forward half has biases. */
   readonly mlpBias: boolean;
   /** How queries and keys are normalised before they are rotated: not at all, each head by itself, or all heads together. */
   readonly qkNorm: 'none' | 'head' | 'width';
@@ -95,7 +95,7 @@ export interface ModelConfig {
   readonly scoreCap: number | null;
   /** Logits likewise, in what the dense half answers, so nobody else applies it. */
   readonly logitCap: number | null;
-  /** Whether the output matrix is the embedding itself. */
+  /** True if the output matrix is the embedding itself. */
   readonly tiedEmbeddings: boolean;
   /** Token that every text begins with; null: none. */
   readonly bosId: number | null;
@@ -189,7 +189,7 @@ export interface ChatRenderOptions extends Pick<EncodeOptions, 'tokensMax'> {
   readonly template?: string | undefined;
   /** By message, the ids that it was written in. They stand for it where the template says what the message says; elsewhere its text is read as any other. */
   readonly written?: readonly (readonly number[] | null)[];
-  /** Whether a rendered text says what this message with its calls does. Default: never. */
+  /** True if a rendered text says what this message with its calls does. Default: never. */
   readonly saysTheSame?: (rendered: string, message: ChatMessage) => boolean;
 }
 
@@ -213,7 +213,7 @@ export interface Tokenizer {
   readonly chatTemplate: string | null;
   /** Token ids of a rendered chat. Throws 'bad-tokenizer' without a template. */
   chat(messages: readonly ChatMessage[], options?: ChatRenderOptions): number[];
-  /** Whether a plain prompt starts with BOS. */
+  /** True if a plain prompt starts with BOS. */
   readonly addBos: boolean;
 }
 

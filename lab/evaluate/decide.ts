@@ -19,7 +19,7 @@ export const DECISIONS = join(import.meta.dirname, '../../scripts/decisions.json
 
 /** The best pair for models of one kind at so many bits. */
 export interface DecisionRow {
-  /** Whether keys have outlier channels. */
+  /** True if keys have outlier channels. */
   readonly outliers: boolean;
   /** Query heads that share a KV head, and channels of a head. */
   readonly queriesPerKv: number;

@@ -12,7 +12,7 @@ const subject = {
   digest: z.string(),
   /** Tokens that are read. */
   context: z.int().positive(),
-  /** As parseCache() reads it, or an eviction rule with the share of tokens that it may hold. */
+  /** A cache as parseCache() reads it, or an eviction rule with the share of tokens that it may hold. */
   cache: z.string(),
   /** Why there are no numbers: a budget too small for so few tokens, a format that does not serve the heads. */
   code: z.string().nullable(),

@@ -38,7 +38,7 @@ export interface LearningRow {
   readonly kldBefore: number | null;
   readonly kldUniform: number | null;
   readonly kldHindsight: number | null;
-  /** Of a divergence budget: the bits of the table in hindsight that keeps it. */
+  /** The bits of the table in hindsight that keeps a divergence budget. */
   readonly bitsHindsight: number | null;
   readonly asked: number | null;
   readonly recalled: number | null;

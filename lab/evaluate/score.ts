@@ -25,7 +25,7 @@ export interface Asked {
   readonly options: SessionOptions;
   /** The folder whose sessions taught it; null: none. */
   readonly stateDir: string | null;
-  /** Whether it knows, without a folder, what ships with the package. Default false: it knows nothing. */
+  /** True if it knows, without a folder, what ships with the package. Default false: it knows nothing. */
   readonly isShipped?: boolean;
   /** Changes what it starts from. */
   readonly adjust?: (set: ThresholdSet) => ThresholdSet;

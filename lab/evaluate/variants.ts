@@ -37,7 +37,7 @@ export const ABLATIONS: readonly Ablation[] = [
   { without: '1-bit values', options: { cacheTypes: 'rot2:rot2' } },
 ];
 
-/** Whether this version has what the ablation leaves out. */
+/** True if this version has what the ablation leaves out. */
 export function isKnown({ thresholds = {} }: Ablation): boolean {
   const known = defaultThresholds(1).thresholds;
   return Object.keys(thresholds).every((id) => Object.hasOwn(known, id));

@@ -47,7 +47,7 @@ export function putHead(
 
 export interface Headwise extends Pick<PageCode, 'see'> {
   readonly code: HeadCode;
-  /** Whether keys are coded as they are before their rotary embedding. */
+  /** True if keys are coded as they are before their rotary embedding. */
   readonly isBeforeRope?: boolean;
 }
 

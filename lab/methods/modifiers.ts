@@ -36,7 +36,7 @@ const MODIFIERS = [
   'middle',
 ] as const;
 type ModifierName = (typeof MODIFIERS)[number];
-/** Those that a number stands behind. */
+/** The modifiers that a number stands behind. */
 const NUMBERED: readonly ModifierName[] = ['lowrank', 'anchors', 'ends', 'middle'];
 
 export interface Modified {

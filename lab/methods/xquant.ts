@@ -34,9 +34,9 @@ export type XQuantBits = 2 | 3 | 4 | 8;
 export interface XQuant {
   readonly variant: 'direct' | 'svd' | 'cl' | 'kv';
   readonly bits: XQuantBits;
-  /** Those of the first three layers. */
+  /** The bits of the first three layers. */
   readonly firstBits: XQuantBits;
-  /** Whether pages are latents of this project instead of the published grid. */
+  /** True if pages are latents of this project instead of the published grid. */
   readonly isRotated: boolean;
 }
 
@@ -250,7 +250,7 @@ export class Projection {
     return (this.#sides ??= { k: basisOf(this.wk, this.m), v: basisOf(this.wv, this.m) });
   }
 
-  /** That of both; null where it would not be narrower than inputs are. */
+  /** The basis of both; null where it would not be narrower than inputs are. */
   get both(): Basis | null {
     const { m, wk, wv } = this;
     if (wk.length + wv.length >= m * m) return null;

@@ -164,7 +164,7 @@ bool Dense::complete() const {
   return layers_[shape_.layers].matrix[kDenseQ].set == shape_.vocab && layers_[shape_.layers].normed[kAttnNorm];
 }
 
-// Of `n` rows from `first` on.
+// The product of `n` rows from `first` on.
 Dense::Product Dense::product(int layer, int slot, const Quantized& rows, int n, const float* base, float* y, int expert, int first) {
   const Matrix& matrix = matrixAt(layer, slot, expert);
   const DenseWeights weights = {kDenseTypes[matrix.type].form, bytesOf(matrix.block), matrix.biased ? matrix.bias.data() : nullptr, outputs(layer, slot)};
@@ -210,7 +210,7 @@ void Dense::multiply(const Product* products, int count) {
   threads_.each((panels + share - 1) / share, task);
 }
 
-// As many rows at a time as stay in the cache.
+// It takes as many rows at a time as stay in the cache.
 void Dense::multiplyPanels(const Kernels* kernels, const Product& product, int from, int to) {
   const auto& [weights, rows, n, base, y] = product;
   const size_t perRow = static_cast<size_t>(rows.blocks) * 64;

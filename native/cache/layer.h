@@ -103,7 +103,7 @@ struct Layer {
   const Page& page(int index) const { return *pages[index]; }
   int sealed() const { return static_cast<int>(pages.size()); }
   int openRows() const { return length - sealed() * kPageTokens; }
-  // Of what forks share beside pages.
+  // Bytes of what forks share beside pages.
   size_t sharedBytes() const;
 };
 
@@ -177,7 +177,7 @@ struct RotaryRows {
 struct PageRecord {
   bool isPredicted;
   int formats[2];  // of keys and values, in which the page is to be
-  // As it is stored: like StoredPage. Predicted: the sinks of page 0 (rows of keys, then of values, f16), and residuals (predictor.h).
+  // A page as it is stored is like StoredPage. Predicted: the sinks of page 0 (rows of keys, then of values, f16), and residuals (predictor.h).
   const uint8_t* bytes;
   size_t size;
 };

@@ -17,7 +17,7 @@ namespace palimpsest {
 struct PredictedSide {
   PackedWeights weights;
   std::vector<float> base;  // [w]
-  // Of the columns of residuals in the order of coding, [w]:
+  // The columns of residuals in the order of coding, [w]:
   std::vector<uint8_t> factors;  // times a residual within int8
   std::vector<uint8_t> tables;   // below the number of distributions
   std::vector<int> order;        // where they stand among the columns that were given
@@ -30,7 +30,7 @@ std::vector<int> codedOrder(const uint8_t* tables, int width);
 
 // Half octaves by which the distributions of a side may be moved.
 constexpr int kCodedShiftLeast = -4, kCodedShiftMost = 6;
-// Of a page: two shifts, int8, and how many columns are coded of each side, u16.
+// The head of a page has two shifts, int8, and how many columns are coded of each side, u16.
 constexpr size_t kPredictedHead = 6;
 
 struct PredictedLayer {
@@ -46,7 +46,7 @@ struct Predictor {
   std::vector<PredictedLayer> layers;
   int distributions = 0;
   std::vector<uint32_t> slots;  // [distributions][4096], as Kernels::decodeResiduals reads them
-  // Of each symbol of each distribution, [distributions][43]: its share of 4096, where it begins, and what it takes.
+  // For each symbol of each distribution, [distributions][43]: its share of 4096, where it begins, and what it takes.
   std::vector<uint16_t> shares, starts;
   std::vector<double> symbolBits;
 

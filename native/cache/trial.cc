@@ -438,7 +438,7 @@ size_t startedErrors(const Cache& cache) {
 
 namespace {
 
-// As in finishMoves, the caller runs a trial that has not begun.
+// The caller runs a trial that has not begun, as finishMoves does with moves.
 void bringToEnd(Workers& workers, StartedTrial& trial) {
   if (trial.done.load()) return;
   if (workers.mover.take(&trial)) trial.run(workers.scratch[0]);

@@ -47,9 +47,9 @@ export interface FormatDescriptor {
   readonly forOutlierKeys?: true;
   /** The format of as many bytes that it errs less than: policies may leave that one out where sessions may use both (`skipsReplaced`). */
   readonly replaces?: string;
-  /** Whether a page may be sealed in it. */
+  /** True if a page may be sealed in it. */
   readonly window: boolean;
-  /** Whether a move within the family works on codes alone, without the rows. */
+  /** True if a move within the family works on codes alone, without the rows. */
   readonly nested: boolean;
   readonly headDims: 'any' | readonly number[];
   /** Keys are stored after RoPE in every native format. */

@@ -22,7 +22,7 @@ export function serveYardsticks(): void {
   hasYardsticks = true;
 }
 
-/** Whether the binary of this process computes the yardsticks. */
+/** True if the binary of this process computes the yardsticks. */
 export function servesYardsticks(): boolean {
   isRead = true;
   return hasYardsticks;

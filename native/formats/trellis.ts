@@ -95,7 +95,7 @@ export const nextWindow = (sequence: Sequence, window: number, code: number): nu
 /** Finds the sequence of codes that errs least. One searcher serves many sequences, one after the other. */
 export class TrellisSearch {
   readonly #bits: number;
-  /** As targets. */
+  /** Levels as the search aims at them. */
   readonly #levels: Int32Array;
   /** By the bits of a window that the next one keeps. */
   #cost: Int32Array;

@@ -214,7 +214,7 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
 
   VecI largest = splatI(kNoOctave), smallest = splatI(-kNoOctave);
   uint8_t* codes = space.take<uint8_t>((kPageTokens - 1) * D + wholeWords(D));
-  // As many rows at a time as a vector has lanes, so that quantities with one number per row fill a vector.
+  // It takes as many rows at a time as a vector has lanes, so that quantities with one number per row fill a vector.
   for (int first = 0; first < kPageTokens; first += kLanes) {
     alignas(64) VecF y[kLanes][kCount];
     VecF v[kCount], partial[kLanes];

@@ -184,7 +184,7 @@ static void demoteLatent(const uint8_t* high, const uint8_t* low, const int8_t* 
   unpackRot(kRot4, high, low, elements, tiles);
   unpackRot(kRot3, high, lowOut, elements, coarse);
   for (int t = 0; t < kPageTokens; t += 8) {
-    // Of four lanes for each of the block's eight rows; each sums at most 4096 products.
+    // Sums of four lanes for each of the block's eight rows; each sums at most 4096 products.
     int32_t squares[32] = {}, products[32] = {};
     for (size_t i = static_cast<size_t>(t) * width; i < static_cast<size_t>(t + 8) * width; i += 32) {
       for (int lane = 0; lane < 32; lane++) {

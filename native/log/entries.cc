@@ -114,7 +114,7 @@ void hashPair(const Digests& digests, uint8_t prefix, const uint8_t* left, const
 void addLeaf(const Digests& digests, ChainState* state, const uint8_t* leaf) {
   uint8_t hash[kHashBytes];
   std::memcpy(hash, leaf, kHashBytes);
-  // As in a binary number a carry runs over the ones at its end.
+  // A carry runs over the ones at the end, as in a binary number.
   for (uint64_t rest = state->leaves; (rest & 1) != 0; rest >>= 1) hashPair(digests, kNodeByte, state->peak[--state->peaks], hash, hash);
   std::memcpy(state->peak[state->peaks++], hash, kHashBytes);
   state->leaves++;

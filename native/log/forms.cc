@@ -78,7 +78,7 @@ bool readNumeral(const char** position, const char* end, Numeral* numeral) {
   }
   char digits[kDigitsMost];
   int count = 0;
-  // Of the first digit that is not zero.
+  // The exponent of the first digit that is not zero.
   int exponent = wholeDigits - 1;
   if (!isZero) {
     if (wholeDigits > kDigitsMost) return false;

@@ -32,12 +32,12 @@ class Forms {
     uint32_t from = 0, count = 0;
     // Forms of names and of what is inside.
     uint32_t name = 0, inside = 0;
-    // Of integers; of the length of lists and texts.
+    // The range of integers, or of the length of lists and texts.
     double least = 0, most = 0;
   };
   struct Field {
     std::string_view name;
-    // As it stands in JSON, the colon included; of kinds the name alone.
+    // The key as JSON has it, the colon included; of kinds the name alone.
     std::string_view key;
     uint32_t form;
     bool mayBeAbsent;

@@ -21,7 +21,7 @@ class KeyRing {
     const uint8_t* bytes;
   };
 
-  // Of each: whether there is a key, how many bytes its name has, the name, and where there is one 32 bytes of key. False for what is none;
+  // Reads of each whether there is a key, how many bytes its name has, the name, and where there is one 32 bytes of key. False for what is none;
   // `bytes` must stay where it is for as long as this is used.
   bool read(const uint8_t* bytes, size_t count);
   // Null for a session that is not here.
@@ -50,7 +50,7 @@ struct OpenedEntries {
   uint64_t firstSeq;
   // Where each ends in `bytes`.
   const std::vector<uint32_t>& ends;
-  // As followEntries left it. What is sealed, sound and nobody has the key of gets kUnopened.
+  // The kinds as followEntries left them. What is sealed, sound and nobody has the key of gets kUnopened.
   uint8_t* kinds;
   // Null, or as many bytes as there are entries' bytes: what was opened is written where it lay sealed. `texts` then says where that is and how many bytes it has.
   uint8_t* room;

@@ -20,7 +20,7 @@ struct SpellPlan {
 struct Spelled {
   // Where the body begins in what was written, and how many bytes it has.
   size_t body, bodyBytes;
-  // Of everything.
+  // Bytes of everything.
   size_t bytes;
 };
 

@@ -23,7 +23,7 @@ export interface Steering {
   readonly weights: Float32Array;
 }
 
-/** Of queries [rows, d], for codes of the rows themselves or of rotated ones. Null where no query is other than zero. */
+/** The steering by queries [rows, d], for codes of the rows themselves or of rotated ones. Null where no query is other than zero. */
 export function steeringOf(queries: Float32Array, headDim: number, isTurned: boolean): Steering | null {
   const d = headDim;
   const w = new Float64Array(d * d);
@@ -67,7 +67,7 @@ function addShares(x: number, c: number, values: Float32Array, feedback: Float32
   return sum;
 }
 
-/** Of queries [rows, d], for codes that weigh channels: `weights` is the mean square in each. Null where no query is other than zero. */
+/** The steering by queries [rows, d], for codes that weigh channels: `weights` is the mean square in each. Null where no query is other than zero. */
 export function channelPowers(queries: Float32Array, headDim: number): Steering | null {
   const rows = queries.length / headDim;
   const sums = new Float64Array(headDim);

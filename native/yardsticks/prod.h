@@ -36,7 +36,7 @@ struct Prod {
   }
 
  private:
-  // Of the code alone.
+  // Bits of the code alone.
   static int codeBits(int format) { return kFormats[format].codeBits - 1; }
   static float signLevel(int d) {
     const Codebook codebook = sphereOf(1, d);

@@ -81,5 +81,5 @@ const agePolicy = (version: number, ages: Ages): Policy =>
   followPolicy('age', version, (context) => new AgeAim(context, ages), { lowest: ages.old });
 
 export const age = agePolicy(2, ofFamily('trellis'));
-/** Of the time before trellis codes, for its logs. */
+/** The policy of the time before trellis codes, for its logs. */
 export const ageOne = agePolicy(1, ofFamily('rot'));

@@ -213,7 +213,7 @@ export class PriceSession implements PolicySession {
     return SPENT_LATE;
   }
 
-  /** Whether layers that are not healthy must move where nothing else keeps the budget. */
+  /** True if layers that are not healthy must move where nothing else keeps the budget. */
   protected get qualityGivesWay(): boolean {
     return true;
   }
@@ -358,7 +358,7 @@ export class PriceSession implements PolicySession {
   protected committed(_layer: number, _epsilon: number): void {}
 
   /**
-   * Whether moves at or under λ are made before they must be. Bytes that were paid for then stay unused for a while, which costs quality, and all
+   * True if moves at or under λ are made before they must be. Bytes that were paid for then stay unused for a while, which costs quality, and all
    * that is gained is that later steps have less to do. So it is done only against a latency budget.
    */
   protected movesEarly({ stepLatencyBudgetMs }: Situation): boolean {

@@ -94,5 +94,5 @@ export function unitsOf({ layers, skipLayers }: PolicyContext, pages: number): n
 }
 
 export const uniform = followPolicy('uniform', 2, (context) => new UniformAim(context, STEPS));
-/** Of the time before trellis codes, for its logs. */
+/** The policy of the time before trellis codes, for its logs. */
 export const uniformOne = followPolicy('uniform', 1, (context) => new UniformAim(context, STEPS_OF_ROT));

@@ -19,7 +19,7 @@ export interface GrammarRow {
   readonly compileMs: number;
   /** Processor time of a token, on average over a text. */
   readonly msPerToken: number;
-  /** Of single tokens, by the clock. */
+  /** The 95th percentile of single tokens, by the clock. */
   readonly p95Ms: number;
   readonly mostMs: number;
 }

@@ -63,7 +63,7 @@ export interface LogRow {
   readonly bytesPerEntry: number;
   readonly entriesPerSecond: number;
   readonly appendMbPerSecond: number;
-  /** Of all threads together, the kernel's part of writing and syncing included. */
+  /** Processor time of all threads together, the kernel's part of writing and syncing included. */
   readonly processorUsPerEntry: number;
   readonly appendP50Us: number;
   readonly appendP99Us: number;

@@ -30,7 +30,7 @@ interface Task {
   readonly temperature: number;
 }
 
-/** As in docs/library.md. */
+/** The number that docs/library.md proposes. */
 const PROPOSED = 8;
 const ANSWER_TOKENS = 256;
 

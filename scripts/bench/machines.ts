@@ -47,11 +47,11 @@ export const machineRow = z
     /** Tokens in the cache before. */
     depth: z.int().nonnegative(),
     tokensPerCpuSecond: z.number().positive(),
-    /** Of llama.cpp, as everything below that is a peer's; null where it was not measured. */
+    /** Tokens of llama.cpp, as everything below that is a peer's; null where it was not measured. */
     peerTokensPerCpuSecond: z.number().positive().nullable(),
     /** How many times the tokens of llama.cpp ours are. */
     ratio: z.number().positive().nullable(),
-    /** Of the whole process, with the cache of this row. */
+    /** Bytes of the whole process, with the cache of this row. */
     residentBytes: z.int().positive(),
     peerResidentBytes: z.int().positive().nullable(),
     fileBytes: z.int().positive(),
@@ -94,7 +94,7 @@ export async function machines(say: (line: string) => void, options: MachinesOpt
   return rows;
 }
 
-/** Those that were asked for, without those that this processor lacks. */
+/** The sets that were asked for, without those that this processor lacks. */
 function isasOf(asked: readonly Isa[] | null, say: (line: string) => void): readonly Isa[] {
   const { available } = nativeInfo();
   if (asked === null) return available.filter((isa) => isa !== 'scalar');

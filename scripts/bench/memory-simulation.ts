@@ -38,7 +38,7 @@ class Simulation {
   readonly #noise: Float32Array;
   readonly #out = new Float32Array(32 * 16 * 128);
   readonly #caches: { cache: KvCache; shape: number }[] = [];
-  /** Whether the caches tend to grow, to shrink or to stay as they are at present. */
+  /** True if the caches tend to grow, to shrink or to stay as they are at present. */
   #appetite = 0.6;
 
   constructor(seed: number, noise: Float32Array) {

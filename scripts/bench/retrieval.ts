@@ -120,7 +120,7 @@ async function fill(index: VectorIndex<Payload>, count: number): Promise<number>
   return performance.now() - start;
 }
 
-/** As a book asks: sessions that taught something, of one model. */
+/** Asks as a book does: for sessions of one model that taught something. */
 const ofModel = (model: string): Filter => ({
   must: [
     { field: 'teaches', equals: true },

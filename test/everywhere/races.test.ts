@@ -27,7 +27,7 @@ const OURS = /\((palimpsest|kernels_test|cache_test)\.node\+/;
 const RUNTIME = /\((libtsan|libstdc\+\+|libc|libgcc_s)\.so/;
 
 /**
- * Whether an access of a data race happens in one of our binaries: its innermost frame outside the runtimes. Below that we may well have called
+ * True if an access of a data race happens in one of our binaries: its innermost frame outside the runtimes. Below that we may well have called
  * V8, whose threads race on locks of their own. Of other reports every frame counts.
  */
 function isOurs(report: string): boolean {

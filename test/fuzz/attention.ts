@@ -23,7 +23,7 @@ import { largestOf, randomSide } from './side.ts';
 const F16 = 0;
 const IDS = SERVED_FORMATS.map((name) => FORMATS[name].id);
 const WINDOW = FORMATS[WINDOW_FORMAT].id;
-/** Whether a side in the format `from` may go on to `to`. */
+/** True if a side in the format `from` may go on to `to`. */
 const isDown = (from: number, to: number): boolean => from !== to && isMove(nameOfId(from), nameOfId(to));
 
 /** Rows of one size, or of any sizes (isWild), where one token often takes everything. */

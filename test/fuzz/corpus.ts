@@ -19,7 +19,7 @@ import { repairParked, repairSegment, traceHeader } from './parsers.ts';
 
 export interface Broken {
   readonly name: string;
-  /** Of PARSERS. */
+  /** The name of one of PARSERS. */
   readonly parser: string;
   /** The file that is replaced; made from the sound one. */
   readonly file: string;

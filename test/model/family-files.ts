@@ -23,7 +23,7 @@ export type HfKeys = Readonly<Record<string, unknown>> & { readonly model_type: 
 
 export interface FamilyGolden extends Pick<Golden, 'rows'> {
   readonly config: HfKeys;
-  /** Of gains, in the Hugging Face checkpoint. */
+  /** What is taken from gains in the Hugging Face checkpoint. */
   readonly gainOffset: number;
   readonly tensors: readonly (readonly [name: string, shape: readonly number[]])[];
 }
@@ -81,7 +81,7 @@ const STACKED: Readonly<Record<string, readonly string[]>> = {
 const LAYER = /^(model\.layers\.\d+\.)(.*)$/;
 const MIXTRAL: Readonly<Record<string, string>> = { gate: 'w1', up: 'w3', down: 'w2' };
 
-/** As checkpoints on the Hub have it. */
+/** A tensor as checkpoints on the Hub have it. */
 function onHub({ model_type: type }: HfKeys, tensor: Named): Named[] {
   const [, layer, part] = LAYER.exec(tensor.name) ?? [];
   const isMixtral = type === 'mixtral';

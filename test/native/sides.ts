@@ -17,7 +17,7 @@ const align = (bytes: number): number => Math.ceil(bytes / PAGE_PART_ALIGN) * PA
 const fieldsOf = (format: FormatName) =>
   FORMATS[format].parts.flatMap(({ fields }, part) => fields.map((field) => ({ part, ...field })));
 
-/** Whether a move works on codes alone. */
+/** True if a move works on codes alone. */
 export const isDemotion = (from: FormatName, to: FormatName): boolean =>
   from !== to && isMove(from, to) && FORMATS[from].nested && FORMATS[to].nested && familyOf(from) === familyOf(to);
 const familyOf = (name: FormatName): FormatDescriptor =>

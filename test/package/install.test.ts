@@ -21,7 +21,7 @@ import { type PrebuiltTarget, prebuiltPackage, prebuiltTarget, thisMachine } fro
 const root = join(import.meta.dirname, '../..');
 const target = prebuiltTarget(thisMachine()) ?? 'no binary';
 
-/** Whether the prebuilt binaries are those of these sources. */
+/** True if the prebuilt binaries are those of these sources. */
 const isFresh = (...targets: string[]): boolean =>
   spawnSync(process.execPath, ['scripts/prebuild.mjs', '--check', ...targets], { cwd: root }).status === 0;
 const hasBinary = isFresh(target);

@@ -77,7 +77,7 @@ export class LogModel {
   readonly #made = new Map<number, Made>();
   /** By seq, as it was read: these were acknowledged. */
   readonly #sure = new Map<number, string>();
-  /** Whether sectors may be lost that stand before others of the same commit. */
+  /** True if sectors may be lost that stand before others of the same commit. */
   readonly #canScatter: boolean;
   #writers: WriterModel[] = [];
   #cannotCut = false;

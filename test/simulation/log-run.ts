@@ -71,7 +71,7 @@ class Run {
   readonly #dir = join(this.#root, 'state', 'log');
   readonly #restore: () => void;
   readonly #counts = { lives: 0, kills: 0, powerCuts: 0, firstCalls: 0, refused: 0 };
-  /** Of this life. */
+  /** The process of this life. */
   #process: Process;
   #writers: { readonly log: WitnessLog; readonly model: WriterModel }[] = [];
   #hasFaults = false;

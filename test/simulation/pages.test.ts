@@ -72,7 +72,7 @@ describe('pages', () => {
         k: within(normals(random, tokens * row, spreads[layer]!.k)),
         v: within(normals(random, tokens * row, spreads[layer]!.v)),
       });
-      /** Of a size that makes scores of some units. */
+      /** Queries of a size that makes scores of some units. */
       const queries = (layer: number, tokens: number): Float32Array =>
         within(normals(random, tokens * 2 * row, Math.min(6e4, 1 / spreads[layer]!.k)));
       const attend = (cache: KvCache, layer: number, q: Float32Array, observe = true): Float32Array => {

@@ -88,7 +88,7 @@ function decidedAgain(context: PolicyContext, { entries }: Result): string {
   );
 }
 
-/** Whether something is still decided when the last situation comes again and again. */
+/** True if something is still decided when the last situation comes again and again. */
 function isRestless(context: PolicyContext, { entries, bytes: bytesAtEnd }: Result): boolean {
   const session = policy.open(context);
   for (const { situation } of entries) session.decide(situation);

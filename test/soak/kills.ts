@@ -16,7 +16,7 @@ export interface Kill {
   readonly afterMs: number;
   /** Points, rows or entries of this life that were acknowledged before. */
   readonly acknowledged: number;
-  /** Of these, what was not there after the restart. */
+  /** How many of these were not there after the restart. */
   readonly lost: number;
   /** Sessions that failed because of it. */
   readonly failed: number;
@@ -24,7 +24,7 @@ export interface Kill {
   readonly unhealed: number;
   /** From the restart until the index had everything. */
   readonly healedMs: number;
-  /** Of the log that was opened again, where that is what is timed. */
+  /** Entries of the log that was opened again, where that is what is timed. */
   readonly entries?: number;
 }
 
@@ -104,7 +104,7 @@ export async function soakKills({ victims, count, seed, file, onLife }: Soak): P
 const sum = (rows: readonly Row[], of: 'lost' | 'failed' | 'unhealed'): number =>
   rows.reduce((total, row) => total + row[of], 0);
 
-/** Whether nothing was lost, nothing failed, and everything healed. */
+/** True if nothing was lost, nothing failed, and everything healed. */
 export const isWhole = (rows: readonly Row[]): boolean =>
   sum(rows, 'lost') + sum(rows, 'failed') + sum(rows, 'unhealed') === 0;
 

@@ -131,7 +131,7 @@ export interface Run {
   readonly originals?: number;
   /** What a canary measures now over what was promised. */
   readonly ratio?: (layer: number, tokens: number) => number;
-  /** Whether memory is low, and how long steps take against a budget of 1 ms, at so many tokens. */
+  /** True if memory is low, and how long steps take against a budget of 1 ms, at so many tokens. */
   readonly low?: (tokens: number) => boolean;
   readonly latencyMs?: (tokens: number) => number;
   /** Called after each situation with what the policy says of its layers. */
@@ -242,13 +242,13 @@ class Session {
     return this.#context.layers * (2 * this.#context.pageBytes[this.#context.windowFormat] + this.#besideBytes);
   }
 
-  /** Of the latent beside a page. */
+  /** Bytes of the latent beside a page. */
   get #besideBytes(): number {
     const { latents, pageBytes: bytes } = this.#context;
     return latents === undefined ? 0 : bytes[latents.kept]!;
   }
 
-  /** Of a page as it is now, with its latent. */
+  /** Bytes of a page as it is now, with its latent. */
   #bytesOf(layer: number, page: number): number {
     const { pageBytes: bytes } = this.#context;
     const latent = this.#formats.get(sideKey(layer, page, 'kv'));

@@ -14,7 +14,7 @@ const versions = existsSync(BASE)
       .filter((version) => version >= VERSION_LEAST && existsSync(join(BASE, String(version), 'bin', 'initdb')))
   : [];
 const programs = versions.length === 0 ? null : join(BASE, String(Math.max(...versions)), 'bin');
-/** Whether tests can start a server of their own. */
+/** True if tests can start a server of their own. */
 export const HAS_POSTGRES = programs !== null;
 
 /** PostgreSQL refuses to run as root, so root starts it as the user whom its package has created. */

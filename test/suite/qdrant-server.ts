@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 const BINARY = join(import.meta.dirname, '..', '..', '..', 'shared', 'bin', 'qdrant');
-/** Whether tests can start a server of their own. */
+/** True if tests can start a server of their own. */
 export const HAS_BINARY = existsSync(BINARY);
 
 /** A port below those that the system gives to connections, so that no connection takes it before the server does. */
@@ -124,7 +124,7 @@ export class QdrantProcess {
 
 const isAlive = (child: ChildProcess): boolean => child.exitCode === null && child.signalCode === null;
 
-/** Whether the port takes a connection: its web server comes up when everything was loaded. */
+/** True if the port takes a connection: its web server comes up when everything was loaded. */
 const accepts = (port: number): Promise<boolean> =>
   new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1');

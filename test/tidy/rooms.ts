@@ -45,7 +45,7 @@ export function labProblem(file: string, { specifier, kind }: Import, dependenci
     : `what palimpsest-lab holds imports palimpsest/lab and its own modules, not ${target}`;
 }
 
-/** Whether a module goes into the package palimpsest-lab; the rest of lab/ is the bench of the checkout. */
+/** True if a module goes into the package palimpsest-lab; the rest of lab/ is the bench of the checkout. */
 export const isPublishedLab = (path: string): boolean =>
   path === 'lab/index.ts' || /^lab\/(methods|rules)\//.test(path);
 

@@ -36,7 +36,7 @@ export type ObjectOf<F> = Flat<
   { readonly [K in Exclude<keyof F, Absent<F>>]: TypeOf<F[K]> } & { readonly [K in Absent<F>]?: TypeOf<F[K]> }
 >;
 
-/** Whether two types are the same, down to what may be left out. */
+/** True if two types are the same, down to what may be left out. */
 export type Same<A, B> = (<G>() => G extends A ? 1 : 2) extends <G>() => G extends B ? 1 : 2 ? true : false;
 
 /** Does not compile where something is not certain. */
@@ -121,7 +121,7 @@ export function coreOf(type: Type): Type {
   return type.is === 'nullable' || type.is === 'optional' ? coreOf(type.inside) : type;
 }
 
-/** Whether null is a value of it. */
+/** True if null is a value of it. */
 export function mayBeNull(type: Type): boolean {
   return type.is === 'nullable' || (type.is === 'optional' && mayBeNull(type.inside));
 }

@@ -28,7 +28,7 @@ export interface Collected {
   readonly open: Entry<'open'>;
   /** null: it still runs, or was killed. */
   readonly close: Entry<'close'> | null;
-  /** Of its last entry, milliseconds since the epoch. */
+  /** The time of its last entry, milliseconds since the epoch. */
   readonly lastMs: number;
   /** Entries of the session. */
   readonly entries: number;

@@ -73,7 +73,7 @@ const listOf = (table: PgTable): string =>
     .map(({ column }) => column)
     .join(', ');
 
-/** As DecisionQuery says. Throws 'bad-argument', 'database'. */
+/** Answers as DecisionQuery says. Throws 'bad-argument', 'database'. */
 export async function askDecisions(ask: Ask, logId: string, filter: DecisionFilter): Promise<DecisionRow[]> {
   const values = new Values();
   const limit = checkLimit(filter.limit);
@@ -96,7 +96,7 @@ export async function askDecisions(ask: Ask, logId: string, filter: DecisionFilt
   return objects<DecisionRow>(columns, rows, decisions);
 }
 
-/** As DecisionQuery says. Throws 'bad-argument', 'database'. */
+/** Answers as DecisionQuery says. Throws 'bad-argument', 'database'. */
 export async function askSessions(ask: Ask, logId: string, filter: SessionFilter): Promise<SessionRow[]> {
   const values = new Values();
   const { fromMs, toMs, model } = filter;
@@ -137,7 +137,7 @@ const KEYS: Readonly<Record<CountKey, string>> = {
   model: "coalesce(s.model, 'unknown')",
 };
 
-/** As DecisionQuery says. Throws 'bad-argument', 'database'. */
+/** Answers as DecisionQuery says. Throws 'bad-argument', 'database'. */
 export async function askCounts(ask: Ask, logId: string, by: CountKey, filter: DecisionFilter): Promise<CountRow[]> {
   checkCountKey(by);
   const values = new Values();

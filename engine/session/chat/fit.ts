@@ -70,7 +70,7 @@ function tryIds(model: LoadedModel, chat: Conversation, dropped: number): number
   }
 }
 
-/** Whether a template writes the calls of a message in other letters, but says the same. */
+/** True if a template writes the calls of a message in other letters, but says the same. */
 function saysTheSame(format: CallFormat | null, rendered: string, message: ChatMessage): boolean {
   const parsed = format?.parse(rendered) ?? null;
   if (parsed === null || parsed.text !== message.content.trim()) return false;

@@ -13,9 +13,9 @@ export type ContextEnd = 'refuse' | 'drop-oldest' | 'compress';
 
 /** What a question would take. */
 export interface ChatCount {
-  /** Of the conversation with it, as the template renders it. */
+  /** Tokens of the conversation with it, as the template renders it. */
   readonly tokens: number;
-  /** Of those, what the cache holds and keeps. */
+  /** How many of those the cache holds and keeps. */
   readonly reusedTokens: number;
   /** The others. */
   readonly readTokens: number;
@@ -35,11 +35,11 @@ export interface Compressed {
 
 /** An answer, what it took, and what the chat had to give up for it. */
 export interface ChatAnswer extends Generated {
-  /** As the chat keeps it: text and calls. */
+  /** The message as the chat keeps it: text and calls. */
   readonly message: ChatMessage;
   /** Tools that the model asks for: answer each with a message of role 'tool'. Empty: none. What is no proper call is in the text. */
   readonly toolCalls: readonly ToolCall[];
-  /** Whether a call had to fulfil the schema of its tool: not without toolChoice, nor with 'auto' where the package @mlc-ai/web-xgrammar is not there. */
+  /** True if a call had to fulfil the schema of its tool: not without toolChoice, nor with 'auto' where the package @mlc-ai/web-xgrammar is not there. */
   readonly callsConstrained: boolean;
   /** Tokens of the conversation that the cache held already. */
   readonly reusedTokens: number;

@@ -26,7 +26,7 @@ const ROW = { f32: 0, f16: 1, q8: 2 } as const;
 /** 1 was a predicted page of an earlier version. */
 const PAGE = { stored: 0, earlier: 1, predicted: 2 } as const;
 
-/** Of a cache of `tokens` tokens. With `predicted` its pages lose what residuals lose; without, nothing is lost. */
+/** The bytes of a cache of `tokens` tokens. With `predicted` its pages lose what residuals lose; without, nothing is lost. */
 export function cacheBytes(kv: KvCache, tokens: number, predicted: PagePredictor | null = null): Buffer {
   const { layers } = kv.shape;
   const parts: Uint8Array[] = [];

@@ -16,7 +16,7 @@ export const sha256 = (...parts: readonly Uint8Array[]): Buffer => {
 export interface Container {
   /** Eight letters, of which the last two are the version. */
   readonly magic: string;
-  /** As in 'FILE is no …'. */
+  /** The noun of the message 'FILE is no …'. */
   readonly noun: string;
   /** What to do with a file of another version. */
   readonly hint: string;

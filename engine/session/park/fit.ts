@@ -16,7 +16,7 @@ import { DEVIATIONS, type LayerMap, type PredictorData, type SideMap } from './p
 import { LEVEL_MAX, logisticShares } from './rans.ts';
 import { unrotate } from './unrotate.ts';
 
-/** Of the trace of what a regression is made of. */
+/** The ridge of a regression, as a share of the trace of what it is made of. */
 const RIDGE = 1e-3;
 /** Standard deviations of an input within 8 bits: 127 / 24 = 5.3. */
 const INPUT_STEPS = 24;

@@ -32,7 +32,7 @@ export class IdleSessions implements Neighbours {
   readonly place: IdlePlace;
   readonly #form: IdleForm;
   readonly #pool: PagePool;
-  /** Of pages, and of what is parked in memory. */
+  /** Most bytes of pages and of what is parked in memory together. */
   readonly #budgetBytes: number;
   readonly #sessions: () => Iterable<Session>;
   /** What is parked: its bytes, or the file that holds them. */
@@ -206,7 +206,7 @@ export class IdleSessions implements Neighbours {
   }
 }
 
-/** Of a cache whose pages are still there. */
+/** What stands for a cache whose pages are still there. */
 function awayOf(cache: Governed, place: IdlePlace, parkedBytes: number): Away {
   return {
     place,

@@ -17,7 +17,7 @@ import { formParked } from './parked-file.ts';
 import { NOT_PARKED, type ParkedHead } from './parked-head.ts';
 import type { Predictor } from './predictor.ts';
 
-/** Whether a session can be parked as it is: without latents, with a policy that has a name, and without forks that would keep its pages in memory. */
+/** True if a session can be parked as it is: without latents, with a policy that has a name, and without forks that would keep its pages in memory. */
 export const isParkable = ({ setup, governed }: Session): boolean => hasPlainState(setup) && !governed.hasForks;
 
 const hasPlainState = ({ policy, latents }: Session['setup']): boolean =>

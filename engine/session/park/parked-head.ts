@@ -22,7 +22,7 @@ const schema = z.strictObject({
   textDigest: digest,
   policy: z.strictObject({ id: name, version: count, machine: name }),
   options: z.record(z.string(), z.unknown()) as unknown as z.ZodType<SessionOptions>,
-  /** Of what its pages were predicted by; null: they are as they are stored. */
+  /** The digest of what its pages were predicted by; null: they are as they are stored. */
   predictor: digest.nullable(),
   /** Bytes that the cache took in memory, and those of f16. */
   kvBytes: count.max(Number.MAX_SAFE_INTEGER),

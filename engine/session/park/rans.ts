@@ -30,9 +30,9 @@ export function logisticShares(deviation: number): Uint16Array {
 export class Distributions {
   readonly count: number;
   readonly shares: Uint16Array;
-  /** Of each symbol, where its share begins. */
+  /** Where the share of each symbol begins. */
   readonly #starts: Uint16Array;
-  /** Of each 4096th: symbol, share − 1 and place in the share, in 6, 12 and 12 bits. */
+  /** Each 4096th: symbol, share − 1 and place in the share, in 6, 12 and 12 bits. */
   readonly #slots: Uint32Array;
   /** What each symbol takes, from logarithms in float32, in which the native code has them alike on every machine. */
   readonly #bits: Float64Array;

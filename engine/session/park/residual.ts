@@ -17,7 +17,7 @@ const ROUND_UP = 0.42;
 /** Half octaves by which distributions may be moved. */
 const SHIFTS: readonly number[] = [-4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6];
 
-/** Of a page: two shifts and two counts of columns. */
+/** The head of a page has two shifts and two counts of columns. */
 const HEAD_BYTES = 6;
 
 /** Rows of one page, before the rotary embedding, [128, w] each. */

@@ -92,7 +92,7 @@ export function readSaved(path: string): SavedCache {
   return parseSaved(readRegular(path, { bytesMax: FILE_BYTES_MAX, code: 'bad-file' }), path);
 }
 
-/** As readSaved, of bytes that were read. */
+/** Does what readSaved says, with bytes that were read. */
 export function parseSaved(file: Buffer, what: string): SavedCache {
   const refuse = (message: string, values: object = {}): never => {
     throw new KvError('bad-file', `${what} ${message}`, { values: { file: what, bytes: file.length, ...values } });

@@ -24,7 +24,7 @@ export interface ParkedFile {
 export interface Parking {
   /** null: in the state folder. */
   readonly path: string | null;
-  /** Whether pages are written as what is left when they are predicted. */
+  /** True if pages are written as what is left when they are predicted. */
   readonly predict: boolean;
 }
 

@@ -28,7 +28,7 @@ export interface Family {
   /** Its `general.architecture` in GGUF files; empty: there, its models are files of another family. */
   readonly architectures: readonly string[];
   readonly defaults?: HfDefaults;
-  /** Whether GGUF files hold q and k with rows permuted for rotary pairs (2i, 2i + 1). */
+  /** True if GGUF files hold q and k with rows permuted for rotary pairs (2i, 2i + 1). */
   readonly ggufInterleaved?: boolean;
   /** The activation of its GGUF files, which do not say it. */
   readonly ggufActivation?: ModelConfig['activation'];

@@ -18,11 +18,11 @@ export function without(mask: TokenMask | null, id: number, vocabSize: number): 
 export interface Following {
   /** The mask of the next token; null: any may come. */
   readonly mask: TokenMask | null;
-  /** Whether the text may end here; null: nothing has to be followed yet. */
+  /** True if the text may end here; null: nothing has to be followed yet. */
   readonly isComplete: boolean | null;
-  /** Whether it can only end here. */
+  /** True if it can only end here. */
   readonly isOver: boolean;
-  /** Whether this token may not come next although the mask allows it. */
+  /** True if this token may not come next although the mask allows it. */
   refuses(id: number): boolean;
   /** The token was written. */
   accept(id: number): Promise<void>;
@@ -36,9 +36,9 @@ export interface Following {
 export class Constraint implements Following {
   /** The mask of the next token. */
   mask: TokenMask = new Int32Array(0);
-  /** Whether the text may end here. */
+  /** True if the text may end here. */
   isComplete = false;
-  /** Whether it can only end here. */
+  /** True if it can only end here. */
   isOver = false;
   readonly #matcher: GrammarMatcher;
   readonly #vocabSize: number;
@@ -74,7 +74,7 @@ export class Constraint implements Following {
     return false;
   }
 
-  /** Whether its text can begin so; before anything was written. */
+  /** True if its text can begin so; before anything was written. */
   admits(beginning: string): boolean {
     // What the library refuses in the middle it may have taken in part.
     const isTaken = this.#matcher._acceptString(beginning);

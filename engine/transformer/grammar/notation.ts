@@ -7,7 +7,7 @@ export interface Notation {
   readonly colon: string;
   /** A character of a text whose length is bounded. */
   readonly character: string;
-  /** Whether texts can follow a pattern, which is written as JSON escapes it. */
+  /** True if texts can follow a pattern, which is written as JSON escapes it. */
   readonly hasPatterns: boolean;
   /** Rules of any value, by name: value, object, array, string, number, integer, and what these need. Their alternatives begin differently. */
   readonly rules: Readonly<Record<string, string>>;

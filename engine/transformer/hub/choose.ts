@@ -84,7 +84,7 @@ function namedFile(repo: string, paths: readonly string[], file: string): string
 const isGguf = (path: string): boolean => /\.gguf$/i.test(path);
 const isPart = (path: string): boolean => /-\d{5}-of-\d{5}\.gguf$/i.test(path);
 
-/** Whether a file's name has this type as a word of its own: Q4_K is not in 'model-Q4_K_M.gguf', and Q4_0 not in 'IQ4_0'. */
+/** True if a file's name has this type as a word of its own: Q4_K is not in 'model-Q4_K_M.gguf', and Q4_0 not in 'IQ4_0'. */
 function isOfType(path: string, type: string): boolean {
   const [name, wanted] = [basename(path).toUpperCase(), type.toUpperCase()];
   const at = name.lastIndexOf(wanted);

@@ -64,7 +64,7 @@ function ollamaName(text: string): OllamaName | null {
 // '--' stands between organisation and repository in the names of cache folders.
 const isPart = (text: string): boolean => PART.test(text) && !text.includes('..') && !text.includes('--');
 
-/** Whether a path stays below the folder that it is joined to, on every system, and is safe to print. */
+/** True if a path stays below the folder that it is joined to, on every system, and is safe to print. */
 export function isPlainPath(path: string): boolean {
   if (path.length === 0 || path.length > 400 || /[\\:*?"<>|\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/u.test(path)) return false;
   return path.split('/').every((part) => part !== '' && part !== '.' && part !== '..' && !/[. ]$/.test(part));

@@ -32,7 +32,7 @@ export function localModel(name: string, settings?: HubSettings): string | null 
   throw notHere(name, parsed, cacheDir, found?.missing ?? null);
 }
 
-/** Whether a model is on the Hub, not here whole, and may be asked for: then its headers can be read by ranges, and the rest only after a download. */
+/** True if a model is on the Hub, not here whole, and may be asked for: then its headers can be read by ranges, and the rest only after a download. */
 export function isAway(name: string, { settings, offline }: ObtainOptions = {}): boolean {
   const parsed = parseRemoteName(name);
   if (parsed?.kind !== 'hf') return false;

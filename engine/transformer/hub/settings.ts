@@ -16,7 +16,7 @@ export interface HubSettings {
   readonly tokenFrom: string | null;
   /** The cache folder of the Hub: models--ORG--REPO below it. */
   readonly cacheDir: string;
-  /** Whether nothing may be asked of the network. */
+  /** True if nothing may be asked of the network. */
   readonly offline: boolean;
   /** How long a server may be silent. */
   readonly stallMs: number;
@@ -67,7 +67,7 @@ export function hubSettings(offline = false, environment: Environment = process.
   };
 }
 
-/** Whether nothing may be asked of the network. */
+/** True if nothing may be asked of the network. */
 export const isOffline = (offline = false, environment: Environment = process.env): boolean =>
   offline || isOn(environment['HF_HUB_OFFLINE']);
 

@@ -82,7 +82,7 @@ class Partial {
   }
 }
 
-/** Whether a process has ended. A process on another machine may look so; its file then changes under it, which the digest shows. */
+/** True if a process has ended. A process on another machine may look so; its file then changes under it, which the digest shows. */
 function isGone(pid: number): boolean {
   if (!Number.isSafeInteger(pid) || pid <= 0) return false;
   try {

@@ -40,7 +40,7 @@ export class Breakers implements Breaks {
     return has;
   }
 
-  /** Whether one of the texts ends behind the first `before` characters. */
+  /** True if one of the texts ends behind the first `before` characters. */
   #isBroken(text: string, before: number): boolean {
     return this.#texts.some((breaker) => text.includes(breaker, Math.max(0, before - breaker.length + 1)));
   }

@@ -38,7 +38,7 @@ export function penalize(
 export interface Breaks {
   /** Tokens at the end of the history, as many as fit the window at most, behind the last text that ends repetitions. */
   tokensSince(history: readonly number[], window: number): number;
-  /** Whether a token alone has such a text in it. */
+  /** True if a token alone has such a text in it. */
   has(id: number): boolean;
 }
 

@@ -36,7 +36,7 @@ const TYPES = {
 type Type = keyof typeof TYPES;
 
 export interface RandomSpec {
-  /** Of the file, without its extension. */
+  /** The name of the file, without its extension. */
   readonly name: string;
   readonly architecture: 'llama' | 'qwen2';
   readonly shape: Shape;

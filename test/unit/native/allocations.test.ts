@@ -62,7 +62,7 @@ const open = (binary: Binary, pool: PoolHandle, threads = 2): CacheHandle => {
   well(openInto(cache, pool, threads));
   return cache;
 };
-/** Of the cases that follow. */
+/** The open format of the cases that follow. */
 let openFormat: number = FORMATS.f16.id;
 const openInto = (cache: CacheHandle, pool: PoolHandle, threads = 2): number => {
   const { layers, queryHeads, kvHeads, headDim } = SHAPE;

@@ -24,7 +24,7 @@ const { available, isa: best } = nativeInfo();
 afterAll(() => setIsa(best));
 
 const kernels = loadKernels();
-/** As native/kernels/cap.h says. */
+/** The error that native/kernels/cap.h states. */
 const TANH_ERROR = 4e-7;
 
 const shape = { layers: 1, queryHeads: 6, kvHeads: 2, headDim: 64 };

@@ -31,7 +31,7 @@ const SHAPE: DenseShape = {
 
 /** Everything that a layer can have otherwise. */
 const OTHER: DenseShape = { ...SHAPE, preNorms: false, postNorms: true, activation: 'gelu-tanh', qkNorm: 'width' };
-/** As many experts that most rows meet others than their neighbours do. */
+/** So many experts that most rows meet others than their neighbours do. */
 const EXPERTS: DenseShape = {
   ...SHAPE,
   intermediateSize: 136,

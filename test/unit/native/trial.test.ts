@@ -35,7 +35,7 @@ interface Kept {
   readonly norm: number;
 }
 
-/** Whether a candidate is a latent. */
+/** True if a candidate is a latent. */
 const isLatent = (one: TrialCandidate): one is Extract<TrialCandidate, { format: LatentName }> =>
   (LATENT_NAMES as readonly string[]).includes(one.format);
 

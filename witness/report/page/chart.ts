@@ -4,7 +4,7 @@ import { grouped } from './words.ts';
 
 export interface Series {
   readonly name: string;
-  /** Of the style sheet. */
+  /** A class of the style sheet. */
   readonly look: string;
   readonly points: readonly (readonly [x: number, y: number])[];
   /** Filled down to the axis. */
@@ -43,7 +43,7 @@ export function ticks(max: number, count: number, isBinary = false): number[] {
   return found;
 }
 
-/** Of many points the first, lowest, highest and last of each stretch: the line looks the same. */
+/** Keeps of many points the first, lowest, highest and last of each stretch: the line looks the same. */
 export function thinned(points: Series['points'], most = POINTS_MAX): Series['points'] {
   if (points.length <= most) return points;
   const kept: (readonly [number, number])[] = [];
@@ -226,7 +226,7 @@ export interface Span {
   readonly low: number;
   readonly middle: number;
   readonly high: number;
-  /** Those that were refused. */
+  /** The moves that were refused. */
   readonly refused: readonly number[];
 }
 

@@ -15,7 +15,7 @@ export interface Happening {
   readonly tokens: number;
   /** null: of the whole session. */
   readonly layer: number | null;
-  /** Of a layer: its quality from here on. */
+  /** The quality of a layer from here on. */
   readonly state: string | null;
   readonly text: string;
 }
@@ -43,7 +43,7 @@ export interface ReportData {
   readonly rules: Readonly<Record<string, string>>;
   readonly origins: Readonly<Record<string, string>>;
   readonly reasons: readonly Reason[];
-  /** Of those thresholds that the session began with: the value, and where it came from. */
+  /** Value and origin of the thresholds that the session began with. */
   readonly starts: Readonly<Record<string, { readonly value: number; readonly unit: string; readonly source: string }>>;
   /** Columns: those that fields of a situation name (`entries/situation.ts`), and budget, canaryBytes, p95. */
   readonly situations: Columns;

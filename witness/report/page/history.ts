@@ -4,7 +4,7 @@ import type { Column, ReportData, Table } from './data.ts';
 /** What happened between two lengths of the cache. */
 export interface Frame {
   readonly tokens: number;
-  /** Of the cache after its moves, kept originals included. */
+  /** Bytes of the cache after its moves, kept originals included. */
   readonly bytes: number;
   /** Moves up to and with this moment. */
   readonly moves: number;
@@ -30,7 +30,7 @@ export const sealedPages = (tokens: number, pageTokens: number): number =>
 const CELLS_MAX = 2 ** 24;
 
 export interface Point {
-  /** Of the situation. */
+  /** The seq of the situation. */
   readonly seq: number;
   readonly tokens: number;
   readonly bytes: number;

@@ -5,7 +5,7 @@ import { SIDE_NAMES } from './data.ts';
 /** '1,234,567' */
 export const grouped = (value: number): string => String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ',');
 
-/** As many significant digits as a person needs; '–' for none. */
+/** A number with as many significant digits as a person needs; '–' for none. */
 export function brief(value: number, digits = 4): string {
   if (Number.isNaN(value)) return '–';
   const size = Math.abs(value);

@@ -25,7 +25,7 @@ export interface Callable {
 export interface Spelling {
   /** The chat template that the model follows. */
   readonly template: string;
-  /** Whether there is one call, not several. */
+  /** True if there is one call, not several. */
   readonly once: boolean;
   /** The expression of a mark, whether the model has a token for it or not. */
   mark(text: string): string;
@@ -34,7 +34,7 @@ export interface Spelling {
 /** How a family of models writes calls. */
 export interface CallFormat {
   readonly name: string;
-  /** Whether a chat template makes a model write them so. */
+  /** True if a chat template makes a model write them so. */
   isOf(template: string): boolean;
   /** Control tokens that are part of a call, and so have to be seen. */
   readonly controls: readonly string[];

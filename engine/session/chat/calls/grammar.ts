@@ -45,7 +45,7 @@ function argumentsOf({ parameters = {} }: ChatTool): JsonSchema {
 /** Schemas in schemas that are looked into. */
 const DEPTH_MAX = 16;
 
-/** Whether it is seen that a schema allows objects alone. */
+/** True if it is seen that a schema allows objects alone. */
 function allowsObjects(schema: unknown, root: Readonly<Record<string, unknown>>, depth: number): boolean {
   const node = asRecord(schema);
   if (node === undefined || depth > DEPTH_MAX) return false;

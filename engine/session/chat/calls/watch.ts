@@ -20,7 +20,7 @@ export function markTokens(tokenizer: Tokenizer, { controls }: CallFormat): Mark
   return { marks: found.map(({ mark }) => mark), ids: found.map(({ id }) => id) };
 }
 
-/** Of one answer. Its text is kept as bytes, each a character, since tokens may end within one. */
+/** State for one answer. Its text is held as Latin-1, one character for each byte, because a token can end inside a UTF-8 character. */
 export class CallWatch {
   readonly #tokenizer: Tokenizer;
   readonly #format: Pick<CallFormat, 'opens' | 'opensAtStart'>;

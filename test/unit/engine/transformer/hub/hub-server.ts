@@ -25,7 +25,7 @@ export type Trick =
     }
   /** Bytes of the content are others. */
   | { readonly kind: 'damage' }
-  /** As a server that knows no ranges. */
+  /** Answers as a server that knows no ranges. */
   | { readonly kind: 'whole' }
   | { readonly kind: 'redirect'; readonly to: string };
 

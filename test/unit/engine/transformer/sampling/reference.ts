@@ -77,7 +77,7 @@ export function penalize(
   });
 }
 
-/** Whether the text occurs so that it ends behind the first `before` characters. */
+/** True if the text occurs so that it ends behind the first `before` characters. */
 function endsBehind(all: string, text: string, before: number): boolean {
   const at = all.lastIndexOf(text);
   return at >= 0 && at + text.length > before;
