@@ -1,4 +1,7 @@
-/** palimpsest: what the package exports. Importing it has no effects; models, databases and threads start when asked for. */
+/**
+ * palimpsest: what the package exports. Importing it has no effects; models, databases and threads start when asked
+ * for.
+ */
 
 export {
   type Condition,

@@ -1,6 +1,7 @@
 /**
- * palimpsest/lab: what the package exports beside its library, for programs that compare other methods with it on its models, as palimpsest-lab does. These are
- * insides: they change from version to version, so a program that uses them names one version.
+ * palimpsest/lab: what the package exports beside its library, for programs that compare other methods with it on its
+ * models, as palimpsest-lab does. These are insides: they change from version to version, so a program that uses them
+ * names one version.
  */
 export {
   assert,

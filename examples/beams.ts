@@ -1,6 +1,6 @@
 /**
- * Beam search with `fork`: every beam is a cache, and those that go on from the same one share its pages. A beam that nobody goes on from is closed, and what
- * only it held is free again.
+ * Beam search with `fork`: every beam is a cache, and those that go on from the same one share its pages. A beam that
+ * nobody goes on from is closed, and what only it held is free again.
  *
  *   node --import tsx examples/beams.ts
  */
@@ -18,7 +18,10 @@ interface OpenBeam extends Beam {
   readonly logits: Float32Array;
 }
 
-/** The likeliest `width` texts of `count` tokens that a search of that width finds behind a prompt, the best first. Closes the cache. */
+/**
+ * The likeliest `width` texts of `count` tokens that a search of that width finds behind a prompt, the best first.
+ * Closes the cache.
+ */
 export async function beamSearch(
   model: ToyModel,
   cache: PolicyCache,

@@ -1,6 +1,7 @@
 /**
- * Speculative decoding with `truncate`: a draft of some tokens is read at once, the model says which of them it would have written itself, and the
- * others are taken back. Greedy, so the tokens are those of plain decoding. The draft is what followed the newest two tokens where they stood before.
+ * Speculative decoding with `truncate`: a draft of some tokens is read at once, the model says which of them it would
+ * have written itself, and the others are taken back. Greedy, so the tokens are those of plain decoding. The draft is
+ * what followed the newest two tokens where they stood before.
  *
  *   node --import tsx examples/speculation.ts
  */

@@ -1,6 +1,7 @@
 /**
- * A conversation of 20 answers with SmolLM2-135M within 8 MiB of KV cache: ten questions, each answered by a call of a tool and then in words. Whether an answer is a call is
- * chosen here, and a call follows the schema of its tool, so that even a small model never calls a tool that there is not, or in a way that cannot be read.
+ * A conversation of 20 answers with SmolLM2-135M within 8 MiB of KV cache: ten questions, each answered by a call of a
+ * tool and then in words. Whether an answer is a call is chosen here, and a call follows the schema of its tool, so
+ * that even a small model never calls a tool that there is not, or in a way that cannot be read.
  *
  *   npm run fetch:model && node --import tsx examples/tool-chat.ts
  */

@@ -1,4 +1,7 @@
-/** A runtime of one's own over `openCache`: a model of two layers with random weights, in plain loops. It computes, and the cache keeps and attends. */
+/**
+ * A runtime of one's own over `openCache`: a model of two layers with random weights, in plain loops. It computes, and
+ * the cache keeps and attends.
+ */
 import type { PolicyCache } from 'palimpsest';
 
 export const TOY_SHAPE = { layers: 2, queryHeads: 2, kvHeads: 1, headDim: 64 } as const;

@@ -1,6 +1,7 @@
 /**
  * The threshold book: asks which earlier sessions were like this one and what they ended with, and remembers how this
- * one ended. The log is the truth: the book's index is filled from it whenever its files cannot be trusted or are behind.
+ * one ended. The log is the truth: the book's index is filled from it whenever its files cannot be trusted or are
+ * behind.
  */
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync } from 'node:fs';
@@ -55,11 +56,14 @@ export interface BookOptions {
   /** Id of the log that sessions are told in; a book of another log is thrown away. */
   readonly logId: string;
   /**
-   * 'open' and 'close' entries of that log in order (others are passed over): all, or without those that a writer made before any of
-   * his entries in `known`. Called to rebuild and to catch up.
+   * 'open' and 'close' entries of that log in order (others are passed over): all, or without those that a writer made
+   * before any of his entries in `known`. Called to rebuild and to catch up.
    */
   readonly entries: (known: readonly number[]) => Iterable<TimedEntry>;
-  /** Which sessions were erased from that log; null: none. Asked when the book is opened and whenever it is written. Default: none. */
+  /**
+   * Which sessions were erased from that log; null: none. Asked when the book is opened and whenever it is written.
+   * Default: none.
+   */
   readonly erased?: () => ((session: string) => boolean) | null;
   /** Changes nothing in `dir`: for callers that only ask, and where another process keeps the book. */
   readonly readOnly?: boolean;
@@ -99,13 +103,17 @@ export interface ThresholdBook {
   lookup(query: LookupQuery): Promise<Lookup>;
   /** Adds the session that these entries are of, and saves. The same again replaces. Throws 'io'. */
   record(open: TimedEntry, close: TimedEntry): Promise<void>;
-  /** The k sessions nearest to a fingerprint, of any model unless the filter says otherwise; those of other machines too where a server is shared. */
+  /**
+   * The k sessions nearest to a fingerprint, of any model unless the filter says otherwise; those of other machines too
+   * where a server is shared.
+   */
   nearestSessions(fingerprint: Fingerprint, k: number, filter?: Filter): Promise<Neighbour<SessionRecord>[]>;
   /** Forgets everything and reads it again from the log. → sessions that taught something */
   rebuildFrom(entries: Iterable<TimedEntry>): Promise<number>;
   /**
-   * What to export for a model: what all its sessions here say, merged with what was imported for it. What sessions learned under a
-   * law that came with the package is told in relation to it, so that law is a part of the file, beside what was learned here.
+   * What to export for a model: what all its sessions here say, merged with what was imported for it. What sessions
+   * learned under a law that came with the package is told in relation to it, so that law is a part of the file, beside
+   * what was learned here.
    */
   exportFile(target: ExportTarget, log: EvidenceLog | null): Promise<ThresholdFile>;
   /** Forgets a session, and leaves nothing of it in the folder. On a server `forgetShared` does. Throws 'io'. */
@@ -364,8 +372,9 @@ class Book implements ThresholdBook {
   }
 
   /**
-   * Takes in sessions that ended in the log but not in the book: their process was killed in between. A log that no longer has the newest
-   * session known of a writer was cut, or went on differently from an older copy: then everything is read again.
+   * Takes in sessions that ended in the log but not in the book: their process was killed in between. A log that no
+   * longer has the newest session known of a writer was cut, or went on differently from an older copy: then everything
+   * is read again.
    */
   async #catchUp(entries: BookOptions['entries'], newest: readonly VectorEntry<SessionRecord>[]): Promise<void> {
     const read = [...entries(this.seqs)].filter(isEdge);
@@ -421,8 +430,8 @@ class Book implements ThresholdBook {
 }
 
 /**
- * Keeps a checked file in the folder of a book, whoever keeps that book: its values stand in lookups for this model wherever fewer
- * samples were gathered here. Throws 'model-mismatch', 'io'.
+ * Keeps a checked file in the folder of a book, whoever keeps that book: its values stand in lookups for this model
+ * wherever fewer samples were gathered here. Throws 'model-mismatch', 'io'.
  */
 export function importThresholds(dir: string, file: ThresholdFile, target: ThresholdTarget): void {
   checkThresholdTarget(file, target);
@@ -430,7 +439,10 @@ export function importThresholds(dir: string, file: ThresholdFile, target: Thres
   writeThresholdFile(importedPath(dir, file.model.digest), file);
 }
 
-/** The file that was imported into the folder of a book for a model, or null. Throws 'bad-thresholds' when somebody damaged it. */
+/**
+ * The file that was imported into the folder of a book for a model, or null. Throws 'bad-thresholds' when somebody
+ * damaged it.
+ */
 export function importedThresholds(dir: string | null, modelDigest: string): ThresholdFile | null {
   if (dir === null || !existsSync(importedPath(dir, modelDigest))) return null;
   const file = readThresholdFile(importedPath(dir, modelDigest));

@@ -15,14 +15,23 @@ export interface Sample {
 
 /** c of KLD ≈ c·Σ g·ε² without evidence. Measured 3 to 4 on SmolLM2-135M over 56 runs; 4 is the cautious end. */
 export const C_DEFAULT = 4;
-/** Standard deviation of ln c between models (chosen), and of one session's measured/predicted ratio around it (r = .95 over 56 runs gives about as much). */
+/**
+ * Standard deviation of ln c between models (chosen), and of one session's measured/predicted ratio around it (r = .95
+ * over 56 runs gives about as much).
+ */
 const C_PRIOR_SD = 0.3;
 export const C_SESSION_SD = 0.3;
 /** One session's ratio beyond this factor from the default says more about the comparison than about c. Chosen. */
 const C_FACTOR_MAX = 8;
-/** Spread of ln λ between sessions that look alike, before there are enough to measure it. Chosen; content moves bits by ±6%. */
+/**
+ * Spread of ln λ between sessions that look alike, before there are enough to measure it. Chosen; content moves bits by
+ * ±6%.
+ */
 const PRICE_PRIOR_SD = 0.25;
-/** The default (0) counts as this many sessions: after one session its threshold is halved, after ten a tenth is taken off. Chosen. */
+/**
+ * The default (0) counts as this many sessions: after one session its threshold is halved, after ten a tenth is taken
+ * off. Chosen.
+ */
 const PRICE_PRIOR_SESSIONS = 1;
 /** The number of sessions that the evidence is worth: the sum of weights, never more than the number of sessions. */
 export const evidenceOf = (samples: readonly Sample[]): number => samples.reduce((sum, s) => sum + s.weight, 0);
@@ -32,7 +41,9 @@ interface LogMean {
   readonly sd: number;
 }
 
-/** Mean and standard deviation of ln value; `priorSd` counts as one sample of the spread. Values > 0, some weight > 0. */
+/**
+ * Mean and standard deviation of ln value; `priorSd` counts as one sample of the spread. Values > 0, some weight > 0.
+ */
 function logMean(samples: readonly Sample[], priorSd: number): LogMean {
   const total = evidenceOf(samples);
   const mean = samples.reduce((sum, s) => sum + s.weight * Math.log(s.value), 0) / total;
@@ -76,8 +87,9 @@ export function lawConstant(samples: readonly Sample[]): number {
 const TEXT_SPREAD = 0.35;
 
 /**
- * What is expected of the text factor of a session before it has measured anything: `assumed`, and what sessions like it have measured, each by
- * its weight and precision. However many there are, the text at hand may differ from them by the spread among them. Without evidence: `assumed`.
+ * What is expected of the text factor of a session before it has measured anything: `assumed`, and what sessions like
+ * it have measured, each by its weight and precision. However many there are, the text at hand may differ from them by
+ * the spread among them. Without evidence: `assumed`.
  */
 export function textFactor(assumed: Estimate, sessions: readonly (Estimate & { readonly weight: number })[]): Estimate {
   let precision = 1 / Math.max(1e-12, assumed.sd ** 2);

@@ -1,4 +1,7 @@
-/** The vector index that looks at every vector. It is right by construction, serves as the reference of the others, and lives in memory only. */
+/**
+ * The vector index that looks at every vector. It is right by construction, serves as the reference of the others, and
+ * lives in memory only.
+ */
 import { KvError } from '../native/index.ts';
 import type { Fields, Filter } from './filter.ts';
 import { Rows } from './rows.ts';

@@ -1,4 +1,7 @@
-/** What a session taught, read from its 'open' and 'close' entries in the log. Entries come from elsewhere, so everything is checked. */
+/**
+ * What a session taught, read from its 'open' and 'close' entries in the log. Entries come from elsewhere, so
+ * everything is checked.
+ */
 import { z } from 'zod';
 import { KvError } from '../native/index.ts';
 import { currentFingerprint, FINGERPRINT_DIM } from './fingerprint.ts';
@@ -72,7 +75,10 @@ export function experienceOf(open: LoggedEntry, close: LoggedEntry): Experience 
   return parsed.success ? parsed.data : null;
 }
 
-/** Reads a log entry by entry and says what each session taught when it ends. Only 'open' and 'close' entries are looked at. */
+/**
+ * Reads a log entry by entry and says what each session taught when it ends. Only 'open' and 'close' entries are looked
+ * at.
+ */
 export class ExperienceReader {
   readonly #opened = new Map<string, LoggedEntry>();
 

@@ -1,4 +1,7 @@
-/** What a search may be narrowed to. A filter is data, so that the embedded indexes and a server are asked the same question. */
+/**
+ * What a search may be narrowed to. A filter is data, so that the embedded indexes and a server are asked the same
+ * question.
+ */
 import { KvError } from '../native/index.ts';
 
 /** Names a vector wherever it was made: the log that tells of it, and the entry there. */
@@ -9,7 +12,9 @@ export interface VectorId {
   readonly seq: number;
 }
 
-/** Kinds of payload fields: texts and booleans are compared for equality, integers also by range, floats by range alone. */
+/**
+ * Kinds of payload fields: texts and booleans are compared for equality, integers also by range, floats by range alone.
+ */
 export type FieldKind = 'keyword' | 'integer' | 'float' | 'bool';
 
 /** Payload fields that filters may name, declared when an index is opened. */
@@ -56,7 +61,10 @@ const FITS: Readonly<Record<FieldKind, (value: unknown) => boolean>> = {
   bool: (value) => typeof value === 'boolean',
 };
 
-/** Throws 'bad-argument' unless every condition names a declared field and compares it with what its kind can be compared with. */
+/**
+ * Throws 'bad-argument' unless every condition names a declared field and compares it with what its kind can be
+ * compared with.
+ */
 export function checkFilter(filter: Filter, fields: Fields): void {
   const { must = [], mustNot = [], ...others } = filter;
   if (!Array.isArray(must) || !Array.isArray(mustNot) || Object.keys(others).length > 0)

@@ -48,7 +48,9 @@ export interface Axis {
   readonly raw: (m: Measurements) => number | null;
   /** Raw number → place on the axis before clamping to [0, 1]. */
   readonly scale: (raw: number) => number;
-  /** Length of the axis: how far apart two workloads are that differ only here, from end to end. Chosen, not measured. */
+  /**
+   * Length of the axis: how far apart two workloads are that differ only here, from end to end. Chosen, not measured.
+   */
   readonly weight: number;
 }
 
@@ -77,7 +79,10 @@ const shareAxis = (name: string, what: string, neutral: number, weight: number, 
   weight,
 });
 
-/** What is said of a text itself is told in sixteenths only: enough to tell kinds of text apart, and too little to tell texts of a kind apart. */
+/**
+ * What is said of a text itself is told in sixteenths only: enough to tell kinds of text apart, and too little to tell
+ * texts of a kind apart.
+ */
 const coarse = (axis: Axis): Axis => ({
   ...axis,
   scaling: `${axis.scaling}, in sixteenths`,
@@ -112,7 +117,10 @@ export const FINGERPRINT_VERSION = 3;
 /** Axes that fingerprints of version 2 had: the first of today's. */
 const VERSION_2_DIM = 10;
 
-/** A fingerprint as a log has it → one of today's axes: those that its version did not have stand at their neutral values. */
+/**
+ * A fingerprint as a log has it → one of today's axes: those that its version did not have stand at their neutral
+ * values.
+ */
 export function currentFingerprint(numbers: readonly number[]): readonly number[] {
   if (numbers.length !== VERSION_2_DIM) return numbers;
   return [...numbers, ...AXES.slice(VERSION_2_DIM).map(({ neutral, weight }) => neutral * weight)];

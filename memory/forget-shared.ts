@@ -1,6 +1,7 @@
 /**
- * Taking a session off a Qdrant server. A deleted point stays in the files of its segment until the server rewrites them, so its vector is overwritten in
- * place before it is deleted. What the server's write-ahead log has of it goes when that is reused.
+ * Taking a session off a Qdrant server. A deleted point stays in the files of its segment until the server rewrites
+ * them, so its vector is overwritten in place before it is deleted. What the server's write-ahead log has of it goes
+ * when that is reused.
  */
 import { KvError } from '../native/index.ts';
 import { checkQdrantOptions, type QdrantOptions, QdrantServer } from './qdrant-server.ts';
@@ -13,8 +14,9 @@ const PAGE = 256;
 const APPLYING_MS = 50;
 
 /**
- * Removes every point of a session from the collections of all versions that palimpsest made under the name in `options`. → how many points there were.
- * Whatever is gone already is passed over. Throws 'network', 'database', 'bad-config', 'unsupported', 'missing-dependency', 'aborted'.
+ * Removes every point of a session from the collections of all versions that palimpsest made under the name in
+ * `options`. → how many points there were. Whatever is gone already is passed over. Throws 'network', 'database',
+ * 'bad-config', 'unsupported', 'missing-dependency', 'aborted'.
  */
 export async function forgetShared(options: QdrantOptions, log: string, session: string): Promise<number> {
   checkQdrantOptions(options);
@@ -68,7 +70,10 @@ async function forgetIn(
   }
 }
 
-/** Waits for a server that was killed until it has applied the end of its write-ahead log: before that, points are missing that are on its disk. */
+/**
+ * Waits for a server that was killed until it has applied the end of its write-ahead log: before that, points are
+ * missing that are on its disk.
+ */
 async function settled(server: QdrantServer, collection_name: string, limits: () => Limits): Promise<void> {
   for (;;) {
     const { data } = await server.call(limits(), (calls, init) => calls.getCollection({ collection_name }, init));

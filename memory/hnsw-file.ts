@@ -41,7 +41,9 @@ function refuse(what: string, values: Readonly<Record<string, unknown>>): never 
 const u64 = (view: DataView, offset: number): number => Number(view.getBigUint64(offset, true));
 const u32 = (view: DataView, offset: number): number => view.getUint32(offset, true);
 
-/** Throws 'bad-index' unless `bytes` is a whole hnswlib file of this shape whose links and labels stay inside. → labels */
+/**
+ * Throws 'bad-index' unless `bytes` is a whole hnswlib file of this shape whose links and labels stay inside. → labels
+ */
 export function checkHnswFile(bytes: Uint8Array, shape: HnswShape): number[] {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   if (bytes.length < HEADER_BYTES) refuse('shorter than its header', { bytes: bytes.length });

@@ -2,8 +2,9 @@
  * The embedded vector index: hnswlib behind checks, with payloads beside it and a safe save. It is a cache of the log:
  * whatever is wrong with its files, they are refused before the library reads them, and the index is built again.
  *
- * A folder holds `manifest.json` and the two files that it names, `vectors.N.hnsw` and `payloads.N.jsonl`. A save writes
- * generation N+1 beside generation N and then replaces the manifest: a crash at any moment leaves one whole generation.
+ * A folder holds `manifest.json` and the two files that it names, `vectors.N.hnsw` and `payloads.N.jsonl`. A save
+ * writes generation N+1 beside generation N and then replaces the manifest: a crash at any moment leaves one whole
+ * generation.
  */
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, unlinkSync } from 'node:fs';
@@ -37,7 +38,10 @@ const MANIFEST_BYTES_MAX = 64 * 1024;
 /** A million vectors of 64 numbers take 0.4 GB; larger files are not ours. */
 const FILE_BYTES_MAX = 1024 ** 3;
 const REINDEX = 'rebuild it with: palimpsest audit reindex';
-/** Links per element and candidates while building: recall .99 at 100,000 clustered vectors of 64 numbers, 74 µs an insert (measured). */
+/**
+ * Links per element and candidates while building: recall .99 at 100,000 clustered vectors of 64 numbers, 74 µs an
+ * insert (measured).
+ */
 const M = 16;
 const EF_CONSTRUCTION = 100;
 /** Candidates per search; recall .999 at 100,000 × 64 (measured). */
@@ -58,9 +62,15 @@ export interface HnswOptions<T = unknown> {
   readonly fields?: Fields;
   /** Folder of the saved index, created by save(); null: memory only. */
   readonly dir: string | null;
-  /** What the vectors were made from, e.g. the id of a log and the version of the fingerprint: another origin on disk is 'bad-index'. */
+  /**
+   * What the vectors were made from, e.g. the id of a log and the version of the fingerprint: another origin on disk is
+   * 'bad-index'.
+   */
   readonly origin?: string;
-  /** Payload as a saved file has it → payload that can be used. What it throws makes the file 'bad-index'. Default: whatever is there. */
+  /**
+   * Payload as a saved file has it → payload that can be used. What it throws makes the file 'bad-index'. Default:
+   * whatever is there.
+   */
   readonly check?: (payload: T) => T;
   /** save() changes nothing. */
   readonly readOnly?: boolean;
@@ -169,7 +179,10 @@ function readNamed(dir: string, part: VectorIndexManifest['vectors']): Uint8Arra
   return bytes;
 }
 
-/** A digest says that the file is the one that was written, not that it was written by us: every line is checked as well. */
+/**
+ * A digest says that the file is the one that was written, not that it was written by us: every line is checked as
+ * well.
+ */
 function readPayloads<T extends object>(
   dir: string,
   bytes: Uint8Array,
@@ -193,7 +206,10 @@ function readPayloads<T extends object>(
   return rows;
 }
 
-/** Checks everything about a saved index before the library sees it. A label is the number of a payload's line. Throws 'bad-index'. */
+/**
+ * Checks everything about a saved index before the library sees it. A label is the number of a payload's line. Throws
+ * 'bad-index'.
+ */
 function checkFiles<T extends object>(
   dir: string,
   manifest: VectorIndexManifest,
@@ -404,7 +420,10 @@ class HnswIndex<T extends object> implements VectorIndex<T> {
   }
 }
 
-/** Opens what is saved in `dir`, or an empty index. Throws 'bad-index' when the files cannot be trusted, 'missing-dependency'. */
+/**
+ * Opens what is saved in `dir`, or an empty index. Throws 'bad-index' when the files cannot be trusted,
+ * 'missing-dependency'.
+ */
 export async function openHnswIndex<T extends object>(options: HnswOptions<T>): Promise<VectorIndex<T>> {
   const index = new HnswIndex<T>(await loadLibrary(), options);
   index.load();

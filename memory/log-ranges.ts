@@ -1,6 +1,6 @@
 /**
- * Where evidence stands: stretches of series of logs. Whoever joins what several machines learned compares them, so that
- * the same sessions are not counted twice.
+ * Where evidence stands: stretches of series of logs. Whoever joins what several machines learned compares them, so
+ * that the same sessions are not counted twice.
  */
 import { firstSeqOf, seriesOf } from '../native/index.ts';
 import type { LogRange } from '../policy/index.ts';

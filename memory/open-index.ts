@@ -1,6 +1,7 @@
 /**
- * The vector index that this machine can have: hnsw where its library is, else the exact one. hnswlib-node is compiled when it is
- * installed, and npm leaves it out where there is no compiler; an exact search of some thousand sessions takes milliseconds.
+ * The vector index that this machine can have: hnsw where its library is, else the exact one. hnswlib-node is compiled
+ * when it is installed, and npm leaves it out where there is no compiler; an exact search of some thousand sessions
+ * takes milliseconds.
  */
 import { KvError } from '../native/index.ts';
 import { createExactIndex } from './exact-index.ts';

@@ -1,6 +1,7 @@
 /**
- * The vector index of many machines: a collection of a Qdrant server. Its name says the version and the number of axes of its vectors, so that
- * what cannot be compared never meets; a point's id is made from (log, seq), so that whoever sends an entry again replaces it.
+ * The vector index of many machines: a collection of a Qdrant server. Its name says the version and the number of axes
+ * of its vectors, so that what cannot be compared never meets; a point's id is made from (log, seq), so that whoever
+ * sends an entry again replaces it.
  */
 import { createHash } from 'node:crypto';
 import type { Schemas } from '@qdrant/js-client-rest';
@@ -31,9 +32,15 @@ export interface QdrantIndexOptions<T> extends QdrantOptions {
   readonly fields: Fields;
   /** Version of what the numbers of a vector mean. */
   readonly version: number;
-  /** Payload fields that earlier versions stored: taken out of the points of a log when the first entry is sent of it. Default: none. */
+  /**
+   * Payload fields that earlier versions stored: taken out of the points of a log when the first entry is sent of it.
+   * Default: none.
+   */
   readonly retired?: readonly string[];
-  /** Payload of any machine → payload that can be used. Points for which it throws are passed over. Default: whatever is there. */
+  /**
+   * Payload of any machine → payload that can be used. Points for which it throws are passed over. Default: whatever is
+   * there.
+   */
   readonly check?: (payload: T) => T;
 }
 
@@ -82,7 +89,10 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
     this.#retired = options.retired ?? [];
   }
 
-  /** Makes a call once the collection is there. A collection that vanished, as on a server whose disk was replaced, is made again. */
+  /**
+   * Makes a call once the collection is there. A collection that vanished, as on a server whose disk was replaced, is
+   * made again.
+   */
   async #call<R>(limits: Limits | undefined, make: Call<R>): Promise<R> {
     if (this.#closed) throw new KvError('closed', 'the vector index was closed');
     const deadline = new Deadline(limits);
@@ -101,9 +111,10 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
   }
 
   /**
-   * A call that must not miss anything that was acknowledged. A server that was killed answers before it has applied the end of its
-   * write-ahead log (Qdrant 1.17 to 1.18, its pull request 9930): for a moment hundreds of points are missing that are safe on its disk. When the
-   * line breaks between the look at its queue and the answer, both are tried again.
+   * A call that must not miss anything that was acknowledged. A server that was killed answers before it has applied
+   * the end of its write-ahead log (Qdrant 1.17 to 1.18, its pull request 9930): for a moment hundreds of points are
+   * missing that are safe on its disk. When the line breaks between the look at its queue and the answer, both are
+   * tried again.
    */
   #callComplete<R>(limits: Limits | undefined, make: Call<R>): Promise<R> {
     return this.#call(limits, async (calls, init) => {
@@ -115,7 +126,10 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
     });
   }
 
-  /** Version, collection, payload indexes. Several machines may do this at once: who comes second is told that it exists. */
+  /**
+   * Version, collection, payload indexes. Several machines may do this at once: who comes second is told that it
+   * exists.
+   */
   async #prepare(left: () => Limits): Promise<void> {
     await this.#server.version(left());
     const collection_name = this.collection;
@@ -291,8 +305,8 @@ function conditionOf(condition: Condition): Schemas['FieldCondition'] {
 }
 
 /**
- * A collection of a Qdrant server, which is first called when the index is. Every machine that names the same server and collection
- * shares it. Throws 'bad-config', 'bad-argument', 'missing-dependency'.
+ * A collection of a Qdrant server, which is first called when the index is. Every machine that names the same server
+ * and collection shares it. Throws 'bad-config', 'bad-argument', 'missing-dependency'.
  */
 export async function openQdrantIndex<T extends object>(options: QdrantIndexOptions<T>): Promise<VectorIndex<T>> {
   checkQdrantOptions(options);

@@ -1,8 +1,9 @@
 /**
- * Calls of a Qdrant server through its official client: within a deadline, tried again where that can help, and with one kind of error. Of the
- * client only the typed calls are used, because what it does by itself does not suit a library: it prints warnings, takes port 6333 for
- * https://host:443, has one time limit for all calls, follows redirects, to which it would send the key, and of a Retry-After keeps the first
- * digit, which is why that is not looked at.
+ * Calls of a Qdrant server through its official client: within a deadline, tried again where that can help, and with
+ * one kind of error. Of the client only the typed calls are used, because what it does by itself does not suit a
+ * library: it prints warnings, takes port 6333 for https://host:443, has one time limit for all calls, follows
+ * redirects, to which it would send the key, and of a Retry-After keeps the first digit, which is why that is not
+ * looked at.
  */
 import type { QdrantClient } from '@qdrant/js-client-rest';
 import { KvError, show } from '../native/index.ts';
@@ -90,8 +91,8 @@ export class QdrantServer {
       port: portOf(options.url, parsed),
       https: parsed.protocol === 'https:',
       ...(prefix === '' ? {} : { prefix }),
-      // The server sends a compressed answer in two parts, and the second one waits for the client's system to confirm the first, which Linux puts
-      // off for 40 ms: every fourth search took as long (measured).
+      // The server sends a compressed answer in two parts, and the second one waits for the client's system to confirm
+      // the first, which Linux puts off for 40 ms: every fourth search took as long (measured).
       headers: { 'accept-encoding': 'identity', ...(apiKey === undefined ? {} : { 'api-key': apiKey }) },
       timeout: Number.POSITIVE_INFINITY,
       checkCompatibility: false,
@@ -112,8 +113,9 @@ export class QdrantServer {
   }
 
   /**
-   * Makes a call, and makes it again after growing random pauses when the server cannot be reached or is too busy; calls say the same when
-   * made twice. Throws 'aborted', 'network' (not reached), 'bad-config' (key refused), 'not-found', 'database' (refused otherwise).
+   * Makes a call, and makes it again after growing random pauses when the server cannot be reached or is too busy;
+   * calls say the same when made twice. Throws 'aborted', 'network' (not reached), 'bad-config' (key refused),
+   * 'not-found', 'database' (refused otherwise).
    */
   async call<R>(limits: Limits | undefined, make: (calls: Calls, init: Init) => Promise<R>): Promise<R> {
     const deadline = new Deadline({ deadlineMs: DEADLINE_DEFAULT_MS, ...limits });
@@ -175,7 +177,10 @@ function reasonOf(error: unknown): string {
   return cause instanceof Error ? `${message}: ${(cause as NodeJS.ErrnoException).code ?? cause.message}` : message;
 }
 
-/** True if the same call may succeed a little later: no answer, too many calls, a server that is starting or changing its leader. */
+/**
+ * True if the same call may succeed a little later: no answer, too many calls, a server that is starting or changing
+ * its leader.
+ */
 function mayPass(error: unknown): boolean {
   const status = statusOf(error);
   return status === null || status === 429 || (status >= 500 && status !== 507);

@@ -1,6 +1,6 @@
 /**
- * A session as others find it again: what it used, how it ended, in which log it stands, and what it taught. Made from its 'open' and 'close' entries,
- * which come from elsewhere, so everything is checked.
+ * A session as others find it again: what it used, how it ended, in which log it stands, and what it taught. Made from
+ * its 'open' and 'close' entries, which come from elsewhere, so everything is checked.
  */
 import { z } from 'zod';
 import { KvError, seriesOf } from '../native/index.ts';
@@ -13,7 +13,10 @@ import type { VectorEntry } from './vector.ts';
 /** Share of the sealed pages in each format, 0 to 1. */
 export type FormatShares = Readonly<Record<string, number>>;
 
-/** What is known of a session that ended. Its id in an index is (log, seq of its 'close' entry), its vector the fingerprint. */
+/**
+ * What is known of a session that ended. Its id in an index is (log, seq of its 'close' entry), its vector the
+ * fingerprint.
+ */
 export interface SessionRecord {
   /** Its id in the log. */
   readonly session: string;
@@ -121,7 +124,10 @@ export interface TimedEntry extends LoggedEntry {
   readonly timeMs?: number;
 }
 
-/** The session that these two entries are of; null when it has no tokens, no fingerprint of `dim` numbers, or entries of a version that is not read here. */
+/**
+ * The session that these two entries are of; null when it has no tokens, no fingerprint of `dim` numbers, or entries of
+ * a version that is not read here.
+ */
 export function sessionOf(
   open: TimedEntry,
   close: TimedEntry,

@@ -1,7 +1,7 @@
 /**
- * What a book shares with other machines: a vector index on a server beside the book's own. The log is the truth and the local index has all
- * that it tells, so a server that is away costs nothing but what others learned: it is asked again later, and what it lacks is found by
- * comparing counts over ranges of seqs and sent.
+ * What a book shares with other machines: a vector index on a server beside the book's own. The log is the truth and
+ * the local index has all that it tells, so a server that is away costs nothing but what others learned: it is asked
+ * again later, and what it lacks is found by comparing counts over ranges of seqs and sent.
  */
 import { KvError } from '../native/index.ts';
 import type { Filter } from './filter.ts';
@@ -17,10 +17,16 @@ export interface SharedStatus {
   readonly waiting: number | null;
 }
 
-/** At a session's start and end, never while tokens are made. A server that hangs costs this once, then it is left alone for a while. */
+/**
+ * At a session's start and end, never while tokens are made. A server that hangs costs this once, then it is left alone
+ * for a while.
+ */
 const SEARCH_MS = 1000;
 const SYNC_MS = 2000;
-/** Pause before a server that was away is asked again; doubles up to the largest, and is drawn from its half to its whole. Chosen. */
+/**
+ * Pause before a server that was away is asked again; doubles up to the largest, and is drawn from its half to its
+ * whole. Chosen.
+ */
 const PAUSE_MS = 1000;
 const PAUSE_MAX_MS = 60_000;
 /** A range that differs is halved down to this many entries. */
@@ -36,7 +42,10 @@ export class SharedIndex<T extends object> {
   #trouble: string | null = null;
   #failures = 0;
   #restUntilMs = 0;
-  /** True if anything of the log may be missing there: at first, and after the server was away, since it may have lost what it had. */
+  /**
+   * True if anything of the log may be missing there: at first, and after the server was away, since it may have lost
+   * what it had.
+   */
   #isUnsure = true;
   /** Entries of that which were not compared yet; null: nothing was. */
   #uncompared: number | null = null;
@@ -80,7 +89,10 @@ export class SharedIndex<T extends object> {
     this.#pending.push(entry);
   }
 
-  /** The local index was made again: what the server has of this log is compared, and first forgotten if the log lost sessions. */
+  /**
+   * The local index was made again: what the server has of this log is compared, and first forgotten if the log lost
+   * sessions.
+   */
   async restart(isCut: boolean): Promise<void> {
     this.#isUnsure = true;
     if (isCut)

@@ -1,7 +1,7 @@
 /**
- * Ed25519 signatures (RFC 8032, from node:crypto) and the files of their keys: PEM as other programs write it, PKCS #8 for the private
- * key and SPKI for the public one. A signature says who vouches for a file, and that no byte of its content was changed since. It does
- * not say that the content is good.
+ * Ed25519 signatures (RFC 8032, from node:crypto) and the files of their keys: PEM as other programs write it, PKCS #8
+ * for the private key and SPKI for the public one. A signature says who vouches for a file, and that no byte of its
+ * content was changed since. It does not say that the content is good.
  */
 import {
   createHash,
@@ -49,8 +49,8 @@ const refused = (path: string, what: string, cause?: unknown): KvError =>
   new KvError('bad-signature', `${path} ${what}`, { values: { path }, hint: KEY_HINT, cause });
 
 /**
- * Writes a new pair of keys: the private one to `path`, which only its owner may read, and the public one to `path`.pub. Neither may exist.
- * → the public key. Throws 'bad-argument' where one exists, 'io'.
+ * Writes a new pair of keys: the private one to `path`, which only its owner may read, and the public one to
+ * `path`.pub. Neither may exist. → the public key. Throws 'bad-argument' where one exists, 'io'.
  */
 export function writeKeyPair(path: string): TrustedKey {
   const pair = generateKeyPairSync('ed25519');
@@ -80,7 +80,9 @@ function writeNew(path: string, text: string | Buffer, mode: number): void {
   }
 }
 
-/** Reads a private key. Throws 'not-found', 'io', 'bad-signature' for what is none, or for a file that others may read. */
+/**
+ * Reads a private key. Throws 'not-found', 'io', 'bad-signature' for what is none, or for a file that others may read.
+ */
 export function readPrivateKey(path: string): KeyObject {
   const { fd } = openRegular(path, { bytesMax: KEY_BYTES_MAX, code: 'bad-signature' });
   const mode = fs.fstatSync(fd).mode & 0o777;
@@ -97,7 +99,8 @@ export function readPrivateKey(path: string): KeyObject {
 /** Reads a public key. Throws 'not-found', 'io', 'bad-signature' for what is none. */
 export function readTrustedKey(path: string): TrustedKey {
   const text = readRegular(path, { bytesMax: KEY_BYTES_MAX, code: 'bad-signature' });
-  // The library would make the public key of a private one, and nobody would learn that the wrong file is being passed around.
+  // The library would make the public key of a private one, and nobody would learn that the wrong file is being passed
+  // around.
   if (text.includes('PRIVATE KEY'))
     throw new KvError('bad-signature', `${path} is a private key, which stays with its owner`, {
       values: { path },

@@ -1,6 +1,7 @@
 /**
- * What differs between two threshold files, most important first: whether they belong to one model, then numbers that moved further
- * than both intervals explain, then those that only became more or less certain; among these the larger factor first.
+ * What differs between two threshold files, most important first: whether they belong to one model, then numbers that
+ * moved further than both intervals explain, then those that only became more or less certain; among these the larger
+ * factor first.
  */
 import { plural } from '../native/index.ts';
 import { defaultThresholds, type Estimate } from '../policy/index.ts';
@@ -91,7 +92,10 @@ export function diffThresholdFiles(a: ThresholdFile, b: ThresholdFile): Differen
 const size = ({ factor, unit }: Row): number =>
   factor === null ? (unit === null ? 0 : Number.POSITIVE_INFINITY) : Math.abs(Math.log(factor));
 
-/** True if two numbers differ by more than the 95% intervals of both explain. A number without an interval is taken as exact. */
+/**
+ * True if two numbers differ by more than the 95% intervals of both explain. A number without an interval is taken as
+ * exact.
+ */
 function isFar(a: Told, b: Told): boolean {
   if (a.value === b.value) return false;
   if (a.value <= 0 || b.value <= 0) return true;

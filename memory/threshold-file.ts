@@ -1,7 +1,8 @@
 /**
- * Threshold files: what one machine learned, as JSON that another one checks before it believes it. One content has one spelling
- * (fixed order of fields, sorted names, one way to break lines), so export → import → export is the same bytes, and a signature over
- * these bytes means the content. Checks in order of cost: size, JSON, schema, ranges, signature, model.
+ * Threshold files: what one machine learned, as JSON that another one checks before it believes it. One content has one
+ * spelling (fixed order of fields, sorted names, one way to break lines), so export → import → export is the same
+ * bytes, and a signature over these bytes means the content. Checks in order of cost: size, JSON, schema, ranges,
+ * signature, model.
  */
 import { createHash, type KeyObject } from 'node:crypto';
 import { KvError, packageVersion, parseJson, readRegular, replaceFile, show } from '../native/index.ts';
@@ -51,9 +52,9 @@ const refuse = (name: string, what: string, path: string, cause?: unknown): KvEr
   new KvError('bad-thresholds', `${name}: ${what}`, { values: { name, path }, hint: HINT, cause });
 
 /**
- * Value → checked content: the schema says what may stand in a file, `checkThresholds` what a session would start with, so that
- * nothing is imported that every later run refuses, and a signature must fit. Throws 'bad-thresholds' naming the path of the first
- * thing that is wrong, 'bad-signature'.
+ * Value → checked content: the schema says what may stand in a file, `checkThresholds` what a session would start with,
+ * so that nothing is imported that every later run refuses, and a signature must fit. Throws 'bad-thresholds' naming
+ * the path of the first thing that is wrong, 'bad-signature'.
  */
 function checkFile(value: unknown, name: string): ThresholdFile {
   const version = (value as { schemaVersion?: unknown } | null)?.schemaVersion;
@@ -134,7 +135,10 @@ const spellFile = (file: ThresholdFile): string => `${spell(wireOf(file))}\n`;
 /** What a signature covers: the file as it would be spelled without one. */
 const signedBytes = (file: ThresholdFile): Buffer => Buffer.from(spellFile({ ...file, signature: null }));
 
-/** The one spelling of a threshold file. Throws 'bad-thresholds' for content that could not be read back, 'bad-signature'. */
+/**
+ * The one spelling of a threshold file. Throws 'bad-thresholds' for content that could not be read back,
+ * 'bad-signature'.
+ */
 export function formatThresholdFile(file: ThresholdFile): string {
   const text = spellFile(checkFile(wireOf(file), 'thresholds to write'));
   if (Buffer.byteLength(text) > THRESHOLD_FILE_BYTES_MAX)
@@ -158,7 +162,10 @@ export const signThresholdFile = (file: ThresholdFile, key: KeyObject): Threshol
   signature: signBytes(signedBytes(file), key),
 });
 
-/** Which of these keys signed a file that was read. Throws 'bad-signature' when none of them did; `name` is for messages. */
+/**
+ * Which of these keys signed a file that was read. Throws 'bad-signature' when none of them did; `name` is for
+ * messages.
+ */
 export function checkTrust({ signature }: ThresholdFile, trusted: readonly TrustedKey[], name: string): TrustedKey {
   const known = trusted.map(({ publicKey, path }) => `${keyIdOf(publicKey)} (${path})`).join(', ');
   if (signature === null)
@@ -178,7 +185,10 @@ export function checkTrust({ signature }: ThresholdFile, trusted: readonly Trust
 /** The one spelling of what one machine learned. */
 export const spellLearned = (learned: Learned): string => spell(wireOfLearned(learned));
 
-/** Where the evidence stands. Evidence without a log has its own digest for a place, so it too can be told from other evidence. */
+/**
+ * Where the evidence stands. Evidence without a log has its own digest for a place, so it too can be told from other
+ * evidence.
+ */
 export function evidenceRanges(learned: Learned): LogRange[] {
   const { evidence, thresholds, law } = learned;
   if (evidence.logs.length > 0) return joinRanges(evidence.logs);
@@ -187,7 +197,10 @@ export function evidenceRanges(learned: Learned): LogRange[] {
   return [{ logId: `content-${digest.slice(0, 32)}`, from: 0, to: 0 }];
 }
 
-/** A set in use → the content of a file. Where a value came from (`origin` of a threshold) is not exported: to the reader it is 'file'. */
+/**
+ * A set in use → the content of a file. Where a value came from (`origin` of a threshold) is not exported: to the
+ * reader it is 'file'.
+ */
 export function toThresholdFile(
   set: ThresholdSet,
   target: ThresholdTarget,

@@ -1,9 +1,11 @@
 /**
- * Joins what several machines learned of one model. A merged file keeps the parts that it was made from, so that merging it again
- * starts from these: the result depends neither on order nor on how often a file was given, and the evidence of a log counts once.
+ * Joins what several machines learned of one model. A merged file keeps the parts that it was made from, so that
+ * merging it again starts from these: the result depends neither on order nor on how often a file was given, and the
+ * evidence of a log counts once.
  *
- * Estimates are weighted by inverse variance in logarithms. Where they contradict one another, the standard deviation is multiplied by
- * the scale factor of the Particle Data Group, sqrt(chi²/(n−1)) where that is above 1 (Review of Particle Physics, section 5.2.2).
+ * Estimates are weighted by inverse variance in logarithms. Where they contradict one another, the standard deviation
+ * is multiplied by the scale factor of the Particle Data Group, sqrt(chi²/(n−1)) where that is above 1 (Review of
+ * Particle Physics, section 5.2.2).
  */
 import { KvError, packageVersion } from '../native/index.ts';
 import type { Estimate, FormatEstimates, Law } from '../policy/index.ts';
@@ -12,7 +14,9 @@ import { covers, joinRanges, overlap } from './log-ranges.ts';
 import { evidenceRanges, modelDifference, spellLearned } from './threshold-file.ts';
 import { type FileThreshold, type Learned, type LogPart, PARTS_MAX, type ThresholdFile } from './threshold-schema.ts';
 
-/** No measurement is believed to be better than this, so that none silences all others. Chosen: texts differ by more. */
+/**
+ * No measurement is believed to be better than this, so that none silences all others. Chosen: texts differ by more.
+ */
 const SD_LEAST = 0.01;
 
 /** A part and what is asked of it again and again. */
@@ -25,8 +29,8 @@ interface Part {
 }
 
 /**
- * One file from several for the same model, without a signature. Throws 'model-mismatch' for different models, 'bad-thresholds' where
- * checkpoints contradict each other or there are too many parts, 'bad-argument' for no file.
+ * One file from several for the same model, without a signature. Throws 'model-mismatch' for different models,
+ * 'bad-thresholds' where checkpoints contradict each other or there are too many parts, 'bad-argument' for no file.
  */
 export function mergeThresholdFiles(files: readonly ThresholdFile[]): ThresholdFile {
   const [first] = files;
@@ -89,7 +93,10 @@ function checkCheckpoints(parts: readonly Part[]): void {
   }
 }
 
-/** True if a part knows all evidence of another: then the other is an earlier state of it. Of two with the same evidence the text decides. */
+/**
+ * True if a part knows all evidence of another: then the other is an earlier state of it. Of two with the same evidence
+ * the text decides.
+ */
 function replaces(a: Part, b: Part): boolean {
   if (a.ranges.length === 0 || b.ranges.length === 0 || !covers(a.ranges, b.ranges)) return false;
   if (!covers(b.ranges, a.ranges)) return true;
@@ -148,7 +155,10 @@ function mergeLogs(counted: readonly Part[]): LogPart[] {
   }));
 }
 
-/** Weighted mean in logarithms of the values that somebody changed; the one that stands for nothing known where nobody did. */
+/**
+ * Weighted mean in logarithms of the values that somebody changed; the one that stands for nothing known where nobody
+ * did.
+ */
 function logMean(values: readonly number[], weights: readonly number[], unknown: number): number {
   const told = values.map((value, at) => ({ value, weight: weights[at]! })).filter(({ value }) => value !== unknown);
   const first = told[0]?.value ?? unknown;
@@ -158,7 +168,10 @@ function logMean(values: readonly number[], weights: readonly number[], unknown:
   return Math.exp(told.reduce((sum, { value, weight }) => sum + weight * Math.log(value), 0) / total);
 }
 
-/** Inverse variance in logarithms. Assumptions, which rest on nothing, count only among themselves: there the least certain one stands. */
+/**
+ * Inverse variance in logarithms. Assumptions, which rest on nothing, count only among themselves: there the least
+ * certain one stands.
+ */
 export function mergeEstimates(given: readonly Estimate[]): Estimate {
   const known = given.filter(({ samples }) => samples > 0);
   if (known.length === 0) return given.reduce((a, b) => (b.sd > a.sd ? b : a));
@@ -174,7 +187,10 @@ export function mergeEstimates(given: readonly Estimate[]): Estimate {
   };
 }
 
-/** How much texts differ does not become less with more of them, so spreads are pooled: the mean variance, weighted by samples. */
+/**
+ * How much texts differ does not become less with more of them, so spreads are pooled: the mean variance, weighted by
+ * samples.
+ */
 function mergeSpreads(given: readonly Estimate[]): Estimate {
   const known = given.filter(({ samples }) => samples > 0);
   if (known.length < 2) return mergeEstimates(given);

@@ -1,9 +1,10 @@
 /**
- * What may stand in a threshold file, for every version of it. The schema says which fields there are, how long a list may be and which
- * numbers are numbers; what a session could start with is checked by `checkThresholds` (`threshold-file.ts`).
+ * What may stand in a threshold file, for every version of it. The schema says which fields there are, how long a list
+ * may be and which numbers are numbers; what a session could start with is checked by `checkThresholds`
+ * (`threshold-file.ts`).
  *
- * Each estimate and each threshold has its unit, its sample count and its interval. The interval follows from `value` and `sd`. It stands
- * in the file for people, and a file in which it contradicts the two is refused.
+ * Each estimate and each threshold has its unit, its sample count and its interval. The interval follows from `value`
+ * and `sd`. It stands in the file for people, and a file in which it contradicts the two is refused.
  */
 import { z } from 'zod';
 import { seriesOf } from '../native/index.ts';
@@ -73,7 +74,10 @@ export interface ThresholdFile extends Learned {
     readonly digest: string;
     readonly shape: ModelShape;
   };
-  /** What the file was merged from; empty where that is one machine. Merging again begins from these, so nothing is counted twice. */
+  /**
+   * What the file was merged from; empty where that is one machine. Merging again begins from these, so nothing is
+   * counted twice.
+   */
   readonly parts: readonly Learned[];
   readonly signature: Signature | null;
 }
@@ -230,7 +234,10 @@ const version1 = z.strictObject({
 type Wire = z.infer<typeof version2>;
 type WireLearned = z.infer<typeof part>;
 
-/** The schema of a version, which makes the content of what it accepts; null for a version that this program does not know. */
+/**
+ * The schema of a version, which makes the content of what it accepts; null for a version that this program does not
+ * know.
+ */
 export function schemaOf(version: unknown): z.ZodType<ThresholdFile> | null {
   if (version === 1) return version1.transform(fromVersion1);
   return version === SCHEMA_VERSION ? version2.transform(fromVersion2) : null;

@@ -2,7 +2,9 @@
 import type { Estimate, ThresholdSet } from '../policy/index.ts';
 import type { SharedStatus } from './shared-index.ts';
 
-/** Numbers that describe a workload, scaled to comparable ranges; never prompt text. See fingerprint.ts for the axes. */
+/**
+ * Numbers that describe a workload, scaled to comparable ranges; never prompt text. See fingerprint.ts for the axes.
+ */
 export type Fingerprint = readonly number[];
 
 /** What was decided under a fingerprint, and what it turned out to cost. */
@@ -31,7 +33,9 @@ export interface Experience {
   readonly predictedKld: number;
   /** Tokens in the cache. */
   readonly tokens: number;
-  /** How much an error cost in its text beside others, by its own measurements alone; absent where nothing was measured. */
+  /**
+   * How much an error cost in its text beside others, by its own measurements alone; absent where nothing was measured.
+   */
   readonly text?: Estimate | undefined;
 }
 

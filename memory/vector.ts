@@ -1,4 +1,7 @@
-/** What a vector index is, and what every one checks before anything reaches its core: the embedded one is C++ and trusts its caller. */
+/**
+ * What a vector index is, and what every one checks before anything reaches its core: the embedded one is C++ and
+ * trusts its caller.
+ */
 import { KvError, show } from '../native/index.ts';
 import { checkFields, type Fields, type Filter, type VectorId } from './filter.ts';
 
@@ -41,9 +44,10 @@ export interface Listing<T> {
 }
 
 /**
- * The k nearest vectors, each with a payload. One interface for the embedded indexes and a server; one shared test suite. Vectors are `dim`
- * finite numbers, kept in f32. An entry that is added again replaces the one with its id. Every call throws 'closed' after close(), 'aborted'
- * when its limits are reached, and those of a server 'network' and 'database'.
+ * The k nearest vectors, each with a payload. One interface for the embedded indexes and a server; one shared test
+ * suite. Vectors are `dim` finite numbers, kept in f32. An entry that is added again replaces the one with its id.
+ * Every call throws 'closed' after close(), 'aborted' when its limits are reached, and those of a server 'network' and
+ * 'database'.
  */
 export interface VectorIndex<T extends object> {
   readonly kind: string;

@@ -1,7 +1,8 @@
 /**
- * The SQL schema of the index over witness logs, for both PGlite and PostgreSQL (15 or later). The index holds nothing that could not be
- * read from the logs again. Every row has the id of its log, so one server can hold the logs of many machines.
- * The columns of entries and sessions follow from `witness/entries/`. Times are milliseconds since the epoch, bytes and tokens are whole numbers, and ε and prices are those of the log.
+ * The SQL schema of the index over witness logs, for both PGlite and PostgreSQL (15 or later). The index holds nothing
+ * that could not be read from the logs again. Every row has the id of its log, so one server can hold the logs of many
+ * machines. The columns of entries and sessions follow from `witness/entries/`. Times are milliseconds since the epoch,
+ * bytes and tokens are whole numbers, and ε and prices are those of the log.
  */
 import { bigint, doublePrecision, index, integer, pgTable, primaryKey, text } from 'drizzle-orm/pg-core';
 import { decisionColumns, sessionColumns, situationColumns } from './columns.gen.ts';
@@ -18,7 +19,10 @@ export const sessions = pgTable(
   (t) => [primaryKey({ columns: [t.logId, t.session] }), index('sessions_by_time').on(t.logId, t.openedMs)],
 );
 
-/** One row for each planned move, including refused ones. `because_*` says why it was planned and `verdict_*` why it was accepted or refused. */
+/**
+ * One row for each planned move, including refused ones. `because_*` says why it was planned and `verdict_*` why it was
+ * accepted or refused.
+ */
 export const decisions = pgTable(
   'decisions',
   {
@@ -44,7 +48,10 @@ export const decisions = pgTable(
   ],
 );
 
-/** One row for each situation in which a session decided: its numbers, but of its trials and outcomes only how many there were. */
+/**
+ * One row for each situation in which a session decided: its numbers, but of its trials and outcomes only how many
+ * there were.
+ */
 export const situations = pgTable(
   'situations',
   {
@@ -57,7 +64,10 @@ export const situations = pgTable(
   ],
 );
 
-/** One row for each session that taught something. The vector index finds the nearest ones; their details are here. `seq` is that of the 'close' entry. */
+/**
+ * One row for each session that taught something. The vector index finds the nearest ones; their details are here.
+ * `seq` is that of the 'close' entry.
+ */
 export const experiences = pgTable(
   'experiences',
   {
@@ -79,7 +89,10 @@ export const experiences = pgTable(
   (t) => [primaryKey({ columns: [t.logId, t.seq] }), index('experiences_by_model').on(t.logId, t.modelDigest)],
 );
 
-/** How far the tables hold a log: of each series the seq behind the last entry that was compared, and the hash of the chain there. */
+/**
+ * How far the tables hold a log: of each series the seq behind the last entry that was compared, and the hash of the
+ * chain there.
+ */
 export const heads = pgTable(
   'heads',
   {

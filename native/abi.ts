@@ -1,4 +1,7 @@
-/** What the TypeScript and the C++ code must agree on, as text and as its digest. A binary with another digest is refused when it is loaded. */
+/**
+ * What the TypeScript and the C++ code must agree on, as text and as its digest. A binary with another digest is
+ * refused when it is loaded.
+ */
 import { createHash } from 'node:crypto';
 import { SERVED_FAMILIES, SERVED_FORMATS } from './format.ts';
 import {

@@ -1,4 +1,7 @@
-/** The bytes that a cache and its forks use, and the errors for a full budget. types.ts describes the methods of KvCache. */
+/**
+ * The bytes that a cache and its forks use, and the errors for a full budget. types.ts describes the methods of
+ * KvCache.
+ */
 import { integer } from './arguments.ts';
 import { KvError } from './error.ts';
 import { type CacheHandle, check, type PoolHandle } from './load.ts';
@@ -40,7 +43,9 @@ export function refuseBelow(usedBytes: number, budgetBytes: number | undefined):
   });
 }
 
-/** The numbers of the budget that leaves less room: that of the cache or that of its pool. Null if the pool was closed. */
+/**
+ * The numbers of the budget that leaves less room: that of the cache or that of its pool. Null if the pool was closed.
+ */
 function binding(handle: CacheHandle, pool: PoolHandle) {
   const { budgetBytes, usedBytes } = counted(handle);
   const known = pool.numbers(poolNumbers, false) === 0;

@@ -1,7 +1,7 @@
-// Translates between JavaScript and the cache: typed arrays in, a status out. Every argument is checked again here, so that no
-// wrong call accesses memory that it should not; native/cache.ts supplies the error messages.
-// Each JavaScript environment has its own choice of kernels. Handles may be closed and collected in any order: a pool lives as
-// long as the last cache that uses it.
+// Translates between JavaScript and the cache: typed arrays in, a status out. Every argument is checked again here, so
+// that no wrong call accesses memory that it should not; native/cache.ts supplies the error messages. Each JavaScript
+// environment has its own choice of kernels. Handles may be closed and collected in any order: a pool lives as long as
+// the last cache that uses it.
 #include <napi.h>
 
 #include <algorithm>
@@ -129,8 +129,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     return object.CheckTypeTag(&kCacheTag) ? Unwrap(object) : nullptr;
   }
 
-  // (pool, Int32Array[7]: layers, H, n, d, window format, threads, open format; scale, Int32Array windows [layers], Float32Array slopes [H or 0],
-  // budget bytes or undefined, cap of scores or undefined for none)
+  // (pool, Int32Array[7]: layers, H, n, d, window format, threads, open format; scale, Int32Array windows [layers],
+  // Float32Array slopes [H or 0], budget bytes or undefined, cap of scores or undefined for none)
   Napi::Value open(const Info& info) {
     return guarded(info, [&]() -> Status {
       std::shared_ptr<PagePool> pool = PoolHandle::from(info[0]);
@@ -177,8 +177,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
-  // (Float64Array[5] <- budget or infinity, used, peak, room left by cache and pool, audit), of a cache and all its forks.
-  // The audit is computed only when asked for.
+  // (Float64Array[5] <- budget or infinity, used, peak, room left by cache and pool, audit), of a cache and all its
+  // forks. The audit is computed only when asked for.
   Napi::Value account(const Info& info) {
     return guarded(info, [&]() -> Status {
       Span<double> out;

@@ -1,4 +1,5 @@
-// The JavaScript binding of the matrices around attention: typed arrays in, a status out, every length checked (see addon.cc).
+// The JavaScript binding of the matrices around attention: typed arrays in, a status out, every length checked (see
+// addon.cc).
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -31,8 +32,8 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
   explicit DenseHandle(const Info& info) : Napi::ObjectWrap<DenseHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kDenseTag); }
 
  private:
-  // (Int32Array[11] layers, hidden, intermediate, query heads, KV heads, head size, vocabulary, threads, features, experts, experts of a row; epsilon,
-  // cap of logits or undefined for none)
+  // (Int32Array[11] layers, hidden, intermediate, query heads, KV heads, head size, vocabulary, threads, features,
+  // experts, experts of a row; epsilon, cap of logits or undefined for none)
   Napi::Value open(const Info& info) {
     return guarded(info, [&]() -> Status {
       Span<int32_t> numbers;

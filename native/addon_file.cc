@@ -12,7 +12,8 @@ namespace palimpsest {
 
 namespace {
 
-// (descriptor, offset, bytes) The system need not keep these bytes in its cache. Answers kUnsupported where it takes no such advice.
+// (descriptor, offset, bytes) The system need not keep these bytes in its cache. Answers kUnsupported where it takes no
+// such advice.
 Napi::Value forgetFileBytes(const Info& info) {
   return guarded(info, [&]() -> Status {
     int descriptor;

@@ -1,4 +1,5 @@
-// The JavaScript binding of latents and packed weights: typed arrays in, a status out, every length checked (see addon.cc).
+// The JavaScript binding of latents and packed weights: typed arrays in, a status out, every length checked (see
+// addon.cc).
 #include <cmath>
 #include <memory>
 
@@ -64,7 +65,8 @@ class WeightsHandle : public Napi::ObjectWrap<WeightsHandle> {
     });
   }
 
-  // (levels Int8Array [rows][contraction], rows, rowScale [rows], planes, base [outputs] | undefined, out [rows][outputs])
+  // (levels Int8Array [rows][contraction], rows, rowScale [rows], planes, base [outputs] | undefined, out
+  // [rows][outputs])
   Napi::Value multiply(const Info& info) {
     return guarded(info, [&]() -> Status {
       Span<int8_t> levels;
@@ -238,8 +240,8 @@ Status setRotary(Cache& cache, const Info& info) {
   return cache.setRotary(std::move(table));
 }
 
-// (layer, page, format of the latent or of the restored page, Float64Array[1] <- bytes freed; to hold or keep the bytes Uint8Array, to restore
-// whether the latent stays, undefined if it stays where it was kept beside)
+// (layer, page, format of the latent or of the restored page, Float64Array[1] <- bytes freed; to hold or keep the bytes
+// Uint8Array, to restore whether the latent stays, undefined if it stays where it was kept beside)
 Status moveLatent(Cache& cache, const Info& info, LatentOperation operation) {
   int layer, page, format;
   Span<double> out;

@@ -1,4 +1,5 @@
-// The JavaScript binding of the entries of a log (see addon.cc): spelling and sealing those of a batch, following those of a segment, and opening what is sealed in them.
+// The JavaScript binding of the entries of a log (see addon.cc): spelling and sealing those of a batch, following those
+// of a segment, and opening what is sealed in them.
 #include <napi.h>
 
 #include <algorithm>
@@ -19,7 +20,8 @@ namespace {
 // Whoever asks for the scalar kernels gets the plain digests too, so that every way can be tested.
 const Digests& digestsOf(Napi::Env env) { return kernelsOf(env)->isa == kScalar ? plainDigests() : bestDigests(); }
 
-// (bytes, from, to, state): fills in CRC and hash of the entries that lie in bytes [from, to), and moves the state behind them.
+// (bytes, from, to, state): fills in CRC and hash of the entries that lie in bytes [from, to), and moves the state
+// behind them.
 Napi::Value sealLogEntries(const Info& info) {
   return guarded(info, [&]() -> Status {
     Span<uint8_t> bytes, state;
@@ -54,9 +56,10 @@ Threads& threadsOf(Napi::Env env, int count) {
   return pool;
 }
 
-// (bytes, state, firstSeq, forms, names, threads, ends, kinds, hashes, out): follows entries from the beginning of bytes for as long as they are whole and
-// continue the chain, at most as many as there is room for, and moves the state behind them. Of each, what comes out is where it ends, the index of its
-// kind + 1 if it is certainly sound (else 0), and leaf and link. Without room in `hashes` these are left out, without forms nothing is certain. out: how many.
+// (bytes, state, firstSeq, forms, names, threads, ends, kinds, hashes, out): follows entries from the beginning of
+// bytes for as long as they are whole and continue the chain, at most as many as there is room for, and moves the state
+// behind them. Of each, what comes out is where it ends, the index of its kind + 1 if it is certainly sound (else 0),
+// and leaf and link. Without room in `hashes` these are left out, without forms nothing is certain. out: how many.
 Napi::Value followLogEntries(const Info& info) {
   return guarded(info, [&]() -> Status {
     Span<uint8_t> bytes, state, names, kinds, hashes;
@@ -85,9 +88,10 @@ Napi::Value followLogEntries(const Info& info) {
   });
 }
 
-// (bytes, from, count, firstSeq, forms, names, threads, keys, ends, kinds, room, texts, out): opens the sealed ones of `count` entries that were followed, from
-// entry `from` on, and fills in the kinds that were not certain. What was opened comes to `room`, which has as many bytes as `bytes`, and `texts` says of each
-// where and how many bytes; both empty: not wanted. out: the first whose session has no key among these.
+// (bytes, from, count, firstSeq, forms, names, threads, keys, ends, kinds, room, texts, out): opens the sealed ones of
+// `count` entries that were followed, from entry `from` on, and fills in the kinds that were not certain. What was
+// opened comes to `room`, which has as many bytes as `bytes`, and `texts` says of each where and how many bytes; both
+// empty: not wanted. out: the first whose session has no key among these.
 Napi::Value openLogEntries(const Info& info) {
   return guarded(info, [&]() -> Status {
     Span<uint8_t> bytes, names, kinds, ring, room;
@@ -120,8 +124,9 @@ Napi::Value openLogEntries(const Info& info) {
   });
 }
 
-// (bytes, bodies, keys, nonceStart, done): seals bodies that lie in the room of their sealed texts; three numbers for each say where its payload begins,
-// where itself and how many bytes. done: 1 for each that was sealed; the others are as they were.
+// (bytes, bodies, keys, nonceStart, done): seals bodies that lie in the room of their sealed texts; three numbers for
+// each say where its payload begins, where itself and how many bytes. done: 1 for each that was sealed; the others are
+// as they were.
 Napi::Value sealLogBodies(const Info& info) {
   return guarded(info, [&]() -> Status {
     Span<uint8_t> bytes, ring, nonceStart, done;
@@ -143,8 +148,9 @@ Napi::Value sealLogBodies(const Info& info) {
   });
 }
 
-// (bytes, at, steps, texts, numbers, isSealed): writes an entry into bytes from `at` on, as a plan of steps says (log/spell.h) and all numbers but the first
-// three. These become how many bytes it has, where its body begins, counted from `at`, and how many bytes that has.
+// (bytes, at, steps, texts, numbers, isSealed): writes an entry into bytes from `at` on, as a plan of steps says
+// (log/spell.h) and all numbers but the first three. These become how many bytes it has, where its body begins, counted
+// from `at`, and how many bytes that has.
 Napi::Value spellLogEntry(const Info& info) {
   return guarded(info, [&]() -> Status {
     constexpr size_t kAnswers = 3;

@@ -40,7 +40,8 @@ bool readCandidates(const Napi::Value& value, std::vector<TrialCandidate>* candi
 
 }  // namespace
 
-// (layer, Uint8Array kind [pages], kFormat [pages], vFormat [pages], latent [pages] 0 or the latent format + 1, Float64Array mass [pages + 1])
+// (layer, Uint8Array kind [pages], kFormat [pages], vFormat [pages], latent [pages] 0 or the latent format + 1,
+// Float64Array mass [pages + 1])
 Status tableCall(Cache& cache, const Info& info) {
   int layer;
   Span<uint8_t> columns[4];
@@ -166,7 +167,8 @@ Status finishTrialsCall(Cache& cache, const Info& info) {
   return kOk;
 }
 
-// (layer, page, Int32Array[2] <- bytes, width of the latent or 0; Uint8Array [bytes] <- or undefined to get only the numbers)
+// (layer, page, Int32Array[2] <- bytes, width of the latent or 0; Uint8Array [bytes] <- or undefined to get only the
+// numbers)
 Status exportPageCall(Cache& cache, const Info& info) {
   int layer, page;
   Span<int32_t> about;

@@ -1,4 +1,5 @@
-// The JavaScript binding of predictors, and of all pages of a cache at once: typed arrays in, a status out, every length checked (see addon.cc).
+// The JavaScript binding of predictors, and of all pages of a cache at once: typed arrays in, a status out, every
+// length checked (see addon.cc).
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -61,7 +62,8 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
     });
   }
 
-  // One side: (weights Int8Array [w][contraction], scales [w], base [w], factors Uint8Array [w], tables Uint8Array [w]), from info[first] on.
+  // One side: (weights Int8Array [w][contraction], scales [w], base [w], factors Uint8Array [w], tables Uint8Array
+  // [w]), from info[first] on.
   Status readSide(const Info& info, size_t first, size_t contraction, std::unique_ptr<PredictedSide>* out) const {
     const size_t width = predictor_->width();
     Span<int8_t> weights;
@@ -76,7 +78,8 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
     for (size_t i = 0; i < width; i++) {
       if (factors.data[i] * kCodedLevelMax > 127 || tables.data[i] >= predictor_->distributions) return kBadValue;
     }
-    // The same numbers as in engine/session/park/predictor.ts, with inputs first and then residuals in the order of coding (cache/predictor.h).
+    // The same numbers as in engine/session/park/predictor.ts, with inputs first and then residuals in the order of
+    // coding (cache/predictor.h).
     std::vector<int> order = codedOrder(tables.data, static_cast<int>(width));
     std::vector<float> floats(weights.length);
     std::vector<uint8_t> codedFactors(width), codedTables(width);
@@ -116,7 +119,8 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
     });
   }
 
-  // (layer, whether it is of keys, Float32Array [w][w]): row c turns residuals into codes of column c, of those as they stand in addLayer.
+  // (layer, whether it is of keys, Float32Array [w][w]): row c turns residuals into codes of column c, of those as they
+  // stand in addLayer.
   Napi::Value setBack(const Info& info) {
     return guarded(info, [&]() -> Status {
       int layer;
@@ -134,8 +138,8 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
     });
   }
 
-  // (layer, below Int8Array [128][2w] or undefined, k [128][w], v, firstRow, out Uint8Array, levels Int8Array [128][2w], Float64Array[1] <- bytes written):
-  // PageWriter::write.
+  // (layer, below Int8Array [128][2w] or undefined, k [128][w], v, firstRow, out Uint8Array, levels Int8Array
+  // [128][2w], Float64Array[1] <- bytes written): PageWriter::write.
   Napi::Value write(const Info& info) {
     return guarded(info, [&]() -> Status {
       int layer, firstRow;
@@ -193,8 +197,9 @@ class PredictorHandle : public Napi::ObjectWrap<PredictorHandle> {
 
 }  // namespace
 
-// (bytes Uint8Array, records Float64Array [pages][layers][5]: whether it is predicted, formats of keys and values, where it begins, its size;
-//  a predictor or undefined, cos [tokens][rotaryDim/2], sin, rotaryDim, interleaved; Float64Array[1] <- the record that is damaged, -1 for none)
+// (bytes Uint8Array, records Float64Array [pages][layers][5]: whether it is predicted, formats of keys and values,
+// where it begins, its size; a predictor or undefined, cos [tokens][rotaryDim/2], sin, rotaryDim, interleaved;
+// Float64Array[1] <- the record that is damaged, -1 for none)
 Status importPagesCall(Cache& cache, const Info& info) {
   Span<uint8_t> bytes;
   Span<double> numbers;

@@ -1,5 +1,5 @@
-// The border with JavaScript: values are read without trusting them (each reader answers false unless the value is exactly what
-// was asked for), and every call answers with a status.
+// The border with JavaScript: values are read without trusting them (each reader answers false unless the value is
+// exactly what was asked for), and every call answers with a status.
 #pragma once
 #include <napi.h>
 

@@ -9,7 +9,10 @@ export function fail(message: string, values: Readonly<Record<string, unknown>>,
 /** Elements of a list that are shown. */
 const SHOWN_MAX = 16;
 
-/** A short text for any value, even for proxies that throw and detached arrays. Of a list, its first elements; of those that are objects, their kind. */
+/**
+ * A short text for any value, even for proxies that throw and detached arrays. Of a list, its first elements; of those
+ * that are objects, their kind.
+ */
 export function show(value: unknown): string {
   try {
     return Array.isArray(value) ? value.slice(0, SHOWN_MAX).map(kindOrText).join(',') : kindOrText(value);

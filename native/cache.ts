@@ -1,6 +1,7 @@
 /**
- * The cache as JavaScript sees it. It checks arguments, fills in defaults, explains errors, and leaves the work to the binary.
- * types.ts describes every method. In array shapes, T is the number of tokens, H of query heads, n of KV heads, d the head size.
+ * The cache as JavaScript sees it. It checks arguments, fills in defaults, explains errors, and leaves the work to the
+ * binary. types.ts describes every method. In array shapes, T is the number of tokens, H of query heads, n of KV heads,
+ * d the head size.
  */
 import * as account from './account.ts';
 import {
@@ -462,8 +463,8 @@ class NativeCache implements KvCache {
 }
 
 /**
- * Opens a cache, which takes nothing from the budget until tokens are appended. Throws 'bad-argument', 'unsupported' if windowFormat
- * does not serve the head size, and 'closed' if the pool is closed.
+ * Opens a cache, which takes nothing from the budget until tokens are appended. Throws 'bad-argument', 'unsupported' if
+ * windowFormat does not serve the head size, and 'closed' if the pool is closed.
  */
 export function openKvCache(options: KvCacheOptions): KvCache {
   record(options, 'options');

@@ -1,7 +1,7 @@
 /**
- * The computation of a layer around attention: matrices with the weights of a file, norms, and the four pieces into which attention
- * divides a step. In array shapes, m is the hidden size, f the intermediate size, H the number of query heads, n of KV heads, d the
- * head size and T the number of tokens. Arrays are row-major.
+ * The computation of a layer around attention: matrices with the weights of a file, norms, and the four pieces into
+ * which attention divides a step. In array shapes, m is the hidden size, f the intermediate size, H the number of query
+ * heads, n of KV heads, d the head size and T the number of tokens. Arrays are row-major.
  */
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
@@ -37,13 +37,18 @@ export const DENSE_BLOCK = 32;
 /** Outputs that are packed together: rows come in multiples of it. */
 export const DENSE_PANEL = 16;
 
-/** What takes the place of the one feed-forward half of a layer: several, of which a router chooses some for each row. */
+/**
+ * What takes the place of the one feed-forward half of a layer: several, of which a router chooses some for each row.
+ */
 export interface Experts {
   /** Experts of each layer. */
   readonly count: number;
   /** How many answer a row: those with the largest products with the router. */
   readonly used: number;
-  /** True if the shares of those that answer are made to add up to 1: the softmax is over them alone, not over all experts. */
+  /**
+   * True if the shares of those that answer are made to add up to 1: the softmax is over them alone, not over all
+   * experts.
+   */
   readonly shareAmongChosen: boolean;
 }
 
@@ -62,7 +67,10 @@ export interface DenseShape {
   readonly postNorms?: boolean;
   /** What is applied to the gate. Default: 'silu'. */
   readonly activation?: 'silu' | 'gelu-tanh';
-  /** How queries and keys are normalised, if they have norms: each head by itself, or all heads together. Default: 'head'. */
+  /**
+   * How queries and keys are normalised, if they have norms: each head by itself, or all heads together. Default:
+   * 'head'.
+   */
   readonly qkNorm?: 'none' | 'head' | 'width';
   /** Experts of every layer, each with a gate, an up and a down of intermediateSize. Default: null, there are none. */
   readonly experts?: Experts | null;
@@ -81,7 +89,10 @@ export interface DensePacking {
   readonly rowBytes: number;
 }
 
-/** What becomes of a matrix whose weights a file stores as `type`; null for a type that is not packed as it is, or whose blocks do not divide the inputs. */
+/**
+ * What becomes of a matrix whose weights a file stores as `type`; null for a type that is not packed as it is, or whose
+ * blocks do not divide the inputs.
+ */
 export function densePacking(type: string, outputs: number, inputs: number): DensePacking | null {
   const source = DENSE_TYPES.find(({ name }) => name === type);
   if (source === undefined || inputs % source.values !== 0) return null;
@@ -117,11 +128,11 @@ const MAX_THREADS = 64;
 const MAX_TOKENS = 2 ** 20;
 
 /**
- * Weights are set one matrix at a time and are packed. A `layer` equal to `layers` stands for what follows the last layer: its 'q' is
- * the output matrix [vocab, m], and its 'attnNorm' is the final norm. Where a layer has experts, 'gate', 'up' and 'down' are set for each, and a
- * router. The pieces can run once every matrix and norm has been set.
- * Methods throw 'bad-argument', 'bad-shape', 'bad-value' for weights that are not finite, 'closed', and 'budget-exceeded' when the
- * system has no memory.
+ * Weights are set one matrix at a time and are packed. A `layer` equal to `layers` stands for what follows the last
+ * layer: its 'q' is the output matrix [vocab, m], and its 'attnNorm' is the final norm. Where a layer has experts,
+ * 'gate', 'up' and 'down' are set for each, and a router. The pieces can run once every matrix and norm has been set.
+ * Methods throw 'bad-argument', 'bad-shape', 'bad-value' for weights that are not finite, 'closed', and
+ * 'budget-exceeded' when the system has no memory.
  */
 export class DenseHalf {
   readonly shape: DenseShape;
@@ -194,8 +205,8 @@ export class DenseHalf {
   }
 
   /**
-   * Sets a matrix, w [outputs, inputs], rounded to 8 bits with one scale for every 32 inputs of an output. Once per matrix. expert: whose it is, of
-   * 'gate', 'up' and 'down' where there are experts.
+   * Sets a matrix, w [outputs, inputs], rounded to 8 bits with one scale for every 32 inputs of an output. Once per
+   * matrix. expert: whose it is, of 'gate', 'up' and 'down' where there are experts.
    */
   setWide(layer: number, slot: DenseSlot, w: Float32Array, expert = 0): void {
     const [outputs, inputs] = this.sizes(layer, slot);
@@ -204,9 +215,10 @@ export class DenseHalf {
   }
 
   /**
-   * Sets rows of a matrix from the bytes that a file stores them in: the outputs from `fromRow` on. They come in order, all of one type, and in
-   * multiples of DENSE_PANEL but for the last. Quantized types keep their codes and scales; floats are rounded as by setWide. Throws
-   * 'unsupported' when blocks of the type do not divide the inputs. After 'bad-value' the same rows may be given again. expert: as for setWide.
+   * Sets rows of a matrix from the bytes that a file stores them in: the outputs from `fromRow` on. They come in order,
+   * all of one type, and in multiples of DENSE_PANEL but for the last. Quantized types keep their codes and scales;
+   * floats are rounded as by setWide. Throws 'unsupported' when blocks of the type do not divide the inputs. After
+   * 'bad-value' the same rows may be given again. expert: as for setWide.
    */
   setRows(layer: number, slot: DenseSlot, type: DenseType, bytes: Uint8Array, fromRow = 0, expert = 0): void {
     const [outputs, inputs] = this.sizes(layer, slot);
@@ -241,8 +253,8 @@ export class DenseHalf {
   }
 
   /**
-   * Sets what experts are chosen by: weights [experts, m]. They stay float32, and their products with a row are summed in float64 in one order, so
-   * that every instruction set chooses the same for it.
+   * Sets what experts are chosen by: weights [experts, m]. They stay float32, and their products with a row are summed
+   * in float64 in one order, so that every instruction set chooses the same for it.
    */
   setRouter(layer: number, weights: Float32Array): void {
     const { layers, hiddenSize } = this.shape;
@@ -253,7 +265,10 @@ export class DenseHalf {
     check(this.#open.setRouter(layer, weights), `set the router of layer ${layer}`);
   }
 
-  /** Sets the gains of a norm: [m], or [d] for a norm of heads, or as many as all heads have channels where they are normalised together. */
+  /**
+   * Sets the gains of a norm: [m], or [d] for a norm of heads, or as many as all heads have channels where they are
+   * normalised together.
+   */
   setNorm(layer: number, norm: DenseNorm, gain: Float32Array): void {
     const { layers, hiddenSize, headDim, queryHeads, kvHeads, qkNorm, postNorms = false } = this.shape;
     integer(layer, 'layer', 0, layers);
@@ -273,8 +288,8 @@ export class DenseHalf {
   }
 
   /**
-   * From the attention [T, H·d] of `layer` and the x [T, m] that entered it, computes the residual stream that leaves it, xNext [T, m],
-   * and the projections of the next layer.
+   * From the attention [T, H·d] of `layer` and the x [T, m] that entered it, computes the residual stream that leaves
+   * it, xNext [T, m], and the projections of the next layer.
    */
   next(
     layer: number,

@@ -1,13 +1,16 @@
 /**
- * The entries of a log by the binary: checksums, hashes and forms of many of them in one call. witness/entry.ts says what the bytes mean, and computes the
- * same where there is no binary.
+ * The entries of a log by the binary: checksums, hashes and forms of many of them in one call. witness/entry.ts says
+ * what the bytes mean, and computes the same where there is no binary.
  */
 import { fail, integer, shapeError, show } from './arguments.ts';
 import { CHAIN_PEAKS_MAX } from './layout.ts';
 import { type Binary, check, nativeInfo, quietBinary } from './load.ts';
 
 const HASH_BYTES = 32;
-/** Bytes of the state of a chain with its tree: hash, leaves (u64), roots of the full subtrees over them. Without the tree it is the hash alone. */
+/**
+ * Bytes of the state of a chain with its tree: hash, leaves (u64), roots of the full subtrees over them. Without the
+ * tree it is the hash alone.
+ */
 export const CHAIN_STATE_BYTES = HASH_BYTES + 8 + CHAIN_PEAKS_MAX * HASH_BYTES;
 
 let found: Binary | null | undefined;
@@ -36,8 +39,8 @@ function stateOf(state: Uint8Array): Uint8Array {
 }
 
 /**
- * Fills in CRC and chain hash of the entries whose lengths and payloads lie in bytes [from, to), and moves `state` behind them. → false: there is
- * no binary, and nothing was done. Throws 'bad-value' when a length is not possible.
+ * Fills in CRC and chain hash of the entries whose lengths and payloads lie in bytes [from, to), and moves `state`
+ * behind them. → false: there is no binary, and nothing was done. Throws 'bad-value' when a length is not possible.
  */
 export function sealEntries(bytes: Uint8Array, from: number, to: number, state: Uint8Array): boolean {
   const native = binary();
@@ -70,8 +73,9 @@ const answered = new Float64Array(1);
 const NO_FORMS: EntryForms = { numbers: new Float64Array(0), names: new Uint8Array(0) };
 
 /**
- * Follows the entries that lie at the beginning of `bytes` for as long as they are whole, continue the chain, and there is room in `out`; `state` is then that behind
- * them. `firstSeq`: of the first one, which its payload must say for its form to be certain. → how many; null: there is no binary. Throws 'bad-value' for what are no forms.
+ * Follows the entries that lie at the beginning of `bytes` for as long as they are whole, continue the chain, and there
+ * is room in `out`; `state` is then that behind them. `firstSeq`: of the first one, which its payload must say for its
+ * form to be certain. → how many; null: there is no binary. Throws 'bad-value' for what are no forms.
  */
 export function followEntries(
   bytes: Uint8Array,
@@ -114,9 +118,9 @@ export interface OpenedBodies {
 const NO_BODIES: OpenedBodies = { room: new Uint8Array(0), texts: new Uint32Array(0) };
 
 /**
- * Opens the sealed bodies of `count` entries that were followed, from entry `from` on, and fills in the kinds of those that are certainly sound.
- * `keys`: a ring of them, as witness/ring.ts writes it. → the first entry whose session is not among them, else `count`, also where nothing opens here.
- * Entries whose kind is not 0 are passed over.
+ * Opens the sealed bodies of `count` entries that were followed, from entry `from` on, and fills in the kinds of those
+ * that are certainly sound. `keys`: a ring of them, as witness/ring.ts writes it. → the first entry whose session is
+ * not among them, else `count`, also where nothing opens here. Entries whose kind is not 0 are passed over.
  */
 export function openEntries(
   bytes: Uint8Array,
@@ -153,8 +157,9 @@ export function openEntries(
 }
 
 /**
- * Seals bodies that lie in the room of their sealed texts. `bodies`: for each where its payload begins, where itself and how many bytes. → 1 for each that was sealed.
- * The others are as they were: their envelope is not plain ASCII, their session is not in the ring, or there is no OpenSSL here.
+ * Seals bodies that lie in the room of their sealed texts. `bodies`: for each where its payload begins, where itself
+ * and how many bytes. → 1 for each that was sealed. The others are as they were: their envelope is not plain ASCII,
+ * their session is not in the ring, or there is no OpenSSL here.
  */
 export function sealBodies(
   bytes: Uint8Array,
@@ -175,13 +180,17 @@ export interface SpellPlan {
   /** Three numbers for each. */
   readonly steps: Uint32Array;
   readonly texts: Uint8Array;
-  /** What `spellEntry` answers: bytes of the entry, where its body begins in it, bytes of that. Then what goes into the holes. */
+  /**
+   * What `spellEntry` answers: bytes of the entry, where its body begins in it, bytes of that. Then what goes into the
+   * holes.
+   */
   readonly numbers: Float64Array;
 }
 
 /**
- * Writes the text of an entry into `bytes` from `at` on; sealed: with its body in the room of the sealed text, which is to be sealed there. → false: it is not
- * spelled here, because there is no binary, too little room, or a number that is none. What lies behind `at` is then anything.
+ * Writes the text of an entry into `bytes` from `at` on; sealed: with its body in the room of the sealed text, which is
+ * to be sealed there. → false: it is not spelled here, because there is no binary, too little room, or a number that is
+ * none. What lies behind `at` is then anything.
  */
 export function spellEntry(
   bytes: Uint8Array,
@@ -195,7 +204,10 @@ export function spellEntry(
   return native.spellLogEntry(bytes, at, steps, texts, numbers, isSealed) === 0;
 }
 
-/** True if the binary opens what is sealed. In WebAssembly there is nothing that does, and room for it would be copied twice. */
+/**
+ * True if the binary opens what is sealed. In WebAssembly there is nothing that does, and room for it would be copied
+ * twice.
+ */
 export const opensBodies = (): boolean => binary() !== null && !isCopying();
 
 let copies: boolean | undefined;

@@ -1,7 +1,8 @@
 /**
- * Opening, reading and replacing files. Paths come from callers and may name anything, so only regular files of a plausible size
- * are opened, and opening never blocks. A pipe that nobody writes to, for example, would block for ever, and reading /dev/zero would
- * never end. When a file is replaced, its name always stands for either the complete old file or the complete new one.
+ * Opening, reading and replacing files. Paths come from callers and may name anything, so only regular files of a
+ * plausible size are opened, and opening never blocks. A pipe that nobody writes to, for example, would block for ever,
+ * and reading /dev/zero would never end. When a file is replaced, its name always stands for either the complete old
+ * file or the complete new one.
  */
 import fs from 'node:fs';
 import { dirname } from 'node:path';
@@ -21,7 +22,10 @@ export interface OpenRules {
   readonly write?: boolean;
 }
 
-/** Opens a file, which the caller must close. Throws 'not-found', 'io', or `rules.code` for a pipe, device or folder or a file over `bytesMax`. */
+/**
+ * Opens a file, which the caller must close. Throws 'not-found', 'io', or `rules.code` for a pipe, device or folder or
+ * a file over `bytesMax`.
+ */
 export function openRegular(path: string, rules: OpenRules): OpenFile {
   const { O_RDONLY, O_RDWR, O_NONBLOCK } = fs.constants;
   let fd: number;
@@ -78,8 +82,8 @@ export type SyncedFiles = {
 };
 
 /**
- * Syncs a folder, so that files created or renamed in it survive a power failure. Not on Windows: FlushFileBuffers, which fsync is there, wants a handle
- * that may write, and this one only reads.
+ * Syncs a folder, so that files created or renamed in it survive a power failure. Not on Windows: FlushFileBuffers,
+ * which fsync is there, wants a handle that may write, and this one only reads.
  */
 export function syncFolder(dir: string, files: SyncedFiles = fs): void {
   if (process.platform === 'win32') return;
@@ -100,7 +104,9 @@ function syncAt(path: string, flags: string, files: SyncedFiles): void {
   }
 }
 
-/** Writes all bytes, in several calls if the system writes only some of them at once. Throws ENOSPC if it writes none. */
+/**
+ * Writes all bytes, in several calls if the system writes only some of them at once. Throws ENOSPC if it writes none.
+ */
 export function writeWhole(fd: number, source: Uint8Array, position: number, files: SyncedFiles = fs): void {
   for (let done = 0; done < source.length; ) {
     const written = files.writeSync(fd, source, done, source.length - done, position + done);
@@ -109,7 +115,10 @@ export function writeWhole(fd: number, source: Uint8Array, position: number, fil
   }
 }
 
-/** Writes and syncs a file. This is not atomic, so it is only for names that nothing refers to yet. Flags 'wx' refuse a name that exists. */
+/**
+ * Writes and syncs a file. This is not atomic, so it is only for names that nothing refers to yet. Flags 'wx' refuse a
+ * name that exists.
+ */
 export function writeSynced(path: string, bytes: Uint8Array, flags = 'w', files: SyncedFiles = fs): void {
   const fd = files.openSync(path, flags);
   try {
@@ -120,7 +129,10 @@ export function writeSynced(path: string, bytes: Uint8Array, flags = 'w', files:
   }
 }
 
-/** Replaces the content of a file atomically: writes and syncs a temporary file, renames it, and syncs the folder. Throws 'io'. */
+/**
+ * Replaces the content of a file atomically: writes and syncs a temporary file, renames it, and syncs the folder.
+ * Throws 'io'.
+ */
 export function replaceFile(path: string, bytes: Uint8Array): void {
   const temporary = `${path}.${process.pid}.tmp`;
   try {

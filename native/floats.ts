@@ -6,8 +6,9 @@ import { check, loadBinary } from './load.ts';
 const MAX_HEADS = 1024;
 
 /**
- * Applies the rotary embedding to the first rotaryDim channels of each head of x [tokens, heads, headDim], in place. cos and sin are
- * [tokens, rotaryDim / 2]. Channels 2i and 2i+1 are rotated together if `interleaved`, otherwise i and i + rotaryDim/2.
+ * Applies the rotary embedding to the first rotaryDim channels of each head of x [tokens, heads, headDim], in place.
+ * cos and sin are [tokens, rotaryDim / 2]. Channels 2i and 2i+1 are rotated together if `interleaved`, otherwise i and
+ * i + rotaryDim/2.
  */
 export function rope(
   x: Float32Array,

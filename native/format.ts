@@ -1,6 +1,6 @@
 /**
- * The formats of pages: their names, order and sizes, and which moves between them are possible. All of this is computed from the
- * descriptors in native/formats/, where each format is described once.
+ * The formats of pages: their names, order and sizes, and which moves between them are possible. All of this is
+ * computed from the descriptors in native/formats/, where each format is described once.
  */
 import { KvError } from './error.ts';
 import { type Family, type FormatDescriptor, fieldBytes, TIERS } from './formats/descriptor.ts';
@@ -58,7 +58,10 @@ export const nameOfId = (id: number): FormatName => FORMAT_NAMES[rankOfId(id)]!;
 export const WINDOW_FORMAT: WindowName = 'q8';
 /** True if a format is a published method to compare with. Only a build with yardsticks computes it. */
 export const isYardstick = (format: FormatName): boolean => FORMATS[format].yardstick === true;
-/** True if policies choose a format wherever a page goes down, and not only where a session's cache types name it or keys have outlier channels. */
+/**
+ * True if policies choose a format wherever a page goes down, and not only where a session's cache types name it or
+ * keys have outlier channels.
+ */
 export const isAutomatic = (format: FormatName): boolean =>
   !isYardstick(format) && FORMATS[format].forOutlierKeys !== true;
 /** True if the binary of this process computes a format. */
@@ -110,7 +113,10 @@ export function servesHeadDim(format: FormatName, headDim: number): boolean {
 
 const align = (bytes: number): number => Math.ceil(bytes / PAGE_PART_ALIGN) * PAGE_PART_ALIGN;
 
-/** The bytes that one side of a page takes in the pool, padding included. `room`: tokens that there is room for, fewer than a page where it is open. */
+/**
+ * The bytes that one side of a page takes in the pool, padding included. `room`: tokens that there is room for, fewer
+ * than a page where it is open.
+ */
 export function pageBytes(format: FormatName, kvHeads: number, headDim: number, room: number = PAGE_TOKENS): number {
   return FORMATS[format].parts.reduce(
     (sum, { fields }) =>

@@ -1,10 +1,11 @@
 /**
- * The geometry of a layer's pages: which of them are sealed and which may move at a given length, and where pages and half pages end.
- * The cache, the engine and the policies all use these functions instead of dividing by PAGE_TOKENS themselves.
+ * The geometry of a layer's pages: which of them are sealed and which may move at a given length, and where pages and
+ * half pages end. The cache, the engine and the policies all use these functions instead of dividing by PAGE_TOKENS
+ * themselves.
  *
- * The open page is sealed by the first token after it, so a length that is a multiple of PAGE_TOKENS ends with a page that is full
- * but still open. A sealed page is in the window, and may not move, until `windowTokens` newer tokens follow it: a whole page unless a
- * session chose less. Halfway to that point a page comes to be tried.
+ * The open page is sealed by the first token after it, so a length that is a multiple of PAGE_TOKENS ends with a page
+ * that is full but still open. A sealed page is in the window, and may not move, until `windowTokens` newer tokens
+ * follow it: a whole page unless a session chose less. Halfway to that point a page comes to be tried.
  */
 import { PAGE_TOKENS } from './format.ts';
 import { OPEN_ROWS_LEAST } from './layout.ts';
@@ -56,8 +57,8 @@ export const movablePages = (tokens: number, windowTokens: number = PAGE_TOKENS)
 export const tokensBehind = (page: number, tokens: number): number => tokens - (page + 2) * PAGE_TOKENS;
 
 /**
- * How many pages a forecast takes as movable: those that were so a token before. A page that has only just left the window has not moved
- * yet, and a forecast is cautious.
+ * How many pages a forecast takes as movable: those that were so a token before. A page that has only just left the
+ * window has not moved yet, and a forecast is cautious.
  */
 export const forecastMovablePages = (tokens: number, windowTokens: number = PAGE_TOKENS): number =>
   movablePages(tokens - 1, windowTokens);

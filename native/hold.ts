@@ -99,7 +99,10 @@ const REFUSED: Readonly<Record<PageOperation, readonly [what: string, hint: stri
   drop: ['has no latent beside its keys and values', 'restore() a page that is held as a latent'],
 };
 
-/** The format of an operation as its id, and what else the caller gave: the bytes to hold or keep, or whether the latent stays after restoring. */
+/**
+ * The format of an operation as its id, and what else the caller gave: the bytes to hold or keep, or whether the latent
+ * stays after restoring.
+ */
 export function checkedOperation(
   operation: PageOperation,
   format: string | undefined,
@@ -119,8 +122,8 @@ export function checkedOperation(
 }
 
 /**
- * Does something with the latent of a page. `format` is the id of a latent, or to restore of a page format, and `last` the bytes to hold or keep, or
- * whether the latent stays after restoring. Returns how many bytes that freed.
+ * Does something with the latent of a page. `format` is the id of a latent, or to restore of a page format, and `last`
+ * the bytes to hold or keep, or whether the latent stays after restoring. Returns how many bytes that freed.
  */
 export function latentCall(
   handle: CacheHandle,

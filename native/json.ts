@@ -1,13 +1,16 @@
 /**
- * Parses JSON from files that others made. Before the built-in parser sees the text, this refuses duplicate keys, about which parsers
- * disagree, keys that could change every object of the process, and texts so deep or with so many values that they would exhaust it.
+ * Parses JSON from files that others made. Before the built-in parser sees the text, this refuses duplicate keys, about
+ * which parsers disagree, keys that could change every object of the process, and texts so deep or with so many values
+ * that they would exhaust it.
  */
 import { KvError, type KvErrorCode } from './error.ts';
 import { readRegular } from './file.ts';
 
 /** Everything that this project writes, and every model file, is less deep than this. */
 const DEPTH_MAX = 64;
-/** The most values of one file. A tokenizer with 262,144 words and 515,000 merges, each a list of two, has two million. */
+/**
+ * The most values of one file. A tokenizer with 262,144 words and 515,000 merges, each a list of two, has two million.
+ */
 export const JSON_VALUES_MAX = 2 ** 22;
 const FORBIDDEN_KEYS: ReadonlySet<string> = new Set(['__proto__', 'constructor', 'prototype']);
 
@@ -16,7 +19,9 @@ export interface JsonRules {
   readonly what: string;
   readonly code: KvErrorCode;
   readonly hint?: string;
-  /** True if keys may be any words of a vocabulary, even '__proto__'. Such an object must be read with Object.entries. */
+  /**
+   * True if keys may be any words of a vocabulary, even '__proto__'. Such an object must be read with Object.entries.
+   */
   readonly anyKey?: boolean;
 }
 
@@ -52,7 +57,9 @@ export function asRecord(value: unknown): Readonly<Record<string, unknown>> | un
     : undefined;
 }
 
-/** Checks depth, number of values and keys. It looks at brackets and strings only, and leaves the rest to JSON.parse. */
+/**
+ * Checks depth, number of values and keys. It looks at brackets and strings only, and leaves the rest to JSON.parse.
+ */
 function checkKeys(text: string, rules: JsonRules): void {
   const open: (Set<string> | null)[] = [];
   let keyNext = false;

@@ -1,8 +1,14 @@
-/** Checks the names that a caller writes. An unknown one is refused and the nearest known one suggested, so that a misspelt option is never ignored. */
+/**
+ * Checks the names that a caller writes. An unknown one is refused and the nearest known one suggested, so that a
+ * misspelt option is never ignored.
+ */
 import { show } from './arguments.ts';
 import { KvError, type KvErrorCode } from './error.ts';
 
-/** The known name that is nearest, or null if more than a third of the letters differ. Case, dashes and underscores do not count. */
+/**
+ * The known name that is nearest, or null if more than a third of the letters differ. Case, dashes and underscores do
+ * not count.
+ */
 export function nearestName(given: string, known: Iterable<string>): string | null {
   const plain = (name: string): string => name.toLowerCase().replaceAll(/[-_]/g, '');
   const word = plain(given);
@@ -51,7 +57,10 @@ export function given<T extends object>(fields: { readonly [K in keyof T]: T[K] 
 /** Every key of an interface of options. */
 export type Names<Options> = Readonly<Record<keyof Options, true>>;
 
-/** Throws KvError 'bad-argument' if the options are not an object or have a key that is not in `known`, which lists the keys of T. */
+/**
+ * Throws KvError 'bad-argument' if the options are not an object or have a key that is not in `known`, which lists the
+ * keys of T.
+ */
 export function checkKeys<T extends object>(
   options: T,
   known: Readonly<Record<keyof T, unknown>>,

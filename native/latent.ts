@@ -1,7 +1,7 @@
 /**
- * Latents are pages of layer inputs from which keys and values are recomputed. This module encodes and decodes them and has the int8
- * matrix product for that; reference/latent.ts describes their bytes. Arrays are row-major, and in their shapes m is the width of the
- * latents and n a number of rows.
+ * Latents are pages of layer inputs from which keys and values are recomputed. This module encodes and decodes them and
+ * has the int8 matrix product for that; reference/latent.ts describes their bytes. Arrays are row-major, and in their
+ * shapes m is the width of the latents and n a number of rows.
  */
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
@@ -48,8 +48,8 @@ const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
 const BITS = { xq8: 8, xq4: 4, xq3: 3 } as const satisfies Record<LatentName, number>;
 
 /**
- * The bytes of the latent of one page: 128·m codes of 8, 4 or 3 bits, 128 row scales of one byte (in xq8 two), m int16 means and their
- * scale. Each of them is padded to a multiple of 64 bytes.
+ * The bytes of the latent of one page: 128·m codes of 8, 4 or 3 bits, 128 row scales of one byte (in xq8 two), m int16
+ * means and their scale. Each of them is padded to a multiple of 64 bytes.
  */
 export function latentBytes(format: LatentName, width: number): number {
   latentId(format);
@@ -85,9 +85,9 @@ function sayWhere(x: Float32Array, name: string, row: number, most: number): voi
 }
 
 /**
- * Encodes one page and returns its latentBytes(format, m) bytes. x [128, m] are the rows that the weights of the layer are multiplied
- * by, finite and at most 65504 in size. Rows before firstRow (the sinks of page 0, at most 4) are left out.
- * Throws 'bad-shape', 'bad-value', 'unsupported' for the width, and 'bad-argument'.
+ * Encodes one page and returns its latentBytes(format, m) bytes. x [128, m] are the rows that the weights of the layer
+ * are multiplied by, finite and at most 65504 in size. Rows before firstRow (the sinks of page 0, at most 4) are left
+ * out. Throws 'bad-shape', 'bad-value', 'unsupported' for the width, and 'bad-argument'.
  */
 export function encodeLatent(format: LatentName, x: Float32Array, width: number, firstRow = 0): Uint8Array {
   const page = new Uint8Array(latentBytes(format, width));
@@ -108,9 +108,10 @@ export function decodeLatent(format: LatentName, page: Uint8Array, width: number
 }
 
 /**
- * Attends to a page without recomputing its values: adds Σ_t p[i, t]·x̂_t to each row i of `mixed` [n, m], in the rotated basis. p [n, 128]
- * are probabilities, 0 for rows that were left out. `mixed` is zero before the first page; after the last one, LatentWeights.finishMix
- * multiplies it by the weights of the values. Apart from rounding that is the same, because Σ p·(x̂·W_v) = (Σ p·x̂)·W_v.
+ * Attends to a page without recomputing its values: adds Σ_t p[i, t]·x̂_t to each row i of `mixed` [n, m], in the
+ * rotated basis. p [n, 128] are probabilities, 0 for rows that were left out. `mixed` is zero before the first page;
+ * after the last one, LatentWeights.finishMix multiplies it by the weights of the values. Apart from rounding that is
+ * the same, because Σ p·(x̂·W_v) = (Σ p·x̂)·W_v.
  */
 export function mixLatent(
   format: LatentName,
@@ -141,8 +142,8 @@ function openHandle(w: Float32Array, outputs: number, contraction: number, isTur
 
 export interface PlaneOptions {
   /**
-   * With 1, the default, weights are rounded to int8, with a relative error of about 0.7% for a Gaussian column. With 2 they are int16 in
-   * two planes, with an error of 3e-5, and a product takes twice the time.
+   * With 1, the default, weights are rounded to int8, with a relative error of about 0.7% for a Gaussian column. With 2
+   * they are int16 in two planes, with an error of 3e-5, and a product takes twice the time.
    */
   readonly planes?: 1 | 2;
 }
@@ -183,8 +184,9 @@ abstract class Packed {
 }
 
 /**
- * Weights that are packed once for products with int8 rows: y = base + rowScale·(levels·wᵀ). Sums are exact in int32, so every instruction
- * set gives equal bits. w is [outputs, contraction], as a linear layer stores it. It must be finite, and contraction at most 65536.
+ * Weights that are packed once for products with int8 rows: y = base + rowScale·(levels·wᵀ). Sums are exact in int32,
+ * so every instruction set gives equal bits. w is [outputs, contraction], as a linear layer stores it. It must be
+ * finite, and contraction at most 65536.
  */
 export class GemmWeights extends Packed {
   get contraction(): number {
@@ -195,7 +197,10 @@ export class GemmWeights extends Packed {
     super(w, outputs, contraction, false);
   }
 
-  /** Multiplies levels [n, contraction] with rowScale [n], and adds base [outputs] if given. Returns [n, outputs] in `out` or a new array. */
+  /**
+   * Multiplies levels [n, contraction] with rowScale [n], and adds base [outputs] if given. Returns [n, outputs] in
+   * `out` or a new array.
+   */
   multiply(
     levels: Int8Array,
     rowScale: Float32Array,
@@ -220,8 +225,9 @@ export class GemmWeights extends Packed {
 }
 
 /**
- * The weights w [outputs, m] that make keys or values of latents, or both if they are stacked. They are rotated as latents are when
- * they are packed. The biases of the attention are added here; QK-norm and RoPE are left to the caller.
+ * The weights w [outputs, m] that make keys or values of latents, or both if they are stacked. They are rotated as
+ * latents are when they are packed. The biases of the attention are added here; QK-norm and RoPE are left to the
+ * caller.
  */
 export class LatentWeights extends Packed {
   get width(): number {
@@ -232,7 +238,10 @@ export class LatentWeights extends Packed {
     super(w, outputs, checkedWidth(width), true);
   }
 
-  /** Computes x̂·wᵀ + bias for the rows of a page, [128, outputs]. The mean of the page is always multiplied by both planes of the weights. */
+  /**
+   * Computes x̂·wᵀ + bias for the rows of a page, [128, outputs]. The mean of the page is always multiplied by both
+   * planes of the weights.
+   */
   materialize(
     format: LatentName,
     page: Uint8Array,
@@ -253,8 +262,9 @@ export class LatentWeights extends Packed {
   }
 
   /**
-   * Computes [n, outputs] from what mixLatent has added up, mixed [n, m]. If there is a bias, mass [n] is the sum of the probabilities of
-   * each row. `mixed` is rounded to int16, by at most 1.5e-5 of its largest element, and multiplied by both planes of the weights.
+   * Computes [n, outputs] from what mixLatent has added up, mixed [n, m]. If there is a bias, mass [n] is the sum of
+   * the probabilities of each row. `mixed` is rounded to int16, by at most 1.5e-5 of its largest element, and
+   * multiplied by both planes of the weights.
    */
   finishMix(mixed: Float32Array, bias?: Float32Array, mass?: Float32Array): Float32Array {
     const handle = this.handle;

@@ -73,7 +73,8 @@ enum Q8Field : int { kQ8Codes = 0, kQ8RowScales = 1 };
 enum RotField : int { kRotHigh = 0, kRotLow = 1, kRotExponents = 2, kRotMean = 3, kRotFromZero = 4, kRotMeanScale = 5, kRotReference = 6 };
 enum TrellisField : int { kTrellisHigh = 0, kTrellisLow = 1, kTrellisExponents = 2, kTrellisMean = 3, kTrellisFromZero = 4, kTrellisMeanScale = 5, kTrellisReference = 6 };
 
-// What one head holds of one page: 128 * d * elementBits / 8 + 128 * tokenBytes + d * channelBytes + headBytes.
+// What one head holds of one page: 128 * d * elementBits / 8 + 128 * tokenBytes + d
+// * channelBytes + headBytes.
 struct FieldLayout {
   int part;
   int elementBits;

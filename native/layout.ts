@@ -1,6 +1,7 @@
 /**
- * Every number and name that the TypeScript and the C++ code must agree on, except for formats (native/formats/). `npm run generate`
- * writes them to native/layout.gen.h. The binary contains their digest (abi.ts), so one that was built with others is not loaded.
+ * Every number and name that the TypeScript and the C++ code must agree on, except for formats (native/formats/). `npm
+ * run generate` writes them to native/layout.gen.h. The binary contains their digest (abi.ts), so one that was built
+ * with others is not loaded.
  */
 import type { KvErrorCode } from './error.ts';
 
@@ -26,7 +27,10 @@ export const LATENT_CANDIDATES_FROM = 128;
 export const SKETCH_ROWS = 32;
 /** The parts of a page are allocated in multiples of this many bytes. */
 export const PAGE_PART_ALIGN = 64;
-/** The most products that one integer dot product adds up: the largest head size, which is more than the tokens of a page. */
+/**
+ * The most products that one integer dot product adds up: the largest head size, which is more than the tokens of a
+ * page.
+ */
 export const CONTRACTION_MAX = 256;
 export const HEAD_DIM_MAX = 256;
 export const HEADS_MAX = 1024;
@@ -81,7 +85,10 @@ export const STATUS_NO_MEMORY = STATUSES.findIndex(({ name }) => name === 'no-me
 
 /** Every instruction set that some build has. C++ uses the index. */
 export const ISA_NAMES = ['scalar', 'avx2', 'avx512vnni', 'neon', 'neondot', 'wasm-simd128', 'avx2vnni'] as const;
-/** An instruction set of the kernels. `avx512vnni`, `avx2vnni` and `neondot` have 8-bit dot products, and `scalar` runs everywhere. */
+/**
+ * An instruction set of the kernels. `avx512vnni`, `avx2vnni` and `neondot` have 8-bit dot products, and `scalar` runs
+ * everywhere.
+ */
 export type Isa = (typeof ISA_NAMES)[number];
 /** The order of preference: the first one that the build has and the CPU supports is used. */
 export const ISAS_BEST_FIRST: readonly Isa[] = [
@@ -119,9 +126,10 @@ export const DENSE_NORMS = ['attnNorm', 'mlpNorm', 'qNorm', 'kNorm', 'attnPost',
 export const DENSE_FEATURES = ['noPreNorms', 'postNorms', 'gelu', 'widthNorms', 'shareAmongChosen'] as const;
 
 /**
- * How the matrices of the dense half are kept, in records of 16 outputs by one or eight times 32 inputs (kernels/dense_products.h). `bits` are those
- * of a code; `blocks` says how many times 32 inputs a record has, `head` the bytes before them, and `scales` those of each of them besides its codes.
- * `wide` is our own form for weights that a file has as floats, the others have the numbers of the type of that name. C++ uses the index.
+ * How the matrices of the dense half are kept, in records of 16 outputs by one or eight times 32 inputs
+ * (kernels/dense_products.h). `bits` are those of a code; `blocks` says how many times 32 inputs a record has, `head`
+ * the bytes before them, and `scales` those of each of them besides its codes. `wide` is our own form for weights that
+ * a file has as floats, the others have the numbers of the type of that name. C++ uses the index.
  */
 export const DENSE_FORMS = [
   { name: 'wide', bits: 8, blocks: 1, head: 0, scales: 64 },
@@ -134,7 +142,10 @@ export const DENSE_FORMS = [
   { name: 'Q5_K', bits: 5, blocks: 8, head: 64, scales: 32 },
   { name: 'Q6_K', bits: 6, blocks: 8, head: 64, scales: 32 },
 ] as const;
-/** The types of weights that the dense half packs as a file stores them: so many values in so many bytes. C++ uses the index. */
+/**
+ * The types of weights that the dense half packs as a file stores them: so many values in so many bytes. C++ uses the
+ * index.
+ */
 export const DENSE_TYPES = [
   { name: 'F32', form: 'wide', values: 1, bytes: 4 },
   { name: 'F16', form: 'wide', values: 1, bytes: 2 },

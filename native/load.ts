@@ -1,7 +1,8 @@
 /**
- * Finds and loads the native code. Importing this module loads nothing; the first call that needs the binary does. It looks for a build
- * beside the sources (`native/build/Release`), then for a prebuilt binary for this machine (`prebuilt.ts`), and then for the WebAssembly
- * build. nativeInfo() says which one was chosen, and why a preferred one was not.
+ * Finds and loads the native code. Importing this module loads nothing; the first call that needs the binary does. It
+ * looks for a build beside the sources (`native/build/Release`), then for a prebuilt binary for this machine
+ * (`prebuilt.ts`), and then for the WebAssembly build. nativeInfo() says which one was chosen, and why a preferred one
+ * was not.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -37,7 +38,10 @@ export interface CacheHandle {
     scoreCap?: number,
   ): number;
   openFork(parent: CacheHandle): number;
-  /** Writes five numbers for the cache and its forks: budget or infinity, used, peak, room, and with `audit` the sum over live buffers. */
+  /**
+   * Writes five numbers for the cache and its forks: budget or infinity, used, peak, room, and with `audit` the sum
+   * over live buffers.
+   */
   account(out: Float64Array, audit: boolean): number;
   setBudget(bytes?: number): number;
   close(): number;
@@ -69,16 +73,23 @@ export interface CacheHandle {
   startTrial(layer: number, page: number, moves: Uint8Array): number;
   /** ORIGINAL_OPERATIONS lists the operations. Writes the freed bytes, the error or the format. */
   original(operation: number, layer: number, page: number, side: number, out: Float64Array): number;
-  /** Writes how many trials were finished, and then their errors. There must be room for those of all trials under way. */
+  /**
+   * Writes how many trials were finished, and then their errors. There must be room for those of all trials under way.
+   */
   finishTrials(wait: boolean, out: Float64Array): number;
   setSketch(layer: number, sketch: Float32Array): number;
   hasSketch(layer: number, out: Float64Array): number;
   transcode(layer: number, page: number, part: number, format: number, out: Float64Array): number;
   startMove(layer: number, page: number, part: number, format: number): number;
-  /** Writes how many moves were finished, and then the status and the freed bytes of each. There must be room for all moves under way. */
+  /**
+   * Writes how many moves were finished, and then the status and the freed bytes of each. There must be room for all
+   * moves under way.
+   */
   finishMoves(wait: boolean, out: Float64Array): number;
   decode(layer: number, page: number, side: number, out: Float32Array): number;
-  /** Writes to `about` the number of bytes and the width of the latent, or 0. Writes the bytes to `out` if it is given. */
+  /**
+   * Writes to `about` the number of bytes and the width of the latent, or 0. Writes the bytes to `out` if it is given.
+   */
   exportPage(layer: number, page: number, about: Int32Array, out?: Uint8Array): number;
   /** `about` holds the kind, the formats of keys and values, the format of the latent + 1, and its width. */
   importPage(layer: number, about: Int32Array, bytes: Uint8Array): number;
@@ -220,7 +231,9 @@ export interface Binary {
     hashes: Uint8Array,
     out: Float64Array,
   ): number;
-  /** Opens the sealed ones of entries that were followed; writes to `out` the first whose session is not among the keys. */
+  /**
+   * Opens the sealed ones of entries that were followed; writes to `out` the first whose session is not among the keys.
+   */
   openLogEntries(
     bytes: Uint8Array,
     from: number,
@@ -352,7 +365,8 @@ function openOne(name: BindingName): Loaded {
 }
 
 function openBest(): Loaded {
-  // If the checkout has a build, that one is used. If it is stale or broken, that is an error and no reason to use another.
+  // If the checkout has a build, that one is used. If it is stale or broken, that is an error and no reason to use
+  // another.
   if (fileOf('built') !== null) return openOne('built');
   let passedOver: string | undefined;
   for (const name of ['prebuilt', 'wasm'] as const) {
@@ -375,9 +389,9 @@ function openBest(): Loaded {
 }
 
 /**
- * Loads the binary once; the first call decides which one. Without a name, the best one that works on this machine is used.
- * Throws KvError 'missing-dependency' if there is none or it is stale, 'bad-argument' for an unknown name, and 'unsupported' if another
- * binding has already been loaded.
+ * Loads the binary once; the first call decides which one. Without a name, the best one that works on this machine is
+ * used. Throws KvError 'missing-dependency' if there is none or it is stale, 'bad-argument' for an unknown name, and
+ * 'unsupported' if another binding has already been loaded.
  */
 export function loadBinary(name?: BindingName): Binary {
   if (name !== undefined && !BINDING_NAMES.includes(name)) {
@@ -395,7 +409,10 @@ export function loadBinary(name?: BindingName): Binary {
   return loaded.binary;
 }
 
-/** The binary that is loaded, or the best one, without settling that this thread keeps it. → null where loadBinary would refuse */
+/**
+ * The binary that is loaded, or the best one, without settling that this thread keeps it. → null where loadBinary would
+ * refuse
+ */
 export function quietBinary(): Binary | null {
   try {
     return (loaded ?? openBest()).binary;

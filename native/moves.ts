@@ -63,7 +63,10 @@ export function checkHeadDim(format: FormatName, headDim: number, hint?: string)
   });
 }
 
-/** Throws the error of a move's status. If checkMove() allows the move, only another move that is under way can prevent it. */
+/**
+ * Throws the error of a move's status. If checkMove() allows the move, only another move that is under way can prevent
+ * it.
+ */
 export function checkStatus(status: number, doing: string, values: Readonly<Record<string, unknown>>): void {
   if (codeOf(status) === 'unsupported') {
     throw new KvError('unsupported', `cannot ${doing}: a move of it is under way, here or in a fork`, {
@@ -74,7 +77,10 @@ export function checkStatus(status: number, doing: string, values: Readonly<Reco
   check(status, doing, values);
 }
 
-/** The moves that a cache has started and not yet finished, in the order of their start, which is also the order of the binary. */
+/**
+ * The moves that a cache has started and not yet finished, in the order of their start, which is also the order of the
+ * binary.
+ */
 export class Moves {
   #underWay: StartedMove[] = [];
 

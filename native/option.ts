@@ -1,6 +1,7 @@
 /**
- * What an option is. Every option of the library and of its command line is described once, in a table whose rows are these: what it may be, its
- * default, a line for people, and its flag. Names, checks, their words, flags with their help, and docs/options.md are made from the tables.
+ * What an option is. Every option of the library and of its command line is described once, in a table whose rows are
+ * these: what it may be, its default, a line for people, and its flag. Names, checks, their words, flags with their
+ * help, and docs/options.md are made from the tables.
  */
 import { z } from 'zod';
 import { show } from './arguments.ts';
@@ -29,7 +30,10 @@ export interface Rule<T> {
   readonly choices?: readonly T[];
 }
 
-/** A flag of the command line that is not the option itself: one of several that make it, or one with a file that holds it. */
+/**
+ * A flag of the command line that is not the option itself: one of several that make it, or one with a file that holds
+ * it.
+ */
 export interface Flag {
   /** In the notation of commander: '--anchor-key <file>'. */
   readonly flag: string;
@@ -59,7 +63,9 @@ export interface Option<T = unknown> {
   readonly flags?: Readonly<Record<string, Flag>>;
 }
 
-/** A row for every option of an interface, and none beside: what an option is added to, and where its type is checked. */
+/**
+ * A row for every option of an interface, and none beside: what an option is added to, and where its type is checked.
+ */
 export type Rows<Options> = { readonly [Name in keyof Options]-?: Option<Exclude<Options[Name], undefined>> };
 
 /** A whole number from `least` to `most`. */
@@ -156,7 +162,10 @@ export function checkOption(name: string, row: Option, value: unknown): void {
   });
 }
 
-/** Throws KvError 'bad-argument' for the first option that is given and may not be what it is. Names that have no row are for checkKeys. */
+/**
+ * Throws KvError 'bad-argument' for the first option that is given and may not be what it is. Names that have no row
+ * are for checkKeys.
+ */
 export function checkOptions<Options extends object>(
   options: Options,
   rows: { readonly [Name in keyof Options]?: Option },

@@ -59,12 +59,15 @@ export class NativePool implements PagePool {
   }
 }
 
-/** The most memory that a process holds for so many counted bytes, not counting working memory. test/simulation/memory.test.ts checks it. */
+/**
+ * The most memory that a process holds for so many counted bytes, not counting working memory.
+ * test/simulation/memory.test.ts checks it.
+ */
 export const heldBytesMost = (countedBytes: number): number => Math.round(1.08 * countedBytes) + 8 * 2 ** 20;
 
 /**
- * Opens a pool: a byte budget for any number of caches of this thread. Caches that are open when it is closed keep their memory until
- * they are closed themselves. Throws 'bad-argument' unless budgetBytes is a whole number.
+ * Opens a pool: a byte budget for any number of caches of this thread. Caches that are open when it is closed keep
+ * their memory until they are closed themselves. Throws 'bad-argument' unless budgetBytes is a whole number.
  */
 export function openPool(budgetBytes: number): PagePool {
   integer(budgetBytes, 'budgetBytes', 0, Number.MAX_SAFE_INTEGER);

@@ -31,7 +31,10 @@ export function prebuiltTarget({ platform, arch, isMusl }: Machine): PrebuiltTar
 /** The package with the binary for a target. */
 export const prebuiltPackage = (target: PrebuiltTarget): string => `palimpsest-${target}`;
 
-/** The files that a process has mapped name the loader of its C library; a system without such a list is taken for one with glibc. */
+/**
+ * The files that a process has mapped name the loader of its C library; a system without such a list is taken for one
+ * with glibc.
+ */
 function hasMuslLoader(): boolean {
   try {
     return /\/ld-musl-[^/]*$/m.test(readFileSync('/proc/self/maps', 'latin1'));
@@ -45,7 +48,10 @@ export function thisMachine(): Machine {
   return { platform, arch, isMusl: platform === 'linux' && hasMuslLoader() };
 }
 
-/** The binary for this machine: of a checkout, or of the package that npm has installed beside this one. → null where there is none */
+/**
+ * The binary for this machine: of a checkout, or of the package that npm has installed beside this one. → null where
+ * there is none
+ */
 export function prebuiltFile(root: string): string | null {
   const target = prebuiltTarget(thisMachine());
   if (target === null) return null;

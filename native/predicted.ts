@@ -1,6 +1,7 @@
 /**
- * What pages of a parked session are predicted by, packed for the binary, and all pages of a cache put in place at once: those that were stored as they are and
- * those that are predicted from layer to layer. engine/session/park/ writes predicted pages, says what their bytes mean, and is the reference of what the binary computes.
+ * What pages of a parked session are predicted by, packed for the binary, and all pages of a cache put in place at
+ * once: those that were stored as they are and those that are predicted from layer to layer. engine/session/park/
+ * writes predicted pages, says what their bytes mean, and is the reference of what the binary computes.
  */
 import { closed, fail, floats, formatId, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
@@ -11,7 +12,10 @@ import type { CacheShape, PageRecord, PageRecords, RotaryTable } from './types.t
 
 /** How one side of a layer is put together: base + scales·(weights·levels). w: KV heads × head size. */
 export interface PredictedSide {
-  /** [w, contraction]. Columns: w residuals, then the layer below (keys and values, 2w) if there is one, then for values this layer's keys (w). */
+  /**
+   * [w, contraction]. Columns: w residuals, then the layer below (keys and values, 2w) if there is one, then for values
+   * this layer's keys (w).
+   */
   readonly weights: Int8Array;
   /** [w] */
   readonly scales: Float32Array;
@@ -23,7 +27,9 @@ export interface PredictedSide {
   readonly tables: Uint8Array;
 }
 
-/** One layer: both sides, and how its keys and values become 8 bits for the layer above: (row − centres)·gains, [2w]. */
+/**
+ * One layer: both sides, and how its keys and values become 8 bits for the layer above: (row − centres)·gains, [2w].
+ */
 export interface PredictedLayer {
   readonly k: PredictedSide;
   readonly v: PredictedSide;
@@ -31,7 +37,10 @@ export interface PredictedLayer {
   readonly gains: Float32Array;
 }
 
-/** A predictor in the binary. Throws 'bad-argument', 'bad-shape', 'bad-value' for numbers that are not finite or shares that do not add up. */
+/**
+ * A predictor in the binary. Throws 'bad-argument', 'bad-shape', 'bad-value' for numbers that are not finite or shares
+ * that do not add up.
+ */
 export class PackedPredictor {
   #handle: PredictorHandle | undefined;
 
@@ -56,8 +65,8 @@ export class PackedPredictor {
   }
 
   /**
-   * What writers need besides, once for each side: `turn` [w, w], whose row c turns residuals [w] into codes of column c.
-   * Throws what the constructor throws.
+   * What writers need besides, once for each side: `turn` [w, w], whose row c turns residuals [w] into codes of column
+   * c. Throws what the constructor throws.
    */
   setBack(layer: number, side: Side, turn: Float32Array): void {
     if (side !== 'k' && side !== 'v') fail("the side must be 'k' or 'v'", { side: show(side) });
@@ -66,9 +75,10 @@ export class PackedPredictor {
   }
 
   /**
-   * Writes the residuals of a page of one layer behind each other into `out`. Rows k and v: [128, w], keys before the rotary embedding; those before firstRow are
-   * not coded. below: what the call for the layer below left in `levels`, null for layer 0. levels [128·2w] takes what the layer above is predicted from: of what a
-   * reader will have, or of the rows themselves where nothing was written. → how many bytes were written, 0 where they have no room in `out`.
+   * Writes the residuals of a page of one layer behind each other into `out`. Rows k and v: [128, w], keys before the
+   * rotary embedding; those before firstRow are not coded. below: what the call for the layer below left in `levels`,
+   * null for layer 0. levels [128·2w] takes what the layer above is predicted from: of what a reader will have, or of
+   * the rows themselves where nothing was written. → how many bytes were written, 0 where they have no room in `out`.
    */
   write(
     layer: number,

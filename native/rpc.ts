@@ -1,7 +1,7 @@
 /**
- * Calls across threads. A thread answers with a table of handlers (`ThreadServer`); whoever started it holds a client that is typed by that table
- * (`ThreadClient`). Parameters, answers, events and news cross as plain data, and a KvError keeps its code, values and hint on the way. A call tells
- * events while it is being answered; news belong to no call.
+ * Calls across threads. A thread answers with a table of handlers (`ThreadServer`); whoever started it holds a client
+ * that is typed by that table (`ThreadClient`). Parameters, answers, events and news cross as plain data, and a KvError
+ * keeps its code, values and hint on the way. A call tells events while it is being answered; news belong to no call.
  */
 import type { MessagePort, Worker } from 'node:worker_threads';
 import { show } from './arguments.ts';
@@ -16,7 +16,10 @@ export interface Caller<Event> {
 
 type Handler = (params: never, caller: Caller<never>) => unknown;
 
-/** A table of handlers by the names of their calls. What a call is given, answers and tells is what its handler takes, returns and tells. */
+/**
+ * A table of handlers by the names of their calls. What a call is given, answers and tells is what its handler takes,
+ * returns and tells.
+ */
 export type Handlers<Calls> = { readonly [Name in keyof Calls]: Handler };
 
 /** What a call with this handler is given. */
@@ -101,8 +104,9 @@ export class ThreadServer<News = never> {
   }
 
   /**
-   * Answers each call when its work is done. Where the table is a promise, calls wait for it, and throw what it rejects with. `around` does the work of a
-   * call where something must hold meanwhile. After the answer to the call `last` no more are taken, which lets the thread end.
+   * Answers each call when its work is done. Where the table is a promise, calls wait for it, and throw what it rejects
+   * with. `around` does the work of a call where something must hold meanwhile. After the answer to the call `last` no
+   * more are taken, which lets the thread end.
    */
   serve<Calls extends Handlers<Calls>>(
     table: Calls | Promise<Calls>,
@@ -202,8 +206,9 @@ export class ThreadClient<Calls extends Handlers<Calls>, News = never> {
   }
 
   /**
-   * Asks the thread. Throws what the handler throws, what `onEvent` throws, 'bad-argument' for parameters that are no plain data, 'aborted' when the signal
-   * was aborted before; a handler decides what an abort does later. After the end of the thread it throws what ended it.
+   * Asks the thread. Throws what the handler throws, what `onEvent` throws, 'bad-argument' for parameters that are no
+   * plain data, 'aborted' when the signal was aborted before; a handler decides what an abort does later. After the end
+   * of the thread it throws what ended it.
    */
   call<Name extends NameOf<Calls>>(
     name: Name,

@@ -1,5 +1,6 @@
-// How a call ends that may have taken or freed memory: idle memory of a pool is returned to the system, and V8 is told how much there is outside its
-// heap. Otherwise what holds gigabytes looks to V8 like an object of a hundred bytes, which it need not hurry to collect.
+// How a call ends that may have taken or freed memory: idle memory of a pool is returned to the system, and V8 is told
+// how much there is outside its heap. Otherwise what holds gigabytes looks to V8 like an object of a hundred bytes,
+// which it need not hurry to collect.
 #pragma once
 #include <napi.h>
 

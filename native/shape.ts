@@ -9,15 +9,19 @@ import { checkOption, checkOptions, type Rows, real, suchThat, whole } from './o
 import type { CacheShape, KvCacheOptions } from './types.ts';
 
 const FACTOR_MOST = Math.fround(1e20);
-/** True if rows or distances can be multiplied by this without overflow of a score. kLargestFactor of native/kernels/kernels.h is the same. */
+/**
+ * True if rows or distances can be multiplied by this without overflow of a score. kLargestFactor of
+ * native/kernels/kernels.h is the same.
+ */
 const isFactor = (x: number): boolean => Math.abs(x) <= FACTOR_MOST;
 /** True if scores can be divided by this. kLeastCap of native/kernels/kernels.h is the same. */
 export const isCap = (x: unknown): boolean => typeof x === 'number' && x >= Math.fround(1e-20) && isFactor(x);
 
 /**
- * The bytes of open pages and sinks when every layer holds so many tokens. There is room for 16 rows at first, which is doubled as tokens
- * come until it is a whole page. An f16 page then keeps its room, and the sinks come with it; a coded one becomes the sealed page, the next
- * begins anew, and the sinks are there from the first token on. No move can free these bytes.
+ * The bytes of open pages and sinks when every layer holds so many tokens. There is room for 16 rows at first, which is
+ * doubled as tokens come until it is a whole page. An f16 page then keeps its room, and the sinks come with it; a coded
+ * one becomes the sealed page, the next begins anew, and the sinks are there from the first token on. No move can free
+ * these bytes.
  */
 export function openBytes(
   { layers, kvHeads, headDim }: CacheShape,

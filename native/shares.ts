@@ -1,4 +1,7 @@
-/** What attention may leave out, as a share, and how often it did: of how many pages × KV heads of a layer, and of how many of them. */
+/**
+ * What attention may leave out, as a share, and how often it did: of how many pages × KV heads of a layer, and of how
+ * many of them.
+ */
 import { fail, show } from './arguments.ts';
 import { type CacheHandle, check } from './load.ts';
 

@@ -1,6 +1,6 @@
 /**
- * The stored bytes of a sealed page. exportPage() writes them and importPage() reads them, for example into another cache of the same
- * model. They describe themselves, and importPage() uses nothing of them that it has not checked.
+ * The stored bytes of a sealed page. exportPage() writes them and importPage() reads them, for example into another
+ * cache of the same model. They describe themselves, and importPage() uses nothing of them that it has not checked.
  *
  * All numbers are little-endian. The first 128 bytes are a head:
  *
@@ -9,12 +9,13 @@
  *    20  u32 sink tokens among them                                 24  u32 KV heads
  *    28  u32 head size                                              32  u32 width of the latent, 0 for none
  *    36  u32 bytes between this head and the checksum
- *    40  the formats of keys, of values and of the latent, each a name of 16 bytes (ASCII, padded with zeros) and its u32 layout
+ *    40  the formats of keys, of values and of the latent, each a name of 16 bytes (ASCII, padded with zeros) and its
+ *    u32 layout
  *        version; both are zero where there is none
  *   100  zeros
  *
- * After the head come the parts of the keys and of the values, the latent, and, if the page is at position 0, the exact sinks. The last four
- * bytes are the CRC-32 (as in gzip) of everything before them.
+ * After the head come the parts of the keys and of the values, the latent, and, if the page is at position 0, the exact
+ * sinks. The last four bytes are the CRC-32 (as in gzip) of everything before them.
  */
 import { crc32 } from 'node:zlib';
 import { fail, show } from './arguments.ts';
@@ -30,7 +31,10 @@ const CRC_BYTES = 4;
 const NAME_BYTES = 16;
 const NAMES_AT = 40;
 
-/** The formats of a page by their ids: keys and values are null if it is held as a latent, and the latent is null if it has none. */
+/**
+ * The formats of a page by their ids: keys and values are null if it is held as a latent, and the latent is null if it
+ * has none.
+ */
 interface Content {
   readonly kind: number;
   readonly formats: readonly [k: number | null, v: number | null, latent: number | null];

@@ -1,9 +1,10 @@
 // Measures how fast this machine reads memory, the yardstick for the benches. Not part of the package.
 //
-// One region, in 2 MB pages where the system provides them, is read once by n threads, each reading its own share from front to back.
-// The best prefetch distance and number of places of a share to read at once differ between machines. Opening therefore tries a few
-// ways and keeps the fastest, so that nothing can beat the stream merely because the stream was slow. One thread is timed by the
-// processor time of the process, several by the clock, like everything that is compared with it.
+// One region, in 2 MB pages where the system provides them, is read once by n threads, each reading its own share from
+// front to back. The best prefetch distance and number of places of a share to read at once differ between machines.
+// Opening therefore tries a few ways and keeps the fastest, so that nothing can beat the stream merely because the
+// stream was slow. One thread is timed by the processor time of the process, several by the clock, like everything that
+// is compared with it.
 #include <napi.h>
 
 #include <algorithm>
@@ -270,7 +271,8 @@ __attribute__((target("avx2"))) double wordProducts() {
 }
 #endif
 
-// () → int8 operations per second of one thread (a product and a sum count as two), or 0 where no way to do them is known
+// () → int8 operations per second of one thread (a product and a sum count as two), or 0 where no way to do them is
+// known
 Napi::Value products(const Napi::CallbackInfo& info) {
   double operations = 0;
 #if defined(__x86_64__)

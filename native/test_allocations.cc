@@ -1,5 +1,5 @@
-// Allocations that fail when a test asks for it. The cache (addon.cc, cache/*.cc) is built again with its own operator new, linked so that
-// the calls of this module reach it, and asks here before it drafts a part (cache/pool.cc).
+// Allocations that fail when a test asks for it. The cache (addon.cc, cache/*.cc) is built again with its own operator
+// new, linked so that the calls of this module reach it, and asks here before it drafts a part (cache/pool.cc).
 #include <napi.h>
 
 #include <cstdlib>
@@ -29,7 +29,8 @@ bool allocationFails() {
   return true;
 }
 
-// (how many succeed first, negative to let all succeed; whether one fails or all from there on) -> how many have failed since the last call
+// (how many succeed first, negative to let all succeed; whether one fails or all from there on) -> how many have failed
+// since the last call
 void exportAllocations(Napi::Env env, Napi::Object exports) {
   const auto failAllocations = [](const Napi::CallbackInfo& info) -> Napi::Value {
     const int failed = failures;

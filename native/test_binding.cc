@@ -1,5 +1,6 @@
-// Single kernels on a chosen instruction set, for tests: each function takes an ISA id first, then the arguments listed in kernels.h.
-// Every length is checked here against the given shapes; a wrong call is a RangeError or TypeError, never a crash.
+// Single kernels on a chosen instruction set, for tests: each function takes an ISA id first, then the arguments listed
+// in kernels.h. Every length is checked here against the given shapes; a wrong call is a RangeError or TypeError, never
+// a crash.
 #include <vector>
 
 #include "test_call.h"
@@ -151,7 +152,8 @@ void rope(const Napi::CallbackInfo& info) {
 
 // Formats. `bytes` holds the fields of a side of one head, each at a multiple of 64 (test_call.h).
 
-// (isa, formats, isKey, d, stride, firstRow, x, bytes <- [formats][sideBytes]): formats of one family; of a shared field, only the first that has it is written.
+// (isa, formats, isKey, d, stride, firstRow, x, bytes <- [formats][sideBytes]): formats of one family; of a shared
+// field, only the first that has it is written.
 void encodeSides(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();

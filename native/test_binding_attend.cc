@@ -1,4 +1,5 @@
-// Attention of rows of several KV heads over page after page, for tests: any format with any bytes, on a chosen instruction set.
+// Attention of rows of several KV heads over page after page, for tests: any format with any bytes, on a chosen
+// instruction set.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -13,11 +14,12 @@ namespace {
 constexpr int kMostRows = 64;
 constexpr int kMostPages = 16;
 
-// (isa, d, heads, perHead, pages, last, window, inRuns, skipShare, cap (0: none), formats [pages][2], bytes [pages][2][heads][TestSide::bytes], q [rows][d],
-//  position [rows], slope [rows] or [0], sinkRows [2][heads][4][d] or [0], max <- [rows], sum <- [rows], mixed <- [rows][d], skipped <- [2],
-//  mass, top <- [rows][pages], of pages met in runs)
-// Page p is tokens [128p, 128p + 128), the last page only the first `last` of them. If sinkRows is given, it replaces the first four tokens of
-// page 0. inRuns: consecutive pages of which every row sees all tokens are met in one call.
+// (isa, d, heads, perHead, pages, last, window, inRuns, skipShare, cap (0: none), formats [pages][2], bytes
+// [pages][2][heads][TestSide::bytes], q [rows][d], position [rows], slope [rows] or [0], sinkRows [2][heads][4][d] or
+// [0], max <- [rows], sum <- [rows], mixed <- [rows][d], skipped <- [2], mass, top <- [rows][pages], of pages met in
+// runs) Page p is tokens [128p, 128p + 128), the last page only the first `last` of them. If sinkRows is given, it
+// replaces the first four tokens of page 0. inRuns: consecutive pages of which every row sees all tokens are met in one
+// call.
 void attendPages(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();

@@ -30,9 +30,9 @@ void normAndGate(const Napi::CallbackInfo& info) {
   kernels->denseGate(gate, up, count, call.flag());
 }
 
-// (isa, form, inputs, outputs, n, panels, x [n][inputs], bias [panels * 16] or [0], base [n][outputs] or [0],
-//  y <- [n][outputs], steps <- [n][blocks], sums <- [n][blocks][2])
-// panels: [ceil(outputs/16)] of kernels/dense_products.h. Rows are quantized here, so their steps and sums are results too.
+// (isa, form, inputs, outputs, n, panels, x [n][inputs], bias [panels * 16] or [0], base [n][outputs] or [0], y <-
+// [n][outputs], steps <- [n][blocks], sums <- [n][blocks][2]) panels: [ceil(outputs/16)] of kernels/dense_products.h.
+// Rows are quantized here, so their steps and sums are results too.
 void densePanels(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();

@@ -1,4 +1,5 @@
-// Reads the arguments of a test binding's function one after the other; a wrong one is a RangeError or TypeError, never a crash.
+// Reads the arguments of a test binding's function one after the other; a wrong one is a RangeError or TypeError, never
+// a crash.
 #pragma once
 #include <napi.h>
 
@@ -106,7 +107,8 @@ class Call {
   size_t index_ = 0;
 };
 
-// A side of one head in tests: the fields of its format one after the other, each at a multiple of 64. It is a copy, aligned like a cache's.
+// A side of one head in tests: the fields of its format one after the other, each at a multiple of 64. It is a copy,
+// aligned like a cache's.
 class TestSide {
  public:
   // The size of the largest format.

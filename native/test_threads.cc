@@ -1,5 +1,5 @@
-// The thread pool by itself, for tests: its guarantees cannot be tested through a cache, because results do not depend on them.
-// Part of kernels_test, see binding.gyp.
+// The thread pool by itself, for tests: its guarantees cannot be tested through a cache, because results do not depend
+// on them. Part of kernels_test, see binding.gyp.
 #include <napi.h>
 
 #include <algorithm>
@@ -23,15 +23,17 @@ int argument(const Napi::CallbackInfo& info, size_t index, int least, int most) 
   return static_cast<int>(number);
 }
 
-// (threads, rounds, most items, seed) -> { wrong, shared, byOthers }: rounds of random size and work, for a random number of the threads, without pauses;
-// half of the threads are added midway. An item is wrong if it did not run exactly once before each() returned, ran at the same time as another
-// with the same thread number, or ran on a thread that the round was not for. shared: rounds in which the caller waited for another thread;
-// byOthers: rounds in which another took an item.
+// (threads, rounds, most items, seed) -> { wrong, shared, byOthers }: rounds of random size and work, for a random
+// number of the threads, without pauses; half of the threads are added midway. An item is wrong if it did not run
+// exactly once before each() returned, ran at the same time as another with the same thread number, or ran on a thread
+// that the round was not for. shared: rounds in which the caller waited for another thread; byOthers: rounds in which
+// another took an item.
 Napi::Value threadRounds(const Napi::CallbackInfo& info) {
   const int count = argument(info, 0, 1, 64), rounds = argument(info, 1, 1, 1 << 20), most = argument(info, 2, 1, 4096);
   uint64_t random = static_cast<uint64_t>(argument(info, 3, 0, 1 << 30));
   Threads threads((count + 1) / 2);
-  // Deliberately not atomic: the end of each() must order them for the caller, and the thread sanitizer checks that it does.
+  // Deliberately not atomic: the end of each() must order them for the caller, and the thread sanitizer checks that it
+  // does.
   std::vector<int> times(most);
   std::vector<unsigned> sums(most);
   std::vector<std::atomic<bool>> busy(count);
@@ -43,8 +45,8 @@ Napi::Value threadRounds(const Napi::CallbackInfo& info) {
     const int work = static_cast<int>((random >> 20) % 2000);
     if (round == rounds / 2) threads.grow(count);
     const int allowed = round % 3 == 0 ? 1 + static_cast<int>((random >> 40) % count) : count;
-    // In every eighth round the caller stays in its first item until another thread has taken one: without that, a caller whose items take no
-    // time would run them all.
+    // In every eighth round the caller stays in its first item until another thread has taken one: without that, a
+    // caller whose items take no time would run them all.
     const bool isShared = round % 8 == 0 && items > 1 && std::min(allowed, threads.count()) > 1;
     if (isShared) shared++;
     std::atomic<bool> isMet{false};
@@ -100,8 +102,9 @@ std::vector<pthread_t> meetAll(Threads& threads) {
   return who;
 }
 
-// (threads, rounds) -> how many items the caller ran. Every other thread is stopped in a signal handler, wherever it is, as if the system did
-// not schedule it; if each() waited for one of them, this would never return. Afterwards they go on, and every thread runs one more item.
+// (threads, rounds) -> how many items the caller ran. Every other thread is stopped in a signal handler, wherever it
+// is, as if the system did not schedule it; if each() waited for one of them, this would never return. Afterwards they
+// go on, and every thread runs one more item.
 Napi::Value stoppedThreads(const Napi::CallbackInfo& info) {
   const int count = argument(info, 0, 2, 64), rounds = argument(info, 1, 1, 1 << 20);
   Threads threads(count);

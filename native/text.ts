@@ -1,6 +1,6 @@
 /**
- * Text, numbers and tables for people to read. Text from files is made safe to print, and tables are fitted to the width of the
- * terminal. Where there is no terminal, `columns` is Infinity and nothing is cut.
+ * Text, numbers and tables for people to read. Text from files is made safe to print, and tables are fitted to the
+ * width of the terminal. Where there is no terminal, `columns` is Infinity and nothing is cut.
  */
 
 /** The longest line of prose. Longer ones are hard to read, however wide the terminal is. */
@@ -9,17 +9,23 @@ const PROSE_COLUMNS_MAX = 100;
 const COLUMNS_DEFAULT = 80;
 const COLUMNS_MIN = 20;
 
-/** The number of columns of a stream's terminal, or Infinity for a pipe or a file, because there nothing should be cut. */
+/**
+ * The number of columns of a stream's terminal, or Infinity for a pipe or a file, because there nothing should be cut.
+ */
 export function columnsOf(stream: { readonly isTTY?: boolean; readonly columns?: number }): number {
   return stream.isTTY === true ? Math.max(COLUMNS_MIN, stream.columns || COLUMNS_DEFAULT) : Number.POSITIVE_INFINITY;
 }
 
-/** All characters that could move the cursor, hide or reverse text or break lines: controls, format characters, separators and lone surrogates. */
+/**
+ * All characters that could move the cursor, hide or reverse text or break lines: controls, format characters,
+ * separators and lone surrogates.
+ */
 const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu;
 
 /**
- * Makes text from a file safe to print: characters that would control the terminal are shown as \x1b or \u{202e}. All text that this
- * project did not write must go through this function before it is printed. `table` and `fields` call it themselves.
+ * Makes text from a file safe to print: characters that would control the terminal are shown as \x1b or \u{202e}. All
+ * text that this project did not write must go through this function before it is printed. `table` and `fields` call it
+ * themselves.
  */
 export function printable(text: string): string {
   return text.replace(UNPRINTABLE, (char) => {
@@ -40,7 +46,10 @@ const lengthOf = (text: string): number => [...text].length;
 const proseColumns = (columns: number): number =>
   Number.isFinite(columns) ? Math.min(columns, PROSE_COLUMNS_MAX) : COLUMNS_DEFAULT;
 
-/** Breaks a paragraph into lines at spaces. Lines after the first begin with `indent`. A word that is too long for a line has one to itself. */
+/**
+ * Breaks a paragraph into lines at spaces. Lines after the first begin with `indent`. A word that is too long for a
+ * line has one to itself.
+ */
 export function wrap(text: string, columns = Number.POSITIVE_INFINITY, indent = ''): string {
   const width = proseColumns(columns);
   const lines: string[] = [];
@@ -54,7 +63,10 @@ export function wrap(text: string, columns = Number.POSITIVE_INFINITY, indent = 
   return [...lines, line].join('\n');
 }
 
-/** Names and values in two columns. A long value continues below itself and is broken only at spaces, so that digests can be copied. */
+/**
+ * Names and values in two columns. A long value continues below itself and is broken only at spaces, so that digests
+ * can be copied.
+ */
 export function fields(
   rows: readonly (readonly [name: string, value: string])[],
   columns = Number.POSITIVE_INFINITY,
@@ -77,7 +89,10 @@ export interface Column<Row> {
   readonly align?: 'left' | 'right';
   /** To how many characters values may be cut on a narrow terminal. Without it they are never cut. */
   readonly least?: number;
-  /** True if the column may be left out on a terminal that is too narrow for all. The last such column is left out first. */
+  /**
+   * True if the column may be left out on a terminal that is too narrow for all. The last such column is left out
+   * first.
+   */
   readonly optional?: true;
   /** What the title means, if it is too short to say so. `legend` prints it. */
   readonly means?: string;
@@ -86,7 +101,10 @@ export interface Column<Row> {
 const gapsOf = (widths: readonly number[], gap: number): number => gap * Math.max(0, widths.length - 1);
 const sum = (widths: readonly number[]): number => widths.reduce((total, width) => total + width, 0);
 
-/** Rows below the titles of their columns. If they are too wide, the gaps are narrowed first, then values are cut, then columns left out. */
+/**
+ * Rows below the titles of their columns. If they are too wide, the gaps are narrowed first, then values are cut, then
+ * columns left out.
+ */
 export function table<Row>(
   columns: readonly Column<Row>[],
   rows: readonly Row[],

@@ -10,8 +10,8 @@ import { registeredModules, servesYardsticks } from './formats/registry.ts';
 let compiledRoot: URL | null = null;
 
 /**
- * From now on threads start from compiled modules below `root`, which must be those of these sources: for tests, whose threads would else spend a
- * second and a half each on reading TypeScript.
+ * From now on threads start from compiled modules below `root`, which must be those of these sources: for tests, whose
+ * threads would else spend a second and a half each on reading TypeScript.
  */
 export function startThreadsFrom(root: URL): void {
   compiledRoot = root;
@@ -26,10 +26,10 @@ function compiledOf(source: URL): URL | null {
 }
 
 /**
- * Starts a module of this project, `new URL('./some-worker.ts', import.meta.url)`, in a thread. Built code names the .ts file too. When
- * sources are run, a line of JavaScript loads tsx in the thread first, because on Node 20 `execArgv: ['--import', 'tsx']` has no effect
- * unless the process itself was started with it. The thread does not inherit the flags of the process, because some, such as
- * `--input-type`, are for the main program and would end the thread.
+ * Starts a module of this project, `new URL('./some-worker.ts', import.meta.url)`, in a thread. Built code names the
+ * .ts file too. When sources are run, a line of JavaScript loads tsx in the thread first, because on Node 20 `execArgv:
+ * ['--import', 'tsx']` has no effect unless the process itself was started with it. The thread does not inherit the
+ * flags of the process, because some, such as `--input-type`, are for the main program and would end the thread.
  * Formats and yardsticks that this thread has registered are registered there too.
  */
 export function startThread(source: URL, workerData: unknown): Worker {
@@ -42,7 +42,8 @@ export function startThread(source: URL, workerData: unknown): Worker {
   if (isBuilt && isProduct) return open(module, workerData);
   const lines: string[] = [];
   if (!isBuilt) {
-    // `require` finds the CommonJS version, which cannot register hooks from a data: module. The ES module is beside it.
+    // `require` finds the CommonJS version, which cannot register hooks from a data: module. The ES module is beside
+    // it.
     const found = createRequire(import.meta.url).resolve('tsx/esm/api');
     const loader = pathToFileURL(found.replace(/\.cjs$/, '.mjs')).href;
     lines.push(`const { register } = await import(${JSON.stringify(loader)}); register();`);

@@ -1,4 +1,7 @@
-/** Trials: their arguments in the form of the binary, and those that run in the background. types.ts describes KvCache's methods. */
+/**
+ * Trials: their arguments in the form of the binary, and those that run in the background. types.ts describes KvCache's
+ * methods.
+ */
 import { fail, formatNumber, partId, partNumber, record, show, sideId, sideNumber } from './arguments.ts';
 import { KvError } from './error.ts';
 import type { Part, Side } from './format.ts';
@@ -90,8 +93,8 @@ export class Trials {
 }
 
 /**
- * Does something with the kept original of a page side. `check` throws for a layer or page that does not exist. Returns the freed bytes, the error or
- * the id of the format, which is NaN where there is no original.
+ * Does something with the kept original of a page side. `check` throws for a layer or page that does not exist. Returns
+ * the freed bytes, the error or the id of the format, which is NaN where there is no original.
  */
 export function original(
   handle: CacheHandle,

@@ -1,6 +1,7 @@
 /**
- * The interface of the native cache. In array shapes, T is the number of tokens, H of query heads, n of key and value heads, and d
- * the size of a head. Arrays are row-major Float32Arrays unless stated otherwise. After close(), every method throws KvError 'closed'.
+ * The interface of the native cache. In array shapes, T is the number of tokens, H of query heads, n of key and value
+ * heads, and d the size of a head. Arrays are row-major Float32Arrays unless stated otherwise. After close(), every
+ * method throws KvError 'closed'.
  */
 import type { FormatName, Part, Side, WindowName } from './format.ts';
 import type { Isa, LatentName } from './layout.ts';
@@ -8,8 +9,8 @@ import type { Isa, LatentName } from './layout.ts';
 export { ISA_NAMES, type Isa } from './layout.ts';
 
 /**
- * Where the native code comes from: `built` was compiled in this checkout, `prebuilt` is part of the package, and `wasm`
- * (WebAssembly) is for machines that no binary fits. `debug` and `thread` are builds with sanitizers, for tests.
+ * Where the native code comes from: `built` was compiled in this checkout, `prebuilt` is part of the package, and
+ * `wasm` (WebAssembly) is for machines that no binary fits. `debug` and `thread` are builds with sanitizers, for tests.
  */
 export const BINDING_NAMES = ['built', 'prebuilt', 'wasm', 'debug', 'thread'] as const;
 /** See BINDING_NAMES. */
@@ -36,7 +37,10 @@ export interface PagePool {
   readonly usedBytes: number;
   /** The most that usedBytes ever was. */
   readonly peakBytes: number;
-  /** The memory that the pool has taken from the system for these bytes: usedBytes, headers, and a little that is unused. */
+  /**
+   * The memory that the pool has taken from the system for these bytes: usedBytes, headers, and a little that is
+   * unused.
+   */
   readonly reservedBytes: number;
   /** The most that reservedBytes ever was. */
   readonly reservedPeakBytes: number;
@@ -65,23 +69,40 @@ export interface KvCacheOptions {
   readonly pool: PagePool;
   /** The most bytes that this cache and its forks may take. Without it, only the budget of the pool limits them. */
   readonly budgetBytes?: number;
-  /** The format that a page gets when it is sealed: q8 (the default) or f16. Head sizes that q8 does not serve need f16. */
+  /**
+   * The format that a page gets when it is sealed: q8 (the default) or f16. Head sizes that q8 does not serve need f16.
+   */
   readonly windowFormat?: WindowName;
-  /** The format of the page that tokens are appended to: f16, or the window format, in which rows are then coded as they come. Default f16. */
+  /**
+   * The format of the page that tokens are appended to: f16, or the window format, in which rows are then coded as they
+   * come. Default f16.
+   */
   readonly openFormat?: WindowName;
   /** The factor that q·k is multiplied by: at most 1e20 in size, by default 1/sqrt(d). */
   readonly scale?: number;
-  /** Scores s = scale·q·k become scoreCap · tanh(s / scoreCap), before ALiBi and the softmax: from 1e-20 to 1e20. Null, the default: they stay as they are. */
+  /**
+   * Scores s = scale·q·k become scoreCap · tanh(s / scoreCap), before ALiBi and the softmax: from 1e-20 to 1e20. Null,
+   * the default: they stay as they are.
+   */
   readonly scoreCap?: number | null;
   /** For each layer, how many tokens a query may attend to, its own included. Null means all of them. */
   readonly slidingWindow?: readonly (number | null)[];
   /** The ALiBi slopes, [H]. A slope times (query position − key position) is subtracted from the score. */
   readonly alibiSlopes?: Float32Array;
-  /** How many threads attend() and trials use, by default 1. They belong to the pool, which has as many as its cache with the most threads asks for. */
+  /**
+   * How many threads attend() and trials use, by default 1. They belong to the pool, which has as many as its cache
+   * with the most threads asks for.
+   */
   readonly threads?: number;
-  /** The most bytes of keys and values recomputed from latents that this cache and its forks keep together, as part of scratchBytes. Default 16 MiB. */
+  /**
+   * The most bytes of keys and values recomputed from latents that this cache and its forks keep together, as part of
+   * scratchBytes. Default 16 MiB.
+   */
   readonly latentScratchBytes?: number;
-  /** The bytes of the latent that the caller will keep beside each sealed page with keepLatent(). They are part of sealBytes. Default 0. */
+  /**
+   * The bytes of the latent that the caller will keep beside each sealed page with keepLatent(). They are part of
+   * sealBytes. Default 0.
+   */
   readonly sealLatentBytes?: number;
 }
 
@@ -115,21 +136,30 @@ export interface RotaryTable {
 
 /** Where the bytes of a cache are. */
 export interface CacheMemory {
-  /** The open pages, in f16. Each has room for 16 tokens at first, which is doubled as tokens come until it is a whole page. */
+  /**
+   * The open pages, in f16. Each has room for 16 tokens at first, which is doubled as tokens come until it is a whole
+   * page.
+   */
   readonly openBytes: number;
   /** The first four tokens, which always stay in f16. They are allocated with the last rows of the first page. */
   readonly sinkBytes: number;
   /** The sealed pages of every format, with their metadata, padding and latents. */
   readonly pageBytes: number;
-  /** openBytes + sinkBytes + pageBytes, which counts against the budget. Pages shared with a fork are in totalBytes of both, but only once in usedBytes. */
+  /**
+   * openBytes + sinkBytes + pageBytes, which counts against the budget. Pages shared with a fork are in totalBytes of
+   * both, but only once in usedBytes.
+   */
   readonly totalBytes: number;
-  /** Memory that does not count against the budget: trials, pages that startMove() is encoding, and the working memory of the threads, which all caches of a pool share. */
+  /**
+   * Memory that does not count against the budget: trials, pages that startMove() is encoding, and the working memory
+   * of the threads, which all caches of a pool share.
+   */
   readonly scratchBytes: number;
 }
 
 /**
- * How a sealed page is held. A `resident` page has keys and values, each in a format. A `latent` page has only the latent from which
- * both are recomputed. No page is `parked` yet: the name is reserved for pages outside the pool.
+ * How a sealed page is held. A `resident` page has keys and values, each in a format. A `latent` page has only the
+ * latent from which both are recomputed. No page is `parked` yet: the name is reserved for pages outside the pool.
  */
 export const PAGE_KINDS = ['resident', 'latent', 'parked'] as const;
 export type PageKind = (typeof PAGE_KINDS)[number];
@@ -142,14 +172,23 @@ export interface PageTable {
   /** Each resident page's format of keys, as an index into FORMAT_NAMES; 255 for pages of other kinds. */
   readonly kFormat: Uint8Array;
   readonly vFormat: Uint8Array;
-  /** The format of each page's latent: 0 for none, otherwise 1 plus an index into LATENT_NAMES. `kind` says whether the latent replaces keys and values or is kept beside them. */
+  /**
+   * The format of each page's latent: 0 for none, otherwise 1 plus an index into LATENT_NAMES. `kind` says whether the
+   * latent replaces keys and values or is kept beside them.
+   */
   readonly latent: Uint8Array;
-  /** The attention that each page has received: the sum of its probabilities over queries and query heads, [pages + 1]. The last entry is the open page. */
+  /**
+   * The attention that each page has received: the sum of its probabilities over queries and query heads, [pages + 1].
+   * The last entry is the open page.
+   */
   readonly mass: Float64Array;
 }
 
 export interface AttendOptions {
-  /** For each token, the norm ‖x‖ of the residual stream that enters the layer, [T]. It is kept with the queries for trials. */
+  /**
+   * For each token, the norm ‖x‖ of the residual stream that enters the layer, [T]. It is kept with the queries for
+   * trials.
+   */
   readonly xNorms?: Float32Array;
   /** Receives the log-sum-exp of each token and query head, [T, H]. */
   readonly lse?: Float32Array;
@@ -157,7 +196,10 @@ export interface AttendOptions {
   readonly observe?: boolean;
 }
 
-/** A change that a trial tries: one side of a page, or both (`kv`), in another format, or the page held as its latent or a lower one. */
+/**
+ * A change that a trial tries: one side of a page, or both (`kv`), in another format, or the page held as its latent or
+ * a lower one.
+ */
 export type TrialCandidate =
   | { readonly side: Part; readonly format: FormatName }
   | { readonly side: 'kv'; readonly format: LatentName };
@@ -172,7 +214,10 @@ export interface FinishedMove {
   readonly to: FormatName;
   /** By how many bytes usedBytes fell, as from transcode(). */
   readonly freedBytes: number;
-  /** 'budget-exceeded' if the page was left as it was because the budget had been lowered in the meantime, otherwise null. */
+  /**
+   * 'budget-exceeded' if the page was left as it was because the budget had been lowered in the meantime, otherwise
+   * null.
+   */
   readonly refused: 'budget-exceeded' | null;
 }
 
@@ -198,65 +243,75 @@ export interface KvCache {
   length(layer?: number): number;
   /**
    * Appends T rows to a layer: k (after RoPE) and v, each [T, n, d]. If the open page is full, it is sealed first.
-   * Throws 'bad-value' for NaN, ±inf and numbers above 65504 in size, and 'budget-exceeded' when the rows, or a page that must be
-   * sealed, do not fit. In both cases nothing is appended.
+   * Throws 'bad-value' for NaN, ±inf and numbers above 65504 in size, and 'budget-exceeded' when the rows, or a page
+   * that must be sealed, do not fit. In both cases nothing is appended.
    */
   append(layer: number, k: Float32Array, v: Float32Array): void;
-  /** The bytes that appending so many tokens to every layer takes from the budget, for open pages that grow and for pages that are sealed. */
+  /**
+   * The bytes that appending so many tokens to every layer takes from the budget, for open pages that grow and for
+   * pages that are sealed.
+   */
   appendBytes(tokens: number): number;
   /**
-   * Computes the causal attention of the last T tokens of the layer, from q [T, H, d] to out [T, H, d], with one softmax over all
-   * tokens that each may attend to. Throws 'bad-value' when q holds NaN, ±inf or a number above 65504 in size, because queries are
-   * kept as f16. In that case no query is kept and no mass is counted.
+   * Computes the causal attention of the last T tokens of the layer, from q [T, H, d] to out [T, H, d], with one
+   * softmax over all tokens that each may attend to. Throws 'bad-value' when q holds NaN, ±inf or a number above 65504
+   * in size, because queries are kept as f16. In that case no query is kept and no mass is counted.
    */
   attend(layer: number, q: Float32Array, out: Float32Array, options?: AttendOptions): void;
   /**
-   * Lets decode steps skip values that hardly matter. The values of a page in a rot format are not read if everything that a query
-   * skips has at most `share` of its probability. Each output row then differs from the full one by at most share · V, where V is
-   * the largest ‖v̂ − mean of its page‖ among the skipped values. With 0, the default, everything is read. Throws 'bad-argument' for
-   * a share outside 0..1.
+   * Lets decode steps skip values that hardly matter. The values of a page in a rot format are not read if everything
+   * that a query skips has at most `share` of its probability. Each output row then differs from the full one by at
+   * most share · V, where V is the largest ‖v̂ − mean of its page‖ among the skipped values. With 0, the default,
+   * everything is read. Throws 'bad-argument' for a share outside 0..1.
    */
   setSkipShare(share: number): void;
-  /** Tells of a layer so far how many pages × KV heads had values that setSkipShare() allows to skip (`met`), and how many were skipped. */
+  /**
+   * Tells of a layer so far how many pages × KV heads had values that setSkipShare() allows to skip (`met`), and how
+   * many were skipped.
+   */
   skipped(layer: number): { readonly met: number; readonly skipped: number };
   /**
-   * Forgets the tokens from position `tokens` on in every layer. Sealed pages go whole: `tokens` is in the open page or a multiple of 128, and what
-   * forks share stays theirs. Throws 'unsupported' for a length within a sealed page, or for one before it while a move is under way. The
-   * mass of the open page starts again from 0: mass is counted by the page, so the part of the forgotten tokens is not known.
+   * Forgets the tokens from position `tokens` on in every layer. Sealed pages go whole: `tokens` is in the open page or
+   * a multiple of 128, and what forks share stays theirs. Throws 'unsupported' for a length within a sealed page, or
+   * for one before it while a move is under way. The mass of the open page starts again from 0: mass is counted by the
+   * page, so the part of the forgotten tokens is not known.
    */
   truncate(tokens: number): void;
   /** The bytes that sealing one page of one layer takes from the budget: both sides, and sealLatentBytes. */
   readonly sealBytes: number;
   table(layer: number): PageTable;
-  /** The format of one side of a sealed page. Throws 'unsupported' for a page that is held as a latent (see table().kind), because it has none. */
+  /**
+   * The format of one side of a sealed page. Throws 'unsupported' for a page that is held as a latent (see
+   * table().kind), because it has none.
+   */
   format(layer: number, page: number, side: Side): FormatName;
   /**
-   * Measures how much attention would change if one sealed page were in another format, for each candidate by itself. Returns the
-   * errors ε, [candidates], and changes nothing. An error is the mean over the kept queries of ‖S·(o′−o)‖/‖x‖ if there are a sketch
-   * and norms, and otherwise of ‖o′−o‖/‖o‖, where o is the output with the page as it is and o′ with the candidate. Queries that
-   * cannot see the whole page are left out; if none remains, ε is NaN. It is also NaN for a latent from which a key or value beyond the
-   * range of f16 would be recomputed. Latents can be tried for pages that have one, beside their keys and values or in place of them:
-   * the same format or a lower one.
+   * Measures how much attention would change if one sealed page were in another format, for each candidate by itself.
+   * Returns the errors ε, [candidates], and changes nothing. An error is the mean over the kept queries of
+   * ‖S·(o′−o)‖/‖x‖ if there are a sketch and norms, and otherwise of ‖o′−o‖/‖o‖, where o is the output with the page as
+   * it is and o′ with the candidate. Queries that cannot see the whole page are left out; if none remains, ε is NaN. It
+   * is also NaN for a latent from which a key or value beyond the range of f16 would be recomputed. Latents can be
+   * tried for pages that have one, beside their keys and values or in place of them: the same format or a lower one.
    */
   trial(layer: number, page: number, candidates: readonly TrialCandidate[]): Float64Array;
   /**
-   * Does the same as trial() on a background thread, with the queries and pages as they are at the time of the call. A later call that
-   * changes a page waits until the trials have ended. Throws as trial() does. Where there are no threads (WebAssembly), the call
-   * itself does the work.
+   * Does the same as trial() on a background thread, with the queries and pages as they are at the time of the call. A
+   * later call that changes a page waits until the trials have ended. Throws as trial() does. Where there are no
+   * threads (WebAssembly), the call itself does the work.
    */
   startTrial(layer: number, page: number, candidates: readonly TrialCandidate[]): void;
   /** The number of trials that were started and not yet finished. */
   readonly trialsUnderWay: number;
   /**
-   * Returns the errors of each trial that has ended, in the order in which they were started. With `wait` it waits for all of them, and
-   * this thread helps; otherwise it stops before the first that has not ended.
+   * Returns the errors of each trial that has ended, in the order in which they were started. With `wait` it waits for
+   * all of them, and this thread helps; otherwise it stops before the first that has not ended.
    */
   finishTrials(wait: boolean): Float64Array[];
   /**
-   * Keeps the form that one side of a sealed page has now, for when the side moves to another. It takes bytes from the budget only from then
-   * on, and stays until it is dropped or restored, or until the page is held as a latent; it belongs to the page, so forks share it, and
-   * exportPage() leaves it out. Throws 'unsupported' if an original of that side is kept already, a move of it is under way, or the page is held as
-   * a latent.
+   * Keeps the form that one side of a sealed page has now, for when the side moves to another. It takes bytes from the
+   * budget only from then on, and stays until it is dropped or restored, or until the page is held as a latent; it
+   * belongs to the page, so forks share it, and exportPage() leaves it out. Throws 'unsupported' if an original of that
+   * side is kept already, a move of it is under way, or the page is held as a latent.
    */
   keepOriginal(layer: number, page: number, side: Side): void;
   /** The format of a kept original, or null where there is none. */
@@ -264,80 +319,98 @@ export interface KvCache {
   /** Forgets a kept original and returns how many bytes that freed. Throws 'unsupported' where there is none. */
   dropOriginal(layer: number, page: number, side: Side): number;
   /**
-   * Puts a kept original back in place of what the side has become, which is freed, and returns how many bytes that freed. Throws 'unsupported'
-   * where there is none, and while a move of the side is under way.
+   * Puts a kept original back in place of what the side has become, which is freed, and returns how many bytes that
+   * freed. Throws 'unsupported' where there is none, and while a move of the side is under way.
    */
   restoreOriginal(layer: number, page: number, side: Side): number;
-  /** The error ε, as of trial(), that the present form of a side causes against its kept original, on the queries kept now. Throws 'unsupported' where there is none. */
+  /**
+   * The error ε, as of trial(), that the present form of a side causes against its kept original, on the queries kept
+   * now. Throws 'unsupported' where there is none.
+   */
   trialOriginal(layer: number, page: number, side: Side): number;
   /** True if trial() relates errors to the residual stream, because the layer has a sketch and norms. */
   hasSketch(layer: number): boolean;
   /** Sets the sketch S·W_o of a layer, [32, H·d]. */
   setOutputSketch(layer: number, sketch: Float32Array): void;
   /**
-   * Moves one side of a sealed page, or with 'kv' both, to another format, and returns how many bytes that freed (negative if the page
-   * grew). The old bytes stay until the new ones are complete. A page may move from any format to a lower one, and from q8 to f16.
-   * Throws 'unsupported' for other moves and for pages that are held as latents. A page that forks share moves for all of them.
+   * Moves one side of a sealed page, or with 'kv' both, to another format, and returns how many bytes that freed
+   * (negative if the page grew). The old bytes stay until the new ones are complete. A page may move from any format to
+   * a lower one, and from q8 to f16. Throws 'unsupported' for other moves and for pages that are held as latents. A
+   * page that forks share moves for all of them.
    */
   transcode(layer: number, page: number, side: Part, to: FormatName): number;
   /**
-   * Does the same as transcode() on a background thread. The page keeps its bytes and format until finishMoves(). Any number of moves may be
-   * under way, and the bytes that they will need are reserved for them. Throws as transcode() does, and 'unsupported' while a move
-   * of the same side of the page is under way in this cache or in a fork that shares the page; transcode() and holdLatent() then throw
-   * the same. A fork does not take over moves, but it sees a shared page change when its move is finished. close() discards moves.
-   * Where there are no threads (WebAssembly), the call itself encodes the page.
+   * Does the same as transcode() on a background thread. The page keeps its bytes and format until finishMoves(). Any
+   * number of moves may be under way, and the bytes that they will need are reserved for them. Throws as transcode()
+   * does, and 'unsupported' while a move of the same side of the page is under way in this cache or in a fork that
+   * shares the page; transcode() and holdLatent() then throw the same. A fork does not take over moves, but it sees a
+   * shared page change when its move is finished. close() discards moves. Where there are no threads (WebAssembly), the
+   * call itself encodes the page.
    */
   startMove(layer: number, page: number, side: Part, to: FormatName): void;
   /** The number of moves that were started and not yet finished. */
   readonly movesUnderWay: number;
   /**
-   * Puts moves into effect in the order in which they were started, and returns them. With `wait` it waits for all of them, and this
-   * thread helps; otherwise it stops before the first that has not been encoded yet.
+   * Puts moves into effect in the order in which they were started, and returns them. With `wait` it waits for all of
+   * them, and this thread helps; otherwise it stops before the first that has not been encoded yet.
    */
   finishMoves(wait: boolean): FinishedMove[];
-  /** Decodes one side of a sealed page, or of the open page if `page` is the number of sealed pages, to rows [tokens, n, d] in `out` or a new array. Rows in a window format are such that append takes them again, and codes them alike. */
+  /**
+   * Decodes one side of a sealed page, or of the open page if `page` is the number of sealed pages, to rows [tokens, n,
+   * d] in `out` or a new array. Rows in a window format are such that append takes them again, and codes them alike.
+   */
   decode(layer: number, page: number, side: Side, out?: Float32Array): Float32Array;
   /** Sets the weights for the latents of a layer. Throws 'unsupported' once the layer holds latents. */
   setLatentWeights(layer: number, weights: LatentLayerWeights): void;
-  /** Sets the rotary embedding of recomputed keys for all layers. Without it they are not rotated. Throws 'unsupported' once latents are held. */
+  /**
+   * Sets the rotary embedding of recomputed keys for all layers. Without it they are not rotated. Throws 'unsupported'
+   * once latents are held.
+   */
   setRotary(table: RotaryTable): void;
   /**
-   * Replaces the keys and values of a sealed page by the latent of the same tokens, and returns how many bytes that freed. `bytes` come
-   * from encodeLatent(format, x, width, page === 0 ? 4 : 0), where x are the rows that wk and wv are applied to. From then on attention
-   * recomputes the page, transcode() throws 'unsupported' for it, and trial() does for anything but lower latents.
+   * Replaces the keys and values of a sealed page by the latent of the same tokens, and returns how many bytes that
+   * freed. `bytes` come from encodeLatent(format, x, width, page === 0 ? 4 : 0), where x are the rows that wk and wv
+   * are applied to. From then on attention recomputes the page, transcode() throws 'unsupported' for it, and trial()
+   * does for anything but lower latents.
    */
   holdLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): number;
   /**
-   * Keeps such a latent beside the keys and values of a sealed page, which may still move to lower formats, so that restore() can make
-   * them again. Throws 'budget-exceeded', and 'unsupported' if the layer has no weights or the page already has a latent.
+   * Keeps such a latent beside the keys and values of a sealed page, which may still move to lower formats, so that
+   * restore() can make them again. Throws 'budget-exceeded', and 'unsupported' if the layer has no weights or the page
+   * already has a latent.
    */
   keepLatent(layer: number, page: number, format: LatentName, bytes: Uint8Array): void;
   /**
-   * Holds a page as the latent that is kept beside it, or as a lower one made of that, and returns how many bytes that freed: its keys and
-   * values and kept originals. A page that is held as a latent may go to a lower one. Throws 'unsupported' if the page has no such latent
-   * or a move of it is under way, 'bad-value' if a recomputed key or value would be beyond the range of f16, and 'budget-exceeded'.
+   * Holds a page as the latent that is kept beside it, or as a lower one made of that, and returns how many bytes that
+   * freed: its keys and values and kept originals. A page that is held as a latent may go to a lower one. Throws
+   * 'unsupported' if the page has no such latent or a move of it is under way, 'bad-value' if a recomputed key or value
+   * would be beyond the range of f16, and 'budget-exceeded'.
    */
   toLatent(layer: number, page: number, format: LatentName): number;
-  /** Forgets the latent that is kept beside a page, and returns how many bytes that freed. Throws 'unsupported' if there is none. */
+  /**
+   * Forgets the latent that is kept beside a page, and returns how many bytes that freed. Throws 'unsupported' if there
+   * is none.
+   */
   dropLatent(layer: number, page: number): number;
   /**
-   * Makes keys and values from a page's latent, both in `format`, and returns how many bytes that freed (usually a negative number). Unless
-   * keepLatent says otherwise, a latent that replaced them is removed, and one that was kept beside them stays.
+   * Makes keys and values from a page's latent, both in `format`, and returns how many bytes that freed (usually a
+   * negative number). Unless keepLatent says otherwise, a latent that replaced them is removed, and one that was kept
+   * beside them stays.
    */
   restore(layer: number, page: number, format: FormatName, options?: { readonly keepLatent?: boolean }): number;
   /** The bytes of a sealed page with everything that belongs to it, in the form that native/stored.ts describes. */
   exportPage(layer: number, page: number): Uint8Array;
   /**
-   * Appends a page that exportPage() wrote to a layer that ends at a page boundary, at the position that the page had. If it throws,
-   * nothing has changed. Throws 'bad-argument' if the layer does not end at the page's position, 'bad-file', 'checksum-mismatch',
-   * 'bad-shape', 'bad-value' if a row would decode to NaN or infinity, 'unsupported' for an unknown format or layout version or a
-   * latent without weights, and 'budget-exceeded'.
+   * Appends a page that exportPage() wrote to a layer that ends at a page boundary, at the position that the page had.
+   * If it throws, nothing has changed. Throws 'bad-argument' if the layer does not end at the page's position,
+   * 'bad-file', 'checksum-mismatch', 'bad-shape', 'bad-value' if a row would decode to NaN or infinity, 'unsupported'
+   * for an unknown format or layout version or a latent without weights, and 'budget-exceeded'.
    */
   importPage(layer: number, bytes: Uint8Array): void;
   /**
-   * Puts all pages of an empty cache in place at once, stored or predicted, on as many threads as the cache has.
-   * If it throws, nothing has changed. Throws 'unsupported' if the cache is not empty, 'bad-file' for a page that is damaged or holds
-   * numbers that are not finite, and otherwise as importPage() does.
+   * Puts all pages of an empty cache in place at once, stored or predicted, on as many threads as the cache has. If it
+   * throws, nothing has changed. Throws 'unsupported' if the cache is not empty, 'bad-file' for a page that is damaged
+   * or holds numbers that are not finite, and otherwise as importPage() does.
    */
   importPages(pages: PageRecords): void;
   memory(): CacheMemory;
@@ -348,18 +421,25 @@ export interface KvCache {
   readonly peakBytes: number;
   /** How many bytes can still be added within both budgets, besides those that moves under way will need. */
   readonly roomBytes: number;
-  /** Sets the budget of this cache and its forks, or removes it with null. Throws 'budget-too-small' if it would be below usedBytes. */
+  /**
+   * Sets the budget of this cache and its forks, or removes it with null. Throws 'budget-too-small' if it would be
+   * below usedBytes.
+   */
   setBudget(bytes: number | null): void;
-  /** Adds up the sizes of all live buffers of this cache and its forks. The sum is usedBytes, or the accounting is wrong. */
+  /**
+   * Adds up the sizes of all live buffers of this cache and its forks. The sum is usedBytes, or the accounting is
+   * wrong.
+   */
   auditBytes(): number;
   /**
-   * Returns a cache that shares every sealed page and has a copy of the open rows. When either of the two changes how a shared page is
-   * held, it changes for both. Each has its own appended tokens, attention mass, kept queries and trials.
+   * Returns a cache that shares every sealed page and has a copy of the open rows. When either of the two changes how a
+   * shared page is held, it changes for both. Each has its own appended tokens, attention mass, kept queries and
+   * trials.
    */
   fork(): KvCache;
   /**
-   * Closes this cache and then takes over the cache that `make` returns, which must have the same shape and must not be used by
-   * anybody else. If `make` throws, this cache stays closed.
+   * Closes this cache and then takes over the cache that `make` returns, which must have the same shape and must not be
+   * used by anybody else. If `make` throws, this cache stays closed.
    */
   become(make: () => KvCache): void;
   close(): void;

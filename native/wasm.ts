@@ -1,10 +1,10 @@
 /**
- * Loads a WebAssembly build (native/wasm/, scripts/build-wasm.mjs) and returns the same classes and functions as the addon. The module
- * itself lists what can be called. A call writes its arguments into the module's memory, copies typed arrays there and back, and throws
- * what the module throws.
+ * Loads a WebAssembly build (native/wasm/, scripts/build-wasm.mjs) and returns the same classes and functions as the
+ * addon. The module itself lists what can be called. A call writes its arguments into the module's memory, copies typed
+ * arrays there and back, and throws what the module throws.
  *
- * An instance has one thread and its own memory of at most 4 GiB. When that is full, a call returns the same status as the addon does when
- * the system has no memory left.
+ * An instance has one thread and its own memory of at most 4 GiB. When that is full, a call returns the same status as
+ * the addon does when the system has no memory left.
  */
 import { readFileSync } from 'node:fs';
 import { STATUS_NO_MEMORY } from './layout.ts';
@@ -38,7 +38,10 @@ const ALIGN = 64;
 /** How much memory for arrays is kept between calls. What a call needs beyond that is freed after it. */
 const KEPT_BYTES = 4 << 20;
 
-/** The bytes of a page of WebAssembly, how many pages a module begins with (scripts/build-wasm.mjs), and how many 32 bits can address. */
+/**
+ * The bytes of a page of WebAssembly, how many pages a module begins with (scripts/build-wasm.mjs), and how many 32
+ * bits can address.
+ */
 const PAGE_BYTES = 65536;
 const INITIAL_PAGES = 64;
 const MEMORY_BYTES = 2 ** 32;
@@ -132,7 +135,10 @@ class WasmBinding {
     return this.#view;
   }
 
-  /** Runs a call into the module. If it throws, the stack pointer of the module is set back to where it was before the call. */
+  /**
+   * Runs a call into the module. If it throws, the stack pointer of the module is set back to where it was before the
+   * call.
+   */
   #enter<Result>(work: () => Result): Result {
     const stack = this.#exports.__stack_pointer.value;
     try {
@@ -281,8 +287,8 @@ const bytesOf = (array: ArrayBufferView): Uint8Array =>
   new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
 
 /**
- * Loads a module whose memory may grow to memoryBytes, and returns what the addon of that name would export. Throws what reading and
- * compiling it throw.
+ * Loads a module whose memory may grow to memoryBytes, and returns what the addon of that name would export. Throws
+ * what reading and compiling it throw.
  */
 export function openWasm(file: string, memoryBytes = MEMORY_BYTES): unknown {
   return new WasmBinding(file, memoryBytes).surface();

@@ -1,4 +1,6 @@
-/** Which arrows of the machine were taken: counted from the states of layers, for tests and for tables over whole runs. */
+/**
+ * Which arrows of the machine were taken: counted from the states of layers, for tests and for tables over whole runs.
+ */
 import { layerMachine } from './machine.ts';
 
 /** Every arrow: region, state, state. */
@@ -29,7 +31,10 @@ export class Arrows {
     this.#before = [];
   }
 
-  /** The states of all layers after a scheduling point, as PolicySummary has them. Several arrows of one region may have been taken at once. */
+  /**
+   * The states of all layers after a scheduling point, as PolicySummary has them. Several arrows of one region may have
+   * been taken at once.
+   */
   see(layerStates: readonly string[]): void {
     for (const [layer, state] of layerStates.entries()) {
       const before = (this.#before[layer] ?? FIRST).split('/');

@@ -1,7 +1,8 @@
 /**
- * The one way to open a session of a policy, a policy of one's own included. Each move that it plans is asked of `unsafe` just before it
- * would be carried out, when the moves before it have been made or refused, and an unsafe one is refused: the log has the reason, and the policy
- * hears of it among the outcomes, as of any other refusal. Deciding again from the log goes the same way.
+ * The one way to open a session of a policy, a policy of one's own included. Each move that it plans is asked of
+ * `unsafe` just before it would be carried out, when the moves before it have been made or refused, and an unsafe one
+ * is refused: the log has the reason, and the policy hears of it among the outcomes, as of any other refusal. Deciding
+ * again from the log goes the same way.
  */
 import { type FormatName, isFormatName, movablePages, PARTS, type Side } from '../native/index.ts';
 import { rank } from './ladder.ts';
@@ -62,7 +63,10 @@ class AskedSession implements PolicySession {
     return this.#session.haste?.(layer) ?? 1;
   }
 
-  /** Takes in what forms page sides have, in the order in which a situation tells it. Moves of the last plan were taken in when they were judged. */
+  /**
+   * Takes in what forms page sides have, in the order in which a situation tells it. Moves of the last plan were taken
+   * in when they were judged.
+   */
   #see({ tokens, changes = [], trials, canaries = NO_CANARIES }: Situation): void {
     if (tokens < this.#tokens) this.#forget(tokens);
     this.#tokens = tokens;

@@ -1,4 +1,6 @@
-/** What the moves made so far are predicted to cost, by page and layer: each page's share fades as the page grows older. */
+/**
+ * What the moves made so far are predicted to cost, by page and layer: each page's share fades as the page grows older.
+ */
 import { pageOf } from '../native/index.ts';
 import type { Fading } from './fading.ts';
 
@@ -23,7 +25,10 @@ export class Divergence {
     this.#fading = fading;
   }
 
-  /** Adds the cost of a move in `place`, 2 · layer for keys and one more for values; negative where one was taken back. No page costs less than nothing. */
+  /**
+   * Adds the cost of a move in `place`, 2 · layer for keys and one more for values; negative where one was taken back.
+   * No page costs less than nothing.
+   */
   add(place: number, page: number, cost: number): void {
     while (this.#costs.length <= page) {
       this.#costs.push(new Float64Array(this.#weights.length));
@@ -49,8 +54,8 @@ export class Divergence {
   }
 
   /**
-   * Tokens were read, or taken back. Keys and values that are computed while others are coded carry some of that error with them, so
-   * what moves have cost so far counts beside what they cost now.
+   * Tokens were read, or taken back. Keys and values that are computed while others are coded carry some of that error
+   * with them, so what moves have cost so far counts beside what they cost now.
    */
   pass(tokens: number): void {
     if (tokens < this.#tokens) this.#past *= tokens / this.#tokens;

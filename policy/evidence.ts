@@ -1,8 +1,8 @@
 /**
- * What a session learns about its own predictions: measured over promised error, per layer and over all of them. Sources are canaries, pages
- * that are tried again, and the first trials of new pages. Means are weighted exponentially and shrunk towards what the whole session shows, so
- * that one wild measurement moves little and a repeated one much. Only Math.log, Math.exp and Math.sqrt are used, which are the same in every
- * version of V8.
+ * What a session learns about its own predictions: measured over promised error, per layer and over all of them.
+ * Sources are canaries, pages that are tried again, and the first trials of new pages. Means are weighted exponentially
+ * and shrunk towards what the whole session shows, so that one wild measurement moves little and a repeated one much.
+ * Only Math.log, Math.exp and Math.sqrt are used, which are the same in every version of V8.
  */
 import { FORMAT_NAMES, SIDES } from '../native/index.ts';
 import type { Estimate } from './law.ts';
@@ -18,12 +18,14 @@ const PRIOR = 1;
 const KEPT = 0.5;
 /** What is told of a mean follows it by this share with each page, whatever its uncertainty. */
 const FOLLOWS = 0.25;
-/** ln(measured / promised) before anything was measured: errors fade with age (measured: -0.8 to -2 over pages 1 to 8). */
+/**
+ * ln(measured / promised) before anything was measured: errors fade with age (measured: -0.8 to -2 over pages 1 to 8).
+ */
 const FADED = -1;
 /**
- * Standard deviation of one ln(measured / promised) of a layer, by source, before a session has measured it (0.6 at an age of 3 pages, 1.0 at
- * 10), and how many of them a mean must lie away to be told: fewer for canaries, which are few and measured against what the page was. One
- * measurement counts for at most three.
+ * Standard deviation of one ln(measured / promised) of a layer, by source, before a session has measured it (0.6 at an
+ * age of 3 pages, 1.0 at 10), and how many of them a mean must lie away to be told: fewer for canaries, which are few
+ * and measured against what the page was. One measurement counts for at most three.
  */
 const SPREADS = [0.9, 0.9, 0.6, 0.9];
 const CERTAIN = [1, 1, 2, 2];
@@ -56,7 +58,10 @@ export interface Repeated {
   readonly tries: number;
 }
 
-/** Where measurements of a layer come from: canaries of keys and of values, the first repetition of a trial, and later ones. */
+/**
+ * Where measurements of a layer come from: canaries of keys and of values, the first repetition of a trial, and later
+ * ones.
+ */
 const SOURCES = 4;
 const FIRST = 2;
 const LATER = 3;
@@ -90,7 +95,10 @@ export class Evidence {
     this.#note(layer, SIDES.indexOf(side), epsilonNow, epsilonPromised);
   }
 
-  /** A page of this age, in pages, was tried again, after so many trials; `promised` is what they said of the same format. */
+  /**
+   * A page of this age, in pages, was tried again, after so many trials; `promised` is what they said of the same
+   * format.
+   */
   again(layer: number, age: number, { measured, promised, tries }: Repeated): void {
     if (!(measured > 0 && promised > 0)) return;
     this.#note(layer, tries === 1 ? FIRST : LATER, measured, promised);
@@ -111,7 +119,10 @@ export class Evidence {
     this.#session[source]! += SLOW * (Math.min(0, ratio) - this.#session[source]!);
   }
 
-  /** A page has passed: what was measured counts for less, so that a layer that nobody measures any more is believed again in the end. */
+  /**
+   * A page has passed: what was measured counts for less, so that a layer that nobody measures any more is believed
+   * again in the end.
+   */
   fade(): void {
     for (const [at, mean] of this.#means.entries()) {
       mean.told += FOLLOWS * (this.#middle(mean, at % SOURCES) - mean.told);
@@ -141,9 +152,9 @@ export class Evidence {
   }
 
   /**
-   * All of a situation is noted. The ratio of a layer moves only as far as its uncertainty forces it, so noise does not carry it to and fro. And
-   * where pages that were read before are needed less than pages of their age were so far, by `bound` in ln ε, the topic has changed: queries of
-   * another text do not ask for them.
+   * All of a situation is noted. The ratio of a layer moves only as far as its uncertainty forces it, so noise does not
+   * carry it to and fro. And where pages that were read before are needed less than pages of their age were so far, by
+   * `bound` in ln ε, the topic has changed: queries of another text do not ask for them.
    */
   settle(tokens: number, bound: number): void {
     for (const [at, mean] of this.#means.entries()) {
@@ -191,8 +202,8 @@ export class Evidence {
 }
 
 /**
- * The thresholds with gains and coefficients of the law that can be believed: none below a share of the median of its side. → and the layers that
- * had one
+ * The thresholds with gains and coefficients of the law that can be believed: none below a share of the median of its
+ * side. → and the layers that had one
  */
 export function believable(set: ThresholdSet): { readonly thresholds: ThresholdSet; readonly doubted: Set<number> } {
   const share = thresholdOf(set, 'gain.least').value;

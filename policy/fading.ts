@@ -1,8 +1,10 @@
 /**
- * How the errors of a page fade with its age. A first trial is made on the queries right behind a page; later queries look at it less, so the
- * same form costs less. `energyAt` is what is left of ε² at an age in pages, summed over many pages; it is 1 at age 1, where first trials are made.
+ * How the errors of a page fade with its age. A first trial is made on the queries right behind a page; later queries
+ * look at it less, so the same form costs less. `energyAt` is what is left of ε² at an age in pages, summed over many
+ * pages; it is 1 at age 1, where first trials are made.
  *
- * Without evidence it is offset²·age^(−2·fade). A session that measures pages again at later ages moves it towards what it finds.
+ * Without evidence it is offset²·age^(−2·fade). A session that measures pages again at later ages moves it towards what
+ * it finds.
  */
 import type { Law } from './law.ts';
 
@@ -31,7 +33,10 @@ export class Fading {
     return this.#known[age]!;
   }
 
-  /** A page of this age was measured again: `promised` by its first trial, `found` now, both as the divergence they stand for. */
+  /**
+   * A page of this age was measured again: `promised` by its first trial, `found` now, both as the divergence they
+   * stand for.
+   */
   learn(age: number, promised: number, found: number): void {
     if (age <= 1 || !(promised > 0)) return;
     const at = octaveOf(age);

@@ -60,7 +60,10 @@ const EARLIER: Readonly<Record<string, Policy>> = {
   'age 1': ageOne,
 };
 
-/** A policy by name, or the version of it that a log names. Options are data, since they stand in the log. Throws 'unsupported' for an unknown name, 'bad-config' for options that do not fit. */
+/**
+ * A policy by name, or the version of it that a log names. Options are data, since they stand in the log. Throws
+ * 'unsupported' for an unknown name, 'bad-config' for options that do not fit.
+ */
 export function createPolicy(id: string, options: Readonly<Record<string, unknown>> = {}, version?: number): Policy {
   const earlier = EARLIER[`${id} ${version}`];
   if (earlier !== undefined) return plain(earlier)(options);

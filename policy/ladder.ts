@@ -26,7 +26,10 @@ export const FORMS: readonly PageForm[] = [...FORMAT_NAMES, ...LATENT_NAMES];
 
 export const isLatent = (form: PageForm): form is LatentName => !isFormatName(form);
 
-/** Latents of 8 and 4 bits err less than the codes of 4 bits that are warm, those of 3 bits about as much as codes of 3 bits (measured). */
+/**
+ * Latents of 8 and 4 bits err less than the codes of 4 bits that are warm, those of 3 bits about as much as codes of 3
+ * bits (measured).
+ */
 export const tierOf = (form: PageForm): Tier =>
   isFormatName(form) ? FORMATS[form].tier : form === 'xq8' || form === 'xq4' ? 'warm' : 'archive';
 
@@ -106,8 +109,8 @@ export function fillEpsilon2(
 export type Steps = readonly Readonly<Record<Side, FormatName>>[];
 
 /**
- * Values go down before keys, down to one bit: trellis3:trellis1 has the bytes of trellis2:trellis2 and 0.6 to 0.7 times its divergence, on both models that
- * were measured (policy/README.md, What wins where).
+ * Values go down before keys, down to one bit: trellis3:trellis1 has the bytes of trellis2:trellis2 and 0.6 to 0.7
+ * times its divergence, on both models that were measured (policy/README.md, What wins where).
  */
 export const STEPS: Steps = [
   { k: 'q8', v: 'q8' },

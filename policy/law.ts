@@ -1,6 +1,7 @@
 /**
- * What was learned of how errors of pages reach the output: KLD ≈ Σ coefficient[side][layer] · ε² · fade(age). Every number is held
- * as a logarithm with its standard deviation, because errors and divergences spread over decades and are never negative.
+ * What was learned of how errors of pages reach the output: KLD ≈ Σ coefficient[side][layer] · ε² · fade(age). Every
+ * number is held as a logarithm with its standard deviation, because errors and divergences spread over decades and are
+ * never negative.
  */
 import { type FormatName, isFormatName, KvError, type Side, show } from '../native/index.ts';
 
@@ -39,7 +40,9 @@ export const SAMPLES_MAX = 1e9;
 
 const SIDES: readonly Side[] = ['k', 'v'];
 
-/** Checks lengths and ranges of a law. Throws 'bad-thresholds' with the path of the first number that cannot be used. */
+/**
+ * Checks lengths and ranges of a law. Throws 'bad-thresholds' with the path of the first number that cannot be used.
+ */
 export function checkLaw(law: Law, layers: number): void {
   const refuse = (id: string, what: string): never => {
     throw new KvError('bad-thresholds', `${id} ${what}`, {
@@ -82,8 +85,9 @@ export const COEFFICIENT_ASSUMED = 1.5;
 const assumed = (value: number, sd: number): Estimate => ({ value, sd, samples: 0 });
 
 /**
- * What stands in where nothing was learned. Measured on SmolLM2-135M over eight texts of four kinds: one and a half nats per ε² on average, English below
- * and German above it by e^±0.5; layers lie e^±0.6 apart. Σ ε² falls about as one over the age in pages.
+ * What stands in where nothing was learned. Measured on SmolLM2-135M over eight texts of four kinds: one and a half
+ * nats per ε² on average, English below and German above it by e^±0.5; layers lie e^±0.6 apart. Σ ε² falls about as one
+ * over the age in pages.
  */
 export function defaultLaw(layers: number): Law {
   const coefficient = Array.from({ length: layers }, () => assumed(COEFFICIENT_ASSUMED, 0.6));
@@ -96,7 +100,10 @@ export function defaultLaw(layers: number): Law {
   };
 }
 
-/** What is known after one more measurement of the same number, whose logarithm has this standard deviation: the mean of both by their precisions. */
+/**
+ * What is known after one more measurement of the same number, whose logarithm has this standard deviation: the mean of
+ * both by their precisions.
+ */
 export function observed({ value, sd, samples }: Estimate, measured: number, measuredSd: number): Estimate {
   const [before, now] = [1 / Math.max(1e-12, sd ** 2), 1 / Math.max(1e-12, measuredSd ** 2)];
   const mean = (before * Math.log(value) + now * Math.log(measured)) / (before + now);

@@ -67,7 +67,10 @@ export class Layers {
     this.#scan.signals.fill(measured, at, at + this.count);
   }
 
-  /** Sends what crossed to the machines and does what they ask for. → the arrows taken; the shared empty list when none was. */
+  /**
+   * Sends what crossed to the machines and does what they ask for. → the arrows taken; the shared empty list when none
+   * was.
+   */
   update(): readonly Change[] {
     let changes: readonly Change[] = NO_CHANGES;
     // A second pass is needed only after a layer was reopened, because its demand must be sent again.

@@ -1,9 +1,10 @@
 /**
- * The machine of one layer: four regions side by side. Every arrow is guarded by a threshold; the event carries what was
- * measured and the bound, so that whoever sees the arrow can say why. It is used through the pure functions
+ * The machine of one layer: four regions side by side. Every arrow is guarded by a threshold; the event carries what
+ * was measured and the bound, so that whoever sees the arrow can say why. It is used through the pure functions
  * `initialTransition` and `transition` only; what an arrow does is returned as data and carried out by layers.ts.
  *
- *   storage   lowest tier that pages of the layer may enter now   exact ⇄ warm ⇄ archive; any → shut → exact while degraded
+ *   storage   lowest tier that pages of the layer may enter now   exact ⇄ warm ⇄ archive; any → shut → exact while
+ *   degraded
  *   quality   what the layer has committed to so far              healthy ⇄ watched → degraded ⇄ recovering → healthy
  *   pressure  bytes against the budget                            relaxed ⇄ elevated ⇄ critical
  *   latency   step time against its budget                        headroom ⇄ tight
@@ -59,7 +60,10 @@ const open = (tier: Tier) => ({ type: 'openTier' as const, params: { tier } });
 export const layerMachine = setup({
   types: { events: {} as LayerEvent },
   guards: {
-    /** Which bound was crossed. That it was crossed is for the scan alone to say (scan.ts), so that no two comparisons can disagree. */
+    /**
+     * Which bound was crossed. That it was crossed is for the scan alone to say (scan.ts), so that no two comparisons
+     * can disagree.
+     */
     crosses: ({ event }, { threshold }: { threshold: ThresholdId }) => event.threshold === threshold,
   },
   actions: {
@@ -152,12 +156,18 @@ export const layerMachine = setup({
   },
 });
 
-/** SHA-256 of the machine's definition, in hex: says in a log which machine decided. Equal on every machine and version of Node. */
+/**
+ * SHA-256 of the machine's definition, in hex: says in a log which machine decided. Equal on every machine and version
+ * of Node.
+ */
 export function machineDigest(): string {
   return createHash('sha256').update(JSON.stringify(layerMachine.config)).digest('hex');
 }
 
-/** The digest of the machine before this one, which decides the same: it had an arrow from healthy to degraded, and no scan takes it. */
+/**
+ * The digest of the machine before this one, which decides the same: it had an arrow from healthy to degraded, and no
+ * scan takes it.
+ */
 const EARLIER = 'c2b5cac08a79bfbc81322263f8e6e20db3b06adc38877436170ef6e60ba408a8';
 
 /** True if a log that names this machine is decided again by the present one. */

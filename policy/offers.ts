@@ -29,7 +29,10 @@ export class Offers {
   price = new Float64Array(SLOTS);
   /** Tokens in the cache when the side was last measured. */
   triedAt = new Float64Array(SLOTS);
-  /** Predicted KLD that moved sides cost, per layer, and the worst ε committed to. Used by version 1; `divergence` is what it costs at the present age. */
+  /**
+   * Predicted KLD that moved sides cost, per layer, and the worst ε committed to. Used by version 1; `divergence` is
+   * what it costs at the present age.
+   */
   readonly layerKld: Float64Array;
   readonly divergence: Divergence;
   readonly layerEpsilonMax: Float64Array;
@@ -42,7 +45,10 @@ export class Offers {
   #tries = new Uint16Array(SLOTS);
   /** ε² as it is known now over that of the first trial. */
   #change = new Float64Array(SLOTS);
-  /** Divergence per ε², [layers][PARTS]; where both sides come from a latent, the mean of theirs, since nobody has measured a better one. */
+  /**
+   * Divergence per ε², [layers][PARTS]; where both sides come from a latent, the mean of theirs, since nobody has
+   * measured a better one.
+   */
   readonly #weights: Float64Array;
   readonly #fading: Fading | null;
   /** null: errors last equally long in all layers, as in versions 1 and 2. */
@@ -60,7 +66,9 @@ export class Offers {
   #rests: { readonly slot: number; readonly until: number }[] = [];
   #restsDone = 0;
   #tokens = 0;
-  /** Pages that are held as latents, or will be when planned moves are made; how many may be; and whether that is all. */
+  /**
+   * Pages that are held as latents, or will be when planned moves are made; how many may be; and whether that is all.
+   */
   #latents = 0;
   #latentsMax = 0;
   #isFull = true;
@@ -68,8 +76,9 @@ export class Offers {
   #endPrice = 0;
 
   /**
-   * With a law, a repeated trial is averaged with those before it, and errors fade. Without one (version 1 of the price policy) it counts only
-   * where it is worse, nothing fades, and c·g takes the place of the law. `isLearning`: whether layers are told apart by how long their errors last.
+   * With a law, a repeated trial is averaged with those before it, and errors fade. Without one (version 1 of the price
+   * policy) it counts only where it is worse, nothing fades, and c·g takes the place of the law. `isLearning`: whether
+   * layers are told apart by how long their errors last.
    */
   constructor(context: PolicyContext, law: Law | null, isLearning = false) {
     this.#context = context;
@@ -114,9 +123,10 @@ export class Offers {
   }
 
   /**
-   * A page side was tried again. How the first trial's error compares with this one tells how errors fade. Where the side still has its
-   * first format, the error of each format becomes the mean of its trials; one that was not tried this time is taken to have changed in
-   * proportion to one that was. Reports of sides that are not known, or have moved since, are passed over.
+   * A page side was tried again. How the first trial's error compares with this one tells how errors fade. Where the
+   * side still has its first format, the error of each format becomes the mean of its trials; one that was not tried
+   * this time is taken to have changed in proportion to one that was. Reports of sides that are not known, or have
+   * moved since, are passed over.
    */
   again({ layer, page, side, from, epsilon }: TrialReport, tokens: number): void {
     const slot = this.sides.find(layer, page, PARTS.indexOf(side));
@@ -150,8 +160,9 @@ export class Offers {
   }
 
   /**
-   * Takes in what became of a planned move. When it was made, its cost is committed and the side rests until `restUntil` tokens.
-   * When it cost more than its trial said, all lower formats of that side grow dearer in proportion. → ε committed to, 0 when refused
+   * Takes in what became of a planned move. When it was made, its cost is committed and the side rests until
+   * `restUntil` tokens. When it cost more than its trial said, all lower formats of that side grow dearer in
+   * proportion. → ε committed to, 0 when refused
    */
   settle(outcome: Outcome, tokens: number, restUntil: number): number {
     const slot = this.sides.settle(outcome);
@@ -199,7 +210,10 @@ export class Offers {
     }
   }
 
-  /** Takes in that a side changed its format without a plan. Its cost becomes that of the new format; a side that became finer rests until it must move. */
+  /**
+   * Takes in that a side changed its format without a plan. Its cost becomes that of the new format; a side that became
+   * finer rests until it must move.
+   */
   change(change: FormChange): void {
     const slot = this.sides.change(change);
     if (slot < 0) return;
@@ -224,7 +238,10 @@ export class Offers {
     }
   }
 
-  /** Ends the rest of sides whose time has come; called first at every scheduling point. All rests are equally long, so they end in the order in which they began. */
+  /**
+   * Ends the rest of sides whose time has come; called first at every scheduling point. All rests are equally long, so
+   * they end in the order in which they began.
+   */
   wake(tokens: number): void {
     this.#tokens = tokens;
     for (; this.#restsDone < this.#rests.length; this.#restsDone++) {
@@ -308,7 +325,10 @@ export class Offers {
     return [0, 1].map((side) => this.sides.find(layer[slot]!, page[slot]!, side)).filter((found) => found >= 0);
   }
 
-  /** The price that ends at so many bytes a page, by the pages that were reported last; null where none of them has a latent. */
+  /**
+   * The price that ends at so many bytes a page, by the pages that were reported last; null where none of them has a
+   * latent.
+   */
   endPrice(pageBytes: number, page: number): number | null {
     const pages: PagePoints[] = [];
     for (let layer = 0; layer < this.#context.layers; layer++) {
@@ -385,7 +405,10 @@ export class Offers {
     (this.#restUntil[slot]! > this.#tokens ? this.#resting : this.#ready).add(slot);
   }
 
-  /** Sets by how much evidence raises the weight of a layer, and prices its sides anew. What was committed before stays as it was predicted. */
+  /**
+   * Sets by how much evidence raises the weight of a layer, and prices its sides anew. What was committed before stays
+   * as it was predicted.
+   */
   correct(layer: number, factor: number): void {
     const before = this.#factor[layer]!;
     if (before === factor) return;
@@ -394,7 +417,10 @@ export class Offers {
     for (const slot of this.sides.slots) if (this.sides.layer[slot] === layer) this.reprice(slot);
   }
 
-  /** What was measured again of a reported side, and what is known of it: the error that the same step down was tried to add. */
+  /**
+   * What was measured again of a reported side, and what is known of it: the error that the same step down was tried to
+   * add.
+   */
   known({ layer, page, side, from, epsilon }: TrialReport): Repeated {
     const slot = this.sides.find(layer, page, PARTS.indexOf(side));
     const to = FORMS.findIndex((name) => epsilon[name] !== undefined);
@@ -410,7 +436,10 @@ export class Offers {
     return this.#weights[PARTS.length * this.sides.layer[slot]! + this.sides.side[slot]!]!;
   }
 
-  /** What earlier repeated trials say of how long errors last changes prices from now on; called once a page, between two plans. */
+  /**
+   * What earlier repeated trials say of how long errors last changes prices from now on; called once a page, between
+   * two plans.
+   */
   settlePersistence(): void {
     const moved = this.#persistence?.settle() ?? null;
     if (moved === null) return;

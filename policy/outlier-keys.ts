@@ -1,7 +1,9 @@
 /**
- * Which layers have outlier channels in their keys. A rotation spreads a large channel over the whole head, so every code over such a rotation errs
- * several times more than a grid with a scale for each channel, which does not notice, or bands of channels, which follow them. Of ordinary keys the
- * rotated codes err less at equal bytes, and a trial thinks too well of bands, because it asks the queries that chose them. Both are measured where pages are tried: with the first pages of a layer as with all other formats, and with later ones where the first have shown it.
+ * Which layers have outlier channels in their keys. A rotation spreads a large channel over the whole head, so every
+ * code over such a rotation errs several times more than a grid with a scale for each channel, which does not notice,
+ * or bands of channels, which follow them. Of ordinary keys the rotated codes err less at equal bytes, and a trial
+ * thinks too well of bands, because it asks the queries that chose them. Both are measured where pages are tried: with
+ * the first pages of a layer as with all other formats, and with later ones where the first have shown it.
  */
 import type { FormatName, Side } from '../native/index.ts';
 import { thresholdOf } from './thresholds.ts';
@@ -52,7 +54,10 @@ export class OutlierKeys {
     return this.#counts[layer]! >= TRIALS_LEAST && this.#sums[layer]! <= this.#bound * this.#counts[layer]!;
   }
 
-  /** True if a page is to be tried in a format so that outlier channels are seen or used; null: that does not depend on them. */
+  /**
+   * True if a page is to be tried in a format so that outlier channels are seen or used; null: that does not depend on
+   * them.
+   */
   wants(
     { side, format }: { readonly side: Side; readonly format: FormatName },
     { layer, page }: { readonly layer: number; readonly page: number },

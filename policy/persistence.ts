@@ -1,10 +1,14 @@
 /**
- * How much of an error stays for later queries in one layer and side, beside the others: ln ε_later = ln ε + a + (what fades with age), with one
- * `a` for each layer and side. First trials are made on the queries right behind a page, and some layers look back at old pages as much as at new
- * ones while others hardly do. Every page that is tried again says something about it, so a session learns it from itself.
+ * How much of an error stays for later queries in one layer and side, beside the others: ln ε_later = ln ε + a + (what
+ * fades with age), with one `a` for each layer and side. First trials are made on the queries right behind a page, and
+ * some layers look back at old pages as much as at new ones while others hardly do. Every page that is tried again says
+ * something about it, so a session learns it from itself.
  */
 
-/** Repeated trials that the assumption a = 0 counts as. Those of one page are alike, so they are worth fewer than they are. Measured: 4 to 16 give the same. */
+/**
+ * Repeated trials that the assumption a = 0 counts as. Those of one page are alike, so they are worth fewer than they
+ * are. Measured: 4 to 16 give the same.
+ */
 const PRIOR_COUNT = 8;
 /** No single trial says more than this. */
 const LN_MAX = 2;
@@ -23,7 +27,10 @@ export class Persistence {
     this.#factor = new Float64Array(places).fill(1);
   }
 
-  /** A page was tried again: ε² that was expected of it at its age, and what was found. Counts from the next `settle` on. */
+  /**
+   * A page was tried again: ε² that was expected of it at its age, and what was found. Counts from the next `settle`
+   * on.
+   */
   learn(place: number, expected: number, found: number): void {
     const ln = 0.5 * Math.log(found / expected);
     if (!Number.isFinite(ln)) return;
@@ -37,9 +44,10 @@ export class Persistence {
   }
 
   /**
-   * The same for predicted sums, by place: the root. Moves are chosen where errors seem to last least, and that they do is partly chance. With the whole
-   * factor, with none and with its root, measured over predicted spreads by e^±0.39, e^±0.46 and e^±0.39, and the root is closest to being right on
-   * average (SmolLM2-135M, 30 sessions under two divergence budgets, 15 texts of five kinds).
+   * The same for predicted sums, by place: the root. Moves are chosen where errors seem to last least, and that they do
+   * is partly chance. With the whole factor, with none and with its root, measured over predicted spreads by e^±0.39,
+   * e^±0.46 and e^±0.39, and the root is closest to being right on average (SmolLM2-135M, 30 sessions under two
+   * divergence budgets, 15 texts of five kinds).
    */
   get expected(): Float64Array {
     return this.#factor.map(Math.sqrt);

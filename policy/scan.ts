@@ -20,7 +20,9 @@ export class Scan {
   readonly signals: Float64Array;
   /** How many steps each signal is above, [bands, layers]. */
   readonly levels: Uint8Array;
-  /** Crossings of the last run, three numbers each: band, layer, +step (risen through step 1, 2, …) or −step (fallen). */
+  /**
+   * Crossings of the last run, three numbers each: band, layer, +step (risen through step 1, 2, …) or −step (fallen).
+   */
   readonly crossings: Int32Array;
   readonly #bands: readonly Band[];
 
@@ -32,7 +34,9 @@ export class Scan {
     this.crossings = new Int32Array(3 * layers * bands.reduce((sum, { steps }) => sum + steps.length, 0));
   }
 
-  /** Compares everything once. → crossings found; a signal that jumps over several steps crosses each of them in order. */
+  /**
+   * Compares everything once. → crossings found; a signal that jumps over several steps crosses each of them in order.
+   */
   run(): number {
     const { layers, signals, levels, crossings } = this;
     let count = 0;

@@ -1,15 +1,18 @@
 /**
- * The page sides a policy knows: one slot each, from the report that made them movable on. Slots are given in the order of
- * the reports, so memory grows with what was reported and not with what a page number claims.
+ * The page sides a policy knows: one slot each, from the report that made them movable on. Slots are given in the order
+ * of the reports, so memory grows with what was reported and not with what a page number claims.
  *
- * A page that has a latent is a third slot as long as it has one. While the page is held as the latent, its sides count as if they were in the
- * window format still, and the third slot counts what the page takes less than that.
+ * A page that has a latent is a third slot as long as it has one. While the page is held as the latent, its sides count
+ * as if they were in the window format still, and the third slot counts what the page takes less than that.
  */
 import { assert, forecastMovablePages, KvError, movablePages, PARTS, sealedPages } from '../native/index.ts';
 import { FIRST_LATENT, FORMS, isLatent, rank } from './ladder.ts';
 import type { Decision, FormChange, Outcome, PageForm, PolicyContext, TrialReport } from './types.ts';
 
-/** Initial room, enough for 4,096 tokens of 64 layers. Unused room takes no memory, while growing takes as long as ten decisions. */
+/**
+ * Initial room, enough for 4,096 tokens of 64 layers. Unused room takes no memory, while growing takes as long as ten
+ * decisions.
+ */
 export const SLOTS = 4096;
 
 const NONE: readonly number[] = [];
@@ -34,7 +37,10 @@ export class Sides {
   #planned = new Float64Array(SLOTS);
   /** Highest page known, −1 at first. */
   pageMax = -1;
-  /** What a slot of each kind counts in each form, [PARTS][FORMS]. A log of an earlier version does not name every format of today: no page has one that is not named. */
+  /**
+   * What a slot of each kind counts in each form, [PARTS][FORMS]. A log of an earlier version does not name every
+   * format of today: no page has one that is not named.
+   */
   readonly formBytes: readonly (readonly number[])[];
   readonly #context: PolicyContext;
   readonly #slots = new Map<number, number>();
@@ -53,7 +59,10 @@ export class Sides {
     this.formBytes = [side, side, both];
   }
 
-  /** Takes a report in. → its slot. Throws 'bad-value' for a page that cannot be movable at this length, or that is known already. */
+  /**
+   * Takes a report in. → its slot. Throws 'bad-value' for a page that cannot be movable at this length, or that is
+   * known already.
+   */
   add(report: TrialReport, tokens: number): number {
     const { layer, page, side, from, epsilon } = report;
     const sideIndex = PARTS.indexOf(side);
@@ -154,8 +163,8 @@ export class Sides {
   }
 
   /**
-   * Tokens may have been taken back: pages that cannot be movable at this length are unknown again, and will be reported anew. Sides with a
-   * move under way stay until its outcome is told. → slots that are forgotten
+   * Tokens may have been taken back: pages that cannot be movable at this length are unknown again, and will be
+   * reported anew. Sides with a move under way stay until its outcome is told. → slots that are forgotten
    */
   forget(tokens: number): readonly number[] {
     const pages = movablePages(tokens, this.#context.windowTokens);
@@ -185,7 +194,10 @@ export class Sides {
     return this.#slots.values();
   }
 
-  /** Takes in that a side changed its format without a plan. → its slot, −1 when the side is not known yet and its report will tell */
+  /**
+   * Takes in that a side changed its format without a plan. → its slot, −1 when the side is not known yet and its
+   * report will tell
+   */
   change({ layer, page, side, to }: FormChange): number {
     const slot = this.find(layer, page, PARTS.indexOf(side));
     if (slot >= 0) this.#become(slot, to);
@@ -229,7 +241,10 @@ export function grown<A extends Int32Array | Uint8Array | Uint16Array | Float64A
 
 const isIndex = (value: number, end: number): boolean => Number.isInteger(value) && value >= 0 && value < end;
 
-/** Bytes of a session of this length if its movable page sides take `sideBytes` each on average and the page in the window keeps its format. */
+/**
+ * Bytes of a session of this length if its movable page sides take `sideBytes` each on average and the page in the
+ * window keeps its format.
+ */
 export function bytesAt(context: PolicyContext, tokens: number, sideBytes: number): number {
   const movable = forecastMovablePages(tokens, context.windowTokens);
   const side = context.pageBytes[context.windowFormat];

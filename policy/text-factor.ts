@@ -1,18 +1,24 @@
-/** How much an error costs in the text at hand beside others: what earlier sessions like this one say, and what probes of this one have measured. */
+/**
+ * How much an error costs in the text at hand beside others: what earlier sessions like this one say, and what probes
+ * of this one have measured.
+ */
 import { SIDES } from '../native/index.ts';
 import { type Estimate, type Law, observed } from './law.ts';
 import type { ProbeReport } from './types.ts';
 
 /**
- * Spread of what probes of one text measure beside what its sessions do, in logarithms. Over 30 sessions in 15 texts the factor of a session rises as the
- * power 0.11 to 0.19 of what its probes say, so two of them weigh a fifth of what is expected without them. Taken to be 0.3, as
- * once, predictions are off by e^±0.63 in place of e^±0.37.
+ * Spread of what probes of one text measure beside what its sessions do, in logarithms. Over 30 sessions in 15 texts
+ * the factor of a session rises as the power 0.11 to 0.19 of what its probes say, so two of them weigh a fifth of what
+ * is expected without them. Taken to be 0.3, as once, predictions are off by e^±0.63 in place of e^±0.37.
  */
 const PROBE_SD = 1.2;
 
 export class TextFactor {
   readonly #law: Law | null;
-  /** The divergence that probes measure over what their errors promise in a text of factor 1: the threshold 'probe.gain'. */
+  /**
+   * The divergence that probes measure over what their errors promise in a text of factor 1: the threshold
+   * 'probe.gain'.
+   */
   readonly #probeGain: number;
   readonly #probeSd: number;
   /** By earlier sessions; what is known of them may change while a session lasts. */

@@ -1,12 +1,15 @@
 /**
- * Every bound that a policy compares something with, with its unit and where the number comes from.
- * "Measured" means: on SmolLM2-135M-Instruct, windows of 2K and 4K tokens, four kinds of text; policy/README.md says more.
+ * Every bound that a policy compares something with, with its unit and where the number comes from. "Measured" means:
+ * on SmolLM2-135M-Instruct, windows of 2K and 4K tokens, four kinds of text; policy/README.md says more.
  */
 import { checkOption, KvError, SHAPE_OPTIONS, show } from '../native/index.ts';
 import { checkLaw } from './law.ts';
 import type { Threshold, ThresholdSet } from './types.ts';
 
-/** The error law KLD ≈ c·Σ g·ε²: c was 3 to 4 over 56 runs (r = .95); 4 is the cautious end. Gains are 1 without evidence. */
+/**
+ * The error law KLD ≈ c·Σ g·ε²: c was 3 to 4 over 56 runs (r = .95); 4 is the cautious end. Gains are 1 without
+ * evidence.
+ */
 const C_DEFAULT = 4;
 
 const CHOSEN = 'chosen, not measured';
@@ -304,7 +307,10 @@ const ORDERED: readonly (readonly [lower: ThresholdId, higher: ThresholdId])[] =
   ['quality.watched.leave', 'quality.degraded.leave'],
 ];
 
-/** Checks what a policy relies on: ranges, order, one gain and one coefficient per layer and side. Unknown ids pass. Throws 'bad-thresholds'. */
+/**
+ * Checks what a policy relies on: ranges, order, one gain and one coefficient per layer and side. Unknown ids pass.
+ * Throws 'bad-thresholds'.
+ */
 export function checkThresholds(set: ThresholdSet, layers: number): void {
   const refuse = (message: string, values: Readonly<Record<string, unknown>>): never => {
     throw new KvError('bad-thresholds', message, {

@@ -51,9 +51,14 @@ export interface ThresholdSet {
   readonly gains: { readonly k: readonly number[]; readonly v: readonly number[] };
   /** The constant c of that law. */
   readonly c: number;
-  /** What was learned of the way from errors to divergence; absent where nothing was, and in logs of earlier versions. */
+  /**
+   * What was learned of the way from errors to divergence; absent where nothing was, and in logs of earlier versions.
+   */
   readonly law?: Law;
-  /** Where in which logs the evidence for all of this stands, so that it is not counted twice when files are merged; absent when not known. */
+  /**
+   * Where in which logs the evidence for all of this stands, so that it is not counted twice when files are merged;
+   * absent when not known.
+   */
   readonly ranges?: readonly LogRange[];
 }
 
@@ -85,13 +90,19 @@ export interface Outcome {
   readonly to: PageForm;
   /** True if the move was made. */
   readonly accepted: boolean;
-  /** ε measured just before the commit against the page's bytes of that moment; null when the first trial was still fresh. */
+  /**
+   * ε measured just before the commit against the page's bytes of that moment; null when the first trial was still
+   * fresh.
+   */
   readonly epsilonNow: number | null;
   /** Bytes that it gave back. */
   readonly bytesFreed: number;
 }
 
-/** A page side that has another format without the policy's doing: restored from its latent or given back, or moved by a fork that shares the page. */
+/**
+ * A page side that has another format without the policy's doing: restored from its latent or given back, or moved by a
+ * fork that shares the page.
+ */
 export interface FormChange {
   /** Layer, from 0. */
   readonly layer: number;
@@ -105,7 +116,9 @@ export interface FormChange {
   readonly to: PageForm;
 }
 
-/** What lower formats of all pages were measured to do to the output of a few tokens, and the errors that belong to it. */
+/**
+ * What lower formats of all pages were measured to do to the output of a few tokens, and the errors that belong to it.
+ */
 export interface ProbeReport {
   /** Tokens before those that were run again. */
   readonly tokens: number;
@@ -139,11 +152,16 @@ export interface CanaryReport {
   readonly age: number;
 }
 
-/** The small serialisable view a policy sees at one scheduling point. Increments only: what is new since the last one. */
+/**
+ * The small serialisable view a policy sees at one scheduling point. Increments only: what is new since the last one.
+ */
 export interface Situation {
   /** Scheduling point, counts from 0 within a session. */
   readonly index: number;
-  /** Tokens in the cache. Fewer than in the situation before when tokens were taken back: pages without a page of newer tokens behind them are forgotten, and reported anew when they have one again. */
+  /**
+   * Tokens in the cache. Fewer than in the situation before when tokens were taken back: pages without a page of newer
+   * tokens behind them are forgotten, and reported anew when they have one again.
+   */
   readonly tokens: number;
   /** KV bytes allocated now. */
   readonly bytes: number;
@@ -171,15 +189,24 @@ export interface Situation {
   readonly outcomes: readonly Outcome[];
   /** What others have changed, behind the outcomes and before the trials; absent when nothing was. */
   readonly changes?: readonly FormChange[];
-  /** Pages that were tried again while they still have the format they were sealed in, behind the trials; absent when none was. */
+  /**
+   * Pages that were tried again while they still have the format they were sealed in, behind the trials; absent when
+   * none was.
+   */
   readonly again?: readonly TrialReport[];
   /** What a gain probe found; absent when none was made. */
   readonly probe?: ProbeReport;
-  /** What earlier sessions like this one say of its text factor, now that more of it is known; absent when nobody was asked. */
+  /**
+   * What earlier sessions like this one say of its text factor, now that more of it is known; absent when nobody was
+   * asked.
+   */
   readonly text?: Estimate;
   /** Bytes of kept originals, which `bytes` and `budgetBytes` leave out; absent when none is kept. */
   readonly canaryBytes?: number;
-  /** Canaries that were measured since the last situation; absent when none was. Each can be put back at this point: a move from `to` to `from`. */
+  /**
+   * Canaries that were measured since the last situation; absent when none was. Each can be put back at this point: a
+   * move from `to` to `from`.
+   */
   readonly canaries?: readonly CanaryReport[];
 }
 
@@ -211,7 +238,10 @@ export interface Decision {
   readonly from: PageForm;
   /** Format that it is to get. */
   readonly to: PageForm;
-  /** Predicted ε of the source and target format against the exact page (0 for q8 and f16 unless tried); null when the policy does not use trials. */
+  /**
+   * Predicted ε of the source and target format against the exact page (0 for q8 and f16 unless tried); null when the
+   * policy does not use trials.
+   */
   readonly epsilonFrom: number | null;
   /** The error of the target format. */
   readonly epsilonTo: number | null;
@@ -237,7 +267,10 @@ export interface Verdict {
 export interface LatentContext {
   /** Format of the latent that is kept beside a page as long as both of its sides are in the window format. */
   readonly kept: LatentName;
-  /** Operations that computing keys and values of one page of one layer takes, in multiples of what the dense half takes for a token. */
+  /**
+   * Operations that computing keys and values of one page of one layer takes, in multiples of what the dense half takes
+   * for a token.
+   */
   readonly operations: number;
 }
 
@@ -255,7 +288,10 @@ export interface PolicyContext {
   readonly openFormat?: WindowName;
   /** Newer tokens that must follow a sealed page before it may move; absent: a page of them, likewise. */
   readonly windowTokens?: number;
-  /** Bytes of one page side per format, all heads; of a latent, which is both sides in one, of the page. Yardsticks that are not named and latents that no page may become are absent. */
+  /**
+   * Bytes of one page side per format, all heads; of a latent, which is both sides in one, of the page. Yardsticks that
+   * are not named and latents that no page may become are absent.
+   */
   readonly pageBytes: Readonly<Record<FormatName, number> & Partial<Record<LatentName, number>>>;
   /** Latents that are kept beside pages until these move; absent where there are none. */
   readonly latents?: LatentContext;
@@ -267,9 +303,15 @@ export interface PolicyContext {
   readonly skipLayers: readonly number[];
   /** Worst format allowed per side (fixed `--cache-type` limits), or null. */
   readonly floor: { readonly k: FormatName; readonly v: FormatName } | null;
-  /** Formats that keys may take in layers whose trials have shown outlier channels; absent: none, as in logs of earlier versions. */
+  /**
+   * Formats that keys may take in layers whose trials have shown outlier channels; absent: none, as in logs of earlier
+   * versions.
+   */
   readonly outlierKeys?: readonly FormatName[];
-  /** Which budget is kept where both cannot be; there when a session has both. Without it such a session fails, as logs of earlier versions do. */
+  /**
+   * Which budget is kept where both cannot be; there when a session has both. Without it such a session fails, as logs
+   * of earlier versions do.
+   */
   readonly priority?: Priority;
 }
 
@@ -280,8 +322,8 @@ export const KLD_GIVES_WAY = 'kld-gives-way';
 export type Priority = 'bytes' | 'kld';
 
 /**
- * How moves are chosen. Pure and deterministic: no clock, no random, no I/O; the same context and the same situations give the
- * same decisions, byte for byte (JSON).
+ * How moves are chosen. Pure and deterministic: no clock, no random, no I/O; the same context and the same situations
+ * give the same decisions, byte for byte (JSON).
  */
 export interface Policy {
   /** Its name, which goes into the log. */
@@ -298,27 +340,48 @@ export interface Policy {
   readonly probes?: boolean;
   /** True when originals of demoted page sides are to be kept and measured again, as the thresholds 'canary.…' say. */
   readonly keepsOriginals?: boolean;
-  /** Formats that it wants for keys with outlier channels, if any: trials then look for such keys, as the threshold 'keys.outliers' says. */
+  /**
+   * Formats that it wants for keys with outlier channels, if any: trials then look for such keys, as the threshold
+   * 'keys.outliers' says.
+   */
   readonly outlierKeys?: readonly FormatName[];
   /** True when it moves pages to latents. Where it does not, latents that a cache keeps stay beside their pages. */
   readonly holdsLatents?: boolean;
-  /** The coarsest formats that it goes to, if they are not LOWEST_FORMATS: the engine makes them the floor of its sessions. */
+  /**
+   * The coarsest formats that it goes to, if they are not LOWEST_FORMATS: the engine makes them the floor of its
+   * sessions.
+   */
   readonly lowest?: FormatPair;
-  /** Begins a session. What it remembers lives in the object it returns and nowhere else. Throws 'bad-thresholds', 'bad-config', 'unsupported'. */
+  /**
+   * Begins a session. What it remembers lives in the object it returns and nowhere else. Throws 'bad-thresholds',
+   * 'bad-config', 'unsupported'.
+   */
   open(context: PolicyContext): PolicySession;
 }
 
 /** One session of a policy: what it has seen, and what it makes of what it sees next. */
 export interface PolicySession {
-  /** Plans moves; each is reported back among the `outcomes` of the next situation. Throws 'budget-too-small', 'bad-value'. */
+  /**
+   * Plans moves; each is reported back among the `outcomes` of the next situation. Throws 'budget-too-small',
+   * 'bad-value'.
+   */
   decide(situation: Situation): readonly Decision[];
   /** Judges a planned move by what was measured just before it (`epsilonNow`: against the page's bytes of now). */
   judge(decision: Decision, epsilonNow: number | null): Verdict;
-  /** What the session taught: final thresholds, predicted KLD so far, machine states; for the report, the log and memory/. */
+  /**
+   * What the session taught: final thresholds, predicted KLD so far, machine states; for the report, the log and
+   * memory/.
+   */
   summary(): PolicySummary;
-  /** Layers whose quality has changed its state since the last call, and why, for the log; left out: none ever does. No decision follows from it. */
+  /**
+   * Layers whose quality has changed its state since the last call, and why, for the log; left out: none ever does. No
+   * decision follows from it.
+   */
   takeChanges?(): readonly LayerChange[];
-  /** How many times as often as others the canaries of a layer are to be probed, from 1 on; left out: all alike. No decision follows from it. */
+  /**
+   * How many times as often as others the canaries of a layer are to be probed, from 1 on; left out: all alike. No
+   * decision follows from it.
+   */
   haste?(layer: number): number;
 }
 
@@ -334,7 +397,10 @@ export interface LayerChange {
   readonly measured: number;
   /** Its value. */
   readonly bound: number;
-  /** What the measurement came from: 'error' measured over promised, 'topic' a shift of all errors, 'gain' a gain that is not believed. */
+  /**
+   * What the measurement came from: 'error' measured over promised, 'topic' a shift of all errors, 'gain' a gain that
+   * is not believed.
+   */
   readonly source: 'error' | 'topic' | 'gain';
 }
 
@@ -350,6 +416,9 @@ export interface PolicySummary {
   readonly layerEpsilonMax: readonly number[];
   /** The share of each layer in predictedKld, in nats. */
   readonly layerKld: readonly number[];
-  /** How much an error costs in this text beside others: what decisions go by, and what was measured in this session alone. Absent for policies that do not know. */
+  /**
+   * How much an error costs in this text beside others: what decisions go by, and what was measured in this session
+   * alone. Absent for policies that do not know.
+   */
   readonly text?: { readonly used: Estimate; readonly measured: Estimate | null };
 }

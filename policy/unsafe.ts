@@ -1,6 +1,7 @@
 /**
- * Moves and pairs that are known to lose more than they save, as data with their reasons. No policy can make one: every move that any of them
- * plans is asked here before it is carried out (`asked.ts`). Those of this room plan none, which tests find at every state that can be reached.
+ * Moves and pairs that are known to lose more than they save, as data with their reasons. No policy can make one: every
+ * move that any of them plans is asked here before it is carried out (`asked.ts`). Those of this room plan none, which
+ * tests find at every state that can be reached.
  */
 import {
   FORMATS,
@@ -18,9 +19,15 @@ export interface Move {
   readonly side: Part;
   readonly from: PageForm;
   readonly to: PageForm;
-  /** Format of the same page's other side; of both sides where `side` is both, and while they come from a latent that of the window. */
+  /**
+   * Format of the same page's other side; of both sides where `side` is both, and while they come from a latent that of
+   * the window.
+   */
   readonly partner: FormatName;
-  /** The page has left the window: at least one page of newer tokens stands behind it. Sinks are rows of their own and never in a page's codes. */
+  /**
+   * The page has left the window: at least one page of newer tokens stands behind it. Sinks are rows of their own and
+   * never in a page's codes.
+   */
   readonly movable: boolean;
   /** The original of the side was kept, has just been measured, and is put back. */
   readonly isBack?: boolean;

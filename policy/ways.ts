@@ -1,7 +1,8 @@
 /**
- * What a page is to become that has a latent beside it: either the latent alone, or keys and values in lower formats. Neither way leads back to
- * the other, and the first small step of the second is nearly always the cheapest move of all. So the way is chosen not by the next step but by
- * where the page would end: at the price per byte that the end of the session is expected to have.
+ * What a page is to become that has a latent beside it: either the latent alone, or keys and values in lower formats.
+ * Neither way leads back to the other, and the first small step of the second is nearly always the cheapest move of
+ * all. So the way is chosen not by the next step but by where the page would end: at the price per byte that the end of
+ * the session is expected to have.
  */
 
 /** One form of a page or of one of its sides. */
@@ -18,7 +19,10 @@ export interface PagePoints {
   readonly latents: readonly Point[];
 }
 
-/** Prices that are tried for the end of a session, in nats per byte: from far below to far above those of any session (1e-13 to 1e-6). */
+/**
+ * Prices that are tried for the end of a session, in nats per byte: from far below to far above those of any session
+ * (1e-13 to 1e-6).
+ */
 const PRICE_LEAST = 1e-16;
 const PRICE_MOST = 1;
 const PRICE_STEP = 1.25;

@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 /**
  * Every npm script runs through this file. It makes sure that the packages are installed and that the native addon and
- * dist/ are built, and then runs the command. It uses nothing but Node, because it runs before any package is installed.
+ * dist/ are built, and then runs the command. It uses nothing but Node, because it runs before any package is
+ * installed.
  *
  *   node scripts/bootstrap.mjs COMMAND [arguments are passed on]
  *
@@ -154,7 +155,9 @@ function sourceHash() {
   return hash.digest('hex');
 }
 
-/** Builds into a folder beside dist/ and then renames it, so that a running program never finds old and new files mixed. */
+/**
+ * Builds into a folder beside dist/ and then renames it, so that a running program never finds old and new files mixed.
+ */
 async function dist() {
   const hash = sourceHash();
   const stamp = at('dist/.sources');
@@ -193,7 +196,10 @@ function alive(pid) {
   }
 }
 
-/** Takes the lock and returns null, or returns its holder. The file is written under another name and then linked, so that nobody reads half of it. */
+/**
+ * Takes the lock and returns null, or returns its holder. The file is written under another name and then linked, so
+ * that nobody reads half of it.
+ */
 function tryLock() {
   const mine = `${lockPath}.${process.pid}`;
   fs.writeFileSync(mine, JSON.stringify({ pid: process.pid, host: os.hostname() }));
@@ -216,7 +222,10 @@ function readLock() {
   }
 }
 
-/** Removes the lock of a process that no longer runs. Only one process at a time may do this, or it might remove a new lock. */
+/**
+ * Removes the lock of a process that no longer runs. Only one process at a time may do this, or it might remove a new
+ * lock.
+ */
 function breakLock() {
   const turn = `${lockPath}.break`;
   try {
@@ -319,7 +328,8 @@ const COMMANDS = {
   start: [build, cli('start')],
   'build:all': [buildWith('--tests', '--all'), nothing],
   pack: [build, script('scripts/prebuild.mjs')],
-  // `npm pack` runs this first and stops if it fails, so no package lacks a binary. It looks for the compilers before it compiles anything.
+  // `npm pack` runs this first and stops if it fails, so no package lacks a binary. It looks for the compilers before
+  // it compiles anything.
   prepack: [packTools, script('scripts/prebuild.mjs')],
   fetch: [build, cli('fetch')],
   palimpsest: [build, cli()],

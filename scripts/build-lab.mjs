@@ -1,6 +1,7 @@
 /**
- * Builds lab/dist, what the package palimpsest-lab holds. `npm pack ./lab` runs it first.
- * The compiler follows the lab's imports of palimpsest/lab to the sources of this checkout and compiles those as well; only the lab's own modules are kept.
+ * Builds lab/dist, what the package palimpsest-lab holds. `npm pack ./lab` runs it first. The compiler follows the
+ * lab's imports of palimpsest/lab to the sources of this checkout and compiles those as well; only the lab's own
+ * modules are kept.
  */
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';

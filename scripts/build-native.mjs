@@ -1,17 +1,23 @@
 /**
- * Builds the native addon, native/build/Release/palimpsest.node, with the scalar kernels and the best that this processor runs.
+ * Builds the native addon, native/build/Release/palimpsest.node, with the scalar kernels and the best that this
+ * processor runs.
  *   node scripts/build-native.mjs            release
  *   node scripts/build-native.mjs --debug    address and undefined-behaviour sanitizers, native/build/Debug
  *   node scripts/build-native.mjs --thread   thread sanitizer, native/build/Thread
- *   … --all                                  the kernels of every instruction set, also of those that this processor lacks
+ *   … --all                                  the kernels of every instruction set, also of those that this processor
+ *   lacks
  *   … --isas avx2,avx512vnni                 these instead of the best
- *   … --tests                                also the modules for tests (kernels_test, cache_test), and bench_stream for benches
- *   … --yardsticks                           with the published methods to compare with (native/yardsticks/); a release is then in native/build/Yardsticks
- *   … --formats MODULE…                      with those and formats of one's own; a release is then in native/build/Formats
+ *   … --tests                                also the modules for tests (kernels_test, cache_test), and bench_stream
+ *   for benches
+ *   … --yardsticks                           with the published methods to compare with (native/yardsticks/); a release
+ *   is then in native/build/Yardsticks
+ *   … --formats MODULE…                      with those and formats of one's own; a release is then in
+ *   native/build/Formats
  *   … --force                                builds even when nothing has changed
  *   … --verbose                              shows the compiler's commands
- * It does nothing when the sources, flags and compiler are those of the last build, and that has all that is asked for; a stamp file says so.
- * It needs Node, npm's packages, python3, make and g++, and downloads nothing. ccache is used where it is on the PATH.
+ * It does nothing when the sources, flags and compiler are those of the last build, and that has all that is asked for;
+ * a stamp file says so. It needs Node, npm's packages, python3, make and g++, and downloads nothing. ccache is used
+ * where it is on the PATH.
  */
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -33,7 +39,10 @@ import {
   version,
 } from './native-toolchain.mjs';
 
-/** Where each build is made. gyp knows only two configurations, Release and Debug, so the others have folders of their own, and need not wait. */
+/**
+ * Where each build is made. gyp knows only two configurations, Release and Debug, so the others have folders of their
+ * own, and need not wait.
+ */
 const KINDS = {
   Release: { debug: false },
   Debug: { debug: true },
@@ -47,7 +56,10 @@ const FOR_TESTS = ['kernels_test', 'cache_test', 'bench_stream'];
 
 const headerOf = (module) => module.replace(/\.ts$/, '.h');
 
-/** Puts the yardsticks and formats of one's own into a copy of the sources. Each module is the TypeScript file of a family of formats; its C++ file lies beside it. */
+/**
+ * Puts the yardsticks and formats of one's own into a copy of the sources. Each module is the TypeScript file of a
+ * family of formats; its C++ file lies beside it.
+ */
 function addFormats(folder, formats) {
   for (const header of [...yardsticks().filter((file) => file.endsWith('.h')), ...formats.map(headerOf)])
     copyFileSync(header, join(folder, 'formats', basename(header)));

@@ -1,7 +1,7 @@
 /**
- * Builds the WebAssembly modules in native/build/wasm: palimpsest.wasm, which is the cache for machines without a binary,
- * and kernels_test.wasm, which holds single kernels for the tests. They are made from the sources of the addon, with
- * native/wasm/ in the place of its binding.
+ * Builds the WebAssembly modules in native/build/wasm: palimpsest.wasm, which is the cache for machines without a
+ * binary, and kernels_test.wasm, which holds single kernels for the tests. They are made from the sources of the addon,
+ * with native/wasm/ in the place of its binding.
  *   node scripts/build-wasm.mjs              builds both modules
  *   … --force                                builds even when nothing has changed
  *   … --verbose                              shows the compiler's commands
@@ -9,7 +9,8 @@
  *   … --twice                                builds again in another folder; exit code 1 when the two results differ
  * It does nothing when the sources, flags and compiler are those of the last build.
  *
- * It needs clang, lld and the WebAssembly libraries, from these packages of Debian (CLANG=clang++-16 chooses another clang):
+ * It needs clang, lld and the WebAssembly libraries, from these packages of Debian (CLANG=clang++-16 chooses another
+ * clang):
  *   apt-get install clang-19 lld-19 wasi-libc libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32
  */
 import { spawnSync } from 'node:child_process';
@@ -69,7 +70,8 @@ const LINK = [
   // The stack lies below the data, so that an overflow traps.
   '-Wl,-z,stack-size=1048576',
   '-Wl,--stack-first',
-  // native/wasm.ts creates the memory, so that it can choose a smaller one. INITIAL_PAGES in that file is the same size.
+  // native/wasm.ts creates the memory, so that it can choose a smaller one. INITIAL_PAGES in that file is the same
+  // size.
   '-Wl,--import-memory',
   '-Wl,--initial-memory=4194304',
   '-Wl,--max-memory=4294967296',

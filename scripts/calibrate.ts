@@ -1,13 +1,14 @@
 /**
- * `npm run calibrate -- [kinds] [flags]` measures the windows of calibration-windows.json, of all kinds or of those named, and writes the
- * law that comes with the package. What is measured already is not measured again.
+ * `npm run calibrate -- [kinds] [flags]` measures the windows of calibration-windows.json, of all kinds or of those
+ * named, and writes the law that comes with the package. What is measured already is not measured again.
  *   --model NAME      SmolLM2 by default
  *   --measured FILE   measurements, scripts/calibration-smollm2-135m.json by default
  *   --output FILE     the threshold file, models/laws/smollm2-135m.json by default
  *   --fit             measures nothing: fits what is there
  *   --without KINDS   leaves windows of these kinds, separated by commas, out of the fit
  *   --tokens N        length of the windows, 2048 by default
- *   --predictor       fits what parked pages are predicted by instead, to other texts of the same file, and writes it to --output,
+ *   --predictor       fits what parked pages are predicted by instead, to other texts of the same file, and writes it
+ *    to --output,
  *                     models/predictors/smollm2-135m.predictor by default
  *   --threads N
  * The texts are read from ../shared/data.
@@ -101,7 +102,10 @@ async function measure(runtime: Runtime): Promise<void> {
   });
 }
 
-/** Σ over layers and formats of what the law predicts of a window by the trials of its own queries, over what was measured. */
+/**
+ * Σ over layers and formats of what the law predicts of a window by the trials of its own queries, over what was
+ * measured.
+ */
 function ratioOf(law: Law, window: MeasuredWindow): number {
   let predicted = 0;
   let found = 0;

@@ -1,8 +1,8 @@
 /**
- * What CI runs: the tests of a merge (`npm test` with PALIMPSEST_TEST_TIER=merge), after an attempt to have everything at hand that some of them need
- * and a fresh machine lacks. What cannot be had is said in a line, and its tests are skipped by name.
- * Two lanes run beside each other, one that mostly waits for downloads and one that compiles. What each stage cost is told at the end.
- * Last line: N passed, N failed, N skipped.
+ * What CI runs: the tests of a merge (`npm test` with PALIMPSEST_TEST_TIER=merge), after an attempt to have everything
+ * at hand that some of them need and a fresh machine lacks. What cannot be had is said in a line, and its tests are
+ * skipped by name. Two lanes run beside each other, one that mostly waits for downloads and one that compiles. What
+ * each stage cost is told at the end. Last line: N passed, N failed, N skipped.
  */
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
@@ -37,7 +37,10 @@ async function debian(title, programs, packages, lack) {
   await stage(title, ['bash', '-c', quiet], lack, { DEBIAN_FRONTEND: 'noninteractive' });
 }
 
-/** A PostgreSQL server for tests makes a cluster of its own (scripts/with-postgres.mjs); Debian's package is told not to make one. */
+/**
+ * A PostgreSQL server for tests makes a cluster of its own (scripts/with-postgres.mjs); Debian's package is told not to
+ * make one.
+ */
 async function postgres() {
   if (existsSync('/usr/lib/postgresql') || has('initdb')) return;
   const settings = '/etc/postgresql-common/createcluster.conf';

@@ -11,10 +11,14 @@ import { fileURLToPath } from 'node:url';
 /** In which /proc counts; it has been 100 on every Linux for decades. */
 const TICKS_PER_SECOND = 100;
 
-/** CPU seconds of this process and of all that it started and that have ended; null where the system does not tell (it is not Linux). */
+/**
+ * CPU seconds of this process and of all that it started and that have ended; null where the system does not tell (it
+ * is not Linux).
+ */
 export function cpuSeconds() {
   try {
-    // The name, in brackets, may hold spaces. Behind it: state and ten numbers, then utime, stime, cutime, cstime (man 5 proc).
+    // The name, in brackets, may hold spaces. Behind it: state and ten numbers, then utime, stime, cutime, cstime (man
+    // 5 proc).
     const fields = readFileSync('/proc/self/stat', 'utf8').split(') ').at(-1).split(' ');
     return fields.slice(11, 15).reduce((sum, ticks) => sum + Number(ticks), 0) / TICKS_PER_SECOND;
   } catch {

@@ -1,8 +1,8 @@
 /**
- * `npm run sim -- drift`: what the evidence of a session notices on SmolLM2, and what it takes for noise. Sessions of one topic show false
- * alarms; a document that changes its topic, a threshold file with gains of one layer 100 times too small, and trials of one layer that say a
- * twentieth of the truth from some token on show what is caught, and after how many tokens. Prints tables in Markdown and the arrows taken.
- * The texts are read from ../shared/data.
+ * `npm run sim -- drift`: what the evidence of a session notices on SmolLM2, and what it takes for noise. Sessions of
+ * one topic show false alarms; a document that changes its topic, a threshold file with gains of one layer 100 times
+ * too small, and trials of one layer that say a twentieth of the truth from some token on show what is caught, and
+ * after how many tokens. Prints tables in Markdown and the arrows taken. The texts are read from ../shared/data.
  */
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';

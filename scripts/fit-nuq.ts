@@ -1,7 +1,8 @@
 /**
- * `node --import tsx scripts/fit-nuq.ts [--models LIST] [--tokens N]` fits the levels of nuq4, nuq3 and nuq2 (native/yardsticks/nuq.ts, which says what is
- * fitted) to keys and values of the reference model, or of several models that count alike, and prints them for nuq.ts and nuq.h. Texts are those of
- * calibration-windows.json, in ../shared/data; no text that is scored is among them.
+ * `node --import tsx scripts/fit-nuq.ts [--models LIST] [--tokens N]` fits the levels of nuq4, nuq3 and nuq2
+ * (native/yardsticks/nuq.ts, which says what is fitted) to keys and values of the reference model, or of several models
+ * that count alike, and prints them for nuq.ts and nuq.h. Texts are those of calibration-windows.json, in
+ * ../shared/data; no text that is scored is among them.
  */
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';

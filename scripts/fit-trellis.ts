@@ -1,9 +1,11 @@
 /**
- * `node --import tsx scripts/fit-trellis.ts [--sequences LIST] [--restarts N] [--tries N] [--seed N]` fits the tables of levels of each sequence of codes
- * of the trellis formats (native/formats/trellis.ts) to a standard normal, or for low2 and low1 to what the first sequence leaves of one, and writes
- * scripts/trellis-levels.json where they err less than those that are there (then `npm run generate`).
- * A start has quantiles of normals in an order that is drawn. Rounds of Lloyd's algorithm follow: rows are coded, and the entries become those with the
- * least squared error for the windows that were chosen. The best start is climbed from: two entries change places, or one moves, and what errs less stays.
+ * `node --import tsx scripts/fit-trellis.ts [--sequences LIST] [--restarts N] [--tries N] [--seed N]` fits the tables
+ * of levels of each sequence of codes of the trellis formats (native/formats/trellis.ts) to a standard normal, or for
+ * low2 and low1 to what the first sequence leaves of one, and writes scripts/trellis-levels.json where they err less
+ * than those that are there (then `npm run generate`). A start has quantiles of normals in an order that is drawn.
+ * Rounds of Lloyd's algorithm follow: rows are coded, and the entries become those with the least squared error for the
+ * windows that were chosen. The best start is climbed from: two entries change places, or one moves, and what errs less
+ * stays.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

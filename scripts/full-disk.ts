@@ -1,8 +1,10 @@
 /**
- * `npm run sim -- full-disk`: the log on a real file system that is full (a small tmpfs; needs the right to mount one). First every mode with entries
- * as fast as they come: made = logged + dropped, or the command fails. Then decode steps of the reference model in mode drop, in turns: with their own entries
- * on a roomy file system, with ten times as many made but not given to the log, with as many in the log there, and with as many on a full one. What happens to their p99 is printed, and is no check. Each step is
- * also taken by the processor time of the process, which other programs on the machine do not lengthen.
+ * `npm run sim -- full-disk`: the log on a real file system that is full (a small tmpfs; needs the right to mount one).
+ * First every mode with entries as fast as they come: made = logged + dropped, or the command fails. Then decode steps
+ * of the reference model in mode drop, in turns: with their own entries on a roomy file system, with ten times as many
+ * made but not given to the log, with as many in the log there, and with as many on a full one. What happens to their
+ * p99 is printed, and is no check. Each step is also taken by the processor time of the process, which other programs
+ * on the machine do not lengthen.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, rmSync, statfsSync, writeFileSync } from 'node:fs';

@@ -1,6 +1,7 @@
 /**
- * Writes policy/decisions.gen.ts, the formats that the policy offers for keys with outlier channels, and the table of its page, from scripts/decisions.json,
- * which `npm run evaluate -- decide` writes. With `--check` it writes nothing, and fails when a file has something else.
+ * Writes policy/decisions.gen.ts, the formats that the policy offers for keys with outlier channels, and the table of
+ * its page, from scripts/decisions.json, which `npm run evaluate -- decide` writes. With `--check` it writes nothing,
+ * and fails when a file has something else.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -11,7 +12,10 @@ import { PER_CHANNEL } from '../policy/outlier-keys.ts';
 const root = join(import.meta.dirname, '..');
 const rows = JSON.parse(readFileSync(join(root, 'scripts', 'decisions.json'), 'utf8')) as DecisionRow[];
 
-/** What wins with outlier channels, by key format, that no policy chooses otherwise, and what shows that there are any; best first. */
+/**
+ * What wins with outlier channels, by key format, that no policy chooses otherwise, and what shows that there are any;
+ * best first.
+ */
 const winners = rows.filter(({ outliers }) => outliers).map(({ keys }) => keys as FormatName);
 const offered = [...new Set([...winners, PER_CHANNEL as FormatName])]
   .filter((name) => !isAutomatic(name))

@@ -1,5 +1,6 @@
 /**
- * Writes what follows from the fields of entries (witness/entries/) and must be as fast as code that is written by hand, or be read by people:
+ * Writes what follows from the fields of entries (witness/entries/) and must be as fast as code that is written by
+ * hand, or be read by people:
  *   witness/entries/spelling.gen.ts   functions that spell what is written while a model decodes
  *   witness/entries/rows.gen.ts       flat rows: their declarations, and what makes them of entries
  *   migrations/columns.gen.ts         the columns of these rows in SQL

@@ -3,8 +3,9 @@
  *   native/formats/index.gen.ts   the list of the formats in those folders
  *   native/formats/index.gen.h    the families that the product computes, for the C++ code
  *   native/layout.gen.h           limits, statuses, instruction sets, operations and formats for the C++ code
- * With `--check` it writes nothing, and fails when a file differs. With `--into FOLDER MODULE…` it writes the headers to
- * FOLDER, with the yardsticks and the formats of those modules, for a build that computes more formats than the package.
+ * With `--check` it writes nothing, and fails when a file differs. With `--into FOLDER MODULE…` it writes the headers
+ * to FOLDER, with the yardsticks and the formats of those modules, for a build that computes more formats than the
+ * package.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
@@ -109,7 +110,8 @@ function formatLine(id: number): string {
      .from = ${mask(sources(format))}, .headDims = {${headDims.join(', ')}}, .parts = ${format.parts.length}, .fields = ${fields.length}, .field = {${fields.join(', ')}}},`;
 }
 
-// What one knows of the fields of a member of a family, C++ knows of all of them but for the bits of an element and what a demotion keeps.
+// What one knows of the fields of a member of a family, C++ knows of all of them but for the bits of an element and
+// what a demotion keeps.
 for (const [name, members] of SERVED_FAMILIES) {
   const likeness = (format: (typeof formats)[number]) =>
     JSON.stringify(fieldsOf(format).map((field) => ({ ...field, elementBits: undefined, kept: undefined })));
@@ -191,7 +193,8 @@ ${SERVED_FAMILIES.map(
     )} };`,
 ).join('\n')}
 
-// What one head holds of one page: ${layout.PAGE_TOKENS} * d * elementBits / 8 + ${layout.PAGE_TOKENS} * tokenBytes + d * channelBytes + headBytes.
+// What one head holds of one page: ${layout.PAGE_TOKENS} * d * elementBits / 8 + ${layout.PAGE_TOKENS} * tokenBytes + d
+// * channelBytes + headBytes.
 struct FieldLayout {
   int part;
   int elementBits;
@@ -231,7 +234,8 @@ put(
 #pragma once
 ${SERVED_FAMILIES.map(([name]) => `#include "${name}.h"`).join('\n')}
 
-// Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours and ends the process.
+// Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours
+// and ends the process.
 template <class Call>
 INLINE void withFormat(int format, const Call& f) {
   switch (format) {

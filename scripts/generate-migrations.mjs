@@ -1,6 +1,7 @@
 /**
  * Writes the next numbered migration when migrations/schema.ts has changed since the last one.
- *   node scripts/generate-migrations.mjs            writes migrations/NNNN_*.sql and its snapshot; no database is needed
+ *   node scripts/generate-migrations.mjs            writes migrations/NNNN_*.sql and its snapshot; no database is
+ *   needed
  *   node scripts/generate-migrations.mjs --check    writes nothing, and fails when a migration is missing
  */
 import { spawnSync } from 'node:child_process';

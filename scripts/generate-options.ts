@@ -1,5 +1,6 @@
 /**
- * Writes docs/options.md, the reference of all options, from the tables of options. With `--check` it writes nothing, and fails when something else is there.
+ * Writes docs/options.md, the reference of all options, from the tables of options. With `--check` it writes nothing,
+ * and fails when something else is there.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

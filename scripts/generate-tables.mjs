@@ -43,8 +43,8 @@ function power(x, n) {
 }
 
 /**
- * One coordinate of a random unit vector in an even number d of dimensions has a density ∝ (1 − t²)^((d−3)/2). The mass and the first moment of a
- * cell: the first by Simpson's rule, the second in closed form.
+ * One coordinate of a random unit vector in an even number d of dimensions has a density ∝ (1 − t²)^((d−3)/2). The mass
+ * and the first moment of a cell: the first by Simpson's rule, the second in closed form.
  */
 function sphereCell(d, from, to) {
   const steps = 128;
@@ -95,12 +95,16 @@ function sphereCodebook(d, bits) {
 const SPHERE = [1, 2, 3, 4].map((bits) => HEAD_DIMS.map((d) => sphereCodebook(d, bits)));
 
 /**
- * Grids of pairs: the 256, 64 and 16 points that err least on pairs of independent N(0,1), as integers over a divisor. Lloyd's iterations found them on a
- * lattice of 90,000 or more pairs, from several random starts; a test checks that every point is the mean of its cell.
+ * Grids of pairs: the 256, 64 and 16 points that err least on pairs of independent N(0,1), as integers over a divisor.
+ * Lloyd's iterations found them on a lattice of 90,000 or more pairs, from several random starts; a test checks that
+ * every point is the mean of its cell.
  */
 const GRIDS = JSON.parse(readFileSync(join(root, 'scripts/gaussian-grids.json'), 'utf8'));
 
-/** By sequence of codes, the table, or the two whose entries are added, of the levels of trellis codes, over a divisor: scripts/fit-trellis.ts. */
+/**
+ * By sequence of codes, the table, or the two whose entries are added, of the levels of trellis codes, over a divisor:
+ * scripts/fit-trellis.ts.
+ */
 const TRELLIS = JSON.parse(readFileSync(join(root, 'scripts/trellis-levels.json'), 'utf8'));
 const TRELLIS_DIVISOR = 32;
 
@@ -137,9 +141,9 @@ function rotationSigns(count, seed) {
 }
 
 /**
- * A symmetric Hadamard matrix of order q + 1, for a prime q = 3 mod 4. It is Paley's first construction with the rows of
- * its core reflected, which makes it symmetric: the first row and column are 1, and H[i+1][j+1] = chi(i + j mod q), where
- * chi(0) = -1.
+ * A symmetric Hadamard matrix of order q + 1, for a prime q = 3 mod 4. It is Paley's first construction with the rows
+ * of its core reflected, which makes it symmetric: the first row and column are 1, and H[i+1][j+1] = chi(i + j mod q),
+ * where chi(0) = -1.
  */
 function paley(q) {
   const squares = new Set();
@@ -207,7 +211,8 @@ ${Object.entries(GRIDS)
   )
   .join('\n')}
 
-// Levels of trellis codes, one table or two whose entries are added, over a divisor: of the sequences ${Object.keys(TRELLIS).join(', ')}
+// Levels of trellis codes, one table or two whose entries are added, over a divisor: of the sequences
+// ${Object.keys(TRELLIS).join(', ')}
 constexpr int kTrellisDivisor = ${TRELLIS_DIVISOR};
 constexpr int8_t kTrellisLevels[4][2][16] = {
 ${Object.values(TRELLIS)
@@ -319,7 +324,10 @@ ${Object.entries(GRIDS)
   .join('\n')}
 };
 
-/** Levels of trellis codes by their sequence: the entries of a table, or sums of an entry of each of two, over a divisor. */
+/**
+ * Levels of trellis codes by their sequence: the entries of a table, or sums of an entry of each of two, over a
+ * divisor.
+ */
 export const TRELLIS_DIVISOR = ${TRELLIS_DIVISOR};
 export const TRELLIS: Readonly<
   Record<${Object.keys(TRELLIS)

@@ -1,6 +1,6 @@
 /**
- * Runs every generator, scripts/generate-*.mjs and .ts. A generator writes its files. With --check it compares them with
- * what it would write, and fails when they differ; a test does this, so that no generated file is out of date.
+ * Runs every generator, scripts/generate-*.mjs and .ts. A generator writes its files. With --check it compares them
+ * with what it would write, and fails when they differ; a test does this, so that no generated file is out of date.
  *   node scripts/generate.mjs [--check] [WORD]      a word selects the generators whose name contains it
  */
 import { spawnSync } from 'node:child_process';

@@ -1,8 +1,9 @@
 /**
- * Writes test/golden/codecs.json: how the coded formats store certain fixed rows. If a change alters the stored bytes, the
- * test that reads this file fails.
+ * Writes test/golden/codecs.json: how the coded formats store certain fixed rows. If a change alters the stored bytes,
+ * the test that reads this file fails.
  *   npm run golden -- codecs
- * Rewrite it only when you also raise the format's `layoutVersion`, because stored pages of older versions become unreadable.
+ * Rewrite it only when you also raise the format's `layoutVersion`, because stored pages of older versions become
+ * unreadable.
  */
 import { createHash } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
@@ -94,7 +95,10 @@ export function goldenVectors(): GoldenVector[] {
   );
 }
 
-/** How a format stores the same rows, by side: one that is not of the first vectors' kind, or whose codes follow from the order of a side. */
+/**
+ * How a format stores the same rows, by side: one that is not of the first vectors' kind, or whose codes follow from
+ * the order of a side.
+ */
 export interface GoldenSides {
   readonly format: FormatName;
   readonly layoutVersion: number;

@@ -1,4 +1,7 @@
-/** Writes the golden text of /metrics: every metric with fixed numbers, as a scraper gets it. Names and labels are what dashboards and alerts rest on. */
+/**
+ * Writes the golden text of /metrics: every metric with fixed numbers, as a scraper gets it. Names and labels are what
+ * dashboards and alerts rest on.
+ */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';

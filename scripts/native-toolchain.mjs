@@ -1,7 +1,7 @@
 /**
- * What every build of the native addon needs, for any machine and compiler: a way to run node-gyp with Node's headers, and
- * the list of files that a binary is made from. build-native.mjs uses it to build for this machine, and prebuild.mjs and
- * build-wasm.mjs use it to build for machines without a compiler.
+ * What every build of the native addon needs, for any machine and compiler: a way to run node-gyp with Node's headers,
+ * and the list of files that a binary is made from. build-native.mjs uses it to build for this machine, and
+ * prebuild.mjs and build-wasm.mjs use it to build for machines without a compiler.
  *
  * node-gyp needs a folder with Node's headers. The addon uses only Node-API, so that folder is made from the package
  * `node-api-headers`, on every machine alike, whether or not Node was installed with its headers.
@@ -32,7 +32,10 @@ export const buildFolder = join(native, 'build');
 /** A reason why a build is not possible. It is reported by its message alone, without a stack trace. */
 export class BuildFailure extends Error {}
 
-/** node-gyp reads npm_config_* as options and prefers them to its arguments, so a user's nodedir would replace our headers. */
+/**
+ * node-gyp reads npm_config_* as options and prefers them to its arguments, so a user's nodedir would replace our
+ * headers.
+ */
 function withoutNpmSettings(env) {
   return Object.fromEntries(Object.entries(env).filter(([name]) => !name.toLowerCase().startsWith('npm_config_')));
 }
@@ -85,7 +88,10 @@ export function fingerprint(settings, files) {
 /** The files that an addon is built from, including this one. */
 export const addonFiles = () => [fileURLToPath(import.meta.url), join(native, 'binding.gyp'), ...sourceFiles()];
 
-/** Makes a header folder as node-gyp expects it: include/node with the Node-API headers and the two files that gyp includes. */
+/**
+ * Makes a header folder as node-gyp expects it: include/node with the Node-API headers and the two files that gyp
+ * includes.
+ */
 function headerFolder(parent, arch) {
   const folder = join(parent, 'headers');
   const include = join(folder, 'include', 'node');
@@ -103,7 +109,10 @@ function headerFolder(parent, arch) {
   return folder;
 }
 
-/** Runs `work` while no other build of this name runs. If the process that holds the lock is gone, the lock is taken over. */
+/**
+ * Runs `work` while no other build of this name runs. If the process that holds the lock is gone, the lock is taken
+ * over.
+ */
 export function locked(work, name = 'lock') {
   mkdirSync(buildFolder, { recursive: true });
   const lock = join(buildFolder, name);
@@ -137,8 +146,8 @@ function holderLives(lock) {
 }
 
 /**
- * Copies the addon's sources to native/build/NAME and returns that folder, because node-gyp builds only in the folder of
- * its binding.gyp. Files that have not changed keep their time, so that make compiles only those that have.
+ * Copies the addon's sources to native/build/NAME and returns that folder, because node-gyp builds only in the folder
+ * of its binding.gyp. Files that have not changed keep their time, so that make compiles only those that have.
  */
 export function stage(name) {
   const folder = join(buildFolder, name);
@@ -159,8 +168,8 @@ export function stage(name) {
 }
 
 /**
- * The instruction sets of an architecture beside the scalar one, best first, each with what Linux lists as flags of a processor that has it
- * (/proc/cpuinfo). native/kernels/dispatch.cc asks the processor itself.
+ * The instruction sets of an architecture beside the scalar one, best first, each with what Linux lists as flags of a
+ * processor that has it (/proc/cpuinfo). native/kernels/dispatch.cc asks the processor itself.
  */
 const SETS = {
   x64: {
@@ -174,7 +183,10 @@ const SETS = {
 /** Every instruction set of an architecture beside the scalar one, best first. */
 export const allSets = (arch) => Object.keys(SETS[arch] ?? {});
 
-/** The best of them that this machine runs, alone or, where it runs none, nothing; all where it does not say what it has. */
+/**
+ * The best of them that this machine runs, alone or, where it runs none, nothing; all where it does not say what it
+ * has.
+ */
 export function bestSets() {
   const all = allSets(process.arch);
   let listed;
@@ -189,9 +201,8 @@ export function bestSets() {
 }
 
 /**
- * What runs a compiler: ccache before it, where that is on the PATH. A compilation is found again in another folder, since paths are kept
- * relative to the checkout.
- * → the words of the command, and its environment
+ * What runs a compiler: ccache before it, where that is on the PATH. A compilation is found again in another folder,
+ * since paths are kept relative to the checkout. → the words of the command, and its environment
  */
 export function cached(compiler) {
   if (versionOf('ccache') === null) return { words: [compiler], env: {} };
@@ -199,9 +210,9 @@ export function cached(compiler) {
 }
 
 /**
- * Configures and builds some modules of the addon (targets of native/binding.gyp) in `folder`. `compiler` is { cxx, cc, ar }, `arch` is Node's
- * name of the architecture, `isas` are the instruction sets to build beside the scalar one, and `defines` are other variables for gyp.
- * Throws BuildFailure when the compiler fails.
+ * Configures and builds some modules of the addon (targets of native/binding.gyp) in `folder`. `compiler` is { cxx, cc,
+ * ar }, `arch` is Node's name of the architecture, `isas` are the instruction sets to build beside the scalar one, and
+ * `defines` are other variables for gyp. Throws BuildFailure when the compiler fails.
  */
 export function runNodeGyp({
   folder,

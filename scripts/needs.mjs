@@ -1,6 +1,7 @@
 /**
- * What a finished addon takes from the machine that loads it. A binary that was made for a system that is not at hand cannot be
- * tried, but its headers tell which libraries the loader will look for, and on a Mac also which names it must find in the process.
+ * What a finished addon takes from the machine that loads it. A binary that was made for a system that is not at hand
+ * cannot be tried, but its headers tell which libraries the loader will look for, and on a Mac also which names it must
+ * find in the process.
  */
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -33,7 +34,8 @@ function readMac(file) {
     const command = bytes.readUInt32LE(at) & 0x7fffffff;
     if (command === 0xc || command === 0x18) found.libraries.push(text(at + bytes.readUInt32LE(at + 8)));
     if (command === 0x22) {
-      // What is bound when the file is loaded, and what when it is first called. C++ has the other list: what it defines itself.
+      // What is bound when the file is loaded, and what when it is first called. C++ has the other list: what it
+      // defines itself.
       for (const list of [16, 32]) {
         const [start, bytesLong] = [0, 4].map((offset) => bytes.readUInt32LE(at + list + offset));
         found.names.push(...boundInProcess(bytes, start, start + bytesLong));
@@ -44,7 +46,10 @@ function readMac(file) {
   return found;
 }
 
-/** The names, without the underscore of C, that a list of bindings looks for in the whole process and not in a certain library. */
+/**
+ * The names, without the underscore of C, that a list of bindings looks for in the whole process and not in a certain
+ * library.
+ */
 function boundInProcess(bytes, start, end) {
   const names = new Set();
   let [at, name, isAnywhere] = [start, '', false];

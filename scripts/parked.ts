@@ -1,7 +1,9 @@
 /**
- * `node --import tsx scripts/parked.ts [--model NAME] [--predictor FILE] [--kinds wiki,novel] [--tokens N] [--kv-budget 25%] [--rounds 9]`: what parking a session
- * saves and costs, of SmolLM2 or another model. A passage of each kind is read, parked as it is and (with a predictor) by prediction, resumed, and read on for
- * two pages. Prints the bits of a number at rest, the divergence of what is read on from the exact cache, and the processor time of resuming (the median of
+ * `node --import tsx scripts/parked.ts [--model NAME] [--predictor FILE] [--kinds wiki,novel] [--tokens N] [--kv-budget
+ * 25%] [--rounds 9]`: what parking a session saves and costs, of SmolLM2 or another model. A passage of each kind is
+ * read, parked as it is and (with a predictor) by prediction, resumed, and read on for two pages. Prints the bits of a
+ * number at rest, the divergence of what is read on from the exact cache, and the processor time of resuming (the
+ * median of
  * --rounds times, and the first one, which packs the predictor) against that of reading the same tokens, on one thread.
  */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';

@@ -1,9 +1,10 @@
 /**
  * The packages of binaries, one for each kind of machine, and how the main package names them.
- *   node scripts/platform-packages.mjs --name      writes them into package.json as optional dependencies, before it is packed
+ *   node scripts/platform-packages.mjs --name      writes them into package.json as optional dependencies, before it is
+ *   packed
  *   node scripts/platform-packages.mjs --forget    takes them out again, after that
- * npm installs of several optional dependencies those that say they fit the machine (`os`, `cpu`, `libc`). They are named only in what is
- * packed: in a checkout `npm ci` would look for versions that are not published yet.
+ * npm installs of several optional dependencies those that say they fit the machine (`os`, `cpu`, `libc`). They are
+ * named only in what is packed: in a checkout `npm ci` would look for versions that are not published yet.
  */
 import { copyFileSync, existsSync, readdirSync, readFileSync, realpathSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,20 +1,25 @@
 /**
  * Builds the binaries that packages contain for machines without a compiler:
- *   prebuilds/TARGET/palimpsest.node       for an operating system, a processor and on Linux a C library; with its package.json
- *                                          that folder is a package of its own, palimpsest-TARGET, which npm installs where it fits
+ *   prebuilds/TARGET/palimpsest.node       for an operating system, a processor and on Linux a C library; with its
+ *   package.json
+ *                                          that folder is a package of its own, palimpsest-TARGET, which npm installs
+ *   where it fits
  *   prebuilds/wasm/palimpsest.wasm         for every other machine; it is in the package itself
  *   prebuilds/manifest.json                for each, its compiler, the hash of its sources and its SHA-256
  *
  *   node scripts/prebuild.mjs                     builds all but UNTRIED; exit code 1 if one of them cannot be built
  *   node scripts/prebuild.mjs linux-x64 wasm      builds these two
- *   … --check                                     builds nothing; exit code 1 and a line for each that is missing or stale
- *   … --tools                                     builds nothing; exit code 1 and a line for each whose compiler is missing
+ *   … --check                                     builds nothing; exit code 1 and a line for each that is missing or
+ *   stale
+ *   … --tools                                     builds nothing; exit code 1 and a line for each whose compiler is
+ *   missing
  *   … --force                                     builds even when nothing has changed
  *   … --verbose                                   shows the compiler's commands
  * What is up to date is not built again. `npm pack` runs this script first, and stops if it fails.
  *
- * The binaries contain the C++ runtime and no symbols. What else they need on the machine that runs them is checked here: on Linux
- * libgcc_s, as Node itself does, and glibc in a version that is not too new (GLIBC_NEWEST); elsewhere what scripts/needs.mjs allows.
+ * The binaries contain the C++ runtime and no symbols. What else they need on the machine that runs them is checked
+ * here: on Linux libgcc_s, as Node itself does, and glibc in a version that is not too new (GLIBC_NEWEST); elsewhere
+ * what scripts/needs.mjs allows.
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -47,7 +52,10 @@ const TRIPLES = { x64: 'x86_64-linux-gnu', arm64: 'aarch64-linux-gnu' };
 
 const TARGETS = ['linux-x64', 'linux-arm64', ...Object.keys(ZIG_TARGETS), 'wasm'];
 
-/** What is built only when it is named: it compiles, and what it needs is checked, but no machine has run it yet (docs/limits.md). */
+/**
+ * What is built only when it is named: it compiles, and what it needs is checked, but no machine has run it yet
+ * (docs/limits.md).
+ */
 const UNTRIED = ['linux-arm64-musl', 'darwin-x64', 'darwin-arm64'];
 
 const sha256 = (file) => createHash('sha256').update(readFileSync(file)).digest('hex');

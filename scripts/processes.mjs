@@ -29,8 +29,8 @@ export function explain(error) {
 }
 
 /**
- * Runs a program and returns { code, output }. With `quiet` its output is collected and returned, with `aside` all of it
- * goes to stderr, and otherwise the program uses our terminal.
+ * Runs a program and returns { code, output }. With `quiet` its output is collected and returned, with `aside` all of
+ * it goes to stderr, and otherwise the program uses our terminal.
  */
 export function run(program, args, { quiet = false, aside = false, env = {} } = {}) {
   return new Promise((resolve) => {

@@ -1,10 +1,10 @@
 /**
  * node scripts/roll-up-types.mjs DIR
  *
- * Replaces the declaration files that the compiler wrote to DIR by two: palimpsest.d.ts, which contains what engine/index
- * exports and nothing else, and lab.d.ts, what engine/lab exports and, without exporting it, what that names. They contain no
- * types of our dependencies, so a program that uses the package can be compiled without their types. Fails when a signature of
- * the library names a type that is not exported, or one of either is a dependency's.
+ * Replaces the declaration files that the compiler wrote to DIR by two: palimpsest.d.ts, which contains what
+ * engine/index exports and nothing else, and lab.d.ts, what engine/lab exports and, without exporting it, what that
+ * names. They contain no types of our dependencies, so a program that uses the package can be compiled without their
+ * types. Fails when a signature of the library names a type that is not exported, or one of either is a dependency's.
  */
 import fs from 'node:fs';
 import path from 'node:path';
@@ -14,8 +14,8 @@ const DECLARATION = /^(?:export )?(?:declare )?(?:abstract )?(interface|type|cla
 const IMPORT = /^(import|export) (type )?(?:\{(.*)\}|\*) from ['"](.*)['"];$/;
 
 /**
- * The statements of a declaration file, each with the comment above it. In what the compiler writes, every statement begins
- * in the first column, and nothing else does.
+ * The statements of a declaration file, each with the comment above it. In what the compiler writes, every statement
+ * begins in the first column, and nothing else does.
  */
 function statementsOf(text) {
   const statements = [];
@@ -52,8 +52,8 @@ class Declarations {
   #files = new Map();
 
   /**
-   * Reads a declaration file. Returns the statements by name (`local`), for each name from another file or package its file
-   * and its name there (`named`), and the files whose exports are all exported again (`all`).
+   * Reads a declaration file. Returns the statements by name (`local`), for each name from another file or package its
+   * file and its name there (`named`), and the files whose exports are all exported again (`all`).
    */
   file(name) {
     let found = this.#files.get(name);
@@ -78,8 +78,8 @@ class Declarations {
   }
 
   /**
-   * Finds where a name that a file uses or exports is declared. Returns [file, name], with the name of the package as the file
-   * if it comes from one, or null if the name is global.
+   * Finds where a name that a file uses or exports is declared. Returns [file, name], with the name of the package as
+   * the file if it comes from one, or null if the name is global.
    */
   find(file, name) {
     if (!path.isAbsolute(file)) return [file, name];
@@ -102,10 +102,15 @@ function typesIn(text) {
   );
 }
 
-/** What palimpsest/lab exports and does not declare: the codecs in TypeScript, whose types are those of every format. */
+/**
+ * What palimpsest/lab exports and does not declare: the codecs in TypeScript, whose types are those of every format.
+ */
 const UNDECLARED = ['reference'];
 
-/** The text of the declarations of palimpsest/lab. What its signatures name is declared as well, because insides are named there. */
+/**
+ * The text of the declarations of palimpsest/lab. What its signatures name is declared as well, because insides are
+ * named there.
+ */
 export function rollUpLabTypes(dir) {
   const index = path.resolve(dir, 'engine/lab.d.ts');
   const declarations = new Declarations();

@@ -1,9 +1,12 @@
 /**
  * `npm run sim -- [WORD] [SEED]` runs a simulation:
  *   pool      bytes counted against bytes allocated, random steps (also without a word)
- *   million   1,000,000 seeded decisions of the default policy without content, and the arrows of the machine that they take
- *   log       the log on a simulated disk and clock, with crashes at any call; --seeds N runs so many (2,000), SEED alone that one, with all it does
- *   full-disk the log on a file system that is really full: what is counted, and what becomes of decode steps (scripts/full-disk.ts)
+ *   million   1,000,000 seeded decisions of the default policy without content, and the arrows of the machine that they
+ *   take
+ *   log       the log on a simulated disk and clock, with crashes at any call; --seeds N runs so many (2,000), SEED
+ *   alone that one, with all it does
+ *   full-disk the log on a file system that is really full: what is counted, and what becomes of decode steps
+ *   (scripts/full-disk.ts)
  *   drift     changes of topic, a planted gain and planted trials on SmolLM2, and the arrows taken (scripts/drift.ts)
  * Without a seed it is random. It is printed, so that a failure can be repeated exactly.
  */

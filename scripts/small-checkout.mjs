@@ -1,13 +1,17 @@
 /**
- * A small copy of the checkout: the compiled files that some tests of native/ need, each in the same place, and a runner for them.
- * It is for a Node that cannot run vitest, because its bundler has no binary there: for another processor, C library or system.
+ * A small copy of the checkout: the compiled files that some tests of native/ need, each in the same place, and a
+ * runner for them. It is for a Node that cannot run vitest, because its bundler has no binary there: for another
+ * processor, C library or system.
  */
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { BuildFailure, root } from './native-toolchain.mjs';
 
-/** Makes the copy in `folder`, with `binaries`, a file for each module, as its build. Then `node run.mjs test/native/binding.js TEST.js…` runs there. */
+/**
+ * Makes the copy in `folder`, with `binaries`, a file for each module, as its build. Then `node run.mjs
+ * test/native/binding.js TEST.js…` runs there.
+ */
 export function smallCheckout({ folder, binaries, tests }) {
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(join(folder, 'native', 'build', 'Release'), { recursive: true });

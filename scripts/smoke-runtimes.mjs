@@ -1,6 +1,7 @@
 /**
- * Fetches what else palimpsest runs on into .cache/runtimes/: the other versions of Node that it supports, Bun and Deno. They are npm packages that
- * contain the binary, so nothing is installed on the machine. test/smoke/runtimes.test.ts then runs the command line on each of them.
+ * Fetches what else palimpsest runs on into .cache/runtimes/: the other versions of Node that it supports, Bun and
+ * Deno. They are npm packages that contain the binary, so nothing is installed on the machine.
+ * test/smoke/runtimes.test.ts then runs the command line on each of them.
  *   node scripts/smoke-runtimes.mjs
  * If one cannot be fetched, that is printed and its tests are skipped; it does not count as a failure.
  */

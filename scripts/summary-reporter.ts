@@ -1,7 +1,7 @@
 /**
- * Prints the end of a test run: every skipped test by name with its reason, then the line `N passed, N failed, N skipped`.
- * Failures outside tests (a file that does not load, an unhandled rejection) count as failed, so that this line agrees with
- * the exit code.
+ * Prints the end of a test run: every skipped test by name with its reason, then the line `N passed, N failed, N
+ * skipped`. Failures outside tests (a file that does not load, an unhandled rejection) count as failed, so that this
+ * line agrees with the exit code.
  */
 import { writeFileSync, writeSync } from 'node:fs';
 import type { Reporter, SerializedError, TestModule } from 'vitest/node';
@@ -24,7 +24,9 @@ export interface Cost {
   readonly cpuSeconds: number | null;
 }
 
-/** The reason for a skip is the note given to `context.skip(note)`, or what the title says in brackets: `… (needs X)`. */
+/**
+ * The reason for a skip is the note given to `context.skip(note)`, or what the title says in brackets: `… (needs X)`.
+ */
 export function skipReason(fullName: string, note: string | undefined): string {
   if (note !== undefined && note !== '') return note;
   const inTitle = [...fullName.matchAll(/\(([^()]*)\)/g)].at(-1)?.[1];

@@ -1,14 +1,16 @@
 /**
  * Runs the tests of native/ on an emulated 64-bit ARM processor: every NEON kernel, and the codecs against their golden
- * vectors. The addon is built with the sources and flags of the prebuilt one for linux-arm64, and runs in a Node for that
- * machine under qemu's user emulation.
+ * vectors. The addon is built with the sources and flags of the prebuilt one for linux-arm64, and runs in a Node for
+ * that machine under qemu's user emulation.
  *   node scripts/test-arm64.mjs             runs the tests
- *   node scripts/test-arm64.mjs --short     runs the most useful of them, for which CI has time, with fewer rows to encode; with --codecs also
+ *   node scripts/test-arm64.mjs --short     runs the most useful of them, for which CI has time, with fewer rows to
+ *   encode; with --codecs also
  *                                           codes of random rows, which take as long as the others together
- *   node scripts/test-arm64.mjs --missing   builds and runs nothing; says what is missing, with exit code 1 if anything is
+ *   node scripts/test-arm64.mjs --missing   builds and runs nothing; says what is missing, with exit code 1 if anything
+ *   is
  *   node scripts/test-arm64.mjs --fetch     fetches Node for that machine into .cache/nodes/arm64, from an npm package
- * It installs nothing else. Debian's packages g++-aarch64-linux-gnu (the compiler and its C library) and qemu-user-static
- * have the rest.
+ * It installs nothing else. Debian's packages g++-aarch64-linux-gnu (the compiler and its C library) and
+ * qemu-user-static have the rest.
  */
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, rmSync } from 'node:fs';
@@ -42,8 +44,8 @@ const TESTS = [
 ];
 
 /**
- * Golden codes are asked of the other processor then, and what is TypeScript alone of none. Codes of random rows are made by the reference too,
- * which takes minutes where its machine is emulated: they come with --codecs.
+ * Golden codes are asked of the other processor then, and what is TypeScript alone of none. Codes of random rows are
+ * made by the reference too, which takes minutes where its machine is emulated: they come with --codecs.
  */
 const shortTests = (withCodecs) =>
   TESTS.filter((file) => !/golden|latent|trial|cache|half|rotation/.test(file) && (withCodecs || !/codecs/.test(file)));

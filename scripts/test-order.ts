@@ -1,6 +1,7 @@
 /**
- * The order in which test files run: those that take minutes first, then the others, the largest file first, as vitest orders files that it has not timed.
- * Left to their size, the minutes would come last, and one core would wait for the other.
+ * The order in which test files run: those that take minutes first, then the others, the largest file first, as vitest
+ * orders files that it has not timed. Left to their size, the minutes would come last, and one core would wait for the
+ * other.
  */
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 

@@ -51,8 +51,8 @@ const LONG_SECONDS = 60;
 const SAYS_WHY = 'Nothing shorter';
 
 /**
- * The number of commits, by which turns and seeds are chosen (test/tier.ts); in a clone that lacks the older ones some number of the newest
- * instead, and 0 where git does not answer.
+ * The number of commits, by which turns and seeds are chosen (test/tier.ts); in a clone that lacks the older ones some
+ * number of the newest instead, and 0 where git does not answer.
  */
 function commitNumber() {
   const git = (...args) => spawnSync('git', args, { cwd: root, encoding: 'utf8' }).stdout?.trim() ?? '';
@@ -76,8 +76,8 @@ function settings(tier) {
 }
 
 /**
- * The runs of vitest that make up a tier. Where others merge, tests of the log's files are run with coverage, which must be whole, and left out
- * of the other run.
+ * The runs of vitest that make up a tier. Where others merge, tests of the log's files are run with coverage, which
+ * must be whole, and left out of the other run.
  */
 const runsOf = (tier, args) =>
   tier === 'home' || args.length > 0

@@ -1,7 +1,8 @@
 /**
- * Runs a command with a temporary PostgreSQL server beside it: `node scripts/with-postgres.mjs npm test`.
- * The command finds the server through PALIMPSEST_TEST_POSTGRES_URL. The server listens on 127.0.0.1 only, keeps its data in
- * a temporary folder, and is stopped and deleted at the end. If PostgreSQL cannot be started, the command runs without it.
+ * Runs a command with a temporary PostgreSQL server beside it: `node scripts/with-postgres.mjs npm test`. The command
+ * finds the server through PALIMPSEST_TEST_POSTGRES_URL. The server listens on 127.0.0.1 only, keeps its data in a
+ * temporary folder, and is stopped and deleted at the end. If PostgreSQL cannot be started, the command runs without
+ * it.
  */
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';

@@ -1,7 +1,7 @@
 /**
- * Compiles the addon for a system that has no compiler here, with zig: it brings clang, a linker, and the C libraries and
- * C++ runtimes of all of them, and comes from PyPI (CONTRIBUTING.md says how). node-gyp is not used, because gyp asks the system it
- * runs on how to link; sources and flags are those of native/binding.gyp all the same.
+ * Compiles the addon for a system that has no compiler here, with zig: it brings clang, a linker, and the C libraries
+ * and C++ runtimes of all of them, and comes from PyPI (CONTRIBUTING.md says how). node-gyp is not used, because gyp
+ * asks the system it runs on how to link; sources and flags are those of native/binding.gyp all the same.
  */
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -66,7 +66,10 @@ const wordsOfClang = (flag) => {
   return name === undefined ? [flag] : [`-W${name}=${number}`, `-Werror=${name}`];
 };
 
-/** The sources of kernels with the flags of each instruction set of a processor. zig has words of its own for processors of ARM. */
+/**
+ * The sources of kernels with the flags of each instruction set of a processor. zig has words of its own for processors
+ * of ARM.
+ */
 function kernelSets(settings, arch) {
   const [, only] = settings.conditions.find(([condition]) => condition === `target_arch=="${arch}"`);
   const all = [...only.targets, ...settings.targets.filter(({ target_name }) => target_name === 'kernels_scalar')];
@@ -111,7 +114,10 @@ const MODULES = {
   ],
 };
 
-/** Removes what was compiled from other sources or by another zig: what is left can be linked, so a build that was broken off goes on. */
+/**
+ * Removes what was compiled from other sources or by another zig: what is left can be linked, so a build that was
+ * broken off goes on.
+ */
 function keepFresh(folder, target) {
   mkdirSync(folder, { recursive: true });
   const stamp = join(folder, 'stamp');

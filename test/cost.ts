@@ -1,4 +1,7 @@
-/** Runs before every test file: notes what the file cost, processes that it started and waited for included. scripts/summary-reporter.ts reads it. */
+/**
+ * Runs before every test file: notes what the file cost, processes that it started and waited for included.
+ * scripts/summary-reporter.ts reads it.
+ */
 import { afterAll } from 'vitest';
 import { cpuSeconds } from '../scripts/cost.mjs';
 
@@ -9,7 +12,9 @@ declare module 'vitest' {
   }
 }
 
-/** CPU seconds that the process had spent before this file: those of the files before it, where files share a process. */
+/**
+ * CPU seconds that the process had spent before this file: those of the files before it, where files share a process.
+ */
 const spent = (globalThis as { palimpsestSpent?: number }).palimpsestSpent ?? 0;
 
 // biome-ignore lint/correctness/noEmptyPattern: vitest wants a pattern there.

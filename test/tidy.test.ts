@@ -19,7 +19,15 @@ import {
 } from './tidy/rooms.ts';
 import { importsOf, stretches } from './tidy/source.ts';
 import { propertyProblems, testFileProblems } from './tidy/suites.ts';
-import { type Finding, machinePaths, prints, readsEnvironment, registryHosts, reminders } from './tidy/words.ts';
+import {
+  type Finding,
+  machinePaths,
+  prints,
+  readsEnvironment,
+  registryHosts,
+  reminders,
+  wideComments,
+} from './tidy/words.ts';
 
 const files = walk();
 const written = files.filter(isWritten);
@@ -133,7 +141,8 @@ describe('rooms', () => {
       ),
     );
     const build = read('native/binding.gyp');
-    // cache/*.cc, log/*.cc and addon*.cc are compiled by pattern. A build with yardsticks includes the header of each family of them.
+    // cache/*.cc, log/*.cc and addon*.cc are compiled by pattern. A build with yardsticks includes the header of each
+    // family of them.
     const used = (path: string): boolean =>
       path.endsWith('.h')
         ? included.has(posix.basename(path)) ||
@@ -187,6 +196,10 @@ describe('files', () => {
         reminders,
       ),
     ).toEqual([]);
+  });
+
+  test('have comments that are no wider than code', () => {
+    expect(findingsIn(code, wideComments)).toEqual([]);
   });
 
   test('name no folder of one machine and no registry host', () => {

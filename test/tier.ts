@@ -1,10 +1,12 @@
 /**
  * How much of what could go on for hours is run. There are three tiers, told by PALIMPSEST_TEST_TIER:
  *   home    `npm test`             a tenth of every volume, always the same
- *   merge   `.ci/run`              a tenth of every volume, and all of those whose turn it is; also other builds (test/everywhere/)
+ *   merge   `.ci/run`              a tenth of every volume, and all of those whose turn it is; also other builds
+ *   (test/everywhere/)
  *   night   `npm run test:night`   all of every volume
- * The turn is the number of commits modulo ten, so ten commits in a row run all of the night; seeds move on with the commits as well.
- * PALIMPSEST_TEST_COMMIT is that number (scripts/bootstrap.mjs counts). Given by hand, it repeats what a merge ran.
+ * The turn is the number of commits modulo ten, so ten commits in a row run all of the night; seeds move on with the
+ * commits as well. PALIMPSEST_TEST_COMMIT is that number (scripts/bootstrap.mjs counts). Given by hand, it repeats what
+ * a merge ran.
  */
 const TIERS = ['home', 'merge', 'night'] as const;
 export type Tier = (typeof TIERS)[number];
@@ -14,7 +16,10 @@ if (!TIERS.includes(asked as Tier))
   throw new Error(`PALIMPSEST_TEST_TIER is one of ${TIERS.join(', ')}, not '${asked}'`);
 export const TIER = asked as Tier;
 
-/** Builds on which everything takes minutes (sanitizers, WebAssembly, an emulator) run a part of what runs on the usual one. */
+/**
+ * Builds on which everything takes minutes (sanitizers, WebAssembly, an emulator) run a part of what runs on the usual
+ * one.
+ */
 export const IS_SHORT = process.env['PALIMPSEST_TEST_SHORT'] === '1';
 
 /** Rounds of a random test: a quarter on a build that is slow. */
@@ -24,8 +29,8 @@ const COMMIT = Number(process.env['PALIMPSEST_TEST_COMMIT'] ?? 0);
 const TURNS = 10;
 
 /**
- * A slow build runs one of `every` cases that are alike, another one with the next commit, so that as many commits run all. A night
- * runs all.
+ * A slow build runs one of `every` cases that are alike, another one with the next commit, so that as many commits run
+ * all. A night runs all.
  */
 export const isShare = (place: number, every: number): boolean =>
   !IS_SHORT || TIER === 'night' || (place + COMMIT) % every === 0;
@@ -62,7 +67,10 @@ export const NIGHTLY = {
   'WebAssembly built twice': 9,
 } as const satisfies Record<string, number>;
 
-/** Test files that only a night runs, and a merge when it is their turn: they ask about numbers in docs/lab, or take a build of their own. */
+/**
+ * Test files that only a night runs, and a merge when it is their turn: they ask about numbers in docs/lab, or take a
+ * build of their own.
+ */
 export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] = [
   ['test/lab/kvarn.test.ts', 0],
   ['test/lab/kvquant.test.ts', 1],
@@ -91,7 +99,7 @@ export function volume(name: keyof typeof VOLUMES): number {
 export const isNightFor = (name: keyof typeof NIGHTLY): boolean => isTurn(NIGHTLY[name]);
 
 /**
- * A seed that moves on with the commits, so that merges find in a year what one seed never would. `first` is that of `npm test`. What moving seeds
- * have found: docs/lab/tests.md.
+ * A seed that moves on with the commits, so that merges find in a year what one seed never would. `first` is that of
+ * `npm test`. What moving seeds have found: docs/lab/tests.md.
  */
 export const seedFrom = (first: number): number => first + COMMIT;

@@ -21,7 +21,10 @@ export interface AnchorTarget {
   close(): Promise<void>;
 }
 
-/** 'stdout', a URL of http, https or postgres, or a path → the target. `logDir`: a file below it or beside it would be no evidence. Throws 'bad-config'. */
+/**
+ * 'stdout', a URL of http, https or postgres, or a path → the target. `logDir`: a file below it or beside it would be
+ * no evidence. Throws 'bad-config'.
+ */
 export function anchorTarget(where: string, logDir: string): AnchorTarget {
   if (where === 'stdout') return toStdout;
   const [, scheme] = /^([a-z]+):\/\//.exec(where) ?? [];

@@ -1,7 +1,8 @@
 /**
- * Anchoring while a log is written: signed checkpoints go to places outside of it, at the latest 64 entries or a second behind the disk as
- * long as the places take them. Nobody waits for that. Each place has one checkpoint on its way and one that waits, the latest, because it
- * covers what the ones before it covered; so memory is bounded however long a place is away.
+ * Anchoring while a log is written: signed checkpoints go to places outside of it, at the latest 64 entries or a second
+ * behind the disk as long as the places take them. Nobody waits for that. Each place has one checkpoint on its way and
+ * one that waits, the latest, because it covers what the ones before it covered; so memory is bounded however long a
+ * place is away.
  */
 import type { KeyObject } from 'node:crypto';
 import { readPrivateKey } from '../memory/index.ts';
@@ -124,7 +125,10 @@ export class Anchor {
     return headerKeyId(verifierOf(this.#key));
   }
 
-  /** What is signed from now on. `leaves`: entries that the series has already, which count as anchored by whoever wrote them. */
+  /**
+   * What is signed from now on. `leaves`: entries that the series has already, which count as anchored by whoever wrote
+   * them.
+   */
   begin(logId: string, series: number, leaves: number): void {
     this.#origin = { logId, series };
     this.#signed = leaves;

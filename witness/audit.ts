@@ -1,4 +1,6 @@
-/** Lists as text, as wide as the terminal (`columns`; Infinity cuts nothing). JSON output is the same rows, unchanged. */
+/**
+ * Lists as text, as wide as the terminal (`columns`; Infinity cuts nothing). JSON output is the same rows, unchanged.
+ */
 
 import type { Neighbour, SessionRecord } from '../memory/index.ts';
 import {
@@ -171,7 +173,10 @@ const SIMILAR_COLUMNS: readonly Column<Neighbour<SessionRecord>>[] = [
   },
 ];
 
-/** `audit similar`: sessions nearest first, with the divergence that was measured, or else the one that their policy predicted. */
+/**
+ * `audit similar`: sessions nearest first, with the divergence that was measured, or else the one that their policy
+ * predicted.
+ */
 export function similarText(near: readonly Neighbour<SessionRecord>[], columns = Number.POSITIVE_INFINITY): string {
   if (near.length === 0) return 'No other session is in the index yet.';
   const session = sessionColumn<SessionRecord>(columns);
@@ -267,7 +272,10 @@ export function replayText(report: ReplayReport): string {
 /** Where lines are folded that no terminal bounds. */
 const ENTRY_COLUMNS = 80;
 
-/** `audit show`: any entry. What fits on one line is put on one, and built-in thresholds are only counted; --json has them all. */
+/**
+ * `audit show`: any entry. What fits on one line is put on one, and built-in thresholds are only counted; --json has
+ * them all.
+ */
 export function entryText(entry: Entry, columns = ENTRY_COLUMNS): string {
   const width = Number.isFinite(columns) ? columns : ENTRY_COLUMNS;
   const session = entry.session === '' ? '' : ` of session ${printable(entry.session)}`;
@@ -295,7 +303,10 @@ function withoutDefaults(value: unknown): unknown {
   return Object.fromEntries(fields);
 }
 
-/** JSON with two spaces per level; what fits into the rest of its line (after `used` characters) stands there, numbers share lines. */
+/**
+ * JSON with two spaces per level; what fits into the rest of its line (after `used` characters) stands there, numbers
+ * share lines.
+ */
 function folded(value: unknown, indent: number, used: number, columns: number): string {
   const flat = jsonText(value ?? null);
   const isPlain = typeof value !== 'object' || value === null;

@@ -1,4 +1,7 @@
-/** Batches on their way to the segment files: opening, writing, syncing, and taking back what a refused write may have left. */
+/**
+ * Batches on their way to the segment files: opening, writing, syncing, and taking back what a refused write may have
+ * left.
+ */
 import { join } from 'node:path';
 import { syncFolder, writeWhole } from '../native/index.ts';
 import type { Batch } from './batch.ts';
@@ -20,7 +23,10 @@ export class BatchFiles {
     this.#folder = folder;
   }
 
-  /** Writes a batch and syncs it, beside the caller. A new segment's header is on disk, and its name too, before the first entry is written: only a header alone can be torn. */
+  /**
+   * Writes a batch and syncs it, beside the caller. A new segment's header is on disk, and its name too, before the
+   * first entry is written: only a header alone can be torn.
+   */
   async write(batch: Batch): Promise<void> {
     const fd = this.#fd(batch);
     if (batch.isFirst) {
@@ -77,7 +83,9 @@ export class BatchFiles {
     return this.#fds.has(segment);
   }
 
-  /** Closes the files of all segments before this one. Must not be called while a write to one of them is on its way. */
+  /**
+   * Closes the files of all segments before this one. Must not be called while a write to one of them is on its way.
+   */
   closeBefore(segment: number): void {
     for (const number of this.#fds.keys()) if (number < segment) this.close(number);
   }

@@ -1,4 +1,7 @@
-/** Batches between `append` and the disk: the open one, which takes what is appended now, and before it those that are sealed, in order. */
+/**
+ * Batches between `append` and the disk: the open one, which takes what is appended now, and before it those that are
+ * sealed, in order.
+ */
 import { assert } from '../native/index.ts';
 import { Batch, type ChainEnd } from './batch.ts';
 import type { SegmentHeader } from './segment.ts';

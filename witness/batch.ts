@@ -49,7 +49,10 @@ export class Batch {
   /** The entries before this byte have their checksums and hashes. */
   #sealed: number;
   #sealedEntries = 0;
-  /** Bodies that lie in the room of their sealed text, still to be read: where the payload begins, where the body, how many bytes. */
+  /**
+   * Bodies that lie in the room of their sealed text, still to be read: where the payload begins, where the body, how
+   * many bytes.
+   */
   readonly #plain: PlainBody[] = [];
   #end: ChainEnd;
 
@@ -95,7 +98,10 @@ export class Batch {
     return this.position + this.length;
   }
 
-  /** Lays out length and payload. The rest follows in `seal`, because the chain and the tree need not be computed while the caller waits. */
+  /**
+   * Lays out length and payload. The rest follows in `seal`, because the chain and the tree need not be computed while
+   * the caller waits.
+   */
   add(seq: number, payload: string, timeMs = 0): void {
     // UTF-8 takes at most three bytes per UTF-16 unit.
     this.#reserve(payload.length * 3 + ENTRY_EXTRA_BYTES);
@@ -113,7 +119,10 @@ export class Batch {
     this.lastMs = timeMs;
   }
 
-  /** The same by the binary, which spells the entry of a plan of at most `bytesMax` bytes. → false: it does not, and nothing was added */
+  /**
+   * The same by the binary, which spells the entry of a plan of at most `bytesMax` bytes. → false: it does not, and
+   * nothing was added
+   */
   addPlanned(seq: number, plan: SpellPlan, bytesMax: number, sealing: Sealing | null, timeMs: number): boolean {
     this.#reserve(bytesMax + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
@@ -130,7 +139,10 @@ export class Batch {
     else this.addSealed(seq, head, bodyText, sealing, timeMs);
   }
 
-  /** The same for a body that is to be sealed: it lies where its sealed text will stand, whose length is known. `head`: what stands before it. */
+  /**
+   * The same for a body that is to be sealed: it lies where its sealed text will stand, whose length is known. `head`:
+   * what stands before it.
+   */
   addSealed(seq: number, head: string, bodyText: string, sealing: Sealing, timeMs: number): void {
     this.#reserve((head.length + bodyText.length) * 4 + SEALED_EXTRA_BYTES + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
@@ -142,7 +154,10 @@ export class Batch {
     this.#take(seq, payloadEnd - start, timeMs);
   }
 
-  /** Seals what is to be sealed, and computes checksums, chain and tree of the entries that have none yet. → the state after the last one */
+  /**
+   * Seals what is to be sealed, and computes checksums, chain and tree of the entries that have none yet. → the state
+   * after the last one
+   */
   seal(): ChainEnd {
     if (this.#sealed === this.length) return this.#end;
     this.#sealBodies(this.#plain.splice(0));

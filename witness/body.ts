@@ -1,8 +1,8 @@
 /**
- * What the body of each kind of entry may say. A hash proves that bytes were not changed, not that they make sense: whoever can write
- * files can write a log with right hashes. So every entry that is read passes here, and what follows may rely on its types.
- * The checks are plain functions because a log has tens of thousands of entries: a schema library, which copies what it checks,
- * took a third of the time that it takes to verify a log.
+ * What the body of each kind of entry may say. A hash proves that bytes were not changed, not that they make sense:
+ * whoever can write files can write a log with right hashes. So every entry that is read passes here, and what follows
+ * may rely on its types. The checks are plain functions because a log has tens of thousands of entries: a schema
+ * library, which copies what it checks, took a third of the time that it takes to verify a log.
  */
 import { KvError } from '../native/index.ts';
 import { ENTRIES } from './entries/index.ts';
@@ -141,7 +141,9 @@ function inside(type: Type, name: string): readonly Type[] {
   }
 }
 
-/** True if a value of this type may have something under these names, one inside the other; '*' is any field or item. */
+/**
+ * True if a value of this type may have something under these names, one inside the other; '*' is any field or item.
+ */
 export function mayHold(type: Type, path: readonly string[]): boolean {
   return path.reduce<readonly Type[]>((types, name) => types.flatMap((one) => inside(one, name)), [type]).length > 0;
 }

@@ -7,7 +7,10 @@ import { KvError } from '../native/index.ts';
 /** Deepest nesting written or accepted; far above any body, far below the stack. */
 export const DEPTH_MAX = 32;
 
-/** Throws 'bad-value' for NaN and infinities, 'bad-argument' for what is not plain data. `undefined` fields are left out, −0 is 0. */
+/**
+ * Throws 'bad-value' for NaN and infinities, 'bad-argument' for what is not plain data. `undefined` fields are left
+ * out, −0 is 0.
+ */
 export function canonicalJson(value: unknown): string {
   return spell(value, 0);
 }
@@ -74,7 +77,10 @@ function spell(value: unknown, depth: number): string {
   return `${text}}`;
 }
 
-/** True if all keys of parsed JSON stand in order. `JSON.stringify`, which is faster, then spells it as `canonicalJson` does. */
+/**
+ * True if all keys of parsed JSON stand in order. `JSON.stringify`, which is faster, then spells it as `canonicalJson`
+ * does.
+ */
 export function isInOrder(value: unknown, depth = 0): boolean {
   if (typeof value !== 'object' || value === null) return true;
   if (depth >= DEPTH_MAX) return false;
@@ -93,7 +99,10 @@ interface Field {
   readonly start: string;
 }
 
-/** Bodies of one kind have the same keys in the same order, so their keys are sorted and quoted once. The cache is bounded, so data of other shapes does not stay for ever. */
+/**
+ * Bodies of one kind have the same keys in the same order, so their keys are sorted and quoted once. The cache is
+ * bounded, so data of other shapes does not stay for ever.
+ */
 const KNOWN_MAX = 256;
 const known = new Map<string, { readonly keys: readonly string[]; readonly fields: readonly Field[] }>();
 

@@ -1,8 +1,8 @@
 /**
  * The hash chain: each hash covers the one before, so nothing behind a known head can be changed, removed or moved
- * without changing that head. What is hashed begins with a byte that says what it is, so that none of it can be passed off as
- * something else: in format 2 leaves (0x00) and nodes (0x01) of the tree, headers (0x02), links (0x03); in format 1 headers (0x00) and
- * entries (0x01). On disk: may never change within one format version.
+ * without changing that head. What is hashed begins with a byte that says what it is, so that none of it can be passed
+ * off as something else: in format 2 leaves (0x00) and nodes (0x01) of the tree, headers (0x02), links (0x03); in
+ * format 1 headers (0x00) and entries (0x01). On disk: may never change within one format version.
  */
 import { hash } from 'node:crypto';
 

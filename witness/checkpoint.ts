@@ -1,6 +1,6 @@
 /**
- * Checkpoints: what a series was at some time, in the form of C2SP tlog-checkpoint, signed. Whoever holds one can tell later whether the
- * log still is what it was: a root stands for every entry before it, their order and their number.
+ * Checkpoints: what a series was at some time, in the form of C2SP tlog-checkpoint, signed. Whoever holds one can tell
+ * later whether the log still is what it was: a root stands for every entry before it, their order and their number.
  *
  *     palimpsest/<log id>/<series>      origin
  *     1234                              entries of the series
@@ -104,8 +104,9 @@ const refused = (place: string, what: string): KvError =>
   });
 
 /**
- * All checkpoints of a file, which holds any number behind each other. A beginning of one that a crash left is passed over: nothing was
- * signed there. Throws 'bad-signature' at the first that is damaged or that none of `keys` signed, 'not-found', 'io'.
+ * All checkpoints of a file, which holds any number behind each other. A beginning of one that a crash left is passed
+ * over: nothing was signed there. Throws 'bad-signature' at the first that is damaged or that none of `keys` signed,
+ * 'not-found', 'io'.
  */
 export function readCheckpoints(path: string, keys: readonly VerifierKey[]): Checkpoint[] {
   const text = readRegular(path, { bytesMax: FILE_BYTES_MAX, code: 'bad-signature' }).toString('utf8');
@@ -131,7 +132,10 @@ interface Part {
   isWhole: boolean;
 }
 
-/** Cuts a file behind signatures, at empty lines that follow no text, and where a line begins with the origin of a checkpoint. */
+/**
+ * Cuts a file behind signatures, at empty lines that follow no text, and where a line begins with the origin of a
+ * checkpoint.
+ */
 function partsOf(text: string): Part[] {
   const parts: Part[] = [];
   let part: Part | null = null;

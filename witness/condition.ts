@@ -1,4 +1,6 @@
-/** What a filter of decisions means, as data: the same conditions are put to rows read from the log and to a database. */
+/**
+ * What a filter of decisions means, as data: the same conditions are put to rows read from the log and to a database.
+ */
 import { KvError } from '../native/index.ts';
 import type { DECISION } from './entries/decision.ts';
 import type { AskedTogether, RowField } from './entries/field.ts';
@@ -35,8 +37,8 @@ const EQUAL = FILTERS.equal as Map<Equal, (keyof DecisionRow)[]>;
 const BETWEEN = FILTERS.between as Asked<'range'>[];
 
 /**
- * Everything that a filter demands of a row alone; `model`, `beforeSeq` and `limit`, which ask for more than a row, are left to the caller.
- * Throws 'bad-argument' for a bound that is no number.
+ * Everything that a filter demands of a row alone; `model`, `beforeSeq` and `limit`, which ask for more than a row, are
+ * left to the caller. Throws 'bad-argument' for a bound that is no number.
  */
 export function conditionsOf(filter: DecisionFilter): RowCondition[] {
   const conditions: RowCondition[] = [];

@@ -1,6 +1,6 @@
 /**
- * CRC-32C (Castagnoli; RFC 3720, appendix B.4): the checksum of format 2, which processors compute in hardware. Eight bytes at a time
- * from tables ("slicing by 8"; Kounavis and Berry 2008).
+ * CRC-32C (Castagnoli; RFC 3720, appendix B.4): the checksum of format 2, which processors compute in hardware. Eight
+ * bytes at a time from tables ("slicing by 8"; Kounavis and Berry 2008).
  */
 
 /** 0x1EDC6F41 with its bits in reverse. */

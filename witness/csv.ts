@@ -5,8 +5,8 @@ import { printable } from '../native/index.ts';
 const FORMULA = /^[=+\-@\t\r]/;
 
 /**
- * One line of names and one a row. null is an empty cell, objects and lists are JSON. Text that a spreadsheet would compute is given an apostrophe
- * in front, because names in a log come from files of anybody.
+ * One line of names and one a row. null is an empty cell, objects and lists are JSON. Text that a spreadsheet would
+ * compute is given an apostrophe in front, because names in a log come from files of anybody.
  */
 export function csvText(columns: readonly string[], rows: Iterable<readonly unknown[]>): string {
   const lines = [columns.map(cellOf).join()];

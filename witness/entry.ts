@@ -1,6 +1,7 @@
 /**
- * One entry as bytes: u32 length, u32 CRC-32C (in format 1 CRC-32) over (length ‖ payload), payload, 32 bytes of chain hash. All
- * numbers little endian. The payload is the envelope {seq, timeMs, session, kind, body} in this order, its body canonical JSON.
+ * One entry as bytes: u32 length, u32 CRC-32C (in format 1 CRC-32) over (length ‖ payload), payload, 32 bytes of chain
+ * hash. All numbers little endian. The payload is the envelope {seq, timeMs, session, kind, body} in this order, its
+ * body canonical JSON.
  */
 import { crc32 } from 'node:zlib';
 import { ENTRY_PAYLOAD_MAX, KvError } from '../native/index.ts';
@@ -54,8 +55,8 @@ const SESSION_CHARS_MAX = 200;
 export type Envelope = Omit<Entry, 'body'> & { readonly body: unknown };
 
 /**
- * Payload bytes → envelope. Throws 'bad-log' when they are none. What the body says is for `SessionKeys.open` to read; the canonical spelling
- * is checked by `verifyLog` alone.
+ * Payload bytes → envelope. Throws 'bad-log' when they are none. What the body says is for `SessionKeys.open` to read;
+ * the canonical spelling is checked by `verifyLog` alone.
  */
 export function parseEnvelope(payload: Uint8Array): Envelope {
   let value: unknown;

@@ -1,6 +1,7 @@
 /**
- * Erasing a session from the log: its key is destroyed, and an entry says so. The entries stay where they are, since every later hash builds on
- * them, but nobody can read what they say. Every step can be taken again, so an erasure that was broken off is finished by beginning it anew.
+ * Erasing a session from the log: its key is destroyed, and an entry says so. The entries stay where they are, since
+ * every later hash builds on them, but nobody can read what they say. Every step can be taken again, so an erasure that
+ * was broken off is finished by beginning it anew.
  */
 import { KvError } from '../native/index.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
@@ -16,8 +17,9 @@ function sessionIn(dir: string, typed: string, files: LogFiles): LoggedSession {
 }
 
 /**
- * The session that is to be erased, or was. `typed`: its id, or the beginning or the end of it. Throws 'not-found', 'bad-argument' for an ambiguous
- * one, 'held', 'busy' while it runs, 'unsupported' for one that was written before bodies were sealed.
+ * The session that is to be erased, or was. `typed`: its id, or the beginning or the end of it. Throws 'not-found',
+ * 'bad-argument' for an ambiguous one, 'held', 'busy' while it runs, 'unsupported' for one that was written before
+ * bodies were sealed.
  */
 export function findErasable(dir: string, typed: string, files: LogFiles = nodeFiles): LoggedSession {
   const found = sessionIn(dir, typed, files);
@@ -46,7 +48,10 @@ export function destroySession(dir: string, session: string, files: LogFiles = n
   destroyKey(files, dir, session);
 }
 
-/** Writes that a session was erased, or that a hold on it begins or ends. `by`: the command. Throws what opening and writing a log throw. */
+/**
+ * Writes that a session was erased, or that a hold on it begins or ends. `by`: the command. Throws what opening and
+ * writing a log throw.
+ */
 export async function recordDone(
   dir: string,
   session: string,
@@ -63,7 +68,10 @@ export async function recordDone(
   }
 }
 
-/** Begins or ends a legal hold, which neither erasing nor retention passes over. → whether anything changed. Throws 'not-found', 'bad-argument', 'sealed' for one that was erased. */
+/**
+ * Begins or ends a legal hold, which neither erasing nor retention passes over. → whether anything changed. Throws
+ * 'not-found', 'bad-argument', 'sealed' for one that was erased.
+ */
 export async function holdSession(
   dir: string,
   typed: string,

@@ -1,6 +1,7 @@
 /**
- * One decision as a person would tell it: what moved, why, on what evidence, what the trial said, what it cost in bytes,
- * what else was on the table, and what became of the same page before and after. Everything is read from the log.
+ * One decision as a person would tell it: what moved, why, on what evidence, what the trial said, what it cost in
+ * bytes, what else was on the table, and what became of the same page before and after. Everything is read from the
+ * log.
  */
 
 import { fields, KvError, PAGE_TOKENS, type Side, sidesOf } from '../native/index.ts';
@@ -162,7 +163,10 @@ function alternatives(plan: readonly DecisionRow[], seq: number): DecisionRow[] 
   return [...of(false), ...of(true)];
 }
 
-/** Predicted divergence of each format, in proportion to that of the format that was chosen: what the session learned of the layer is in its price. */
+/**
+ * Predicted divergence of each format, in proportion to that of the format that was chosen: what the session learned of
+ * the layer is in its price.
+ */
 function candidates(report: TrialReport, { context, policy }: OpenBody, decision: Decision): Candidate[] {
   const { gains, c, law = defaultLaw(context.layers) } = context.thresholds;
   const { side, layer } = report;

@@ -18,7 +18,10 @@ export interface Candidate {
   readonly epsilon: number;
   /** Bytes that the page side takes in this format, or the page in this latent. */
   readonly bytes: number;
-  /** Predicted divergence of this page side in this format, by the law that the session began with (c·g·ε² in version 1 of `price` and other policies). */
+  /**
+   * Predicted divergence of this page side in this format, by the law that the session began with (c·g·ε² in version 1
+   * of `price` and other policies).
+   */
   readonly predictedKld: number;
 }
 
@@ -50,14 +53,20 @@ export interface Explanation {
     readonly report: TrialReport;
     readonly candidates: readonly Candidate[];
   } | null;
-  /** The state that the policy saw, with its seq; the trials of other pages are left out. null when its entry is missing. */
+  /**
+   * The state that the policy saw, with its seq; the trials of other pages are left out. null when its entry is
+   * missing.
+   */
   readonly situation: {
     readonly seq: number;
     readonly seen: Omit<Situation, 'trials' | 'outcomes'>;
     readonly planned: number;
     readonly refused: number;
   } | null;
-  /** What let the move through: the quality of its layer then, and what the cache needed of its budget against the bounds that open lower formats; null where another policy than `price` decided, or entries are missing. */
+  /**
+   * What let the move through: the quality of its layer then, and what the cache needed of its budget against the
+   * bounds that open lower formats; null where another policy than `price` decided, or entries are missing.
+   */
   readonly guard: {
     /** 'healthy', 'watched', 'degraded' or 'recovering'; healthy where no entry says otherwise. */
     readonly quality: string;
@@ -73,7 +82,10 @@ export interface Explanation {
   readonly before: readonly DecisionRow[];
   /** Later ones. */
   readonly after: readonly DecisionRow[];
-  /** What the original, where it was kept, said later about a move that was made; with the seq and the tokens of the situation that told it. */
+  /**
+   * What the original, where it was kept, said later about a move that was made; with the seq and the tokens of the
+   * situation that told it.
+   */
   readonly canaries: readonly (CanaryReport & { readonly seq: number; readonly tokens: number })[];
   /** Changes of the quality of its layer in the whole session. */
   readonly layer: readonly (LayerChange & { readonly seq: number; readonly tokens: number })[];

@@ -7,7 +7,10 @@ const AGO = /^(\d{1,9}(?:\.\d{1,3})?)([smhdw])$/;
 /** A date, or a date and a time; without a zone it is local time, as on the clock of whoever asks. */
 const ISO = /^\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,3})?)?(?:Z|[+-]\d{2}:?\d{2})?)?$/;
 
-/** '90s', '30m', '1h', '2d', '1w' (ago), '2026-01-31', '2026-01-31T13:05', '…T13:05:00Z' → ms since the epoch. Throws 'bad-argument'. */
+/**
+ * '90s', '30m', '1h', '2d', '1w' (ago), '2026-01-31', '2026-01-31T13:05', '…T13:05:00Z' → ms since the epoch. Throws
+ * 'bad-argument'.
+ */
 export function parseTime(text: string, nowMs: number): number {
   const ago = AGO.exec(text);
   if (ago !== null) return nowMs - Number(ago[1]) * (UNIT_MS[ago[2] as string] as number);

@@ -1,6 +1,6 @@
 /**
- * The types of bodies as the numbers in which the binary reads them (native/log/forms.h), so that it can tell which entries are certainly sound
- * while it follows the chain over them. Only the others are parsed.
+ * The types of bodies as the numbers in which the binary reads them (native/log/forms.h), so that it can tell which
+ * entries are certainly sound while it follows the chain over them. Only the others are parsed.
  */
 import type { EntryForms } from '../native/index.ts';
 import { canonicalJson } from './canonical.ts';

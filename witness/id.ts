@@ -1,4 +1,6 @@
-/** Ids of sessions: UUIDs of version 7 (RFC 9562), which do not collide and sort by the time at which they were made. */
+/**
+ * Ids of sessions: UUIDs of version 7 (RFC 9562), which do not collide and sort by the time at which they were made.
+ */
 import { randomBytes } from 'node:crypto';
 import { KvError } from '../native/index.ts';
 
@@ -6,7 +8,10 @@ let lastMs = 0;
 let counter = 0;
 const COUNTER_MAX = 0xfff;
 
-/** 48 bits of milliseconds, a counter of 12 bits so that ids of one process sort within a millisecond too, 62 random bits. */
+/**
+ * 48 bits of milliseconds, a counter of 12 bits so that ids of one process sort within a millisecond too, 62 random
+ * bits.
+ */
 export function newId(nowMs = Date.now()): string {
   if (nowMs > lastMs) {
     lastMs = nowMs;
@@ -24,10 +29,16 @@ export function newId(nowMs = Date.now()): string {
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
-/** What a narrow column shows: the end of a UUID, because ids made within the same minute begin alike. `findId` accepts it. */
+/**
+ * What a narrow column shows: the end of a UUID, because ids made within the same minute begin alike. `findId` accepts
+ * it.
+ */
 export const shortId = (id: string): string => (UUID.test(id) ? id.slice(-8) : id);
 
-/** The one of `ids` that is `typed`, or begins with it, or ends with it. Throws 'not-found', and 'bad-argument' with the candidates when several do. */
+/**
+ * The one of `ids` that is `typed`, or begins with it, or ends with it. Throws 'not-found', and 'bad-argument' with the
+ * candidates when several do.
+ */
 export function findId(ids: Iterable<string>, typed: string, what: string): string {
   const found = new Set<string>();
   for (const id of ids) {

@@ -1,4 +1,7 @@
-/** What notes about a session that waited say to people: that it was parked because memory was short, that it could not be, and how it came back. */
+/**
+ * What notes about a session that waited say to people: that it was parked because memory was short, that it could not
+ * be, and how it came back.
+ */
 import { bytesText, printable, show } from '../native/index.ts';
 
 /** Body of such a note: `idle` says what happened. */

@@ -1,10 +1,10 @@
 /**
- * The keys that sessions are sealed with: one random key for each session, in one small file of its own beside the log, so that destroying
- * the file erases what the log says of the session and nothing else. A master key, where there is one, wraps them. Without it they lie
- * there as they are, readable for the owner of the folder alone (mode 0600).
+ * The keys that sessions are sealed with: one random key for each session, in one small file of its own beside the log,
+ * so that destroying the file erases what the log says of the session and nothing else. A master key, where there is
+ * one, wraps them. Without it they lie there as they are, readable for the owner of the folder alone (mode 0600).
  *
- * A key file is written to a temporary name, synced and renamed before the first entry that it seals reaches the disk. `NAME.erased` in its place
- * says that the key was destroyed on purpose.
+ * A key file is written to a temporary name, synced and renamed before the first entry that it seals reaches the disk.
+ * `NAME.erased` in its place says that the key was destroyed on purpose.
  */
 import { createHash, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
 import { join } from 'node:path';
@@ -36,7 +36,10 @@ const OWN_NAME = /^(?:[0-9a-f]{32}\.(?:key|key\.tmp|erased)|master|master\.tmp|w
 /** Sessions whose keys stay in memory; the key of an older one is read again. */
 const KNOWN_MAX = 4096;
 
-/** Why an entry cannot be opened: its session was erased, or the key is not here (or is wrapped by a master key that nobody gave). */
+/**
+ * Why an entry cannot be opened: its session was erased, or the key is not here (or is wrapped by a master key that
+ * nobody gave).
+ */
 export type Unopened = 'erased' | 'missing';
 
 export interface MasterKey {
@@ -48,8 +51,8 @@ export interface MasterKey {
 let masters: readonly MasterKey[] = [];
 
 /**
- * Master keys of this thread, 32 bytes each: the first wraps the keys of new sessions, all of them open what they have wrapped. A process that
- * rotates its master key gives the new one first. Throws 'bad-argument'.
+ * Master keys of this thread, 32 bytes each: the first wraps the keys of new sessions, all of them open what they have
+ * wrapped. A process that rotates its master key gives the new one first. Throws 'bad-argument'.
  */
 export function useMasterKeys(keys: readonly Uint8Array[]): void {
   masters = keys.map((bytes) => {
@@ -66,7 +69,10 @@ export const firstMaster = (): MasterKey | undefined => masters[0];
 /** What `useMasterKeys` was given, for a thread that is started. */
 export const masterKeysInUse = (): Uint8Array[] => masters.map(({ bytes }) => bytes);
 
-/** 64 hexadecimal digits, or the path of a file that holds them or 32 bytes → a master key. Throws 'bad-config', 'not-found', 'io'. */
+/**
+ * 64 hexadecimal digits, or the path of a file that holds them or 32 bytes → a master key. Throws 'bad-config',
+ * 'not-found', 'io'.
+ */
 export function readMasterKey(keyOrPath: string): Uint8Array {
   const isDigits = (text: string): boolean => /^[0-9a-f]{64}$/i.test(text);
   if (isDigits(keyOrPath)) return Buffer.from(keyOrPath, 'hex');
@@ -99,7 +105,10 @@ export class SessionKeys {
   #asked: string | null = null;
   /** Not on disk yet. */
   readonly #fresh = new Map<string, Uint8Array>();
-  /** Tells the nonces of this writer from those of one that sealed an entry of the same seq before, and whose tail was cut off. */
+  /**
+   * Tells the nonces of this writer from those of one that sealed an entry of the same seq before, and whose tail was
+   * cut off.
+   */
   readonly #nonceStart = randomBytes(4);
 
   constructor(files: LogFiles, logDir: string) {
@@ -107,7 +116,10 @@ export class SessionKeys {
     this.#dir = logDir;
   }
 
-  /** What an entry is to be sealed with; null for what is not of a session. A session that is new gets a key, which `save` writes. Throws 'sealed' for one that was erased, 'io'. */
+  /**
+   * What an entry is to be sealed with; null for what is not of a session. A session that is new gets a key, which
+   * `save` writes. Throws 'sealed' for one that was erased, 'io'.
+   */
   sealing(seq: number, session: string, kind: EntryKind): Sealing | null {
     if (!mustSeal(session, kind)) return null;
     let key = this.#keyOf(session);
@@ -123,7 +135,9 @@ export class SessionKeys {
     return { key, nonceStart: this.#nonceStart, place: { seq, session, kind } };
   }
 
-  /** Puts new keys on disk. It must have returned before an entry that they seal is written. Throws what the disk says. */
+  /**
+   * Puts new keys on disk. It must have returned before an entry that they seal is written. Throws what the disk says.
+   */
   save(): void {
     if (this.#fresh.size === 0) return;
     const dir = keysDir(this.#dir);
@@ -142,7 +156,10 @@ export class SessionKeys {
     this.#files.renameSync(`${path}.tmp`, path);
   }
 
-  /** The entry with its body; null: it is sealed and cannot be opened. Throws 'bad-log' for a body that makes no sense or was not sealed so. */
+  /**
+   * The entry with its body; null: it is sealed and cannot be opened. Throws 'bad-log' for a body that makes no sense
+   * or was not sealed so.
+   */
   open(envelope: Envelope): Entry | null {
     const { kind, session } = envelope;
     if (!isSealed(envelope)) {
@@ -157,8 +174,8 @@ export class SessionKeys {
   }
 
   /**
-   * Lets the binary look at the sealed entries of a run whose kind is 0, by so many threads: `kinds` then says which are certainly sound, and `bodies`, where they are wanted, what
-   * they say. Throws 'bad-file' for what is no key.
+   * Lets the binary look at the sealed entries of a run whose kind is 0, by so many threads: `kinds` then says which
+   * are certainly sound, and `bodies`, where they are wanted, what they say. Throws 'bad-file' for what is no key.
    */
   openRun(run: Run, threads: number, bodies?: OpenedBodies): void {
     const { bytes, count, seq, kinds } = run;
@@ -232,7 +249,10 @@ export function nameMaster(files: LogFiles, logDir: string, id: string): void {
   syncFolder(keysDir(logDir), files);
 }
 
-/** Bytes of the key in the text of a key file; none for a file that is no key, null where the master key that wraps it was not given. */
+/**
+ * Bytes of the key in the text of a key file; none for a file that is no key, null where the master key that wraps it
+ * was not given.
+ */
 export function keyIn(text: string, session: string): Uint8Array | null {
   const none = new Uint8Array(0);
   let value: Readonly<Record<string, unknown>> | null;
@@ -249,7 +269,10 @@ export function keyIn(text: string, session: string): Uint8Array | null {
   return typeof wrapped === 'string' ? (openBox(by.key, session, wrapped) ?? none) : none;
 }
 
-/** Before a log is written: the master key that wrapped its newest keys must be there, or the next ones would lie beside them unwrapped. Throws 'bad-config'. */
+/**
+ * Before a log is written: the master key that wrapped its newest keys must be there, or the next ones would lie beside
+ * them unwrapped. Throws 'bad-config'.
+ */
 export function checkMasterKey(logDir: string, files: LogFiles = nodeFiles): void {
   const id = readMaster(files, logDir);
   if (id === null || masters.some((master) => master.id === id)) return;
@@ -300,7 +323,10 @@ export function forgetKeys(files: LogFiles, logDir: string, sessions: readonly s
   }
 }
 
-/** How many sessions of a log nobody can read here: those that were erased, and those whose keys are wrapped by a master key that was not given. Keys that were removed are not counted. */
+/**
+ * How many sessions of a log nobody can read here: those that were erased, and those whose keys are wrapped by a master
+ * key that was not given. Keys that were removed are not counted.
+ */
 export function unreadable(
   logDir: string,
   files: LogFiles = nodeFiles,

@@ -23,7 +23,9 @@ interface Owner {
   readonly host: string;
   /** Boot and pid namespace, empty where the system does not tell. */
   readonly boot: string;
-  /** 'pid/task/tid' below /proc, and the start time of that thread in that boot; empty where the system does not tell. */
+  /**
+   * 'pid/task/tid' below /proc, and the start time of that thread in that boot; empty where the system does not tell.
+   */
   readonly thread: string;
   readonly start: string;
   readonly token: string;
@@ -88,7 +90,9 @@ function release(path: string, mine: Owner): void {
   if (typeof owner === 'object' && owner.token === mine.token) fs.rmSync(path, { force: true });
 }
 
-/** Somebody else's lock may be removed only inside this guard, so that a fresh lock is never mistaken for the stale one. */
+/**
+ * Somebody else's lock may be removed only inside this guard, so that a fresh lock is never mistaken for the stale one.
+ */
 function removeStale(dir: string, path: string, mine: Owner): void {
   const guard = join(dir, GUARD_NAME);
   try {
@@ -121,7 +125,9 @@ function readOwner(path: string): Owner | 'none' | 'nobody' {
   }
 }
 
-/** What cannot be judged from here (another host or container) counts as alive: two writers would be worse than none. */
+/**
+ * What cannot be judged from here (another host or container) counts as alive: two writers would be worse than none.
+ */
 function isAlive(owner: Owner, mine: Owner): boolean {
   if (owner.host !== mine.host) return true;
   if (owner.boot !== mine.boot) return owner.boot.split('/')[0] === mine.boot.split('/')[0];

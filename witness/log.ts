@@ -48,9 +48,9 @@ const LOG_ID_WAIT_MS = 2000;
 const LOG_ID_PAUSE_MS = 5;
 
 /**
- * Opens a log for writing, creating it when missing: continues the first series in `dir` that no other writer holds, or begins a new
- * one. Repairs a torn tail and records that it did. Throws 'bad-log' (damaged: nothing is appended to a series that does not verify
- * at its end), 'bad-argument', 'io'.
+ * Opens a log for writing, creating it when missing: continues the first series in `dir` that no other writer holds, or
+ * begins a new one. Repairs a torn tail and records that it did. Throws 'bad-log' (damaged: nothing is appended to a
+ * series that does not verify at its end), 'bad-argument', 'io'.
  */
 export async function openWitnessLog(options: WitnessOptions): Promise<WitnessLog> {
   const settings = checkOptions(options);
@@ -210,7 +210,10 @@ function createSeries(settings: Settings, dir: string, series: number, logId: st
   };
 }
 
-/** The names of new folders are on disk before the first segment is in them. A writer that dies before it leaves none, so the next one does it again. */
+/**
+ * The names of new folders are on disk before the first segment is in them. A writer that dies before it leaves none,
+ * so the next one does it again.
+ */
 function syncFoldersAbove(files: LogFiles, dir: string): void {
   for (
     let [below, folder] = [resolve(dir), dirname(resolve(dir))];

@@ -1,6 +1,7 @@
 /**
- * What must not be written, as data: rules that leave out kinds of entries, or leave out or mask fields of their bodies. They run before anything is
- * written. An entry to which a rule cannot be applied is left out and counted, rather than written as it was.
+ * What must not be written, as data: rules that leave out kinds of entries, or leave out or mask fields of their
+ * bodies. They run before anything is written. An entry to which a rule cannot be applied is left out and counted,
+ * rather than written as it was.
  */
 import { KvError } from '../native/index.ts';
 import { checkBody, hasField } from './body.ts';
@@ -32,7 +33,10 @@ interface KindRules {
   readonly edits: { readonly path: Path; readonly drops: boolean }[];
 }
 
-/** Checks rules and makes one function of them; null without any. Throws 'bad-argument' for a rule that could never apply. */
+/**
+ * Checks rules and makes one function of them; null without any. Throws 'bad-argument' for a rule that could never
+ * apply.
+ */
 export function maskOf(rules: readonly LogRule[]): Mask | null {
   if (!Array.isArray(rules) || rules.length > RULES_MAX)
     throw new KvError('bad-argument', `rules of a log are a list of at most ${RULES_MAX}`);

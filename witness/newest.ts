@@ -1,7 +1,7 @@
 /**
- * Reads a log from its end: the newest entries first, as lists want them. A chain can only be checked forwards, so segments are taken from the last
- * one on, one, two, four … at a time, and each stretch is read front to back. Times never fall within a series, so segments that are too young are
- * passed over, and too old ones end the search.
+ * Reads a log from its end: the newest entries first, as lists want them. A chain can only be checked forwards, so
+ * segments are taken from the last one on, one, two, four … at a time, and each stretch is read front to back. Times
+ * never fall within a series, so segments that are too young are passed over, and too old ones end the search.
  */
 import { nodeFiles } from './files.ts';
 import { readSeries, type SeriesPart, timeAt } from './read.ts';

@@ -1,6 +1,7 @@
 /**
- * Signed notes (C2SP signed-note): a text, an empty line, and lines that each begin with a dash, name a key and hold its signature. With
- * Ed25519 (RFC 8032) a signature is that of the text, and its line has base64 of a key hash of four bytes and the signature.
+ * Signed notes (C2SP signed-note): a text, an empty line, and lines that each begin with a dash, name a key and hold
+ * its signature. With Ed25519 (RFC 8032) a signature is that of the text, and its line has base64 of a key hash of four
+ * bytes and the signature.
  */
 import { createPublicKey, type KeyObject } from 'node:crypto';
 import { isSignedBy, keyIdOf, readTrustedKey, signBytes, writeKeyPair } from '../memory/index.ts';
@@ -33,8 +34,8 @@ export const verifierText = (key: VerifierKey): string =>
   `${key.name}+${keyHash(key).toString('hex')}+${Buffer.concat([Buffer.of(ED25519), rawOf(key)]).toString('base64')}`;
 
 /**
- * Writes a new pair of keys for checkpoints: the private one to `path`, which only its owner may read, and the public one to `path`.pub.
- * Neither may exist. → the public one. Throws 'bad-argument' where one exists, 'io'.
+ * Writes a new pair of keys for checkpoints: the private one to `path`, which only its owner may read, and the public
+ * one to `path`.pub. Neither may exist. → the public one. Throws 'bad-argument' where one exists, 'io'.
  */
 export const makeCheckpointKeys = (path: string): VerifierKey => ({
   name: KEY_NAME,
@@ -51,8 +52,8 @@ export const verifierOf = (key: KeyObject): VerifierKey => ({
 export const headerKeyId = (key: VerifierKey): string => keyIdOf(key.publicKey);
 
 /**
- * A key that was typed: in the form name+hash+base64, or the path of a PEM file with a public key, which is trusted as 'palimpsest'.
- * Throws 'bad-signature' for what is neither, 'not-found', 'io'.
+ * A key that was typed: in the form name+hash+base64, or the path of a PEM file with a public key, which is trusted as
+ * 'palimpsest'. Throws 'bad-signature' for what is neither, 'not-found', 'io'.
  */
 export function readVerifier(typed: string): VerifierKey {
   const match = /^([^+\s]+)\+([0-9a-f]{8})\+([A-Za-z0-9+/=]+)$/.exec(typed.trim());
@@ -97,7 +98,10 @@ export function parseNote(bytes: string): Note | null {
   return { text: bytes.slice(0, split + 1), signatures };
 }
 
-/** The first of the keys that signed the note; null: none. A signature that names one of them and is not its own makes the note worthless. */
+/**
+ * The first of the keys that signed the note; null: none. A signature that names one of them and is not its own makes
+ * the note worthless.
+ */
 export function signerOfNote({ text, signatures }: Note, keys: readonly VerifierKey[]): VerifierKey | null {
   let signer: VerifierKey | null = null;
   for (const { name, bytes } of signatures) {

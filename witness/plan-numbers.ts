@@ -1,6 +1,6 @@
 /**
- * The row of numbers that fills in the plan of an entry (`plan.ts`), and the texts that its words lie in. Where a value is not what its type says,
- * the row is no good, and the general way finds out what is wrong with the value.
+ * The row of numbers that fills in the plan of an entry (`plan.ts`), and the texts that its words lie in. Where a value
+ * is not what its type says, the row is no good, and the general way finds out what is wrong with the value.
  */
 import { assert } from '../native/index.ts';
 import { canonicalText } from './canonical.ts';

@@ -1,7 +1,7 @@
 /**
- * Decisions as the binary spells them (native/log/spell.h): what of an entry is always the same is a plan with holes, and what goes into the holes
- * is a row of numbers. The text is that of `canonicalJson`. Where a value is absent or not what its type says, nothing is filled in,
- * and the entry goes the general way, which finds out what is wrong with it.
+ * Decisions as the binary spells them (native/log/spell.h): what of an entry is always the same is a plan with holes,
+ * and what goes into the holes is a row of numbers. The text is that of `canonicalJson`. Where a value is absent or not
+ * what its type says, nothing is filled in, and the entry goes the general way, which finds out what is wrong with it.
  */
 import type { SpellPlan } from '../native/index.ts';
 import { SPELL_STEPS } from './entries/binary.ts';

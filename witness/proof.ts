@@ -1,4 +1,6 @@
-/** Proofs that one entry is in the log (RFC 6962 §2.1.1): the hashes from its leaf to a root that a checkpoint signed. */
+/**
+ * Proofs that one entry is in the log (RFC 6962 §2.1.1): the hashes from its leaf to a root that a checkpoint signed.
+ */
 import { KvError } from '../native/index.ts';
 import { HASH_BYTES } from './chain.ts';
 import type { Checkpoint } from './checkpoint.ts';
@@ -74,8 +76,9 @@ const fullBelow = (count: number): number => 2 ** Math.floor(Math.log2(count));
 const splitOf = (count: number): number => fullBelow(count - 1);
 
 /**
- * Proof that the entry with this seq is in the log, against the smallest of `checkpoints` that covers it. The log is read up to there, and
- * its root must be the one that was signed. Throws 'not-found' where there is no such entry or no checkpoint covers it, 'bad-log'.
+ * Proof that the entry with this seq is in the log, against the smallest of `checkpoints` that covers it. The log is
+ * read up to there, and its root must be the one that was signed. Throws 'not-found' where there is no such entry or no
+ * checkpoint covers it, 'bad-log'.
  */
 export function proveEntry(dir: string, seq: number, checkpoints: readonly Checkpoint[]): InclusionProof;
 /** @internal */

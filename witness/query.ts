@@ -12,8 +12,9 @@ import type { DecisionFilter, DecisionQuery, DecisionRow, Entry, SessionFilter, 
 /** Options of openLogQuery. */
 export interface LogQueryOptions {
   /**
-   * Told of a session, perhaps several times, whose entries stand among those that were looked at in the time that was asked for, but cannot be opened: it was erased,
-   * or its key is not here ('missing'). What else was asked for cannot be known of it.
+   * Told of a session, perhaps several times, whose entries stand among those that were looked at in the time that was
+   * asked for, but cannot be opened: it was erased, or its key is not here ('missing'). What else was asked for cannot
+   * be known of it.
    */
   readonly onPassedOver?: (session: string, why: 'erased' | 'missing') => void;
 }
@@ -28,8 +29,9 @@ const within =
   };
 
 /**
- * Questions to the log in `dir` (`report.logPath` of a session, `log` in a state folder). Lists begin at the newest entry and read no further
- * back than they must; nothing is written, and somebody may be writing the log meanwhile. Sessions that cannot be read are passed over; `onPassedOver` is told of them.
+ * Questions to the log in `dir` (`report.logPath` of a session, `log` in a state folder). Lists begin at the newest
+ * entry and read no further back than they must; nothing is written, and somebody may be writing the log meanwhile.
+ * Sessions that cannot be read are passed over; `onPassedOver` is told of them.
  */
 export function openLogQuery(dir: string, { onPassedOver }: LogQueryOptions = {}): DecisionQuery {
   return {

@@ -1,4 +1,7 @@
-/** Reads a log from front to back, also while somebody writes it. An entry at the very end that is not whole yet does not count yet. */
+/**
+ * Reads a log from front to back, also while somebody writes it. An entry at the very end that is not whole yet does
+ * not count yet.
+ */
 import { given, KvError, opensBodies } from '../native/index.ts';
 import { canonicalText } from './canonical.ts';
 import { type Envelope, parseEnvelope } from './entry.ts';
@@ -15,20 +18,24 @@ import { checkLogId, listSegments, logIdOf, type RawEntry, walkAll, walkRuns, wa
 
 export interface ReadOptions {
   /**
-   * Where reading begins: the seq of the first entry wanted, for any number of series (of several seqs in one series the highest counts).
-   * Series that are not named are read from their start. Segments before it are not read.
+   * Where reading begins: the seq of the first entry wanted, for any number of series (of several seqs in one series
+   * the highest counts). Series that are not named are read from their start. Segments before it are not read.
    */
   readonly from?: readonly number[];
   readonly session?: string;
   readonly kinds?: readonly EntryKind[];
-  /** Told of every entry that is passed over because it cannot be opened. Where a session was named, that is an error instead. */
+  /**
+   * Told of every entry that is passed over because it cannot be opened. Where a session was named, that is an error
+   * instead.
+   */
   readonly onUnopened?: (session: string, why: Unopened, timeMs: number) => void;
   readonly files?: LogFiles;
 }
 
 /**
- * Entries of all writers in order of time, those of one writer in order of seq, read as they are asked for. A torn tail ends a series.
- * Throws 'not-found' when there is no log in `dir`, 'bad-log' where it is damaged, 'sealed' for a session that was named and cannot be opened.
+ * Entries of all writers in order of time, those of one writer in order of seq, read as they are asked for. A torn tail
+ * ends a series. Throws 'not-found' when there is no log in `dir`, 'bad-log' where it is damaged, 'sealed' for a
+ * session that was named and cannot be opened.
  */
 export function* readLog(dir: string, options: ReadOptions = {}): Generator<Entry, void, undefined> {
   const { session, kinds, from = [], onUnopened, files = nodeFiles } = options;
@@ -41,7 +48,8 @@ export function* readLog(dir: string, options: ReadOptions = {}): Generator<Entr
   });
   try {
     for (let open = all.filter(isOpen); open.length > 0; open = open.filter(isOpen)) {
-      // There are few series, so looking at each costs less than keeping them in order. Of equal times the lowest series comes first.
+      // There are few series, so looking at each costs less than keeping them in order. Of equal times the lowest
+      // series comes first.
       const first = open.reduce((a, b) => ((b.next.value as Entry).timeMs < (a.next.value as Entry).timeMs ? b : a));
       yield first.next.value as Entry;
       first.next = first.walk.next();
@@ -62,9 +70,9 @@ export interface SeriesPart extends Pick<ReadOptions, 'session' | 'kinds' | 'onU
 }
 
 /**
- * Entries of one series in order of seq. Those that name another session or kind in their envelope are passed over unparsed, which saves half of the time,
- * and the binary opens sealed ones many at a time.
- * Throws 'not-found' when there is no log in `dir`, 'bad-log' where it is damaged, 'sealed' for a session that was named and cannot be opened.
+ * Entries of one series in order of seq. Those that name another session or kind in their envelope are passed over
+ * unparsed, which saves half of the time, and the binary opens sealed ones many at a time. Throws 'not-found' when
+ * there is no log in `dir`, 'bad-log' where it is damaged, 'sealed' for a session that was named and cannot be opened.
  */
 export function* readSeries(
   dir: string,
@@ -179,7 +187,10 @@ function isOtherThan(
   };
 }
 
-/** Time of the first entry of a series from this seq on; null: there is none. No key is needed. Throws what `readLog` throws. */
+/**
+ * Time of the first entry of a series from this seq on; null: there is none. No key is needed. Throws what `readLog`
+ * throws.
+ */
 export function timeAt(dir: string, seq: number, files: LogFiles = nodeFiles): number | null {
   for (const raw of walkSeries(files, dir, seriesOf(seq), seq)) if (raw.seq >= seq) return envelopeOf(raw).timeMs;
   return null;
@@ -196,12 +207,18 @@ function envelopeOf({
   return envelope;
 }
 
-/** Every entry, one series after the other, without what its body says: for that no keys are needed. Throws what `readLog` throws. */
+/**
+ * Every entry, one series after the other, without what its body says: for that no keys are needed. Throws what
+ * `readLog` throws.
+ */
 export function* readEnvelopes(dir: string, files: LogFiles = nodeFiles): Generator<Envelope, void, undefined> {
   for (const raw of walkAll(files, dir)) yield envelopeOf(raw);
 }
 
-/** The session that a person means by its id, the beginning or the end of it. Throws 'not-found', 'bad-argument' with the candidates, and what `readLog` throws. */
+/**
+ * The session that a person means by its id, the beginning or the end of it. Throws 'not-found', 'bad-argument' with
+ * the candidates, and what `readLog` throws.
+ */
 export function findSession(dir: string, typed: string, files: LogFiles = nodeFiles): string {
   function* sessions(): Generator<string> {
     const seen = new Set<string>();
@@ -216,7 +233,10 @@ export function findSession(dir: string, typed: string, files: LogFiles = nodeFi
   return findId(sessions(), typed, 'session');
 }
 
-/** The envelope of the one entry with this seq, also where nobody can open its body, which is left out then. Throws 'not-found', 'bad-argument', and what `readLog` throws. */
+/**
+ * The envelope of the one entry with this seq, also where nobody can open its body, which is left out then. Throws
+ * 'not-found', 'bad-argument', and what `readLog` throws.
+ */
 export function readEnvelope(
   dir: string,
   seq: number,
@@ -261,7 +281,10 @@ function rawAt(dir: string, seq: number, files: LogFiles): RawEntry {
   });
 }
 
-/** Hash of a series' chain after the entry with this seq, in hex: what a checkpoint kept elsewhere must equal. null: there is no such entry. Throws what `readLog` throws. */
+/**
+ * Hash of a series' chain after the entry with this seq, in hex: what a checkpoint kept elsewhere must equal. null:
+ * there is no such entry. Throws what `readLog` throws.
+ */
 export function hashAt(dir: string, seq: number, files: LogFiles = nodeFiles): string | null {
   const logId = logIdOf(files, dir);
   if (!listSeries(files, dir).includes(seriesOf(seq))) return null;

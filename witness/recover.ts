@@ -1,4 +1,6 @@
-/** Makes the end of a log ready for the next entry. What a crash left half-written is put aside and never overwritten. */
+/**
+ * Makes the end of a log ready for the next entry. What a crash left half-written is put aside and never overwritten.
+ */
 import { join } from 'node:path';
 import { assert, syncFolder, writeSynced, writeWhole } from '../native/index.ts';
 import { parseEnvelope } from './entry.ts';
@@ -24,8 +26,9 @@ export interface Recovered {
 }
 
 /**
- * Checks the last segment, copies a torn tail into `NAME.torn`, syncs the copy, then cuts. Dying in between loses nothing:
- * the next start finds the same tail again. What is left is on disk when this returns. Throws 'bad-log' when anything but a torn tail is wrong.
+ * Checks the last segment, copies a torn tail into `NAME.torn`, syncs the copy, then cuts. Dying in between loses
+ * nothing: the next start finds the same tail again. What is left is on disk when this returns. Throws 'bad-log' when
+ * anything but a torn tail is wrong.
  */
 export function recoverLog(files: LogFiles, dir: string): Recovered {
   const [firstSegment] = listSegments(files, dir);
@@ -84,8 +87,9 @@ function cutTail(files: LogFiles, dir: string, name: string, end: LogEnd): void 
 }
 
 /**
- * A dead writer may have left entries, and the name of the segment, in the cache alone; and where a sync failed under it, the cache may show
- * bytes that no later sync will write. So the last segment is written again as it is, and synced; those before it were synced before it was begun.
+ * A dead writer may have left entries, and the name of the segment, in the cache alone; and where a sync failed under
+ * it, the cache may show bytes that no later sync will write. So the last segment is written again as it is, and
+ * synced; those before it were synced before it was begun.
  */
 function settle(files: LogFiles, dir: string, end: LogEnd): void {
   const fd = files.openSync(join(dir, segmentName(end.segment)), 'r+');

@@ -8,8 +8,9 @@ import type { RetentionBody } from './types.ts';
 import { listSegments } from './walk.ts';
 
 /**
- * What removing all segments before `firstSegment` means; null where there are none. `current` is the one that is being written. Throws
- * 'bad-argument' where the new first segment would not say what the chain and the tree before it were, 'bad-log' where its header is damaged.
+ * What removing all segments before `firstSegment` means; null where there are none. `current` is the one that is being
+ * written. Throws 'bad-argument' where the new first segment would not say what the chain and the tree before it were,
+ * 'bad-log' where its header is damaged.
  */
 export function planRemoval(
   files: LogFiles,

@@ -1,6 +1,7 @@
 /**
- * Decides again, from the log alone: the policy of the 'open' entry gets the recorded situations, and every decision and
- * verdict must come out as the same bytes (canonical JSON). Nothing of the engine, the model or the cache takes part.
+ * Decides again, from the log alone: the policy of the 'open' entry gets the recorded situations, and every decision
+ * and verdict must come out as the same bytes (canonical JSON). Nothing of the engine, the model or the cache takes
+ * part.
  */
 import { KvError } from '../native/index.ts';
 import {
@@ -69,9 +70,10 @@ export interface Difference {
 }
 
 /**
- * Decides a session of the log in `dir` again, from its entries alone, and compares every decision and verdict. session: its id, or the beginning
- * or the end of it. `create` makes policies of one's own by their id and options; the built-in ones are known.
- * Throws 'not-found', 'bad-argument' (several sessions begin so), 'bad-log', 'unsupported' (an unknown policy).
+ * Decides a session of the log in `dir` again, from its entries alone, and compares every decision and verdict.
+ * session: its id, or the beginning or the end of it. `create` makes policies of one's own by their id and options; the
+ * built-in ones are known. Throws 'not-found', 'bad-argument' (several sessions begin so), 'bad-log', 'unsupported' (an
+ * unknown policy).
  */
 export function replay(dir: string, session: string, create: PolicyFactory = createPolicy): ReplayReport {
   const id = findSession(dir, session);
@@ -80,7 +82,8 @@ export function replay(dir: string, session: string, create: PolicyFactory = cre
 
 /**
  * `entries`: those of one session in order of seq, e.g. `readLog(dir, { session })`. Stops at the first difference.
- * Throws 'not-found' when there is no 'open' entry, 'bad-log' for entries of several sessions; and what `create` throws.
+ * Throws 'not-found' when there is no 'open' entry, 'bad-log' for entries of several sessions; and what `create`
+ * throws.
  */
 export function replaySession(entries: Iterable<Entry>, create: PolicyFactory = createPolicy): ReplayReport {
   let replay: Replay | null = null;
@@ -204,7 +207,10 @@ class Replay {
     this.#situations++;
   }
 
-  /** A policy that finds no way to keep the budget decides nothing: the session was refused its next page, and went on or not. */
+  /**
+   * A policy that finds no way to keep the budget decides nothing: the session was refused its next page, and went on
+   * or not.
+   */
   #decide(situation: Situation): readonly Decision[] {
     try {
       return this.#policy.decide(situation);
@@ -232,8 +238,9 @@ class Replay {
   }
 
   /**
-   * Bytes follow from each other: nothing but moves changes them within a plan, a refused move changes nothing, and one that was made
-   * frees the difference of two page sizes and what a latent took that went with it, or nothing where a fork still holds the page.
+   * Bytes follow from each other: nothing but moves changes them within a plan, a refused move changes nothing, and one
+   * that was made frees the difference of two page sizes and what a latent took that went with it, or nothing where a
+   * fork still holds the page.
    */
   #account({ seq, body }: Entry<'decision'>): void {
     const { decision, epsilonNow, verdict, bytesBefore, bytesAfter, tokens } = body;

@@ -1,6 +1,7 @@
 /**
- * Retention: how long and how much of a log is kept. Whole segments go, the oldest of a series first, and only those whose sessions have ended and are not
- * held. What goes is planned from the envelopes alone, so that a dry run says exactly what would be done.
+ * Retention: how long and how much of a log is kept. Whole segments go, the oldest of a series first, and only those
+ * whose sessions have ended and are not held. What goes is planned from the envelopes alone, so that a dry run says
+ * exactly what would be done.
  */
 import { KvError } from '../native/index.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
@@ -109,8 +110,9 @@ export function planRetention(dir: string, policy: RetentionPolicy, files: LogFi
 }
 
 /**
- * Removes what the policy says. An entry of each series says so first, then the segments go, then the keys of sessions of which nothing is left. `open`: the
- * caller's own writer, for its series. Series of other writers are left to them. Throws what planning and writing throw.
+ * Removes what the policy says. An entry of each series says so first, then the segments go, then the keys of sessions
+ * of which nothing is left. `open`: the caller's own writer, for its series. Series of other writers are left to them.
+ * Throws what planning and writing throw.
  */
 export async function retain(
   dir: string,

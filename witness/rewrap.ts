@@ -1,6 +1,7 @@
 /**
- * Every key of a log wrapped by a new master key. Each key file is replaced as a whole, and only when the new one is on disk are the bytes of the old one overwritten,
- * so whatever ends this in between leaves every key readable, by the old master key or the new one, and the same call finishes it.
+ * Every key of a log wrapped by a new master key. Each key file is replaced as a whole, and only when the new one is on
+ * disk are the bytes of the old one overwritten, so whatever ends this in between leaves every key readable, by the old
+ * master key or the new one, and the same call finishes it.
  */
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
@@ -42,9 +43,10 @@ interface KeyFile {
 }
 
 /**
- * Wraps every key of the log in `dir` by the first of the master keys that `useMasterKeys` was given; the others are those that wrap keys now. `onStep` is told before each
- * step, for tests that end the process there. Throws 'not-found' without a log, 'bad-argument' without a master key, 'bad-config' when a key is wrapped by one that was not
- * given (then nothing was changed), 'bad-file', 'locked' while another process does the same, 'io'.
+ * Wraps every key of the log in `dir` by the first of the master keys that `useMasterKeys` was given; the others are
+ * those that wrap keys now. `onStep` is told before each step, for tests that end the process there. Throws 'not-found'
+ * without a log, 'bad-argument' without a master key, 'bad-config' when a key is wrapped by one that was not given
+ * (then nothing was changed), 'bad-file', 'locked' while another process does the same, 'io'.
  */
 export function rewrapLogKeys(dir: string, onStep: (step: string) => void = () => {}): RewrapReport {
   readLogId(dir);
@@ -80,7 +82,8 @@ function rewrap(
   writeAside(files, path, keyText(master, session, bytes as Uint8Array));
   onStep('rename');
   replaceKey(dir, path, onStep);
-  // Who erases marks the session first and destroys the key then: either that comes after the new file, or the mark is there.
+  // Who erases marks the session first and destroys the key then: either that comes after the new file, or the mark is
+  // there.
   if (isErased(path)) for (const name of [path, `${path}.tmp`]) destroyFile(files, name);
 }
 
@@ -111,7 +114,10 @@ function unlessGone<T>(work: () => T): T | null {
 
 const isErased = (path: string): boolean => readSmall(files, path.replace(/\.key(?:\.tmp)?$/, '.erased')) !== null;
 
-/** What was broken off left files that are no keys any more: of sessions that were erased, and beside keys that are whole. */
+/**
+ * What was broken off left files that are no keys any more: of sessions that were erased, and beside keys that are
+ * whole.
+ */
 function forgetErased(dir: string): void {
   const names = files.listSync(keysDir(dir));
   for (const name of names) {

@@ -1,9 +1,14 @@
-/** Keys of sessions as the bytes in which the binary reads them (native/log/sealed.h), so that it seals and opens many entries in one call. */
+/**
+ * Keys of sessions as the bytes in which the binary reads them (native/log/sealed.h), so that it seals and opens many
+ * entries in one call.
+ */
 import type { KeyObject } from 'node:crypto';
 
 /** Names that stand in an envelope as they are; the binary looks at no others. */
 const PLAIN = /^[ !#-[\]-~]{1,200}$/;
-/** A ring is searched from one end to the other, and has as many sessions as a few megabytes of log hardly ever have. */
+/**
+ * A ring is searched from one end to the other, and has as many sessions as a few megabytes of log hardly ever have.
+ */
 const SESSIONS_MAX = 64;
 
 export class KeyRing {

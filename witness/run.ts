@@ -1,4 +1,7 @@
-/** Entries that follow each other in a segment, checked together: by the binary in one call where one runs, else one by one. */
+/**
+ * Entries that follow each other in a segment, checked together: by the binary in one call where one runs, else one by
+ * one.
+ */
 import { assert, type EntryForms, type FollowedEntries, followEntries } from '../native/index.ts';
 import { HASH_BYTES } from './chain.ts';
 import { chainState, stateHash, stateTree } from './chain-state.ts';
@@ -26,7 +29,10 @@ export interface Run {
   readonly bytes: Buffer;
   /** Where each ends in `bytes`. */
   readonly ends: Uint32Array;
-  /** For each 1 + the index in FORM_KINDS where envelope, spelling and body are certain, KIND_UNOPENED where envelope and spelling are and nobody has the key, 0 where somebody has to look. */
+  /**
+   * For each 1 + the index in FORM_KINDS where envelope, spelling and body are certain, KIND_UNOPENED where envelope
+   * and spelling are and nobody has the key, 0 where somebody has to look.
+   */
   readonly kinds: Uint8Array;
   /** Leaf and chain hash of each; null: not asked for. */
   readonly hashes: Buffer | null;
@@ -93,7 +99,10 @@ export class RunReader {
     return this.#threads > 1 ? THREADED_BYTES : undefined;
   }
 
-  /** Follows entries at the beginning of `bytes`, at most `most`. → null where the first one is not whole, not right, or not for the binary: the caller looks at it. */
+  /**
+   * Follows entries at the beginning of `bytes`, at most `most`. → null where the first one is not whole, not right, or
+   * not for the binary: the caller looks at it.
+   */
   follow(bytes: Buffer, version: number, { seq, hash, tree }: RunStart, most: number): Followed | null {
     if (version !== FORMAT_VERSION || bytes.length < ENTRY_EXTRA_BYTES || most < 1) return null;
     const room = Math.min(most, ENTRIES_MAX);

@@ -20,7 +20,10 @@ const READ_BYTES = 256 * 1024;
 const SECTOR_BYTES = 512;
 /** So many zeros at the end of a sector were never written: payloads are text, and no hash ends with as many. */
 const ZEROS_LOST = 16;
-/** Largest segment that is read. Writers begin a new one at 16 MiB; a sparse file of terabytes would be searched for hours. */
+/**
+ * Largest segment that is read. Writers begin a new one at 16 MiB; a sparse file of terabytes would be searched for
+ * hours.
+ */
 export const SEGMENT_FILE_BYTES_MAX = 256 * 1024 * 1024;
 /** Bytes looked at again while searching for whole entries behind a fault; a file made to exceed it is no torn tail. */
 const SEARCH_BYTES_MAX = 8 * 1024 * 1024;
@@ -136,7 +139,8 @@ export class SegmentFile {
 
   /**
    * Is the fault what a crash leaves: an entry that was not written to its end? Then the file stops inside it, or a
-   * sector of it was not written to its end and reads as zeros there, and nothing whole follows. A changed byte of a whole entry is damage, also in the last one.
+   * sector of it was not written to its end and reads as zeros there, and nothing whole follows. A changed byte of a
+   * whole entry is damage, also in the last one.
    */
   isTorn(version: number, fault: Fault, seq: number, previousHash: Uint8Array): boolean {
     if (this.#isWholeButHead(version, fault.offset, seq, previousHash) || this.#hasFrameAfter(version, fault.offset))
@@ -212,8 +216,9 @@ function readable<T>(name: string, read: () => T): T {
 }
 
 /**
- * True for a segment whose file was created but whose header never reached the disk whole: it holds the beginning of a header and behind
- * that at most zeros, which were allotted and not written. A header is on disk before an entry follows it, so a longer file is damaged.
+ * True for a segment whose file was created but whose header never reached the disk whole: it holds the beginning of a
+ * header and behind that at most zeros, which were allotted and not written. A header is on disk before an entry
+ * follows it, so a longer file is damaged.
  */
 export function isTornHeader(segment: SegmentFile, expected: Parameters<typeof isHeaderStart>[1]): boolean {
   if (segment.size > headerBytes(2, expected.leaves)) return false;

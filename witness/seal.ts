@@ -1,7 +1,8 @@
 /**
- * A sealed body: AES-256-GCM under the key of its session (NIST SP 800-38D; node:crypto computes it). seq, session and kind are bound to it, so
- * that it opens in its own place only. Nonces are the writer's four random bytes and the seq, which a writer gives once.
- * On disk: {"sealed":"<base64 of nonce, ciphertext and tag>"}, a body like any other to whoever follows the chain.
+ * A sealed body: AES-256-GCM under the key of its session (NIST SP 800-38D; node:crypto computes it). seq, session and
+ * kind are bound to it, so that it opens in its own place only. Nonces are the writer's four random bytes and the seq,
+ * which a writer gives once. On disk: {"sealed":"<base64 of nonce, ciphertext and tag>"}, a body like any other to
+ * whoever follows the chain.
  */
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
 import { KvError } from '../native/index.ts';
@@ -25,8 +26,8 @@ interface Place {
 }
 
 /**
- * True if entries of this session and kind are sealed when they are written. What was done to a session from outside holds nothing of it, and must be readable
- * when it is erased.
+ * True if entries of this session and kind are sealed when they are written. What was done to a session from outside
+ * holds nothing of it, and must be readable when it is erased.
  */
 export const mustSeal = (session: string, kind: EntryKind): boolean =>
   session !== NO_SESSION && ENTRIES[kind].owner !== 'done to a session';
@@ -60,7 +61,10 @@ export const SEALED_EXTRA_BYTES = 64;
 /** Characters of a sealed text of so many bytes. */
 export const sealedChars = (bytes: number): number => 4 * Math.ceil((NONCE_BYTES + bytes + TAG_BYTES) / 3);
 
-/** The payload of a body's text in two parts, where it will be sealed too. Throws 'bad-argument' for one that takes more bytes than an entry may have. */
+/**
+ * The payload of a body's text in two parts, where it will be sealed too. Throws 'bad-argument' for one that takes more
+ * bytes than an entry may have.
+ */
 export function payloadParts(
   { seq, session, kind }: Place,
   timeMs: number,
@@ -89,7 +93,10 @@ export function sealBytes({ key, nonceStart, place }: Sealing, bytes: Uint8Array
   return Buffer.concat([nonce, cipher.update(bytes), cipher.final(), cipher.getAuthTag()]).toString('base64');
 }
 
-/** The body of a sealed entry; null without a key, when only its form is checked. Throws 'bad-log' for what was not sealed so. */
+/**
+ * The body of a sealed entry; null without a key, when only its form is checked. Throws 'bad-log' for what was not
+ * sealed so.
+ */
 export function openText(key: KeyObject | null, { seq, session, kind, body }: Envelope): unknown {
   const { sealed } = body as { readonly sealed: string };
   const bytes = Buffer.from(sealed, 'base64');

@@ -12,7 +12,8 @@
  *     88  8  id of the key that signed checkpoints then; zeros: none
  *     96  8  number of the first segment that the series then had: retention had removed those before it
  *    104  8  entries of the series before this segment: leaves of its tree
- *    112 32p roots of the full subtrees over them, largest first; p is the number of ones in the binary number of leaves
+ *    112 32p roots of the full subtrees over them, largest first; p is the number of ones in the binary number of
+ *    leaves
  *      …  4  CRC-32C of all bytes before
  *
  * Format 1 had 84 bytes: version 1, zeros in the place of the length, no bytes 80…, and a CRC-32.
@@ -143,8 +144,8 @@ const UNKNOWN_FROM = 80;
 const UNKNOWN_TO = 104;
 
 /**
- * True if `bytes` are the beginning of a header, of any version, that could follow what stands before it: everything that is known
- * beforehand is as expected. `previous.peaks` null: the tree is not known here.
+ * True if `bytes` are the beginning of a header, of any version, that could follow what stands before it: everything
+ * that is known beforehand is as expected. `previous.peaks` null: the tree is not known here.
  */
 export function isHeaderStart(
   bytes: Buffer,

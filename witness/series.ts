@@ -1,10 +1,11 @@
 /**
- * Several writers share one log folder. Each has a series of segments of its own, with its own lock and its own hash chain: the first
- * lies in the folder itself, where it always lay, the others in `writer-0001`, `writer-0002` … below it. A writer takes the first
- * series that nobody holds, so a folder has no more of them than there ever were writers at one time.
+ * Several writers share one log folder. Each has a series of segments of its own, with its own lock and its own hash
+ * chain: the first lies in the folder itself, where it always lay, the others in `writer-0001`, `writer-0002` … below
+ * it. A writer takes the first series that nobody holds, so a folder has no more of them than there ever were writers
+ * at one time.
  *
- * All series carry the id of the log. Seqs of series n count from n · 2^32, so a seq names one entry of the whole log, and the
- * header of a series, which holds its first seq, says which series it is.
+ * All series carry the id of the log. Seqs of series n count from n · 2^32, so a seq names one entry of the whole log,
+ * and the header of a series, which holds its first seq, says which series it is.
  */
 import { join } from 'node:path';
 import { firstSeqOf, KvError, SERIES_ENTRIES, seriesOf } from '../native/index.ts';

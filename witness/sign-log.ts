@@ -11,9 +11,9 @@ import { listSeries, seriesDir } from './series.ts';
 import { type LogEnd, listSegments, type WalkOptions, walkLog } from './walk.ts';
 
 /**
- * Signed checkpoints of all series of the log in `dir`, as it stands: of each, the last segment is read, synced and signed, and a tail that a
- * crash left is not. Somebody may be writing meanwhile. `keyPath`: file of the private key. Throws 'not-found' when there is no entry,
- * 'bad-signature' for what is no private key, 'bad-log', 'io'.
+ * Signed checkpoints of all series of the log in `dir`, as it stands: of each, the last segment is read, synced and
+ * signed, and a tail that a crash left is not. Somebody may be writing meanwhile. `keyPath`: file of the private key.
+ * Throws 'not-found' when there is no entry, 'bad-signature' for what is no private key, 'bad-log', 'io'.
  */
 export function signLog(dir: string, keyPath: string): string[];
 /** @internal */

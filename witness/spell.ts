@@ -1,6 +1,7 @@
 /**
- * The entries that are written while a model decodes are spelled field by field: the text is that of `canonicalJson`, which sorts and asks
- * for types where this knows them. Kinds that come once in a session go the general way, and so does everything that is read.
+ * The entries that are written while a model decodes are spelled field by field: the text is that of `canonicalJson`,
+ * which sorts and asks for types where this knows them. Kinds that come once in a session go the general way, and so
+ * does everything that is read.
  */
 import { canonicalJson } from './canonical.ts';
 import { SPELLED } from './entries/spelling.gen.ts';

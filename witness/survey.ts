@@ -1,4 +1,7 @@
-/** What the envelopes of a log say of its sessions and segments. No keys are needed, so sessions that were erased are told of too. */
+/**
+ * What the envelopes of a log say of its sessions and segments. No keys are needed, so sessions that were erased are
+ * told of too.
+ */
 import fs from 'node:fs';
 import { join } from 'node:path';
 import { KvError } from '../native/index.ts';
@@ -98,7 +101,9 @@ const newSession = (session: string): LoggedSession => ({
   isHeld: false,
 });
 
-/** True if a session may get more entries: it was not closed, and the writer that it began under still holds its series. */
+/**
+ * True if a session may get more entries: it was not closed, and the writer that it began under still holds its series.
+ */
 export function isRunning(
   dir: string,
   { isClosed, series, lastMs }: LoggedSession,

@@ -1,6 +1,7 @@
 /**
- * One session from its beginning to its end as a person reads it: what it was given, what it looked up, each plan with what became of it, what changed
- * without a decision, how the quality of layers went, what originals said, and how it ended. Everything is read from the log.
+ * One session from its beginning to its end as a person reads it: what it was given, what it looked up, each plan with
+ * what became of it, what changed without a decision, how the quality of layers went, what originals said, and how it
+ * ended. Everything is read from the log.
  */
 import {
   brief,
@@ -46,8 +47,9 @@ export const EVENT_FIELDS = [
 ] as const satisfies readonly (keyof TimelineEvent)[];
 
 /**
- * What happened in a session, in order. `session` is its whole id. Of one that cannot be opened, because it was erased or its key is not here, only the
- * envelopes are told. Throws 'bad-log', and 'not-found' where there is no log; a session that the log does not have has no events.
+ * What happened in a session, in order. `session` is its whole id. Of one that cannot be opened, because it was erased
+ * or its key is not here, only the envelopes are told. Throws 'bad-log', and 'not-found' where there is no log; a
+ * session that the log does not have has no events.
  */
 export function timeline(dir: string, session: string): TimelineEvent[] {
   const story = new Story();

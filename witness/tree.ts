@@ -1,8 +1,8 @@
 /**
- * The Merkle tree over the entries of a series, as RFC 6962 §2.1 defines it for certificates, so that its roots and proofs can be checked
- * with the tools that exist for them. A leaf is the payload of an entry, as it is stored. Of the tree only its frontier is kept: the roots
- * of the full subtrees that the leaves so far make, largest first, one for each 1 in the binary number of leaves. That is all that is
- * needed to add leaves, and to say what the root is.
+ * The Merkle tree over the entries of a series, as RFC 6962 §2.1 defines it for certificates, so that its roots and
+ * proofs can be checked with the tools that exist for them. A leaf is the payload of an entry, as it is stored. Of the
+ * tree only its frontier is kept: the roots of the full subtrees that the leaves so far make, largest first, one for
+ * each 1 in the binary number of leaves. That is all that is needed to add leaves, and to say what the root is.
  */
 import { HASH_BYTES, sha256 } from './chain.ts';
 
@@ -64,7 +64,8 @@ export class Frontier {
   /** Adds the leaf with this hash. */
   add(leaf: Uint8Array): void {
     let hash = leaf;
-    // Two full subtrees of one size become one of twice the size, as in a binary number a carry runs over the ones at its end.
+    // Two full subtrees of one size become one of twice the size, as in a binary number a carry runs over the ones at
+    // its end.
     for (let rest = this.#leaves; rest % 2 === 1; rest = Math.floor(rest / 2))
       hash = nodeHash(this.#peaks.pop() as Uint8Array, hash);
     this.#peaks.push(hash);

@@ -47,7 +47,10 @@ export const NO_SESSION = '';
 export type EntryBodies = { readonly [K in EntryKind]: TypeOf<(typeof ENTRIES)[K]['type']> };
 
 export interface Entry<K extends EntryKind = EntryKind> {
-  /** Names this entry in the whole log. Counts without gaps over what one writer's series holds: from 0 in the first, from n · 2^32 in series n. */
+  /**
+   * Names this entry in the whole log. Counts without gaps over what one writer's series holds: from 0 in the first,
+   * from n · 2^32 in series n.
+   */
   readonly seq: number;
   /** Milliseconds since the epoch, from the injected clock; never falls within a series. Never used by a decision. */
   readonly timeMs: number;
@@ -63,7 +66,10 @@ export type FailureMode = 'block' | 'halt' | 'drop';
 export interface LogRule {
   /** Leave it out, or write something of the same type that says nothing: '***', 0, false, an empty list or object. */
   readonly action: 'drop' | 'mask';
-  /** Fields of the body, one inside the other: 'model.name', 'neighbours.*.session'. '*' is any field or item. Left out: the whole entry, to be dropped. */
+  /**
+   * Fields of the body, one inside the other: 'model.name', 'neighbours.*.session'. '*' is any field or item. Left out:
+   * the whole entry, to be dropped.
+   */
   readonly path?: string;
   /** Kinds of entries that it holds for. Default: all that have such a field. */
   readonly kinds?: readonly EntryKind[];
@@ -78,7 +84,10 @@ export interface WitnessOptions {
   readonly segmentBytesMax?: number;
   /** A segment takes entries for so long, default 1 day. */
   readonly segmentMsMax?: number;
-  /** Id of the key that signs checkpoints of this log, 16 hex digits: stands in the header of every segment. Left out: none. */
+  /**
+   * Id of the key that signs checkpoints of this log, 16 hex digits: stands in the header of every segment. Left out:
+   * none.
+   */
   readonly keyId?: string;
   /** Where signed checkpoints go while entries are written. Left out: nowhere. */
   readonly anchor?: AnchorOptions;
@@ -86,7 +95,10 @@ export interface WitnessOptions {
   readonly series?: number;
   /** Entries wait at most this long for their fsync, default 50 ms. */
   readonly commitIntervalMs?: number;
-  /** Entries waiting for the disk may take this much memory, default 8 MiB; beyond it `append` writes by itself and waits. */
+  /**
+   * Entries waiting for the disk may take this much memory, default 8 MiB; beyond it `append` writes by itself and
+   * waits.
+   */
   readonly bufferBytesMax?: number;
   /** Mode block: how long one batch is tried again before 'log-unwritable', default 30 s. */
   readonly blockMsMax?: number;
@@ -104,23 +116,33 @@ export interface WitnessLog {
   /** Identity of the log: random at creation, in every segment header of every writer. */
   readonly id: string;
   readonly dir: string;
-  /** Appends to the group commit. → seq. Throws 'log-unwritable' in modes block (after the last retry) and halt; in mode drop it counts and returns `null`. */
+  /**
+   * Appends to the group commit. → seq. Throws 'log-unwritable' in modes block (after the last retry) and halt; in mode
+   * drop it counts and returns `null`.
+   */
   append<K extends EntryKind>(session: string, kind: K, body: EntryBodies[K]): number | null;
   /** Highest seq that is on disk (fsynced), −1 before the first. */
   readonly acknowledgedSeq: number;
   /** Entries that are not in the log and never will be (mode drop). */
   readonly droppedCount: number;
-  /** Entries of this writer's series that no checkpoint covers yet in a place outside of the log; null: none is anchored. */
+  /**
+   * Entries of this writer's series that no checkpoint covers yet in a place outside of the log; null: none is
+   * anchored.
+   */
   readonly unanchoredEntries: number | null;
-  /** Entries of a session that are not in the log, or may never be: those dropped, and while the disk refuses those that wait. */
+  /**
+   * Entries of a session that are not in the log, or may never be: those dropped, and while the disk refuses those that
+   * wait.
+   */
   missingOf(session: string): number;
   readonly bytes: number;
   /** Number of the series that this writer appends to. */
   readonly series: number;
   /**
-   * Removes the oldest segments of the series, all before `firstSegment`: first an entry says so and is synced, then the files go,
-   * oldest first. Dying in between leaves a log that opens. Not more than the segments before the present one, and only up to one of
-   * format 2. → what was removed, null where there was nothing. Throws 'bad-argument', 'log-unwritable'.
+   * Removes the oldest segments of the series, all before `firstSegment`: first an entry says so and is synced, then
+   * the files go, oldest first. Dying in between leaves a log that opens. Not more than the segments before the present
+   * one, and only up to one of format 2. → what was removed, null where there was nothing. Throws 'bad-argument',
+   * 'log-unwritable'.
    */
   removeSegments(firstSegment: number): Promise<RetentionBody | null>;
   /** Waits until everything appended so far is on disk. → acknowledgedSeq */
@@ -128,7 +150,9 @@ export interface WitnessLog {
   close(): Promise<void>;
 }
 
-/** What one writer after the other wrote into one chain. With a problem: id, count and head of the entries before it. */
+/**
+ * What one writer after the other wrote into one chain. With a problem: id, count and head of the entries before it.
+ */
 export interface SeriesReport {
   /** Number of the series, from 0. */
   readonly series: number;
@@ -140,11 +164,16 @@ export interface SeriesReport {
   readonly entries: number;
   /** Entries before them that retention removed. */
   readonly removedEntries: number;
-  /** How many of them have bodies that could not be opened: their session was erased, or its key is not here. Their chain is sound all the same. */
+  /**
+   * How many of them have bodies that could not be opened: their session was erased, or its key is not here. Their
+   * chain is sound all the same.
+   */
   readonly unopened: number;
   /** Stands for all of them, in hexadecimal: the hash of the chain. */
   readonly headHash: string;
-  /** The same: root of the Merkle tree over every entry that the series ever had, those that retention removed included. */
+  /**
+   * The same: root of the Merkle tree over every entry that the series ever had, those that retention removed included.
+   */
   readonly rootHash: string;
   /** First problem found in it. */
   readonly problem: VerifyReport['problem'];
@@ -223,7 +252,9 @@ export interface DecisionFilter {
   readonly reason?: string;
   /** Matches the threshold id alone. */
   readonly threshold?: string;
-  /** Predicted error in the format that the page had, as a share of the residual stream; rows without one are left out. */
+  /**
+   * Predicted error in the format that the page had, as a share of the residual stream; rows without one are left out.
+   */
   readonly epsilonFrom?: Range;
   /** The same in the format that it was to get. */
   readonly epsilonTo?: Range;
@@ -266,7 +297,10 @@ export const COUNT_KEYS: readonly CountKey[] = ['layer', 'reason', 'hour', 'form
 
 /** Decisions that have something in common, summed up. */
 export interface CountRow {
-  /** What they have in common: a layer, the rule that planned or refused them, the beginning of an hour in milliseconds since the epoch, 'q8→rot4', a session, a model. */
+  /**
+   * What they have in common: a layer, the rule that planned or refused them, the beginning of an hour in milliseconds
+   * since the epoch, 'q8→rot4', a session, a model.
+   */
   readonly key: string | number;
   /** Moves planned, refused ones included. */
   readonly decisions: number;
@@ -286,10 +320,16 @@ export interface CountRow {
 
 /** Questions to a log, answered by reading it or by its index; newest first. */
 export interface DecisionQuery {
-  /** Decisions that a filter lets through, refused ones included. Throws 'not-found', 'bad-log', 'bad-argument', 'database'. */
+  /**
+   * Decisions that a filter lets through, refused ones included. Throws 'not-found', 'bad-log', 'bad-argument',
+   * 'database'.
+   */
   decisions(filter?: DecisionFilter): Promise<DecisionRow[]>;
   /** Sessions that began within a span. Throws 'not-found', 'bad-log', 'bad-argument', 'database'. */
   sessions(filter?: SessionFilter): Promise<SessionRow[]>;
-  /** All decisions that a filter lets through, summed up by what they have in common, in order of it; hours and layers ascending, others by how many there are. `limit` and `beforeSeq` have no meaning here. Throws as `decisions` does. */
+  /**
+   * All decisions that a filter lets through, summed up by what they have in common, in order of it; hours and layers
+   * ascending, others by how many there are. `limit` and `beforeSeq` have no meaning here. Throws as `decisions` does.
+   */
   counts(by: CountKey, filter?: DecisionFilter): Promise<CountRow[]>;
 }

@@ -1,7 +1,7 @@
 /**
- * Is the log what was written? Every byte of every segment of every writer counts: magic, version, reserved bytes, ids, CRCs, lengths,
- * seqs without gaps, the hash chain through all segments, and the one canonical spelling of every entry. Whatever else stands in the
- * folder is named.
+ * Is the log what was written? Every byte of every segment of every writer counts: magic, version, reserved bytes, ids,
+ * CRCs, lengths, seqs without gaps, the hash chain through all segments, and the one canonical spelling of every entry.
+ * Whatever else stands in the folder is named.
  */
 import { createHash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
@@ -24,10 +24,11 @@ import type { Entry, ForeignPart, RecoveredBody, SeriesReport, VerifyReport } fr
 import { checkLogId, type LogEnd, listSegments, logIdOf, walkRuns } from './walk.ts';
 
 /**
- * True if every byte of the log in `dir` is what was written, and what else stands in that folder. Keys are not needed: what they open is looked at too,
- * and the rest counted. Never throws for damage: the report holds the first problem. Throws 'not-found' when there is no log in `dir`, 'bad-file' for a key
- * file that is none, 'io' when something cannot be read.
- * Entries cut off at the end, and a log written anew as a whole, are not visible from the log alone; `verifyAgainst` compares it with checkpoints.
+ * True if every byte of the log in `dir` is what was written, and what else stands in that folder. Keys are not needed:
+ * what they open is looked at too, and the rest counted. Never throws for damage: the report holds the first problem.
+ * Throws 'not-found' when there is no log in `dir`, 'bad-file' for a key file that is none, 'io' when something cannot
+ * be read. Entries cut off at the end, and a log written anew as a whole, are not visible from the log alone;
+ * `verifyAgainst` compares it with checkpoints.
  */
 export function verifyLog(dir: string): VerifyReport;
 /** @internal */
@@ -37,8 +38,9 @@ export function verifyLog(dir: string, files: LogFiles = nodeFiles, threads = th
 }
 
 /**
- * The same, and whether the log has everything that these checkpoints signed (`readCheckpoints`): every entry, in that order, with nothing
- * between them. Another log in its place, a missing end and entries written anew are problems. Throws as `verifyLog` does.
+ * The same, and whether the log has everything that these checkpoints signed (`readCheckpoints`): every entry, in that
+ * order, with nothing between them. Another log in its place, a missing end and entries written anew are problems.
+ * Throws as `verifyLog` does.
  */
 export function verifyAgainst(dir: string, checkpoints: readonly Checkpoint[]): VerifyReport;
 /** @internal */
@@ -300,7 +302,10 @@ function sizeOf(files: LogFiles, dir: string, name: string): number | null {
   }
 }
 
-/** Looks at the entries of a run that the binary is not certain of. → how many are sound, and what is wrong with the next one */
+/**
+ * Looks at the entries of a run that the binary is not certain of. → how many are sound, and what is wrong with the
+ * next one
+ */
 function checkEntries(
   run: Run,
   keys: SessionKeys,
@@ -326,7 +331,9 @@ function checkEntries(
 
 const RECOVERED = 1 + FORM_KINDS.indexOf('recovered');
 
-/** True if the binary has looked at all that `openHere` looks at. What an entry of kind recovered says is needed here. */
+/**
+ * True if the binary has looked at all that `openHere` looks at. What an entry of kind recovered says is needed here.
+ */
 const isSurelySound = ({ kinds }: Run, index: number): boolean => kinds[index] !== 0 && kinds[index] !== RECOVERED;
 
 /** The entry with its body; null where that cannot be opened. Throws 'bad-log'. */

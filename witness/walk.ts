@@ -63,7 +63,10 @@ export interface LogEnd {
   readonly headHash: Uint8Array;
   /** The header of the last segment that has one. */
   readonly header: SegmentHeader | null;
-  /** Over all entries of the series; null unless it was asked for, or when the walk began at a segment of format 1 behind the first. */
+  /**
+   * Over all entries of the series; null unless it was asked for, or when the walk began at a segment of format 1
+   * behind the first.
+   */
   readonly tree: Frontier | null;
   /** Bytes behind `offset` that a crash left: in this segment, or all of a next segment whose header is incomplete. */
   readonly tornBytes: number;
@@ -82,7 +85,10 @@ export function* walkSeries(
   return yield* walkLog(files, dir, { fromSeq });
 }
 
-/** Walks every series of a log, one after the other: all entries in order of seq. Throws 'not-found' without a log, 'bad-log'. */
+/**
+ * Walks every series of a log, one after the other: all entries in order of seq. Throws 'not-found' without a log,
+ * 'bad-log'.
+ */
 export function* walkAll(files: LogFiles, logDir: string): Generator<RawEntry, void, undefined> {
   const logId = logIdOf(files, logDir);
   for (const series of listSeries(files, logDir)) {
@@ -130,8 +136,9 @@ function* entriesOf(run: Run): Generator<RawEntry> {
 }
 
 /**
- * Walks one series, the one that lies in `dir`, from the segment that holds `fromSeq` (Infinity: the last one) to the end. What a
- * crash leaves at the end is no error. Throws 'not-found' without segments, 'bad-log' (segment, offset, seq) at the first thing that is wrong.
+ * Walks one series, the one that lies in `dir`, from the segment that holds `fromSeq` (Infinity: the last one) to the
+ * end. What a crash leaves at the end is no error. Throws 'not-found' without segments, 'bad-log' (segment, offset,
+ * seq) at the first thing that is wrong.
  */
 export function* walkRuns(files: LogFiles, dir: string, options: RunOptions = {}): Generator<Run, LogEnd, undefined> {
   const { fromSeq = 0, withTree = false, withKinds = false, withHashes = false, threads = 1 } = options;
@@ -238,7 +245,10 @@ const nothingYet = (nextSeq: number, { size }: Head): LogEnd => ({
   tornSegment: 0,
 });
 
-/** Every header, also of segments that are not walked: a file that was given another number is found before anything is read or written. */
+/**
+ * Every header, also of segments that are not walked: a file that was given another number is found before anything is
+ * read or written.
+ */
 function checkHeads(heads: readonly Head[], logId: string, firstSeq: number): void {
   let before: SegmentHeader | null = null;
   for (const { name, number, header: own } of heads) {
@@ -301,9 +311,10 @@ class Removal {
 }
 
 /**
- * Numbers of the segments of a series, without gaps: from 0, or from a later one where retention removed what was before. A file with a
- * number behind a gap that has no header is not of the log (`verifyLog` names it); one that has a header says that segments before it
- * are missing, which is found at the end of the walk. Throws 'not-found' for what is no folder, 'bad-log' where the first segment is missing.
+ * Numbers of the segments of a series, without gaps: from 0, or from a later one where retention removed what was
+ * before. A file with a number behind a gap that has no header is not of the log (`verifyLog` names it); one that has a
+ * header says that segments before it are missing, which is found at the end of the walk. Throws 'not-found' for what
+ * is no folder, 'bad-log' where the first segment is missing.
  */
 export function listSegments(files: LogFiles, dir: string): number[] {
   const { own, behind } = segmentsIn(files, dir);

@@ -1,6 +1,7 @@
 /**
- * Why a page side was not demoted, or no further: from the situations and decisions that the log has of its session. The policy weighs all pages against
- * each other and records only what it takes, so what it passed over is reckoned again here from the trials; where that is an estimate, it says so.
+ * Why a page side was not demoted, or no further: from the situations and decisions that the log has of its session.
+ * The policy weighs all pages against each other and records only what it takes, so what it passed over is reckoned
+ * again here from the trials; where that is an estimate, it says so.
  */
 import {
   brief,
@@ -76,8 +77,8 @@ export interface PagePlace {
 }
 
 /**
- * Why the sides of a page were not demoted, or no further. `session` is its whole id. Throws 'not-found' for a session without an 'open' entry,
- * 'bad-argument' for a layer that the model does not have, and what `readLog` throws.
+ * Why the sides of a page were not demoted, or no further. `session` is its whole id. Throws 'not-found' for a session
+ * without an 'open' entry, 'bad-argument' for a layer that the model does not have, and what `readLog` throws.
  */
 export function whyNot(dir: string, session: string, { layer, page, side }: PagePlace): WhyNot[] {
   const entries = [...readLog(dir, { session })];

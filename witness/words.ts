@@ -2,7 +2,9 @@
 import { type Condition, type Filter, type Fingerprint, fingerprint, type Measurements } from '../memory/index.ts';
 import { KvError } from '../native/index.ts';
 
-/** What a word says: numbers of the fingerprint, which order what is found, and conditions, which leave out the rest. */
+/**
+ * What a word says: numbers of the fingerprint, which order what is found, and conditions, which leave out the rest.
+ */
 interface Meaning {
   readonly axes?: Partial<Measurements>;
   readonly must?: readonly Condition[];
@@ -16,8 +18,9 @@ const tokens = (axis: number, range: { readonly min?: number; readonly max?: num
 const is = (field: string, equals: string): Meaning => ({ must: [{ field, equals }] });
 
 /**
- * Kinds of content are means over windows of 1,024 tokens with the tokenizer of SmolLM2: eight English novels, two splits of WikiText-2, eight files of
- * Python and four German novels. A language comes last, since it says more of the bytes of a token than a genre does.
+ * Kinds of content are means over windows of 1,024 tokens with the tokenizer of SmolLM2: eight English novels, two
+ * splits of WikiText-2, eight files of Python and four German novels. A language comes last, since it says more of the
+ * bytes of a token than a genre does.
  */
 const KINDS: Readonly<Record<string, Partial<Measurements>>> = {
   novel: { bytesPerToken: 4.01, letterShare: 0.775, foreignShare: 0, distinctShare: 0.45 },
@@ -100,8 +103,9 @@ export interface WordsMeaning {
 }
 
 /**
- * Words, separated by spaces or commas, in any order. `models`: names of models in lower case, and their digests. Throws 'bad-argument' naming words that
- * mean nothing here, and those that contradict each other are left to find nothing.
+ * Words, separated by spaces or commas, in any order. `models`: names of models in lower case, and their digests.
+ * Throws 'bad-argument' naming words that mean nothing here, and those that contradict each other are left to find
+ * nothing.
  */
 export function meaningOfWords(text: string, models: ReadonlyMap<string, string> = new Map()): WordsMeaning {
   const words = text

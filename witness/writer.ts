@@ -1,7 +1,7 @@
 /**
- * The writer. `append` only copies into memory and gives the seq; a commit takes everything that waits, writes it at once and syncs it, beside the
- * caller. Nothing counts as acknowledged before its sync came back. A failed sync means that the kernel may have forgotten the bytes, so a batch is
- * written again in full before it is synced again.
+ * The writer. `append` only copies into memory and gives the seq; a commit takes everything that waits, writes it at
+ * once and syncs it, beside the caller. Nothing counts as acknowledged before its sync came back. A failed sync means
+ * that the kernel may have forgotten the bytes, so a batch is written again in full before it is synced again.
  */
 import { KvError } from '../native/index.ts';
 import type { Anchor } from './anchor.ts';
@@ -185,7 +185,10 @@ export class LogWriter implements WitnessLog {
     return seq;
   }
 
-  /** The disk did not give the key of the session, and nothing is written unsealed: as if it had refused the entry itself. */
+  /**
+   * The disk did not give the key of the session, and nothing is written unsealed: as if it had refused the entry
+   * itself.
+   */
   #refuseUnsealed(session: string, timeMs: number, error: unknown): null {
     if (!this.#goesOn(error, Number.POSITIVE_INFINITY)) this.#throwFailure();
     this.#lose(session, timeMs);
@@ -229,7 +232,9 @@ export class LogWriter implements WitnessLog {
     return seq;
   }
 
-  /** True if the next entry begins a new segment. One without an entry is never followed by another of the same format. */
+  /**
+   * True if the next entry begins a new segment. One without an entry is never followed by another of the same format.
+   */
   #isFull(): boolean {
     if (this.#beganMs === null) return true;
     const { segmentBytesMax, segmentMsMax } = this.#settings;
@@ -289,7 +294,9 @@ export class LogWriter implements WitnessLog {
     });
   }
 
-  /** Commits what waits now, one batch after the other. Never throws: failures go to the waiters and the next append. */
+  /**
+   * Commits what waits now, one batch after the other. Never throws: failures go to the waiters and the next append.
+   */
   async #commitAll(): Promise<void> {
     this.#queue.seal();
     let pauseMs = this.#settings.retryMs;
@@ -472,8 +479,8 @@ export class LogWriter implements WitnessLog {
   }
 
   /**
-   * What was cut off makes room for the one entry that says what is missing. Where the file may not grow by even that, a new segment
-   * may still be possible; where that is refused too, only `droppedCount` tells.
+   * What was cut off makes room for the one entry that says what is missing. Where the file may not grow by even that,
+   * a new segment may still be possible; where that is refused too, only `droppedCount` tells.
    */
   #noteAtEnd(given: Batch): void {
     const note = this.#trouble?.note(this.#now());

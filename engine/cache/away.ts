@@ -3,7 +3,9 @@ import type { Fingerprint } from '../../memory/index.ts';
 import type { CacheMemory, PageTable } from '../../native/index.ts';
 import type { IDLE_PLACES } from '../metrics/meter.ts';
 
-/** Where a session that waits is parked when the memory of its engine is short: coded in the same memory, or in a file. */
+/**
+ * Where a session that waits is parked when the memory of its engine is short: coded in the same memory, or in a file.
+ */
 export type IdlePlace = (typeof IDLE_PLACES)[number];
 
 /** Taken when the pages went. */
@@ -32,6 +34,9 @@ export interface Neighbours {
   makeRoom(asking: Named, lackingBytes: number): void;
   /** Bytes that this would free at most, about. */
   reclaimableBytes(asking: Named): number;
-  /** Puts the pages of a session back if they are parked, or leaves its cache empty where they are of no use. Throws 'budget-exceeded', 'io'. */
+  /**
+   * Puts the pages of a session back if they are parked, or leaves its cache empty where they are of no use. Throws
+   * 'budget-exceeded', 'io'.
+   */
   wake(session: Named): void;
 }

@@ -1,8 +1,10 @@
 /**
- * The way back to where a cache was before a prompt, or to a length that it has passed. Sealed rows cannot be opened again, so the rows of the open page
- * are kept beside the cache while a prompt is read that seals it. To go back, the cache is opened anew and takes over its older pages as they are stored.
- * A cache with forks shares those pages and a budget, so that it keeps a fork of its own to go back to, where there is room for one.
- * Where nobody kept rows, those of a page that has been sealed come back as they are stored, as long as the page is in the window. Whole pages always go.
+ * The way back to where a cache was before a prompt, or to a length that it has passed. Sealed rows cannot be opened
+ * again, so the rows of the open page are kept beside the cache while a prompt is read that seals it. To go back, the
+ * cache is opened anew and takes over its older pages as they are stored. A cache with forks shares those pages and a
+ * budget, so that it keeps a fork of its own to go back to, where there is room for one. Where nobody kept rows, those
+ * of a page that has been sealed come back as they are stored, as long as the page is in the window. Whole pages always
+ * go.
  */
 import {
   type CacheShape,
@@ -37,7 +39,10 @@ export class WayBack {
   #twin: KvCache | null = null;
   readonly #isLost: boolean = false;
 
-  /** `tokensNew` will be read behind `tokens`. Throws 'unsupported' for a length that the cache has passed and cannot go back to. */
+  /**
+   * `tokensNew` will be read behind `tokens`. Throws 'unsupported' for a length that the cache has passed and cannot go
+   * back to.
+   */
   constructor(cache: Reversible, tokens: number, tokensNew: number) {
     const { kv, shape, latents, hasForks } = cache;
     this.tokens = tokens;
@@ -72,8 +77,8 @@ export class WayBack {
   }
 
   /**
-   * Brings the cache back; it may hold more tokens in some layers than in others. `reopen` opens an empty one like it. → whether the native cache
-   * is the same one still, with all that attention has seen
+   * Brings the cache back; it may hold more tokens in some layers than in others. `reopen` opens an empty one like it.
+   * → whether the native cache is the same one still, with all that attention has seen
    */
   take(reopen: () => KvCache): boolean {
     const kv = this.#kv;
@@ -110,7 +115,10 @@ export class WayBack {
   }
 }
 
-/** True if a sealed page can be open again: nobody shares it, nothing was kept of its inputs, and it is in the format of the window, in which it takes what it takes while it is open. */
+/**
+ * True if a sealed page can be open again: nobody shares it, nothing was kept of its inputs, and it is in the format of
+ * the window, in which it takes what it takes while it is open.
+ */
 const isOpenAgain = ({ kv, shape, latents, hasForks, windowFormat }: Reversible, page: number): boolean =>
   !hasForks &&
   latents === null &&

@@ -23,11 +23,15 @@ import {
 import { STEPS } from '../../policy/index.ts';
 import type { KvBudget } from '../options/types.ts';
 
-/** The format of the open page under a budget of bytes where nothing else is asked for: at equal bytes half the divergence of f16 at 2K tokens (docs/lab/engine.md). */
+/**
+ * The format of the open page under a budget of bytes where nothing else is asked for: at equal bytes half the
+ * divergence of f16 at 2K tokens (docs/lab/engine.md).
+ */
 export const OPEN_FORMAT: WindowName = WINDOW_FORMAT;
 /**
- * Where a sealed page of all layers takes more than this share of the budget, pages leave the window after half a page of newer tokens.
- * Measured on SmolLM2 at 2K and 4K tokens: below it the divergence was the same either way (docs/lab/engine.md).
+ * Where a sealed page of all layers takes more than this share of the budget, pages leave the window after half a page
+ * of newer tokens. Measured on SmolLM2 at 2K and 4K tokens: below it the divergence was the same either way
+ * (docs/lab/engine.md).
  */
 const WINDOW_SHARE = 1 / 12;
 
@@ -91,7 +95,10 @@ export function f16CacheBytes(shape: CacheShape, tokens: number): number {
   return tokens * shape.layers * shape.kvHeads * shape.headDim * 4;
 }
 
-/** What is in the window: the format of the open page, that of sealed pages, and how many newer tokens keep a sealed page there. */
+/**
+ * What is in the window: the format of the open page, that of sealed pages, and how many newer tokens keep a sealed
+ * page there.
+ */
 export interface Window {
   readonly openFormat: WindowName;
   readonly windowFormat: WindowName;
@@ -114,13 +121,17 @@ export interface Forecast {
   readonly pairs: readonly { readonly pair: string; readonly bytes: number; readonly effectiveBits: number }[];
 }
 
-/** Most bytes up to `tokens` when all movable pages are in the pair of their layer, and those in the window in its format. */
+/**
+ * Most bytes up to `tokens` when all movable pages are in the pair of their layer, and those in the window in its
+ * format.
+ */
 export function bytesAt(shape: CacheShape, tokens: number, pairs: readonly FormatPair[], window: Window): number {
   const { layers, kvHeads, headDim } = shape;
   const side = (format: FormatName): number => pageBytes(format, kvHeads, headDim);
   const low = pairs.reduce((sum, { k, v }) => sum + side(k) + side(v), 0);
   let most = 0;
-  // A page that leaves the window takes more before than a page that grows behind it, so that what counts may be a page back.
+  // A page that leaves the window takes more before than a page that grows behind it, so that what counts may be a page
+  // back.
   for (let at = Math.max(0, tokens - PAGE_TOKENS); at <= tokens; at++) {
     const movable = forecastMovablePages(at, window.windowTokens);
     const inWindow = layers * (sealedPages(at) - movable) * 2 * side(window.windowFormat);
@@ -162,7 +173,10 @@ export const spareBytes = (pageBytes: Readonly<Record<FormatName, number>>, wind
     windowFormat === WINDOW_FORMAT ? 0 : pageBytes[WINDOW_FORMAT],
   );
 
-/** The least byte budget that can be kept at this length (null: a page or more), with the lowest formats that each layer may use. */
+/**
+ * The least byte budget that can be kept at this length (null: a page or more), with the lowest formats that each layer
+ * may use.
+ */
 export function leastBudget(shape: CacheShape, tokensExpected: number | null, least: Least): number {
   const spare = spareBytes(sideBytes(shape, [...least.pairs, ...(least.onTheWay ?? [])]), least.windowFormat);
   return bytesAt(shape, tokensExpected ?? PAGE_TOKENS, least.pairs, least) + spare;
@@ -198,7 +212,10 @@ export function checkBudget(shape: CacheShape, budgetBytes: number, tokensExpect
   });
 }
 
-/** Bytes of one page side in every format that a session may use: those that policies choose from, and of the others those among `named`. */
+/**
+ * Bytes of one page side in every format that a session may use: those that policies choose from, and of the others
+ * those among `named`.
+ */
 export const sideBytes = (
   { kvHeads, headDim }: CacheShape,
   named: readonly FormatPair[] = [],
@@ -215,7 +232,10 @@ export function memoryBytes(): number {
   return constrained > 0 ? Math.min(constrained, totalmem()) : totalmem();
 }
 
-/** Refuses a cache that does not fit this machine's memory. Counted are open pages, kept queries and, without a budget, all pages at the planned length. */
+/**
+ * Refuses a cache that does not fit this machine's memory. Counted are open pages, kept queries and, without a budget,
+ * all pages at the planned length.
+ */
 export function checkMemory(shape: CacheShape, pagesBytes: number, openFormat: WindowName): void {
   const queries = shape.layers * 2 * TRIAL_QUERIES * shape.queryHeads * shape.headDim * 4;
   const neededBytes = Math.max(fixedBytes(shape, openFormat), pagesBytes) + queries;

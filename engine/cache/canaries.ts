@@ -1,7 +1,7 @@
 /**
- * Canaries: page sides that were demoted while their original was kept beside them, so that the error which their form causes for the
- * queries of today can be measured against what their trial promised. Architecture and figures: quality.md of the design, §2; a canary per
- * layer tracks the true error over time, and does not find single bad pages.
+ * Canaries: page sides that were demoted while their original was kept beside them, so that the error which their form
+ * causes for the queries of today can be measured against what their trial promised. Architecture and figures:
+ * quality.md of the design, §2; a canary per layer tracks the true error over time, and does not find single bad pages.
  */
 import { type FormatName, type KvCache, SIDES, type Side } from '../../native/index.ts';
 import { type CanaryReport, type Decision, type PolicyContext, thresholdOf } from '../../policy/index.ts';
@@ -76,8 +76,9 @@ export class Canaries {
   }
 
   /**
-   * Called before a move is carried out, with what originals may take in all. Keeps the original of a side that leaves the window format if its
-   * layer and side are those that the present stretch of tokens is to watch. → bytes that the original will take
+   * Called before a move is carried out, with what originals may take in all. Keeps the original of a side that leaves
+   * the window format if its layer and side are those that the present stretch of tokens is to watch. → bytes that the
+   * original will take
    */
   before(move: SideMove, tokens: number, allowanceBytes: number): number {
     const { layer, page, side, from, to, epsilonTo } = move;
@@ -111,8 +112,9 @@ export class Canaries {
   }
 
   /**
-   * True if a layer and side is among the `places` that a stretch of tokens watches. An order that looks random but follows from the position in
-   * the session alone, so that no content decides what is watched; layers that are probed more often come first.
+   * True if a layer and side is among the `places` that a stretch of tokens watches. An order that looks random but
+   * follows from the position in the session alone, so that no content decides what is watched; layers that are probed
+   * more often come first.
    */
   #isWatched(layer: number, side: Side, stretch: number, places: number): boolean {
     const { layers } = this.#context;
@@ -166,7 +168,9 @@ export class Canaries {
     return freed - this.#sideBytes;
   }
 
-  /** Forgets canaries whose original is gone: their page became a latent, or the cache was made again from stored pages. */
+  /**
+   * Forgets canaries whose original is gone: their page became a latent, or the cache was made again from stored pages.
+   */
   sync(): void {
     this.#list = this.#list.filter(({ layer, page, side }) => {
       const isThere = page < this.#cache.table(layer).pages;

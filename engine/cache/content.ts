@@ -1,4 +1,7 @@
-/** What kind of text a session reads, in four coarse numbers that its fingerprint may hold. Nothing of the text itself can be made out of them. */
+/**
+ * What kind of text a session reads, in four coarse numbers that its fingerprint may hold. Nothing of the text itself
+ * can be made out of them.
+ */
 import type { Measurements } from '../../memory/index.ts';
 import type { Tokenizer } from '../transformer/types.ts';
 

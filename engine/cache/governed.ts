@@ -1,7 +1,7 @@
 /**
- * One conversation's cache with everything that governs it: the native cache in its pool, the policy's session, trials, moves, pacing,
- * latents, and the log that it is written to. A `Session` is this plus a model and tokens, a `PolicyCache` this plus the caller's arrays.
- * In what order its parts act is said in step.ts.
+ * One conversation's cache with everything that governs it: the native cache in its pool, the policy's session, trials,
+ * moves, pacing, latents, and the log that it is written to. A `Session` is this plus a model and tokens, a
+ * `PolicyCache` this plus the caller's arrays. In what order its parts act is said in step.ts.
  */
 import type { Fingerprint, Lookup, SharedStatus } from '../../memory/index.ts';
 import {
@@ -60,7 +60,10 @@ export interface GovernedOptions extends NativeOptions {
   readonly evidence?: { readonly lookup?: Lookup | null; readonly fingerprint?: Fingerprint };
 }
 
-/** What was learnt of a text that no situation has told yet: what a probe found, and what earlier sessions say now that more is known. */
+/**
+ * What was learnt of a text that no situation has told yet: what a probe found, and what earlier sessions say now that
+ * more is known.
+ */
 type Heard = Pick<Situation, 'probe' | 'text'>;
 
 /** What a plan is made of: bytes and time as they are, and what was measured and moved since the last one. */
@@ -171,8 +174,8 @@ export class Governed {
   }
 
   /**
-   * A cache that goes on from here. Pages are shared, and so are the budget and every change of a shared page, which counts once; each
-   * decides by itself and writes entries of its own. Latents stay with this one.
+   * A cache that goes on from here. Pages are shared, and so are the budget and every change of a shared page, which
+   * counts once; each decides by itself and writes entries of its own. Latents stay with this one.
    */
   fork(): Governed {
     const { opened } = this.#options;
@@ -200,14 +203,20 @@ export class Governed {
     this.#holds(this.#length + tokensNew);
   }
 
-  /** Stored pages and rows of so many tokens were put into this cache, which was empty. trials: what the queue of the cache that they come from had found. */
+  /**
+   * Stored pages and rows of so many tokens were put into this cache, which was empty. trials: what the queue of the
+   * cache that they come from had found.
+   */
   filled(tokens: number, trials?: TrialsLeft): void {
     assert(this.#length === 0, `a cache of ${this.#length} tokens was filled with ${tokens}`);
     this.#holds(tokens);
     if (trials !== undefined) this.trials.follow(trials);
   }
 
-  /** The native cache holds so many tokens in its first layer and in its last, and so in those between, which steps go through in order. */
+  /**
+   * The native cache holds so many tokens in its first layer and in its last, and so in those between, which steps go
+   * through in order.
+   */
   #holds(tokens: number): void {
     const [first, last] = [this.kv.length(0), this.kv.length(this.shape.layers - 1)];
     if (first !== tokens || last !== tokens)
@@ -252,7 +261,10 @@ export class Governed {
     this.#away = away;
   }
 
-  /** Its parked pages are in the native cache again, or are of no use: then that is empty, and its tokens must be read again. */
+  /**
+   * Its parked pages are in the native cache again, or are of no use: then that is empty, and its tokens must be read
+   * again.
+   */
   cameBack(): void {
     const held = this.kv.length();
     assert(this.#away !== null, `cache ${this.id} came back and was not parked`);
@@ -281,8 +293,8 @@ export class Governed {
   }
 
   /**
-   * The byte budget of this cache and its forks without the bytes of kept originals: as planned until it has given way to the divergence budget, and at
-   * most what others leave of a shared pool, what idle ones would give up included.
+   * The byte budget of this cache and its forks without the bytes of kept originals: as planned until it has given way
+   * to the divergence budget, and at most what others leave of a shared pool, what idle ones would give up included.
    */
   get budgetBytes(): number | null {
     return this.room.budgetBytes;
@@ -340,7 +352,10 @@ export class Governed {
     return this.#options.evidence?.lookup?.shared ?? null;
   }
 
-  /** The way back to a length, where the cache is now unless another is named, for one that reads `tokensNew` behind it. Whoever asked closes it. */
+  /**
+   * The way back to a length, where the cache is now unless another is named, for one that reads `tokensNew` behind it.
+   * Whoever asked closes it.
+   */
   wayBack(tokensNew: number, tokens = this.length): WayBack {
     const { kv, shape, latents, hasForks, plan } = this;
     return new WayBack({ kv, shape, latents, hasForks, windowFormat: plan.context.windowFormat }, tokens, tokensNew);
@@ -363,7 +378,10 @@ export class Governed {
     this.#holds(tokens);
   }
 
-  /** Frees the memory of the native cache, which is empty then; whoever has taken what was in it puts it back. What attention has seen is forgotten. */
+  /**
+   * Frees the memory of the native cache, which is empty then; whoever has taken what was in it puts it back. What
+   * attention has seen is forgotten.
+   */
   vacate(): void {
     this.canaries.dropAll();
     this.#peakBytes = this.peakBytes;
@@ -387,7 +405,10 @@ export class Governed {
     return this.#away?.tables[layer] ?? this.kv.table(layer);
   }
 
-  /** What latents are made of x, the inputs of a layer [T, width]; nothing where none are kept. Throws what Latents.check throws. */
+  /**
+   * What latents are made of x, the inputs of a layer [T, width]; nothing where none are kept. Throws what
+   * Latents.check throws.
+   */
   inputs(layer: number, x: Float32Array | undefined, tokens: number): CheckedInputs | undefined {
     return this.latents?.check(layer, x, tokens, this.length);
   }
@@ -435,8 +456,8 @@ export class Governed {
   }
 
   /**
-   * Does work and counts its time. After a failure the policy has seen what the log has not: nothing is decided any more, every later
-   * call fails the same way.
+   * Does work and counts its time. After a failure the policy has seen what the log has not: nothing is decided any
+   * more, every later call fails the same way.
    */
   governing(work: () => void): void {
     if (this.#failure !== null) throw this.#failure.error;

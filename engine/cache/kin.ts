@@ -1,4 +1,7 @@
-/** The kin of a cache: its origin, its forks, and theirs. All have one budget, and the originals that are kept of pages belong to all; each two share pages from the first on. */
+/**
+ * The kin of a cache: its origin, its forks, and theirs. All have one budget, and the originals that are kept of pages
+ * belong to all; each two share pages from the first on.
+ */
 import type { FormChange } from '../../policy/index.ts';
 import type { Canaries } from './canaries.ts';
 
@@ -19,7 +22,10 @@ export class Kin {
   /** Pages from 0 on that this cache shares with each of its relatives. */
   readonly #shared = new Map<Kin, number>();
 
-  /** `canaries`: of this cache. `hear`: is told of moves that relatives make of shared pages. `origin`: what it is forked from, where it is. */
+  /**
+   * `canaries`: of this cache. `hear`: is told of moves that relatives make of shared pages. `origin`: what it is
+   * forked from, where it is.
+   */
   constructor(canaries: Canaries, hear: OnMove, origin?: Kin) {
     this.#canaries = canaries;
     this.#hear = hear;

@@ -1,4 +1,7 @@
-/** What can only be known when somebody asks: the bytes of open caches by tier and format, and how far the log is anchored. */
+/**
+ * What can only be known when somebody asks: the bytes of open caches by tier and format, and how far the log is
+ * anchored.
+ */
 import { isLatent } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import { IDLE_PLACES, type KvLabels, type Meter, tierOf } from '../metrics/meter.ts';

@@ -1,6 +1,9 @@
 /** The p95 of recent decode steps: wall-clock time, so whoever decides by it must write it down. */
 
-/** Steps looked at: half a page, so that every page boundary falls into some window and no single slow step stays for long. */
+/**
+ * Steps looked at: half a page, so that every page boundary falls into some window and no single slow step stays for
+ * long.
+ */
 const STEPS = 64;
 /** With fewer, one outlier would be the p95. */
 const STEPS_MIN = 20;

@@ -1,6 +1,7 @@
 /**
- * What a cache keeps of the inputs of its layers: the rows that keys and values were made of, coded once a page is sealed and put beside its
- * keys and values, which may then go on to lower formats and be made again (PolicyCache.restore).
+ * What a cache keeps of the inputs of its layers: the rows that keys and values were made of, coded once a page is
+ * sealed and put beside its keys and values, which may then go on to lower formats and be made again
+ * (PolicyCache.restore).
  */
 import {
   type CacheShape,
@@ -29,7 +30,10 @@ import { LATENT_OPTIONS, type LatentOptions, type LatentProjection } from '../op
 import { latentOf } from './forms.ts';
 import { type PlanRequest, planSession, type SessionPlan } from './plan.ts';
 
-/** Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left to them. */
+/**
+ * Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left
+ * to them.
+ */
 function checkLatents(options: unknown, layers: number): void {
   checkKeys(options as LatentOptions, LATENT_OPTIONS, 'latents');
   const { format, width, keep = 'move', denseOperations = 1, layers: projections } = options as LatentOptions;
@@ -63,7 +67,10 @@ function checkLatents(options: unknown, layers: number): void {
   }
 }
 
-/** The kept latent and those below it that a page may become: none lower than the tier of the finer of the lowest formats that were asked for. */
+/**
+ * The kept latent and those below it that a page may become: none lower than the tier of the finer of the lowest
+ * formats that were asked for.
+ */
 function candidates(format: LatentName, floor: FormatPair | null): readonly LatentName[] {
   const lowest =
     floor === null ? TIERS.length - 1 : Math.min(TIERS.indexOf(tierOf(floor.k)), TIERS.indexOf(tierOf(floor.v)));
@@ -89,8 +96,8 @@ function withLatents(
 }
 
 /**
- * Plans as planSession does, for a cache that keeps latents, or none. What they take of the budget, beside pages in the window or beside all, must leave enough
- * for the lowest formats. Throws what planSession and checkLatents throw.
+ * Plans as planSession does, for a cache that keeps latents, or none. What they take of the budget, beside pages in the
+ * window or beside all, must leave enough for the lowest formats. Throws what planSession and checkLatents throw.
  */
 export function planWithLatents(
   shape: CacheShape,
@@ -107,7 +114,8 @@ export function planWithLatents(
   const { format, width } = latents;
   const { layers } = shape;
   const tokensExpected = plan.tokensExpected ?? 0;
-  // One page is sealed before anything can be freed, also where the length is not known. Of pages that move one is in the window.
+  // One page is sealed before anything can be freed, also where the length is not known. Of pages that move one is in
+  // the window.
   const sealed = Math.max(1, sealedPages(tokensExpected));
   const pages = moved.latents === undefined ? sealed : 1;
   const kept = pages * layers * latentBytes(format, width);
@@ -197,7 +205,8 @@ export class Latents {
 
   /**
    * Rows of x [tokens, width] behind `length` tokens as the weights of the layer will meet them. Changes nothing.
-   * Throws 'bad-argument' (no x, positions beyond the rotary table), 'bad-shape', 'bad-value' (NaN, ±inf, beyond what a latent holds).
+   * Throws 'bad-argument' (no x, positions beyond the rotary table), 'bad-shape', 'bad-value' (NaN, ±inf, beyond what a
+   * latent holds).
    */
   check(layer: number, x: Float32Array | undefined, tokens: number, length: number): CheckedInputs {
     const { width, rotary } = this.#options;
@@ -256,20 +265,27 @@ export class Latents {
     return grown;
   }
 
-  /** Brings restored pages back to the formats that they had before, in the order in which they were restored, until there is room. */
+  /**
+   * Brings restored pages back to the formats that they had before, in the order in which they were restored, until
+   * there is room.
+   */
   giveBack(hasRoom: () => boolean, change: (layer: number, page: number, work: () => number) => void): void {
     while (this.#restored.length > 0 && !hasRoom()) {
       const { layer, page, ...before } = this.#restored.shift()!;
       const { kFormat, vFormat } = this.#cache.table(layer);
       const now = { k: kFormat[page]!, v: vFormat[page]! };
-      // A side that the policy has moved in the meantime is already lower. Values go first, because 2-bit keys beside fine values are useless.
+      // A side that the policy has moved in the meantime is already lower. Values go first, because 2-bit keys beside
+      // fine values are useless.
       const lower = (side: Side): number =>
         now[side] < before[side] ? this.#cache.transcode(layer, page, side, FORMAT_NAMES[before[side]]!) : 0;
       change(layer, page, () => lower('v') + lower('k'));
     }
   }
 
-  /** Takes the rows of tokens that have just been appended behind `length` others; pages that they sealed get their latent. Room for it must have been made. */
+  /**
+   * Takes the rows of tokens that have just been appended behind `length` others; pages that they sealed get their
+   * latent. Room for it must have been made.
+   */
   add(layer: number, { rows }: CheckedInputs, tokens: number, length: number): void {
     const { format, width } = this.#options;
     const open = this.#open[layer]!;

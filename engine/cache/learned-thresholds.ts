@@ -1,4 +1,7 @@
-/** What a session has learned for those to come: a measured divergence moves the error law, and its last price becomes one to start with. */
+/**
+ * What a session has learned for those to come: a measured divergence moves the error law, and its last price becomes
+ * one to start with.
+ */
 import { KvError, show } from '../../native/index.ts';
 import { defaultLaw, observed, type PolicySession, type ThresholdSet } from '../../policy/index.ts';
 import type { QualityFeedback } from './types.ts';
@@ -22,9 +25,10 @@ export class Learnt {
   }
 
   /**
-   * Moves the text factor of the error law, and half as far its constant c, which version 1 of the price policy uses, towards what was measured
-   * (in the logarithm), from what the prediction was made with: the same measurement again changes nothing. Used by caches opened with the
-   * thresholds saved from here; running decisions keep what their log entry names.
+   * Moves the text factor of the error law, and half as far its constant c, which version 1 of the price policy uses,
+   * towards what was measured (in the logarithm), from what the prediction was made with: the same measurement again
+   * changes nothing. Used by caches opened with the thresholds saved from here; running decisions keep what their log
+   * entry names.
    */
   adapt(feedback: QualityFeedback): ThresholdSet {
     const meanKld: unknown = feedback?.meanKld;
@@ -50,7 +54,10 @@ export class Learnt {
     return this.#measured?.predicted === this.#policy.summary().predictedKld ? this.#measured.meanKld : null;
   }
 
-  /** The thresholds of this session with what it has learned so far: what was measured, and its final price as the price to start with. */
+  /**
+   * The thresholds of this session with what it has learned so far: what was measured, and its final price as the price
+   * to start with.
+   */
   thresholds(): ThresholdSet {
     const set = this.#learnt;
     const price = this.#policy.summary().priceThreshold;

@@ -54,7 +54,10 @@ export function modelLatents(
   };
 }
 
-/** Latents are the residual stream, from which keys and values are made by a norm, a product, a norm of heads and one rotary embedding. */
+/**
+ * Latents are the residual stream, from which keys and values are made by a norm, a product, a norm of heads and one
+ * rotary embedding.
+ */
 function checkLatents(config: ModelConfig): void {
   checkUniformRope(config, 'a cache that keeps latents');
   const { preNorms, qkNorm, architecture } = config;

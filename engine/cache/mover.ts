@@ -1,6 +1,6 @@
 /**
- * The mover: the one place where a page changes its form. A change happens and becomes an entry of the log, or neither; a planned
- * move that was refused becomes an entry as well.
+ * The mover: the one place where a page changes its form. A change happens and becomes an entry of the log, or neither;
+ * a planned move that was refused becomes an entry as well.
  */
 import { assert, FORMATS, type KvCache, type Side } from '../../native/index.ts';
 import {

@@ -1,18 +1,28 @@
 /**
- * Pacing: at which tokens something is decided, how many moves one plan may hold and how many bytes it makes room for ahead. What is
- * never touched in a step need not be fetched from memory in it, so a step does something worth the waking up or nothing at all.
+ * Pacing: at which tokens something is decided, how many moves one plan may hold and how many bytes it makes room for
+ * ahead. What is never touched in a step need not be fetched from memory in it, so a step does something worth the
+ * waking up or nothing at all.
  */
 import { isPageFull, nextPoint, openRows, PAGE_TOKENS, partOfPage, roomFor, sealedPages } from '../../native/index.ts';
 import type { PolicyContext } from '../../policy/index.ts';
 import { RecentLatency } from './latency.ts';
 
-/** While writing, plans are made this often: half of what a plan and its entries cost is waking up code that has not run for some steps. */
+/**
+ * While writing, plans are made this often: half of what a plan and its entries cost is waking up code that has not run
+ * for some steps.
+ */
 const DECIDE_EVERY_TOKENS = 8;
 /** Moves per token at most while a prompt is read. */
 const MOVES_PER_TOKEN = 2;
-/** Moves of one plan while writing, or half a side of each layer where there are more: two steps at a page boundary move one page. */
+/**
+ * Moves of one plan while writing, or half a side of each layer where there are more: two steps at a page boundary move
+ * one page.
+ */
 const MOVES_AT_ONCE = 16;
-/** How much of what an average page gives back the page that leaves the window gives: the newest stay larger. Measured on SmolLM2-135M, 25% of f16. */
+/**
+ * How much of what an average page gives back the page that leaves the window gives: the newest stay larger. Measured
+ * on SmolLM2-135M, 25% of f16.
+ */
 const GIVEN_BACK = 0.8;
 
 export class Pacing {
@@ -73,9 +83,9 @@ export class Pacing {
   }
 
   /**
-   * Bytes that the next seal of all layers will need, or the next growth of open pages in 8 bits, beyond what the page that leaves the window
-   * just before gives back in the two steps around that point. None at a full page: whether more tokens come at all is not known yet, and
-   * making room for them is the next step's work.
+   * Bytes that the next seal of all layers will need, or the next growth of open pages in 8 bits, beyond what the page
+   * that leaves the window just before gives back in the two steps around that point. None at a full page: whether more
+   * tokens come at all is not known yet, and making room for them is the next step's work.
    */
   aheadBytes(tokens: number, usedBytes: number): number {
     if (isPageFull(tokens)) return 0;
@@ -94,7 +104,9 @@ export class Pacing {
     return Math.max(MOVES_AT_ONCE, Math.ceil(this.#context.layers / 2));
   }
 
-  /** What a page that leaves the window gives back if its sides become as small as the others are on average, or nearly. */
+  /**
+   * What a page that leaves the window gives back if its sides become as small as the others are on average, or nearly.
+   */
   #givenBack(tokens: number, usedBytes: number): number {
     const { layers, pageBytes, windowFormat, fixedBytes } = this.#context;
     const pages = sealedPages(tokens);

@@ -156,8 +156,8 @@ function checkTogether({ request: { openFormat, kldBudget }, exact, policy, wind
 }
 
 /**
- * What is asked for, or else what the budget allows. What was not asked for gives way where a budget is too small for it: first an open page in f16, then a
- * whole page of newer tokens. Throws 'budget-too-small'.
+ * What is asked for, or else what the budget allows. What was not asked for gives way where a budget is too small for
+ * it: first an open page in f16, then a whole page of newer tokens. Throws 'budget-too-small'.
  */
 function windowOf(
   { shape, request, policy, named, windowFormat, budgetBytes, tokensExpected }: Asked,

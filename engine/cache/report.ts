@@ -45,7 +45,10 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
   };
 }
 
-/** Share of all sealed pages that each format has, for keys and for values, or the latents in their place; empty without pages. */
+/**
+ * Share of all sealed pages that each format has, for keys and for values, or the latents in their place; empty without
+ * pages.
+ */
 export function formatShares(cache: Governed): { k: Record<string, number>; v: Record<string, number> } {
   const tables = Array.from({ length: cache.shape.layers }, (_, layer) => cache.table(layer));
   const sharesOf = (forms: readonly PageForm[]): Record<string, number> =>

@@ -1,6 +1,6 @@
 /**
- * The room of a cache: how many bytes it and its kin may take, by their own budget and by what others leave of a shared pool. All are
- * without the bytes of kept originals, unless a name says otherwise.
+ * The room of a cache: how many bytes it and its kin may take, by their own budget and by what others leave of a shared
+ * pool. All are without the bytes of kept originals, unless a name says otherwise.
  */
 import type { KvCache, PagePool } from '../../native/index.ts';
 import type { Neighbours } from './away.ts';
@@ -60,7 +60,10 @@ export class Room {
     return sharedPool === undefined ? null : sharedPool.budgetBytes - sharedPool.usedBytes;
   }
 
-  /** Has idle sessions of the pool make room for `dueBytes`, and for a move beside them, as far as the own budget allows so much. */
+  /**
+   * Has idle sessions of the pool make room for `dueBytes`, and for a move beside them, as far as the own budget allows
+   * so much.
+   */
   ask(dueBytes: number): void {
     const { asking, kv, idle, spareBytes } = this.#parts;
     const { poolRoomBytes } = this;

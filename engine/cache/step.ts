@@ -2,7 +2,8 @@
  * One step, one straight line:
  *
  *   make room                                    before anything is appended: pages that fill up will be sealed
- *   project → append → attend                    layer by layer (runStep; a caller with a runtime of its own projects by itself)
+ *   project → append → attend                    layer by layer (runStep; a caller with a runtime of its own projects
+ *   by itself)
  *   situate → try → decide → judge → move → witness    at the token boundary (settle)
  */
 import {
@@ -25,7 +26,10 @@ const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
 const ROUNDS_MAX = 64;
 /** In the first of these plans a trial may still refuse a move. */
 const ROUNDS_CHOOSY = 4;
-/** Reports and outcomes of one situation at most: an entry of the log holds 1 MiB, and each of these takes some 150 bytes. */
+/**
+ * Reports and outcomes of one situation at most: an entry of the log holds 1 MiB, and each of these takes some 150
+ * bytes.
+ */
 const TOLD_AT_ONCE = 2048;
 const NO_TRIALS: readonly TrialReport[] = [];
 
@@ -66,7 +70,10 @@ export async function runStep(stepper: Stepper, tokenIds: Int32Array): Promise<v
   if (tokens === 1) cache.pacing.latency.add(performance.now() - start);
 }
 
-/** Called before tokens are appended: frees what their rows and sealing the pages that they fill up will need. Throws 'budget-too-small', 'budget-exceeded'. */
+/**
+ * Called before tokens are appended: frees what their rows and sealing the pages that they fill up will need. Throws
+ * 'budget-too-small', 'budget-exceeded'.
+ */
 export function makeRoom(cache: Governed, tokensNew: number): void {
   const { kv, plan, length: tokens, latents } = cache;
   cache.begin();
@@ -90,7 +97,10 @@ export function makeRoom(cache: Governed, tokensNew: number): void {
   free(cache, dueBytes, tokensNew);
 }
 
-/** A cache that goes on from here. Its open pages are its own: what they take is freed before. Throws 'budget-too-small'. */
+/**
+ * A cache that goes on from here. Its open pages are its own: what they take is freed before. Throws
+ * 'budget-too-small'.
+ */
 export function fork(cache: Governed): Governed {
   cache.begin();
   cache.room.ask(cache.plan.context.fixedBytes);
@@ -116,8 +126,8 @@ function free(cache: Governed, dueBytes: number, tokensNew: number): void {
 }
 
 /**
- * Takes back all that was read since `way` was opened; where a step failed half-way, layers may hold more of it or less. The policy is told
- * when that changes which pages may move.
+ * Takes back all that was read since `way` was opened; where a step failed half-way, layers may hold more of it or
+ * less. The policy is told when that changes which pages may move.
  */
 export function takeBack(cache: Governed, way: WayBack): void {
   const taken = cache.length - way.tokens;
@@ -129,12 +139,18 @@ export function takeBack(cache: Governed, way: WayBack): void {
   cache.governing(() => decide(cache, { movesMax: 0, trials: NO_TRIALS, dueBytes: null, aheadBytes: 0 }));
 }
 
-/** Called when a prompt has been read and tokens will follow. Where the prompt ends on a page boundary, sealing its last page is its own work and not that of the first token written. */
+/**
+ * Called when a prompt has been read and tokens will follow. Where the prompt ends on a page boundary, sealing its last
+ * page is its own work and not that of the first token written.
+ */
 export function endPrompt(cache: Governed): void {
   if (isPageFull(cache.length)) makeRoom(cache, cache.tokensAtOnce);
 }
 
-/** At the token boundary, after `tokensNew` were appended to every layer: trials of pages that leave the window, and the moves they lead to. */
+/**
+ * At the token boundary, after `tokensNew` were appended to every layer: trials of pages that leave the window, and the
+ * moves they lead to.
+ */
 export function settle(cache: Governed, tokensNew: number): void {
   const { pacing, trials } = cache;
   cache.advanced(tokensNew);
@@ -171,8 +187,8 @@ interface Point {
 }
 
 /**
- * At a page boundary the page that leaves the window may move: one half of its sides at the end of the step that fills the page behind it,
- * the rest before the next, so that neither carries all.
+ * At a page boundary the page that leaves the window may move: one half of its sides at the end of the step that fills
+ * the page behind it, the rest before the next, so that neither carries all.
  */
 function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Point): void {
   const { policy, mover, pacing, plan } = cache;
@@ -186,9 +202,11 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
   let again = trials.length === 0 ? NO_TRIALS : cache.trials.reportsAgain(TOLD_AT_ONCE / 2);
   let pressing = false;
   for (let round = 0; round < ROUNDS_MAX; ) {
-    // An entry of the log has a largest size: what is more than one situation holds is told in several, of which only the last plans.
+    // An entry of the log has a largest size: what is more than one situation holds is told in several, of which only
+    // the last plans.
     const isWhole = fresh.length <= TOLD_AT_ONCE && mover.waitingOutcomes <= TOLD_AT_ONCE;
-    // A refused move is planned again at its corrected price, or another in its place; only then does the budget override the verdicts.
+    // A refused move is planned again at its corrected price, or another in its place; only then does the budget
+    // override the verdicts.
     const urgent = isWhole && dueBytes !== null && (pressing || round >= ROUNDS_CHOOSY);
     const situation = cache.situate({
       bytes,
@@ -242,7 +260,9 @@ function noRoom({ budgetBytes, length: tokens }: Governed, usedBytes: number, se
   );
 }
 
-/** For a cache without a budget of its own, which can move nothing. The room of a move stays free for those that can. */
+/**
+ * For a cache without a budget of its own, which can move nothing. The room of a move stays free for those that can.
+ */
 function refuseBeyondPool({ pool, room, length: tokens }: Governed, dueBytes: number): void {
   const { poolRoomBytes, spareBytes } = room;
   const neededBytes = dueBytes + spareBytes;

@@ -1,4 +1,7 @@
-/** Who takes steps: a model over a governed cache. A step (step.ts) works on what it has, and tells it what goes into the cache and what comes out. */
+/**
+ * Who takes steps: a model over a governed cache. A step (step.ts) works on what it has, and tells it what goes into
+ * the cache and what comes out.
+ */
 import type { Rotary } from '../transformer/rotary.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { Governed } from './governed.ts';
@@ -17,6 +20,9 @@ export interface Stepper {
   readonly times: StepTimes;
   /** Sees the rows of each layer before the cache does; left out where nobody wants to. */
   sees?(rows: LayerRows): void;
-  /** The cache holds these tokens now, and nothing is decided yet. hidden: the residual stream behind the last layer, [T, m] or longer, until the next step. */
+  /**
+   * The cache holds these tokens now, and nothing is decided yet. hidden: the residual stream behind the last layer,
+   * [T, m] or longer, until the next step.
+   */
   holds(tokenIds: Int32Array, hidden: Float32Array): void;
 }

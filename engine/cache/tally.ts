@@ -1,4 +1,7 @@
-/** What a cache has counted of its own work: what became of planned moves in each layer, and the milliseconds that deciding took. */
+/**
+ * What a cache has counted of its own work: what became of planned moves in each layer, and the milliseconds that
+ * deciding took.
+ */
 
 /** Milliseconds that deciding took. */
 export interface Spent {

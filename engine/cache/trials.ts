@@ -1,6 +1,6 @@
 /**
- * The trial queue: pages that are about to leave the window wait here to be tried in every candidate format, are tried some at a
- * time beside the steps that go on, and are reported once they may move.
+ * The trial queue: pages that are about to leave the window wait here to be tried in every candidate format, are tried
+ * some at a time beside the steps that go on, and are reported once they may move.
  */
 import {
   FORMATS,
@@ -40,7 +40,10 @@ const FIRST_TRIAL: readonly SideCandidate[] = SIDES.flatMap((side) =>
 );
 type Candidates = readonly TrialCandidate[];
 
-/** True if a page that leaves the window is tried in a format under a policy, where its session has the formats that are served. */
+/**
+ * True if a page that leaves the window is tried in a format under a policy, where its session has the formats that are
+ * served.
+ */
 function isTried(
   format: FormatName,
   { skipsReplaced = false }: Pick<Policy, 'skipsReplaced'>,
@@ -50,11 +53,17 @@ function isTried(
   return isServed(format) && (better === undefined || !isServed(better));
 }
 
-/** What a page that leaves the window is tried in under a policy, in a session that has named no formats and whose keys have no outlier channels. */
+/**
+ * What a page that leaves the window is tried in under a policy, in a session that has named no formats and whose keys
+ * have no outlier channels.
+ */
 export const firstTrial = (policy: Pick<Policy, 'skipsReplaced'>): readonly SideCandidate[] =>
   FIRST_TRIAL.filter(({ format }) => isTried(format, policy, isAutomatic));
 
-/** A page that is tried again is tried in the first of these that is lower than its present format. The errors of the others are taken to have changed in the same proportion. */
+/**
+ * A page that is tried again is tried in the first of these that is lower than its present format. The errors of the
+ * others are taken to have changed in the same proportion.
+ */
 const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = {
   k: ['trellis3', 'trellis2'],
   v: ['trellis2', 'trellis1'],
@@ -65,7 +74,10 @@ export const lowerFormat = (side: Side, present: FormatName): FormatName | undef
   TRIAL_AGAIN[side].find((format) => FORMATS[format].rank > FORMATS[present].rank);
 /** Older pages take turns: a prime, so that the layers do not all try the same one. */
 const TURN = 7919;
-/** A step through so many places that comes to each of them, and to all parts early: where there is no time for all, layers and ages have equal shares. */
+/**
+ * A step through so many places that comes to each of them, and to all parts early: where there is no time for all,
+ * layers and ages have equal shares.
+ */
 function stepOf(places: number): number {
   const divides = (a: number, b: number): number => (b === 0 ? a : divides(b, a % b));
   // Near the golden section, whose multiples are spread most evenly.
@@ -75,9 +87,15 @@ function stepOf(places: number): number {
 }
 /** What trying a page again takes of a first trial: two candidates of seven. */
 const AGAIN_COST = 2 / 7;
-/** The part of the window over whose tokens the trials of one page are spread while writing, so that no single step carries them; done before the page leaves the window. */
+/**
+ * The part of the window over whose tokens the trials of one page are spread while writing, so that no single step
+ * carries them; done before the page leaves the window.
+ */
 const SPREAD = 3 / 8;
-/** While writing, trials are made some at a time: between steps their code and data leave the caches, and bringing them back costs half a trial. */
+/**
+ * While writing, trials are made some at a time: between steps their code and data leave the caches, and bringing them
+ * back costs half a trial.
+ */
 const AT_ONCE = 5;
 const NOTHING = new Float64Array(0);
 const NO_REPORTS: readonly TrialReport[] = [];
@@ -154,8 +172,9 @@ export class TrialQueue {
   }
 
   /**
-   * Takes in the pages that leave the window next, once half of the tokens that keep them there have come. Their queries see these pages
-   * whole; reading a page at a time they are tried on all of them. Older pages are due to be tried again at the same time.
+   * Takes in the pages that leave the window next, once half of the tokens that keep them there have come. Their
+   * queries see these pages whole; reading a page at a time they are tried on all of them. Older pages are due to be
+   * tried again at the same time.
    */
   admit(tokens: number, tokensNew: number): void {
     const pages = movablePages(tokens, this.#windowTokens / 2);
@@ -168,8 +187,8 @@ export class TrialQueue {
   }
 
   /**
-   * Pages that are tried again when `newest` comes to be tried: in every layer those of certain ages, and one older page in turn. What was not
-   * tried since the page before gives way, since its age is another now.
+   * Pages that are tried again when `newest` comes to be tried: in every layer those of certain ages, and one older
+   * page in turn. What was not tried since the page before gives way, since its age is another now.
    */
   #admitAgain(newest: number): void {
     const { layers } = this.#context;
@@ -184,7 +203,9 @@ export class TrialQueue {
     this.#waitingAgain = places.map((_, i) => places[((i + newest) * step) % places.length]!);
   }
 
-  /** Starts the trials that are due; they run beside the next steps, and nobody waits for them before they are reported. */
+  /**
+   * Starts the trials that are due; they run beside the next steps, and nobody waits for them before they are reported.
+   */
   start(): void {
     this.#collect(false);
     const start = performance.now();
@@ -230,14 +251,20 @@ export class TrialQueue {
     return ready;
   }
 
-  /** What trying pages again has found since the last time, the first `most` of it. Called behind `reports`, at points that do not depend on how fast trials are. */
+  /**
+   * What trying pages again has found since the last time, the first `most` of it. Called behind `reports`, at points
+   * that do not depend on how fast trials are.
+   */
   reportsAgain(most: number): readonly TrialReport[] {
     const found = this.#foundAgain.filter((report) => this.#asItIs(report)[0]?.from === report.from);
     this.#foundAgain = found.slice(most);
     return found.slice(0, most);
   }
 
-  /** The report with the form that the page has now: a fork that shares it may have moved it since, or it may have been restored. None of a latent that is gone. */
+  /**
+   * The report with the form that the page has now: a fork that shares it may have moved it since, or it may have been
+   * restored. None of a latent that is gone.
+   */
   #asItIs(report: TrialReport): readonly TrialReport[] {
     const from = this.#form(report.layer, report.page, report.side);
     if (from === null) return NO_REPORTS;
@@ -249,7 +276,10 @@ export class TrialQueue {
     return this.#context.latents === undefined ? null : latentOf(this.#cache.table(layer), page);
   }
 
-  /** What a side of a page is in, as far as a policy knows: while a latent takes its place, in what it was before. null: the page has no latent. */
+  /**
+   * What a side of a page is in, as far as a policy knows: while a latent takes its place, in what it was before. null:
+   * the page has no latent.
+   */
   #form(layer: number, page: number, side: Part): PageForm | null {
     const latent = this.#latent(layer, page);
     const { windowFormat } = this.#context;
@@ -270,7 +300,9 @@ export class TrialQueue {
     };
   }
 
-  /** Takes over from the queue of the cache that this one is forked from: its reports, and the pages that wait in it. */
+  /**
+   * Takes over from the queue of the cache that this one is forked from: its reports, and the pages that wait in it.
+   */
   follow(left: TrialsLeft): void {
     this.#admitted = left.admitted;
     this.#due = left.due;
@@ -280,7 +312,10 @@ export class TrialQueue {
     this.#foundAgain = [...left.foundAgain];
   }
 
-  /** Tokens were taken back: pages that are gone are forgotten, and those that are in the window again are reported once more when they leave it. */
+  /**
+   * Tokens were taken back: pages that are gone are forgotten, and those that are in the window again are reported once
+   * more when they leave it.
+   */
   takeBack(tokens: number): void {
     this.#collect(true);
     const sealed = sealedPages(tokens);
@@ -312,7 +347,9 @@ export class TrialQueue {
     return this.#context.windowTokens ?? PAGE_TOKENS;
   }
 
-  /** What a page is tried as first. One that a fork has already moved is not tried, because its earlier form is gone. */
+  /**
+   * What a page is tried as first. One that a fork has already moved is not tried, because its earlier form is gone.
+   */
   #candidates({ layer, page }: PageOfLayer): Candidates {
     const { windowFormat, skipLayers, pageBytes } = this.#context;
     if (!this.#needsTrials || skipLayers.includes(layer)) return [];
@@ -369,7 +406,8 @@ export class TrialQueue {
       const from = this.#form(layer, page, side);
       if (from === null) continue;
       const epsilon: Partial<Record<PageForm, number>> = {};
-      // No kept query sees the whole page (sliding window). Nobody will miss it, but only what was measured is reported.
+      // No kept query sees the whole page (sliding window). Nobody will miss it, but only what was measured is
+      // reported.
       for (const [i, candidate] of candidates.entries())
         if (candidate.side === side && Number.isFinite(errors[i])) epsilon[candidate.format] = errors[i]!;
       const report = { layer, page, side, from, epsilon };

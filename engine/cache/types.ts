@@ -3,7 +3,10 @@ import type { SharedStatus } from '../../memory/index.ts';
 import type { CacheMemory, Part } from '../../native/index.ts';
 import type { PageForm, PolicySummary, Priority } from '../../policy/index.ts';
 
-/** What goes into one layer of a cache in one step, and what is asked of it. T tokens, H query and n KV heads of d channels, m the residual stream. */
+/**
+ * What goes into one layer of a cache in one step, and what is asked of it. T tokens, H query and n KV heads of d
+ * channels, m the residual stream.
+ */
 export interface LayerRows {
   readonly layer: number;
   /** The position of the first token. */
@@ -53,13 +56,19 @@ export interface SessionReport {
   readonly kvBytes: number;
   /** The same now; of a session that is parked, what that takes in memory. */
   readonly kvBytesNow: number;
-  /** Where it waits parked, in how many bytes, and the bytes that its pages take when they are back; null: they are there. `layers` says of a parked session what comes back. */
+  /**
+   * Where it waits parked, in how many bytes, and the bytes that its pages take when they are back; null: they are
+   * there. `layers` says of a parked session what comes back.
+   */
   readonly parked: {
     readonly place: 'memory' | 'disk';
     readonly bytes: number;
     readonly kvBytes: number;
   } | null;
-  /** Memory that the pool holds of the system for kvBytesNow, and for kvBytes at most; pages of forks and of other sessions of the engine included. */
+  /**
+   * Memory that the pool holds of the system for kvBytesNow, and for kvBytes at most; pages of forks and of other
+   * sessions of the engine included.
+   */
   readonly reservedBytes: number;
   /** The most that it ever was. */
   readonly reservedPeakBytes: number;
@@ -75,7 +84,10 @@ export interface SessionReport {
   readonly effectiveBits: number;
   /** Where the bytes are. */
   readonly memory: CacheMemory;
-  /** Pages × KV heads whose values the threshold attention.skip allowed to leave unread, and those that were; 0 while it is 0. */
+  /**
+   * Pages × KV heads whose values the threshold attention.skip allowed to leave unread, and those that were; 0 while it
+   * is 0.
+   */
   readonly valuesMet: number;
   /** How many of these values were left unread. */
   readonly valuesSkipped: number;
@@ -130,7 +142,10 @@ export interface QualityFeedback {
 export interface MemoryUsage extends CacheMemory {
   /** How many of pageBytes are latents. */
   readonly latentBytes: number;
-  /** Bytes of what stands for its pages while it waits parked in memory; they are not part of totalBytes, and count against the kvBudget of the engine. */
+  /**
+   * Bytes of what stands for its pages while it waits parked in memory; they are not part of totalBytes, and count
+   * against the kvBudget of the engine.
+   */
   readonly parkedBytes: number;
   /** The budget; null: none. */
   readonly budgetBytes: number | null;

@@ -1,6 +1,6 @@
 /**
- * What a cache knows about its workload when a session ends: where attention went, by the masses of its pages, and how large
- * keys are beside values. The axes of a fingerprint that nobody knows beforehand.
+ * What a cache knows about its workload when a session ends: where attention went, by the masses of its pages, and how
+ * large keys are beside values. The axes of a fingerprint that nobody knows beforehand.
  */
 import type { Measurements } from '../../memory/index.ts';
 import { halvesReached, type KvCache } from '../../native/index.ts';
@@ -10,7 +10,10 @@ type Measured = Pick<Measurements, 'keyValueRatio' | 'keyOutlier' | 'attentionEn
 /** Below this the first page is itself in the window, and its mass says nothing about sinks. */
 const PAGES_MIN = 4;
 
-/** Attention masses at two earlier points, which separate what the last page or two of queries looked at from everything before. */
+/**
+ * Attention masses at two earlier points, which separate what the last page or two of queries looked at from everything
+ * before.
+ */
 export class MassTrace {
   readonly #cache: KvCache;
   #point = 0;
@@ -37,7 +40,10 @@ export class MassTrace {
     this.#last = [];
   }
 
-  /** Shares of the mass of the queries since the point before the last one, at least a page of them; null in a short session. */
+  /**
+   * Shares of the mass of the queries since the point before the last one, at least a page of them; null in a short
+   * session.
+   */
   shares(): Pick<Measured, 'attentionEntropy' | 'sinkMass' | 'recencyMass'> | null {
     const now = massesOf(this.#cache);
     const pages = now[0]?.length ?? 0;

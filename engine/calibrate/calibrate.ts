@@ -1,4 +1,7 @@
-/** Measures windows of texts one after the other and fits the law of errors to them; what an earlier run measured is not measured again. */
+/**
+ * Measures windows of texts one after the other and fits the law of errors to them; what an earlier run measured is not
+ * measured again.
+ */
 import {
   FORMATS,
   type FormatName,
@@ -45,11 +48,17 @@ export interface CalibrationRequest {
   readonly onProgress?: (window: MeasuredWindow, done: number, total: number) => void;
 }
 
-/** The lowest two formats of each side that nest, which cost least to write: their divergence is the largest, so it is the most certain. Lowest last. */
+/**
+ * The lowest two formats of each side that nest, which cost least to write: their divergence is the largest, so it is
+ * the most certain. Lowest last.
+ */
 export const probedFormats = (side: Side): FormatName[] =>
   TRIAL_CANDIDATES.filter((format) => servesSide(format, side) && FORMATS[format].nested).slice(-2);
 
-/** Throws 'bad-argument' for texts or windows that are too short, 'context-too-long', 'aborted', and what resumeMeasured throws, before anything is measured. */
+/**
+ * Throws 'bad-argument' for texts or windows that are too short, 'context-too-long', 'aborted', and what resumeMeasured
+ * throws, before anything is measured.
+ */
 export async function calibrate(runtime: Runtime, request: CalibrationRequest): Promise<Measured> {
   const windows = windowsOf(runtime, request);
   const settings = settingsOf(runtime, request.tokens);

@@ -1,7 +1,7 @@
 /**
- * Fits the law of errors to what was measured: KLD ≈ Σ coefficient[side][layer] · ε² of the present queries, and how ε fades with the age of
- * a page. All means are of logarithms. Spreads between windows begin with an assumed one that counts as a window, so that two windows
- * that happen to agree do not make anything certain.
+ * Fits the law of errors to what was measured: KLD ≈ Σ coefficient[side][layer] · ε² of the present queries, and how ε
+ * fades with the age of a page. All means are of logarithms. Spreads between windows begin with an assumed one that
+ * counts as a window, so that two windows that happen to agree do not make anything certain.
  */
 import { isFormatName, SIDES, type Side } from '../../native/index.ts';
 import {
@@ -14,7 +14,10 @@ import {
 } from '../../policy/index.ts';
 import type { Measured, MeasuredWindow } from './measured.ts';
 
-/** Standard deviations assumed before there are windows: of one layer beside the others of its text, of texts, of ln offset and ln fade. */
+/**
+ * Standard deviations assumed before there are windows: of one layer beside the others of its text, of texts, of ln
+ * offset and ln fade.
+ */
 const ASSUMED = { layer: 0.6, text: 0.5, offset: 0.2, fade: 0.3 };
 /** No layer is known better than this, because windows are of finite length: chosen. */
 const SD_LEAST = 0.1;
@@ -27,13 +30,19 @@ const FADE_LEAST = 0.01;
 
 /** What one window says of each layer, and of itself. */
 interface WindowFit {
-  /** ln of nats per ε², [layers] per side; null where no query saw the pages or the divergence is too small to be measured. */
+  /**
+   * ln of nats per ε², [layers] per side; null where no query saw the pages or the divergence is too small to be
+   * measured.
+   */
   readonly layers: Readonly<Record<Side, readonly (number | null)[]>>;
   /** The mean of its errors: what its text has in common. */
   readonly text: number;
 }
 
-/** Divergence per ε² of every layer and side, pooled over formats: larger errors weigh more, since their divergence is more certain. */
+/**
+ * Divergence per ε² of every layer and side, pooled over formats: larger errors weigh more, since their divergence is
+ * more certain.
+ */
 export function perEnergy(window: MeasuredWindow, side: Side, layer: number): number | null {
   let kld = 0;
   let energy = 0;
@@ -94,8 +103,8 @@ export function lawOf({ settings: { layers }, windows }: Pick<Measured, 'setting
 }
 
 /**
- * In each window, ln(Σ ε_now² / Σ ε_first²) is a line over ln age: twice ln offset, less twice the fade. Pages of age 1 are left out: their
- * queries are those of the first trials.
+ * In each window, ln(Σ ε_now² / Σ ε_first²) is a line over ln age: twice ln offset, less twice the fade. Pages of age 1
+ * are left out: their queries are those of the first trials.
  */
 function fading(windows: readonly MeasuredWindow[]): Pick<Law, 'offset' | 'fade'> {
   const lines = windows.flatMap(({ ages }) => {
@@ -137,8 +146,9 @@ function epsilonOf(windows: readonly MeasuredWindow[], side: Side, layers: numbe
 }
 
 /**
- * A set to start sessions with: the law, and the defaults for all else. Of its coefficients only how they lie apart is kept, around the assumed
- * level: what a session measures per ε² is less than what this measures, by a factor that belongs to the text and that sessions find themselves.
+ * A set to start sessions with: the law, and the defaults for all else. Of its coefficients only how they lie apart is
+ * kept, around the assumed level: what a session measures per ε² is less than what this measures, by a factor that
+ * belongs to the text and that sessions find themselves.
  */
 export function thresholdsOf(law: Law): ThresholdSet {
   const { k, v } = law.coefficient;
@@ -163,7 +173,10 @@ const deviations = (values: readonly number[]): number[] => {
   return values.map((value) => value - middle);
 };
 
-/** Standard deviation of `samples` values, of which `kinds` lists stand among the deviations; an assumed one counts as one more value. */
+/**
+ * Standard deviation of `samples` values, of which `kinds` lists stand among the deviations; an assumed one counts as
+ * one more value.
+ */
 function spread(deviating: readonly number[], assumed: number, samples: number, kinds = 1): number {
   const squares = deviating.reduce((sum, value) => sum + value ** 2, 0);
   return Math.sqrt((squares / kinds + assumed ** 2) / Math.max(1, samples));

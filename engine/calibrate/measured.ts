@@ -1,6 +1,7 @@
 /**
- * What a calibration has measured so far, as a file that another run goes on from: numbers per window of text, layer, side and format.
- * It holds no text and no token ids, only the SHA-256 of each window. A file that was cut, changed or made for other settings is refused.
+ * What a calibration has measured so far, as a file that another run goes on from: numbers per window of text, layer,
+ * side and format. It holds no text and no token ids, only the SHA-256 of each window. A file that was cut, changed or
+ * made for other settings is refused.
  */
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -22,7 +23,10 @@ const format = z.string().max(20);
 const side = z.strictObject({
   /** ε of the first trials by format: means and standard deviations of their logarithms. */
   first: z.record(format, z.strictObject({ ln: z.array(z.number().nullable()).max(1024), sd: perLayer })),
-  /** By format that was probed: Σ ε² of the pages for the probed tokens, and the divergence with all these pages in that format, in nats. */
+  /**
+   * By format that was probed: Σ ε² of the pages for the probed tokens, and the divergence with all these pages in that
+   * format, in nats.
+   */
   probed: z.record(format, z.strictObject({ energy: perLayer, kld: perLayer })),
 });
 const window = z.strictObject({
@@ -105,7 +109,10 @@ export function readMeasured(path: string): Measured {
   return measured;
 }
 
-/** What an earlier run measured with the same settings; empty where there is no file. Throws 'model-mismatch' for one of other settings, and as readMeasured. */
+/**
+ * What an earlier run measured with the same settings; empty where there is no file. Throws 'model-mismatch' for one of
+ * other settings, and as readMeasured.
+ */
 export function resumeMeasured(path: string, wanted: CalibrationSettings): Measured {
   if (!existsSync(path)) return { settings: wanted, windows: [] };
   const measured = readMeasured(path);

@@ -16,7 +16,9 @@ export interface Sensitivity {
   readonly v: SideSensitivity;
 }
 
-/** The sensitivity of every layer, [layers]. All movable pages were changed together, so a page's share is their mean. */
+/**
+ * The sensitivity of every layer, [layers]. All movable pages were changed together, so a page's share is their mean.
+ */
 export function sensitivities({ settings, windows }: Measured, law: Law): Sensitivity[] {
   const of = (side: Side, layer: number): SideSensitivity => {
     const perPage: Record<string, number> = {};
@@ -35,8 +37,9 @@ export function sensitivities({ settings, windows }: Measured, law: Law): Sensit
 const WIDTH = 32;
 
 /**
- * One line per layer, keys to the left and values to the right. Divergence grows from left to right on a logarithmic scale that both sides
- * share; a mark is the last digit of its format: 3 for rot3. Where two fall together, the lower format is seen.
+ * One line per layer, keys to the left and values to the right. Divergence grows from left to right on a logarithmic
+ * scale that both sides share; a mark is the last digit of its format: 3 for rot3. Where two fall together, the lower
+ * format is seen.
  */
 export function sensitivityPlot(formats: CalibrationSettings['formats'], rows: readonly Sensitivity[]): string {
   const all = rows

@@ -1,6 +1,7 @@
 /**
- * Measures one window of text: reads most of it with every page in 8 bits, then asks for each layer, side and format what the tokens that
- * follow lose when all its pages take that format, and what trials with the queries of the same tokens say.
+ * Measures one window of text: reads most of it with every page in 8 bits, then asks for each layer, side and format
+ * what the tokens that follow lose when all its pages take that format, and what trials with the queries of the same
+ * tokens say.
  */
 import { createHash } from 'node:crypto';
 import {
@@ -62,8 +63,8 @@ function collector(reports: TrialReport[]): Policy {
 }
 
 /**
- * Measures what `known`, the same window as far as an earlier run came, has not. `onMeasured` sees the window after every probe; it is one
- * object that grows. Throws 'aborted'.
+ * Measures what `known`, the same window as far as an earlier run came, has not. `onMeasured` sees the window after
+ * every probe; it is one object that grows. Throws 'aborted'.
  */
 export async function measureWindow(
   runtime: Runtime,
@@ -88,7 +89,8 @@ export async function measureWindow(
     await session.read(tokens.slice(0, history), reading);
     const before = known === undefined ? trialsNow(session, settings) : [];
     probe = session.probe(Array.from({ length: layers }, (_, layer) => layer));
-    // Trials see the queries of the last page, so they are made after each: then ε and divergence are of the same tokens.
+    // Trials see the queries of the last page, so they are made after each: then ε and divergence are of the same
+    // tokens.
     const behind: Trial[][] = [];
     for (let at = history; at < history + later; at += PAGE_TOKENS) {
       await session.read(tokens.slice(at, Math.min(at + PAGE_TOKENS, history + later)), reading);
@@ -139,7 +141,10 @@ interface Trial {
   readonly age: number;
 }
 
-/** Tries the pages that probes change, in the formats that they get, with the queries of now. Pages that no query sees are left out. */
+/**
+ * Tries the pages that probes change, in the formats that they get, with the queries of now. Pages that no query sees
+ * are left out.
+ */
 function trialsNow(session: Session, { history, layers, formats }: CalibrationSettings): Trial[] {
   const candidates = SIDES.flatMap((side) => formats[side].map((format) => ({ side, format: format as FormatName })));
   const found: Trial[] = [];
@@ -153,7 +158,10 @@ function trialsNow(session: Session, { history, layers, formats }: CalibrationSe
   return found;
 }
 
-/** What trials say: those made when pages left the window, those of now, and how the two differ by age, before the last tokens and behind them. */
+/**
+ * What trials say: those made when pages left the window, those of now, and how the two differ by age, before the last
+ * tokens and behind them.
+ */
 function tried(
   { history, layers, formats }: CalibrationSettings,
   { text, digest }: WindowTokens,

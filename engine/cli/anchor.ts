@@ -1,4 +1,7 @@
-/** `palimpsest audit keygen, checkpoint, prove`: what proves to others, from outside of the log, that nothing in it was changed. */
+/**
+ * `palimpsest audit keygen, checkpoint, prove`: what proves to others, from outside of the log, that nothing in it was
+ * changed.
+ */
 import fs from 'node:fs';
 import { jsonText, KvError, plural } from '../../native/index.ts';
 import {

@@ -1,4 +1,7 @@
-/** `palimpsest audit …` answers questions about the log from the log itself. Only `query` uses the SQL index, which is first compared with the log. */
+/**
+ * `palimpsest audit …` answers questions about the log from the log itself. Only `query` uses the SQL index, which is
+ * first compared with the log.
+ */
 import { currentFingerprint, type Filter } from '../../memory/index.ts';
 import { columnsOf, fields, given, jsonText, KvError, type Side } from '../../native/index.ts';
 import {
@@ -67,7 +70,10 @@ function print(settings: Settings, value: unknown, plain: (columns: number) => s
   process.stdout.write(`${flag(settings, 'json') ? jsonText(value) : plain(columnsOf(process.stdout))}\n`);
 }
 
-/** A listing: as a table, one JSON object a line, or CSV. `--json` is one line with all rows, as everywhere. Says by the exit code, where it is asked to, that there are none. */
+/**
+ * A listing: as a table, one JSON object a line, or CSV. `--json` is one line with all rows, as everywhere. Says by the
+ * exit code, where it is asked to, that there are none.
+ */
 function printRows(
   settings: Settings,
   rows: readonly object[],
@@ -193,8 +199,8 @@ const isTaken = (error: unknown): boolean =>
   error instanceof KvError && (error.code === 'io' || error.code === 'locked');
 
 /**
- * Opens the SQL index, in memory if its folder cannot be written or is in use, and where a master key wraps the log: tables on the disk would say in plain
- * what it seals. On a terminal it shows a progress bar.
+ * Opens the SQL index, in memory if its folder cannot be written or is in use, and where a master key wraps the log:
+ * tables on the disk would say in plain what it seals. On a terminal it shows a progress bar.
  */
 async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex> {
   const url = text(settings, 'database');
@@ -282,7 +288,10 @@ interface Sought {
   readonly session: string | null;
 }
 
-/** Sessions whose fingerprints are nearest to that of an entry's session, to one given as JSON, or to what a few words mean. */
+/**
+ * Sessions whose fingerprints are nearest to that of an entry's session, to one given as JSON, or to what a few words
+ * mean.
+ */
 export async function similar(settings: Settings, words: readonly string[]): Promise<void> {
   const sought = soughtBy(log(settings), words.join(' '));
   const limit = number(settings, 'limit') ?? 5;
@@ -318,7 +327,8 @@ function numbersIn(text: string): readonly number[] {
 
 function soughtByEntry(dir: string, seq: number): Sought {
   const { session } = readEntry(dir, seq);
-  // The session's end mostly follows soon behind any of its entries; what it knew before is looked for only where there is no end.
+  // The session's end mostly follows soon behind any of its entries; what it knew before is looked for only where there
+  // is no end.
   const found =
     firstOf(readSeries(dir, seriesOf(seq), { from: seq, session, kinds: ['close'] })) ??
     [...readLog(dir, { session, kinds: ['evidence', 'close'] })].at(-1);

@@ -1,4 +1,7 @@
-/** `palimpsest calibrate` measures what each format does to the output in every layer, and writes what was learned of it. */
+/**
+ * `palimpsest calibrate` measures what each format does to the output in every layer, and writes what was learned of
+ * it.
+ */
 
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';

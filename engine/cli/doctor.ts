@@ -1,4 +1,6 @@
-/** `palimpsest doctor` shows which settings were requested, which are in effect, and what a context length would cost. */
+/**
+ * `palimpsest doctor` shows which settings were requested, which are in effect, and what a context length would cost.
+ */
 import { existsSync, statSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
 import { resolve } from 'node:path';

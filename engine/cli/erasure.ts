@@ -1,4 +1,7 @@
-/** `palimpsest audit erase`, `hold`, `retain` and `rewrap`: what may be done to the record of a session, what keeps it from being done, and who can read it. */
+/**
+ * `palimpsest audit erase`, `hold`, `retain` and `rewrap`: what may be done to the record of a session, what keeps it
+ * from being done, and who can read it.
+ */
 import { createInterface } from 'node:readline/promises';
 import {
   bytesText,

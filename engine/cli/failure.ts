@@ -1,4 +1,7 @@
-/** How a failure is printed on stderr, and its exit code: 2 for failures that the caller, a file or the machine caused, 1 for our own. */
+/**
+ * How a failure is printed on stderr, and its exit code: 2 for failures that the caller, a file or the machine caused,
+ * 1 for our own.
+ */
 import { columnsOf, KvError, printable, show, wrap } from '../../native/index.ts';
 
 /** The longest value that is printed. Longer ones are cut, because the rest would not help anybody. */

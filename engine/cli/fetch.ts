@@ -1,4 +1,7 @@
-/** `palimpsest fetch NAME` brings a model to this machine and checks its digest: one of ours into the cache folder, one of the Hub into that of the Hub. */
+/**
+ * `palimpsest fetch NAME` brings a model to this machine and checks its digest: one of ours into the cache folder, one
+ * of the Hub into that of the Hub.
+ */
 import { KvError } from '../../native/index.ts';
 import { fetchModel, isFetchable } from '../transformer/fetch.ts';
 import { isRemoteName, NAME_FORMS } from '../transformer/hub/name.ts';

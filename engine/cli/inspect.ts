@@ -66,7 +66,10 @@ interface Inspected {
   readonly plain: string;
 }
 
-/** Describes a file or folder. Throws what the reader of its kind throws, except that a damaged log gives a report with ok = false. */
+/**
+ * Describes a file or folder. Throws what the reader of its kind throws, except that a damaged log gives a report with
+ * ok = false.
+ */
 export async function inspectPath(
   path: string,
   cacheDir: string,
@@ -133,7 +136,10 @@ async function inspectModelAt(
   return { ok: true, json: { ...rest, fit, fetched: !away }, plain: `${title}\n${fields(rows, columns)}` };
 }
 
-/** An index that is damaged, or of an earlier version, is made again from the log when a session opens: nothing is lost with it. */
+/**
+ * An index that is damaged, or of an earlier version, is made again from the log when a session opens: nothing is lost
+ * with it.
+ */
 function unusable(error: unknown): Inspected {
   if (!(error instanceof KvError) || error.code !== 'bad-index') throw error;
   const plain = `vector index: made again from the log when a session opens (${error.message})`;

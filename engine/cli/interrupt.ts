@@ -1,4 +1,6 @@
-/** Ctrl-C. The first asks the work to stop at a point where the log is complete; the second ends the process at once. */
+/**
+ * Ctrl-C. The first asks the work to stop at a point where the log is complete; the second ends the process at once.
+ */
 import { KvError } from '../../native/index.ts';
 import { outputLost } from './output.ts';
 
@@ -8,7 +10,8 @@ export async function interruptible(work: (signal: AbortSignal) => Promise<void>
   const onSignal = (name: NodeJS.Signals): void => {
     asked++;
     if (asked > 1) {
-      // The process ends as if there were no handler. process.exit() would wait for native threads that are working, or break them off.
+      // The process ends as if there were no handler. process.exit() would wait for native threads that are working, or
+      // break them off.
       process.removeAllListeners(name);
       process.kill(process.pid, name);
       return;

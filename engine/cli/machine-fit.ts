@@ -1,4 +1,7 @@
-/** Whether a model fits this machine, said before it is loaded: what its weights, its cache and its work would take, against memory that is free. */
+/**
+ * Whether a model fits this machine, said before it is loaded: what its weights, its cache and its work would take,
+ * against memory that is free.
+ */
 import type { CacheShape } from '../../native/index.ts';
 import { type Forecast, forecast, memoryBytes } from '../cache/budget.ts';
 import type { MemoryNeed } from '../transformer/memory.ts';

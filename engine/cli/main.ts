@@ -1,5 +1,8 @@
 #!/usr/bin/env node
-/** The command line and its exit codes: 0 for success, 1 for a fault of ours, 2 for one in the request, a file or the machine, 3 for an empty list where that was asked for, 130 if interrupted. */
+/**
+ * The command line and its exit codes: 0 for success, 1 for a fault of ours, 2 for one in the request, a file or the
+ * machine, 3 for an empty list where that was asked for, 130 if interrupted.
+ */
 import { CommanderError } from 'commander';
 import { reportFailure } from './failure.ts';
 import { guardOutput } from './output.ts';

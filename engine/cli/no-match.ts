@@ -1,4 +1,7 @@
-/** What is wrong with a filter that nothing matches: a value that is misspelt is refused, and one that nothing in the log has is named. */
+/**
+ * What is wrong with a filter that nothing matches: a value that is misspelt is refused, and one that nothing in the
+ * log has is named.
+ */
 import type { DecisionFilter, DecisionQuery, SessionFilter } from '../../witness/index.ts';
 import { KNOWN_VALUES, unknownValue } from '../serve/known-values.ts';
 import { keyName, type SettingName } from './settings.ts';
@@ -22,8 +25,8 @@ const tell = (what: string, setting: SettingName, value: string | number): void 
   void process.stderr.write(`No ${what} in the log matches --${keyName(setting)} ${value}.\n`);
 
 /**
- * For a filter without an answer: says on stderr which of its values no decision in the log has. Throws 'bad-argument', with the values there are, for a
- * reason or threshold that the policies do not know either.
+ * For a filter without an answer: says on stderr which of its values no decision in the log has. Throws 'bad-argument',
+ * with the values there are, for a reason or threshold that the policies do not know either.
  */
 export async function explainEmpty(query: DecisionQuery, filter: DecisionFilter): Promise<void> {
   for (const [field, setting] of Object.entries(NAMED) as [keyof typeof NAMED, SettingName][]) {

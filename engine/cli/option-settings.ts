@@ -1,6 +1,6 @@
 /**
- * The settings of the command line that are options of the library. Their flags, help, ranges and defaults are those of the tables of options, and what they
- * say of a value is what the library says of it.
+ * The settings of the command line that are options of the library. Their flags, help, ranges and defaults are those of
+ * the tables of options, and what they say of a value is what the library says of it.
  */
 import { InvalidArgumentError } from 'commander';
 import { allows, type Option, refusalOf } from '../../native/index.ts';
@@ -26,7 +26,10 @@ export const settingNames = <const Table extends Options>(table: Table): Setting
     flags !== undefined ? Object.keys(flags) : flag !== undefined ? [setting] : [],
   ) as SettingOf<Table>[];
 
-/** The settings that these options make. `readers`: how the texts of flags are read whose values are no plain texts, numbers or choices. */
+/**
+ * The settings that these options make. `readers`: how the texts of flags are read whose values are no plain texts,
+ * numbers or choices.
+ */
 export const settingsOf = <const Table extends Options>(
   table: Table,
   readers?: Readonly<Partial<Record<SettingOf<Table>, (text: string) => unknown>>>,
@@ -68,7 +71,10 @@ function readerOf(name: string, row: Option): ((text: string) => unknown) | unde
   return undefined;
 }
 
-/** The options that settings give: those whose flag is the option itself. What takes several flags, or a file, is for the caller. */
+/**
+ * The options that settings give: those whose flag is the option itself. What takes several flags, or a file, is for
+ * the caller.
+ */
 export const optionsOf = <Given>(settings: Readonly<Record<string, unknown>>, table: Options): Given =>
   Object.fromEntries(
     Object.entries<Option>(table).flatMap(([name, { flag, setting = name }]) =>

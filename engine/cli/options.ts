@@ -38,7 +38,10 @@ export function engineOptions(settings: Settings): EngineOptions {
   });
 }
 
-/** Where checkpoints are anchored; undefined: nowhere. Throws 'bad-argument' for places without a key, or a key without places. */
+/**
+ * Where checkpoints are anchored; undefined: nowhere. Throws 'bad-argument' for places without a key, or a key without
+ * places.
+ */
 function anchorOf(settings: Settings): AnchorOptions | undefined {
   const to = settings['anchor'] as string[] | undefined;
   const key = text(settings, 'anchorKey');
@@ -52,7 +55,10 @@ function anchorOf(settings: Settings): AnchorOptions | undefined {
 
 const RULES_BYTES_MAX = 2 ** 20;
 
-/** The rules in the file of --log-rules; undefined: none. What they say is checked when the log is opened. Throws 'bad-config', 'not-found', 'io'. */
+/**
+ * The rules in the file of --log-rules; undefined: none. What they say is checked when the log is opened. Throws
+ * 'bad-config', 'not-found', 'io'.
+ */
 function logRules(settings: Settings): readonly LogRule[] | undefined {
   const path = text(settings, 'logRules');
   if (path === undefined) return undefined;
@@ -76,7 +82,10 @@ export function qdrantOptions(settings: Settings): QdrantOptions | undefined {
   return options;
 }
 
-/** The pair of formats of --cache-type-k and -v. If only one is given, the other is f16, as in other programs with these flags. The first may also be a K:V pair. */
+/**
+ * The pair of formats of --cache-type-k and -v. If only one is given, the other is f16, as in other programs with these
+ * flags. The first may also be a K:V pair.
+ */
 export function cacheTypes(settings: Settings): FormatPair | undefined {
   const k = text(settings, 'cacheTypeK');
   const v = text(settings, 'cacheTypeV');
@@ -114,7 +123,10 @@ export function applyMasterKeys(settings: Settings): void {
 export const trustedKeys = (settings: Settings): TrustedKey[] =>
   ((settings['trustedKey'] as string[] | undefined) ?? []).map(readTrustedKey);
 
-/** The threshold file to start from; if keys are named, one of them must have signed it. Throws 'bad-signature', 'bad-thresholds', 'bad-argument'. */
+/**
+ * The threshold file to start from; if keys are named, one of them must have signed it. Throws 'bad-signature',
+ * 'bad-thresholds', 'bad-argument'.
+ */
 export function thresholdsPathOf(settings: Settings): string | undefined {
   const path = text(settings, 'thresholds');
   const trusted = trustedKeys(settings);

@@ -9,7 +9,8 @@ export const outputLost: AbortSignal = lost.signal;
 
 /** Starts to watch the streams. It must be called once, before anything is printed. */
 export function guardOutput(): void {
-  // Without a listener, an error of either stream would end the process with a stack trace. Errors of stderr cannot be reported at all.
+  // Without a listener, an error of either stream would end the process with a stack trace. Errors of stderr cannot be
+  // reported at all.
   process.stderr.on('error', () => {});
   process.stdout.on('error', (cause: NodeJS.ErrnoException) => {
     if (lost.signal.aborted) return;

@@ -1,4 +1,7 @@
-/** Sessions that a command could not read, because they were erased or their keys are not here: it goes on without them, and says so. */
+/**
+ * Sessions that a command could not read, because they were erased or their keys are not here: it goes on without them,
+ * and says so.
+ */
 import { plural } from '../../native/index.ts';
 import type { Unopened } from '../../witness/index.ts';
 

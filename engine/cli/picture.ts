@@ -13,8 +13,9 @@ const LEVELS = ' ▁▂▃▄▅▆▇█';
 const EIGHTHS = LEVELS.length - 1;
 
 /**
- * Draws tokens from left to right and bytes upwards, to those of f16 at the last point. Solid cells are this cache, and shaded ones are what
- * f16 would take in addition. `points` must be in the order of their tokens. Returns '' if there are too few of them.
+ * Draws tokens from left to right and bytes upwards, to those of f16 at the last point. Solid cells are this cache, and
+ * shaded ones are what f16 would take in addition. `points` must be in the order of their tokens. Returns '' if there
+ * are too few of them.
  */
 export function bytesPicture(points: readonly PicturePoint[], f16BytesPerToken: number): string {
   const last = points.at(-1);

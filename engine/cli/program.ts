@@ -64,7 +64,10 @@ const GROUPS = [
   },
 ] as const;
 
-/** A program that was not run yet. It throws a `CommanderError` where it would end the process. `write`: where help goes. */
+/**
+ * A program that was not run yet. It throws a `CommanderError` where it would end the process. `write`: where help
+ * goes.
+ */
 export function program(write = (text: string): unknown => process.stdout.write(text)): Command {
   const root = new Command('palimpsest')
     .description(

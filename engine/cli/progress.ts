@@ -8,7 +8,10 @@ export type ProgressKind = 'bar' | 'jsonl' | 'none';
 /** The length of the bar on a terminal that is wide enough. */
 const BAR_CHARS = 24;
 
-/** One line of at most `columns` − 1 characters, because some terminals break a full line. If it is too long, the bar is shortened first, then the words. */
+/**
+ * One line of at most `columns` − 1 characters, because some terminals break a full line. If it is too long, the bar is
+ * shortened first, then the words.
+ */
 export function progressText(label: string, done: number, total: number, words: string, columns: number): string {
   const name = label.padEnd(14);
   const count = `${String(done).padStart(6)}/${total}`;

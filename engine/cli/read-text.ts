@@ -6,7 +6,10 @@ import { KvError } from '../../native/index.ts';
 /** 64 MiB: ten times the longest context of a model, at four bytes per token. */
 const TEXT_BYTES_MAX = 2 ** 26;
 
-/** Reads a file, or standard input for the path '-'. Messages call it `what`. Throws KvError 'not-found', 'io', 'bad-file'. */
+/**
+ * Reads a file, or standard input for the path '-'. Messages call it `what`. Throws KvError 'not-found', 'io',
+ * 'bad-file'.
+ */
 export async function readText(path: string, what: string): Promise<string> {
   const name = path === '-' ? 'standard input' : path;
   const chunks: Buffer[] = [];
@@ -41,7 +44,10 @@ export async function readText(path: string, what: string): Promise<string> {
   return text.replace(/^\uFEFF/, '');
 }
 
-/** The position of the first byte that is not valid UTF-8. Decoding replaces invalid bytes, so encoding the text again differs from there on. */
+/**
+ * The position of the first byte that is not valid UTF-8. Decoding replaces invalid bytes, so encoding the text again
+ * differs from there on.
+ */
 function firstDifference(a: Buffer, b: Buffer): number {
   let at = 0;
   while (at < a.length && a[at] === b[at]) at++;

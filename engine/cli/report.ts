@@ -7,7 +7,10 @@ import type { Divergence } from '../session/types.ts';
 /** The width of a number of pages. A context of 128K tokens has 1,024 pages. */
 const COUNT_CHARS = 4;
 
-/** A table with a row for each layer: its pages in each format and side, effective bits, moves tried, accepted and refused, and the worst ε. */
+/**
+ * A table with a row for each layer: its pages in each format and side, effective bits, moves tried, accepted and
+ * refused, and the worst ε.
+ */
 export function layerTable(report: SessionReport, columns?: number): string {
   const pages = report.layers.reduce((sum, { kPages }) => sum + Object.values(kPages).reduce((a, b) => a + b, 0), 0);
   if (pages === 0)

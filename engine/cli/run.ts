@@ -135,7 +135,10 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
 
 const completions = (settings: Settings): number => number(settings, 'completions') ?? 1;
 
-/** Prints the answer as it comes, or one completion after the other, each with its log probabilities where they are asked for. */
+/**
+ * Prints the answer as it comes, or one completion after the other, each with its log probabilities where they are
+ * asked for.
+ */
 async function answers(
   session: EngineSession,
   prompt: Prompt,
@@ -216,7 +219,10 @@ async function openChat(engine: Engine, settings: Settings, say: (line: string) 
   return chat;
 }
 
-/** Holds a conversation with one cache until the input ends. Ctrl-C ends an answer, or the conversation if it is waiting for a question. → id of the session */
+/**
+ * Holds a conversation with one cache until the input ends. Ctrl-C ends an answer, or the conversation if it is waiting
+ * for a question. → id of the session
+ */
 async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<string> {
   const say = (line: string): void => void process.stderr.write(`${wrap(line, columnsOf(process.stderr))}\n`);
   const chat = await openChat(engine, settings, say);

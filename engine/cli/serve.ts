@@ -15,7 +15,8 @@ export async function serveCommand(settings: Settings): Promise<void> {
     token: tokenFile === undefined ? undefined : readToken(tokenFile),
     metrics,
   });
-  // The way to end it is no interruption: the exit code is 0. A second Ctrl-C finds no handler any more and ends the process.
+  // The way to end it is no interruption: the exit code is 0. A second Ctrl-C finds no handler any more and ends the
+  // process.
   const ended = Promise.race([once(process, 'SIGINT'), once(process, 'SIGTERM')]);
   await using view = await serve(text(settings, 'state') ?? '.palimpsest', options);
   const { url } = view;

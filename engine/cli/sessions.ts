@@ -29,7 +29,10 @@ import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
 import { checkLength, closing, firstMessages, generateOptions, printLogprobs, stream } from './run.ts';
 
-/** What a session is planned for beside its prompt where nobody says how long it is to become: an answer of the usual length. */
+/**
+ * What a session is planned for beside its prompt where nobody says how long it is to become: an answer of the usual
+ * length.
+ */
 const ANSWER_TOKENS = 128;
 
 const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';

@@ -1,7 +1,8 @@
 /**
- * Every setting of the command line with its name, type, default and help: those that are options of the library come from the tables of options, the others
- * are here. The options of commander, the environment variables (PALIMPSEST_ and the name in capitals) and the keys of a TOML or JSON file are all made from this. A flag takes precedence over
- * the environment, the environment over the file, and the file over the default.
+ * Every setting of the command line with its name, type, default and help: those that are options of the library come
+ * from the tables of options, the others are here. The options of commander, the environment variables (PALIMPSEST_ and
+ * the name in capitals) and the keys of a TOML or JSON file are all made from this. A flag takes precedence over the
+ * environment, the environment over the file, and the file over the default.
  */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parse as parseToml } from 'smol-toml';
@@ -183,7 +184,10 @@ export const environmentName = (name: SettingName): string =>
 /** How the variables of the project's own tests begin. */
 const OTHER_VARIABLES = /^PALIMPSEST_(TEST_\w+|SIM_SEED|KILL_ROUNDS)$/;
 
-/** Throws KvError 'bad-config' for a variable that begins like ours but is not a setting, because a misspelt one would have no effect. */
+/**
+ * Throws KvError 'bad-config' for a variable that begins like ours but is not a setting, because a misspelt one would
+ * have no effect.
+ */
 function checkEnvironment(environment: Readonly<Record<string, string | undefined>>): void {
   const known = (Object.keys(SETTINGS) as SettingName[]).map(environmentName);
   for (const name of Object.keys(environment))
@@ -206,8 +210,9 @@ export function addSettings(command: Command, names: readonly SettingName[]): Co
 }
 
 /**
- * The values of a command's settings: from the flag, else the environment, else the file of --config, else the default. The file may contain
- * keys of other commands. An empty variable counts as not set. Throws KvError 'bad-config', 'not-found', 'io'.
+ * The values of a command's settings: from the flag, else the environment, else the file of --config, else the default.
+ * The file may contain keys of other commands. An empty variable counts as not set. Throws KvError 'bad-config',
+ * 'not-found', 'io'.
  */
 export function readSettings(
   command: Command,

@@ -1,4 +1,7 @@
-/** `palimpsest start`, which `npm start` runs, reads a document of our own within a budget and with the exact cache, and compares the two. */
+/**
+ * `palimpsest start`, which `npm start` runs, reads a document of our own within a budget and with the exact cache, and
+ * compares the two.
+ */
 import pc from 'picocolors';
 import { columnsOf, fields, printable, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
@@ -19,7 +22,10 @@ import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.
 import { jsonResult } from './run.ts';
 
 const DOCUMENT_TOKENS = { 'smollm2-135m': 4000, reference: 3800 } as const;
-/** The number of the document for --seed 0. With the exact cache, most answers about it are right, so a loss can be seen. */
+/**
+ * The number of the document for --seed 0. With the exact cache, most answers about it are right, so a loss can be
+ * seen.
+ */
 const FIRST_DOCUMENT = 2;
 
 async function chooseModel(settings: Settings): Promise<string> {

@@ -152,8 +152,8 @@ async function passedOver(log: string, book: ThresholdBook): Promise<PassedOver>
 }
 
 /**
- * What has been learned for the model according to the state folder, which is not created if it does not exist; sessions that could not be asked
- * what they learned are told on stderr.
+ * What has been learned for the model according to the state folder, which is not created if it does not exist;
+ * sessions that could not be asked what they learned are told on stderr.
  */
 async function learnedFile(settings: Settings): Promise<{ readonly file: ThresholdFile; readonly passed: PassedOver }> {
   const model = await target(settings);
@@ -253,7 +253,10 @@ export async function sign(settings: Settings, path: string): Promise<void> {
   say(settings, { path: output, keyId: keyIdIn(file) }, `${output} is signed by ${signerOf(file)}`);
 }
 
-/** Whether the signature fits, whose it is, and whether the log of this state folder is still the one that the file tells of. */
+/**
+ * Whether the signature fits, whose it is, and whether the log of this state folder is still the one that the file
+ * tells of.
+ */
 export async function verify(settings: Settings, path: string): Promise<void> {
   const file = readThresholdFile(path);
   const trusted = trustedKeys(settings);
@@ -269,7 +272,9 @@ export async function verify(settings: Settings, path: string): Promise<void> {
   say(settings, { path, keyId: keyIdIn(file), trusted: by?.path ?? null, checkpoints }, sentences.join('\n'));
 }
 
-/** How many checkpoints of a file name the log in this folder. Throws 'bad-log' where one of them has another hash here. */
+/**
+ * How many checkpoints of a file name the log in this folder. Throws 'bad-log' where one of them has another hash here.
+ */
 function checkedHere(file: ThresholdFile, dir: string): number {
   const id = isLogDir(dir) ? readLogId(dir) : null;
   const own = [file, ...file.parts]

@@ -49,7 +49,9 @@ export async function record(settings: Settings): Promise<void> {
   });
 }
 
-/** The prompt's tokens, or the first `count` of them. Throws 'bad-argument' when there are fewer, 'context-too-long'. */
+/**
+ * The prompt's tokens, or the first `count` of them. Throws 'bad-argument' when there are fewer, 'context-too-long'.
+ */
 function tokensOf({ model }: Runtime, content: string, count: number | undefined): readonly number[] {
   if (count === undefined) return tokenize(model.tokenizer, content, true, countedTokens(model));
   const tokens = tokenize(model.tokenizer, content, true);

@@ -6,7 +6,10 @@ import type { ReadOptions } from '../session/prompt.ts';
 import { Session } from '../session/session.ts';
 import type { Divergence } from '../session/types.ts';
 
-/** Reads the session's tokens into an exact session, and compares the last rows, which `session` kept because of `compareTokens`. */
+/**
+ * Reads the session's tokens into an exact session, and compares the last rows, which `session` kept because of
+ * `compareTokens`.
+ */
 export async function compareWithExact(
   session: Session,
   signal: AbortSignal,

@@ -1,7 +1,7 @@
 /**
- * Compares the quality of caches with that of the exact one: perplexity, divergence, same top token, recall and bits. All caches read the
- * same tokens. Text is read in chunks that end at page boundaries, so the scored tokens, the last ones of each window, attend to a
- * quantized history.
+ * Compares the quality of caches with that of the exact one: perplexity, divergence, same top token, recall and bits.
+ * All caches read the same tokens. Text is read in chunks that end at page boundaries, so the scored tokens, the last
+ * ones of each window, attend to a quantized history.
  */
 import type { ThresholdBook } from '../../memory/index.ts';
 import { given, KvError, LATENT_NAMES, type LatentName, parsePair, type WindowName } from '../../native/index.ts';
@@ -32,8 +32,10 @@ export interface MethodSpec {
 export type EvaluateCache = CacheSpec | MethodSpec;
 
 /**
- * The session options of a cache such as 'exact', 'q8', 'rot4:rot2', 'price@25%', 'uniform@64MiB', 'price@kld:0.02' or, with the lowest
- * formats allowed, 'price@25%@rot2:rot2', and of one with another window: 'price@25%+f16' has its open page in f16, 'price@25%+64' sealed pages that move after 64 newer tokens, 'price@25%+xq4' pages that may become latents.
+ * The session options of a cache such as 'exact', 'q8', 'rot4:rot2', 'price@25%', 'uniform@64MiB', 'price@kld:0.02' or,
+ * with the lowest formats allowed, 'price@25%@rot2:rot2', and of one with another window: 'price@25%+f16' has its open
+ * page in f16, 'price@25%+64' sealed pages that move after 64 newer tokens, 'price@25%+xq4' pages that may become
+ * latents.
  */
 export function parseCache(text: string): CacheSpec {
   const [cache, ...window] = text.trim().split('+') as [string, ...string[]];
@@ -81,7 +83,10 @@ export interface EvaluateRequest {
   /** The number of recall documents for each text, with five questions each. */
   readonly recallDocuments: number;
   readonly seed: number;
-  /** What earlier sessions taught: every cache starts from it, as a session of an engine with this state folder would. It is only read. */
+  /**
+   * What earlier sessions taught: every cache starts from it, as a session of an engine with this state folder would.
+   * It is only read.
+   */
   readonly book?: ThresholdBook | null;
   readonly signal?: AbortSignal;
   readonly onRow?: (row: EvaluateRow) => void;
@@ -128,8 +133,9 @@ const emptyTally = () => ({
 });
 
 /**
- * Scores every cache on every text. A text that is too short, or a budget that cannot be kept, is refused before anything is read. `onRow`
- * receives a row for everything that was measured, even if the work fails or is aborted later.
+ * Scores every cache on every text. A text that is too short, or a budget that cannot be kept, is refused before
+ * anything is read. `onRow` receives a row for everything that was measured, even if the work fails or is aborted
+ * later.
  */
 export async function evaluate(runtime: Runtime, request: EvaluateRequest): Promise<EvaluateRow[]> {
   await checkCaches(runtime, request);
@@ -179,7 +185,9 @@ function toRow(text: string, cache: string, tokens: number, tally: Tally): Evalu
   };
 }
 
-/** Throws if the windows are longer than the context of the model, or if a cache cannot be opened for so many tokens. */
+/**
+ * Throws if the windows are longer than the context of the model, or if a cache cannot be opened for so many tokens.
+ */
 async function checkCaches(runtime: Runtime, request: EvaluateRequest): Promise<void> {
   const { config, tokenizer } = runtime.model;
   if (request.tokens > config.contextLength) {

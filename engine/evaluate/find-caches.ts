@@ -6,7 +6,10 @@ import { askForLab, findMethod, findYardstick, registerLab } from './methods.ts'
 
 const WINDOWS: readonly string[] = ['f16', 'q8'];
 
-/** The caches of these names. A name that is unknown here is looked up in palimpsest-lab. Throws 'bad-argument', and 'missing-dependency' where only the lab knows it. */
+/**
+ * The caches of these names. A name that is unknown here is looked up in palimpsest-lab. Throws 'bad-argument', and
+ * 'missing-dependency' where only the lab knows it.
+ */
 export async function findCaches(names: readonly string[]): Promise<EvaluateCache[]> {
   const found: EvaluateCache[] = [];
   for (const name of names) found.push(await findCache(name));

@@ -1,6 +1,6 @@
 /**
- * Methods that no session has, by which others keep keys and values. Packages bring them, above all palimpsest-lab, and `palimpsest evaluate` compares them with
- * sessions on the same tokens.
+ * Methods that no session has, by which others keep keys and values. Packages bring them, above all palimpsest-lab, and
+ * `palimpsest evaluate` compares them with sessions on the same tokens.
  */
 import { createRequire } from 'node:module';
 import { KvError, packageVersion } from '../../native/index.ts';
@@ -10,7 +10,10 @@ import type { Yardstick } from './yardstick.ts';
 /** What a method reads. */
 export interface MethodReading {
   readonly ids: readonly number[];
-  /** The number of tokens at the end that are compared. A method that has to know where a prompt ends takes the first of them. */
+  /**
+   * The number of tokens at the end that are compared. A method that has to know where a prompt ends takes the first of
+   * them.
+   */
   readonly scored: number;
   readonly signal?: AbortSignal | undefined;
 }
@@ -26,7 +29,10 @@ export interface MethodRead {
   readonly bytesF16: number;
 }
 
-/** Reads tokens as a cache of this method would have them. Throws KvError, 'budget-too-small' or 'unsupported' where it cannot, and 'aborted'. */
+/**
+ * Reads tokens as a cache of this method would have them. Throws KvError, 'budget-too-small' or 'unsupported' where it
+ * cannot, and 'aborted'.
+ */
 export type CacheMethod = (runtime: Runtime, reading: MethodReading) => Promise<MethodRead>;
 
 /** The methods that a package brings. */
@@ -39,16 +45,24 @@ export interface CacheMethods {
   readonly yardsticks?: ReadonlyMap<string, Yardstick>;
 }
 
-/** The package that has the published methods. It is an optional peer, and the command line registers it when a name is unknown. */
+/**
+ * The package that has the published methods. It is an optional peer, and the command line registers it when a name is
+ * unknown.
+ */
 export const LAB = 'palimpsest-lab';
 
-/** How the names of its methods begin, so that an error can tell where they are. A test of the lab compares both lists. */
+/**
+ * How the names of its methods begin, so that an error can tell where they are. A test of the lab compares both lists.
+ */
 const LAB_NAMES =
   /^(kvquant|kvarn|rotatekv|xquant|nsn|pq|q?pca|ec)[0-9]|^rot[1-4](:rot[1-4])?\+[a-z]{3,}|^(h2o|streaming|snapkv|pyramidkv|scissorhands|age-tiers|anchors|coded-h2o)@/;
 
 const registered = new Map<string, CacheMethods>();
 
-/** Makes methods known to `palimpsest evaluate`, to findCaches() and to the simulator. Methods of the same package take the place of those before. */
+/**
+ * Makes methods known to `palimpsest evaluate`, to findCaches() and to the simulator. Methods of the same package take
+ * the place of those before.
+ */
 export function registerMethods(methods: CacheMethods): void {
   registered.set(methods.from, methods);
 }

@@ -1,6 +1,7 @@
 /**
- * Recall of facts from different depths of a long document. Five access codes are written into a text and asked for at its end. Each
- * question is asked right after the document, without the other questions, and the answer is generated greedily.
+ * Recall of facts from different depths of a long document. Five access codes are written into a text and asked for at
+ * its end. Each question is asked right after the document, without the other questions, and the answer is generated
+ * greedily.
  */
 import { given, KvError, sealsBetween } from '../../native/index.ts';
 import type { GenerateOptions } from '../options/types.ts';
@@ -55,12 +56,18 @@ export function seeded(seed: number): () => number {
   };
 }
 
-/** The code is stated three times. A model of 135 million parameters then answers most questions with the exact cache, so losses can be seen. */
+/**
+ * The code is stated three times. A model of 135 million parameters then answers most questions with the exact cache,
+ * so losses can be seen.
+ */
 export const statement = ({ place, code }: Pick<RecallQuestion, 'place' | 'code'>): string =>
   `\n\nThe access code of ${place} is ${code}. Remember it: the access code of ${place} is ${code}. Once more: the access code of ${place} is ${code}.\n\n`;
 export const questionText = (place: string): string => `\n\nThe access code of ${place} is`;
 
-/** Makes a document of exactly `tokenCount` tokens from `filler`, with one code after the end of a sentence at each of the depths. */
+/**
+ * Makes a document of exactly `tokenCount` tokens from `filler`, with one code after the end of a sentence at each of
+ * the depths.
+ */
 export function recallDocument(
   tokenizer: Tokenizer,
   filler: string,
@@ -121,8 +128,8 @@ export interface RecallAnswer {
 export const ANSWER_TOKENS = 12;
 
 /**
- * Asks one question at the end of the document and then takes question and answer back, so that the next question finds the same cache. `onAnswered` is called
- * before they are taken back. Throws KvError 'aborted'.
+ * Asks one question at the end of the document and then takes question and answer back, so that the next question finds
+ * the same cache. `onAnswered` is called before they are taken back. Throws KvError 'aborted'.
  */
 export async function ask(
   session: Session,
@@ -162,8 +169,8 @@ export interface MethodQuestion {
 }
 
 /**
- * True if a greedy answer would begin with the code: whether each of its tokens is the most likely one behind those before it. A method does not know the
- * question when it reads the document.
+ * True if a greedy answer would begin with the code: whether each of its tokens is the most likely one behind those
+ * before it. A method does not know the question when it reads the document.
  */
 export async function recalledBy(
   method: CacheMethod,
@@ -188,7 +195,10 @@ export function questionTokens(tokenizer: Tokenizer): number {
   return Math.max(...PLACES.map((place) => tokenizer.encode(questionText(place)).length)) + ANSWER_TOKENS;
 }
 
-/** The longest document of at most `tokens` tokens after which a question and its answer fit into the open page, so that they can be taken back. */
+/**
+ * The longest document of at most `tokens` tokens after which a question and its answer fit into the open page, so that
+ * they can be taken back.
+ */
 export function documentLength(tokenizer: Tokenizer, tokens: number): number {
   const asked = questionTokens(tokenizer);
   let length = tokens;

@@ -1,6 +1,7 @@
 /**
- * The main demonstration: it reads a long document within a budget, asks questions about it, does the same with the exact cache, and
- * compares the two. It is one function that runs in the model's thread and reports everything that is to be shown as events.
+ * The main demonstration: it reads a long document within a budget, asks questions about it, does the same with the
+ * exact cache, and compares the two. It is one function that runs in the model's thread and reports everything that is
+ * to be shown as events.
  */
 
 import type { SessionReport } from '../cache/types.ts';
@@ -63,7 +64,10 @@ class TourRun {
   readonly #name: RunName;
   readonly #emit: (event: TourEvent) => void;
   readonly #signal: AbortSignal;
-  /** What is compared: rows of the end of the document, and of each question with its answer before these are taken back. */
+  /**
+   * What is compared: rows of the end of the document, and of each question with its answer before these are taken
+   * back.
+   */
   readonly #rows: Float32Array[] = [];
 
   constructor(session: Session, name: RunName, emit: (event: TourEvent) => void, signal: AbortSignal) {

@@ -1,8 +1,10 @@
 /**
- * The contract of yardsticks: rules by which others keep or drop single tokens. No session drops tokens, so the rules are in palimpsest-lab, to be compared with
- * in the simulator and by `evaluate`. Like a policy, a yardstick is pure: the same context and the same observations give the same answer.
+ * The contract of yardsticks: rules by which others keep or drop single tokens. No session drops tokens, so the rules
+ * are in palimpsest-lab, to be compared with in the simulator and by `evaluate`. Like a policy, a yardstick is pure:
+ * the same context and the same observations give the same answer.
  *
- * One session is one KV head of one layer. Where several query heads share a KV head, what is observed is the mean over them (SnapKV, issue 22).
+ * One session is one KV head of one layer. Where several query heads share a KV head, what is observed is the mean over
+ * them (SnapKV, issue 22).
  */
 import type { FormatName } from '../../native/index.ts';
 
@@ -44,7 +46,10 @@ export interface Yardstick {
   readonly id: string;
   /** Paper, and what it defaults to. */
   readonly source: string;
-  /** 'step': keep() is asked whenever the next tokens would not fit. 'prompt': once, when the prompt has been read; all later tokens stay. */
+  /**
+   * 'step': keep() is asked whenever the next tokens would not fit. 'prompt': once, when the prompt has been read; all
+   * later tokens stay.
+   */
   readonly when: 'step' | 'prompt';
   /** The rotary position of a token: its own, or its place among those that are held. */
   readonly positions: 'own' | 'slot';

@@ -1,6 +1,7 @@
 /**
- * What an engine counts about itself. The names are those that operators of inference servers know; labels are from closed sets, so that nothing
- * of a prompt, a path, a model or a session can ever be in them. What belongs to one session or layer is in the log.
+ * What an engine counts about itself. The names are those that operators of inference servers know; labels are from
+ * closed sets, so that nothing of a prompt, a path, a model or a session can ever be in them. What belongs to one
+ * session or layer is in the log.
  */
 import { FORMAT_NAMES, FORMATS, LATENT_NAMES, TIERS } from '../../native/index.ts';
 import { type Decision, isLatent, type PageForm, type Verdict } from '../../policy/index.ts';
@@ -8,7 +9,10 @@ import { type Labels, Registry } from './registry.ts';
 
 export const PREFIX = 'palimpsest_';
 
-/** Rules by which the policies of this package plan and refuse moves; a policy of a caller's own has rules that nobody knows: 'other'. */
+/**
+ * Rules by which the policies of this package plan and refuse moves; a policy of a caller's own has rules that nobody
+ * knows: 'other'.
+ */
 const REASONS = [
   'price',
   'deficit',
@@ -27,8 +31,9 @@ type Reason = (typeof REASONS)[number];
 
 const DECISION_LABELS = { action: ['demote', 'promote', 'latent', 'refuse'], reason: REASONS } as const;
 /**
- * The tiers of the formats, what is not a sealed page, and what is kept beside pages: originals, which are measured again, and latents, from which
- * keys and values can be made again; and sessions that wait parked in memory, their pages predicted.
+ * The tiers of the formats, what is not a sealed page, and what is kept beside pages: originals, which are measured
+ * again, and latents, from which keys and values can be made again; and sessions that wait parked in memory, their
+ * pages predicted.
  */
 const kvLabels = () =>
   ({
@@ -61,7 +66,10 @@ function actionOf({ from, to }: Decision): 'demote' | 'promote' | 'latent' {
 /** The tier of a sealed page side in this form. */
 export const tierOf = (form: PageForm): KvLabels['tier'] => (isLatent(form) ? 'latent' : FORMATS[form].tier);
 
-/** The metrics of one engine, or of the sessions that a log tells of. Counting is a few additions; nothing is computed before the text is asked for. */
+/**
+ * The metrics of one engine, or of the sessions that a log tells of. Counting is a few additions; nothing is computed
+ * before the text is asked for.
+ */
 export class Meter {
   readonly #registry = new Registry(PREFIX);
   readonly kvBytes = this.#registry.gauge(

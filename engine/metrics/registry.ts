@@ -1,6 +1,7 @@
 /**
- * Counters, gauges and histograms, and their text as Prometheus reads it: the exposition format 0.0.4, as its specification describes it. Labels
- * have closed sets of values, so that no text from outside ever becomes a time series.
+ * Counters, gauges and histograms, and their text as Prometheus reads it: the exposition format 0.0.4, as its
+ * specification describes it. Labels have closed sets of values, so that no text from outside ever becomes a time
+ * series.
  */
 import { assert } from '../../native/index.ts';
 

@@ -7,32 +7,44 @@ import type { GoverningOptions, StateOptions } from './types.ts';
 /** Options of openCache. Only the shape is needed. */
 export interface OpenCacheOptions extends CacheShape, GoverningOptions, StateOptions {
   /**
-   * What moves pages: 'price' (default with a budget), 'uniform', 'age', 'fixed' (default with one pair of cacheTypes and no budget), 'table'
-   * (with one pair for every layer), 'none' (default otherwise), or a policy of your own.
+   * What moves pages: 'price' (default with a budget), 'uniform', 'age', 'fixed' (default with one pair of cacheTypes
+   * and no budget), 'table' (with one pair for every layer), 'none' (default otherwise), or a policy of your own.
    */
   readonly policy?: string | Policy;
   /** Factor on q·k, default 1/sqrt(headDim). */
   readonly scale?: number;
-  /** A scaled score s becomes scoreCap · tanh(s / scoreCap), before ALiBi: from 1e-20 to 1e20. Null, the default: it stays as it is. */
+  /**
+   * A scaled score s becomes scoreCap · tanh(s / scoreCap), before ALiBi: from 1e-20 to 1e20. Null, the default: it
+   * stays as it is.
+   */
   readonly scoreCap?: number | null;
   /** Tokens that a query may look back, itself included, one entry per layer; null: all. Default: all. */
   readonly slidingWindow?: readonly (number | null)[];
   /** ALiBi slopes, [queryHeads]: score −= slope · distance. Default: none. */
   readonly alibiSlopes?: Float32Array;
-  /** A pool (openPool) whose bytes several caches share, each within its kvBudget or all within the pool's. Default: one of its own. Close it last. */
+  /**
+   * A pool (openPool) whose bytes several caches share, each within its kvBudget or all within the pool's. Default: one
+   * of its own. Close it last.
+   */
   readonly pool?: PagePool;
   /** Threads of attention and trials. Default 1. */
   readonly threads?: number;
   /**
-   * Keeps the inputs of every layer, coded, beside each sealed page, so that its keys and values can be made again (restore) after they went to
-   * lower formats. append then needs `x`; the latents count against the budget. Left out: `x` serves trials only.
+   * Keeps the inputs of every layer, coded, beside each sealed page, so that its keys and values can be made again
+   * (restore) after they went to lower formats. append then needs `x`; the latents count against the budget. Left out:
+   * `x` serves trials only.
    */
   readonly latents?: LatentOptions;
   /** S·W_o per layer, [32, H·d] each: prices are then relative to the residual stream (pass `x` to append as well). */
   readonly outputSketch?: readonly Float32Array[];
-  /** Folder for the witness log and what earlier caches of the same `modelDigest` taught; left out: nothing is written. */
+  /**
+   * Folder for the witness log and what earlier caches of the same `modelDigest` taught; left out: nothing is written.
+   */
   readonly stateDir?: string;
-  /** Identifies the model in log and threshold files, e.g. a SHA-256 of the weights. Without it nothing is learned from earlier caches. */
+  /**
+   * Identifies the model in log and threshold files, e.g. a SHA-256 of the weights. Without it nothing is learned from
+   * earlier caches.
+   */
   readonly modelDigest?: string;
 }
 

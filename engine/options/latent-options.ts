@@ -10,17 +10,29 @@ export interface LatentProjection extends Omit<LatentLayerWeights, 'width'> {
 
 /** What openCache needs to keep layer inputs and to make keys and values of them again. */
 export interface LatentOptions {
-  /** `xq8`: 8 bits a channel, keys and values come back to about half a percent; `xq4`: 4 bits, to about a tenth; `xq3`: 3 bits. */
+  /**
+   * `xq8`: 8 bits a channel, keys and values come back to about half a percent; `xq4`: 4 bits, to about a tenth; `xq3`:
+   * 3 bits.
+   */
   readonly format: LatentName;
   /** Default 'move' with a policy that makes pages latents (`price`), else 'always'. */
   readonly keep?: LatentKeep;
-  /** Operations that the rest of the model takes for a token, two for each weight. Default: those of 12 weights a layer and squared channel of x. */
+  /**
+   * Operations that the rest of the model takes for a token, two for each weight. Default: those of 12 weights a layer
+   * and squared channel of x.
+   */
   readonly denseOperations?: number;
   /** Channels of x: a multiple of 16 from 64 to 16384. */
   readonly width: number;
-  /** One entry per layer: wk and wv are [n·d, width], as linear layers keep them, kBias and vBias [n·d], the gains of kNorm [d]. */
+  /**
+   * One entry per layer: wk and wv are [n·d, width], as linear layers keep them, kBias and vBias [n·d], the gains of
+   * kNorm [d].
+   */
   readonly layers: readonly LatentProjection[];
-  /** The rotary embedding of keys, for every position that will be appended: cos and sin [positions, rotaryDim / 2]. Left out: keys have none. */
+  /**
+   * The rotary embedding of keys, for every position that will be appended: cos and sin [positions, rotaryDim / 2].
+   * Left out: keys have none.
+   */
   readonly rotary?: RotaryTable;
 }
 

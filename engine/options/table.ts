@@ -1,7 +1,8 @@
 /**
- * The table of options: each one's rule, default, help and flag, once. There is a list for each interface of options, complete by its type: an option that is
- * added to its interface must be added here, and the other way round. Names (checkKeys), checks (checkOptions), settings of the command line
- * (engine/cli/option-settings.ts) and docs/options.md come from these lists.
+ * The table of options: each one's rule, default, help and flag, once. There is a list for each interface of options,
+ * complete by its type: an option that is added to its interface must be added here, and the other way round. Names
+ * (checkKeys), checks (checkOptions), settings of the command line (engine/cli/option-settings.ts) and docs/options.md
+ * come from these lists.
  */
 import {
   ATTENTION_OPTIONS,

@@ -17,7 +17,9 @@ export type CacheTypes = FormatPair | string | readonly (FormatPair | string)[];
 export interface LogRetention {
   /** Sessions that ended longer ago go: '90d', '12h', or a date such as '2026-01-31'. Default: any age is kept. */
   readonly olderThan?: string;
-  /** While the log takes more, what is oldest goes: '1GB', '500MiB', or a number of bytes. Default: any size is kept. */
+  /**
+   * While the log takes more, what is oldest goes: '1GB', '500MiB', or a number of bytes. Default: any size is kept.
+   */
   readonly maxSize?: string | number;
 }
 
@@ -25,13 +27,20 @@ export interface LogRetention {
 export interface StateOptions {
   /** What to do when the log cannot be written. Default 'block'. */
   readonly onLogFailure?: FailureMode;
-  /** What must not be written to the log. An entry to which a rule cannot be applied is left out and counted. Default: nothing is left out. */
+  /**
+   * What must not be written to the log. An entry to which a rule cannot be applied is left out and counted. Default:
+   * nothing is left out.
+   */
   readonly logRules?: readonly LogRule[];
-  /** Where signed checkpoints of the log go while it is written, so that a change or a cut shows later. Default: nowhere. */
+  /**
+   * Where signed checkpoints of the log go while it is written, so that a change or a cut shows later. Default:
+   * nowhere.
+   */
   readonly anchor?: AnchorOptions;
   /**
-   * A Qdrant server where sessions are shared with other machines; what runs in an engine is found again by its model, a cache of one's own by its `modelDigest`.
-   * Needs a state folder. Default: none, so a session learns from those of its state folder.
+   * A Qdrant server where sessions are shared with other machines; what runs in an engine is found again by its model,
+   * a cache of one's own by its `modelDigest`. Needs a state folder. Default: none, so a session learns from those of
+   * its state folder.
    */
   readonly qdrant?: QdrantOptions;
 }
@@ -39,11 +48,14 @@ export interface StateOptions {
 /** Options of createEngine. Only the model is needed. */
 export interface EngineOptions extends StateOptions {
   /**
-   * Folder, .gguf file, or a name: 'reference', 'smollm2-135m', 'hf:ORG/REPO[@REVISION][:FILE]' on the Hugging Face Hub, which is downloaded where it is not in
-   * its cache folder, 'ollama:NAME[:TAG]' that Ollama has pulled.
+   * Folder, .gguf file, or a name: 'reference', 'smollm2-135m', 'hf:ORG/REPO[@REVISION][:FILE]' on the Hugging Face
+   * Hub, which is downloaded where it is not in its cache folder, 'ollama:NAME[:TAG]' that Ollama has pulled.
    */
   readonly model: string;
-  /** 'auto': quantized weights as they are in the file, others in 8 bits (ONNX Runtime: all in 8 bits); 'exact': float32. Default 'auto'. */
+  /**
+   * 'auto': quantized weights as they are in the file, others in 8 bits (ONNX Runtime: all in 8 bits); 'exact':
+   * float32. Default 'auto'.
+   */
   readonly dense?: 'auto' | 'exact';
   /** Threads for attention and the dense half, default: all cores that the process may use. */
   readonly threads?: number;
@@ -53,7 +65,10 @@ export interface EngineOptions extends StateOptions {
   readonly binding?: BindingName;
   /** Where fetched models live; those of the Hub live where HF_HUB_CACHE and HF_HOME say. */
   readonly cacheDir?: string;
-  /** Nothing is asked of the network: a model that is not here is refused. HF_HUB_OFFLINE=1 does the same. Default false. */
+  /**
+   * Nothing is asked of the network: a model that is not here is refused. HF_HUB_OFFLINE=1 does the same. Default
+   * false.
+   */
   readonly offline?: boolean;
   /** Called while the model is downloaded, verified and made ready. */
   readonly onProgress?: (progress: LoadProgress) => void;
@@ -61,54 +76,87 @@ export interface EngineOptions extends StateOptions {
   readonly signal?: AbortSignal;
   /** Witness log, indexes and learned thresholds; null: nothing is written. Default './.palimpsest'. */
   readonly stateDir?: string | null;
-  /** How long and how much of the log is kept; applied when the engine opens, which reads the whole log. Default: all of it, for ever. */
+  /**
+   * How long and how much of the log is kept; applied when the engine opens, which reads the whole log. Default: all of
+   * it, for ever.
+   */
   readonly logRetention?: LogRetention;
   /**
-   * Most bytes that the caches of all sessions may take together: '64MiB', '1.5GB', or a number. Sessions that have a kvBudget of their own make room
-   * within it when it is short; others are refused with 'budget-exceeded' before anything is lost. Default: the memory of the machine, or what its container allows.
+   * Most bytes that the caches of all sessions may take together: '64MiB', '1.5GB', or a number. Sessions that have a
+   * kvBudget of their own make room within it when it is short; others are refused with 'budget-exceeded' before
+   * anything is lost. Default: the memory of the machine, or what its container allows.
    */
   readonly kvBudget?: KvBudget;
   /**
-   * What becomes of sessions that wait, the longest first, when the others need their memory, or one was told setLowMemory. 'keep': nothing. 'memory':
-   * they are parked in memory, pages predicted, which loses a little; it needs what ParkOptions.predict needs. 'disk': they are parked in files of the
-   * state folder, bit for bit; the files hold what users said. A parked session comes back by itself when it is used. Default 'keep'.
+   * What becomes of sessions that wait, the longest first, when the others need their memory, or one was told
+   * setLowMemory. 'keep': nothing. 'memory': they are parked in memory, pages predicted, which loses a little; it needs
+   * what ParkOptions.predict needs. 'disk': they are parked in files of the state folder, bit for bit; the files hold
+   * what users said. A parked session comes back by itself when it is used. Default 'keep'.
    */
   readonly idleSessions?: 'keep' | 'memory' | 'disk';
 }
 
 /**
- * How long latents stay beside their pages. `move`: until a page moves; it then either becomes its latent, which takes the place of keys and
- * values, or goes to lower formats and gives the latent up, as the policy decides. `always`: throughout, for callers of restore().
+ * How long latents stay beside their pages. `move`: until a page moves; it then either becomes its latent, which takes
+ * the place of keys and values, or goes to lower formats and gives the latent up, as the policy decides. `always`:
+ * throughout, for callers of restore().
  */
 export type LatentKeep = 'move' | 'always';
 
-/** Options that govern one conversation's cache, whoever owns the runtime: a session of an engine, or a cache of one's own. */
+/**
+ * Options that govern one conversation's cache, whoever owns the runtime: a session of an engine, or a cache of one's
+ * own.
+ */
 export interface GoverningOptions {
-  /** Most bytes of the cache, or a share of the f16 cache of tokensExpected. Default: no budget, so sealed pages are 8-bit and nothing moves further. */
+  /**
+   * Most bytes of the cache, or a share of the f16 cache of tokensExpected. Default: no budget, so sealed pages are
+   * 8-bit and nothing moves further.
+   */
   readonly kvBudget?: KvBudget;
   /** Mean KLD against the exact cache, in nats, that may be spent instead of a byte budget. Default: none. */
   readonly kldBudget?: number;
-  /** Which budget is kept where both are given and cannot be; the report and the log say when the other gave way. Default 'bytes'. */
+  /**
+   * Which budget is kept where both are given and cannot be; the report and the log say when the other gave way.
+   * Default 'bytes'.
+   */
   readonly priority?: Priority;
-  /** Formats of keys and values. Without a budget one pair is what every page gets; with a budget it is the lowest that a policy may use. One pair for every layer means policy 'table'. */
+  /**
+   * Formats of keys and values. Without a budget one pair is what every page gets; with a budget it is the lowest that
+   * a policy may use. One pair for every layer means policy 'table'.
+   */
   readonly cacheTypes?: CacheTypes;
   /** Layers that stay in the window format. Default: none. */
   readonly skipLayers?: readonly number[];
   /** Tokens planned for: prompt + answer. Budgets in percent need it. */
   readonly tokensExpected?: number;
-  /** Wanted 95th percentile of the time of a step that writes one token. Above it, pages move only when they must. Default: none. */
+  /**
+   * Wanted 95th percentile of the time of a step that writes one token. Above it, pages move only when they must.
+   * Default: none.
+   */
   readonly stepLatencyBudgetMs?: number;
-  /** Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default q8 under a budget of bytes, else f16. */
+  /**
+   * Format of the page that tokens are appended to: 'q8', in which rows are coded as they come, or 'f16'. Default q8
+   * under a budget of bytes, else f16.
+   */
   readonly openFormat?: WindowName;
-  /** Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where such a page takes more than a twelfth of the budget. */
+  /**
+   * Newer tokens that keep a sealed page in the window, where it may not move: 128 or 64. Default 128, or 64 where such
+   * a page takes more than a twelfth of the budget.
+   */
   readonly windowTokens?: number;
-  /** Thresholds and gains to start from, for example those that adaptThresholds returned. Default: what was learned in the state folder, else the built-in ones. */
+  /**
+   * Thresholds and gains to start from, for example those that adaptThresholds returned. Default: what was learned in
+   * the state folder, else the built-in ones.
+   */
   readonly thresholds?: ThresholdSet;
   /** A file of such thresholds, that saveThresholds wrote. */
   readonly thresholdsPath?: string;
 }
 
-/** Options of openSession. Without any, sealed pages are 8-bit and nothing moves further: a budget is what makes the cache small. */
+/**
+ * Options of openSession. Without any, sealed pages are 8-bit and nothing moves further: a budget is what makes the
+ * cache small.
+ */
 export interface SessionOptions extends GoverningOptions {
   /** 'price' (default with a budget), 'uniform', 'age', 'table', 'fixed', 'none'. */
   readonly policy?: string;
@@ -117,20 +165,26 @@ export interface SessionOptions extends GoverningOptions {
   /** Write decisions to the log, default true when the engine has a state folder. */
   readonly witness?: boolean;
   /**
-   * Keeps the inputs of every layer, coded, beside each sealed page: 'xq8', 'xq4' or 'xq3'. A page that moves either becomes its latent, from which keys
-   * and values are computed at every step, or goes to lower formats and gives it up, as the policy decides. It pays where keys and values are as
-   * wide together as two layer inputs. With keep 'always' latents stay, so that restore() makes keys and values again. They count against the budget. Default: none.
+   * Keeps the inputs of every layer, coded, beside each sealed page: 'xq8', 'xq4' or 'xq3'. A page that moves either
+   * becomes its latent, from which keys and values are computed at every step, or goes to lower formats and gives it
+   * up, as the policy decides. It pays where keys and values are as wide together as two layer inputs. With keep
+   * 'always' latents stay, so that restore() makes keys and values again. They count against the budget. Default: none.
    */
   readonly latents?: LatentName | { readonly format: LatentName; readonly keep?: LatentKeep };
-  /** Keep the final residual rows of so many last tokens (4·hidden bytes each), so that compare() can be asked. Default 0. */
+  /**
+   * Keep the final residual rows of so many last tokens (4·hidden bytes each), so that compare() can be asked. Default
+   * 0.
+   */
   readonly compareTokens?: number;
 }
 
 /** Options of park. */
 export interface ParkOptions {
   /**
-   * Writes pages as what is left when each layer is predicted from the one below: far fewer bytes, and a small error. Needs what `palimpsest calibrate
-   * --predictor` fits; that of the model 'reference' comes with the package. Default false: pages as they are, bit for bit.
+   * Writes pages as what is left when each layer is predicted from the one below: far fewer bytes, and a small error.
+   * Needs what `palimpsest calibrate
+   * --predictor` fits; that of the model 'reference' comes with the package. Default false: pages as they are, bit for
+   *  bit.
    */
   readonly predict?: boolean;
 }
@@ -150,18 +204,19 @@ export interface GenerateOptions extends SamplingOptions {
   /** Texts that end the answer; they are not part of it. Default: none. */
   readonly stop?: readonly string[];
   /**
-   * What the answer follows: `{ jsonSchema }` or `{ gbnf }`, with the package @mlc-ai/web-xgrammar beside this one. Tokens that would leave it are never drawn,
-   * and the text ends where it is complete. Default: none.
+   * What the answer follows: `{ jsonSchema }` or `{ gbnf }`, with the package @mlc-ai/web-xgrammar beside this one.
+   * Tokens that would leave it are never drawn, and the text ends where it is complete. Default: none.
    */
   readonly grammar?: GrammarOption;
   /**
-   * Prompt look-up decoding: where the newest tokens stand earlier in the text, up to so many (1 to 64) of those that followed them there are read at once, and kept as far
-   * as they are what would have been written anyway. Default 0, none.
+   * Prompt look-up decoding: where the newest tokens stand earlier in the text, up to so many (1 to 64) of those that
+   * followed them there are read at once, and kept as far as they are what would have been written anyway. Default 0,
+   * none.
    */
   readonly promptLookupTokens?: number;
   /**
-   * Also tells how likely the model found each generated token and so many (0 to 20) of the most likely ones at its place: of its own distribution, before
-   * anything of SamplingOptions changes it. Default: none.
+   * Also tells how likely the model found each generated token and so many (0 to 20) of the most likely ones at its
+   * place: of its own distribution, before anything of SamplingOptions changes it. Default: none.
    */
   readonly logprobs?: number;
   /** Aborts the generation; while the prompt is read, what was read of it is taken back. */
@@ -171,8 +226,9 @@ export interface GenerateOptions extends SamplingOptions {
 }
 
 /**
- * Whether an answer calls tools, named as in OpenAI's API. 'auto': as the model likes, and a call that it begins has the syntax of its family and fulfils the schema of its
- * tool. 'none': no call. 'required': a call from the first token on. { name }: one call of that tool.
+ * Whether an answer calls tools, named as in OpenAI's API. 'auto': as the model likes, and a call that it begins has
+ * the syntax of its family and fulfils the schema of its tool. 'none': no call. 'required': a call from the first token
+ * on. { name }: one call of that tool.
  */
 export type ToolChoice = 'auto' | 'none' | 'required' | { readonly name: string };
 

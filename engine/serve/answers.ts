@@ -1,4 +1,6 @@
-/** What the live view answers, as schemas: the types, the OpenAPI document, and the checks of tests all come from here. */
+/**
+ * What the live view answers, as schemas: the types, the OpenAPI document, and the checks of tests all come from here.
+ */
 import { z } from 'zod';
 import { FORMAT_NAMES, KV_ERROR_CODES, type KvErrorCode, LATENT_NAMES } from '../../native/index.ts';
 import type { PageForm } from '../../policy/index.ts';

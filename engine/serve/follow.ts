@@ -1,6 +1,6 @@
 /**
- * Follows a log that somebody writes, in a thread of its own: reads it to its end, again whenever its files have grown, and answers questions
- * about it. Nothing here writes, and a writer is never waited for.
+ * Follows a log that somebody writes, in a thread of its own: reads it to its end, again whenever its files have grown,
+ * and answers questions about it. Nothing here writes, and a writer is never waited for.
  */
 import { readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -136,8 +136,9 @@ export class Follower {
   }
 
   /**
-   * Decisions behind a place in the log (null: where it is now), `limit` at most, and no further than `onDecisions` was told. With
-   * `isLive` this was all, and what follows is told by `onDecisions` alone: nothing is missing between the two, and nothing comes twice.
+   * Decisions behind a place in the log (null: where it is now), `limit` at most, and no further than `onDecisions` was
+   * told. With `isLive` this was all, and what follows is told by `onDecisions` alone: nothing is missing between the
+   * two, and nothing comes twice.
    */
   async after({ id, limit, session }: { id: string | null; limit: number; session?: string }): Promise<{
     readonly decisions: readonly ToldDecision[];

@@ -1,6 +1,6 @@
 /**
- * Who may ask, and how much. Every request passes here before anything else looks at it: method, size, rate, Host and token. The limits on
- * connections and time are those of node:http and are set in server.ts.
+ * Who may ask, and how much. Every request passes here before anything else looks at it: method, size, rate, Host and
+ * token. The limits on connections and time are those of node:http and are set in server.ts.
  */
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
@@ -33,7 +33,10 @@ export class Refusal extends Error {
 export interface GuardRules {
   /** null: whoever reaches the port may ask. */
   readonly token: string | null;
-  /** True if the server listens on this machine alone. Then a Host header that names another is what a page does that had its name point here. */
+  /**
+   * True if the server listens on this machine alone. Then a Host header that names another is what a page does that
+   * had its name point here.
+   */
   readonly isLoopback: boolean;
   readonly requestsPerSecond: number;
 }

@@ -1,4 +1,7 @@
-/** What a log says up to now: its sessions with their memory and quality, and the counts that can be told from it alone. Fed entry by entry. */
+/**
+ * What a log says up to now: its sessions with their memory and quality, and the counts that can be told from it alone.
+ * Fed entry by entry.
+ */
 import { KvError } from '../../native/index.ts';
 import {
   type DecisionRow,
@@ -12,7 +15,9 @@ import {
 import { type Fallback, Meter } from '../metrics/meter.ts';
 import type { MemoryRow, Page, QualityRow, SessionDetail, Sessions } from './answers.ts';
 
-/** Metrics that the log of a folder tells. Others are known only to the process that runs the engine, and are left out. */
+/**
+ * Metrics that the log of a folder tells. Others are known only to the process that runs the engine, and are left out.
+ */
 const KNOWN = ['decisions_total', 'sessions_ended_total', 'fallback_total', 'quality_kld'] as const;
 const FALLBACKS: readonly Fallback[] = ['byte-budget', 'kld-budget', 'shared'];
 

@@ -10,7 +10,10 @@ export interface ServeOptions {
   readonly port?: number;
   /** True if /metrics is served. Default true. */
   readonly metrics?: boolean;
-  /** Whoever asks must send it (`Authorization: Bearer …`); 16 characters or more. Default: none, which is possible on loopback alone. */
+  /**
+   * Whoever asks must send it (`Authorization: Bearer …`); 16 characters or more. Default: none, which is possible on
+   * loopback alone.
+   */
   readonly token?: string;
   /** The one origin whose pages may read answers, such as 'https://dashboard.example'. Default: none. */
   readonly allowOrigin?: string;

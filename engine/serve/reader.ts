@@ -1,6 +1,6 @@
 /**
- * A log, read in a thread of its own: however long a question takes, neither the server nor the program that runs it waits with anything else.
- * Verifying reads every byte, so it has a thread for itself, one at a time.
+ * A log, read in a thread of its own: however long a question takes, neither the server nor the program that runs it
+ * waits with anything else. Verifying reads every byte, so it has a thread for itself, one at a time.
  */
 import type { Worker } from 'node:worker_threads';
 import { type AnswerOf, KvError, type ParamsOf, startThread, ThreadClient } from '../../native/index.ts';

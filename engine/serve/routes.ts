@@ -158,7 +158,10 @@ export const ROUTES: readonly Route[] = [
   },
 ];
 
-/** What a request asks for: its route, and the parameters of path and query, checked. Throws 'not-found', 'bad-argument'. */
+/**
+ * What a request asks for: its route, and the parameters of path and query, checked. Throws 'not-found',
+ * 'bad-argument'.
+ */
 export function resolve(path: string, search: URLSearchParams): { readonly route: Route; readonly parameters: object } {
   // Fixed paths stand before those with a name in them, as in the table.
   for (const route of ROUTES) {
@@ -198,7 +201,10 @@ function oneOfEach(search: URLSearchParams): Record<string, string> {
   return found;
 }
 
-/** Text → the values that the schema wants. A name that it does not have is refused, because a misspelt filter would let everything through. */
+/**
+ * Text → the values that the schema wants. A name that it does not have is refused, because a misspelt filter would let
+ * everything through.
+ */
 function checked(schema: z.ZodObject, texts: Readonly<Record<string, string>>): object {
   const values: Record<string, unknown> = Object.create(null);
   for (const [name, text] of Object.entries(texts)) {

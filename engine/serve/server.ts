@@ -1,6 +1,6 @@
 /**
- * The live view: metrics, and a small API that answers questions about a log, over HTTP. Only reads. Two uses: over a state folder that any
- * process writes, and beside an engine, whose own metrics are then complete.
+ * The live view: metrics, and a small API that answers questions about a log, over HTTP. Only reads. Two uses: over a
+ * state folder that any process writes, and beside an engine, whose own metrics are then complete.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -50,9 +50,10 @@ const STATUS: Readonly<Partial<Record<KvErrorCode, number>>> = {
 };
 
 /**
- * Serves the live view of an engine of this process, or of a state folder that any process writes. With an engine, /metrics is complete; over a
- * folder it has what the log tells. An engine that writes no log has /metrics alone. The log is read in a thread of its own.
- * Throws 'bad-argument', 'bad-config', 'not-found' for a folder without a log, 'io' where the port is taken. Close it before the engine.
+ * Serves the live view of an engine of this process, or of a state folder that any process writes. With an engine,
+ * /metrics is complete; over a folder it has what the log tells. An engine that writes no log has /metrics alone. The
+ * log is read in a thread of its own. Throws 'bad-argument', 'bad-config', 'not-found' for a folder without a log, 'io'
+ * where the port is taken. Close it before the engine.
  */
 export async function serve(source: Engine | string, options: ServeOptions = {}): Promise<LiveView> {
   checkKeys(options, SERVE_OPTIONS, 'serve');

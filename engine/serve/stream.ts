@@ -1,7 +1,7 @@
 /**
- * Decisions as server-sent events (the format of the HTML standard). A client first gets what it has missed, as fast as it reads, and from then on
- * what is written. One that does not read is dropped: its events would otherwise fill the memory, and it can come back for them with
- * Last-Event-ID.
+ * Decisions as server-sent events (the format of the HTML standard). A client first gets what it has missed, as fast as
+ * it reads, and from then on what is written. One that does not read is dropped: its events would otherwise fill the
+ * memory, and it can come back for them with Last-Event-ID.
  */
 import type { ServerResponse } from 'node:http';
 import { KvError } from '../../native/index.ts';

@@ -78,7 +78,10 @@ export class Answer {
     this.#finish = 'aborted';
   }
 
-  /** logits [V] behind all tokens so far → the next token, which is to be read and then pushed; null: the text ends here. Throws as Sampler.next. */
+  /**
+   * logits [V] behind all tokens so far → the next token, which is to be read and then pushed; null: the text ends
+   * here. Throws as Sampler.next.
+   */
   next(logits: Float32Array, history: readonly number[]): number | null {
     let mask = this.#constraint?.mask ?? null;
     let id = this.#sampler.next(logits, history, mask);

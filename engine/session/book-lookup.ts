@@ -1,4 +1,7 @@
-/** Asks what earlier sessions say of a text while a session reads it: once a page or two are known, and whenever its length has doubled since. */
+/**
+ * Asks what earlier sessions say of a text while a session reads it: once a page or two are known, and whenever its
+ * length has doubled since.
+ */
 import type { Fingerprint, Lookup } from '../../memory/index.ts';
 import { contentOf } from '../cache/content.ts';
 import { fingerprintOf } from '../cache/fingerprint.ts';

@@ -1,6 +1,7 @@
 /**
- * How far two runs over the same tokens differ. Instead of logits, which are as many floats per token as the vocabulary has words, both
- * runs keep the last row of the residual stream, which is m floats. The logits of both are computed here in blocks.
+ * How far two runs over the same tokens differ. Instead of logits, which are as many floats per token as the vocabulary
+ * has words, both runs keep the last row of the residual stream, which is m floats. The logits of both are computed
+ * here in blocks.
  */
 import { KvError } from '../../native/index.ts';
 import type { DenseBackend } from '../transformer/types.ts';
@@ -10,7 +11,10 @@ const BLOCK_ROWS = 32;
 /** In `targets`, means that the token after this row is not known. */
 export const NO_TARGET = -1;
 
-/** Sums over the tokens of all windows, from which the means are computed. `targets` counts the tokens whose successor is known. */
+/**
+ * Sums over the tokens of all windows, from which the means are computed. `targets` counts the tokens whose successor
+ * is known.
+ */
 export const emptySums = () => ({
   tokens: 0,
   targets: 0,
@@ -22,8 +26,8 @@ export const emptySums = () => ({
 export type DivergenceSums = ReturnType<typeof emptySums>;
 
 /**
- * Adds up, over the rows of two runs [rows, m], the divergence KL(exact ‖ ours) in nats, how often both have the same top token, and the
- * loss of the true next token, which `targets` [rows] holds where it is known.
+ * Adds up, over the rows of two runs [rows, m], the divergence KL(exact ‖ ours) in nats, how often both have the same
+ * top token, and the loss of the true next token, which `targets` [rows] holds where it is known.
  */
 export async function addDivergence(
   sums: DivergenceSums,
@@ -67,7 +71,10 @@ function addRow(sums: DivergenceSums, exact: Float32Array, ours: Float32Array, t
   }
 }
 
-/** KL(exact ‖ ours) in nats of one row of logits each, [vocab], with the logarithms of their sums of exponentials; never below 0. */
+/**
+ * KL(exact ‖ ours) in nats of one row of logits each, [vocab], with the logarithms of their sums of exponentials; never
+ * below 0.
+ */
 export function divergenceOf(exact: Float32Array, exactLogSum: number, ours: Float32Array, logSum: number): number {
   let kld = 0;
   for (let i = 0; i < exact.length; i++) {

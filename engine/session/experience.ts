@@ -1,4 +1,6 @@
-/** What a conversation starts with and what it leaves behind. Both are in the log; the book is only an index over it. */
+/**
+ * What a conversation starts with and what it leaves behind. Both are in the log; the book is only an index over it.
+ */
 import { type Fingerprint, type Lookup, loadThresholdFile, type ThresholdBook } from '../../memory/index.ts';
 import type { CacheShape } from '../../native/index.ts';
 import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
@@ -35,7 +37,10 @@ export interface Beginning {
   readonly thresholdsPath?: string | undefined;
 }
 
-/** Start values: thresholds or a threshold file when the caller names one, else what the nearest earlier sessions say, else what comes with the package for this model, else the defaults. */
+/**
+ * Start values: thresholds or a threshold file when the caller names one, else what the nearest earlier sessions say,
+ * else what comes with the package for this model, else the defaults.
+ */
 export async function startValues(begin: Beginning, book: ThresholdBook | null): Promise<StartValues> {
   const { shape, modelDigest, family, tokens, budgetBytes, thresholdsPath } = begin;
   const print = printOf(shape, tokens, budgetBytes);
@@ -53,7 +58,10 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
   return { thresholds: lookup.thresholds, lookup, fingerprint: print, defaults };
 }
 
-/** What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones. Where `log` is null nothing is written. */
+/**
+ * What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones.
+ * Where `log` is null nothing is written.
+ */
 export async function setupOf(
   { model, shape }: Runtime,
   options: SessionOptions,
@@ -81,7 +89,10 @@ export async function setupOf(
   };
 }
 
-/** Writes the 'close' entry and, once it is on disk, tells the book. A session that logged nothing leaves nothing behind. */
+/**
+ * Writes the 'close' entry and, once it is on disk, tells the book. A session that logged nothing leaves nothing
+ * behind.
+ */
 export async function leave(
   cache: Governed,
   book: ThresholdBook | null,

@@ -1,7 +1,10 @@
 /** Whether a session can be used: a call has it or it waits for one, and it is sound, torn or closed. */
 import { KvError } from '../../native/index.ts';
 
-/** Torn: a step failed half-way, so some layers hold tokens that others do not, and nothing may build on them. Closed is for ever. */
+/**
+ * Torn: a step failed half-way, so some layers hold tokens that others do not, and nothing may build on them. Closed is
+ * for ever.
+ */
 type Condition = 'sound' | 'torn' | 'closed';
 
 /** The session, for what is said of it. */

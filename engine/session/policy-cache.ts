@@ -1,6 +1,6 @@
 /**
- * The cache for people who bring their own runtime: they project, we keep, attend and decide. Synchronous, in the caller's
- * thread (a worker is fine); one step is append + attention for every layer in order.
+ * The cache for people who bring their own runtime: they project, we keep, attend and decide. Synchronous, in the
+ * caller's thread (a worker is fine); one step is append + attention for every layer in order.
  */
 import { loadThresholdFile, saveThresholdFile } from '../../memory/index.ts';
 import {
@@ -51,8 +51,9 @@ export interface QualityMetrics {
 export type LoadCacheOptions = Omit<OpenCacheOptions, keyof CacheShape> & Partial<CacheShape>;
 
 /**
- * A cache that PolicyCache.save wrote, under the options that it is to go on with: openFormat, windowTokens and policy must be as they were.
- * Throws 'not-found', 'bad-file', 'checksum-mismatch', 'model-mismatch', 'budget-exceeded', and what openCache throws.
+ * A cache that PolicyCache.save wrote, under the options that it is to go on with: openFormat, windowTokens and policy
+ * must be as they were. Throws 'not-found', 'bad-file', 'checksum-mismatch', 'model-mismatch', 'budget-exceeded', and
+ * what openCache throws.
  */
 export async function loadCache(path: string, options: LoadCacheOptions = {}): Promise<PolicyCache> {
   checkPath(path, 'a saved cache');
@@ -105,7 +106,10 @@ async function open(options: OpenCacheOptions, origin?: Origin): Promise<PolicyC
   }
 }
 
-/** Only a model that the caller names is known again. What else ran in the state folder is no kin of it, since nothing says what that is. */
+/**
+ * Only a model that the caller names is known again. What else ran in the state folder is no kin of it, since nothing
+ * says what that is.
+ */
 function startOf(options: OpenCacheOptions, budgetBytes: number | null, state: State | null): Promise<StartValues> {
   const { modelDigest, tokensExpected, thresholds, thresholdsPath } = options;
   const book = modelDigest === undefined ? null : (state?.book ?? null);
@@ -156,8 +160,8 @@ export class PolicyCache {
   }
 
   /**
-   * A cache that goes on from here, between two steps: pages are shared, and so is the budget. It decides by itself; a change of a shared page is
-   * one for all that share it. It keeps no latents. Closed on its own.
+   * A cache that goes on from here, between two steps: pages are shared, and so is the budget. It decides by itself; a
+   * change of a shared page is one for all that share it. It keeps no latents. Closed on its own.
    */
   fork(): PolicyCache {
     this.#between('forked');
@@ -172,9 +176,9 @@ export class PolicyCache {
   }
 
   /**
-   * Takes back the newest tokens, so that `tokens` stay, between two steps. Rows of a page that was sealed meanwhile come back as they are stored. Throws
-   * 'unsupported' where that page has left the window for lower formats, or is shared with a fork, unless all of it goes: fork() before you append what may
-   * be taken back.
+   * Takes back the newest tokens, so that `tokens` stay, between two steps. Rows of a page that was sealed meanwhile
+   * come back as they are stored. Throws 'unsupported' where that page has left the window for lower formats, or is
+   * shared with a fork, unless all of it goes: fork() before you append what may be taken back.
    */
   truncate(tokens: number): void {
     const length = this.#between('truncated');
@@ -186,7 +190,10 @@ export class PolicyCache {
     this.#pendingNorms.fill(null);
   }
 
-  /** Begins again, empty, as a session of its own in the log; what was learned until now counts as that of a cache that was closed. */
+  /**
+   * Begins again, empty, as a session of its own in the log; what was learned until now counts as that of a cache that
+   * was closed.
+   */
   async reset(): Promise<void> {
     this.#open();
     const before = this.#governed;
@@ -202,8 +209,9 @@ export class PolicyCache {
   }
 
   /**
-   * Writes the cache into a file that loadCache opens, between two steps; the file is there whole or not at all. It is not encrypted, and what was
-   * said can be read out of keys and values. Throws 'unsupported' for a cache with latents, 'io'.
+   * Writes the cache into a file that loadCache opens, between two steps; the file is there whole or not at all. It is
+   * not encrypted, and what was said can be read out of keys and values. Throws 'unsupported' for a cache with latents,
+   * 'io'.
    */
   save(path: string): void {
     this.#between('saved');
@@ -244,10 +252,11 @@ export class PolicyCache {
   }
 
   /**
-   * Appends T tokens to a layer. k, v: [T, kvHeads, headDim], keys after RoPE. x: residual stream entering the layer. Its norms make trial
-   * errors comparable between layers: [T, any width], optional. In a cache with `latents` it is what they are made of: [T, latents.width],
-   * needed; in one without, nothing of it is kept but those norms. Layers come in order, each with the same T. Under a budget
-   * pieces should end where pages of 128 do, or divide them: what is refused as too small a budget is reckoned for those. A refused call has appended nothing.
+   * Appends T tokens to a layer. k, v: [T, kvHeads, headDim], keys after RoPE. x: residual stream entering the layer.
+   * Its norms make trial errors comparable between layers: [T, any width], optional. In a cache with `latents` it is
+   * what they are made of: [T, latents.width], needed; in one without, nothing of it is kept but those norms. Layers
+   * come in order, each with the same T. Under a budget pieces should end where pages of 128 do, or divide them: what
+   * is refused as too small a budget is reckoned for those. A refused call has appended nothing.
    */
   append(layer: number, k: Float32Array, v: Float32Array, x?: Float32Array): void {
     this.#open();
@@ -280,8 +289,8 @@ export class PolicyCache {
   }
 
   /**
-   * Causal attention of the last T tokens of a layer. q: [T, queryHeads, headDim] → the same shape, in `out` if it is given. The last layer ends the step: pages
-   * are tried, moved and written down.
+   * Causal attention of the last T tokens of a layer. q: [T, queryHeads, headDim] → the same shape, in `out` if it is
+   * given. The last layer ends the step: pages are tried, moved and written down.
    */
   attention(
     layer: number,
@@ -301,11 +310,12 @@ export class PolicyCache {
   }
 
   /**
-   * Makes keys and values of a sealed page again from the latent that is kept beside it, both in `format` (default: that of the window, q8 unless
-   * the cache is f16), which must not be below the one that either has: they are exact up to the error of the latent and of that format. The
-   * latent stays. What this takes counts against the budget. It lasts until a page is to be sealed for which there is no room: then restored
-   * pages go back to the formats in which the policy had left them, those restored first first. → bytes by which the cache grew.
-   * Throws 'unsupported' (no latents, a lower format), 'bad-argument' (no such page), 'budget-exceeded'.
+   * Makes keys and values of a sealed page again from the latent that is kept beside it, both in `format` (default:
+   * that of the window, q8 unless the cache is f16), which must not be below the one that either has: they are exact up
+   * to the error of the latent and of that format. The latent stays. What this takes counts against the budget. It
+   * lasts until a page is to be sealed for which there is no room: then restored pages go back to the formats in which
+   * the policy had left them, those restored first first. → bytes by which the cache grew. Throws 'unsupported' (no
+   * latents, a lower format), 'bad-argument' (no such page), 'budget-exceeded'.
    */
   restore(layer: number, page: number, format?: FormatName): number {
     this.#open();
@@ -340,13 +350,18 @@ export class PolicyCache {
     return reportOf(this.#governed, { dense: 'caller', denseMs: 0, attentionMs: 0 });
   }
 
-  /** Tells what Engine.metrics() tells, of this cache and its forks: what they did, and the bytes that this one holds. */
+  /**
+   * Tells what Engine.metrics() tells, of this cache and its forks: what they did, and the bytes that this one holds.
+   */
   metrics(): string {
     this.#open();
     return metricsText(this.#governed.meter, [this.#governed], this.#governed.log);
   }
 
-  /** Does what EngineSession.adaptThresholds says: what was measured moves the constant of the error law, for caches opened with the thresholds saved from here. */
+  /**
+   * Does what EngineSession.adaptThresholds says: what was measured moves the constant of the error law, for caches
+   * opened with the thresholds saved from here.
+   */
   adaptThresholds(feedback: QualityFeedback): ThresholdSet {
     this.#open();
     return this.#governed.learnt.adapt(feedback);
@@ -369,7 +384,10 @@ export class PolicyCache {
     });
   }
 
-  /** Uses a threshold file from now on; only before the first token, since decisions must be repeatable from their session's start. */
+  /**
+   * Uses a threshold file from now on; only before the first token, since decisions must be repeatable from their
+   * session's start.
+   */
   async loadThresholds(path: string): Promise<void> {
     this.#unused();
     checkPath(path, 'a threshold file');

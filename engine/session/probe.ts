@@ -1,7 +1,8 @@
 /**
- * Answers what errors in pages of chosen layers and sides do to the output. A probe copies a cache as it is, keeps what the next tokens
- * ask of it, and runs these tokens again over copies in which pages are in other formats, from the lowest changed layer upwards. Its
- * caches have a pool of their own, so neither the budget nor the pages of the cache that it copied are touched.
+ * Answers what errors in pages of chosen layers and sides do to the output. A probe copies a cache as it is, keeps what
+ * the next tokens ask of it, and runs these tokens again over copies in which pages are in other formats, from the
+ * lowest changed layer upwards. Its caches have a pool of their own, so neither the budget nor the pages of the cache
+ * that it copied are touched.
  */
 import {
   type FormatName,
@@ -82,9 +83,9 @@ export class Probe {
   }
 
   /**
-   * Copies the cache as it is now. `layers`: those at which moves will begin; only theirs and the layers above are copied. Rows in open
-   * pages are decoded and appended again, which gives the same bytes. Throws 'bad-argument' for a layer that is not there, and
-   * 'unsupported' where pages are held as latents.
+   * Copies the cache as it is now. `layers`: those at which moves will begin; only theirs and the layers above are
+   * copied. Rows in open pages are decoded and appended again, which gives the same bytes. Throws 'bad-argument' for a
+   * layer that is not there, and 'unsupported' where pages are held as latents.
    */
   static open(runtime: Runtime, cache: Governed, rotary: Rotary, layers: readonly number[]): Probe {
     const { shape } = runtime;
@@ -119,10 +120,10 @@ export class Probe {
   }
 
   /**
-   * Divergence KL(as it is ‖ with these moves) in nats of every token that was read since the probe was opened, [T]. Pages that
-   * already have the same bytes give exactly 0. Throws 'bad-argument' where nothing was read or no probe begins at the lowest layer of
-   * the moves, and 'unsupported' for moves that the cache does not know. `last`: nothing more will be asked, so the moves are made in the
-   * copies themselves instead of in copies of these.
+   * Divergence KL(as it is ‖ with these moves) in nats of every token that was read since the probe was opened, [T].
+   * Pages that already have the same bytes give exactly 0. Throws 'bad-argument' where nothing was read or no probe
+   * begins at the lowest layer of the moves, and 'unsupported' for moves that the cache does not know. `last`: nothing
+   * more will be asked, so the moves are made in the copies themselves instead of in copies of these.
    */
   async divergence(moves: readonly ProbeMove[], { last = false } = {}): Promise<number[]> {
     const { layers } = this.#runtime.model.config;

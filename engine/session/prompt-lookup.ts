@@ -1,8 +1,10 @@
 /**
- * Prompt look-up decoding: speculation without a second model (Saxena 2023, "prompt lookup decoding"). Where the newest tokens stand earlier in the text, what followed
- * them there is proposed, read in one step, and compared with what is drawn behind each of its tokens: as far as both agree the tokens are written, the others are taken
- * back. A proposal is certain of itself, so that drawing from the model and comparing is the rule of rejection: a token is accepted with its probability, and otherwise
- * drawn from the others. What is drawn at a position follows from seed and position, so the tokens are those that would have been written without.
+ * Prompt look-up decoding: speculation without a second model (Saxena 2023, "prompt lookup decoding"). Where the newest
+ * tokens stand earlier in the text, what followed them there is proposed, read in one step, and compared with what is
+ * drawn behind each of its tokens: as far as both agree the tokens are written, the others are taken back. A proposal
+ * is certain of itself, so that drawing from the model and comparing is the rule of rejection: a token is accepted with
+ * its probability, and otherwise drawn from the others. What is drawn at a position follows from seed and position, so
+ * the tokens are those that would have been written without.
  */
 import { movablePages, sealsBetween } from '../../native/index.ts';
 import type { Governed } from '../cache/governed.ts';
@@ -11,13 +13,22 @@ import type { Reader } from './reader.ts';
 
 /** Tokens that must stand earlier, longest first. */
 const MATCHED = [4, 3, 2];
-/** How much of the running gain is that of the newest proposal, and how many tokens are written without proposals where it does not pay: doubled each time. */
+/**
+ * How much of the running gain is that of the newest proposal, and how many tokens are written without proposals where
+ * it does not pay: doubled each time.
+ */
 const NEWEST = 0.3;
 const REST = { first: 32, most: 512 } as const;
-/** How many tokens the first proposal has. One that is right throughout is followed by one twice as long, another by one a token longer than what was right of it. */
+/**
+ * How many tokens the first proposal has. One that is right throughout is followed by one twice as long, another by one
+ * a token longer than what was right of it.
+ */
 const FIRST_LENGTH = 2;
 
-/** The look-up for one answer; null: none is asked for, or it would not be exact. Only where a step of several tokens gives the bits of as many steps, and all of them can be taken back. */
+/**
+ * The look-up for one answer; null: none is asked for, or it would not be exact. Only where a step of several tokens
+ * gives the bits of as many steps, and all of them can be taken back.
+ */
 export function lookupOf(
   { runtime, governed }: Pick<Reader, 'runtime' | 'governed'>,
   { promptLookupTokens = 0 }: GenerateOptions,
@@ -43,7 +54,10 @@ export class PromptLookup {
     this.#most = most;
   }
 
-  /** What may follow `newest` behind `text`; empty where nothing matches or it does not pay. tokensLeft: that the answer may still have behind it. */
+  /**
+   * What may follow `newest` behind `text`; empty where nothing matches or it does not pay. tokensLeft: that the answer
+   * may still have behind it.
+   */
   propose(cache: Governed, text: readonly number[], newest: number, tokensLeft: number): readonly number[] {
     if (this.#rest > 0) {
       this.#rest--;
@@ -89,7 +103,9 @@ export function followers(text: readonly number[], newest: number, most: number)
   return [];
 }
 
-/** How many of `tokens` behind `length` can be read and taken back without a page that is sealed or may move for them. */
+/**
+ * How many of `tokens` behind `length` can be read and taken back without a page that is sealed or may move for them.
+ */
 function returnable({ plan }: Governed, length: number, tokens: number): number {
   const { windowTokens } = plan.context;
   for (let count = tokens; count > 0; count--)

@@ -10,7 +10,10 @@ export interface ReadOptions {
   readonly onProgress?: (progress: Progress) => void;
   /** Tokens that must fit the context behind these. */
   readonly reserve?: number;
-  /** More tokens will certainly follow, so make room now for a page that these tokens fill up, not at the next token. Default false. */
+  /**
+   * More tokens will certainly follow, so make room now for a page that these tokens fill up, not at the next token.
+   * Default false.
+   */
   readonly tokensFollow?: boolean;
 }
 
@@ -18,8 +21,9 @@ export interface ReadOptions {
 export const countedTokens = ({ config }: Pick<LoadedModel, 'config'>): number => 2 * config.contextLength;
 
 /**
- * Text gets BOS where the model wants it and the cache is empty (`first`); messages go through the chat template; numbers are ids
- * already. A prompt of more than `tokensMax` tokens is refused with 'context-too-long' as soon as that is certain.
+ * Text gets BOS where the model wants it and the cache is empty (`first`); messages go through the chat template;
+ * numbers are ids already. A prompt of more than `tokensMax` tokens is refused with 'context-too-long' as soon as that
+ * is certain.
  */
 export function tokenize(tokenizer: Tokenizer, prompt: Prompt, first: boolean, tokensMax?: number): number[] {
   const bound = tokensMax === undefined ? {} : { tokensMax };
@@ -70,7 +74,9 @@ export function checkFits({ held, prompt, reserve }: Wanted, contextLength: numb
   );
 }
 
-/** maxTokens and stop strings of a request. Throws 'bad-argument'; what takes a vocabulary to check is for the sampler. */
+/**
+ * maxTokens and stop strings of a request. Throws 'bad-argument'; what takes a vocabulary to check is for the sampler.
+ */
 export function checkGenerate(options: GenerateOptions): { maxTokens: number; stops: readonly string[] } {
   checkOptions(options, GENERATE_OPTIONS);
   const { maxTokens = GENERATE_OPTIONS.maxTokens.default, stop = [] } = options;

@@ -1,4 +1,7 @@
-/** What a session is for those that do a part of its work while a call has it: the loop that writes an answer (write.ts), the probe of the text, and the look-up in the book. */
+/**
+ * What a session is for those that do a part of its work while a call has it: the loop that writes an answer
+ * (write.ts), the probe of the text, and the look-up in the book.
+ */
 import type { Stepper } from '../cache/stepper.ts';
 import type { Probe } from './probe.ts';
 
@@ -7,7 +10,10 @@ export interface Reader extends Stepper {
   readonly tokens: readonly number[];
   /** True if it was closed meanwhile. */
   readonly isClosed: boolean;
-  /** Of the token behind these, or behind a row of the residual stream [m]: [V]. They may be overwritten by the next step. */
+  /**
+   * Of the token behind these, or behind a row of the residual stream [m]: [V]. They may be overwritten by the next
+   * step.
+   */
   logits(row?: Float32Array): Promise<Float32Array>;
   /** Reads tokens behind these. → the residual stream behind each, [T, m] */
   forward(ids: readonly number[]): Promise<Float32Array>;

@@ -1,6 +1,6 @@
 /**
- * One conversation over one governed cache, in the thread that runs the model: the cache, a model and tokens. Reads prompts in chunks
- * that end at page boundaries and generates token by token.
+ * One conversation over one governed cache, in the thread that runs the model: the cache, a model and tokens. Reads
+ * prompts in chunks that end at page boundaries and generates token by token.
  */
 import {
   type FormatName,
@@ -137,8 +137,8 @@ export class Session implements Reader {
   }
 
   /**
-   * Reads tokens into the cache. Refuses a prompt that does not fit the context before any work. Whatever ends the reading early, an abort or
-   * an error, leaves the session as it was before the call.
+   * Reads tokens into the cache. Refuses a prompt that does not fit the context before any work. Whatever ends the
+   * reading early, an abort or an error, leaves the session as it was before the call.
    */
   async read(tokenIds: readonly number[], options: ReadOptions = {}): Promise<void> {
     this.#check(tokenIds, options.reserve ?? 0);
@@ -149,9 +149,10 @@ export class Session implements Reader {
   }
 
   /**
-   * Makes the cache hold these tokens, of which it reads those that it does not begin with: what they have in common stays, what the cache holds
-   * beyond it is taken back. Sealed pages go whole, so that up to a page of what they have in common is read again; with latents, which know
-   * only the inputs of the newest rows, all of it. Refuses what does not fit before anything is taken back. → tokens that stayed
+   * Makes the cache hold these tokens, of which it reads those that it does not begin with: what they have in common
+   * stays, what the cache holds beyond it is taken back. Sealed pages go whole, so that up to a page of what they have
+   * in common is read again; with latents, which know only the inputs of the newest rows, all of it. Refuses what does
+   * not fit before anything is taken back. → tokens that stayed
    */
   async follow(tokenIds: readonly number[], options: ReadOptions = {}): Promise<number> {
     this.#check(tokenIds, options.reserve ?? 0, 0);
@@ -164,7 +165,10 @@ export class Session implements Reader {
     });
   }
 
-  /** How many of these tokens the cache can keep if it is to hold them and nothing else. Without a last output, which a cache that was taken back has not, at least one is left to read. */
+  /**
+   * How many of these tokens the cache can keep if it is to hold them and nothing else. Without a last output, which a
+   * cache that was taken back has not, at least one is left to read.
+   */
   keeps(tokenIds: readonly number[]): number {
     const { tokens } = this;
     const least = Math.min(tokens.length, tokenIds.length);
@@ -265,7 +269,10 @@ export class Session implements Reader {
     this.#trail.endAt(row);
   }
 
-  /** A session that continues from here. Pages are shared, and so is the budget; each decides by itself, and a move of a shared page is one for both. */
+  /**
+   * A session that continues from here. Pages are shared, and so is the budget; each decides by itself, and a move of a
+   * shared page is one for both.
+   */
   fork(compareTokens = 0): Session {
     this.#occupancy.checkFree();
     const forked = new Session(this.runtime, { ...this.setup, compareTokens }, fork(this.governed), this.rotary);
@@ -274,8 +281,9 @@ export class Session implements Reader {
   }
 
   /**
-   * A probe of the cache as it is now, which keeps what is read from now on until it or another one takes its place. Moves that are made
-   * meanwhile are not part of what it compares with, so it is used before the next ones. Throws as Probe.open does.
+   * A probe of the cache as it is now, which keeps what is read from now on until it or another one takes its place.
+   * Moves that are made meanwhile are not part of what it compares with, so it is used before the next ones. Throws as
+   * Probe.open does.
    */
   probe(layers: readonly number[]): Probe {
     this.#occupancy.checkFree();
@@ -338,7 +346,10 @@ export class Session implements Reader {
     return work();
   }
 
-  /** Brings its pages back if they are parked, or reads its tokens again if those are of no use. Whatever prevents that, the tokens are not lost. */
+  /**
+   * Brings its pages back if they are parked, or reads its tokens again if those are of no use. Whatever prevents that,
+   * the tokens are not lost.
+   */
   async #wake(options: ReadOptions): Promise<void> {
     this.setup.idle?.wake(this);
     if (this.cache.length() === this.tokens.length) return;
@@ -353,7 +364,10 @@ export class Session implements Reader {
     }
   }
 
-  /** Takes back everything after the first `tokens`; those are whole pages, or their page is still in the window (back.ts). The next generate() needs a prompt. */
+  /**
+   * Takes back everything after the first `tokens`; those are whole pages, or their page is still in the window
+   * (back.ts). The next generate() needs a prompt.
+   */
   rewind(tokens: number): void {
     this.#occupancy.checkSound();
     takeBack(this.governed, this.governed.wayBack(0, tokens));

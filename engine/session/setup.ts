@@ -9,7 +9,10 @@ import type { Meter } from '../metrics/meter.ts';
 import type { SessionOptions } from '../options/types.ts';
 
 export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
-  /** The policy that SessionOptions names, or a policy of one's own: in the thread that runs it, since what decides cannot be sent to another. */
+  /**
+   * The policy that SessionOptions names, or a policy of one's own: in the thread that runs it, since what decides
+   * cannot be sent to another.
+   */
   readonly policy?: string | Policy;
   readonly log: WitnessLog | null;
   readonly thresholds: ThresholdSet;

@@ -1,6 +1,7 @@
 /**
- * The gain probe of a session: while a prompt is read, a few of its tokens are run a second time over pages in lower formats. What that does to
- * the output, beside the errors that trials measure of the same change, tells how much an error costs in this text, which differs by a factor of three.
+ * The gain probe of a session: while a prompt is read, a few of its tokens are run a second time over pages in lower
+ * formats. What that does to the output, beside the errors that trials measure of the same change, tells how much an
+ * error costs in this text, which differs by a factor of three.
  */
 import { type FormatName, isPageFull, movablePages, SIDES } from '../../native/index.ts';
 import { type ProbeReport, thresholdOf } from '../../policy/index.ts';
@@ -31,14 +32,20 @@ export class GainProbe {
     this.#share = policy.probes === true && !exact && latents === null && context.latents === undefined ? share : 0;
   }
 
-  /** The number of tokens from here on that are to be probed, 0 where no probe is due. `left`: tokens that remain to be read. */
+  /**
+   * The number of tokens from here on that are to be probed, 0 where no probe is due. `left`: tokens that remain to be
+   * read.
+   */
   rowsDue(left: number): number {
     const { length: tokens } = this.#reader.governed;
     const rows = Math.min(ROWS_MAX, Math.floor(this.#share * tokens));
     return tokens >= this.#next && isPageFull(tokens) && rows >= ROWS_MIN && left >= rows ? rows : 0;
   }
 
-  /** Reads tokens and probes them; what that finds counts from the next situation on. Room for them is made first, so that the probe sees the pages that they see. */
+  /**
+   * Reads tokens and probes them; what that finds counts from the next situation on. Room for them is made first, so
+   * that the probe sees the pages that they see.
+   */
   async read(ids: readonly number[]): Promise<void> {
     const reader = this.#reader;
     const { governed, runtime, rotary } = reader;

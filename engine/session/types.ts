@@ -11,7 +11,10 @@ export interface Generated {
   readonly promptTokens: number;
   /** The end of the text or a stop string, maxTokens, or an abort. */
   readonly finish: 'stop' | 'length' | 'aborted';
-  /** True if the text fulfils its grammar as it stands: false where maxTokens, a stop string or an abort came first; null: none was asked for. */
+  /**
+   * True if the text fulfils its grammar as it stands: false where maxTokens, a stop string or an abort came first;
+   * null: none was asked for.
+   */
   readonly grammarComplete: boolean | null;
   /** Tokens that prompt look-up proposed. */
   readonly drafted: number;

@@ -34,7 +34,8 @@ export async function* write(reader: Reader, answer: Answer, asked: Asked): Asyn
     }
     const id = drawn ?? answer.next(await reader.logits(), tokens);
     if (id === null) break;
-    // Only now is it certain that something follows the prompt; sealing its last page still counts as the prompt's work.
+    // Only now is it certain that something follows the prompt; sealing its last page still counts as the prompt's
+    // work.
     if (answer.count === 0 && asked.tokens > 0) {
       const before = performance.now();
       endPrompt(governed);
@@ -72,7 +73,10 @@ export async function* write(reader: Reader, answer: Answer, asked: Asked): Asyn
   };
 }
 
-/** Reads a token and those that were proposed behind it, writes it and as many of them as would have been drawn, and takes the others back. → the texts, and what was drawn instead */
+/**
+ * Reads a token and those that were proposed behind it, writes it and as many of them as would have been drawn, and
+ * takes the others back. → the texts, and what was drawn instead
+ */
 async function follow(
   reader: Reader,
   answer: Answer,

@@ -1,6 +1,7 @@
 /**
- * Erasing a session from a state folder: its key, its rows in the SQL tables, what it taught, and every file of the folder that names it. At the end
- * an entry of the log says that it was erased. Each step can be taken again, so what broke off is finished by erasing once more.
+ * Erasing a session from a state folder: its key, its rows in the SQL tables, what it taught, and every file of the
+ * folder that names it. At the end an entry of the log says that it was erased. Each step can be taken again, so what
+ * broke off is finished by erasing once more.
  */
 import { closeSync, existsSync, lstatSync, openSync, readdirSync, readSync, rmSync } from 'node:fs';
 import { join, relative } from 'node:path';
@@ -59,11 +60,12 @@ const PLACES = {
 } as const;
 
 /**
- * Erases what is known of a session: nobody can read its entries, it is in no table and no index, and it teaches nothing any more. Its envelopes (seq, time, id, kind)
- * stay in the hash chain. What it has taught already stays in what was measured of many sessions and written elsewhere: threshold files.
- * session: its id, or the beginning or the end of it. Throws 'not-found', 'bad-argument', 'bad-config' (a master key is missing), 'held', 'busy' (it runs), 'unsupported' (written
- * unsealed), and 'locked', 'database', 'network' or 'io' for what could not be done yet: then everything else is done, `values.remains` says what is left, and the same
- * call finishes.
+ * Erases what is known of a session: nobody can read its entries, it is in no table and no index, and it teaches
+ * nothing any more. Its envelopes (seq, time, id, kind) stay in the hash chain. What it has taught already stays in
+ * what was measured of many sessions and written elsewhere: threshold files. session: its id, or the beginning or the
+ * end of it. Throws 'not-found', 'bad-argument', 'bad-config' (a master key is missing), 'held', 'busy' (it runs),
+ * 'unsupported' (written unsealed), and 'locked', 'database', 'network' or 'io' for what could not be done yet: then
+ * everything else is done, `values.remains` says what is left, and the same call finishes.
  */
 export async function eraseSession(stateDir: string, session: string, options: EraseOptions = {}): Promise<Erasure> {
   const { database, qdrant, by = 'eraseSession', onStep = () => {} } = options;
@@ -136,8 +138,9 @@ export interface HoldOptions {
 }
 
 /**
- * Begins a legal hold on a session, or ends it: while it lasts, neither eraseSession nor retention touches the session. session: its id, or the
- * beginning or the end of it. → its id, and whether anything changed. Throws 'not-found', 'bad-argument', 'sealed' for one that was erased.
+ * Begins a legal hold on a session, or ends it: while it lasts, neither eraseSession nor retention touches the session.
+ * session: its id, or the beginning or the end of it. → its id, and whether anything changed. Throws 'not-found',
+ * 'bad-argument', 'sealed' for one that was erased.
  */
 export function holdSession(
   stateDir: string,
@@ -148,9 +151,11 @@ export function holdSession(
 }
 
 /**
- * Wraps the keys of all sessions by a new master key, the first of those that `useMasterKeys` was given; behind it stand those that wrap them now. Keys that lay there unwrapped
- * are wrapped too. Whatever ends it in between loses nothing, and the same call finishes it. Engines that run must have been given the new key first, or they go on with the old one.
- * Throws 'not-found', 'bad-argument' (no master key), 'bad-config' (one is missing, and nothing was changed), 'bad-file', 'locked', 'io'.
+ * Wraps the keys of all sessions by a new master key, the first of those that `useMasterKeys` was given; behind it
+ * stand those that wrap them now. Keys that lay there unwrapped are wrapped too. Whatever ends it in between loses
+ * nothing, and the same call finishes it. Engines that run must have been given the new key first, or they go on with
+ * the old one. Throws 'not-found', 'bad-argument' (no master key), 'bad-config' (one is missing, and nothing was
+ * changed), 'bad-file', 'locked', 'io'.
  */
 export function rewrapKeys(stateDir: string): RewrapReport {
   return rewrapLogKeys(logDir(stateDir));
@@ -158,7 +163,10 @@ export function rewrapKeys(stateDir: string): RewrapReport {
 
 const CHUNK_BYTES = 1 << 20;
 
-/** Removes files of the state folder that contain the id: reports, exports, and what a killed process left. → their names */
+/**
+ * Removes files of the state folder that contain the id: reports, exports, and what a killed process left. → their
+ * names
+ */
 function removeNaming(stateDir: string, id: string): string[] {
   // These were dealt with: envelopes of the log keep the id, and the other two were made anew.
   const apart = [logDir(stateDir), sqlDir(stateDir), join(memoryDir(stateDir), 'experiences')];

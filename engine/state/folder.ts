@@ -1,7 +1,7 @@
 /**
- * The state folder of an engine: the witness log, and what earlier sessions taught. Any number of processes write and read it at
- * once. Each has a series of its own in the log; the book is kept by the first of them, and the others read it, for whatever it lacks
- * stands in the log.
+ * The state folder of an engine: the witness log, and what earlier sessions taught. Any number of processes write and
+ * read it at once. Each has a series of its own in the log; the book is kept by the first of them, and the others read
+ * it, for whatever it lacks stands in the log.
  */
 import { existsSync, mkdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -44,7 +44,10 @@ export const logDir = (stateDir: string): string => join(stateDir, 'log');
 export const memoryDir = (stateDir: string): string => join(stateDir, 'memory');
 export const sqlDir = (stateDir: string): string => join(stateDir, 'sql');
 
-/** Makes one level after the other, because Node's recursive form never returns where a parent exists but refuses (/proc). */
+/**
+ * Makes one level after the other, because Node's recursive form never returns where a parent exists but refuses
+ * (/proc).
+ */
 export function makeFolder(dir: string): void {
   if (existsSync(dir)) return;
   makeFolder(dirname(dir));
@@ -138,8 +141,8 @@ async function keepBook(
 }
 
 /**
- * The book as the next session would find it, for reading only: nothing in the folder changes, and nobody is locked out. → null where nothing was
- * written, imported or shared. Throws 'bad-log'.
+ * The book as the next session would find it, for reading only: nothing in the folder changes, and nobody is locked
+ * out. → null where nothing was written, imported or shared. Throws 'bad-log'.
  */
 export async function findBook(dir: string, qdrant?: QdrantOptions): Promise<ThresholdBook | null> {
   const logId = isLogDir(logDir(dir)) ? readLogId(logDir(dir)) : null;
@@ -162,7 +165,10 @@ export async function readBook(dir: string, qdrant?: QdrantOptions): Promise<Thr
   return book;
 }
 
-/** Forgets what a session taught here. Throws 'locked' while another process keeps the book: that one forgets it when its next session ends. */
+/**
+ * Forgets what a session taught here. Throws 'locked' while another process keeps the book: that one forgets it when
+ * its next session ends.
+ */
 export async function forgetSession(dir: string, session: string): Promise<void> {
   if (!existsSync(memoryDir(dir))) return;
   const { book, lock } = await keepBook(dir, readLogId(logDir(dir)) ?? '', {});

@@ -31,8 +31,9 @@ export function policyOf({ olderThan, maxSize }: LogRetention, nowMs: number): R
 }
 
 /**
- * Removes the oldest segments of the log as a policy says: whole segments, of sessions that ended and are not held. What is left verifies, and says what was removed.
- * Series that another process writes are left to it (`busy`). Throws 'not-found', 'bad-log', 'bad-argument', 'log-unwritable', 'io'.
+ * Removes the oldest segments of the log as a policy says: whole segments, of sessions that ended and are not held.
+ * What is left verifies, and says what was removed. Series that another process writes are left to it (`busy`). Throws
+ * 'not-found', 'bad-log', 'bad-argument', 'log-unwritable', 'io'.
  */
 export async function retainLog(stateDir: string, options: RetainOptions): Promise<RetentionReport> {
   const dir = logDir(stateDir);
@@ -43,7 +44,10 @@ export async function retainLog(stateDir: string, options: RetainOptions): Promi
   return report;
 }
 
-/** The embedded database would keep their rows until it is next compared with the log; one that is in use is compared then. */
+/**
+ * The embedded database would keep their rows until it is next compared with the log; one that is in use is compared
+ * then.
+ */
 async function forgetTables(stateDir: string): Promise<void> {
   try {
     await forgetEmbedded(sqlDir(stateDir));

@@ -1,4 +1,7 @@
-/** The session index: which earlier sessions were like this one, what they used, and where they are. For placement and prefetch. */
+/**
+ * The session index: which earlier sessions were like this one, what they used, and where they are. For placement and
+ * prefetch.
+ */
 import {
   type Filter,
   type Fingerprint,
@@ -26,15 +29,19 @@ export interface SessionIndex {
   /** How the server was when it was last asked; null: none was named. */
   readonly shared: SharedStatus | null;
   /**
-   * The k sessions nearest to a fingerprint, nearest first, of all that pass the filter. A session that ends is in it at once; here it is seen
-   * when the index is opened again. A server that is away is passed over, and `shared` says so. Throws 'bad-shape', 'bad-argument'.
+   * The k sessions nearest to a fingerprint, nearest first, of all that pass the filter. A session that ends is in it
+   * at once; here it is seen when the index is opened again. A server that is away is passed over, and `shared` says
+   * so. Throws 'bad-shape', 'bad-argument'.
    */
   nearestSessions(fingerprint: Fingerprint, k: number, filter?: Filter): Promise<Neighbour<SessionRecord>[]>;
   /** Frees the index. */
   close(): Promise<void>;
 }
 
-/** Opens the sessions of a state folder, of a server, or both. Throws 'not-found' for a folder without a log, 'bad-log', 'bad-config', 'missing-dependency'. */
+/**
+ * Opens the sessions of a state folder, of a server, or both. Throws 'not-found' for a folder without a log, 'bad-log',
+ * 'bad-config', 'missing-dependency'.
+ */
 export async function openSessionIndex(options: SessionIndexOptions = {}): Promise<SessionIndex> {
   checkKeys(options, OPTIONS, 'openSessionIndex');
   const { stateDir = '.palimpsest', qdrant } = options;

@@ -1,4 +1,7 @@
-/** What was calibrated for models that many use, and comes with the package: a threshold file per model, known by the digest of its weights. */
+/**
+ * What was calibrated for models that many use, and comes with the package: a threshold file per model, known by the
+ * digest of its weights.
+ */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { readThresholdFile, type ThresholdFile, toThresholdSet } from '../../memory/index.ts';

@@ -1,6 +1,7 @@
 /**
- * A conversation with a model: messages in, text out. The chat keeps the messages, the cache of its session what was read and written of them. Before
- * each answer the conversation is rendered anew, and the cache keeps what it has in common with that, so nothing that stays is read twice.
+ * A conversation with a model: messages in, text out. The chat keeps the messages, the cache of its session what was
+ * read and written of them. Before each answer the conversation is rendered anew, and the cache keeps what it has in
+ * common with that, so nothing that stays is read twice.
  *
  *   const chat = await engine.chat({ system, tools, kvBudget, … })   a session of its own, or `session`
  *   const reply = chat.send('…')            a question, messages, or what tools gave back
@@ -35,11 +36,17 @@ export type ChatInput = string | ChatMessage | readonly ChatMessage[];
 
 /** A conversation over one session. Made by engine.chat. */
 export class Chat {
-  /** Its cache: reports, memory, parking. Nothing else should be read into it meanwhile; what is, is taken back before the next answer. */
+  /**
+   * Its cache: reports, memory, parking. Nothing else should be read into it meanwhile; what is, is taken back before
+   * the next answer.
+   */
   readonly session: EngineSession;
   /** Tokens after which the end of the context is reached, answers included. */
   readonly contextTokens: number;
-  /** Most tokens that the conversation may have: with atContextEnd 'compress' what its bytes hold in the lowest formats, otherwise contextTokens. */
+  /**
+   * Most tokens that the conversation may have: with atContextEnd 'compress' what its bytes hold in the lowest formats,
+   * otherwise contextTokens.
+   */
   readonly mostTokens: number;
   /** How the model writes calls of tools, by its template; null: in no way that is known here, so calls are text. */
   readonly callFormat: string | null;
@@ -68,15 +75,18 @@ export class Chat {
   }
 
   /**
-   * Says something and is answered. Where that fails or is aborted while it is read, nothing was said; an answer that is aborted stays as far as it
-   * came. Options replace those of the chat. The result rejects with 'context-too-long' and the numbers where it does not fit, 'busy', and what
-   * generate refuses.
+   * Says something and is answered. Where that fails or is aborted while it is read, nothing was said; an answer that
+   * is aborted stays as far as it came. Options replace those of the chat. The result rejects with 'context-too-long'
+   * and the numbers where it does not fit, 'busy', and what generate refuses.
    */
   send(input: ChatInput, options: SendOptions = {}): Generation<ChatAnswer> {
     return this.#answer(() => [...this.#entries, ...said(input)], options);
   }
 
-  /** Answers the last question anew, in place of the answer, with the next seed unless one is given; without a temperature it says the same again. */
+  /**
+   * Answers the last question anew, in place of the answer, with the next seed unless one is given; without a
+   * temperature it says the same again.
+   */
   regenerate(options: SendOptions = {}): Generation<ChatAnswer> {
     const before = this.#entries.at(-1);
     const isAnswer = before?.message.role === 'assistant';
@@ -94,7 +104,10 @@ export class Chat {
     return this.#client.call('countChat', { session: this.session.id, chat: this.#told(entries) });
   }
 
-  /** Gives a message another content; a call of an answer stays. What follows stays as well, and is read again from there with the next answer. */
+  /**
+   * Gives a message another content; a call of an answer stays. What follows stays as well, and is read again from
+   * there with the next answer.
+   */
   edit(index: number, content: string): void {
     this.#ready();
     const entry = this.#entries[this.#index(index, this.#entries.length - 1)];
@@ -114,7 +127,10 @@ export class Chat {
     return taken;
   }
 
-  /** Another chat that goes on from here, over a fork of the session: pages are shared until either changes them. Each is closed by itself. */
+  /**
+   * Another chat that goes on from here, over a fork of the session: pages are shared until either changes them. Each
+   * is closed by itself.
+   */
   async fork(): Promise<Chat> {
     this.#ready();
     const entries = this.#entries;

@@ -54,7 +54,10 @@ export class EngineSession {
     );
   }
 
-  /** Reads a prompt without answering it; generate(null) or park() can follow. What generate refuses is refused here too. */
+  /**
+   * Reads a prompt without answering it; generate(null) or park() can follow. What generate refuses is refused here
+   * too.
+   */
   async read(
     prompt: Prompt,
     options: { onProgress?: (progress: Progress) => void; signal?: AbortSignal } = {},
@@ -64,9 +67,10 @@ export class EngineSession {
   }
 
   /**
-   * n continuations of one prompt, which is read once: the session then holds the prompt, and each continuation was written over a fork of it, with the seeds
-   * `seed`, `seed` + 1, … Those that an abort leaves unfinished have finish 'aborted'. Throws what generate refuses, and 'bad-argument' for more than one without a
-   * temperature, which would all be the same.
+   * n continuations of one prompt, which is read once: the session then holds the prompt, and each continuation was
+   * written over a fork of it, with the seeds `seed`, `seed` + 1, … Those that an abort leaves unfinished have finish
+   * 'aborted'. Throws what generate refuses, and 'bad-argument' for more than one without a temperature, which would
+   * all be the same.
    */
   async continuations(prompt: Prompt, options: ContinuationOptions): Promise<Generated[]> {
     checkKeys(options, CONTINUATION_OPTIONS, 'continuations');
@@ -81,9 +85,10 @@ export class EngineSession {
   }
 
   /**
-   * Writes the session to a file that only its owner can read, and closes it: engine.resume() goes on from there. The file holds the tokens as well as
-   * the cache. path: default `parked/<id>.parked` in the state folder, where erasing the session removes it too. Throws 'busy', 'io', 'not-found' where
-   * there is nothing to predict by, and 'unsupported' for sessions with latents; the session is then still open.
+   * Writes the session to a file that only its owner can read, and closes it: engine.resume() goes on from there. The
+   * file holds the tokens as well as the cache. path: default `parked/<id>.parked` in the state folder, where erasing
+   * the session removes it too. Throws 'busy', 'io', 'not-found' where there is nothing to predict by, and
+   * 'unsupported' for sessions with latents; the session is then still open.
    */
   async park(path?: string, options: ParkOptions = {}): Promise<ParkedFile> {
     checkKeys(options, PARK_OPTIONS, 'park');
@@ -101,7 +106,10 @@ export class EngineSession {
     return this.#calls.call('report', { session: this.id });
   }
 
-  /** Runs the same tokens through an exact cache and compares the last of them (needs `compareTokens`, see SessionOptions). */
+  /**
+   * Runs the same tokens through an exact cache and compares the last of them (needs `compareTokens`, see
+   * SessionOptions).
+   */
   async compare(
     options: { onProgress?: (progress: Progress) => void; signal?: AbortSignal } = {},
   ): Promise<Divergence> {
@@ -115,14 +123,17 @@ export class EngineSession {
   }
 
   /**
-   * Tells what the quality turned out to be, which moves the constant of the error law: for sessions opened with the thresholds that this returns,
-   * or that saveThresholds writes. compare() does it by itself. Throws 'bad-value'.
+   * Tells what the quality turned out to be, which moves the constant of the error law: for sessions opened with the
+   * thresholds that this returns, or that saveThresholds writes. compare() does it by itself. Throws 'bad-value'.
    */
   async adaptThresholds(feedback: QualityFeedback): Promise<ThresholdSet> {
     return this.#calls.call('adaptThresholds', { session: this.id, feedback });
   }
 
-  /** Does what PolicyCache.restore says, in a session that keeps `latents`. Throws 'busy' while it generates, and what that throws. */
+  /**
+   * Does what PolicyCache.restore says, in a session that keeps `latents`. Throws 'busy' while it generates, and what
+   * that throws.
+   */
   async restore(layer: number, page: number, format?: FormatName): Promise<number> {
     return this.#calls.call('restore', { session: this.id, layer, page, format });
   }
@@ -144,7 +155,10 @@ export class EngineSession {
     return this.#calls.call('flush', undefined);
   }
 
-  /** Frees the session; `reason` goes into the log. A second call does nothing, also when the engine was closed meanwhile. */
+  /**
+   * Frees the session; `reason` goes into the log. A second call does nothing, also when the engine was closed
+   * meanwhile.
+   */
   async close(reason: 'done' | 'aborted' | 'error' = 'done'): Promise<void> {
     if (reason !== 'done' && reason !== 'aborted' && reason !== 'error') {
       throw new KvError('bad-argument', "a session ends 'done', 'aborted' or with an 'error'", {
@@ -166,9 +180,14 @@ export class EngineSession {
   }
 }
 
-/** Text as it comes; `result` settles when generation ended, failed or was aborted. Leaving the loop early aborts it. */
+/**
+ * Text as it comes; `result` settles when generation ended, failed or was aborted. Leaving the loop early aborts it.
+ */
 export class Generation<Result extends Pick<Generated, 'text'> = Generated> implements AsyncIterable<string> {
-  /** Settles when generation has ended. Rejects with what generate refuses, with 'aborted' while the prompt was read, or with what onProgress threw. */
+  /**
+   * Settles when generation has ended. Rejects with what generate refuses, with 'aborted' while the prompt was read, or
+   * with what onProgress threw.
+   */
   readonly result: Promise<Result>;
   readonly #texts: string[] = [];
   readonly #leave: () => void;

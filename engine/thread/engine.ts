@@ -1,6 +1,6 @@
 /**
- * The caller's side of an engine. The model runs in one worker thread, so the caller's event loop stays free while it reads
- * and generates; only text, numbers and reports cross.
+ * The caller's side of an engine. The model runs in one worker thread, so the caller's event loop stays free while it
+ * reads and generates; only text, numbers and reports cross.
  */
 import type { Worker } from 'node:worker_threads';
 import { checkKeys, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
@@ -87,31 +87,41 @@ export class Engine {
     return this.#calls.call('forecast', { tokens });
   }
 
-  /** Token ids of a prompt as the first generate() of a session would read it. Refuses one of more than `tokensMax` before counting on. */
+  /**
+   * Token ids of a prompt as the first generate() of a session would read it. Refuses one of more than `tokensMax`
+   * before counting on.
+   */
   async tokenize(prompt: Prompt, tokensMax = Number.MAX_SAFE_INTEGER): Promise<number[]> {
     return this.#calls.call('tokenize', { prompt, tokensMax });
   }
 
-  /** Opens a conversation with an empty cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'not-found' before any work. */
+  /**
+   * Opens a conversation with an empty cache. Throws 'bad-argument', 'budget-too-small', 'unsupported', 'not-found'
+   * before any work.
+   */
   async openSession(options: SessionOptions = {}): Promise<EngineSession> {
     checkKeys(options, SESSION_OPTIONS, 'openSession');
     return new EngineSession(await this.#calls.call('open', options), this.#calls);
   }
 
   /**
-   * A conversation: messages in, text out, history kept in the cache and never read twice. Throws what openSession throws, 'bad-tokenizer' without a
-   * chat template, 'unsupported' for tools that the template does not know, and for toolChoice 'missing-dependency' and what its schemas are refused with. `docs/library.md` has the options and an example.
+   * A conversation: messages in, text out, history kept in the cache and never read twice. Throws what openSession
+   * throws, 'bad-tokenizer' without a chat template, 'unsupported' for tools that the template does not know, and for
+   * toolChoice 'missing-dependency' and what its schemas are refused with. `docs/library.md` has the options and an
+   * example.
    */
   async chat(options: ChatOptions = {}): Promise<Chat> {
     return new Chat(this.#calls, await openChat(this, this.#calls, options));
   }
 
   /**
-   * A session that goes on where a parked one was, under a new id; its log begins with the id of the parked one. pathOrId: a file that park() wrote, or an
-   * id (its beginning or end) that is parked in the state folder. Options that are given replace those that it was opened with. Keys and values are the
-   * parked ones, bit for bit, if the model, the policy, the formats and all checksums are what they were; otherwise the tokens are read again,
-   * and `resumed` of the session says why. Throws 'not-found', 'bad-file', 'unsupported', 'checksum-mismatch' where not even the tokens can be trusted,
-   * 'model-mismatch' where they mean something else to this model, and what openSession and generate throw.
+   * A session that goes on where a parked one was, under a new id; its log begins with the id of the parked one.
+   * pathOrId: a file that park() wrote, or an id (its beginning or end) that is parked in the state folder. Options
+   * that are given replace those that it was opened with. Keys and values are the parked ones, bit for bit, if the
+   * model, the policy, the formats and all checksums are what they were; otherwise the tokens are read again, and
+   * `resumed` of the session says why. Throws 'not-found', 'bad-file', 'unsupported', 'checksum-mismatch' where not
+   * even the tokens can be trusted, 'model-mismatch' where they mean something else to this model, and what openSession
+   * and generate throw.
    */
   async resume(pathOrId: string, options: ResumeOptions = {}): Promise<EngineSession> {
     checkKeys(options, RESUME_OPTIONS, 'resume');
@@ -127,15 +137,18 @@ export class Engine {
   }
 
   /**
-   * What the engine counts about itself, as text that Prometheus reads (exposition format 0.0.4): bytes of keys and values by tier and format,
-   * decisions by action and reason, times of tokens and of the log, fallbacks. Labels never name a session, a layer, a model or a path. Answered
-   * between two steps. `docs/serve.md` lists the metrics.
+   * What the engine counts about itself, as text that Prometheus reads (exposition format 0.0.4): bytes of keys and
+   * values by tier and format, decisions by action and reason, times of tokens and of the log, fallbacks. Labels never
+   * name a session, a layer, a model or a path. Answered between two steps. `docs/serve.md` lists the metrics.
    */
   async metrics(): Promise<string> {
     return this.#calls.call('metrics', undefined);
   }
 
-  /** @internal the demonstration behind `npm start`: a document with codes, read within a budget and by the exact cache, compared */
+  /**
+   * @internal the demonstration behind `npm start`: a document with codes, read within a budget and by the exact cache,
+   *   compared
+   */
   async tour(
     session: SessionOptions,
     options: TourOptions,

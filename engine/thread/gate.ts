@@ -1,7 +1,7 @@
 /**
- * Where the model's thread may be ended. Node ends a thread by failing whatever it asks of it next; native code in the middle
- * of its work does not survive that, and takes the whole process along. So whoever ends the thread closes this gate first:
- * the thread stops at it between two pieces of native work and stays there, in plain JavaScript.
+ * Where the model's thread may be ended. Node ends a thread by failing whatever it asks of it next; native code in the
+ * middle of its work does not survive that, and takes the whole process along. So whoever ends the thread closes this
+ * gate first: the thread stops at it between two pieces of native work and stays there, in plain JavaScript.
  */
 
 const STATE = 0;
@@ -10,7 +10,10 @@ const IDLE = 0;
 const BUSY = 1;
 const PARKED = 2;
 
-/** Longest wait for a piece of native work to end: one layer over 128 tokens of a model of billions of weights. Chosen, not measured. */
+/**
+ * Longest wait for a piece of native work to end: one layer over 128 tokens of a model of billions of weights. Chosen,
+ * not measured.
+ */
 const WAIT_MS = 5000;
 
 /** The thread's side. */
@@ -51,7 +54,10 @@ export class GateKeeper {
   readonly shared = new SharedArrayBuffer(8);
   readonly #words = new Int32Array(this.shared);
 
-  /** Closes the gate and waits, without leaving the caller's turn, until the thread can be ended. → false when it would not come in time. */
+  /**
+   * Closes the gate and waits, without leaving the caller's turn, until the thread can be ended. → false when it would
+   * not come in time.
+   */
   closeNow(): boolean {
     const end = performance.now() + WAIT_MS;
     Atomics.store(this.#words, CLOSED, 1);

@@ -1,6 +1,6 @@
 /**
- * What runs in the model's thread: one runtime, one state folder, any number of sessions, and what they share. What the other side may ask of it
- * stands in `calls/`; worker.ts carries the calls, and nothing else here knows of threads.
+ * What runs in the model's thread: one runtime, one state folder, any number of sessions, and what they share. What the
+ * other side may ask of it stands in `calls/`; worker.ts carries the calls, and nothing else here knows of threads.
  */
 import { existsSync } from 'node:fs';
 import type { QdrantOptions } from '../../memory/index.ts';
@@ -138,7 +138,10 @@ export class Host {
     }
   }
 
-  /** How sessions that wait are parked. Throws 'not-found' where nothing predicts their pages, 'bad-argument' where there is no state folder. */
+  /**
+   * How sessions that wait are parked. Throws 'not-found' where nothing predicts their pages, 'bad-argument' where
+   * there is no state folder.
+   */
   #idleForm(place: IdlePlace): IdleForm {
     if (place === 'memory') return { place, predictor: this.predictor.findOrRefuse() };
     if (this.state !== null) return { place, stateDir: this.state.dir };

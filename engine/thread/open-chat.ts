@@ -52,7 +52,10 @@ export async function openChat(engine: Opener, client: HostClient, options: Chat
   return { session, conversation: { ...asked, contextTokens, mostTokens: tokens }, callFormat, generate };
 }
 
-/** Bytes of a chat that is compressed at the end of its context: those of its budget there, or what its pages take there in 8 bits. Room is made a page ahead. */
+/**
+ * Bytes of a chat that is compressed at the end of its context: those of its budget there, or what its pages take there
+ * in 8 bits. Room is made a page ahead.
+ */
 function bytesFor({ info }: Opener, { contextTokens }: Conversation, { kvBudget }: ChatOptions): number {
   return kvBudget === undefined
     ? windowBudget(info.config, contextTokens + PAGE_TOKENS)
@@ -70,8 +73,9 @@ function checkCompress(options: ChatOptions): void {
 }
 
 /**
- * Opens a session for as long a conversation as the budget allows, up to so many tokens, and returns it with the number of tokens
- * that it can hold. The pages begin in better formats and are all in the lowest ones when a conversation has reached that length.
+ * Opens a session for as long a conversation as the budget allows, up to so many tokens, and returns it with the number
+ * of tokens that it can hold. The pages begin in better formats and are all in the lowest ones when a conversation has
+ * reached that length.
  */
 export async function openConversation(
   engine: Pick<Opener, 'openSession'>,
@@ -86,7 +90,8 @@ export async function openConversation(
     } catch (error) {
       if (!(error instanceof KvError && error.code === 'budget-too-small')) throw error;
       const { budgetBytes, neededBytes } = error.values;
-      // Besides what grows with the length there is a fixed part, so this is never too short. It ends, because each attempt is at least a page shorter.
+      // Besides what grows with the length there is a fixed part, so this is never too short. It ends, because each
+      // attempt is at least a page shorter.
       const fits = Math.floor(Math.min(tokens * (Number(budgetBytes) / Number(neededBytes)), tokens - PAGE_TOKENS));
       // A budget in percent shrinks with the length, so a shorter conversation would not help.
       if (!(fits >= CHAT_TOKENS_MIN) || (before !== null && before !== budgetBytes)) throw error;

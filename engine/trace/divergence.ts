@@ -2,9 +2,10 @@
 import { defaultLaw, type ThresholdSet } from '../../policy/index.ts';
 
 /**
- * The error law, KLD ≈ Σ coefficient·g·ε² over layers, from the mean square of ‖S·W_o(o′−o)‖/‖x‖ in each sampled layer. `layers`: which of the
- * model those are. Layers that were not sampled are taken to be like those that were. A layer's error is that of keys and values together, so its
- * coefficient is the mean of the two; and it is that of later queries, so nothing fades.
+ * The error law, KLD ≈ Σ coefficient·g·ε² over layers, from the mean square of ‖S·W_o(o′−o)‖/‖x‖ in each sampled layer.
+ * `layers`: which of the model those are. Layers that were not sampled are taken to be like those that were. A layer's
+ * error is that of keys and values together, so its coefficient is the mean of the two; and it is that of later
+ * queries, so nothing fades.
  */
 export function predictKld(
   squares: readonly number[],

@@ -107,7 +107,10 @@ export function softmax(scores: Float32Array): void {
   for (let i = 0; i < scores.length; i++) scores[i] = Math.exp(scores[i]! - whole);
 }
 
-/** Turns the rotated channels of a query `distance` positions on; `radians` and `interleaved` as in the header of the trace. */
+/**
+ * Turns the rotated channels of a query `distance` positions on; `radians` and `interleaved` as in the header of the
+ * trace.
+ */
 export function turned(
   q: Float32Array,
   distance: number,

@@ -1,14 +1,17 @@
 /**
- * What a trace says about itself, and where its bytes are. A trace holds the rows that a run put into its cache and the queries that it asked,
- * so that other caches can be tried over the same run without the model. It holds no text and no token ids.
+ * What a trace says about itself, and where its bytes are. A trace holds the rows that a run put into its cache and the
+ * queries that it asked, so that other caches can be tried over the same run without the model. It holds no text and no
+ * token ids.
  *
  *   magic, 8 bytes · length of the header (u32) · header as JSON · CRC-32 of the header
  *   per layer: scale (f32) · S·W_o as halves of [32, H·d] / scale · CRC-32
- *   per page, per layer: keys [T, n, d] · values [T, n, d] · queries [Q, H, d], all halves · ‖x‖ of each query (f32) · CRC-32
+ *   per page, per layer: keys [T, n, d] · values [T, n, d] · queries [Q, H, d], all halves · ‖x‖ of each query (f32) ·
+ *   CRC-32
  *   length of the measurements (u32) · measurements as JSON · CRC-32
  *
- * Only sampled layers and heads are there: L, n and H count those. All numbers are little-endian. The length of every block but the last follows
- * from the header, so a reader knows the length of the file before it allocates anything. The CRC-32 of a block covers its place as well.
+ * Only sampled layers and heads are there: L, n and H count those. All numbers are little-endian. The length of every
+ * block but the last follows from the header, so a reader knows the length of the file before it allocates anything.
+ * The CRC-32 of a block covers its place as well.
  */
 import { z } from 'zod';
 import {
@@ -118,7 +121,10 @@ export function sampledShape({ shape, sampling }: Pick<TraceHeader, 'shape' | 's
   };
 }
 
-/** The rows of a page whose queries are recorded, ascending: those that trials use, and others that differ from page to page. */
+/**
+ * The rows of a page whose queries are recorded, ascending: those that trials use, and others that differ from page to
+ * page.
+ */
 export function sampledRows(page: number, { queriesPerPage, seed }: Sampling): number[] {
   const isForTrials = (row: number): boolean => row % TRIAL_STRIDE === TRIAL_STRIDE - 1;
   const rows = Array.from({ length: PAGE_TOKENS }, (_, row) => row);

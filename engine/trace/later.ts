@@ -1,4 +1,7 @@
-/** The queries at the end of a trace that caches are judged by: what attention really gave them, and how far another cache is from that. */
+/**
+ * The queries at the end of a trace that caches are judged by: what attention really gave them, and how far another
+ * cache is from that.
+ */
 import { KvError, PAGE_TOKENS, pageOf, SKETCH_ROWS } from '../../native/index.ts';
 import type { Trace } from './reader.ts';
 import { LATER_TOKENS } from './record.ts';

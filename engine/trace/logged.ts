@@ -10,8 +10,9 @@ export interface Logged {
 }
 
 /**
- * Reads what a session measured. A log holds no text, so that the session read the text of the trace is for the caller to know; its model is
- * checked. `typed`: the id or its beginning or end. Throws 'not-found', 'bad-argument', 'model-mismatch', 'bad-log'.
+ * Reads what a session measured. A log holds no text, so that the session read the text of the trace is for the caller
+ * to know; its model is checked. `typed`: the id or its beginning or end. Throws 'not-found', 'bad-argument',
+ * 'model-mismatch', 'bad-log'.
  */
 export function measuredInLog(dir: string, typed: string, { path, header }: Pick<Trace, 'path' | 'header'>): Logged {
   const session = findSession(dir, typed);

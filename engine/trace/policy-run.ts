@@ -1,6 +1,7 @@
 /**
- * Runs one of our policies over a trace: the real policy, trials and moves on a real cache, with recorded rows and queries where a model would
- * have computed them. One step is one page, as when a prompt is read, so a run that was recorded under a policy is decided here as it was then.
+ * Runs one of our policies over a trace: the real policy, trials and moves on a real cache, with recorded rows and
+ * queries where a model would have computed them. One step is one page, as when a prompt is read, so a run that was
+ * recorded under a policy is decided here as it was then.
  */
 import type { Policy, ThresholdSet } from '../../policy/index.ts';
 import { Governed } from '../cache/governed.ts';
@@ -20,7 +21,10 @@ export interface PolicyRun {
 /** What attention gave the queries of one page, [queries, H, d]. */
 export type OnOutputs = (page: number, layer: number, rows: TracePage, outputs: Float32Array) => void;
 
-/** `thresholds`: of the layers of the trace. Throws 'budget-too-small' and what else a plan or a session refuses, and what reading a trace throws. */
+/**
+ * `thresholds`: of the layers of the trace. Throws 'budget-too-small' and what else a plan or a session refuses, and
+ * what reading a trace throws.
+ */
 export function runPolicy(
   trace: Trace,
   request: PlanRequest,
@@ -59,7 +63,10 @@ export function runPolicy(
   }
 }
 
-/** Asks the recorded queries where they stood among those of the page, so that the cache keeps the ones that it would have kept. → [queries, H, d] */
+/**
+ * Asks the recorded queries where they stood among those of the page, so that the cache keeps the ones that it would
+ * have kept. → [queries, H, d]
+ */
 function attend(cache: Governed, layer: number, { tokens, queryRows, q, norms }: TracePage): Float32Array {
   const width = cache.shape.queryHeads * cache.shape.headDim;
   const queries = new Float32Array(tokens * width);

@@ -83,7 +83,10 @@ export class Trace {
     return this.#layout.pages;
   }
 
-  /** Rows of one page of a layer; both are counted in the trace. Throws 'checksum-mismatch', 'bad-file' for numbers that are not finite. */
+  /**
+   * Rows of one page of a layer; both are counted in the trace. Throws 'checksum-mismatch', 'bad-file' for numbers that
+   * are not finite.
+   */
   page(page: number, layer: number): TracePage {
     const { kvHeads, queryHeads, headDim } = this.shape;
     const bytes = this.#block(this.#layout.blockAt(page, layer), this.#layout.blockBytes(page), page, layer);

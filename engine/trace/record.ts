@@ -1,4 +1,6 @@
-/** Records a run: reads a prompt into an exact cache, and writes down what goes into the cache and what is asked of it. */
+/**
+ * Records a run: reads a prompt into an exact cache, and writes down what goes into the cache and what is asked of it.
+ */
 import { given, KvError } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import type { CacheSpec } from '../evaluate/evaluate.ts';
@@ -16,7 +18,10 @@ import type { Measured, TraceHeader } from './header.ts';
 import { chooseSampling, type SampleRequest } from './sample.ts';
 import { TraceWriter } from './writer.ts';
 
-/** Tokens at the end of a run on which caches are compared: two pages, so that what they still held to begin with is most of the run. */
+/**
+ * Tokens at the end of a run on which caches are compared: two pages, so that what they still held to begin with is
+ * most of the run.
+ */
 export const LATER_TOKENS = 256;
 
 export interface RecordRequest {
@@ -24,7 +29,9 @@ export interface RecordRequest {
   readonly sample: SampleRequest;
   readonly bytesMax: number;
   readonly seed: number;
-  /** Caches that are to run over the same tokens, so that what a simulation predicts can be compared with what they did. */
+  /**
+   * Caches that are to run over the same tokens, so that what a simulation predicts can be compared with what they did.
+   */
   readonly measure: readonly CacheSpec[];
   readonly signal?: AbortSignal | undefined;
   readonly onProgress?: ((what: string, progress: Progress) => void) | undefined;
@@ -65,7 +72,10 @@ function checkUncapped({ scoreCap, architecture }: ModelConfig): void {
   });
 }
 
-/** Reads the tokens and writes the trace. Nothing is left behind unless it is whole. Throws 'budget-too-small', 'context-too-long', 'aborted', 'io'. */
+/**
+ * Reads the tokens and writes the trace. Nothing is left behind unless it is whole. Throws 'budget-too-small',
+ * 'context-too-long', 'aborted', 'io'.
+ */
 export async function recordTrace(
   runtime: Runtime,
   tokens: readonly number[],

@@ -29,8 +29,9 @@ export function parseSample(text: string): SampleRequest {
 }
 
 /**
- * Chooses layers and heads by `seed`. Where the whole is too large, layers are left out first, then heads; what was asked for is never reduced.
- * `header`: all that does not depend on the sample. Throws 'bad-argument' for counts that there are not, 'budget-too-small' where it cannot fit.
+ * Chooses layers and heads by `seed`. Where the whole is too large, layers are left out first, then heads; what was
+ * asked for is never reduced. `header`: all that does not depend on the sample. Throws 'bad-argument' for counts that
+ * there are not, 'budget-too-small' where it cannot fit.
  */
 export function chooseSampling(
   header: Omit<TraceHeader, 'sampling'>,

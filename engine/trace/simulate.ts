@@ -1,4 +1,7 @@
-/** Simulates caches over a recorded run: what each would have cost in bytes, and what it would have done to the attention of later queries. */
+/**
+ * Simulates caches over a recorded run: what each would have cost in bytes, and what it would have done to the
+ * attention of later queries.
+ */
 import { KvError, PAGE_TOKENS } from '../../native/index.ts';
 import type { ThresholdSet } from '../../policy/index.ts';
 import { f16CacheBytes, parseBudget } from '../cache/budget.ts';
@@ -24,8 +27,8 @@ export class Simulator {
   readonly #exact: readonly Float32Array[][];
 
   /**
-   * `thresholds`: of the whole model; `logged`: what sessions measured, besides what the trace has. Throws 'bad-argument' for a run that is too
-   * short, and what reading a trace throws.
+   * `thresholds`: of the whole model; `logged`: what sessions measured, besides what the trace has. Throws
+   * 'bad-argument' for a run that is too short, and what reading a trace throws.
    */
   constructor(trace: Trace, thresholds: ThresholdSet, logged: readonly Logged[] = []) {
     this.#measured = [...logged, ...trace.measured];
@@ -40,7 +43,10 @@ export class Simulator {
     this.#exact = exact;
   }
 
-  /** Runs caches in the order in which they come, yardsticks after policies. Throws what a session would throw, 'unsupported' for an unknown policy. */
+  /**
+   * Runs caches in the order in which they come, yardsticks after policies. Throws what a session would throw,
+   * 'unsupported' for an unknown policy.
+   */
   *run(specs: readonly CacheSpec[]): Generator<Simulated> {
     const requests = specs.map((spec) => ({ spec, request: this.#yardstick(spec) }));
     for (const { spec, request } of requests) if (request === null) yield this.policy(spec);

@@ -1,4 +1,7 @@
-/** Writes a trace while a session runs: to a temporary name beside the target, which is renamed when all of it is on disk. */
+/**
+ * Writes a trace while a session runs: to a temporary name beside the target, which is renamed when all of it is on
+ * disk.
+ */
 import { closeSync, existsSync, fsyncSync, openSync, renameSync, rmSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { crc32 } from 'node:zlib';
@@ -37,8 +40,9 @@ export class TraceWriter {
   }
 
   /**
-   * Takes the rows of one page of a layer. Keys, values and queries are halves in the file; the queries are rounded in place, so that the
-   * run asks exactly what is written. (A cache keeps keys and values as halves in any case.) Throws 'io', 'unsupported'.
+   * Takes the rows of one page of a layer. Keys, values and queries are halves in the file; the queries are rounded in
+   * place, so that the run asks exactly what is written. (A cache keeps keys and values as halves in any case.) Throws
+   * 'io', 'unsupported'.
    */
   readonly add = (rows: LayerRows): void => {
     const { layer, position, tokens, q, k, v, x } = rows;
@@ -66,7 +70,10 @@ export class TraceWriter {
     this.#blocks++;
   };
 
-  /** Writes what was measured, and gives the file its name. Throws 'io'; 'bad-argument' when rows are missing. → bytes of the file */
+  /**
+   * Writes what was measured, and gives the file its name. Throws 'io'; 'bad-argument' when rows are missing. → bytes
+   * of the file
+   */
   finish(measured: readonly Measured[]): number {
     const { pages, end } = this.#layout;
     const expected = pages * this.#places.size;
@@ -156,7 +163,10 @@ function number(value: number): Buffer {
 const lengthOf = (json: Uint8Array): Buffer => number(json.length);
 const checksumOf = (parts: readonly Uint8Array[]): Buffer => number(parts.reduce((crc, part) => crc32(part, crc), 0));
 
-/** What the checksum of a block covers beside its bytes: a block in the wrong place is a wrong block. Sketches are page −1. */
+/**
+ * What the checksum of a block covers beside its bytes: a block in the wrong place is a wrong block. Sketches are page
+ * −1.
+ */
 export function placeOf(page: number, layer: number): Buffer {
   const bytes = Buffer.alloc(8);
   bytes.writeInt32LE(page, 0);

@@ -1,7 +1,8 @@
 /**
- * Runs yardsticks over a trace, head by head. Scores of all recorded queries with all tokens before them are computed once and shared: what a yardstick
- * holds only masks them. Tokens come in steps of sixteen, and room for a step is made before it, so the bytes never exceed the budget; a yardstick
- * that chooses once holds the whole prompt until then. Ranks are made of exact keys; outputs of the formats that tokens are kept in.
+ * Runs yardsticks over a trace, head by head. Scores of all recorded queries with all tokens before them are computed
+ * once and shared: what a yardstick holds only masks them. Tokens come in steps of sixteen, and room for a step is made
+ * before it, so the bytes never exceed the budget; a yardstick that chooses once holds the whole prompt until then.
+ * Ranks are made of exact keys; outputs of the formats that tokens are kept in.
  */
 import { assert, FORMAT_NAMES, type FormatName, PAGE_TOKENS } from '../../native/index.ts';
 import { sideBytes } from '../cache/budget.ts';
@@ -224,7 +225,10 @@ class Head {
     return out;
   }
 
-  /** The output of a query over what is held. → what its attention over all tokens gave to those that are not, summed over the query heads */
+  /**
+   * The output of a query over what is held. → what its attention over all tokens gave to those that are not, summed
+   * over the query heads
+   */
   #judge(
     { positions }: Yardstick,
     held: readonly number[],

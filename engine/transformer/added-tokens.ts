@@ -16,7 +16,10 @@ export interface AddedToken {
 /** Forms of turn markers, for files that do not flag them: <|…|>, <｜…｜>, <start_of_turn>, [INST]. */
 const TURN_MARKER = /^(<[|｜].*[|｜]>|<\/?(start|end)_of_turn>|\[\/?[A-Z_]+\])$/;
 
-/** True if a token must be guarded although its file does not flag it as control, because the template uses it as a turn marker. */
+/**
+ * True if a token must be guarded although its file does not flag it as control, because the template uses it as a turn
+ * marker.
+ */
 export function isTurnMarker(text: string, chatTemplate: string | null): boolean {
   return chatTemplate !== null && TURN_MARKER.test(text) && chatTemplate.includes(text);
 }
@@ -28,10 +31,15 @@ export type Section =
 /** Longest text of an added token. Published ones have up to 40 characters. */
 const TEXT_CHARACTERS_MAX = 256;
 
-/** Finds added tokens from left to right, preferring the longest. Throws KvError 'bad-tokenizer' for a token that is too long. */
+/**
+ * Finds added tokens from left to right, preferring the longest. Throws KvError 'bad-tokenizer' for a token that is too
+ * long.
+ */
 export class AddedTokenFinder {
   readonly #byText = new Map<string, AddedToken>();
-  /** Token lengths by first UTF-16 unit, longest first: one lookup per length, however many tokens share a beginning. */
+  /**
+   * Token lengths by first UTF-16 unit, longest first: one lookup per length, however many tokens share a beginning.
+   */
   readonly #lengths = new Map<number, number[]>();
 
   constructor(tokens: readonly AddedToken[]) {

@@ -5,9 +5,10 @@ let context: Context | undefined;
 let call: Script | undefined;
 
 /**
- * Returns the result of `work`, or null if it did not end within `ms` of computing. The watchdog runs outside this thread, because a timer in it
- * could not fire while an interpreter or a pattern is busy. It goes by the clock, and a loaded machine may leave a thread little of that: what was ended
- * before it had computed for half of its time begins anew and gets twice the time, so `work` must not mind being begun again. Whatever it throws is thrown.
+ * Returns the result of `work`, or null if it did not end within `ms` of computing. The watchdog runs outside this
+ * thread, because a timer in it could not fire while an interpreter or a pattern is busy. It goes by the clock, and a
+ * loaded machine may leave a thread little of that: what was ended before it had computed for half of its time begins
+ * anew and gets twice the time, so `work` must not mind being begun again. Whatever it throws is thrown.
  */
 export function within<T>(ms: number, work: () => T): { readonly value: T } | null {
   for (let clockMs = ms; ; clockMs *= 2) {

@@ -6,12 +6,15 @@ import { WEIGHT_BYTES_MAX } from './limits.ts';
 
 /** Bytes read at once when a file is digested. */
 const DIGEST_CHUNK_BYTES = 1 << 20;
-/** Files of at least this size must not be mostly holes: half their bytes must be on disk, which still allows for compression. */
+/**
+ * Files of at least this size must not be mostly holes: half their bytes must be on disk, which still allows for
+ * compression.
+ */
 const HOLLOW_BYTES = 2 ** 30;
 const DISK_BLOCK_BYTES = 512;
 /**
- * The system keeps what was read of a file in memory, where the next start finds it. A file that would take more than this share of the memory that is
- * available gives its bytes back once they are packed.
+ * The system keeps what was read of a file in memory, where the next start finds it. A file that would take more than
+ * this share of the memory that is available gives its bytes back once they are packed.
  */
 const KEPT_SHARE = 1 / 8;
 /** Between two words about how far the digest is. */
@@ -89,7 +92,10 @@ export class FileBytes implements ByteSource {
       forgetFileBytes(this.#descriptor, offset, length);
   }
 
-  /** SHA-256 of the whole file, hex. onBytes: told now and then how many were read. Throws KvError 'bad-file' for a large file that is mostly a hole. */
+  /**
+   * SHA-256 of the whole file, hex. onBytes: told now and then how many were read. Throws KvError 'bad-file' for a
+   * large file that is mostly a hole.
+   */
   digest(onBytes: (bytes: number) => void = () => {}): string {
     // Not every file system reports this.
     const diskBytes = (fstatSync(this.#descriptor).blocks || Number.POSITIVE_INFINITY) * DISK_BLOCK_BYTES;

@@ -1,6 +1,7 @@
 /**
- * Messages and tools as a caller gives them, checked, and as chat templates know them: `tool_calls` with a `function` each, `tool_call_id`, tools as
- * `{ type: 'function', function: { name, description, parameters } }`, as Hugging Face's templates have it.
+ * Messages and tools as a caller gives them, checked, and as chat templates know them: `tool_calls` with a `function`
+ * each, `tool_call_id`, tools as `{ type: 'function', function: { name, description, parameters } }`, as Hugging Face's
+ * templates have it.
  */
 import { KvError, show } from '../../native/index.ts';
 import type { ChatMessage, ChatTool } from './types.ts';

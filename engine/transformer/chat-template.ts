@@ -44,7 +44,9 @@ export interface ChatRequest {
 
 class TemplateRefusal extends Error {}
 
-/** Throws KvError 'bad-tokenizer' if the template is broken or does not end, 'bad-argument' if it refuses the messages. */
+/**
+ * Throws KvError 'bad-tokenizer' if the template is broken or does not end, 'bad-argument' if it refuses the messages.
+ */
 export function renderChat(request: ChatRequest): ChatRendering {
   checkTemplate(request.template);
   const [mark] = unusedCharacters(request, 1);
@@ -52,9 +54,10 @@ export function renderChat(request: ChatRequest): ChatRendering {
 }
 
 /**
- * The same, but messages that `isWritten` stand where the template writes them as their index. A template may do anything with a message: trim it, cut
- * out thoughts, write calls its own way. So it renders the conversation twice, as it is and with a character in place of each of these messages,
- * and the two are walked side by side: up to the first place where they say different things, what is between two characters is literally the same.
+ * The same, but messages that `isWritten` stand where the template writes them as their index. A template may do
+ * anything with a message: trim it, cut out thoughts, write calls its own way. So it renders the conversation twice, as
+ * it is and with a character in place of each of these messages, and the two are walked side by side: up to the first
+ * place where they say different things, what is between two characters is literally the same.
  */
 export function renderWritten(
   request: ChatRequest,
@@ -108,7 +111,10 @@ function literalsAround(
 /** Places at which the end of a message with calls is looked for. */
 const ENDS_MAX = 32;
 
-/** Where the message that begins at `at` ends, `after` being what follows it; null: it does not say there what it says. content: null where it has calls. */
+/**
+ * Where the message that begins at `at` ends, `after` being what follows it; null: it does not say there what it says.
+ * content: null where it has calls.
+ */
 function endOf(
   text: string,
   at: number,

@@ -1,6 +1,7 @@
 /**
- * Metadata of a GGUF file → ModelConfig. Keys are those of the GGUF specification. Biases, norms of queries and keys and tied
- * embeddings are recognised by their tensors, since the metadata does not mention them. What families differ in is in families/.
+ * Metadata of a GGUF file → ModelConfig. Keys are those of the GGUF specification. Biases, norms of queries and keys
+ * and tied embeddings are recognised by their tensors, since the metadata does not mention them. What families differ
+ * in is in families/.
  */
 import { badConfig, checkConfig, plainFeatures, unsupportedConfig } from './config.ts';
 import type { Family } from './families/family.ts';

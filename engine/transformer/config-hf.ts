@@ -1,6 +1,7 @@
 /**
- * config.json and generation_config.json of a Hugging Face folder → ModelConfig. A key means what the class of `transformers`
- * makes of it; a value that it honours and we do not is refused by name. What families differ in is in families/.
+ * config.json and generation_config.json of a Hugging Face folder → ModelConfig. A key means what the class of
+ * `transformers` makes of it; a value that it honours and we do not is refused by name. What families differ in is in
+ * families/.
  */
 
 import { existsSync } from 'node:fs';

@@ -1,4 +1,6 @@
-/** The ranges that every model configuration must keep to, whatever its source, and the shapes its tensors must have. */
+/**
+ * The ranges that every model configuration must keep to, whatever its source, and the shapes its tensors must have.
+ */
 import { z } from 'zod';
 import { EXPERTS_ALL_MAX, EXPERTS_MAX, EXPERTS_USED_MAX, KvError, show } from '../../native/index.ts';
 import { VOCABULARY_MAX } from './limits.ts';
@@ -42,7 +44,9 @@ const ropeScaling = z.discriminatedUnion('kind', [
   }),
 ]);
 
-/** The bounds are generous multiples of the largest published models. They keep products exact and rule out nonsense. */
+/**
+ * The bounds are generous multiples of the largest published models. They keep products exact and rule out nonsense.
+ */
 const schema = z.strictObject({
   architecture: z.string().min(1).max(32),
   layers: count(1024),
@@ -81,7 +85,10 @@ const schema = z.strictObject({
   eosIds: z.array(z.int().min(0)).max(64),
 });
 
-/** Returns the configuration, frozen. Throws KvError 'bad-model' naming every field out of range. `source` is used in messages. */
+/**
+ * Returns the configuration, frozen. Throws KvError 'bad-model' naming every field out of range. `source` is used in
+ * messages.
+ */
 export function checkConfig(config: ModelConfig, source: string): ModelConfig {
   const checked = schema.safeParse(config);
   if (!checked.success) throw badConfig(source, issues(checked.error));

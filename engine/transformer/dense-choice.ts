@@ -7,9 +7,11 @@ import { createOrtBackend, importOrt, type Ort } from './dense-ort.ts';
 import type { DenseBackend, DenseOptions, ModelConfig } from './types.ts';
 
 /**
- * Instruction sets on which our products are faster than those of onnxruntime, for one token and for a prompt. That chooses its kernels by itself, so that on one machine
- * only its best can be measured: SmolLM2 on a Zen 4, one thread, CPU time of the dense half. With AVX-512 VNNI onnxruntime takes 14.7 ms for a token and 225 ms for 128, our
- * AVX2 takes 4.0 and 233, our AVX-512 3.9 and 211, with VNNI 3.8 and 163. It is not faster on a machine that has AVX2 alone than it is there. AVX-VNNI follows from AVX2.
+ * Instruction sets on which our products are faster than those of onnxruntime, for one token and for a prompt. That
+ * chooses its kernels by itself, so that on one machine only its best can be measured: SmolLM2 on a Zen 4, one thread,
+ * CPU time of the dense half. With AVX-512 VNNI onnxruntime takes 14.7 ms for a token and 225 ms for 128, our AVX2
+ * takes 4.0 and 233, our AVX-512 3.9 and 211, with VNNI 3.8 and 163. It is not faster on a machine that has AVX2 alone
+ * than it is there. AVX-VNNI follows from AVX2.
  */
 const FASTER: ReadonlySet<string> = new Set(['avx2', 'avx2vnni', 'avx512vnni']);
 
@@ -21,7 +23,10 @@ export interface DenseChoice {
   readonly isSecondBest: boolean;
 }
 
-/** Never fails: without onnxruntime, loops can do everything. experts: of the model, which onnxruntime's graphs do not have. */
+/**
+ * Never fails: without onnxruntime, loops can do everything. experts: of the model, which onnxruntime's graphs do not
+ * have.
+ */
 export async function chooseDense(
   precision: DenseOptions['precision'],
   load: () => Promise<Ort> = importOrt,

@@ -1,16 +1,19 @@
 /**
- * The dense half of a Llama-family transformer as ONNX graphs (dense-native.ts needs none), cut where attention happens:
+ * The dense half of a Llama-family transformer as ONNX graphs (dense-native.ts needs none), cut where attention
+ * happens:
  *
  *     first     x → norm, q, k, v of layer 0
- *     next l    attention of layer l, x → output projection, residual, norm, MLP, residual → x; norm, q, k, v of layer l + 1
+ *     next l    attention of layer l, x → output projection, residual, norm, MLP, residual → x; norm, q, k, v of layer
+ *     l + 1
  *     last      the same without the projections that would follow
  *     logits    final norm, output matrix, cap of logits
  *
  * Inputs and outputs of every graph are float32 with a dynamic first axis T (tokens).
  *
  * With 'exact' a matrix stays float32 and is a Gemm with transB: rows are output features, as stored, so nothing is
- * transposed at load, and it is as fast as a transposed MatMul. With 'auto' it is a MatMulNBits of symmetric int8 codes,
- * one float32 scale per 32 inputs of an output, and accuracy_level 4 (activations are rounded to int8 per 32 too).
+ * transposed at load, and it is as fast as a transposed MatMul. With 'auto' it is a MatMulNBits of symmetric int8
+ * codes, one float32 scale per 32 inputs of an output, and accuracy_level 4 (activations are rounded to int8 per 32
+ * too).
  *
  * Measured on SmolLM2-135M (Zen 5, AVX-512 VNNI, one thread, shared machine, ± 10%), the dense half alone:
  *
@@ -20,14 +23,16 @@
  *     8 bit, per 64    136 MiB    8.7 ms    109 ms    0.0042
  *     8 bit, per 128   142 MiB    9.1 ms    122 ms    (576 inputs are padded)
  *
- * One product is off by 0.7% of its norm, mostly because of the activations: if these are float32 (no accuracy_level) the
- * KLD is 0.0007, but a single token takes 45 to 180 times as long. No single matrix is to blame (with float32 for down only
- * it is 0.0020, for q, k, v only 0.0015), and 8 bits are faster for one token and for many, so a matrix stays in float32
- * only if its inputs are not a multiple of 32. As to 4 bits for Q4_1 (1536 × 576, one token): float zero points are exact
- * but take 1000 µs, since the fast kernel wants integers; rounded, they take 22 µs with 8.6% error; 8 bits take 25 µs.
+ * One product is off by 0.7% of its norm, mostly because of the activations: if these are float32 (no accuracy_level)
+ * the KLD is 0.0007, but a single token takes 45 to 180 times as long. No single matrix is to blame (with float32 for
+ * down only it is 0.0020, for q, k, v only 0.0015), and 8 bits are faster for one token and for many, so a matrix stays
+ * in float32 only if its inputs are not a multiple of 32. As to 4 bits for Q4_1 (1536 × 576, one token): float zero
+ * points are exact but take 1000 µs, since the fast kernel wants integers; rounded, they take 22 µs with 8.6% error; 8
+ * bits take 25 µs.
  *
- * gate and up stay two products: as one product with a Split they are 8% slower in float32 for many tokens and no faster
- * in 8 bits. One product for q, k and v is 5% faster than three. QuickGelu(alpha 1) saves 7% of a layer over Sigmoid, Mul.
+ * gate and up stay two products: as one product with a Split they are 8% slower in float32 for many tokens and no
+ * faster in 8 bits. One product for q, k and v is 5% faster than three. QuickGelu(alpha 1) saves 7% of a layer over
+ * Sigmoid, Mul.
  */
 import { assert, KvError } from '../../native/index.ts';
 import type { OnnxAttribute, OnnxGraph, OnnxInitializer, OnnxNode, OnnxType, OnnxValue } from './onnx-writer.ts';
@@ -260,7 +265,9 @@ class GraphDraft {
   }
 }
 
-/** A damaged file can decode to NaN or infinity. Here the tensor can still be named; later, every logit would be NaN. */
+/**
+ * A damaged file can decode to NaN or infinity. Here the tensor can still be named; later, every logit would be NaN.
+ */
 export function finite(name: string, values: Float32Array): Float32Array {
   let bad = 0;
   for (let i = 0; i < values.length; i++) if (!Number.isFinite(values[i]!)) bad++;

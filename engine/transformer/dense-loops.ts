@@ -8,7 +8,10 @@ import { DenseBase, type DenseModel, opened } from './dense.ts';
 import { finite } from './dense-graphs.ts';
 import type { DenseBackend, DenseOptions, LayerInput, ModelConfig } from './types.ts';
 
-/** Decodes every weight to float32. `model.weights` must stay open until the backend is closed. Throws 'bad-model', 'bad-argument'. */
+/**
+ * Decodes every weight to float32. `model.weights` must stay open until the backend is closed. Throws 'bad-model',
+ * 'bad-argument'.
+ */
 export async function createLoopBackend(model: DenseModel, options: DenseOptions): Promise<DenseBackend> {
   return opened(new LoopBackend(model, options));
 }
@@ -20,7 +23,9 @@ const ACTIVATIONS: Readonly<Record<ModelConfig['activation'], (x: number) => num
 
 const add = (a: Float32Array, b: Float32Array): Float32Array => a.map((value, i) => value + b[i]!);
 
-/** The experts with the largest scores, of equal ones the first, and their shares: the softmax over these, or over all. */
+/**
+ * The experts with the largest scores, of equal ones the first, and their shares: the softmax over these, or over all.
+ */
 function sharesOf(scores: Float32Array, { used, shareAmongChosen }: Experts): [expert: number, share: number][] {
   const order = [...scores.keys()].sort((a, b) => scores[b]! - scores[a]! || a - b);
   const chosen = order.slice(0, used);

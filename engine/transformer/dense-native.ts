@@ -1,6 +1,7 @@
 /**
- * The dense half on the project's own kernels. Quantized weights are kept as they are in the file (DENSE_TYPES) or with their codes in the form of
- * another type (rewrite.ts), all others become 8 bits with a scale per 32 inputs; activations are rounded to 16 bits per 32. Each layer and step is one native call, on the calling thread.
+ * The dense half on the project's own kernels. Quantized weights are kept as they are in the file (DENSE_TYPES) or with
+ * their codes in the form of another type (rewrite.ts), all others become 8 bits with a scale per 32 inputs;
+ * activations are rounded to 16 bits per 32. Each layer and step is one native call, on the calling thread.
  */
 import {
   assert,
@@ -24,14 +25,18 @@ const FEED_FORWARD = ['gate', 'up', 'down'] as const;
 const WIDE_BITS = 8;
 
 /**
- * Packs the weights of a model. `model.weights` stays in use afterwards (embedding rows, output sketches) and must stay open until the
- * backend is closed. Throws 'bad-model' for tensors that are missing, misshapen or not finite, 'bad-argument' for options.
+ * Packs the weights of a model. `model.weights` stays in use afterwards (embedding rows, output sketches) and must stay
+ * open until the backend is closed. Throws 'bad-model' for tensors that are missing, misshapen or not finite,
+ * 'bad-argument' for options.
  */
 export async function createNativeBackend(model: DenseModel, options: DenseOptions): Promise<DenseBackend> {
   return opened(new NativeBackend(model, options));
 }
 
-/** Buffers for results, for one number of tokens. There are two residual streams, because one is read while the next is written. */
+/**
+ * Buffers for results, for one number of tokens. There are two residual streams, because one is read while the next is
+ * written.
+ */
 class Rows {
   readonly tokens: number;
   readonly projected: { readonly q: Float32Array; readonly k: Float32Array; readonly v: Float32Array };

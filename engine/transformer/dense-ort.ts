@@ -48,7 +48,8 @@ function sessionOptions(threads: number): InferenceSession.SessionOptions {
     executionMode: 'sequential',
     intraOpNumThreads: threads,
     interOpNumThreads: 1,
-    // Otherwise each session keeps its own arena, which took 85 MB more after one chunk of 128 tokens and was no faster.
+    // Otherwise each session keeps its own arena, which took 85 MB more after one chunk of 128 tokens and was no
+    // faster.
     enableCpuMemArena: false,
     enableMemPattern: false,
     logSeverityLevel: 3,

@@ -1,4 +1,7 @@
-/** What all dense halves share: checks, rows of the embedding table, sketches of an output projection, and giving others a turn. */
+/**
+ * What all dense halves share: checks, rows of the embedding table, sketches of an output projection, and giving others
+ * a turn.
+ */
 import { assert, checkOption, KvError, show } from '../../native/index.ts';
 import { DENSE_THREADS } from './limits.ts';
 import type { DenseOptions, LoadedModel } from './types.ts';

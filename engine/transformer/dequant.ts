@@ -1,6 +1,6 @@
 /**
- * Element types of weight files and how their blocks become float32.
- * A quantized tensor is rows of blocks; a block holds 32 weights (legacy types, IQ4_NL, MXFP4) or 256 (K types, IQ4_XS):
+ * Element types of weight files and how their blocks become float32. A quantized tensor is rows of blocks; a block
+ * holds 32 weights (legacy types, IQ4_NL, MXFP4) or 256 (K types, IQ4_XS):
  *
  *   Q8_0  f16 d, 32 × i8                                                  w = d·q
  *   Q4_0  f16 d, 16 bytes of nibbles                                      w = d·(q − 8)
@@ -17,8 +17,9 @@
  *                                                                         w = d·(s − 32)·LEVELS[q]   per 32 weights
  *   MXFP4   8-bit exponent x, 16 bytes of nibbles                         w = 2^(x − 127)·E2M1(q)
  *
- * Where a run of 32 weights has 16 bytes of nibbles, the low nibble of byte j is weight j, the high one weight j + 16. The K types
- * are described at their functions. Formulas follow the GGML block definitions (ggml-quants). Products are exact in float64, rounded once.
+ * Where a run of 32 weights has 16 bytes of nibbles, the low nibble of byte j is weight j, the high one weight j + 16.
+ * The K types are described at their functions. Formulas follow the GGML block definitions (ggml-quants). Products are
+ * exact in float64, rounded once.
  */
 import { assert, KvError, reference } from '../../native/index.ts';
 
@@ -85,7 +86,10 @@ function decodeLegacy(bits: 4 | 5, hasMinimum: boolean): NonNullable<ElementType
   };
 }
 
-/** Two halves of 128 weights; run r of 32 in a half takes bits 2r and up of the half's 32 bytes. Scale and minimum change every 16 weights. */
+/**
+ * Two halves of 128 weights; run r of 32 in a half takes bits 2r and up of the half's 32 bytes. Scale and minimum
+ * change every 16 weights.
+ */
 function decodeQ2_K(source: Uint8Array, target: Float32Array): void {
   const half = halves();
   for (let block = 0, at = 0; block < target.length; block += 256, at += 84) {
@@ -101,14 +105,20 @@ function decodeQ2_K(source: Uint8Array, target: Float32Array): void {
   }
 }
 
-/** s − 32 of the 16 weights of group g in the block at `at`: byte g % 8 of twelve has the low nibble (in its upper half for g ≥ 8), byte 8 + g % 4 the two high bits. */
+/**
+ * s − 32 of the 16 weights of group g in the block at `at`: byte g % 8 of twelve has the low nibble (in its upper half
+ * for g ≥ 8), byte 8 + g % 4 the two high bits.
+ */
 export function q3Scale(source: Uint8Array, at: number, g: number): number {
   const low = (source[at + 96 + (g & 7)]! >> (4 * (g >> 3))) & 15;
   const high = (source[at + 104 + (g & 3)]! >> (2 * (g >> 2))) & 3;
   return (low | (high << 4)) - 32;
 }
 
-/** q − 4 of weight j of group g: pairs as in Q2_K; bit r of high byte j is the high bit of weight j of run r (0 … 7), and a weight without it lies 4 lower. */
+/**
+ * q − 4 of weight j of group g: pairs as in Q2_K; bit r of high byte j is the high bit of weight j of run r (0 … 7),
+ * and a weight without it lies 4 lower.
+ */
 export function q3Code(source: Uint8Array, at: number, g: number, j: number): number {
   const [run, place] = [g >> 1, 16 * (g & 1) + j];
   const pair = (source[at + 32 + 32 * (g >> 3) + place]! >> (2 * (run & 3))) & 3;
@@ -151,7 +161,10 @@ function decodeIQ4_NL(source: Uint8Array, target: Float32Array): void {
     decodeLevels(source, at + 2, LEVELS, half[u16(source, at)]!, target.subarray(block, block + 32));
 }
 
-/** s − 32 of run r in the block at `at`: the low nibble in byte 4 + r / 2 and the two high bits at bit 2r of the 16 bits before. */
+/**
+ * s − 32 of run r in the block at `at`: the low nibble in byte 4 + r / 2 and the two high bits at bit 2r of the 16 bits
+ * before.
+ */
 export function xsScale(source: Uint8Array, at: number, r: number): number {
   const low = (source[at + 4 + (r >> 1)]! >> (4 * (r & 1))) & 15;
   return (low | (((u16(source, at + 2) >> (2 * r)) & 3) << 4)) - 32;
@@ -168,7 +181,10 @@ function decodeIQ4_XS(source: Uint8Array, target: Float32Array): void {
   }
 }
 
-/** Exponent 255 is not a number in the OCP definition of MX types, so that a damaged block is refused and not read as 10^38. */
+/**
+ * Exponent 255 is not a number in the OCP definition of MX types, so that a damaged block is refused and not read as
+ * 10^38.
+ */
 function decodeMXFP4(source: Uint8Array, target: Float32Array): void {
   for (let block = 0, at = 0; block < target.length; block += 32, at += 17) {
     const exponent = source[at]!;
@@ -177,7 +193,10 @@ function decodeMXFP4(source: Uint8Array, target: Float32Array): void {
   }
 }
 
-/** Scale of group g (0 … 7) in the 12 bytes at `at`: groups 0–3 in the low 6 bits of bytes 0–3, 4–7 split over bytes 8–11 and the top of 0–3. */
+/**
+ * Scale of group g (0 … 7) in the 12 bytes at `at`: groups 0–3 in the low 6 bits of bytes 0–3, 4–7 split over bytes
+ * 8–11 and the top of 0–3.
+ */
 export function scaleOf(source: Uint8Array, at: number, g: number): number {
   return g < 4 ? source[at + g]! & 63 : (source[at + g + 4]! & 15) | ((source[at + g - 4]! >> 6) << 4);
 }
@@ -223,8 +242,8 @@ function decodeQ5_K(source: Uint8Array, target: Float32Array): void {
 }
 
 /**
- * Two halves of 128 weights, each of four runs of 32. Run r takes its low bits from byte j (+32 for odd r) of 64, in the low
- * nibble for r < 2, and its two high bits from bits 2r and up of high byte j. Scales change every 16 weights.
+ * Two halves of 128 weights, each of four runs of 32. Run r takes its low bits from byte j (+32 for odd r) of 64, in
+ * the low nibble for r < 2, and its two high bits from bits 2r and up of high byte j. Scales change every 16 weights.
  */
 function decodeQ6_K(source: Uint8Array, target: Float32Array): void {
   const half = halves();

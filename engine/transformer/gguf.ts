@@ -16,7 +16,10 @@ const ALIGNMENT_DEFAULT = 32;
 const ALIGNMENT_MAX = 1 << 20;
 /** Bytes read ahead while the header is parsed. */
 const WINDOW_BYTES = 1 << 18;
-/** Bytes of the smallest entries: key (length, one byte), type, one byte; name (length, one byte), rank, one size, type, offset. */
+/**
+ * Bytes of the smallest entries: key (length, one byte), type, one byte; name (length, one byte), rank, one size, type,
+ * offset.
+ */
 const ENTRY_BYTES_MIN = 8 + 1 + 4 + 1;
 const TENSOR_BYTES_MIN = 8 + 1 + 4 + 8 + 4 + 8;
 
@@ -37,7 +40,10 @@ export interface GgufFile extends Checkpoint {
   readonly metadata: ReadonlyMap<string, GgufValue>;
 }
 
-/** Opens and checks a file; tensor data is read later. Shapes are given rows first, the reverse of the order in the file. */
+/**
+ * Opens and checks a file; tensor data is read later. Shapes are given rows first, the reverse of the order in the
+ * file.
+ */
 export function openGguf(path: string): GgufFile {
   const file = FileBytes.open(path);
   try {
@@ -195,7 +201,10 @@ function readDescription(reader: HeaderReader): Description {
   return { name, shape: sizes.reverse(), type, offset: reader.u64(`the offset of tensor ${name}`), bytes };
 }
 
-/** Tensors follow one another in the order of their descriptions, each padded to the alignment, up to the end of the file. */
+/**
+ * Tensors follow one another in the order of their descriptions, each padded to the alignment, up to the end of the
+ * file.
+ */
 function placeTensors(
   reader: HeaderReader,
   described: ReadonlyMap<string, Description>,

@@ -8,7 +8,10 @@ const flag = z.boolean().nullish();
 const factors = z.array(z.number()).max(512).nullish();
 export const tokenIds = z.union([z.int(), z.array(z.int())]).nullish();
 
-/** Rope keys are under `rope_scaling`, or `rope_parameters` in newer files; the kind is `rope_type`, or `type` in older ones. */
+/**
+ * Rope keys are under `rope_scaling`, or `rope_parameters` in newer files; the kind is `rope_type`, or `type` in older
+ * ones.
+ */
 export const ropeSchema = z.looseObject({
   rope_type: z.string().nullish(),
   type: z.string().nullish(),

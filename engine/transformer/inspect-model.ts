@@ -78,7 +78,9 @@ export interface VocabularyInspection {
   readonly tokenizer: ModelInspection['tokenizer'];
 }
 
-/** Returns null for a file that is not GGUF or has weights. Throws what openGguf and the reader of the vocabulary throw. */
+/**
+ * Returns null for a file that is not GGUF or has weights. Throws what openGguf and the reader of the vocabulary throw.
+ */
 export function inspectVocabulary(path: string): VocabularyInspection | null {
   if (extname(path).toLowerCase() !== '.gguf' || !existsSync(path)) return null;
   const file = openGguf(path);

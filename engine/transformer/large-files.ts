@@ -1,6 +1,6 @@
 /**
- * What is too large to come with every installation, and so is a package of its own (palimpsest-models, an optional peer): the reference model, and what parked pages of models are
- * predicted by. In a checkout it is in models/.
+ * What is too large to come with every installation, and so is a package of its own (palimpsest-models, an optional
+ * peer): the reference model, and what parked pages of models are predicted by. In a checkout it is in models/.
  */
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';

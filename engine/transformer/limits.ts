@@ -1,6 +1,6 @@
 /**
- * How large the parts of a model may be. Each bound is a small multiple of what published models have, so that a file made to
- * waste time or memory is refused before any work is done on it.
+ * How large the parts of a model may be. Each bound is a small multiple of what published models have, so that a file
+ * made to waste time or memory is refused before any work is done on it.
  */
 import { whole } from '../../native/index.ts';
 
@@ -11,7 +11,10 @@ export const DENSE_THREADS = whole(1, 1024);
 
 /** All weights in one file. The largest published dense model has 405 billion weights: 1.6 TB in float32. */
 export const WEIGHT_BYTES_MAX = 2 ** 42;
-/** Tensors of a checkpoint. Published ones have up to 126 layers of nine, or with experts, of which each has three, up to 94 layers of 393: 37,000. */
+/**
+ * Tensors of a checkpoint. Published ones have up to 126 layers of nine, or with experts, of which each has three, up
+ * to 94 layers of 393: 37,000.
+ */
 export const TENSORS_MAX = 2 ** 16;
 /** Names, shapes and positions of that many tensors, at 500 bytes each. */
 export const TENSOR_INDEX_BYTES_MAX = 32 * MIB;

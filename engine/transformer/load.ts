@@ -33,9 +33,11 @@ const CACHE_DIR = '.cache';
 export const MODEL_NAMES: readonly string[] = ['reference', 'smollm2-135m'];
 
 /**
- * Loads a Hugging Face folder, a GGUF file, a llama2.c .bin file, 'reference' (comes with the package), a fetched model by name, or one that lies in
- * the cache of the Hugging Face Hub ('hf:ORG/REPO') or in Ollama's folder ('ollama:NAME'). Nothing is downloaded. Files stay open until `weights.close()`. Throws KvError 'not-found', 'bad-file', 'bad-model',
- * 'bad-tokenizer', 'unsupported', 'checksum-mismatch', 'bad-argument', 'io'. Weights are decoded later, so a damaged one is reported only then.
+ * Loads a Hugging Face folder, a GGUF file, a llama2.c .bin file, 'reference' (comes with the package), a fetched model
+ * by name, or one that lies in the cache of the Hugging Face Hub ('hf:ORG/REPO') or in Ollama's folder ('ollama:NAME').
+ * Nothing is downloaded. Files stay open until `weights.close()`. Throws KvError 'not-found', 'bad-file', 'bad-model',
+ * 'bad-tokenizer', 'unsupported', 'checksum-mismatch', 'bad-argument', 'io'. Weights are decoded later, so a damaged
+ * one is reported only then.
  */
 export async function loadModel(pathOrName: string, options: LoadOptions = {}): Promise<LoadedModel> {
   const path = findModel(pathOrName, options);
@@ -110,7 +112,10 @@ function findModel(pathOrName: string, { cacheDir = CACHE_DIR }: LoadOptions): s
 /** Longer names are cut, because reports print them. */
 const NAME_CHARACTERS_MAX = 80;
 
-/** What a model is called in logs and indexes: one of our names, or architecture and digest. What a file says of itself may be anything. */
+/**
+ * What a model is called in logs and indexes: one of our names, or architecture and digest. What a file says of itself
+ * may be anything.
+ */
 export const nameInLog = ({ name, config, digest }: Pick<LoadedModel, 'name' | 'config' | 'digest'>): string =>
   MODEL_NAMES.includes(name) ? name : `${config.architecture}-${digest.slice(0, 8)}`;
 
@@ -215,7 +220,10 @@ function closingOnError<T>(checkpoint: Checkpoint, rest: () => T): T {
   }
 }
 
-/** SHA-256 of the weights file, with its names, shapes and bytes; of several files, that of their digests in the order of names. */
+/**
+ * SHA-256 of the weights file, with its names, shapes and bytes; of several files, that of their digests in the order
+ * of names.
+ */
 function digestOf({ files }: Checkpoint, onProgress: LoadOptions['onProgress']): string {
   const digests = files.map((file) => {
     const tell = (done: number): void =>
@@ -227,7 +235,10 @@ function digestOf({ files }: Checkpoint, onProgress: LoadOptions['onProgress']):
   return digests.length === 1 ? digests[0]! : createHash('sha256').update(digests.join('\n')).digest('hex');
 }
 
-/** The caches of the Hub and of Ollama name a file of weights by its SHA-256: blobs/DIGEST, blobs/sha256-DIGEST. One that is another was damaged, or never whole. */
+/**
+ * The caches of the Hub and of Ollama name a file of weights by its SHA-256: blobs/DIGEST, blobs/sha256-DIGEST. One
+ * that is another was damaged, or never whole.
+ */
 function checkPromised(path: string, actual: string): void {
   const blob = attempt(path, () => realpathSync(path));
   const [, expected] = /^(?:sha256-)?([0-9a-f]{64})$/.exec(basename(blob)) ?? [];

@@ -17,7 +17,9 @@ export interface MemoryNeed {
   readonly dense: string;
   /** Estimate: all matrices as the dense half would hold them. */
   readonly weightsBytes: number;
-  /** Estimate: beside the weights while they are made ready, the largest of those that have to become float32 before. */
+  /**
+   * Estimate: beside the weights while they are made ready, the largest of those that have to become float32 before.
+   */
   readonly loadingBytes: number;
   /** Estimate: rows of activations, logits, and the queries that trials keep. */
   readonly scratchBytes: number;

@@ -134,8 +134,8 @@ interface Named {
 }
 
 /**
- * Names the tensors of a checkpoint and checks them against the configuration: none may be missing, misshapen or left over
- * (ignoring a tensor would silently change the model). Throws KvError 'bad-model' or 'unsupported'.
+ * Names the tensors of a checkpoint and checks them against the configuration: none may be missing, misshapen or left
+ * over (ignoring a tensor would silently change the model). Throws KvError 'bad-model' or 'unsupported'.
  */
 export function nameTensors(checkpoint: Checkpoint, config: ModelConfig, naming: Naming): WeightSource {
   const shapes = expectedShapes(config);

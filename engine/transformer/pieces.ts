@@ -1,6 +1,9 @@
 /** The bytes of each token, so that decoding is concatenation and a stream never has to guess at half a character. */
 
-/** Byte-level vocabularies write one letter per byte: printable bytes stand for themselves, the others are numbered from U+0100. */
+/**
+ * Byte-level vocabularies write one letter per byte: printable bytes stand for themselves, the others are numbered from
+ * U+0100.
+ */
 const BYTE_LETTERS: readonly string[] = alphabet();
 const LETTER_BYTES: ReadonlyMap<number, number> = new Map(
   BYTE_LETTERS.map((letter, byte) => [letter.charCodeAt(0), byte]),

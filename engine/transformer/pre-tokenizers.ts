@@ -1,7 +1,7 @@
 /**
  * How byte-level vocabularies of GGUF files cut text before merging: `tokenizer.ggml.pre` names one of these. Patterns
- * apply one after the other, each to the pieces left by the one before; text that a pattern does not match stays a piece.
- * The patterns are those of the models' own tokenizers, written as in their tokenizer.json.
+ * apply one after the other, each to the pieces left by the one before; text that a pattern does not match stays a
+ * piece. The patterns are those of the models' own tokenizers, written as in their tokenizer.json.
  */
 import { KvError } from '../../native/index.ts';
 

@@ -1,8 +1,10 @@
 /**
- * Types of weights that the dense half has no form for, rewritten block by block as types that it has. Nothing is rounded but scales: their codes are those of the file.
+ * Types of weights that the dense half has no form for, rewritten block by block as types that it has. Nothing is
+ * rounded but scales: their codes are those of the file.
  *
  *   IQ4_NL  d·LEVELS[q]               → Q8_0   d, levels as codes                                   exact
- *   MXFP4   2^(x − 127)·E2M1(q)       → Q8_0   2^(x − 128), twice the values as codes               exact from 2^-24 on; above 2^15, which no weight is, not a number
+ *   MXFP4   2^(x − 127)·E2M1(q)       → Q8_0   2^(x − 128), twice the values as codes               exact from 2^-24
+ *   on; above 2^15, which no weight is, not a number
  *   IQ4_XS  d·(s − 32)·LEVELS[q]      → Q8_0   d·(s − 32) as a half, levels as codes                scales to 11 bits
  *   Q3_K    d·(s − 32)·(q − 4)        → Q6_K   d and s − 32, codes of six bits                      exact
  *
@@ -68,7 +70,10 @@ function writeIQ4_XS(source: Uint8Array, target: Uint8Array): void {
     writeQ8(source, 136 * (i >> 3) + 8 + 16 * (i & 7), LEVELS, scale, target, Q8_BYTES * i);
 }
 
-/** Run r of 32 weights: low nibbles in byte j (+32 for odd r) of 64 of its half, high pairs at bit 2r of 32 bytes behind. */
+/**
+ * Run r of 32 weights: low nibbles in byte j (+32 for odd r) of 64 of its half, high pairs at bit 2r of 32 bytes
+ * behind.
+ */
 function writeQ3_K(source: Uint8Array, target: Uint8Array): void {
   target.fill(0);
   for (let at = 0, to = 0; at < source.length; at += 110, to += 210) {

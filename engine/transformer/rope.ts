@@ -1,7 +1,7 @@
 /**
- * Rotary position embedding: frequencies under every scaling, and tables of cos and sin that the native `rope` kernel reads.
- * Angles are computed in float64 and stored as float32, so position 100,000 is as exact as position 1.
- * Sources: RoFormer (arXiv 2104.09864), position interpolation (2306.15595), NTK-aware scaling as in "dynamic" Hugging Face
+ * Rotary position embedding: frequencies under every scaling, and tables of cos and sin that the native `rope` kernel
+ * reads. Angles are computed in float64 and stored as float32, so position 100,000 is as exact as position 1. Sources:
+ * RoFormer (arXiv 2104.09864), position interpolation (2306.15595), NTK-aware scaling as in "dynamic" Hugging Face
  * configurations, Llama 3.1's frequency bands, YaRN (2309.00071), LongRoPE (2402.13753).
  */
 import { assert, rope } from '../../native/index.ts';
@@ -18,9 +18,10 @@ export interface RopeFrequencies {
 }
 
 /**
- * contextTokens: positions to plan for. Two scalings depend on it, and since keys are cached after rotation, one set of frequencies
- * must serve a whole session, namely the one for that length: the base of `ntk` grows with the sequence (up to the original context it
- * is plain RoPE), and `longrope` has one set of divisors up to the original context and another beyond it.
+ * contextTokens: positions to plan for. Two scalings depend on it, and since keys are cached after rotation, one set of
+ * frequencies must serve a whole session, namely the one for that length: the base of `ntk` grows with the sequence (up
+ * to the original context it is plain RoPE), and `longrope` has one set of divisors up to the original context and
+ * another beyond it.
  */
 export function ropeFrequencies(config: RopeConfig, contextTokens: number): RopeFrequencies {
   const { rotaryDim, ropeTheta, ropeScaling: scaling } = config;
@@ -61,7 +62,10 @@ export function ropeFrequencies(config: RopeConfig, contextTokens: number): Rope
   }
 }
 
-/** Share of its unscaled frequency that each pair keeps: 1 above betaFast turns per original context, 0 below betaSlow, a ramp between. */
+/**
+ * Share of its unscaled frequency that each pair keeps: 1 above betaFast turns per original context, 0 below betaSlow,
+ * a ramp between.
+ */
 function yarnKeptShare(
   { rotaryDim, ropeTheta }: RopeConfig,
   { betaFast, betaSlow, originalContext }: Extract<RopeConfig['ropeScaling'], { kind: 'yarn' }>,
@@ -86,7 +90,10 @@ export interface RopeRows {
 /** The table grows by blocks of this many positions. */
 const BLOCK_POSITIONS = 512;
 
-/** cos and sin by position, extended on demand: 512 positions take 128 KiB at d = 64. Sessions of equal context length can share it. */
+/**
+ * cos and sin by position, extended on demand: 512 positions take 128 KiB at d = 64. Sessions of equal context length
+ * can share it.
+ */
 export class RopeTable {
   private readonly config: RotaryConfig;
   private readonly frequencies: RopeFrequencies;

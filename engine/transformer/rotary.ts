@@ -1,4 +1,6 @@
-/** Where tokens stand, told to queries and keys: each layer's own rotary embedding, or none, and the factor on queries. */
+/**
+ * Where tokens stand, told to queries and keys: each layer's own rotary embedding, or none, and the factor on queries.
+ */
 import { KvError } from '../../native/index.ts';
 import { RopeTable } from './rope.ts';
 import type { ModelConfig } from './types.ts';
@@ -19,7 +21,10 @@ export class Rotary {
       ropeTheta === null ? null : new RopeTable({ ...config, ropeTheta, ropeScaling: { kind: 'none' } }, contextTokens);
   }
 
-  /** Makes of q [tokens, H, d] and k [tokens, n, d], the first of which is at position `start`, what attention takes; in place. */
+  /**
+   * Makes of q [tokens, H, d] and k [tokens, n, d], the first of which is at position `start`, what attention takes; in
+   * place.
+   */
   apply(layer: number, q: Float32Array, k: Float32Array, tokens: number, start: number): void {
     const { layerRope, queryHeads, kvHeads, queryScale } = this.#config;
     if (queryScale !== 1) for (let i = 0; i < q.length; i++) q[i]! *= queryScale;

@@ -14,7 +14,10 @@ import { type Checkpoint, elementCount, StoredTensor } from './stored-tensor.ts'
 const DIMENSIONS_MAX = 8;
 const SHARDS_MAX = 1000;
 
-/** model.safetensors, or the shards that model.safetensors.index.json names. Throws KvError 'not-found', 'bad-file', 'io'. */
+/**
+ * model.safetensors, or the shards that model.safetensors.index.json names. Throws KvError 'not-found', 'bad-file',
+ * 'io'.
+ */
 export function openSafetensorsFolder(dir: string): Checkpoint {
   const indexPath = join(dir, 'model.safetensors.index.json');
   const single = join(dir, 'model.safetensors');

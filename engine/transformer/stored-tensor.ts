@@ -52,7 +52,10 @@ export class StoredTensor implements Tensor {
     return new StoredTensor(name, shape, this.#type, this.#file, this.#offset);
   }
 
-  /** Rows [from, to) of a matrix as a tensor of their own. Throws KvError 'unsupported' where these do not begin where a block does. */
+  /**
+   * Rows [from, to) of a matrix as a tensor of their own. Throws KvError 'unsupported' where these do not begin where a
+   * block does.
+   */
   slice(from: number, to: number): StoredTensor {
     const values = elementCount([from, ...this.shape.slice(1)], this.name);
     const { blockValues, blockBytes } = this.#type;

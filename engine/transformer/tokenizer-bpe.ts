@@ -1,4 +1,7 @@
-/** Pre-tokenizer and merges on @huggingface/tokenizers, without its handling of added tokens and decoding, which are ours. */
+/**
+ * Pre-tokenizer and merges on @huggingface/tokenizers, without its handling of added tokens and decoding, which are
+ * ours.
+ */
 import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
 import { KvError, show } from '../../native/index.ts';
 import { within } from './bounded.ts';

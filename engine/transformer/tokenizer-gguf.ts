@@ -26,7 +26,9 @@ const END_WORDS: readonly string[] = [
   '<end_of_turn>',
 ];
 
-/** vocabSize: rows of the model's embedding, at least as many as words. Throws KvError 'bad-tokenizer' or 'unsupported'. */
+/**
+ * vocabSize: rows of the model's embedding, at least as many as words. Throws KvError 'bad-tokenizer' or 'unsupported'.
+ */
 export function ggufTokenizer(metadata: Metadata, vocabSize: number): VocabularyTokenizer {
   const words = readWords(metadata, vocabSize);
   const types = readTypes(metadata, words.length);

@@ -1,6 +1,7 @@
 /**
  * tokenizer.json and tokenizer_config.json of a Hugging Face folder. BPE is supported, byte-level or with U+2581 for
- * spaces and byte fallback, as the supported architectures use it. The package does the merging; added tokens and decoding are ours.
+ * spaces and byte fallback, as the supported architectures use it. The package does the merging; added tokens and
+ * decoding are ours.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -224,8 +225,9 @@ function readDecoder(decoder: unknown): Decoding {
 }
 
 /**
- * The package cuts words and digits with JavaScript's classes (white space includes U+FEFF but not U+0085; digits are ASCII),
- * while its Split translates patterns faithfully. So Split does both cuts, and ByteLevel only turns bytes into letters.
+ * The package cuts words and digits with JavaScript's classes (white space includes U+FEFF but not U+0085; digits are
+ * ASCII), while its Split translates patterns faithfully. So Split does both cuts, and ByteLevel only turns bytes into
+ * letters.
  */
 function exactPreTokenizer(preTokenizer: unknown): Step[] {
   return flatSteps(preTokenizer, 'pretokenizers').flatMap((step): Step[] => {

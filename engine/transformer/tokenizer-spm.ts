@@ -1,7 +1,7 @@
 /**
  * SentencePiece BPE over a vocabulary with scores: of all neighbours whose concatenation is a word, the pair with the
- * highest score is joined first, and the leftmost of equals. Letters that are not words become their bytes.
- * Spaces are U+2581, and a text gets one in front. Source of the method: SentencePiece (arXiv 1808.06226), its BPE model.
+ * highest score is joined first, and the leftmost of equals. Letters that are not words become their bytes. Spaces are
+ * U+2581, and a text gets one in front. Source of the method: SentencePiece (arXiv 1808.06226), its BPE model.
  */
 
 export interface ScoredWords {

@@ -1,6 +1,6 @@
 /**
- * Normalizers and pre-tokenizers as tokenizer.json describes them. Their patterns and replacements are untrusted, so their cost is
- * bounded: in number and length here, and in time where they run.
+ * Normalizers and pre-tokenizers as tokenizer.json describes them. Their patterns and replacements are untrusted, so
+ * their cost is bounded: in number and length here, and in time where they run.
  */
 import { asRecord, KvError, show } from '../../native/index.ts';
 import { isOwnPattern } from './pre-tokenizers.ts';
@@ -14,8 +14,9 @@ const PATTERN_CHARACTERS_MAX = 4096;
 /** By what factor all replacements together may lengthen a text. U+2581 for a space does not lengthen it. */
 const GROWTH_MAX = 16;
 /**
- * Computing time of a pattern, which nobody can interrupt (bounded.ts). On two cores that four programs shared, the patterns of ten published tokenizers took at
- * most 14 ms for their first 200 characters, compiling included, and 4.1 µs a character of 300,000 in the slowest of eight kinds of text.
+ * Computing time of a pattern, which nobody can interrupt (bounded.ts). On two cores that four programs shared, the
+ * patterns of ten published tokenizers took at most 14 ms for their first 200 characters, compiling included, and 4.1
+ * µs a character of 300,000 in the slowest of eight kinds of text.
  */
 const PATTERN_MS = 500;
 const PATTERN_MS_PER_CHARACTER = 8e-3;
@@ -64,7 +65,9 @@ function patternOf(step: Step): string | null {
   return pattern;
 }
 
-/** A pattern may match the empty text between any two characters; its replacement is then inserted beside each of them. */
+/**
+ * A pattern may match the empty text between any two characters; its replacement is then inserted beside each of them.
+ */
 function growthOf(step: Step): number {
   const lengthOf = (value: unknown): number =>
     typeof value === 'string' ? value.length : value == null ? 0 : Infinity;

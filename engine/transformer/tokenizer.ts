@@ -20,7 +20,10 @@ export interface TokenizerParts {
   readonly vocabSize: number;
   readonly pieces: Pieces;
   readonly added: readonly AddedToken[];
-  /** Ids of a text without added tokens; it may stop once it has more than `tokensMax`. section: its place between added tokens, from 0. */
+  /**
+   * Ids of a text without added tokens; it may stop once it has more than `tokensMax`. section: its place between added
+   * tokens, from 0.
+   */
   encodeText(text: string, section: number, tokensMax: number): number[];
   /** True if encodeText puts a space before its text, which decoding must remove again. */
   readonly spacePrefix: boolean;
@@ -101,7 +104,10 @@ export class VocabularyTokenizer implements Tokenizer {
     return ids;
   }
 
-  /** No token has more characters than the longest has bytes, so a text that is far too long can be refused before any work. */
+  /**
+   * No token has more characters than the longest has bytes, so a text that is far too long can be refused before any
+   * work.
+   */
   #checkLength(characters: number, tokensMax: number): void {
     if (characters > tokensMax * this.#parts.pieces.longest) throw tooLong(characters, tokensMax);
   }

@@ -59,7 +59,9 @@ export interface ModelConfig {
   readonly preNorms: boolean;
   /** True if what each of them answers goes through a norm of its own before it is added to the stream. */
   readonly postNorms: boolean;
-  /** What is applied to the gate of the feed-forward half; the second is the approximation with a hyperbolic tangent. */
+  /**
+   * What is applied to the gate of the feed-forward half; the second is the approximation with a hyperbolic tangent.
+   */
   readonly activation: 'silu' | 'gelu-tanh';
   /** The experts of every layer, instead of one feed-forward half; null: there are none. */
   readonly experts: Experts | null;
@@ -69,7 +71,10 @@ export interface ModelConfig {
   readonly ropeScaling: RopeScaling;
   /** Channels of each head that are rotated (headDim unless partial rotary). */
   readonly rotaryDim: number;
-  /** Pairs (2i, 2i+1) instead of (i, i + rotaryDim/2). GGUF llama checkpoints permute q and k for it; the loader says what its tensors need. */
+  /**
+   * Pairs (2i, 2i+1) instead of (i, i + rotaryDim/2). GGUF llama checkpoints permute q and k for it; the loader says
+   * what its tensors need.
+   */
   readonly ropeInterleaved: boolean;
   /** Which rotary embedding each layer has: the one above, the one of `localRopeTheta`, or none. */
   readonly layerRope: readonly ('main' | 'local' | 'none')[];
@@ -83,7 +88,10 @@ export interface ModelConfig {
   readonly outputBias: boolean;
   /** True if the feed-forward half has biases. */
   readonly mlpBias: boolean;
-  /** How queries and keys are normalised before they are rotated: not at all, each head by itself, or all heads together. */
+  /**
+   * How queries and keys are normalised before they are rotated: not at all, each head by itself, or all heads
+   * together.
+   */
   readonly qkNorm: 'none' | 'head' | 'width';
   /** Factor on queries, beside the 1/√headDim of attention. */
   readonly queryScale: number;
@@ -109,8 +117,8 @@ export interface ModelConfig {
  *   l.attnNorm [m] · l.q [H·d, m] · l.k [n·d, m] · l.v [n·d, m] · l.o [m, H·d] · l.q.bias … l.o.bias · l.attnPost [m]
  *   l.qNorm [d] · l.kNorm [d], or [H·d] and [n·d] where all heads are normalised together
  *   l.mlpNorm [m] · l.gate [f, m] · l.up [f, m] · l.down [m, f] (+ .bias) · l.mlpPost [m]
- * and where there are E experts, instead of these three, l.router [E, m] · l.gate.e [f, m] · l.up.e [f, m] · l.down.e [m, f] of each expert e.
- * Rows are output features, as in PyTorch.
+ * and where there are E experts, instead of these three, l.router [E, m] · l.gate.e [f, m] · l.up.e [f, m] · l.down.e
+ * [m, f] of each expert e. Rows are output features, as in PyTorch.
  */
 export interface Tensor {
   readonly name: string;
@@ -119,7 +127,10 @@ export interface Tensor {
   readonly storedType: string;
   /** Decodes the whole tensor, or rows [from, to) of its first axis, to float32. */
   readFloat32(fromRow?: number, toRow?: number): Float32Array;
-  /** Fills `target` with the bytes of whole rows as they are stored, from row `fromRow` on. Absent where the tensor is no part of a file. */
+  /**
+   * Fills `target` with the bytes of whole rows as they are stored, from row `fromRow` on. Absent where the tensor is
+   * no part of a file.
+   */
   readStored?(fromRow: number, target: Uint8Array): void;
   /** Says that these bytes are not read again soon, so that memory need not hold them twice. */
   giveBack?(): void;
@@ -187,7 +198,10 @@ export interface ChatRenderOptions extends Pick<EncodeOptions, 'tokensMax'> {
   readonly tools?: readonly ChatTool[] | undefined;
   /** Instead of the model's own. */
   readonly template?: string | undefined;
-  /** By message, the ids that it was written in. They stand for it where the template says what the message says; elsewhere its text is read as any other. */
+  /**
+   * By message, the ids that it was written in. They stand for it where the template says what the message says;
+   * elsewhere its text is read as any other.
+   */
   readonly written?: readonly (readonly number[] | null)[];
   /** True if a rendered text says what this message with its calls does. Default: never. */
   readonly saysTheSame?: (rendered: string, message: ChatMessage) => boolean;
@@ -220,7 +234,9 @@ export interface Tokenizer {
 export interface LoadedModel {
   readonly name: string;
   readonly path: string;
-  /** SHA-256 over names, shapes and bytes of all weights (hex), computed once per load from the digests of the files. */
+  /**
+   * SHA-256 over names, shapes and bytes of all weights (hex), computed once per load from the digests of the files.
+   */
   readonly digest: string;
   readonly fileBytes: number;
   readonly config: ModelConfig;
@@ -255,8 +271,8 @@ export interface LayerInput {
 }
 
 /**
- * The dense half of a transformer: everything but attention and RoPE. Kept small, so that other backends can implement it.
- * Returned buffers may be reused by the next call of the same method.
+ * The dense half of a transformer: everything but attention and RoPE. Kept small, so that other backends can implement
+ * it. Returned buffers may be reused by the next call of the same method.
  */
 export interface DenseBackend {
   readonly name: string;
@@ -267,7 +283,10 @@ export interface DenseBackend {
   embed(tokenIds: Int32Array): Float32Array;
   /** Norm and q, k, v projection of layer 0 (bias and QK-norm included). */
   first(x: Float32Array, tokens: number): Promise<LayerInput>;
-  /** Output projection, residual, MLP of `layer`, and norm and projections of layer + 1. attention: [T, H·d], x: the residual that entered `layer`. */
+  /**
+   * Output projection, residual, MLP of `layer`, and norm and projections of layer + 1. attention: [T, H·d], x: the
+   * residual that entered `layer`.
+   */
   next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput>;
   /** The same after the last layer: the residual stream, [T, m]. */
   last(attention: Float32Array, x: Float32Array, tokens: number): Promise<Float32Array>;

@@ -1,6 +1,7 @@
 /**
- * Unpacks one member of a zip archive and checks it: sizes against the file, the unpacked length against the directory and
- * the caller's limit, and the CRC-32. Members may be stored or deflated; no zip64, no encryption. No paths are made from names.
+ * Unpacks one member of a zip archive and checks it: sizes against the file, the unpacked length against the directory
+ * and the caller's limit, and the CRC-32. Members may be stored or deflated; no zip64, no encryption. No paths are made
+ * from names.
  */
 import { createReadStream, createWriteStream } from 'node:fs';
 import { Readable, Transform } from 'node:stream';

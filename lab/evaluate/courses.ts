@@ -1,6 +1,6 @@
 /**
- * What a mean over one length does not show: divergence and bytes along a long text, the time of single decode steps, and the protocol of short chunks
- * that others report with.
+ * What a mean over one length does not show: divergence and bytes along a long text, the time of single decode steps,
+ * and the protocol of short chunks that others report with.
  */
 
 import type { SessionOptions } from '../../engine/options/types.ts';
@@ -30,8 +30,8 @@ export async function openShipped(runtime: Runtime, options: SessionOptions): Pr
 }
 
 /**
- * Chunks whose context is quantized whole, window or not, right after it was read exactly. The scored tokens follow one by one, so that even the first of them
- * sees nothing but the quantized context.
+ * Chunks whose context is quantized whole, window or not, right after it was read exactly. The scored tokens follow one
+ * by one, so that even the first of them sees nothing but the quantized context.
  */
 export async function shortScore(
   runtime: Runtime,
@@ -149,7 +149,10 @@ export class Courses {
   }
 }
 
-/** Times single steps behind a text, each with one token of it. Choosing the next token is not part of a step. With one thread, time is that of the processor. */
+/**
+ * Times single steps behind a text, each with one token of it. Choosing the next token is not part of a step. With one
+ * thread, time is that of the processor.
+ */
 export async function stepTimes(
   runtime: Runtime,
   ids: readonly number[],

@@ -1,6 +1,7 @@
 /**
- * `npm run evaluate -- decide --json FRONTIER.json`: which formats of keys and values diverge least at so many bits, for models of each kind, from rows of
- * `frontier quality`. The table is written to scripts/decisions.json, from which `npm run generate` makes what the policy reads and what its page shows.
+ * `npm run evaluate -- decide --json FRONTIER.json`: which formats of keys and values diverge least at so many bits,
+ * for models of each kind, from rows of `frontier quality`. The table is written to scripts/decisions.json, from which
+ * `npm run generate` makes what the policy reads and what its page shows.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -70,7 +71,10 @@ function grouped<T>(items: readonly T[], keyOf: (item: T) => string): Map<string
 const passageOf = ({ model, context, textDigest }: QualityRow): string => `${model} ${context} ${textDigest}`;
 const mean = (values: readonly number[]): number => values.reduce((sum, one) => sum + one, 0) / values.length;
 
-/** Pairs that a table of decisions chooses from: keys in one piece, with a scale per channel or in bands of channels, values of the rotated family. */
+/**
+ * Pairs that a table of decisions chooses from: keys in one piece, with a scale per channel or in bands of channels,
+ * values of the rotated family.
+ */
 export const DECIDED_PAIRS: readonly string[] = ['q8:q8']
   .concat(
     ['rot4', 'trellis4', 'kivi4'].flatMap((k) =>
@@ -81,7 +85,10 @@ export const DECIDED_PAIRS: readonly string[] = ['q8:q8']
   .concat(['trellis2', 'band2'].flatMap((k) => ['trellis2', 'trellis1'].map((v) => `${k}:${v}`)))
   .map((pair) => fixedCache(...(pair.split(':') as [string, string])));
 
-/** Writes the table from a file of `frontier` rows. Throws 'bad-config' for one without rows of these pairs, 'not-found' for a model that is not there. */
+/**
+ * Writes the table from a file of `frontier` rows. Throws 'bad-config' for one without rows of these pairs, 'not-found'
+ * for a model that is not there.
+ */
 export async function decide(path: string, cacheDir: string): Promise<readonly DecisionRow[]> {
   const { rows } = frontierFile.parse(JSON.parse(readFileSync(path, 'utf8')));
   const quality = rows.filter(

@@ -24,7 +24,10 @@ export const bareName = (cache: string): string => cache.replace(/\+q8$/, '');
 const LIKE: Readonly<Record<string, string>> = { rotq: 'rot', squat: 'kivi' };
 const kin = (name: string): string => LIKE[name] ?? name;
 
-/** The formats of a family and their pairs in which values are no finer than keys, because keys are dearer in every one that was measured. */
+/**
+ * The formats of a family and their pairs in which values are no finer than keys, because keys are dearer in every one
+ * that was measured.
+ */
 export function formatCaches(): string[] {
   const coded = (name: FormatName): boolean => name !== 'f16';
   const caches = ALL_FAMILIES.filter(([name]) => kin(name) === name).flatMap(([family]) => {
@@ -41,7 +44,10 @@ export function formatCaches(): string[] {
   return [...new Set(caches.filter(([k, v]) => !isUselessPair(k, v)).map(([k, v]) => fixedCache(k, v)))];
 }
 
-/** The formats of one side that a format of the other is paired with: those of its family, or else those of as many bits. */
+/**
+ * The formats of one side that a format of the other is paired with: those of its family, or else those of as many
+ * bits.
+ */
 function partners(name: FormatName, side: Side, family: readonly FormatName[]): FormatName[] {
   const own = family.filter((one) => servesSide(one, side));
   if (own.length > 0) return own;
@@ -58,7 +64,10 @@ export const policyCaches = (): string[] =>
 
 export const everyCache = (): string[] => ['exact', ...formatCaches(), ...policyCaches(), ...methodCaches()];
 
-/** What a cache is an example of: a family of formats, a policy or a kind of eviction. Charts draw each with a sign of its own. */
+/**
+ * What a cache is an example of: a family of formats, a policy or a kind of eviction. Charts draw each with a sign of
+ * its own.
+ */
 export function kindOf(cache: string): string {
   if (xquantOf(cache) !== null) return 'xquant';
   if (modifiedOf(cache) !== null) return 'modified';

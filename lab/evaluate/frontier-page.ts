@@ -1,6 +1,7 @@
 /**
- * The rows of `frontier` as one page that needs nothing else: for each model and context a chart of divergence over effective bits, and the table below
- * it. Methods differ by the shape of their signs as well as by colour, and the best caches are joined by a line and named.
+ * The rows of `frontier` as one page that needs nothing else: for each model and context a chart of divergence over
+ * effective bits, and the table below it. Methods differ by the shape of their signs as well as by colour, and the best
+ * caches are joined by a line and named.
  */
 
 import { bareName, kindOf } from './every-cache.ts';
@@ -17,7 +18,10 @@ const R = 5;
 /** Height of a name, and its width for each character. */
 const NAME = { height: 13, width: 6.6 };
 
-/** Outlines around (0, 0). Filled ones and open ones alternate, so that neighbours in the list are told apart at a glance. */
+/**
+ * Outlines around (0, 0). Filled ones and open ones alternate, so that neighbours in the list are told apart at a
+ * glance.
+ */
 const SIGNS: readonly string[] = [
   `M${-R},0a${R},${R} 0 1,0 ${2 * R},0a${R},${R} 0 1,0 ${-2 * R},0z`,
   `M${-R},${-R}h${2 * R}v${2 * R}h${-2 * R}z`,
@@ -75,7 +79,10 @@ function grid({ x, y, bits, decades }: Axes): string {
   return [...lines, ...texts].join('');
 }
 
-/** Names beside the best points, each at the first of four places where it covers neither another name nor leaves the chart. */
+/**
+ * Names beside the best points, each at the first of four places where it covers neither another name nor leaves the
+ * chart.
+ */
 function names(points: readonly Point[], { x, y }: Axes): string {
   const taken: { x: number; y: number; width: number }[] = [];
   return points

@@ -1,4 +1,7 @@
-/** The rows of `npm run evaluate -- frontier`, the file that holds them, and the means that tables and charts are made of. */
+/**
+ * The rows of `npm run evaluate -- frontier`, the file that holds them, and the means that tables and charts are made
+ * of.
+ */
 import { z } from 'zod';
 import { bareName } from './every-cache.ts';
 
@@ -83,7 +86,10 @@ export const speedRow = z.strictObject({
   commit: z.string(),
 });
 
-/** Short chunks, each a context that is quantized whole, and tokens behind it that are scored, the first of them included. */
+/**
+ * Short chunks, each a context that is quantized whole, and tokens behind it that are scored, the first of them
+ * included.
+ */
 export const shortRow = z.strictObject({
   part: z.literal('short'),
   ...subject,
@@ -243,8 +249,9 @@ export interface Point {
 const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 /**
- * The points of one model and context, those with the fewest bits first. A cache that was not measured on every text that others were is left
- * out, because its mean would be one of other texts; so is one that could not keep its budget on some of them.
+ * The points of one model and context, those with the fewest bits first. A cache that was not measured on every text
+ * that others were is left out, because its mean would be one of other texts; so is one that could not keep its budget
+ * on some of them.
  */
 export function pointsOf(rows: readonly FrontierRow[], model: string, context: number): Point[] {
   const here = rows.filter((row): row is QualityRow => row.part === 'quality' && isAt(row, model, context));

@@ -75,7 +75,10 @@ const ofPart = <Part extends FrontierRow['part']>(
 const groups = <Row>(rows: readonly Row[], of: (row: Row) => string): [title: string, rows: Row[]][] =>
   [...new Set(rows.map(of))].map((title) => [title, rows.filter((row) => of(row) === title)]);
 
-/** Short chunks, courses along a text, caches that were refreshed, and decode steps. Rows that were refused have nothing to show. */
+/**
+ * Short chunks, courses along a text, caches that were refreshed, and decode steps. Rows that were refused have nothing
+ * to show.
+ */
 export const otherTables = (rows: readonly FrontierRow[]): OtherTable[] => [
   ...shortTables(ofPart(rows, 'short')),
   ...courseTables(ofPart(rows, 'course')),

@@ -1,6 +1,7 @@
 /**
- * `npm run evaluate -- frontier`: every method on every model and context. A row is one passage, one recall document or one measurement of speed with
- * one cache, and is on disk before the next one begins, so a run that is stopped loses one row and goes on after it.
+ * `npm run evaluate -- frontier`: every method on every model and context. A row is one passage, one recall document or
+ * one measurement of speed with one cache, and is on disk before the next one begins, so a run that is stopped loses
+ * one row and goes on after it.
  */
 import { createHash } from 'node:crypto';
 import { parseCache, SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
@@ -56,7 +57,10 @@ const REWIRED = [
 ] as const;
 
 export interface FrontierRequest {
-  /** Names or paths; with OUTLIERS behind it, a model with outlier channels in its keys, with WIDENED one with a KV head for each query head. */
+  /**
+   * Names or paths; with OUTLIERS behind it, a model with outlier channels in its keys, with WIDENED one with a KV head
+   * for each query head.
+   */
   readonly models: readonly string[];
   readonly contexts: readonly number[];
   readonly caches: readonly string[];
@@ -85,7 +89,10 @@ interface Bench {
   readonly commit: string;
 }
 
-/** Computes the rows that the file lacks. → all rows of the file. Throws 'bad-config' for a file of another protocol or instruction set. */
+/**
+ * Computes the rows that the file lacks. → all rows of the file. Throws 'bad-config' for a file of another protocol or
+ * instruction set.
+ */
 export async function frontier(request: FrontierRequest): Promise<readonly FrontierRow[]> {
   const { dense, json, say } = request;
   request.caches.forEach(checkCache);

@@ -1,6 +1,7 @@
 /**
- * The best table of formats per layer and side in hindsight. Probes tell what each format of one layer and side does to the end of this very
- * passage; from 8 bits on, the step that adds the least divergence per byte saved is taken until the budget is kept.
+ * The best table of formats per layer and side in hindsight. Probes tell what each format of one layer and side does to
+ * the end of this very passage; from 8 bits on, the step that adds the least divergence per byte saved is taken until
+ * the budget is kept.
  */
 
 import { planSession } from '../../engine/cache/plan.ts';

@@ -1,7 +1,8 @@
 /**
- * `npm run evaluate -- latents`: what latents are worth where keys and values are twice as wide as layer inputs. No such model is at hand (both TinyStories
- * models share a KV head between two query heads), so SmolLM2's KV heads are repeated for each of its query heads: the same function, in which every
- * query head has a KV head of its own. Sessions with and without latents are compared at equal bytes.
+ * `npm run evaluate -- latents`: what latents are worth where keys and values are twice as wide as layer inputs. No
+ * such model is at hand (both TinyStories models share a KV head between two query heads), so SmolLM2's KV heads are
+ * repeated for each of its query heads: the same function, in which every query head has a KV head of its own. Sessions
+ * with and without latents are compared at equal bytes.
  */
 
 import type { Session } from '../../engine/session/session.ts';

@@ -1,6 +1,7 @@
 /**
- * `npm run evaluate -- learning`: the divergence of sessions that know nothing, that were taught by other kinds of text, and by the same kind, beside
- * the policy as it was, uniform formats, and the best table in hindsight. Parts: bytes (equal bytes), curve, questions (recall), ablations.
+ * `npm run evaluate -- learning`: the divergence of sessions that know nothing, that were taught by other kinds of
+ * text, and by the same kind, beside the policy as it was, uniform formats, and the best table in hindsight. Parts:
+ * bytes (equal bytes), curve, questions (recall), ablations.
  */
 
 import { existsSync, mkdirSync, readFileSync } from 'node:fs';
@@ -17,7 +18,10 @@ import { type Asked, budgetOptions, type Score, Scorer, UNSCORED } from './score
 import { type School, stateAfter } from './teach.ts';
 import { ABLATIONS, ablated, BEFORE, isKnown, UNIFORM } from './variants.ts';
 
-/** `other` and `same`: a calibration and sessions on other kinds of text or on the same kind. `sessions`: sessions on other kinds, no calibration. */
+/**
+ * `other` and `same`: a calibration and sessions on other kinds of text or on the same kind. `sessions`: sessions on
+ * other kinds, no calibration.
+ */
 export type Experience = 'none' | 'sessions' | 'other' | 'same';
 
 export interface LearningRow {
@@ -151,7 +155,10 @@ async function askedOf(school: School, { passage, budget, experience, sessions, 
   return without === null ? whole : ablated(whole, ABLATIONS.find((one) => one.without === without)!);
 }
 
-/** What taught: a calibration and sessions. On the points of the curve sessions alone, so that it shows what they are worth. */
+/**
+ * What taught: a calibration and sessions. On the points of the curve sessions alone, so that it shows what they are
+ * worth.
+ */
 function stateOf(school: School, kind: string, experience: Experience, sessions: number): Promise<string | null> {
   if (experience === 'none') return Promise.resolve(null);
   const kinds = experience === 'same' ? [kind] : KINDS.filter((one) => one !== kind);
@@ -337,7 +344,10 @@ function print({ parts, sessions }: LearningRequest, rows: readonly LearningRow[
 
 const BAR = 40;
 
-/** One line per kind and number of sessions: what stands against the table in hindsight, drawn with | where the two are equal. */
+/**
+ * One line per kind and number of sessions: what stands against the table in hindsight, drawn with | where the two are
+ * equal.
+ */
 function curveText(name: string, rows: readonly LearningRow[]): string {
   const isKld = rows[0]!.budget.startsWith('kld:');
   const of = (row: LearningRow): number | null => (isKld ? row.bits : row.kld);

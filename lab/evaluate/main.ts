@@ -1,17 +1,24 @@
 /**
- * `npm run evaluate -- [command] [words] [flags]`, with SmolLM2 and the texts that evaluation-windows.json lists, which lie in ../shared/data.
+ * `npm run evaluate -- [command] [words] [flags]`, with SmolLM2 and the texts that evaluation-windows.json lists, which
+ * lie in ../shared/data.
  *   (none)     the quality table of the README: parts fixed, policies, recall
  *   learning   what experience is worth: parts bytes, curve, questions, ablations
  *   stated     whether a stated divergence is kept and used
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
- *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality, recall, speed, short
- *              (chunks of 128 + 64 tokens), course (divergence and bytes along a text), latency (decode steps), refresh (what comes back when pages are made again)
- *   decide     of the rows of frontier in the file of --json, the best pair of formats for each kind of model: scripts/decisions.json
- *   sizes      what caches of models that do not fit here would take, by --shapes, --contexts and --batch; loads no model
- * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with codes), lengths (2048, 4096) and parts; without a word
- * of one of these sorts, all of that sort are computed. docs/evaluation.md says how long that takes.
+ *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality,
+ *   recall, speed, short
+ *              (chunks of 128 + 64 tokens), course (divergence and bytes along a text), latency (decode steps), refresh
+ *   (what comes back when pages are made again)
+ *   decide     of the rows of frontier in the file of --json, the best pair of formats for each kind of model:
+ *   scripts/decisions.json
+ *   sizes      what caches of models that do not fit here would take, by --shapes, --contexts and --batch; loads no
+ *   model
+ * The words select kinds of text (wiki, novel, german, code and, in learning, stories and recall: documents with
+ * codes), lengths (2048, 4096) and parts; without a word of one of these sorts, all of that sort are computed.
+ * docs/evaluation.md says how long that takes.
  *   --windows N      passages of each kind, 2 by default
- *   --dense KIND     exact: weights in float32, so that nothing but the cache differs (default of the table); auto: quantized ones as in the file, others in 8 bits,
+ *   --dense KIND     exact: weights in float32, so that nothing but the cache differs (default of the table); auto:
+ *    quantized ones as in the file, others in 8 bits,
  *                    which is faster and the same in both runs that are compared (default of learning and stated)
  *   --caches LIST    these caches instead of those of the table
  *   --budgets LIST   these budgets instead of those of learning, e.g. 25%,kld:0.01
@@ -21,7 +28,8 @@
  *   --documents N    recall documents of learning, with five questions each, 20 by default
  *   --state DIR      stated: the state folder to start from
  *   --model NAME     another model
- *   --models LIST    frontier: these models; NAME+outliers is one with outlier channels in its keys, NAME+mha one with a KV head for each query head
+ *   --models LIST    frontier: these models; NAME+outliers is one with outlier channels in its keys, NAME+mha one with
+ *    a KV head for each query head
  *   --contexts LIST  frontier: these numbers of tokens, 512,2048,4096,8192 by default
  *   --depths LIST    frontier: where the codes of recall documents stand, 0.1,0.3,0.5,0.7,0.9 by default
  *   --shapes LIST    sizes: names such as Llama-2-70B, or layers and heads as in 80:64/8x128
@@ -29,7 +37,8 @@
  *   --html FILE      frontier: draws all rows of the file as a page
  *   --markdown FILE  frontier: writes them as a table
  *   --threads N
- *   --json FILE      writes the rows to this file; learning and stated go on from what stands there, and learning keeps its state folders in FILE.states
+ *   --json FILE      writes the rows to this file; learning and stated go on from what stands there, and learning keeps
+ *    its state folders in FILE.states
  */
 import { cpus } from 'node:os';
 import { join } from 'node:path';

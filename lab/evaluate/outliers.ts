@@ -1,8 +1,9 @@
 /**
- * A model with outlier channels in its keys that computes the same function. In each layer and KV head one rotary pair of the keys is multiplied by a
- * constant, and that pair of the queries that read them divided by it. Small models have few such channels and large ones many, so without them
- * every quantizer of keys looks good. The pair turns slowly with the position, as those of large models do, and the constant is a power of two, so
- * the exact cache gives the same bits as before.
+ * A model with outlier channels in its keys that computes the same function. In each layer and KV head one rotary pair
+ * of the keys is multiplied by a constant, and that pair of the queries that read them divided by it. Small models have
+ * few such channels and large ones many, so without them every quantizer of keys looks good. The pair turns slowly with
+ * the position, as those of large models do, and the constant is a power of two, so the exact cache gives the same bits
+ * as before.
  */
 
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
@@ -13,7 +14,9 @@ import { rewired } from './rewired.ts';
 /** What the keys of the pair are multiplied by. */
 export const OUTLIER_FACTOR = 16;
 
-/** The two channels of a head that become outliers: a pair of the slowest quarter, another one in every layer and head. */
+/**
+ * The two channels of a head that become outliers: a pair of the slowest quarter, another one in every layer and head.
+ */
 export function outlierChannels(
   { rotaryDim, ropeInterleaved }: Pick<ModelConfig, 'rotaryDim' | 'ropeInterleaved'>,
   layer: number,
@@ -25,7 +28,10 @@ export function outlierChannels(
   return ropeInterleaved ? [2 * pair, 2 * pair + 1] : [pair, pair + pairs];
 }
 
-/** The model with outliers. Its latents are refused where keys are normalised, because no weight of a single head could then be multiplied. */
+/**
+ * The model with outliers. Its latents are refused where keys are normalised, because no weight of a single head could
+ * then be multiplied.
+ */
 export function withOutliers(runtime: Runtime): Runtime {
   const { config, name } = runtime.model;
   const { queryHeads, kvHeads, headDim, qkNorm } = config;

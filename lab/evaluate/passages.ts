@@ -1,4 +1,7 @@
-/** What is read: passages of the texts in evaluation-windows.json, which are scored, and lessons, which teach. No lesson shares text with a passage. */
+/**
+ * What is read: passages of the texts in evaluation-windows.json, which are scored, and lessons, which teach. No lesson
+ * shares text with a passage.
+ */
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -18,7 +21,10 @@ export interface Window {
   readonly characters: number;
 }
 
-/** Where the lessons of a kind are: lesson n is in file n mod the number of files, `step` characters behind the last one from it. */
+/**
+ * Where the lessons of a kind are: lesson n is in file n mod the number of files, `step` characters behind the last one
+ * from it.
+ */
 interface Source {
   readonly kind: string;
   readonly files: readonly string[];
@@ -66,7 +72,10 @@ export const content = ({ file, from, characters }: Omit<Window, 'kind'>): strin
 export const filler = (kinds: readonly string[], tokens: number): string =>
   kinds.every((kind) => kind === CHRONICLE) ? ownText(tokens * CHARACTERS_PER_TOKEN) : content(WINDOWS.recall);
 
-/** The first passages of a kind, each of exactly `tokens` tokens, BOS included where the model has one. Throws 'bad-argument' for a text that is too short. */
+/**
+ * The first passages of a kind, each of exactly `tokens` tokens, BOS included where the model has one. Throws
+ * 'bad-argument' for a text that is too short.
+ */
 export function passagesOf(tokenizer: Tokenizer, kind: string, count: number, tokens: number): Passage[] {
   if (kind === RECALL)
     return Array.from({ length: Math.min(count, RECALL_PASSAGES) }, (_, index) => ({

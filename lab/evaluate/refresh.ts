@@ -1,13 +1,16 @@
 /**
- * What becomes of errors that have accumulated. Behind a part of a text the cache of a session holds two kinds of error: its pages are coded, and their rows were
- * made from hidden states that had attended to coded pages. Three caches without a policy read the same text beside a session, and take over its formats whenever
- * all have read a page:
+ * What becomes of errors that have accumulated. Behind a part of a text the cache of a session holds two kinds of
+ * error: its pages are coded, and their rows were made from hidden states that had attended to coded pages. Three
+ * caches without a policy read the same text beside a session, and take over its formats whenever all have read a page:
  *
- *   kept      from the first page on: under a fixed pair the same bits as the session. Under a budget moves also make room before a page is read, and
+ *   kept      from the first page on: under a fixed pair the same bits as the session. Under a budget moves also make
+ *   room before a page is read, and
  *             here they are made behind it, in all three
- *   again     read the first part in 8 bits and only then take over the formats: the same bytes, but rows of undisturbed states. This is what a session
+ *   again     read the first part in 8 bits and only then take over the formats: the same bytes, but rows of
+ *   undisturbed states. This is what a session
  *             gets that is read again, as a parked one is where its file does not fit
- *   restored  as the first, and its pages then get their originals back, as those of canaries do: rows as they were made, in 8 bits
+ *   restored  as the first, and its pages then get their originals back, as those of canaries do: rows as they were
+ *   made, in 8 bits
  *
  * From there on all of them read the rest and code new pages alike.
  */
@@ -64,7 +67,10 @@ class Follower {
   }
 }
 
-/** Reads `ids` with a session and its followers, two of which are refreshed in the middle, and compares these with the exact cache behind it. */
+/**
+ * Reads `ids` with a session and its followers, two of which are refreshed in the middle, and compares these with the
+ * exact cache behind it.
+ */
 export async function refreshed(
   runtime: Runtime,
   ids: readonly number[],

@@ -37,7 +37,10 @@ export class Results<Row extends object> {
     this.#known = new Map(rows.map((row) => [keyOf(row), row]));
   }
 
-  /** Opens the file, or begins one; null keeps the rows in memory only. Throws 'bad-config' for a file of other conditions, such as another model, dense half or kind of rows. */
+  /**
+   * Opens the file, or begins one; null keeps the rows in memory only. Throws 'bad-config' for a file of other
+   * conditions, such as another model, dense half or kind of rows.
+   */
   static open<Row extends object>(
     path: string | null,
     conditions: Conditions,

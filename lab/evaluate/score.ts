@@ -72,14 +72,20 @@ export class Scorer {
     this.runtime = runtime;
   }
 
-  /** Scores the last tokens of the passage. A budget that cannot be kept gives its code and no numbers; other errors are thrown. */
+  /**
+   * Scores the last tokens of the passage. A budget that cannot be kept gives its code and no numbers; other errors are
+   * thrown.
+   */
   async score(passage: Passage, asked: Asked): Promise<Score> {
     const { compared, report, code } = await this.compare(passage, asked);
     if (compared === null) return { ...UNSCORED, code };
     return { kld: compared.meanKld, predicted: report.summary.predictedKld, bits: report.effectiveBits, code };
   }
 
-  /** The same with all that can be said of the session. `compareTokens` of the options is the number of tokens that are scored. */
+  /**
+   * The same with all that can be said of the session. `compareTokens` of the options is the number of tokens that are
+   * scored.
+   */
   async compare(passage: Passage, asked: Asked): Promise<Comparison> {
     const { stateDir } = asked;
     // It may be asked again while the session reads.
@@ -121,7 +127,10 @@ export class Scorer {
     });
   }
 
-  /** The policy that is given, or else the default one where there is a budget, with its arrows counted; nothing for policies that are named. */
+  /**
+   * The policy that is given, or else the default one where there is a budget, with its arrows counted; nothing for
+   * policies that are named.
+   */
   #watched(given: Policy | undefined, { policy, kvBudget, kldBudget }: SessionOptions): { readonly policy?: Policy } {
     const hasBudget = kvBudget !== undefined || kldBudget !== undefined;
     const watched = given ?? (policy === undefined && hasBudget ? createPolicy('price') : undefined);
@@ -141,7 +150,10 @@ export class Scorer {
     return { policy: { ...watched, open } };
   }
 
-  /** How far a run over the passage is from the exact cache. `ours` [scored, m] is the residual stream behind the last layer for its last tokens. */
+  /**
+   * How far a run over the passage is from the exact cache. `ours` [scored, m] is the residual stream behind the last
+   * layer for its last tokens.
+   */
   async against(passage: Passage, ours: Float32Array): Promise<Compared> {
     const { hiddenSize } = this.runtime.model.config;
     const scored = ours.length / hiddenSize;

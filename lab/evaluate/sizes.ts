@@ -1,6 +1,6 @@
 /**
- * `npm run evaluate -- sizes`: what caches of models that do not fit here would take. Published methods by the sizes their papers give, ours by those of
- * the pages that the engine makes. Nothing is measured and no model is loaded.
+ * `npm run evaluate -- sizes`: what caches of models that do not fit here would take. Published methods by the sizes
+ * their papers give, ours by those of the pages that the engine makes. Nothing is measured and no model is loaded.
  */
 import { bytesAt, f16CacheBytes, OPEN_FORMAT } from '../../engine/cache/budget.ts';
 import {
@@ -78,7 +78,10 @@ const squat = (bits: number, group: number): Scheme => ({
   // The metric of the queries of each head, in float32.
   onceBytes: ({ kvHeads, headDim }) => kvHeads * headDim * headDim * 4,
 });
-/** `outliers`: share of elements kept as a value and an index of two bytes each; row pointers and the scale and offset of values come on top. */
+/**
+ * `outliers`: share of elements kept as a value and an index of two bytes each; row pointers and the scale and offset
+ * of values come on top.
+ */
 const kvquant = (bits: number, outliers: number): Scheme => ({
   name: `KVQuant nuq${bits}, ${100 * outliers}%`,
   tokenBytes: (shape) => elements(shape) * (bits / 8 + 4 * outliers) + 2 * 4 + 4,
@@ -125,7 +128,10 @@ export function schemeBytes(
   return shape.layers * layer;
 }
 
-/** The same for a pair of our formats, with its window and sinks, at its largest; null where the formats do not serve the heads. */
+/**
+ * The same for a pair of our formats, with its window and sinks, at its largest; null where the formats do not serve
+ * the heads.
+ */
 export function pairBytes(pair: string, shape: ModelShape, tokens: number): number | null {
   const [k, v = k] = pair.split(':') as [FormatName, FormatName?]; // of formats that this build need not compute
   if (![k, v, WINDOW_FORMAT, OPEN_FORMAT].every((format) => servesHeadDim(format, shape.headDim))) return null;
@@ -151,7 +157,10 @@ const gb = (bytes: number): string => {
 const both = (plain: string, grouped: string, tokens: number, batch: number): string =>
   `${gb(batch * f16CacheBytes(named(plain), tokens))}; with ${named(grouped).kvHeads} KV ${named(grouped).kvHeads === 1 ? 'head' : 'heads'} ${gb(batch * f16CacheBytes(named(grouped), tokens))}`;
 
-/** Bytes of a cache whose tokens are in several widths: [tokens, bits] each, `overheadBits` for scales of those below 16. */
+/**
+ * Bytes of a cache whose tokens are in several widths: [tokens, bits] each, `overheadBits` for scales of those below
+ * 16.
+ */
 const tiers = (
   shape: ModelShape,
   batch: number,
@@ -244,7 +253,10 @@ function quotedRatios(): Quoted[] {
   ];
 }
 
-/** A shape by its name, or as layers and heads, as in 80:64/8x128 with a residual stream as wide as its query heads. Throws 'bad-argument'. */
+/**
+ * A shape by its name, or as layers and heads, as in 80:64/8x128 with a residual stream as wide as its query heads.
+ * Throws 'bad-argument'.
+ */
 export function modelShape(text: string): ModelShape {
   const known = MODEL_SHAPES.find(({ name }) => name.toLowerCase() === text.trim().toLowerCase());
   if (known !== undefined) return known;

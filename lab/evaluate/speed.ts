@@ -14,7 +14,10 @@ const ROUNDS = 7;
 
 let stream: StreamRecord | null = null;
 
-/** Measures a pair of formats, such as 'rot4:rot2'; null for caches that are none, and where `isKnown` says that the row is there. */
+/**
+ * Measures a pair of formats, such as 'rot4:rot2'; null for caches that are none, and where `isKnown` says that the row
+ * is there.
+ */
 export async function measureSpeed(
   shape: { readonly queryHeads: number; readonly kvHeads: number; readonly headDim: number },
   cache: string,

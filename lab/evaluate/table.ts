@@ -100,7 +100,10 @@ export async function qualityTables({
     writeFileSync(json, `${JSON.stringify({ machine: cpus()[0]?.model, node: process.version, rows }, null, 1)}\n`);
 }
 
-/** Prints how the KLD of 'price' compares with that of 'uniform' at the same budget, for each kind of text and on average. */
+/**
+ * Prints how the KLD of 'price' compares with that of 'uniform' at the same budget, for each kind of text and on
+ * average.
+ */
 function printRatios(rows: readonly EvaluateRow[]): void {
   for (const share of ['25%', '20%']) {
     const ratios = [...new Set(rows.map((row) => row.text))].flatMap((kind) => {

@@ -1,6 +1,7 @@
 /**
- * State folders that real sessions of an engine filled: prompts read within budgets, logged, learned from and closed, as any caller's are. The
- * law that they begin with is imported first and stands in place of the one that ships, which was fitted to the kinds that are scored.
+ * State folders that real sessions of an engine filled: prompts read within budgets, logged, learned from and closed,
+ * as any caller's are. The law that they begin with is imported first and stands in place of the one that ships, which
+ * was fitted to the kinds that are scored.
  */
 import { cpSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
@@ -36,9 +37,9 @@ export interface School {
 }
 
 /**
- * The state folder after the first `count` lessons on these kinds, one of each in turn. Made from the longest one that is there already.
- * The folder has its name only once it is complete. `isCalibrated`: sessions begin with a law that was calibrated on these kinds alone, and
- * otherwise with what is assumed of any model.
+ * The state folder after the first `count` lessons on these kinds, one of each in turn. Made from the longest one that
+ * is there already. The folder has its name only once it is complete. `isCalibrated`: sessions begin with a law that
+ * was calibrated on these kinds alone, and otherwise with what is assumed of any model.
  */
 export async function stateAfter(
   school: School,

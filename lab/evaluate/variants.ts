@@ -1,4 +1,7 @@
-/** What sessions are compared with: policies of before, and the policy of today with one of its parts left out. Each is one entry of a list. */
+/**
+ * What sessions are compared with: policies of before, and the policy of today with one of its parts left out. Each is
+ * one entry of a list.
+ */
 import {
   createPolicy,
   defaultThresholds,
@@ -8,7 +11,10 @@ import {
 } from '../../policy/index.ts';
 import type { Asked } from './score.ts';
 
-/** The policy as it was before it learned: version 1 of 'price', the open page in f16, whole pages in the window, nothing below 2 bits. */
+/**
+ * The policy as it was before it learned: version 1 of 'price', the open page in f16, whole pages in the window,
+ * nothing below 2 bits.
+ */
 export const BEFORE = { policy: 'price-1', openFormat: 'f16', windowTokens: 128, cacheTypes: 'rot2:rot2' } as const;
 export const UNIFORM = { policy: 'uniform' } as const;
 
@@ -67,7 +73,10 @@ function unlearned(set: ThresholdSet): ThresholdSet {
   return { ...unknowing, thresholds: set.thresholds };
 }
 
-/** The policy as if no page had been tried: every page of a side has the mean errors of the first trials that were reported, and no move is refused. */
+/**
+ * The policy as if no page had been tried: every page of a side has the mean errors of the first trials that were
+ * reported, and no move is refused.
+ */
 function untried(policy: Policy): Policy {
   return {
     ...policy,

@@ -1,8 +1,8 @@
 /**
- * Bits by attention: the pages of a layer and side have 4 to 1 bits of the rot family, on average as many as are asked for. What a page errs counts by the
- * attention that it gets, so the bit that is taken away is always the one that is missed least, w·(D(b − 1) − D(b)); D is convex, so no other choice would
- * be better. Pages begin with 4 bits and lose them one by one, from codes alone, and never get
- * one back: there is nothing to make it of.
+ * Bits by attention: the pages of a layer and side have 4 to 1 bits of the rot family, on average as many as are asked
+ * for. What a page errs counts by the attention that it gets, so the bit that is taken away is always the one that is
+ * missed least, w·(D(b − 1) − D(b)); D is convex, so no other choice would be better. Pages begin with 4 bits and lose
+ * them one by one, from codes alone, and never get one back: there is nothing to make it of.
  */
 import { assert, type ModelConfig, reference, type Side } from 'palimpsest/lab';
 import { putHead, SIDES, takeHead } from './headwise.ts';
@@ -16,8 +16,8 @@ const WIDTH_BYTES = 1;
 const DISTORTION: Readonly<Record<RotBits, number>> = { 4: 0.0091, 3: 0.0345, 2: 0.1324, 1: 0.57 };
 
 /**
- * Bits of pages after taking away what is over the sum that is allowed; pages whose weight is equal lose theirs from the newest on.
- * Throws an assertion where all pages with one bit would still be too many.
+ * Bits of pages after taking away what is over the sum that is allowed; pages whose weight is equal lose theirs from
+ * the newest on. Throws an assertion where all pages with one bit would still be too many.
  */
 export function narrowed(bits: readonly RotBits[], weights: readonly number[], mostBits: number): RotBits[] {
   const out = [...bits];
@@ -40,7 +40,9 @@ interface SidePages {
   readonly heads: reference.RotHead[][];
 }
 
-/** A page code with `bits` on average in every layer. The weight of a page is asked for whenever one leaves the window. */
+/**
+ * A page code with `bits` on average in every layer. The weight of a page is asked for whenever one leaves the window.
+ */
 export function allocated(
   config: ModelConfig,
   bits: Readonly<Record<Side, RotBits>>,

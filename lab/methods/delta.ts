@@ -1,10 +1,13 @@
 /**
- * Rows as differences from the row before them, in a closed loop: what is coded is the difference from what was decoded, so the error of a row is that of its
- * own code and errors do not add up. Keys are taken before their rotary embedding, which turns the same key by other angles at every position.
+ * Rows as differences from the row before them, in a closed loop: what is coded is the difference from what was
+ * decoded, so the error of a row is that of its own code and errors do not add up. Keys are taken before their rotary
+ * embedding, which turns the same key by other angles at every position.
  *
- *   delta   as it is described for caches: the difference itself, and an anchor, a row in f16, where the difference is longer than 0.4 of the row or the last
+ *   delta   as it is described for caches: the difference itself, and an anchor, a row in f16, where the difference is
+ *   longer than 0.4 of the row or the last
  *           anchor 32 rows away; a bit for each row tells anchors
- *   dpcm    the best that a difference could do: the mean of the page is off, the row before counts ρ, fitted to the page and head, and every 32nd row is
+ *   dpcm    the best that a difference could do: the mean of the page is off, the row before counts ρ, fitted to the
+ *   page and head, and every 32nd row is
  *           coded without the one before it, so that 32 rows at most are decoded for one
  */
 

@@ -1,7 +1,8 @@
 /**
- * A whole model under an eviction rule. Each KV head of each layer holds tokens of its own in f16, and attention over them is computed in plain loops,
- * because the cache of this project drops nothing. Tokens come in steps of sixteen, and room for a step is made before it. A rule that chooses once,
- * behind the prompt, holds the whole prompt until then.
+ * A whole model under an eviction rule. Each KV head of each layer holds tokens of its own in f16, and attention over
+ * them is computed in plain loops, because the cache of this project drops nothing. Tokens come in steps of sixteen,
+ * and room for a step is made before it. A rule that chooses once, behind the prompt, holds the whole prompt until
+ * then.
  */
 import {
   assert,
@@ -37,7 +38,10 @@ export interface Eviction {
   readonly budgetTokens: (tokens: number) => number;
 }
 
-/** The eviction rule that a cache names, with a share of the tokens ('h2o@25%') or their number ('h2o@1024'); null for any other cache. */
+/**
+ * The eviction rule that a cache names, with a share of the tokens ('h2o@25%') or their number ('h2o@1024'); null for
+ * any other cache.
+ */
 export function evictionOf(cache: string): Eviction | null {
   const [, id = '', budget = '', unit] = /^([a-z0-9]+)@([0-9.]+)(%?)$/.exec(cache) ?? [];
   const amount = Number(budget);
@@ -55,8 +59,9 @@ const POSITION_BYTES = 4;
 const SCORE_BYTES = 4;
 
 /**
- * Reads tokens under an eviction rule. The last `scored` ones follow the prompt. Throws 'unsupported' for models with a sliding window, 'budget-too-small' where
- * a rule that chooses once may hold fewer tokens than come behind the prompt, and 'aborted'.
+ * Reads tokens under an eviction rule. The last `scored` ones follow the prompt. Throws 'unsupported' for models with a
+ * sliding window, 'budget-too-small' where a rule that chooses once may hold fewer tokens than come behind the prompt,
+ * and 'aborted'.
  */
 export async function evicted(
   runtime: Runtime,
@@ -192,7 +197,10 @@ class Held {
     }
   }
 
-  /** Attention of the newest `tokens` queries [tokens, queryHeads, d] over what is held, into `out` of the same shape. The rule sees it. */
+  /**
+   * Attention of the newest `tokens` queries [tokens, queryHeads, d] over what is held, into `out` of the same shape.
+   * The rule sees it.
+   */
   attend(
     q: Float32Array,
     out: Float32Array,

@@ -1,4 +1,7 @@
-/** Hadamard transforms of rows as wide as several heads: Sylvester's matrix, or its product with one of Paley's of 12 or 20 rows. */
+/**
+ * Hadamard transforms of rows as wide as several heads: Sylvester's matrix, or its product with one of Paley's of 12 or
+ * 20 rows.
+ */
 import { KvError, reference } from 'palimpsest/lab';
 
 interface Factors {
@@ -17,7 +20,10 @@ function factorsOf(width: number): Factors {
   throw new KvError('unsupported', `there is no Hadamard matrix here of ${width} rows`, { values: { width } });
 }
 
-/** Multiplies each row of x [rows, width] by the orthonormal matrix, in place. The matrix is symmetric, so doing it twice changes nothing. */
+/**
+ * Multiplies each row of x [rows, width] by the orthonormal matrix, in place. The matrix is symmetric, so doing it
+ * twice changes nothing.
+ */
 export function hadamard(x: Float32Array, width: number): void {
   const { outer, inner } = factorsOf(width);
   const norm = 1 / Math.sqrt(width);

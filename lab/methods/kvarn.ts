@@ -1,12 +1,14 @@
 /**
- * kvarnB: KVarN (Müller et al., arXiv 2606.03458) with B bits. A head of a page is rotated by a Hadamard matrix and then divided by a scale for each channel and
- * one for each token, so that all channels and all tokens deviate alike; what is left has steps of one size from the least to the largest, a channel of keys or
- * a token of values at a time.
+ * kvarnB: KVarN (Müller et al., arXiv 2606.03458) with B bits. A head of a page is rotated by a Hadamard matrix and
+ * then divided by a scale for each channel and one for each token, so that all channels and all tokens deviate alike;
+ * what is left has steps of one size from the least to the largest, a channel of keys or a token of values at a time.
  *
- * The scales come from 16 rounds, in each of which the deviations of channels or tokens are divided out, first those that share no range in the grid, then the
- * others. Deviations are held within 0.001 and 1,000, scales at e^−0.3 or more, and of all rounds the one counts in which the deviations are most alike: where
- * largest over least, of channels and of tokens together, is least. One of the two scales is part of the step of the grid; the other, low and step are in f16:
- * b + 16·2/128 + 16/d bits for keys, b + 16·2/d + 16/128 for values. Published sinks are a whole page of 128 tokens, here they are those of all caches.
+ * The scales come from 16 rounds, in each of which the deviations of channels or tokens are divided out, first those
+ * that share no range in the grid, then the others. Deviations are held within 0.001 and 1,000, scales at e^−0.3 or
+ * more, and of all rounds the one counts in which the deviations are most alike: where largest over least, of channels
+ * and of tokens together, is least. One of the two scales is part of the step of the grid; the other, low and step are
+ * in f16: b + 16·2/128 + 16/d bits for keys, b + 16·2/d + 16/128 for values. Published sinks are a whole page of 128
+ * tokens, here they are those of all caches.
  */
 import { PAGE_TOKENS, type Side } from 'palimpsest/lab';
 import { hadamard } from './hadamard.ts';
@@ -64,7 +66,9 @@ const spread = (x: Float64Array): number => Math.max(...x) / Math.max(1e-8, Math
 export const imbalance = (rows: Float32Array, d: number, balance: Balance): number =>
   spread(deviations(rows, d, balance, 'token')) + spread(deviations(rows, d, balance, 'channel'));
 
-/** The scales of tokens and channels of rows [rows, d]. `first`: whose deviations are divided out first in every round. */
+/**
+ * The scales of tokens and channels of rows [rows, d]. `first`: whose deviations are divided out first in every round.
+ */
 export function balanced(rows: Float32Array, d: number, first: 'token' | 'channel'): Balance {
   const logs = { token: new Float64Array(rows.length / d), channel: new Float64Array(d) };
   const scales = (): Balance => ({ tokens: logs.token.map(Math.exp), channels: logs.channel.map(Math.exp) });

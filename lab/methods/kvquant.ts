@@ -1,20 +1,28 @@
 /**
  * kvquantB: KVQuant (Hooper et al., arXiv 2401.18079) with B bits, as published.
  *
- *   keys      before their rotary embedding; a channel has its range from calibration, the 0.5% and 99.5% of its elements there; what lies outside is an outlier
- *   values    a token has the range of its elements, all KV heads together, after 0.5% of them on either side were taken out as outliers
- *   levels    2^B for a layer and side, anywhere in the range: one-dimensional k-means over what calibration leaves in it (k-means++, 50 rounds at most)
- *   outliers  in f16, exact; an element is a value and an index of 16 bits, and each token has a pointer of 32 bits on either side
- *   Q-Norm    at 2 bits levels are moved and stretched until decoded elements of the calibration have their mean and deviation
+ *   keys      before their rotary embedding; a channel has its range from calibration, the 0.5% and 99.5% of its
+ *   elements there; what lies outside is an outlier
+ *   values    a token has the range of its elements, all KV heads together, after 0.5% of them on either side were
+ *   taken out as outliers
+ *   levels    2^B for a layer and side, anywhere in the range: one-dimensional k-means over what calibration leaves in
+ *   it (k-means++, 50 rounds at most)
+ *   outliers  in f16, exact; an element is a value and an index of 16 bits, and each token has a pointer of 32 bits on
+ *   either side
+ *   Q-Norm    at 2 bits levels are moved and stretched until decoded elements of the calibration have their mean and
+ *   deviation
  *   sinks     the first tokens stay in f16 and take no part in calibration
  *
- * The paper weighs elements in k-means by the square of the gradient of the loss (Fisher information). There are no gradients here, so all weigh the same.
- * Calibration is 2,048 tokens of the text that ships with the package, where the paper has 16 times as many. Ranges of keys and levels are part of the model
- * and not counted; values have offset and scale of a token in f16.
+ * The paper weighs elements in k-means by the square of the gradient of the loss (Fisher information). There are no
+ * gradients here, so all weigh the same. Calibration is 2,048 tokens of the text that ships with the package, where the
+ * paper has 16 times as many. Ranges of keys and levels are part of the model and not counted; values have offset and
+ * scale of a token in f16.
  *
- *   kvquantB-post    keys after their rotary embedding instead, all else the same: what the paper measures its own way against
+ *   kvquantB-post    keys after their rotary embedding instead, all else the same: what the paper measures its own way
+ *   against
  *   kvquantB-dense   no outliers; ranges are from least to most
- *   kvquantB-capped  no more outliers of keys in a token than 1% of its channels, rounded up, as where room is reserved; the rest become the last level
+ *   kvquantB-capped  no more outliers of keys in a token than 1% of its channels, rounded up, as where room is
+ *   reserved; the rest become the last level
  *   kvquant2-raw     without Q-Norm
  */
 import { type ModelConfig, PAGE_TOKENS, RopeTable, type Runtime, SINK_TOKENS, type Side } from 'palimpsest/lab';
@@ -59,7 +67,10 @@ export interface Ranges {
   readonly high: Float32Array;
 }
 
-/** The ranges of channels of rows [rows, width] without their outliers: the elements at `share / 2` from either end, linear between neighbours. */
+/**
+ * The ranges of channels of rows [rows, width] without their outliers: the elements at `share / 2` from either end,
+ * linear between neighbours.
+ */
 export function channelRanges(rows: Float32Array, width: number, share: number): Ranges {
   const count = rows.length / width;
   const [low, high] = [new Float32Array(width), new Float32Array(width)];
@@ -198,7 +209,10 @@ export function codeGrid(rows: Float32Array, width: number, grid: Grid, firstRow
 const halfRange = ([low, high]: readonly [number, number]): Float32Array =>
   Float32Array.of((low + high) / 2, (high - low) / 2);
 
-/** Channels of a row that are outliers, in order: outside the ranges of channels, the farthest first where there are too many, or at both ends of the row. */
+/**
+ * Channels of a row that are outliers, in order: outside the ranges of channels, the farthest first where there are too
+ * many, or at both ends of the row.
+ */
 function outlierPlaces(row: Float32Array, channels: Ranges | null, share: number, most: number): number[] {
   const all = [...row.keys()];
   if (channels === null) {

@@ -1,6 +1,6 @@
 /**
- * Low-rank correction: what coding a head has left, as the product of two narrow matrices in f16. The singular vectors come from a randomized search
- * (Halko et al. 2011): ten more directions than are kept, and two powers.
+ * Low-rank correction: what coding a head has left, as the product of two narrow matrices in f16. The singular vectors
+ * come from a randomized search (Halko et al. 2011): ten more directions than are kept, and two powers.
  */
 import { PAGE_TOKENS } from 'palimpsest/lab';
 import { inHalf } from './rot-head.ts';
@@ -19,7 +19,8 @@ export function lowRankOf(rows: Float32Array, width: number, rank: number): Floa
   const columns = transposed(rows, width);
   const count = rows.length / width;
   const tested = Math.min(rank + MORE_DIRECTIONS, count, width);
-  // Each row is a direction in which the rows are seen: [tested, width], orthonormal, of what random mixtures of rows span.
+  // Each row is a direction in which the rows are seen: [tested, width], orthonormal, of what random mixtures of rows
+  // span.
   let directions = singularVectors(product(gaussians(tested * count, SEED), columns, count), width);
   for (let power = 0; power < POWERS && directions.length > 0; power++)
     directions = singularVectors(product(product(directions, rows, width), columns, count), width);

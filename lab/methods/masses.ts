@@ -1,13 +1,17 @@
 /**
- * How much attention tokens other than sinks, and pages, have got so far in every layer. All queries count that came before a page is coded, and none of those that come
- * after, so what is chosen by these numbers is judged by other queries.
+ * How much attention tokens other than sinks, and pages, have got so far in every layer. All queries count that came
+ * before a page is coded, and none of those that come after, so what is chosen by these numbers is judged by other
+ * queries.
  */
 import { dot, type LayerInput, type ModelConfig, PAGE_TOKENS, SINK_TOKENS, softmax } from 'palimpsest/lab';
 import type { KeptRows } from './paged.ts';
 
 /** Bytes of a sum. */
 export const SCORE_BYTES = 4;
-/** Queries whose mean enters a moving average at once, and what of it stays (algorithms of adaptive tiers: 0.9 for 16 queries). */
+/**
+ * Queries whose mean enters a moving average at once, and what of it stays (algorithms of adaptive tiers: 0.9 for 16
+ * queries).
+ */
 const BLOCK = 16;
 const STAYS = 0.9;
 

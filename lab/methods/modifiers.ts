@@ -1,16 +1,19 @@
 /**
- * Modifiers of the rot family, each by itself, so that what it is worth is seen beside the plain family at equal bits: `rot2+mass`, or `rot3:rot2+mass` with
- * formats of keys and of values.
+ * Modifiers of the rot family, each by itself, so that what it is worth is seen beside the plain family at equal bits:
+ * `rot2+mass`, or `rot3:rot2+mass` with formats of keys and of values.
  *
  *   plain       nothing: rot in the loop that all of these are read by
  *   nomean      without the mean of the channels of a page
  *   prerope     keys before their rotary embedding, as differences have them
- *   mass, ema   pages with more attention have more bits (allocation.ts), by all attention so far or a moving average of it (masses.ts)
+ *   mass, ema   pages with more attention have more bits (allocation.ts), by all attention so far or a moving average
+ *   of it (masses.ts)
  *   lowrankR    what coding left, as a product of rank R in f16 (lowrank.ts)
  *   delta, dpcm rows as differences (delta.ts)
  *   gqa         ⌈log₄ g⌉ more bits for keys where g query heads share a KV head
- *   anchorsN    the N rows of a page and head with most attention so far exactly, and out of the mean; anchorsNk: of keys alone
- *   endsN       a bit more in the first N and the last N layers; middleN: in 2N layers around the middle one, to compare with
+ *   anchorsN    the N rows of a page and head with most attention so far exactly, and out of the mean; anchorsNk: of
+ *   keys alone
+ *   endsN       a bit more in the first N and the last N layers; middleN: in 2N layers around the middle one, to
+ *   compare with
  */
 import { type ModelConfig, PAGE_TOKENS, type RopeTable, type Side } from 'palimpsest/lab';
 import { allocated } from './allocation.ts';
@@ -196,7 +199,9 @@ function mostSeen(masses: Masses, { layer, head, page, firstRow }: Place, count:
     .toSorted((one, other) => one - other);
 }
 
-/** Puts the mean of the other rows in the place of some, so that they are no part of the mean and have nothing to code. */
+/**
+ * Puts the mean of the other rows in the place of some, so that they are no part of the mean and have nothing to code.
+ */
 function leaveOut(rows: Float32Array, chosen: readonly number[], d: number, firstRow: number): void {
   for (let c = 0; c < d; c++) {
     let sum = 0;

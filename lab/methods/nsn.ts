@@ -1,7 +1,8 @@
 /**
- * nsn2: NSNQuant (Son et al., arXiv 2505.18231) with 2 bits. Rows of a page are divided by their norms, the mean of each channel is taken off, what is left is
- * divided by its norms again and rotated, so that every row is like one of standard normals, whatever the model, and one codebook for vectors of four
- * channels serves all. Both norms of a row and the mean are kept in f16: 2 + 32/d + 16/128 bits. Keys have their rotary embedding, as pages hold them.
+ * nsn2: NSNQuant (Son et al., arXiv 2505.18231) with 2 bits. Rows of a page are divided by their norms, the mean of
+ * each channel is taken off, what is left is divided by its norms again and rotated, so that every row is like one of
+ * standard normals, whatever the model, and one codebook for vectors of four channels serves all. Both norms of a row
+ * and the mean are kept in f16: 2 + 32/d + 16/128 bits. Keys have their rotary embedding, as pages hold them.
  */
 import { PAGE_TOKENS } from 'palimpsest/lab';
 import { hadamard } from './hadamard.ts';

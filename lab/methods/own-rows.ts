@@ -1,4 +1,7 @@
-/** Keys and values of a text that ships with the package, for methods that are fitted to a model before they see what they are to code. */
+/**
+ * Keys and values of a text that ships with the package, for methods that are fitted to a model before they see what
+ * they are to code.
+ */
 import { ownText, RopeTable, type Runtime, SINK_TOKENS } from 'palimpsest/lab';
 import { f16Bytes, type KeptRows, type PageCode, readPaged, unrotate } from './paged.ts';
 import { joined, product, transposed } from './xquant.ts';
@@ -39,7 +42,10 @@ async function readOwn(runtime: Runtime, tokens: number, see: NonNullable<PageCo
   return ids.length;
 }
 
-/** Moments [d, d] of each KV head of a layer: keys after their rotary embedding and values about their means, and the queries of all its heads about zero. */
+/**
+ * Moments [d, d] of each KV head of a layer: keys after their rotary embedding and values about their means, and the
+ * queries of all its heads about zero.
+ */
 export interface Moments {
   readonly k: readonly Float32Array[];
   readonly v: readonly Float32Array[];

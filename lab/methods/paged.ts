@@ -1,7 +1,8 @@
 /**
- * A whole model whose pages are coded by a method that no cache has. Pages leave the window as those of any fixed format do, and from then on are what the
- * method makes of them; the sinks of the first page stay exact. Attention is that of the native cache over decoded rows. Rows are decoded once, when a page
- * is coded, and not at every step as a program would have to; nothing is counted for them.
+ * A whole model whose pages are coded by a method that no cache has. Pages leave the window as those of any fixed
+ * format do, and from then on are what the method makes of them; the sinks of the first page stay exact. Attention is
+ * that of the native cache over decoded rows. Rows are decoded once, when a page is coded, and not at every step as a
+ * program would have to; nothing is counted for them.
  */
 import {
   f16CacheBytes,
@@ -28,9 +29,15 @@ export interface KeptRows {
 
 /** What codes the pages of one sequence. */
 export interface PageCode {
-  /** Sees what a layer is given for tokens from `start` on, its rotary embedding applied, when its rows stand in `kept` and before it attends. */
+  /**
+   * Sees what a layer is given for tokens from `start` on, its rotary embedding applied, when its rows stand in `kept`
+   * and before it attends.
+   */
   readonly see?: (input: LayerInput, start: number, kept: KeptRows) => void;
-  /** Codes a page that leaves the window: puts what would be decoded in the place of its rows from firstRow on, in all layers. */
+  /**
+   * Codes a page that leaves the window: puts what would be decoded in the place of its rows from firstRow on, in all
+   * layers.
+   */
   readonly code: (page: number, layers: readonly KeptRows[], firstRow: number) => void;
   /** Bytes of all layers with so many coded pages, and so many tokens in the window. */
   readonly heldBytes: (coded: number, windowTokens: number) => number;

@@ -1,9 +1,11 @@
 /**
- * pq2: product quantization (Jégou et al. 2011). Every four channels of a head are one of 256 words, keys before their rotary embedding, 2 bits a channel. The
- * words of a layer, side, head and place are fitted by k-means,
+ * pq2: product quantization (Jégou et al. 2011). Every four channels of a head are one of 256 words, keys before their
+ * rotary embedding, 2 bits a channel. The words of a layer, side, head and place are fitted by k-means,
  *
- *   pq2        to the first eight pages of the very prompt, which stay exact until then; the words, 32 KiB a head and side at d = 64, are counted
- *   pq2-text   to 2,048 tokens of the text that ships with the package, once for a model; they are part of the model and not counted
+ *   pq2        to the first eight pages of the very prompt, which stay exact until then; the words, 32 KiB a head and
+ *   side at d = 64, are counted
+ *   pq2-text   to 2,048 tokens of the text that ships with the package, once for a model; they are part of the model
+ *   and not counted
  */
 import { type ModelConfig, PAGE_TOKENS, type Runtime, SINK_TOKENS, type Side } from 'palimpsest/lab';
 import { type Headwise, headwise, takeHead } from './headwise.ts';

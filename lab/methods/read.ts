@@ -8,14 +8,20 @@ export interface Reading {
   readonly scored: number;
   /** How many tokens are read at once behind `start` others. */
   readonly stride: (start: number) => number;
-  /** Adds to `out` [tokens, H, d], which holds zeros, the attention of the queries of a layer. Queries and keys are rotated already. */
+  /**
+   * Adds to `out` [tokens, H, d], which holds zeros, the attention of the queries of a layer. Queries and keys are
+   * rotated already.
+   */
   readonly attend: (input: LayerInput, start: number, out: Float32Array) => void;
   readonly signal?: AbortSignal | undefined;
   /** Called before `tokens` are read behind `start` others. */
   readonly before: (start: number, tokens: number) => void;
 }
 
-/** → the residual stream behind the last layer for the last `scored` tokens, [scored, m]. Throws 'aborted', and 'unsupported' for models whose scores have a cap, which no method knows. */
+/**
+ * → the residual stream behind the last layer for the last `scored` tokens, [scored, m]. Throws 'aborted', and
+ * 'unsupported' for models whose scores have a cap, which no method knows.
+ */
 export async function readThrough(
   { dense, model: { config } }: Runtime,
   { ids, rope, scored, stride, attend, before, signal }: Reading,

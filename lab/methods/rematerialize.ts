@@ -1,6 +1,6 @@
 /**
- * A whole model whose pages are kept as coded layer inputs (xquant.ts). The window is counted as what waits in it to be coded: the inputs of its tokens in
- * f16, or their parts in the bases.
+ * A whole model whose pages are kept as coded layer inputs (xquant.ts). The window is counted as what waits in it to be
+ * coded: the inputs of its tokens in f16, or their parts in the bases.
  */
 import { KvError, type LoadedModel, normalized, PAGE_TOKENS, type Runtime, type WeightSource } from 'palimpsest/lab';
 import type { PageMethod } from './paged.ts';

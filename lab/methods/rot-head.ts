@@ -1,4 +1,7 @@
-/** One head of a page in the rot family, and its rows one by one for methods that must decode a row before they code the next. */
+/**
+ * One head of a page in the rot family, and its rows one by one for methods that must decode a row before they code the
+ * next.
+ */
 import { encode4, FORMATS, fieldBytes, fromHalf, PAGE_TOKENS, ROT_LEVELS, reference, toHalf } from 'palimpsest/lab';
 
 export type RotBits = 1 | 2 | 3 | 4;
@@ -22,7 +25,10 @@ export function scaleUnit(rows: Float32Array): number {
   return most === 0 ? 1 : 2 ** (Math.ceil(Math.log2(most)) - 6);
 }
 
-/** What a row decodes to with a code for each channel over the rotation and one unbiased scale of a byte, as rows of rot without a mean. */
+/**
+ * What a row decodes to with a code for each channel over the rotation and one unbiased scale of a byte, as rows of rot
+ * without a mean.
+ */
 export function codedRow(row: Float32Array, bits: RotBits, unit: number): Float32Array {
   const { levels, divisor } = ROT_LEVELS[rotName(bits)];
   const y = row.map((one) => one / unit);

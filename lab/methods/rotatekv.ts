@@ -1,14 +1,17 @@
 /**
  * rotatekvB: RotateKV (Su et al., arXiv 2501.16383) with B bits.
  *
- *   keys    before their rotary embedding, all KV heads of a token rotated as one row; the channels then in an order in which those with like means share a
+ *   keys    before their rotary embedding, all KV heads of a token rotated as one row; the channels then in an order in
+ *   which those with like means share a
  *           group; uniform steps from the least to the largest of every 64 channels of a token
  *   values  rotated and coded likewise, in the order they have
- *   sinks   tokens whose hidden state has a massive channel, wherever they are, stay in f16 in that layer, 20 at most; the first four do in any case
+ *   sinks   tokens whose hidden state has a massive channel, wherever they are, stay in f16 in that layer, 20 at most;
+ *   the first four do in any case
  *
- * The order of a layer is that of the sums of its rotated keys over 1,024 tokens of the text that ships with the package. It is part of the model and not
- * counted. Groups have low and step in f16: B + 0.5 bits, and two bytes for the place of a massive token. The paper leaves open what is massive: here ten
- * times the largest channel of the median token of a page.
+ * The order of a layer is that of the sums of its rotated keys over 1,024 tokens of the text that ships with the
+ * package. It is part of the model and not counted. Groups have low and step in f16: B + 0.5 bits, and two bytes for
+ * the place of a massive token. The paper leaves open what is massive: here ten times the largest channel of the median
+ * token of a page.
  */
 import { type ModelConfig, PAGE_TOKENS, type Runtime } from 'palimpsest/lab';
 import { hadamard } from './hadamard.ts';

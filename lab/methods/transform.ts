@@ -1,21 +1,27 @@
 /**
- * Transform coding: rows in a basis that a calibration found, in which the few components that vary have most bits. After KVTC (Staniszewski and Łańcucki,
- * arXiv 2511.01815) and NOVA-KV (arXiv 2608.04074), with what pages here demand.
+ * Transform coding: rows in a basis that a calibration found, in which the few components that vary have most bits.
+ * After KVTC (Staniszewski and Łańcucki, arXiv 2511.01815) and NOVA-KV (arXiv 2608.04074), with what pages here demand.
  *
- *   pcaB       after KVTC: keys before their rotary embedding and values, all KV heads of a layer together, in their principal components
- *   qpcaB      after NOVA-KV: a KV head at a time, keys after their rotary embedding, in components in which the mean square error is that of the scores of
- *              queries: U·√Λ·Vᵀ, where VΛVᵀ are the moments of queries and U the principal components of √Λ·Vᵀ·k. Values likewise with what W_o makes of them
+ *   pcaB       after KVTC: keys before their rotary embedding and values, all KV heads of a layer together, in their
+ *   principal components
+ *   qpcaB      after NOVA-KV: a KV head at a time, keys after their rotary embedding, in components in which the mean
+ *   square error is that of the scores of
+ *              queries: U·√Λ·Vᵀ, where VΛVᵀ are the moments of queries and U the principal components of √Λ·Vᵀ·k.
+ *   Values likewise with what W_o makes of them
  *   pcaB-ec …  the same with steps of one size for all components, and an entropy coder behind
- *   ecB        steps and coder alone: the channels of a KV head as they are, keys after their rotary embedding, without any calibration
+ *   ecB        steps and coder alone: the channels of a KV head as they are, keys after their rotary embedding, without
+ *   any calibration
  *
- * The bases are those of 2,048 tokens of the text that ships with the package; they are part of the model and not counted. Of each page and block the mean of
- * channels is taken off as rot does it, and deviations of components are kept, a byte each, from which bits or chances follow. Without an entropy coder
- * component i has b_i bits, six at most: the next bit always goes where it takes off most, which is what dynamic programming finds for a convex error. Its levels
- * are those of Lloyd and Max, and a row has one unbiased scale, a byte. With one, all components have one step, the finest with which the page has B bits, and
- * the bytes are those of an ideal coder that takes components for Gaussian or Laplacian, whichever is shorter for the page.
+ * The bases are those of 2,048 tokens of the text that ships with the package; they are part of the model and not
+ * counted. Of each page and block the mean of channels is taken off as rot does it, and deviations of components are
+ * kept, a byte each, from which bits or chances follow. Without an entropy coder component i has b_i bits, six at most:
+ * the next bit always goes where it takes off most, which is what dynamic programming finds for a convex error. Its
+ * levels are those of Lloyd and Max, and a row has one unbiased scale, a byte. With one, all components have one step,
+ * the finest with which the page has B bits, and the bytes are those of an ideal coder that takes components for
+ * Gaussian or Laplacian, whichever is shorter for the page.
  *
- * What is not as published: KVTC has one basis for all layers together, more directions than the calibration here has tokens, and DEFLATE as its coder; NOVA-KV
- * has vector codes.
+ * What is not as published: KVTC has one basis for all layers together, more directions than the calibration here has
+ * tokens, and DEFLATE as its coder; NOVA-KV has vector codes.
  */
 import { encodeMean, PAGE_TOKENS, type Runtime, reference, SINK_TOKENS, type Side } from 'palimpsest/lab';
 import { putHead, SIDES, takeHead } from './headwise.ts';
@@ -29,14 +35,19 @@ export type TransformBits = 2 | 3 | 4;
 
 export interface TransformMethod {
   readonly bits: TransformBits;
-  /** Principal components of a layer, those of a head that queries and W_o see, or the channels of a head as they are. */
+  /**
+   * Principal components of a layer, those of a head that queries and W_o see, or the channels of a head as they are.
+   */
   readonly basis: 'pca' | 'qpca' | 'ec';
   readonly isEntropyCoded: boolean;
 }
 
 const CALIBRATED_TOKENS = 2048;
 const MOST_BITS = 6;
-/** Share of the mean power of queries that every direction has at least: what none of them looked at may be looked at later. */
+/**
+ * Share of the mean power of queries that every direction has at least: what none of them looked at may be looked at
+ * later.
+ */
 const LEAST_POWER = 0.01;
 const LEVEL_SAMPLES = 100_000;
 
@@ -108,7 +119,8 @@ export function levelsOf(bits: number): Float64Array {
 function fitTable(bits: number): Float64Array {
   const sorted = gaussians(LEVEL_SAMPLES, 21).sort();
   const count = 2 ** bits;
-  // Levels of a fine code are as dense as the cube root of the density (Panter and Dite 1951), which is a normal √3 times as wide.
+  // Levels of a fine code are as dense as the cube root of the density (Panter and Dite 1951), which is a normal √3
+  // times as wide.
   const first = Float64Array.from(
     { length: count },
     (_, at) => Math.sqrt(3) * sorted[Math.floor(((at + 0.5) * LEVEL_SAMPLES) / count)]!,
@@ -137,7 +149,9 @@ export function allocation(deviations: ArrayLike<number>, bits: number): Uint8Ar
 
 const inBytes = (x: number): number => (x > 0 ? reference.rotScale(reference.scaleCode(Math.fround(x))) : 0);
 
-/** Codes components y [128, n] of rows from firstRow on by levels, with so many bits a row, and decodes them in place. */
+/**
+ * Codes components y [128, n] of rows from firstRow on by levels, with so many bits a row, and decodes them in place.
+ */
 function codeLevels(y: Float32Array, deviations: Float64Array, bits: number, firstRow: number): void {
   const n = deviations.length;
   const own = allocation(deviations, bits);
@@ -183,7 +197,9 @@ const below = (x: number, deviation: number, shape: Shape): number => {
 const SPARE = 1e-6;
 const SPARE_IN_ALL = SPARE * (Math.PI ** 2 / 3 - 1);
 
-/** Bits of the numbers of steps from 0 to `most`, and of their negatives, for a component of such a deviation in steps. */
+/**
+ * Bits of the numbers of steps from 0 to `most`, and of their negatives, for a component of such a deviation in steps.
+ */
 export function lengthsOf(deviation: number, shape: Shape, most: number): Float64Array {
   return Float64Array.from({ length: most + 1 }, (_, q) => {
     const mass = Math.max(0, below(0.5 - q, deviation, shape) - below(-0.5 - q, deviation, shape));
@@ -213,7 +229,10 @@ function lengthOf(y: Float32Array, deviations: Float64Array, step: number, first
   return Math.min(...totals);
 }
 
-/** Codes components by steps of one size, the finest that a byte tells with no more bits in all, and decodes them in place. → bits */
+/**
+ * Codes components by steps of one size, the finest that a byte tells with no more bits in all, and decodes them in
+ * place. → bits
+ */
 function codeSteps(y: Float32Array, deviations: Float64Array, bits: number, firstRow: number): number {
   const n = deviations.length;
   let [coarse, fine] = [127, -127];

@@ -1,4 +1,6 @@
-/** Codebooks of vectors: k-means with words that are drawn as k-means++ draws them, and the nearest word of a vector. */
+/**
+ * Codebooks of vectors: k-means with words that are drawn as k-means++ draws them, and the nearest word of a vector.
+ */
 
 /** Uniform numbers from 0 to 1, the same for the same seed (mulberry32). */
 export function uniforms(seed: number): () => number {
@@ -61,7 +63,10 @@ export function quantizeWords(x: Float32Array, words: Float32Array): number {
   return sum;
 }
 
-/** So many words [count, 4] for vectors x [vectors, 4]. A word that serves no vector takes the place of the vector that is served worst. */
+/**
+ * So many words [count, 4] for vectors x [vectors, 4]. A word that serves no vector takes the place of the vector that
+ * is served worst.
+ */
 export function fitWords(
   x: Float32Array,
   { count, rounds, seed }: { readonly count: number; readonly rounds: number; readonly seed: number },
@@ -92,7 +97,10 @@ export function fitWords(
   return words;
 }
 
-/** Vectors drawn with chances that are as their squared distance from the words drawn before (k-means++, Arthur and Vassilvitskii 2007). */
+/**
+ * Vectors drawn with chances that are as their squared distance from the words drawn before (k-means++, Arthur and
+ * Vassilvitskii 2007).
+ */
 function firstWords(x: Float32Array, count: number, seed: number): Float32Array {
   const uniform = uniforms(seed);
   const vectors = x.length / VECTOR;

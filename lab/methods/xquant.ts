@@ -1,18 +1,25 @@
 /**
- * XQuant (Tomar et al., arXiv 2508.10395) as published: a page keeps the coded inputs of its layer, from which keys and values are computed again.
+ * XQuant (Tomar et al., arXiv 2508.10395) as published: a page keeps the coded inputs of its layer, from which keys and
+ * values are computed again.
  *
  *   xquantB      the normed inputs x themselves, in groups of 128 channels of a token
- *   xquantB-svd  for models whose query heads share KV heads: x·U_k in groups of the tokens of a page, a channel each, and x·U_v in groups of 128 channels of a
+ *   xquantB-svd  for models whose query heads share KV heads: x·U_k in groups of the tokens of a page, a channel each,
+ *   and x·U_v in groups of 128 channels of a
  *                token. U_k and U_v are the left singular vectors of the weights, and keys are (x·U_k)·(U_kᵀ·W_k)
- *   xquantB-cl   across layers: what x differs in from what was decoded of the layer below, and where that is narrower, its part in the column space of
- *                [W_k | W_v]. The first three layers have 4 bits, and the third begins the chain. x has no gains here, because those of two layers differ;
+ *   xquantB-cl   across layers: what x differs in from what was decoded of the layer below, and where that is narrower,
+ *   its part in the column space of
+ *                [W_k | W_v]. The first three layers have 4 bits, and the third begins the chain. x has no gains here,
+ *   because those of two layers differ;
  *                the weights have them
- *   xquantB-kv   keys before RoPE in groups of the tokens of a page, a channel each, and values in groups of 128 channels of a token: KIVI as the paper has it
+ *   xquantB-kv   keys before RoPE in groups of the tokens of a page, a channel each, and values in groups of 128
+ *   channels of a token: KIVI as the paper has it
  *                beside the others, with their groups
  *   xquantB+4    the first three layers in 4 bits, as in a chain
- *   xq8, xq4-svd …  the same with the latents of this project (native/reference/latent.ts) in place of the published grid
+ *   xq8, xq4-svd …  the same with the latents of this project (native/reference/latent.ts) in place of the published
+ *   grid
  *
- * Legend: m channels of x, T rows, r singular vectors, nd channels of all KV heads. Matrices are row-major, weights [outputs, inputs].
+ * Legend: m channels of x, T rows, r singular vectors, nd channels of all KV heads. Matrices are row-major, weights
+ * [outputs, inputs].
  */
 
 import {
@@ -72,7 +79,10 @@ export const xquantCaches = (): string[] => [
   ...['xquant4-kv', 'xquant3-kv', 'xquant2-kv'],
 ];
 
-/** Codes the rows of a page from firstRow on and decodes them in place: uniform steps from the least to the largest of a group, both ends in f16. */
+/**
+ * Codes the rows of a page from firstRow on and decodes them in place: uniform steps from the least to the largest of a
+ * group, both ends in f16.
+ */
 export function quantizeUniform(
   rows: Float32Array,
   width: number,
@@ -107,7 +117,10 @@ function quantizeGroup(x: Float32Array, from: number, step: number, count: numbe
   }
 }
 
-/** Bytes of a page of so many channels: codes, and a scale and a least value for each group. `group`: channels of a token that share them. */
+/**
+ * Bytes of a page of so many channels: codes, and a scale and a least value for each group. `group`: channels of a
+ * token that share them.
+ */
 export function uniformBytes(width: number, bits: number, along: 'token' | 'channel', group = GROUP): number {
   const groups = along === 'channel' ? width : PAGE_TOKENS * Math.ceil(width / group);
   return (PAGE_TOKENS * width * bits) / 8 + GROUP_BYTES * groups;
@@ -145,13 +158,16 @@ export function transposed(x: Float32Array, width: number): Float32Array {
   return Float32Array.from({ length: x.length }, (_, i) => x[(i % rows) * width + Math.floor(i / rows)]!);
 }
 
-/** What is less than this share of the largest singular value is none, and what rows have in common below it is nothing. */
+/**
+ * What is less than this share of the largest singular value is none, and what rows have in common below it is nothing.
+ */
 const LEAST_SHARE = 1e-7;
 const SWEEPS_MAX = 40;
 
 /**
- * The left singular vectors of wᵀ, largest first, as rows [r, m] of length 1: an orthonormal basis of what rows of w [outputs, m] span. r is at most m, and
- * less where w has a lower rank. One-sided Jacobi: pairs of rows are turned until all are orthogonal.
+ * The left singular vectors of wᵀ, largest first, as rows [r, m] of length 1: an orthonormal basis of what rows of w
+ * [outputs, m] span. r is at most m, and less where w has a lower rank. One-sided Jacobi: pairs of rows are turned
+ * until all are orthogonal.
  */
 export function singularVectors(w: Float32Array, m: number): Float32Array {
   const count = w.length / m;
@@ -230,7 +246,10 @@ const basisOf = (w: Float32Array, m: number): Basis => {
   return { rows, columns: transposed(rows, m), rank: rows.length / m };
 };
 
-/** How keys and values of a layer are computed from normed inputs [T, m], with the bases of its weights, which take seconds and are kept. */
+/**
+ * How keys and values of a layer are computed from normed inputs [T, m], with the bases of its weights, which take
+ * seconds and are kept.
+ */
 export class Projection {
   readonly m: number;
   /** [nd, m] each. */
@@ -361,8 +380,9 @@ export function plainCode({ m, wk, wv }: Projection, coder: Coder): LayerCode {
 }
 
 /**
- * Layers in a chain. `remake` of a page must be called layer by layer from the first on, because each codes what is missing in what the layer below has
- * decoded. The loop is closed: errors of a layer are part of the next difference, so they do not add up. The first three layers have nothing below them.
+ * Layers in a chain. `remake` of a page must be called layer by layer from the first on, because each codes what is
+ * missing in what the layer below has decoded. The loop is closed: errors of a layer are part of the next difference,
+ * so they do not add up. The first three layers have nothing below them.
  */
 export function chainCodes(projections: readonly Projection[], coderOfLayer: (layer: number) => Coder): LayerCode[] {
   let below = new Float32Array(0);

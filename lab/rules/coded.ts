@@ -1,6 +1,7 @@
 /**
- * Codes first, then heavy hitters: what a cache of tokens does that keeps all of them in few bits and drops what still does not fit. Under pressure all
- * tokens go to rot4, in which three to four times as many fit, and of these the newest half stay and those with most attention (h2o.ts).
+ * Codes first, then heavy hitters: what a cache of tokens does that keeps all of them in few bits and drops what still
+ * does not fit. Under pressure all tokens go to rot4, in which three to four times as many fit, and of these the newest
+ * half stay and those with most attention (h2o.ts).
  */
 import type { FormatName, Kept, Observed, Yardstick, YardstickContext, YardstickSession } from 'palimpsest/lab';
 import { h2o } from './h2o.ts';

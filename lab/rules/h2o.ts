@@ -1,6 +1,7 @@
 /**
- * Heavy hitters: half of the budget are the newest tokens, half those that got most attention from all queries so far. H2O, arXiv 2306.14048. Sums
- * favour old tokens, which more queries could see; a token that has just come is kept by the window alone.
+ * Heavy hitters: half of the budget are the newest tokens, half those that got most attention from all queries so far.
+ * H2O, arXiv 2306.14048. Sums favour old tokens, which more queries could see; a token that has just come is kept by
+ * the window alone.
  */
 
 import type { Kept, Observed, Yardstick, YardstickSession } from 'palimpsest/lab';

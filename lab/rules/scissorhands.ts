@@ -1,6 +1,7 @@
 /**
- * Persistence of importance: a query finds a token unimportant when it gives it less than an equal share. When the cache is full, half of it is
- * dropped: outside the newest ten tokens, those found unimportant most often by the last 400 queries. Scissorhands, arXiv 2305.17118.
+ * Persistence of importance: a query finds a token unimportant when it gives it less than an equal share. When the
+ * cache is full, half of it is dropped: outside the newest ten tokens, those found unimportant most often by the last
+ * 400 queries. Scissorhands, arXiv 2305.17118.
  */
 
 import type { Kept, Observed, Yardstick, YardstickSession } from 'palimpsest/lab';

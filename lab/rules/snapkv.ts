@@ -1,6 +1,7 @@
 /**
- * What the end of a prompt looks at: tokens are chosen once, when the prompt has been read, by the attention that its last 32 queries gave them,
- * averaged over five neighbours. SnapKV, arXiv 2404.14469. PyramidKV (arXiv 2406.02069) does the same with more tokens for lower layers.
+ * What the end of a prompt looks at: tokens are chosen once, when the prompt has been read, by the attention that its
+ * last 32 queries gave them, averaged over five neighbours. SnapKV, arXiv 2404.14469. PyramidKV (arXiv 2406.02069) does
+ * the same with more tokens for lower layers.
  */
 
 import type { Kept, Observed, Yardstick, YardstickContext, YardstickSession } from 'palimpsest/lab';
@@ -46,8 +47,8 @@ class SnapSession implements YardstickSession {
 }
 
 /**
- * Tokens that a layer keeps beside the observed ones, when `capacity` is the mean over all layers: the lowest layer keeps most, and the rest
- * follows a line. `prefixTokens`: those that there are to choose from.
+ * Tokens that a layer keeps beside the observed ones, when `capacity` is the mean over all layers: the lowest layer
+ * keeps most, and the rest follows a line. `prefixTokens`: those that there are to choose from.
  */
 export function pyramidCapacity(capacity: number, layer: number, layers: number, prefixTokens: number): number {
   let least = capacity / BETA;

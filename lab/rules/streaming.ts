@@ -1,6 +1,7 @@
 /**
- * Sliding window with sinks: the first four tokens and the newest. A token's rotary position is its place in the cache, so sinks stay as near as
- * the window begins. StreamingLLM, arXiv 2309.17453. It reads any length and remembers the window alone.
+ * Sliding window with sinks: the first four tokens and the newest. A token's rotary position is its place in the cache,
+ * so sinks stay as near as the window begins. StreamingLLM, arXiv 2309.17453. It reads any length and remembers the
+ * window alone.
  */
 
 import type { Kept, Yardstick } from 'palimpsest/lab';

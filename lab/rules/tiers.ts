@@ -1,8 +1,9 @@
 /**
- * Tiers of tokens, by age or by importance: some stay in f16, the next in rot4, the rest in rot2, and nothing is dropped while that fits.
- * `age-tiers` keeps the sinks and the newest 64 tokens and lets the others age. `anchors` scores tokens by s ← 0.3·s + the attention of the last
- * query, which remembers little more than that query, and keeps sinks, the newest 32 and 16 anchors of the highest score (AKV). Its scores
- * stand for positions: kept in the order of the cache, they would be credited to the wrong tokens after the first move.
+ * Tiers of tokens, by age or by importance: some stay in f16, the next in rot4, the rest in rot2, and nothing is
+ * dropped while that fits. `age-tiers` keeps the sinks and the newest 64 tokens and lets the others age. `anchors`
+ * scores tokens by s ← 0.3·s + the attention of the last query, which remembers little more than that query, and keeps
+ * sinks, the newest 32 and 16 anchors of the highest score (AKV). Its scores stand for positions: kept in the order of
+ * the cache, they would be credited to the wrong tokens after the first move.
  */
 import type { FormatName, Kept, Observed, Yardstick, YardstickContext, YardstickSession } from 'palimpsest/lab';
 import { Scores, SINKS, split } from './tokens.ts';
@@ -38,7 +39,8 @@ abstract class TierSession implements YardstickSession {
     const budget = budgetTokens * price[0]!;
     if (held.reduce((sum, position) => sum + price[tierOf(position, 0)]!, 0) <= budget)
       return { tokens: held, formats: formatsOf(held) };
-    // Everything beyond the best goes to the lowest tier; what room that leaves lifts the next in order to the middle one.
+    // Everything beyond the best goes to the lowest tier; what room that leaves lifts the next in order to the middle
+    // one.
     const chosen = new Map<number, number>();
     let bytes = 0;
     for (const [at, position] of tokens.entries()) {

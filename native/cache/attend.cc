@@ -24,10 +24,11 @@ constexpr int kRangePages = 64;
 // From so many pages on there are two ranges.
 constexpr int kTwoRanges = 48;
 
-// How one call is divided: by blocks of query tokens, by KV heads, and by ranges of pages of the history. Every range has a softmax of its own, so where it begins
-// decides about bits. It therefore depends on the call alone, and not on who computes: any number of threads gives the same bits. A decode step applies a page to all
-// heads before it goes on to the next, so that memory is read in the order of its addresses. A prompt goes head by head, because the rows
-// of one head alone fill the second-level cache.
+// How one call is divided: by blocks of query tokens, by KV heads, and by ranges of pages of the history. Every range
+// has a softmax of its own, so where it begins decides about bits. It therefore depends on the call alone, and not on
+// who computes: any number of threads gives the same bits. A decode step applies a page to all heads before it goes on
+// to the next, so that memory is read in the order of its addresses. A prompt goes head by head, because the rows of
+// one head alone fill the second-level cache.
 struct Plan {
   int tokens;
   int blockTokens;
@@ -67,7 +68,8 @@ Plan planCall(const Cache& cache, const Layer& layer, int tokens, int window, in
   return plan;
 }
 
-// Result of one range of a line when the history is divided: [rows] max, [rows] sum, [rows][d] mixed, [rows][pages] mass, [rows][pages] max.
+// Result of one range of a line when the history is divided: [rows] max, [rows] sum, [rows][d] mixed, [rows][pages]
+// mass, [rows][pages] max.
 struct PartialShape {
   size_t rows;   // of one head
   size_t d;
@@ -78,7 +80,8 @@ struct PartialShape {
 // The slot in which the query of a position is kept; negative when it is not kept.
 int keptSlot(int position) { return position % kTrialStride == kTrialStride - 1 ? position / kTrialStride % kTrialQueries : -1; }
 
-// Makes room for the kept queries of the last `tokens` positions. Slots are added as they are needed, so that a short cache has few.
+// Makes room for the kept queries of the last `tokens` positions. Slots are added as they are needed, so that a short
+// cache has few.
 void reserveKept(KeptQueries& kept, const CacheShape& shape, int length, int tokens) {
   size_t slots = kept.lse.size() / shape.queryHeads;
   for (int position = std::max(length - tokens, length - kPageTokens); position < length; position++) {
@@ -270,7 +273,8 @@ class Call {
     const int sealed = std::min(to, layer_.sealed());
     // Whoever reads the next range finds its beginning prefetched.
     const int reach = std::min(newest / kPageTokens + 1, layer_.sealed());
-    // Take a group of pages at a time: list their sides in reading order, followed by those of the next pages, which can then be prefetched.
+    // Take a group of pages at a time: list their sides in reading order, followed by those of the next pages, which
+    // can then be prefetched.
     int known = from;
     for (int first = from; first < sealed; first += kPagesAtOnce) {
       const int end = std::min(sealed, first + kPagesAtOnce);
@@ -442,7 +446,8 @@ Status attend(Cache& cache, int index, const float* q, int tokens, float* out, c
   auto task = [&](int item, int thread) { call.run(item, thread); };
   cache.workers().threads.each(items, task, parallel ? threads : 1);
   call.merge();
-  // Every page was checked for finite rows. Should an output not be finite all the same, keep it out of the masses and kept queries.
+  // Every page was checked for finite rows. Should an output not be finite all the same, keep it out of the masses and
+  // kept queries.
   if (!withinMagnitude(out, elements, std::numeric_limits<float>::max())) return kBadValue;
   call.countMass();
   if (observe) keepQueries(cache, layer, q, out, lse, xNorms, tokens);

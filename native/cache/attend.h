@@ -4,8 +4,8 @@
 
 namespace palimpsest {
 
-// q: [T][H][d] -> out: [T][H][d]. xNorms: [T] or null. lse: [T][H] or null. observe: keep queries for trials and count mass per page.
-// Answers kBadShape when the layer holds fewer than T tokens.
+// q: [T][H][d] -> out: [T][H][d]. xNorms: [T] or null. lse: [T][H] or null. observe: keep queries for trials and count
+// mass per page. Answers kBadShape when the layer holds fewer than T tokens.
 Status attend(Cache& cache, int layer, const float* q, int tokens, float* out, const float* xNorms, float* lse, bool observe);
 
 }  // namespace palimpsest

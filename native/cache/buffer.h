@@ -23,7 +23,8 @@ class Buffer {
   }
   ~Buffer() { release(); }
 
-  // size: 64 bits, so that a product of sizes does not wrap on a machine of 32; what such a machine cannot address is no memory there.
+  // size: 64 bits, so that a product of sizes does not wrap on a machine of 32; what such a machine cannot address is
+  // no memory there.
   void grow(uint64_t size) {
     if (size <= size_) return;
     if (size > SIZE_MAX / 2 / sizeof(T)) throw std::bad_alloc();

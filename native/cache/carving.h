@@ -5,8 +5,8 @@
 
 namespace palimpsest {
 
-// Where one head of a side is written in each format, 64-byte aligned inside scratch.codes, which has room for two. Fields that all formats of
-// a family keep are there only once.
+// Where one head of a side is written in each format, 64-byte aligned inside scratch.codes, which has room for two.
+// Fields that all formats of a family keep are there only once.
 class Carving {
  public:
   explicit Carving(int headDim) {

@@ -13,8 +13,8 @@ namespace {
 
 // Bytes of rows that stay in the second-level cache while panels stream past.
 constexpr size_t kRowBytes = size_t{512} << 10;
-// No matrix is larger, whatever the system promises: half of what this machine can address. Of a shape within all bounds it may have more bytes than a
-// machine of 32 bits can count.
+// No matrix is larger, whatever the system promises: half of what this machine can address. Of a shape within all
+// bounds it may have more bytes than a machine of 32 bits can count.
 constexpr uint64_t kMatrixMost = SIZE_MAX / 2;
 
 int panelsOf(int outputs) { return (outputs + kDensePanel - 1) / kDensePanel; }
@@ -171,7 +171,8 @@ Dense::Product Dense::product(int layer, int slot, const Quantized& rows, int n,
   return {weights, rows.from(first), n, base, y};
 }
 
-// Normalizes rows of hidden size, where there are gains, and quantizes them into narrowRows_. kept: null, or where the normalized rows go.
+// Normalizes rows of hidden size, where there are gains, and quantizes them into narrowRows_. kept: null, or where the
+// normalized rows go.
 void Dense::norm(const float* x, int rows, const float* gain, float* kept) {
   const int width = shape_.hidden;
   narrowRows_.grow(rows, width);

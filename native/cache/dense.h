@@ -1,7 +1,8 @@
-// Everything in a Llama-shaped transformer except attention and rotary embedding: packed matrices, norms, and the four pieces of a step
-// (first, next, last, logits), which is split where attention happens. Rows are float32 [T][width]; scratch holds kDenseSlice rows at a time.
-// A matrix is kept in the form that the type of its weights has (DENSE_FORMS in layout.ts). Where a shape has experts, every layer has that many of
-// gate, up and down, and a router that chooses some of them for each row (dense_experts.cc).
+// Everything in a Llama-shaped transformer except attention and rotary embedding: packed matrices, norms, and the four
+// pieces of a step (first, next, last, logits), which is split where attention happens. Rows are float32 [T][width];
+// scratch holds kDenseSlice rows at a time. A matrix is kept in the form that the type of its weights has (DENSE_FORMS
+// in layout.ts). Where a shape has experts, every layer has that many of gate, up and down, and a router that chooses
+// some of them for each row (dense_experts.cc).
 #pragma once
 #include <vector>
 
@@ -28,7 +29,8 @@ struct DenseShape {
   float logitCap;  // a logit l becomes logitCap * tanh(l / logitCap); 0: it stays as it is
 };
 
-// One extra layer after the last holds the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of queries and keys may be absent.
+// One extra layer after the last holds the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of queries
+// and keys may be absent.
 constexpr int kDenseSlice = 128;
 
 class Dense {
@@ -49,11 +51,13 @@ class Dense {
   int inputs(int layer, int slot) const;
   int normSize(int layer, int norm) const;  // 0 if there is no such norm
 
-  // Packs `rows` rows of the matrix, from output `from` on, as a file stores them: rows * denseRowBytes(type, inputs) bytes. They come in order: `from`
-  // is where the last call ended, all calls have the same type, and all but the last a multiple of kDensePanel rows. Answers kUnsupported when
-  // blocks of the type do not divide the inputs, and kBadValue, after which the same rows may be given again, when a weight is not finite.
+  // Packs `rows` rows of the matrix, from output `from` on, as a file stores them: rows * denseRowBytes(type, inputs)
+  // bytes. They come in order: `from` is where the last call ended, all calls have the same type, and all but the last
+  // a multiple of kDensePanel rows. Answers kUnsupported when blocks of the type do not divide the inputs, and
+  // kBadValue, after which the same rows may be given again, when a weight is not finite.
   Status setRows(int layer, int slot, int expert, DenseType type, const uint8_t* bytes, int from, int rows);
-  // Not of a matrix of experts. Like the other setters, it answers kBadValue and keeps what it has when a number is not finite.
+  // Not of a matrix of experts. Like the other setters, it answers kBadValue and keeps what it has when a number is not
+  // finite.
   Status setBias(int layer, int slot, const float* bias);
   // weights: [experts][hidden]. They stay float32, because they decide which experts a row meets.
   Status setRouter(int layer, const float* weights);

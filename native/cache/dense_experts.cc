@@ -1,6 +1,8 @@
-// Layers with experts: a router scores them for each row, the best few answer it, and the row takes their answers by shares. The rows that an expert
-// answers are copied together, so that it is one product for all of them, and the products of all experts are one round of the threads. What a row
-// gets depends on nothing but the row: scores are summed in a fixed order, in float64, in which the products are exact, and answers are added in the order of the experts.
+// Layers with experts: a router scores them for each row, the best few answer it, and the row takes their answers by
+// shares. The rows that an expert answers are copied together, so that it is one product for all of them, and the
+// products of all experts are one round of the threads. What a row gets depends on nothing but the row: scores are
+// summed in a fixed order, in float64, in which the products are exact, and answers are added in the order of the
+// experts.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -138,7 +140,8 @@ void Dense::multiplyExperts(int layer) {
   each([&](int expert, int first, int n) { products_.push_back(product(layer, kDenseDown, wideRows_, n, nullptr, answers_.data() + first * hidden, expert, first)); });
 }
 
-// normed [tokens][hidden], which narrowRows_ has as well; y [tokens][hidden] = base, or zero, + the shares of what the experts answer.
+// normed [tokens][hidden], which narrowRows_ has as well; y [tokens][hidden] = base, or zero, + the shares of what the
+// experts answer.
 void Dense::mixExperts(int layer, const float* normed, int tokens, const float* base, float* y) {
   route(layer, normed, tokens);
   gather(tokens);

@@ -27,7 +27,8 @@ bool keepHalf(const uint8_t* from, uint8_t* to, int lane) {
   return (from[1] & 0x7c) != 0x7c;
 }
 
-// The types with blocks of 32, `block` of a panel: scale, minimum where there is one, 32 bits where there are five, then the codes.
+// The types with blocks of 32, `block` of a panel: scale, minimum where there is one, 32 bits where there are five,
+// then the codes.
 template <DenseForm Form>
 bool packLegacy(const uint8_t* from, uint8_t* panel, int block, int lane) {
   constexpr DenseFormSizes kSizes = kDenseForms[Form];
@@ -55,14 +56,15 @@ bool packLegacy(const uint8_t* from, uint8_t* panel, int block, int lane) {
   return finite;
 }
 
-// Four bytes of a line of nibbles: of inputs 4 * line and on, and of those 16 further, which are at `from` in the nibbles `shift`.
+// Four bytes of a line of nibbles: of inputs 4 * line and on, and of those 16 further, which are at `from` in the
+// nibbles `shift`.
 uint32_t pairOf(const uint8_t* from, int line, int shift) {
   const uint32_t lower = word(from + line * 4) >> shift & everyByte(15), upper = word(from + 16 + line * 4) >> shift & everyByte(15);
   return lower | upper << 4;
 }
 
-// Q4_K and Q5_K: d and e, 12 bytes with eight times two numbers of 6 bits, with five bits 32 bytes of which bit g is of group g, then the nibbles: two groups
-// share 32 bytes.
+// Q4_K and Q5_K: d and e, 12 bytes with eight times two numbers of 6 bits, with five bits 32 bytes of which bit g is of
+// group g, then the nibbles: two groups share 32 bytes.
 template <DenseForm Form>
 bool packGroups(const uint8_t* from, uint8_t* panel, int block, int lane) {
   constexpr DenseFormSizes kSizes = kDenseForms[Form];
@@ -87,7 +89,8 @@ bool packGroups(const uint8_t* from, uint8_t* panel, int block, int lane) {
   return finite;
 }
 
-// Q6_K: 128 bytes of nibbles, 64 of pairs of high bits, 16 scales, d. Of four groups, two share 32 bytes of nibbles, and all share 32 of pairs.
+// Q6_K: 128 bytes of nibbles, 64 of pairs of high bits, 16 scales, d. Of four groups, two share 32 bytes of nibbles,
+// and all share 32 of pairs.
 bool packQ6K(const uint8_t* from, uint8_t* panel, int block, int lane) {
   for (int g = 0; g < 8; g++) {
     uint8_t* scales = panel + denseScalesAt(kDenseQ6K, block + g);

@@ -17,13 +17,15 @@ constexpr size_t kFirstChunk = size_t{256} << 10;
 constexpr size_t kHeader = kHeapUnit;
 static_assert(sizeof(Block) <= kHeader);
 
-// The most free memory that is held: this much, plus one part in kIdleShare of what is in use. With lower limits, more memory is moved.
+// The most free memory that is held: this much, plus one part in kIdleShare of what is in use. With lower limits, more
+// memory is moved.
 constexpr size_t kIdle = size_t{4} << 20;
 constexpr size_t kIdleShare = 25;
 
 #if defined(__linux__)
 constexpr bool kReturnsUnits = true;
-// A chunk reserves addresses only; memory is allocated as it is touched. One large chunk can be packed as a whole, many small ones cannot.
+// A chunk reserves addresses only; memory is allocated as it is touched. One large chunk can be packed as a whole, many
+// small ones cannot.
 constexpr size_t kNextChunk = size_t{1} << 30;
 constexpr size_t kLargestChunk = size_t{1} << 30;
 constexpr size_t kEdge = 4096;  // holds the first block's header, so that its bytes begin on a unit boundary, or that of the end
@@ -38,7 +40,8 @@ Block* at(void* address) { return static_cast<Block*>(address); }
 uintptr_t addressOf(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 Block* after(Block* block) { return at(reinterpret_cast<uint8_t*>(block) + kHeader + block->capacity); }
 
-// Debug builds hold callers to the contract of take(): after another size, every block behind it in the chunk would begin elsewhere.
+// Debug builds hold callers to the contract of take(): after another size, every block behind it in the chunk would
+// begin elsewhere.
 void expectUnits([[maybe_unused]] size_t size) {
 #if defined(PALIMPSEST_DEBUG)
   assert(size > 0 && size % kHeapUnit == 0);
@@ -47,7 +50,8 @@ void expectUnits([[maybe_unused]] size_t size) {
 
 size_t roundUp(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
-// Gets memory from the system: an edge, `bytes`, and another edge. If `bytes` is a multiple of the unit, they begin on a unit boundary.
+// Gets memory from the system: an edge, `bytes`, and another edge. If `bytes` is a multiple of the unit, they begin on
+// a unit boundary.
 void* allocateChunk(size_t bytes) {
   const size_t size = bytes + 2 * kEdge;
 #if defined(__linux__)
@@ -208,8 +212,8 @@ void Heap::giveBack(Range range) {
   reserved_ -= range.size();
 }
 
-// The first chunk is small, for small pools. Where a chunk takes memory as soon as it is opened, sizes double, so that a large pool has few
-// chunks.
+// The first chunk is small, for small pools. Where a chunk takes memory as soon as it is opened, sizes double, so that
+// a large pool has few chunks.
 Block* Heap::openChunk(size_t size) {
   const size_t whole = roundUp(size, kUnit);
   if (whole < size) return nullptr;
@@ -283,7 +287,8 @@ void Heap::give(Block* block) {
   release(block);
 }
 
-// Joins a block that is in no list with its free neighbours. If units of one of them have been returned, all units of the result are.
+// Joins a block that is in no list with its free neighbours. If units of one of them have been returned, all units of
+// the result are.
 void Heap::release(Block* block) {
   Range returned[3];
   int parts = 0;
@@ -351,8 +356,9 @@ struct Heap::Stretch {
   size_t gain;    // bytes that would be returned to the system
 };
 
-// For every free block, the shortest stretch ending there that returns units, and also the longest stretches: where short ones gain nothing,
-// because little lies between units that have already been returned, a long one still may. Sorted by copying per byte gained, least first.
+// For every free block, the shortest stretch ending there that returns units, and also the longest stretches: where
+// short ones gain nothing, because little lies between units that have already been returned, a long one still may.
+// Sorted by copying per byte gained, least first.
 std::vector<Heap::Stretch> Heap::sparseStretches(bool (*isMovable)(const Block*)) const {
   struct Start {
     Block* block;

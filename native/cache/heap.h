@@ -1,14 +1,16 @@
-// The memory of a pool: 64-byte aligned blocks, whose sizes are multiples of 64 bytes, cut from a few large chunks. A chunk consists of 2 MB
-// units, which are huge pages where the system provides them: every step reads a cache from end to end, and with small pages address
-// translation would cost as much as the reading. Free neighbours are joined, and a chunk that is entirely free goes back to the system.
+// The memory of a pool: 64-byte aligned blocks, whose sizes are multiples of 64 bytes, cut from a few large chunks. A
+// chunk consists of 2 MB units, which are huge pages where the system provides them: every step reads a cache from end
+// to end, and with small pages address translation would cost as much as the reading. Free neighbours are joined, and a
+// chunk that is entirely free goes back to the system.
 //
-// The memory held beyond the blocks in use is bounded. A unit that contains no block can be returned to the system by itself (trim). Where
-// free pieces are scattered, the blocks between them can be moved together (pack), if their owner can find them again. Where the system
-// cannot take back part of a mapping (Windows, WebAssembly), only whole chunks are returned.
+// The memory held beyond the blocks in use is bounded. A unit that contains no block can be returned to the system by
+// itself (trim). Where free pieces are scattered, the blocks between them can be moved together (pack), if their owner
+// can find them again. Where the system cannot take back part of a mapping (Windows, WebAssembly), only whole chunks
+// are returned.
 //
-// Every block is preceded by a 64-byte header, Block, which its owner may extend (see Part). The lists of free blocks live in these headers,
-// so freeing a block never allocates. Only one thread may use a heap at a time.
-// In address sanitizer builds every block is its own allocation, so that the sanitizer detects any access beyond its end.
+// Every block is preceded by a 64-byte header, Block, which its owner may extend (see Part). The lists of free blocks
+// live in these headers, so freeing a block never allocates. Only one thread may use a heap at a time. In address
+// sanitizer builds every block is its own allocation, so that the sanitizer detects any access beyond its end.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -51,8 +53,8 @@ class Heap {
   void trim();
   // Sets `found` of every block in use to 0.
   void forget();
-  // While too much is idle, moves blocks together where that returns units for the least copying. isMovable: whether a block may move, bytes
-  // and header. Returns the old and the new place of each moved block, sorted by the old address.
+  // While too much is idle, moves blocks together where that returns units for the least copying. isMovable: whether a
+  // block may move, bytes and header. Returns the old and the new place of each moved block, sorted by the old address.
   std::vector<std::pair<const Block*, Block*>> pack(bool (*isMovable)(const Block*));
 
  private:

@@ -1,9 +1,9 @@
-// What a cache needs to hold pages as latents: the weights of a layer, the rotary table, the latent of a page, and blocks of recently
-// recomputed keys and values.
+// What a cache needs to hold pages as latents: the weights of a layer, the rotary table, the latent of a page, and
+// blocks of recently recomputed keys and values.
 //
-// A block is one page of one layer, all heads, as f16 tiles like those of the open page. Blocks are scratch memory of limited size:
-// attention recomputes the pages it sees into blocks while there is room (evicting the least recently used), and recomputes the rest when
-// it gets to them. Either way the tiles hold the same numbers.
+// A block is one page of one layer, all heads, as f16 tiles like those of the open page. Blocks are scratch memory of
+// limited size: attention recomputes the pages it sees into blocks while there is room (evicting the least recently
+// used), and recomputes the rest when it gets to them. Either way the tiles hold the same numbers.
 #pragma once
 #include <memory>
 #include <vector>
@@ -35,8 +35,8 @@ struct RotaryTable {
   int positions() const { return static_cast<int>(cos.size() / (rotaryDim / 2)); }
 };
 
-// A page's latent, if it has one, with the weights that recompute keys and values: a cache that shares the page needs none of its own.
-// The id identifies the contents for as long as a cache and its forks live.
+// A page's latent, if it has one, with the weights that recompute keys and values: a cache that shares the page needs
+// none of its own. The id identifies the contents for as long as a cache and its forks live.
 struct PageLatent {
   int format = -1;
   uint64_t id = 0;
@@ -85,8 +85,8 @@ struct LatentBlocks {
 
   // Null when there is no such block. Finding a block does not count as using it.
   const LatentBlock* find(uint64_t id) const;
-  // Index of a block of `elements` halves without an id, which the caller sets once the block is written; negative when the blocks used in
-  // this call leave no room.
+  // Index of a block of `elements` halves without an id, which the caller sets once the block is written; negative when
+  // the blocks used in this call leave no room.
   int claim(size_t elements);
   size_t bytes() const;
 };
@@ -94,7 +94,8 @@ struct LatentBlocks {
 // Keys (norm and rotation included) or values of one head of a page, [128][d]. rotary: null for none.
 void recomputeHead(const Kernels* kernels, const LatentLayer& layer, const RotaryTable* rotary, const LatentView& latent, bool isKey, int head,
                    int firstPosition, float* rows, LatentScratch& scratch);
-// The same of both sides, as the f16 tiles of a page: tiles [2][128][d], rows [128][d]. False when a number is beyond the range of f16.
+// The same of both sides, as the f16 tiles of a page: tiles [2][128][d], rows [128][d]. False when a number is beyond
+// the range of f16.
 bool recomputeTiles(const Kernels* kernels, const PageLatent& from, const LatentView& latent, int head, int firstPosition, float* rows, uint16_t* tiles,
                     LatentScratch& scratch, SideView* k, SideView* v);
 // rows [128][d] -> f16 tile.

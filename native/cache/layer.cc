@@ -10,8 +10,8 @@
 namespace palimpsest {
 
 bool withinMagnitude(const float* x, size_t count, float largest) {
-  // Magnitudes are ordered as the integers of their bits, and infinities and NaN are above all others. The bits of all are combined
-  // instead of leaving early, so that the loop vectorizes.
+  // Magnitudes are ordered as the integers of their bits, and infinities and NaN are above all others. The bits of all
+  // are combined instead of leaving early, so that the loop vectorizes.
   const uint32_t most = std::bit_cast<uint32_t>(largest);
   uint32_t beyond = 0;
   for (size_t i = 0; i < count; i++) {
@@ -347,7 +347,8 @@ void Cache::setSketch(int index, const float* sketch) {
   layer.sketchScale = scale;
 }
 
-// Clears what belongs to the tokens of the open page from `row` on: attention takes the largest scale of a page as the unit of all.
+// Clears what belongs to the tokens of the open page from `row` on: attention takes the largest scale of a page as the
+// unit of all.
 void Cache::forgetRows(Layer& layer, int row) {
   layer.openMass = 0;
   for (const bool isKey : {true, false}) {
@@ -380,7 +381,8 @@ Status Cache::truncate(int tokens) {
   return kOk;
 }
 
-// Lets go of the sealed pages from `pages` on, and of the open page; forks keep what they share. Sinks are part of page 0.
+// Lets go of the sealed pages from `pages` on, and of the open page; forks keep what they share. Sinks are part of page
+// 0.
 void Cache::dropPages(Layer& layer, int pages) {
   for (int page = pages; page < layer.sealed(); page++) endTrials(*workers_, layer.page(page));
   layer.pages.resize(pages);

@@ -1,12 +1,12 @@
-// One cache: per layer one open page, the sinks, and sealed pages in position order. Append, seal, transcode, decode, fork.
-// Attention over it is in attend.h, measuring a move in trial.h, and moving a page side in moves.h.
+// One cache: per layer one open page, the sinks, and sealed pages in position order. Append, seal, transcode, decode,
+// fork. Attention over it is in attend.h, measuring a move in trial.h, and moving a page side in moves.h.
 //
-// Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n.
-// The open page of one layer has the fields of a page side in its format, for as many tokens as it has room for: 0 at first, then 16, 32, 64
-// and 128 as tokens come. An open page in f16 is encoded when it is sealed and keeps its room. One in a coded format has its rows coded as
-// they come, so it becomes the sealed page as it is, and the next one begins without room.
-// The sinks of one layer are K rows [n][4][d], then V rows [n][4][d], f16. With an open page in f16 they are allocated when it grows to 128 and
-// written when page 0 is sealed; a coded one has them beside it from the first token on, because sinks are not coded.
+// Legend: T tokens, H query heads, n KV heads, d head_dim, g = H/n. The open page of one layer has the fields of a page
+// side in its format, for as many tokens as it has room for: 0 at first, then 16, 32, 64 and 128 as tokens come. An
+// open page in f16 is encoded when it is sealed and keeps its room. One in a coded format has its rows coded as they
+// come, so it becomes the sealed page as it is, and the next one begins without room. The sinks of one layer are K rows
+// [n][4][d], then V rows [n][4][d], f16. With an open page in f16 they are allocated when it grows to 128 and written
+// when page 0 is sealed; a coded one has them beside it from the first token on, because sinks are not coded.
 #pragma once
 #include <deque>
 #include <memory>
@@ -49,8 +49,8 @@ enum PageKind : uint8_t {
   kLatent = 1,    // only the latent, from which keys and values are recomputed; both sides are empty
 };
 
-// A sealed page. A cache and its forks share it as one object, so that a change is made and counted once for all of them.
-// Each cache keeps its own record of the attention that the page received (Layer::mass).
+// A sealed page. A cache and its forks share it as one object, so that a change is made and counted once for all of
+// them. Each cache keeps its own record of the attention that the page received (Layer::mass).
 struct Page {
   PageSide k;
   PageSide v;
@@ -124,8 +124,9 @@ struct Scratch {
   size_t bytes() const;
 };
 
-// The rows that a call has just appended to an open page in codes, as they were given (f16). The attention that follows reads them instead of
-// their codes: a query looks most at the tokens just before it and at its own. They are scratch, so the next append to any layer replaces them.
+// The rows that a call has just appended to an open page in codes, as they were given (f16). The attention that follows
+// reads them instead of their codes: a query looks most at the tokens just before it and at its own. They are scratch,
+// so the next append to any layer replaces them.
 struct FreshRows {
   int layer = -1;           // -1: none
   int length;               // of the layer
@@ -135,8 +136,9 @@ struct FreshRows {
   Buffer<uint16_t> halves;  // n K tiles [d][room], then n V tiles [room][d]
 };
 
-// Threads and their scratch, shared by all caches of a pool and used by one call at a time. There are as many threads as any of the caches asked
-// for, with scratch for the largest shape. The first cache creates them, and they end with the last.
+// Threads and their scratch, shared by all caches of a pool and used by one call at a time. There are as many threads
+// as any of the caches asked for, with scratch for the largest shape. The first cache creates them, and they end with
+// the last.
 struct Workers {
   // Makes sure that there are at least `count` threads.
   void grow(int count) {
@@ -177,7 +179,8 @@ struct RotaryRows {
 struct PageRecord {
   bool isPredicted;
   int formats[2];  // of keys and values, in which the page is to be
-  // A page as it is stored is like StoredPage. Predicted: the sinks of page 0 (rows of keys, then of values, f16), and residuals (predictor.h).
+  // A page as it is stored is like StoredPage. Predicted: the sinks of page 0 (rows of keys, then of values, f16), and
+  // residuals (predictor.h).
   const uint8_t* bytes;
   size_t size;
 };
@@ -198,7 +201,8 @@ struct CacheMemory {
 
 // Whether every |x| <= largest; false for NaN.
 bool withinMagnitude(const float* x, size_t count, float largest);
-// Converts to halves. What exceeds their range (a code of 65,504 decodes to slightly more) becomes the largest half, not infinity.
+// Converts to halves. What exceeds their range (a code of 65,504 decodes to slightly more) becomes the largest half,
+// not infinity.
 void halvesOf(const Kernels* kernels, const float* x, uint16_t* halves, size_t count);
 
 class Cache : public PartOwner {
@@ -219,10 +223,12 @@ class Cache : public PartOwner {
 
   // k, v: [T][n][d]. All or nothing. See FreshRows for what the attention that follows reads.
   Status append(int layer, const float* k, const float* v, int tokens);
-  // Moves one side of a page, or both, to a format, for every cache that shares the page. freed: bytes by which the account's count fell.
+  // Moves one side of a page, or both, to a format, for every cache that shares the page. freed: bytes by which the
+  // account's count fell.
   Status transcode(int layer, int page, Sides sides, int to, double* freed);
-  // The same in the background: the page stays as it is until finishMoves(). Like transcode() and hold(), it is refused while one of these
-  // sides is already moving, here or in a fork. The new bytes count once they are in place; until then their room is reserved.
+  // The same in the background: the page stays as it is until finishMoves(). Like transcode() and hold(), it is refused
+  // while one of these sides is already moving, here or in a fork. The new bytes count once they are in place; until
+  // then their room is reserved.
   Status startMove(int layer, int page, Sides sides, int to);
   size_t movesUnderWay() const { return moves_.size(); }
   // Puts moves in place in the order of their start, up to the first that is not yet encoded, or (wait) all of them.
@@ -232,13 +238,15 @@ class Cache : public PartOwner {
   void decode(int layer, int page, bool isKey, float* out);
   // Keys or values of one head of a sealed page as rows `stride` apart, with exact sinks, however the page is held.
   void materialize(int layer, int page, bool isKey, int head, float* rows, size_t stride, Scratch& scratch) const;
-  // Forgets the rows from `tokens` on in every layer: rows of the open page, or, while no move is under way, whole sealed pages and all behind
-  // them. Mass is counted per page, so the share of remaining open rows is unknown, and the open page's count starts from zero again.
+  // Forgets the rows from `tokens` on in every layer: rows of the open page, or, while no move is under way, whole
+  // sealed pages and all behind them. Mass is counted per page, so the share of remaining open rows is unknown, and the
+  // open page's count starts from zero again.
   Status truncate(int tokens);
   void setSketch(int layer, const float* sketch);
   bool hasSketch(int layer) const;
   CacheMemory memory() const;
-  // Bytes beside those of the pool: this cache's own, and its share of what it has together with forks or with all caches of the pool.
+  // Bytes beside those of the pool: this cache's own, and its share of what it has together with forks or with all
+  // caches of the pool.
   size_t besideBytes() const;
   size_t sealBytes() const;
   // Bytes by which the count grows when `tokens` are appended to a layer.
@@ -253,8 +261,9 @@ class Cache : public PartOwner {
   Status hold(int layer, int page, int format, const uint8_t* bytes, double* freed);
   // Stores the latent of a sealed page beside its keys and values. A page has at most one latent.
   Status keep(int layer, int page, int format, const uint8_t* bytes);
-  // Keeps the present form of a side when the side moves on. Takes bytes only from then on, because until then the two share their parts.
-  // A side keeps one original at most. Refused while the side is moving, and for pages held as latents.
+  // Keeps the present form of a side when the side moves on. Takes bytes only from then on, because until then the two
+  // share their parts. A side keeps one original at most. Refused while the side is moving, and for pages held as
+  // latents.
   Status keepOriginal(int layer, int page, bool isKey);
   // Forgets a kept original, or puts it back in place of the present form, which is freed. freed: as in transcode.
   Status dropOriginal(int layer, int page, bool isKey, double* freed);
@@ -263,17 +272,18 @@ class Cache : public PartOwner {
   Status toLatent(int layer, int page, int format, double* freed);
   // Forgets a latent that is kept beside keys and values.
   Status dropLatent(int layer, int page, double* freed);
-  // Recomputes keys and values of a page from its latent, both in `format`. The latent is then freed or kept beside them.
+  // Recomputes keys and values of a page from its latent, both in `format`. The latent is then freed or kept beside
+  // them.
   Status restore(int layer, int page, int format, bool keepsLatent, double* freed);
   // Bytes of a stored page: the parts of keys and of values, the latent, and the sinks for page 0.
   size_t storedBytes(int layer, int page) const;
   // out: [storedBytes()].
   void exportPage(int layer, int page, uint8_t* out) const;
-  // Adds a stored page after the last one. Answers kUnsupported unless the layer ends at a page boundary (or for a latent without weights),
-  // kBadShape when sizes disagree, kBadValue when a row would not be finite. All or nothing.
+  // Adds a stored page after the last one. Answers kUnsupported unless the layer ends at a page boundary (or for a
+  // latent without weights), kBadShape when sizes disagree, kBadValue when a row would not be finite. All or nothing.
   Status importPage(int layer, const StoredPage& stored);
-  // Puts all pages of an empty cache in place at once. Answers kBadValue for a record that is damaged or holds rows that are no numbers, and as
-  // importPage does. All or nothing.
+  // Puts all pages of an empty cache in place at once. Answers kBadValue for a record that is damaged or holds rows
+  // that are no numbers, and as importPage does. All or nothing.
   Status importPages(const PageRecords& given);
   // Recomputes the latent pages in [from, to) of a layer that attention will read, as far as blocks have room.
   void prepareLatents(int layer, int from, int to);
@@ -319,7 +329,8 @@ class Cache : public PartOwner {
     size_t freed = 0;   // bytes of the open page that is replaced
   };
   Growth growthBy(const Layer& layer, int tokens) const;
-  // Drafts a larger open page with the rows of `from`, and the sinks if they are due; neither is counted yet. False when memory ran out.
+  // Drafts a larger open page with the rows of `from`, and the sinks if they are due; neither is counted yet. False
+  // when memory ran out.
   bool draftGrowth(const Layer& from, const Growth& growth, OpenPage& open, PartRef& sinks) const;
   // An empty open page, not counted yet. False when memory ran out.
   bool draftOpen(int room, OpenPage& open) const;
@@ -329,7 +340,8 @@ class Cache : public PartOwner {
     std::shared_ptr<Page> page;  // with the sides that an open page in f16 is encoded to
     OpenPage next;               // the open page after it, where the present one becomes the sealed page
   };
-  // Drafts a seal after which there is room for `nextRoom` tokens where a new open page follows. False when memory ran out.
+  // Drafts a seal after which there is room for `nextRoom` tokens where a new open page follows. False when memory ran
+  // out.
   bool draftSeal(int nextRoom, Seal& seal);
   static void reservePages(Layer& layer, int more);
   // Makes the full open page a sealed one.
@@ -346,7 +358,8 @@ class Cache : public PartOwner {
   void dropMoves();
   void write(Layer& layer, const float* k, const float* v, int row, int count);
   bool areHalves(const uint16_t* halves, size_t count) const;
-  // Whether every row of a resident page decodes to finite numbers. rows: [128][d], overwritten. space: of decodeSpace(d).
+  // Whether every row of a resident page decodes to finite numbers. rows: [128][d], overwritten. space: of
+  // decodeSpace(d).
   bool holdsNumbers(const Page& page, float* rows, Workspace space) const;
   struct PageWork;
   bool readStored(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, const RotaryRows* reversed, PageWork& work) const;

@@ -1,12 +1,14 @@
-// A move changes the format of one side of a page, or of both. Each move is planned (checked, and room found for it), drafted, encoded and put in
-// place. transcode() does all of this in one call. startMove() leaves the encoding to a background thread while the cache goes on, and
-// finishMoves() puts encoded moves in place.
+// A move changes the format of one side of a page, or of both. Each move is planned (checked, and room found for it),
+// drafted, encoded and put in place. transcode() does all of this in one call. startMove() leaves the encoding to a
+// background thread while the cache goes on, and finishMoves() puts encoded moves in place.
 //
-// The background thread reads a sealed page side, which nobody writes, and writes parts that nobody else knows of. Only the calling thread
-// changes the owners and counts of parts and keeps the list of moves under way. Started trials run on the background thread too (trial.h).
+// The background thread reads a sealed page side, which nobody writes, and writes parts that nobody else knows of. Only
+// the calling thread changes the owners and counts of parts and keeps the list of moves under way. Started trials run
+// on the background thread too (trial.h).
 //
-// A page may be shared with forks. A move belongs to the cache that started it: if that cache closes, the move is dropped and the page stays
-// as it is; when it finishes the move, the page has changed for all of them. A fork made in the meantime shares the page like any other.
+// A page may be shared with forks. A move belongs to the cache that started it: if that cache closes, the move is
+// dropped and the page stays as it is; when it finishes the move, the page has changed for all of them. A fork made in
+// the meantime shares the page like any other.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -86,7 +88,8 @@ struct MoveResult {
   double freed;  // as in transcode
 };
 
-// A thread that runs the tasks of a pool's caches in the order in which they arrive, and sleeps when there are none. The first open() starts it.
+// A thread that runs the tasks of a pool's caches in the order in which they arrive, and sleeps when there are none.
+// The first open() starts it.
 class Mover {
  public:
   Mover();
@@ -94,8 +97,8 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // Does everything that can fail: allocates scratch for this head size, number of trial query rows (0 for moves) and width of latents (0 for
-  // none), and starts the thread.
+  // Does everything that can fail: allocates scratch for this head size, number of trial query rows (0 for moves) and
+  // width of latents (0 for none), and starts the thread.
   void open(const Kernels* kernels, int headDim, int rows, int width);
   void add(Task* task);
   // True: the task had not begun, and the caller has it back. False: it is done; the call waited for it if necessary.
@@ -116,7 +119,8 @@ class Mover {
   Task* last_ = nullptr;
   Task* running_ = nullptr;
   bool stop_ = false;
-  // For the largest head size, the most rows and the widest latents so far. A running task keeps the scratch that it began with, so a larger one may replace it here.
+  // For the largest head size, the most rows and the widest latents so far. A running task keeps the scratch that it
+  // began with, so a larger one may replace it here.
   std::shared_ptr<Scratch> scratch_;
   int headDim_ = 0;
   int rows_ = 0;

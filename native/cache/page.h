@@ -1,7 +1,7 @@
 // One side (K or V) of one page, in any format: which parts it has, and where the fields of one head lie in them.
 //
-// A part is one allocation. It holds its first field for all heads, then its next field for all heads (layout.gen.h lists the fields of every
-// format). Each format defines how they are written and read (native/formats/).
+// A part is one allocation. It holds its first field for all heads, then its next field for all heads (layout.gen.h
+// lists the fields of every format). Each format defines how they are written and read (native/formats/).
 #pragma once
 #include "../formats/format.h"
 #include "../kernels/kernels.h"
@@ -59,17 +59,19 @@ inline void PageSide::views(const SideShape& shape, int first, int count, SideVi
   }
 }
 
-// Decodes one head of a side to rows `stride` apart, with exact sinks. sinks: those of this head, [4][d] half; read when firstRow is not 0.
-// space: of decodeSpace(headDim).
+// Decodes one head of a side to rows `stride` apart, with exact sinks. sinks: those of this head, [4][d] half; read
+// when firstRow is not 0. space: of decodeSpace(headDim).
 void materializeHead(const Kernels* kernels, const SideView& view, bool isKey, int headDim, int firstRow, const uint16_t* sinks, float* rows, size_t stride,
                      Workspace space);
 
-// Copies the rows of a field of one head to where they are in an open page with other room. What belongs to a token lies together, but keys are
-// stored channel by channel (f16) or four channels at a time (codes): each of these stripes has room for the same tokens.
+// Copies the rows of a field of one head to where they are in an open page with other room. What belongs to a token
+// lies together, but keys are stored channel by channel (f16) or four channels at a time (codes): each of these stripes
+// has room for the same tokens.
 void copyField(const FieldLayout& field, bool isKey, int d, const uint8_t* from, int room, uint8_t* to, int toRoom);
 
-// Rows in 8 bits can lie half a step of their scale beyond what may be appended. Who decodes rows of a window format appends them again (a cache
-// that is saved, taken back or probed), so that they end where append does, which gives the same codes. Other rows stay as they are.
+// Rows in 8 bits can lie half a step of their scale beyond what may be appended. Who decodes rows of a window format
+// appends them again (a cache that is saved, taken back or probed), so that they end where append does, which gives the
+// same codes. Other rows stay as they are.
 void endAtHalf(const SideView& view, int headDim, int count, float* rows, size_t stride);
 
 }  // namespace palimpsest

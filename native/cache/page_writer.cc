@@ -131,7 +131,8 @@ void PageWriter::chooseTables(const Predictor& predictor, const PredictedSide& b
   for (int c = 0; c < side.count; c++) side.tables[c] = predictor.moved(by.tables[c], side.shift);
 }
 
-// Columns of both sides, from the last symbol to the first: states take turns, and each gives up its low words before it grows over 31 bits.
+// Columns of both sides, from the last symbol to the first: states take turns, and each gives up its low words before
+// it grows over 31 bits.
 size_t PageWriter::encode(const Predictor& predictor, uint8_t* out, size_t room) {
   uint32_t states[kCodedStates];
   std::fill(states, states + kCodedStates, kLeastState);

@@ -1,5 +1,6 @@
-// The way from rows to the residuals of a predicted page (predictor.h reads them). engine/session/park/residual.ts is the reference: the bytes are the same. Residuals are
-// taken against what the reader will have, so that errors do not add up from layer to layer.
+// The way from rows to the residuals of a predicted page (predictor.h reads them). engine/session/park/residual.ts is
+// the reference: the bytes are the same. Residuals are taken against what the reader will have, so that errors do not
+// add up from layer to layer.
 #pragma once
 #include <vector>
 
@@ -14,9 +15,11 @@ class PageWriter {
   // Allocates everything that follows needs.
   void reserve(const Predictor& predictor);
   size_t bytes() const;
-  // Writes a page of a layer whose sides have their `back`. below: the levels of the layer below [128][2w] in the order of gemmI8, null for the first layer.
-  // k, v: rows [128][w] before the rotary embedding; those before firstRow are not coded. Returns how many bytes were written to `out`, 0 where `room` does not
-  // hold them. levels: what the layer above is predicted from, as `below`: of what a reader will have, or of the rows themselves where nothing was written.
+  // Writes a page of a layer whose sides have their `back`. below: the levels of the layer below [128][2w] in the order
+  // of gemmI8, null for the first layer. k, v: rows [128][w] before the rotary embedding; those before firstRow are not
+  // coded. Returns how many bytes were written to `out`, 0 where `room` does not hold them. levels: what the layer
+  // above is predicted from, as `below`: of what a reader will have, or of the rows themselves where nothing was
+  // written.
   size_t write(const Kernels* kernels, const Predictor& predictor, int layer, const int8_t* below, const float* k, const float* v, int firstRow, uint8_t* out,
                size_t room, int8_t* levels);
 

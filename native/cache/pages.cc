@@ -1,5 +1,6 @@
-// Puts all pages of a cache in place at once (layer.h): those that were stored as they are, and those that are predicted from layer to layer. Pages of
-// different positions do not depend on each other and are read by as many threads as the cache has.
+// Puts all pages of a cache in place at once (layer.h): those that were stored as they are, and those that are
+// predicted from layer to layer. Pages of different positions do not depend on each other and are read by as many
+// threads as the cache has.
 #include <algorithm>
 #include <atomic>
 #include <cstring>

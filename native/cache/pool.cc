@@ -111,7 +111,8 @@ void PagePool::settle() {
 #endif
 }
 
-// Moves some parts together, and returns whether it moved any. Parts that a background task or an incomplete change owns as well are not moved.
+// Moves some parts together, and returns whether it moved any. Parts that a background task or an incomplete change
+// owns as well are not moved.
 bool PagePool::compact() {
   heap_.forget();
   visitParts([](PartRef& ref) { ref.part_->found++; });

@@ -1,10 +1,11 @@
-// Memory that is counted. A pool has any number of accounts, one for each cache and all its forks. An account has its own budget, the pool
-// has one for the sum of them, and a change must fit both. Memory comes in parts (one bit plane, one metadata block, one open page), each
-// 64-byte aligned. A part belongs to one account and has one or more owners: a fork shares its sealed pages, and the last owner frees them.
+// Memory that is counted. A pool has any number of accounts, one for each cache and all its forks. An account has its
+// own budget, the pool has one for the sum of them, and a change must fit both. Memory comes in parts (one bit plane,
+// one metadata block, one open page), each 64-byte aligned. A part belongs to one account and has one or more owners: a
+// fork shares its sealed pages, and the last owner frees them.
 //
-// A part is first drafted (allocated, not counted) and then counted when the page it belongs to is complete. This makes a change all or
-// nothing: dropping a draft changes nothing. Callers ask hasRoom() for the whole change before they draft.
-// One thread uses a pool; the thread pool never touches its numbers.
+// A part is first drafted (allocated, not counted) and then counted when the page it belongs to is complete. This makes
+// a change all or nothing: dropping a draft changes nothing. Callers ask hasRoom() for the whole change before they
+// draft. One thread uses a pool; the thread pool never touches its numbers.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -21,7 +22,8 @@ namespace palimpsest {
 class Account;
 struct Workers;
 
-// The header of its own block, so that the address of its bytes follows from that of the part, without another memory access.
+// The header of its own block, so that the address of its bytes follows from that of the part, without another memory
+// access.
 struct Part : Block {
   size_t size;  // bytes asked for, and counted
   uint32_t owners;
@@ -108,10 +110,11 @@ class PagePool : public Tally {
   // Bytes held from the system, including headers and free memory that has not been returned.
   size_t reservedBytes() const { return heap_.reservedBytes(); }
   size_t reservedPeakBytes() const { return heap_.reservedPeakBytes(); }
-  // Returns memory to the system when too much of it is idle; parts may move then. Call it between two calls only, when nobody but background
-  // tasks holds a pointer into a part; parts that those own as well are not moved.
+  // Returns memory to the system when too much of it is idle; parts may move then. Call it between two calls only, when
+  // nobody but background tasks holds a pointer into a part; parts that those own as well are not moved.
   void settle();
-  // The total size of the distinct parts that a living owner can reach, of one account or (null) of all; independent of usedBytes().
+  // The total size of the distinct parts that a living owner can reach, of one account or (null) of all; independent of
+  // usedBytes().
   size_t auditBytes(const Account* account = nullptr) const;
   void enter(PartOwner* owner) { owners_.push_back(owner); }
   void leave(PartOwner* owner);

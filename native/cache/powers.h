@@ -1,5 +1,6 @@
-// Our own 2^x and log2(x). C libraries differ in the last bits of theirs, but merged ranges of a history and kept log-sum-exps must be the
-// same on every machine: plain double arithmetic in a fixed order, unfused (-ffp-contract=off), rounded to float once.
+// Our own 2^x and log2(x). C libraries differ in the last bits of theirs, but merged ranges of a history and kept
+// log-sum-exps must be the same on every machine: plain double arithmetic in a fixed order, unfused
+// (-ffp-contract=off), rounded to float once.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -21,7 +22,8 @@ inline float powerOfTwo(float x) {
   return static_cast<float>(sum * scale);
 }
 
-// x = 2^e * m with m in [0.70, 1.42); log(m) = 2 atanh(s), s = (m - 1) / (m + 1), |s| < 0.172: the term s^21/21 is below 1e-17.
+// x = 2^e * m with m in [0.70, 1.42); log(m) = 2 atanh(s), s = (m - 1) / (m + 1), |s| < 0.172: the term s^21/21 is
+// below 1e-17.
 inline float logOfTwo(float x) {
   if (!(x > 0)) return -std::numeric_limits<float>::infinity();
   if (x > std::numeric_limits<float>::max()) return x;

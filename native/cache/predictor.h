@@ -1,9 +1,11 @@
-// What parked pages are predicted by, and the way back from their residuals to rows. engine/session/park/ says what the bytes mean and is the reference
-// (predictor.ts, residual.ts, rans.ts): the rows are the same to the bit. Pages do not depend on each other, so each may be read by another thread.
+// What parked pages are predicted by, and the way back from their residuals to rows. engine/session/park/ says what the
+// bytes mean and is the reference (predictor.ts, residual.ts, rans.ts): the rows are the same to the bit. Pages do not
+// depend on each other, so each may be read by another thread.
 //
-// A row of one side is base + weights * levels. The levels of a row, all in 8 bits, in the order of the weights here: keys and values of the layer below [2w] if
-// there is one, for values the keys of this layer [w], and then its residuals times their factors, from the columns that spread most to those that spread
-// least. A page codes the first of these columns alone, and the product ends with them. Sums are whole numbers, so their order makes no difference.
+// A row of one side is base + weights * levels. The levels of a row, all in 8 bits, in the order of the weights here:
+// keys and values of the layer below [2w] if there is one, for values the keys of this layer [w], and then its
+// residuals times their factors, from the columns that spread most to those that spread least. A page codes the first
+// of these columns alone, and the product ends with them. Sums are whole numbers, so their order makes no difference.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -25,7 +27,8 @@ struct PredictedSide {
   std::unique_ptr<PackedWeights> back;
 };
 
-// The places of columns in the order in which they are coded: those with higher tables first, those with equal ones as they stand.
+// The places of columns in the order in which they are coded: those with higher tables first, those with equal ones as
+// they stand.
 std::vector<int> codedOrder(const uint8_t* tables, int width);
 
 // Half octaves by which the distributions of a side may be moved.
@@ -63,7 +66,8 @@ class PageReader {
  public:
   // Allocates everything that follows needs.
   void reserve(const Predictor& predictor);
-  // Decodes a page of a layer from its residuals: rows k and v, [128][w] each, before the rotary embedding. False where the bytes are damaged.
+  // Decodes a page of a layer from its residuals: rows k and v, [128][w] each, before the rotary embedding. False where
+  // the bytes are damaged.
   bool read(const Kernels* kernels, const Predictor& predictor, int layer, const uint8_t* bytes, size_t size);
   // Takes the rows in k and v as those of a layer, which was stored in another way.
   void pass(const Kernels* kernels, const PredictedLayer& layer, int width);

@@ -1,8 +1,10 @@
-// Query rows of one or several KV heads, to which page after page is applied (the rows "meet" the page): scores, one online softmax, mixed
-// values. Attention and trials use it. It holds the memory; the arithmetic is in the kernels (kernels/attend_page.h).
+// Query rows of one or several KV heads, to which page after page is applied (the rows "meet" the page): scores, one
+// online softmax, mixed values. Attention and trials use it. It holds the memory; the arithmetic is in the kernels
+// (kernels/attend_page.h).
 //
-// Coded keys and values are read as integers: the row (or its probabilities times the token scales) is quantized to int16
-// once, the dot product is exact, and one factor follows. Rotated values have an accumulator of their own and are rotated back once.
+// Coded keys and values are read as integers: the row (or its probabilities times the token scales) is quantized to
+// int16 once, the dot product is exact, and one factor follows. Rotated values have an accumulator of their own and are
+// rotated back once.
 #pragma once
 #include "buffer.h"
 #include "page.h"
@@ -44,8 +46,8 @@ struct QueryRows {
   void begin(int rowCount, int headCount);
   // Starts the same rows again with an empty softmax.
   void restart();
-  // Meets tokens [start + skip, start + count) of one page; sides as in Kernels::attendPage. False when no row sees any of them; rowMass is
-  // then not valid.
+  // Meets tokens [start + skip, start + count) of one page; sides as in Kernels::attendPage. False when no row sees any
+  // of them; rowMass is then not valid.
   bool page(const SideView* sides, int start, int skip, int count);
   // Whether every row sees all tokens [start, end).
   bool seesAll(int start, int end) const;

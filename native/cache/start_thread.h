@@ -1,5 +1,5 @@
-// The threads of the addon. Each has a stack of its own size wherever it runs: a system gives 128 KiB (musl) to 8 MiB (glibc) where none is named, and
-// std::thread names none.
+// The threads of the addon. Each has a stack of its own size wherever it runs: a system gives 128 KiB (musl) to 8 MiB
+// (glibc) where none is named, and std::thread names none.
 #pragma once
 #include <memory>
 #include <utility>
@@ -56,7 +56,8 @@ class Thread {
   bool isThere_ = false;
 };
 
-// Runs work() on a thread of its own. Where the system gives none, throws std::system_error as std::thread does. work must not throw.
+// Runs work() on a thread of its own. Where the system gives none, throws std::system_error as std::thread does. work
+// must not throw.
 template <typename Work>
 Thread startThread(Work work) {
   return Thread::start(std::make_unique<Thread::BodyOf<Work>>(std::move(work)));

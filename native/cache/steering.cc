@@ -9,7 +9,8 @@ namespace {
 // What an error of scores counts beside an error of keys.
 constexpr double kQueryShare = 0.5;
 
-// Whether a format of this build steers keys by the whole metric of the queries, and not by their power in each channel alone.
+// Whether a format of this build steers keys by the whole metric of the queries, and not by their power in each channel
+// alone.
 constexpr bool steersByMetric() {
   for (const FormatLayout& format : kFormats) {
     if (format.steering == kPlainKeys || format.steering == kTurnedKeys) return true;

@@ -1,4 +1,5 @@
-// What steers the codes of keys: the metric of the queries that a layer keeps, factored for every KV head (native/reference/steering.ts).
+// What steers the codes of keys: the metric of the queries that a layer keeps, factored for every KV head
+// (native/reference/steering.ts).
 #pragma once
 #include <memory>
 #include <vector>

@@ -1,5 +1,5 @@
-// What leaves a cache (layer.h) and comes back: the rows of a page, and the bytes of a sealed page, which are exported from one cache and imported into
-// another. native/stored.ts adds the header that describes the bytes.
+// What leaves a cache (layer.h) and comes back: the rows of a page, and the bytes of a sealed page, which are exported
+// from one cache and imported into another. native/stored.ts adds the header that describes the bytes.
 #include <cstring>
 
 #include "layer.h"
@@ -8,7 +8,8 @@ namespace palimpsest {
 
 namespace {
 
-// The largest value in the rows of a page: f16 holds up to 65,504, and the rounding of a code adds less than that again.
+// The largest value in the rows of a page: f16 holds up to 65,504, and the rounding of a code adds less than that
+// again.
 constexpr float kLargestRow = 131072.0f;
 
 struct Piece {
@@ -78,7 +79,8 @@ Status Cache::importPage(int index, const StoredPage& stored) {
     if (!page->latent.isThere()) return kNoMemory;
     at += page->latent.bytes();
   }
-  // The caller's bytes are read once, because another thread may change them, and by their bytes, because they may begin anywhere.
+  // The caller's bytes are read once, because another thread may change them, and by their bytes, because they may
+  // begin anywhere.
   std::vector<uint16_t> sinks(pageIndex == 0 ? sinkBytes() / 2 : 0);
   if (pageIndex == 0) std::memcpy(sinks.data(), at, sinkBytes());
   if (page->kind == kResident && !holdsNumbers(*page, workers_->scratch[0].keyRows.data(), workers_->scratch[0].workspace())) return kBadValue;
@@ -113,7 +115,8 @@ bool Cache::holdsNumbers(const Page& page, float* rows, Workspace space) const {
     for (int head = 0; head < side.kvHeads; head++) {
       const SideView view = page.side(isKey).view(side, head);
       if (!kernels_->cold->isSound(view, side.headDim)) return false;
-      // The rows of the sinks are checked too: their results are not used, but attention may compute them with the others.
+      // The rows of the sinks are checked too: their results are not used, but attention may compute them with the
+      // others.
       kernels_->cold->decode(view, isKey, side.headDim, 0, rows, d, space);
       if (!withinMagnitude(rows, d * kPageTokens, kLargestRow)) return false;
     }

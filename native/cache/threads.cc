@@ -69,15 +69,17 @@ void Threads::run(int items, int threads, Call call, void* context) {
   items_ = items;
   done_.store(0);
   left_.store(threads << kItemBits | items);
-  // If not all threads may take items, wake all of them: otherwise one that may take none could be woken in place of one that may.
+  // If not all threads may take items, wake all of them: otherwise one that may take none could be woken in place of
+  // one that may.
   wake(left_, threads < count() ? kAll : std::min(items, threads) - 1);
   while (runOne(0)) {
   }
   for (int done = done_.load(); done != items; done = done_.load()) sleepWhile(done_, done);
 }
 
-// Takes an item and runs it; false when none is left for this thread. The item belongs to the current round even if `left` was read in an
-// earlier one: that round ended with nothing left, and the current one cannot end before the item taken from it is done.
+// Takes an item and runs it; false when none is left for this thread. The item belongs to the current round even if
+// `left` was read in an earlier one: that round ended with nothing left, and the current one cannot end before the item
+// taken from it is done.
 bool Threads::runOne(int thread) {
   int left = left_.load();
   do {

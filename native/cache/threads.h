@@ -1,9 +1,10 @@
-// A few threads that sleep until there is work. each() runs task(item, thread) for every item and returns when all are done; the
-// calling thread takes part as thread 0. Items are independent, so the results do not depend on which thread runs which item.
-// Tasks must not throw. With one thread, no other thread is started. A call may be limited to the first few threads.
+// A few threads that sleep until there is work. each() runs task(item, thread) for every item and returns when all are
+// done; the calling thread takes part as thread 0. Items are independent, so the results do not depend on which thread
+// runs which item. Tasks must not throw. With one thread, no other thread is started. A call may be limited to the
+// first few threads.
 //
-// The caller waits only for items that another thread has begun. A thread that wakes late, or that the system does not schedule at all,
-// finds nothing left and goes back to sleep. There is no lock that a sleeping thread could hold.
+// The caller waits only for items that another thread has begun. A thread that wakes late, or that the system does not
+// schedule at all, finds nothing left and goes back to sleep. There is no lock that a sleeping thread could hold.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -33,9 +34,9 @@ class Threads {
   Threads& operator=(const Threads&) = delete;
 
   int count() const { return static_cast<int>(workers_.size()) + 1; }
-  // Whether this many multiplications are worth sharing between threads. On a virtual machine a sleeping thread starts some 50 us after it is
-  // woken, and 8 million multiplications take 100 to 200 us on AVX-512 (measured on two virtual cores of a Zen 5; with fewer, two threads took
-  // up to twice as long as one).
+  // Whether this many multiplications are worth sharing between threads. On a virtual machine a sleeping thread starts
+  // some 50 us after it is woken, and 8 million multiplications take 100 to 200 us on AVX-512 (measured on two virtual
+  // cores of a Zen 5; with fewer, two threads took up to twice as long as one).
   static bool worthSharing(int threads, double multiplications) { return threads > 1 && multiplications >= 1 << 23; }
 
   // threads: the most that take part.
@@ -56,7 +57,8 @@ class Threads {
   bool runOne(int thread);
 
   std::vector<Thread> workers_;
-  // The current round. It is written while no item is left and read only by threads that have taken an item, so never both at once.
+  // The current round. It is written while no item is left and read only by threads that have taken an item, so never
+  // both at once.
   Call call_ = nullptr;
   void* context_ = nullptr;
   int items_ = 0;

@@ -25,8 +25,8 @@ std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, in
   return slots;
 }
 
-// The smallest share of a kept query's mass that can be told from nothing, because query and output are kept as halves (an error of 2^-11 in
-// each, and of more in a mass if scores are large). trial.h explains what a trial does below it.
+// The smallest share of a kept query's mass that can be told from nothing, because query and output are kept as halves
+// (an error of 2^-11 in each, and of more in a mass if scores are large). trial.h explains what a trial does below it.
 constexpr float kKnownShare = 1.0f / 64;
 
 int powersSize(int rows) { return (3 * rows + 15) / 16 * 16; }
@@ -37,7 +37,8 @@ struct Prepared {
   bool encoded[kFormatSlots] = {};
 };
 
-// One trial. It reads the cache's options and what it is given from the layer, none of which changes while the cache goes on.
+// One trial. It reads the cache's options and what it is given from the layer, none of which changes while the cache
+// goes on.
 class Trial {
  public:
   Trial(const Cache& cache, int index, int page, const TrialPage& now, const KeptQueries& kept, const TrialCandidate* candidates, int count)
@@ -93,8 +94,8 @@ class Trial {
     std::copy_n(rows.max.data(), rows.rows, base.max);
     std::copy_n(rows.sum.data(), rows.rows, base.sum);
     std::copy_n(rows.mixed.data(), rows.rows * d, base.mixed);
-    // Candidates for values come first, because they use the probabilities that the page as it is has just produced. Candidates for both sides
-    // come last; the others need only one side encoded at a time.
+    // Candidates for values come first, because they use the probabilities that the page as it is has just produced.
+    // Candidates for both sides come last; the others need only one side encoded at a time.
     for (const Sides sides : {kValues, kKeys, kBothSides}) {
       Prepared prepared[2];
       for (int i = 0; i < count_; i++) {
@@ -214,7 +215,8 @@ class Trial {
 
   int firstRow() const { return pageIndex_ == 0 ? kSinkTokens : 0; }
 
-  // One side in another format. `sides`: the candidates being tried are those for these sides; their formats of one family are encoded together.
+  // One side in another format. `sides`: the candidates being tried are those for these sides; their formats of one
+  // family are encoded together.
   SideView encode(Scratch& scratch, const SideView& now, bool isKey, int format, Sides sides, int head, Prepared& prepared) const {
     if (format == kAsOriginal) return now_.originals[isKey ? 0 : 1].view(cache_.sideShape(isKey), head);
     if (format == now.format) return now;
@@ -278,7 +280,8 @@ class Trial {
       const float left = std::max(0.0f, all[r] - now) + then;
       const uint16_t* output = &kept_.output[slots_[r / group] * shape.queryElements() + column * d];
       float* delta = base.delta + r * d;
-      // The page may hold more than the whole mass: the rounding of a large log-sum-exp can exceed its distance to the largest score.
+      // The page may hold more than the whole mass: the rounding of a large log-sum-exp can exceed its distance to the
+      // largest score.
       if (left < kKnownShare * std::max(all[r], now)) {
         kernels->blendRow(1.0f / rows.sum[r], &rows.mixed[r * d], 0.0f, base.mixed + r * d, -1.0f, output, delta, static_cast<int>(d));
         continue;
@@ -415,7 +418,8 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   own->trial = std::make_unique<Trial>(cache, index, page, now, own->kept, own->candidates.data(), count);
   own->results.resize(own->trial->resultSize());
   own->room.resize(own->trial->measureSize());
-  // Allocate for the largest number of queries, on both sides: the background thread or the caller may have to run the trial.
+  // Allocate for the largest number of queries, on both sides: the background thread or the caller may have to run the
+  // trial.
   mover.open(cache.kernels(), cache.shape().headDim, kTrialQueries * cache.shape().group(), own->trial->latentWidth());
   own->trial->reserve(workers.scratch[0], kTrialQueries);
   mover.trials.reserve(mover.trials.size() + 1);

@@ -1,5 +1,6 @@
-// band3, band2 (band.ts): three bands of channels with codes of their own widths, rotated in blocks of 16. Queries are folded once per page: taken in
-// the order of the bands, multiplied by the units of the channels, and rotated like the keys.
+// band3, band2 (band.ts): three bands of channels with codes of their own widths, rotated in blocks of 16. Queries are
+// folded once per page: taken in the order of the bands, multiplied by the units of the channels, and rotated like the
+// keys.
 #pragma once
 
 struct Band {
@@ -114,7 +115,8 @@ struct Band {
  private:
   static constexpr int kApart = 2, kNoRow = 255;
 
-  // The levels of all bands, as LevelRows has those of one (planes.h). A multiple of two of its steps lies in each band.
+  // The levels of all bands, as LevelRows has those of one (planes.h). A multiple of two of its steps lies in each
+  // band.
   template <int Bits>
   struct Rows {
     static constexpr bool kPaired = true;
@@ -167,8 +169,8 @@ struct Band {
     return octaves;
   }
 
-  // The channel at each place, and its unit with the sign of the place. Places past the last band, which a shape that is not sound may ask for, are
-  // within the arrays.
+  // The channel at each place, and its unit with the sign of the place. Places past the last band, which a shape that
+  // is not sound may ask for, are within the arrays.
   struct Folding {
     int32_t channel[kHeadDimMax + 16];
     alignas(64) float unit[kHeadDimMax + 16];
@@ -292,7 +294,8 @@ struct Band {
     return most;
   }
 
-  // Writes the shape and e, and sets what an error in each band weighs. False where the powers vanish. powers are overwritten; asked: of queries, or null.
+  // Writes the shape and e, and sets what an error in each band weighs. False where the powers vanish. powers are
+  // overwritten; asked: of queries, or null.
   static COLD bool findShape(const SideTarget& to, const float* asked, int d, float* powers, float* weights) {
     uint8_t* shape = to.at(kBandShape);
     int8_t* reference = to.at<int8_t>(kBandReference);

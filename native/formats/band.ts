@@ -1,35 +1,45 @@
 /**
- * band3, band2: channels of a head ordered by how much queries make of them, in three bands with one bit more, as many, and one bit less.
+ * band3, band2: channels of a head ordered by how much queries make of them, in three bands with one bit more, as many,
+ * and one bit less.
  *
- * An error of channel c of a key costs a score in proportion to what queries have there: the sum over channels of w_c·error_c², where w_c is the mean
- * square of the queries. With codes of equal width over a rotation every channel gets the same error. Here the product w_c·σ_c² decides which
- * channels get more bits (reverse water-filling), and within a band the rotation mixes channels that are scaled so that equal errors are the cheapest.
+ * An error of channel c of a key costs a score in proportion to what queries have there: the sum over channels of
+ * w_c·error_c², where w_c is the mean square of the queries. With codes of equal width over a rotation every channel
+ * gets the same error. Here the product w_c·σ_c² decides which channels get more bits (reverse water-filling), and
+ * within a band the rotation mixes channels that are scaled so that equal errors are the cheapest.
  *
  * For each head of a page of 128 rows, keys after RoPE, with w_c = 1 where no queries are known:
  *   mean     μ̂_c as in the rot family; y = x − μ̂
- *   apart    the two rows with the least ⟨x,μ̂⟩, where that is below ½⟨μ̂,μ̂⟩: they are kept as int8 with an f16 scale each, and left out of all that follows
- *   power    p_c = Σ_t y_tc² / rows, at least 2^−24 of the largest; w_c likewise. Both are divided by the largest, P and W
- *   order    a_c = √(w_c·p_c), descending, earlier channels first among equals. The first E channels are band 0, the last E band 2, the others
+ *   apart    the two rows with the least ⟨x,μ̂⟩, where that is below ½⟨μ̂,μ̂⟩: they are kept as int8 with an f16 scale
+ *   each, and left out of all that follows
+ *   power    p_c = Σ_t y_tc² / rows, at least 2^−24 of the largest; w_c likewise. Both are divided by the largest, P
+ *   and W
+ *   order    a_c = √(w_c·p_c), descending, earlier channels first among equals. The first E channels are band 0, the
+ *   last E band 2, the others
  *            band 1, where E = 16·⌊d/64⌋; m_i is the mean of a_c over band i
- *   unit     û_c = 2^((e − s_c)/4), nearest on the scale of quarter octaves to √P·√(m_i·p_c/a_c): it makes each band's mean square 1 and balances
+ *   unit     û_c = 2^((e − s_c)/4), nearest on the scale of quarter octaves to √P·√(m_i·p_c/a_c): it makes each band's
+ *   mean square 1 and balances
  *            channels within it by √(w_c/p_c). e is that of the largest unit of the page, s_c ≤ 63
  *   place    the channels of band 0, then of 1, then of 2, each in ascending order
  *   rotate   z = H₁₆·D·(y/û) for every 16 places in turn
- *   code     c₄ of z over the rms of its row, as in the rot family; the code is c₄ without its 0, 1 or 2 low bits (band3), 1, 2 or 3 (band2)
- *   scale    t = Σ_i m_i²·⟨z,z⟩_i / Σ_i m_i²·⟨z,u⟩_i, the unbiased scale where an error weighs as in a score; stored as k, t = 2^(k/16)
+ *   code     c₄ of z over the rms of its row, as in the rot family; the code is c₄ without its 0, 1 or 2 low bits
+ *   (band3), 1, 2 or 3 (band2)
+ *   scale    t = Σ_i m_i²·⟨z,z⟩_i / Σ_i m_i²·⟨z,u⟩_i, the unbiased scale where an error weighs as in a score; stored as
+ *   k, t = 2^(k/16)
  *   decode   x̂ = μ̂ + û·(D·H₁₆·t·u)
  *
- * Zero rows and sinks have k = −128 and codes 0, and decode to the mean; so do all rows of a page whose powers vanish (P < 2^−63).
+ * Zero rows and sinks have k = −128 and codes 0, and decode to the mean; so do all rows of a page whose powers vanish
+ * (P < 2^−63).
  *
- * Bytes (one head): the codes of each band in turn, as planes of the rot family, 128·d·b/8; k 128; means d; one byte per channel, 64·band + s; the
- * scale of the means 2, e 1; rows apart 2·(d + 3). That is b + 8/d + 1/4 + 9/16d bits per element: b + 0.38 at d = 64.
+ * Bytes (one head): the codes of each band in turn, as planes of the rot family, 128·d·b/8; k 128; means d; one byte
+ * per channel, 64·band + s; the scale of the means 2, e 1; rows apart 2·(d + 3). That is b + 8/d + 1/4 + 9/16d bits per
+ * element: b + 0.38 at d = 64.
  *
- * Rows that stand apart are few, and most of the attention of some layers goes to them: they are what such layers rest on where there is nothing to look at, as
- * on the first tokens, and like those they are small and lie off the mean.
+ * Rows that stand apart are few, and most of the attention of some layers goes to them: they are what such layers rest
+ * on where there is nothing to look at, as on the first tokens, and like those they are small and lie off the mean.
  *
- * Source: the project's own (docs/lab/formats.md). Allocation of bits to channels by the product of both powers is that of Block-GTQ (arXiv
- * 2606.24033), which fixes it per model and rotates no channels of equal width together.
- * When not to use it: for values, whose errors no query weighs; there it is a rot format with some bits misplaced.
+ * Source: the project's own (docs/lab/formats.md). Allocation of bits to channels by the product of both powers is that
+ * of Block-GTQ (arXiv 2606.24033), which fixes it per model and rotates no channels of equal width together. When not
+ * to use it: for values, whose errors no query weighs; there it is a rot format with some bits misplaced.
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, type Side } from '../layout.ts';
@@ -312,7 +322,10 @@ function mix(weights: Float32Array, head: BandHead): Float64Array {
   );
 }
 
-/** The planes of each band in turn. Keys and values are both stored in the order of keys, because values are decoded before they are mixed. */
+/**
+ * The planes of each band in turn. Keys and values are both stored in the order of keys, because values are decoded
+ * before they are mixed.
+ */
 function planesOf(head: BandHead): Uint8Array {
   const tile = toTile('k', head.headDim, head.codes);
   let from = 0;

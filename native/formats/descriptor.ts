@@ -1,6 +1,7 @@
 /**
- * A format as frozen data, from which everything else about it is computed. Each TypeScript file of a family in this folder describes
- * its formats and holds their readable reference; the C++ file of the same name beside it is the fast implementation.
+ * A format as frozen data, from which everything else about it is computed. Each TypeScript file of a family in this
+ * folder describes its formats and holds their readable reference; the C++ file of the same name beside it is the fast
+ * implementation.
  */
 import { PAGE_TOKENS, type Side } from '../layout.ts';
 import type { ReferenceCodec } from '../reference/codec.ts';
@@ -19,11 +20,17 @@ export interface Field {
   readonly tokenBytes?: number;
   readonly channelBytes?: number;
   readonly headBytes?: number;
-  /** The field is the same in every format of the family that stores as many bits of an element in it, so a demotion among them keeps it. */
+  /**
+   * The field is the same in every format of the family that stores as many bits of an element in it, so a demotion
+   * among them keeps it.
+   */
   readonly kept?: boolean;
 }
 
-/** One allocation: the first field of all heads, then the next field of all heads, and so on. A demotion shares a part whose first field is kept. */
+/**
+ * One allocation: the first field of all heads, then the next field of all heads, and so on. A demotion shares a part
+ * whose first field is kept.
+ */
 export interface Allocation {
   readonly fields: readonly Field[];
 }
@@ -41,11 +48,20 @@ export interface FormatDescriptor {
   readonly from: 'better' | readonly string[];
   /** The sides that policies put in this format: both, if none are named. The cache itself serves either side. */
   readonly sides?: readonly Side[];
-  /** A published method to compare with. The product describes it, so that logs that name it can be read, but only a build with yardsticks computes it (native/yardsticks/). */
+  /**
+   * A published method to compare with. The product describes it, so that logs that name it can be read, but only a
+   * build with yardsticks computes it (native/yardsticks/).
+   */
   readonly yardstick?: true;
-  /** Policies put only keys with outlier channels in this format (policy/outlier-keys.ts), and otherwise what a session's cache types name. */
+  /**
+   * Policies put only keys with outlier channels in this format (policy/outlier-keys.ts), and otherwise what a
+   * session's cache types name.
+   */
   readonly forOutlierKeys?: true;
-  /** The format of as many bytes that it errs less than: policies may leave that one out where sessions may use both (`skipsReplaced`). */
+  /**
+   * The format of as many bytes that it errs less than: policies may leave that one out where sessions may use both
+   * (`skipsReplaced`).
+   */
   readonly replaces?: string;
   /** True if a page may be sealed in it. */
   readonly window: boolean;
@@ -56,8 +72,8 @@ export interface FormatDescriptor {
   readonly rope: 'post';
   readonly rotated: boolean;
   /**
-   * The codes of keys are chosen by the queries that the layer keeps (reference/steering.ts): by their metric, or by their power in each channel alone.
-   * Without them they are those of the plain format.
+   * The codes of keys are chosen by the queries that the layer keeps (reference/steering.ts): by their metric, or by
+   * their power in each channel alone. Without them they are those of the plain format.
    */
   readonly steered?: 'metric' | 'channels';
   /** Allocations of one page side, in order; a part without bytes is not allocated. */

@@ -1,8 +1,9 @@
 /**
  * f16: plain IEEE 754 binary16, the format of the open page and of a window that must stay exact.
  *
- * Bytes: little-endian, keys [channels][tokens], values [tokens][channels], so that scores and mixing are the same product. 16 bits per element.
- * When not to use it: wherever q8 will do, which takes half the bytes at a divergence of 1e-5.
+ * Bytes: little-endian, keys [channels][tokens], values [tokens][channels], so that scores and mixing are the same
+ * product. 16 bits per element. When not to use it: wherever q8 will do, which takes half the bytes at a divergence of
+ * 1e-5.
  */
 import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type Head, type ReferenceCodec } from '../reference/codec.ts';

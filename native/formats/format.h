@@ -1,4 +1,5 @@
-// What follows from the layout of a format (native/layout.gen.h, written from the TypeScript descriptions beside this file).
+// What follows from the layout of a format (native/layout.gen.h, written from the TypeScript descriptions beside this
+// file).
 #pragma once
 #include "../layout.gen.h"
 
@@ -6,7 +7,8 @@ namespace palimpsest {
 
 constexpr bool isFormat(int id) { return id >= 0 && id < kFormatSlots && kFormats[id].name != nullptr; }
 
-// Whether a format stores codes. f16, the format of the open page, does not: it holds the rows themselves, sinks included.
+// Whether a format stores codes. f16, the format of the open page, does not: it holds the rows themselves, sinks
+// included.
 constexpr bool isCoded(int format) { return format != kF16; }
 
 // Bytes of one field of one head. room: tokens that there is room for, fewer than 128 in an open page that still grows.

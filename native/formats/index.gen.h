@@ -7,7 +7,8 @@
 #include "rot.h"
 #include "trellis.h"
 
-// Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours and ends the process.
+// Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours
+// and ends the process.
 template <class Call>
 INLINE void withFormat(int format, const Call& f) {
   switch (format) {

@@ -1,5 +1,6 @@
-// kivi4, kivi2 and, in a build with yardsticks, kivi8 (kivi.ts): scores and mixed values are products of integers, a group of 32 outputs at a
-// time, with the scales folded into the query or the probabilities. At every width the levels are those of the 8-bit grid less 128, so the arithmetic is that of one format.
+// kivi4, kivi2 and, in a build with yardsticks, kivi8 (kivi.ts): scores and mixed values are products of integers, a
+// group of 32 outputs at a time, with the scales folded into the query or the probabilities. At every width the levels
+// are those of the 8-bit grid less 128, so the arithmetic is that of one format.
 #pragma once
 
 struct Kivi {

@@ -1,27 +1,33 @@
 /**
- * kivi8, kivi4, kivi2: asymmetric uniform codes in groups of 32, keys per channel and values per token, nested by integers.
+ * kivi8, kivi4, kivi2: asymmetric uniform codes in groups of 32, keys per channel and values per token, nested by
+ * integers.
  *
- * A group is 32 tokens of one channel (keys, after RoPE) or 32 channels of one token (values; at d = 80 the second group has 48). Of its numbers,
+ * A group is 32 tokens of one channel (keys, after RoPE) or 32 channels of one token (values; at d = 80 the second
+ * group has 48). Of its numbers,
  *   low     the least, rounded down to f16
  *   scale   s = (most − low) / 255, rounded up to f16
  *   code    c₈ = round half even((x − low) / s), clamped to 0..255; 0 where s is 0
- *   narrow  c₄ = round(c₈ / 17), c₂ = round(c₄ / 5), which are the codes of direct quantization, because 255 = 17·15 and 15 = 5·3 have no ties
+ *   narrow  c₄ = round(c₈ / 17), c₂ = round(c₄ / 5), which are the codes of direct quantization, because 255 = 17·15
+ *   and 15 = 5·3 have no ties
  *   decode  x̂ = low + s·c₈ = low + 17·s·c₄ = low + 85·s·c₂
- * (float32 arithmetic; a zero is never −0). low and s are the same at every width, so a demotion keeps them and works on codes alone; the error is at most half a step.
- * A group of one value has s = 0 and decodes to low, which is that value if f16 holds it. Sinks (rows before firstRow) stay out of every group.
- * Groups begin at multiples of 32 in a page, so they do not depend on how rows arrived.
+ * (float32 arithmetic; a zero is never −0). low and s are the same at every width, so a demotion keeps them and works
+ * on codes alone; the error is at most half a step. A group of one value has s = 0 and decodes to low, which is that
+ * value if f16 holds it. Sinks (rows before firstRow) stay out of every group. Groups begin at multiples of 32 in a
+ * page, so they do not depend on how rows arrived.
  *
- * Scores: the scales of 32 tokens are folded into the query and the lows into an offset, four times a page; values: the scales of a group of channels
- * are folded into the probabilities, and the lows are added times the mass. Both are products of integers.
+ * Scores: the scales of 32 tokens are folded into the query and the lows into an offset, four times a page; values: the
+ * scales of a group of channels are folded into the probabilities, and the lows are added times the mass. Both are
+ * products of integers.
  *
- * Bytes (one head): codes in rows of 64 levels, in the order of the i8 tile of one group after the other; 64 bytes hold one row of c₈, two of c₄ (the
- * first in the low bits) or four of c₂. Then the scales and the lows, f16: keys [4][d], values [groups][128]. At 16 bits each for 32 elements that is
- * b + 1 bits per element (at d = 80, where values have two groups, a fifth of their room is unused and zero).
+ * Bytes (one head): codes in rows of 64 levels, in the order of the i8 tile of one group after the other; 64 bytes hold
+ * one row of c₈, two of c₄ (the first in the low bits) or four of c₂. Then the scales and the lows, f16: keys [4][d],
+ * values [groups][128]. At 16 bits each for 32 elements that is b + 1 bits per element (at d = 80, where values have
+ * two groups, a fifth of their room is unused and zero).
  *
- * Source: KIVI, Liu et al. 2024 (arXiv 2402.02750), groups of 32. Not theirs: pages leave the window as a whole, sinks are kept apart and exact, a
- * page may be demoted, and low and scale are rounded outwards.
- * When not to use it: beside the rot family, which loses less at fewer bits (docs/lab/formats.md), unless keys have outlier channels; at 2 bits for models
- * whose query heads share KV heads, as its authors say.
+ * Source: KIVI, Liu et al. 2024 (arXiv 2402.02750), groups of 32. Not theirs: pages leave the window as a whole, sinks
+ * are kept apart and exact, a page may be demoted, and low and scale are rounded outwards. When not to use it: beside
+ * the rot family, which loses less at fewer bits (docs/lab/formats.md), unless keys have outlier channels; at 2 bits
+ * for models whose query heads share KV heads, as its authors say.
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, type Side } from '../layout.ts';
@@ -165,7 +171,10 @@ function packed({ format, headDim, codes }: KiviHead, side: Side): Uint8Array {
   return packPlanes(ordered, KIVI_BITS[format], 0).hi;
 }
 
-/** `relative` is the root of the mean squared error of a Gaussian in groups of 32: 2.1e-5, 0.0061 and 0.154 (algorithms.md), rounded up. */
+/**
+ * `relative` is the root of the mean squared error of a Gaussian in groups of 32: 2.1e-5, 0.0061 and 0.154
+ * (algorithms.md), rounded up.
+ */
 export const codec = (format: KiviName, relative: number) => ({
   format,
   tolerance: { relative, smallest: 1e-4, largest: 1e4 },

@@ -1,23 +1,31 @@
-// What the C++ file of a family of formats defines: a struct of static functions, compiled once per instruction set (kernels/hot.cc, kernels/cold.cc). The
-// struct has the name of the TypeScript file with a capital: rot.ts describes rot4, rot3 and rot2, and rot.h defines Rot.
+// What the C++ file of a family of formats defines: a struct of static functions, compiled once per instruction set
+// (kernels/hot.cc, kernels/cold.cc). The struct has the name of the TypeScript file with a capital: rot.ts describes
+// rot4, rot3 and rot2, and rot.h defines Rot.
 //
 // Required:
-//   kMember                                     one format of the family; all of them have the same fields, except for the bits per element
+//   kMember                                     one format of the family; all of them have the same fields, except for
+//   the bits per element
 //   encode(targets, count, isKey, d, firstRow, x, stride, space)
-//   decode(side, isKey, d, firstRow, x, stride, space)                                                 (both as in Kernels)
+//   decode(side, isKey, d, firstRow, x, stride, space)                                                 (both as in
+//   Kernels)
 // With these alone a format works everywhere: attention decodes its page and multiplies floats (kernels/attend_page.h).
 //
 // Levels, for formats that store int8 integers times scales, so that attention can multiply integers:
-//   levels(side, d, tile)                       the int8 levels as an i8 tile, either the stored one or written to `tile`
-//   kBasis                                      whether the levels are of the plain or the rotated rows; kFolded: see prepareKeys
-//   prepareKeys(k, rows, head)                  sets keyScales of every token and factor and offset of every row: a score is
+//   levels(side, d, tile)                       the int8 levels as an i8 tile, either the stored one or written to
+//   `tile`
+//   kBasis                                      whether the levels are of the plain or the rotated rows; kFolded: see
+//   prepareKeys
+//   prepareKeys(k, rows, head)                  sets keyScales of every token and factor and offset of every row: a
+//   score is
 //                                               (x . levels[t]) * (keyScales[t] * factor) + offset
-//                                               kFolded: also the integers of the rows times the channel scales of this page (foldRows)
+//                                               kFolded: also the integers of the rows times the channel scales of this
+//                                               page (foldRows)
 //   prepareValues(v, rows, head)                sets valueScales of every token as multiples of valueSteps
 // prepareKeys or prepareValues may be missing: attention then decodes that side.
 //
 // Optional:
-//   writeRow(to, isKey, d, room, row, x)        for formats that a page may be open in, whose rows do not depend on each other. Their score,
+//   writeRow(to, isKey, d, room, row, x)        for formats that a page may be open in, whose rows do not depend on
+//   each other. Their score,
 //                                               mix, prepareKeys and prepareValues read no further than rows.room
 //   demote(from, isKey, d, to, space)           for nested families: conversion from codes alone
 //   isSound(side, d)                            for formats where bytes that no encoder writes can do harm
@@ -25,12 +33,15 @@
 //   addToScores(k, rows, head)                  adds to the scores what the product lacks: outliers
 //   addToMix(v, rows, head)                     adds to rows.mixed what the product lacks: means, outliers
 //   kMaySkip                                    values may be skipped where their mass is small (kernels/attend_page.h)
-//   Unpacker                                    a type whose withRows(side, d, bias, f) unpacks levels in registers, without a tile: PlaneRows
-//                                               (kernels/planes.h), or one of the family's own; from kUnpackedRows rows on there is a tile
+//   Unpacker                                    a type whose withRows(side, d, bias, f) unpacks levels in registers,
+//   without a tile: PlaneRows
+//                                               (kernels/planes.h), or one of the family's own; from kUnpackedRows rows
+//                                               on there is a tile
 //
-// What takes a page or more of bytes comes from `space` and not from the stack (Workspace, kernels/kernels.h); the compiler refuses frames above 32 KiB.
-// There are no exceptions, no allocation and no standard headers with inline functions. Float operations run in the same order on every
-// instruction set, so that stored bytes and scores are bit-equal.
+// What takes a page or more of bytes comes from `space` and not from the stack (Workspace, kernels/kernels.h); the
+// compiler refuses frames above 32 KiB. There are no exceptions, no allocation and no standard headers with inline
+// functions. Float operations run in the same order on every instruction set, so that stored bytes and scores are
+// bit-equal.
 #pragma once
 
 template <class F>

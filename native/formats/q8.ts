@@ -4,11 +4,11 @@
  * s = f16(max|x| / 127); code = round half even(x / s), clamped to ±127 (float32 arithmetic); x̂ = s·code.
  * A row whose scale rounds to zero (max|x| below 2^-25·127) gets codes 0 and decodes to exact zeros.
  *
- * Bytes: codes in the i8 tile (one byte per element), then 128 f16 scales per head: 8 + 16/d bits per element.
- * Pages in the window are stored in this format. It is not ggml's q8_0, whose groups have 32 elements.
- * When not to use it: where bytes matter more than a divergence of 1e-5. Rows with an rms below 3e-5 lose relative accuracy, because their
- * f16 scale is subnormal and has few digits: the error is 2.3% at 1e-5, and at 1e-6 nothing is left. (f16 itself is off by 0.2% at 1e-5 and
- * by 1.7% at 1e-6.)
+ * Bytes: codes in the i8 tile (one byte per element), then 128 f16 scales per head: 8 + 16/d bits per element. Pages in
+ * the window are stored in this format. It is not ggml's q8_0, whose groups have 32 elements. When not to use it: where
+ * bytes matter more than a divergence of 1e-5. Rows with an rms below 3e-5 lose relative accuracy, because their f16
+ * scale is subnormal and has few digits: the error is 2.3% at 1e-5, and at 1e-6 nothing is left. (f16 itself is off by
+ * 0.2% at 1e-5 and by 1.7% at 1e-6.)
  */
 import { PAGE_TOKENS } from '../layout.ts';
 import { bytesOf, type EncodedHead, type ReferenceCodec, toTile } from '../reference/codec.ts';
@@ -20,7 +20,8 @@ const clamp = (code: number): number => Math.min(127, Math.max(-127, code));
 
 const q8: ReferenceCodec<EncodedHead> = {
   format: 'q8',
-  // The largest value of a row is about 3.5 times its rms, and a step of max/127 has an rms error of step/√12. For `smallest` see above.
+  // The largest value of a row is about 3.5 times its rms, and a step of max/127 has an rms error of step/√12. For
+  // `smallest` see above.
   tolerance: { relative: 0.012, smallest: 1e-4, largest: 1e5 },
 
   encode(rows, headDim, firstRow = 0) {

@@ -1,8 +1,8 @@
 /**
- * Formats beyond those of this folder. Each is a TypeScript file with a C++ file of the same name beside it. They must be registered before
- * anything else of the package is imported, because the list of formats is fixed from then on, and they need a binary that was built with them
- * (`node scripts/build-native.mjs --formats MODULE…`; CONTRIBUTING.md, "Add a codec"). Such formats are for experiments: only a build that
- * includes them can read what they write.
+ * Formats beyond those of this folder. Each is a TypeScript file with a C++ file of the same name beside it. They must
+ * be registered before anything else of the package is imported, because the list of formats is fixed from then on, and
+ * they need a binary that was built with them (`node scripts/build-native.mjs --formats MODULE…`; CONTRIBUTING.md, "Add
+ * a codec"). Such formats are for experiments: only a build that includes them can read what they write.
  */
 import { KvError } from '../error.ts';
 import type { Family } from './descriptor.ts';
@@ -12,8 +12,8 @@ let isRead = false;
 let hasYardsticks = false;
 
 /**
- * Says that the binary of this process computes the yardsticks as well (native/yardsticks/register.ts). One with formats of one's own does so anyway.
- * Throws 'unsupported' once the list of formats has been read without them.
+ * Says that the binary of this process computes the yardsticks as well (native/yardsticks/register.ts). One with
+ * formats of one's own does so anyway. Throws 'unsupported' once the list of formats has been read without them.
  */
 export function serveYardsticks(): void {
   if (isRead && !hasYardsticks) {

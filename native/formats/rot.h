@@ -1,6 +1,6 @@
-// rot4, rot3, rot2, rot1 (rot.ts): how attention uses their bit planes, exponents and means. What families share that have
-// the same fields (trellis.h) is in OverRotation. Planes and levels:
-// kernels/planes.h; encoding: kernels/encode_rot.h; decoding: kernels/decode_rot.h.
+// rot4, rot3, rot2, rot1 (rot.ts): how attention uses their bit planes, exponents and means. What families share that
+// have the same fields (trellis.h) is in OverRotation. Planes and levels: kernels/planes.h; encoding:
+// kernels/encode_rot.h; decoding: kernels/decode_rot.h.
 #pragma once
 
 INLINE int largestExponent(const int8_t* exponents) {

@@ -2,40 +2,48 @@
  * rot4, rot3, rot2, rot1: rotated Gaussian codes with an unbiased scale, nested in bit planes.
  *
  * For each head of a page of 128 rows, keys after RoPE, values unchanged, and all rows multiplied by 2^−e:
- *   mean    μ_c = (Σ_t x_tc) / rows, stored as int8 with one f16 scale max|μ|/127 for all channels; μ̂ is the decoded mean
- *   origin  rows with ⟨x,μ̂⟩ < ½⟨μ̂,μ̂⟩ are nearer to zero than to μ̂, and are coded from zero: one bit of each row says so. If there are such rows, μ̂
+ *   mean    μ_c = (Σ_t x_tc) / rows, stored as int8 with one f16 scale max|μ|/127 for all channels; μ̂ is the decoded
+ *   mean
+ *   origin  rows with ⟨x,μ̂⟩ < ½⟨μ̂,μ̂⟩ are nearer to zero than to μ̂, and are coded from zero: one bit of each row
+ *   says so. If there are such rows, μ̂
  *           is made again from the others alone. o_t is μ̂ or 0
- *   rotate  y = H·D·(x − o_t)                                                                                     (rotation.ts)
- *   code    c₄ = number of bounds below y / rms(y): the nearest of 16 Lloyd-Max levels of a Gaussian              (lloydmax.ts)
- *   narrow  c₃ = c₄ >> 1, c₂ = c₄ >> 2, c₁ = c₄ >> 3; each width has decode levels u, integers over a divisor      (tables.gen.ts)
+ *   rotate  y = H·D·(x − o_t)
+ *   (rotation.ts)
+ *   code    c₄ = number of bounds below y / rms(y): the nearest of 16 Lloyd-Max levels of a Gaussian
+ *   (lloydmax.ts)
+ *   narrow  c₃ = c₄ >> 1, c₂ = c₄ >> 2, c₁ = c₄ >> 3; each width has decode levels u, integers over a divisor
+ *   (tables.gen.ts)
  *   scale   t = ⟨y,y⟩ / ⟨y,u⟩, so that ⟨x̂,x⟩ = ⟨x,x⟩ along y; stored as k, t = 2^(k/16), |k| ≤ 127
  *   decode  x̂ = 2^e·(o_t + t·D·H·u)
  * The scale is larger than that of least squares. It costs squared error but helps attention, where a shrunken key
- * flattens the softmax. Without subtracting the mean it would do harm. Rows from zero are few, and heads look at them most: what they look at where
- * they have nothing to look for has a small value and a key of its own, and coded from the mean it would err as much as the mean is large. rot1 has the levels ±√(π/2), with which t is the rms of a Gaussian row.
+ * flattens the softmax. Without subtracting the mean it would do harm. Rows from zero are few, and heads look at them
+ * most: what they look at where they have nothing to look for has a small value and a key of its own, and coded from
+ * the mean it would err as much as the mean is large. rot1 has the levels ±√(π/2), with which t is the rms of a
+ * Gaussian row.
  *
- * Zero rows (⟨y,y⟩ = 0 in float32) have k = −128 and codes 0 and decode to o_t exactly. So do sinks (rows before firstRow), which stay
- * out of the mean, have the bit 0 and are kept elsewhere. ⟨y,u⟩ cannot be ≤ 0, because every code has the sign of its y; if it were, the guard would make a
- * zero row.
+ * Zero rows (⟨y,y⟩ = 0 in float32) have k = −128 and codes 0 and decode to o_t exactly. So do sinks (rows before
+ * firstRow), which stay out of the mean, have the bit 0 and are kept elsewhere. ⟨y,u⟩ cannot be ≤ 0, because every code
+ * has the sign of its y; if it were, the guard would make a zero row.
  *
- * The reference e is 0 unless scales would saturate. Let r be the rms of y in each row that is not zero, computed with e = 0, and L and S the
- * whole octaves ⌊log₂ r⌋ of the largest and the smallest r:
+ * The reference e is 0 unless scales would saturate. Let r be the rms of y in each row that is not zero, computed with
+ * e = 0, and L and S the whole octaves ⌊log₂ r⌋ of the largest and the smallest r:
  *   L > 6    e = L − 6
  *   S < −7   e = min(0, L − 3)
- * Only whole octaves move between e and k, so a row that saturates neither with e nor with 0 decodes to the same bits with both. t is r or a
- * little more; for codes as far from a Gaussian as possible it is 12.8·r, which has room above L = 3 and may saturate above L = 6. A row with
- * t < 2^(e−8), which is 2^−14 of the largest where e > 0 and 2^−10 where e < 0, decodes as if t were 2^(e−127/16).
+ * Only whole octaves move between e and k, so a row that saturates neither with e nor with 0 decodes to the same bits
+ * with both. t is r or a little more; for codes as far from a Gaussian as possible it is 12.8·r, which has room above L
+ * = 3 and may saturate above L = 6. A row with t < 2^(e−8), which is 2^−14 of the largest where e > 0 and 2^−10 where e
+ * < 0, decodes as if t were 2^(e−127/16).
  *
- * Bytes (one head): hi plane, the two high bits of c₄, 128·d/4, rot1 none; lo plane, rot4 the two low bits, 128·d/4, rot3 one bit, 128·d/8,
- * rot2 none, rot1 the code, 128·d/8; k 128; means d, bits of origins 16, scale of the means 2, e 1. That is b + 9/d + (8 + 24/d)/128 bits per
- * element: b + 0.21 at d = 64.
- * Demotion keeps hi, narrows or drops lo, and multiplies t by ⟨u,u⟩/⟨u,u'⟩, from integer sums over codes. Demotion to rot1 moves the
- * sign bits of hi to a lo plane of their own.
+ * Bytes (one head): hi plane, the two high bits of c₄, 128·d/4, rot1 none; lo plane, rot4 the two low bits, 128·d/4,
+ * rot3 one bit, 128·d/8, rot2 none, rot1 the code, 128·d/8; k 128; means d, bits of origins 16, scale of the means 2, e
+ * 1. That is b + 9/d + (8 + 24/d)/128 bits per element: b + 0.21 at d = 64. Demotion keeps hi, narrows or drops lo, and
+ * multiplies t by ⟨u,u⟩/⟨u,u'⟩, from integer sums over codes. Demotion to rot1 moves the sign bits of hi to a lo plane
+ * of their own.
  *
- * Source: measured on SmolLM2-135M (README of this room); the randomized Hadamard rotation is that of QuaRot, the Gaussian tables are those
- * of Lloyd and Max, and the unbiased scale comes from the project's own trials.
- * When not to use it: for rows that matter and are 2^10 times smaller than others of their page and head; for keys at 2 bits in layers that
- * do not tolerate it; for keys at 1 bit anywhere.
+ * Source: measured on SmolLM2-135M (README of this room); the randomized Hadamard rotation is that of QuaRot, the
+ * Gaussian tables are those of Lloyd and Max, and the unbiased scale comes from the project's own trials. When not to
+ * use it: for rows that matter and are 2^10 times smaller than others of their page and head; for keys at 2 bits in
+ * layers that do not tolerate it; for keys at 1 bit anywhere.
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, SIDES, type Side } from '../layout.ts';
@@ -79,7 +87,9 @@ export function scaleCode(t: number): number {
 
 const signed = (k: number): number => (k << 16) >> 16;
 
-/** The mean of each channel over the rows from firstRow on that are not left out, as int8 with one f16 scale for all. */
+/**
+ * The mean of each channel over the rows from firstRow on that are not left out, as int8 with one f16 scale for all.
+ */
 export function encodeMean(
   rows: Float32Array,
   headDim: number,
@@ -182,8 +192,8 @@ function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: 
 }
 
 /**
- * Narrows codes without the rows: c >> difference, t' = t·⟨u,u⟩/⟨u,u'⟩ with integer sums, each conversion and operation rounded
- * to float32. Means and reference stay the same.
+ * Narrows codes without the rows: c >> difference, t' = t·⟨u,u⟩/⟨u,u'⟩ with integer sums, each conversion and operation
+ * rounded to float32. Means and reference stay the same.
  */
 export function demote(head: RotHead, to: RotName): RotHead {
   const from = rotName(head.format);
@@ -280,7 +290,9 @@ export function scoreLevels(query: Float32Array, head: RotHead, { divisor, level
   });
 }
 
-/** Σ w_t·v̂_t = D·H·Σ (w_t·worth_t)·level + Σ w_t·o_t: the sum is rotated back once. Rows before firstRow do not count. */
+/**
+ * Σ w_t·v̂_t = D·H·Σ (w_t·worth_t)·level + Σ w_t·o_t: the sum is rotated back once. Rows before firstRow do not count.
+ */
 export function mixLevels(weights: Float32Array, head: RotHead, { divisor, levels }: CodedLevels): Float64Array {
   const sum = new Float64Array(head.headDim);
   let mass = 0;
@@ -301,8 +313,9 @@ export function planes(head: EncodedHead, side: Side): { hi: Uint8Array; lo: Uin
 }
 
 /**
- * Bit planes of codes in tile order (codec.ts), which form rows of 64. 64 bytes of a 2-bit plane hold rows 4j..4j+3: bits 2f, 2f+1 of byte i are
- * lane i of row 4j+f. 64 bytes of a 1-bit plane hold rows 8j..8j+7: bit f of byte i is lane i of row 8j+f.
+ * Bit planes of codes in tile order (codec.ts), which form rows of 64. 64 bytes of a 2-bit plane hold rows 4j..4j+3:
+ * bits 2f, 2f+1 of byte i are lane i of row 4j+f. 64 bytes of a 1-bit plane hold rows 8j..8j+7: bit f of byte i is lane
+ * i of row 8j+f.
  */
 export function packPlanes(tile: Uint8Array, highBits: number, lowBits: number): { hi: Uint8Array; lo: Uint8Array } {
   const hi = new Uint8Array((tile.length * highBits) / 8);
@@ -341,7 +354,10 @@ export function rotName(format: string): RotName {
   return format as RotName;
 }
 
-/** `relative` is the root of the relative squared error on a Gaussian: 0.0091, 0.0345, 0.1324 and 0.57 (test/unit/native/rot.test.ts), rounded up. */
+/**
+ * `relative` is the root of the relative squared error on a Gaussian: 0.0091, 0.0345, 0.1324 and 0.57
+ * (test/unit/native/rot.test.ts), rounded up.
+ */
 export const codec = (format: RotName, relative: number) => ({
   format,
   tolerance: { relative, smallest: 1e-6, largest: 1e5 },

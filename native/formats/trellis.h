@@ -1,5 +1,5 @@
-// trellis4, trellis3, trellis2, trellis1 (trellis.ts): the fields of the rot family with trellis codes. Rows of levels and the search for codes:
-// kernels/trellis.h.
+// trellis4, trellis3, trellis2, trellis1 (trellis.ts): the fields of the rot family with trellis codes. Rows of levels
+// and the search for codes: kernels/trellis.h.
 #pragma once
 
 INLINE int trellisDivisor(int) { return kTrellisDivisor; }

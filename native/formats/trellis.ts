@@ -1,30 +1,40 @@
 /**
- * trellis4, trellis3, trellis2, trellis1: the rot family (rot.ts) with trellises in place of a code for each channel by itself.
+ * trellis4, trellis3, trellis2, trellis1: the rot family (rot.ts) with trellises in place of a code for each channel by
+ * itself.
  *
- * Mean, rows from zero, rotation, the reference and the unbiased scale of a byte are those of rot, and so are the bytes. Only the codes differ: the level of
- * a code of b bits follows from the 6 bits that end with it, its own and those of the codes before it, so it has 64 levels to choose from and not 2^b, and
- * the encoder looks for the sequence of codes that errs least as a whole.
- *   order    the codes of a page and head in tile order (codec.ts) form rows of 64; codes at the same place in all rows are one sequence, which begins
+ * Mean, rows from zero, rotation, the reference and the unbiased scale of a byte are those of rot, and so are the
+ * bytes. Only the codes differ: the level of a code of b bits follows from the 6 bits that end with it, its own and
+ * those of the codes before it, so it has 64 levels to choose from and not 2^b, and the encoder looks for the sequence
+ * of codes that errs least as a whole.
+ *   order    the codes of a page and head in tile order (codec.ts) form rows of 64; codes at the same place in all rows
+ *   are one sequence, which begins
  *            in window 0
  *   window   w' = (w >> b) | code·2^(6−b)
- *   level    A[w >> 2] + B[w & 15], integers over 32: four bits each, as they lie side by side in the bit planes. Look-ups of 16 bytes are what every
+ *   level    A[w >> 2] + B[w & 15], integers over 32: four bits each, as they lie side by side in the bit planes.
+ *   Look-ups of 16 bytes are what every
  *            instruction set has
  *   target   X = y / rms(y) in steps of 1/4096, rounded half to even, within ±16384
- *   search   Viterbi's algorithm, with the cost of a level L of round((X − 128·L)²/2^15), in unsigned integers of 16 bits that saturate; of equal costs the
- *            window with the lowest number wins. Every eight steps the least cost is taken off all. So all instruction sets find the same codes
- *   nest     trellis2 is one such sequence, of two bits. trellis3 and trellis4 have the same, and one of 1 or 2 bits for what it leaves: X − 128·L is the
- *            target, and both levels are added. Its windows have 4 bits and its levels one table. trellis1 is a sequence of one bit
+ *   search   Viterbi's algorithm, with the cost of a level L of round((X − 128·L)²/2^15), in unsigned integers of 16
+ *   bits that saturate; of equal costs the
+ *            window with the lowest number wins. Every eight steps the least cost is taken off all. So all instruction
+ *   sets find the same codes
+ *   nest     trellis2 is one such sequence, of two bits. trellis3 and trellis4 have the same, and one of 1 or 2 bits
+ *   for what it leaves: X − 128·L is the
+ *            target, and both levels are added. Its windows have 4 bits and its levels one table. trellis1 is a
+ *   sequence of one bit
  * Rows that have no codes of their own (sinks, zero rows) have the target 0.
  *
- * Squared error on a Gaussian before the scale: 0.0087, 0.0277, 0.087 and 0.304, where single codes have 0.0095, 0.0345, 0.1175 and 0.363, and no code can
- * have less than 0.0039, 0.0156, 0.0625 and 0.25. Windows of 8 bits have 0.083 at 2 bits, and take four times as long to search.
+ * Squared error on a Gaussian before the scale: 0.0087, 0.0277, 0.087 and 0.304, where single codes have 0.0095,
+ * 0.0345, 0.1175 and 0.363, and no code can have less than 0.0039, 0.0156, 0.0625 and 0.25. Windows of 8 bits have
+ * 0.083 at 2 bits, and take four times as long to search.
  *
- * Demotion to trellis2 drops the second sequence. To trellis3 and trellis1 it looks for a new one, whose targets are the levels as they are: 128 times those of
- * trellis4 that the first sequence leaves, or 128 times all of them. The scale becomes t·⟨u,u⟩/⟨u,u'⟩, as in rot.
- * Source: trellis-coded quantization, Marcellin and Fischer 1990; QTIP, Tseng et al. 2024, arXiv 2406.11235, which has it for weights, with levels that are
- * computed from the bits; levels that are sums of two look-ups, this order of codes and the nesting were found here (scripts/fit-trellis.ts).
- * docs/lab/formats.md has what it does to a model.
- * When not to use it: where pages move often and time is short, for encoding compares 64 windows for every code; and where rot is not to be used.
+ * Demotion to trellis2 drops the second sequence. To trellis3 and trellis1 it looks for a new one, whose targets are
+ * the levels as they are: 128 times those of trellis4 that the first sequence leaves, or 128 times all of them. The
+ * scale becomes t·⟨u,u⟩/⟨u,u'⟩, as in rot. Source: trellis-coded quantization, Marcellin and Fischer 1990; QTIP, Tseng
+ * et al. 2024, arXiv 2406.11235, which has it for weights, with levels that are computed from the bits; levels that are
+ * sums of two look-ups, this order of codes and the nesting were found here (scripts/fit-trellis.ts).
+ * docs/lab/formats.md has what it does to a model. When not to use it: where pages move often and time is short, for
+ * encoding compares 64 windows for every code; and where rot is not to be used.
  */
 import { assert } from '../error.ts';
 import { PAGE_TOKENS, SIDES, type Side } from '../layout.ts';
@@ -52,7 +62,10 @@ import {
 } from './rot.ts';
 
 type TrellisName = `trellis${1 | 2 | 3 | 4}`;
-/** The sequences of codes: that of two bits by which a page is coded first, those of 2 or 1 bits for what it leaves, and that of one bit alone. */
+/**
+ * The sequences of codes: that of two bits by which a page is coded first, those of 2 or 1 bits for what it leaves, and
+ * that of one bit alone.
+ */
 export type Sequence = keyof typeof TRELLIS;
 
 /** A head of the rot family whose levels follow from its codes in the order of one side. */

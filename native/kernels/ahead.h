@@ -1,8 +1,9 @@
-// Prefetches the lines of a page side that will be read soon, step by step while another side is computed. Memory is then read in the order of
-// addresses, without bursts that would delay the loads needed now.
+// Prefetches the lines of a page side that will be read soon, step by step while another side is computed. Memory is
+// then read in the order of addresses, without bursts that would delay the loads needed now.
 #pragma once
 
-// Two streams to prefetch. With nothing to prefetch, both stay at a line that is being read anyway, so the loops need no branch.
+// Two streams to prefetch. With nothing to prefetch, both stay at a line that is being read anyway, so the loops need
+// no branch.
 struct Ahead {
   const uint8_t* codes;
   const uint8_t* low;
@@ -14,7 +15,8 @@ struct Ahead {
 // Elements per step where codes are unpacked in registers: 64 bytes of a 2-bit plane.
 constexpr size_t kElementsAStep = 256;
 
-// Prefetches `side` in steps of `elements` elements; with null it stays at `now`. The codes of a format are its first field or first two.
+// Prefetches `side` in steps of `elements` elements; with null it stays at `now`. The codes of a format are its first
+// field or first two.
 INLINE Ahead aheadOf(const SideView* side, const SideView& now, size_t elements) {
   const SideView& at = side == nullptr ? now : *side;
   Ahead ahead = {at.field[0], at.field[0], 0, 0, false};

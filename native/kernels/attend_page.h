@@ -1,6 +1,7 @@
-// Attention of query rows to one page: scores from the keys, one step of the online softmax, then the values mixed. The same functions serve
-// every format of either side; they call what the format defines in its own file (native/formats/ops.h) and do the rest here.
-// Every instruction set gives the same bits, except for f16 sides (dot_f16.h).
+// Attention of query rows to one page: scores from the keys, one step of the online softmax, then the values mixed. The
+// same functions serve every format of either side; they call what the format defines in its own file
+// (native/formats/ops.h) and do the rest here. Every instruction set gives the same bits, except for f16 sides
+// (dot_f16.h).
 #pragma once
 
 static void integerRow(const float* x, int d, IntegerRow* out) {
@@ -109,13 +110,15 @@ INLINE void mixValues(const SideView& v, const PageRows& rows, size_t first, int
   }
 }
 
-// Whether the values of a head need not be read; if so, counts them as skipped. rowMass and sum already include this page.
+// Whether the values of a head need not be read; if so, counts them as skipped. rowMass and sum already include this
+// page.
 //
-// The error of skipping: a page in a format that may be skipped decodes to mean + x_t, so it adds mass * mean + sum_t p_t x_t to the output. The
-// first term is always added (addToMix); skipping drops the second, whose norm is at most mass * V, V being the largest |x_t| of the skipped
-// pages. A row that skips the pages P is therefore at most  V * sum_P mass_P / sum  away from its full output. skippedMass and `sum` are
-// rescaled together when the maximum grows, and apart from that `sum` only grows: if  skippedMass + rowMass <= share * sum  holds whenever a
-// page is skipped, it also holds at the end, so  |o' - o| <= share * V.  Each range of a history keeps this bound, and so do merged ranges.
+// The error of skipping: a page in a format that may be skipped decodes to mean + x_t, so it adds mass * mean + sum_t
+// p_t x_t to the output. The first term is always added (addToMix); skipping drops the second, whose norm is at most
+// mass * V, V being the largest |x_t| of the skipped pages. A row that skips the pages P is therefore at most  V *
+// sum_P mass_P / sum  away from its full output. skippedMass and `sum` are rescaled together when the maximum grows,
+// and apart from that `sum` only grows: if  skippedMass + rowMass <= share * sum  holds whenever a page is skipped, it
+// also holds at the end, so  |o' - o| <= share * V.  Each range of a history keeps this bound, and so do merged ranges.
 template <class F>
 INLINE bool skipValues(const PageRows& rows, int head) {
   if (!MaySkip<F> || rows.skipShare <= 0) return false;
@@ -141,7 +144,8 @@ INLINE void weighRows(const PageRows& rows, int from, int to, const bool* isSkip
   }
 }
 
-// Mixes the values of all heads. Formats that need the probabilities as integers have them converted for up to kWeightRows rows at a time.
+// Mixes the values of all heads. Formats that need the probabilities as integers have them converted for up to
+// kWeightRows rows at a time.
 template <class F>
 INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int visible) {
   // Rows of skipped heads keep their place in rows.weights, so that mixValues finds the weights of row `first`.
@@ -183,8 +187,8 @@ static void mixPage(const SideView* values, const PageRows& rows, int visible) {
 
 // ---- Pages
 
-// One page. Each step runs for all heads before the next step begins, because the end of a step has to wait for its last results: this way
-// that happens once per step and not once per head.
+// One page. Each step runs for all heads before the next step begins, because the end of a step has to wait for its
+// last results: this way that happens once per step and not once per head.
 static __attribute__((noinline)) void meetPage(const SideView* sides, int ahead, const PageRows& rows, int start, int visible) {
   const int n = rows.count, d = rows.d;
   // Values that may be skipped are not prefetched: keys then prefetch only keys, of a later page.

@@ -1,10 +1,12 @@
-// Scores and logits that a hyperbolic tangent keeps below a cap. Operations are unfused, so every instruction set gives the same bits.
+// Scores and logits that a hyperbolic tangent keeps below a cap. Operations are unfused, so every instruction set gives
+// the same bits.
 #pragma once
 
-// tanh(x) = x P(x²) / Q(x²) for |x| <= 9, beyond which the answer is the same as at 9: there 1 - tanh(x) is below 3.1e-8, which a float cannot say.
-// P and Q, of degree 4 each, are our own minimax fit of tanh(√t) / √t over 0 <= t <= 81 by relative error (Remez), 2.1e-8 before coefficients
-// are rounded to floats. All coefficients are positive, so nothing cancels: with the rounding of every step the relative error is below 4e-7
-// (test/unit/native/cap.test.ts tries all of the range), and small x come back as they are.
+// tanh(x) = x P(x²) / Q(x²) for |x| <= 9, beyond which the answer is the same as at 9: there 1 - tanh(x) is below
+// 3.1e-8, which a float cannot say. P and Q, of degree 4 each, are our own minimax fit of tanh(√t) / √t over 0 <= t <=
+// 81 by relative error (Remez), 2.1e-8 before coefficients are rounded to floats. All coefficients are positive, so
+// nothing cancels: with the rounding of every step the relative error is below 4e-7 (test/unit/native/cap.test.ts tries
+// all of the range), and small x come back as they are.
 constexpr float kTanhMost = 9.0f;
 INLINE VecF hyperbolicTangent(VecF x) {
   x = x < -kTanhMost ? splat(-kTanhMost) : x;

@@ -1,12 +1,13 @@
 // Products with one coded side of one page: codes -> levels -> integer dots -> floats.
 //   scoreCoded   y[i][t] = (x[i] . levels[t]) * (scale[t] * factor[i]) + offset[i]                          keys
 //   mixCoded     y[i][c] += step[i] * (w[i] . levels[c]), w and step from weighRow                              values
-// Levels are unpacked in registers and never stored; from kUnpackedRows rows on they are unpacked once, into a tile in L1.
-// x, y are rows without gaps. `next` (or null) is a side that will be read soon: it is prefetched while this one is read.
-// The integers are exact and the floats follow one formula, so every instruction set gives the same bits.
+// Levels are unpacked in registers and never stored; from kUnpackedRows rows on they are unpacked once, into a tile in
+// L1. x, y are rows without gaps. `next` (or null) is a side that will be read soon: it is prefetched while this one is
+// read. The integers are exact and the floats follow one formula, so every instruction set gives the same bits.
 #pragma once
 
-// Calls done(row, first output, sums) for kLanes outputs at a time, in one of the `groups` groups of four rows of a quad. Parity: planes.h.
+// Calls done(row, first output, sums) for kLanes outputs at a time, in one of the `groups` groups of four rows of a
+// quad. Parity: planes.h.
 template <Factors X, int R, int Parity, int First = 0, class Rows, class Done>
 INLINE void sumGroup(const Rows& rows, int quads, int groups, int group, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   constexpr int B = vectorsFor<R, Rows::kTaken>(), kPasses = 4 / B * kRowVectors;
@@ -36,8 +37,8 @@ INLINE void sumGroups(const Rows& rows, int quads, int groups, const IntegerRow*
   }
 }
 
-// How levels are had: from a tile alone, or unpacked in registers for fewer rows than kUnpacked. All formats that have them in the same way share the
-// code below.
+// How levels are had: from a tile alone, or unpacked in registers for fewer rows than kUnpacked. All formats that have
+// them in the same way share the code below.
 struct FromTile {
   static constexpr bool kInRegisters = false;
   static constexpr int kUnpacked = 0;
@@ -94,7 +95,8 @@ INLINE const int8_t* tileFor(const SideView& side, int d, bool unpacked, int8_t*
   return room;
 }
 
-// Calls f with whether the side has room for 128 tokens. Only formats that a page may be open in may have room for fewer.
+// Calls f with whether the side has room for 128 tokens. Only formats that a page may be open in may have room for
+// fewer.
 template <class F, class Call>
 INLINE void withRoom(int room, const Call& f) {
   if constexpr (WritesRows<F>) {

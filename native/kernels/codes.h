@@ -1,5 +1,5 @@
-// What encoding and demotion share: narrowing codes to bytes, tile order, sums, and lookups and counts in a table of sixteen.
-// Every sum and every comparison is that of the reference, so every instruction set gives the same bits.
+// What encoding and demotion share: narrowing codes to bytes, tile order, sums, and lookups and counts in a table of
+// sixteen. Every sum and every comparison is that of the reference, so every instruction set gives the same bits.
 #pragma once
 
 typedef int32_t UnalignedI __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
@@ -60,8 +60,9 @@ INLINE VecF lookUpFloat(const Sixteen& table, VecI index) {
 #endif
 }
 
-// How many of the first fifteen entries, which ascend, are below v. It is a binary search where a lookup takes only one or three instructions.
-// The middle entry may be NaN (an infinite row times the bound 0): both ways of counting find no value above it.
+// How many of the first fifteen entries, which ascend, are below v. It is a binary search where a lookup takes only one
+// or three instructions. The middle entry may be NaN (an infinite row times the bound 0): both ways of counting find no
+// value above it.
 INLINE VecI countBelow(const Sixteen& bounds, VecF v) {
 #if defined(__AVX512F__)
   __m512i count = _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(v, _mm512_permutexvar_ps(_mm512_set1_epi32(7), bounds.part[0]), _CMP_GT_OQ),
@@ -94,7 +95,8 @@ INLINE VecI countBelow(const Sixteen& bounds, VecF v) {
 #endif
 }
 
-// a and b hold kLanes / L rows of L lanes each. The result holds the rows of both with half the lanes: lane i + lane i + L/2.
+// a and b hold kLanes / L rows of L lanes each. The result holds the rows of both with half the lanes: lane i + lane i
+// + L/2.
 template <int L>
 INLINE VecF addHalves(VecF a, VecF b) {
   VecI low{};
@@ -107,19 +109,21 @@ INLINE void addHalvesOf(VecF* v) {
   for (int i = 0; i < L / 2; i++) v[i] = addHalves<L>(v[2 * i], v[2 * i + 1]);
   if constexpr (L > 2) addHalvesOf<L / 2>(v);
 }
-// Lane i of the result is the sum of the lanes of v[i], added in halves: lane j + lane j + half for half = kLanes/2 .. 1. Overwrites v.
+// Lane i of the result is the sum of the lanes of v[i], added in halves: lane j + lane j + half for half = kLanes/2 ..
+// 1. Overwrites v.
 INLINE VecF sumsOfLanes(VecF (&v)[kLanes]) {
   addHalvesOf<kLanes>(v);
   return v[0];
 }
 
-// The first steps of the sum of D floats padded with zeros to a power of two: v[i] += v[i + half] for half = size/2 .. kLanes.
-// The lanes of the result still have to be added for the rest of the tree. Overwrites v.
+// The first steps of the sum of D floats padded with zeros to a power of two: v[i] += v[i + half] for half = size/2 ..
+// kLanes. The lanes of the result still have to be added for the rest of the tree. Overwrites v.
 template <int D>
 INLINE VecF treeSum(VecF (&v)[D / kLanes]) {
   constexpr int kCount = D / kLanes;
   constexpr int kHalf = (D <= 64 ? 32 : D <= 128 ? 64 : 128) / kLanes;
-  // A missing partner counts as +0 and need not be added: x + 0 differs from x only in the sign of a zero, which no use of a sum depends on.
+  // A missing partner counts as +0 and need not be added: x + 0 differs from x only in the sign of a zero, which no use
+  // of a sum depends on.
 #pragma GCC unroll 6
   for (int half = kHalf; half >= 1; half /= 2) {
 #pragma GCC unroll 32
@@ -160,8 +164,8 @@ INLINE VecI lanesFromZero(const uint8_t* fromZero, int first) {
   return v[0];
 }
 
-// Exponents: -127 + number of scale bounds below t, for t >= 0. The bounds of every octave are those of [1, 2) times a power of two
-// (test/unit/native/rot.test.ts checks the table), so mantissa and exponent are looked up separately.
+// Exponents: -127 + number of scale bounds below t, for t >= 0. The bounds of every octave are those of [1, 2) times a
+// power of two (test/unit/native/rot.test.ts checks the table), so mantissa and exponent are looked up separately.
 INLINE VecI scaleExponents(VecF t) {
   const VecI mantissa = (bits(t) & 0x007fffff) | 0x3f800000;
   const VecI octave = (bits(t) >> 23) - 127;
@@ -192,7 +196,8 @@ INLINE void transpose(VecI (&v)[kLanes]) {
 // Bytes of a row of codes, rounded up to whole vectors of words.
 constexpr int wholeWords(int d) { return (d + 4 * kLanes - 1) / (4 * kLanes) * 4 * kLanes; }
 
-// Copies tokens [first, first + kLanes) of a tile of keys to rows of `stride` bytes, of which wholeWords(d) are written.
+// Copies tokens [first, first + kLanes) of a tile of keys to rows of `stride` bytes, of which wholeWords(d) are
+// written.
 INLINE void rowsOfTile(const int8_t* tile, int d, int first, int8_t* rows, int stride) {
   for (int c = 0; c < d; c += 4 * kLanes) {
     VecI v[kLanes];

@@ -1,5 +1,5 @@
-// The kernels that no decode step waits for (ColdKernels). Compiled once for each set of instructions that they differ in, which PALIMPSEST_COLD names
-// (scalar, avx2, avx512, neon or wasmsimd).
+// The kernels that no decode step waits for (ColdKernels). Compiled once for each set of instructions that they differ
+// in, which PALIMPSEST_COLD names (scalar, avx2, avx512, neon or wasmsimd).
 #include "isa.h"
 
 namespace palimpsest {

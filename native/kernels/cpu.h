@@ -1,5 +1,5 @@
-// What an x86-64 CPU has, asked of itself. gcc has __builtin_cpu_supports for it, but the answer lies in a library of the compiler's, and in those
-// that are linked for other systems it is missing or always no.
+// What an x86-64 CPU has, asked of itself. gcc has __builtin_cpu_supports for it, but the answer lies in a library of
+// the compiler's, and in those that are linked for other systems it is missing or always no.
 #pragma once
 
 #if defined(__x86_64__)
@@ -11,8 +11,8 @@ struct CpuFeatures {
   bool sse41, sse42, sha, avx2, avxVnni, avx512, avx512vnni;
 };
 
-// Bits as in Intel's Software Developer's Manual, CPUID. `avx2` includes FMA and F16C, `avx512` its parts F, BW, DQ and VL. Registers count only
-// if the system saves them (XCR0: 2 SSE and AVX, 5 to 7 those of AVX-512).
+// Bits as in Intel's Software Developer's Manual, CPUID. `avx2` includes FMA and F16C, `avx512` its parts F, BW, DQ and
+// VL. Registers count only if the system saves them (XCR0: 2 SSE and AVX, 5 to 7 those of AVX-512).
 inline CpuFeatures cpuFeatures() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return {};

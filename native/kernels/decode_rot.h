@@ -1,4 +1,5 @@
-// Decodes rows that were rotated, with the arithmetic of native/formats/rot.ts, in the same order. A row stays in registers from levels to values.
+// Decodes rows that were rotated, with the arithmetic of native/formats/rot.ts, in the same order. A row stays in
+// registers from levels to values.
 #pragma once
 
 // Rotates a row back, for x^ = mean + t * (HD)^T u. y holds t * u on entry.
@@ -17,8 +18,8 @@ INLINE void turnBack(VecF (&y)[D / kLanes]) {
   }
 }
 
-// x[t] = mean + factors[t] * (HD)^T level[t] for the rows from firstRow on, without the mean where fromZero has the bit of the row. tile: the levels;
-// mean: [D]; fromZero: null for none.
+// x[t] = mean + factors[t] * (HD)^T level[t] for the rows from firstRow on, without the mean where fromZero has the bit
+// of the row. tile: the levels; mean: [D]; fromZero: null for none.
 template <int D>
 static void decodeTurned(bool isKey, int firstRow, const int8_t* tile, const float* factors, const float* mean, const uint8_t* fromZero, float* x,
                          size_t stride) {

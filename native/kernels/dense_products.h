@@ -1,24 +1,32 @@
 // Products of float rows with packed weights: the matrices of a model around attention.
-//   y[t][o] = base[t][o] + bias[o] + sum over blocks b of 32 inputs of  step[t][b] * (scale[o][b] * sum(x16 * (code - middle)) + min[o][b] * sum(x16))
-// Rows become int16 per block of 32 (quantizeI16: within 1.5e-5 of the block's largest), and sums of products are exact in int32
-// (32 * 255 * 32512 < 2^31). After that, fused multiply-add is used where the hardware has it, so instruction sets differ in the last bits.
-// A row gives the same bits alone as among others. A block with NaN or infinity has the step NaN, and with it all that the row is multiplied by.
+//   y[t][o] = base[t][o] + bias[o] + sum over blocks b of 32 inputs of  step[t][b] * (scale[o][b] * sum(x16 * (code -
+//   middle)) + min[o][b] * sum(x16))
+// Rows become int16 per block of 32 (quantizeI16: within 1.5e-5 of the block's largest), and sums of products are exact
+// in int32 (32 * 255 * 32512 < 2^31). After that, fused multiply-add is used where the hardware has it, so instruction
+// sets differ in the last bits. A row gives the same bits alone as among others. A block with NaN or infinity has the
+// step NaN, and with it all that the row is multiplied by.
 //
-//   weights  panels of 16 outputs, each a linear stream of records (DENSE_FORMS in layout.ts). A record is a head, and then per block of 32 inputs
-//            the scales and the codes; scales of 32 bytes come before the codes of all blocks of a record, or of two where a record is one
-//            (denseTogether). So codes begin at multiples of 64. The last panel, and the inputs of `wide`, are padded with zeros.
+//   weights  panels of 16 outputs, each a linear stream of records (DENSE_FORMS in layout.ts). A record is a head, and
+//   then per block of 32 inputs
+//            the scales and the codes; scales of 32 bytes come before the codes of all blocks of a record, or of two
+//            where a record is one
+//            (denseTogether). So codes begin at multiples of 64. The last panel, and the inputs of `wide`, are padded
+//            with zeros.
 //              form         head                scales of a block                     middle
 //              wide                             [16] float scale                      128
 //              Q8_0                             [16] half scale                       128
 //              Q4_0, Q5_0                       [16] half scale                       8, 16
 //              Q4_1, Q5_1                       [16] half scale, [16] half minimum    0
-//              Q4_K, Q5_K   [16] half d, e      [16] byte s, [16] byte t              0; scale = d * s, minimum = -e * t
-//              Q6_K         [16] half d      [2][16] byte s, of 16 inputs each     32; scale = d * s. The head is filled up to 64 bytes.
+//              Q4_K, Q5_K   [16] half d, e      [16] byte s, [16] byte t              0; scale = d * s, minimum = -e *
+//              t
+//              Q6_K         [16] half d      [2][16] byte s, of 16 inputs each     32; scale = d * s. The head is
+//              filled up to 64 bytes.
 //            Codes are lines of 64 bytes, in which each output has four. With i from 0 to 3:
 //              8 bits       line j (0-7): byte i is input 4j + i
 //              4 to 6 bits  line j (0-3): the low nibble of byte i is input 4j + i, the high one input 16 + 4j + i
 //              5 bits       and a line with bit 4: bit j of byte i is that of input 4j + i
-//              6 bits       and two lines with bits 4 and 5: bits 2j and 2j + 1 of byte i are those of input 4j + i, in the second line of 16 + 4j + i
+//              6 bits       and two lines with bits 4 and 5: bits 2j and 2j + 1 of byte i are those of input 4j + i, in
+//              the second line of 16 + 4j + i
 //   rows     64 bytes per block, as dot4.h places them
 #pragma once
 
@@ -45,7 +53,8 @@ static void denseRow(const float* x, int count, const DenseRows& rows, int row) 
   }
 }
 
-// How many scales the inputs of a block have, and what is to be taken from its codes. Codes of 8 bits are multiplied with kBias added.
+// How many scales the inputs of a block have, and what is to be taken from its codes. Codes of 8 bits are multiplied
+// with kBias added.
 template <DenseForm Form>
 constexpr int kDenseGroups = Form == kDenseQ6K ? 2 : 1;
 template <DenseForm Form>
@@ -102,7 +111,8 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
       scales = head + kSizes.head;
       codes = scales + kTogether * kSizes.scales;
     }
-    // The first rows bring the weights into the caches, where later rows find them: the codes and the line behind them, which has the next scales.
+    // The first rows bring the weights into the caches, where later rows find them: the codes and the line behind them,
+    // which has the next scales.
     if (row == 0) {
       for (int p = 0; p < P; p++) {
         const uint8_t* ahead = codes + p * panelBytes + kDenseAhead;
@@ -211,7 +221,8 @@ static void densePanels(const DenseWeights& w, int from, int to, const DenseRows
 static void denseNorm(const float* x, const float* gain, float epsilon, int count, float* y) {
   float squares = dot(x, x, count), least = epsilon;
   if (!(squares <= kFloatMax)) {
-    // The squares of finite numbers may be beyond a float, and then all would become zeros. Of 2^20 numbers that are 2^76 times smaller they are not.
+    // The squares of finite numbers may be beyond a float, and then all would become zeros. Of 2^20 numbers that are
+    // 2^76 times smaller they are not.
     constexpr float kShrink = 0x1p-76f;
     for (int i = 0; i < count; i++) y[i] = x[i] * kShrink;
     squares = dot(y, y, count);
@@ -225,8 +236,8 @@ static void denseNorm(const float* x, const float* gain, float epsilon, int coun
   clearUpperHalves();
 }
 
-// gate <- gate * sigmoid(z) * up, where z = gate, or for GELU z = 2 sqrt(2/pi) (gate + 0.044715 gate^3), since 1 + tanh(z/2) = 2 sigmoid(z).
-// The exponential is taken of -|z|, which cannot overflow.
+// gate <- gate * sigmoid(z) * up, where z = gate, or for GELU z = 2 sqrt(2/pi) (gate + 0.044715 gate^3), since 1 +
+// tanh(z/2) = 2 sigmoid(z). The exponential is taken of -|z|, which cannot overflow.
 static void denseGate(float* gate, const float* up, int count, bool gelu) {
   for (int i = 0; i < count; i += kLanes) {
     const int left = count - i < kLanes ? count - i : kLanes;

@@ -2,7 +2,8 @@
 #include "cpu.h"
 #include "kernels.h"
 
-// A build may leave out sets (native/binding.gyp) and then names those that it has; one that names none has all of its processor.
+// A build may leave out sets (native/binding.gyp) and then names those that it has; one that names none has all of its
+// processor.
 #if !defined(PALIMPSEST_NAMES_ISAS)
 #define PALIMPSEST_HAS_AVX2
 #define PALIMPSEST_HAS_AVX2VNNI

@@ -1,12 +1,14 @@
-// Vectors of bytes, and the dot product of four unsigned with four signed bytes per lane, exact in int32. The integer kernels of the
-// instruction sets differ only in how they compute this product:
+// Vectors of bytes, and the dot product of four unsigned with four signed bytes per lane, exact in int32. The integer
+// kernels of the instruction sets differ only in how they compute this product:
 //   AVX-512 VNNI, AVX-VNNI   vpdpbusd
 //   NEON dotprod             sdot, which takes two signed factors
-//   others                   products of int16, first bytes 0 and 2, then bytes 1 and 3 of a lane: vpmaddwd and its like; NEON widens and adds
-// Levels are signed bytes. As factors they have kBias added, and a sum starts with -kBias * sum(x) to correct for it. Where the instruction
-// takes unsigned bytes for the other factor, rows of weights are that factor, and levels stay as they are (kBiasFor).
-// Rows x of 16-bit integers, |x| <= 32512, take eight bytes for a quad (four x). Where bytes are multiplied, these are two planes,
-// hi = (x + 128) >> 8 and lo = int8(x), x = 256 hi + lo; elsewhere x0, x2, x1, x3. These two parts are multiplied by levels separately.
+//   others                   products of int16, first bytes 0 and 2, then bytes 1 and 3 of a lane: vpmaddwd and its
+//   like; NEON widens and adds
+// Levels are signed bytes. As factors they have kBias added, and a sum starts with -kBias * sum(x) to correct for it.
+// Where the instruction takes unsigned bytes for the other factor, rows of weights are that factor, and levels stay as
+// they are (kBiasFor). Rows x of 16-bit integers, |x| <= 32512, take eight bytes for a quad (four x). Where bytes are
+// multiplied, these are two planes, hi = (x + 128) >> 8 and lo = int8(x), x = 256 hi + lo; elsewhere x0, x2, x1, x3.
+// These two parts are multiplied by levels separately.
 #pragma once
 
 constexpr int kVectorBytes = kLanes * 4;
@@ -17,7 +19,8 @@ constexpr int kRegisters = 32;
 constexpr int kRegisters = 16;
 #endif
 
-// Bytes in lanes of 16 bits, so that they can be shifted; the bits that cross over from the neighbouring byte are masked off.
+// Bytes in lanes of 16 bits, so that they can be shifted; the bits that cross over from the neighbouring byte are
+// masked off.
 typedef uint16_t Bytes __attribute__((vector_size(kVectorBytes)));
 typedef uint16_t UnalignedBytes __attribute__((vector_size(kVectorBytes), aligned(1), may_alias));
 INLINE Bytes loadBytes(const void* p) { return *static_cast<const UnalignedBytes*>(p); }
@@ -33,7 +36,8 @@ INLINE Bytes choose(Bytes a, Bytes b, Bytes mask) {
 #endif
 }
 
-// A table of sixteen bytes, and a lookup of its entries by the bytes of `index`, 0 to 15. Each 16 bytes of a vector have their own table.
+// A table of sixteen bytes, and a lookup of its entries by the bytes of `index`, 0 to 15. Each 16 bytes of a vector
+// have their own table.
 #if defined(__AVX512BW__)
 INLINE Bytes loadTable(const int8_t* t) { return reinterpret_cast<Bytes>(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(t)))); }
 INLINE Bytes lookUp(Bytes table, Bytes index) {
@@ -80,7 +84,8 @@ INLINE Bytes narrowed(VecI a, VecI b) {
 #endif
 }
 
-// Broadcasts four bytes from memory to every lane. It is assembly because gcc 12 copies and spills accumulators around the intrinsics.
+// Broadcasts four bytes from memory to every lane. It is assembly because gcc 12 copies and spills accumulators around
+// the intrinsics.
 INLINE VecI splatFour(const int8_t* p) {
 #if defined(__AVX2__)
   VecI v;
@@ -128,7 +133,8 @@ struct RowDots {
 };
 constexpr int kSumRegisters = 2, kLevelRegisters = 1;
 INLINE RowDots startRow(int32_t v) { return {{splatI(0), splatI(v)}}; }
-// On x86 weights, which have no sign, are the unsigned factor, so that levels keep theirs and nothing has to be corrected.
+// On x86 weights, which have no sign, are the unsigned factor, so that levels keep theirs and nothing has to be
+// corrected.
 #if defined(__aarch64__)
 constexpr bool kUnsignedWeights = false;
 #else

@@ -10,7 +10,8 @@ INLINE void blockF16(const uint16_t* m, int contraction, int rowStride, const fl
   for (int c = 0; c < contraction; c++) {
     if (ahead != nullptr) fetch(*ahead, c);
     const uint16_t* row = m + static_cast<size_t>(c) * rowStride;
-    // With 8 lanes, the fewer of factors and values stay in registers and the others are loaded one at a time; otherwise the factors stay.
+    // With 8 lanes, the fewer of factors and values stay in registers and the others are loaded one at a time;
+    // otherwise the factors stay.
     if constexpr (R <= B || kLanes != 8) {
       VecF factor[R];
       for (int r = 0; r < R; r++) factor[r] = splat(x[r * xStride + c]);
@@ -46,7 +47,8 @@ INLINE void eightF16(const uint16_t* m, int contraction, int rowStride, const fl
 }
 #endif
 
-// R rows over all outputs, in column blocks of B, 4, 2 and 1 vectors. The prefetches are spread evenly over the blocks of B.
+// R rows over all outputs, in column blocks of B, 4, 2 and 1 vectors. The prefetches are spread evenly over the blocks
+// of B.
 template <int R, int B>
 static __attribute__((noinline)) void rowsF16(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, size_t xStride,
                                               float* y, size_t yStride, const Ahead* ahead) {

@@ -1,20 +1,21 @@
-// Products with a tile of levels: y[i][o] = sum_c x[i][c] * tile[c][o]. They are exact: x is int16, the tile int8, the sums int32 (steps may
-// wrap, but the final result fits). A 64-byte row of the tile is 16 outputs x 4 contraction steps.
+// Products with a tile of levels: y[i][o] = sum_c x[i][c] * tile[c][o]. They are exact: x is int16, the tile int8, the
+// sums int32 (steps may wrap, but the final result fits). A 64-byte row of the tile is 16 outputs x 4 contraction
+// steps.
 #pragma once
 
 // What rows of integers are.
 enum Factors : int { kQueries, kWeights };
 
-// How many vectors of levels are multiplied by R rows at once: as many as fit in registers beside the sums. Vectors of four lanes are loaded
-// one after the other. Taken: registers that unpacking needs.
+// How many vectors of levels are multiplied by R rows at once: as many as fit in registers beside the sums. Vectors of
+// four lanes are loaded one after the other. Taken: registers that unpacking needs.
 template <int R, int Taken = 2, int B = 4>
 constexpr int vectorsFor() {
   if constexpr (B == 1 || R * B * kSumRegisters + (kLanes == 4 ? 4 : B * kLevelRegisters) <= kRegisters - Taken) return B;
   else return vectorsFor<R, Taken, B / 2>();
 }
 
-// kBlockRows: rows that share each load of levels. kUnpackedRows: from this many rows on, the codes of a side are first unpacked into a tile
-// (coded.h). Both were chosen by measurement.
+// kBlockRows: rows that share each load of levels. kUnpackedRows: from this many rows on, the codes of a side are first
+// unpacked into a tile (coded.h). Both were chosen by measurement.
 #if defined(__AVX512VNNI__)
 constexpr int kBlockRows = 6, kUnpackedRows = 1 << 30;
 #elif defined(__AVXVNNI__)
@@ -26,8 +27,8 @@ constexpr int kBlockRows = kRegisters == 32 ? 3 : 4, kUnpackedRows = 1;
 #endif
 constexpr int kManyRows = kBlockRows == 4 && kLanes == 8 ? 3 : kBlockRows;  // four at once are no faster than two pairs
 
-// Calls f(Number<R>, first row) for blocks of rows, all of nearly the same size. Where there are blocks of six, there are none of five, which are three and two: code for
-// them would be a sixth of all products.
+// Calls f(Number<R>, first row) for blocks of rows, all of nearly the same size. Where there are blocks of six, there
+// are none of five, which are three and two: code for them would be a sixth of all products.
 template <class F>
 INLINE void eachBlock(int n, const F& f) {
   for (int i = 0; i < n;) {

@@ -1,8 +1,10 @@
-// Encodes the rot family with the arithmetic of native/formats/rot.ts, in the same order: float32, unfused, sums as zero-padded
-// halving trees. A row stays in registers from the subtraction of the mean to its codes. Plane layout: planes.h.
+// Encodes the rot family with the arithmetic of native/formats/rot.ts, in the same order: float32, unfused, sums as
+// zero-padded halving trees. A row stays in registers from the subtraction of the mean to its codes. Plane layout:
+// planes.h.
 #pragma once
 
-// Where the widths of the family are written, by widthOf. Widths whose exponents are null are not written, and planes that are null neither.
+// Where the widths of the family are written, by widthOf. Widths whose exponents are null are not written, and planes
+// that are null neither.
 struct RotTargets {
   uint8_t* hi = nullptr;
   uint8_t* lo[kWidths] = {};
@@ -54,7 +56,8 @@ INLINE VecF largestOf(const float* x, int count) {
   return top;
 }
 
-// The low byte of each lane is x / scale, clamped to +-127 and rounded to the nearest integer, halves to even. scale > 0.
+// The low byte of each lane is x / scale, clamped to +-127 and rounded to the nearest integer, halves to even. scale >
+// 0.
 INLINE VecI divideToCodes(VecF x, float scale) {
   const VecF most = splat(127.0f);
   VecF code = x / splat(scale);
@@ -63,7 +66,8 @@ INLINE VecI divideToCodes(VecF x, float scale) {
   return bits(code + kRoundMagic);
 }
 
-// Column means of `count` rows, the others from firstRow on being zeros, quantized to int8 with one f16 scale. decoded[c]: the dequantized mean.
+// Column means of `count` rows, the others from firstRow on being zeros, quantized to int8 with one f16 scale.
+// decoded[c]: the dequantized mean.
 template <int D>
 INLINE void encodeMean(const float* x, size_t stride, int firstRow, int count, int8_t* mean, uint16_t* meanScale, float* decoded) {
   float average[D];
@@ -313,7 +317,8 @@ INLINE VecI upperBits(VecI fields) {
   return (v | v >> 2) & 0x0f0f0f0f;
 }
 
-// sums[t] = sum of a[e] * b[e] over the elements e of token t, both in tile order. |a * b| < 2^14, so int32 holds the sum of any 256 of them.
+// sums[t] = sum of a[e] * b[e] over the elements e of token t, both in tile order. |a * b| < 2^14, so int32 holds the
+// sum of any 256 of them.
 static void tokenSums(bool isKey, int d, const int8_t* a, const int8_t* b, int32_t* sums) {
   // Elements 4i..4i+3 of a tile row belong to token i (keys) or to four tokens in turn (values).
   int32_t wide[kPageTokens * 4];

@@ -1,4 +1,5 @@
-// What kernels and the families of formats are written with, and the families. hot.cc and cold.cc include it inside an unnamed namespace.
+// What kernels and the families of formats are written with, and the families. hot.cc and cold.cc include it inside an
+// unnamed namespace.
 #pragma once
 #include "vector.h"
 #include "repeat.h"

@@ -1,11 +1,15 @@
-// y[t][o] = base[t][o] + rowScale[t] * (columnScale[o] * sum_c a[t][c] * w[c][o]): int8 activations times int8 weights. The sums are exact in
-// int32 and the rest is unfused float32, so every instruction set gives the same bits.
+// y[t][o] = base[t][o] + rowScale[t] * (columnScale[o] * sum_c a[t][c] * w[c][o]): int8 activations times int8 weights.
+// The sums are exact in int32 and the rest is unfused float32, so every instruction set gives the same bits.
 //
-//   a   [rows/8][contraction/4][8][4] int8: 32 bytes are 8 rows x 4 steps of the contraction, so a block of 8 rows is one linear stream
-//   w   panels of 48 outputs (the last ones 16 or 32, gemmPanelOutputs): [contraction/4][outputs of the panel][4] bytes, weight + 128
-//       (PackedWeights in native/cache/latent.h). Unsigned, as vpdpbusd takes one unsigned operand; 128 * sum(a) is subtracted again.
+//   a   [rows/8][contraction/4][8][4] int8: 32 bytes are 8 rows x 4 steps of the contraction, so a block of 8 rows is
+//   one linear stream
+//   w   panels of 48 outputs (the last ones 16 or 32, gemmPanelOutputs): [contraction/4][outputs of the panel][4]
+//   bytes, weight + 128
+//       (PackedWeights in native/cache/latent.h). Unsigned, as vpdpbusd takes one unsigned operand; 128 * sum(a) is
+//       subtracted again.
 //
-// A block of 8 rows x 3 vectors has 24 accumulators, enough to hide the latency of vpdpbusd twice over, and needs 11 loads for 24 products.
+// A block of 8 rows x 3 vectors has 24 accumulators, enough to hide the latency of vpdpbusd twice over, and needs 11
+// loads for 24 products.
 #pragma once
 
 // How many rows and groups of 16 outputs are multiplied at once: as many as the registers hold.

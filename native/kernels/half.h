@@ -1,4 +1,5 @@
-// IEEE 754 binary16. Subnormals, infinities and NaN are kept; float -> half rounds half to even, and from 65520 on to infinity.
+// IEEE 754 binary16. Subnormals, infinities and NaN are kept; float -> half rounds half to even, and from 65520 on to
+// infinity.
 #pragma once
 
 typedef uint16_t VecH __attribute__((vector_size(kLanes * 2)));

@@ -1,8 +1,9 @@
-// The kernels that a decode step or a prompt waits for, for one instruction set. Compiled once per set by native/binding.gyp, which names it in PALIMPSEST_ISA
-// (scalar, avx2, avx2vnni, avx512vnni, neon, neondot or wasmsimd), in PALIMPSEST_COLD the set whose cold kernels go with it (cold.cc), and passes the matching
-// compiler flags.
-// No standard header with inline functions may be included here or in cold.cc: of the copies of such a function the linker might keep, for
-// the whole binary, the one compiled to instructions that not every CPU has. For the same reason everything below is static.
+// The kernels that a decode step or a prompt waits for, for one instruction set. Compiled once per set by
+// native/binding.gyp, which names it in PALIMPSEST_ISA (scalar, avx2, avx2vnni, avx512vnni, neon, neondot or wasmsimd),
+// in PALIMPSEST_COLD the set whose cold kernels go with it (cold.cc), and passes the matching compiler flags. No
+// standard header with inline functions may be included here or in cold.cc: of the copies of such a function the linker
+// might keep, for the whole binary, the one compiled to instructions that not every CPU has. For the same reason
+// everything below is static.
 #include "isa.h"
 
 namespace palimpsest {

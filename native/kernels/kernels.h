@@ -1,5 +1,6 @@
-// Every kernel of the project. Kernels take pointers, lengths and strides; they have no exceptions, allocation, globals or policy.
-// hot.cc is compiled once per instruction set, cold.cc for fewer of them; dispatch.cc chooses among the resulting tables.
+// Every kernel of the project. Kernels take pointers, lengths and strides; they have no exceptions, allocation, globals
+// or policy. hot.cc is compiled once per instruction set, cold.cc for fewer of them; dispatch.cc chooses among the
+// resulting tables.
 //
 // Legend: d head_dim, n KV heads, g query heads per KV head, P = 128 tokens per page.
 // A page side of one KV head is a matrix [contraction][outputs]:
@@ -13,13 +14,15 @@
 
 namespace palimpsest {
 
-// How the error of a key is steered away from the queries (native/reference/steering.ts): the metric of one head, factored.
+// How the error of a key is steered away from the queries (native/reference/steering.ts): the metric of one head,
+// factored.
 struct KeySteering {
   const float* feedback;  // [d][d], below the diagonal: the share of the error of an earlier channel that a later one takes back; null for kChannelPowers
   const float* weights;   // [d]; for kChannelPowers the mean square of the queries in each channel
 };
-// Memory for what a kernel keeps of a page while it runs. It is not on the stack: some systems give a thread 128 KiB of that, and the rows of a page alone may
-// take as much. It is handed on by value, so what a function takes is free again when it returns. A kernel that took more than there is would be a fault.
+// Memory for what a kernel keeps of a page while it runs. It is not on the stack: some systems give a thread 128 KiB of
+// that, and the rows of a page alone may take as much. It is handed on by value, so what a function takes is free again
+// when it returns. A kernel that took more than there is would be a fault.
 class Workspace {
  public:
   __attribute__((always_inline)) Workspace(void* from, size_t bytes) : next_(static_cast<uint8_t*>(from)), left_(bytes) {}
@@ -45,7 +48,8 @@ constexpr size_t encodeSpace(int d) { return 14 * static_cast<size_t>(kPageToken
 // The same for encodeLatent and rotateLatent, at a width of latents.
 constexpr size_t latentSpace(int width) { return 24 * static_cast<size_t>(width) + 512; }
 
-// Where the fields of one page side of one KV head are written. Fields have the numbers of layout.gen.h (kRotMean, ...).
+// Where the fields of one page side of one KV head are written. Fields have the numbers of layout.gen.h (kRotMean,
+// ...).
 struct SideTarget {
   int format = kF16;
   const KeySteering* steering = nullptr;  // for formats that ask for it (FormatLayout), where there is one
@@ -61,27 +65,31 @@ struct SideView {
   __attribute__((always_inline)) const T* at(int number) const { return reinterpret_cast<const T*>(field[number]); }
 };
 
-// A row of integers |x| <= 32512 in the layout that the integer dot products of an instruction set read (dot4.h). step: the value of one unit.
+// A row of integers |x| <= 32512 in the layout that the integer dot products of an instruction set read (dot4.h). step:
+// the value of one unit.
 struct alignas(64) IntegerRow {
   int8_t bytes[2 * kContractionMax];
   int32_t correction;
   float step;
 };
 
-// The largest softmax scale and slope: times a dot product of rows within kHalfMax, or times a distance, they still give a finite number.
+// The largest softmax scale and slope: times a dot product of rows within kHalfMax, or times a distance, they still
+// give a finite number.
 constexpr float kLargestFactor = 1e20f;
-// The smallest cap of scores and logits: its inverse is a number that they can be multiplied by. The largest is kLargestFactor.
+// The smallest cap of scores and logits: its inverse is a number that they can be multiplied by. The largest is
+// kLargestFactor.
 constexpr float kLeastCap = 1e-20f;
 
 // How many rows of probabilities are converted to integers at once; they take 13.5 KB.
 constexpr int kWeightRows = 24;
 
-// What the integers of a query row are made from: the row itself, the rotated row, or the row multiplied by the channel scales of one page
-// (these integers are computed again for every page).
+// What the integers of a query row are made from: the row itself, the rotated row, or the row multiplied by the channel
+// scales of one page (these integers are computed again for every page).
 enum Basis : int { kPlain = 0, kTurned = 1, kFolded = 2 };
 
 // The query rows that attend to a page, `perHead` for each of `heads` KV heads, and the state of their online softmax.
-// Rows lie head after head without gaps. Scores are in units of log2(e): q has been multiplied by scale * log2(e), slopes and the cap by log2(e).
+// Rows lie head after head without gaps. Scores are in units of log2(e): q has been multiplied by scale * log2(e),
+// slopes and the cap by log2(e).
 struct PageRows {
   int count;                  // heads * perHead
   int heads;
@@ -119,14 +127,16 @@ struct PageRows {
   float* decoded;             // [128][d]
 };
 
-// The mass that each row gives to each page of a run: mass[row * stride + page], relative to max[row * stride + page]. mass null: not recorded.
+// The mass that each row gives to each page of a run: mass[row * stride + page], relative to max[row * stride + page].
+// mass null: not recorded.
 struct PageNotes {
   float* mass = nullptr;
   float* max = nullptr;
   size_t stride = 0;
 };
 
-// Outputs of the next panel of packed weights (gemm_i8.h), usually 48. With 49 to 64 left it is 32, because 48 would leave a panel of only 16.
+// Outputs of the next panel of packed weights (gemm_i8.h), usually 48. With 49 to 64 left it is 32, because 48 would
+// leave a panel of only 16.
 constexpr int gemmPanelOutputs(int left) { return left > 48 && left <= 64 ? 32 : left < 48 ? left : 48; }
 
 // Input rows in the layout that products with packed weights read (dense_products.h).
@@ -140,7 +150,8 @@ struct DenseRows {
 constexpr int kDenseBlock = 32, kDensePanel = 16;
 // Bytes of the codes of a block of inputs of a panel.
 constexpr size_t denseCodeBytes(DenseForm form) { return size_t{64} * kDenseForms[form].bits; }
-// How many blocks have their scales together, before the codes of all of them, so that codes begin at multiples of 64: those of a record, or two.
+// How many blocks have their scales together, before the codes of all of them, so that codes begin at multiples of 64:
+// those of a record, or two.
 constexpr int denseTogether(DenseForm form) { return kDenseForms[form].scales == 64 ? 1 : kDenseForms[form].blocks > 1 ? kDenseForms[form].blocks : 2; }
 // Bytes of these blocks, with the head of their record.
 constexpr size_t denseTogetherBytes(DenseForm form) { return kDenseForms[form].head + denseTogether(form) * (kDenseForms[form].scales + denseCodeBytes(form)); }
@@ -165,10 +176,12 @@ struct DenseWeights {
   int outputs;
 };
 
-// Residuals of a predicted page are entropy-coded, column by column (engine/session/park/rans.ts): states that take turns, symbols of shares of 4096.
+// Residuals of a predicted page are entropy-coded, column by column (engine/session/park/rans.ts): states that take
+// turns, symbols of shares of 4096.
 constexpr int kCodedStates = 32, kCodedSlots = 4096, kCodedLevelMax = 21, kCodedSymbols = 2 * kCodedLevelMax + 1;
 constexpr int kGemmBlock = 8;  // rows in a block of gemmI8
-// Columns of one side, and where they go: as factor * residual into rows of gemmI8, four columns to 32 bytes of each block of rows.
+// Columns of one side, and where they go: as factor * residual into rows of gemmI8, four columns to 32 bytes of each
+// block of rows.
 struct CodedColumns {
   int count;
   const uint8_t* tables;   // [count], the distribution of each
@@ -177,13 +190,14 @@ struct CodedColumns {
   size_t blockStride;      // bytes from one block of rows to the next
 };
 
-// Kernels that no decode step waits for: formats and latents are written, read back and narrowed. They give the same bits on every instruction set and contain no
-// products of bytes, so sets that differ only in those share one table (cold.cc).
+// Kernels that no decode step waits for: formats and latents are written, read back and narrowed. They give the same
+// bits on every instruction set and contain no products of bytes, so sets that differ only in those share one table
+// (cold.cc).
 struct ColdKernels {
-  // Formats (native/formats/). They follow the order of operations of their references, so stored bytes are the same on every instruction set.
-  // Rows of one head: x[t][0..d) at x + t*stride. isKey selects the tile orientation.
-  // Writes one side in `count` formats of one family at once; fields that the family shares are written to the first target only. Rows before
-  // firstRow (sinks) stay out of every code and mean. space: of encodeSpace(d).
+  // Formats (native/formats/). They follow the order of operations of their references, so stored bytes are the same on
+  // every instruction set. Rows of one head: x[t][0..d) at x + t*stride. isKey selects the tile orientation. Writes one
+  // side in `count` formats of one family at once; fields that the family shares are written to the first target only.
+  // Rows before firstRow (sinks) stay out of every code and mean. space: of encodeSpace(d).
   void (*encode)(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space);
   // Writes row `row` of one side of an open page with room for `room` tokens, in a format that a page may be open in.
   void (*writeRow)(const SideTarget& target, bool isKey, int d, int room, int row, const float* x);
@@ -196,7 +210,8 @@ struct ColdKernels {
   // False if the side holds bytes that its encoder cannot write and that the kernels rely on not reading.
   bool (*isSound)(const SideView& side, int d);
 
-  // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. high, low: planes of codes; xq8 has its codes in high. space: of latentSpace(width).
+  // Latents (latent_codec.h). width: a multiple of 16, 64 .. 16384. high, low: planes of codes; xq8 has its codes in
+  // high. space: of latentSpace(width).
   void (*rotateLatent)(float* x, int n, size_t stride, int width, bool inverse, Workspace space);
   // x: [128][width], overwritten. scales: [128] f16 bits (xq8) or int8 exponents. mean: [width], in units of meanScale.
   void (*encodeLatent)(int format, float* x, int width, int firstRow, uint8_t* high, uint8_t* low, void* scales, int16_t* mean, float* meanScale,
@@ -205,11 +220,13 @@ struct ColdKernels {
   void (*unpackLatent)(int format, const uint8_t* high, const uint8_t* low, size_t elements, int8_t* tile);
   // xq4 -> xq3, from codes alone: writes the low plane and the exponents of xq3. tiles: [2][128 * width], overwritten.
   void (*demoteLatent)(const uint8_t* high, const uint8_t* low, const int8_t* exponents, int width, int8_t* tiles, uint8_t* lowOut, int8_t* exponentsOut);
-  // Decodes the keys and the values of a predicted page, sides[2]; false where the bytes are not what coding makes. The last columns are filled up with zeros to four.
-  // bytes: the states, u32, then words, u16. slots: [distributions][4096], of each slot the symbol, its share - 1 and the place in it, in 6, 12 and 12 bits.
+  // Decodes the keys and the values of a predicted page, sides[2]; false where the bytes are not what coding makes. The
+  // last columns are filled up with zeros to four. bytes: the states, u32, then words, u16. slots:
+  // [distributions][4096], of each slot the symbol, its share - 1 and the place in it, in 6, 12 and 12 bits.
   bool (*decodeResiduals)(const uint32_t* slots, const uint8_t* bytes, size_t size, const CodedColumns* sides);
-  // Rows x [128][width] as levels: (x - centres) * gains, held within +-127 and rounded to the nearest integer, halves to even; float32. They are written as
-  // columns of rows of gemmI8, whose blocks are blockStride bytes apart. width: a multiple of eight.
+  // Rows x [128][width] as levels: (x - centres) * gains, held within +-127 and rounded to the nearest integer, halves
+  // to even; float32. They are written as columns of rows of gemmI8, whose blocks are blockStride bytes apart. width: a
+  // multiple of eight.
   void (*roundToLevels)(const float* x, const float* centres, const float* gains, int width, int8_t* to, size_t blockStride);
 
   // Rotary embedding in place, x [tokens][heads][headDim], the first `rotaryDim` channels of each head.
@@ -222,27 +239,32 @@ struct Kernels {
   const char* name;
   const ColdKernels* cold;
 
-  // y[i][o] = sum_c x[i][c] * f32(m[c][o]) for i < n. m: f16 tile. Any contraction, any outputs (multiple of 8).
-  // Uses fused multiply-add where the hardware has it, so instruction sets differ in the last bits. Only densePanels does so too.
+  // y[i][o] = sum_c x[i][c] * f32(m[c][o]) for i < n. m: f16 tile. Any contraction, any outputs (multiple of 8). Uses
+  // fused multiply-add where the hardware has it, so instruction sets differ in the last bits. Only densePanels does so
+  // too.
   void (*dotF16)(const uint16_t* m, int contraction, int outputs, int rowStride, const float* x, int n, size_t xStride, float* y,
                  size_t yStride);
 
-  // y[i][o] = sum_c x[i][c] * tile[c][o], exact in int32, |x| <= 32512 (127*256). tile: i8 tile, any alignment; contraction % 4 == 0 and
-  // <= 256, outputs % 16 == 0.
+  // y[i][o] = sum_c x[i][c] * tile[c][o], exact in int32, |x| <= 32512 (127*256). tile: i8 tile, any alignment;
+  // contraction % 4 == 0 and <= 256, outputs % 16 == 0.
   void (*dotI8)(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, int32_t* y,
                 size_t yStride);
 
-  // x[i][0..d) <- H*D*x (forward) or D*H*x (inverse), orthonormal. d in {64, 80, 96, 128, 256}.
-  // Bit-equal on every ISA: float32 without fused multiply-add, in the order of operations of native/reference/rotation.ts.
+  // x[i][0..d) <- H*D*x (forward) or D*H*x (inverse), orthonormal. d in {64, 80, 96, 128, 256}. Bit-equal on every ISA:
+  // float32 without fused multiply-add, in the order of operations of native/reference/rotation.ts.
   void (*rotate)(float* x, int n, size_t stride, int d, bool inverse);
 
-  // Quantizes x[0..count) to int16: out = rint(x * (32512 / max|x|)), half to even, |out| <= 32512; returns s = max|x| / 32512.
-  // If max|x| < 2^-100, out and s are 0; if an x is NaN or infinite, out is 0 and s NaN. Bit-equal on every ISA.
+  // Quantizes x[0..count) to int16: out = rint(x * (32512 / max|x|)), half to even, |out| <= 32512; returns s = max|x|
+  // / 32512. If max|x| < 2^-100, out and s are 0; if an x is NaN or infinite, out is 0 and s NaN. Bit-equal on every
+  // ISA.
   float (*quantizeI16)(const float* x, int count, int16_t* out);
 
-  // For each row i < n of scores[i][0..128): masked to first[i] <= t < last[i] (others count as -inf); online softmax with state (max[i], sum[i]):
-  //   newMax = max(max, row max); rescale[i] = 2^(max - newMax); share[i] = 2^(row max - newMax); p = 2^(score - row max) (0 where masked);
-  //   rowMass[i] = share*sum(p) (relative to newMax); sum = sum*rescale + rowMass. An all-masked row changes nothing: p = share = 0, rescale = 1.
+  // For each row i < n of scores[i][0..128): masked to first[i] <= t < last[i] (others count as -inf); online softmax
+  // with state (max[i], sum[i]):
+  //   newMax = max(max, row max); rescale[i] = 2^(max - newMax); share[i] = 2^(row max - newMax); p = 2^(score - row
+  //   max) (0 where masked);
+  //   rowMass[i] = share*sum(p) (relative to newMax); sum = sum*rescale + rowMass. An all-masked row changes nothing: p
+  //   = share = 0, rescale = 1.
   // p does not depend on other pages: its largest value is 1, so it can be converted to integers without another pass.
   void (*softmaxPage)(float* scores, int n, size_t stride, const int* first, const int* last, float* max, float* sum, float* rescale,
                       float* share, float* rowMass);
@@ -267,18 +289,20 @@ struct Kernels {
 
   // quantizeI16 of x[0..d), d <= 256, in the layout of this instruction set.
   void (*integerRow)(const float* x, int d, IntegerRow* out);
-  // The rows attend to one page, tokens [start, start + 128): scores, softmax, mixed values. sides: the keys of every head, all in one format,
-  // then the values of every head, all in one format. visible: one past the last token that any row sees, at least 1.
+  // The rows attend to one page, tokens [start, start + 128): scores, softmax, mixed values. sides: the keys of every
+  // head, all in one format, then the values of every head, all in one format. visible: one past the last token that
+  // any row sees, at least 1.
   void (*attendPage)(const SideView* sides, const PageRows& rows, int start, int visible);
-  // The rows attend to `pages` pages from token `start` on and see each of them whole (rows.first is 0, rows.last 128). sides: as in attendPage,
-  // page after page, for `known` >= pages pages, so that later pages can be prefetched while one is read.
+  // The rows attend to `pages` pages from token `start` on and see each of them whole (rows.first is 0, rows.last 128).
+  // sides: as in attendPage, page after page, for `known` >= pages pages, so that later pages can be prefetched while
+  // one is read.
   void (*attendRun)(const SideView* sides, int pages, int known, int start, const PageRows& rows, const PageNotes& notes);
   // Mixes another version of the values [heads] of the page attended to last, with the probabilities in rows.scores.
   void (*mixPage)(const SideView* values, const PageRows& rows, int visible);
 
-  // y[t][o] = base[t][o] + rowScale[t] * (columnScale[o] * sum_c a[t][c] * w[c][o]); sums exact in int32. Layouts: gemm_i8.h. contraction
-  // % 4 == 0 and <= 65536. a must be readable in whole blocks of 8 rows. w: of a contraction of `depth`, of which the first are taken. base: null, or rows
-  // baseStride apart (0: one row for all).
+  // y[t][o] = base[t][o] + rowScale[t] * (columnScale[o] * sum_c a[t][c] * w[c][o]); sums exact in int32. Layouts:
+  // gemm_i8.h. contraction % 4 == 0 and <= 65536. a must be readable in whole blocks of 8 rows. w: of a contraction of
+  // `depth`, of which the first are taken. base: null, or rows baseStride apart (0: one row for all).
   void (*gemmI8)(const int8_t* a, int rows, int contraction, const uint8_t* w, int depth, int outputs, const float* rowScale, const float* columnScale,
                  const float* base, size_t baseStride, float* y, size_t yStride);
 
@@ -287,8 +311,8 @@ struct Kernels {
 
   // The matrices around attention (dense_products.h). Converts x[0..count) to row `row` of rows.
   void (*denseRow)(const float* x, int count, const DenseRows& rows, int row);
-  // Outputs of panels [from, to) for n rows: y[t][o] = base[t][o] + bias[o] + sum_i x[t][i] * w[o][i], y and base [n][outputs]. base: null for 0.
-  // Uses fused multiply-add where the hardware has it.
+  // Outputs of panels [from, to) for n rows: y[t][o] = base[t][o] + bias[o] + sum_i x[t][i] * w[o][i], y and base
+  // [n][outputs]. base: null for 0. Uses fused multiply-add where the hardware has it.
   void (*densePanels)(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y);
   // Root-mean-square norm of one row; gate <- silu(gate) * up, or GELU in the form with a hyperbolic tangent. Unfused.
   void (*denseNorm)(const float* x, const float* gain, float epsilon, int count, float* y);
@@ -300,7 +324,8 @@ const Kernels* kernelsFor(Isa isa);
 // The best kernels that this CPU can run.
 const Kernels* bestKernels();
 
-// The value of one level of rot4 or rot3 in a row with this exponent, -127..127: 2^(exponent/16) / the divisor of the levels; 0 for -128 (rot.cc).
+// The value of one level of rot4 or rot3 in a row with this exponent, -127..127: 2^(exponent/16) / the divisor of the
+// levels; 0 for -128 (rot.cc).
 float rotWorth(int format, int8_t exponent);
 
 }  // namespace palimpsest

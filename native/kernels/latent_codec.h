@@ -1,8 +1,9 @@
-// Latents of a page, from which keys and values are recomputed. The arithmetic is that of native/reference/latent.ts in the same order:
-// float32, unfused, sums as zero-padded halving trees. Codes, scales and means are bit-equal on every instruction set.
+// Latents of a page, from which keys and values are recomputed. The arithmetic is that of native/reference/latent.ts in
+// the same order: float32, unfused, sums as zero-padded halving trees. Codes, scales and means are bit-equal on every
+// instruction set.
 //
-// A latent row has `width` channels, a multiple of 16 and at least 64. It is rotated, the mean of the page is subtracted, and the rest is
-// coded with one scale per row. Codes are in the order that gemmI8 reads their levels:
+// A latent row has `width` channels, a multiple of 16 and at least 64. It is rotated, the mean of the page is
+// subtracted, and the rest is coded with one scale per row. Codes are in the order that gemmI8 reads their levels:
 //   tile       [128/8][width/4][8][4] int8
 //   xq8        the tile as it is
 //   xq4, xq3   the bit planes of rot4 and rot3 over the tile, with their levels (planes.h)
@@ -34,7 +35,8 @@ INLINE void multiplyBy(float* x, const float* by, int count) {
   for (int i = 0; i < count; i += kLanes) store(x + i, load(x + i) * load(by + i));
 }
 
-// Butterflies at distance 1 .. size/2 and one multiplication by float32(1/sqrt size). size: a power of two, at least 64.
+// Butterflies at distance 1 .. size/2 and one multiplication by float32(1/sqrt size). size: a power of two, at least
+// 64.
 INLINE void hadamardInMemory(float* x, int size) {
   for (int at = 0; at < size; at += 64) {
     VecF v[64 / kLanes];
@@ -55,8 +57,9 @@ INLINE void hadamardInMemory(float* x, int size) {
   for (int i = 0; i < size; i += kLanes) store(x + i, load(x + i) * norm);
 }
 
-// Signs, then a Hadamard transform of the first p channels (p is the largest power of two that fits). If that is not all of them, signs and a
-// transform of the last p follow. The result is orthonormal, and every channel reaches at least p others.
+// Signs, then a Hadamard transform of the first p channels (p is the largest power of two that fits). If that is not
+// all of them, signs and a transform of the last p follow. The result is orthonormal, and every channel reaches at
+// least p others.
 static void rotateLatent(float* x, int n, size_t stride, int width, bool inverse, Workspace space) {
   const int p = largestPowerOfTwo(width);
   float* first = space.take<float>(width);
@@ -86,7 +89,8 @@ INLINE float latentTreeSum(float* v, int count) {
   int half = largestPowerOfTwo(count);
   if (half == count) half /= 2;
   for (int here = count; half >= 16; here = half, half /= 2) {
-    // A missing partner counts as +0 and need not be added: x + 0 differs from x only in the sign of a zero, which no use of a sum depends on.
+    // A missing partner counts as +0 and need not be added: x + 0 differs from x only in the sign of a zero, which no
+    // use of a sum depends on.
     for (int i = 0; i < here - half; i += kLanes) store(v + i, load(v + i) + load(v + i + half));
   }
   for (half = 8; half >= 1; half /= 2) {
@@ -95,7 +99,8 @@ INLINE float latentTreeSum(float* v, int count) {
   return v[0];
 }
 
-// Writes the 4-bit codes of a row without its mean and returns the exponent of its unbiased scale <z,z>/<z,u>. levels: by 4-bit code. room: [width].
+// Writes the 4-bit codes of a row without its mean and returns the exponent of its unbiased scale <z,z>/<z,u>. levels:
+// by 4-bit code. room: [width].
 INLINE int8_t codeRow(const float* z, int width, const Sixteen& unit, const Sixteen& levels, int divisor, float* room, uint8_t* codes) {
   for (int c = 0; c < width; c += kLanes) store(room + c, load(z + c) * load(z + c));
   const float zz = latentTreeSum(room, width);
@@ -140,7 +145,8 @@ static void encodeLatent(int format, float* x, int width, int firstRow, uint8_t*
   for (int j = 0; j < 16; j++) padded[j] = kRotBounds[j < 15 ? j : 14];
   const Sixteen unit = loadSixteen(padded), levels = levelsByCode(rotOf(format));
   uint8_t* lines = space.take<uint8_t>(8 * static_cast<size_t>(width));
-  // The codes in tile order replace rows that have been coded: those of rows 8j .. 8j + 7 take the place of rows 2j and 2j + 1.
+  // The codes in tile order replace rows that have been coded: those of rows 8j .. 8j + 7 take the place of rows 2j and
+  // 2j + 1.
   uint8_t* tile = reinterpret_cast<uint8_t*>(x);
   for (int t = 0; t < kPageTokens; t++) {
     float* z = x + static_cast<size_t>(t) * width;
@@ -176,7 +182,8 @@ static void unpackLatent(int format, const uint8_t* high, const uint8_t* low, si
   clearUpperHalves();
 }
 
-// The high plane stays. As in demoteRot, the scale is multiplied by <u,u>/<u,u'>, from integer sums over the codes of a row.
+// The high plane stays. As in demoteRot, the scale is multiplied by <u,u>/<u,u'>, from integer sums over the codes of a
+// row.
 static void demoteLatent(const uint8_t* high, const uint8_t* low, const int8_t* exponents, int width, int8_t* tiles, uint8_t* lowOut, int8_t* exponentsOut) {
   const size_t elements = static_cast<size_t>(kPageTokens) * width;
   int8_t* coarse = tiles + elements;
@@ -207,8 +214,9 @@ static void demoteLatent(const uint8_t* high, const uint8_t* low, const int8_t* 
   clearUpperHalves();
 }
 
-// y[i][c] += sum_t weights[i][t] * tile[t][c] over the 128 rows of a tile, for n rows of weights. y: [n][width]. Each channel has 8 partial sums,
-// one per row of a block, which are then added in halves at every vector width, so every instruction set gives the same bits.
+// y[i][c] += sum_t weights[i][t] * tile[t][c] over the 128 rows of a tile, for n rows of weights. y: [n][width]. Each
+// channel has 8 partial sums, one per row of a block, which are then added in halves at every vector width, so every
+// instruction set gives the same bits.
 static void mixLatent(const int8_t* tile, int width, const float* weights, int n, size_t weightStride, float* y, size_t yStride) {
   const int steps = width / 4;
   for (int i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
-// What formats with plain grids share: ranges and steps of groups, and codes packed in rows of 64. Which element a place in a row belongs to is up to
-// the format.
+// What formats with plain grids share: ranges and steps of groups, and codes packed in rows of 64. Which element a
+// place in a row belongs to is up to the format.
 #pragma once
 
 // Bits of the largest half that is not above x, and of the smallest that is not below it (x >= 0).
@@ -36,8 +36,8 @@ INLINE VecI stepsOf(VecF x, VecF scale, VecF low, float most) {
   return rounded(steps) & (scale > splat(0.0f));
 }
 
-// Codes of 8, 4, 2 or 1 bits in rows of 64: 64 bytes hold one row or more, the first in the low bits. table: the level of each code, for 4 bits or
-// fewer; a code of 8 bits is its level plus 128.
+// Codes of 8, 4, 2 or 1 bits in rows of 64: 64 bytes hold one row or more, the first in the low bits. table: the level
+// of each code, for 4 bits or fewer; a code of 8 bits is its level plus 128.
 INLINE void unpackCodes(int codeBits, const uint8_t* codes, int elements, const int8_t* table, int8_t* levels) {
   if (codeBits == 8) {
     for (int i = 0; i < elements; i += kVectorBytes) storeBytes(levels + i, loadBytes(codes + i) ^ splatByte(128));

@@ -1,14 +1,16 @@
-// Unpacks bit planes into an i8 tile of decode levels: those of the rot family, and those of formats with codes of 1 to 4 bits of their own.
-// It uses integers only, so the result is the same on every ISA.
+// Unpacks bit planes into an i8 tile of decode levels: those of the rot family, and those of formats with codes of 1 to
+// 4 bits of their own. It uses integers only, so the result is the same on every ISA.
 //
-// The codes of one (page, side, head) are laid out in i8 tile order (kernels.h) as rows of 64 codes; a row unpacks to 64 bytes.
-//   hi       the two high bits of the 4-bit code. 64 plane bytes hold rows 4j..4j+3: bits 2f..2f+1 of byte i = lane i of row 4j+f.
+// The codes of one (page, side, head) are laid out in i8 tile order (kernels.h) as rows of 64 codes; a row unpacks to
+// 64 bytes.
+//   hi       the two high bits of the 4-bit code. 64 plane bytes hold rows 4j..4j+3: bits 2f..2f+1 of byte i = lane i
+//   of row 4j+f.
 //   lo rot4  the two low bits, in the same layout.
 //   lo rot3  the third bit alone. 64 plane bytes hold rows 8j..8j+7: bit f of byte i = lane i of row 8j+f.
 //   lo rot2  nothing.
 //   lo rot1  the code, its sign bit, in the layout of rot3's; there is no hi.
-// The same holds for other codes of 4, 3, 2 and 1 bits.
-// A demotion to rot3 or rot2 keeps hi as it is and narrows or drops lo. The number of elements is a multiple of 512 (128 tokens, d a multiple of 4).
+// The same holds for other codes of 4, 3, 2 and 1 bits. A demotion to rot3 or rot2 keeps hi as it is and narrows or
+// drops lo. The number of elements is a multiple of 512 (128 tokens, d a multiple of 4).
 #pragma once
 
 constexpr int8_t kZeroRow = -128;
@@ -32,8 +34,8 @@ INLINE float powerOfTwo(int e) {
   return power;
 }
 
-// unit * 2^((exponent - shift) / 16) of every token, 0 for a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and rounding does not depend
-// on the power of two, so with unit = 1 the results have the bits of kScaleValues.
+// unit * 2^((exponent - shift) / 16) of every token, 0 for a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and
+// rounding does not depend on the power of two, so with unit = 1 the results have the bits of kScaleValues.
 INLINE void rotScales(const int8_t* exponents, int shift, float unit, float* out) {
   alignas(64) float mantissa[16];
   for (int i = 0; i < 16; i += kLanes) store(mantissa + i, load(kScaleValues + 127 + i) * unit);
@@ -68,8 +70,8 @@ INLINE void rotScales(const int8_t* exponents, int shift, float unit, float* out
 #endif
 }
 
-// Moves nibble i of every byte to its low bits. AVX-512 shifts by a vector of equal counts, because gcc 12 spills accumulators around a
-// shift by a single count that is not a constant.
+// Moves nibble i of every byte to its low bits. AVX-512 shifts by a vector of equal counts, because gcc 12 spills
+// accumulators around a shift by a single count that is not a constant.
 INLINE Bytes halfOf(Bytes v, size_t i) {
 #if defined(__AVX512BW__)
 #define PALIMPSEST_TIMES32(v) v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v
@@ -104,8 +106,9 @@ struct LevelTables {
   }
 };
 
-// Rows of 64 levels, with `bias` added. Rows 4j + P and 4j + P + 2 (P = 0 or 1) are unpacked together, because their fields lie in the two
-// nibbles of a byte. The bits of a code may be in any order within its nibble: the tables are ordered to match.
+// Rows of 64 levels, with `bias` added. Rows 4j + P and 4j + P + 2 (P = 0 or 1) are unpacked together, because their
+// fields lie in the two nibbles of a byte. The bits of a code may be in any order within its nibble: the tables are
+// ordered to match.
 template <int Bits>
 struct LevelRows {
   static constexpr bool kPaired = Bits == 3;

@@ -1,4 +1,5 @@
-// Calls f(0), ..., f(N - 1) with compile-time numbers: accumulators of a loop that the compiler unrolls too late stay in memory.
+// Calls f(0), ..., f(N - 1) with compile-time numbers: accumulators of a loop that the compiler unrolls too late stay
+// in memory.
 #pragma once
 
 template <int I>

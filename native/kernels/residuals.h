@@ -1,4 +1,5 @@
-// What predicted pages are read with (cache/predictor.h): entropy-coded residuals, and rows in the 8 bits that the layer above is predicted from.
+// What predicted pages are read with (cache/predictor.h): entropy-coded residuals, and rows in the 8 bits that the
+// layer above is predicted from.
 #pragma once
 
 constexpr int kCodedLeast = 1 << 15;
@@ -24,7 +25,8 @@ struct WordOrders {
 constexpr WordOrders kWordOrders;
 #endif
 
-// Shifts a word, u16, into each state that is below the least. `at` moves on by those that were read; kLanes of them must be readable.
+// Shifts a word, u16, into each state that is below the least. `at` moves on by those that were read; kLanes of them
+// must be readable.
 INLINE VecI refilled(VecI state, const uint8_t*& at) {
 #if defined(__AVX512F__)
   const __m512i wide = reinterpret_cast<__m512i>(state);

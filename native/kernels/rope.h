@@ -1,4 +1,5 @@
-// Rotary position embedding in place: (a, b) -> (a cos - b sin, a sin + b cos). Unfused, so every instruction set gives the same bits.
+// Rotary position embedding in place: (a, b) -> (a cos - b sin, a sin + b cos). Unfused, so every instruction set gives
+// the same bits.
 #pragma once
 
 static void rope(float* x, int tokens, int heads, int headDim, int rotaryDim, const float* cos, const float* sin, bool interleaved) {

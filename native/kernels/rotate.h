@@ -1,9 +1,11 @@
-// x <- H*D*x and back. The order of operations is that of native/reference/rotation.ts, so every instruction set gives the same bits:
-// signs; butterflies at distance 1, 2, 4, ...: (a, b) -> (a + b, a - b); for d = 96 and 80 then a dense sum over the 12 or 20
-// blocks, block 0 first; one multiplication by float32(1/sqrt d). H is symmetric, so the inverse is the same with the signs last.
+// x <- H*D*x and back. The order of operations is that of native/reference/rotation.ts, so every instruction set gives
+// the same bits: signs; butterflies at distance 1, 2, 4, ...: (a, b) -> (a + b, a - b); for d = 96 and 80 then a dense
+// sum over the 12 or 20 blocks, block 0 first; one multiplication by float32(1/sqrt d). H is symmetric, so the inverse
+// is the same with the signs last.
 #pragma once
 
-// partner + v, with v negated in the lanes whose number has that bit. A product with 1 or -1 is exact, so fusing changes no bit.
+// partner + v, with v negated in the lanes whose number has that bit. A product with 1 or -1 is exact, so fusing
+// changes no bit.
 template <int Bit>
 INLINE VecF addSigned(VecF partner, VecF v) {
 #if defined(__AVX2__) || defined(__aarch64__)

@@ -34,8 +34,8 @@ constexpr float kLeastMaximum = 0x1p-100f;
 constexpr float kLargestMaximum = 0x1p100f;
 constexpr float kFloatMax = 3.402823466e38f;
 
-// The largest magnitude of a row; infinity where an element is no finite number. As integers the bits of magnitudes have the order of their sizes, with
-// NaN above all others, which a comparison of floats would pass over.
+// The largest magnitude of a row; infinity where an element is no finite number. As integers the bits of magnitudes
+// have the order of their sizes, with NaN above all others, which a comparison of floats would pass over.
 INLINE float largestMagnitude(const float* x, int count) {
   constexpr int32_t kInfinite = 0x7f800000;
   VecI top{};

@@ -1,5 +1,6 @@
 // Converts one float or half at a time, with one instruction on CPUs with F16C; the result is the same either way.
-// hot.cc and cold.cc include this file inside the unnamed namespace of one instruction set, so every set has its own copy.
+// hot.cc and cold.cc include this file inside the unnamed namespace of one instruction set, so every set has its own
+// copy.
 #pragma once
 
 static inline float halfToFloat(uint16_t h) {

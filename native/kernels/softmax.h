@@ -1,13 +1,14 @@
-// Online softmax over one page of scores, and the exponential it needs. Scores are in units of log2(e): the scaling of the queries includes
-// that factor, so only 2^x is left to compute.
-// Operations are unfused and sums have a fixed order, so every instruction set gives the same bits.
+// Online softmax over one page of scores, and the exponential it needs. Scores are in units of log2(e): the scaling of
+// the queries includes that factor, so only 2^x is left to compute. Operations are unfused and sums have a fixed order,
+// so every instruction set gives the same bits.
 #pragma once
 
-// 2^x for x <= 0; 0 below -100 (the true value is under 7.9e-31, and its products with scales stay far from denormals) and for NaN.
-// x * 2^23 as an integer has floor(x) in the exponent's place and the fraction below it. With the exponent of 1 the fraction becomes m in [1, 2).
-// The polynomial (degree 4) is a minimax fit of 2^(m - 1) there: relative error below 3.1e-6, rising, exactly 1 at m = 1, never 2. Rounding a
-// difference of scores of up to 100 causes as large an error; one more degree would cost 2% of the time of attention over codes.
-// N vectors go through each step together, because in a single one each operation waits for the one before.
+// 2^x for x <= 0; 0 below -100 (the true value is under 7.9e-31, and its products with scales stay far from denormals)
+// and for NaN. x * 2^23 as an integer has floor(x) in the exponent's place and the fraction below it. With the exponent
+// of 1 the fraction becomes m in [1, 2). The polynomial (degree 4) is a minimax fit of 2^(m - 1) there: relative error
+// below 3.1e-6, rising, exactly 1 at m = 1, never 2. Rounding a difference of scores of up to 100 causes as large an
+// error; one more degree would cost 2% of the time of attention over codes. N vectors go through each step together,
+// because in a single one each operation waits for the one before.
 constexpr float kExponentUnit = 0x1p23f;
 constexpr float kLeastPower = -100.0f;
 template <int N>
@@ -123,7 +124,8 @@ static void powers(float* x, int count) {
   }
 }
 
-// line[p] += mass[p] * inverse * 2^(then[p] - max) for count (a multiple of 16) pages: the share of each page under the final maximum and sum.
+// line[p] += mass[p] * inverse * 2^(then[p] - max) for count (a multiple of 16) pages: the share of each page under the
+// final maximum and sum.
 static void addShares(const float* mass, const float* then, float max, float inverse, float* line, int count) {
   for (int i = 0; i < count; i += kLanes) {
     VecF shift[1] = {load(then + i) - max};

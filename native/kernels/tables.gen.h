@@ -154,7 +154,8 @@ constexpr int8_t kGrid256[256][2] = {
     {98, 30}, {99, 72}, {100, 11}, {103, -8}, {110, -64}, {117, -29}, {118, 43}, {125, 7},
 };
 
-// Levels of trellis codes, one table or two whose entries are added, over a divisor: of the sequences high, low2, low1, single
+// Levels of trellis codes, one table or two whose entries are added, over a divisor: of the sequences
+// high, low2, low1, single
 constexpr int kTrellisDivisor = 32;
 constexpr int8_t kTrellisLevels[4][2][16] = {
     {{-15, 39, -5, 38, 33, -12, -34, -17, -43, 12, 42, -34, 7, -41, 16, 6},

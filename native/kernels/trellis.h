@@ -1,8 +1,9 @@
-// Trellis codes (native/formats/trellis.ts): levels of rows of codes in bit planes, and the search for the codes that err least. Integers only, so the
-// result is the same on every instruction set.
+// Trellis codes (native/formats/trellis.ts): levels of rows of codes in bit planes, and the search for the codes that
+// err least. Integers only, so the result is the same on every instruction set.
 #pragma once
 
-// The sequences of codes (trellis.ts): the order of kTrellisLevels. The windows of the second and the third have one table, the others two.
+// The sequences of codes (trellis.ts): the order of kTrellisLevels. The windows of the second and the third have one
+// table, the others two.
 enum TrellisSequence : int { kHighCodes, kLowPairs, kLowBits, kSingleBits };
 constexpr int kSequenceBits[4] = {2, 2, 1, 1}, kWindowBits[4] = {6, 4, 4, 6};
 
@@ -233,7 +234,8 @@ static __attribute__((noinline)) void searchTrellis(const int16_t* targets, int 
       for (int at = 1; at < kKept; at++) least = lessCost(least, next[at]);
       for (int at = 0; at < kKept; at++) next[at] -= least;
     }
-    // Back from the part with the least cost, the first of equals. A choice is found in its word by a multiplication that moves it to the top.
+    // Back from the part with the least cost, the first of equals. A choice is found in its word by a multiplication
+    // that moves it to the top.
     const Bytes* cost = costs[steps % 2];
     Bytes least = cost[0], at{};
     for (int part = 1; part < kKept; part++) keepLess(least, at, cost[part], part);

@@ -42,7 +42,8 @@ INLINE VecF larger(VecF a, VecF b) {
 }
 INLINE VecF magnitude(VecF v) { return fromBits(bits(v) & 0x7fffffff); }
 
-// Lane i of the result is lane index[i] of a, or of a followed by b. index is a constant once inlined, so this takes one or two instructions.
+// Lane i of the result is lane index[i] of a, or of a followed by b. index is a constant once inlined, so this takes
+// one or two instructions.
 #if defined(__clang__)
 template <class V, class I>
 INLINE V shuffled(V a, I index) {
@@ -103,7 +104,8 @@ INLINE VecF mulAdd(VecF a, VecF b, VecF c) {
 #endif
 }
 
-// Adding 1.5 * 2^23 rounds |v| < 2^22 to the nearest integer, halves to even; the low bits of the sum hold that integer.
+// Adding 1.5 * 2^23 rounds |v| < 2^22 to the nearest integer, halves to even; the low bits of the sum hold that
+// integer.
 constexpr float kRoundMagic = 12582912.0f;
 constexpr int32_t kRoundMagicBits = 0x4B400000;
 INLINE VecI rounded(VecF v) {
@@ -137,7 +139,8 @@ INLINE VecI iota() {
   return v;
 }
 
-// Sums of 16 interleaved parts are combined in halves (8, 4, 2, 1) at every vector width, so the bits are the same everywhere.
+// Sums of 16 interleaved parts are combined in halves (8, 4, 2, 1) at every vector width, so the bits are the same
+// everywhere.
 constexpr int kParts = 16 / kLanes;
 struct Parts {
   VecF part[kParts];
@@ -186,8 +189,9 @@ INLINE float largestLane(VecF m) {
 }
 #endif
 
-// Called last by kernels whose caller continues with SSE. The compiler clears the upper halves only where it used them as vectors;
-// on some CPUs xmm16-31 count as well, and then every SSE instruction of the caller is slow (three times slower, measured at d = 80).
+// Called last by kernels whose caller continues with SSE. The compiler clears the upper halves only where it used them
+// as vectors; on some CPUs xmm16-31 count as well, and then every SSE instruction of the caller is slow (three times
+// slower, measured at d = 80).
 INLINE void clearUpperHalves() {
 #if defined(__AVX__)
   _mm256_zeroupper();

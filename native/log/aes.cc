@@ -13,7 +13,8 @@ namespace {
 
 using Context = evp_cipher_ctx_st;
 
-// The functions of OpenSSL, as its manual pages EVP_EncryptInit(3), OPENSSL_cleanse and OpenSSL_version(3) describe them.
+// The functions of OpenSSL, as its manual pages EVP_EncryptInit(3), OPENSSL_cleanse and OpenSSL_version(3) describe
+// them.
 struct OpenSsl {
   unsigned long (*version)();
   Context* (*make)();

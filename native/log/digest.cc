@@ -1,5 +1,6 @@
-// The ways to compute digests, and the choice between them. Functions for instructions that not every CPU has carry their target themselves and
-// call nothing that is not inlined into them, so that nothing else of this file is compiled for them.
+// The ways to compute digests, and the choice between them. Functions for instructions that not every CPU has carry
+// their target themselves and call nothing that is not inlined into them, so that nothing else of this file is compiled
+// for them.
 #include "digest.h"
 
 #include <cstring>

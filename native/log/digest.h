@@ -1,4 +1,5 @@
-// SHA-256 (FIPS 180-4) and CRC-32C (RFC 3720, appendix B.4), with the instructions that the CPU has for them and without.
+// SHA-256 (FIPS 180-4) and CRC-32C (RFC 3720, appendix B.4), with the instructions that the CPU has for them and
+// without.
 #pragma once
 #include <cstddef>
 #include <cstdint>

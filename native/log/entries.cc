@@ -30,7 +30,8 @@ void finish(const uint32_t* state, uint8_t* hash) {
     for (int byte = 0; byte < 4; byte++) hash[4 * i + byte] = static_cast<uint8_t>(state[i] >> (24 - 8 * byte));
 }
 
-// A message of one byte and `count` others, in three pieces of whole blocks: the first block, those that lie in the others as they are, and the end.
+// A message of one byte and `count` others, in three pieces of whole blocks: the first block, those that lie in the
+// others as they are, and the end.
 struct Message {
   uint8_t first[kBlock];
   const uint8_t* middle = nullptr;

@@ -1,5 +1,6 @@
-// The entries of a log in format 2, as witness/entry.ts describes them: u32 length, u32 CRC-32C over length and payload, payload, 32 bytes of
-// chain hash; a leaf is SHA-256(0x00 ‖ payload), a link SHA-256(0x03 ‖ link before ‖ leaf), a node SHA-256(0x01 ‖ left ‖ right).
+// The entries of a log in format 2, as witness/entry.ts describes them: u32 length, u32 CRC-32C over length and
+// payload, payload, 32 bytes of chain hash; a leaf is SHA-256(0x00 ‖ payload), a link SHA-256(0x03 ‖ link before ‖
+// leaf), a node SHA-256(0x01 ‖ left ‖ right).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace palimpsest {
 constexpr size_t kEntryHeadBytes = 8;
 constexpr size_t kEntryExtraBytes = kEntryHeadBytes + kHashBytes;
 
-// Where a series stands after an entry. As bytes: the hash of its chain, the number of leaves (u64, little endian) and the roots of the full
-// subtrees over them, largest first. Without the tree it is the hash alone.
+// Where a series stands after an entry. As bytes: the hash of its chain, the number of leaves (u64, little endian) and
+// the roots of the full subtrees over them, largest first. Without the tree it is the hash alone.
 struct ChainState {
   uint8_t head[kHashBytes];
   bool hasTree = false;
@@ -30,8 +31,8 @@ struct ChainState {
 
 constexpr size_t kChainStateBytes = kHashBytes + 8 + kChainPeaksMax * kHashBytes;
 
-// Fills in CRC and hash of all entries in `bytes`, whose lengths and payloads stand there. False, with nothing written behind the entry before,
-// at the first one whose length is not possible.
+// Fills in CRC and hash of all entries in `bytes`, whose lengths and payloads stand there. False, with nothing written
+// behind the entry before, at the first one whose length is not possible.
 bool sealEntries(const Digests& digests, uint8_t* bytes, size_t count, ChainState* state);
 
 // Where what is known of entries goes, and how many there is room for.
@@ -45,8 +46,9 @@ struct FollowedEntries {
   uint8_t* hashes;
 };
 
-// Follows the entries at the beginning of `bytes` for as long as they are whole and continue the chain, and moves the state behind them. How many.
-// Without `forms` no kind is certain. Checksums, leaves and forms are computed by `threads` threads.
+// Follows the entries at the beginning of `bytes` for as long as they are whole and continue the chain, and moves the
+// state behind them. How many. Without `forms` no kind is certain. Checksums, leaves and forms are computed by
+// `threads` threads.
 size_t followEntries(const Digests& digests, const Forms* forms, Threads& pool, int threads, const uint8_t* bytes, size_t count, uint64_t firstSeq, ChainState* state,
                      const FollowedEntries& out);
 

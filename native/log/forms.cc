@@ -8,7 +8,8 @@ namespace palimpsest {
 
 namespace {
 
-// A decimal of so many digits is the shortest text of the double that it is read as, and two of them are never read as one (DBL_DIG).
+// A decimal of so many digits is the shortest text of the double that it is read as, and two of them are never read as
+// one (DBL_DIG).
 constexpr int kDigitsPlain = 15;
 // No double needs more.
 constexpr int kDigitsMost = 17;
@@ -24,8 +25,8 @@ constexpr double kTimeMsMost = 8.64e15;
 
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Whether these digits (the first and the last of them not zero) with the first one at 10^exponent are what JavaScript would print of the double
-// that they are read as.
+// Whether these digits (the first and the last of them not zero) with the first one at 10^exponent are what JavaScript
+// would print of the double that they are read as.
 bool isShortest(const char* text, const char* end, const char* digits, int count, int exponent) {
 #if defined(__cpp_lib_to_chars)
   double value;

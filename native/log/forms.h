@@ -1,6 +1,6 @@
-// Whether an entry is certainly sound: spelled in the one canonical way, and of the form that its kind must have. "No" means only that it was not
-// certain here, because it is wrong, or because it has something that is rare and not known here (characters beyond ASCII, escapes); the
-// caller then looks at it in full, and finds what is wrong with it.
+// Whether an entry is certainly sound: spelled in the one canonical way, and of the form that its kind must have. "No"
+// means only that it was not certain here, because it is wrong, or because it has something that is rare and not known
+// here (characters beyond ASCII, escapes); the caller then looks at it in full, and finds what is wrong with it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace palimpsest {
 
-// The forms of the bodies of every kind, given by the caller as numbers (witness/forms.ts writes them) and checked before they are used.
+// The forms of the bodies of every kind, given by the caller as numbers (witness/forms.ts writes them) and checked
+// before they are used.
 class Forms {
  public:
   // False for numbers that are no forms. `names` must stay where it is for as long as this is used.
@@ -63,7 +64,8 @@ bool readEnvelope(const char* text, const char* end, Envelope* envelope);
 constexpr std::string_view kSealedHead = "{\"sealed\":\"";
 constexpr std::string_view kSealedTail = "\"}}";
 
-// Whether the text [at, end) begins with a number as JavaScript prints it; at is then behind it. A whole number of at most 15 digits goes into `integer`.
+// Whether the text [at, end) begins with a number as JavaScript prints it; at is then behind it. A whole number of at
+// most 15 digits goes into `integer`.
 struct Numeral {
   bool isInteger = false;
   double integer = 0;

@@ -1,7 +1,8 @@
-// Lets a prebuilt addon run on a glibc older than the one it was built with. glibc 2.34 moved its thread functions from libpthread,
-// and dlsym from libdl, to libc and gave them a new symbol version there. It still provides the old versions, with the same meaning, so every machine has
-// them. The linker redirects each call to this file (wrapped.flags), which calls the old version.
-// Used only in builds with portable=1; scripts/prebuild.mjs makes them and also checks which versions the finished binary needs.
+// Lets a prebuilt addon run on a glibc older than the one it was built with. glibc 2.34 moved its thread functions from
+// libpthread, and dlsym from libdl, to libc and gave them a new symbol version there. It still provides the old
+// versions, with the same meaning, so every machine has them. The linker redirects each call to this file
+// (wrapped.flags), which calls the old version. Used only in builds with portable=1; scripts/prebuild.mjs makes them
+// and also checks which versions the finished binary needs.
 #include <pthread.h>
 
 #if defined(__x86_64__)
@@ -52,7 +53,8 @@ int __wrap_pthread_setspecific(pthread_key_t key, const void* value) { return ol
 int __wrap_pthread_attr_setstacksize(pthread_attr_t* attributes, size_t bytes) { return old_pthread_attr_setstacksize(attributes, bytes); }
 void* __wrap_dlsym(void* library, const char* name) { return old_dlsym(library, name); }
 
-// In glibc 2.32 and later this tells whether the process has a single thread, so that counters need no lock. Ours always says that it has more.
+// In glibc 2.32 and later this tells whether the process has a single thread, so that counters need no lock. Ours
+// always says that it has more.
 char __libc_single_threaded = 0;
 
 }  // extern "C"

@@ -27,8 +27,8 @@ export interface EncodedHead extends Head {
 export interface ReferenceCodec<H extends Head = Head> {
   readonly format: string;
   /**
-   * rows: [128, d] float32 of one head, finite, |x| ≤ 65504. `side` matters only to formats that treat keys and values differently, `steering`
-   * only to keys in formats that are steered.
+   * rows: [128, d] float32 of one head, finite, |x| ≤ 65504. `side` matters only to formats that treat keys and values
+   * differently, `steering` only to keys in formats that are steered.
    */
   encode(rows: Float32Array, headDim: number, firstRow?: number, side?: Side, steering?: Steering | null): H;
   /** x̂: [128, d]. Rows before firstRow are zeros. */
@@ -42,15 +42,15 @@ export interface ReferenceCodec<H extends Head = Head> {
   /** For nested formats: the head in a lower format of the family, from codes alone. */
   demote?(head: H, to: string): H;
   /**
-   * Limits that the shared suite checks the kernels against. `relative`: RMS error of Gaussian rows over their own rms, for an rms from
-   * `smallest` to `largest`.
+   * Limits that the shared suite checks the kernels against. `relative`: RMS error of Gaussian rows over their own rms,
+   * for an rms from `smallest` to `largest`.
    */
   readonly tolerance: { readonly relative: number; readonly smallest: number; readonly largest: number };
 }
 
 /**
- * Index of (token, channel) in the i8 tile of one head: [contraction/4][outputs/16][16][4]. For keys, channels are contracted and tokens
- * are the outputs; for values, tokens are contracted and channels are the outputs.
+ * Index of (token, channel) in the i8 tile of one head: [contraction/4][outputs/16][16][4]. For keys, channels are
+ * contracted and tokens are the outputs; for values, tokens are contracted and channels are the outputs.
  */
 export function tileOffset(side: Side, headDim: number, token: number, channel: number): number {
   const [contraction, output, outputs] = side === 'k' ? [channel, token, PAGE_TOKENS] : [token, channel, headDim];

@@ -10,8 +10,8 @@ export function roundHalfEven(x: number): number {
 }
 
 /**
- * Sum as a zero-padded halving tree: the values are padded with +0 to a power of two, size; then for half = size/2, size/4 … 1
- * v[i] = v[i] + v[i + half] for i < half, each addition in float32.
+ * Sum as a zero-padded halving tree: the values are padded with +0 to a power of two, size; then for half = size/2,
+ * size/4 … 1 v[i] = v[i] + v[i + half] for i < half, each addition in float32.
  */
 export function treeSum(values: ArrayLike<number>): number {
   let half = 1;

@@ -1,6 +1,6 @@
 /**
- * Conversion to and from IEEE 754 binary16, rounded half to even. Subnormals are kept. From 65520 on a value becomes infinite, but the cache
- * refuses such values before it stores anything.
+ * Conversion to and from IEEE 754 binary16, rounded half to even. Subnormals are kept. From 65520 on a value becomes
+ * infinite, but the cache refuses such values before it stores anything.
  */
 
 const word = new DataView(new ArrayBuffer(4));

@@ -1,22 +1,29 @@
 /**
- * xq8, xq4, xq3: a page of layer inputs (latents), from which keys and values are recomputed. The idea is that of XQuant (Tomar et al.,
- * arXiv 2508.10395), whose linear groups are far less accurate than the rotation used here (README of this room).
+ * xq8, xq4, xq3: a page of layer inputs (latents), from which keys and values are recomputed. The idea is that of
+ * XQuant (Tomar et al., arXiv 2508.10395), whose linear groups are far less accurate than the rotation used here
+ * (README of this room).
  *
- * Per page of 128 rows of `width` channels (the normed layer input for MHA, its part in the column space of [W_k | W_v] for GQA):
- *   rotate  y = R·x: signs, then a Hadamard transform of the first p channels, p being the largest power of two that fits; if that is not
- *           all of them, signs and a transform of the last p. R is orthonormal. The weights are rotated once, so no page is rotated back.
+ * Per page of 128 rows of `width` channels (the normed layer input for MHA, its part in the column space of [W_k | W_v]
+ * for GQA):
+ *   rotate  y = R·x: signs, then a Hadamard transform of the first p channels, p being the largest power of two that
+ *   fits; if that is not
+ *           all of them, signs and a transform of the last p. R is orthonormal. The weights are rotated once, so no
+ *   page is rotated back.
  *   mean    μ_c = (Σ_t y_tc) / rows as int16 over max|μ|/32512: the largest channels of normed inputs hardly vary
- *   code    of z = y − μ̂. xq4: the 4-bit Lloyd-Max code and unbiased scale of rot4 (rot.ts); xq3: the high three bits of that code, with the
+ *   code    of z = y − μ̂. xq4: the 4-bit Lloyd-Max code and unbiased scale of rot4 (rot.ts); xq3: the high three bits
+ *   of that code, with the
  *           levels of rot3 and a scale of its own; xq8: int8, s = f16(max|z| / 127)
  *   decode  x̂ = Rᵀ(μ̂ + worth_t·level)
  * Rows before firstRow (sinks) stay out of mean and codes; they decode to the mean.
  *
  * xq4 becomes xq3 as rot4 becomes rot3, from the codes alone: c >> 1, t' = t·⟨u,u⟩/⟨u,u'⟩.
  *
- * Bytes, with codes in tile order [128/8][width/4][8][4]: the codes of xq8, or the plane of the two high bits of the others, means, the scale of
- * the means; then the plane of the low bits (xq4 two, xq3 one), row scales. Planes are those of rot.ts, and each field starts at a multiple of
+ * Bytes, with codes in tile order [128/8][width/4][8][4]: the codes of xq8, or the plane of the two high bits of the
+ * others, means, the scale of the means; then the plane of the low bits (xq4 two, xq3 one), row scales. Planes are
+ * those of rot.ts, and each field starts at a multiple of
  * 64. 4 + 8/width + 16/128 bits per element (xq3: one less, xq8: 8 + 16/width + 1/8).
- * When not to use it: to attend at every step over a long history, where recomputing costs far more than reading coded keys and values.
+ * When not to use it: to attend at every step over a long history, where recomputing costs far more than reading coded
+ * keys and values.
  */
 import { assert } from '../error.ts';
 import { narrowedScale, packPlanes, rotScale, scaleCode } from '../formats/rot.ts';

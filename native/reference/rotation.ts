@@ -1,16 +1,20 @@
 /**
- * The rotation H·D of the rot family: D is fixed random signs, H an orthonormal Hadamard matrix. It spreads every row over all
- * channels, so that one Gaussian table serves every channel of every model. It keeps scores: (HDq)·(HDk) = q·k.
+ * The rotation H·D of the rot family: D is fixed random signs, H an orthonormal Hadamard matrix. It spreads every row
+ * over all channels, so that one Gaussian table serves every channel of every model. It keeps scores: (HDq)·(HDk) =
+ * q·k.
  *
- * H is symmetric: Sylvester's matrix for d = 64, 128, 256; H20 ⊗ H4 for 80 and H12 ⊗ H8 for 96, with Paley's H12 and H20.
- * The order of the float32 operations below is part of the formats (kernels give the same bits).
- * When not to use it: for other head sizes, which only f16 supports.
+ * H is symmetric: Sylvester's matrix for d = 64, 128, 256; H20 ⊗ H4 for 80 and H12 ⊗ H8 for 96, with Paley's H12 and
+ * H20. The order of the float32 operations below is part of the formats (kernels give the same bits). When not to use
+ * it: for other head sizes, which only f16 supports.
  */
 import { assert } from '../error.ts';
 
 const MASK64 = (1n << 64n) - 1n;
 
-/** Signs of D: splitmix64 with seed 1, draw i for channel i, bit 63 set means −1. They are the same for every layer, head and side. */
+/**
+ * Signs of D: splitmix64 with seed 1, draw i for channel i, bit 63 set means −1. They are the same for every layer,
+ * head and side.
+ */
 export function rotationSigns(d: number): Float32Array {
   let state = 1n;
   return Float32Array.from({ length: d }, () => {
@@ -24,8 +28,8 @@ export function rotationSigns(d: number): Float32Array {
 }
 
 /**
- * Symmetric Hadamard matrix of order q + 1 for a prime q with q mod 4 = 3 (Paley's first construction, with the rows of its core
- * reflected). The first row and column are 1; H[i+1][j+1] = 1 when i + j is a non-zero square mod q, else −1.
+ * Symmetric Hadamard matrix of order q + 1 for a prime q with q mod 4 = 3 (Paley's first construction, with the rows of
+ * its core reflected). The first row and column are 1; H[i+1][j+1] = 1 when i + j is a non-zero square mod q, else −1.
  */
 export function paley(q: number): number[][] {
   const squares = new Set(Array.from({ length: q - 1 }, (_, i) => ((i + 1) * (i + 1)) % q));

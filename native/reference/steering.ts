@@ -1,15 +1,18 @@
 /**
  * Steering: codes of keys chosen so that what they get wrong lies across the queries, where no score shows it.
  *
- * The queries q of one KV head, those of all its query heads that the layer keeps, give a metric in which an error e of a key is as large as
- * eᵀWe, by its own square and by the squares of the errors of scores that it makes:
- *   W = I + ½C·d / tr C,   C = Σ qqᵀ                                                      (so the number and the size of the queries do not matter)
+ * The queries q of one KV head, those of all its query heads that the layer keeps, give a metric in which an error e of
+ * a key is as large as eᵀWe, by its own square and by the squares of the errors of scores that it makes:
+ *   W = I + ½C·d / tr C,   C = Σ qqᵀ                                                      (so the number and the size
+ *   of the queries do not matter)
  *   W = NᵀΔN, N unit lower triangular, so that eᵀWe = Σ_c δ_c·(e_c + Σ_{i<c} N_ci·e_i)²
- * Channels are coded one after the other. Channel c is coded as if it were x_c − Σ_{i<c} N_ci·e_i, which takes back what earlier channels got wrong as
- * far as the rest of the key can. Where N is the identity, codes are those of the plain format.
+ * Channels are coded one after the other. Channel c is coded as if it were x_c − Σ_{i<c} N_ci·e_i, which takes back
+ * what earlier channels got wrong as far as the rest of the key can. Where N is the identity, codes are those of the
+ * plain format.
  *
- * Source: SQuat, Wang et al. 2025 (arXiv 2503.24358), which is GPTQ's error feedback with the queries' metric. Not theirs: blocks of one channel, all
- * directions instead of the first r (with the trace normalized there is no difference, docs/lab/formats.md), and queries of the last 128 tokens.
+ * Source: SQuat, Wang et al. 2025 (arXiv 2503.24358), which is GPTQ's error feedback with the queries' metric. Not
+ * theirs: blocks of one channel, all directions instead of the first r (with the trace normalized there is no
+ * difference, docs/lab/formats.md), and queries of the last 128 tokens.
  */
 import { rotate } from './rotation.ts';
 
@@ -23,7 +26,10 @@ export interface Steering {
   readonly weights: Float32Array;
 }
 
-/** The steering by queries [rows, d], for codes of the rows themselves or of rotated ones. Null where no query is other than zero. */
+/**
+ * The steering by queries [rows, d], for codes of the rows themselves or of rotated ones. Null where no query is other
+ * than zero.
+ */
 export function steeringOf(queries: Float32Array, headDim: number, isTurned: boolean): Steering | null {
   const d = headDim;
   const w = new Float64Array(d * d);
@@ -52,7 +58,10 @@ export function steeringOf(queries: Float32Array, headDim: number, isTurned: boo
   return { feedback, weights };
 }
 
-/** x − Σ_{i<c} N_ci·values[i], in float32 and in the order of channels: what channel c is coded as, if these are the errors of the others. */
+/**
+ * x − Σ_{i<c} N_ci·values[i], in float32 and in the order of channels: what channel c is coded as, if these are the
+ * errors of the others.
+ */
 export const lessShares = (x: number, c: number, values: Float32Array, feedback: Float32Array): number =>
   addShares(x, c, values, feedback, -1);
 
@@ -67,7 +76,10 @@ function addShares(x: number, c: number, values: Float32Array, feedback: Float32
   return sum;
 }
 
-/** The steering by queries [rows, d], for codes that weigh channels: `weights` is the mean square in each. Null where no query is other than zero. */
+/**
+ * The steering by queries [rows, d], for codes that weigh channels: `weights` is the mean square in each. Null where no
+ * query is other than zero.
+ */
 export function channelPowers(queries: Float32Array, headDim: number): Steering | null {
   const rows = queries.length / headDim;
   const sums = new Float64Array(headDim);

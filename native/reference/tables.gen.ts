@@ -248,7 +248,10 @@ export const GRIDS: Readonly<
   },
 };
 
-/** Levels of trellis codes by their sequence: the entries of a table, or sums of an entry of each of two, over a divisor. */
+/**
+ * Levels of trellis codes by their sequence: the entries of a table, or sums of an entry of each of two, over a
+ * divisor.
+ */
 export const TRELLIS_DIVISOR = 32;
 export const TRELLIS: Readonly<
   Record<'high' | 'low2' | 'low1' | 'single', readonly (readonly number[])[]>

@@ -1,4 +1,7 @@
-/** Rows that are rotated and divided by their root mean square, as several published methods do: without a mean, with one f16 scale for each. */
+/**
+ * Rows that are rotated and divided by their root mean square, as several published methods do: without a mean, with
+ * one f16 scale for each.
+ */
 import { PAGE_TOKENS } from '../layout.ts';
 import type { Head } from './codec.ts';
 import { treeDot } from './float32.ts';
@@ -17,7 +20,10 @@ export interface TurnedHead extends Head {
 /** The largest float16. Rows that another format gave back may be a little beyond it. */
 const HALF_MOST = 65504;
 
-/** Calls `each` with every rotated row from firstRow on and its root mean square in float32. Returns the f16 bits of the latter, [128]. */
+/**
+ * Calls `each` with every rotated row from firstRow on and its root mean square in float32. Returns the f16 bits of the
+ * latter, [128].
+ */
 export function eachTurned(
   rows: Float32Array,
   headDim: number,
@@ -39,7 +45,10 @@ export function eachTurned(
 export const codeOf = (y: number, rms: number, bounds: readonly number[]): number =>
   bounds.reduce((code, bound) => code + (y > Math.fround(rms * bound) ? 1 : 0), 0);
 
-/** What rows over a rotation need besides their scales: the value of row t at channel c for a scale of 1, as an integer and what one unit is worth. */
+/**
+ * What rows over a rotation need besides their scales: the value of row t at channel c for a scale of 1, as an integer
+ * and what one unit is worth.
+ */
 export interface Levels {
   readonly divisor: number;
   readonly at: (t: number, c: number) => number;

@@ -1,9 +1,10 @@
-// The part of node-addon-api that addon.cc and test_binding.cc use, for WebAssembly: both bindings are built from the same sources, so
-// they cannot drift apart. The JavaScript half is native/wasm.ts, which copies typed arrays in before a call and back after it.
+// The part of node-addon-api that addon.cc and test_binding.cc use, for WebAssembly: both bindings are built from the
+// same sources, so they cannot drift apart. The JavaScript half is native/wasm.ts, which copies typed arrays in before
+// a call and back after it.
 //
-// There are no exceptions here. A C++ throw ends the call: JavaScript throws instead and resets the stack, so the destructors in between
-// do not run. This leaks the memory of the local variables and does no other harm, because all code allocates before it changes anything
-// (as it must for the native addon too, which unwinds at the same places).
+// There are no exceptions here. A C++ throw ends the call: JavaScript throws instead and resets the stack, so the
+// destructors in between do not run. This leaks the memory of the local variables and does no other harm, because all
+// code allocates before it changes anything (as it must for the native addon too, which unwinds at the same places).
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,9 @@
-// Codes of keys that are steered by queries, with the arithmetic of native/reference/steering.ts: what a channel is coded as takes back what the
-// channels before it got wrong. A lane is a token.
+// Codes of keys that are steered by queries, with the arithmetic of native/reference/steering.ts: what a channel is
+// coded as takes back what the channels before it got wrong. A lane is a token.
 #pragma once
 
-// The sum of feedback[i] * values[i][lane] over the channels before c, each product taken from or added to x in their order.
+// The sum of feedback[i] * values[i][lane] over the channels before c, each product taken from or added to x in their
+// order.
 template <bool kAdds>
 INLINE VecF withShares(VecF x, const float* feedback, const float* values, int c, size_t stride) {
   for (int i = 0; i < c; i++) {
@@ -12,7 +13,8 @@ INLINE VecF withShares(VecF x, const float* feedback, const float* values, int c
   return x;
 }
 
-// A head of keys in a format with the bytes of the rot family, whose origins and reference are written: writes codes and exponents.
+// A head of keys in a format with the bytes of the rot family, whose origins and reference are written: writes codes
+// and exponents.
 static COLD void steerRot(const SideTarget& to, uint8_t* hi, uint8_t* lo, int8_t* exponents, const float* mean, const uint8_t* fromZero, int reference, int d,
                                                int firstRow, const float* x, size_t stride, Workspace space) {
   const int width = widthOf(to.format), codeBits = 4 - width;

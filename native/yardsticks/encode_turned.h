@@ -1,12 +1,12 @@
-// Codes of rows that are rotated and divided by their root mean square, without a mean. The arithmetic is that of native/reference/turned.ts, in the
-// same order: float32, unfused, sums as zero-padded halving trees.
+// Codes of rows that are rotated and divided by their root mean square, without a mean. The arithmetic is that of
+// native/reference/turned.ts, in the same order: float32, unfused, sums as zero-padded halving trees.
 #pragma once
 
 // The largest float16. Rows that another format gave back may be a little beyond it.
 constexpr float kHalfMost = 65504.0f;
 
-// Rotates the rows from firstRow on into y [128][D]; those before it become zeros. rms: [128], the root mean square of each, which is written to
-// `halves` as f16.
+// Rotates the rows from firstRow on into y [128][D]; those before it become zeros. rms: [128], the root mean square of
+// each, which is written to `halves` as f16.
 template <int D>
 static COLD void turnRows(int firstRow, const float* x, size_t stride, float* y, float* rms, uint16_t* halves) {
   constexpr int kCount = D / kLanes;

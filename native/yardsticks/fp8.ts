@@ -1,18 +1,20 @@
 /**
- * fp8: E4M3, the 8-bit float of other engines (one sign, four bits of exponent with a bias of 7, three of mantissa, no infinity, largest 448), with
- * one f16 scale for each page and head.
+ * fp8: E4M3, the 8-bit float of other engines (one sign, four bits of exponent with a bias of 7, three of mantissa, no
+ * infinity, largest 448), with one f16 scale for each page and head.
  *
- *   s = max|x| / 448 over the page and head, rounded up to f16; code = E4M3(x / s), rounded half to even; x̂ = s·code (float32 arithmetic)
- * Rounding s up keeps every x / s within 448, so nothing saturates. A page of zeros has s = 0 and decodes to zeros, as do sinks (rows before firstRow).
+ *   s = max|x| / 448 over the page and head, rounded up to f16; code = E4M3(x / s), rounded half to even; x̂ = s·code
+ *   (float32 arithmetic)
+ * Rounding s up keeps every x / s within 448, so nothing saturates. A page of zeros has s = 0 and decodes to zeros, as
+ * do sinks (rows before firstRow).
  *
- * The scale is the one thing on which engines differ. vLLM has one for each tensor of a layer, 1 unless a calibration set it. With 1, what is beyond
- * 448 saturates and what is below 2^-10 is lost; between the two the relative error is the same for any power of two. A scale for each page and head
- * has neither limit and costs 16/128d bits.
+ * The scale is the one thing on which engines differ. vLLM has one for each tensor of a layer, 1 unless a calibration
+ * set it. With 1, what is beyond 448 saturates and what is below 2^-10 is lost; between the two the relative error is
+ * the same for any power of two. A scale for each page and head has neither limit and costs 16/128d bits.
  *
- * Bytes (one head): a code per element, row by row, then the scale: 8 + 16/128d bits per element. Attention decodes a page and multiplies floats: levels of E4M3
- * are no bytes that integers could be multiplied with.
- * Source: FP8 Formats for Deep Learning, Micikevicius et al. 2022 (arXiv 2209.05433); vLLM's kv_cache_dtype fp8_e4m3.
- * When not to use it: q8 has the bytes, an eighth of the error, and products of integers.
+ * Bytes (one head): a code per element, row by row, then the scale: 8 + 16/128d bits per element. Attention decodes a
+ * page and multiplies floats: levels of E4M3 are no bytes that integers could be multiplied with. Source: FP8 Formats
+ * for Deep Learning, Micikevicius et al. 2022 (arXiv 2209.05433); vLLM's kv_cache_dtype fp8_e4m3. When not to use it:
+ * q8 has the bytes, an eighth of the error, and products of integers.
  */
 
 import { defineYardstick } from '../formats/descriptor.ts';

@@ -1,4 +1,5 @@
-// higgs4, higgs3, higgs2 (higgs.ts): codes of pairs of rotated channels, row by row, and one f16 scale per row. Attention decodes pages.
+// higgs4, higgs3, higgs2 (higgs.ts): codes of pairs of rotated channels, row by row, and one f16 scale per row.
+// Attention decodes pages.
 #pragma once
 #include "encode_turned.h"
 

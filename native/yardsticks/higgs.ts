@@ -1,21 +1,24 @@
 /**
  * higgs4, higgs3, higgs2: HIGGS, a rotation and a fixed optimal grid of two dimensions.
  *
- *   norm    ν = ‖x‖, kept as ν/√d in f16                     rotate   y = H·D·x                                    (rotation.ts)
- *   code    each pair (y_2i, y_2i+1)·√d/ν becomes the nearest of 256, 64 or 16 points of the grid that errs least on pairs of Gaussians (tables.gen.ts, GRIDS)
+ *   norm    ν = ‖x‖, kept as ν/√d in f16                     rotate   y = H·D·x
+ *   (rotation.ts)
+ *   code    each pair (y_2i, y_2i+1)·√d/ν becomes the nearest of 256, 64 or 16 points of the grid that errs least on
+ *   pairs of Gaussians (tables.gen.ts, GRIDS)
  *   decode  x̂ = ν/√d·D·H·points
- * A grid of pairs errs 8 to 10% less than one of single channels, which is what one has of it: nothing is calibrated, and there is no mean.
- * Differences from the paper: the group that shares a norm is the row of a head instead of 1,024 numbers, and coordinates of points are integers over a
- * common divisor, which adds up to 1% to the squared error at 4 bits.
+ * A grid of pairs errs 8 to 10% less than one of single channels, which is what one has of it: nothing is calibrated,
+ * and there is no mean. Differences from the paper: the group that shares a norm is the row of a head instead of 1,024
+ * numbers, and coordinates of points are integers over a common divisor, which adds up to 1% to the squared error at 4
+ * bits.
  *
- * The nearest point has the largest fround(a·p + b·q) − fround((p² + q²)/2n), where (p, q) are the integers of a point, n the divisor and a, b = y/rms,
- * in float32; the first of equals.
+ * The nearest point has the largest fround(a·p + b·q) − fround((p² + q²)/2n), where (p, q) are the integers of a point,
+ * n the divisor and a, b = y/rms, in float32; the first of equals.
  *
- * Bytes (one head): pairs row by row; the four high bits of every code, two a byte, the first in the low half; what is left of a code (four bits likewise,
- * or two bits, four a byte, the first lowest); then 128 f16 scales: b + 16/d bits per element.
- * Source: HIGGS, Malinovskii et al. 2024, arXiv 2411.17525, which is for weights; AQUA-KV, Shutova et al. 2025, arXiv 2501.19392, codes caches with it.
- * It stands here to be compared with.
- * When not to use it: where speed counts; attention decodes its pages.
+ * Bytes (one head): pairs row by row; the four high bits of every code, two a byte, the first in the low half; what is
+ * left of a code (four bits likewise, or two bits, four a byte, the first lowest); then 128 f16 scales: b + 16/d bits
+ * per element. Source: HIGGS, Malinovskii et al. 2024, arXiv 2411.17525, which is for weights; AQUA-KV, Shutova et al.
+ * 2025, arXiv 2501.19392, codes caches with it. It stands here to be compared with. When not to use it: where speed
+ * counts; attention decodes its pages.
  */
 
 import { defineYardstick } from '../formats/descriptor.ts';

@@ -1,17 +1,18 @@
 /**
- * int3: asymmetric uniform codes of 3 bits, one scale and one low for each token and head. Whether rotation and Gaussian levels are worth
- * their trouble is seen beside it.
+ * int3: asymmetric uniform codes of 3 bits, one scale and one low for each token and head. Whether rotation and
+ * Gaussian levels are worth their trouble is seen beside it.
  *
  *   low = the least of the row, rounded down to f16; s = (most − low) / 7, rounded up to f16
- *   code = round half even((x − low) / s), clamped to 0..7, 0 where s is 0; x̂ = low + s·code (float32 arithmetic; a zero is never −0)
+ *   code = round half even((x − low) / s), clamped to 0..7, 0 where s is 0; x̂ = low + s·code (float32 arithmetic; a
+ *   zero is never −0)
  * The error is at most half a step. A row of one value decodes to it, if f16 holds it.
  *
- * Attention multiplies the levels 2·code − 7 by integers: x̂ = (low + 3.5·s) + (s/2)·level, so a score is one product and one sum of the query,
- * and mixed values gain the same amount in every channel.
+ * Attention multiplies the levels 2·code − 7 by integers: x̂ = (low + 3.5·s) + (s/2)·level, so a score is one product
+ * and one sum of the query, and mixed values gain the same amount in every channel.
  *
- * Bytes (one head): the two high bits of the codes, 128·d/4, and the low bit, 128·d/8, as in rot3; then 128 scales and 128 lows, f16: 3 + 32/d bits
- * per element.
- * When not to use it: wherever rot3 will do, which takes fewer bytes and errs less.
+ * Bytes (one head): the two high bits of the codes, 128·d/4, and the low bit, 128·d/8, as in rot3; then 128 scales and
+ * 128 lows, f16: 3 + 32/d bits per element. When not to use it: wherever rot3 will do, which takes fewer bytes and errs
+ * less.
  */
 
 import { defineYardstick } from '../formats/descriptor.ts';

@@ -1,4 +1,5 @@
-// nuq4, nuq3, nuq2 (nuq.ts): products of integers, with the scales of channels folded into the query and what was kept apart added behind.
+// nuq4, nuq3, nuq2 (nuq.ts): products of integers, with the scales of channels folded into the query and what was kept
+// apart added behind.
 #pragma once
 #include "encode_turned.h"
 

@@ -1,26 +1,30 @@
 /**
- * nuq4, nuq3, nuq2: non-uniform levels and 1% of the elements kept apart, keys per channel and values per token, after KVQuant.
+ * nuq4, nuq3, nuq2: non-uniform levels and 1% of the elements kept apart, keys per channel and values per token, after
+ * KVQuant.
  *
- * A vector is the 128 tokens of one channel (keys, after RoPE) or the channels of one token (values), sinks (rows before firstRow) left out. With the
- * mean of a vector and its deviation (the mean of |x − mean|), the 1.25·d elements of a page and head that are largest in |x − mean| / deviation, the
- * earliest of equals, are outliers: 0.98% of all. Of what is left of a vector,
- *   offset  keys: (least + most) / 2 as f16; values: 0, because 16 bits more for each token of 64 channels are a quarter of a bit
+ * A vector is the 128 tokens of one channel (keys, after RoPE) or the channels of one token (values), sinks (rows
+ * before firstRow) left out. With the mean of a vector and its deviation (the mean of |x − mean|), the 1.25·d elements
+ * of a page and head that are largest in |x − mean| / deviation, the earliest of equals, are outliers: 0.98% of all. Of
+ * what is left of a vector,
+ *   offset  keys: (least + most) / 2 as f16; values: 0, because 16 bits more for each token of 64 channels are a
+ *   quarter of a bit
  *   scale   s = max|x − offset| / 127, rounded up to f16
  *   code    the nearest of the levels of that width and side to (x − offset) / s: whole numbers within ±127
  *   decode  x̂ = s·level + offset
- * and of an outlier what is missing, x − x̂ as f16 within ±65504, is kept with its place and added (float32 arithmetic, sums as halving trees).
+ * and of an outlier what is missing, x − x̂ as f16 within ±65504, is kept with its place and added (float32 arithmetic,
+ * sums as halving trees).
  *
- * The levels are the centres of a one-dimensional k-means over keys and values of the reference model, normalized as above, on all kinds of text of the
- * calibration (scripts/fit-nuq.ts). They serve every model, layer and side.
+ * The levels are the centres of a one-dimensional k-means over keys and values of the reference model, normalized as
+ * above, on all kinds of text of the calibration (scripts/fit-nuq.ts). They serve every model, layer and side.
  *
- * This is not KVQuant: it codes keys before RoPE, and pages here hold them after RoPE; its levels belong to a layer and side and weigh every element
- * by its gradient; its thresholds for keys come from a calibration; its values have an offset; and its 2-bit levels are stretched to keep mean and
- * deviation (Q-Norm).
+ * This is not KVQuant: it codes keys before RoPE, and pages here hold them after RoPE; its levels belong to a layer and
+ * side and weigh every element by its gradient; its thresholds for keys come from a calibration; its values have an
+ * offset; and its 2-bit levels are stretched to keep mean and deviation (Q-Norm).
  *
- * Bytes (one head): codes in the order of the i8 tile in rows of 64: nuq4 two rows in 64 bytes, nuq3 its two high bits and its low bit in planes as
- * rot3, nuq2 four rows; then scales and offsets, f16: keys [d] and [d], values [128], and zeros to 2·d; then 1.25·d times 4 bytes: token, channel, f16.
- * b + 0.25 + 0.31 bits per element.
- * When not to use it: on CPU, beside the rot family (docs/lab/formats.md).
+ * Bytes (one head): codes in the order of the i8 tile in rows of 64: nuq4 two rows in 64 bytes, nuq3 its two high bits
+ * and its low bit in planes as rot3, nuq2 four rows; then scales and offsets, f16: keys [d] and [d], values [128], and
+ * zeros to 2·d; then 1.25·d times 4 bytes: token, channel, f16. b + 0.25 + 0.31 bits per element. When not to use it:
+ * on CPU, beside the rot family (docs/lab/formats.md).
  */
 import { assert } from '../error.ts';
 import { defineYardstick, type Tier } from '../formats/descriptor.ts';
@@ -192,7 +196,10 @@ function decode(head: NuqHead): Float32Array {
   return rows;
 }
 
-/** q·k̂: levels times the query with the scales of channels folded in (keys) or in turn with those of tokens (values), offsets, and what was kept apart. */
+/**
+ * q·k̂: levels times the query with the scales of channels folded in (keys) or in turn with those of tokens (values),
+ * offsets, and what was kept apart.
+ */
 function scores(query: Float32Array, head: NuqHead): Float64Array {
   const { format, headDim, firstRow, side, codes, outliers } = head;
   const vectors = new Vectors(side, headDim);

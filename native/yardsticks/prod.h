@@ -1,5 +1,5 @@
-// turbo4-prod, turbo3-prod, turbo2-prod (prod.ts): codes in bit planes, and the signs of a sketch of what they leave over. Attention decodes pages: the sketch
-// would take a product of its own with the query rotated twice.
+// turbo4-prod, turbo3-prod, turbo2-prod (prod.ts): codes in bit planes, and the signs of a sketch of what they leave
+// over. Attention decodes pages: the sketch would take a product of its own with the query rotated twice.
 #pragma once
 #include "encode_turned.h"
 #include "sphere.h"

@@ -1,20 +1,22 @@
 /**
- * turbo4-prod, turbo3-prod, turbo2-prod: TurboQuant for inner products, as published: one bit less of the code for the mean squared error (turbo.ts), and one
- * bit of every coordinate of a sketch of what it leaves over (QJL). Scores are unbiased: averaged over rotations, ⟨q,x̂⟩ = ⟨q,x⟩.
+ * turbo4-prod, turbo3-prod, turbo2-prod: TurboQuant for inner products, as published: one bit less of the code for the
+ * mean squared error (turbo.ts), and one bit of every coordinate of a sketch of what it leaves over (QJL). Scores are
+ * unbiased: averaged over rotations, ⟨q,x̂⟩ = ⟨q,x⟩.
  *
  *   norm     ν = ‖x‖, kept as ν/√d in f16                     rotate   y = H·D·x
  *   code     as turbo with b − 1 bits; û is what it decodes to, still rotated
  *   sketch   z = H·D·(y − û): s_j = the sign of z_j, and the norm of z over √d, γ, in f16
  *   decode   x̂ = D·H·(û + γ/c·D·H·s), c = E|u_1|·√d for a random unit vector u: the level of the codebook of one bit
- * A score is ⟨HDq, û⟩ + γ/c·⟨HDHDq, s⟩, the estimator of the paper for a sketch with orthogonal rows. Those of the paper are independent; orthogonal
- * ones, which the authors' code of QJL has, have a third of the variance. The sketch is random signs and a Hadamard matrix, so 0.2% of a score remains as bias.
+ * A score is ⟨HDq, û⟩ + γ/c·⟨HDHDq, s⟩, the estimator of the paper for a sketch with orthogonal rows. Those of the
+ * paper are independent; orthogonal ones, which the authors' code of QJL has, have a third of the variance. The sketch
+ * is random signs and a Hadamard matrix, so 0.2% of a score remains as bias.
  *
- * Bytes (one head): the codes in bit planes as in rot.ts (b = 4: 2 and 1; 3: 2; 2: the second plane alone), one plane of signs, then 128 f16 scales and
- * 128 f16 norms of sketches: b + 32/d bits per element.
- * Source: TurboQuant, Zandieh et al. 2025, arXiv 2504.19874; QJL, Zandieh et al. 2024, arXiv 2406.03482. It stands here to be compared with, for its keys;
- * as reconstruction its squared error is larger than that of the code of b − 1 bits alone, so values gain nothing.
- * When not to use it: softmax turns the variance of scores into error. At equal bits an unbiased scale (rot.ts) has no bias either and half of
- * the error (docs/lab/formats.md).
+ * Bytes (one head): the codes in bit planes as in rot.ts (b = 4: 2 and 1; 3: 2; 2: the second plane alone), one plane
+ * of signs, then 128 f16 scales and 128 f16 norms of sketches: b + 32/d bits per element. Source: TurboQuant, Zandieh
+ * et al. 2025, arXiv 2504.19874; QJL, Zandieh et al. 2024, arXiv 2406.03482. It stands here to be compared with, for
+ * its keys; as reconstruction its squared error is larger than that of the code of b − 1 bits alone, so values gain
+ * nothing. When not to use it: softmax turns the variance of scores into error. At equal bits an unbiased scale
+ * (rot.ts) has no bias either and half of the error (docs/lab/formats.md).
  */
 
 import { defineYardstick } from '../formats/descriptor.ts';
@@ -67,7 +69,10 @@ function rotatedRows(head: ProdHead, bits: number): Float32Array {
   });
 }
 
-/** `bits`: of the code alone. `relative`: the root of D + (1/c² − 1)·D for the error D of the code, with 0.358, 0.1145 and 0.0334 at d = 64, rounded up. */
+/**
+ * `bits`: of the code alone. `relative`: the root of D + (1/c² − 1)·D for the error D of the code, with 0.358, 0.1145
+ * and 0.0334 at d = 64, rounded up.
+ */
 const codec = (format: ProdName, bits: number, relative: number): ReferenceCodec<ProdHead> => ({
   format,
   tolerance: { relative, smallest: 1e-3, largest: 1e4 },

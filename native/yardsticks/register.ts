@@ -1,6 +1,7 @@
 /**
- * Registers the yardsticks, before anything else of the package is imported: `node --import tsx --import ./native/yardsticks/register.ts …`, or as the first
- * import of a module. Their binary is built by `npm run build:native -- --yardsticks`.
+ * Registers the yardsticks, before anything else of the package is imported: `node --import tsx --import
+ * ./native/yardsticks/register.ts …`, or as the first import of a module. Their binary is built by `npm run
+ * build:native -- --yardsticks`.
  */
 import { serveYardsticks } from '../formats/registry.ts';
 

@@ -1,4 +1,5 @@
-// rotq4, rotq3, rotq2 (rotq.ts): the bytes of rot4, rot3 and rot2, read by the same kernels, with keys steered by queries.
+// rotq4, rotq3, rotq2 (rotq.ts): the bytes of rot4, rot3 and rot2, read by the same kernels, with keys steered by
+// queries.
 #pragma once
 #include "encode_steered.h"
 #include "rot.h"

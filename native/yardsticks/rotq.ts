@@ -1,9 +1,11 @@
 /**
- * rotq4, rotq3, rotq2: rot4, rot3 and rot2 (../formats/rot.ts) with keys steered by queries. They have the bytes of those and are read by the same kernels,
- * but the codes of keys are steered by the queries that the layer keeps (../reference/steering.ts), in the basis of y: each width codes for itself, so they
- * do not nest. With the rms r of y and û = r·u,
+ * rotq4, rotq3, rotq2: rot4, rot3 and rot2 (../formats/rot.ts) with keys steered by queries. They have the bytes of
+ * those and are read by the same kernels, but the codes of keys are steered by the queries that the layer keeps
+ * (../reference/steering.ts), in the basis of y: each width codes for itself, so they do not nest. With the rms r of y
+ * and û = r·u,
  *   scale   t = r·⟨y,y⟩/⟨y,û⟩ in the metric of the queries, as float32 sums over channels in their order
- * Values, keys of layers that keep no query, and rows without a positive scale (which become zero rows) have nothing else of their own.
+ * Values, keys of layers that keep no query, and rows without a positive scale (which become zero rows) have nothing
+ * else of their own.
  *
  * Source: the query metric of SQuat, Wang et al. 2025 (arXiv 2503.24358), over the rotation of the rot family.
  * When not to use it: docs/lab/formats.md has what it loses beside trellis.

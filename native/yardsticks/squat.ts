@@ -1,10 +1,11 @@
 /**
- * squat4, squat2: SQuat. They have the bytes of kivi4 and kivi2 and are read by the same kernels (../formats/kivi.ts), but keys are steered by the queries
- * that the layer keeps (../reference/steering.ts): channels are coded one after the other, each with the range of what it is coded as. Values, and keys of
- * layers that keep no query, are those of KIVI. They do not nest, because each width has errors of its own.
+ * squat4, squat2: SQuat. They have the bytes of kivi4 and kivi2 and are read by the same kernels (../formats/kivi.ts),
+ * but keys are steered by the queries that the layer keeps (../reference/steering.ts): channels are coded one after the
+ * other, each with the range of what it is coded as. Values, and keys of layers that keep no query, are those of KIVI.
+ * They do not nest, because each width has errors of its own.
  *
- * Source: SQuat, Wang et al. 2025 (arXiv 2503.24358). Not theirs: what ../formats/kivi.ts and ../reference/steering.ts say.
- * When not to use it: see ../formats/kivi.ts.
+ * Source: SQuat, Wang et al. 2025 (arXiv 2503.24358). Not theirs: what ../formats/kivi.ts and ../reference/steering.ts
+ * say. When not to use it: see ../formats/kivi.ts.
  */
 import { defineYardstick, type Tier } from '../formats/descriptor.ts';
 import { codec, decode, encode, KIVI_BITS, type KiviHead, type KiviName, kiviParts } from '../formats/kivi.ts';

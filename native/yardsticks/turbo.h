@@ -1,4 +1,5 @@
-// turbo4, turbo3, turbo2 (turbo.ts): codes in bit planes (kernels/planes.h) and one f16 scale per row, over the rotation of the rot family.
+// turbo4, turbo3, turbo2 (turbo.ts): codes in bit planes (kernels/planes.h) and one f16 scale per row, over the
+// rotation of the rot family.
 #pragma once
 #include "encode_turned.h"
 #include "sphere.h"

@@ -1,20 +1,24 @@
 /**
  * turbo4, turbo3, turbo2: TurboQuant for the mean squared error, as published.
  *
- * Any row of d channels, rotated at random, has coordinates that follow one known law, that of a coordinate of a random unit vector: the same
- * codebook serves every row of every model, and nothing is calibrated.
+ * Any row of d channels, rotated at random, has coordinates that follow one known law, that of a coordinate of a random
+ * unit vector: the same codebook serves every row of every model, and nothing is calibrated.
  *   norm    ν = ‖x‖, kept as ν/√d in f16, so that it fits wherever x fits
- *   rotate  y = H·D·x                                                                                              (rotation.ts)
- *   code    the nearest level of y·√d/ν in the Lloyd-Max codebook of that law, for this d                          (tables.gen.ts, SPHERE)
+ *   rotate  y = H·D·x
+ *   (rotation.ts)
+ *   code    the nearest level of y·√d/ν in the Lloyd-Max codebook of that law, for this d
+ *   (tables.gen.ts, SPHERE)
  *   decode  x̂ = ν/√d·D·H·level
- * There is no mean, codes of different widths do not nest, and ⟨x̂,x⟩ is smaller than ⟨x,x⟩, by the relative squared error on average (12% at 2 bits).
- * Differences from the paper: the rotation is random signs and a Hadamard matrix instead of one that is uniform over all rotations, as in every
- * implementation, and levels are integers over a common divisor, which adds 0.3% to the squared error at 4 bits.
+ * There is no mean, codes of different widths do not nest, and ⟨x̂,x⟩ is smaller than ⟨x,x⟩, by the relative squared
+ * error on average (12% at 2 bits). Differences from the paper: the rotation is random signs and a Hadamard matrix
+ * instead of one that is uniform over all rotations, as in every implementation, and levels are integers over a common
+ * divisor, which adds 0.3% to the squared error at 4 bits.
  *
- * Bytes (one head): the codes in bit planes as in rot.ts (4 bits: 2 and 2; 3 bits: 2 and 1; 2 bits: 2), then 128 f16 scales: b + 16/d bits per element.
- * Source: TurboQuant, Zandieh et al. 2025, arXiv 2504.19874. It stands here to be compared with: the rot family is the same code with means
- * subtracted, an unbiased scale of half the size, and nested codes (docs/lab/formats.md).
- * When not to use it: for keys whose rows have much in common (models with biases at their keys), because the norm is spent on what is common.
+ * Bytes (one head): the codes in bit planes as in rot.ts (4 bits: 2 and 2; 3 bits: 2 and 1; 2 bits: 2), then 128 f16
+ * scales: b + 16/d bits per element. Source: TurboQuant, Zandieh et al. 2025, arXiv 2504.19874. It stands here to be
+ * compared with: the rot family is the same code with means subtracted, an unbiased scale of half the size, and nested
+ * codes (docs/lab/formats.md). When not to use it: for keys whose rows have much in common (models with biases at their
+ * keys), because the norm is spent on what is common.
  */
 
 import { defineYardstick } from '../formats/descriptor.ts';
@@ -33,7 +37,9 @@ import {
 
 type TurboName = 'turbo4' | 'turbo3' | 'turbo2';
 
-/** `relative` is the root of the relative squared error on a Gaussian: 0.0091, 0.0334 and 0.1145 at d = 64, rounded up. */
+/**
+ * `relative` is the root of the relative squared error on a Gaussian: 0.0091, 0.0334 and 0.1145 at d = 64, rounded up.
+ */
 const codec = (format: TurboName, bits: number, relative: number): ReferenceCodec<TurnedHead> => ({
   format,
   // Scales below 6e-5 are subnormal in f16 and have few digits.

@@ -1,6 +1,6 @@
 /**
- * Young pages 4:4, old pages 2:2, the boundary where the budget puts it. A rule of thumb that others use, kept to compare
- * with: it costs 1.3 to 1.7 times the divergence of `uniform` at equal bytes (measured).
+ * Young pages 4:4, old pages 2:2, the boundary where the budget puts it. A rule of thumb that others use, kept to
+ * compare with: it costs 1.3 to 1.7 times the divergence of `uniform` at equal bytes (measured).
  */
 import type { FormatPair } from '../../native/index.ts';
 import type { Sides } from '../sides.ts';

@@ -1,6 +1,6 @@
 /**
- * Policies that set a format per page side by rule and try nothing: an aim says where each side should be, and this follows
- * it, oldest pages first, values before keys (so that 2-bit keys never stand beside fine values).
+ * Policies that set a format per page side by rule and try nothing: an aim says where each side should be, and this
+ * follows it, oldest pages first, values before keys (so that 2-bit keys never stand beside fine values).
  */
 import { FORMAT_NAMES, FORMATS, type FormatName, KvError, SIDES, type Side } from '../../native/index.ts';
 import { isLatent, rank } from '../ladder.ts';
@@ -21,7 +21,10 @@ import { usefulPair } from '../unsafe.ts';
 
 /** Where a rule wants page sides to be. Its answers may only go down the ladder as a session goes on. */
 export interface Aim {
-  /** Takes a situation in. `lackBytes` are still missing although every side is where the rule wants it. → true when known sides may have to move */
+  /**
+   * Takes a situation in. `lackBytes` are still missing although every side is where the rule wants it. → true when
+   * known sides may have to move
+   */
   steer(situation: Situation, sides: Sides, lackBytes: number): boolean;
   target(layer: number, page: number): Readonly<Record<Side, FormatName>>;
   because(decision: Omit<Decision, 'because'>): Because;
@@ -81,7 +84,8 @@ function follow(situation: Situation, state: FollowSession): Decision[] {
   const all = (): number[] => [...sides.slots];
   if (aim.steer(situation, sides, urgent && state.work.length === 0 ? Math.max(0, lack) : 0)) state.work = all();
   let decisions = doWork(situation, state);
-  // No move is left under the present rule, so the rule itself must give way. It must yield at least the room of a page, or it would not change.
+  // No move is left under the present rule, so the rule itself must give way. It must yield at least the room of a
+  // page, or it would not change.
   const room = Math.max(lack, 2 * context.pageBytes[context.windowFormat]);
   while (urgent && lack > 0 && decisions.length === 0 && aim.steer(situation, sides, room)) {
     state.work = all();

@@ -1,6 +1,7 @@
 /**
- * The first two versions of the price policy, as they were: their logs are decided again by them. The second had no evidence of its own; the first had no law of errors
- * either, and is also compared with (`price-1`). What is not here they have in common with the present one (price.ts).
+ * The first two versions of the price policy, as they were: their logs are decided again by them. The second had no
+ * evidence of its own; the first had no law of errors either, and is also compared with (`price-1`). What is not here
+ * they have in common with the present one (price.ts).
  */
 import { type FormatPair, forecastMovablePages } from '../../native/index.ts';
 import { defaultLaw, type Law } from '../law.ts';
@@ -25,7 +26,10 @@ function sourcesOf(context: PolicyContext, law: Law | null): Sources {
 
 const lawOf = ({ thresholds, layers }: PolicyContext): Law => thresholds.law ?? defaultLaw(layers);
 
-/** Learns nothing about its predictions: a layer is as bad as its worst error or its predicted divergence, against their bounds. */
+/**
+ * Learns nothing about its predictions: a layer is as bad as its worst error or its predicted divergence, against their
+ * bounds.
+ */
 class SecondSession extends PriceSession {
   /** Worst ε of each layer and the page that was open when it was committed. */
   readonly #worst = new Float64Array(this.context.layers);
@@ -53,7 +57,10 @@ class SecondSession extends PriceSession {
     return Math.max(this.#faded(layer) / this.bounds.epsilon, this.offers.layerKld[layer]! / this.bounds.kld);
   }
 
-  /** An error fades with the age of its page as age^-0.8 to -0.9 (measured); -0.75 is more cautious and takes square roots only, which are the same on every machine. */
+  /**
+   * An error fades with the age of its page as age^-0.8 to -0.9 (measured); -0.75 is more cautious and takes square
+   * roots only, which are the same on every machine.
+   */
   #faded(layer: number): number {
     const age = Math.max(1, this.page - this.#worstAt[layer]! + 1);
     return this.#worst[layer]! / (Math.sqrt(age) * Math.sqrt(Math.sqrt(age)));

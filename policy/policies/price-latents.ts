@@ -25,9 +25,9 @@ export class LatentChoice {
   }
 
   /**
-   * Called once a situation was taken in. Where bytes are counted, the price is that at which pages like the newest would keep the budget at the end
-   * of the session, which all pages must be able to keep; a session whose end is not known is taken to become twice as long. `isSlow`: steps that
-   * are too slow already are not made slower.
+   * Called once a situation was taken in. Where bytes are counted, the price is that at which pages like the newest
+   * would keep the budget at the end of the session, which all pages must be able to keep; a session whose end is not
+   * known is taken to become twice as long. `isSlow`: steps that are too slow already are not made slower.
    */
   choose(situation: Situation, price: number, isSlow: boolean): void {
     const { layers, skipLayers } = this.#context;
@@ -45,7 +45,10 @@ export class LatentChoice {
     this.#offers.setLatents(most, this.#endPrice);
   }
 
-  /** How many of so many pages may be latents and all of them still fit into so many bytes, since a latent becomes no smaller than the lowest one. */
+  /**
+   * How many of so many pages may be latents and all of them still fit into so many bytes, since a latent becomes no
+   * smaller than the lowest one.
+   */
   #within(bytes: number, pages: number): number {
     const { latent, apart } = this.#lowest;
     return latent <= apart ? pages : Math.max(0, Math.floor((bytes - pages * apart) / (latent - apart)));

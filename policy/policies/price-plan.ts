@@ -69,7 +69,10 @@ export class Plan {
     return this.#taken.size === 0 && this.#promotions.length === 0;
   }
 
-  /** Cheapest offer that its layer allows now, −1 when there is none. Resting sides count when it is urgent and the move is not early. */
+  /**
+   * Cheapest offer that its layer allows now, −1 when there is none. Resting sides count when it is urgent and the move
+   * is not early.
+   */
   next(early: boolean): number {
     const { offers, layers } = this.#state;
     const { sides } = offers;

@@ -1,8 +1,8 @@
 /**
- * The default policy. A move is judged by its price: predicted divergence added per byte saved, c·g·(ε_to² − ε_from²)/bytes,
- * with ε measured for every page side on its own. Under a byte budget it fills like water: nothing moves before the budget
- * binds, then the cheapest moves are made, wherever they are; the price of the last one is the threshold λ. Under a
- * divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
+ * The default policy. A move is judged by its price: predicted divergence added per byte saved, c·g·(ε_to² −
+ * ε_from²)/bytes, with ε measured for every page side on its own. Under a byte budget it fills like water: nothing
+ * moves before the budget binds, then the cheapest moves are made, wherever they are; the price of the last one is the
+ * threshold λ. Under a divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
 import { forecastMovablePages, movablePages, PAGE_TOKENS, PARTS, pageOf, tokensBehind } from '../../native/index.ts';
 import { OUTLIER_KEYS } from '../decisions.gen.ts';
@@ -33,9 +33,9 @@ import { Plan, sealAhead, sealComes } from './price-plan.ts';
 import { bothBind, nothingLeft } from './price-refusals.ts';
 
 /**
- * A divergence budget is spent as this power of the share of the expected tokens that were read. Spent evenly, early moves save bytes where none are
- * short, and their errors stay in all that is read later: 7% more bytes for the same divergence. With 5 the peak lies before the end (measured:
- * SmolLM2-135M, 2,048 tokens, four texts).
+ * A divergence budget is spent as this power of the share of the expected tokens that were read. Spent evenly, early
+ * moves save bytes where none are short, and their errors stay in all that is read later: 7% more bytes for the same
+ * divergence. With 5 the peak lies before the end (measured: SmolLM2-135M, 2,048 tokens, four texts).
  */
 const SPENT_LATE = 3;
 /** The length at which the law of errors was fitted. */
@@ -68,7 +68,10 @@ function sourcesOf(given: PolicyContext): Sources {
   };
 }
 
-/** What a session knows so far, and what it decides by it. Earlier versions decide some of it otherwise (price-earlier.ts), and nobody else overrides anything. */
+/**
+ * What a session knows so far, and what it decides by it. Earlier versions decide some of it otherwise
+ * (price-earlier.ts), and nobody else overrides anything.
+ */
 export class PriceSession implements PolicySession {
   readonly context: PolicyContext;
   readonly offers: Offers;
@@ -273,7 +276,10 @@ export class PriceSession implements PolicySession {
     return { accepted, because: { threshold: id, measured, bound, unit: 'KLD/byte', origin, rule } };
   }
 
-  /** True when the trial of a slot must be repeated before its move is made: it is old, and its page is not yet so old that errors have faded for good. */
+  /**
+   * True when the trial of a slot must be repeated before its move is made: it is old, and its page is not yet so old
+   * that errors have faded for good.
+   */
   isStale(slot: number): boolean {
     return (
       this.tokens - this.offers.triedAt[slot]! >= this.bounds.trialAge &&
@@ -346,8 +352,8 @@ export class PriceSession implements PolicySession {
   }
 
   /**
-   * How bad a layer is, 1 being too much: how far its errors exceed what was promised; a layer whose gain is not believed, and every layer after a
-   * change of topic, is watched at least.
+   * How bad a layer is, 1 being too much: how far its errors exceed what was promised; a layer whose gain is not
+   * believed, and every layer after a change of topic, is watched at least.
    */
   protected severity(layer: number): number {
     const isDoubtful = this.#doubted.has(layer) || this.#evidence.hasShifted(this.tokens);
@@ -358,8 +364,9 @@ export class PriceSession implements PolicySession {
   protected committed(_layer: number, _epsilon: number): void {}
 
   /**
-   * True if moves at or under λ are made before they must be. Bytes that were paid for then stay unused for a while, which costs quality, and all
-   * that is gained is that later steps have less to do. So it is done only against a latency budget.
+   * True if moves at or under λ are made before they must be. Bytes that were paid for then stay unused for a while,
+   * which costs quality, and all that is gained is that later steps have less to do. So it is done only against a
+   * latency budget.
    */
   protected movesEarly({ stepLatencyBudgetMs }: Situation): boolean {
     return stepLatencyBudgetMs !== null;
@@ -392,8 +399,9 @@ export class PriceSession implements PolicySession {
   }
 
   /**
-   * Divergence budget: the cheapest moves until what all moves cost at the present age of their pages reaches the budget, at its cautious end and with
-   * what will stay of it in later rows. Costs fade, so what they leave of the budget is spent on further moves.
+   * Divergence budget: the cheapest moves until what all moves cost at the present age of their pages reaches the
+   * budget, at its cautious end and with what will stay of it in later rows. Costs fade, so what they leave of the
+   * budget is spent on further moves.
    */
   protected spend(plan: Plan, kldBudget: number): void {
     const { tokens, tokensExpected } = plan.situation;
@@ -416,8 +424,9 @@ export class PriceSession implements PolicySession {
   }
 
   /**
-   * The budget is hard: cheapest moves until the next seal fits. λ is the price of the last. While there is time, nothing
-   * is decided before every page that has left the window was tried: the newest pages often have the cheapest offers.
+   * The budget is hard: cheapest moves until the next seal fits. λ is the price of the last. While there is time,
+   * nothing is decided before every page that has left the window was tried: the newest pages often have the cheapest
+   * offers.
    */
   #closeDeficit(plan: Plan): void {
     const { budgetBytes, kldBudget, tokens, bytes, urgent } = plan.situation;

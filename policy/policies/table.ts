@@ -1,6 +1,6 @@
 /**
- * Formats that somebody has fixed: one K:V pair for all layers (`fixed`), one per layer (`table`), or none at all (`none`,
- * where every page keeps the window's format). A page side goes to its format as soon as it leaves the window.
+ * Formats that somebody has fixed: one K:V pair for all layers (`fixed`), one per layer (`table`), or none at all
+ * (`none`, where every page keeps the window's format). A page side goes to its format as soon as it leaves the window.
  */
 import { type FormatName, isFormatName, KvError, type Side } from '../../native/index.ts';
 import { rank } from '../ladder.ts';

@@ -1,7 +1,7 @@
 /**
- * Every page takes the same step of the ladder, and the next one is taken by as many pages as it needs to keep the budget at
- * the expected length: what a program without measurements can do best at equal bytes, and so the yardstick. Where the
- * length is not known the steps are taken as the cache grows.
+ * Every page takes the same step of the ladder, and the next one is taken by as many pages as it needs to keep the
+ * budget at the expected length: what a program without measurements can do best at equal bytes, and so the yardstick.
+ * Where the length is not known the steps are taken as the cache grows.
  */
 import { forecastMovablePages, PAGE_TOKENS, partOfPage, SIDES, sealedPages } from '../../native/index.ts';
 import { STEPS, STEPS_OF_ROT, type Steps } from '../ladder.ts';
@@ -9,7 +9,9 @@ import { latentBytesBeside, type Sides } from '../sides.ts';
 import type { Because, Decision, PolicyContext, Situation } from '../types.ts';
 import { type Aim, allowed, followPolicy, pairBytes, refuseKldBudget, widthBecause } from './follow.ts';
 
-/** 1/φ: multiples of it, taken modulo 1, lie as evenly as any sequence can, for every count of them (Weyl, Steinhaus). */
+/**
+ * 1/φ: multiples of it, taken modulo 1, lie as evenly as any sequence can, for every count of them (Weyl, Steinhaus).
+ */
 const GOLDEN = 0.618_033_988_749_894_9;
 const spread = (unit: number): number => (unit * GOLDEN) % 1;
 
@@ -78,7 +80,10 @@ export function pagesAhead({ tokens, tokensExpected }: Situation, { windowTokens
     : sealedPages(tokens);
 }
 
-/** What a budget leaves for pages that may move: without open pages, sinks, the window's page and layers that stay as they are. */
+/**
+ * What a budget leaves for pages that may move: without open pages, sinks, the window's page and layers that stay as
+ * they are.
+ */
 export function movableBytes(context: PolicyContext, budgetBytes: number, pages: number): number {
   const { layers, fixedBytes, pageBytes, windowFormat, windowTokens = PAGE_TOKENS, skipLayers } = context;
   const page = 2 * pageBytes[windowFormat];

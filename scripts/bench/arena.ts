@@ -1,6 +1,6 @@
 /**
- * An arena is a cache with so many layers of `tokens` tokens that it fills `arenaBytes` in its format. A pass over all layers then finds
- * none of them in the processor's caches. Every format gets its own arena.
+ * An arena is a cache with so many layers of `tokens` tokens that it fills `arenaBytes` in its format. A pass over all
+ * layers then finds none of them in the processor's caches. Every format gets its own arena.
  */
 import { type KvCache, openKvCache, openPool, PAGE_TOKENS, type PagePool, pageBytes } from '../../native/index.ts';
 import { gaussians, type Pair, type Shape } from './shapes.ts';
@@ -12,7 +12,9 @@ const LAYERS_MAX = 4096;
 /** How many pages have different content. Every layer repeats them in its own memory. */
 const PAGES = 8;
 
-/** Counts through the layers and begins again after the last, so that each pass goes on where the one before it ended. */
+/**
+ * Counts through the layers and begins again after the last, so that each pass goes on where the one before it ended.
+ */
 export function layersInTurn(layers: number): () => number {
   let at = 0;
   return () => at++ % layers;
@@ -31,7 +33,10 @@ export interface Arena {
 export interface ArenaOptions {
   readonly shape: Shape;
   readonly pair: Pair;
-  /** The number of sealed tokens of each layer, in whole pages. One more token is in the open page, because it seals the last one. */
+  /**
+   * The number of sealed tokens of each layer, in whole pages. One more token is in the open page, because it seals the
+   * last one.
+   */
   readonly tokens: number;
   readonly threads: number;
   readonly random: () => number;

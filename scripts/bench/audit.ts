@@ -1,6 +1,7 @@
 /**
- * Measures the questions of an audit over a log of a million entries: lists read from the log, lists and counts answered by the SQL tables (PGlite, and
- * the PostgreSQL server that scripts/with-postgres.mjs starts), bringing the tables up to the log, and sessions like another.
+ * Measures the questions of an audit over a log of a million entries: lists read from the log, lists and counts
+ * answered by the SQL tables (PGlite, and the PostgreSQL server that scripts/with-postgres.mjs starts), bringing the
+ * tables up to the log, and sessions like another.
  */
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { loadavg, tmpdir } from 'node:os';

@@ -1,6 +1,7 @@
 /**
- * `npm run bench -- build`: what a build takes, in a fresh copy of the checkout and without a compiler cache, and how large the addon becomes. The seconds are those of
- * the clock and of the processor, with everything that a command starts. The demonstration reads the reference model, so nothing is downloaded but the packages.
+ * `npm run bench -- build`: what a build takes, in a fresh copy of the checkout and without a compiler cache, and how
+ * large the addon becomes. The seconds are those of the clock and of the processor, with everything that a command
+ * starts. The demonstration reads the reference model, so nothing is downloaded but the packages.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -38,7 +39,10 @@ const STEPS: readonly Step[] = [
   { what: 'addon with every set', command: 'node scripts/build-native.mjs --all --force', makesAddon: true },
 ];
 
-/** bash tells what a command and all that it started took, in seconds. A program whose reader has gone ends with its next line. */
+/**
+ * bash tells what a command and all that it started took, in seconds. A program whose reader has gone ends with its
+ * next line.
+ */
 const TIMED = 'TIMEFORMAT="%R %U %S"; time { "$@" >/dev/null; }';
 const TIMED_UNTIL = 'TIMEFORMAT="%R %U %S"; time { "$@" 2>/dev/null | grep -q -m 1 "$UNTIL"; }';
 
@@ -64,7 +68,10 @@ export function timed(
   return { cpuSeconds: Number(user) + Number(system), seconds: Number(seconds) };
 }
 
-/** The bytes of sections of an ELF file that hold code or constants, as `size` counts them for `text`; null for a file of another kind. */
+/**
+ * The bytes of sections of an ELF file that hold code or constants, as `size` counts them for `text`; null for a file
+ * of another kind.
+ */
 export function textBytes(file: string): number | null {
   const bytes = readFileSync(file);
   if (bytes.toString('latin1', 0, 5) !== '\x7fELF\x02') return null;
@@ -89,7 +96,10 @@ function freshCopy(root: string, folder: string): void {
   }
 }
 
-/** Measures, tells each row as it is known, and writes all to the file `json`. The row `start` is the sum of what begins with that word. */
+/**
+ * Measures, tells each row as it is known, and writes all to the file `json`. The row `start` is the sum of what begins
+ * with that word.
+ */
 export function build(say: (line: string) => void, { root, json }: { root: string; json: string | null }): BuildRow[] {
   const folder = mkdtempSync(join(tmpdir(), 'palimpsest-build-'));
   const rows: BuildRow[] = [];

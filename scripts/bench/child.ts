@@ -1,4 +1,7 @@
-/** A program that answers requests, one JSON object per line, in a process of its own: what is measured there is not disturbed by what is measured here. */
+/**
+ * A program that answers requests, one JSON object per line, in a process of its own: what is measured there is not
+ * disturbed by what is measured here.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { KvError } from '../../native/index.ts';

@@ -1,6 +1,7 @@
 /**
- * Measures what it costs to seal a page, to move it between formats and to decode it, per token and KV head of one side, and how much
- * slower attention is while pages move in the background. The moves are those that sessions make, and those to the formats that were replaced.
+ * Measures what it costs to seal a page, to move it between formats and to decode it, per token and KV head of one
+ * side, and how much slower attention is while pages move in the background. The moves are those that sessions make,
+ * and those to the formats that were replaced.
  */
 import {
   type FormatName,
@@ -29,7 +30,9 @@ interface Measured extends Subject {
 
 /** How many moves are under way while attention is timed: far more than a thread can do in that time. */
 const MOVES_WAITING = 1024;
-/** Attention uses two threads, as many as a small machine has cores, so that the moves have no core to themselves there. */
+/**
+ * Attention uses two threads, as many as a small machine has cores, so that the moves have no core to themselves there.
+ */
 const BESIDE_THREADS = 2;
 
 /** Codecs run on the caller's thread, so the number of threads is not varied here. */
@@ -41,7 +44,10 @@ export async function demote(bench: Bench): Promise<void> {
   }
 }
 
-/** Times decode attention over an arena with and without moves in the background. Another cache moves, so that the arena stays as it is. */
+/**
+ * Times decode attention over an arena with and without moves in the background. Another cache moves, so that the arena
+ * stays as it is.
+ */
 export async function besideAt(bench: Bench, shape: Shape): Promise<void> {
   const { settings, stream, random } = bench;
   const options = { shape, pair: { k: 'q8', v: 'q8' }, tokens: PAGES * PAGE_TOKENS, random } as const;
@@ -117,7 +123,9 @@ export async function demoteAt(bench: Bench, shape: Shape): Promise<void> {
   }
 }
 
-/** Appends rows and seals the pages that they fill, as a prompt does. The first row of a page seals the page before it. */
+/**
+ * Appends rows and seals the pages that they fill, as a prompt does. The first row of a page seals the page before it.
+ */
 function sealing(shape: Shape, random: () => number): Measured {
   const rows = pageRows({ shape, random });
   const row = shape.kvHeads * shape.headDim;

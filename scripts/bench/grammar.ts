@@ -1,6 +1,7 @@
 /**
- * `npm run bench -- grammar` measures what it takes to follow a grammar over the vocabulary of a model: the processor time for a token, which is taking it and finding the mask of the next
- * one, and the time to compile the grammar, once. Texts are of ours, in the tokens that the model has for them, and each token is one that the mask before it allowed.
+ * `npm run bench -- grammar` measures what it takes to follow a grammar over the vocabulary of a model: the processor
+ * time for a token, which is taking it and finding the mask of the next one, and the time to compile the grammar, once.
+ * Texts are of ours, in the tokens that the model has for them, and each token is one that the mask before it allowed.
  */
 import { writeFileSync } from 'node:fs';
 import { allows, type Constraint } from '../../engine/transformer/grammar/constraint.ts';

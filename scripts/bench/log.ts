@@ -1,7 +1,8 @@
 /**
- * `npm run bench -- log`: how fast a writer takes entries in group commit, how long a call of `append` keeps the caller, how long a commit takes, how much
- * memory it needs, and how fast a log is read and verified, beside what SHA-256 of the same bytes takes in one call. The entries are decisions as a session
- * makes them, plain and sealed. The disk is that of the folder for temporary files. Figures of processor time hold also where others use the machine.
+ * `npm run bench -- log`: how fast a writer takes entries in group commit, how long a call of `append` keeps the
+ * caller, how long a commit takes, how much memory it needs, and how fast a log is read and verified, beside what
+ * SHA-256 of the same bytes takes in one call. The entries are decisions as a session makes them, plain and sealed. The
+ * disk is that of the folder for temporary files. Figures of processor time hold also where others use the machine.
  */
 import { createHash } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -22,7 +23,10 @@ const COMMITS = 200;
 const BURST = 64;
 const SESSION = '0199a1b2-c3d4-7e5f-8091-a2b3c4d5e6f7';
 
-/** Decisions of a price policy under a budget, with numbers of as many digits as real ones have, and in objects as policies make them. */
+/**
+ * Decisions of a price policy under a budget, with numbers of as many digits as real ones have, and in objects as
+ * policies make them.
+ */
 function decisions(count: number): DecisionBody[] {
   const random = seeded(7);
   const because = (rule: string): Because => ({

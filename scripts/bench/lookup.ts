@@ -1,6 +1,8 @@
 /**
- * `npm run bench -- lookup` measures prompt look-up decoding against decoding without: greedy answers to prompts that ask for a summary, for a file of code with small changes, and for a story, each
- * read by a session of its own, in turns. The tokens must be the same. Processor time of the answer alone counts; reading the prompt is the same work for both.
+ * `npm run bench -- lookup` measures prompt look-up decoding against decoding without: greedy answers to prompts that
+ * ask for a summary, for a file of code with small changes, and for a story, each read by a session of its own, in
+ * turns. The tokens must be the same. Processor time of the answer alone counts; reading the prompt is the same work
+ * for both.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

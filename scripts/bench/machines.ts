@@ -1,8 +1,8 @@
 /**
- * Measures whole models on every instruction set of this processor, beside llama.cpp with kernels for the same one: prompts of 512 tokens, and steps at
- * depths 0 and 4096, in tokens per CPU second (user and system time of the process); memory that the process holds; CPU seconds of loading.
- * Everything is on one thread and over an f16 cache. Each instruction set and model has a process of ours and one of llama.cpp; their rounds
- * alternate, one at a time.
+ * Measures whole models on every instruction set of this processor, beside llama.cpp with kernels for the same one:
+ * prompts of 512 tokens, and steps at depths 0 and 4096, in tokens per CPU second (user and system time of the
+ * process); memory that the process holds; CPU seconds of loading. Everything is on one thread and over an f16 cache.
+ * Each instruction set and model has a process of ours and one of llama.cpp; their rounds alternate, one at a time.
  */
 import { existsSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -203,7 +203,10 @@ async function theirPhase(theirs: LlamaPeer, path: string, { phase, depth }: Pha
 /** A pass that does not count comes first, and one step is made when a context of llama.cpp is opened. */
 const roomFor = (passes: number): number => (passes + 1) * STEPS + 8;
 
-/** Seconds of a typical pass of each. Rounds alternate who begins; the first, in which code is compiled and memory touched, does not count. */
+/**
+ * Seconds of a typical pass of each. Rounds alternate who begins; the first, in which code is compiled and memory
+ * touched, does not count.
+ */
 async function alternate(subjects: readonly Passes[], rounds: number): Promise<number[]> {
   const times: number[][] = subjects.map(() => []);
   for (let round = 0; round <= rounds; round++) {

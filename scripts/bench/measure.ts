@@ -1,7 +1,7 @@
 /**
- * Times several subjects side by side. Every round makes one pass of each subject and one of the read stream. With one thread, a pass is
- * timed by the processor time of the process: on an idle machine that equals the clock, and on a busy one it leaves out the time of
- * other programs. With several threads, the clock is used.
+ * Times several subjects side by side. Every round makes one pass of each subject and one of the read stream. With one
+ * thread, a pass is timed by the processor time of the process: on an idle machine that equals the clock, and on a busy
+ * one it leaves out the time of other programs. With several threads, the clock is used.
  */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -11,15 +11,17 @@ export interface Subject {
   /** Runs before each pass and is not timed. */
   prepare?(): void;
   /**
-   * Makes one pass. It must not find what it reads in the processor's caches, so it either reads a whole arena or goes on where the last
-   * pass ended. A subject that runs in another process returns the seconds that it took.
+   * Makes one pass. It must not find what it reads in the processor's caches, so it either reads a whole arena or goes
+   * on where the last pass ended. A subject that runs in another process returns the seconds that it took.
    */
   run(): void | Promise<void> | Promise<number>;
   /** Runs after each pass and is not timed. */
   finish?(): void;
 }
 
-/** The current time in seconds: of the clock if there are several threads, otherwise the processor time of this process. */
+/**
+ * The current time in seconds: of the clock if there are several threads, otherwise the processor time of this process.
+ */
 export function now(threads: number): number {
   if (threads > 1) return performance.now() / 1000;
   const { user, system } = process.cpuUsage();
@@ -38,7 +40,10 @@ export interface Timing {
   readonly streamGbPerSecond: number;
 }
 
-/** Waits until the threads that sweep memory after a collection have ended, because their processor time would be counted. */
+/**
+ * Waits until the threads that sweep memory after a collection have ended, because their processor time would be
+ * counted.
+ */
 const idle = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 10));
 
 const sorted = (values: readonly number[]): number[] => [...values].sort((a, b) => a - b);
@@ -50,14 +55,17 @@ export function median(values: readonly number[]): number {
 }
 
 /**
- * The median of the faster half of the passes. Other programs on the machine can only make a pass slower, so the slower half says more
- * about them than about the subject. The fastest pass alone would depend on luck.
+ * The median of the faster half of the passes. Other programs on the machine can only make a pass slower, so the slower
+ * half says more about them than about the subject. The fastest pass alone would depend on luck.
  */
 export function typical(values: readonly number[]): number {
   return median(sorted(values).slice(0, Math.ceil(values.length / 2)));
 }
 
-/** Runs the rounds. Each begins with another subject. An additional first round, which does not count, lets the code be compiled. */
+/**
+ * Runs the rounds. Each begins with another subject. An additional first round, which does not count, lets the code be
+ * compiled.
+ */
 export async function sideBySide(
   subjects: readonly Subject[],
   { stream, threads, rounds }: { stream: StreamRecord; threads: number; rounds: number },

@@ -1,12 +1,12 @@
 /**
- * A simulation of three caches of different shapes on one pool, and of their forks. At random they append, attend, move pages between
- * formats, fork, close and open again. After every step it looks at the bytes that the pool counts, those that it holds, and the
- * memory of the process.
+ * A simulation of three caches of different shapes on one pool, and of their forks. At random they append, attend, move
+ * pages between formats, fork, close and open again. After every step it looks at the bytes that the pool counts, those
+ * that it holds, and the memory of the process.
  *
  *   node --expose-gc memory-simulation.ts SEED STEPS EVERY
  *
- * It writes a line of JSON for the worst of every EVERY steps, then one after everything has been demoted and one after everything has been
- * closed. It is a program of its own, because nothing else in the process may use memory.
+ * It writes a line of JSON for the worst of every EVERY steps, then one after everything has been demoted and one after
+ * everything has been closed. It is a program of its own, because nothing else in the process may use memory.
  */
 
 import { seeded } from '../../engine/evaluate/recall.ts';

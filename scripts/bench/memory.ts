@@ -33,7 +33,10 @@ export function residentBytes(): number {
   return SYSTEM_PAGE * Number(text.toString('latin1', 0, length).split(' ')[1]);
 }
 
-/** Runs the simulation and returns its rows. JavaScript's heap for new objects is kept small, because it is not what is measured. */
+/**
+ * Runs the simulation and returns its rows. JavaScript's heap for new objects is kept small, because it is not what is
+ * measured.
+ */
 export function memoryRows({ seed, steps, every }: { seed: number; steps: number; every: number }): MemoryRow[] {
   const program = fileURLToPath(new URL('./memory-simulation.ts', import.meta.url));
   const flags = ['--expose-gc', '--max-semi-space-size=1', '--import', 'tsx'];

@@ -1,6 +1,7 @@
 /**
- * Measures parking: what it takes to park a session and to put it back, with its pages as they are and predicted, beside reading the same tokens. Bytes stay in
- * memory, so that no disk is measured; checksums are verified. Without the model, or without what its pages are predicted by, the reference model is measured.
+ * Measures parking: what it takes to park a session and to put it back, with its pages as they are and predicted,
+ * beside reading the same tokens. Bytes stay in memory, so that no disk is measured; checksums are verified. Without
+ * the model, or without what its pages are predicted by, the reference model is measured.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,7 @@
-/** Measures what it costs to recompute the keys and values of a page from layer inputs in 8 or 4 bits, per token and KV head, K and V together. */
+/**
+ * Measures what it costs to recompute the keys and values of a page from layer inputs in 8 or 4 bits, per token and KV
+ * head, K and V together.
+ */
 import {
   decodeLatent,
   encodeLatent,
@@ -32,7 +35,10 @@ const WAYS: readonly Way[] = [
 ];
 const FORMATS: readonly LatentName[] = ['xq4', 'xq3', 'xq8'];
 
-/** The width of latents. They are the layer input itself if there is a KV head for every query head, and otherwise its part in the column space of both projections. */
+/**
+ * The width of latents. They are the layer input itself if there is a KV head for every query head, and otherwise its
+ * part in the column space of both projections.
+ */
 const widthOf = ({ queryHeads, kvHeads, headDim }: Shape): number =>
   queryHeads === kvHeads ? kvHeads * headDim : 2 * kvHeads * headDim;
 

@@ -1,7 +1,8 @@
 /**
- * Measures looking up earlier sessions among many: time and recall of the embedded index against a scan of everything, time of a Qdrant server on
- * loopback, what building and keeping them costs, and whether an index made again from the log answers as before. The sessions are made up, seeded, and lie as real ones do: many of one model and budget,
- * which are the same on those axes, and around each kind of text on the others.
+ * Measures looking up earlier sessions among many: time and recall of the embedded index against a scan of everything,
+ * time of a Qdrant server on loopback, what building and keeping them costs, and whether an index made again from the
+ * log answers as before. The sessions are made up, seeded, and lie as real ones do: many of one model and budget, which
+ * are the same on those axes, and around each kind of text on the others.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { loadavg, tmpdir } from 'node:os';
@@ -233,7 +234,9 @@ class Retrieval {
     await server?.remove();
   }
 
-  /** A book that took in a log bit by bit, as sessions ended, and one that is made from the whole log must answer alike. */
+  /**
+   * A book that took in a log bit by bit, as sessions ended, and one that is made from the whole log must answer alike.
+   */
   async rebuild(): Promise<void> {
     const count = Math.min(this.count, REBUILT);
     const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bench-'));

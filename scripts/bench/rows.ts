@@ -14,12 +14,16 @@ export const benchRow = z
     tokens: z.int().nonnegative(),
     threads: z.int().positive(),
     isa: z.string(),
-    /** A pair of formats, K:V. For demote and trial, a move `from>to`. For park, what is done. For a peer, its own name of the cache type. */
+    /**
+     * A pair of formats, K:V. For demote and trial, a move `from>to`. For park, what is done. For a peer, its own name
+     * of the cache type.
+     */
     format: z.string(),
     /**
-     * For step, the time of a step. For the other benches, time per token and KV head: attention counts all query heads of the group over
-     * K and V, prefill the same for one query, demote one side (except in its row `attend`, which is as in attention), remat K and V
-     * together, and trial all candidates of both sides. For park, the time per token of the session.
+     * For step, the time of a step. For the other benches, time per token and KV head: attention counts all query heads
+     * of the group over K and V, prefill the same for one query, demote one side (except in its row `attend`, which is
+     * as in attention), remat K and V together, and trial all candidates of both sides. For park, the time per token of
+     * the session.
      */
     nsPerToken: z.number().positive(),
     /** How many bytes of the cache's pages were read in that time; null if reading them is not the work. */
@@ -81,9 +85,9 @@ export function bytesPerToken(format: string, kvHeads: number, headDim: number):
 const isOurs = (format: string): boolean => format.split(':').every((name) => Object.hasOwn(FORMATS, name));
 
 /**
- * Checks rules that hold whatever is measured: nothing is faster than the read stream, nothing gains more speed than it saves bytes, and
- * results are correct. A row that breaks one is not a success but shows a mistake, in the bench (for example an arena that was in the
- * caches) or in the kernel.
+ * Checks rules that hold whatever is measured: nothing is faster than the read stream, nothing gains more speed than it
+ * saves bytes, and results are correct. A row that breaks one is not a success but shows a mistake, in the bench (for
+ * example an arena that was in the caches) or in the kernel.
  */
 export function violations({ rows, stream }: Pick<BenchFile, 'rows' | 'stream'>): Violation[] {
   const found: Violation[] = [];

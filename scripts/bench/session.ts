@@ -1,6 +1,6 @@
 /**
- * Measures how much of the time of a session under a budget goes to deciding, trials, moves and the log, in the prompt and in decode steps, and how
- * much of that is for what a session learns while it runs.
+ * Measures how much of the time of a session under a budget goes to deciding, trials, moves and the log, in the prompt
+ * and in decode steps, and how much of that is for what a session learns while it runs.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -14,10 +14,15 @@ import { openWitnessLog } from '../../witness/index.ts';
 import type { Bench } from './bench.ts';
 import { median } from './measure.ts';
 
-/** How often the session is repeated. It always decides the same, so if a step takes longer in one run, that is due to the machine. */
+/**
+ * How often the session is repeated. It always decides the same, so if a step takes longer in one run, that is due to
+ * the machine.
+ */
 const SESSIONS = 5;
 
-/** What switches off everything that a session measures after the first trial of a page: it then decides by that alone. */
+/**
+ * What switches off everything that a session measures after the first trial of a page: it then decides by that alone.
+ */
 const UNLEARNING = { 'trial.again': 0, 'canary.share': 0, 'probe.share': 0, 'probe.share.kld': 0 };
 
 const PARTS = ['deciding', 'trials', 'moves', 'log'] as const;

@@ -36,7 +36,9 @@ export function parseShape(text: string): Shape {
 export const shapes = (text: string): Shape[] => text.split(',').map(parseShape);
 export const pairs = (text: string): Pair[] => text.split(',').map(parsePair);
 
-/** The shape of SmolLM2-135M, one with groups of four, one without groups, and two with the wide heads of larger models. */
+/**
+ * The shape of SmolLM2-135M, one with groups of four, one without groups, and two with the wide heads of larger models.
+ */
 export const SHAPES = shapes('9/3x64,16/4x64,8/8x64,12/4x128,8/8x128');
 /** The other head sizes that quantized formats serve. */
 export const OTHER_SHAPES = shapes('16/4x80,9/3x96,8/4x256');

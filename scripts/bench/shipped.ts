@@ -1,4 +1,7 @@
-/** The formats that benches measure: those that sessions of the default policy go to, and those that these took the place of, to compare with. */
+/**
+ * The formats that benches measure: those that sessions of the default policy go to, and those that these took the
+ * place of, to compare with.
+ */
 
 import { firstTrial, lowerFormat, type SideCandidate } from '../../engine/cache/trials.ts';
 import { FORMATS, type FormatName, isMove, type Side, WINDOW_FORMAT } from '../../native/index.ts';
@@ -42,7 +45,10 @@ const formatsOf = (candidates: readonly SideCandidate[]): FormatName[] => [
   ...new Set(candidates.map(({ format }) => format)),
 ];
 
-/** First trials, trials of older pages, and trials of pages that are in the best of these formats already; then those of the formats that were replaced. */
+/**
+ * First trials, trials of older pages, and trials of pages that are in the best of these formats already; then those of
+ * the formats that were replaced.
+ */
 export const TRIALS: readonly Tried[] = [
   { from: WINDOW_FORMAT, candidates: tried },
   { from: WINDOW_FORMAT, candidates: again },

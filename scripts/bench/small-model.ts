@@ -1,4 +1,7 @@
-/** The model of benches that need a real vocabulary and real answers: SmolLM2 where it has been fetched, otherwise the reference model. */
+/**
+ * The model of benches that need a real vocabulary and real answers: SmolLM2 where it has been fetched, otherwise the
+ * reference model.
+ */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';

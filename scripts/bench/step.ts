@@ -1,7 +1,8 @@
 /**
- * Measures whole decode steps after a long history, with embedding, matrices, attention and logits: SmolLM2 at 4K and 8K tokens, and at 32K
- * a model of random weights (8 layers, hidden size 1024, 16 query and 4 KV heads), next to llama.cpp with the same file, history and
- * threads. The history consists of random rows, because its content does not change the time of a step.
+ * Measures whole decode steps after a long history, with embedding, matrices, attention and logits: SmolLM2 at 4K and
+ * 8K tokens, and at 32K a model of random weights (8 layers, hidden size 1024, 16 query and 4 KV heads), next to
+ * llama.cpp with the same file, history and threads. The history consists of random rows, because its content does not
+ * change the time of a step.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -166,7 +167,10 @@ function tell(bench: Bench, what: string, rows: readonly BenchRow[]): void {
   for (const line of columns(['', 'ms', 'tokens/s', 'vs f16', 'rot4:rot4 is faster'], lines)) bench.say(`  ${line}`);
 }
 
-/** How much longer a peer's step takes with a history than without, per token of the history and KV head, over all layers. */
+/**
+ * How much longer a peer's step takes with a history than without, per token of the history and KV head, over all
+ * layers.
+ */
 function attentionOfPeers(
   bench: Bench,
   shape: Shape & { readonly layers: number },

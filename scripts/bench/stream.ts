@@ -22,7 +22,10 @@ export function openStream(bytes = STREAM_BYTES): StreamHandle {
   return new Stream(bytes);
 }
 
-/** The int8 operations per second of one thread that uses only registers, which is the other limit; 0 if it is not known for this kind of CPU. */
+/**
+ * The int8 operations per second of one thread that uses only registers, which is the other limit; 0 if it is not known
+ * for this kind of CPU.
+ */
 export function openProducts(): () => number {
   const file = join(fileURLToPath(new URL('../../native/build/Release', import.meta.url)), 'bench_stream.node');
   return (createRequire(import.meta.url)(file) as { products(): number }).products;

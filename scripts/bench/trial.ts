@@ -1,4 +1,7 @@
-/** Measures what a trial costs: the kept queries over one page, in the formats that sessions try and in those that these took the place of. */
+/**
+ * Measures what a trial costs: the kept queries over one page, in the formats that sessions try and in those that these
+ * took the place of.
+ */
 import { PAGE_TOKENS, SIDES, SKETCH_ROWS, TRIAL_QUERIES } from '../../native/index.ts';
 import { type Arena, layersInTurn, openArena } from './arena.ts';
 import { type Bench, rowOf } from './bench.ts';

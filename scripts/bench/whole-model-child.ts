@@ -1,6 +1,7 @@
 /**
- * Answers the requests of `machines` for our own engine, in a process of its own for every instruction set and model, as test/bench/peers/llama.mjs does for
- * llama.cpp: { id, op: 'load', model, isa } · { id, op: 'prefill', tokens } · { id, op: 'decodeFrom', depth, room } · { id, op: 'decode', steps } · { id, op: 'memory' }.
+ * Answers the requests of `machines` for our own engine, in a process of its own for every instruction set and model,
+ * as test/bench/peers/llama.mjs does for llama.cpp: { id, op: 'load', model, isa } · { id, op: 'prefill', tokens } · {
+ * id, op: 'decodeFrom', depth, room } · { id, op: 'decode', steps } · { id, op: 'memory' }.
  */
 import { createInterface } from 'node:readline';
 import type { Isa } from '../../native/index.ts';

@@ -1,6 +1,7 @@
 /**
- * A loaded model whose prompts and steps can be timed, with kernels of one instruction set, on one thread, over an exact f16 cache. The dense half is always
- * our own, also where onnxruntime would be chosen: that chooses its kernels by itself and has them for the best instruction set alone.
+ * A loaded model whose prompts and steps can be timed, with kernels of one instruction set, on one thread, over an
+ * exact f16 cache. The dense half is always our own, also where onnxruntime would be chosen: that chooses its kernels
+ * by itself and has them for the best instruction set alone.
  */
 
 import { Governed } from '../../engine/cache/governed.ts';
@@ -63,7 +64,9 @@ export class WholeModel {
     return new WholeModel(model, dense, now(THREADS) - start);
   }
 
-  /** CPU seconds in which a prompt of this many tokens is read from the beginning, with the logits of its last token. */
+  /**
+   * CPU seconds in which a prompt of this many tokens is read from the beginning, with the logits of its last token.
+   */
   async prefill(tokens: number): Promise<number> {
     const history = this.#history(0, tokens);
     const { vocabSize, hiddenSize } = this.#runtime.model.config;
@@ -81,7 +84,9 @@ export class WholeModel {
     return seconds;
   }
 
-  /** Begins to decode behind a history of `depth` tokens, whole pages of random rows. room: how many steps may follow. */
+  /**
+   * Begins to decode behind a history of `depth` tokens, whole pages of random rows. room: how many steps may follow.
+   */
   decodeFrom(depth: number, room: number): void {
     this.#decoding?.cache.close();
     this.#decoding = this.#history(depth, room);

@@ -7,7 +7,10 @@ const camel = (name: string): string =>
     .map((word) => word[0]!.toUpperCase() + word.slice(1))
     .join('');
 
-/** The header, with an enumeration for each of the lists: `Form: ['list']` is kFormList, behind the last one kForms is how many there are. */
+/**
+ * The header, with an enumeration for each of the lists: `Form: ['list']` is kFormList, behind the last one kForms is
+ * how many there are.
+ */
 export function headerSource(
   lists: Readonly<Record<string, { readonly type: string; readonly names: readonly string[] }>>,
 ): string {

@@ -2,7 +2,10 @@
 
 const capital = (name: string): string => name[0]!.toUpperCase() + name.slice(1);
 
-/** Collects paths that begin with a name: `body.decision.layer` is `inDecision.layer`, behind `const inDecision = body.decision;`. */
+/**
+ * Collects paths that begin with a name: `body.decision.layer` is `inDecision.layer`, behind `const inDecision =
+ * body.decision;`.
+ */
 export class Locals {
   readonly #names = new Map<string, string>();
   /** Declarations, in an order in which each builds on those before. */

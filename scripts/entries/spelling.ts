@@ -1,8 +1,13 @@
-/** Source text of functions that spell bodies field by field: what of an entry is known beforehand is text in them, so nothing is sorted and no type is asked. */
+/**
+ * Source text of functions that spell bodies field by field: what of an entry is known beforehand is text in them, so
+ * nothing is sorted and no type is asked.
+ */
 import { coreOf, inOrder, mayBeNull, type Type } from '../../witness/entries/type.ts';
 import { Locals } from './locals.ts';
 
-/** Names that records may have, by what their TypeScript type is called. Which formats there are, a build knows best. */
+/**
+ * Names that records may have, by what their TypeScript type is called. Which formats there are, a build knows best.
+ */
 const NAMES: Readonly<Record<string, string>> = { PageForm: 'FORM_NAMES' };
 
 /** Functions that spell, by what they spell: two types of the same fields share one. */
@@ -84,7 +89,10 @@ class Functions {
 
 const isNumber = ({ is }: Type): boolean => is === 'integer' || is === 'real';
 
-/** Calls that put what a plan has room for into a row of numbers, in the order of its holes. Throws for what no plan can say. */
+/**
+ * Calls that put what a plan has room for into a row of numbers, in the order of its holes. Throws for what no plan can
+ * say.
+ */
 function puts(type: Type, path: string, locals: Locals): string[] {
   const core = coreOf(type);
   if (core.is === 'object')
@@ -98,7 +106,10 @@ function puts(type: Type, path: string, locals: Locals): string[] {
 
 const capital = (name: string): string => name[0]!.toUpperCase() + name.slice(1);
 
-/** The module that spells bodies of these kinds, and fills in the plans of those that have one. `from`: folder of the modules that it imports. */
+/**
+ * The module that spells bodies of these kinds, and fills in the plans of those that have one. `from`: folder of the
+ * modules that it imports.
+ */
 export function spellingSource(
   spelled: Readonly<Record<string, Type>>,
   planned: Readonly<Record<string, Type>>,

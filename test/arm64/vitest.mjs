@@ -1,6 +1,7 @@
 /**
  * Stands in for vitest where it cannot run: its bundler has no binary for an emulated machine, but its runner and its
- * expectations are plain JavaScript. scripts/test-arm64.mjs puts this file where the compiled tests find it as `vitest`.
+ * expectations are plain JavaScript. scripts/test-arm64.mjs puts this file where the compiled tests find it as
+ * `vitest`.
  */
 import { GLOBAL_EXPECT, getState, JestAsymmetricMatchers, JestChaiExpect, JestExtend, setState } from '@vitest/expect';
 import * as chai from 'chai';

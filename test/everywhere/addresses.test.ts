@@ -1,7 +1,7 @@
 /**
- * The tests of native/ once more on a build with sanitizers of addresses and undefined behaviour, with the scalar kernels, those of AVX2, and wider
- * ones when it is their turn. How reports are told: reports.ts. Nothing shorter proves that no kernel reads beside its rows; it takes minutes
- * because every access of memory is checked by a call.
+ * The tests of native/ once more on a build with sanitizers of addresses and undefined behaviour, with the scalar
+ * kernels, those of AVX2, and wider ones when it is their turn. How reports are told: reports.ts. Nothing shorter
+ * proves that no kernel reads beside its rows; it takes minutes because every access of memory is checked by a call.
  */
 import { beforeAll, describe, expect, test } from 'vitest';
 import { volume } from '../tier.ts';
@@ -26,8 +26,9 @@ const YARDSTICKS = ['--import', 'tsx', '--import', './native/yardsticks/register
 const asan = preload('libasan.so', 'libubsan.so', 'libstdc++.so');
 
 /**
- * No leak detection: what JavaScript has not collected when Node ends is never given back, and a report could not tell that from a leak. That
- * every byte is given back is asked of the pool (test/simulation/pool.test.ts) and of the process (fifty caches, test/unit/engine/session/cache.test.ts).
+ * No leak detection: what JavaScript has not collected when Node ends is never given back, and a report could not tell
+ * that from a leak. That every byte is given back is asked of the pool (test/simulation/pool.test.ts) and of the
+ * process (fifty caches, test/unit/engine/session/cache.test.ts).
  */
 const addresses = (work: (env: Record<string, string>) => Ran) =>
   reported(

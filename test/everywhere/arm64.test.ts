@@ -1,6 +1,6 @@
 /**
- * Tests of native/ once more on an emulated 64-bit ARM, in a Node for it (scripts/test-arm64.mjs). Nothing shorter shows that the kernels of NEON
- * give the bits of the others; it takes minutes because every instruction is emulated.
+ * Tests of native/ once more on an emulated 64-bit ARM, in a Node for it (scripts/test-arm64.mjs). Nothing shorter
+ * shows that the kernels of NEON give the bits of the others; it takes minutes because every instruction is emulated.
  */
 import { expect, test } from 'vitest';
 import { isNightFor } from '../tier.ts';

@@ -1,6 +1,7 @@
-// What goes by the clock or by chance and is not about builds: damaged files for every parser, two parsers at a time, and kills of a process that
-// writes its log. A night takes a minute for each parser and a thousand kills (test/tier.ts); a few of each run with every test.
-// Nothing shorter than many random files meets the lengths and counts that a parser forgot to check.
+// What goes by the clock or by chance and is not about builds: damaged files for every parser, two parsers at a time,
+// and kills of a process that writes its log. A night takes a minute for each parser and a thousand kills
+// (test/tier.ts); a few of each run with every test. Nothing shorter than many random files meets the lengths and
+// counts that a parser forgot to check.
 import { execFile } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -16,7 +17,10 @@ const run = promisify(execFile);
 const SECONDS = volume('parser seconds');
 const KILLS = volume('log kills');
 
-/** Seconds of damaged files. Throws with all that is known where it fails or does not end: parser, round, seed, and what was said. */
+/**
+ * Seconds of damaged files. Throws with all that is known where it fails or does not end: parser, round, seed, and what
+ * was said.
+ */
 async function secondsOf(parser: string, dir: string): Promise<string> {
   const trail = join(dir, parser);
   const args = [

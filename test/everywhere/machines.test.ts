@@ -1,7 +1,8 @@
 /**
- * The tests of native/ once more, on builds of this machine that are not the usual one: WebAssembly and the prebuilt binary;
- * then the same random bytes to every kernel of all of them. Each runs in a process of its own, which must end
- * well; what it says is shown when it does not. Nothing shorter shows that other vectors and other compilers give the same bits.
+ * The tests of native/ once more, on builds of this machine that are not the usual one: WebAssembly and the prebuilt
+ * binary; then the same random bytes to every kernel of all of them. Each runs in a process of its own, which must end
+ * well; what it says is shown when it does not. Nothing shorter shows that other vectors and other compilers give the
+ * same bits.
  */
 import { test } from 'vitest';
 import { isNightFor, volume } from '../tier.ts';
@@ -21,7 +22,8 @@ test.skipIf(!hasWasm)(
   45 * MINUTES,
 );
 
-// A night's proof: it compiles all of it once more. Elsewhere it is no test at all, so that nothing is told as skipped that nobody lacks anything for.
+// A night's proof: it compiles all of it once more. Elsewhere it is no test at all, so that nothing is told as skipped
+// that nobody lacks anything for.
 if (isNightFor('WebAssembly built twice'))
   test.skipIf(!hasWasm)(
     'WebAssembly is built twice with the same result (needs npm run build:wasm)',

@@ -36,8 +36,8 @@ export function node(args: readonly string[], env: Readonly<Record<string, strin
 }
 
 /**
- * The tests of native/ that compute in the binary. The others are about TypeScript alone (formats as the reference has them), and would be the
- * same on every build.
+ * The tests of native/ that compute in the binary. The others are about TypeScript alone (formats as the reference has
+ * them), and would be the same on every build.
  */
 export const onBinary: readonly string[] = readdirSync(join(root, 'test/unit/native'))
   .filter((name) => name.endsWith('.test.ts'))
@@ -46,7 +46,10 @@ export const onBinary: readonly string[] = readdirSync(join(root, 'test/unit/nat
 
 const LONGEST = 10;
 
-/** Test files, one after the other in one process: a sanitizer takes ten seconds to start one. Prints which of them took longest. */
+/**
+ * Test files, one after the other in one process: a sanitizer takes ten seconds to start one. Prints which of them took
+ * longest.
+ */
 export function suite(files: readonly string[], env: Readonly<Record<string, string>>): Ran {
   const folder = mkdtempSync(join(tmpdir(), 'palimpsest-suite-'));
   const summary = join(folder, 'summary.json');

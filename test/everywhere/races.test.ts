@@ -1,7 +1,8 @@
 /**
- * The tests of what has threads once more on a build with a sanitizer of races, with scalar kernels and those of AVX2 (and others when it is
- * their turn): how wide the vectors of a row are changes no lock. How reports are told: reports.ts. Nothing shorter meets the mover, the pool's threads and misuse in
- * enough orders; it takes minutes because every access of memory is recorded.
+ * The tests of what has threads once more on a build with a sanitizer of races, with scalar kernels and those of AVX2
+ * (and others when it is their turn): how wide the vectors of a row are changes no lock. How reports are told:
+ * reports.ts. Nothing shorter meets the mover, the pool's threads and misuse in enough orders; it takes minutes because
+ * every access of memory is recorded.
  */
 import { beforeAll, describe, expect, test } from 'vitest';
 import { expectWell, MINUTES, node, type Ran, suite } from './node.ts';
@@ -27,8 +28,8 @@ const OURS = /\((palimpsest|kernels_test|cache_test)\.node\+/;
 const RUNTIME = /\((libtsan|libstdc\+\+|libc|libgcc_s)\.so/;
 
 /**
- * True if an access of a data race happens in one of our binaries: its innermost frame outside the runtimes. Below that we may well have called
- * V8, whose threads race on locks of their own. Of other reports every frame counts.
+ * True if an access of a data race happens in one of our binaries: its innermost frame outside the runtimes. Below that
+ * we may well have called V8, whose threads race on locks of their own. Of other reports every frame counts.
  */
 function isOurs(report: string): boolean {
   const accesses = [...report.matchAll(/(?:read|write) of size [^\n]*\n((?:\s*#\d[^\n]*\n)+)/gi)];

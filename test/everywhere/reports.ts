@@ -1,6 +1,6 @@
 /**
- * Builds with sanitizers, and what they report. A report fails a test and is shown, whatever the program around it made of it. Faults on purpose
- * come first: a sanitizer that misses them proves nothing.
+ * Builds with sanitizers, and what they report. A report fails a test and is shown, whatever the program around it made
+ * of it. Faults on purpose come first: a sanitizer that misses them proves nothing.
  */
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
@@ -11,8 +11,9 @@ import { isNightFor, NIGHTLY } from '../tier.ts';
 import { node, type Ran } from './node.ts';
 
 /**
- * The instruction sets of a build with sanitizers beside the scalar one: the narrowest vectors always, wider ones at night and when it is their
- * turn. gcc takes eight minutes to check every access of the widest, and two for the narrowest.
+ * The instruction sets of a build with sanitizers beside the scalar one: the narrowest vectors always, wider ones at
+ * night and when it is their turn. gcc takes eight minutes to check every access of the widest, and two for the
+ * narrowest.
  */
 export function setsUnderSanitizers(): string {
   const isAsked = (isa: string): boolean => {

@@ -1,5 +1,6 @@
-// The examples of decoding over a cache of one's own: speculation writes the tokens of plain decoding in fewer runs of the model, with an exact cache, in 8 bits and
-// across the ends of pages; beams that share pages score their texts as a model that reads each text by itself.
+// The examples of decoding over a cache of one's own: speculation writes the tokens of plain decoding in fewer runs of
+// the model, with an exact cache, in 8 bits and across the ends of pages; beams that share pages score their texts as a
+// model that reads each text by itself.
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { openCache } from 'palimpsest';

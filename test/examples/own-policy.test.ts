@@ -1,5 +1,6 @@
-// A policy of one's own, as a program would write it: values of every page that has left the window go to 4 bits. openCache takes it, the log
-// names it, and replay decides the same again when it is given the policy; without it replay says what it lacks.
+// A policy of one's own, as a program would write it: values of every page that has left the window go to 4 bits.
+// openCache takes it, the log names it, and replay decides the same again when it is given the policy; without it
+// replay says what it lacks.
 import { expect, it } from 'vitest';
 import { type Decision, openCache, type Policy } from '../../engine/index.ts';
 import { logDir } from '../../engine/state/folder.ts';
@@ -55,7 +56,10 @@ it('a policy of your own moves pages, and its log replays', async () => {
   expect(() => replaySession(entries)).toThrow(/unknown policy 'values-first'/);
 });
 
-/** Keys of every page are to go to 2 bits, which is unsafe beside values in 8, and values first to 4 bits and then back to 8. */
+/**
+ * Keys of every page are to go to 2 bits, which is unsafe beside values in 8, and values first to 4 bits and then back
+ * to 8.
+ */
 const careless: Policy = {
   ...valuesFirst,
   id: 'careless',

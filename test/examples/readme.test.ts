@@ -1,6 +1,7 @@
-// Do the programs in the documents (DOCUMENTS) run as printed? Each block marked `// example: NAME` is written into an empty folder beside
-// which the package stands as `palimpsest`, and run with tsx. A program passes when it ends by itself with exit code 0.
-// Nothing shorter shows that they run as printed: each is a process of its own, and most load a model.
+// Do the programs in the documents (DOCUMENTS) run as printed? Each block marked `// example: NAME` is written into an
+// empty folder beside which the package stands as `palimpsest`, and run with tsx. A program passes when it ends by
+// itself with exit code 0. Nothing shorter shows that they run as printed: each is a process of its own, and most load
+// a model.
 import { execFile } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

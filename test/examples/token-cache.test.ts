@@ -1,4 +1,5 @@
-// The example of a cache of single tokens: what it promises, and that what such caches easily get wrong is right in this one.
+// The example of a cache of single tokens: what it promises, and that what such caches easily get wrong is right in
+// this one.
 import { describe, expect, test } from 'vitest';
 import { KvError } from '../../native/index.ts';
 import { normals, uniform } from '../native/dense.ts';

@@ -1,12 +1,17 @@
 /**
- * A cache of single tokens with a hard budget: keys and values in packed uniform codes, and a rule of others (`lab/rules`) that says which tokens
- * stay. It shows what such caches promise, over parts that are here anyway; sessions keep all tokens, in pages. What is easily got wrong and is right here
- * (docs/lab/policy.md names a cache that has it wrong):
+ * A cache of single tokens with a hard budget: keys and values in packed uniform codes, and a rule of others
+ * (`lab/rules`) that says which tokens stay. It shows what such caches promise, over parts that are here anyway;
+ * sessions keep all tokens, in pages. What is easily got wrong and is right here (docs/lab/policy.md names a cache that
+ * has it wrong):
  *   position    tokens are known by their place in the text, whatever has been dropped
- *   newest      heavy hitters protect the newest half of the budget: a token that nobody could ask for yet is not the first to go
- *   budget      is never exceeded, also where sinks and window together are larger, and pyramid shares of all layers have it as their mean
- *               (`pyramid` shares the budget among layers and chooses as h2o does; PyramidKV itself, which chooses once behind a prompt, is a yardstick)
- *   constants   a head whose channels are all equal keeps its value; the low of a group is stored, not a rounded zero point
+ *   newest      heavy hitters protect the newest half of the budget: a token that nobody could ask for yet is not the
+ *   first to go
+ *   budget      is never exceeded, also where sinks and window together are larger, and pyramid shares of all layers
+ *   have it as their mean
+ *               (`pyramid` shares the budget among layers and chooses as h2o does; PyramidKV itself, which chooses once
+ *   behind a prompt, is a yardstick)
+ *   constants   a head whose channels are all equal keeps its value; the low of a group is stored, not a rounded zero
+ *   point
  *   bytes       codes are packed, metadata is counted, and ratios are to f16
  */
 
@@ -63,7 +68,10 @@ export class TokenCache {
     return [...this.#held.keys()];
   }
 
-  /** Takes one token in, key and value [heads, headDim], and drops what exceeds the budget. → its position. Throws 'bad-argument', 'bad-value'. */
+  /**
+   * Takes one token in, key and value [heads, headDim], and drops what exceeds the budget. → its position. Throws
+   * 'bad-argument', 'bad-value'.
+   */
   append(key: Float32Array, value: Float32Array): number {
     const coded = { key: this.#encode(key), value: this.#encode(value) };
     const position = this.#next++;

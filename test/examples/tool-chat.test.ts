@@ -1,5 +1,6 @@
-// The chat that calls tools (examples/tool-chat.ts), run as it is with SmolLM2: each of its ten questions is answered by calls that a tool takes and then in words, most calls are those that the questions
-// ask for, and the cache stays within its budget. Skipped by name where the model was not fetched.
+// The chat that calls tools (examples/tool-chat.ts), run as it is with SmolLM2: each of its ten questions is answered
+// by calls that a tool takes and then in words, most calls are those that the questions ask for, and the cache stays
+// within its budget. Skipped by name where the model was not fetched.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';

@@ -1,4 +1,5 @@
-// chan4 (chan4.ts): products of integers, with the scales of the channels folded into the query and the outliers added behind.
+// chan4 (chan4.ts): products of integers, with the scales of the channels folded into the query and the outliers added
+// behind.
 #pragma once
 
 struct Chan4 {

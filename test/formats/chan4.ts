@@ -1,15 +1,17 @@
 /**
- * chan4: 4-bit codes with scales per channel for keys, per token for values, and the largest elements kept apart, as KVQuant and KIVI treat keys and
- * values (algorithms.md). It stands here to show the hooks of a format in attention: the scales of the channels of a page are folded into the query,
- * and what is kept apart is added to scores and to mixed values.
+ * chan4: 4-bit codes with scales per channel for keys, per token for values, and the largest elements kept apart, as
+ * KVQuant and KIVI treat keys and values (algorithms.md). It stands here to show the hooks of a format in attention:
+ * the scales of the channels of a page are folded into the query, and what is kept apart is added to scores and to
+ * mixed values.
  *
- * The 32 elements of largest magnitude of a page and head (the earliest of equals) are kept as (token, channel, f16) and count as 0 in what follows.
+ * The 32 elements of largest magnitude of a page and head (the earliest of equals) are kept as (token, channel, f16)
+ * and count as 0 in what follows.
  *   keys    s_t = 1 and s_c = f16(max_t |x| / 7)         values   s_t = f16(max_c |x| / 7) and s_c = 1
  *   code = round half even(x / (s_t·s_c)), clamped to ±7, plus 8; x̂ = s_t·s_c·(code − 8), plus what was kept apart.
  *
- * Bytes (one head): codes in the i8 tile's order, two a byte, the first in the low half; then 128 f16 scales of tokens, d of channels, and 32 times
- * 4 bytes: 4 + 16/d + 1/8 + 8/d bits per element.
- * When not to use it: it is a demonstration.
+ * Bytes (one head): codes in the i8 tile's order, two a byte, the first in the low half; then 128 f16 scales of tokens,
+ * d of channels, and 32 times 4 bytes: 4 + 16/d + 1/8 + 8/d bits per element. When not to use it: it is a
+ * demonstration.
  */
 import { CODED_HEAD_DIMS, defineFormat } from '../../native/formats/descriptor.ts';
 import { PAGE_TOKENS } from '../../native/layout.ts';
@@ -50,7 +52,8 @@ function takeOutliers(rows: Float32Array, headDim: number, firstRow: number): Ou
 const ONE = toHalf(1);
 const chan4: ReferenceCodec<Chan4Head> = {
   format: 'chan4',
-  // Of 128 or of 64 normal numbers the largest is below 3 times their rms; a step of max/7 errs by its own size over √12.
+  // Of 128 or of 64 normal numbers the largest is below 3 times their rms; a step of max/7 errs by its own size over
+  // √12.
   tolerance: { relative: 0.14, smallest: 1e-3, largest: 1e4 },
   encode(given, headDim, firstRow = 0, side = 'k') {
     const rows = given.slice();

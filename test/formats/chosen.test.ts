@@ -1,5 +1,6 @@
-// The price policy chooses a format of one's own where it is cheapest: values that lie on the levels of int4 go there, keys that lie on those of chan4
-// (scales of channels, a few outliers) go there, whatever else there is. The log names them, explains the moves, and replays.
+// The price policy chooses a format of one's own where it is cheapest: values that lie on the levels of int4 go there,
+// keys that lie on those of chan4 (scales of channels, a few outliers) go there, whatever else there is. The log names
+// them, explains the moves, and replays.
 import { expect, it } from 'vitest';
 import { openCache } from '../../engine/index.ts';
 import { logDir } from '../../engine/state/folder.ts';

@@ -1,11 +1,13 @@
 /**
- * int4: symmetric 4-bit codes with one f16 scale per token and head, and nothing else: no rotation, no mean. It stands here to show that a format
- * is one TypeScript file and one C++ file, and it defines no more than it must: attention decodes its pages.
+ * int4: symmetric 4-bit codes with one f16 scale per token and head, and nothing else: no rotation, no mean. It stands
+ * here to show that a format is one TypeScript file and one C++ file, and it defines no more than it must: attention
+ * decodes its pages.
  *
- * s = f16(max|x| / 7); code = round half even(x / s), clamped to ±7, plus 8; x̂ = s·(code − 8). A row whose scale is zero has codes 8.
+ * s = f16(max|x| / 7); code = round half even(x / s), clamped to ±7, plus 8; x̂ = s·(code − 8). A row whose scale is
+ * zero has codes 8.
  *
- * Bytes (one head): codes row by row, two a byte, the first in the low half; then 128 f16 scales: 4 + 16/d bits per element.
- * When not to use it: where rows have outliers, which stretch the scale of all others.
+ * Bytes (one head): codes row by row, two a byte, the first in the low half; then 128 f16 scales: 4 + 16/d bits per
+ * element. When not to use it: where rows have outliers, which stretch the scale of all others.
  */
 import { CODED_HEAD_DIMS, defineFormat } from '../../native/formats/descriptor.ts';
 import { PAGE_TOKENS } from '../../native/layout.ts';

@@ -1,6 +1,7 @@
 /**
- * Registers the formats of this folder, before anything of the package is imported: `node --import tsx --import ./test/formats/register.ts …`, and
- * in tests with PALIMPSEST_TEST_FORMATS=1. A format is every TypeScript file with a C++ file of its name beside it.
+ * Registers the formats of this folder, before anything of the package is imported: `node --import tsx --import
+ * ./test/formats/register.ts …`, and in tests with PALIMPSEST_TEST_FORMATS=1. A format is every TypeScript file with a
+ * C++ file of its name beside it.
  */
 import { readdirSync } from 'node:fs';
 import { pathToFileURL } from 'node:url';

@@ -1,5 +1,5 @@
-// Yardsticks in a build that computes them: a session has one only where its cache types name it, then `fixed` takes pages to it and `price` tries it; a session that names none knows of
-// none, and its decisions replay without them.
+// Yardsticks in a build that computes them: a session has one only where its cache types name it, then `fixed` takes
+// pages to it and `price` tries it; a session that names none knows of none, and its decisions replay without them.
 import { expect, it } from 'vitest';
 import { planSession } from '../../engine/cache/plan.ts';
 import { openCache } from '../../engine/index.ts';

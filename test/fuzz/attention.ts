@@ -1,6 +1,7 @@
 /**
- * Page attention as a whole: rows meet pages of mixed formats with any bytes in them; and caches, with everything that happens to a page.
- * Where no side is f16 every machine gives the same bits; f16 sides fuse where the hardware can, and have a bound.
+ * Page attention as a whole: rows meet pages of mixed formats with any bytes in them; and caches, with everything that
+ * happens to a page. Where no side is f16 every machine gives the same bits; f16 sides fuse where the hardware can, and
+ * have a bound.
  */
 import {
   CODED_HEAD_DIMS,
@@ -50,9 +51,11 @@ interface Asked {
 }
 
 /**
- * Largest differences of [log-sum-exp, output, skipped] between two machines when keys (or only values) are f16. A score is a sum of d products, off by
- * d · 2^-23 · Σ|q·k| on each, two roundings more with a slope. A cap brings scores no further apart than they are, but for its own error of 4 · 2^-23. Weights are then off by a factor 2^δ twice (their own score, the sum), sums of
- * them by 2^-23 a token; a value that is coded is weighed by integers, which may be off by one in 32512 for each of 128 tokens.
+ * Largest differences of [log-sum-exp, output, skipped] between two machines when keys (or only values) are f16. A
+ * score is a sum of d products, off by d · 2^-23 · Σ|q·k| on each, two roundings more with a slope. A cap brings scores
+ * no further apart than they are, but for its own error of 4 · 2^-23. Weights are then off by a factor 2^δ twice (their
+ * own score, the sum), sums of them by 2^-23 a token; a value that is coded is weighed by integers, which may be off by
+ * one in 32512 for each of 128 tokens.
  */
 function bounds(asked: Asked, largestKey: number, largestValue: number, codedValues: number): Float64Array[] {
   const { d, heads, perHead, q, slope, cap, tokens } = asked;
@@ -255,7 +258,10 @@ function movesFor(random: Random, pages: number, count: number): PageMove[] {
   }));
 }
 
-/** A cache from append to attention: sealed in 8 bits, moved here and there on codes, decoded, attended by one token or many. */
+/**
+ * A cache from append to attention: sealed in 8 bits, moved here and there on codes, decoded, attended by one token or
+ * many.
+ */
 function cached(random: Random): Case {
   const chosen = chosenCache(random);
   const { d, heads, group, open, openFormat, tokens, row, scale, slopes, cap } = chosen;
@@ -284,8 +290,8 @@ function cached(random: Random): Case {
 }
 
 /**
- * Trials of every page, at once and in the background, and moves in the background. Of one machine both trials must answer the same to the
- * bit. Machines may differ in the last bits of a logarithm and of the sketch, which meets f16.
+ * Trials of every page, at once and in the background, and moves in the background. Of one machine both trials must
+ * answer the same to the bit. Machines may differ in the last bits of a logarithm and of the sketch, which meets f16.
  */
 function tried(random: Random): Case {
   const chosen = chosenCache(random);

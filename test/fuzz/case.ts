@@ -20,7 +20,10 @@ export interface Case {
   readonly shape: string;
   /** What the machine answers, each time from the same inputs, which it leaves as they are. */
   run(machine: Machine): Numbers[];
-  /** Per result the largest difference allowed of each element, derived from what the first machine answered; left out or undefined: bits. */
+  /**
+   * Per result the largest difference allowed of each element, derived from what the first machine answered; left out
+   * or undefined: bits.
+   */
   bounds?(expected: readonly Numbers[]): (Float64Array | undefined)[];
 }
 

@@ -1,6 +1,6 @@
 /**
- * Files as they broke other loaders, rebuilt from what was published about them: one for each bug, named after what it shows. All of them must be
- * refused. The advisories and pull requests stand beside them.
+ * Files as they broke other loaders, rebuilt from what was published about them: one for each bug, named after what it
+ * shows. All of them must be refused. The advisories and pull requests stand beside them.
  */
 
 import { seeded } from '../random.ts';
@@ -56,7 +56,8 @@ const withTensor =
 const ofGguf = (name: string, make: () => Buffer): Broken => ({ name, parser: 'gguf', file: 'model.gguf', make });
 
 const GGUF: readonly Broken[] = [
-  // CVE-2024-23496 (TALOS-2024-1913), CVE-2024-21802, -21825, -21836, -23605: counts and lengths that overflow when they are multiplied
+  // CVE-2024-23496 (TALOS-2024-1913), CVE-2024-21802, -21825, -21836, -23605: counts and lengths that overflow when
+  // they are multiplied
   ofGguf('2^63 keys', () => tinyGguf(seeded(1), undefined, { entryCount: 2n ** 63n })),
   ofGguf('2^64 - 1 tensors', () => tinyGguf(seeded(1), undefined, { tensorCount: 2n ** 64n - 1n })),
   ofGguf('2^61 tensors, whose descriptions would take 2^64 bytes and more', () =>

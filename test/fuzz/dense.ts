@@ -1,6 +1,6 @@
 /**
- * The dense half: weights of files become the same panels, rows the same integers, norms and gates the same bits; products with packed weights fuse,
- * and have a bound.
+ * The dense half: weights of files become the same panels, rows the same integers, norms and gates the same bits;
+ * products with packed weights fuse, and have a bound.
  */
 import { dequantize, ELEMENT_TYPES } from '../../engine/transformer/dequant.ts';
 import { DENSE_BLOCK as BLOCK, densePacking, DENSE_PANEL as PANEL } from '../../native/index.ts';
@@ -95,7 +95,8 @@ function densePanels(random: Random): Case {
   const bound = sizes(weights, x, n);
   for (let at = 0; at < bound.length; at++) {
     const sum = bound[at]! + Math.abs(bias[at % outputs] ?? 0) + Math.abs(base[at] ?? 0);
-    // Two results, each of a chain of five roundings a block (two of them from int32, two groups of scales) and two at the end, 2^-24 of the sum of sizes each.
+    // Two results, each of a chain of five roundings a block (two of them from int32, two groups of scales) and two at
+    // the end, 2^-24 of the sum of sizes each.
     bound[at] = 2 * (8 * blocks + 2) * (sum * 2 ** -24 + 2 ** -149);
   }
   return {

@@ -1,6 +1,7 @@
-// The differential fuzz finds what it is for: every case agrees on all instruction sets of this machine, and with a fault planted into one of
-// them, in its answer (one bit of one element, or just beyond the bound) or in what it was given (one number), it ends at a difference in that
-// machine, and the seed that it prints shows the same difference again. Seeds are fixed, so that a failure is a fault and not chance.
+// The differential fuzz finds what it is for: every case agrees on all instruction sets of this machine, and with a
+// fault planted into one of them, in its answer (one bit of one element, or just beyond the bound) or in what it was
+// given (one number), it ends at a difference in that machine, and the seed that it prints shows the same difference
+// again. Seeds are fixed, so that a failure is a fault and not chance.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
@@ -17,7 +18,8 @@ test.skipIf(isAlone).each(names)(
   (only) => {
     expect(fuzz({ seed: SEED, rounds: 12, only }, all).found).toBeNull();
     for (const plant of ['answer', 'input'] as const) {
-      // A number may not matter (a token that nobody sees, a bit that rounding takes), and a round may have no numbers at all.
+      // A number may not matter (a token that nobody sees, a bit that rounding takes), and a round may have no numbers
+      // at all.
       const { found } = fuzz({ seed: SEED, rounds: 200, only, plant }, all);
       expect(found, `${plant} planted into ${only}`).toMatchObject({ name: only, other: all.at(-1)!.name });
       const again = fuzz({ seed: found!.seed, rounds: 1, only, plant }, all);

@@ -1,4 +1,7 @@
-/** Requests to the live view, damaged: whatever is sent, the answer is one that a client can be given, never "our fault", and the server answers the next. */
+/**
+ * Requests to the live view, damaged: whatever is sent, the answer is one that a client can be given, never "our
+ * fault", and the server answers the next.
+ */
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { type LiveView, serve } from '../../engine/index.ts';

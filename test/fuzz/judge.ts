@@ -1,4 +1,7 @@
-/** What a parser may do with a file that is not sound: refuse it with a KvError or answer, in bounded time and memory, and write nothing. */
+/**
+ * What a parser may do with a file that is not sound: refuse it with a KvError or answer, in bounded time and memory,
+ * and write nothing.
+ */
 import { readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setFlagsFromString } from 'node:v8';
@@ -22,10 +25,16 @@ function collect(): void {
   gc();
 }
 
-/** How often a file is read before its parser is called slow: what is compiled or collected while it is read, is so once. */
+/**
+ * How often a file is read before its parser is called slow: what is compiled or collected while it is read, is so
+ * once.
+ */
 const READINGS = 3;
 
-/** Reads what lies in `dir`. → the error that it was refused with, null when it was read, and the time that was computed: a busy machine is no failure. */
+/**
+ * Reads what lies in `dir`. → the error that it was refused with, null when it was read, and the time that was
+ * computed: a busy machine is no failure.
+ */
 async function reading(parser: Parser, dir: string): Promise<{ refusal: KvError | null; tookMs: number }> {
   const start = process.cpuUsage();
   let refusal: KvError | null = null;
@@ -40,7 +49,10 @@ async function reading(parser: Parser, dir: string): Promise<{ refusal: KvError 
   return { refusal, tookMs: (user + system) / 1000 };
 }
 
-/** Reads what lies in `dir`. → the error that it was refused with, null when it was read. Throws what is no KvError, and where a bound is broken. */
+/**
+ * Reads what lies in `dir`. → the error that it was refused with, null when it was read. Throws what is no KvError, and
+ * where a bound is broken.
+ */
 export async function judge(parser: Parser, dir: string): Promise<KvError | null> {
   const [before, held] = [listing(dir), heldBytes()];
   const { millisecondsMax = MILLISECONDS_MAX } = parser;

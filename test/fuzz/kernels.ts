@@ -1,4 +1,7 @@
-/** Single kernels: each gets the same arguments on every machine, and answers bits, but for dotF16, which fuses where it can. */
+/**
+ * Single kernels: each gets the same arguments on every machine, and answers bits, but for dotF16, which fuses where it
+ * can.
+ */
 import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SERVED_FAMILIES } from '../../native/format.ts';
 import { fromHalf } from '../../native/reference/index.ts';
 import { steeringOf } from '../../native/reference/steering.ts';

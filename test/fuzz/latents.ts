@@ -1,4 +1,7 @@
-/** Latents: coded, decoded, gathered, multiplied with weights, held by a cache and made keys and values again. Bits on every machine. */
+/**
+ * Latents: coded, decoded, gathered, multiplied with weights, held by a cache and made keys and values again. Bits on
+ * every machine.
+ */
 import { PAGE_TOKENS } from '../../native/format.ts';
 import { LATENT_NAMES, latentBytes } from '../../native/latent.ts';
 import { LATENT_OPERATIONS } from '../../native/layout.ts';
@@ -89,7 +92,10 @@ function materialize(random: Random): Case {
   };
 }
 
-/** A cache holds pages as latents, decodes them, lowers them, and makes coded pages of them that it attends over; the open page is zeros (attention.ts). */
+/**
+ * A cache holds pages as latents, decodes them, lowers them, and makes coded pages of them that it attends over; the
+ * open page is zeros (attention.ts).
+ */
 function heldLatent(random: Random): Case {
   const d = one(random, [64, 80, 96, 128]);
   const heads = whole(random, 1, 2);

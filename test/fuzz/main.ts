@@ -1,7 +1,9 @@
 /**
  * Fuzzes every case for as long as asked; exit code 1 at the first difference (run.ts).
- *   npm run fuzz -- [--seconds 60] [--seed N] [--only CASE] [--plant answer|input]     kernels, on every machine that runs here
- *   npm run fuzz -- parsers [NAME …] [--seconds 60] [--seed N] [--trail FILE]          readers of files (parsers.ts), so long each
+ *   npm run fuzz -- [--seconds 60] [--seed N] [--only CASE] [--plant answer|input]     kernels, on every machine that
+ *   runs here
+ *   npm run fuzz -- parsers [NAME …] [--seconds 60] [--seed N] [--trail FILE]          readers of files (parsers.ts),
+ *   so long each
  * The file of --trail says at any time which round is being read, also of a run that was killed because it did not end.
  * --plant puts a fault into the last machine on purpose: the command must then fail.
  */

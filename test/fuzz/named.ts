@@ -1,4 +1,6 @@
-/** What says where a model by name is: the answers of the Hub, as the library sees them, and the manifests of Ollama. */
+/**
+ * What says where a model by name is: the answers of the Hub, as the library sees them, and the manifests of Ollama.
+ */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { chooseFiles } from '../../engine/transformer/hub/choose.ts';

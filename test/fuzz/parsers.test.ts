@@ -1,5 +1,6 @@
-// Damaged files for every parser, a few hundred each from a fixed seed, and files as they broke other loaders, each by its name: all of them end in a
-// KvError or in an answer, in bounded time and memory, and nothing is written. `npm run fuzz -- parsers [NAME]` goes on for as long as asked.
+// Damaged files for every parser, a few hundred each from a fixed seed, and files as they broke other loaders, each by
+// its name: all of them end in a KvError or in an answer, in bounded time and memory, and nothing is written. `npm run
+// fuzz -- parsers [NAME]` goes on for as long as asked.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -70,7 +71,8 @@ describe('a file that broke another loader is refused', () => {
     for (const small of SMALL) expect(message).not.toBe(await refusalOf(small));
   });
 
-  // nmslib/hnswlib issue 673 and its relatives: the library writes out of bounds on any of these, so it never sees the file.
+  // nmslib/hnswlib issue 673 and its relatives: the library writes out of bounds on any of these, so it never sees the
+  // file.
   test('vector indexes of hnswlib', async () => {
     const files = await PARSERS['hnsw']!.files();
     const name = Object.keys(files).find(

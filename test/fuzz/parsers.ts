@@ -1,6 +1,7 @@
 /**
- * Every parser of a file that may come from elsewhere gets damaged files. Whatever they say, it ends in a KvError of the closed list or in an answer,
- * within a second and 64 MiB, and nothing is written. Damage follows a seed: a round is repeated by it.
+ * Every parser of a file that may come from elsewhere gets damaged files. Whatever they say, it ends in a KvError of
+ * the closed list or in an answer, within a second and 64 MiB, and nothing is written. Damage follows a seed: a round
+ * is repeated by it.
  */
 
 import { createHash, generateKeyPairSync } from 'node:crypto';

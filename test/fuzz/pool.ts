@@ -1,7 +1,8 @@
 /**
- * Many caches on one pool: shapes, threads and formats of their own, forks, budgets of the pool and of caches that refuse this and that, moves
- * and trials in the background, latents, closes in any order. Beside each lives a twin in a pool of its own, without budgets, that does the
- * same at once: the two must hold and answer the same bits and count the same bytes, whatever the neighbours do.
+ * Many caches on one pool: shapes, threads and formats of their own, forks, budgets of the pool and of caches that
+ * refuse this and that, moves and trials in the background, latents, closes in any order. Beside each lives a twin in a
+ * pool of its own, without budgets, that does the same at once: the two must hold and answer the same bits and count
+ * the same bytes, whatever the neighbours do.
  */
 import { FORMATS, PAGE_TOKENS } from '../../native/format.ts';
 import { latentBytes } from '../../native/latent.ts';
@@ -245,7 +246,8 @@ class Session {
       else if (pages > 0 && random() < 0.25) this.#original(pair, layer, page, part % 2);
       else if (pages > 0) this.#change(pair, { layer, page, part, to }, what);
     } else if (kind < 0.88) {
-      // Nobody gets the room of a move that is under way, but a budget that is lowered beneath it refuses it in the end.
+      // Nobody gets the room of a move that is under way, but a budget that is lowered beneath it refuses it in the
+      // end.
       const used = random() < 0.3 ? this.#usedBytes() : null;
       if (used !== null) succeed(this.#pool.setBudget(used), 'setBudget');
       pair.finishMoves(wait);

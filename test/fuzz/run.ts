@@ -1,6 +1,7 @@
 /**
- * The same bytes to every instruction set of every build that runs here: results must be equal to the bit where kernels.h says so, and
- * within a derived bound where it does not. Ends at the first difference, with the seed that shows it again.
+ * The same bytes to every instruction set of every build that runs here: results must be equal to the bit where
+ * kernels.h says so, and within a derived bound where it does not. Ends at the first difference, with the seed that
+ * shows it again.
  */
 
 import { spawnSync } from 'node:child_process';
@@ -39,8 +40,8 @@ export interface FuzzOptions {
   /** Only this case. */
   readonly only?: string | undefined;
   /**
-   * A fault put into the last machine on purpose, to see whether it is found: 'answer' changes one element of one result by as little as
-   * may not be, 'input' gives that machine one number that the others did not get.
+   * A fault put into the last machine on purpose, to see whether it is found: 'answer' changes one element of one
+   * result by as little as may not be, 'input' gives that machine one number that the others did not get.
    */
   readonly plant?: 'answer' | 'input' | undefined;
 }
@@ -49,7 +50,10 @@ const root = join(import.meta.dirname, '../..');
 const isFresh = (script: string): boolean =>
   spawnSync(process.execPath, [join(root, script), '--check'], { cwd: root }).status === 0;
 
-/** Every (build, instruction set) that runs here; the addon's scalar code comes first and is what the others are held to. */
+/**
+ * Every (build, instruction set) that runs here; the addon's scalar code comes first and is what the others are held
+ * to.
+ */
 export function machines(): Machine[] {
   const build = join(root, 'native/build');
   const require = createRequire(import.meta.url);

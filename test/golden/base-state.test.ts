@@ -1,5 +1,5 @@
-// Does what an earlier build wrote still open? Reads the state folder in test/fixtures/base-state/ (its README says what it holds) with
-// every reader there is, and lets a writer continue a copy of it.
+// Does what an earlier build wrote still open? Reads the state folder in test/fixtures/base-state/ (its README says
+// what it holds) with every reader there is, and lets a writer continue a copy of it.
 import { cpSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -75,7 +75,8 @@ describe('what an earlier build learned', () => {
     expect(file).toMatchObject({ model: { shape: { layers: 6 } }, thresholds: { 'price.start': { samples: 1 } } });
   });
 
-  // Its vector index is of a schema of its own time. The log is the truth, so the index is made again and says the same.
+  // Its vector index is of a schema of its own time. The log is the truth, so the index is made again and says the
+  // same.
   it('is read from the log again, and is exported as the same numbers', async () => {
     const dir = join(scratch, 'memory');
     cpSync(join(state, 'memory'), dir, { recursive: true });

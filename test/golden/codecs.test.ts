@@ -1,6 +1,6 @@
-// Are the bytes still the bytes? Fixed rows are encoded again, by the reference and by the kernels, and compared with the
-// vectors in codecs.json. When this fails, stored pages of earlier versions have become unreadable: raise layoutVersion in
-// native/format.ts, say so in the changelog, and rewrite the file with `npm run golden -- codecs`.
+// Are the bytes still the bytes? Fixed rows are encoded again, by the reference and by the kernels, and compared with
+// the vectors in codecs.json. When this fails, stored pages of earlier versions have become unreadable: raise
+// layoutVersion in native/format.ts, say so in the changelog, and rewrite the file with `npm run golden -- codecs`.
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';

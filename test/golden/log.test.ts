@@ -1,6 +1,6 @@
-// Are the bytes of a log still the bytes? Reads the segments in log-v1/ and log-v2/ with a second reader, written here from the tables
-// in witness/README.md with nothing of witness/, and asks the room to agree with it: entries, head, tree, verification, replay.
-// A changed format gets a new version and a new folder; these must open for ever.
+// Are the bytes of a log still the bytes? Reads the segments in log-v1/ and log-v2/ with a second reader, written here
+// from the tables in witness/README.md with nothing of witness/, and asks the room to agree with it: entries, head,
+// tree, verification, replay. A changed format gets a new version and a new folder; these must open for ever.
 import { createHash } from 'node:crypto';
 import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

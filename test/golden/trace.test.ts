@@ -1,4 +1,5 @@
-// A trace of the first version still opens, holds the rows that were put into it, and is written today byte for byte as it was then.
+// A trace of the first version still opens, holds the rows that were put into it, and is written today byte for byte as
+// it was then.
 import { mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

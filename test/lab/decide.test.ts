@@ -1,5 +1,5 @@
-// The table of decisions: of the pairs that were measured on every passage of a situation the one that diverges least within the bits, and the policy
-// offers for keys with outlier channels what wins with them.
+// The table of decisions: of the pairs that were measured on every passage of a situation the one that diverges least
+// within the bits, and the policy offers for keys with outlier channels what wins with them.
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { DECISIONS, type DecisionRow, decisionsFrom } from '../../lab/evaluate/decide.ts';

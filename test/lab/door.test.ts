@@ -1,5 +1,6 @@
-// The door between palimpsest and packages of methods: what a name means, that a registered method is scored on the same tokens as sessions are, by divergence and by
-// recall, and that the list by which an error tells where a method is agrees with the methods that the lab has.
+// The door between palimpsest and packages of methods: what a name means, that a registered method is scored on the
+// same tokens as sessions are, by divergence and by recall, and that the list by which an error tells where a method is
+// agrees with the methods that the lab has.
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { type EvaluateRow, evaluate } from '../../engine/evaluate/evaluate.ts';
 import { findCaches, findSimulated } from '../../engine/evaluate/find-caches.ts';

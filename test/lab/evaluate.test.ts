@@ -1,5 +1,6 @@
-// The evaluation scripts on the reference model: results go on where they stopped and refuse rows of another model, tables in hindsight take the
-// cheapest step first and keep their budget, a part that is left out is left out, and lessons share no text with what is scored.
+// The evaluation scripts on the reference model: results go on where they stopped and refuse rows of another model,
+// tables in hindsight take the cheapest step first and keep their budget, a part that is left out is left out, and
+// lessons share no text with what is scored.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';

@@ -1,5 +1,6 @@
-// `npm run evaluate -- frontier` on the reference model (T26): what is measured is finite, valid and in the order that bits demand, a run that was killed goes
-// on with the row it lost, outliers and an eviction rule that may hold everything change nothing, and every format is a method.
+// `npm run evaluate -- frontier` on the reference model (T26): what is measured is finite, valid and in the order that
+// bits demand, a run that was killed goes on with the row it lost, outliers and an eviction rule that may hold
+// everything change nothing, and every format is a method.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

@@ -1,4 +1,5 @@
-// KVarN on the bench: balanced scales make tokens and channels deviate alike and help there, and sequences hold the bytes that the formulas say.
+// KVarN on the bench: balanced scales make tokens and channels deviate alike and help there, and sequences hold the
+// bytes that the formulas say.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { everyCache, kindOf } from '../../lab/evaluate/every-cache.ts';

@@ -1,5 +1,6 @@
-// KVQuant on the bench, as published: outliers are exact and no more than there may be, levels for a normal are those of Lloyd and Max, Q-Norm keeps mean and
-// deviation, keys before RoPE that are not rounded are the keys, and sequences hold the bytes that the formulas say.
+// KVQuant on the bench, as published: outliers are exact and no more than there may be, levels for a normal are those
+// of Lloyd and Max, Q-Norm keeps mean and deviation, keys before RoPE that are not rounded are the keys, and sequences
+// hold the bytes that the formulas say.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { RopeTable } from '../../engine/transformer/rope.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';

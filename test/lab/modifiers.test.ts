@@ -1,5 +1,6 @@
-// Modifiers of the rot family on the bench: what each is published to do to rows is asked of rows that are drawn and of those of the reference model, bytes
-// are those of the formulas, and a model that is read with nothing coded is the exact one.
+// Modifiers of the rot family on the bench: what each is published to do to rows is asked of rows that are drawn and of
+// those of the reference model, bytes are those of the formulas, and a model that is read with nothing coded is the
+// exact one.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { everyCache, kindOf } from '../../lab/evaluate/every-cache.ts';
@@ -289,7 +290,8 @@ describe('the reference model', () => {
     // Most rows become anchors, so differences take nearly all of f16.
     const bits = (8 * deltaCode(3)(rows.slice(), PLACE)) / rows.length;
     expect(bits).toBeGreaterThan(12);
-    // A fitted share of the row before is worth a twentieth of the error at most, and rows near zero coded from zero are worth as much.
+    // A fitted share of the row before is worth a twentieth of the error at most, and rows near zero coded from zero
+    // are worth as much.
     const share = errorOf(rows, (coded) => dpcmCode(2)(coded, PLACE)) / errorOf(rows, (coded) => codeRot(coded, 2, 0));
     expect(Math.abs(share - 1)).toBeLessThan(0.05);
   });

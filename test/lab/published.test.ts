@@ -1,5 +1,6 @@
-// Published page codes on the bench: RotateKV, NSNQuant, elements kept apart and product quantization (T19). Transforms are orthonormal, codebooks as good as they are said to be, claims
-// about the order of steps hold on keys of the reference model, and sequences hold the bytes that the formulas say.
+// Published page codes on the bench: RotateKV, NSNQuant, elements kept apart and product quantization (T19). Transforms
+// are orthonormal, codebooks as good as they are said to be, claims about the order of steps hold on keys of the
+// reference model, and sequences hold the bytes that the formulas say.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { everyCache, kindOf } from '../../lab/evaluate/every-cache.ts';
@@ -173,7 +174,10 @@ describe('product quantization', () => {
 });
 
 describe('elements that are kept apart (KVQuant)', () => {
-  /** Squared error of a grid of three bits, over the square of the rows, when about one element in a hundred is kept apart: none, the largest of a page, the most deviating of each vector. */
+  /**
+   * Squared error of a grid of three bits, over the square of the rows, when about one element in a hundred is kept
+   * apart: none, the largest of a page, the most deviating of each vector.
+   */
   const errors = (side: Side): Readonly<Record<'none' | 'ofPage' | 'ofVector', number>> => {
     const { kvHeads, headDim } = runtime.model.config;
     const width = kvHeads * headDim;

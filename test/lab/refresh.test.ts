@@ -1,5 +1,6 @@
-// `npm run evaluate -- frontier refresh` on the reference model: what follows a session of a fixed pair is that session, reading again what is coded the same brings next
-// to nothing, originals that are put back bring most of it, and what cannot be followed is refused.
+// `npm run evaluate -- frontier refresh` on the reference model: what follows a session of a fixed pair is that
+// session, reading again what is coded the same brings next to nothing, originals that are put back bring most of it,
+// and what cannot be followed is refused.
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { parseCache } from '../../engine/evaluate/evaluate.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';

@@ -1,5 +1,5 @@
-// Sizes of caches that do not fit here: published methods come to the bytes that their papers give, ours to those of the pages that are made, and
-// quoted figures to what the formula gives.
+// Sizes of caches that do not fit here: published methods come to the bytes that their papers give, ours to those of
+// the pages that are made, and quoted figures to what the formula gives.
 import { expect, it } from 'vitest';
 import {
   bitsOf,

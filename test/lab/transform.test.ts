@@ -1,5 +1,6 @@
-// Transform coding on the bench: bases are undone, their components are what queries see, bits go where dynamic programming would put them, an entropy coder's
-// lengths are those of chances, its pages keep to their bits and err what theory says, and sequences hold the bytes that are counted.
+// Transform coding on the bench: bases are undone, their components are what queries see, bits go where dynamic
+// programming would put them, an entropy coder's lengths are those of chances, its pages keep to their bits and err
+// what theory says, and sequences hold the bytes that are counted.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { everyCache, kindOf } from '../../lab/evaluate/every-cache.ts';

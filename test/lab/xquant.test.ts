@@ -1,5 +1,6 @@
-// XQuant on the bench: the grid errs no more than it may, bases are orthonormal and whole, nothing is lost where nothing is quantized (T13), errors of a chain
-// do not add up (T14), and a model that is read with it diverges less the more bits it has and holds the bytes that the formulas say.
+// XQuant on the bench: the grid errs no more than it may, bases are orthonormal and whole, nothing is lost where
+// nothing is quantized (T13), errors of a chain do not add up (T14), and a model that is read with it diverges less the
+// more bits it has and holds the bytes that the formulas say.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';

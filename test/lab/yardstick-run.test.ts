@@ -1,5 +1,6 @@
-// Yardsticks over a recorded run of the reference model (T22): with room for all tokens nothing changes, with less the bytes stay below the budget, and what
-// a window with sinks gives is what attention at the places of its tokens gives, computed here from keys whose rotation is taken back.
+// Yardsticks over a recorded run of the reference model (T22): with room for all tokens nothing changes, with less the
+// bytes stay below the budget, and what a window with sinks gives is what attention at the places of its tokens gives,
+// computed here from keys whose rotation is taken back.
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

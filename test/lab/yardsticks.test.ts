@@ -1,5 +1,5 @@
-// The yardsticks keep what their papers say (T22), on attention that a person can check; every one of them keeps its budget, the order of positions and
-// nothing that was dropped, whatever it is shown.
+// The yardsticks keep what their papers say (T22), on attention that a person can check; every one of them keeps its
+// budget, the order of positions and nothing that was dropped, whatever it is shown.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Kept, YardstickContext, YardstickSession } from '../../engine/evaluate/yardstick.ts';

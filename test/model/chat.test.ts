@@ -1,5 +1,6 @@
-// A chat with a model that follows its template: SmolLM2 by its own template, whose turns are read once each, and by a template with tools, after whose examples
-// it calls one, is told what that gave back, and answers with it. Skipped by name where the model was not fetched.
+// A chat with a model that follows its template: SmolLM2 by its own template, whose turns are read once each, and by a
+// template with tools, after whose examples it calls one, is told what that gave back, and answers with it. Skipped by
+// name where the model was not fetched.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

@@ -1,5 +1,5 @@
-// Tries a small model of every served family from a Hugging Face folder and from GGUF: the whole path from token ids to logits,
-// against what the implementation in `transformers` computed in float64 (scripts/golden-families.py).
+// Tries a small model of every served family from a Hugging Face folder and from GGUF: the whole path from token ids to
+// logits, against what the implementation in `transformers` computed in float64 (scripts/golden-families.py).
 
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
@@ -30,7 +30,10 @@ const PROBES = 64;
 const FLOAT32 = 1e-5;
 /** Keys and values in f16, which are off by up to 2^-11 of themselves; measured up to 1e-3. */
 const F16 = 2e-3;
-/** Weights in 8 bits, and in onnxruntime activations as well; measured up to 0.041 and 0.057, with the stretched and so sharper attention of Phi-3. */
+/**
+ * Weights in 8 bits, and in onnxruntime activations as well; measured up to 0.041 and 0.057, with the stretched and so
+ * sharper attention of Phi-3.
+ */
 const EIGHT_BITS = { native: 0.06, onnxruntime: 0.1 };
 
 function goldenOf(name: string): Golden & { readonly ids: readonly number[] } {
@@ -103,7 +106,8 @@ test('experts in blocks of a type, stored in one tensor, are packed as they are'
     await dense.close();
   }
   const [packed, exact] = found as [Float32Array, Float32Array];
-  // Two products in a row with weights in 8 bits, one of them these blocks (test/unit/engine/transformer/dense.test.ts has the law).
+  // Two products in a row with weights in 8 bits, one of them these blocks (test/unit/engine/transformer/dense.test.ts
+  // has the law).
   expect(Math.hypot(...packed.map((value, i) => value - exact[i]!)) / Math.hypot(...exact)).toBeLessThan(0.025);
   model.weights.close();
 });

@@ -1,6 +1,7 @@
 /**
- * The small models of test/golden/families as files: weights made from the names of tensors as scripts/golden-families.py makes
- * them, in a Hugging Face folder, and in GGUF under the names and in the order that llama.cpp's converter gives them.
+ * The small models of test/golden/families as files: weights made from the names of tensors as
+ * scripts/golden-families.py makes them, in a Hugging Face folder, and in GGUF under the names and in the order that
+ * llama.cpp's converter gives them.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -31,7 +31,9 @@ function logSumExp(logits: Float32Array): number {
   return largest + Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - largest), 0));
 }
 
-/** Checks every stored number of every row within `tolerance` standard deviations of the logits (six for a single one). */
+/**
+ * Checks every stored number of every row within `tolerance` standard deviations of the logits (six for a single one).
+ */
 export function expectGolden(found: readonly Float32Array[], golden: Golden, tolerance: number): void {
   expect(found.length).toBe(golden.rows.length);
   for (const [i, row] of golden.rows.entries()) {

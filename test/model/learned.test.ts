@@ -1,6 +1,7 @@
-// Nothing learned makes a session worse than one that knows nothing: after 1, 10 and 50 sessions of mixed texts and budgets, some contradictory,
-// some refused, some compared with the exact cache, the divergence of texts that none of them read is at most 1.02 times that without a state folder.
-// Nothing shorter shows that fifty sessions do no harm; each reads a text.
+// Nothing learned makes a session worse than one that knows nothing: after 1, 10 and 50 sessions of mixed texts and
+// budgets, some contradictory, some refused, some compared with the exact cache, the divergence of texts that none of
+// them read is at most 1.02 times that without a state folder. Nothing shorter shows that fifty sessions do no harm;
+// each reads a text.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';

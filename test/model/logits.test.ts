@@ -1,5 +1,5 @@
-// Tries the whole path from token ids to logits on four real models: dense half in float32, RoPE, the native cache in f16.
-// The expected logits come from scripts/golden-logits.py, which computed them in float64 without any of this code.
+// Tries the whole path from token ids to logits on four real models: dense half in float32, RoPE, the native cache in
+// f16. The expected logits come from scripts/golden-logits.py, which computed them in float64 without any of this code.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -20,14 +20,14 @@ const readGolden = (name: string): LogitsGolden =>
   JSON.parse(readFileSync(join(import.meta.dirname, '..', 'golden', `logits-${name}.json`), 'utf8'));
 
 /**
- * Float32 alone: a layer is six sums of up to K ≤ 1536 products one after the other, each off by about √K/2·2^-24 of its
- * size, in L layers whose errors add up like independent ones: √(6L)·20·2^-24, 7e-6 for six layers.
+ * Float32 alone: a layer is six sums of up to K ≤ 1536 products one after the other, each off by about √K/2·2^-24 of
+ * its size, in L layers whose errors add up like independent ones: √(6L)·20·2^-24, 7e-6 for six layers.
  */
 const float32Tolerance = (layers: number): number => Math.sqrt(6 * layers) * 20 * 2 ** -24;
 
 /**
- * f16 rounds every cached element by at most 2^-11 of itself. A value's rounding enters the attention output as it is; a
- * key's enters the scores, in which it is averaged over the head. So each layer adds at most two independent relative
+ * f16 rounds every cached element by at most 2^-11 of itself. A value's rounding enters the attention output as it is;
+ * a key's enters the scores, in which it is averaged over the head. So each layer adds at most two independent relative
  * errors of 2^-11, and L layers √(2L) of them. (Measured 0.03 to 0.45 of this.)
  */
 const f16Tolerance = (layers: number): number => Math.sqrt(2 * layers) * 2 ** -11;
@@ -85,8 +85,8 @@ describe.each(Object.keys(GOLDEN_MODELS))(
       },
     );
 
-    // Sums are split differently (one token is a GEMV), so rows differ by float32 rounding before f16 rounds them: a few
-    // elements fall to the other neighbour, which is far less than all of them being rounded.
+    // Sums are split differently (one token is a GEMV), so rows differ by float32 rounding before f16 rounds them: a
+    // few elements fall to the other neighbour, which is far less than all of them being rounded.
     test.skipIf(!here)('token by token and in chunks of 128 or 37 the logits agree (needs the weights)', async () => {
       const tokens = ids.slice(0, name === 'smollm2' ? 140 : 300);
       const last = [tokens.length - 1];

@@ -1,7 +1,8 @@
-// Real activations (T26): SmolLM2 reads 1,024 tokens of the chronicle in models/text with each format and policy, and the divergence of the last
-// 512 tokens from the exact cache must fall with the bits, stay within twice of what was measured on other texts (README), and be
-// smaller for priced moves than for a uniform format at the same bytes. Skipped by name where the model was not fetched.
-// Nothing shorter shows what a model of others loses, whose thirty layers differ by a factor of a hundred; the reference model has six.
+// Real activations (T26): SmolLM2 reads 1,024 tokens of the chronicle in models/text with each format and policy, and
+// the divergence of the last 512 tokens from the exact cache must fall with the bits, stay within twice of what was
+// measured on other texts (README), and be smaller for priced moves than for a uniform format at the same bytes.
+// Skipped by name where the model was not fetched. Nothing shorter shows what a model of others loses, whose thirty
+// layers differ by a factor of a hundred; the reference model has six.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';

@@ -1,4 +1,7 @@
-/** Every branch of what appends, recovers, verifies and imports is taken by some test: `npm run coverage` runs those tests, and fails where one is not. */
+/**
+ * Every branch of what appends, recovers, verifies and imports is taken by some test: `npm run coverage` runs those
+ * tests, and fails where one is not.
+ */
 import { defineConfig } from 'vitest/config';
 import base from '../../vitest.config.ts';
 import { ALL_TESTS, TESTS } from './tests.ts';

@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 /**
- * Runs Stryker over one file after the other, each with the few tests that `tests.ts` names for it: node test/mutation/main.mjs FILE[:FROM-TO]…
- * A change after which a test waits for ever takes ten seconds, and each other one a second or two, so a long file is done by ranges of lines.
+ * Runs Stryker over one file after the other, each with the few tests that `tests.ts` names for it: node
+ * test/mutation/main.mjs FILE[:FROM-TO]… A change after which a test waits for ever takes ten seconds, and each other
+ * one a second or two, so a long file is done by ranges of lines.
  */
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';

@@ -31,7 +31,10 @@ export const TESTS: Readonly<Record<string, readonly string[]>> = {
   'memory/threshold-schema.ts': ['unit/memory/threshold-rules', 'unit/memory/threshold-file'],
 };
 
-/** Together they take every branch of these files: those above, and what tries disks that refuse, many writers and changes at random. */
+/**
+ * Together they take every branch of these files: those above, and what tries disks that refuse, many writers and
+ * changes at random.
+ */
 export const ALL_TESTS = [
   ...new Set([
     ...Object.values(TESTS).flat(),

@@ -1,7 +1,8 @@
 /**
- * Runs before every test file: which build of the native cache is under test. PALIMPSEST_BINDING=wasm (or prebuilt, debug,
- * thread: BINDING_NAMES) chooses it; without, what the library chooses by itself. PALIMPSEST_TEST_FORMATS=1 registers the formats of test/formats/,
- * PALIMPSEST_TEST_YARDSTICKS=1 the yardsticks; their build must be there. CONTRIBUTING.md has the commands.
+ * Runs before every test file: which build of the native cache is under test. PALIMPSEST_BINDING=wasm (or prebuilt,
+ * debug, thread: BINDING_NAMES) chooses it; without, what the library chooses by itself. PALIMPSEST_TEST_FORMATS=1
+ * registers the formats of test/formats/, PALIMPSEST_TEST_YARDSTICKS=1 the yardsticks; their build must be there.
+ * CONTRIBUTING.md has the commands.
  */
 import type { BindingName } from '../../native/types.ts';
 

@@ -1,4 +1,6 @@
-/** What tests of kernels compare with: arrays off their alignment, and equality of bits that names the first difference. */
+/**
+ * What tests of kernels compare with: arrays off their alignment, and equality of bits that names the first difference.
+ */
 import { expect } from 'vitest';
 
 /** A float array that starts one element off its buffer, so that no vector load is aligned. */

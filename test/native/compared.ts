@@ -1,4 +1,7 @@
-/** Which moves tests try one by one. Those between two methods of others, which stand here to be compared with and meet in no session, are too many. */
+/**
+ * Which moves tests try one by one. Those between two methods of others, which stand here to be compared with and meet
+ * in no session, are too many.
+ */
 import { type FormatName, isAutomatic } from '../../native/index.ts';
 
 const family = (name: FormatName): string => name.replace(/\d.*/, '');

@@ -1,4 +1,7 @@
-/** Plain attention in float64 over what a cache says it holds: the yardstick for everything that attend() and trial() do. */
+/**
+ * Plain attention in float64 over what a cache says it holds: the yardstick for everything that attend() and trial()
+ * do.
+ */
 import { FORMAT_NAMES, type FormatName, type KvCache, PAGE_TOKENS, type Side } from '../../native/index.ts';
 
 /** Seeded uniform numbers in [0, 1). */
@@ -126,7 +129,8 @@ export function relativeError(actual: ArrayLike<number>, expected: ArrayLike<num
 
 /**
  * Allowed relative error of attend against dense attention on decoded values: float32 sums on f16 pages; on coded pages
- * queries and probabilities are 16-bit integers (two int8 planes: 5e-5 on normal data), so 3e-4 leaves room for peaked rows.
+ * queries and probabilities are 16-bit integers (two int8 planes: 5e-5 on normal data), so 3e-4 leaves room for peaked
+ * rows.
  */
 export const F16_TOLERANCE = 1e-5;
 export const CODED_TOLERANCE = 3e-4;

@@ -71,7 +71,10 @@ export interface KernelsBinding {
     cos: Float32Array,
     sin: Float32Array,
   ): void;
-  /** One head in formats of one family; `bytes` is [formats, sideBytes] (sides.ts), the fields that a family keeps are written with the first. `feedback`, `weights`: what steers keys. */
+  /**
+   * One head in formats of one family; `bytes` is [formats, sideBytes] (sides.ts), the fields that a family keeps are
+   * written with the first. `feedback`, `weights`: what steers keys.
+   */
   encodeSides(
     isa: number,
     formats: Int32Array,
@@ -107,9 +110,9 @@ export interface KernelsBinding {
   /** → 1 where the format has levels, else 0 */
   levelsOfSide(isa: number, format: number, d: number, bytes: Uint8Array, tile: Int8Array): number;
   /**
-   * Rows of several KV heads meet pages (sides.ts says how a side lies in `bytes`). formats: [pages, 2]; cap 0 is none; slope and sinks
-   * may be empty; max, sum: [rows], mixed: [rows, d], skipped: [2] are written, and for pages met in runs mass and
-   * the maximum it is relative to, [rows, pages].
+   * Rows of several KV heads meet pages (sides.ts says how a side lies in `bytes`). formats: [pages, 2]; cap 0 is none;
+   * slope and sinks may be empty; max, sum: [rows], mixed: [rows, d], skipped: [2] are written, and for pages met in
+   * runs mass and the maximum it is relative to, [rows, pages].
    */
   attendPages(
     isa: number,
@@ -147,7 +150,10 @@ export interface KernelsBinding {
     up: Float32Array,
     gelu: boolean,
   ): void;
-  /** y [n, outputs], steps [n, blocks of 32] and sums [n, blocks, 2] are written; bias and base may be empty. `form` is an index of DENSE_FORMS. */
+  /**
+   * y [n, outputs], steps [n, blocks of 32] and sums [n, blocks, 2] are written; bias and base may be empty. `form` is
+   * an index of DENSE_FORMS.
+   */
   densePanels(
     isa: number,
     form: number,
@@ -164,7 +170,10 @@ export interface KernelsBinding {
   ): void;
   /** Packs rows of a type, an index of DENSE_TYPES, into panels. → 1 if all scales are finite, or 0 */
   densePack(isa: number, type: number, inputs: number, rows: number, bytes: Uint8Array, panels: Uint8Array): number;
-  /** The thread pool (native/test_threads.cc); not in WebAssembly. → items that did not run exactly once, and how many the caller did not run */
+  /**
+   * The thread pool (native/test_threads.cc); not in WebAssembly. → items that did not run exactly once, and how many
+   * the caller did not run
+   */
   threadRounds?(
     threads: number,
     rounds: number,
@@ -175,7 +184,10 @@ export interface KernelsBinding {
   stoppedThreads?(threads: number, rounds: number): number;
 }
 
-/** Where each binding's kernels lie beside it. The prebuilt one has none: it is the same sources and flags as the built one. */
+/**
+ * Where each binding's kernels lie beside it. The prebuilt one has none: it is the same sources and flags as the built
+ * one.
+ */
 export const FOLDERS: Readonly<Record<BindingName, string>> = {
   built: releaseFolder(),
   prebuilt: 'Release',

@@ -1,4 +1,7 @@
-/** A model of two layers whose keys and values are made of their inputs by random matrices, with norm, bias and rotary embedding. */
+/**
+ * A model of two layers whose keys and values are made of their inputs by random matrices, with norm, bias and rotary
+ * embedding.
+ */
 import type { LatentKeep, LatentOptions } from '../../engine/index.ts';
 import { type LatentName, PAGE_TOKENS, rope } from '../../native/index.ts';
 import { normals, uniform } from './dense.ts';

@@ -1,4 +1,7 @@
-/** Sides of pages by the fields of their formats: as test bindings take one head (native/test_call.h), and as a cache stores them. */
+/**
+ * Sides of pages by the fields of their formats: as test bindings take one head (native/test_call.h), and as a cache
+ * stores them.
+ */
 import {
   ALL_FAMILIES,
   FORMAT_NAMES,

@@ -1,5 +1,8 @@
-/* Preloaded into a process, gives threads small stacks, as musl (128 KiB) and macOS (512 KiB) do where no size is named: those that name none, and with
- * SMALL_STACK_OURS also those that an addon starts (a file whose name ends in .node), whatever they name. Says so of each on stderr. */
+/*
+ * Preloaded into a process, gives threads small stacks, as musl (128 KiB) and macOS (512 KiB) do where no size is
+ * named: those that name none, and with SMALL_STACK_OURS also those that an addon starts (a file whose name ends in
+ * .node), whatever they name. Says so of each on stderr.
+ */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,4 +1,7 @@
-/** A cache of its own with the same content as another: unlike a fork it shares nothing, so that either may be changed alone. */
+/**
+ * A cache of its own with the same content as another: unlike a fork it shares nothing, so that either may be changed
+ * alone.
+ */
 import {
   type KvCache,
   type KvCacheOptions,
@@ -8,8 +11,8 @@ import {
 } from '../../native/index.ts';
 
 /**
- * Pages as they are stored, then the rows of the open page, which f16 holds exactly and 8 bits code alike. Kept queries and mass are not copied; `weights`: of the latents
- * of each layer.
+ * Pages as they are stored, then the rows of the open page, which f16 holds exactly and 8 bits code alike. Kept queries
+ * and mass are not copied; `weights`: of the latents of each layer.
  */
 export function twinOf(
   cache: KvCache,

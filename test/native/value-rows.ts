@@ -1,11 +1,15 @@
-/** What tests of values that are skipped or weighed with fewer bits share: how far rows of a page are from what they are coded from, and keys that get uneven attention. */
+/**
+ * What tests of values that are skipped or weighed with fewer bits share: how far rows of a page are from what they are
+ * coded from, and keys that get uneven attention.
+ */
 import { fromHalf, type KvCache, PAGE_TOKENS, SINK_TOKENS } from '../../native/index.ts';
 import { normals } from './dense.ts';
 import { storedFields } from './sides.ts';
 
 /**
- * The largest of a number of each row over the rot pages of layer 0, per KV head. `of` gets ‖v̂ − o‖, o being what a row is coded from, the mean of its page or
- * zero, the exponent of its scale, in sixteenths (-128: a zero row), and the largest such exponent of the page and head.
+ * The largest of a number of each row over the rot pages of layer 0, per KV head. `of` gets ‖v̂ − o‖, o being what a
+ * row is coded from, the mean of its page or zero, the exponent of its scale, in sixteenths (-128: a zero row), and the
+ * largest such exponent of the page and head.
  */
 export function largestOfRows(
   cache: KvCache,

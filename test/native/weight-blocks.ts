@@ -11,7 +11,10 @@ export const QUANTIZED_TYPES = DENSE_TYPES.map(({ name }) => name).filter(
 interface Halves {
   readonly scaleAt: number;
   readonly minimumAt?: number;
-  /** The root mean square of scale · code about the mean, where the scale is 1, and the mean of the codes that a minimum balances. */
+  /**
+   * The root mean square of scale · code about the mean, where the scale is 1, and the mean of the codes that a minimum
+   * balances.
+   */
   readonly spread: number;
   readonly mean?: number;
 }
@@ -32,7 +35,10 @@ export const halvesOf = (type: QuantizedType): number[] => {
   return minimumAt === undefined ? [scaleAt] : [scaleAt, minimumAt];
 };
 
-/** Blocks of `count` weights of about this root mean square: every bit of every code and small scale is drawn, and scales of both signs. */
+/**
+ * Blocks of `count` weights of about this root mean square: every bit of every code and small scale is drawn, and
+ * scales of both signs.
+ */
 export function weightBlocks(random: () => number, type: DenseType, count: number, rms: number): Uint8Array {
   const { values, bytes } = DENSE_TYPES.find(({ name }) => name === type)!;
   const blocks = Uint8Array.from({ length: (count / values) * bytes }, () => Math.floor(random() * 256));

@@ -1,5 +1,6 @@
-// Can somebody without a compiler use the package? It is packed, installed into an empty folder with a PATH that has node, npm
-// and a shell and nothing else, and used there as a library and as a command, with the binary and with WebAssembly.
+// Can somebody without a compiler use the package? It is packed, installed into an empty folder with a PATH that has
+// node, npm and a shell and nothing else, and used there as a library and as a command, with the binary and with
+// WebAssembly.
 import { spawnSync } from 'node:child_process';
 import {
   cpSync,

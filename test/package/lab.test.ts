@@ -1,5 +1,6 @@
-// Does `npm i palimpsest-lab` beside the product make its methods known to `palimpsest evaluate`? Both are packed as they are published and installed into an
-// empty folder. Nothing shorter would prove it: in the checkout the lab's imports of palimpsest/lab lead to sources, and only npm lays two packages side by side.
+// Does `npm i palimpsest-lab` beside the product make its methods known to `palimpsest evaluate`? Both are packed as
+// they are published and installed into an empty folder. Nothing shorter would prove it: in the checkout the lab's
+// imports of palimpsest/lab lead to sources, and only npm lays two packages side by side.
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

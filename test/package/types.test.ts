@@ -1,5 +1,6 @@
-// The declarations of the package: does every name in them say what it is, and do the programs of the documents compile against the packed files in a strict
-// project that checks libraries too? The project is made in an empty folder, with @types/node beside the package and nothing else.
+// The declarations of the package: does every name in them say what it is, and do the programs of the documents compile
+// against the packed files in a strict project that checks libraries too? The project is made in an empty folder, with
+// @types/node beside the package and nothing else.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

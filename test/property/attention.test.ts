@@ -1,6 +1,7 @@
 /**
- * Attention over any mix of formats must equal dense float64 attention on the values that decode() gives back (T15), for every
- * shape, mask, split and thread count, on every instruction set of the machine: tried on random caches from a seed.
+ * Attention over any mix of formats must equal dense float64 attention on the values that decode() gives back (T15),
+ * for every shape, mask, split and thread count, on every instruction set of the machine: tried on random caches from a
+ * seed.
  */
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
@@ -160,8 +161,8 @@ describe('attend equals dense attention on decoded values', () => {
     );
   });
 
-  // Every cell of the table of shapes once, with every format on each side. Codes are the same on all instruction sets (test/unit/native/codecs.test.ts),
-  // so that each attends over a twin of what the best one has coded.
+  // Every cell of the table of shapes once, with every format on each side. Codes are the same on all instruction sets
+  // (test/unit/native/codecs.test.ts), so that each attends over a twin of what the best one has coded.
   for (const headDim of [64, 80, 96, 128, 256]) {
     it(`for every group on every instruction set, heads of ${headDim}`, () => {
       for (const group of [1, 3, 4, 8].filter((_, place) => isShare(place + headDim / 16, 2))) {

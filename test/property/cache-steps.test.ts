@@ -1,5 +1,6 @@
-// A hundred thousand random steps of caches of one's own on one pool, half of them in f16 and half in 8 bits, against plain attention in float64 over rows that are
-// kept beside them: tokens are appended, taken back, forked, begun again, saved and loaded, and closed, in whatever order comes.
+// A hundred thousand random steps of caches of one's own on one pool, half of them in f16 and half in 8 bits, against
+// plain attention in float64 over rows that are kept beside them: tokens are appended, taken back, forked, begun again,
+// saved and loaded, and closed, in whatever order comes.
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { loadCache, openCache, openPool, type PolicyCache } from '../../engine/index.ts';

@@ -1,6 +1,6 @@
-// Files that a person hands to the command line, each with one seeded change: bytes flipped, cut, repeated, or JSON and TOML
-// values exchanged for nonsense. The functions behind `inspect` and `--config` must end in a KvError or in a finite result that
-// can be printed. Most changes must be noticed: a reader that refuses nothing fails as well.
+// Files that a person hands to the command line, each with one seeded change: bytes flipped, cut, repeated, or JSON and
+// TOML values exchanged for nonsense. The functions behind `inspect` and `--config` must end in a KvError or in a
+// finite result that can be printed. Most changes must be noticed: a reader that refuses nothing fails as well.
 
 import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -89,7 +89,9 @@ function mutateJson(text: string, random: Random): Buffer {
   }
 }
 
-/** → 'refused' or 'read'; anything else than a KvError or a printable result fails the test with the mutation's number. */
+/**
+ * → 'refused' or 'read'; anything else than a KvError or a printable result fails the test with the mutation's number.
+ */
 async function outcome(what: string, work: () => Promise<unknown>): Promise<'refused' | 'read'> {
   try {
     const value = await work();

@@ -1,5 +1,6 @@
-// Logs with right hashes that say nonsense, from a seed: every reader there is answers, or refuses with a KvError, and prints nothing
-// that a terminal would obey. Forged from the log of an earlier build and from a recorded session, a change or two at a time.
+// Logs with right hashes that say nonsense, from a seed: every reader there is answers, or refuses with a KvError, and
+// prints nothing that a terminal would obey. Forged from the log of an earlier build and from a recorded session, a
+// change or two at a time.
 
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';

@@ -1,5 +1,6 @@
-// A cache that holds pages as latents answers like dense attention over what those pages decode to, whatever else is in it: with room for all
-// blocks, for some, for none; on every instruction set; with biases, key norm and both rotary layouts; in forks; after pages were restored.
+// A cache that holds pages as latents answers like dense attention over what those pages decode to, whatever else is in
+// it: with room for all blocks, for some, for none; on every instruction set; with biases, key norm and both rotary
+// layouts; in forks; after pages were restored.
 
 import { afterAll, describe, expect, test } from 'vitest';
 import {
@@ -183,7 +184,8 @@ describe.each(available)(`%s (seed ${SEED})`, (isa) => {
         expect([...attend(it.cache, 1, q)]).toEqual([...out]);
         results.push(out);
       }
-      // Blocks stay within what was stated; the rest of the scratch is that of any attention and of one page being recomputed.
+      // Blocks stay within what was stated; the rest of the scratch is that of any attention and of one page being
+      // recomputed.
       expect(it.cache.memory().scratchBytes - before).toBeLessThanOrEqual(room * BLOCK_BYTES + 600_000);
       it.close();
     }

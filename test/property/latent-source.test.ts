@@ -1,5 +1,6 @@
-// A page whose keys and values went to two bits is made again from the latent that was kept beside it: within the bound of the latent's format of the
-// exact rows, element by element, whatever the pieces in which tokens came; and bytes reported are bytes allocated after every step.
+// A page whose keys and values went to two bits is made again from the latent that was kept beside it: within the bound
+// of the latent's format of the exact rows, element by element, whatever the pieces in which tokens came; and bytes
+// reported are bytes allocated after every step.
 import { describe, expect, test } from 'vitest';
 import { Latents } from '../../engine/cache/latents.ts';
 import {
@@ -87,7 +88,9 @@ describe.each(['xq8', 'xq4'] as const)('%s', (format) => {
             }
             for (let o = 0; o < ROW; o++) {
               const weights = Math.hypot(...w.subarray(o * WIDTH, (o + 1) * WIDTH));
-              // |w · (x̂ − x)| by Cauchy and Schwarz; then weights that are off by at most half a step of |w|/127 (xq4) or of |w|/32512 (xq8)
+              // |w · (x̂ − x)| by Cauchy and Schwarz; then weights that are off by at most half a step of |w|/127
+              // (xq4) or of
+              // |w|/32512 (xq8)
               // each; then f16, of numbers below 16. A pair that the rotary embedding turns mixes two such errors.
               const rounding = (Math.sqrt(WIDTH) * Math.sqrt(size)) / (format === 'xq4' ? 254 : 65024);
               const bound = Math.SQRT2 * weights * (Math.sqrt(off) + rounding) + 2 ** -7;

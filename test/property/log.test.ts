@@ -1,5 +1,6 @@
-// Changes to a finished log, from a seed: `verifyLog` finds every one of them, or it is what a crash could have left at the
-// very end, and then all entries before it are still there. The one change that a log alone cannot show is named below.
+// Changes to a finished log, from a seed: `verifyLog` finds every one of them, or it is what a crash could have left at
+// the very end, and then all entries before it are still there. The one change that a log alone cannot show is named
+// below.
 
 import { describe, expect, it } from 'vitest';
 import { KvError } from '../../native/index.ts';
@@ -214,7 +215,8 @@ describe('changes to a log', () => {
     }
   });
 
-  // Small enough to try every bit: none may pass, and none may be taken for a crash, for a crash only leaves things out.
+  // Small enough to try every bit: none may pass, and none may be taken for a crash, for a crash only leaves things
+  // out.
   it('are found: each single bit of a small log', async () => {
     const original = await makeLog(3, 300, mulberry32(1));
     const disk = diskOf(original);
@@ -233,7 +235,8 @@ describe('changes to a log', () => {
     expect(flips).toBeGreaterThan(4000);
   });
 
-  // Every possible cut of the last segment: inside an entry it is a torn tail of that size, between entries a shorter log.
+  // Every possible cut of the last segment: inside an entry it is a torn tail of that size, between entries a shorter
+  // log.
   it('are told from a torn tail: every cut of the last segment', async () => {
     const original = await makeLog(12, 1000, mulberry32(2));
     const last = [...original.keys()].sort().at(-1) as string;
@@ -264,8 +267,8 @@ describe('changes to a log', () => {
     }
   });
 
-  // Files made to be slow: lengths that reach to the end, thousands of places where an entry could begin, nothing but zeros.
-  // Each ends in under a second with an answer, and none makes the reader allocate what a length claims.
+  // Files made to be slow: lengths that reach to the end, thousands of places where an entry could begin, nothing but
+  // zeros. Each ends in under a second with an answer, and none makes the reader allocate what a length claims.
   it.each([
     ['an entry could begin everywhere', (bytes: number) => Buffer.from('{"seq":'.repeat(bytes / 7))],
     [

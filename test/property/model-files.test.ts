@@ -336,7 +336,8 @@ describe(`${MUTATIONS} mutations of each, seed ${SEED}`, () => {
     });
   });
 
-  // A pattern may take its two seconds (tokenizer-steps.ts) in each stretch between added tokens, of which the text has three.
+  // A pattern may take its two seconds (tokenizer-steps.ts) in each stretch between added tokens, of which the text has
+  // three.
   test('steps of a tokenizer that are out of all proportion', async () => {
     await mustSurvive({
       content: Buffer.from(JSON.stringify(tinyTokenizerJson)),

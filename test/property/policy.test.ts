@@ -1,6 +1,6 @@
 /**
- * Random sessions of every policy that steers: shapes, budgets, floors, errors, drifts and step sizes by fast-check. The
- * simulation checks every move; a budget that cannot be kept must end in the one error that says so.
+ * Random sessions of every policy that steers: shapes, budgets, floors, errors, drifts and step sizes by fast-check.
+ * The simulation checks every move; a budget that cannot be kept must end in the one error that says so.
  */
 
 import fc from 'fast-check';

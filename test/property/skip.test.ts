@@ -1,6 +1,6 @@
 /**
- * Values that a decode step leaves unread: on random caches whose attention is uneven, the output stays within the proven bound of the full
- * one, nothing changes at share 0, and the counts say what was left out.
+ * Values that a decode step leaves unread: on random caches whose attention is uneven, the output stays within the
+ * proven bound of the full one, nothing changes at share 0, and the counts say what was left out.
  */
 import fc from 'fast-check';
 import { afterAll, expect, it } from 'vitest';

@@ -1,6 +1,7 @@
-// Thousands of changes to a log by somebody who can write everything but the checkpoint: every byte of a small log, and from a seed entries
-// deleted, inserted, moved, cut off, written anew with right hashes, other logs in its place. All of them are found against the checkpoint,
-// by verify, before anything is believed. Whoever changes the checkpoint instead is found by its signature.
+// Thousands of changes to a log by somebody who can write everything but the checkpoint: every byte of a small log, and
+// from a seed entries deleted, inserted, moved, cut off, written anew with right hashes, other logs in its place. All
+// of them are found against the checkpoint, by verify, before anything is believed. Whoever changes the checkpoint
+// instead is found by its signature.
 
 import { generateKeyPairSync } from 'node:crypto';
 import { writeFileSync } from 'node:fs';

@@ -1,4 +1,5 @@
-// Interrupts `palimpsest run` on the reference model with SIGINT: it stops where the log is whole, says so in the log, and exits with 130.
+// Interrupts `palimpsest run` on the reference model with SIGINT: it stops where the log is whole, says so in the log,
+// and exits with 130.
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,8 +1,8 @@
 /**
- * A disk in memory with a page cache in front of it. It keeps apart what was written and what is durable: bytes and lengths of files after a
- * sync of the file, names after a sync of the folder. When the power fails, any part of the rest may be there, by sectors and in any
- * order; when a process is killed, all of it is. A sync that fails may forget what was to be synced while the cache still shows it,
- * so that a later sync succeeds without it.
+ * A disk in memory with a page cache in front of it. It keeps apart what was written and what is durable: bytes and
+ * lengths of files after a sync of the file, names after a sync of the folder. When the power fails, any part of the
+ * rest may be there, by sectors and in any order; when a process is killed, all of it is. A sync that fails may forget
+ * what was to be synced while the cache still shows it, so that a later sync succeeds without it.
  */
 import { mkdirSync } from 'node:fs';
 import { basename, dirname, relative, sep } from 'node:path';
@@ -85,7 +85,10 @@ export interface DiskOptions {
 }
 
 export class SimulatedDisk {
-  /** Calls so far that can change something, of all processes: a crash at any other is the same as one at the next of these. */
+  /**
+   * Calls so far that can change something, of all processes: a crash at any other is the same as one at the next of
+   * these.
+   */
   count = 0;
   /** Asked before each call. */
   plan: (operation: Operation, count: number) => Answer = () => 'ok';
@@ -144,7 +147,9 @@ export class SimulatedDisk {
     return node;
   }
 
-  /** A sync that fails: what was to be synced is still to be synced, or it is forgotten, wholly or but for some sectors. */
+  /**
+   * A sync that fails: what was to be synced is still to be synced, or it is forgotten, wholly or but for some sectors.
+   */
   failSync(file: File): void {
     if (this.random() < 0.3) return;
     const style = this.canScatter ? scattered : cutSectors;
@@ -197,7 +202,10 @@ function cut(file: File, random: () => number): Buffer {
   return edited(before, { ...edit, bytes: edit.bytes.subarray(0, Math.floor(random() * (edit.bytes.length + 1))) });
 }
 
-/** Some edits in order, of the next one whole sectors, and behind that perhaps some that were allotted and never written, which read as zeros. */
+/**
+ * Some edits in order, of the next one whole sectors, and behind that perhaps some that were allotted and never
+ * written, which read as zeros.
+ */
 function cutSectors(file: File, random: () => number): Buffer {
   const whole = Math.floor(random() * file.pending.length);
   const before = file.pending.slice(0, whole).reduce(edited, file.durable);
@@ -212,7 +220,10 @@ function cutSectors(file: File, random: () => number): Buffer {
   return length > result.length ? edited(result, { kind: 'truncate', length }) : result;
 }
 
-/** Each sector as it was after any of the edits. Lengths are journaled: what a truncation took away does not come back behind it. */
+/**
+ * Each sector as it was after any of the edits. Lengths are journaled: what a truncation took away does not come back
+ * behind it.
+ */
 function scattered(file: File, random: () => number): Buffer {
   const versions = [file.durable];
   for (const edit of file.pending) versions.push(edited(versions.at(-1)!, edit));
@@ -232,7 +243,10 @@ interface Handle {
   readonly node: Node;
 }
 
-/** What a process has open ends with it; every later call of its code is refused, and what was on its way never comes back. */
+/**
+ * What a process has open ends with it; every later call of its code is refused, and what was on its way never comes
+ * back.
+ */
 export class Process implements LogFiles {
   isDead = false;
   readonly #disk: SimulatedDisk;

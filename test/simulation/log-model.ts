@@ -1,4 +1,7 @@
-/** What a log must hold, kept beside it in the plainest way: which entries were made, which of them acknowledged, and which were found there before. */
+/**
+ * What a log must hold, kept beside it in the plainest way: which entries were made, which of them acknowledged, and
+ * which were found there before.
+ */
 import { KvError } from '../../native/index.ts';
 import {
   type Entry,
@@ -11,7 +14,10 @@ import {
 
 /** The log does not hold what it promised. */
 export class Violation extends Error {}
-/** Sectors of one commit reached the disk without those before them; all that was acknowledged can be read, and a person decides. */
+/**
+ * Sectors of one commit reached the disk without those before them; all that was acknowledged can be read, and a person
+ * decides.
+ */
 export class Refusal extends Error {}
 
 const SERIES_ENTRIES = 2 ** 32;
@@ -21,7 +27,10 @@ export interface Made {
   readonly n: number;
   readonly session: string;
   readonly pad: string;
-  /** null: the log said that it is dropped; undefined: it was refused by an error, or the writer died in the middle of it. */
+  /**
+   * null: the log said that it is dropped; undefined: it was refused by an error, or the writer died in the middle of
+   * it.
+   */
   seq: number | null | undefined;
 }
 

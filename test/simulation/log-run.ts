@@ -1,7 +1,8 @@
 /**
- * One seed of the log: writers live one after the other on one simulated disk, in a random mode with random settings. The disk fails, fills
- * up and is slow, the clock jumps, and a writer is killed or loses its power at any call. After each life the log must say what was made:
- * every acknowledged entry is there, others may be, nothing else is, and after a close made = logged + dropped.
+ * One seed of the log: writers live one after the other on one simulated disk, in a random mode with random settings.
+ * The disk fails, fills up and is slow, the clock jumps, and a writer is killed or loses its power at any call. After
+ * each life the log must say what was made: every acknowledged entry is there, others may be, nothing else is, and
+ * after a close made = logged + dropped.
  */
 
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -22,7 +23,10 @@ export interface Simulation {
   readonly trace?: (line: string) => void;
   /** The first life ends at exactly this call, however it dies; default: by chance. */
   readonly crashAt?: number;
-  /** Sectors of one commit may reach the disk without those before them. Such a log may be refused, but all that was acknowledged can be read. */
+  /**
+   * Sectors of one commit may reach the disk without those before them. Such a log may be refused, but all that was
+   * acknowledged can be read.
+   */
   readonly canScatter?: boolean;
 }
 
@@ -195,7 +199,10 @@ class Run {
     this.#hasFaults = false;
   }
 
-  /** Runs what is to come until the promise is settled or its process dead. → its value; null: dead, or refused by the disk */
+  /**
+   * Runs what is to come until the promise is settled or its process dead. → its value; null: dead, or refused by the
+   * disk
+   */
   async #settled<T>(promise: Promise<T>, what: string): Promise<T | null> {
     let state: 'waits' | 'done' | 'failed' = 'waits';
     let value: T | undefined;

@@ -1,6 +1,7 @@
 /**
- * Time that passes only when the simulation says so. It stands in for timers and for waits of a blocked thread, and disks complete their
- * work in it, so that the order of everything follows from a seed and half a minute of waiting takes no time.
+ * Time that passes only when the simulation says so. It stands in for timers and for waits of a blocked thread, and
+ * disks complete their work in it, so that the order of everything follows from a seed and half a minute of waiting
+ * takes no time.
  */
 export interface Timer {
   readonly atMs: number;

@@ -1,6 +1,7 @@
-// The log on a simulated disk, thousands of times: crashes at every call, failing and full disks, syncs that fail and forget, jumps of the
-// clock. Nothing that was acknowledged is lost, nothing is there that nobody made, and made = logged + dropped. Disks that break their
-// promise are found, so the simulation can fail. `npm run sim -- log --seeds N` runs more seeds, `npm run sim -- log SEED` one, with all it does.
+// The log on a simulated disk, thousands of times: crashes at every call, failing and full disks, syncs that fail and
+// forget, jumps of the clock. Nothing that was acknowledged is lost, nothing is there that nobody made, and made =
+// logged + dropped. Disks that break their promise are found, so the simulation can fail. `npm run sim -- log --seeds
+// N` runs more seeds, `npm run sim -- log SEED` one, with all it does.
 import { describe, expect, it, test } from 'vitest';
 import type { LogFiles } from '../../witness/index.ts';
 import { seedFrom, VOLUMES, volume } from '../tier.ts';

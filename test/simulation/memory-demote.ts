@@ -1,6 +1,7 @@
 /**
- * Fills a pool with 200 MB of pages, moves each to the lowest format in random order, some of them in the background, and writes what was
- * counted and held before and after. All pages got the same rows, so that whatever the heap moved must still decode to the same.
+ * Fills a pool with 200 MB of pages, moves each to the lowest format in random order, some of them in the background,
+ * and writes what was counted and held before and after. All pages got the same rows, so that whatever the heap moved
+ * must still decode to the same.
  */
 import { openKvCache, openPool, SERVED_FORMATS, SIDES } from '../../native/index.ts';
 import { residentBytes } from '../../scripts/bench/memory.ts';

@@ -1,6 +1,7 @@
 /**
- * The process holds hardly more than is counted, after every one of many random steps of three caches and forks of them on one pool, and
- * when everything has been demoted: asked of the system (/proc), in a program that does nothing else. Print the seed, run it again.
+ * The process holds hardly more than is counted, after every one of many random steps of three caches and forks of them
+ * on one pool, and when everything has been demoted: asked of the system (/proc), in a program that does nothing else.
+ * Print the seed, run it again.
  */
 import { execFileSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';

@@ -1,7 +1,8 @@
 /**
- * Random sessions whose pages move in the background, each beside a shadow that does the same by transcode(), in one call, at the moment
- * the move ends: thousands of steps of append, attend, truncate, start, finish with and without waiting, transcode, fork, close, budgets that are too
- * small. After every step bytes reported are bytes allocated; now and then a session and its shadow must hold and answer the same bits.
+ * Random sessions whose pages move in the background, each beside a shadow that does the same by transcode(), in one
+ * call, at the moment the move ends: thousands of steps of append, attend, truncate, start, finish with and without
+ * waiting, transcode, fork, close, budgets that are too small. After every step bytes reported are bytes allocated; now
+ * and then a session and its shadow must hold and answer the same bits.
  */
 import { describe, expect, it } from 'vitest';
 import { FORMATS } from '../../native/format.ts';
@@ -25,7 +26,10 @@ const SHAPES = [
   { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 80 },
 ];
 const TOKENS_MAX = 1500;
-/** A move to a steered format has the queries of when it began, and its shadow would have those of when it ends (test/unit/native/steering.test.ts). */
+/**
+ * A move to a steered format has the queries of when it began, and its shadow would have those of when it ends
+ * (test/unit/native/steering.test.ts).
+ */
 const UNSTEERED = SERVED_FORMATS.filter((name) => FORMATS[name].steered === undefined);
 
 interface Session {
@@ -92,8 +96,9 @@ describe('moves in the background', () => {
         }),
       );
     /**
-     * Starts a move that makes a page larger, alone, and lowers the budget beneath it: whenever it is encoded, it is refused in the end. Whether others
-     * are depends on how far the thread is when they are asked for, so that these alone are sure to be met.
+     * Starts a move that makes a page larger, alone, and lowers the budget beneath it: whenever it is encoded, it is
+     * refused in the end. Whether others are depends on how far the thread is when they are asked for, so that these
+     * alone are sure to be met.
      */
     const refuseLate = (): void => {
       for (const each of sessions) finish(each, true);

@@ -1,8 +1,9 @@
 /**
- * Random lives of caches with several layers, one or two threads, both window formats, sliding windows, forks, and rows of sizes from 1e-6 to 6e4:
- * pages move by side or both, at once and in the background, are held, kept and restored as latents, exported and imported, tried at once and
- * beside. Attention must be what float64 makes of the decoded rows; a twin made of stored bytes must attend with equal bits; a trial that was
- * started must answer what one at once answers; bytes reported are bytes allocated. Print the seed, run it again.
+ * Random lives of caches with several layers, one or two threads, both window formats, sliding windows, forks, and rows
+ * of sizes from 1e-6 to 6e4: pages move by side or both, at once and in the background, are held, kept and restored as
+ * latents, exported and imported, tried at once and beside. Attention must be what float64 makes of the decoded rows; a
+ * twin made of stored bytes must attend with equal bits; a trial that was started must answer what one at once answers;
+ * bytes reported are bytes allocated. Print the seed, run it again.
  */
 import { describe, expect, it } from 'vitest';
 import {
@@ -65,7 +66,9 @@ describe('pages', () => {
       const first = openKvCache(options);
       for (const [layer, given] of weights.entries()) first.setLatentWeights(layer, given);
       let caches: KvCache[] = [first];
-      /** What was appended to each of them last: where open pages are coded, these rows are attended as they were given. */
+      /**
+       * What was appended to each of them last: where open pages are coded, these rows are attended as they were given.
+       */
       const last = new Map<KvCache, { layer: number; k: Float32Array; v: Float32Array }>();
       const within = (x: Float32Array): Float32Array => x.map((value) => Math.max(-65504, Math.min(65504, value)));
       const rows = (layer: number, tokens: number) => ({

@@ -1,4 +1,7 @@
-/** Forty thousand seeded decisions (`npm run sim -- million` makes a million): the same again from JSON, at rest on constant input, every arrow taken. */
+/**
+ * Forty thousand seeded decisions (`npm run sim -- million` makes a million): the same again from JSON, at rest on
+ * constant input, every arrow taken.
+ */
 import { expect, it } from 'vitest';
 import { runMillion } from './policy-million.ts';
 

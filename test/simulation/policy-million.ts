@@ -1,7 +1,8 @@
 /**
- * Seeded sessions of the price policy without content, until so many decisions were made: budgets, lengths, latencies, low memory, canaries
- * that go bad and recover, tokens taken back. Every move is checked (test/suite/policy-simulation.ts), every session is decided again from its
- * situations as they stand in JSON, and the arrows that its layers take are counted.
+ * Seeded sessions of the price policy without content, until so many decisions were made: budgets, lengths, latencies,
+ * low memory, canaries that go bad and recover, tokens taken back. Every move is checked
+ * (test/suite/policy-simulation.ts), every session is decided again from its situations as they stand in JSON, and the
+ * arrows that its layers take are counted.
  */
 
 import { Arrows, createPolicy, type PolicyContext, type Situation } from '../../policy/index.ts';

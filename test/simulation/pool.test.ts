@@ -1,6 +1,7 @@
 /**
- * Bytes reported are bytes allocated, after every one of thousands of random steps: three caches and their forks share one pool and
- * append, attend, try, transcode, fork, close, reopen, and are refused by budgets that move: the pool's, and some caches' own. Print the seed, run it again.
+ * Bytes reported are bytes allocated, after every one of thousands of random steps: three caches and their forks share
+ * one pool and append, attend, try, transcode, fork, close, reopen, and are refused by budgets that move: the pool's,
+ * and some caches' own. Print the seed, run it again.
  */
 import { describe, expect, it } from 'vitest';
 import {

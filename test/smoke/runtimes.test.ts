@@ -1,5 +1,6 @@
-// Does what was built with one Node run on the others, on Bun and on Deno? On each that scripts/smoke-runtimes.mjs fetched, the built
-// command line says what it found (doctor), and reads and answers a short prompt on the reference model, under a budget and with a log.
+// Does what was built with one Node run on the others, on Bun and on Deno? On each that scripts/smoke-runtimes.mjs
+// fetched, the built command line says what it found (doctor), and reads and answers a short prompt on the reference
+// model, under a budget and with a log.
 import { execFile } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

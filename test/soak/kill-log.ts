@@ -1,4 +1,7 @@
-/** Kills of a process that does nothing but write its log, as fast as it can: every acknowledged entry is there, the log opens, its index is made. */
+/**
+ * Kills of a process that does nothing but write its log, as fast as it can: every acknowledged entry is there, the log
+ * opens, its index is made.
+ */
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -13,7 +16,10 @@ const WRITING_MS_MAX = 60;
 /** Making a database takes longer than ten kills, so only some logs are put into one. */
 const INDEX_SHARE = 0.03;
 
-/** Starts a writer and kills it at some time after it began, or after it opened the log. → the highest seq that it told, −1 for none */
+/**
+ * Starts a writer and kills it at some time after it began, or after it opened the log. → the highest seq that it told,
+ * −1 for none
+ */
 function writeAndKill(args: readonly string[], afterMs: number, isFromStart: boolean): Promise<number> {
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, [WRITER, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });

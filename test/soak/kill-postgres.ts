@@ -1,4 +1,6 @@
-/** Kills of a PostgreSQL server that holds the tables of a log, while sessions are logged and the tables take them in. */
+/**
+ * Kills of a PostgreSQL server that holds the tables of a log, while sessions are logged and the tables take them in.
+ */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

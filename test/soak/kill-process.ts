@@ -1,4 +1,7 @@
-/** Kills of `palimpsest run` itself, on one state folder: every acknowledged entry is in the log, and the index of sessions has what the log has. */
+/**
+ * Kills of `palimpsest run` itself, on one state folder: every acknowledged entry is in the log, and the index of
+ * sessions has what the log has.
+ */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,6 +1,6 @@
 /**
- * Kills of a Qdrant server, while points are sent to it as fast as it takes them and a machine's sessions begin and end. It writes its segments
- * to disk every second instead of every five, so that kills meet that as well.
+ * Kills of a Qdrant server, while points are sent to it as fast as it takes them and a machine's sessions begin and
+ * end. It writes its segments to disk every second instead of every five, so that kills meet that as well.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,6 +1,7 @@
 /**
- * Kills what holds data, again and again at random moments of its work, and counts what is missing afterwards. Ten kills in a row hit one server
- * or folder, a life; the next life begins with nothing, so that a life is what is repeated from a seed.
+ * Kills what holds data, again and again at random moments of its work, and counts what is missing afterwards. Ten
+ * kills in a row hit one server or folder, a life; the next life begins with nothing, so that a life is what is
+ * repeated from a seed.
  */
 
 import { spawnSync } from 'node:child_process';
@@ -66,7 +67,10 @@ export interface Soak {
   readonly onLife?: (rows: readonly Row[]) => void;
 }
 
-/** Lives of a victim that are led at the same time: those of the log have nothing in common, and wait most of their time. */
+/**
+ * Lives of a victim that are led at the same time: those of the log have nothing in common, and wait most of their
+ * time.
+ */
 const AT_A_TIME: Readonly<Record<string, number>> = { log: 6 };
 
 /** → `count` kills of each victim, those included that stand in the file. */
@@ -108,7 +112,10 @@ const sum = (rows: readonly Row[], of: 'lost' | 'failed' | 'unhealed'): number =
 export const isWhole = (rows: readonly Row[]): boolean =>
   sum(rows, 'lost') + sum(rows, 'failed') + sum(rows, 'unhealed') === 0;
 
-/** The longest that opening a log took, for each 100,000 of its entries; shorter ones than 20,000 tell nothing. null: none was opened. */
+/**
+ * The longest that opening a log took, for each 100,000 of its entries; shorter ones than 20,000 tell nothing. null:
+ * none was opened.
+ */
 export function recoveryMs(rows: readonly Row[]): number | null {
   const slow = rows.flatMap(({ healedMs, entries = 0 }) => (entries < 20_000 ? [] : [(healedMs / entries) * 100_000]));
   return slow.length === 0 ? null : Math.max(...slow);

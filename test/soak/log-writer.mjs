@@ -1,6 +1,6 @@
 /**
- * Run by kill-log.ts as a process of its own: appends to the log in argv[2] until it is killed, and prints every seq that was acknowledged. Plain
- * JavaScript on the built files, because it is started ten thousand times.
+ * Run by kill-log.ts as a process of its own: appends to the log in argv[2] until it is killed, and prints every seq
+ * that was acknowledged. Plain JavaScript on the built files, because it is started ten thousand times.
  */
 import { writeSync } from 'node:fs';
 import { openWitnessLog } from '../../dist/witness/log.js';

@@ -1,6 +1,7 @@
 /**
- * `npm run soak -- kills [flags]` kills servers and processes at random moments for as often as asked, and prints what was lost. It can be
- * interrupted at any time: lives that stand in the file are not repeated. Exit code 1 when anything was lost, failed or did not heal.
+ * `npm run soak -- kills [flags]` kills servers and processes at random moments for as often as asked, and prints what
+ * was lost. It can be interrupted at any time: lives that stand in the file are not repeated. Exit code 1 when anything
+ * was lost, failed or did not heal.
  *   --count N     kills of each (default 200)
  *   --only LIST   qdrant, postgres, process, log (default: those that this machine has)
  *   --seed N      default 1

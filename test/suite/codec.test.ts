@@ -1,5 +1,6 @@
-// The contract of a format, asked of every one of CODECS: what it stores has the fields and sizes of its description, rows come back within its
-// tolerance at every magnitude that it states, dots on codes are those on decoded rows (T16), and the cache decodes what the reference decodes, to the bit.
+// The contract of a format, asked of every one of CODECS: what it stores has the fields and sizes of its description,
+// rows come back within its tolerance at every magnitude that it states, dots on codes are those on decoded rows (T16),
+// and the cache decodes what the reference decodes, to the bit.
 import { describe, expect, test } from 'vitest';
 import { CODECS, FORMAT_NAMES, FORMATS, isMove, isServed, SIDES, servesHeadDim } from '../../native/format.ts';
 import { fieldBytes } from '../../native/formats/descriptor.ts';

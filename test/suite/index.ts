@@ -83,7 +83,8 @@ export function vectorIndexSuite(name: string, open: OpenIndex): void {
       await index.close();
     });
 
-    // Tries filters of every kind, among them one that a vector in a hundred passes and one that none does: the true nearest of what passes.
+    // Tries filters of every kind, among them one that a vector in a hundred passes and one that none does: the true
+    // nearest of what passes.
     test('filters find the nearest of what passes', async () => {
       const entries = clustered(2000, 4, 10, 7).map((vector, seq) =>
         entry(seq, vector, { name: seq % 100 === 3 ? 'rare' : 'common' }),

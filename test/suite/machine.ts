@@ -1,4 +1,7 @@
-/** A machine of the tests: a log of sessions, and threshold books that are opened over it and share them on a Qdrant server. */
+/**
+ * A machine of the tests: a log of sessions, and threshold books that are opened over it and share them on a Qdrant
+ * server.
+ */
 import { mkdtempSync } from 'node:fs';
 import { join } from 'node:path';
 import {
@@ -77,7 +80,10 @@ export class Machine {
     return this.book;
   }
 
-  /** Opens it until the server has all: a busy machine may take more than the two seconds that one opening waits for that. */
+  /**
+   * Opens it until the server has all: a busy machine may take more than the two seconds that one opening waits for
+   * that.
+   */
   async catchUp(): Promise<void> {
     for (let tries = 0; tries < 50; tries++) {
       await this.book?.close();

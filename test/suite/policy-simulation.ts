@@ -1,6 +1,7 @@
 /**
- * A cache of bytes without content: pages appear, leave the window and are moved as a policy decides, on random tables of
- * errors, in the order of a real session. Every rule of the house that can be checked from outside is checked at each move.
+ * A cache of bytes without content: pages appear, leave the window and are moved as a policy decides, on random tables
+ * of errors, in the order of a real session. Every rule of the house that can be checked from outside is checked at
+ * each move.
  */
 
 import { expect } from 'vitest';
@@ -88,7 +89,10 @@ export function contextOf({
 
 export type Epsilon = Readonly<Partial<Record<PageForm, number>>>;
 
-/** Errors as they are measured: 2-bit keys some four times 2-bit values, layers e^±0.7 apart, pages e^±0.6, widths by the codes' MSE. */
+/**
+ * Errors as they are measured: 2-bit keys some four times 2-bit values, layers e^±0.7 apart, pages e^±0.6, widths by
+ * the codes' MSE.
+ */
 export function epsilonOf(seed: number, latent = 1): (layer: number, page: number, side: Part) => Epsilon {
   return (layer, page, side) => {
     if (side === 'kv') return ofLatent(epsilonOf(seed), layer, page, latent);
@@ -303,7 +307,9 @@ class Session {
     this.#decide(tokens, trials, false, tokensNew);
   }
 
-  /** Pages that are not sealed at this length are gone, and those that are in the window again are reported once more. */
+  /**
+   * Pages that are not sealed at this length are gone, and those that are in the window again are reported once more.
+   */
   takeBack(tokens: number): void {
     this.#sealed = sealedPages(tokens);
     this.#reported = movablePages(tokens);
@@ -380,7 +386,10 @@ class Session {
     return { canaryBytes: this.#canaryBytes, ...(areProbed ? { canaries } : {}) };
   }
 
-  /** Keeps the original of a side that leaves the window format, one for each layer as long as there is room; gives it back to one that returns. */
+  /**
+   * Keeps the original of a side that leaves the window format, one for each layer as long as there is room; gives it
+   * back to one that returns.
+   */
   #original({ layer, from, to, epsilonTo }: Decision, key: string, tokens: number): void {
     const kept = this.#originals.get(key);
     if (isLatent(from) || isLatent(to)) return;
@@ -427,7 +436,8 @@ class Session {
       const before = this.#bytesOf(layer, page);
       const hadLatent = this.#formats.has(sideKey(layer, page, 'kv'));
       this.#formats.set(key, to);
-      // The latent beside a page goes with the first of its sides that moves, and the plan may have counted it with the other.
+      // The latent beside a page goes with the first of its sides that moves, and the plan may have counted it with the
+      // other.
       if (side !== 'kv') this.#formats.delete(sideKey(layer, page, 'kv'));
       bytesFreed = before - this.#bytesOf(layer, page);
       const differs = bytesFreed - decision.bytesFreed;

@@ -1,6 +1,7 @@
 /**
- * What every policy promises, whatever its rule. Each test runs whole simulated sessions (policy-simulation.ts), which check
- * each single move against the unsafe combinations, the window, the floor, the skipped layers and the byte budget.
+ * What every policy promises, whatever its rule. Each test runs whole simulated sessions (policy-simulation.ts), which
+ * check each single move against the unsafe combinations, the window, the floor, the skipped layers and the byte
+ * budget.
  */
 import { describe, expect, test } from 'vitest';
 import { FORMAT_NAMES, type SIDES } from '../../native/index.ts';
@@ -33,7 +34,8 @@ export function policySuite(name: string, subject: Subject): void {
   };
 
   describe(`policy ${name}`, () => {
-    // Tries 40 pages under three budgets in prefill, and one in decode; the simulation fails when a byte is over at any seal.
+    // Tries 40 pages under three budgets in prefill, and one in decode; the simulation fails when a byte is over at any
+    // seal.
     test('keeps the budget, never promotes, and leaves window and skipped layers alone', () => {
       for (const share of [0.3, 0.25, 0.2]) session(share);
       session(0.25, {
@@ -54,7 +56,8 @@ export function policySuite(name: string, subject: Subject): void {
       session(0.25, { tokensExpected: 20 * 128 });
     });
 
-    // Takes back half of what was read, as an aborted prompt does, and goes on: what is planned then is checked like everything else.
+    // Takes back half of what was read, as an aborted prompt does, and goes on: what is planned then is checked like
+    // everything else.
     test.each([
       [0.25, 30 * 128, 15 * 128, 128],
       [0.12, 12 * 128, 7 * 128 + 127, 1],
@@ -83,7 +86,8 @@ export function policySuite(name: string, subject: Subject): void {
       expect(JSON.stringify(policy.summary())).toBe(JSON.stringify(result.summary));
     });
 
-    // Holds tokens, budget and seal constant after a session and carries out what is planned: it must come to rest, and stay so.
+    // Holds tokens, budget and seal constant after a session and carries out what is planned: it must come to rest, and
+    // stay so.
     test('comes to rest in a constant situation', () => {
       const result = session(0.25);
       const policy = create().open(contextOf({ layers }));
@@ -126,7 +130,8 @@ export function policySuite(name: string, subject: Subject): void {
       expect(worst('v')).toBeLessThanOrEqual(FORMAT_NAMES.indexOf('rot3'));
     });
 
-    // Asks for a budget that 2 bits everywhere cannot keep (policies that do not steer by one are asked too): one typed error with numbers, no hang.
+    // Asks for a budget that 2 bits everywhere cannot keep (policies that do not steer by one are asked too): one typed
+    // error with numbers, no hang.
     test('says so when nothing that is legal frees enough', () => {
       const budgetBytes = Math.floor(0.13 * f16Bytes(contextOf({ layers }), tokens));
       expect(() => session(null, { budgetBytes })).toThrow(

@@ -53,7 +53,10 @@ export class PostgresProcess {
     return `postgres://palimpsest@127.0.0.1:${this.port}/postgres`;
   }
 
-  /** Starts it and returns when it answers. What a killed server has left of its shared memory may take moments to go, so it is tried again. */
+  /**
+   * Starts it and returns when it answers. What a killed server has left of its shared memory may take moments to go,
+   * so it is tried again.
+   */
   async start(): Promise<void> {
     const settings = ['-c', 'listen_addresses=127.0.0.1', '-c', 'fsync=off', '-p', String(this.port), '-k', this.dir];
     const said = openSync(join(this.dir, 'said'), 'a');

@@ -1,7 +1,7 @@
 /**
- * The contract of test/suite/index.ts over a real Qdrant server, and what only a server can do: refuse a key, be of another version, answer late
- * or not at all, have a full disk, be three. `../shared/bin/qdrant` is started for it, or QDRANT_URL (with QDRANT_API_KEY) names one
- * for the contract alone.
+ * The contract of test/suite/index.ts over a real Qdrant server, and what only a server can do: refuse a key, be of
+ * another version, answer late or not at all, have a full disk, be three. `../shared/bin/qdrant` is started for it, or
+ * QDRANT_URL (with QDRANT_API_KEY) names one for the contract alone.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { rmSync, writeFileSync } from 'node:fs';
@@ -168,7 +168,8 @@ describe.skipIf(!HAS_BINARY)('a Qdrant server (needs ../shared/bin/qdrant)', () 
     expect((await refusal(() => other.count())).code).toBe('bad-index');
   });
 
-  // Whoever has the key may store anything: what does not pass the check is passed over, and filters are answered by indexes.
+  // Whoever has the key may store anything: what does not pass the check is passed over, and filters are answered by
+  // indexes.
   test('holds points of any kind without harm', async () => {
     const collection = `${run}-${collections++}`;
     const check = (payload: Thing): Thing => {
@@ -316,7 +317,8 @@ console.log(await index.count());
     },
   );
 
-  // Three servers that share every shard: the collection is written through one and asked through the others, also when one is dead.
+  // Three servers that share every shard: the collection is written through one and asked through the others, also when
+  // one is dead.
   test('of three machines answers while one of them is dead', async () => {
     const ports = [await freePort(), await freePort(), await freePort()];
     const nodes: QdrantProcess[] = [];

@@ -1,4 +1,7 @@
-/** Random questions to a list of decisions, and their answers by looking at every row: what lists and databases must agree with. */
+/**
+ * Random questions to a list of decisions, and their answers by looking at every row: what lists and databases must
+ * agree with.
+ */
 import type { DecisionFilter, DecisionRow, OpenBody, Range } from '../../witness/index.ts';
 
 type Models = ReadonlyMap<string, OpenBody['model']>;

@@ -1,6 +1,6 @@
 /**
- * Sessions of several machines in one collection of a real Qdrant server: they teach each other, and whatever happens to the server, no session
- * fails, nothing that a log holds is lost, and what the server lacks is sent when it is back.
+ * Sessions of several machines in one collection of a real Qdrant server: they teach each other, and whatever happens
+ * to the server, no session fails, nothing that a log holds is lost, and what the server lacks is sent when it is back.
  */
 
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -40,7 +40,8 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     rmSync(root, { recursive: true, force: true });
   });
 
-  // A machine that knows nothing asks; its start values come from another's sessions, and the evidence says whose they are.
+  // A machine that knows nothing asks; its start values come from another's sessions, and the evidence says whose they
+  // are.
   test('teach another machine', async () => {
     const [teacher, pupil] = [machineOf('teacher', 'lesson'), machineOf('pupil', 'lesson')];
     await teacher.open();
@@ -206,7 +207,8 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     await machine.book.close();
   });
 
-  // The whole way: caches in two state folders on one server, the server away in between, its notes in the log, and the session index.
+  // The whole way: caches in two state folders on one server, the server away in between, its notes in the log, and the
+  // session index.
   test('of caches come back as start values, and the log says when the server was away', async () => {
     const qdrant = { url: server.url, collection: fresh() };
     const dirs = [join(root, 'first'), join(root, 'second')] as const;

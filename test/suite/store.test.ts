@@ -1,6 +1,7 @@
 /**
- * The contract of test/suite/store.ts over PGlite and PostgreSQL, and what the embedded database promises on top. Nothing shorter shows that both
- * keep it: PGlite starts a database in WebAssembly for each folder, which takes seconds.
+ * The contract of test/suite/store.ts over PGlite and PostgreSQL, and what the embedded database promises on top.
+ * Nothing shorter shows that both keep it: PGlite starts a database in WebAssembly for each folder, which takes
+ * seconds.
  */
 
 import { execFileSync, spawn } from 'node:child_process';

@@ -1,6 +1,6 @@
 /**
- * The contract of the SQL index, run over every database: its tables say what the log says, however the log grew, whatever
- * happened to the tables meanwhile, and whoever edited them; and a question can read but never write.
+ * The contract of the SQL index, run over every database: its tables say what the log says, however the log grew,
+ * whatever happened to the tables meanwhile, and whoever edited them; and a question can read but never write.
  */
 
 import { cpSync, rmSync } from 'node:fs';
@@ -109,7 +109,8 @@ export function storeSuite(name: string, store: Store): void {
       expect([entries, wrong]).toEqual([verifyLog(logDir).entries, 0]);
     });
 
-    // Tries a log longer than one batch, then a question that only SQL can ask, against the same sums made from the log.
+    // Tries a log longer than one batch, then a question that only SQL can ask, against the same sums made from the
+    // log.
     test('says what the log says, and answers a SELECT over it', async () => {
       const dir = store.fresh();
       const logDir = join(dir, 'log');
@@ -211,7 +212,8 @@ export function storeSuite(name: string, store: Store): void {
       await index.close();
     });
 
-    // Edits, deletes and adds rows between two openings: whoever asks next is told what the log says, and that it was otherwise.
+    // Edits, deletes and adds rows between two openings: whoever asks next is told what the log says, and that it was
+    // otherwise.
     test('rows that somebody edited, deleted or added are replaced by the log’s', async () => {
       const dir = store.fresh();
       const logDir = join(dir, 'log');
@@ -271,7 +273,8 @@ export function storeSuite(name: string, store: Store): void {
       await index.close();
     });
 
-    // Compares heads alone: what the log got since is taken in, also for a session that had begun, and another history is noticed.
+    // Compares heads alone: what the log got since is taken in, also for a session that had begun, and another history
+    // is noticed.
     test('takes in what follows the head that it knows, and compares everything where that head is another', async () => {
       const dir = store.fresh();
       const logDir = join(dir, 'log');

@@ -1,5 +1,6 @@
-// More bits never err more (T10), in every family of formats that has several widths: on Gaussian rows strictly, on rows with outlier channels, and on keys (before their rotary embedding) and values of
-// the reference model as they are and with function-preserving outliers. By the references, which kernels equal to the bit.
+// More bits never err more (T10), in every family of formats that has several widths: on Gaussian rows strictly, on
+// rows with outlier channels, and on keys (before their rotary embedding) and values of the reference model as they are
+// and with function-preserving outliers. By the references, which kernels equal to the bit.
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { withOutliers } from '../../lab/evaluate/outliers.ts';

@@ -4,7 +4,7 @@ import { expand, pathIsThere, pathsIn, titlesOf } from './documents.ts';
 import { importProblem, labProblem, loadedAtOnce, packageProblem, unreached } from './rooms.ts';
 import { type Import, importsOf, only } from './source.ts';
 import { propertyProblems, testFileProblems } from './suites.ts';
-import { machinePaths, prints, readsEnvironment, registryHosts, reminders } from './words.ts';
+import { machinePaths, prints, readsEnvironment, registryHosts, reminders, wideComments } from './words.ts';
 
 const value = (specifier: string): Import => ({ specifier, line: 1, kind: 'value' });
 
@@ -199,6 +199,14 @@ describe('documents', () => {
 });
 
 describe('words', () => {
+  test('comments wider than code', () => {
+    const wide = 'word '.repeat(25);
+    expect(wideComments(`let a = 1;\n  // ${wide}\n  /** ${wide} */\n   * ${wide}`).map(({ line }) => line)).toEqual([
+      2, 3, 4,
+    ]);
+    expect(wideComments(`let a = '${wide}';\n// | ${wide} |\n// short\n  a *= b;`)).toEqual([]);
+  });
+
   test('reminders', () => {
     expect(reminders('// TO' + 'DO: later')).toHaveLength(1);
     expect(reminders('the todo list, an XXXL shirt')).toEqual([]);

@@ -38,8 +38,8 @@ export function pathsIn(markdown: string, topFolders: readonly string[]): { path
 const BUILT = /^(dist|node_modules|native\/build|native\/prebuilds|\.cache|\.palimpsest|coverage)(\/|$)/;
 
 /**
- * Is what a document calls `path` there, seen from the document or from the root? A name without folder may stand anywhere below
- * the document; a path with `<name>` or `*` stands for any file of that shape.
+ * Is what a document calls `path` there, seen from the document or from the root? A name without folder may stand
+ * anywhere below the document; a path with `<name>` or `*` stands for any file of that shape.
  */
 export function pathIsThere(path: string, document: string, files: readonly string[]): boolean {
   const dir = posix.dirname(document);

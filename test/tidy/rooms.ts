@@ -33,7 +33,10 @@ export function importProblem(file: string, { specifier, kind }: Import): string
   return null;
 }
 
-/** → what is wrong with this import of a module that the package palimpsest-lab holds, or null: a published module reaches the product by its door alone. */
+/**
+ * → what is wrong with this import of a module that the package palimpsest-lab holds, or null: a published module
+ * reaches the product by its door alone.
+ */
 export function labProblem(file: string, { specifier, kind }: Import, dependencies: readonly string[]): string | null {
   if (kind === 'url' || specifier === 'palimpsest/lab') return null;
   const name = packageOf(specifier);
@@ -134,7 +137,10 @@ export function packageProblem(
   return kind === 'value' ? `${name} is optional: use import type, and import() where it is needed` : null;
 }
 
-/** The modules that are loaded together with `entries`, threads included: all that no import() stands before. importsOf: of a file, by its path from the root. */
+/**
+ * The modules that are loaded together with `entries`, threads included: all that no import() stands before. importsOf:
+ * of a file, by its path from the root.
+ */
 export function loadedAtOnce(entries: readonly string[], importsOf: (file: string) => readonly Import[]): Set<string> {
   const reached = new Set(entries);
   for (const file of reached)
@@ -160,7 +166,10 @@ export function unreached(
   return files.filter((file) => !seen.has(file));
 }
 
-/** Groups of modules that import each other, each as its sorted names joined by commas (Tarjan's strongly connected components). */
+/**
+ * Groups of modules that import each other, each as its sorted names joined by commas (Tarjan's strongly connected
+ * components).
+ */
 export function circles(edges: ReadonlyMap<string, readonly string[]>): string[] {
   const order = new Map<string, number>();
   const low = new Map<string, number>();

@@ -5,7 +5,9 @@ type Kind = 'code' | 'comment' | 'text';
 /** After one of these a slash starts a regular expression, not a division. */
 const BEFORE_REGEX = /(?:^|[=(,:;!&|?{}[\]+\-*%<>~^]|\b(?:return|typeof|case|in|of|do|else|await|yield|void|delete))$/;
 
-/** Cuts a source into stretches of code, comments, and text (the inside of strings, templates and regular expressions). */
+/**
+ * Cuts a source into stretches of code, comments, and text (the inside of strings, templates and regular expressions).
+ */
 export function* stretches(source: string): Generator<{ kind: Kind; text: string }> {
   let start = 0;
   let at = 0;
@@ -78,7 +80,10 @@ export function only(source: string, ...kinds: Kind[]): string {
 export interface Import {
   readonly specifier: string;
   readonly line: number;
-  /** `import type`, `export type`, or `import('…')` in a type position cannot be told apart from a dynamic import: 'dynamic'. */
+  /**
+   * `import type`, `export type`, or `import('…')` in a type position cannot be told apart from a dynamic import:
+   * 'dynamic'.
+   */
   readonly kind: 'value' | 'type' | 'dynamic' | 'url';
 }
 

@@ -41,10 +41,28 @@ export const machinePaths = (text: string): Finding[] =>
     (path) => `path of one machine: ${path}`,
   );
 
-/** Package registries are reached through their clients, by package name; a lockfile or page that names a host ties us to it. */
+/**
+ * Package registries are reached through their clients, by package name; a lockfile or page that names a host ties us
+ * to it.
+ */
 export const registryHosts = (text: string): Finding[] =>
   findings(
     text,
     /\b(?:registry|files|repo1?|static|index|proxy)\.[a-z0-9-]*(?:npm|yarn|python|pypi|maven|crates|golang)[a-z0-9-]*\.[a-z]{2,}\b|\b(?:pypi|npmjs|crates|pythonhosted)\.(?:org|com|io)\b/gi,
     (host) => `registry host ${host}`,
   );
+
+/**
+ * As wide as the formatter makes code. Texts may be wider: a message is one text, which people search for as they read
+ * it.
+ */
+export const COLUMNS_MAX = 120;
+
+/** Comments that are wider than code. A row of a table is one line however wide it is. */
+export const wideComments = (text: string): Finding[] =>
+  text.split('\n').flatMap((line, index) => {
+    const isComment = /^\s*(\/\/|\/\*\*|\* )/.test(line) && !/^\s*(\/\/|\*) ?\|.*\|\s*$/.test(line);
+    return isComment && [...line].length > COLUMNS_MAX
+      ? [{ line: index + 1, what: `a comment of ${[...line].length} columns, at most ${COLUMNS_MAX}` }]
+      : [];
+  });

@@ -1,4 +1,7 @@
-/** How the binary counts types and the steps of plans; `scripts/generate-entries.ts` writes both into `native/log/entries.gen.h`. */
+/**
+ * How the binary counts types and the steps of plans; `scripts/generate-entries.ts` writes both into
+ * `native/log/entries.gen.h`.
+ */
 import type { Type } from './type.ts';
 
 /** What a type may be, as `is` says; whether it may be null or absent stands beside it. */

@@ -4,7 +4,9 @@ import { changes } from './parts.ts';
 import { one, whole } from './type.ts';
 
 export const CHANGE = {
-  /** Keys and values were made again from a latent, were given back for room, or a fork that shares the page moved it. */
+  /**
+   * Keys and values were made again from a latent, were given back for room, or a fork that shares the page moved it.
+   */
   cause: { type: one(['restore', 'give-back', 'shared']) },
   changes: { type: changes },
   bytesBefore: { type: whole },

@@ -1,4 +1,7 @@
-/** A field of an entry, told in one line: what it holds, and where it is seen. Fields of objects inside an object have a path, with points between the names. */
+/**
+ * A field of an entry, told in one line: what it holds, and where it is seen. Fields of objects inside an object have a
+ * path, with points between the names.
+ */
 import { KvError } from '../../native/index.ts';
 import { count, nullable, type ObjectOf, object, type Type, type TypeOf, text, whole } from './type.ts';
 
@@ -9,15 +12,24 @@ export interface Field {
   readonly type: Type;
   /** What its number counts or measures, where its name does not say so. */
   readonly unit?: string;
-  /** The first version of the package that writes it. Logs of earlier ones lack it, so it may be absent. Left out: all have it. */
+  /**
+   * The first version of the package that writes it. Logs of earlier ones lack it, so it may be absent. Left out: all
+   * have it.
+   */
   readonly since?: string;
-  /** Its name in the flat row of the entry: in lists, CSV, answers over HTTP and SQL. Of a list the row has the number of items. Left out: the entry alone has it. */
+  /**
+   * Its name in the flat row of the entry: in lists, CSV, answers over HTTP and SQL. Of a list the row has the number
+   * of items. Left out: the entry alone has it.
+   */
   readonly row?: string;
   /** A sentence about it, for the declarations of the package and the OpenAPI document. */
   readonly means?: string;
   /** Its SQL column, where that is not the name in the row with underscores. */
   readonly column?: string;
-  /** How lists are narrowed by it: it equals something, or lies within bounds; or the filters that look at it among others. */
+  /**
+   * How lists are narrowed by it: it equals something, or lies within bounds; or the filters that look at it among
+   * others.
+   */
   readonly asked?: 'equal' | 'range' | readonly AskedTogether[];
   /** Its column in the report of a session; with a + behind its name the differences between neighbours are kept. */
   readonly report?: string;
@@ -37,7 +49,10 @@ export type BodyOf<F> = {
   readonly [Head in keyof Shape<F>]: Head extends keyof F ? TypeOf<TypeIn<F[Head]>> : BodyOf<Under<F, Head & string>>;
 };
 
-/** The type of what has these fields. Throws 'bad-argument' for a field that earlier versions did not write and that must be there. */
+/**
+ * The type of what has these fields. Throws 'bad-argument' for a field that earlier versions did not write and that
+ * must be there.
+ */
 export function bodyType(fields: Fields): Type {
   const types: Record<string, Type> = {};
   const inside: Record<string, Record<string, Field>> = {};
@@ -70,7 +85,10 @@ export interface RowField extends Field {
   /** Where it stands in the entry: `body.decision.layer`. */
   readonly path: string;
   readonly column: string;
-  /** What the entry has there: a list, of which the row has the number of items, or what may be absent, which is null in the row. */
+  /**
+   * What the entry has there: a list, of which the row has the number of items, or what may be absent, which is null in
+   * the row.
+   */
   readonly source: Type;
 }
 

@@ -1,4 +1,7 @@
-/** Every kind of entry with its fields: the one place that says what a log may hold. What follows from it is listed in `witness/README.md`. */
+/**
+ * Every kind of entry with its fields: the one place that says what a log may hold. What follows from it is listed in
+ * `witness/README.md`.
+ */
 import { CHANGE, type ChangeBody } from './change.ts';
 import { CLOSE, type CloseBody } from './close.ts';
 import { DECISION, type DecisionBody } from './decision.ts';
@@ -19,8 +22,8 @@ import { SITUATION, type SituationBody } from './situation.ts';
 import type { Type } from './type.ts';
 
 /**
- * Whose an entry is, and so who may see its body. Of a session: sealed, for whoever has the key of that session, and rules may leave it out. Done to a session,
- * or of the log: for everybody who can read the folder, and always written.
+ * Whose an entry is, and so who may see its body. Of a session: sealed, for whoever has the key of that session, and
+ * rules may leave it out. Done to a session, or of the log: for everybody who can read the folder, and always written.
  */
 export type Owner = 'session' | 'done to a session' | 'log';
 

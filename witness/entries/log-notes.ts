@@ -20,7 +20,10 @@ export const RETENTION = {
   bytes: { type: whole },
 } as const satisfies Fields;
 
-/** What somebody did to a session from outside: what the log says of it was erased, is held for a court, or is held no more. */
+/**
+ * What somebody did to a session from outside: what the log says of it was erased, is held for a court, or is held no
+ * more.
+ */
 export const DONE = {
   /** The command. */
   by: { type: text },

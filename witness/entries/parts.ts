@@ -1,4 +1,7 @@
-/** Types that entries of several kinds are made of. The nouns of policies are declared in `policy/`; what stands here must be the same. */
+/**
+ * Types that entries of several kinds are made of. The nouns of policies are declared in `policy/`; what stands here
+ * must be the same.
+ */
 import {
   FORMAT_NAMES,
   type FormatName,

@@ -1,4 +1,7 @@
-/** A session as a flat row. Its values come from several entries (`SessionTotals` in query.ts), so the row has fields of its own. */
+/**
+ * A session as a flat row. Its values come from several entries (`SessionTotals` in query.ts), so the row has fields of
+ * its own.
+ */
 import type { Fields } from './field.ts';
 import { count, nullable, one, real, text, whole } from './type.ts';
 

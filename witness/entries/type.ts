@@ -1,6 +1,6 @@
 /**
- * What values may be, as data. Everything that must know what a field holds reads it here: the check of whoever reads a log, the tables of the binary,
- * the spelling, SQL columns, answers over HTTP, and the TypeScript types.
+ * What values may be, as data. Everything that must know what a field holds reads it here: the check of whoever reads a
+ * log, the tables of the binary, the spelling, SQL columns, answers over HTTP, and the TypeScript types.
  */
 
 type Form =

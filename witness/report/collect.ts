@@ -10,7 +10,9 @@ import { reportColumns } from './columns.ts';
 import { Packer } from './pack.ts';
 import type { Happening, Reason, ReportData } from './page/data.ts';
 
-/** More decisions than this are counted but not listed, so that a page stays small enough to open. Chosen, not measured. */
+/**
+ * More decisions than this are counted but not listed, so that a page stays small enough to open. Chosen, not measured.
+ */
 export const DECISIONS_MAX = 250_000;
 
 const formOf = (form: PageForm): number => FORMS.indexOf(form);
@@ -42,8 +44,9 @@ export interface Collected {
 }
 
 /**
- * Collects what a report of one session shows. `entries`: those of the session in order of seq. Of more than `decisionsMax` decisions the later
- * ones are counted only. Throws 'not-found' when there is no 'open' entry; and what `entries` throws.
+ * Collects what a report of one session shows. `entries`: those of the session in order of seq. Of more than
+ * `decisionsMax` decisions the later ones are counted only. Throws 'not-found' when there is no 'open' entry; and what
+ * `entries` throws.
  */
 export function collect(entries: Iterable<Entry>, decisionsMax = DECISIONS_MAX): Collected {
   const collector = new Collector(decisionsMax);

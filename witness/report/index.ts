@@ -11,10 +11,11 @@ import { reportHtml } from './html.ts';
 import { pageScript } from './script.ts';
 
 /**
- * The report of one session of the log in `dir` as a page of HTML: open it in a browser, print it or send it. `session`: its id, or the beginning or
- * the end of it. With `checkpoints` (`readCheckpoints`) the log is compared with what was signed. Of a damaged log it shows what stands before the damage, and says so.
- * Throws 'not-found' (no such log or session), 'bad-argument' (several sessions begin so), 'bad-log' (damage before the session begins),
- * 'sealed' (the session was erased, or its key is not here).
+ * The report of one session of the log in `dir` as a page of HTML: open it in a browser, print it or send it.
+ * `session`: its id, or the beginning or the end of it. With `checkpoints` (`readCheckpoints`) the log is compared with
+ * what was signed. Of a damaged log it shows what stands before the damage, and says so. Throws 'not-found' (no such
+ * log or session), 'bad-argument' (several sessions begin so), 'bad-log' (damage before the session begins), 'sealed'
+ * (the session was erased, or its key is not here).
  */
 export function sessionReport(
   dir: string,

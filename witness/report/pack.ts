@@ -1,4 +1,7 @@
-/** Rows become columns of text: a third of what the same numbers take as JSON. `page/data.ts` says how and reads them again. */
+/**
+ * Rows become columns of text: a third of what the same numbers take as JSON. `page/data.ts` says how and reads them
+ * again.
+ */
 import type { Columns } from './page/data.ts';
 
 /** Digits that anybody looks at. Whole numbers keep all of theirs. */
@@ -9,7 +12,10 @@ const textOf = (value: number | null): string => {
   return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(DIGITS)));
 };
 
-/** Collects rows of numbers by column. A name that ends in `+` takes the differences between neighbours, which must be numbers. */
+/**
+ * Collects rows of numbers by column. A name that ends in `+` takes the differences between neighbours, which must be
+ * numbers.
+ */
 export class Packer {
   readonly #names: readonly string[];
   readonly #columns: string[][];
@@ -44,7 +50,10 @@ export class Packer {
     return Object.fromEntries(this.#names.map((name, i) => [name, this.#column(i)]));
   }
 
-  /** The first column says how many rows there are; the others end behind the last value that differs from the one before. */
+  /**
+   * The first column says how many rows there are; the others end behind the last value that differs from the one
+   * before.
+   */
   #column(at: number): string {
     const texts = this.#columns[at]!;
     let end = texts.length;

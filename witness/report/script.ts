@@ -1,4 +1,6 @@
-/** The script of the page as one text: each module of `page/` as a function of its own, behind those that it imports. */
+/**
+ * The script of the page as one text: each module of `page/` as a function of its own, behind those that it imports.
+ */
 import { readFileSync } from 'node:fs';
 import { KvError } from '../../native/index.ts';
 

@@ -1,4 +1,6 @@
-/** Lists and counts of one log, answered by its tables. The conditions are those that are put to rows read from the log. */
+/**
+ * Lists and counts of one log, answered by its tables. The conditions are those that are put to rows read from the log.
+ */
 import { getTableName } from 'drizzle-orm';
 import type { PgTable } from 'drizzle-orm/pg-core';
 import { decisions, sessions } from '../../migrations/schema.ts';

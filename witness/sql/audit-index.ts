@@ -1,4 +1,7 @@
-/** The SQL index of one log: opened, compared with the log, asked. Loaded only by `openAuditIndex`, for it brings a database along. */
+/**
+ * The SQL index of one log: opened, compared with the log, asked. Loaded only by `openAuditIndex`, for it brings a
+ * database along.
+ */
 import { KvError } from '../../native/index.ts';
 import { nodeFiles } from '../files.ts';
 import type { CountKey, CountRow, DecisionFilter, DecisionRow, SessionFilter, SessionRow } from '../types.ts';

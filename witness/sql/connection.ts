@@ -22,7 +22,10 @@ export interface SqlConnection {
   close(): Promise<void>;
 }
 
-/** What a database says of a statement that it refuses, as PGlite and the driver of PostgreSQL both tell it: the cause of a KvError 'database'. */
+/**
+ * What a database says of a statement that it refuses, as PGlite and the driver of PostgreSQL both tell it: the cause
+ * of a KvError 'database'.
+ */
 export interface SqlFault {
   readonly message: string;
   /** SQLSTATE; absent where the fault is not the database's. */

@@ -1,4 +1,7 @@
-/** A connection with our tables and nothing in their place: checked before and after the migrations, the same over either database. */
+/**
+ * A connection with our tables and nothing in their place: checked before and after the migrations, the same over
+ * either database.
+ */
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { getTableConfig, type PgTable } from 'drizzle-orm/pg-core';
@@ -18,7 +21,10 @@ function migrationsDir(): string {
   return found;
 }
 
-/** Opens (PostgreSQL at `url`, else PGlite in `dir` or in memory) and brings the tables up to date. Throws 'database', 'locked', 'bad-config', 'io'. */
+/**
+ * Opens (PostgreSQL at `url`, else PGlite in `dir` or in memory) and brings the tables up to date. Throws 'database',
+ * 'locked', 'bad-config', 'io'.
+ */
 export async function openDatabase(
   where: { readonly url: string } | { readonly dir: string | null },
   statementMsMax: number,
@@ -63,8 +69,8 @@ const refused = (connection: SqlConnection, what: string): KvError =>
   });
 
 /**
- * What stands under the name of one of our tables is a table, or one partitioned into tables where ours is, and nothing acts when it is read: a view
- * may never end, a rule may lie.
+ * What stands under the name of one of our tables is a table, or one partitioned into tables where ours is, and nothing
+ * acts when it is read: a view may never end, a rule may lie.
  */
 async function checkKinds(connection: SqlConnection): Promise<void> {
   const { rows } = await connection.ask(

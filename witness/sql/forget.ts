@@ -1,6 +1,7 @@
 /**
- * Taking a session off a PostgreSQL server. Deleted rows stay in the files of their tables until a vacuum, and their bytes until something else is written
- * there, so the tables that had them are written anew, and the samples that the server keeps for its planner are taken again.
+ * Taking a session off a PostgreSQL server. Deleted rows stay in the files of their tables until a vacuum, and their
+ * bytes until something else is written there, so the tables that had them are written anew, and the samples that the
+ * server keeps for its planner are taken again.
  */
 import { getTableName } from 'drizzle-orm';
 import { experiences, OF_SESSIONS, sessions } from '../../migrations/schema.ts';
@@ -72,7 +73,10 @@ async function filesOf(connection: SqlConnection, names: readonly string[]): Pro
   return new Map(rows.map(([name, file]) => [String(name), file]));
 }
 
-/** Waits until no other transaction can see the rows that were deleted: those that can are kept when a table is written anew. */
+/**
+ * Waits until no other transaction can see the rows that were deleted: those that can are kept when a table is written
+ * anew.
+ */
 async function othersEnded(connection: SqlConnection): Promise<void> {
   const [now] = await connection.transaction([{ sql: 'select pg_current_xact_id()::xid::text' }]);
   const xid = now!.rows[0]![0];

@@ -1,4 +1,6 @@
-/** The log as SQL tables, for questions that only SQL can ask. Importing this loads no database; opening an index does. */
+/**
+ * The log as SQL tables, for questions that only SQL can ask. Importing this loads no database; opening an index does.
+ */
 import { existsSync } from 'node:fs';
 import { missingPackages } from './missing.ts';
 import type { AuditIndex, AuditIndexOptions } from './types.ts';
@@ -16,9 +18,9 @@ async function loaded<Module>(load: () => Promise<Module>): Promise<Module> {
 }
 
 /**
- * Opens the tables of a log and compares every row with the log's entries, so that nothing is answered that the log does not say.
- * An embedded database that is broken, slow without end or has other tables than ours is deleted and made again
- * (`report.rebuilt`). Throws 'not-found' (no log), 'bad-log', 'locked', 'database', 'bad-config', 'io',
+ * Opens the tables of a log and compares every row with the log's entries, so that nothing is answered that the log
+ * does not say. An embedded database that is broken, slow without end or has other tables than ours is deleted and made
+ * again (`report.rebuilt`). Throws 'not-found' (no log), 'bad-log', 'locked', 'database', 'bad-config', 'io',
  * 'missing-dependency' without drizzle-orm or, for an embedded database, @electric-sql/pglite.
  */
 export async function openAuditIndex(options: AuditIndexOptions): Promise<AuditIndex> {
@@ -26,7 +28,10 @@ export async function openAuditIndex(options: AuditIndexOptions): Promise<AuditI
   return open(options);
 }
 
-/** Removes the embedded database in `dir`, whose files would keep deleted rows. It is made again when it is next asked. Throws 'locked', 'io'. */
+/**
+ * Removes the embedded database in `dir`, whose files would keep deleted rows. It is made again when it is next asked.
+ * Throws 'locked', 'io'.
+ */
 export async function forgetEmbedded(dir: string): Promise<void> {
   if (!existsSync(dir)) return;
   const { discardLocked } = await import('./pglite.ts');
@@ -34,8 +39,9 @@ export async function forgetEmbedded(dir: string): Promise<void> {
 }
 
 /**
- * Deletes the rows of a session of a log on a PostgreSQL server, and writes the tables that had them anew, so that their files do not keep the deleted rows.
- * `fromMs` and `toMs`: times of its first and last entry. → rows that there were. The same call finishes what broke off. Throws 'database', 'bad-config'.
+ * Deletes the rows of a session of a log on a PostgreSQL server, and writes the tables that had them anew, so that
+ * their files do not keep the deleted rows. `fromMs` and `toMs`: times of its first and last entry. → rows that there
+ * were. The same call finishes what broke off. Throws 'database', 'bad-config'.
  */
 export async function forgetOnServer(
   url: string,

@@ -1,4 +1,7 @@
-/** What is said where the packages of the SQL tables are not installed. They are optional peers: all other questions to a log need none of them. */
+/**
+ * What is said where the packages of the SQL tables are not installed. They are optional peers: all other questions to
+ * a log need none of them.
+ */
 import { KvError } from '../../native/index.ts';
 
 export const missingPackages = (cause: unknown): KvError =>

@@ -1,9 +1,15 @@
-/** Tables that grow without end are partitioned by time, a month each, so that a question about some days looks at few rows and old months can be dropped. */
+/**
+ * Tables that grow without end are partitioned by time, a month each, so that a question about some days looks at few
+ * rows and old months can be dropped.
+ */
 import { getTableName } from 'drizzle-orm';
 import { PARTITIONED } from '../../migrations/schema.ts';
 import type { Statement } from './connection.ts';
 
-/** Times before and from then on have one partition each, made by the migration: a forged log must not be able to ask for a million. */
+/**
+ * Times before and from then on have one partition each, made by the migration: a forged log must not be able to ask
+ * for a million.
+ */
 const FIRST_YEAR = 2020;
 const END_YEAR = 2100;
 

@@ -13,7 +13,9 @@ import type { Rows, SqlConnection, SqlFault, Statement } from './connection.ts';
 import { missingPackages } from './missing.ts';
 import type { PgliteCalls } from './pglite-worker.ts';
 
-/** A folder that takes longer to open is broken; a whole one takes under three seconds, on a busy machine perhaps ten. */
+/**
+ * A folder that takes longer to open is broken; a whole one takes under three seconds, on a busy machine perhaps ten.
+ */
 const OPEN_MS_MAX = 90_000;
 
 type Calls = ThreadClient<PgliteCalls>;
@@ -46,7 +48,8 @@ class PgliteConnection implements SqlConnection {
 
   /** Waits for an answer of the thread. Throws 'database', also when it takes too long. */
   async #answer<T>(call: () => Promise<T>): Promise<T> {
-    // A database in WebAssembly cannot be interrupted: its thread is ended, and the next opener finds what was committed.
+    // A database in WebAssembly cannot be interrupted: its thread is ended, and the next opener finds what was
+    // committed.
     const timer = setTimeout(() => {
       this.#calls.end(new Error(`it took longer than ${this.#statementMsMax / 1000} s`));
       void this.#worker.terminate();
@@ -121,7 +124,10 @@ function checkInstalled(): void {
   }
 }
 
-/** Opens or creates the database in `dir`, or one in memory. Throws 'missing-dependency', 'locked', 'database' (the folder is broken), 'io'. */
+/**
+ * Opens or creates the database in `dir`, or one in memory. Throws 'missing-dependency', 'locked', 'database' (the
+ * folder is broken), 'io'.
+ */
 export async function openPglite(dir: string | null, statementMsMax: number): Promise<SqlConnection> {
   checkInstalled();
   const lock = dir === null ? null : lockFolder(dir);

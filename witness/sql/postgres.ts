@@ -8,8 +8,9 @@ const CONNECT_SECONDS_MAX = 15;
 type UnsafeParameters = NonNullable<Parameters<postgres.Sql['unsafe']>[1]>;
 
 /**
- * A connection of the driver. Once it is lost nothing more may be sent over it, not even the end of a transaction: the driver would write to a
- * socket that is no longer there, outside of any promise, and that ends the process (postgres.js 3.4.9, its issue 1208; its own `begin` does so).
+ * A connection of the driver. Once it is lost nothing more may be sent over it, not even the end of a transaction: the
+ * driver would write to a socket that is no longer there, outside of any promise, and that ends the process
+ * (postgres.js 3.4.9, its issue 1208; its own `begin` does so).
  */
 class Line {
   readonly #sql: postgres.Sql;
@@ -165,7 +166,10 @@ function addressOf(url: string): string {
   throw new KvError('bad-config', 'the database URL is not of the form postgres://user@host:5432/base');
 }
 
-/** Statements one by one, each by itself and without a time limit, as those that rewrite tables need it; none waits longer than ten seconds for others. Throws 'database', 'bad-config'. */
+/**
+ * Statements one by one, each by itself and without a time limit, as those that rewrite tables need it; none waits
+ * longer than ten seconds for others. Throws 'database', 'bad-config'.
+ */
 export async function runAlone(url: string, statements: readonly string[]): Promise<void> {
   const where = addressOf(url);
   const line = new Line(url, 0);

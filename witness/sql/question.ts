@@ -1,4 +1,7 @@
-/** A question that a person asks the tables: put so that only a SELECT is legal, and what a database finds wrong with it, at its place in what was typed. */
+/**
+ * A question that a person asks the tables: put so that only a SELECT is legal, and what a database finds wrong with
+ * it, at its place in what was typed.
+ */
 
 import { getTableName } from 'drizzle-orm';
 import { TABLES } from '../../migrations/schema.ts';
@@ -8,18 +11,26 @@ import { columnsOf } from './database.ts';
 
 const OPENING = 'select * from (';
 
-/** One SELECT and at most so many of its rows. Inside brackets nothing else is legal; the line break ends a comment that the question may close with. */
+/**
+ * One SELECT and at most so many of its rows. Inside brackets nothing else is legal; the line break ends a comment that
+ * the question may close with.
+ */
 export const questionText = (sql: string, rowsMax: number): string =>
   `${OPENING}${sql.trim().replace(/;$/, '')}\n) as answer limit ${rowsMax}`;
 
-/** Classes of SQLSTATE for which the question is to blame: cardinality, data, transaction state (it writes), syntax and names, what is not supported. */
+/**
+ * Classes of SQLSTATE for which the question is to blame: cardinality, data, transaction state (it writes), syntax and
+ * names, what is not supported.
+ */
 const TO_BLAME = /^(0A|21|22|25|42)/;
 /** Rights belong to the server. */
 const NO_RIGHT = '42501';
 /** Characters of the question that are shown from the fault on. */
 const SHOWN_CHARACTERS = 40;
 
-/** The same error, or where the question is to blame, one that says what is wrong with it, where, and what may be asked. */
+/**
+ * The same error, or where the question is to blame, one that says what is wrong with it, where, and what may be asked.
+ */
 export function faultOfQuestion(error: unknown, sql: string): unknown {
   if (!(error instanceof KvError) || error.code !== 'database') return error;
   const { code = '', message, position, hint } = error.cause as SqlFault;

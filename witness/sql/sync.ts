@@ -1,7 +1,8 @@
 /**
- * Log → SQL. The tables are derived data and are not believed: every row of every range of entries is compared with what the
- * log's entries say, what differs is deleted, and what is missing is written. So one way serves the first filling, the
- * next entries, a process killed in between, and a database that somebody edited; memory is bounded by one batch.
+ * Log → SQL. The tables are derived data and are not believed: every row of every range of entries is compared with
+ * what the log's entries say, what differs is deleted, and what is missing is written. So one way serves the first
+ * filling, the next entries, a process killed in between, and a database that somebody edited; memory is bounded by one
+ * batch.
  */
 import { getTableName } from 'drizzle-orm';
 import type { PgTable } from 'drizzle-orm/pg-core';
@@ -59,7 +60,10 @@ class Table {
     return { told, source: `json_populate_recordset(null::${this.name}, ($1::text)::json) told` };
   }
 
-  /** Statements that leave exactly `rows` among the rows of a log with from ≤ seq < to. The first returns what was wrong, the second what was missing. */
+  /**
+   * Statements that leave exactly `rows` among the rows of a log with from ≤ seq < to. The first returns what was
+   * wrong, the second what was missing.
+   */
   replace(logId: string, from: number, to: number | null, rows: readonly Row[]): Statement[] {
     const { told, source } = this.#source(logId, rows);
     const wrong = {
@@ -90,7 +94,10 @@ class Table {
     ];
   }
 
-  /** Inserts what is not there. In a partitioned table a row is looked for in the one partition that its time belongs to. */
+  /**
+   * Inserts what is not there. In a partitioned table a row is looked for in the one partition that its time belongs
+   * to.
+   */
   #insert(told: string, source: string): Statement {
     const sameTime = this.#columns.some(([, column]) => column === 'time_ms') ? ' and held.time_ms = told.time_ms' : '';
     return {
@@ -102,7 +109,9 @@ class Table {
   }
 }
 
-/** Makes the tables say what the log in `logDir` says, no more and no less. Throws 'not-found', 'bad-log', 'database'. */
+/**
+ * Makes the tables say what the log in `logDir` says, no more and no less. Throws 'not-found', 'bad-log', 'database'.
+ */
 export async function syncLog(
   connection: SqlConnection,
   { logDir, rebuild = false, check = 'rows', onProgress }: AuditIndexOptions,
@@ -210,7 +219,10 @@ class LogTables {
     return this.#finish(true);
   }
 
-  /** Takes in what follows the heads that are known; null: the log's chain is another there, or one of them is not of this log. */
+  /**
+   * Takes in what follows the heads that are known; null: the log's chain is another there, or one of them is not of
+   * this log.
+   */
   async follow(
     series: readonly number[],
     known: ReadonlyMap<number, Head>,
@@ -298,7 +310,10 @@ class LogTables {
     );
   }
 
-  /** Sessions that began before what is read now: their rows are continued, and their beginning is read again for what they taught. */
+  /**
+   * Sessions that began before what is read now: their rows are continued, and their beginning is read again for what
+   * they taught.
+   */
   async #recall(): Promise<void> {
     const unknown = new Set(this.#batch.map(({ session }) => session).filter((id) => !this.#totals.has(id)));
     for (const { kind, session } of this.#batch) if (kind === 'open') unknown.delete(session);

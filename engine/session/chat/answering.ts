@@ -17,7 +17,10 @@ import { HeldCalls } from './calls/held.ts';
 import { fit, idsOf } from './fit.ts';
 import type { Answered, ChatCount, ChatDescription, Compressed, Conversation } from './types.ts';
 
-/** Throws 'bad-tokenizer' without a template, 'unsupported' where it does not know tools, 'bad-argument' for what are no messages or tools, and what openChosen throws. */
+/**
+ * Throws 'bad-tokenizer' without a template, 'unsupported' where it does not know tools, 'bad-argument' for what are no
+ * messages or tools, and what openChosen throws.
+ */
 export async function describeChat(
   { model, grammars }: Pick<Runtime, 'model' | 'grammars'>,
   { chat, toolChoice: choice }: { readonly chat: Conversation; readonly toolChoice: ToolChoice | undefined },
@@ -50,7 +53,10 @@ export function countChat(model: LoadedModel, session: Session, chat: Conversati
   return { tokens: ids.length, reusedTokens, readTokens: ids.length - reusedTokens, roomTokens };
 }
 
-/** Reads what the cache does not hold of a conversation, and answers. Throws before anything is taken back what cannot be done. */
+/**
+ * Reads what the cache does not hold of a conversation, and answers. Throws before anything is taken back what cannot
+ * be done.
+ */
 export async function answerChat(
   model: LoadedModel,
   session: Session,

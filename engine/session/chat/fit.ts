@@ -1,4 +1,7 @@
-/** A conversation as token ids that fit the context: rendered, and shortened where the caller chose that. Runs in the model's thread. */
+/**
+ * A conversation as token ids that fit the context: rendered, and shortened where the caller chose that. Runs in the
+ * model's thread.
+ */
 import { KvError } from '../../../native/index.ts';
 import type { ChatMessage, LoadedModel } from '../../transformer/types.ts';
 import { countedTokens } from '../prompt.ts';
@@ -8,8 +11,8 @@ import { leavingMessages, systemMessages } from './turns.ts';
 import type { ContextEnd, Conversation } from './types.ts';
 
 /**
- * Once turns have to leave, so many do that the rest and the answer fit this share of the context: all of the rest is read again then, which should not
- * happen at every turn. Chosen, not measured.
+ * Once turns have to leave, so many do that the rest and the answer fit this share of the context: all of the rest is
+ * read again then, which should not happen at every turn. Chosen, not measured.
  */
 const SHARE_LEFT = 0.75;
 
@@ -45,7 +48,10 @@ export function fit(model: LoadedModel, chat: Conversation, maxTokens: number): 
   return { ids, dropped };
 }
 
-/** The ids of a conversation without its first `dropped` messages behind those of the system. Throws what templates and tokenizers throw. */
+/**
+ * The ids of a conversation without its first `dropped` messages behind those of the system. Throws what templates and
+ * tokenizers throw.
+ */
 export function idsOf(model: LoadedModel, chat: Conversation, dropped = 0): number[] {
   const { template = model.tokenizer.chatTemplate, tools } = chat;
   const system = systemMessages(chat.messages);

@@ -7,7 +7,10 @@ export function systemMessages(messages: readonly ChatMessage[]): number {
   return first < 0 ? messages.length : first;
 }
 
-/** By turn that may leave, the oldest first: messages behind those of the system that are gone then. The newest turn stays. */
+/**
+ * By turn that may leave, the oldest first: messages behind those of the system that are gone then. The newest turn
+ * stays.
+ */
 export function leavingMessages(messages: readonly ChatMessage[]): number[] {
   const system = systemMessages(messages);
   const starts = messages.flatMap(({ role }, index) => (role === 'user' && index > system ? [index] : []));

@@ -5,9 +5,10 @@ import type { Generated } from '../types.ts';
 import type { ParsedCall } from './calls/call.ts';
 
 /**
- * What happens when a question and its answer do not fit any more. 'refuse': nothing, the question is refused with the numbers. 'drop-oldest': the
- * oldest turns leave, down to three quarters of the context, and what is behind them is read again. 'compress': nothing leaves, older pages go to lower
- * formats within the same bytes; what does not fit in the lowest ones, or into the positions of the model, is refused with the numbers.
+ * What happens when a question and its answer do not fit any more. 'refuse': nothing, the question is refused with the
+ * numbers. 'drop-oldest': the oldest turns leave, down to three quarters of the context, and what is behind them is
+ * read again. 'compress': nothing leaves, older pages go to lower formats within the same bytes; what does not fit in
+ * the lowest ones, or into the positions of the model, is refused with the numbers.
  */
 export type ContextEnd = 'refuse' | 'drop-oldest' | 'compress';
 
@@ -19,7 +20,9 @@ export interface ChatCount {
   readonly reusedTokens: number;
   /** The others. */
   readonly readTokens: number;
-  /** What is left for the answer, with 'compress' in the lowest formats; negative where not even the conversation fits. */
+  /**
+   * What is left for the answer, with 'compress' in the lowest formats; negative where not even the conversation fits.
+   */
   readonly roomTokens: number;
 }
 
@@ -37,9 +40,15 @@ export interface Compressed {
 export interface ChatAnswer extends Generated {
   /** The message as the chat keeps it: text and calls. */
   readonly message: ChatMessage;
-  /** Tools that the model asks for: answer each with a message of role 'tool'. Empty: none. What is no proper call is in the text. */
+  /**
+   * Tools that the model asks for: answer each with a message of role 'tool'. Empty: none. What is no proper call is in
+   * the text.
+   */
   readonly toolCalls: readonly ToolCall[];
-  /** True if a call had to fulfil the schema of its tool: not without toolChoice, nor with 'auto' where the package @mlc-ai/web-xgrammar is not there. */
+  /**
+   * True if a call had to fulfil the schema of its tool: not without toolChoice, nor with 'auto' where the package
+   * @mlc-ai/web-xgrammar is not there.
+   */
   readonly callsConstrained: boolean;
   /** Tokens of the conversation that the cache held already. */
   readonly reusedTokens: number;

@@ -1,8 +1,9 @@
 /**
- * The cache of a parked session as bytes. First come the sealed pages, page by page and in each by layer, so that a layer comes behind the one below it: u32
- * bytes of what follows, a byte that says whether the page is as it is stored (0, native/stored.ts) or predicted (2, page-predictor.ts), and the page. Then
- * come the rows of the open page, layer by layer, keys before values: each row begins with a byte that says how it is written. Beside stored pages
- * each way gives back the same float32 numbers; beside predicted ones rows are in 8 bits.
+ * The cache of a parked session as bytes. First come the sealed pages, page by page and in each by layer, so that a
+ * layer comes behind the one below it: u32 bytes of what follows, a byte that says whether the page is as it is stored
+ * (0, native/stored.ts) or predicted (2, page-predictor.ts), and the page. Then come the rows of the open page, layer
+ * by layer, keys before values: each row begins with a byte that says how it is written. Beside stored pages each way
+ * gives back the same float32 numbers; beside predicted ones rows are in 8 bits.
  */
 import {
   type CacheShape,
@@ -26,7 +27,10 @@ const ROW = { f32: 0, f16: 1, q8: 2 } as const;
 /** 1 was a predicted page of an earlier version. */
 const PAGE = { stored: 0, earlier: 1, predicted: 2 } as const;
 
-/** The bytes of a cache of `tokens` tokens. With `predicted` its pages lose what residuals lose; without, nothing is lost. */
+/**
+ * The bytes of a cache of `tokens` tokens. With `predicted` its pages lose what residuals lose; without, nothing is
+ * lost.
+ */
 export function cacheBytes(kv: KvCache, tokens: number, predicted: PagePredictor | null = null): Buffer {
   const { layers } = kv.shape;
   const parts: Uint8Array[] = [];
@@ -47,7 +51,10 @@ export function cacheBytes(kv: KvCache, tokens: number, predicted: PagePredictor
   return Buffer.concat(parts);
 }
 
-/** Puts them into an empty cache. Throws what importPages and append throw, and 'bad-file'; the cache may then hold the pages, without the rows. */
+/**
+ * Puts them into an empty cache. Throws what importPages and append throw, and 'bad-file'; the cache may then hold the
+ * pages, without the rows.
+ */
 export function fillCache(
   kv: KvCache,
   tokens: number,
@@ -145,7 +152,10 @@ function packRows(rows: Float32Array, { kvHeads, headDim }: CacheShape, isExact:
 const tagged = (tag: number, { buffer }: Uint16Array | Float32Array): Buffer =>
   Buffer.concat([Buffer.of(tag), Buffer.from(buffer)]);
 
-/** The scale of a row in 8 bits is rounded, so that its largest numbers may lie beyond what a row may hold, and end there. */
+/**
+ * The scale of a row in 8 bits is rounded, so that its largest numbers may lie beyond what a row may hold, and end
+ * there.
+ */
 const within = (value: number): number => Math.max(-ROW_MOST, Math.min(ROW_MOST, value));
 
 /** A row in 8 bits; those of a row that was in 8 bits are the same. */

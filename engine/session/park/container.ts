@@ -22,7 +22,10 @@ export interface Container {
   readonly hint: string;
 }
 
-/** Throws 'unsupported' for another version, 'bad-file' for what is no such file or has fewer bytes than one has at least. */
+/**
+ * Throws 'unsupported' for another version, 'bad-file' for what is no such file or has fewer bytes than one has at
+ * least.
+ */
 export function checkContainer(file: Buffer, what: string, { magic, noun, hint }: Container, bytesLeast: number): void {
   const found = file.toString('latin1', 0, magic.length);
   const name = magic.slice(0, -2);

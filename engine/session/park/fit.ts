@@ -1,7 +1,9 @@
 /**
- * Fits what parked pages are predicted by, to texts that a model reads with an exact cache: for every layer a ridge regression from the keys and values of
- * the layer below, and the basis of what is left in which channels are uncorrelated and an error of one step costs the output equally much
- * wherever it is. What an error costs comes from the queries (for keys), from the output matrix (for values), and from the law of errors of the model, if there is one.
+ * Fits what parked pages are predicted by, to texts that a model reads with an exact cache: for every layer a ridge
+ * regression from the keys and values of the layer below, and the basis of what is left in which channels are
+ * uncorrelated and an error of one step costs the output equally much wherever it is. What an error costs comes from
+ * the queries (for keys), from the output matrix (for values), and from the law of errors of the model, if there is
+ * one.
  */
 import { assert, KvError, type Side } from '../../../native/index.ts';
 import { defaultThresholds } from '../../../policy/index.ts';

@@ -1,6 +1,7 @@
 /**
- * Parked sessions as files. Those of a state folder lie in `parked`, each under the id of its session, readable for the owner alone (mode 0600).
- * Erasing a session removes every file of the state folder that names it, and so these; what was written elsewhere is the caller's to remove.
+ * Parked sessions as files. Those of a state folder lie in `parked`, each under the id of its session, readable for the
+ * owner alone (mode 0600). Erasing a session removes every file of the state folder that names it, and so these; what
+ * was written elsewhere is the caller's to remove.
  */
 import fs from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
@@ -118,7 +119,10 @@ function listed(path: string): ParkedSession {
   }
 }
 
-/** The file of a parked session: a path, or the beginning or the end of an id that is parked in the state folder. Throws 'not-found', 'bad-argument' for several. */
+/**
+ * The file of a parked session: a path, or the beginning or the end of an id that is parked in the state folder. Throws
+ * 'not-found', 'bad-argument' for several.
+ */
 export function findParked(stateDir: string | null, pathOrId: string): string {
   if (fs.existsSync(pathOrId)) return pathOrId;
   const dir = stateDir === null ? null : parkedDir(stateDir);

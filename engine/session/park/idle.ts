@@ -1,7 +1,8 @@
 /**
- * The sessions of an engine that wait: when the memory that all share is short, the one that has waited longest is parked, in memory with its pages
- * predicted or in a file as they are, and its pages come back the next time it is used. It stays the session that it was: its id, its
- * policy and its log go on. What a session takes in memory while it is parked counts against the budget of the engine.
+ * The sessions of an engine that wait: when the memory that all share is short, the one that has waited longest is
+ * parked, in memory with its pages predicted or in a file as they are, and its pages come back the next time it is
+ * used. It stays the session that it was: its id, its policy and its log go on. What a session takes in memory while it
+ * is parked counts against the budget of the engine.
  */
 import { assert, KvError, type PagePool } from '../../../native/index.ts';
 import type { Away, IdlePlace, Neighbours } from '../../cache/away.ts';
@@ -18,12 +19,17 @@ import type { Predictor } from './predictor.ts';
 /** Predicted pages take 1.8 to 2.7 bits a number; what is thought to take no more than this is not worth the work. */
 const PREDICTED_BITS = 3;
 
-/** How a session is parked: what it is predicted by and kept as in memory, or the state folder whose file it becomes. */
+/**
+ * How a session is parked: what it is predicted by and kept as in memory, or the state folder whose file it becomes.
+ */
 export type IdleForm =
   | { readonly place: 'memory'; readonly predictor: Predictor }
   | { readonly place: 'disk'; readonly stateDir: string };
 
-/** Why sessions are parked, for the log: the pool has no room for so many bytes of a session, or its caller said that memory is short. */
+/**
+ * Why sessions are parked, for the log: the pool has no room for so many bytes of a session, or its caller said that
+ * memory is short.
+ */
 type Cause =
   | { readonly cause: 'pool'; readonly asking: string; readonly lackingBytes: number }
   | { readonly cause: 'low-memory'; readonly asking: string };
@@ -37,7 +43,9 @@ export class IdleSessions implements Neighbours {
   readonly #sessions: () => Iterable<Session>;
   /** What is parked: its bytes, or the file that holds them. */
   readonly #parked = new Map<Session, Buffer | string>();
-  /** Sessions that could not be parked, and how many calls had used them by then: not tried again before they are used. */
+  /**
+   * Sessions that could not be parked, and how many calls had used them by then: not tried again before they are used.
+   */
   readonly #kept = new WeakMap<Session, number>();
 
   /** `sessions`: those that are open; the ones that use another pool, or another of these, are passed over. */
@@ -49,7 +57,10 @@ export class IdleSessions implements Neighbours {
     this.#sessions = sessions;
   }
 
-  /** Parks sessions that wait, the one that has waited longest first, until so many bytes more are free. Frees less where there are no more. */
+  /**
+   * Parks sessions that wait, the one that has waited longest first, until so many bytes more are free. Frees less
+   * where there are no more.
+   */
   makeRoom(asking: Governed, lackingBytes: number): void {
     const goalBytes = this.#pool.budgetBytes - this.#pool.usedBytes + lackingBytes;
     for (const session of this.#waiting(asking)) {
@@ -69,8 +80,9 @@ export class IdleSessions implements Neighbours {
   }
 
   /**
-   * Puts the pages of a session back if they are parked, and makes room for them. Where they are of no use, which the log says, the cache is empty then, and the
-   * tokens must be read again. Throws 'budget-exceeded' where there is no room, and it stays parked; 'io' where its file cannot be removed, and it is back.
+   * Puts the pages of a session back if they are parked, and makes room for them. Where they are of no use, which the
+   * log says, the cache is empty then, and the tokens must be read again. Throws 'budget-exceeded' where there is no
+   * room, and it stays parked; 'io' where its file cannot be removed, and it is back.
    */
   wake(session: Session): void {
     const from = this.#parked.get(session);
@@ -116,7 +128,10 @@ export class IdleSessions implements Neighbours {
     return [...this.#sessions()].filter(isWaiting).sort((a, b) => a.idleSinceMs - b.idleSinceMs);
   }
 
-  /** What parking a session would free, about; 0 for one that is parked, and for one that may lose nothing where something would be lost. */
+  /**
+   * What parking a session would free, about; 0 for one that is parked, and for one that may lose nothing where
+   * something would be lost.
+   */
   #gainBytes({ governed }: Session): number {
     const { kv, plan, shape, length } = governed;
     if (governed.away !== null) return 0;

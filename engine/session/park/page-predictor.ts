@@ -1,8 +1,9 @@
 /**
- * Pages of a cache as predicted pages, one after the other and each by layer from the first on: rotary embedding, sinks and formats around residual.ts. A page comes back
- * in the formats that it had; it is coded anew in them.
+ * Pages of a cache as predicted pages, one after the other and each by layer from the first on: rotary embedding, sinks
+ * and formats around residual.ts. A page comes back in the formats that it had; it is coded anew in them.
  *
- * Bytes of a page: the ids of its formats, u8 for keys and for values, the sinks if it is the first (4 rows of keys and of values, f16), then residual.ts.
+ * Bytes of a page: the ids of its formats, u8 for keys and for values, the sinks if it is the first (4 rows of keys and
+ * of values, f16), then residual.ts.
  */
 import {
   type CacheShape,

@@ -1,6 +1,7 @@
 /**
- * Parking: a session that waits is written to a file, with its tokens, its cache as it is, and what its trials have found, so that it can be
- * closed and goes on later where it was (resume.ts). What belongs to the process is left out: kept originals, and the queries of later trials.
+ * Parking: a session that waits is written to a file, with its tokens, its cache as it is, and what its trials have
+ * found, so that it can be closed and goes on later where it was (resume.ts). What belongs to the process is left out:
+ * kept originals, and the queries of later trials.
  */
 import { createHash } from 'node:crypto';
 import { KvError } from '../../../native/index.ts';
@@ -17,13 +18,19 @@ import { formParked } from './parked-file.ts';
 import { NOT_PARKED, type ParkedHead } from './parked-head.ts';
 import type { Predictor } from './predictor.ts';
 
-/** True if a session can be parked as it is: without latents, with a policy that has a name, and without forks that would keep its pages in memory. */
+/**
+ * True if a session can be parked as it is: without latents, with a policy that has a name, and without forks that
+ * would keep its pages in memory.
+ */
 export const isParkable = ({ setup, governed }: Session): boolean => hasPlainState(setup) && !governed.hasForks;
 
 const hasPlainState = ({ policy, latents }: Session['setup']): boolean =>
   typeof policy !== 'object' && latents === undefined;
 
-/** The bytes of a session between two calls, which stays as it is. With a predictor its pages take fewer bytes, and lose a little. Throws 'unsupported' for what cannot be parked, 'busy', 'closed'. */
+/**
+ * The bytes of a session between two calls, which stays as it is. With a predictor its pages take fewer bytes, and lose
+ * a little. Throws 'unsupported' for what cannot be parked, 'busy', 'closed'.
+ */
 export function parkedBytes(session: Session, predictor: Predictor | null = null): Buffer {
   const { runtime, setup, governed, tokens, lastHidden } = session;
   if (!hasPlainState(setup))

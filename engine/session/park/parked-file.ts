@@ -1,6 +1,6 @@
 /**
- * The bytes of a parked session: what was asked of it, its tokens, and its cache. They hold what the user said, so that a cache that cannot
- * be used is made again from the tokens. Nothing of the bytes is used that was not checked.
+ * The bytes of a parked session: what was asked of it, its tokens, and its cache. They hold what the user said, so that
+ * a cache that cannot be used is made again from the tokens. Nothing of the bytes is used that was not checked.
  *
  * All numbers are little-endian:
  *
@@ -53,7 +53,9 @@ export interface ReadParked extends Parked {
   readonly fault: string | null;
 }
 
-/** Throws 'bad-file', 'unsupported' for another version, 'checksum-mismatch' where not even the tokens can be trusted. */
+/**
+ * Throws 'bad-file', 'unsupported' for another version, 'checksum-mismatch' where not even the tokens can be trusted.
+ */
 export function parseParked(bytes: Uint8Array, what: string): ReadParked {
   const { head, sizes, bodyAt } = parseHead(bytes, what);
   const file = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);

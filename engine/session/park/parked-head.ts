@@ -5,7 +5,10 @@ import { SESSION_OPTIONS } from '../../options/table.ts';
 import type { SessionOptions } from '../../options/types.ts';
 import { checkTrials, count, trialsSchema } from './trials-left.ts';
 
-/** Options that are objects of the caller's, or that name files of the caller's: a session that is resumed starts with what one opened now would. */
+/**
+ * Options that are objects of the caller's, or that name files of the caller's: a session that is resumed starts with
+ * what one opened now would.
+ */
 export const NOT_PARKED = ['thresholds', 'thresholdsPath'] as const;
 
 const name = z.string().max(256);

@@ -1,10 +1,12 @@
 /**
- * What parked pages are predicted by. A page of a layer is reconstructed from the layer below: y = base + A·x + B·c, where x are the reconstructed
- * keys and values of the layer below (for values also this layer's keys) in 8 bits, keys before the rotary embedding, and c are the coded residuals.
- * A comes from ridge regression. B turns residuals back from the basis in which they are uncorrelated and equal errors cost equally much. Both are one matrix of
- * 8-bit weights, whose products are exact, so that writer and reader predict the same numbers on every machine.
+ * What parked pages are predicted by. A page of a layer is reconstructed from the layer below: y = base + A·x + B·c,
+ * where x are the reconstructed keys and values of the layer below (for values also this layer's keys) in 8 bits, keys
+ * before the rotary embedding, and c are the coded residuals. A comes from ridge regression. B turns residuals back
+ * from the basis in which they are uncorrelated and equal errors cost equally much. Both are one matrix of 8-bit
+ * weights, whose products are exact, so that writer and reader predict the same numbers on every machine.
  *
- * A file of it is 'KVPRED01', u32 bytes of a head in JSON, the head, the arrays of each layer as they stand in `arraysOf`, and SHA-256 of all before.
+ * A file of it is 'KVPRED01', u32 bytes of a head in JSON, the head, the arrays of each layer as they stand in
+ * `arraysOf`, and SHA-256 of all before.
  */
 import { z } from 'zod';
 import { type CacheShape, GemmWeights, KvError, PackedPredictor, parseJson } from '../../../native/index.ts';
@@ -181,7 +183,9 @@ export class Predictor {
     return Float32Array.from(inverse(turn, width));
   }
 
-  /** Columns of residuals from those that spread most to those that spread least, those that spread alike as they stand. */
+  /**
+   * Columns of residuals from those that spread most to those that spread least, those that spread alike as they stand.
+   */
   order(map: SideMap): Uint16Array {
     const found = this.#orders.get(map) ?? columnOrder(map.tables);
     this.#orders.set(map, found);
@@ -226,10 +230,14 @@ export class Predictor {
   }
 }
 
-/** Added to a small float32 it leaves no bits for a fraction: the sum is rounded to the nearest integer, halves to even. */
+/**
+ * Added to a small float32 it leaves no bits for a fraction: the sum is rounded to the nearest integer, halves to even.
+ */
 const TO_WHOLE = 1.5 * 2 ** 23;
 
-/** Rows of inputs in 8 bits, computed in float32: [rows, of width `w`], from `at` on in rows of `contraction` levels. */
+/**
+ * Rows of inputs in 8 bits, computed in float32: [rows, of width `w`], from `at` on in rows of `contraction` levels.
+ */
 export function putInputs(
   levels: Int8Array,
   contraction: number,

@@ -1,4 +1,6 @@
-/** Where predictors of parked pages lie: in the state folder if `calibrate` fitted one there, else in palimpsest-models. */
+/**
+ * Where predictors of parked pages lie: in the state folder if `calibrate` fitted one there, else in palimpsest-models.
+ */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { KvError, readRegular } from '../../../native/index.ts';

@@ -1,7 +1,8 @@
 /**
- * Entropy coding of small integers with asymmetric numeral systems (rANS: Duda, arXiv 1311.2540): a symbol of probability p takes −log2 p bits, up to the
- * rounding of p to 12 bits. Thirty-two states take turns, so that a decoder need not wait for one before it begins the next, and has them in the lanes of
- * vectors. A state is in [2^15, 2^31) and moves 16 bits at a time. Symbols stand in columns, each of which has one distribution: all lanes look into one table.
+ * Entropy coding of small integers with asymmetric numeral systems (rANS: Duda, arXiv 1311.2540): a symbol of
+ * probability p takes −log2 p bits, up to the rounding of p to 12 bits. Thirty-two states take turns, so that a decoder
+ * need not wait for one before it begins the next, and has them in the lanes of vectors. A state is in [2^15, 2^31) and
+ * moves 16 bits at a time. Symbols stand in columns, each of which has one distribution: all lanes look into one table.
  *
  * Bytes: the four states, u32, then the words, u16, in the order in which they are read.
  */
@@ -26,7 +27,10 @@ export function logisticShares(deviation: number): Uint16Array {
   return shares;
 }
 
-/** Tables of several distributions. `shares`: of each, SYMBOLS numbers that add up to 4096. Throws 'bad-file' where they do not. */
+/**
+ * Tables of several distributions. `shares`: of each, SYMBOLS numbers that add up to 4096. Throws 'bad-file' where they
+ * do not.
+ */
 export class Distributions {
   readonly count: number;
   readonly shares: Uint16Array;

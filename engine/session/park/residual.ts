@@ -1,12 +1,13 @@
 /**
- * A page of one layer as residuals: what is left of its keys and values when the layer below has predicted them, in steps of one size, entropy-coded. The writer computes
- * residuals against what the reader will have (closed loop), so that errors do not add up from layer to layer.
+ * A page of one layer as residuals: what is left of its keys and values when the layer below has predicted them, in
+ * steps of one size, entropy-coded. The writer computes residuals against what the reader will have (closed loop), so
+ * that errors do not add up from layer to layer.
  *
- * Columns of residuals are coded from those that spread most to those that spread least (Predictor.order), and the last ones, which hold nothing but
- * zeros, not at all: a reader neither decodes nor multiplies them.
+ * Columns of residuals are coded from those that spread most to those that spread least (Predictor.order), and the last
+ * ones, which hold nothing but zeros, not at all: a reader neither decodes nor multiplies them.
  *
- * Bytes: for keys and for values i8 by how many half octaves the distributions are wider than they were fitted, then for both u16 how many columns are coded,
- * then the columns of keys and those of values, coded as one (rans.ts).
+ * Bytes: for keys and for values i8 by how many half octaves the distributions are wider than they were fitted, then
+ * for both u16 how many columns are coded, then the columns of keys and those of values, coded as one (rans.ts).
  */
 import { KvError, PAGE_TOKENS } from '../../../native/index.ts';
 import { DEVIATIONS, type LayerMap, type Predictor, putInputs, type SideMap } from './predictor.ts';
@@ -110,7 +111,10 @@ function coded({ distributions }: Predictor, { tables }: SideMap, order: Uint16A
   return { columns, shift, tables: moved(fitted, shift) };
 }
 
-/** Writes a page. → its bytes, and the rows that a reader will have. Rows before firstRow (sinks, which are kept exactly) are not coded. */
+/**
+ * Writes a page. → its bytes, and the rows that a reader will have. Rows before firstRow (sinks, which are kept
+ * exactly) are not coded.
+ */
 export function encodePage(
   predictor: Predictor,
   layer: LayerMap,

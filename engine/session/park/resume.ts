@@ -1,6 +1,7 @@
 /**
- * Resuming: a parked session is opened again with its pages, after everything about them was verified. Where anything does not fit, the cache is
- * made again from the tokens, as if they were read for the first time, and the caller and the log are told why.
+ * Resuming: a parked session is opened again with its pages, after everything about them was verified. Where anything
+ * does not fit, the cache is made again from the tokens, as if they were read for the first time, and the caller and
+ * the log are told why.
  */
 import { KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
@@ -28,8 +29,8 @@ export interface Resumed {
 }
 
 /**
- * A session that goes on where the parked one was. setup: as for Session.open. Throws 'model-mismatch' for a model to which the tokens mean something
- * else, and what opening and reading throw; nothing is left open then.
+ * A session that goes on where the parked one was. setup: as for Session.open. Throws 'model-mismatch' for a model to
+ * which the tokens mean something else, and what opening and reading throw; nothing is left open then.
  */
 export async function resumeSession(
   runtime: Runtime,
@@ -59,7 +60,10 @@ export async function resumeSession(
   }
 }
 
-/** Why the pages are of no use to this model; null: they are its own. Throws 'model-mismatch' where the tokens are not either. */
+/**
+ * Why the pages are of no use to this model; null: they are its own. Throws 'model-mismatch' where the tokens are not
+ * either.
+ */
 function foreignModel({ model }: Runtime, { head, tokens }: ReadParked): string | null {
   const { vocabSize } = model.config;
   if (head.model.digest === model.digest && tokens.every((id) => id < vocabSize)) return null;

@@ -1,6 +1,6 @@
 /**
- * The file of a cache that a program with a runtime of its own has saved: pages as they are stored, the rows of the open page, and what trials have found. Nothing
- * of it is used that was not checked.
+ * The file of a cache that a program with a runtime of its own has saved: pages as they are stored, the rows of the
+ * open page, and what trials have found. Nothing of it is used that was not checked.
  *
  * All numbers are little-endian:
  *
@@ -129,7 +129,10 @@ export function checkSaved({ head }: SavedCache, what: string, named: Partial<Ca
     });
 }
 
-/** Puts a saved cache into an empty one. Throws 'bad-argument' for one that decides otherwise, 'budget-exceeded', 'bad-file'; what was put there then stays. */
+/**
+ * Puts a saved cache into an empty one. Throws 'bad-argument' for one that decides otherwise, 'budget-exceeded',
+ * 'bad-file'; what was put there then stays.
+ */
 export function fillSaved(governed: Governed, { head, cache }: SavedCache, what: string): void {
   const own = settingsOf(governed);
   const differs = (['openFormat', 'windowTokens'] as const).find((name) => own[name] !== head[name]);

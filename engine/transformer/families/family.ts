@@ -1,11 +1,14 @@
-/** What a family of models is: the names it has in files, and how its layers differ from Llama's. A file of this folder describes one. */
+/**
+ * What a family of models is: the names it has in files, and how its layers differ from Llama's. A file of this folder
+ * describes one.
+ */
 import type { GgufKeys } from '../gguf-keys.ts';
 import type { HfConfig, RopeKeys } from '../hf-keys.ts';
 import type { ModelConfig } from '../types.ts';
 
 /**
- * Name of a layer's tensor in a file → the part that it is (types.ts), or several parts whose rows follow one another (names.ts). A `*` between two
- * dots stands for the number of an expert.
+ * Name of a layer's tensor in a file → the part that it is (types.ts), or several parts whose rows follow one another
+ * (names.ts). A `*` between two dots stands for the number of an expert.
  */
 export type PartNames = Readonly<Record<string, string>>;
 
@@ -47,7 +50,10 @@ export interface Family {
   hfText?(given: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>>;
   /** The rope keys of 'main' layers, where they are not under the usual name. */
   hfRope?(given: HfConfig): RopeKeys | null;
-  /** What differs from `base`, which is read from the keys that all families share. Throws 'unsupported' and 'bad-model', naming the key. */
+  /**
+   * What differs from `base`, which is read from the keys that all families share. Throws 'unsupported' and
+   * 'bad-model', naming the key.
+   */
   hf(given: HfConfig, base: ModelConfig): Partial<ModelConfig>;
   gguf(keys: GgufKeys, base: ModelConfig): Partial<ModelConfig>;
 }

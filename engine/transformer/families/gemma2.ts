@@ -1,6 +1,7 @@
 /**
- * Gemma 2: norms before and after each half whose gains are stored less one, GELU, scaled embeddings, a scale of queries of its own, scores and logits
- * that a hyperbolic tangent keeps below a cap, and every other layer, from the first on, with a window.
+ * Gemma 2: norms before and after each half whose gains are stored less one, GELU, scaled embeddings, a scale of
+ * queries of its own, scores and logits that a hyperbolic tangent keeps below a cap, and every other layer, from the
+ * first on, with a window.
  */
 import { z } from 'zod';
 import { type HfConfig, parseKeys, perLayer, unsupportedKey, windowsByType } from '../hf-keys.ts';

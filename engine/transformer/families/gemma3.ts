@@ -1,6 +1,7 @@
 /**
- * Gemma 3, its text (of a model that reads images, the part that reads text): norms before and after each half whose gains are stored less one, GELU, scaled embeddings, a scale of queries of its
- * own, and five of six layers that look back over a window and have a rotary embedding of their own.
+ * Gemma 3, its text (of a model that reads images, the part that reads text): norms before and after each half whose
+ * gains are stored less one, GELU, scaled embeddings, a scale of queries of its own, and five of six layers that look
+ * back over a window and have a rotary embedding of their own.
  */
 import { z } from 'zod';
 import { type HfConfig, parseKeys, perLayer, ropeSchema, unsupportedKey, windowsByType } from '../hf-keys.ts';

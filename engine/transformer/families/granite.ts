@@ -1,7 +1,7 @@
 /**
- * Granite: Llama with multipliers of embeddings, attention, branches and logits. What each half of a layer answers is multiplied by
- * the same r before it is added to the stream x. As norms do not see the scale of what they read, the stream x/r gives the same model
- * without r: its embeddings are divided by r, and the epsilon of its norms by r².
+ * Granite: Llama with multipliers of embeddings, attention, branches and logits. What each half of a layer answers is
+ * multiplied by the same r before it is added to the stream x. As norms do not see the scale of what they read, the
+ * stream x/r gives the same model without r: its embeddings are divided by r, and the epsilon of its norms by r².
  */
 import { z } from 'zod';
 import { badConfig } from '../config.ts';

@@ -1,4 +1,7 @@
-/** OLMo 2: norms after attention and the feed-forward half instead of before, and queries and keys normalised over all heads together. */
+/**
+ * OLMo 2: norms after attention and the feed-forward half instead of before, and queries and keys normalised over all
+ * heads together.
+ */
 import { unsupportedConfig } from '../config.ts';
 import { GGUF_SOURCE } from '../gguf-keys.ts';
 import { biases, refuseWindow } from '../hf-keys.ts';

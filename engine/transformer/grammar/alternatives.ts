@@ -1,4 +1,7 @@
-/** Whether no value fulfils two of several schemas, so that `oneOf` of them says what `anyOf` does. Where that cannot be seen, it is not so. */
+/**
+ * Whether no value fulfils two of several schemas, so that `oneOf` of them says what `anyOf` does. Where that cannot be
+ * seen, it is not so.
+ */
 import { asRecord } from '../../../native/index.ts';
 
 type Find = (ref: string) => unknown;

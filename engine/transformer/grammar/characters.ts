@@ -1,6 +1,6 @@
 /**
- * Classes of characters as the library follows them: its classes are of bytes, and those that are negated pass over what is not ASCII. So characters beyond ASCII are
- * written as the bytes of their UTF-8.
+ * Classes of characters as the library follows them: its classes are of bytes, and those that are negated pass over
+ * what is not ASCII. So characters beyond ASCII are written as the bytes of their UTF-8.
  */
 
 /** Code points, both ends included. */

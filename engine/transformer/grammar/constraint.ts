@@ -30,8 +30,9 @@ export interface Following {
 }
 
 /**
- * The library counts one token more than the model has, which stands for the end of the text. So it is known whether the grammar is complete, also where a model has no token
- * to end with; where it is, those that the model has are allowed.
+ * The library counts one token more than the model has, which stands for the end of the text. So it is known whether
+ * the grammar is complete, also where a model has no token to end with; where it is, those that the model has are
+ * allowed.
  */
 export class Constraint implements Following {
   /** The mask of the next token. */

@@ -1,4 +1,7 @@
-/** Looks at a grammar in GBNF before the library does, which knows the same notation but for `.`, classes beyond ASCII and tokens, and aborts on deep nesting. */
+/**
+ * Looks at a grammar in GBNF before the library does, which knows the same notation but for `.`, classes beyond ASCII
+ * and tokens, and aborts on deep nesting.
+ */
 import { KvError } from '../../../native/index.ts';
 import { characterClass, type Range } from './characters.ts';
 import type { Repetitions } from './options.ts';
@@ -12,7 +15,10 @@ const ANY_CHARACTER = '([\\x00\\x00] | [^\\x00])';
 const IN_CLASS = /\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)|./gsu;
 const CONTROLS: Readonly<Record<string, number>> = { n: 10, t: 9, r: 13 };
 
-/** The grammar as the library reads it. Throws 'bad-argument', and 'unsupported' for tokens (`<…>`) and counts that are too large. */
+/**
+ * The grammar as the library reads it. Throws 'bad-argument', and 'unsupported' for tokens (`<…>`) and counts that are
+ * too large.
+ */
 export function libraryGrammar(gbnf: string, repetitions: Repetitions): string {
   let nesting = 0;
   const apart = new Apart();

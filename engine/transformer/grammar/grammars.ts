@@ -1,4 +1,7 @@
-/** The grammars that answers of one model follow, compiled for its vocabulary by the library. The newest are kept, since an answer of a chat has that of the one before it. */
+/**
+ * The grammars that answers of one model follow, compiled for its vocabulary by the library. The newest are kept, since
+ * an answer of a chat has that of the one before it.
+ */
 import type { CompiledGrammar, GrammarCompiler } from '@mlc-ai/web-xgrammar';
 import { KvError } from '../../../native/index.ts';
 import { byteLetters } from '../pieces.ts';
@@ -20,7 +23,10 @@ interface Compiling extends OpenedLibrary {
   readonly compiler: GrammarCompiler;
 }
 
-/** The character that stands for a token among the marks of a grammar: a control character, which no JSON and no text of a call has. */
+/**
+ * The character that stands for a token among the marks of a grammar: a control character, which no JSON and no text of
+ * a call has.
+ */
 export const markCharacter = (index: number): string => String.fromCharCode(1 + index);
 
 /** There are so many control characters before the tabulator. */
@@ -37,7 +43,10 @@ export class Grammars {
   /** By what they were compiled from, the least recently used first. */
   readonly #kept = new Map<string, CompiledGrammar>();
 
-  /** marks: tokens that a grammar can ask for by their markCharacter, instead of by what they say. library: opens the library, for the first grammar. */
+  /**
+   * marks: tokens that a grammar can ask for by their markCharacter, instead of by what they say. library: opens the
+   * library, for the first grammar.
+   */
   constructor(
     model: Pick<LoadedModel, 'config' | 'tokenizer'>,
     marks: readonly number[] = [],
@@ -51,8 +60,8 @@ export class Grammars {
   }
 
   /**
-   * The beginning of a text that follows a grammar; null without one. Its owner closes it. Throws 'bad-argument' for a grammar that is broken or that no text fulfils,
-   * 'unsupported' for what cannot be followed, 'missing-dependency'.
+   * The beginning of a text that follows a grammar; null without one. Its owner closes it. Throws 'bad-argument' for a
+   * grammar that is broken or that no text fulfils, 'unsupported' for what cannot be followed, 'missing-dependency'.
    */
   async open(grammar: GrammarOption | undefined): Promise<Constraint | null> {
     checkGrammar(grammar);
@@ -110,8 +119,9 @@ export class Grammars {
 }
 
 /**
- * Told of every token as the bytes that it adds to a text, each byte as a letter, which is how byte-level vocabularies are written and says the same of any other.
- * Control tokens add none, and what adds nothing is never allowed; the last token is the end of the text. A mark adds its character, and no other token does.
+ * Told of every token as the bytes that it adds to a text, each byte as a letter, which is how byte-level vocabularies
+ * are written and says the same of any other. Control tokens add none, and what adds nothing is never allowed; the last
+ * token is the end of the text. A mark adds its character, and no other token does.
  */
 async function compilerOf(
   { TokenizerInfo, GrammarCompiler: Compiler }: Library,

@@ -1,7 +1,9 @@
 /**
- * The library that follows grammars: XGrammar (Dong et al., arXiv 2411.15100), compiled to WebAssembly. Its package holds one script for browsers and CommonJS under a
- * manifest that says ES module, so that neither import nor require of Node can load it; here the script is run as the CommonJS that it is. It is given no
- * `process`, since it needs nothing of Node, and a console that keeps what it says: it was compiled without exceptions, and prints what is wrong before it aborts.
+ * The library that follows grammars: XGrammar (Dong et al., arXiv 2411.15100), compiled to WebAssembly. Its package
+ * holds one script for browsers and CommonJS under a manifest that says ES module, so that neither import nor require
+ * of Node can load it; here the script is run as the CommonJS that it is. It is given no `process`, since it needs
+ * nothing of Node, and a console that keeps what it says: it was compiled without exceptions, and prints what is wrong
+ * before it aborts.
  */
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -19,7 +21,10 @@ export interface OpenedLibrary {
   takeSaid(): readonly string[];
 }
 
-/** A library with a memory of its own, since one that has aborted cannot be trusted any more. name: that of its package. Throws 'missing-dependency'. */
+/**
+ * A library with a memory of its own, since one that has aborted cannot be trusted any more. name: that of its package.
+ * Throws 'missing-dependency'.
+ */
 export function openLibrary(name: string = PACKAGE): OpenedLibrary {
   const require = createRequire(import.meta.url);
   let path: string;

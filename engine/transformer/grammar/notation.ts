@@ -1,4 +1,7 @@
-/** How values are written: JSON, or what a family of models has in its place. Grammars of schemas are made of these parts. */
+/**
+ * How values are written: JSON, or what a family of models has in its place. Grammars of schemas are made of these
+ * parts.
+ */
 
 export interface Notation {
   /** Expressions of what begins and ends a text, of what is between two values, and between a name and its value. */
@@ -9,9 +12,15 @@ export interface Notation {
   readonly character: string;
   /** True if texts can follow a pattern, which is written as JSON escapes it. */
   readonly hasPatterns: boolean;
-  /** Rules of any value, by name: value, object, array, string, number, integer, and what these need. Their alternatives begin differently. */
+  /**
+   * Rules of any value, by name: value, object, array, string, number, integer, and what these need. Their alternatives
+   * begin differently.
+   */
   readonly rules: Readonly<Record<string, string>>;
-  /** The expression of one value, and of the name of a property. where: what it is called in errors. Throw 'unsupported' for what cannot be written. */
+  /**
+   * The expression of one value, and of the name of a property. where: what it is called in errors. Throw 'unsupported'
+   * for what cannot be written.
+   */
   value(value: unknown, where: string): string;
   name(name: string, where: string): string;
 }

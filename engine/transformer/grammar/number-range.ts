@@ -1,4 +1,7 @@
-/** Decimal numbers within bounds, as expressions of a grammar. Bounds are compared as decimals, digit by digit, so nothing is rounded. */
+/**
+ * Decimal numbers within bounds, as expressions of a grammar. Bounds are compared as decimals, digit by digit, so
+ * nothing is rounded.
+ */
 
 /** A decimal: units · 10^−decimals. */
 interface Decimal {
@@ -17,7 +20,10 @@ const DECIMALS = 6;
 /** Digits before the point of a number that is bounded on one side only: a float64 tells numbers of 15 digits apart. */
 const DIGITS = 15;
 
-/** Numbers from `least` to `most`; null for none on that side. decimals: 0 for whole numbers, else left out. → null where there is none */
+/**
+ * Numbers from `least` to `most`; null for none on that side. decimals: 0 for whole numbers, else left out. → null
+ * where there is none
+ */
 export function numberRange(least: Bound | null, most: Bound | null, decimals?: 0): string | null {
   const bounds = [least, most].map((bound) => (bound === null ? null : decimalOf(bound.value)));
   const deepest = decimals ?? Math.max(DECIMALS, ...bounds.map((bound) => bound?.decimals ?? 0));

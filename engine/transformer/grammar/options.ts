@@ -1,7 +1,10 @@
 /** What an answer may be told to follow. */
 import { asRecord, KvError, show } from '../../../native/index.ts';
 
-/** The grammar that an answer follows: a JSON schema (2020-12, as far as docs/library.md says), or a grammar as llama.cpp writes them (GBNF, from the rule `root`). */
+/**
+ * The grammar that an answer follows: a JSON schema (2020-12, as far as docs/library.md says), or a grammar as
+ * llama.cpp writes them (GBNF, from the rule `root`).
+ */
 export type GrammarOption = { readonly jsonSchema: JsonSchema } | { readonly gbnf: string };
 
 /** A JSON schema: `true` for any value, or an object of keywords. */
@@ -10,7 +13,9 @@ export type JsonSchema = boolean | Readonly<Record<string, unknown>>;
 /** Bytes of a schema as JSON, or of a grammar. Those of published tools have a few thousand. */
 const GRAMMAR_BYTES_MAX = 1 << 18;
 
-/** Throws 'bad-argument' for what is neither a schema nor a grammar. What they say is looked at when they are compiled. */
+/**
+ * Throws 'bad-argument' for what is neither a schema nor a grammar. What they say is looked at when they are compiled.
+ */
 export function checkGrammar(grammar: unknown): asserts grammar is GrammarOption | undefined {
   if (grammar === undefined) return;
   const given = asRecord(grammar);
@@ -29,7 +34,10 @@ export function checkGrammar(grammar: unknown): asserts grammar is GrammarOption
     });
 }
 
-/** Most repetitions that the counts of one grammar may add up to: each takes the library some milliseconds to compile for a vocabulary of 50,000 tokens. */
+/**
+ * Most repetitions that the counts of one grammar may add up to: each takes the library some milliseconds to compile
+ * for a vocabulary of 50,000 tokens.
+ */
 const REPETITIONS_MAX = 2000;
 
 /** Adds up the counts of a grammar, such as lengths of texts. */

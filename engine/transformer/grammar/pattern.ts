@@ -1,6 +1,7 @@
 /**
- * Patterns of JSON schemas as expressions of a grammar. A pattern is followed from its beginning to its end, as if it had ^ and $: what it then allows matches it too.
- * What it matches stands in a JSON text, so quotation marks, backslashes and control characters are written as their escapes.
+ * Patterns of JSON schemas as expressions of a grammar. A pattern is followed from its beginning to its end, as if it
+ * had ^ and $: what it then allows matches it too. What it matches stands in a JSON text, so quotation marks,
+ * backslashes and control characters are written as their escapes.
  */
 import { KvError } from '../../../native/index.ts';
 import { characterClass, type Range } from './characters.ts';

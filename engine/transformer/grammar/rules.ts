@@ -1,4 +1,6 @@
-/** The rules of a grammar that is made from schemas. Written as XGrammar and llama.cpp read them: `name ::= expression`. */
+/**
+ * The rules of a grammar that is made from schemas. Written as XGrammar and llama.cpp read them: `name ::= expression`.
+ */
 import { JSON_NOTATION, type Notation } from './notation.ts';
 
 const FORMAT_RULES = {
@@ -28,13 +30,17 @@ export const FORMATS: Readonly<Record<string, string>> = {
 const TERMINAL = /"(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\\n]|\\.)*\]/gsu;
 
 /**
- * XGrammar 0.1.27 makes an automaton of each rule and merges states of it that are not the same, where two ways leave one state alike: `[37]* [37] "."` then takes a
- * point alone. So each text and class is led by a rule of its own that stands for nothing, and refers to itself, or it would be left out: then no two ways are alike.
+ * XGrammar 0.1.27 makes an automaton of each rule and merges states of it that are not the same, where two ways leave
+ * one state alike: `[37]* [37] "."` then takes a point alone. So each text and class is led by a rule of its own that
+ * stands for nothing, and refers to itself, or it would be left out: then no two ways are alike.
  */
 export class Apart {
   #count = 0;
 
-  /** Keeps a text or a class from being merged with another; what is repeated stays as it is, since in there the rule would cost much time. */
+  /**
+   * Keeps a text or a class from being merged with another; what is repeated stays as it is, since in there the rule
+   * would cost much time.
+   */
   one(terminal: string, behind: string): string {
     // Counted characters of several bytes are merged as well.
     const isLoop = /^\s*[*+]/.test(behind) || (/^\s*\{/.test(behind) && !terminal.startsWith('[^'));

@@ -1,7 +1,9 @@
 /**
- * JSON schemas as grammars. XGrammar reads schemas as well, but passes over keywords that it does not know, and writes names and patterns into its grammar as they are;
- * here what is not followed to the letter is refused by name. Where a schema leaves a choice, the grammar may allow less, never more: an answer that is complete fulfils its
- * schema. It is JSON on one line with a space behind commas and colons, since free white space would let a small model write nothing else.
+ * JSON schemas as grammars. XGrammar reads schemas as well, but passes over keywords that it does not know, and writes
+ * names and patterns into its grammar as they are; here what is not followed to the letter is refused by name. Where a
+ * schema leaves a choice, the grammar may allow less, never more: an answer that is complete fulfils its schema. It is
+ * JSON on one line with a space behind commas and colons, since free white space would let a small model write nothing
+ * else.
  */
 import { asRecord, KvError, show } from '../../../native/index.ts';
 import { disjoint } from './alternatives.ts';
@@ -28,7 +30,10 @@ const TYPES = Object.keys(KEYWORDS);
 const CONSTRAINTS = new Set(Object.values(KEYWORDS).flat());
 /** What says all of a schema by itself. */
 const WHOLE = ['$ref', 'const', 'enum', 'anyOf', 'oneOf', 'allOf'] as const;
-/** Keywords of validation that nothing here follows. Those that are no keywords of validation say nothing about the answer. */
+/**
+ * Keywords of validation that nothing here follows. Those that are no keywords of validation say nothing about the
+ * answer.
+ */
 const REFUSED = [
   ...['not', 'if', 'then', 'else', 'dependentRequired', 'dependentSchemas', 'dependencies', 'patternProperties'],
   ...['propertyNames', 'unevaluatedProperties', 'unevaluatedItems', 'additionalItems', 'contains', 'minContains'],
@@ -37,7 +42,10 @@ const REFUSED = [
 
 type Node = Readonly<Record<string, unknown>>;
 
-/** A grammar of the texts that fulfil a schema. Throws 'bad-argument' for what is no schema or allows nothing, 'unsupported' for what cannot be followed. */
+/**
+ * A grammar of the texts that fulfil a schema. Throws 'bad-argument' for what is no schema or allows nothing,
+ * 'unsupported' for what cannot be followed.
+ */
 export function schemaGrammar(schema: JsonSchema): string {
   const rules = new Rules();
   return rules.grammar(schemaExpression(schema, rules, new Repetitions()));
@@ -149,7 +157,9 @@ class Translation {
     return type === 'boolean' ? '("true" | "false")' : '"null"';
   }
 
-  /** An object that names its properties has those and no others, since another one might have the name of one of them. */
+  /**
+   * An object that names its properties has those and no others, since another one might have the name of one of them.
+   */
   #object(node: Node, where: string, depth: number): string {
     const { required = [], additionalProperties = true } = node;
     const { notation } = this.#rules;
@@ -179,7 +189,10 @@ class Translation {
     return this.#rules.add(`"{" (${pair} (${notation.comma} ${pair})*)? "}"`);
   }
 
-  /** Properties in the order of the schema, a comma between those that are there. One rule each for what follows a property, and for what follows none. */
+  /**
+   * Properties in the order of the schema, a comma between those that are there. One rule each for what follows a
+   * property, and for what follows none.
+   */
   #members(properties: readonly { readonly pair: string; readonly isRequired: boolean }[]): string {
     const { comma } = this.#rules.notation;
     let after = '""';

@@ -1,6 +1,7 @@
 /**
- * The cache folder of the Hub, as Hugging Face's own programs lay it out, so that what one fetched is there for all: blobs/DIGEST holds contents,
- * snapshots/COMMIT/PATH are links to them, refs/REVISION says which commit a branch was last.
+ * The cache folder of the Hub, as Hugging Face's own programs lay it out, so that what one fetched is there for all:
+ * blobs/DIGEST holds contents, snapshots/COMMIT/PATH are links to them, refs/REVISION says which commit a branch was
+ * last.
  */
 import {
   copyFileSync,
@@ -47,7 +48,10 @@ export class CachedRepository {
     return COMMIT.test(commit) ? commit : null;
   }
 
-  /** Paths of a snapshot whose contents are there. A link to a blob that is still being fetched leads nowhere and is left out. */
+  /**
+   * Paths of a snapshot whose contents are there. A link to a blob that is still being fetched leads nowhere and is
+   * left out.
+   */
   pathsOf(commit: string): string[] {
     const dir = this.snapshot(commit);
     if (!existsSync(dir)) return [];

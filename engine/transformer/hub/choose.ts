@@ -3,8 +3,9 @@ import { basename } from 'node:path/posix';
 import { KvError } from '../../../native/index.ts';
 
 /**
- * What is taken where a repository has several GGUF files and none was named, the first that is there: the usual balance of size and quality, then what
- * the dense half holds in 8 bits anyway, largest to smallest, and last what is smaller in the file alone and has lost more.
+ * What is taken where a repository has several GGUF files and none was named, the first that is there: the usual
+ * balance of size and quality, then what the dense half holds in 8 bits anyway, largest to smallest, and last what is
+ * smaller in the file alone and has lost more.
  */
 export const GGUF_ORDER: readonly string[] = [
   ...['Q4_K_M', 'Q8_0', 'Q6_K', 'Q5_K_M', 'Q5_K_S', 'Q5_1', 'Q5_0', 'Q4_K_S', 'Q4_1', 'Q4_0'],
@@ -23,7 +24,10 @@ export type Choice =
   /** weights: the file with all of them, or the index that names the files that have them. */
   | { readonly kind: 'folder'; readonly beside: readonly string[]; readonly weights: typeof WEIGHTS | typeof INDEX };
 
-/** paths: all of a repository. file: what was asked for. Throws KvError 'not-found', 'unsupported', 'bad-argument' with the files that there are. */
+/**
+ * paths: all of a repository. file: what was asked for. Throws KvError 'not-found', 'unsupported', 'bad-argument' with
+ * the files that there are.
+ */
 export function chooseFiles(repo: string, paths: readonly string[], file: string | null): Choice {
   if (file !== null) return { kind: 'gguf', file: namedFile(repo, paths, file) };
   if (paths.includes('config.json') && (paths.includes(WEIGHTS) || paths.includes(INDEX))) return folderOf(repo, paths);
@@ -84,7 +88,10 @@ function namedFile(repo: string, paths: readonly string[], file: string): string
 const isGguf = (path: string): boolean => /\.gguf$/i.test(path);
 const isPart = (path: string): boolean => /-\d{5}-of-\d{5}\.gguf$/i.test(path);
 
-/** True if a file's name has this type as a word of its own: Q4_K is not in 'model-Q4_K_M.gguf', and Q4_0 not in 'IQ4_0'. */
+/**
+ * True if a file's name has this type as a word of its own: Q4_K is not in 'model-Q4_K_M.gguf', and Q4_0 not in
+ * 'IQ4_0'.
+ */
 function isOfType(path: string, type: string): boolean {
   const [name, wanted] = [basename(path).toUpperCase(), type.toUpperCase()];
   const at = name.lastIndexOf(wanted);

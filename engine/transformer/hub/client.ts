@@ -1,6 +1,7 @@
 /**
- * Requests to a hub. A server that breaks off, is silent for too long or says that it cannot just now is asked again a few times; any other refusal is
- * a KvError at once. The token goes to the endpoint alone: not to where a download is redirected, nor to a further page on another host.
+ * Requests to a hub. A server that breaks off, is silent for too long or says that it cannot just now is asked again a
+ * few times; any other refusal is a KvError at once. The token goes to the endpoint alone: not to where a download is
+ * redirected, nor to a further page on another host.
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import { KvError, parseJson } from '../../../native/index.ts';
@@ -29,7 +30,10 @@ export class Interruption extends Error {
 
 export interface Opened {
   readonly response: Response;
-  /** The body as it comes. Ends with an Interruption when the server breaks off or is silent. Leaving the loop ends the connection. */
+  /**
+   * The body as it comes. Ends with an Interruption when the server breaks off or is silent. Leaving the loop ends the
+   * connection.
+   */
   readonly body: AsyncIterable<Uint8Array>;
   /** Ends the connection of a body that is not read. */
   close(): void;
@@ -44,7 +48,10 @@ export class HubClient {
     this.signal = signal;
   }
 
-  /** Asks again after an Interruption, as long as `progress()` has grown or attempts are left. Throws 'network', and what `work` throws. */
+  /**
+   * Asks again after an Interruption, as long as `progress()` has grown or attempts are left. Throws 'network', and
+   * what `work` throws.
+   */
   async patiently<T>(what: string, work: () => Promise<T>, progress: () => number = () => 0): Promise<T> {
     for (let failed = 0, reached = progress(); ; ) {
       this.checkAborted();
@@ -62,7 +69,10 @@ export class HubClient {
     }
   }
 
-  /** One request. Throws an Interruption, or KvError 'not-allowed', 'not-found', 'network', 'aborted'. 206 and 416 are answers. */
+  /**
+   * One request. Throws an Interruption, or KvError 'not-allowed', 'not-found', 'network', 'aborted'. 206 and 416 are
+   * answers.
+   */
   async open(url: string, init: RequestInit = {}): Promise<Opened> {
     this.checkOnline(url);
     const silence = new Silence(this.settings.stallMs, this.signal);
@@ -78,7 +88,9 @@ export class HubClient {
     throw await this.#refusal(url, response, body);
   }
 
-  /** A whole answer of the interface, for the library: of bounded size, and JSON that parses here before it does there. */
+  /**
+   * A whole answer of the interface, for the library: of bounded size, and JSON that parses here before it does there.
+   */
   readonly answer = async (input: string | URL | Request, init?: RequestInit): Promise<Response> => {
     const url = String(input instanceof Request ? input.url : input);
     if (new URL(url).origin !== new URL(this.settings.endpoint).origin)
@@ -234,7 +246,10 @@ class Silence {
   }
 }
 
-/** An answer for the library, which parses it once more. Throws KvError 'network' for what is no JSON, or some that no hub would send. */
+/**
+ * An answer for the library, which parses it once more. Throws KvError 'network' for what is no JSON, or some that no
+ * hub would send.
+ */
 export function checkedAnswer(bytes: Uint8Array<ArrayBuffer>, what: string, link = ''): Response {
   parseJson(bytes, { what, code: 'network', hint: 'is HF_ENDPOINT a hub?' });
   return new Response(bytes, { headers: { 'content-type': 'application/json', link } });

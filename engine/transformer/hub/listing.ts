@@ -1,4 +1,7 @@
-/** What a repository of the Hub holds: commit, paths, sizes and digests, asked for with the library @huggingface/hub, whose answers are checked here. */
+/**
+ * What a repository of the Hub holds: commit, paths, sizes and digests, asked for with the library @huggingface/hub,
+ * whose answers are checked here.
+ */
 import { asRecord, KvError, show } from '../../../native/index.ts';
 import type { HubClient } from './client.ts';
 import { type HubName, isPlainPath } from './name.ts';
@@ -38,7 +41,10 @@ async function openLibrary(): Promise<Library> {
   }
 }
 
-/** Throws KvError 'missing-dependency', 'not-found' where there is no such repository or revision, and what HubClient throws. */
+/**
+ * Throws KvError 'missing-dependency', 'not-found' where there is no such repository or revision, and what HubClient
+ * throws.
+ */
 export async function listRepository(client: Asked, { repo, revision }: HubName): Promise<Listing> {
   client.checkOnline(`hf:${repo}`);
   const library = await openLibrary();

@@ -1,4 +1,7 @@
-/** What has to be fetched of a model on the Hub: its files, decided from the listing and, for weights in several files, from their index. */
+/**
+ * What has to be fetched of a model on the Hub: its files, decided from the listing and, for weights in several files,
+ * from their index.
+ */
 import { KvError, parseJson } from '../../../native/index.ts';
 import { TENSOR_INDEX_BYTES_MAX } from '../limits.ts';
 import { shardsIn } from '../safetensors.ts';
@@ -35,7 +38,9 @@ export async function modelFilesOf(client: HubClient, name: HubName): Promise<Mo
 export const urlOf = ({ settings }: HubClient, repo: string, commit: string, path: string): string =>
   `${settings.endpoint}/${repo}/resolve/${commit}/${path.split('/').map(encodeURIComponent).join('/')}`;
 
-/** A small file whole, unverified: what is decided by it is decided again from the verified file when that is loaded. */
+/**
+ * A small file whole, unverified: what is decided by it is decided again from the verified file when that is loaded.
+ */
 export async function smallFile(
   client: HubClient,
   url: string,

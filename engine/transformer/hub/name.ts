@@ -1,4 +1,7 @@
-/** Names of models that others keep: `hf:ORG/REPO[@REVISION][:FILE]` on the Hugging Face Hub, `ollama:NAME[:TAG]` in Ollama's folder on this machine. */
+/**
+ * Names of models that others keep: `hf:ORG/REPO[@REVISION][:FILE]` on the Hugging Face Hub, `ollama:NAME[:TAG]` in
+ * Ollama's folder on this machine.
+ */
 import { KvError } from '../../../native/index.ts';
 
 export interface HubName {

@@ -19,8 +19,8 @@ import { transferFile } from './transfer.ts';
 const TOLD_BYTES = 2 ** 20;
 
 /**
- * The path of a model by name, which loadModel takes; null for what is no such name. Nothing is asked of the network: throws KvError 'not-found' with what
- * to do for a model that is not here or not whole.
+ * The path of a model by name, which loadModel takes; null for what is no such name. Nothing is asked of the network:
+ * throws KvError 'not-found' with what to do for a model that is not here or not whole.
  */
 export function localModel(name: string, settings?: HubSettings): string | null {
   const parsed = parseRemoteName(name);
@@ -32,7 +32,10 @@ export function localModel(name: string, settings?: HubSettings): string | null 
   throw notHere(name, parsed, cacheDir, found?.missing ?? null);
 }
 
-/** True if a model is on the Hub, not here whole, and may be asked for: then its headers can be read by ranges, and the rest only after a download. */
+/**
+ * True if a model is on the Hub, not here whole, and may be asked for: then its headers can be read by ranges, and the
+ * rest only after a download.
+ */
 export function isAway(name: string, { settings, offline }: ObtainOptions = {}): boolean {
   const parsed = parseRemoteName(name);
   if (parsed?.kind !== 'hf') return false;
@@ -48,7 +51,10 @@ function notHere(name: string, { repo }: HubName, cacheDir: string, missing: rea
   });
 }
 
-/** The same, or the name itself where it is no such name, but what is not here is downloaded, unless this is offline mode. What is here whole is used without asking the network. */
+/**
+ * The same, or the name itself where it is no such name, but what is not here is downloaded, unless this is offline
+ * mode. What is here whole is used without asking the network.
+ */
 export async function obtainModel(name: string, options: ObtainOptions = {}): Promise<string> {
   const parsed = parseRemoteName(name);
   if (parsed === null) return name;
@@ -67,8 +73,9 @@ export async function obtainModel(name: string, options: ObtainOptions = {}): Pr
 }
 
 /**
- * Brings the newest of a revision into the cache: the Hub is asked even where an older one is here, and only files that are not there are
- * downloaded; before a large download headers are looked at, so that a model that cannot run here is refused. Throws what modelFilesOf, surveyFiles and transferFile throw, and 'io' where the disk has no room.
+ * Brings the newest of a revision into the cache: the Hub is asked even where an older one is here, and only files that
+ * are not there are downloaded; before a large download headers are looked at, so that a model that cannot run here is
+ * refused. Throws what modelFilesOf, surveyFiles and transferFile throw, and 'io' where the disk has no room.
  */
 export async function fetchFromHub(name: string, options: ObtainOptions = {}): Promise<string> {
   const parsed = parseRemoteName(name);
@@ -126,7 +133,10 @@ async function transferAll(
   }
 }
 
-/** Refuses before the first byte what the disk cannot hold. What an earlier try has brought counts as missing here, which errs on the safe side. */
+/**
+ * Refuses before the first byte what the disk cannot hold. What an earlier try has brought counts as missing here,
+ * which errs on the safe side.
+ */
 function checkRoom(dir: string, bytes: number): void {
   attempt(dir, () => mkdirSync(dir, { recursive: true }));
   if (!existsSync(dir)) return;

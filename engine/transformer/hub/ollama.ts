@@ -1,4 +1,7 @@
-/** Models that Ollama has pulled: a manifest names the blobs, and the blob of weights is a GGUF file. It is read where it lies. */
+/**
+ * Models that Ollama has pulled: a manifest names the blobs, and the blob of weights is a GGUF file. It is read where
+ * it lies.
+ */
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join, sep } from 'node:path';
 import { asRecord, KvError, parseJson, readRegular } from '../../../native/index.ts';
@@ -10,7 +13,10 @@ const ADAPTER = 'application/vnd.ollama.image.adapter';
 /** Installed models that a message names. */
 const NAMED_MAX = 30;
 
-/** The path of the GGUF file. dirs: folders to look in. Throws KvError 'not-found' with the models that there are, 'bad-file', 'unsupported', 'io'. */
+/**
+ * The path of the GGUF file. dirs: folders to look in. Throws KvError 'not-found' with the models that there are,
+ * 'bad-file', 'unsupported', 'io'.
+ */
 export function findOllama({ host, namespace, model, tag }: OllamaName, dirs: readonly string[]): string {
   for (const dir of dirs) {
     const path = join(dir, 'manifests', host.replace(':', sep === '\\' ? '_' : ':'), namespace, model, tag);

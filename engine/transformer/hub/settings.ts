@@ -1,6 +1,6 @@
 /**
- * Where models of others are, and how they are reached, from the variables that Hugging Face's and Ollama's own programs read. So a machine that is
- * set up for them needs nothing more. An empty variable counts as not set.
+ * Where models of others are, and how they are reached, from the variables that Hugging Face's and Ollama's own
+ * programs read. So a machine that is set up for them needs nothing more. An empty variable counts as not set.
  */
 import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';

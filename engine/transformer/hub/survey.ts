@@ -1,4 +1,7 @@
-/** What a model on the Hub is, from its headers alone, asked for by ranges: configuration, tensors and their types, without the download. */
+/**
+ * What a model on the Hub is, from its headers alone, asked for by ranges: configuration, tensors and their types,
+ * without the download.
+ */
 import { KvError, parseJson } from '../../../native/index.ts';
 import type { ByteSource } from '../bytes.ts';
 import { ggufModel } from '../config-gguf.ts';
@@ -32,7 +35,10 @@ export interface Survey {
 /** The first request for a header. */
 const HEAD_BYTES = 2 ** 19;
 
-/** Throws KvError 'bad-argument' for another name, what modelFilesOf throws, and what reading these headers from a file would throw. */
+/**
+ * Throws KvError 'bad-argument' for another name, what modelFilesOf throws, and what reading these headers from a file
+ * would throw.
+ */
 export async function surveyModel(name: string, options: ObtainOptions = {}): Promise<Survey> {
   const parsed = parseRemoteName(name);
   if (parsed?.kind !== 'hf') throw new KvError('bad-argument', `'${name}' is not on the Hub`, { values: { name } });

@@ -1,6 +1,7 @@
 /**
- * Downloads one file into the blobs of the cache. What has come is kept beside its future name and goes on by a range; it gets the name when its size and
- * its digest are right and it is on disk. Two processes at once each download for themselves, and the last rename wins, with the same bytes.
+ * Downloads one file into the blobs of the cache. What has come is kept beside its future name and goes on by a range;
+ * it gets the name when its size and its digest are right and it is on disk. Two processes at once each download for
+ * themselves, and the last rename wins, with the same bytes.
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { createReadStream, existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
@@ -41,7 +42,10 @@ export async function transferFile(client: HubClient, transfer: Transfer): Promi
   }
 }
 
-/** What has come of a file. While a process writes it, its name has that process's id; what nobody writes is taken up by the next download. */
+/**
+ * What has come of a file. While a process writes it, its name has that process's id; what nobody writes is taken up by
+ * the next download.
+ */
 class Partial {
   readonly path: string;
   readonly #idle: string;
@@ -82,7 +86,10 @@ class Partial {
   }
 }
 
-/** True if a process has ended. A process on another machine may look so; its file then changes under it, which the digest shows. */
+/**
+ * True if a process has ended. A process on another machine may look so; its file then changes under it, which the
+ * digest shows.
+ */
 function isGone(pid: number): boolean {
   if (!Number.isSafeInteger(pid) || pid <= 0) return false;
   try {
@@ -134,7 +141,10 @@ async function receive(client: HubClient, { url, file, onBytes }: Transfer, path
   }
 }
 
-/** The byte that an answer begins with; null: the server refuses the range. Throws 'network' for an answer that is not of this file. */
+/**
+ * The byte that an answer begins with; null: the server refuses the range. Throws 'network' for an answer that is not
+ * of this file.
+ */
 function startOf(response: Response, asked: number, file: RemoteFile): number | null {
   if (response.status === 416) return null;
   if (response.status !== 206) {

@@ -1,4 +1,7 @@
-/** S·W_o per layer: a seeded random ±1/√32 sketch keeps the norm of W_o(o′−o) within a few percent at a fraction of its cost. */
+/**
+ * S·W_o per layer: a seeded random ±1/√32 sketch keeps the norm of W_o(o′−o) within a few percent at a fraction of its
+ * cost.
+ */
 import { SKETCH_ROWS } from '../../../native/index.ts';
 import type { Runtime } from './runtime.ts';
 

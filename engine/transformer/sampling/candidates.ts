@@ -1,7 +1,8 @@
 /**
- * The tokens that may still be drawn, and what narrows them down. Each sampler is a function that makes the set smaller; the scores stay. Nothing is
- * sorted that need not be, and nothing is allocated: a vocabulary has tens of thousands of tokens, and this runs for each token that is generated.
- * Equal scores are ordered by id, so the same scores give the same set on every machine.
+ * The tokens that may still be drawn, and what narrows them down. Each sampler is a function that makes the set
+ * smaller; the scores stay. Nothing is sorted that need not be, and nothing is allocated: a vocabulary has tens of
+ * thousands of tokens, and this runs for each token that is generated. Equal scores are ordered by id, so the same
+ * scores give the same set on every machine.
  */
 import { allows, type TokenMask } from '../grammar/constraint.ts';
 
@@ -48,8 +49,9 @@ export function topK(all: Candidates, k: number): void {
 }
 
 /**
- * Keeps the tokens whose surprise −ln p is nearest to the entropy of all, as few as have the probability p together (locally typical sampling, Meister et
- * al., arXiv 2202.00666); 1 keeps all. The most likely token may be among those that go.
+ * Keeps the tokens whose surprise −ln p is nearest to the entropy of all, as few as have the probability p together
+ * (locally typical sampling, Meister et al., arXiv 2202.00666); 1 keeps all. The most likely token may be among those
+ * that go.
  */
 export function typicalP(all: Candidates, p: number): void {
   if (p >= 1) return;
@@ -69,7 +71,10 @@ export function typicalP(all: Candidates, p: number): void {
   all.count = fewestHighest(ids, keys, count, masses, p * total);
 }
 
-/** Keeps the most likely tokens, as few as have the probability p together (nucleus sampling, Holtzman et al., arXiv 1904.09751); 1 keeps all. */
+/**
+ * Keeps the most likely tokens, as few as have the probability p together (nucleus sampling, Holtzman et al., arXiv
+ * 1904.09751); 1 keeps all.
+ */
 export function topP(all: Candidates, p: number): void {
   if (p >= 1) return;
   const { scores, ids, count, masses } = all;
@@ -77,7 +82,10 @@ export function topP(all: Candidates, p: number): void {
   all.count = fewestHighest(ids, scores, count, masses, p * total);
 }
 
-/** Keeps the tokens that are at least p times as likely as the most likely one (Nguyen et al., arXiv 2407.01082); 0 keeps all. */
+/**
+ * Keeps the tokens that are at least p times as likely as the most likely one (Nguyen et al., arXiv 2407.01082); 0
+ * keeps all.
+ */
 export function minP(all: Candidates, p: number): void {
   if (p <= 0) return;
   const { scores, ids } = all;
@@ -87,7 +95,10 @@ export function minP(all: Candidates, p: number): void {
   all.count = kept;
 }
 
-/** One of the candidates with probability e^(score / temperature), as `uniform` in [0, 1) falls; at 0 the one with the highest score. */
+/**
+ * One of the candidates with probability e^(score / temperature), as `uniform` in [0, 1) falls; at 0 the one with the
+ * highest score.
+ */
 export function draw(all: Candidates, temperature: number, uniform: number): number {
   const { scores, ids, count, masses } = all;
   const best = likeliest(all);
@@ -123,8 +134,9 @@ type Keys = Float64Array | Float32Array;
 const isHigher = (keys: Keys, a: number, b: number): boolean => keys[a]! > keys[b]! || (keys[a]! === keys[b]! && a < b);
 
 /**
- * Puts those of the first `end` ids with the highest keys (by id) in front, as few as have `enough` mass together. → how many. Quickselect (Hoare 1961)
- * that looks for a mass in place of a rank: linear time on average, which sorting a flat nucleus of thousands of tokens is not.
+ * Puts those of the first `end` ids with the highest keys (by id) in front, as few as have `enough` mass together. →
+ * how many. Quickselect (Hoare 1961) that looks for a mass in place of a rank: linear time on average, which sorting a
+ * flat nucleus of thousands of tokens is not.
  */
 function fewestHighest(ids: Int32Array, keys: Keys, end: number, masses: Float64Array, enough: number): number {
   let missing = enough;
@@ -161,8 +173,9 @@ function middleOf(ids: Int32Array, keys: Keys, from: number, to: number): number
 }
 
 /**
- * Puts those of the first `end` ids with the highest keys (by id) into the first `count`, highest first. A heap of what was found so far has the
- * lowest of them at its root, so that most of the others cost one comparison; made for few out of many.
+ * Puts those of the first `end` ids with the highest keys (by id) into the first `count`, highest first. A heap of what
+ * was found so far has the lowest of them at its root, so that most of the others cost one comparison; made for few out
+ * of many.
  */
 export function moveHighest(ids: Int32Array, keys: Keys, count: number, end: number): void {
   for (let root = (count >> 1) - 1; root >= 0; root--) sink(ids, keys, root, count);

@@ -1,6 +1,7 @@
 /**
- * Log probabilities of generated tokens, in nats. They are of the distribution that the model gave, ln softmax(logits), before biases, penalties,
- * truncation and temperature: as vLLM has them (`raw_logprobs`) and the server of llama.cpp (without `post_sampling_probs`).
+ * Log probabilities of generated tokens, in nats. They are of the distribution that the model gave, ln softmax(logits),
+ * before biases, penalties, truncation and temperature: as vLLM has them (`raw_logprobs`) and the server of llama.cpp
+ * (without `post_sampling_probs`).
  */
 import type { Tokenizer } from '../types.ts';
 import { moveHighest } from './candidates.ts';

@@ -14,15 +14,19 @@ import {
 } from '../../../native/index.ts';
 
 /**
- * How the next token is chosen from the logits of the model. The order is that of llama.cpp: `logitBias`; repetition, frequency and presence
- * penalties; DRY; `topK`, `typicalP`, `topP`, `minP`; `temperature`; and then one of the tokens that are left is drawn. Each narrows what the one before it left.
+ * How the next token is chosen from the logits of the model. The order is that of llama.cpp: `logitBias`; repetition,
+ * frequency and presence penalties; DRY; `topK`, `typicalP`, `topP`, `minP`; `temperature`; and then one of the tokens
+ * that are left is drawn. Each narrows what the one before it left.
  */
 export interface SamplingOptions {
   /** Logits are divided by it before one is drawn. 0 (default): greedy, the most likely token. */
   readonly temperature?: number;
   /** So many of the most likely tokens may be drawn; 0: all. Default 40. */
   readonly topK?: number;
-  /** Locally typical sampling: the tokens whose surprise is nearest to the expected one, as few as have this probability. Default 1, all. */
+  /**
+   * Locally typical sampling: the tokens whose surprise is nearest to the expected one, as few as have this
+   * probability. Default 1, all.
+   */
   readonly typicalP?: number;
   /** Nucleus: the most likely tokens, as few as have this probability. Default 0.95; 1: all. */
   readonly topP?: number;
@@ -36,7 +40,10 @@ export interface SamplingOptions {
   readonly presencePenalty?: number;
   /** The window of these three: so many of the last tokens, those of the prompt included; −1: all. Default 64. */
   readonly repeatLastN?: number;
-  /** DRY: multiplier · base^(length − allowed length) is taken from the logit of a token that would go on repeating `length` tokens. Default 0, off. */
+  /**
+   * DRY: multiplier · base^(length − allowed length) is taken from the logit of a token that would go on repeating
+   * `length` tokens. Default 0, off.
+   */
   readonly dryMultiplier?: number;
   /** Default 1.75. */
   readonly dryBase?: number;
@@ -48,7 +55,9 @@ export interface SamplingOptions {
   readonly drySequenceBreakers?: readonly string[];
   /** Added to the logits of tokens, by id: { 15043: 1.5 }; −Infinity: never. Default: none. */
   readonly logitBias?: Readonly<Record<number, number>>;
-  /** 0 … 2^53 − 1. What is drawn for the token at a position follows from the seed and the position alone. Default 0. */
+  /**
+   * 0 … 2^53 − 1. What is drawn for the token at a position follows from the seed and the position alone. Default 0.
+   */
   readonly seed?: number;
 }
 
@@ -169,7 +178,10 @@ export const SAMPLING_OPTIONS = {
   },
 } as const satisfies Rows<SamplingOptions>;
 
-/** The defaults that llama.cpp has (`common_params_sampling`), but for the temperature, 0.8 there, and the seed, which is random there. */
+/**
+ * The defaults that llama.cpp has (`common_params_sampling`), but for the temperature, 0.8 there, and the seed, which
+ * is random there.
+ */
 export const SAMPLING_DEFAULTS: Required<SamplingOptions> = defaultsOf<SamplingOptions>(SAMPLING_OPTIONS);
 
 /** Options with their defaults. Throws 'bad-argument'. */

@@ -1,9 +1,15 @@
-/** Penalties for what was said already: for tokens that are in a window of the last ones, and DRY for those that would go on repeating it. */
+/**
+ * Penalties for what was said already: for tokens that are in a window of the last ones, and DRY for those that would
+ * go on repeating it.
+ */
 import type { SamplingOptions } from './options.ts';
 
 type Of<Names extends keyof SamplingOptions> = Required<Pick<SamplingOptions, Names>>;
 
-/** A penalty stays a number, so that the only token that is possible can be drawn however often it was repeated. Largest float32. */
+/**
+ * A penalty stays a number, so that the only token that is possible can be drawn however often it was repeated. Largest
+ * float32.
+ */
 const PENALTY_MAX = 3.4e38;
 
 /** So many tokens at the end of a history are in a window of `lastN`; −1: all. */
@@ -11,8 +17,8 @@ export const windowOf = (history: readonly number[], lastN: number): number =>
   lastN < 0 ? history.length : Math.min(lastN, history.length);
 
 /**
- * Repetition (CTRL, arXiv 1909.05858; negative logits are multiplied, as everywhere since), frequency and presence penalty (those of OpenAI's API).
- * scores [V] are changed. marks [V]: zeros, and zeros again afterwards.
+ * Repetition (CTRL, arXiv 1909.05858; negative logits are multiplied, as everywhere since), frequency and presence
+ * penalty (those of OpenAI's API). scores [V] are changed. marks [V]: zeros, and zeros again afterwards.
  */
 export function penalize(
   scores: Float64Array,
@@ -36,16 +42,20 @@ export function penalize(
 
 /** What ends repetitions. */
 export interface Breaks {
-  /** Tokens at the end of the history, as many as fit the window at most, behind the last text that ends repetitions. */
+  /**
+   * Tokens at the end of the history, as many as fit the window at most, behind the last text that ends repetitions.
+   */
   tokensSince(history: readonly number[], window: number): number;
   /** True if a token alone has such a text in it. */
   has(id: number): boolean;
 }
 
 /**
- * DRY, "don't repeat yourself" (p-e-w, text-generation-webui #5677): where the last tokens stand earlier in the window too, the token that followed
- * them there would make the repetition longer, and loses multiplier · base^(length − allowed length), of the longest such repetition. Repetitions do not reach back over a
- * break, and tokens that are breaks are free. scores [V] are changed. marks [V]: zeros, and zeros again afterwards. lengths: as long as the window at least.
+ * DRY, "don't repeat yourself" (p-e-w, text-generation-webui #5677): where the last tokens stand earlier in the window
+ * too, the token that followed them there would make the repetition longer, and loses multiplier · base^(length −
+ * allowed length), of the longest such repetition. Repetitions do not reach back over a break, and tokens that are
+ * breaks are free. scores [V] are changed. marks [V]: zeros, and zeros again afterwards. lengths: as long as the window
+ * at least.
  */
 export function penalizeRepetition(
   scores: Float64Array,
@@ -78,8 +88,9 @@ export function penalizeRepetition(
 }
 
 /**
- * lengths[back] = how many of the last tokens are the same as those that end `back` tokens earlier, within the last `window` tokens: the Z-function of the
- * reversed history, in linear time (Gusfield 1997), since what is known of a stretch that matched holds for its repetition.
+ * lengths[back] = how many of the last tokens are the same as those that end `back` tokens earlier, within the last
+ * `window` tokens: the Z-function of the reversed history, in linear time (Gusfield 1997), since what is known of a
+ * stretch that matched holds for its repetition.
  */
 function repeatedLengths(history: readonly number[], window: number, lengths: Int32Array): void {
   const last = history.length - 1;

@@ -1,6 +1,7 @@
 /**
- * Random numbers from a seed, the same on every machine: the generator is exact arithmetic of 32-bit words. It is xoshiro128** 1.1 (Blackman,
- * Vigna, "Scrambled linear pseudorandom number generators", 2018), its state filled by splitmix32 from both words of the seed.
+ * Random numbers from a seed, the same on every machine: the generator is exact arithmetic of 32-bit words. It is
+ * xoshiro128** 1.1 (Blackman, Vigna, "Scrambled linear pseudorandom number generators", 2018), its state filled by
+ * splitmix32 from both words of the seed.
  */
 import { KvError, show } from '../../../native/index.ts';
 
@@ -9,7 +10,10 @@ const GOLDEN = 0x9e3779b9;
 export class RandomNumbers {
   private readonly state = new Uint32Array(4);
 
-  /** seed: 0 … 2^53 − 1. Streams of one seed (0 … 2^32 − 1) are sequences that have nothing to do with each other. Throws 'bad-argument'. */
+  /**
+   * seed: 0 … 2^53 − 1. Streams of one seed (0 … 2^32 − 1) are sequences that have nothing to do with each other.
+   * Throws 'bad-argument'.
+   */
   constructor(seed: number, stream = 0) {
     if (!Number.isSafeInteger(seed) || seed < 0) {
       throw new KvError('bad-argument', 'a seed is a whole number from 0 to 2^53 − 1', {

@@ -1,7 +1,8 @@
 /**
- * From logits to the next token. The same logits, tokens, options and seed give the same token on every machine: all is computed in float64 in
- * a fixed order, equals go to the lowest id, and the random number of a position follows from the seed and the position alone. So a sampler keeps nothing
- * that a parked session would have to keep: an answer that is interrupted goes on as if it had not been.
+ * From logits to the next token. The same logits, tokens, options and seed give the same token on every machine: all is
+ * computed in float64 in a fixed order, equals go to the lowest id, and the random number of a position follows from
+ * the seed and the position alone. So a sampler keeps nothing that a parked session would have to keep: an answer that
+ * is interrupted goes on as if it had not been.
  */
 import { KvError } from '../../../native/index.ts';
 import { allows, type TokenMask } from '../grammar/constraint.ts';
@@ -12,7 +13,10 @@ import { checkSampling, type SamplingOptions } from './options.ts';
 import { penalize, penalizeRepetition, windowOf } from './penalties.ts';
 import { RandomNumbers } from './random.ts';
 
-/** The most likely token, the lowest id among equals. Throws KvError 'bad-value' for NaN, +inf or if no token is possible. */
+/**
+ * The most likely token, the lowest id among equals. Throws KvError 'bad-value' for NaN, +inf or if no token is
+ * possible.
+ */
 export function greedy(logits: Float32Array | Float64Array): number {
   let best = -1;
   let largest = -Infinity;
@@ -70,8 +74,9 @@ export class Sampler {
   }
 
   /**
-   * logits [V] behind `history`, all tokens so far, which begins as it did at the call before; mask: the tokens that a grammar allows, before all else. → token id.
-   * Throws 'bad-value' for logits that are NaN, +inf or all −inf, and 'bad-argument' where logitBias leaves no token.
+   * logits [V] behind `history`, all tokens so far, which begins as it did at the call before; mask: the tokens that a
+   * grammar allows, before all else. → token id. Throws 'bad-value' for logits that are NaN, +inf or all −inf, and
+   * 'bad-argument' where logitBias leaves no token.
    */
   next(logits: Float32Array, history: readonly number[], mask: TokenMask | null = null): number {
     const likeliest = greedy(logits);

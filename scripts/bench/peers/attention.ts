@@ -1,4 +1,7 @@
-/** The peers of the attention bench. Each gives subjects that are timed together with ours, and its rows are computed from their times. */
+/**
+ * The peers of the attention bench. Each gives subjects that are timed together with ours, and its rows are computed
+ * from their times.
+ */
 import { join } from 'node:path';
 import { ARENA_BYTES } from '../arena.ts';
 import { type Bench, rowOf } from '../bench.ts';
@@ -76,7 +79,10 @@ async function ortSubject(
   };
 }
 
-/** `seconds` alternate between those of `whole` and of `without` for each subject. `oursNs` is the time of rot4:rot4 in the same rounds. */
+/**
+ * `seconds` alternate between those of `whole` and of `without` for each subject. `oursNs` is the time of rot4:rot4 in
+ * the same rounds.
+ */
 export function peerRows(
   bench: Bench,
   shape: Shape,

@@ -1,6 +1,7 @@
 /**
- * llama.cpp as a peer. It runs in a child process, from the package in test/bench/peers, which the project does not install. A step of a
- * whole model is timed; attention over a history is the difference between a step with that history and one without.
+ * llama.cpp as a peer. It runs in a child process, from the package in test/bench/peers, which the project does not
+ * install. A step of a whole model is timed; attention over a history is the difference between a step with that
+ * history and one without.
  */
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -32,8 +33,8 @@ export const LLAMA_MISSING =
   'llama.cpp: not measured; npm --prefix test/bench/peers ci --ignore-scripts installs it (725 MB)';
 
 /**
- * Where node-llama-cpp keeps its libraries for this platform: one for each kind of CPU (libggml-cpu-haswell.so), of which it loads the best. Null where it has
- * none for this platform or only one.
+ * Where node-llama-cpp keeps its libraries for this platform: one for each kind of CPU (libggml-cpu-haswell.so), of
+ * which it loads the best. Null where it has none for this platform or only one.
  */
 function librariesIn(root: string): string | null {
   const name = `${process.platform}-${process.arch}`;
@@ -50,7 +51,10 @@ export function llamaCpus(root: string): readonly string[] {
   return readdirSync(join(folder, 'bins', basename(folder))).flatMap((file) => CPU_LIBRARY.exec(file)?.[1] ?? []);
 }
 
-/** A copy of the peer that has the library of one kind of CPU and no other, in a temporary folder. All other packages are links. */
+/**
+ * A copy of the peer that has the library of one kind of CPU and no other, in a temporary folder. All other packages
+ * are links.
+ */
 function onlyFor(root: string, cpu: string): string {
   const copy = mkdtempSync(join(tmpdir(), `palimpsest-llama-${cpu}-`));
   const packages = packagesIn(root);

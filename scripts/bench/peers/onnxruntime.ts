@@ -1,8 +1,8 @@
 /**
- * onnxruntime-node's GroupQueryAttention as a peer, with float32, int8 and int4 caches. It is the only node of a graph that we write; the
- * cache is in our buffers and is read and extended in place. Codes have static scales for each channel, given as constants, because the
- * operator supports nothing else. The binding copies all results of a run, including the whole cache, so a run over a short
- * history is timed too, and attention is the difference.
+ * onnxruntime-node's GroupQueryAttention as a peer, with float32, int8 and int4 caches. It is the only node of a graph
+ * that we write; the cache is in our buffers and is read and extended in place. Codes have static scales for each
+ * channel, given as constants, because the operator supports nothing else. The binding copies all results of a run,
+ * including the whole cache, so a run over a short history is timed too, and attention is the difference.
  */
 import type { InferenceSession, Tensor } from 'onnxruntime-node';
 import { type OnnxGraph, type OnnxValue, writeOnnxModel } from '../../../engine/transformer/onnx-writer.ts';

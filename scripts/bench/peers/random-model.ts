@@ -1,7 +1,7 @@
 /**
- * Writes models with random weights as GGUF files that both engines can read. Their output is nonsense, but they are as fast as trained
- * models: no kernel looks at what a weight says. Weights have variance 1/inputs, so that activations neither vanish nor overflow. Blocks are
- * random bytes behind scales of our choice, as no quantizer would write them.
+ * Writes models with random weights as GGUF files that both engines can read. Their output is nonsense, but they are as
+ * fast as trained models: no kernel looks at what a weight says. Weights have variance 1/inputs, so that activations
+ * neither vanish nor overflow. Blocks are random bytes behind scales of our choice, as no quantizer would write them.
  */
 import { existsSync, mkdirSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,8 +14,9 @@ const CONTEXT = 65_536;
 const F32 = 0;
 
 /**
- * A type of blocks: its number in a file, the weights and bytes of a block, and where its f16 numbers stand. A number is the given factor times
- * 1/√inputs. With random bytes behind them the weights then have mean 0 and variance 1/inputs:
+ * A type of blocks: its number in a file, the weights and bytes of a block, and where its f16 numbers stand. A number
+ * is the given factor times 1/√inputs. With random bytes behind them the weights then have mean 0 and variance
+ * 1/inputs:
  *   Q8_0  codes of −128..127 have a standard deviation of 73.9
  *   Q4_K  s·q − 7.5·t, with s and t of 0..63 and q of 0..15, has one of 258
  *   Q6_K  s·(q − 32), with s of −128..127 and q of 0..63, has one of 1366
@@ -50,7 +51,10 @@ export interface RandomSpec {
 
 const hiddenOf = ({ queryHeads, headDim }: Shape): number => queryHeads * headDim;
 
-/** A small Llama in Q8_0. Its intermediate size is 2.75 times the hidden size, as in many models, rounded to whole blocks. */
+/**
+ * A small Llama in Q8_0. Its intermediate size is 2.75 times the hidden size, as in many models, rounded to whole
+ * blocks.
+ */
 export const smallLlama = (shape: Shape): RandomSpec => ({
   name: `random-llama-${shapeName(shape).replace('/', '-')}`,
   architecture: 'llama',
@@ -61,7 +65,10 @@ export const smallLlama = (shape: Shape): RandomSpec => ({
   typeOf: () => 'Q8_0',
 });
 
-/** The sizes of Llama 3.2 1B, in the mixture that llama.cpp calls Q4_K_M: Q6_K for the embedding, and for V and down in the layers that it holds for sensitive. */
+/**
+ * The sizes of Llama 3.2 1B, in the mixture that llama.cpp calls Q4_K_M: Q6_K for the embedding, and for V and down in
+ * the layers that it holds for sensitive.
+ */
 const LLAMA_1B_LAYERS = 16;
 export const LLAMA_1B: RandomSpec = {
   name: 'random-llama-1b-q4_k_m',

@@ -1,11 +1,12 @@
 /**
- * llama.cpp through node-llama-cpp, as a server on standard input and output, so that its steps can be timed in turn with ours.
- * One JSON object per line. Requests: { id, op: 'load', model } · { id, op: 'open', model, type, threads, depth, context, room } ·
- * { id, op: 'step', context, count } · { id, op: 'close', context } · { id, op: 'prefill', model, tokens, threads } · { id, op: 'memory' }.
- * Answers: { id, … } or { id, error }.
+ * llama.cpp through node-llama-cpp, as a server on standard input and output, so that its steps can be timed in turn
+ * with ours. One JSON object per line. Requests: { id, op: 'load', model } · { id, op: 'open', model, type, threads,
+ * depth, context, room } · { id, op: 'step', context, count } · { id, op: 'close', context } · { id, op: 'prefill',
+ * model, tokens, threads } · { id, op: 'memory' }. Answers: { id, … } or { id, error }.
  *
- * A context of some depth is not read token by token, which takes half an hour where the cache is quantized: a short text is read, its
- * saved state is written again with the same rows repeated, and loaded. What the rows say does not change what reading them costs.
+ * A context of some depth is not read token by token, which takes half an hour where the cache is quantized: a short
+ * text is read, its saved state is written again with the same rows repeated, and loaded. What the rows say does not
+ * change what reading them costs.
  */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -27,7 +28,10 @@ const llama = await getLlama({ gpu: false, build: 'never', logLevel: LlamaLogLev
 const models = new Map();
 const contexts = new Map();
 
-/** A saved sequence of n cells as one of `depth` cells, the rows of each layer repeated. Layout of version 3 of the file. */
+/**
+ * A saved sequence of n cells as one of `depth` cells, the rows of each layer repeated. Layout of version 3 of the
+ * file.
+ */
 function deepen(saved, depth) {
   let at = 0;
   const u32 = () => saved.readUInt32LE((at += 4) - 4);

@@ -1,4 +1,5 @@
-// Arrows of the machine that real caches take when memory becomes short and is there again; canaries.test.ts has those of quality.
+// Arrows of the machine that real caches take when memory becomes short and is there again; canaries.test.ts has those
+// of quality.
 import { expect, test } from 'vitest';
 import { openCache } from '../../../engine/index.ts';
 import { Arrows, createPolicy, type Policy } from '../../../policy/index.ts';

@@ -1,5 +1,6 @@
-// Where bits may differ and where not (engine/README.md). One prompt is read and continued by sessions of the reference model on every
-// instruction set of this machine, some of them twice, and what their logs say of every decision, and the tokens that were drawn, are compared byte for byte.
+// Where bits may differ and where not (engine/README.md). One prompt is read and continued by sessions of the reference
+// model on every instruction set of this machine, some of them twice, and what their logs say of every decision, and
+// the tokens that were drawn, are compared byte for byte.
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { createEngine } from '../../../engine/index.ts';

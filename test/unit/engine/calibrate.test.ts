@@ -1,5 +1,6 @@
-// A calibration of the reference model: it measures what it says, goes on where it was stopped and ends with the same bytes, refuses
-// measurements that are not its own, and the fit finds the numbers that synthetic measurements were made from.
+// A calibration of the reference model: it measures what it says, goes on where it was stopped and ends with the same
+// bytes, refuses measurements that are not its own, and the fit finds the numbers that synthetic measurements were made
+// from.
 
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

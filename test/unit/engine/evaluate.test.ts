@@ -1,5 +1,5 @@
-// Evaluation and the demonstration on the reference model: what cannot be done is refused before anything is read, an abort at any
-// moment closes every session and keeps what was measured, and writing speed counts what was written.
+// Evaluation and the demonstration on the reference model: what cannot be done is refused before anything is read, an
+// abort at any moment closes every session and keeps what was measured, and writing speed counts what was written.
 
 import { readdirSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -61,7 +61,8 @@ function request(caches: readonly string[], more: Partial<EvaluateRequest> = {})
   };
 }
 
-// Before, a length that fills a page was allowed: the question sealed that page, and was taken back to where the cache had been another.
+// Before, a length that fills a page was allowed: the question sealed that page, and was taken back to where the cache
+// had been another.
 it.each([900, 901, 960, 1024, 1100])(
   'a document of at most %d tokens leaves room for a question in its open page',
   (tokens) => {

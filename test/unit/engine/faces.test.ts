@@ -1,5 +1,6 @@
-// The two faces of the one governed cache, a session of an engine and openCache, can do the same: what the state folder remembers starts both, and a
-// session keeps latents, takes feedback and counts its memory as a cache does. Real logs, the reference model, random keys and values.
+// The two faces of the one governed cache, a session of an engine and openCache, can do the same: what the state folder
+// remembers starts both, and a session keeps latents, takes feedback and counts its memory as a cache does. Real logs,
+// the reference model, random keys and values.
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Engine, type OpenCacheOptions, openCache } from '../../../engine/index.ts';

@@ -7,7 +7,10 @@ import { defaultThresholds } from '../../../policy/index.ts';
 import type { WitnessLog } from '../../../witness/index.ts';
 import { MODEL } from './on-reference.ts';
 
-/** The runtime of a test file, opened before its tests and closed behind them. → it, and what opens sessions on it with the built-in thresholds */
+/**
+ * The runtime of a test file, opened before its tests and closed behind them. → it, and what opens sessions on it with
+ * the built-in thresholds
+ */
 export function onRuntime() {
   let runtime: Runtime;
   beforeAll(async () => {

@@ -1,5 +1,6 @@
-// Formats that stand here to be compared with: the product describes them, so that logs that name them can be read, and computes none. Policies choose none of them, and
-// sessions, caches and stored pages that name one are told how to have it. What a build that computes them does: test/formats/yardsticks.test.ts.
+// Formats that stand here to be compared with: the product describes them, so that logs that name them can be read, and
+// computes none. Policies choose none of them, and sessions, caches and stored pages that name one are told how to have
+// it. What a build that computes them does: test/formats/yardsticks.test.ts.
 import { describe, expect, it } from 'vitest';
 import { openCache } from '../../../engine/index.ts';
 import {

@@ -264,7 +264,8 @@ describe('the log is the truth', () => {
   });
 });
 
-// 4,000 sessions of forty kinds of work: a book that was saved on the way and caught up in between, and one that is made of the log at once.
+// 4,000 sessions of forty kinds of work: a book that was saved on the way and caught up in between, and one that is
+// made of the log at once.
 test('a book made again from the log gives the same answers', async () => {
   const dir = fresh();
   const seed = 77;
@@ -444,7 +445,8 @@ describe('imported thresholds', () => {
     expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('learned');
   });
 
-  // What a session logs as its gains is what it was started with. Were that evidence, an imported 2 would be √2 after one session.
+  // What a session logs as its gains is what it was started with. Were that evidence, an imported 2 would be √2 after
+  // one session.
   test('gains survive the sessions that were started with them', async () => {
     const dir = fresh();
     const book = await openThresholdBook({ dir, logId: 'a', entries: noEntries });

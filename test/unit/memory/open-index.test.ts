@@ -1,5 +1,5 @@
-// hnswlib-node is compiled when it is installed, and a machine without a compiler has none. Importing it fails here as it would
-// there; the index must then be the exact one, filled from the log, and find what it holds.
+// hnswlib-node is compiled when it is installed, and a machine without a compiler has none. Importing it fails here as
+// it would there; the index must then be the exact one, filled from the log, and find what it holds.
 import { expect, test, vi } from 'vitest';
 import { KvError } from '../../../native/index.ts';
 

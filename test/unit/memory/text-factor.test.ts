@@ -1,4 +1,5 @@
-// What is expected of the text factor of a session: by what sessions like it have measured, and never as surely as if it were their text.
+// What is expected of the text factor of a session: by what sessions like it have measured, and never as surely as if
+// it were their text.
 import { expect, test } from 'vitest';
 import { textFactor } from '../../../memory/estimate.ts';
 

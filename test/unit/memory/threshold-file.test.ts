@@ -255,7 +255,8 @@ describe('refusals', () => {
     expect(({} as { polluted?: number }).polluted).toBeUndefined();
   });
 
-  // Values that the schema of the file allows and a session refuses: what is imported must be what a run can start with.
+  // Values that the schema of the file allows and a session refuses: what is imported must be what a run can start
+  // with.
   test.each<[id: string, value: number]>([
     ['price.slack', 0],
     ['pressure.enter', 2],
@@ -273,7 +274,8 @@ describe('refusals', () => {
     expect(error.message).toContain('x.json');
   });
 
-  // Seeded mutations of the bytes and of the values: a KvError that names the file, or content that is finite and writes itself again.
+  // Seeded mutations of the bytes and of the values: a KvError that names the file, or content that is finite and
+  // writes itself again.
   test('1,000 mutations end in a KvError or a finite load', () => {
     const seed = 99;
     const next = seeded(seed);

@@ -1,4 +1,7 @@
-/** What an import of thresholds promises: sizes and models are checked, values are told apart from defaults, and errors say what to do. */
+/**
+ * What an import of thresholds promises: sizes and models are checked, values are told apart from defaults, and errors
+ * say what to do.
+ */
 import { generateKeyPairSync } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

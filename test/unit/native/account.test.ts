@@ -1,4 +1,7 @@
-/** Bytes are counted for each cache and its forks: caches with budgets of their own, and one without, fill one pool to the byte. */
+/**
+ * Bytes are counted for each cache and its forks: caches with budgets of their own, and one without, fill one pool to
+ * the byte.
+ */
 import { describe, expect, it } from 'vitest';
 import { openKvCache, openPool, pageBytes } from '../../../native/index.ts';
 import { normals, uniform } from '../../native/dense.ts';

@@ -1,7 +1,8 @@
 /**
- * What happens when memory runs out: every operation of a cache with its first, second, third … allocation failing, once or with all that
- * follow. Each must answer that there is no memory, leave the cache as it was with its bytes counted right, and succeed as ever when it is
- * asked again. The cache under test is built with allocations that fail on demand (native/test_allocations.cc).
+ * What happens when memory runs out: every operation of a cache with its first, second, third … allocation failing,
+ * once or with all that follow. Each must answer that there is no memory, leave the cache as it was with its bytes
+ * counted right, and succeed as ever when it is asked again. The cache under test is built with allocations that fail
+ * on demand (native/test_allocations.cc).
  */
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -24,7 +25,10 @@ import { IS_SHORT, isShare } from '../../tier.ts';
 const file = join(import.meta.dirname, '../../../native/build', FOLDERS[BINDING ?? 'built'], 'cache_test.node');
 
 interface Failing extends Binary {
-  /** `first` allocations succeed, the next fails, and unless `once` all behind it; −1: none fails. → those that failed since the last call */
+  /**
+   * `first` allocations succeed, the next fails, and unless `once` all behind it; −1: none fails. → those that failed
+   * since the last call
+   */
   failAllocations(first: number, once: boolean): number;
 }
 
@@ -390,7 +394,10 @@ describe.skipIf(!existsSync(file))('without memory (needs an addon of its own fo
   const binary = existsSync(file) ? (createRequire(import.meta.url)(file) as Failing) : (null as never);
   let failures = 0;
 
-  /** The case after the operation, which is done at once or, when an allocation has failed, again. → what is to be seen when it has gone on */
+  /**
+   * The case after the operation, which is done at once or, when an allocation has failed, again. → what is to be seen
+   * when it has gone on
+   */
   function run(name: string, first: number, once: boolean): { failed: number; seen: unknown } {
     const [before, operation, behind] = OPERATIONS[name]!;
     const it = new Case(binary);

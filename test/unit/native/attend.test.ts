@@ -1,4 +1,7 @@
-/** The by-products and edges of attend: mass, log-sum-exp, kept queries, windows, and the same answer however it is called. */
+/**
+ * The by-products and edges of attend: mass, log-sum-exp, kept queries, windows, and the same answer however it is
+ * called.
+ */
 import { describe, expect, it } from 'vitest';
 import { openKvCache, openPool, SERVED_FORMATS } from '../../../native/index.ts';
 import { denseOf, normals, relativeError, uniform } from '../../native/dense.ts';

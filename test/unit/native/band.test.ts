@@ -1,5 +1,6 @@
-// Keys in bands of channels: the same bits on every instruction set as in the reference whatever weighs the channels, the allowed errors, rows apart,
-// what a cache makes of the queries that it keeps, and what it is for: less error of scores than codes of equal width have.
+// Keys in bands of channels: the same bits on every instruction set as in the reference whatever weighs the channels,
+// the allowed errors, rows apart, what a cache makes of the queries that it keeps, and what it is for: less error of
+// scores than codes of equal width have.
 
 import { afterAll, describe, expect, test } from 'vitest';
 import { FORMATS, PAGE_TOKENS } from '../../../native/format.ts';

@@ -1,6 +1,7 @@
-// Which build of the native cache is under test, and what the WebAssembly one does where it differs from an addon: its memory
-// has an end. A module with a small memory is filled to that end again and again; each time the call that does not fit must
-// answer as when a system has no memory left, what was there before must still work, and closing must give everything back.
+// Which build of the native cache is under test, and what the WebAssembly one does where it differs from an addon: its
+// memory has an end. A module with a small memory is filled to that end again and again; each time the call that does
+// not fit must answer as when a system has no memory left, what was there before must still work, and closing must give
+// everything back.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';

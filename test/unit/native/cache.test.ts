@@ -1,4 +1,7 @@
-/** One cache, step by step: what append keeps, what seals, what transcode and decode give back, against the reference codecs. */
+/**
+ * One cache, step by step: what append keeps, what seals, what transcode and decode give back, against the reference
+ * codecs.
+ */
 import { describe, expect, it } from 'vitest';
 import {
   type FormatName,

@@ -1,6 +1,7 @@
 /**
- * Scores that a hyperbolic tangent keeps below a cap: the kernel against float64 on every instruction set, and attention and trials over every
- * format and form of a page against plain attention in float64, with caps that scores reach, so that the uncapped answer is far away.
+ * Scores that a hyperbolic tangent keeps below a cap: the kernel against float64 on every instruction set, and
+ * attention and trials over every format and form of a page against plain attention in float64, with caps that scores
+ * reach, so that the uncapped answer is far away.
  */
 import { afterAll, describe, expect, it, test } from 'vitest';
 import {
@@ -45,7 +46,10 @@ function filled(tokens: number, options: Partial<KvCacheOptions> = {}): KvCache 
   return cache;
 }
 
-/** Attends some queries; the output is that of capped attention over what the cache decodes, and not that of uncapped attention. */
+/**
+ * Attends some queries; the output is that of capped attention over what the cache decodes, and not that of uncapped
+ * attention.
+ */
 function agree(cache: KvCache, queries: number, bound: number, options: Parameters<typeof denseOf>[3] = {}): void {
   const q = normals(uniform(queries), queries * QUERY, SIZE);
   const out = new Float32Array(q.length);

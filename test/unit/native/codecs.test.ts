@@ -1,6 +1,6 @@
-// Every codec on every instruction set that this CPU runs, against the TypeScript reference: stored fields, demotions and decoded rows
-// of awkward pages, with equal bits (T3).
-// Nothing shorter meets every pair of a format and a head size on every set, and each has failed alone before.
+// Every codec on every instruction set that this CPU runs, against the TypeScript reference: stored fields, demotions
+// and decoded rows of awkward pages, with equal bits (T3). Nothing shorter meets every pair of a format and a head size
+// on every set, and each has failed alone before.
 import { describe, expect, test } from 'vitest';
 import {
   CODECS,
@@ -27,7 +27,10 @@ const AT_ONCE = {
   trellis: ['trellis4', 'trellis3', 'trellis2', 'trellis1'],
 } as const;
 
-/** Every awkward page at d = 64; at other head sizes those that differ in kind. Where it must be short, one of each size. */
+/**
+ * Every awkward page at d = 64; at other head sizes those that differ in kind. Where it must be short, one of each
+ * size.
+ */
 const KINDS = IS_SHORT ? ['mixed magnitudes'] : Object.keys(AWKWARD);
 /** Sinks of a page stand in another format; where it must be short, every page has some. */
 const FIRST_ROWS = IS_SHORT ? [4] : [0, 4];

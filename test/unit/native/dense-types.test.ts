@@ -1,5 +1,6 @@
-// Every type of weights that the dense half packs: on every instruction set, products are those with the decoded weights of the file in float64, within
-// the rounding of the activations (and of floats to 8 bits), and a row alone has the bits that it has among others; scales that are no numbers are found; rows come in parts; and what is refused.
+// Every type of weights that the dense half packs: on every instruction set, products are those with the decoded
+// weights of the file in float64, within the rounding of the activations (and of floats to 8 bits), and a row alone has
+// the bits that it has among others; scales that are no numbers are found; rows come in parts; and what is refused.
 
 import { afterAll, describe, expect, test } from 'vitest';
 import { dequantize, ELEMENT_TYPES } from '../../../engine/transformer/dequant.ts';
@@ -34,7 +35,8 @@ function exactly(type: DenseType, w: Float32Array, x: Float32Array, inputs: numb
     for (const [i, weight] of block.entries()) {
       const value = x[first + i]!;
       y += value * weight;
-      // Half a step of the activations, which is 1/32512 of their largest; and of floats half a step of 1/127 of theirs.
+      // Half a step of the activations, which is 1/32512 of their largest; and of floats half a step of 1/127 of
+      // theirs.
       bound += (most / 32512) * 0.501 * Math.abs(weight);
       if (isFloat) bound += (Math.abs(value) + most / 32512) * (largest / 127) * 0.501;
       // A code times its scale, and the minimum, are both less than ten times the largest weight.
@@ -135,7 +137,8 @@ test('a kept matrix ends where a line of 64 bytes does, however many blocks a ro
   }
 });
 
-// The packed matrix would have 20 TB. In 32 bits that is a number which wraps to 0; elsewhere it is no test at all, so that nothing is told as skipped.
+// The packed matrix would have 20 TB. In 32 bits that is a number which wraps to 0; elsewhere it is no test at all, so
+// that nothing is told as skipped.
 if (nativeInfo().binding === 'wasm')
   test('a matrix of more bytes than 32 bits count is refused', () => {
     const half = new DenseHalf({

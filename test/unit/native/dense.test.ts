@@ -1,5 +1,6 @@
-// The matrices around attention: a row gives the same bits alone, among others and with any number of threads, on every instruction set;
-// zeros, tiny and huge rows; experts of equal scores; and every wrong call, also of the bare binding. That the numbers are right is tried in engine/transformer/dense-native.test.ts.
+// The matrices around attention: a row gives the same bits alone, among others and with any number of threads, on every
+// instruction set; zeros, tiny and huge rows; experts of equal scores; and every wrong call, also of the bare binding.
+// That the numbers are right is tried in engine/transformer/dense-native.test.ts.
 
 import { afterAll, describe, expect, test } from 'vitest';
 import {
@@ -153,7 +154,8 @@ describe.each(available)(`%s (seed ${SEED})`, (isa) => {
     },
   );
 
-  // Weights are checked when they are set, and rows are not: what is no number must come out as none, because then the sampler refuses it.
+  // Weights are checked when they are set, and rows are not: what is no number must come out as none, because then the
+  // sampler refuses it.
   test.each(Object.entries(SHAPES))(
     'layers %s: one NaN or infinity, wherever it stands in a row, leaves no finite answers, and other rows as they are',
     (_, shape) => {

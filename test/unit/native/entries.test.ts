@@ -1,6 +1,7 @@
 /**
- * The entries of a log by the binary, against witness/, which computes them from node:crypto: the same bytes for every length and on every way that the CPU has,
- * never a step over what is damaged, and "certainly sound" only of what the readers of a log accept in full.
+ * The entries of a log by the binary, against witness/, which computes them from node:crypto: the same bytes for every
+ * length and on every way that the CPU has, never a step over what is damaged, and "certainly sound" only of what the
+ * readers of a log accept in full.
  */
 import { afterAll, describe, expect, it } from 'vitest';
 import { useEntriesBinary } from '../../../native/entries.ts';
@@ -24,7 +25,10 @@ import { pick, uniform } from '../../native/dense.ts';
 
 const SEED = 20261123;
 const best = nativeInfo().isa;
-/** libc++, which WebAssembly and what zig makes have, does not say that it does, and numbers of 16 and 17 digits are certain nowhere there. */
+/**
+ * libc++, which WebAssembly and what zig makes have, does not say that it does, and numbers of 16 and 17 digits are
+ * certain nowhere there.
+ */
 const READS_DOUBLES = nativeInfo().binding !== 'wasm' && process.env.PALIMPSEST_CXX_LIBRARY !== 'libc++';
 afterAll(() => setIsa(best));
 const EXTRA = 40;

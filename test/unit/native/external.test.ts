@@ -1,6 +1,7 @@
 /**
- * V8 knows how much there is outside its heap: whatever the binding holds is told when it is made and taken back when it is closed or collected, so
- * that what is dropped without being closed is collected in time. Asked of V8 itself, and of a process that drops sixty dense halves.
+ * V8 knows how much there is outside its heap: whatever the binding holds is told when it is made and taken back when
+ * it is closed or collected, so that what is dropped without being closed is collected in time. Asked of V8 itself, and
+ * of a process that drops sixty dense halves.
  */
 import { spawnSync } from 'node:child_process';
 import { setFlagsFromString } from 'node:v8';

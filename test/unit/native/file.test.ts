@@ -1,6 +1,6 @@
-// Files that are none: a pipe that nobody writes, a device that never ends, a folder, a file far too large. Each is refused at once,
-// without waiting and without reading; an ordinary file is read and replaced as a whole, and what the system keeps
-// of it can be given back.
+// Files that are none: a pipe that nobody writes, a device that never ends, a folder, a file far too large. Each is
+// refused at once, without waiting and without reading; an ordinary file is read and replaced as a whole, and what the
+// system keeps of it can be given back.
 import { execFileSync } from 'node:child_process';
 import {
   closeSync,

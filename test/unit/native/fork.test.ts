@@ -1,6 +1,6 @@
 /**
- * A fork shares sealed pages as objects and copies the open one: a move of a shared page is made once, for all who hold it, also when it is
- * under way while a fork is made, ends or closes. Seen in bytes and in values.
+ * A fork shares sealed pages as objects and copies the open one: a move of a shared page is made once, for all who hold
+ * it, also when it is under way while a fork is made, ends or closes. Seen in bytes and in values.
  */
 import { describe, expect, it } from 'vitest';
 import { KvError, nativeInfo, openBytes, openKvCache, openPool, pageBytes } from '../../../native/index.ts';

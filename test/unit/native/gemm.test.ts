@@ -1,5 +1,6 @@
-// The int8 matrix product on every instruction set that this CPU runs: sums equal to exact integers, the same bits everywhere, any number of
-// rows, steps and outputs (blocks of 8 rows, panels of 48 outputs and what is left of them), extremes of both operands, wrong calls.
+// The int8 matrix product on every instruction set that this CPU runs: sums equal to exact integers, the same bits
+// everywhere, any number of rows, steps and outputs (blocks of 8 rows, panels of 48 outputs and what is left of them),
+// extremes of both operands, wrong calls.
 
 import { afterAll, describe, expect, test } from 'vitest';
 import { FORMATS, GemmWeights, type Isa, nativeInfo, setIsa } from '../../../native/index.ts';

@@ -1,4 +1,5 @@
-// f16 by its definition: every one of the 65,536 bit patterns, the midpoints between neighbours, and the edges of the range.
+// f16 by its definition: every one of the 65,536 bit patterns, the midpoints between neighbours, and the edges of the
+// range.
 import { describe, expect, test } from 'vitest';
 import { fromHalf, toHalf } from '../../../native/reference/index.ts';
 

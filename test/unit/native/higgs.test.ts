@@ -1,5 +1,5 @@
-// HIGGS by its definition: every point of a grid is the mean of its cell, the grids err as much as they should, codes are nearest points, and pairs are
-// worth more than single channels at equal bits (T10).
+// HIGGS by its definition: every point of a grid is the mean of its cell, the grids err as much as they should, codes
+// are nearest points, and pairs are worth more than single channels at equal bits (T10).
 import { describe, expect, test } from 'vitest';
 import { PAGE_TOKENS } from '../../../native/format.ts';
 import { CODECS, type ReferenceCodec } from '../../../native/reference/index.ts';
@@ -7,7 +7,9 @@ import { GRIDS } from '../../../native/reference/tables.gen.ts';
 import { relativeError } from '../../native/dense.ts';
 import { gaussianRows } from '../../native/rows.ts';
 
-/** Cells of a grid under N(0, I): mass, mean, and the mean squared error of one coordinate, by a lattice of midpoints. */
+/**
+ * Cells of a grid under N(0, I): mass, mean, and the mean squared error of one coordinate, by a lattice of midpoints.
+ */
 function cellsOf({ divisor, points }: (typeof GRIDS)[16]) {
   const [reach, steps] = [5.5, 440];
   const h = (2 * reach) / steps;

@@ -1,5 +1,6 @@
-// Importing modules loads no binary: a program chooses its binding behind its imports. All modules of native/ and engine/transformer/, and the library, are imported in a
-// process of its own, which then asks for a binding that is not the usual one.
+// Importing modules loads no binary: a program chooses its binding behind its imports. All modules of native/ and
+// engine/transformer/, and the library, are imported in a process of its own, which then asks for a binding that is not
+// the usual one.
 import { spawnSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';

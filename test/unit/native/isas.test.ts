@@ -1,6 +1,7 @@
 /**
- * Attention over coded pages gives the same bits on every instruction set, whichever way its kernels go: codes met in registers or as a
- * tile, one row or many, every head size and group. The one open token has a key of zeros, because f16 dots alone may differ by rounding.
+ * Attention over coded pages gives the same bits on every instruction set, whichever way its kernels go: codes met in
+ * registers or as a tile, one row or many, every head size and group. The one open token has a key of zeros, because
+ * f16 dots alone may differ by rounding.
  */
 import { afterAll, describe, expect, it } from 'vitest';
 import { type FormatName, type Isa, nativeInfo, openKvCache, openPool, setIsa } from '../../../native/index.ts';

@@ -1,5 +1,6 @@
-// Every kernel on every instruction set that this CPU runs, against the TypeScript reference or float64: awkward lengths, strides,
-// misaligned arrays, values that break naive code. Integer and unfused kernels must give equal bits; the fused dot a derived bound.
+// Every kernel on every instruction set that this CPU runs, against the TypeScript reference or float64: awkward
+// lengths, strides, misaligned arrays, values that break naive code. Integer and unfused kernels must give equal bits;
+// the fused dot a derived bound.
 
 import { describe, expect, test } from 'vitest';
 import { CODECS, CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
@@ -239,7 +240,8 @@ describe.each(ISAS)('%s', (_name, isa) => {
     const maxima: number[][] = Array.from({ length: n }, () => []);
     for (let page = 0; page < pages; page++) {
       const scores = misaligned(normals(n * stride, random).map((x) => x * 8 + page * (page % 2 === 0 ? 5 : -5)));
-      // Row 0 sees all; row 1 nothing of page 0; row 2 a window; row 3 one token; row 4 bounds beyond the page; row 5 never anything.
+      // Row 0 sees all; row 1 nothing of page 0; row 2 a window; row 3 one token; row 4 bounds beyond the page; row 5
+      // never anything.
       const first = new Int32Array([0, page === 0 ? 128 : 0, 17, 77, -300, 5]);
       const last = new Int32Array([128, 128, 90, 78, 4000, 5]);
       const before = scores.slice();

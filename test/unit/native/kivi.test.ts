@@ -1,5 +1,5 @@
-// KIVI by its definition: half a step at most and idempotence (T1), nesting (T1), constant groups (T2), what permuting and scaling do to a group,
-// error by width (T10), byte sizes (T21).
+// KIVI by its definition: half a step at most and idempotence (T1), nesting (T1), constant groups (T2), what permuting
+// and scaling do to a group, error by width (T10), byte sizes (T21).
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, PAGE_TOKENS, pageBytes, SIDES, type Side } from '../../../native/format.ts';
 import { CODECS, fromHalf } from '../../../native/reference/index.ts';

@@ -1,4 +1,5 @@
-// Is a misspelt name refused with the one that was meant, and a strange one with all there are? Small words, compared by hand.
+// Is a misspelt name refused with the one that was meant, and a strange one with all there are? Small words, compared
+// by hand.
 import { describe, expect, it } from 'vitest';
 import { checkKeys, KvError, nearestName } from '../../../native/index.ts';
 

@@ -1,6 +1,7 @@
 /**
- * Pages that become the latent kept beside them, or a lower one: which bytes that frees, what attention and decode() find afterwards, the codes of a
- * demotion beside the reference on every instruction set, latents that are dropped or stay when a page is restored, forks, budgets, refusals.
+ * Pages that become the latent kept beside them, or a lower one: which bytes that frees, what attention and decode()
+ * find afterwards, the codes of a demotion beside the reference on every instruction set, latents that are dropped or
+ * stay when a page is restored, forks, budgets, refusals.
  */
 import { afterAll, describe, expect, it } from 'vitest';
 import {

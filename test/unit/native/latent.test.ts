@@ -1,5 +1,6 @@
-// Latent pages: bytes equal to the readable reference on every instruction set for rows that break naive code; what recomputing them gives
-// is what float64 gives on the decoded rows, up to the rounding of the weights; values gathered before the product are values after it.
+// Latent pages: bytes equal to the readable reference on every instruction set for rows that break naive code; what
+// recomputing them gives is what float64 gives on the decoded rows, up to the rounding of the weights; values gathered
+// before the product are values after it.
 
 import { afterAll, describe, expect, test } from 'vitest';
 import {
@@ -91,8 +92,9 @@ describe.each(LATENT_NAMES)('%s', (format) => {
     for (let i = 0; i < x.length; i++) x[i]! += i % width === 7 ? 60 : (i % width) % 5; // a mean that dwarfs the rest
     const decoded = decodeLatent(format, encodeLatent(format, x, width), width);
     const error = x.reduce((sum, value, i) => sum + (value - decoded[i]!) ** 2, 0) / x.length;
-    // xq8: step = max/127, about 3.7/127, squared over 12: 7e-5. xq4: D = 0.0095 of Lloyd and Max; the unbiased scale makes D/(1 − D) of it,
-    // and its byte, good to ±1/32 of an octave, adds (2^(1/32) − 1)²/3: together 0.00975. xq3: the same of D = 0.0345.
+    // xq8: step = max/127, about 3.7/127, squared over 12: 7e-5. xq4: D = 0.0095 of Lloyd and Max; the unbiased scale
+    // makes D/(1 − D) of it, and its byte, good to ±1/32 of an octave, adds (2^(1/32) − 1)²/3: together 0.00975. xq3:
+    // the same of D = 0.0345.
     if (format === 'xq8') expect(error).toBeLessThan(1e-4);
     else expect(Math.abs(error / (format === 'xq4' ? 0.00975 : 0.0359) - 1)).toBeLessThan(0.03);
   });
@@ -119,7 +121,8 @@ describe.each(LATENT_NAMES)('%s', (format) => {
           first ??= rows;
           expectSame(new Uint8Array(rows.buffer), new Uint8Array(first.buffer), isa);
         });
-        // Uniform rounding of a rotated column: max/127/√12 ≈ 0.7% (1/256 of that with two planes), of the part beside the mean alone.
+        // Uniform rounding of a rotated column: max/127/√12 ≈ 0.7% (1/256 of that with two planes), of the part beside
+        // the mean alone.
         expect(relativeError(first!, expected)).toBeLessThan(planes === 1 ? 0.009 : 6e-5);
       }
     }

@@ -1,5 +1,5 @@
-// Powers and logarithms that results depend on are our own: a scan of the native sources for those of the C library, and the log-sum-exp of
-// rows whose sums are known, over lengths that leave every mantissa.
+// Powers and logarithms that results depend on are our own: a scan of the native sources for those of the C library,
+// and the log-sum-exp of rows whose sums are known, over lengths that leave every mantissa.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';

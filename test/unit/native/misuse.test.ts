@@ -1,6 +1,6 @@
 /**
- * Wrong calls of every kind: wrong types, lengths, ids, closed and foreign objects, detached arrays. Through the room's own
- * functions each ends in a KvError; on the bare binding each ends in a status or an exception. Never a crash.
+ * Wrong calls of every kind: wrong types, lengths, ids, closed and foreign objects, detached arrays. Through the room's
+ * own functions each ends in a KvError; on the bare binding each ends in a status or an exception. Never a crash.
  */
 import { Worker } from 'node:worker_threads';
 import { afterAll, describe, expect, it } from 'vitest';

@@ -1,7 +1,7 @@
 /**
- * A page side that moves in the background ends as transcode() would have made it, to the bit, and until it is put in place nobody sees it:
- * every legal move beside transcode() in a twin that shares nothing; attention, decoding and appending meanwhile; what is refused while a move is under way;
- * the budget, seen in bytes.
+ * A page side that moves in the background ends as transcode() would have made it, to the bit, and until it is put in
+ * place nobody sees it: every legal move beside transcode() in a twin that shares nothing; attention, decoding and
+ * appending meanwhile; what is refused while a move is under way; the budget, seen in bytes.
  */
 import { describe, expect, it } from 'vitest';
 import {

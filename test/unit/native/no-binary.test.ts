@@ -1,5 +1,6 @@
-// Without any binary: whoever needs one is told, while a log is written, verified and read as with one. Tried with the built package in a folder that has
-// none, and where the binary is set aside, byte by byte against one that was written with it.
+// Without any binary: whoever needs one is told, while a log is written, verified and read as with one. Tried with the
+// built package in a folder that has none, and where the binary is set aside, byte by byte against one that was written
+// with it.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,7 +1,8 @@
 /**
- * Nothing that is not a number gets into a cache or out of it: queries, scales and slopes beyond their bounds are refused with nothing counted;
- * numbers of the largest size that is allowed, in every format, give outputs, masses and trials that are numbers; latents of arbitrary bytes,
- * and those that make keys beyond the range of f16, are refused where that is known.
+ * Nothing that is not a number gets into a cache or out of it: queries, scales and slopes beyond their bounds are
+ * refused with nothing counted; numbers of the largest size that is allowed, in every format, give outputs, masses and
+ * trials that are numbers; latents of arbitrary bytes, and those that make keys beyond the range of f16, are refused
+ * where that is known.
  */
 import { describe, expect, it } from 'vitest';
 import {

@@ -1,4 +1,5 @@
-// nuq by its definition: levels, which elements are kept apart and how exactly (T12), error by width (T10), byte sizes (T21).
+// nuq by its definition: levels, which elements are kept apart and how exactly (T12), error by width (T10), byte sizes
+// (T21).
 
 import { expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, PAGE_TOKENS, pageBytes, SIDES } from '../../../native/format.ts';

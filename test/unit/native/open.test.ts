@@ -1,4 +1,7 @@
-/** The open page in 8 bits: small caches, filled token by token and in pieces, taken back, forked and sealed, against the reference codec and dense attention. */
+/**
+ * The open page in 8 bits: small caches, filled token by token and in pieces, taken back, forked and sealed, against
+ * the reference codec and dense attention.
+ */
 import { afterAll, describe, expect, it } from 'vitest';
 import {
   fromHalf,

@@ -1,6 +1,7 @@
 /**
- * A kept original is the earlier form of a page side, to the bit: what it costs, seen in bytes; what a trial against it says, beside the trial
- * that was made when the side moved; putting it back; forks, latents, stored pages and moves under way.
+ * A kept original is the earlier form of a page side, to the bit: what it costs, seen in bytes; what a trial against it
+ * says, beside the trial that was made when the side moved; putting it back; forks, latents, stored pages and moves
+ * under way.
  */
 import { describe, expect, it } from 'vitest';
 import {

@@ -1,4 +1,5 @@
-// int3 and fp8 by their definitions: half a step at most (T1), constant rows (T2), what an 8-bit float can be, byte sizes (T21).
+// int3 and fp8 by their definitions: half a step at most (T1), constant rows (T2), what an 8-bit float can be, byte
+// sizes (T21).
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, PAGE_TOKENS, pageBytes } from '../../../native/format.ts';
 import { CODECS, fromHalf } from '../../../native/reference/index.ts';

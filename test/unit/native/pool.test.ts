@@ -153,8 +153,8 @@ describe('PagePool', () => {
         cache.close();
       }
     }
-    // 0.21 bits above the code at d = 64: 128 int8 scales, a mean row, a bit of each row, the scale of the means and the reference per page and head;
-    // padding adds under 1%.
+    // 0.21 bits above the code at d = 64: 128 int8 scales, a mean row, a bit of each row, the scale of the means and
+    // the reference per page and head; padding adds under 1%.
     const metaBits = (8 * (128 + 64 + 16 + 3)) / (128 * 64);
     const bits = (pageBytes('rot4', 8, 64) * 8) / (128 * 8 * 64);
     expect(bits - 4).toBeGreaterThanOrEqual(metaBits);

@@ -1,5 +1,6 @@
-// Which binary a machine gets: for every system that one is made for, for those that none is made for, and for this one, whose C library is
-// seen in what the process has mapped. What is looked for must be what scripts/prebuild.mjs makes.
+// Which binary a machine gets: for every system that one is made for, for those that none is made for, and for this
+// one, whose C library is seen in what the process has mapped. What is looked for must be what scripts/prebuild.mjs
+// makes.
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,6 @@
-// TurboQuant's variant for inner products (T8): scores are unbiased but for what a Hadamard matrix leaves, and without the sketch they are not; their variance is that of a sketch with orthogonal
-// rows; and an unbiased scale at equal bits errs less (T9).
+// TurboQuant's variant for inner products (T8): scores are unbiased but for what a Hadamard matrix leaves, and without
+// the sketch they are not; their variance is that of a sketch with orthogonal rows; and an unbiased scale at equal bits
+// errs less (T9).
 
 import { expect, test } from 'vitest';
 import { PAGE_TOKENS } from '../../../native/format.ts';
@@ -53,8 +54,9 @@ function scoreErrors(formats: readonly (keyof typeof CODECS)[]): Readonly<Record
 const mean = (x: readonly number[]): number => x.reduce((sum, value) => sum + value, 0) / x.length;
 const deviation = (x: readonly number[]): number => Math.sqrt(mean(x.map((value) => value * value)) - mean(x) ** 2);
 
-// Root mean square errors of such scores times √d, simulated when this was designed: of a sketch with orthogonal rows, and of an unbiased scale. The
-// scale of rot has steps of a sixteenth of an octave: ln 2/16/√12 of a score of 1/2, times √d = 8, is 0.05 more.
+// Root mean square errors of such scores times √d, simulated when this was designed: of a sketch with orthogonal rows,
+// and of an unbiased scale. The scale of rot has steps of a sixteenth of an octave: ln 2/16/√12 of a score of 1/2,
+// times √d = 8, is 0.05 more.
 test.each([
   ['turbo2-prod', 'turbo2', 'rot2', 0.43, 0.315],
   ['turbo3-prod', 'turbo3', 'rot3', 0.249, 0.16],
@@ -63,7 +65,8 @@ test.each([
   const errors = scoreErrors([prod, plain, ours]);
   const count = PAGES * PAGE_TOKENS;
   const bias = mean(errors[prod]!);
-  // A sketch by a Hadamard matrix is not uniform over all rotations: what is left over is not Gaussian, and 0.2% of the inner product remains (measured).
+  // A sketch by a Hadamard matrix is not uniform over all rotations: what is left over is not Gaussian, and 0.2% of the
+  // inner product remains (measured).
   expect(Math.abs(bias)).toBeLessThan((4 * deviation(errors[prod]!)) / Math.sqrt(count) + 0.003 * 0.5);
   expect(mean(errors[plain]!)).toBeLessThan((-4 * deviation(errors[plain]!)) / Math.sqrt(count));
   expect(Math.abs((deviation(errors[prod]!) * Math.sqrt(D)) / expected - 1)).toBeLessThan(0.1);

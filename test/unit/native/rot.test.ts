@@ -1,5 +1,5 @@
-// The rot family by its definition: tables (T5), planes (T3), nesting, zero rows, unbiased scale (T9), error on a Gaussian,
-// folded dots (T16), byte sizes (T21).
+// The rot family by its definition: tables (T5), planes (T3), nesting, zero rows, unbiased scale (T9), error on a
+// Gaussian, folded dots (T16), byte sizes (T21).
 
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, pageBytes, SIDES } from '../../../native/format.ts';
@@ -37,8 +37,8 @@ describe('tables', () => {
     expect(cross).toBeCloseTo(power, 4);
   });
 
-  // Mean squared error of the nested cells with integer levels and the scale that the format gives them. The
-  // levels of rot3 and rot2 are the centroids of merged 4-bit cells: 0.1203 and 0.03485 against 0.1175 and 0.03455 direct.
+  // Mean squared error of the nested cells with integer levels and the scale that the format gives them. The levels of
+  // rot3 and rot2 are the centroids of merged 4-bit cells: 0.1203 and 0.03485 against 0.1175 and 0.03455 direct.
   test.each([
     ['rot4', 0.0095],
     ['rot3', 0.03485],

@@ -1,4 +1,5 @@
-// The rotation is orthonormal and its own transpose with signs (T6), for every coded head size; Paley's matrices are what they claim.
+// The rotation is orthonormal and its own transpose with signs (T6), for every coded head size; Paley's matrices are
+// what they claim.
 
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS } from '../../../native/format.ts';
@@ -62,7 +63,8 @@ describe.each(CODED_HEAD_DIMS)(`rotation of %i channels (seed ${SEED})`, (d) => 
 });
 
 test('the signs are those of splitmix64 with seed 1, bit 63', () => {
-  // First draws of the published generator with seed 1: 910a2dec89025cc1, beeb8da1658eec67, f893a2eefb32555e, 71c18690ee42c90b
+  // First draws of the published generator with seed 1: 910a2dec89025cc1, beeb8da1658eec67, f893a2eefb32555e,
+  // 71c18690ee42c90b
   expect([...rotationSigns(64).subarray(0, 4)]).toEqual([-1, -1, -1, 1]);
   expect([...rotationSigns(256).subarray(0, 64)]).toEqual([...rotationSigns(64)]);
 });

@@ -1,5 +1,5 @@
-// Calls across threads, with real threads: what is asked comes back as the handler made it, errors keep what they are, events come before answers,
-// aborts arrive, and nobody waits for a thread that has ended.
+// Calls across threads, with real threads: what is asked comes back as the handler made it, errors keep what they are,
+// events come before answers, aborts arrive, and nobody waits for a thread that has ended.
 import type { Worker } from 'node:worker_threads';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
 import { KvError, startThread, ThreadClient } from '../../../native/index.ts';

@@ -1,6 +1,7 @@
 /**
- * Sealed bodies by the binary, against witness/seal.ts, which has them from node:crypto: the same bytes, opened both ways, and "certainly sound" only of what was
- * sealed with this key in this place. Where the process has no OpenSSL that the binary can use, node:crypto does all of it, and most of this is skipped.
+ * Sealed bodies by the binary, against witness/seal.ts, which has them from node:crypto: the same bytes, opened both
+ * ways, and "certainly sound" only of what was sealed with this key in this place. Where the process has no OpenSSL
+ * that the binary can use, node:crypto does all of it, and most of this is skipped.
  */
 import { createSecretKey, type KeyObject } from 'node:crypto';
 import { rmSync } from 'node:fs';

@@ -1,6 +1,6 @@
 /**
- * Decisions spelled by the binary, against `spellBody`, which has every number from JavaScript: the same bytes, in a log too, and nothing where a value is not what its
- * type says. Where the binary prints no doubles, this is skipped.
+ * Decisions spelled by the binary, against `spellBody`, which has every number from JavaScript: the same bytes, in a
+ * log too, and nothing where a value is not what its type says. Where the binary prints no doubles, this is skipped.
  */
 import { createSecretKey } from 'node:crypto';
 import { afterEach, describe, expect, it } from 'vitest';

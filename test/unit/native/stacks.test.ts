@@ -1,7 +1,8 @@
 /**
- * Threads of the addon need no stack that a system may not give: musl gives a thread 128 KiB where it names no size, macOS 512 KiB, and a page of rows
- * takes as much. Processes of their own, into which small-stacks.c is preloaded, move and try pages between all formats and latents on the background
- * thread and the others, with rows that take the longest ways: of large norms, some far from the mean.
+ * Threads of the addon need no stack that a system may not give: musl gives a thread 128 KiB where it names no size,
+ * macOS 512 KiB, and a page of rows takes as much. Processes of their own, into which small-stacks.c is preloaded, move
+ * and try pages between all formats and latents on the background thread and the others, with rows that take the
+ * longest ways: of large norms, some far from the mean.
  */
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';

@@ -1,5 +1,6 @@
-// Keys that are steered by queries: the factors against the metric they stand for, codes of every instruction set against the reference, without
-// feedback those of the plain formats (T11), what a cache makes of the queries that it keeps, and what it is for: less error of scores (T11).
+// Keys that are steered by queries: the factors against the metric they stand for, codes of every instruction set
+// against the reference, without feedback those of the plain formats (T11), what a cache makes of the queries that it
+// keeps, and what it is for: less error of scores (T11).
 
 import { afterAll, describe, expect, test } from 'vitest';
 import { FORMATS, type FormatName, isServed, PAGE_TOKENS } from '../../../native/format.ts';
@@ -24,7 +25,10 @@ const PAIRS = [
 const SERVED = PAIRS.filter(([format]) => isServed(format));
 const codecOf = (format: FormatName) => CODECS[format] as unknown as ReferenceCodec<Head>;
 
-/** Queries [count, d] that have a direction in common, and another for every channel beyond the first quarter to be small. */
+/**
+ * Queries [count, d] that have a direction in common, and another for every channel beyond the first quarter to be
+ * small.
+ */
 function queriesOf(count: number, d: number, seed: number): Float32Array {
   const random = seeded(seed);
   const common = Float32Array.from({ length: d }, () => gaussian(random));

@@ -1,7 +1,8 @@
 /**
- * Stored bytes of a page: what is exported and imported again attends with equal bits, in every pair of formats, as a latent, with the sinks of
- * page 0; nothing else changes. Bytes that are not those of a page (cut, flipped, of another shape, format, version or position, with scales
- * that are no numbers) are refused with a code, and the cache is as it was.
+ * Stored bytes of a page: what is exported and imported again attends with equal bits, in every pair of formats, as a
+ * latent, with the sinks of page 0; nothing else changes. Bytes that are not those of a page (cut, flipped, of another
+ * shape, format, version or position, with scales that are no numbers) are refused with a code, and the cache is as it
+ * was.
  */
 import { Worker } from 'node:worker_threads';
 import { crc32 } from 'node:zlib';
@@ -251,7 +252,8 @@ describe('stored bytes of a page', () => {
     source.append(0, new Float32Array(200 * ROW), new Float32Array(200 * ROW));
     source.transcode(0, 0, 'k', 'rot2');
     const bytes = source.exportPage(0, 0);
-    // Behind the codes of both heads: 128 scales each, then means, bits of rows, scales of the means, and what they refer to.
+    // Behind the codes of both heads: 128 scales each, then means, bits of rows, scales of the means, and what they
+    // refer to.
     const scales = 128 + 2 * 32 * 64;
     const reference = scales + 2 * (128 + 64 + 16 + 2);
     const large = forged(bytes, (view) => {

@@ -1,5 +1,5 @@
-// What is printed: text of a foreign file cannot steer a terminal, tables and prose follow the width there is, and a pipe gets
-// every character. Widths from 20 to 240 columns are tried with rows whose every value is known.
+// What is printed: text of a foreign file cannot steer a terminal, tables and prose follow the width there is, and a
+// pipe gets every character. Widths from 20 to 240 columns are tried with rows whose every value is known.
 import { describe, expect, it } from 'vitest';
 import {
   brief,

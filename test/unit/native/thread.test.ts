@@ -1,5 +1,6 @@
-// A thread starts from source and from the built package alike, also where the process was started with flags that mean its main program: a line
-// of code as a module (--input-type), a hook (--import). Each is a process of its own, because those flags are.
+// A thread starts from source and from the built package alike, also where the process was started with flags that mean
+// its main program: a line of code as a module (--input-type), a hook (--import). Each is a process of its own, because
+// those flags are.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

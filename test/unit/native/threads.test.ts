@@ -1,7 +1,8 @@
 /**
- * The thread pool runs every item once and waits for nobody who has nothing to do, and how many threads there are changes no bit of attention. Seen from inside (native/test_threads.cc),
- * because no result depends on it: rounds of random size on more threads than the machine has cores; rounds while every
- * thread but the caller is held in a signal handler, which a caller that waits for them does not survive.
+ * The thread pool runs every item once and waits for nobody who has nothing to do, and how many threads there are
+ * changes no bit of attention. Seen from inside (native/test_threads.cc), because no result depends on it: rounds of
+ * random size on more threads than the machine has cores; rounds while every thread but the caller is held in a signal
+ * handler, which a caller that waits for them does not survive.
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -112,8 +113,8 @@ describe('the thread pool', () => {
     }
   });
 
-  // Pages of several formats, a window, values that are skipped; histories that are divided by pages, and calls of one token, of a few and of a block.
-  // On a slow build two ranges, of one group.
+  // Pages of several formats, a window, values that are skipped; histories that are divided by pages, and calls of one
+  // token, of a few and of a block. On a slow build two ranges, of one group.
   const histories = [
     ['many groups of queries', { layers: 2, queryHeads: 6, kvHeads: 3, headDim: 64 }, 70_000],
     ['one group of queries', { layers: 2, queryHeads: 8, kvHeads: 1, headDim: 128 }, IS_SHORT ? 10_000 : 30_000],

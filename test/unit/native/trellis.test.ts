@@ -1,5 +1,5 @@
-// Trellis codes by their definition: what a code reaches, nesting and demotion, zero rows, sinks, the unbiased scale (T9), error on a Gaussian beside rot,
-// byte sizes (T21).
+// Trellis codes by their definition: what a code reaches, nesting and demotion, zero rows, sinks, the unbiased scale
+// (T9), error on a Gaussian beside rot, byte sizes (T21).
 
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, pageBytes, SIDES, type Side } from '../../../native/format.ts';
@@ -284,7 +284,8 @@ test('rows of any magnitude decode to the bits of ordinary ones, times the magni
 
 describe('unbiased scale', () => {
   test('along a row, <x̂,x> = <x,x> up to the rounding of the scale (T9)', () => {
-    // Page without a mean: rows t and t + 64 are opposite. The scale is rounded to 2^(1/32) at most, a factor of 1.0219.
+    // Page without a mean: rows t and t + 64 are opposite. The scale is rounded to 2^(1/32) at most, a factor of
+    // 1.0219.
     const half = gaussianRows(64, 21).subarray(0, 64 * 64);
     const rows = new Float32Array(PAGE * 64);
     rows.set(half);

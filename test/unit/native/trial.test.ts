@@ -1,7 +1,7 @@
 /**
- * A trial must say what a full recomputation would: for each kept query, attention over the decoded history with the page as
- * it is, and with one side of it replaced by what a transcode would leave (made on a twin that shares nothing), in float64. One that was started must say the
- * same to the bit, whatever happens to the cache before it is asked for.
+ * A trial must say what a full recomputation would: for each kept query, attention over the decoded history with the
+ * page as it is, and with one side of it replaced by what a transcode would leave (made on a twin that shares nothing),
+ * in float64. One that was started must say the same to the bit, whatever happens to the cache before it is asked for.
  */
 import { describe, expect, it } from 'vitest';
 import {
@@ -143,7 +143,10 @@ const below = (now: FormatName, side: Part): TrialCandidate[] =>
     format,
   }));
 
-/** Errors are differences of two outputs: float32 rounding of the outputs is what remains, so small errors are known less well. */
+/**
+ * Errors are differences of two outputs: float32 rounding of the outputs is what remains, so small errors are known
+ * less well.
+ */
 function agree(found: Float64Array, expected: readonly number[]): void {
   expected.forEach((value, i) => {
     expect(Math.abs(found[i]! - value)).toBeLessThan(0.005 * value + 2e-5);
@@ -156,7 +159,8 @@ describe('a page that holds all mass', () => {
     for (const size of [1, 4, 16, 64, 300].filter((_, place) => isShare(place, 5))) {
       const cache = openKvCache({ shape: shapeOf(64), pool: openPool(128_000_000), windowFormat: 'f16' });
       const random = uniform(size);
-      // Every query looks along the keys of page 1 and away from all others; large scores make small errors of keys change everything.
+      // Every query looks along the keys of page 1 and away from all others; large scores make small errors of keys
+      // change everything.
       const direction = normals(random, headDim);
       const along = (tokens: number, heads: number, factor: number, noise: number): Float32Array =>
         fromHalf(
@@ -441,8 +445,8 @@ describe('format', () => {
 });
 
 /**
- * Lets the kept queries see the cache as it is now: all of them again in one call, the last rows of a longer block, so that
- * every slot is written anew.
+ * Lets the kept queries see the cache as it is now: all of them again in one call, the last rows of a longer block, so
+ * that every slot is written anew.
  */
 function reattend(cache: KvCache, kept: readonly Kept[]): Kept[] {
   const { queryHeads, headDim } = cache.shape;

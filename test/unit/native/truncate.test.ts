@@ -1,4 +1,5 @@
-// Taking rows back: after truncate the cache must be as if they had never been appended; what is sealed goes by whole pages, and forks keep what they share.
+// Taking rows back: after truncate the cache must be as if they had never been appended; what is sealed goes by whole
+// pages, and forks keep what they share.
 import { describe, expect, it } from 'vitest';
 import { KvError, nativeInfo, openKvCache, openPool, type WindowName } from '../../../native/index.ts';
 import { loadKernels } from '../../native/kernels-binding.ts';

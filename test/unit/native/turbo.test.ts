@@ -1,5 +1,5 @@
-// TurboQuant by its definition: the codebooks (T5), the error of random unit vectors (T7), bytes (T21), and that the rot family's unbiased scale is worth
-// more to scores than what is published (T9).
+// TurboQuant by its definition: the codebooks (T5), the error of random unit vectors (T7), bytes (T21), and that the
+// rot family's unbiased scale is worth more to scores than what is published (T9).
 
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, pageBytes } from '../../../native/format.ts';
@@ -29,7 +29,10 @@ const dot = (a: ArrayLike<number>, b: ArrayLike<number>): number => {
   return sum;
 };
 
-/** Numbers published for this law in d = 64 and 128 dimensions: d times the mean squared error, and the positive levels times √d. */
+/**
+ * Numbers published for this law in d = 64 and 128 dimensions: d times the mean squared error, and the positive levels
+ * times √d.
+ */
 const LAW: Readonly<Record<number, readonly { readonly mse: number; readonly levels: readonly number[] }[]>> = {
   64: [
     { mse: 0.35839, levels: [0.80101] },
@@ -143,7 +146,8 @@ test.each([
 ] as const)('scores of queries near the keys: an unbiased scale (%s, %s) errs less', (published, ours) => {
   const d = 64;
   const random = seeded(11);
-  // Rows without a common part, so that the mean of rot has nothing to take; a query has the inner product 1/2 with its key.
+  // Rows without a common part, so that the mean of rot has nothing to take; a query has the inner product 1/2 with its
+  // key.
   const error = { [published]: 0, [ours]: 0 };
   let bias = 0;
   for (let page = 0; page < 20; page++) {

@@ -1,6 +1,7 @@
 /**
- * The process survives a worker thread that ends in the middle of the binding's work, as often as it happens: real processes, each of which
- * starts a worker that attends, moves, tries and forks without pause, and ends it from outside (`terminate()`) or ends itself (`process.exit()`).
+ * The process survives a worker thread that ends in the middle of the binding's work, as often as it happens: real
+ * processes, each of which starts a worker that attends, moves, tries and forks without pause, and ends it from outside
+ * (`terminate()`) or ends itself (`process.exit()`).
  */
 import { spawn } from 'node:child_process';
 import { describe, expect, it } from 'vitest';

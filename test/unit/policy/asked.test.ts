@@ -1,5 +1,5 @@
-// A policy of one's own plans what is unsafe: each such move is refused under the rule that forbids it, by what the page is in when its turn comes
-// and not when the plan was made; everything else is for the policy to judge.
+// A policy of one's own plans what is unsafe: each such move is refused under the rule that forbids it, by what the
+// page is in when its turn comes and not when the plan was made; everything else is for the policy to judge.
 import { expect, test } from 'vitest';
 import {
   type Decision,

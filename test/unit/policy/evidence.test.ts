@@ -1,5 +1,6 @@
-// Evidence on made-up measurements: the same input comes to rest, noise about a bound hardly moves a layer, promises that break are told soon and
-// forgotten when they hold again, and older pages that are needed less than before are a change of topic.
+// Evidence on made-up measurements: the same input comes to rest, noise about a bound hardly moves a layer, promises
+// that break are told soon and forgotten when they hold again, and older pages that are needed less than before are a
+// change of topic.
 import { describe, expect, it } from 'vitest';
 import { Evidence } from '../../../policy/evidence.ts';
 import { Scan } from '../../../policy/scan.ts';
@@ -9,7 +10,10 @@ const LAYERS = 30;
 const SIDES = 2;
 const AGES = [3, 4, 5, 6, 7, 8];
 
-/** Runs page boundaries in which every page of these ages is tried again; `ln` says ln(measured / promised). → crossings of watched (1, back at 0.8) */
+/**
+ * Runs page boundaries in which every page of these ages is tried again; `ln` says ln(measured / promised). → crossings
+ * of watched (1, back at 0.8)
+ */
 function boundaries(
   evidence: Evidence,
   scan: Scan,

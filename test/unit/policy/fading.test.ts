@@ -1,4 +1,5 @@
-// Errors fade with the age of their pages: the assumed course without evidence, what was measured with much of it, and sums that follow it.
+// Errors fade with the age of their pages: the assumed course without evidence, what was measured with much of it, and
+// sums that follow it.
 import { describe, expect, test } from 'vitest';
 import { ageOf, Divergence } from '../../../policy/divergence.ts';
 import { Fading } from '../../../policy/fading.ts';

@@ -1,4 +1,7 @@
-/** Tries the hull against brute force: its prices rise, nothing lies below it, and taking its steps cheapest first is optimal. */
+/**
+ * Tries the hull against brute force: its prices rise, nothing lies below it, and taking its steps cheapest first is
+ * optimal.
+ */
 
 import { expect, test } from 'vitest';
 import { TRIAL_CANDIDATES } from '../../../native/index.ts';

@@ -1,6 +1,6 @@
 /**
- * Pages that may become latents: which way they go, what is booked for it, and what it costs in time. By hand where a person can follow the
- * numbers, else in whole sessions, in which the simulation checks every move and all bytes.
+ * Pages that may become latents: which way they go, what is booked for it, and what it costs in time. By hand where a
+ * person can follow the numbers, else in whole sessions, in which the simulation checks every move and all bytes.
  */
 import { describe, expect, test } from 'vitest';
 import { latentBytes } from '../../../native/index.ts';

@@ -1,6 +1,6 @@
 /**
- * Walks everything that the machine of a layer can reach (xstate/graph), alone and together with all formats that a page
- * can come to through legal moves, and looks for what must not be there.
+ * Walks everything that the machine of a layer can reach (xstate/graph), alone and together with all formats that a
+ * page can come to through legal moves, and looks for what must not be there.
  */
 import { expect, test } from 'vitest';
 import { getAdjacencyMap, getShortestPaths } from 'xstate/graph';
@@ -73,7 +73,8 @@ test('a degraded layer lets nothing in, and pressure does not change that', () =
     expect(value.storage === 'shut', JSON.stringify(value)).toBe(value.quality === 'degraded');
 });
 
-// The product of machine and page: whatever tier a state opens, every legal move is followed, from every pair it can start with.
+// The product of machine and page: whatever tier a state opens, every legal move is followed, from every pair it can
+// start with.
 test('no unsafe combination can be reached over the machine and all formats', () => {
   const open = (storage: Value['storage']): Tier => (storage === 'shut' ? 'exact' : storage);
   const tiers = [...new Set(values.map(({ storage }) => open(storage)))];
@@ -102,8 +103,8 @@ test('no unsafe combination can be reached over the machine and all formats', ()
         }
       }
     }
-    // Keys in f16, q8 and three widths of rot and trellis, and values in a width more; but no keys of 2 bits beside values in f16, q8 and the two formats of 4
-    // bits, and nothing above the window.
+    // Keys in f16, q8 and three widths of rot and trellis, and values in a width more; but no keys of 2 bits beside
+    // values in f16, q8 and the two formats of 4 bits, and nothing above the window.
     expect(seen.size).toBe(window === 'f16' ? 8 * 10 - 2 * 4 : 7 * 9 - 2 * 3);
   }
 });

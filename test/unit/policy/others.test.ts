@@ -1,4 +1,7 @@
-/** The policies to compare with, and the names by which policies are made: what each rule asks for, in pages a person can count. */
+/**
+ * The policies to compare with, and the names by which policies are made: what each rule asks for, in pages a person
+ * can count.
+ */
 import { describe, expect, test } from 'vitest';
 import { FORMAT_NAMES, type FormatName, isAutomatic } from '../../../native/index.ts';
 import { createPolicy, isUselessPair, type PolicyContext, policies } from '../../../policy/index.ts';
@@ -22,7 +25,8 @@ function count(values: readonly string[]): Record<string, number> {
 }
 
 describe('uniform', () => {
-  // Budgets from wide to tight: two neighbouring steps of the ladder at most, and hardly a page side less than the budget allows.
+  // Budgets from wide to tight: two neighbouring steps of the ladder at most, and hardly a page side less than the
+  // budget allows.
   test.each([
     [0.7, ['q8:q8']],
     [0.45, ['q8:q8', 'trellis4:trellis4']],
@@ -35,7 +39,8 @@ describe('uniform', () => {
     const counts = count(pairsOf(result, LAYERS).flatMap((pairs) => pairs.slice(0, 40)));
     expect(Object.keys(counts).sort()).toEqual([...steps].sort());
     if (steps.length < 2) return;
-    // Bytes at the last seal, when pages 0..39 were asked for and page 40 stood in the window: within one unit of the budget.
+    // Bytes at the last seal, when pages 0..39 were asked for and page 40 stood in the window: within one unit of the
+    // budget.
     const [fine, coarse] = steps.map((pair) =>
       pair.split(':').reduce((sum, format) => sum + context.pageBytes[format as FormatName], 0),
     ) as [number, number];
@@ -148,7 +153,8 @@ test('price takes values to one bit where the budget asks for it, and never keys
   expect(new Set(sides)).toEqual(new Set(['v']));
 });
 
-// What a user gets who asks for nothing or for a budget: the first policy of the list, and neither the age rule nor the fixed steps.
+// What a user gets who asks for nothing or for a budget: the first policy of the list, and neither the age rule nor the
+// fixed steps.
 test('what is never a default is none', () => {
   expect(Object.keys(policies)[0]).toBe('price');
   const pairs = pairsOf(

@@ -1,5 +1,6 @@
-// Layers whose keys have outlier channels: by hand, what trials say of a layer and what the price policy makes of it; and on the reference model with and
-// without such channels, that formats with a scale per channel are used where they help and nowhere else.
+// Layers whose keys have outlier channels: by hand, what trials say of a layer and what the price policy makes of it;
+// and on the reference model with and without such channels, that formats with a scale per channel are used where they
+// help and nowhere else.
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest';
 import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { withOutliers } from '../../../lab/evaluate/outliers.ts';

@@ -1,4 +1,5 @@
-// How long errors last in each layer and side: nothing is known at first, repeated trials tell, and the price policy spares the layers where they last.
+// How long errors last in each layer and side: nothing is known at first, repeated trials tell, and the price policy
+// spares the layers where they last.
 import { describe, expect, test } from 'vitest';
 import { Persistence } from '../../../policy/persistence.ts';
 import { contextOf } from '../../suite/policy-simulation.ts';
@@ -29,7 +30,10 @@ describe('persistence', () => {
 });
 
 describe('the price policy', () => {
-  /** The layers of the first decisions after pages of two layers with equal first trials were tried again, `later` times as bad as expected in each. */
+  /**
+   * The layers of the first decisions after pages of two layers with equal first trials were tried again, `later` times
+   * as bad as expected in each.
+   */
   function layersAfter(later: readonly number[]): number[] {
     const hand = new Hand(contextOf({ layers: 2 }));
     const pages = [0, 1, 2, 3];

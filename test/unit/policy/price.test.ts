@@ -1,4 +1,6 @@
-/** The default policy, rule by rule: by hand where a person can follow the numbers, in whole sessions where they cannot. */
+/**
+ * The default policy, rule by rule: by hand where a person can follow the numbers, in whole sessions where they cannot.
+ */
 
 import { describe, expect, test } from 'vitest';
 import { type FormatName, type Part, SIDES } from '../../../native/index.ts';
@@ -326,7 +328,8 @@ describe('judging', () => {
     expect(next!.epsilonTo).toBeCloseTo(0.03, 12);
   });
 
-  // Later errors that are now larger, now smaller than their trial, many of them refused: the budget holds all the same.
+  // Later errors that are now larger, now smaller than their trial, many of them refused: the budget holds all the
+  // same.
   test('a session of drifting errors refuses some, and ends within its budget', () => {
     const context = contextOf({ layers: 6 });
     const result = simulate({
@@ -352,7 +355,8 @@ describe('divergence budget', () => {
     for (const kldBudget of [0.002, 0.01, 0.05, 0.2]) {
       const { summary, bytes } = run(kldBudget);
       expect(summary.predictedKld).toBeLessThanOrEqual(kldBudget);
-      // The cautious end of what is assumed of an unknown text is three quarters of a deviation of 0.5 above its middle, twice the length costs 1.6 times as much, and later rows will carry more.
+      // The cautious end of what is assumed of an unknown text is three quarters of a deviation of 0.5 above its
+      // middle, twice the length costs 1.6 times as much, and later rows will carry more.
       expect(summary.predictedKld).toBeGreaterThan(0.5 * Math.exp(-0.75 * 0.5) * kldBudget);
       expect(bytes).toBeLessThan(before);
       before = bytes;

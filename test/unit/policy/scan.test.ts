@@ -79,7 +79,8 @@ test('agrees with a plain reference on random walks', () => {
   }
 });
 
-// Two hundred thousand quiet runs must not grow the heap: whatever they allocated would show, since nothing is collected in between.
+// Two hundred thousand quiet runs must not grow the heap: whatever they allocated would show, since nothing is
+// collected in between.
 test('a scan without crossings allocates nothing', () => {
   const scan = new Scan(80, BANDS);
   for (let i = 0; i < 10_000; i++) scan.run();

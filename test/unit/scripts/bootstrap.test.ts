@@ -1,5 +1,6 @@
-// Does the bootstrap install and build what is not fresh, once, and say nothing otherwise? It runs for real, as a copy in a
-// small checkout of its own in which npm, the compilers and the checks are stand-ins that keep a diary of their calls.
+// Does the bootstrap install and build what is not fresh, once, and say nothing otherwise? It runs for real, as a copy
+// in a small checkout of its own in which npm, the compilers and the checks are stand-ins that keep a diary of their
+// calls.
 import { execFile, spawn } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';

@@ -1,5 +1,6 @@
-// What a build takes: the clock of a command counts what it starts, a command that fails is told, one that prints what it was waited for is not waited for any longer, and
-// bytes of text are those of the sections of an ELF file that are loaded and not written to.
+// What a build takes: the clock of a command counts what it starts, a command that fails is told, one that prints what
+// it was waited for is not waited for any longer, and bytes of text are those of the sections of an ELF file that are
+// loaded and not written to.
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,5 +1,6 @@
-// Checkpoints while a log is written, in real places: a file, an HTTP server that refuses at first, a PostgreSQL server, one that is
-// away for good. The log never waits for them, says what they lack, and can be verified against what they have.
+// Checkpoints while a log is written, in real places: a file, an HTTP server that refuses at first, a PostgreSQL
+// server, one that is away for good. The log never waits for them, says what they lack, and can be verified against
+// what they have.
 
 import { readFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';

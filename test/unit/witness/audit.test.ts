@@ -1,4 +1,5 @@
-// Lists and explanations over a small recorded log: two sessions of two layers whose every number can be checked by hand.
+// Lists and explanations over a small recorded log: two sessions of two layers whose every number can be checked by
+// hand.
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
@@ -71,7 +72,8 @@ function untried(): Policy {
   };
 }
 
-// Whole sessions of every policy, with drifting errors and a call for low memory: what they give as reasons, a person can be told.
+// Whole sessions of every policy, with drifting errors and a call for low memory: what they give as reasons, a person
+// can be told.
 describe('rules', () => {
   it('of every plan and verdict have a meaning in words', () => {
     const context = contextOf({ layers: 4 });
@@ -179,7 +181,8 @@ describe('list', () => {
     expect([decisionsText([]), sessionsText([])]).toEqual(['No decision matches.', 'The log has no sessions.']);
   });
 
-  // Two neighbours, one of which was compared with the exact cache: the other shows what its policy predicted, and says so.
+  // Two neighbours, one of which was compared with the exact cache: the other shows what its policy predicted, and says
+  // so.
   it('says of a similar session what divergence was measured, or else predicted', () => {
     const payload = {
       ...{ session: 'one\u001b[2J', modelDigest: 'd', family: 'llama', policy: 'price', priceThreshold: 2e-9 },
@@ -298,7 +301,8 @@ describe('explain', () => {
     expect(explanation.situation).toMatchObject({ planned: 4 });
   });
 
-  // Policies that try nothing still see pages leave the window; a budget is exceeded by a share that nobody counts in 'share'.
+  // Policies that try nothing still see pages leave the window; a budget is exceeded by a share that nobody counts in
+  // 'share'.
   it('tells a move without a trial, and shares as percent of the budget', async () => {
     const other = folder();
     const log = await openWitnessLog({ dir: other, clock: () => START_MS });

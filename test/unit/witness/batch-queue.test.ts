@@ -1,4 +1,5 @@
-// The queue between `append` and the disk, by itself: what waits in it and how many bytes that is, in which order it goes, and whose memory is used again.
+// The queue between `append` and the disk, by itself: what waits in it and how many bytes that is, in which order it
+// goes, and whose memory is used again.
 import { beforeEach, expect, it } from 'vitest';
 import { Batch, type ChainEnd } from '../../../witness/batch.ts';
 import { BatchQueue } from '../../../witness/batch-queue.ts';

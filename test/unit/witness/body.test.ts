@@ -1,4 +1,5 @@
-// What a body may say, field by field: bodies that a session wrote, with one field after the other taken out or replaced by a text that is too long.
+// What a body may say, field by field: bodies that a session wrote, with one field after the other taken out or
+// replaced by a text that is too long.
 import { expect, it } from 'vitest';
 import { checkBody } from '../../../witness/body.ts';
 import { ENTRY_KINDS, openWitnessLog, readLog } from '../../../witness/index.ts';

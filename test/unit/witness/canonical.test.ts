@@ -1,5 +1,6 @@
-// One spelling per fact: order of construction, absent fields and odd keys make no difference, and spelling what was parsed
-// gives the same bytes again. What a decode step writes is spelled by hand, and random bodies of it must come out as canonical as all others.
+// One spelling per fact: order of construction, absent fields and odd keys make no difference, and spelling what was
+// parsed gives the same bytes again. What a decode step writes is spelled by hand, and random bodies of it must come
+// out as canonical as all others.
 import { expect, it } from 'vitest';
 import { seeded } from '../../../engine/evaluate/recall.ts';
 import { FORMAT_NAMES, type FormatName, type Side } from '../../../native/index.ts';
@@ -54,7 +55,10 @@ it('refuses what two readers could read differently', () => {
   }
 });
 
-/** Bodies of every shape that a session makes: fields at their limits, lists of any length, errors of any set of formats. */
+/**
+ * Bodies of every shape that a session makes: fields at their limits, lists of any length, errors of any set of
+ * formats.
+ */
 function someBodies(random: () => number): { kind: 'situation' | 'decision'; body: never }[] {
   const pick = <T>(...of: T[]): T => of[Math.floor(random() * of.length)]!;
   const number = (): number =>

@@ -1,5 +1,6 @@
-// Checkpoints, proofs and what verify says against them, checked by code of this file alone: the form of signed notes from their
-// specification, inclusion proofs by the algorithm of RFC 9162, section 2.1.3.2. Small logs on the real disk.
+// Checkpoints, proofs and what verify says against them, checked by code of this file alone: the form of signed notes
+// from their specification, inclusion proofs by the algorithm of RFC 9162, section 2.1.3.2. Small logs on the real
+// disk.
 import { createHash, createPublicKey, generateKeyPairSync, type KeyObject, verify } from 'node:crypto';
 import {
   appendFileSync,

@@ -1,5 +1,5 @@
-// Checkpoints without a log: which texts are one, how a file of them is read whatever a crash left in it, and what a series says
-// against them, entry by entry. The trees here are computed by this file alone.
+// Checkpoints without a log: which texts are one, how a file of them is read whatever a crash left in it, and what a
+// series says against them, entry by entry. The trees here are computed by this file alone.
 import { generateKeyPairSync } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -128,7 +128,8 @@ describe('a file of checkpoints', () => {
     ]);
   });
 
-  // It was signed, so it counts: an empty line behind it says that somebody joined files by hand, or that only its last byte is missing.
+  // It was signed, so it counts: an empty line behind it says that somebody joined files by hand, or that only its last
+  // byte is missing.
   it('passes over no checkpoint that lacks nothing but the end of its last line', () => {
     const cut = note(1).slice(0, -1);
     expect(found(cut)).toEqual([[1, 1]]);

@@ -1,5 +1,6 @@
-// Damage that only somebody makes who knows the format: headers and entries whose checksums and hashes are right and which say what
-// no writer says. Each is found at its place, with the binary and without it, and a proof is never made from it.
+// Damage that only somebody makes who knows the format: headers and entries whose checksums and hashes are right and
+// which say what no writer says. Each is found at its place, with the binary and without it, and a proof is never made
+// from it.
 import { generateKeyPairSync } from 'node:crypto';
 import { mkdirSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -41,7 +42,10 @@ afterEach(() => useEntriesBinary(true));
 const payload = (seq: number, body = '{"n":1}', kind = 'note'): string =>
   `{"seq":${seq},"timeMs":1000,"session":"s","kind":"${kind}","body":${body}}`;
 
-/** Writes segments with these payloads, from number `first` on; `change` may say something else in a header than what follows. */
+/**
+ * Writes segments with these payloads, from number `first` on; `change` may say something else in a header than what
+ * follows.
+ */
 function forge(
   segments: readonly (readonly string[])[],
   change: (header: SegmentHeader, number: number) => SegmentHeader = (header) => header,
@@ -277,7 +281,8 @@ test('an entry of bytes that are no UTF-8 is none', () => {
 });
 
 describe('what a crash leaves', () => {
-  // Readers that do not compute the tree know less of a header that was cut short, and take the same beginnings for torn.
+  // Readers that do not compute the tree know less of a header that was cut short, and take the same beginnings for
+  // torn.
   it('of a next header is passed over by every reader, and what is no beginning of it by none', () => {
     const dir = forge([[payload(0), payload(1)], [payload(2)]]);
     const path = join(dir, '00000001.wal');

@@ -1,5 +1,6 @@
-// One more field in the table of an entry, in one line, is found wherever fields of entries are: each place is made from a table with the field and from the
-// table as it is. And what the tables promise: a field that earlier logs lack may be absent, and no kind of entry is without its table.
+// One more field in the table of an entry, in one line, is found wherever fields of entries are: each place is made
+// from a table with the field and from the table as it is. And what the tables promise: a field that earlier logs lack
+// may be absent, and no kind of entry is without its table.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { getTableConfig, pgTable } from 'drizzle-orm/pg-core';

@@ -1,5 +1,5 @@
-// Failing disks, simulated: no space at any write, a sync that fails and forgets, short writes, power cuts at random moments.
-// The promise is always the same: what was acknowledged is there, and made = logged + dropped.
+// Failing disks, simulated: no space at any write, a sync that fails and forgets, short writes, power cuts at random
+// moments. The promise is always the same: what was acknowledged is there, and made = logged + dropped.
 
 import { describe, expect, it } from 'vitest';
 import {
@@ -37,7 +37,8 @@ function written(disk: SimulatedDisk): number[] {
 const upTo = (count: number): number[] => Array.from({ length: count }, (_, n) => n);
 
 describe('no space left', () => {
-  // Every operation of a small run fails once, for good, in every mode: nothing acknowledged is missing, and the log opens again.
+  // Every operation of a small run fails once, for good, in every mode: nothing acknowledged is missing, and the log
+  // opens again.
   it.each(['block', 'halt', 'drop'] as const)('at every single operation, mode %s', async (mode: FailureMode) => {
     const probe = new SimulatedDisk();
     const log = await open(probe, { mode });
@@ -113,7 +114,8 @@ describe('no space left', () => {
 });
 
 describe('mode drop', () => {
-  // A full disk in the middle of a run: later entries are counted, and once there is space again a note says how many are missing.
+  // A full disk in the middle of a run: later entries are counted, and once there is space again a note says how many
+  // are missing.
   it('counts what is lost and writes it down afterwards', async () => {
     const disk = new SimulatedDisk();
     const log = await open(disk, { mode: 'drop' });
@@ -155,7 +157,8 @@ describe('a failed sync', () => {
 
 describe('power cuts', () => {
   const seeds = upTo(80);
-  // Random bodies, flushes, faults and short writes in a random mode, then the power goes: whatever survives opens, verifies and holds all that was acknowledged.
+  // Random bodies, flushes, faults and short writes in a random mode, then the power goes: whatever survives opens,
+  // verifies and holds all that was acknowledged.
   it.each(seeds)('seed %i', async (seed) => {
     const random = mulberry32(seed);
     const disk = new SimulatedDisk();
@@ -198,7 +201,8 @@ describe('made = logged + dropped', () => {
     const disk = new SimulatedDisk();
     const log = await open(disk, { mode: 'drop', bufferBytesMax: random() < 0.5 ? 600 : 10_000 });
     const faults = randomPlan(random, 0.3);
-    // Cutting back what was not acknowledged may always succeed here: a disk that refuses even that leaves extra entries, never fewer.
+    // Cutting back what was not acknowledged may always succeed here: a disk that refuses even that leaves extra
+    // entries, never fewer.
     disk.plan = (operation, count) =>
       operation === 'truncate' || operation === 'unlink' ? 'ok' : faults(operation, count);
     let made = 0;

@@ -8,7 +8,10 @@ import { Frontier } from '../../../witness/tree.ts';
 
 export type Loose = Record<string, unknown>;
 
-/** Writes a log of one segment. Entries are spelled canonically in the order of an envelope; their seq is their place where they have one. */
+/**
+ * Writes a log of one segment. Entries are spelled canonically in the order of an envelope; their seq is their place
+ * where they have one.
+ */
 export function forgeLog(dir: string, entries: readonly Loose[]): void {
   const previousHash = new Uint8Array(32);
   const header: SegmentHeader = {

@@ -1,4 +1,7 @@
-/** Run by full-disk.test.ts: writes argv[3] entries in mode argv[4] to the log in argv[2], whose disk fills up, and prints what the writer says at the end. */
+/**
+ * Run by full-disk.test.ts: writes argv[3] entries in mode argv[4] to the log in argv[2], whose disk fills up, and
+ * prints what the writer says at the end.
+ */
 import { writeSync } from 'node:fs';
 import { type FailureMode, openWitnessLog } from '../../../witness/index.ts';
 

@@ -1,5 +1,6 @@
-// A disk that is really full: a small tmpfs, and a process whose files may not grow. Nothing is lost in silence: in every mode each entry that
-// was made is in the log or counted by the writer, and in mode drop by a note in the log itself.
+// A disk that is really full: a small tmpfs, and a process whose files may not grow. Nothing is lost in silence: in
+// every mode each entry that was made is in the log or counted by the writer, and in mode drop by a note in the log
+// itself.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { afterEach, expect, it } from 'vitest';

@@ -1,5 +1,5 @@
-// Ids of sessions: as many as a machine makes in years stay apart, they sort by time, and what a person types of one (its beginning
-// or its end) finds it or is refused with the candidates.
+// Ids of sessions: as many as a machine makes in years stay apart, they sort by time, and what a person types of one
+// (its beginning or its end) finds it or is refused with the candidates.
 import { describe, expect, it } from 'vitest';
 import { findId, findSession, newId, openWitnessLog, shortId } from '../../../witness/index.ts';
 import { scratchFolders } from './folder.ts';

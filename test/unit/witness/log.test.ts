@@ -1,4 +1,5 @@
-// The log as its callers see it: seqs, acknowledgement, rotation, reopening, one writer, misuse. Small logs on the real disk.
+// The log as its callers see it: seqs, acknowledgement, rotation, reopening, one writer, misuse. Small logs on the real
+// disk.
 import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -56,7 +57,8 @@ describe('append and read', () => {
     await log.close();
   });
 
-  // A tiny segment limit makes many files; reading, verifying, reading from the middle and appending later go across them.
+  // A tiny segment limit makes many files; reading, verifying, reading from the middle and appending later go across
+  // them.
   it('rotates segments and continues them after reopening', async () => {
     const dir = folder();
     const options = { dir, segmentBytesMax: 600 };

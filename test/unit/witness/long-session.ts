@@ -1,4 +1,7 @@
-/** Entries of a session with as many decisions as wanted, as a log would give them: 30 layers whose pages go down a ladder one after the other. */
+/**
+ * Entries of a session with as many decisions as wanted, as a log would give them: 30 layers whose pages go down a
+ * ladder one after the other.
+ */
 
 import { machineDigest } from '../../../policy/index.ts';
 import type { Entry, EntryBodies, EntryKind } from '../../../witness/index.ts';

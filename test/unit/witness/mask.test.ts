@@ -1,5 +1,6 @@
-// Rules leave out or mask what must not be written, before it is written: what they mean is read back from logs, what they cannot be applied to is
-// left out and counted, and a rule that could never apply is refused when the log is opened.
+// Rules leave out or mask what must not be written, before it is written: what they mean is read back from logs, what
+// they cannot be applied to is left out and counted, and a rule that could never apply is refused when the log is
+// opened.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';

@@ -1,5 +1,5 @@
-// Signed notes, in memory: which bytes are one, whose signatures count, and which texts name a key. The form is that of C2SP signed-note;
-// what is signed here is put together by this file alone, so that the two can disagree.
+// Signed notes, in memory: which bytes are one, whose signatures count, and which texts name a key. The form is that of
+// C2SP signed-note; what is signed here is put together by this file alone, so that the two can disagree.
 import { createHash, generateKeyPairSync, type KeyObject, sign } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

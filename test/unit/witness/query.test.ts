@@ -1,5 +1,5 @@
-// Lists that are read from the end of a log, and counts, against the same questions answered by reading everything: several writers, many small
-// segments, random filters. Then what a list looks like as CSV, and a session as a story.
+// Lists that are read from the end of a log, and counts, against the same questions answered by reading everything:
+// several writers, many small segments, random filters. Then what a list looks like as CSV, and a session as a story.
 
 import { describe, expect, it } from 'vitest';
 import {

@@ -1,5 +1,5 @@
-// A recorded session is decided again from the log alone (T24): equal to the last byte when nothing was changed, and the first
-// difference is named when the policy, a decision, a verdict or the sequence is another.
+// A recorded session is decided again from the log alone (T24): equal to the last byte when nothing was changed, and
+// the first difference is named when the policy, a decision, a verdict or the sequence is another.
 import { describe, expect, it } from 'vitest';
 import { KvError } from '../../../native/index.ts';
 import { createPolicy, defaultThresholds, type Policy } from '../../../policy/index.ts';
@@ -176,7 +176,8 @@ describe('replay', () => {
     expect(() => replaySession([], create)).toThrowError(expect.objectContaining({ code: 'not-found' }));
   });
 
-  // Every policy there is, under a budget that makes it move pages: what it decided once it decides again, from the log's bytes.
+  // Every policy there is, under a budget that makes it move pages: what it decided once it decides again, from the
+  // log's bytes.
   it.each([
     ['price', {}],
     ['uniform', {}],

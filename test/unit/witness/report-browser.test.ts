@@ -1,5 +1,6 @@
-// The report of a session in headless Chromium: does it load nothing, fit a phone, print, work by keyboard and say what it shows, and does it
-// keep its element count with 100,000 decisions? Where there is no Chromium these tests are skipped.
+// The report of a session in headless Chromium: does it load nothing, fit a phone, print, work by keyboard and say what
+// it shows, and does it keep its element count with 100,000 decisions? Where there is no Chromium these tests are
+// skipped.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';

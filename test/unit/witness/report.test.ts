@@ -1,4 +1,5 @@
-// The report of a session as a text: are its numbers those of the log, can nothing in a log become markup, does it stay small?
+// The report of a session as a text: are its numbers those of the log, can nothing in a log become markup, does it stay
+// small?
 import { createHash } from 'node:crypto';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

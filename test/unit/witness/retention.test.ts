@@ -1,5 +1,6 @@
-// Retention removes the oldest segments of a log, by age and by size, and nothing that must stay: logs of many small segments are written with a clock of
-// their own, retained, and looked at afterwards. What is left verifies, and what a dry run says is what is done.
+// Retention removes the oldest segments of a log, by age and by size, and nothing that must stay: logs of many small
+// segments are written with a clock of their own, retained, and looked at afterwards. What is left verifies, and what a
+// dry run says is what is done.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';

@@ -1,5 +1,6 @@
-// Wrapping the keys of a log by a new master key: afterwards that key alone opens every session and the old one none, also when a process that did it was
-// killed before any of its steps. Logs have sessions under an old master key and one from before there was any.
+// Wrapping the keys of a log by a new master key: afterwards that key alone opens every session and the old one none,
+// also when a process that did it was killed before any of its steps. Logs have sessions under an old master key and
+// one from before there was any.
 import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import {

@@ -1,5 +1,5 @@
-// Runs of entries, followed by the binary: what it says of the first few is what it says of a log that ends there, with a tree or without, and a run
-// that is no run is nobody's to follow.
+// Runs of entries, followed by the binary: what it says of the first few is what it says of a log that ends there, with
+// a tree or without, and a run that is no run is nobody's to follow.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';

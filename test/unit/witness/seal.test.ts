@@ -1,5 +1,6 @@
-// What is written of a session is sealed under a key of its own: nothing of it can be read in any file, the chain is checked without keys,
-// and who has the keys reads what was written. Logs are written and read through the room, their files looked at as bytes.
+// What is written of a session is sealed under a key of its own: nothing of it can be read in any file, the chain is
+// checked without keys, and who has the keys reads what was written. Logs are written and read through the room, their
+// files looked at as bytes.
 import { createSecretKey, randomBytes } from 'node:crypto';
 import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

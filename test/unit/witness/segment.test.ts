@@ -1,5 +1,5 @@
-// Segments of format 2: what their headers say, what may follow what, when a new one begins, and how the oldest are removed. Small logs,
-// on the real disk, and on a simulated one that dies at every operation of a removal.
+// Segments of format 2: what their headers say, what may follow what, when a new one begins, and how the oldest are
+// removed. Small logs, on the real disk, and on a simulated one that dies at every operation of a removal.
 import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -36,7 +36,8 @@ describe('a Merkle tree', () => {
 });
 
 describe('a log of format 1', () => {
-  // A writer never adds to an old segment: the next one is of format 2, its tree has the old entries as well, and all of it verifies.
+  // A writer never adds to an old segment: the next one is of format 2, its tree has the old entries as well, and all
+  // of it verifies.
   it('is continued by segments of format 2', async () => {
     const dir = folder();
     cpSync(join(golden, 'log-v1'), dir, { recursive: true });
@@ -229,7 +230,8 @@ describe('the oldest segments', () => {
     expect(verifyLog(dir)).toMatchObject({ ok: true, entries: 2 });
   });
 
-  // The power goes, or the disk refuses, at every single operation of a removal: what is left verifies, opens and goes on.
+  // The power goes, or the disk refuses, at every single operation of a removal: what is left verifies, opens and goes
+  // on.
   it('leave a log that opens, wherever their removal ends', async () => {
     let operations = 1;
     for (let failing = 0; failing < operations; failing++) {

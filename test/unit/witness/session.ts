@@ -1,4 +1,7 @@
-/** A session as the engine would record it, made by a policy that fits on a page: two layers, five pages, numbers one can check. */
+/**
+ * A session as the engine would record it, made by a policy that fits on a page: two layers, five pages, numbers one
+ * can check.
+ */
 import {
   type Decision,
   machineDigest,

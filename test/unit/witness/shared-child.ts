@@ -1,4 +1,7 @@
-/** Run by shared.test.ts as a process: appends argv[4] entries to the log in argv[2] as session argv[3], in several openings, and reads the log meanwhile. */
+/**
+ * Run by shared.test.ts as a process: appends argv[4] entries to the log in argv[2] as session argv[3], in several
+ * openings, and reads the log meanwhile.
+ */
 import { writeSync } from 'node:fs';
 import { openWitnessLog, readLog, verifyLog } from '../../../witness/index.ts';
 

@@ -1,5 +1,6 @@
-// Many writers share one log folder: eight processes write and read it at once, and every entry of every one is there once, under a
-// seq of its own, in one log that verifies. A series that nobody holds is continued; one that is damaged or foreign is not.
+// Many writers share one log folder: eight processes write and read it at once, and every entry of every one is there
+// once, under a seq of its own, in one log that verifies. A series that nobody holds is continued; one that is damaged
+// or foreign is not.
 import { execFile } from 'node:child_process';
 import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

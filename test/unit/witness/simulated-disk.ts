@@ -157,7 +157,10 @@ export class SimulatedDisk implements LogFiles {
     this.files.delete(basename(path));
   }
 
-  /** What is found after a power cut. `random`: [0, 1). Unsynced writes survive in order up to some byte, then perhaps as zeros. */
+  /**
+   * What is found after a power cut. `random`: [0, 1). Unsynced writes survive in order up to some byte, then perhaps
+   * as zeros.
+   */
   afterPowerCut(random: () => number): SimulatedDisk {
     const disk = new SimulatedDisk();
     for (const [name, file] of this.files) {

@@ -1,4 +1,5 @@
-// Why a page did not move, what a few words mean, and what is told of a session that nobody can open: small logs whose answers a person can check.
+// Why a page did not move, what a few words mean, and what is told of a session that nobody can open: small logs whose
+// answers a person can check.
 import { describe, expect, it } from 'vitest';
 import { AXES, checkFilter, SESSION_FIELDS } from '../../../memory/index.ts';
 import type { Decision, PolicyContext, Situation } from '../../../policy/index.ts';
@@ -158,7 +159,8 @@ describe('why a page was not moved', () => {
     expect(answers[0]!.entries).toEqual([refused]);
     expect(answers[1]!.entries).toEqual([later]);
     expect(answers[2]!.entries[0]).toBe(trial);
-    // The refused move cost 1e-6 a byte for 1000 bytes and ε² of 1e-6; the same step of the trial frees 25344 − 12928 bytes.
+    // The refused move cost 1e-6 a byte for 1000 bytes and ε² of 1e-6; the same step of the trial frees 25344 − 12928
+    // bytes.
     expect(answers[2]!.text).toMatch(/2 moves of other pages.*q8 to rot4, about 8\.05e-8 KLD per byte/);
 
     const moved = await Written.begin(open);

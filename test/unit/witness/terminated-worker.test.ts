@@ -1,5 +1,5 @@
-// A worker thread that is terminated leaves the lock of a process that lives on: the next writer of the same process gets it, while a worker that
-// still runs keeps it. Processes that are killed: test/soak/kills.test.ts.
+// A worker thread that is terminated leaves the lock of a process that lives on: the next writer of the same process
+// gets it, while a worker that still runs keeps it. Processes that are killed: test/soak/kills.test.ts.
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';

@@ -1,5 +1,6 @@
-// What the writer promises while the disk misbehaves, and what recovery and removal do to the files, each for its own: a simulated disk that refuses on command,
-// and folders as crashes leave them. The soaks try these at random; here each promise has its one case.
+// What the writer promises while the disk misbehaves, and what recovery and removal do to the files, each for its own:
+// a simulated disk that refuses on command, and folders as crashes leave them. The soaks try these at random; here each
+// promise has its one case.
 import { cpSync, readdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -41,7 +42,8 @@ describe('a disk that takes no bytes and gives no error', () => {
 });
 
 describe('what is acknowledged', () => {
-  // The power goes right behind the acknowledgement, and keeps nothing that was not synced: neither bytes nor names of files.
+  // The power goes right behind the acknowledgement, and keeps nothing that was not synced: neither bytes nor names of
+  // files.
   it.each([
     ['written beside the caller', 1 << 20],
     ['written by append itself', 500],

@@ -1,4 +1,7 @@
-/** Run as a worker by terminated-worker.test.ts: appends to the log in argv[2] until it is terminated, and says every seq that was acknowledged. */
+/**
+ * Run as a worker by terminated-worker.test.ts: appends to the log in argv[2] until it is terminated, and says every
+ * seq that was acknowledged.
+ */
 import { parentPort } from 'node:worker_threads';
 import { openWitnessLog } from '../../../witness/index.ts';
 

@@ -1,4 +1,6 @@
-/** Charts as SVG: lines over tokens, dots over tokens, and a span for each layer. Labels stand beside what they name. */
+/**
+ * Charts as SVG: lines over tokens, dots over tokens, and a span for each layer. Labels stand beside what they name.
+ */
 import { svg } from './dom.ts';
 import { grouped } from './words.ts';
 

@@ -1,8 +1,11 @@
-/** What a report carries: facts of one session, in a form that is small as JSON. Written by `collect.ts` and read by the page. */
+/**
+ * What a report carries: facts of one session, in a form that is small as JSON. Written by `collect.ts` and read by the
+ * page.
+ */
 
 /**
- * Numbers in a row, as text: values are joined by commas, nothing stands for the value before, and `~` for none. A column whose name
- * ends in `+` holds the differences between neighbours instead of the values themselves.
+ * Numbers in a row, as text: values are joined by commas, nothing stands for the value before, and `~` for none. A
+ * column whose name ends in `+` holds the differences between neighbours instead of the values themselves.
  */
 export type Columns = Readonly<Record<string, string>>;
 

@@ -26,7 +26,10 @@ export interface Move {
 export const sealedPages = (tokens: number, pageTokens: number): number =>
   Math.max(0, Math.ceil(tokens / pageTokens) - 1);
 
-/** A log may claim any number of pages, and the map takes a byte for each side of one: 16 million are 128K tokens in 8,000 layers. */
+/**
+ * A log may claim any number of pages, and the map takes a byte for each side of one: 16 million are 128K tokens in
+ * 8,000 layers.
+ */
 const CELLS_MAX = 2 ** 24;
 
 export interface Point {
@@ -90,7 +93,10 @@ export class History {
     return (side * this.layers + layer) * this.pages + page;
   }
 
-  /** The form of every page after the moves of a frame, until the next call. A page that is not sealed yet has a form too. */
+  /**
+   * The form of every page after the moves of a frame, until the next call. A page that is not sealed yet has a form
+   * too.
+   */
   formsAt(frame: number): Uint8Array {
     if (frame < this.#at) {
       this.#forms.set(this.#first);

@@ -1,4 +1,7 @@
-/** Fills the page from the facts that it carries. Everything that a reader needs without a script is in the page already. */
+/**
+ * Fills the page from the facts that it carries. Everything that a reader needs without a script is in the page
+ * already.
+ */
 import { lineChart, type Series } from './chart.ts';
 import { SIDE_NAMES } from './data.ts';
 import { asTable, byId, drawn, el } from './dom.ts';

@@ -33,8 +33,8 @@ export function palette(): Palette {
 const channels = (hex: string): number[] => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
 
 /**
- * How much ink so many bits are: two points of each straight piece over log2(bits). The middle tones are left out, on which neither
- * a light nor a dark letter has enough contrast.
+ * How much ink so many bits are: two points of each straight piece over log2(bits). The middle tones are left out, on
+ * which neither a light nor a dark letter has enough contrast.
  */
 const INK: readonly (readonly [bits: number, share: number])[] = [
   [1.15, 0.07],

@@ -1,4 +1,7 @@
-/** Numbers and sentences for people. The figures are written as `native/text.ts` writes them, of which the page cannot be made. */
+/**
+ * Numbers and sentences for people. The figures are written as `native/text.ts` writes them, of which the page cannot
+ * be made.
+ */
 import type { ReportData, Table } from './data.ts';
 import { SIDE_NAMES } from './data.ts';
 

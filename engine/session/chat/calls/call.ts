@@ -1,4 +1,6 @@
-/** What a way of writing tool calls is, and what most of them have in common: JSON, of which a model may write anything. */
+/**
+ * What a way of writing tool calls is, and what most of them have in common: JSON, of which a model may write anything.
+ */
 import { KvError } from '../../../../native/index.ts';
 import { literal, type Notation } from '../../../transformer/grammar/notation.ts';
 import type { Rules } from '../../../transformer/grammar/rules.ts';
@@ -46,7 +48,10 @@ export interface CallFormat {
   parse(answer: string): Parsed | null;
   /** How values are written in a call. Default: JSON. */
   notation?(spelling: Spelling): Notation;
-  /** The expression of calls of these tools, from their mark to the end of the answer: whatever fulfils it is parsed. Throws 'unsupported' for names that cannot be written. */
+  /**
+   * The expression of calls of these tools, from their mark to the end of the answer: whatever fulfils it is parsed.
+   * Throws 'unsupported' for names that cannot be written.
+   */
   grammar(tools: readonly Callable[], rules: Rules, spelling: Spelling): string;
 }
 
@@ -105,7 +110,9 @@ export function jsonOf(text: string): unknown {
 const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
-/** A call of { name, arguments }, or `parameters` as some have it; arguments may be JSON in a string. null: it is none. */
+/**
+ * A call of { name, arguments }, or `parameters` as some have it; arguments may be JSON in a string. null: it is none.
+ */
 export function callOf(value: unknown): ParsedCall | null {
   if (!isObject(value)) return null;
   const inner = isObject(value['function']) ? value['function'] : value;
@@ -122,7 +129,10 @@ export function callsOf(value: unknown): ParsedCall[] | null {
   return calls.length > 0 && calls.every((call) => call !== null) ? calls : null;
 }
 
-/** An answer whose calls stand between two marks, of which the last may be missing where the answer ends. `read` gets what is between. JSON may say a mark within. */
+/**
+ * An answer whose calls stand between two marks, of which the last may be missing where the answer ends. `read` gets
+ * what is between. JSON may say a mark within.
+ */
 export function betweenMarks(
   answer: string,
   open: string,

@@ -26,7 +26,10 @@ export function checkToolChoice(choice: unknown, tools: readonly ChatTool[]): as
     });
 }
 
-/** What is left of a choice for an answer that may have a grammar of its own, which then says all. Throws 'bad-argument' as checkToolChoice, and where a call is wanted beside a grammar. */
+/**
+ * What is left of a choice for an answer that may have a grammar of its own, which then says all. Throws 'bad-argument'
+ * as checkToolChoice, and where a call is wanted beside a grammar.
+ */
 export function choiceBeside(
   grammar: unknown,
   choice: ToolChoice | undefined,
@@ -51,8 +54,8 @@ export interface Chosen {
 }
 
 /**
- * What an answer follows; null: nothing. Its owner closes it. Throws 'unsupported' where a call is wanted and no way to write it is known, 'missing-dependency' where one is
- * wanted and the library is not there, and what Grammars throws.
+ * What an answer follows; null: nothing. Its owner closes it. Throws 'unsupported' where a call is wanted and no way to
+ * write it is known, 'missing-dependency' where one is wanted and the library is not there, and what Grammars throws.
  */
 export async function openChosen(
   model: Pick<LoadedModel, 'tokenizer' | 'name'>,

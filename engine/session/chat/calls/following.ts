@@ -1,4 +1,7 @@
-/** An answer that is free until a call begins, from where on it follows the grammar of calls; or in which no call may begin. */
+/**
+ * An answer that is free until a call begins, from where on it follows the grammar of calls; or in which no call may
+ * begin.
+ */
 import type { Constraint, Following, TokenMask } from '../../../transformer/grammar/constraint.ts';
 import type { CallWatch } from './watch.ts';
 

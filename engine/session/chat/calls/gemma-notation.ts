@@ -1,8 +1,14 @@
-/** Values as Gemma writes them in calls: texts between two quotes of their own and without escapes, names without quotes, no spaces. */
+/**
+ * Values as Gemma writes them in calls: texts between two quotes of their own and without escapes, names without
+ * quotes, no spaces.
+ */
 import { KvError } from '../../../../native/index.ts';
 import { literal, type Notation, NUMBER_RULES } from '../../../transformer/grammar/notation.ts';
 
-/** What a text cannot have: control characters other than ends of lines and tabulators, and a `<` that a mark might begin with. */
+/**
+ * What a text cannot have: control characters other than ends of lines and tabulators, and a `<` that a mark might
+ * begin with.
+ */
 const UNWRITABLE = /(?![\n\t])\p{Cc}|<(?=[a-z<|]|$)/u;
 const CHARACTER = '[^<\\x00-\\x08\\x0b-\\x1f\\x7f]';
 const BEHIND_LESS = '[^a-z<|\\x00-\\x1f\\x7f]';

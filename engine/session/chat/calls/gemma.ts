@@ -1,7 +1,8 @@
 /**
- * Gemma: `<start_function_call>call:name{key:<escape>text<escape>,n:1}<end_function_call>` (FunctionGemma), and with other marks
- * `<|tool_call>call:name{key:<|"|>text<|"|>}<tool_call|>` (Gemma 4). Values are texts between two quotes of their own, numbers, true, false, null, lists
- * and objects; of Gemma 3, which has no marks for calls, an answer stays text.
+ * Gemma: `<start_function_call>call:name{key:<escape>text<escape>,n:1}<end_function_call>` (FunctionGemma), and with
+ * other marks `<|tool_call>call:name{key:<|"|>text<|"|>}<tool_call|>` (Gemma 4). Values are texts between two quotes of
+ * their own, numbers, true, false, null, lists and objects; of Gemma 3, which has no marks for calls, an answer stays
+ * text.
  */
 import { bareName, betweenMarks, type CallFormat, type Parsed, type ParsedCall, repeated } from './call.ts';
 import { gemmaNotation } from './gemma-notation.ts';

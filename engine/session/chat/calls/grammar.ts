@@ -1,4 +1,7 @@
-/** The grammar of calls: each tool by its name, with arguments that fulfil its schema, in the syntax of the model's family. */
+/**
+ * The grammar of calls: each tool by its name, with arguments that fulfil its schema, in the syntax of the model's
+ * family.
+ */
 import { asRecord, KvError } from '../../../../native/index.ts';
 import { markCharacter } from '../../../transformer/grammar/grammars.ts';
 import { literal } from '../../../transformer/grammar/notation.ts';
@@ -8,7 +11,10 @@ import { schemaExpression } from '../../../transformer/grammar/schema.ts';
 import type { ChatTool } from '../../../transformer/types.ts';
 import type { CallFormat, Spelling } from './call.ts';
 
-/** Whatever fulfils it is a call, or several, that the format reads. marks: those that are tokens, in the order of their markCharacter. Throws 'bad-argument' and 'unsupported'. */
+/**
+ * Whatever fulfils it is a call, or several, that the format reads. marks: those that are tokens, in the order of their
+ * markCharacter. Throws 'bad-argument' and 'unsupported'.
+ */
 export function callGrammar(
   format: CallFormat,
   tools: readonly ChatTool[],

@@ -1,4 +1,7 @@
-/** An answer while it is written: its text is passed on until a call may have begun, which is held back until the answer is complete. */
+/**
+ * An answer while it is written: its text is passed on until a call may have begun, which is held back until the answer
+ * is complete.
+ */
 import { StopText } from '../../stop.ts';
 import type { CallFormat, Parsed } from './call.ts';
 

@@ -1,6 +1,7 @@
 /**
- * Llama 3.1 to 3.3: the whole answer is `{"name": …, "parameters": {…}}`, with or without `<|python_tag|>` before it, several with `;` between them;
- * or, of the tools that the model was trained with, `<|python_tag|>name.call(query="…")`. Other code behind the tag is text.
+ * Llama 3.1 to 3.3: the whole answer is `{"name": …, "parameters": {…}}`, with or without `<|python_tag|>` before it,
+ * several with `;` between them; or, of the tools that the model was trained with,
+ * `<|python_tag|>name.call(query="…")`. Other code behind the tag is text.
  */
 import { type CallFormat, callsOf, jsonCall, jsonEnd, jsonOf, type Parsed, type ParsedCall, repeated } from './call.ts';
 

@@ -1,6 +1,6 @@
 /**
- * Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}]`, and since its eleventh tokenizer `[TOOL_CALLS]name[ARGS]{…}`, once for each call, with
- * `[CALL_ID]…` between name and arguments where calls have ids.
+ * Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}]`, and since its eleventh tokenizer
+ * `[TOOL_CALLS]name[ARGS]{…}`, once for each call, with `[CALL_ID]…` between name and arguments where calls have ids.
  */
 import {
   bareName,

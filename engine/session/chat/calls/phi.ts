@@ -1,4 +1,7 @@
-/** Phi-4-mini: `<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>`, or an answer that is `functools[…]` with the same list. */
+/**
+ * Phi-4-mini: `<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>`, or an answer that is `functools[…]` with
+ * the same list.
+ */
 import { betweenMarks, type CallFormat, callsOf, jsonCalls, jsonOf, type Parsed } from './call.ts';
 
 const [OPEN, CLOSE, WORD] = ['<|tool_call|>', '<|/tool_call|>', 'functools'];

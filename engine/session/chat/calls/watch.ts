@@ -1,4 +1,7 @@
-/** Where in an answer a call begins: the text of its tokens is looked through for marks, whichever tokens these are written in. */
+/**
+ * Where in an answer a call begins: the text of its tokens is looked through for marks, whichever tokens these are
+ * written in.
+ */
 import { markCharacter } from '../../../transformer/grammar/grammars.ts';
 import type { Tokenizer } from '../../../transformer/types.ts';
 import type { CallFormat } from './call.ts';
@@ -20,7 +23,10 @@ export function markTokens(tokenizer: Tokenizer, { controls }: CallFormat): Mark
   return { marks: found.map(({ mark }) => mark), ids: found.map(({ id }) => id) };
 }
 
-/** State for one answer. Its text is held as Latin-1, one character for each byte, because a token can end inside a UTF-8 character. */
+/**
+ * State for one answer. Its text is held as Latin-1, one character for each byte, because a token can end inside a
+ * UTF-8 character.
+ */
 export class CallWatch {
   readonly #tokenizer: Tokenizer;
   readonly #format: Pick<CallFormat, 'opens' | 'opensAtStart'>;
@@ -36,7 +42,10 @@ export class CallWatch {
     this.#tokens = tokens;
   }
 
-  /** The text of the call that begins where this token is written next, as far as the token says it; marks that are tokens are their characters. null: none begins. */
+  /**
+   * The text of the call that begins where this token is written next, as far as the token says it; marks that are
+   * tokens are their characters. null: none begins.
+   */
   begun(id: number): string | null {
     const piece = this.#piece(id);
     const text = this.#tail + piece;

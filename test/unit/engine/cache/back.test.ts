@@ -1,5 +1,6 @@
-// The way back to where a session was before a prompt: after an abort or an error in the middle of it, at page boundaries and between them, with
-// and without older pages, forks and a budget, the session holds the same tokens and bytes and writes on as one that never saw the prompt.
+// The way back to where a session was before a prompt: after an abort or an error in the middle of it, at page
+// boundaries and between them, with and without older pages, forks and a budget, the session holds the same tokens and
+// bytes and writes on as one that never saw the prompt.
 import { describe, expect, it } from 'vitest';
 import type { SessionOptions } from '../../../../engine/options/types.ts';
 import type { Session } from '../../../../engine/session/session.ts';

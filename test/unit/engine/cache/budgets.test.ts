@@ -1,5 +1,6 @@
-// Budgets that are certain to fail are refused when a cache is opened, with numbers that are enough; those that are accepted hold to the planned
-// length, with a floor, skipped layers, fixed pairs and tables; and of two budgets that cannot both be kept the one ranked second gives way.
+// Budgets that are certain to fail are refused when a cache is opened, with numbers that are enough; those that are
+// accepted hold to the planned length, with a floor, skipped layers, fixed pairs and tables; and of two budgets that
+// cannot both be kept the one ranked second gives way.
 import { describe, expect, it } from 'vitest';
 import { type OpenCacheOptions, openCache, type PolicyCache } from '../../../../engine/index.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
@@ -35,7 +36,8 @@ async function refusal(options: OpenCacheOptions): Promise<KvError> {
 
 describe('a byte budget', () => {
   const cases: [string, Partial<OpenCacheOptions>][] = [
-    // Without limits: governed.test.ts, where layers bear what 2 bits do to them. The only layer that moves beside skipped ones would not bear 1 bit.
+    // Without limits: governed.test.ts, where layers bear what 2 bits do to them. The only layer that moves beside
+    // skipped ones would not bear 1 bit.
     ['with a floor', { cacheTypes: 'rot4' }],
     ['with a floor whose keys may not follow', { cacheTypes: 'rot2:rot4' }],
     ['with skipped layers', { skipLayers: [0, 2], cacheTypes: 'rot2' }],

@@ -1,7 +1,8 @@
-// Nothing of what a user says or names reaches the disk: a thousand words that exist nowhere else go through prompts, stop texts, names and paths of models,
-// paths of files and of the state folder, options, addresses of servers, and the errors that these cause. Afterwards not one of them stands in a file of the
-// state folder, in checkpoints, metrics, reports, or what the live view answers, also to those who ask it with such words.
-// Nothing shorter looks at all that a whole engine writes; it runs sessions, servers and reports.
+// Nothing of what a user says or names reaches the disk: a thousand words that exist nowhere else go through prompts,
+// stop texts, names and paths of models, paths of files and of the state folder, options, addresses of servers, and the
+// errors that these cause. Afterwards not one of them stands in a file of the state folder, in checkpoints, metrics,
+// reports, or what the live view answers, also to those who ask it with such words. Nothing shorter looks at all that a
+// whole engine writes; it runs sessions, servers and reports.
 
 import { randomBytes } from 'node:crypto';
 import { cpSync, mkdirSync, readFileSync, renameSync } from 'node:fs';
@@ -25,7 +26,10 @@ import { filesOf, scratchFolders } from '../../witness/folder.ts';
 import { MODEL } from '../on-reference.ts';
 
 const folder = scratchFolders();
-/** In every word, so that one look finds any of them. Not in base64 or hexadecimal by accident: it has letters of neither alphabet's rest. */
+/**
+ * In every word, so that one look finds any of them. Not in base64 or hexadecimal by accident: it has letters of
+ * neither alphabet's rest.
+ */
 const MARK = `Kanarie-${randomBytes(4).toString('hex')}-`;
 let words = 0;
 const word = (): string => `${MARK}${words++}`;

@@ -1,6 +1,6 @@
 /**
- * Canaries over openCache on made-up rows: originals stay within their share of the budget and the cache within all of it, what probes say
- * reaches policy and log and is replayed, and nothing but position decides what is watched.
+ * Canaries over openCache on made-up rows: originals stay within their share of the budget and the cache within all of
+ * it, what probes say reaches policy and log and is replayed, and nothing but position decides what is watched.
  */
 import { describe, expect, it } from 'vitest';
 import { openCache, type PolicyCache } from '../../../../engine/index.ts';
@@ -114,7 +114,8 @@ describe('canaries', () => {
     read(fork, 300, uniform(8));
     expect(reports(dir, fork.session)).toEqual([]);
     await fork.close();
-    // The lowest budget that can be kept without originals is kept with a large share for them too: they go before a move is refused for want of room.
+    // The lowest budget that can be kept without originals is kept with a large share for them too: they go before a
+    // move is refused for want of room.
     const tightest = async (share: number, thresholds: ThresholdSet): Promise<PolicyCache | null> => {
       const cache = await openCache({ ...options, kvBudget: Math.floor(share * F16_BYTES), thresholds }).catch(
         () => null,
@@ -147,7 +148,8 @@ describe('canaries', () => {
       kvBudget: Math.floor(0.28 * tokens * SHAPE.layers * ROW * 4),
       tokensExpected: tokens,
       stateDir: dir,
-      // Noise does not fade with age, so what is too much lies closer to what is promised. Queries that ask for one page alone are a change of topic too.
+      // Noise does not fade with age, so what is too much lies closer to what is promised. Queries that ask for one
+      // page alone are a change of topic too.
       thresholds: withShare(0.1, {
         'quality.watched': 0.56,
         'quality.watched.leave': 0.55,

@@ -1,5 +1,6 @@
-// A governed cache under the smallest budget that is accepted: writing token by token over many page boundaries must stay within it, never run
-// out of legal moves, and keep trials and plans spread. The reference model with its real cache; the log is read back from memory.
+// A governed cache under the smallest budget that is accepted: writing token by token over many page boundaries must
+// stay within it, never run out of legal moves, and keep trials and plans spread. The reference model with its real
+// cache; the log is read back from memory.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Session } from '../../../../engine/session/session.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
@@ -60,7 +61,8 @@ function leastBudget(window: Partial<typeof WHOLE> = {}): number {
 }
 
 describe('a session behind a prompt that ends on a page boundary', () => {
-  // Reads the same prompt twice, once with the promise that more follows: only then is the seal of its last page paid with the prompt.
+  // Reads the same prompt twice, once with the promise that more follows: only then is the seal of its last page paid
+  // with the prompt.
   it('pays for its last page with the prompt when tokens follow, and not before they are certain', async () => {
     const budget = Math.round(leastBudget(WHOLE) * 1.2);
     const read = async (tokensFollow: boolean): Promise<{ session: Session; kept: Kept[]; entries: number }> => {

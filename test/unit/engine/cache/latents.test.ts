@@ -1,6 +1,7 @@
-// A cache that keeps the inputs of its layers (openCache's `latents`): pages that the policy brought down come back by restore(), attention is nearer
-// to the exact one afterwards, the budget holds with the latents in it, the session goes on and its log replays; x without latents serves trials
-// alone; and everything that can be got wrong is one KvError, after which the cache goes on as if nothing had been.
+// A cache that keeps the inputs of its layers (openCache's `latents`): pages that the policy brought down come back by
+// restore(), attention is nearer to the exact one afterwards, the budget holds with the latents in it, the session goes
+// on and its log replays; x without latents serves trials alone; and everything that can be got wrong is one KvError,
+// after which the cache goes on as if nothing had been.
 import { describe, expect, it } from 'vitest';
 import { type LatentOptions, type OpenCacheOptions, openCache, type PolicyCache } from '../../../../engine/index.ts';
 import { logDir } from '../../../../engine/state/folder.ts';

@@ -1,5 +1,5 @@
-// Masses and norms of a small cache whose attention can be foreseen: a query along one page's keys looks there, and keys a thousand
-// times as long as values say so. Head size 64, one layer, rows written by hand.
+// Masses and norms of a small cache whose attention can be foreseen: a query along one page's keys looks there, and
+// keys a thousand times as long as values say so. Head size 64, one layer, rows written by hand.
 import { expect, it } from 'vitest';
 import { MassTrace, measureWork } from '../../../../engine/cache/workload.ts';
 import { type KvCache, openKvCache, openPool, PAGE_TOKENS } from '../../../../native/index.ts';

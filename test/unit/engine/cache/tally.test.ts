@@ -1,4 +1,5 @@
-// The tally of a cache by hand: what became of moves in each layer, and which of the time of deciding is that of others.
+// The tally of a cache by hand: what became of moves in each layer, and which of the time of deciding is that of
+// others.
 import { expect, it } from 'vitest';
 import { Tally } from '../../../../engine/cache/tally.ts';
 

@@ -1,5 +1,6 @@
-// How many newer tokens keep a page in the window is one rule: whoever gives another number (a flag, a variable, a file of settings, a session, a cache,
-// a file that a cache was saved to, a cache of an evaluation) is refused with the same words.
+// How many newer tokens keep a page in the window is one rule: whoever gives another number (a flag, a variable, a file
+// of settings, a session, a cache, a file that a cache was saved to, a cache of an evaluation) is refused with the same
+// words.
 import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

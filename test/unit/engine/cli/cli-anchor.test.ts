@@ -1,5 +1,5 @@
-// Checkpoints at the command line: keys are made, a log is signed, verified against what was signed, cut, replaced, and an entry proved.
-// Every refusal names the first problem and ends with exit code 2.
+// Checkpoints at the command line: keys are made, a log is signed, verified against what was signed, cut, replaced, and
+// an entry proved. Every refusal names the first problem and ends with exit code 2.
 import { cpSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';

@@ -1,5 +1,5 @@
-// `palimpsest calibrate` in a process of its own, on the reference model: the file that it writes starts sessions, what it measured is not
-// measured again, Ctrl-C keeps it, and what was measured otherwise is refused.
+// `palimpsest calibrate` in a process of its own, on the reference model: the file that it writes starts sessions, what
+// it measured is not measured again, Ctrl-C keeps it, and what was measured otherwise is refused.
 import { copyFileSync, existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

@@ -1,7 +1,8 @@
-// Every command that help, documents and hints of errors print is run as it stands, one after the other in one folder with the files that they name.
-// Only what differs from log to log is replaced (the ids of an entry and of a session), words in capitals, and SmolLM2 by the reference model, which
-// every checkout has. What a terminal shows at any width is asked of the functions that draw it.
-// Nothing shorter shows that what people are told to type works; some hundred commands each start a process, and most load a model.
+// Every command that help, documents and hints of errors print is run as it stands, one after the other in one folder
+// with the files that they name. Only what differs from log to log is replaced (the ids of an entry and of a session),
+// words in capitals, and SmolLM2 by the reference model, which every checkout has. What a terminal shows at any width
+// is asked of the functions that draw it. Nothing shorter shows that what people are told to type works; some hundred
+// commands each start a process, and most load a model.
 
 import { existsSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -186,7 +187,8 @@ describe('help', () => {
     const env = { HOME: dir, HF_ENDPOINT: hub.url };
     const failed: string[] = [];
     for (const { line, args, input } of examples.values()) {
-      // These ask for the fetched model itself, or for somebody's server, or serve until they are stopped, which has tests of its own.
+      // These ask for the fetched model itself, or for somebody's server, or serve until they are stopped, which has
+      // tests of its own.
       if (line.includes('--chat') || args[0] === 'serve' || line.includes('postgres://')) continue;
       if (args[0] === 'fetch' && args[1]?.startsWith('hf:') === false) continue;
       if (line.includes('model.gguf') && !existsSync(model)) continue;

@@ -1,4 +1,5 @@
-// The built command with a hub of the test's own: fetching by name, looking at a model before it is here, running it, and what is said when it cannot be had.
+// The built command with a hub of the test's own: fetching by name, looking at a model before it is here, running it,
+// and what is said when it cannot be had.
 
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

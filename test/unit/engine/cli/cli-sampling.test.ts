@@ -1,5 +1,5 @@
-// Tries the flags of sampling in the command itself: both names of a flag, several answers to one prompt, log probabilities as a table and as JSON, and what is refused
-// before a model is loaded.
+// Tries the flags of sampling in the command itself: both names of a flag, several answers to one prompt, log
+// probabilities as a table and as JSON, and what is refused before a model is loaded.
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

@@ -1,4 +1,5 @@
-// The commands of parked sessions, as processes: what is parked is listed, goes on in another process, is refused where it must be, and goes when it is erased.
+// The commands of parked sessions, as processes: what is parked is listed, goes on in another process, is refused where
+// it must be, and goes when it is erased.
 import { readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';

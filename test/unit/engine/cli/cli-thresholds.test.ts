@@ -1,5 +1,6 @@
-// Threshold files as two people exchange them: each runs something in a state folder of his own, exports, signs, and the other one
-// verifies, compares, merges and imports. The built command in processes of its own, on the reference model.
+// Threshold files as two people exchange them: each runs something in a state folder of his own, exports, signs, and
+// the other one verifies, compares, merges and imports. The built command in processes of its own, on the reference
+// model.
 import { appendFileSync, cpSync, existsSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -98,7 +99,8 @@ describe('thresholds', () => {
     expect(joined['law.c']!.samples).toBe(a.thresholds['law.c']!.samples + b.thresholds['law.c']!.samples);
     expect(c).toBeGreaterThanOrEqual(Math.min(a.c, b.c));
     expect(c).toBeLessThanOrEqual(Math.max(a.c, b.c));
-    // Bob imports what Alice and he know together. What he then exports is that again, since no session came in between.
+    // Bob imports what Alice and he know together. What he then exports is that again, since no session came in
+    // between.
     expect((await thresholds('import', at('both.json'), '--state', at('bob'))).code).toBe(0);
     expect((await thresholds('export', at('bob2.json'), '--state', at('bob'))).code).toBe(0);
     expect(readFileSync(at('bob2.json'), 'utf8')).toBe(readFileSync(at('both.json'), 'utf8'));

@@ -1,7 +1,7 @@
-// The command as a person meets it: built main.js in a process of its own, on the reference model, in a state folder of its
-// own. Good input prints what was promised; bad input prints message, values and hint on stderr, exits with 2, shows no
-// stack and leaves nothing behind. Exit code 1 is for our own faults and never expected.
-// Nothing shorter shows exit codes and that nothing is left behind; each case starts a process, which loads a model.
+// The command as a person meets it: built main.js in a process of its own, on the reference model, in a state folder of
+// its own. Good input prints what was promised; bad input prints message, values and hint on stderr, exits with 2,
+// shows no stack and leaves nothing behind. Exit code 1 is for our own faults and never expected. Nothing shorter shows
+// exit codes and that nothing is left behind; each case starts a process, which loads a model.
 import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

@@ -1,4 +1,7 @@
-/** The built command in a process of its own, in a folder of its own, and what every ending of it must look like; its help without a process. */
+/**
+ * The built command in a process of its own, in a folder of its own, and what every ending of it must look like; its
+ * help without a process.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// What cannot be done is refused by the engine with one KvError that says what would do, before any work, and the session goes on.
+// What cannot be done is refused by the engine with one KvError that says what would do, before any work, and the
+// session goes on.
 
 import { join } from 'node:path';
 import { inspect } from 'node:util';

@@ -1,4 +1,5 @@
-// Flags, environment and file: each setting can come from any of the three, the nearer one wins, and nonsense is refused by name.
+// Flags, environment and file: each setting can come from any of the three, the nearer one wins, and nonsense is
+// refused by name.
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

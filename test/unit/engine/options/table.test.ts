@@ -1,6 +1,7 @@
-// The table of options is the only place that says what an option may be: every number just outside of its range is refused by every function that takes the option,
-// by its flag, its environment variable and its line in a file, in the same words, and both ends of the range are let through. A row that is added is a name,
-// a check, a flag and a line of the help.
+// The table of options is the only place that says what an option may be: every number just outside of its range is
+// refused by every function that takes the option, by its flag, its environment variable and its line in a file, in the
+// same words, and both ends of the range are let through. A row that is added is a name, a check, a flag and a line of
+// the help.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Command } from 'commander';
@@ -126,7 +127,8 @@ describe('a number just outside of its range', () => {
 });
 
 describe('a number at an end of its range', () => {
-  // Where another rule refuses it, such as what the model or the memory can hold, it is not said that it must be in a range.
+  // Where another rule refuses it, such as what the model or the memory can hold, it is not said that it must be in a
+  // range.
   it.each(Object.keys(FACES).filter((face) => !['createEngine', 'serve', 'stream of serve'].includes(face)))(
     'is let through by %s',
     async (face) => {

@@ -1,4 +1,6 @@
-/** Tools that ask a live view as its clients do: by fetch, by bytes on a socket, and as a reader of server-sent events. */
+/**
+ * Tools that ask a live view as its clients do: by fetch, by bytes on a socket, and as a reader of server-sent events.
+ */
 import { connect } from 'node:net';
 import { expect } from 'vitest';
 import { ANSWERS } from '../../../../engine/serve/answers.ts';

@@ -1,4 +1,5 @@
-// `palimpsest serve` as its users run it: the built command over a state folder, asked over HTTP, and ended by a signal.
+// `palimpsest serve` as its users run it: the built command over a state folder, asked over HTTP, and ended by a
+// signal.
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';

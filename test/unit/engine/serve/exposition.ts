@@ -1,6 +1,6 @@
 /**
- * A strict reader of the Prometheus text format 0.0.4, written from its public specification ("Exposition formats"). It refuses what the
- * specification forbids, and also what it only advises against.
+ * A strict reader of the Prometheus text format 0.0.4, written from its public specification ("Exposition formats"). It
+ * refuses what the specification forbids, and also what it only advises against.
  */
 
 export interface Sample {

@@ -1,5 +1,6 @@
-// A session that is told what its cache is to hold keeps what it begins with and reads the rest: it then holds the same tokens and writes the same as one
-// that has read them from the start, whether what it gives up is in the open page or sealed, shared with forks, moved under a budget, or all of it.
+// A session that is told what its cache is to hold keeps what it begins with and reads the rest: it then holds the same
+// tokens and writes the same as one that has read them from the start, whether what it gives up is in the open page or
+// sealed, shared with forks, moved under a budget, or all of it.
 import { describe, expect, it } from 'vitest';
 import type { SessionOptions } from '../../../../engine/options/types.ts';
 import { openWitnessLog, readLog, replaySession } from '../../../../witness/index.ts';

@@ -1,4 +1,5 @@
-// Who may ask the live view, and how much: each limit is crossed by a client on a real socket, and a client within it is answered.
+// Who may ask the live view, and how much: each limit is crossed by a client on a real socket, and a client within it
+// is answered.
 import { writeFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// What an engine counts about itself: the text against a golden file and a strict reader of the format, and the numbers of real sessions against
-// what their reports, their log and their cache say.
+// What an engine counts about itself: the text against a golden file and a strict reader of the format, and the numbers
+// of real sessions against what their reports, their log and their cache say.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';

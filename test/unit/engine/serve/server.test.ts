@@ -1,5 +1,5 @@
-// The live view as its clients see it: every route over a real log, paging, events that miss nothing, and metrics of both uses. Answers are
-// compared with the log itself, and with the schemas that the OpenAPI document is made from.
+// The live view as its clients see it: every route over a real log, paging, events that miss nothing, and metrics of
+// both uses. Answers are compared with the log itself, and with the schemas that the OpenAPI document is made from.
 import { appendFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

@@ -1,5 +1,5 @@
-// openCache as a program with a runtime of its own uses it, on random keys and values: attention is right, the budget holds, thresholds travel
-// through files, everything that can be got wrong is one KvError, and nothing is left behind.
+// openCache as a program with a runtime of its own uses it, on random keys and values: attention is right, the budget
+// holds, thresholds travel through files, everything that can be got wrong is one KvError, and nothing is left behind.
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { inspect } from 'node:util';

@@ -1,5 +1,5 @@
-// Divergence of two runs from their residual rows: with an identity output matrix the logits are the rows, so KLD, same-top and
-// perplexity can be computed by hand.
+// Divergence of two runs from their residual rows: with an identity output matrix the logits are the rows, so KLD,
+// same-top and perplexity can be computed by hand.
 import { describe, expect, it } from 'vitest';
 import { addDivergence, emptySums, toDivergence } from '../../../../engine/session/divergence.ts';
 import type { DenseBackend } from '../../../../engine/transformer/types.ts';

@@ -1,5 +1,6 @@
-// Caches that share: a cache and its forks share pages, a budget and every move of a shared page; caches of one pool share its bytes. Random keys and
-// values, real logs; budgets are kept at every step, formats of shared pages are the same for all, every log replays, and who was refused goes on.
+// Caches that share: a cache and its forks share pages, a budget and every move of a shared page; caches of one pool
+// share its bytes. Random keys and values, real logs; budgets are kept at every step, formats of shared pages are the
+// same for all, every log replays, and who was refused goes on.
 import { describe, expect, it } from 'vitest';
 import { openCache, openPool, type PolicyCache } from '../../../../engine/index.ts';
 import { logDir } from '../../../../engine/state/folder.ts';

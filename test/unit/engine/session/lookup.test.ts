@@ -1,5 +1,6 @@
-// Prompt look-up decoding writes what plain decoding writes: greedy, drawn with a seed, under a grammar, with logprobs, across page ends and under a budget with an open
-// page in f16; the cache then holds the same tokens and goes on alike. What is proposed is what followed before. Where a wide step cannot be the same, nothing is proposed.
+// Prompt look-up decoding writes what plain decoding writes: greedy, drawn with a seed, under a grammar, with logprobs,
+// across page ends and under a budget with an open page in f16; the cache then holds the same tokens and goes on alike.
+// What is proposed is what followed before. Where a wide step cannot be the same, nothing is proposed.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

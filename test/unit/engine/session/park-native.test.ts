@@ -1,5 +1,6 @@
-// Pages that the binary reads and writes are those of the reference: rows that TypeScript decodes, coded by the reference of each format, give the same stored bytes; on
-// every instruction set and with several threads; what is damaged is refused and leaves the cache empty.
+// Pages that the binary reads and writes are those of the reference: rows that TypeScript decodes, coded by the
+// reference of each format, give the same stored bytes; on every instruction set and with several threads; what is
+// damaged is refused and leaves the cache empty.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { cacheBytes, fillCache } from '../../../../engine/session/park/cache-bytes.ts';
 import { PagePredictor } from '../../../../engine/session/park/page-predictor.ts';
@@ -75,7 +76,10 @@ function byReference(bytes: Buffer): { k: Float32Array; v: Float32Array }[] {
   }).map(({ k, v }) => ({ k, v }));
 }
 
-/** Reads parked pages on every instruction set, with one thread and with two, and compares them with the rows of the reference, appended. */
+/**
+ * Reads parked pages on every instruction set, with one thread and with two, and compares them with the rows of the
+ * reference, appended.
+ */
 function readAsByReference(bytes: Buffer): void {
   const expected = open();
   const rows = byReference(bytes);
@@ -231,7 +235,8 @@ describe('pages that the binary reads', () => {
     const size = bytes.readUInt32LE(0);
     const sinks = 2 * 2 * SINK_TOKENS * predictor.width;
     const head = 4 + 1 + 2 + sinks;
-    // Shifts and counts of columns, states, the first and the last words; then a record that ends early, and one that goes on.
+    // Shifts and counts of columns, states, the first and the last words; then a record that ends early, and one that
+    // goes on.
     const changes: ((copy: Buffer) => void)[] = [
       ...[head, head + 2, head + 3, head + 6 + 3, head + 6 + 128, 4 + size - 3].map((at) => (copy: Buffer) => {
         copy[at]! ^= 0x40;

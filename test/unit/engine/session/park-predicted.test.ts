@@ -1,5 +1,6 @@
-// Parked pages that are predicted: what a reader reconstructs is what the writer reckoned with, to the bit; they take far fewer bytes and cost little; entropy
-// coding loses nothing and is close to the entropy; predictors in files are checked; a session whose predictor is not here is read again.
+// Parked pages that are predicted: what a reader reconstructs is what the writer reckoned with, to the bit; they take
+// far fewer bytes and cost little; entropy coding loses nothing and is close to the entropy; predictors in files are
+// checked; a session whose predictor is not here is read again.
 
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';

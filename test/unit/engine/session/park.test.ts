@@ -1,5 +1,6 @@
-// Parked sessions: one that comes back holds and writes what one that was never parked does, bit for bit; whatever does not fit is read again, and
-// said; what cannot be trusted is refused; files are their owner's alone and go when the session is erased.
+// Parked sessions: one that comes back holds and writes what one that was never parked does, bit for bit; whatever does
+// not fit is read again, and said; what cannot be trusted is refused; files are their owner's alone and go when the
+// session is erased.
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

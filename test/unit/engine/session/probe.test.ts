@@ -1,5 +1,5 @@
-// A probe on the reference model: what it predicts for changed pages is what a session with these pages really puts out, to the last bit;
-// equal bytes give exactly 0; and the session that it copies notices nothing.
+// A probe on the reference model: what it predicts for changed pages is what a session with these pages really puts
+// out, to the last bit; equal bytes give exactly 0; and the session that it copies notices nothing.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { addDivergence, emptySums, NO_TARGET } from '../../../../engine/session/divergence.ts';
@@ -34,7 +34,10 @@ const open = (openFormat: 'f16' | 'q8' = 'f16'): Session =>
 const pages = (tokens: number): number[] => Array.from({ length: movablePages(tokens) }, (_, page) => page);
 const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-/** The same tokens in a session in which the pages have really moved in between, compared with one in which they have not. */
+/**
+ * The same tokens in a session in which the pages have really moved in between, compared with one in which they have
+ * not.
+ */
 async function really(moves: readonly ProbeMove[]): Promise<number[]> {
   const rows: Float32Array[] = [];
   for (const made of [[], moves]) {

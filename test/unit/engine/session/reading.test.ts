@@ -1,5 +1,6 @@
-// Reading never writes: every command that only asks is run on a state folder that an earlier build left with a torn tail, by a user who
-// may not write there, two of each at once. Each answers, and afterwards every file is byte for byte what it was.
+// Reading never writes: every command that only asks is run on a state folder that an earlier build left with a torn
+// tail, by a user who may not write there, two of each at once. Each answers, and afterwards every file is byte for
+// byte what it was.
 import { execFile } from 'node:child_process';
 import { chmodSync, cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';

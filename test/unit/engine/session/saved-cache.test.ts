@@ -1,5 +1,6 @@
-// A cache of a program with a runtime of its own, taken back, begun again, saved and loaded: what is loaded attends with the same bits and goes on deciding;
-// a file of another model, of another shape, cut off or changed anywhere is one KvError, and nothing is left behind.
+// A cache of a program with a runtime of its own, taken back, begun again, saved and loaded: what is loaded attends
+// with the same bits and goes on deciding; a file of another model, of another shape, cut off or changed anywhere is
+// one KvError, and nothing is left behind.
 
 import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -58,7 +59,8 @@ describe('save and load', () => {
     await loaded.close();
   });
 
-  // Rows of the open page are decoded and appended again. In 8 bits the largest decode to 65532, which nothing takes that is appended.
+  // Rows of the open page are decoded and appended again. In 8 bits the largest decode to 65532, which nothing takes
+  // that is appended.
   it.each(['f16', 'q8'] as const)(
     'of the largest rows that there are, open page in %s: the same bits',
     async (openFormat) => {

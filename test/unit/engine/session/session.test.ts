@@ -1,5 +1,6 @@
-// A session in the thread that runs it, on the reference model, where its parts can be looked at: f16 is exact to the last bit, the report
-// counts what the pool holds, and a step that fails half-way ends the session instead of bending it.
+// A session in the thread that runs it, on the reference model, where its parts can be looked at: f16 is exact to the
+// last bit, the report counts what the pool holds, and a step that fails half-way ends the session instead of bending
+// it.
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { SessionOptions } from '../../../../engine/options/types.ts';

@@ -1,5 +1,5 @@
-// Stop strings must cut at the first occurrence, wherever the stream is split, and never swallow text that only looked like one.
-// For many texts and splits the streamed result is compared with a search in the whole text.
+// Stop strings must cut at the first occurrence, wherever the stream is split, and never swallow text that only looked
+// like one. For many texts and splits the streamed result is compared with a search in the whole text.
 import { describe, expect, it } from 'vitest';
 import { StopText } from '../../../../engine/session/stop.ts';
 

@@ -1,4 +1,5 @@
-// The rows behind the newest tokens, two numbers each: which are kept, which is the last, and what taking back and going back leave.
+// The rows behind the newest tokens, two numbers each: which are kept, which is the last, and what taking back and
+// going back leave.
 import { expect, it } from 'vitest';
 import { Trail } from '../../../../engine/session/trail.ts';
 

@@ -1,5 +1,6 @@
-// Erasing a session from servers: real ones are told of two sessions of the reference model, and one of the two is erased. Neither server answers
-// anything of it afterwards, and in the files of their tables and vectors no number stands that only this session knew.
+// Erasing a session from servers: real ones are told of two sessions of the reference model, and one of the two is
+// erased. Neither server answers anything of it afterwards, and in the files of their tables and vectors no number
+// stands that only this session knew.
 
 import { cpSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -193,7 +194,10 @@ describe.skipIf(!HAS_BINARY)('on a Qdrant server (needs ../shared/bin/qdrant)', 
       );
     return JSON.stringify(all);
   };
-  /** A session leaves a server alone that has not answered within two seconds, as on a busy machine; the end of the next one sends what it lacks. */
+  /**
+   * A session leaves a server alone that has not answered within two seconds, as on a busy machine; the end of the next
+   * one sends what it lacks.
+   */
   async function sent(engine: Engine): Promise<void> {
     for (;;) {
       const told = await everything();

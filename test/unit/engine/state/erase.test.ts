@@ -1,6 +1,7 @@
-// Erasing a session, on the reference model: two sessions run, are indexed in SQL and as vectors, and one of them is erased. Afterwards no number that
-// only this one knew stands in any file of the state folder, as text or as bytes, and everything else is as it was.
-// Nothing shorter shows that no file of any index keeps a number; each case begins with a state folder that two sessions have filled.
+// Erasing a session, on the reference model: two sessions run, are indexed in SQL and as vectors, and one of them is
+// erased. Afterwards no number that only this one knew stands in any file of the state folder, as text or as bytes, and
+// everything else is as it was. Nothing shorter shows that no file of any index keeps a number; each case begins with a
+// state folder that two sessions have filled.
 
 import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
@@ -49,7 +50,10 @@ function copy(): string {
   return state;
 }
 
-/** Some of what one session alone has said: long numbers as they are spelled and as a database keeps them, and its fingerprint as a vector index does. */
+/**
+ * Some of what one session alone has said: long numbers as they are spelled and as a database keeps them, and its
+ * fingerprint as a vector index does.
+ */
 function secretsOf(state: string): { texts: string[]; bytes: Buffer[] } {
   const numbers = (session: string): Set<string> =>
     new Set(

@@ -1,5 +1,5 @@
-// The engine as a program uses it, on the reference model: text streams, turns and forks continue, budgets hold, and aborts leave everything
-// usable. One engine serves the file.
+// The engine as a program uses it, on the reference model: text streams, turns and forks continue, budgets hold, and
+// aborts leave everything usable. One engine serves the file.
 
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -103,7 +103,8 @@ describe('generate', () => {
     await session.generate(ids(PROMPT_TOKENS), { maxTokens: 1, onProgress: ({ tokens }) => progress.push(tokens) })
       .result;
     clearInterval(timer);
-    // A loop that computed itself would have had one at most, behind all the work; a busy machine delays them but does not take them all.
+    // A loop that computed itself would have had one at most, behind all the work; a busy machine delays them but does
+    // not take them all.
     expect(ticks).toBeGreaterThan(3);
     expect(progress.at(-1)).toBe(PROMPT_TOKENS);
     expect(progress).toEqual([...progress].sort((a, b) => a - b));

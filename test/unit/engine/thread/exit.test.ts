@@ -1,5 +1,6 @@
-// A program that leaves in the middle of the model's work must leave with its own exit code. The thread is inside native code most of
-// that time, and ending it there aborted four of ten such processes. Processes of their own, ended after different times.
+// A program that leaves in the middle of the model's work must leave with its own exit code. The thread is inside
+// native code most of that time, and ending it there aborted four of ten such processes. Processes of their own, ended
+// after different times.
 import { spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';

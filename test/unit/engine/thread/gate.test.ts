@@ -1,5 +1,5 @@
-// The gate by itself, without an engine: a thread that works in long pieces stops between two of them, one that does nothing is not
-// waited for, and a pass through an open gate takes nothing.
+// The gate by itself, without an engine: a thread that works in long pieces stops between two of them, one that does
+// nothing is not waited for, and a pass through an open gate takes nothing.
 import { Worker } from 'node:worker_threads';
 import { expect, it } from 'vitest';
 import { Gate, GateKeeper } from '../../../../engine/thread/gate.ts';

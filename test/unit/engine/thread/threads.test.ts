@@ -1,4 +1,5 @@
-// More threads than cores only take turns: a process that was left one core of the machine says that it uses one thread.
+// More threads than cores only take turns: a process that was left one core of the machine says that it uses one
+// thread.
 import { spawnSync } from 'node:child_process';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

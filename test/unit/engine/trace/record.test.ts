@@ -1,5 +1,6 @@
-// What sessions leave in the state folder, on the reference model: a log that verifies and replays to the last byte, experience that the next
-// session starts with, and nothing of what was read; also when an engine is closed or ended in the middle of its work.
+// What sessions leave in the state folder, on the reference model: a log that verifies and replays to the last byte,
+// experience that the next session starts with, and nothing of what was read; also when an engine is closed or ended in
+// the middle of its work.
 import { cpSync, mkdtempSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -126,7 +127,8 @@ describe('the record', () => {
     expect(await closed(true)).toBeNull();
   });
 
-  // What was read is in the record as a few numbers: two texts of one length differ in what only the cache can know, and in what kind of text they are.
+  // What was read is in the record as a few numbers: two texts of one length differ in what only the cache can know,
+  // and in what kind of text they are.
   it('has in its end what attention and keys were like', async () => {
     const shortIds = ids(PROMPT_TOKENS);
     const prints = await Promise.all(

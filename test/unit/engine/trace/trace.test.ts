@@ -1,5 +1,5 @@
-// A recorded run of the reference model decides as the run itself did; a trace holds what was asked for and nothing that tells its text; and a file
-// that is not whole, or lies about itself, is refused before room is made for it.
+// A recorded run of the reference model decides as the run itself did; a trace holds what was asked for and nothing
+// that tells its text; and a file that is not whole, or lies about itself, is refused before room is made for it.
 
 import { mkdtempSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

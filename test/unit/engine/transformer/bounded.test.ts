@@ -1,5 +1,5 @@
-// What is bounded is computing, not the time of a clock: work that waits, as all work does on a loaded machine, is begun anew with more time until it
-// ends, and work that computes without end is ended.
+// What is bounded is computing, not the time of a clock: work that waits, as all work does on a loaded machine, is
+// begun anew with more time until it ends, and work that computes without end is ended.
 import { expect, test } from 'vitest';
 import { within } from '../../../../engine/transformer/bounded.ts';
 

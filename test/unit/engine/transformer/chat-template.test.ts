@@ -1,5 +1,6 @@
-// Chat templates with tools, calls and answers that stand as they were written, on templates and a vocabulary of letters that a person can read: the template
-// gets what Hugging Face's get, no text of a tool or a call becomes a control token, and an answer keeps its tokens exactly where the template keeps its words.
+// Chat templates with tools, calls and answers that stand as they were written, on templates and a vocabulary of
+// letters that a person can read: the template gets what Hugging Face's get, no text of a tool or a call becomes a
+// control token, and an answer keeps its tokens exactly where the template keeps its words.
 import { describe, expect, test } from 'vitest';
 import { hermes } from '../../../../engine/session/chat/calls/hermes.ts';
 import { hfTokenizer } from '../../../../engine/transformer/tokenizer-hf.ts';

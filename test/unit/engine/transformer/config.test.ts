@@ -1,4 +1,5 @@
-// Gives configurations in both notations, of every served architecture and of some that are not, and asks what they become.
+// Gives configurations in both notations, of every served architecture and of some that are not, and asks what they
+// become.
 
 import { describe, expect, test } from 'vitest';
 import { expectedShapes } from '../../../../engine/transformer/config.ts';

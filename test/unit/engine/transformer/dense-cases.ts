@@ -20,8 +20,8 @@ export const BASE: ModelConfig = {
 };
 
 /**
- * Random weights of the shapes that the configuration asks for, and no others: a backend that wants more fails. `round` may change a matrix
- * to what some format holds exactly.
+ * Random weights of the shapes that the configuration asks for, and no others: a backend that wants more fails. `round`
+ * may change a matrix to what some format holds exactly.
  */
 export function randomWeights(
   config: ModelConfig,

@@ -1,6 +1,7 @@
-// The dense half runs everywhere: on every instruction set of this machine (or in WebAssembly, with PALIMPSEST_BINDING=wasm), without
-// onnxruntime-node, with logits of the reference model that agree between them. First in this process, then as a whole engine in processes
-// of their own, from a copy of the built package beside which onnxruntime-node was never installed.
+// The dense half runs everywhere: on every instruction set of this machine (or in WebAssembly, with
+// PALIMPSEST_BINDING=wasm), without onnxruntime-node, with logits of the reference model that agree between them. First
+// in this process, then as a whole engine in processes of their own, from a copy of the built package beside which
+// onnxruntime-node was never installed.
 import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
@@ -38,9 +39,9 @@ async function logits(isa: (typeof available)[number]): Promise<Float32Array> {
 }
 
 describe('without onnxruntime-node', () => {
-  // Sums within a block are whole numbers; what follows fuses into one rounding where the hardware can, which only `scalar` here cannot.
-  // Where sums differ in the last bit, an activation may round to the other neighbour, 1/32512 of its block's largest away. If all of
-  // them did, in seven products a layer of six layers, it would be 2e-4 · √42.
+  // Sums within a block are whole numbers; what follows fuses into one rounding where the hardware can, which only
+  // `scalar` here cannot. Where sums differ in the last bit, an activation may round to the other neighbour, 1/32512 of
+  // its block's largest away. If all of them did, in seven products a layer of six layers, it would be 2e-4 · √42.
   test.each(available)('%s gives the logits of the best instruction set, to the bit where both fuse', async (isa) => {
     const [expected, found] = [await logits(best), await logits(isa)];
     if (isa !== 'scalar') return expect(found).toEqual(expected);

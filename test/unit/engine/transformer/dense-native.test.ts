@@ -1,6 +1,7 @@
-// Tries the dense half on our own kernels, on every instruction set of this CPU: each feature of the Llama family against float64 loops,
-// with weights that 8 bits hold exactly, so that only the rounding of activations is left; rounding to 8 bits against its law; every quantized type
-// against its decoded weights, in every output and in the divergence of a whole model; and what is refused.
+// Tries the dense half on our own kernels, on every instruction set of this CPU: each feature of the Llama family
+// against float64 loops, with weights that 8 bits hold exactly, so that only the rounding of activations is left;
+// rounding to 8 bits against its law; every quantized type against its decoded weights, in every output and in the
+// divergence of a whole model; and what is refused.
 
 import { afterAll, describe, expect, test } from 'vitest';
 import { createNativeBackend } from '../../../../engine/transformer/dense-native.ts';
@@ -33,8 +34,9 @@ afterAll(() => {
 });
 
 /**
- * Activations are rounded to steps of (largest of 32)/32512: of a normal number 2.1/32512/√12 = 2e-5. At most four products in a row, SiLU's
- * slope up to 1.1, and q, k, v are taken from a norm that divides the error of the residual stream as it divides the stream.
+ * Activations are rounded to steps of (largest of 32)/32512: of a normal number 2.1/32512/√12 = 2e-5. At most four
+ * products in a row, SiLU's slope up to 1.1, and q, k, v are taken from a norm that divides the error of the residual
+ * stream as it divides the stream.
  */
 const ROUNDED_ACTIVATIONS = 2e-4;
 

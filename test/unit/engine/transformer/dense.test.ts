@@ -1,5 +1,6 @@
-// Tries every method of the ONNX Runtime backend and of the loops that stand in for it in float32, for each feature of the Llama family by itself and together, against the
-// same formulas written as plain float64 loops; 8-bit weights against their own error law; and what is refused.
+// Tries every method of the ONNX Runtime backend and of the loops that stand in for it in float32, for each feature of
+// the Llama family by itself and together, against the same formulas written as plain float64 loops; 8-bit weights
+// against their own error law; and what is refused.
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Q8_BLOCK, quantizeQ8 } from '../../../../engine/transformer/dense-graphs.ts';
 import { createLoopBackend } from '../../../../engine/transformer/dense-loops.ts';
@@ -12,8 +13,8 @@ describe.each(CASES)('$name', ({ more }) => {
   const config: ModelConfig = { ...BASE, ...more };
   const weights = randomWeights(config, 1);
 
-  // A sum of K products in float32 errs by about √K·2^-24 of its size; up to four such sums (o, gate and up, down, q) follow
-  // each other, and norms and SiLU add a few roundings. K ≤ 96: 4·10·2^-24, doubled.
+  // A sum of K products in float32 errs by about √K·2^-24 of its size; up to four such sums (o, gate and up, down, q)
+  // follow each other, and norms and SiLU add a few roundings. K ≤ 96: 4·10·2^-24, doubled.
   test.each([createOrtBackend, createLoopBackend])("'exact' agrees with float64 to rounding: %o", async (create) => {
     const backend = await create({ config, weights }, { precision: 'exact', threads: 1 });
     const worst = await worstErrors(config, weights, backend);
@@ -157,7 +158,8 @@ describe('opening and closing', () => {
     }
   });
 
-  // Spinning threads take the cores from attention and from other processes; that settings of this kind arrive is seen by one that is none.
+  // Spinning threads take the cores from attention and from other processes; that settings of this kind arrive is seen
+  // by one that is none.
   test('threads of no session spin while they wait, and the library hears of it', async () => {
     const ort = await import('onnxruntime-node');
     const spins: unknown[] = [];

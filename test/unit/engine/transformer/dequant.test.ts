@@ -86,7 +86,8 @@ describe('blocks made by hand', () => {
   });
 
   test('Q3_K: the even runs have their high bit', () => {
-    // Scales 0, 4, 8, … 60, less 32: low nibbles of g and g + 8 share a byte, pairs of g, g + 4, g + 8 and g + 12 another.
+    // Scales 0, 4, 8, … 60, less 32: low nibbles of g and g + 8 share a byte, pairs of g, g + 4, g + 8 and g + 12
+    // another.
     const scale = (g: number): number => 4 * g;
     const low = Array.from({ length: 8 }, (_, g) => (scale(g) & 15) | ((scale(g + 8) & 15) << 4));
     const high = Array.from({ length: 4 }, (_, g) =>
@@ -113,7 +114,8 @@ describe('blocks made by hand', () => {
     expect(decode('IQ4_XS', bytes)).toEqual(expected);
   });
 
-  // Scales 1 … 8 and minimums 8 … 1 would not show the upper bits: these are 1, 2, 3, 63, 33, 34, 17, 48 and 5, 6, 7, 62, 40, 41, 18, 63.
+  // Scales 1 … 8 and minimums 8 … 1 would not show the upper bits: these are 1, 2, 3, 63, 33, 34, 17, 48 and 5, 6, 7,
+  // 62, 40, 41, 18, 63.
   const SCALES = [1, 2, 3, 63, 33, 34, 17, 48];
   const MINIMUMS = [5, 6, 7, 62, 40, 41, 18, 63];
   const packed = [
@@ -174,7 +176,10 @@ function half(source: Uint8Array, at: number): number {
   const [exponent, mantissa] = [(word >> 10) & 31, word & 1023];
   return (word >> 15 ? -1 : 1) * (exponent === 0 ? mantissa / 2 ** 24 : (1 + mantissa / 1024) * 2 ** (exponent - 15));
 }
-/** 6-bit number g of the scales (kind 0) or minimums (kind 1) of a K block: four whole ones each, then four in two parts. */
+/**
+ * 6-bit number g of the scales (kind 0) or minimums (kind 1) of a K block: four whole ones each, then four in two
+ * parts.
+ */
 function sixBits(block: Uint8Array, at: number, g: number, kind: 0 | 1): number {
   if (g < 4) return bits(block, 8 * (at + 4 * kind + g), 6);
   return bits(block, 8 * (at + 4 + g) + 4 * kind, 4) + 16 * bits(block, 8 * (at + 4 * kind + g - 4) + 6, 2);

@@ -1,4 +1,5 @@
-// Gives configurations of models with experts in both notations and asks what they become, what their tensors are called, and what is refused.
+// Gives configurations of models with experts in both notations and asks what they become, what their tensors are
+// called, and what is refused.
 
 import { describe, expect, test } from 'vitest';
 import { expectedShapes } from '../../../../engine/transformer/config.ts';

@@ -1,4 +1,5 @@
-// Writes GGUF files by hand, true ones and one for every way of lying, and asks the reader for values or for its refusal.
+// Writes GGUF files by hand, true ones and one for every way of lying, and asks the reader for values or for its
+// refusal.
 import { afterAll, describe, expect, test } from 'vitest';
 import { READABLE_TYPES } from '../../../../engine/transformer/dequant.ts';
 import { type GgufFile, openGguf } from '../../../../engine/transformer/gguf.ts';

@@ -1,6 +1,7 @@
-// Tokenizers that were made to hang or to fill memory: patterns that backtrack without end, replacements that make a text a thousand
-// times as long, steps that never advance, thousands of added tokens that begin alike; and prompts that are far too long. Each must end
-// as a KvError while the program can still be spoken to. What ends in time must be cut as it always was.
+// Tokenizers that were made to hang or to fill memory: patterns that backtrack without end, replacements that make a
+// text a thousand times as long, steps that never advance, thousands of added tokens that begin alike; and prompts that
+// are far too long. Each must end as a KvError while the program can still be spoken to. What ends in time must be cut
+// as it always was.
 
 import { spawn } from 'node:child_process';
 import { cpSync, readFileSync, writeFileSync } from 'node:fs';

@@ -1,6 +1,6 @@
-// Model files that were made to cost time or memory: pipes and devices in the place of each file, sizes and counts far beyond those of
-// real models, holes. Sparse files make them large without writing. All must be refused as KvErrors, before the work that they ask for:
-// none of these tests would end in a reasonable time if they were not.
+// Model files that were made to cost time or memory: pipes and devices in the place of each file, sizes and counts far
+// beyond those of real models, holes. Sparse files make them large without writing. All must be refused as KvErrors,
+// before the work that they ask for: none of these tests would end in a reasonable time if they were not.
 
 import { spawnSync } from 'node:child_process';
 import { rmSync, statSync, symlinkSync, truncateSync } from 'node:fs';

@@ -138,7 +138,8 @@ describe('the same model', () => {
     model.weights.close();
   });
 
-  // It goes into the log and to the terminal: what a file declares must not move a cursor, fill pages, or tell where its maker kept it.
+  // It goes into the log and to the terminal: what a file declares must not move a cursor, fill pages, or tell where
+  // its maker kept it.
   test.each([
     ['Tiny Llama', 'Tiny Llama'],
     ['org/Tiny Llama', 'Tiny Llama'],

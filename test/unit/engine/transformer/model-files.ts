@@ -274,7 +274,10 @@ export function tinyGguf(
   return gguf({ metadata: [...metadata], tensors, ...parts });
 }
 
-/** Types of 4 bits and fewer that are decoded when they are read: their number in a file, where a block has f16 numbers, and the root mean square of weights where these are 1. */
+/**
+ * Types of 4 bits and fewer that are decoded when they are read: their number in a file, where a block has f16 numbers,
+ * and the root mean square of weights where these are 1.
+ */
 export const SMALL_TYPES = {
   Q2_K: { number: 10, halves: [80, 82], spread: 13 },
   Q3_K: { number: 11, halves: [108], spread: 43 },
@@ -284,7 +287,10 @@ export const SMALL_TYPES = {
 } as const;
 export type SmallType = keyof typeof SMALL_TYPES;
 
-/** Random blocks with scales of a few hundredths, f16 numbers of 2^-8 and exponents of 2^-7, or weights of about this root mean square. */
+/**
+ * Random blocks with scales of a few hundredths, f16 numbers of 2^-8 and exponents of 2^-7, or weights of about this
+ * root mean square.
+ */
 export function smallBlocks(name: SmallType, values: number, random: () => number, rms?: number): Uint8Array {
   const { blockValues, blockBytes } = ELEMENT_TYPES.get(name)!;
   const bytes = Uint8Array.from({ length: (values / blockValues) * blockBytes }, () => Math.floor(random() * 256));

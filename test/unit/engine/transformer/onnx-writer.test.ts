@@ -1,5 +1,5 @@
-// Tries the protobuf writer twice: byte by byte against messages written out by hand from the protobuf encoding rules, and by
-// letting ONNX Runtime load a model that uses every kind of attribute, element type and dynamic axis.
+// Tries the protobuf writer twice: byte by byte against messages written out by hand from the protobuf encoding rules,
+// and by letting ONNX Runtime load a model that uses every kind of attribute, element type and dynamic axis.
 import * as ort from 'onnxruntime-node';
 import { describe, expect, test } from 'vitest';
 import { type OnnxGraph, writeOnnxModel } from '../../../../engine/transformer/onnx-writer.ts';

@@ -1,5 +1,6 @@
-// Weights that are rewritten in the form of another type: every weight is what it was in the file, but for the rounding of scales of IQ4_XS to 11 bits; ends of what a half can say
-// are 0 or infinite, never something else; and a tensor reads as many rows as it is asked for.
+// Weights that are rewritten in the form of another type: every weight is what it was in the file, but for the rounding
+// of scales of IQ4_XS to 11 bits; ends of what a half can say are 0 or infinite, never something else; and a tensor
+// reads as many rows as it is asked for.
 
 import { describe, expect, it } from 'vitest';
 import { dequantize, ELEMENT_TYPES } from '../../../../engine/transformer/dequant.ts';

@@ -1,5 +1,5 @@
-// Tries every RoPE scaling against formulas written down once more here, growth of the tables against tables made at once,
-// and the native rotation in both layouts against rotation of complex numbers.
+// Tries every RoPE scaling against formulas written down once more here, growth of the tables against tables made at
+// once, and the native rotation in both layouts against rotation of complex numbers.
 import { describe, expect, test } from 'vitest';
 import { RopeTable, type RotaryConfig, ropeFrequencies } from '../../../../engine/transformer/rope.ts';
 import type { RopeScaling } from '../../../../engine/transformer/types.ts';

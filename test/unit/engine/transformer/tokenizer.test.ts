@@ -1,5 +1,6 @@
-// Tokenizers against ids that others computed (47 test strings with three vocabularies; the original tokenizer of SmolLM2
-// against the vocabulary of its GGUF), and against themselves: round trips, streams, and texts that try to forge control tokens.
+// Tokenizers against ids that others computed (47 test strings with three vocabularies; the original tokenizer of
+// SmolLM2 against the vocabulary of its GGUF), and against themselves: round trips, streams, and texts that try to
+// forge control tokens.
 
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';

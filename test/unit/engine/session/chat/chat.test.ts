@@ -1,5 +1,6 @@
-// A chat over the reference model, with a template of its own: nothing that stays is read twice, whatever is said, taken back, edited, forked or answered anew;
-// what it counts beforehand is what it reads; at the end of the context it does what was chosen and says so; and a refused or aborted question was never asked.
+// A chat over the reference model, with a template of its own: nothing that stays is read twice, whatever is said,
+// taken back, edited, forked or answered anew; what it counts beforehand is what it reads; at the end of the context it
+// does what was chosen and says so; and a refused or aborted question was never asked.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Chat, ChatAnswer, ChatMessage, ChatOptions, Engine } from '../../../../../engine/index.ts';

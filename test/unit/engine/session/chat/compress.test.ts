@@ -1,5 +1,7 @@
-// A chat over the reference model that is compressed at the end of its context: nothing leaves, the bytes stay, pages go to lower formats, each answer says so, and what the bytes
-// cannot hold in the lowest ones is refused with the numbers. Without a budget pages are in 8 bits up to the context; in an engine whose memory is shared the chat goes on where one without this is refused.
+// A chat over the reference model that is compressed at the end of its context: nothing leaves, the bytes stay, pages
+// go to lower formats, each answer says so, and what the bytes cannot hold in the lowest ones is refused with the
+// numbers. Without a budget pages are in 8 bits up to the context; in an engine whose memory is shared the chat goes on
+// where one without this is refused.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import {

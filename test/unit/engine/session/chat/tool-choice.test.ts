@@ -1,5 +1,6 @@
-// Chats whose answers call tools as their caller chooses, through the engine: calls that are forced fulfil their schemas at any temperature, also after rewind, regenerate and fork; 'auto' changes no answer
-// that calls nothing, and lets none that begins a call leave it; 'none' calls nothing; and what cannot be is refused before anything is read.
+// Chats whose answers call tools as their caller chooses, through the engine: calls that are forced fulfil their
+// schemas at any temperature, also after rewind, regenerate and fork; 'auto' changes no answer that calls nothing, and
+// lets none that begins a call leave it; 'none' calls nothing; and what cannot be is refused before anything is read.
 import { rmSync } from 'node:fs';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

@@ -1,5 +1,6 @@
-// Answers that follow a grammar, through the engine and its thread: greedy and drawn, in a chat and in continuations, cut short by their tokens, refused before
-// anything is read; and on the command line from a file and from a text, with the exit codes.
+// Answers that follow a grammar, through the engine and its thread: greedy and drawn, in a chat and in continuations,
+// cut short by their tokens, refused before anything is read; and on the command line from a file and from a text, with
+// the exit codes.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Ajv2020 } from 'ajv/dist/2020.js';

@@ -1,5 +1,6 @@
-// Grammars in GBNF and what schemas become: which texts they let through, what is refused before anything is written and with which code, and that a grammar which
-// broke the library does no harm to the next. Classes of characters are compared with their definition, beyond ASCII and at the ends of every length of UTF-8.
+// Grammars in GBNF and what schemas become: which texts they let through, what is refused before anything is written
+// and with which code, and that a grammar which broke the library does no harm to the next. Classes of characters are
+// compared with their definition, beyond ASCII and at the ends of every length of UTF-8.
 
 import { describe, expect, it, test } from 'vitest';
 import type { Range } from '../../../../../engine/transformer/grammar/characters.ts';

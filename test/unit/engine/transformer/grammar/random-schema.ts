@@ -1,4 +1,7 @@
-/** JSON schemas at random, of all that can be followed: nested, optional, recursive, with bounds, patterns, formats and names that JSON escapes. */
+/**
+ * JSON schemas at random, of all that can be followed: nested, optional, recursive, with bounds, patterns, formats and
+ * names that JSON escapes.
+ */
 import type { RandomNumbers } from '../../../../../engine/transformer/sampling/random.ts';
 
 type Schema = Record<string, unknown>;

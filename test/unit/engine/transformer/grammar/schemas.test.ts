@@ -1,5 +1,6 @@
-// Schemas at random, each followed with random logits over the tokens of a real model: whatever is complete must fulfil its schema, as another
-// library (ajv) reads it. So every keyword that is taken is followed to the letter, whichever tokens a model prefers.
+// Schemas at random, each followed with random logits over the tokens of a real model: whatever is complete must fulfil
+// its schema, as another library (ajv) reads it. So every keyword that is taken is followed to the letter, whichever
+// tokens a model prefers.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { Ajv2020 } from 'ajv/dist/2020.js';

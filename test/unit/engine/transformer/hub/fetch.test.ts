@@ -1,5 +1,6 @@
-// Fetches models from a hub of the test's own, a real HTTP server that cuts, stalls, lies about lengths, damages and refuses. Every failure is one KvError that
-// says what to do, nothing half-written is ever taken for a model, and a download that was cut goes on where it ended.
+// Fetches models from a hub of the test's own, a real HTTP server that cuts, stalls, lies about lengths, damages and
+// refuses. Every failure is one KvError that says what to do, nothing half-written is ever taken for a model, and a
+// download that was cut goes on where it ended.
 
 import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -111,7 +112,8 @@ describe('a server that breaks off', () => {
     await expectWhole(await fetched());
     const [none, second, third] = ranges();
     expect(none).toBeUndefined();
-    // How much of it had come when the connection broke is the system's affair; the third begins where the second ended.
+    // How much of it had come when the connection broke is the system's affair; the third begins where the second
+    // ended.
     const from = Number(/^bytes=(\d+)-$/.exec(second ?? 'bytes=0-')?.[1]);
     expect(from).toBeLessThanOrEqual(HALF);
     expect(third).toBe(`bytes=${from + 100}-`);

@@ -1,4 +1,7 @@
-/** A hub of the test's own: a real HTTP server with the interface of the Hugging Face Hub, which cuts, stalls, lies and refuses as it is told. */
+/**
+ * A hub of the test's own: a real HTTP server with the interface of the Hugging Face Hub, which cuts, stalls, lies and
+ * refuses as it is told.
+ */
 import { createHash } from 'node:crypto';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -14,7 +17,9 @@ export interface Seen {
 /** What a server does to one request for a file, instead of answering it. */
 export type Trick =
   | { readonly kind: 'status'; readonly status: number; readonly headers?: Readonly<Record<string, string>> }
-  /** Sends so many bytes of the body and breaks the connection off, ends it as if it were whole, or says nothing more. */
+  /**
+   * Sends so many bytes of the body and breaks the connection off, ends it as if it were whole, or says nothing more.
+   */
   | { readonly kind: 'cut' | 'end' | 'stall'; readonly after: number }
   /** Other headers than are true, and more bytes than there are. */
   | {

@@ -1,5 +1,5 @@
-// What names of models mean, which files of a repository they choose, where the environment says they are, and that caches of other programs, the Hub's and
-// Ollama's, are read where they lie: written here as those programs write them.
+// What names of models mean, which files of a repository they choose, where the environment says they are, and that
+// caches of other programs, the Hub's and Ollama's, are read where they lie: written here as those programs write them.
 
 import { existsSync, mkdirSync, readdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';

@@ -1,5 +1,6 @@
-// Whether a model fits, from the headers of a file on a server that counts what is asked of it, against what the same model is when it is here; the estimate
-// of its weights against what the dense half then takes; and engines that are made by name, with their progress.
+// Whether a model fits, from the headers of a file on a server that counts what is asked of it, against what the same
+// model is when it is here; the estimate of its weights against what the dense half then takes; and engines that are
+// made by name, with their progress.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -175,7 +176,8 @@ describe('whether it fits', () => {
     const model = await loadModel(folder.write('experts.gguf', writeGguf(ggufParts(readFamily('qwen3-moe')))));
     const { config, weights } = model;
     const { parameters } = await inspectModel(model.path);
-    // Two layers: eight experts of three matrices, q, k, v, o, the router, and norms of the stream and of heads; embedding, head and norm.
+    // Two layers: eight experts of three matrices, q, k, v, o, the router, and norms of the stream and of heads;
+    // embedding, head and norm.
     const layer = 8 * 3 * 64 * 96 + 2 * (256 + 128) * 96 + 8 * 96 + 2 * 96 + 2 * 64;
     expect(parameters).toBe(2 * layer + 2 * 256 * 96 + 96);
     const scratch = (experts: ModelConfig['experts']): number =>

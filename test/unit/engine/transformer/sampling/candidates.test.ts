@@ -1,5 +1,5 @@
-// Tries each sampler that narrows the tokens down against its definition with full sorts: random scores with many equals and impossible tokens, the
-// ends of every range, one token, and a vocabulary as large as that of a real model.
+// Tries each sampler that narrows the tokens down against its definition with full sorts: random scores with many
+// equals and impossible tokens, the ends of every range, one token, and a vocabulary as large as that of a real model.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
@@ -27,7 +27,10 @@ const left = ({ ids, count }: Candidates): number[] => Array.from(ids.subarray(0
 const sorted = (ids: readonly number[]): number[] => [...ids].sort((a, b) => a - b);
 const idsOf = (tokens: readonly reference.Scored[]): number[] => tokens.map(({ id }) => id);
 
-/** Few values, so that many are equal; whole ones, so that sums of probabilities do not depend on the order of additions by more than rounding. */
+/**
+ * Few values, so that many are equal; whole ones, so that sums of probabilities do not depend on the order of additions
+ * by more than rounding.
+ */
 const scoreLists = fc
   .array(
     fc.oneof(
@@ -91,7 +94,8 @@ describe('of random scores', () => {
         const all = of(scores);
         typicalP(all, p);
         const expected = reference.typicalP(tokens, p);
-        // Tokens on both sides of the entropy may be equally far from it but for rounding, so scores are compared, and distances of those that differ.
+        // Tokens on both sides of the entropy may be equally far from it but for rounding, so scores are compared, and
+        // distances of those that differ.
         expect(all.count).toBeGreaterThan(0);
         const probabilities = reference.softmax(tokens);
         const entropy = probabilities.reduce((sum, q) => sum - (q > 0 ? q * Math.log(q) : 0), 0);

@@ -1,6 +1,7 @@
-// Tries sampling where it is used, on the reference model behind its thread: an answer that is cut in two, parked, resumed or forked goes on with the tokens that it
-// would have had; continuations are those of forks; log probabilities, biases and penalties reach the caller; a model
-// whose numbers overflow is refused; nonsense is refused before anything is read.
+// Tries sampling where it is used, on the reference model behind its thread: an answer that is cut in two, parked,
+// resumed or forked goes on with the tokens that it would have had; continuations are those of forks; log
+// probabilities, biases and penalties reach the caller; a model whose numbers overflow is refused; nonsense is refused
+// before anything is read.
 
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

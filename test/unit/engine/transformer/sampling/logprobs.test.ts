@@ -1,4 +1,5 @@
-// Tries log probabilities against a softmax computed here: of the token itself, of the most likely ones in order, and what cannot be asked for.
+// Tries log probabilities against a softmax computed here: of the token itself, of the most likely ones in order, and
+// what cannot be asked for.
 import { describe, expect, test } from 'vitest';
 import { logprobsOf } from '../../../../../engine/transformer/sampling/logprobs.ts';
 import { Rng } from '../rng.ts';

@@ -1,5 +1,5 @@
-// Tries the penalties against their definitions on random histories of few tokens, where repetitions are many; and the texts that end repetitions against a
-// search in the joined text, with texts that are cut into several tokens.
+// Tries the penalties against their definitions on random histories of few tokens, where repetitions are many; and the
+// texts that end repetitions against a search in the joined text, with texts that are cut into several tokens.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { loadModel } from '../../../../../engine/transformer/load.ts';

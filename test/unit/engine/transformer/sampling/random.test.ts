@@ -1,4 +1,5 @@
-// Tries the generator of random numbers against its algorithm in 64-bit arithmetic, and seeds and streams against what independent ones must look like.
+// Tries the generator of random numbers against its algorithm in 64-bit arithmetic, and seeds and streams against what
+// independent ones must look like.
 import { describe, expect, test } from 'vitest';
 import { RandomNumbers } from '../../../../../engine/transformer/sampling/random.ts';
 
@@ -57,7 +58,8 @@ describe('generator', () => {
       for (const value of firsts) bins[Math.floor(100 * value)]!++;
       const chi = bins.reduce((sum, seen) => sum + (seen - 200) ** 2 / 200, 0);
       expect(chi).toBeLessThan(99 + 5 * Math.sqrt(198));
-      // Neighbours have nothing to do with each other: their correlation has a standard error of 1/√20000 = 0.0071; five of them.
+      // Neighbours have nothing to do with each other: their correlation has a standard error of 1/√20000 = 0.0071;
+      // five of them.
       const products = firsts.slice(1).map((value, i) => 12 * (value - 0.5) * (firsts[i]! - 0.5));
       expect(Math.abs(products.reduce((a, b) => a + b, 0) / products.length)).toBeLessThan(0.036);
     }

@@ -1,5 +1,6 @@
-// Tries the sampler against probabilities computed here and, with all its options, against the definitions in reference.ts: counts of many draws (chi-square),
-// the exact sets, order of equals, repeatability, and refusal of what is no number.
+// Tries the sampler against probabilities computed here and, with all its options, against the definitions in
+// reference.ts: counts of many draws (chi-square), the exact sets, order of equals, repeatability, and refusal of what
+// is no number.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
@@ -33,7 +34,10 @@ function softmax(logits: Float32Array, temperature: number): number[] {
   return weights.map((weight) => weight / total);
 }
 
-/** Draws and probabilities agree: chi-square under its mean plus six standard deviations (chance of a false alarm under 1e-6; the seed is fixed anyway). */
+/**
+ * Draws and probabilities agree: chi-square under its mean plus six standard deviations (chance of a false alarm under
+ * 1e-6; the seed is fixed anyway).
+ */
 function expectDistribution(draws: readonly number[], probabilities: readonly number[]): void {
   let chi = 0;
   let freedom = -1;

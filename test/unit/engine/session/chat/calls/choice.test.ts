@@ -1,5 +1,7 @@
-// What an answer follows by its choice, token by token: free until a mark is complete, however tokens cut it, and the grammar of calls from there on; a token that says more behind a mark than a
-// call can is refused; where no call may begin, no mark is completed. Without the library 'auto' leaves all of it free, and a call that is wanted says what to install.
+// What an answer follows by its choice, token by token: free until a mark is complete, however tokens cut it, and the
+// grammar of calls from there on; a token that says more behind a mark than a call can is refused; where no call may
+// begin, no mark is completed. Without the library 'auto' leaves all of it free, and a call that is wanted says what to
+// install.
 
 import { rmSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -38,7 +40,10 @@ afterAll(() => {
 const open = (choice: ToolChoice | undefined, template = '<tool_call>', of = model, tools = TOOLS) =>
   openChosen(of, new Grammars(of), { choice, tools, template, format: callFormatOf(template) });
 
-/** Writes a text byte by byte, or in the tokens that the model has for it. → how far it came, and whether it was complete there */
+/**
+ * Writes a text byte by byte, or in the tokens that the model has for it. → how far it came, and whether it was
+ * complete there
+ */
 async function write(following: Following, text: string, of = model, whole = false): Promise<[string, boolean | null]> {
   const bytes = new Map<number, number>();
   for (let id = 0; id < of.config.vocabSize; id++) {

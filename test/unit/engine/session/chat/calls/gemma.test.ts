@@ -1,4 +1,5 @@
-// Calls as FunctionGemma and Gemma 4 write them, in a notation of their own: what is no call comes back as text, and nothing throws.
+// Calls as FunctionGemma and Gemma 4 write them, in a notation of their own: what is no call comes back as text, and
+// nothing throws.
 import { expect, it } from 'vitest';
 import { gemma } from '../../../../../../engine/session/chat/calls/gemma.ts';
 

@@ -1,6 +1,7 @@
-// Calls that follow the grammar of their tools, in the syntax of every family, whether a model has tokens for its marks or spells them: fifty each, of twenty tools with random
-// schemas, drawn from random logits. Whatever is complete is parsed as calls of those tools, and another library (ajv) finds that arguments fulfil their schemas. And texts a byte at a time:
-// what is a call, and what is none.
+// Calls that follow the grammar of their tools, in the syntax of every family, whether a model has tokens for its marks
+// or spells them: fifty each, of twenty tools with random schemas, drawn from random logits. Whatever is complete is
+// parsed as calls of those tools, and another library (ajv) finds that arguments fulfil their schemas. And texts a byte
+// at a time: what is a call, and what is none.
 import { rmSync } from 'node:fs';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { afterAll, describe, expect, it } from 'vitest';

@@ -1,5 +1,6 @@
-// An answer that comes in pieces, cut anywhere: what is no part of a call is passed on, a call is held back, and what turns out to be none is passed on at the
-// end, so that no character is lost. And the way of writing calls is chosen by the marks of a template.
+// An answer that comes in pieces, cut anywhere: what is no part of a call is passed on, a call is held back, and what
+// turns out to be none is passed on at the end, so that no character is lost. And the way of writing calls is chosen by
+// the marks of a template.
 import { expect, it } from 'vitest';
 import { CALL_FORMATS, callFormatOf } from '../../../../../../engine/session/chat/calls/formats.ts';
 import { HeldCalls } from '../../../../../../engine/session/chat/calls/held.ts';

@@ -1,4 +1,5 @@
-// Calls as Hermes and Qwen write them, as they come and malformed: what is no call comes back as text, and nothing throws.
+// Calls as Hermes and Qwen write them, as they come and malformed: what is no call comes back as text, and nothing
+// throws.
 import { expect, it } from 'vitest';
 import { hermes } from '../../../../../../engine/session/chat/calls/hermes.ts';
 import { staysText } from './malformed.ts';

@@ -1,4 +1,5 @@
-// Calls as Llama 3 writes them, with and without its tag, in JSON and of its built-in tools: what is no call comes back as text, and nothing throws.
+// Calls as Llama 3 writes them, with and without its tag, in JSON and of its built-in tools: what is no call comes back
+// as text, and nothing throws.
 import { expect, it } from 'vitest';
 import { llama } from '../../../../../../engine/session/chat/calls/llama.ts';
 import { staysText } from './malformed.ts';

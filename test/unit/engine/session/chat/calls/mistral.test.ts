@@ -1,4 +1,5 @@
-// Calls as Mistral writes them, as a list and name by name, with ids and without: what is no call comes back as text, and nothing throws.
+// Calls as Mistral writes them, as a list and name by name, with ids and without: what is no call comes back as text,
+// and nothing throws.
 import { expect, it } from 'vitest';
 import { mistral } from '../../../../../../engine/session/chat/calls/mistral.ts';
 import { staysText } from './malformed.ts';

@@ -1,4 +1,5 @@
-// Calls as Phi-4-mini writes them, between marks and behind its word: what is no call comes back as text, and nothing throws.
+// Calls as Phi-4-mini writes them, between marks and behind its word: what is no call comes back as text, and nothing
+// throws.
 import { expect, it } from 'vitest';
 import { phi } from '../../../../../../engine/session/chat/calls/phi.ts';
 import { staysText } from './malformed.ts';
