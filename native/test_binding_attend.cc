@@ -43,7 +43,7 @@ void attendPages(const Napi::CallbackInfo& info) {
   auto* max = call.array<float>(rows);
   auto* sum = call.array<float>(rows);
   auto* mixed = call.array<float>(static_cast<size_t>(rows) * d);
-  auto* skipped = call.array<int32_t>(4);
+  auto* skipped = call.array<int32_t>(2);
   auto* mass = call.array<float>(static_cast<size_t>(rows) * pages);
   auto* top = call.array<float>(static_cast<size_t>(rows) * pages);
 
