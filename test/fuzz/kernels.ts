@@ -2,7 +2,7 @@
  * Single kernels: each gets the same arguments on every machine, and answers bits, but for dotF16, which fuses where it
  * can.
  */
-import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SERVED_FAMILIES } from '../../native/format.ts';
+import { CODED_HEAD_DIMS, FORMATS, isServed, PAGE_TOKENS, SERVED_FAMILIES } from '../../native/format.ts';
 import { fromHalf } from '../../native/reference/index.ts';
 import { steeringOf } from '../../native/reference/steering.ts';
 import { gaussian } from '../native/rows.ts';
@@ -11,6 +11,9 @@ import { bytes, type Cases, floats, one, type Random, shifted, signed, whole } f
 import { randomSide } from './side.ts';
 
 /** A page of one head: within f16, as caches get it, or of any magnitude that codecs serve. */
+/** The formats that this build computes. */
+const SERVED = Object.values(FORMATS).filter(({ name }) => isServed(name));
+
 const rows = (random: Random, stride: number): Float32Array => {
   const size = one(random, [1, 1, 10 ** (11 * random() - 6)]);
   return floats(random, PAGE_TOKENS * stride, 65504).map((x) => Math.max(-65504, Math.min(65504, x * size)));
@@ -196,7 +199,7 @@ export const KERNEL_CASES: Cases = {
 
   demoteSide(random) {
     const d = one(random, CODED_HEAD_DIMS);
-    const nested = Object.values(FORMATS).filter((format) => format.nested);
+    const nested = SERVED.filter((format) => format.nested);
     const from = one(
       random,
       nested.filter((format) => nested.some((to) => isDemotion(format.name, to.name))),
@@ -219,7 +222,7 @@ export const KERNEL_CASES: Cases = {
 
   decodeSide(random) {
     const d = one(random, CODED_HEAD_DIMS);
-    const { id, name } = one(random, Object.values(FORMATS));
+    const { id, name } = one(random, SERVED);
     const isKey = random() < 0.5;
     const side = randomSide(random, name, isKey, d, rows(random, d));
     return {
