@@ -36,7 +36,7 @@ import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
 import { Kin, type OnMove } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
-import { Learnt } from './learned-thresholds.ts';
+import { LearnedThresholds } from './learned-thresholds.ts';
 import { Mover } from './mover.ts';
 import { type NativeOptions, openNative } from './open-native.ts';
 import { Pacing } from './pacing.ts';
@@ -80,7 +80,7 @@ export class Governed {
   readonly meter: Meter;
   readonly policy: PolicySession;
   /** What it has learned for sessions to come. */
-  readonly learnt: Learnt;
+  readonly learnt: LearnedThresholds;
   readonly trials: TrialQueue;
   readonly canaries: Canaries;
   readonly mover: Mover;
@@ -118,7 +118,7 @@ export class Governed {
     this.meter = options.meter ?? new Meter();
     this.#options = options;
     this.policy = openPolicy(plan.policy, context);
-    this.learnt = new Learnt(context.thresholds, shape.layers, this.policy);
+    this.learnt = new LearnedThresholds(context.thresholds, shape.layers, this.policy);
     setShares(kv, plan);
     this.tally = new Tally(shape.layers);
     this.trials = new TrialQueue(kv, plan, this.tally);

@@ -9,7 +9,7 @@ import type { QualityFeedback } from './types.ts';
 /** Standard deviation of ln(measured over predicted) where the text is the same: 0.20 over 30 runs of SmolLM2-135M. */
 const COMPARED_SD = 0.2;
 
-export class Learnt {
+export class LearnedThresholds {
   /** The thresholds that the session began with. */
   readonly #start: ThresholdSet;
   readonly #layers: number;

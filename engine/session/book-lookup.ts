@@ -10,7 +10,7 @@ import type { Reader } from './reader.ts';
 /** Kinds of text are told apart from so many tokens on. */
 const RECALL_TOKENS = 256;
 
-export class Recall {
+export class BookLookup {
   readonly #reader: Reader;
   readonly #ask: ((fingerprint: Fingerprint) => Promise<Lookup>) | undefined;
   #at = RECALL_TOKENS;

@@ -26,14 +26,14 @@ import { Rotary } from '../transformer/rotary.ts';
 import { outputSketches } from '../transformer/runtime/output-sketch.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { Answer, type AnswerOptions } from './answer.ts';
-import { Recall } from './book-lookup.ts';
+import { BookLookup } from './book-lookup.ts';
 import { Occupancy } from './occupancy.ts';
 import { Probe } from './probe.ts';
 import { checkFits, checkIds, countedTokens, type ReadOptions, tokenize } from './prompt.ts';
 import { lookupOf } from './prompt-lookup.ts';
 import type { Reader } from './reader.ts';
 import type { SessionSetup } from './setup.ts';
-import { GainProbe } from './text-probe.ts';
+import { TextProbe } from './text-probe.ts';
 import { Trail } from './trail.ts';
 import type { Generated } from './types.ts';
 import { write } from './write.ts';
@@ -49,8 +49,8 @@ export class Session implements Reader {
   readonly #occupancy = new Occupancy(this);
   #trail: Trail;
   #probe: Probe | null = null;
-  readonly #gain: GainProbe;
-  readonly #recall: Recall;
+  readonly #text: TextProbe;
+  readonly #book: BookLookup;
   #isFreed = false;
   /** The step under way; settled when there is none. */
   #stepping: Promise<void> = Promise.resolve();
@@ -61,8 +61,8 @@ export class Session implements Reader {
     this.governed = governed;
     this.rotary = rotary;
     this.#trail = new Trail(runtime.model.config.hiddenSize, setup.compareTokens ?? 0);
-    this.#gain = new GainProbe(this);
-    this.#recall = new Recall(this, setup.recall);
+    this.#text = new TextProbe(this);
+    this.#book = new BookLookup(this, setup.recall);
   }
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
@@ -214,11 +214,11 @@ export class Session implements Reader {
         throw new KvError('aborted', 'aborted while the prompt was read', {
           values: { tokensRead: at, tokens: tokenIds.length },
         });
-      await this.#recall.lookUp();
-      const rows = this.#probe === null ? this.#gain.rowsDue(tokenIds.length - at) : 0;
+      await this.#book.lookUp();
+      const rows = this.#probe === null ? this.#text.rowsDue(tokenIds.length - at) : 0;
       const chunk = tokenIds.slice(at, at + (rows > 0 ? rows : this.governed.tokensAtOnce));
       if (rows === 0) await this.forward(chunk);
-      else await this.#gain.read(chunk);
+      else await this.#text.read(chunk);
       at += chunk.length;
       options.onProgress?.({
         phase: 'prefill',

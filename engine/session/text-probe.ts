@@ -19,7 +19,7 @@ const ROWS_MIN = 16;
 /** Older pages add little to what errors cost, and as much to what a probe takes. */
 const PAGES_MAX = 4;
 
-export class GainProbe {
+export class TextProbe {
   readonly #reader: Reader;
   readonly #share: number;
   #next = FIRST_TOKENS;
