@@ -88,9 +88,9 @@ describe.each(['xq8', 'xq4'] as const)('%s', (format) => {
             }
             for (let o = 0; o < ROW; o++) {
               const weights = Math.hypot(...w.subarray(o * WIDTH, (o + 1) * WIDTH));
-              // |w · (x̂ − x)| by Cauchy and Schwarz; then weights that are off by at most half a step of |w|/127 (xq4) or
-              // of |w|/32512 (xq8) each; then f16, of numbers below 16. A pair that the rotary embedding turns mixes two such
-              // errors.
+              // |w · (x̂ − x)| by Cauchy and Schwarz; then weights that are off by at most half a step of |w|/127
+              // (xq4) or of |w|/32512 (xq8) each; then f16, of numbers below 16. A pair that the rotary embedding
+              // turns mixes two such errors.
               const rounding = (Math.sqrt(WIDTH) * Math.sqrt(size)) / (format === 'xq4' ? 254 : 65024);
               const bound = Math.SQRT2 * weights * (Math.sqrt(off) + rounding) + 2 ** -7;
               const [a, b] = [restored[t * ROW + o]!, exact[t * ROW + o]!];
