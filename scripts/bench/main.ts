@@ -8,35 +8,35 @@
  *   remat       recomputing the keys and values of a page from its latent
  *   park        parking a session and putting it back, beside reading its tokens
  *   step        decode steps of whole models at 0 to 32K tokens, and what a session under a budget spends on its
- *   decisions
+ *               decisions
  *   retrieval   runs alone: looking up earlier sessions among a million, embedded and on a Qdrant server
  *   machines    runs alone: whole models on every instruction set of this processor, beside llama.cpp with the same one
  *   log         runs alone: appending decisions to a witness log, reading and verifying it
  *   audit       runs alone: lists, counts and comparisons over a log of a million entries, read from it and answered by
- *   its SQL tables
+ *               its SQL tables
  *   grammar     runs alone: following a JSON schema or a grammar, token by token, over the vocabulary of SmolLM2
  *   lookup      runs alone: answers with prompt look-up decoding and without
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
  *   --peers             machines also measures llama.cpp; attention and step also measure onnxruntime-node's
- *    GroupQueryAttention and llama.cpp in the same rounds
+ *                       GroupQueryAttention and llama.cpp in the same rounds
  *   --full              measures everything instead of a selection that takes three minutes
  *   --shapes LIST       query heads/KV headsxhead size, comma-separated: 9/3x64,16/4x64
  *   --formats LIST      K:V pairs: f16,rot4:rot2
  *   --yardsticks        computes with a build that has the yardsticks as well, and then takes their names:
- *    turbo4:turbo2
+ *                       turbo4:turbo2
  *   --tokens LIST       tokens of history, whole pages of 128: 16384,65536
  *   --threads LIST      1,2 (default 1)
  *   --isa NAME          scalar, avx2, avx2vnni, avx512vnni, neon (default: the best here; machines takes a list, and
- *    measures all by default)
+ *                       measures all by default)
  *   --models LIST       what machines measures: smollm2,llama-1b,qwen2-0.5b
  *   --quick             machines measures one round and no long history
  *   --sessions N        sessions that retrieval looks among (default 1,000,000)
  *   --entries N         entries of the log that audit asks (default 1,000,000)
  *   --over LIST         what audit asks: log,vectors,pglite,postgres
  *   --keep DIR          audit makes log and tables there, or asks those of an earlier run: only asking then needs a
- *    quiet machine
+ *                       quiet machine
  *   --indexes LIST      what retrieval measures: hnsw,qdrant,rebuild
  *   --rounds N          interleaved rounds for each figure (default 11)
  *   --json FILE         writes every row to a file
