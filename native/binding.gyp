@@ -91,7 +91,7 @@
   'targets': [
     {
       'target_name': 'kernels_common', 'type': 'static_library',
-      'sources': ['kernels/dispatch.cc', 'kernels/rot.cc'],
+      'sources': ['kernels/dispatch.cc', 'formats/rot/worth.cc'],
       'defines': ['PALIMPSEST_NAMES_ISAS'],
       'conditions': [
         ['"avx2" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_AVX2'] }],

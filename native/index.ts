@@ -22,7 +22,7 @@ export { forgetFileBytes } from './file-cache.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export { fieldBytes } from './formats/descriptor.ts';
-export { encodeMean, narrowedScale } from './formats/rot.ts';
+export { encodeMean, narrowedScale } from './formats/rot/rot.ts';
 export * from './geometry.ts';
 export * from './json.ts';
 export { checkKeys, given, type Names, nearestName, unknownName } from './known.ts';

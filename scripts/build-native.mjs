@@ -11,8 +11,8 @@
  *   for benches
  *   … --yardsticks                           with the published methods to compare with (native/yardsticks/); a release
  *   is then in native/build/Yardsticks
- *   … --formats MODULE…                      with those and formats of one's own; a release is then in
- *   native/build/Formats
+ *   … --formats FOLDER…                      with those and formats of one's own, a folder for each family; a release
+ *   is then in native/build/Formats
  *   … --force                                builds even when nothing has changed
  *   … --verbose                              shows the compiler's commands
  * It does nothing when the sources, flags and compiler are those of the last build, and that has all that is asked for;
@@ -21,7 +21,7 @@
  */
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { basename, join, resolve } from 'node:path';
+import { basename, dirname, join, relative, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import {
   addonFiles,
@@ -54,29 +54,35 @@ const KINDS = {
 const PRODUCT = ['palimpsest'];
 const FOR_TESTS = ['kernels_test', 'cache_test', 'bench_stream'];
 
-const headerOf = (module) => module.replace(/\.ts$/, '.h');
+/** The TypeScript file of the family in a folder, which has the folder's name. */
+const moduleOf = (folder) => join(folder, `${basename(folder)}.ts`);
 
 /**
- * Puts the yardsticks and formats of one's own into a copy of the sources. Each module is the TypeScript file of a
- * family of formats; its C++ file lies beside it.
+ * A copy of the sources with yardsticks and formats of one's own: their headers, and those that are derived from all of
+ * the descriptions.
  */
-function addFormats(folder, formats) {
-  for (const header of [...yardsticks().filter((file) => file.endsWith('.h')), ...formats.map(headerOf)])
-    copyFileSync(header, join(folder, 'formats', basename(header)));
+function stageWithFormats(name, formats) {
+  const headers = (files) => files.filter((file) => file.endsWith('.h'));
+  const folder = stage(name, [
+    ...headers(filesBelow(YARDSTICKS)).map((file) => [file, relative(native, file)]),
+    ...formats.flatMap((family) =>
+      headers(filesBelow(family)).map((file) => [file, join('formats', relative(dirname(family), file))]),
+    ),
+  ]);
   const generate = spawnSync(
     process.execPath,
-    ['--import', 'tsx', join(root, 'scripts/generate-layout.ts'), '--into', folder, ...formats],
+    ['--import', 'tsx', join(root, 'scripts/generate-layout.ts'), '--into', folder, ...formats.map(moduleOf)],
     { cwd: root, stdio: ['ignore', 'ignore', 'inherit'] },
   );
   if (generate.status !== 0) throw new BuildFailure('the headers of these formats cannot be written');
+  return folder;
 }
 
 /** Compiles, and copies what was built elsewhere to where it is looked for. */
 function compile({ kind, hasYardsticks, formats, isas, modules, verbose }, compiler) {
   const { debug, own, defines } = KINDS[kind];
   const name = own ?? (hasYardsticks ? `${kind.toLowerCase()}-formats` : undefined);
-  const folder = name === undefined ? native : stage(name);
-  if (hasYardsticks) addFormats(folder, formats);
+  const folder = name === undefined ? native : hasYardsticks ? stageWithFormats(name, formats) : stage(name);
   runNodeGyp({ folder, compiler, modules, isas, debug, verbose, defines });
   if (folder === native) return;
   const target = join(buildFolder, kind);
@@ -86,11 +92,14 @@ function compile({ kind, hasYardsticks, formats, isas, modules, verbose }, compi
   }
 }
 
-/** The files of native/yardsticks/. */
-const yardsticks = () =>
-  readdirSync(join(native, 'yardsticks'))
-    .sort()
-    .map((name) => join(native, 'yardsticks', name));
+const YARDSTICKS = join(native, 'yardsticks');
+
+/** The files of a folder and of its own folders. */
+const filesBelow = (folder) =>
+  readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => join(entry.parentPath, entry.name))
+    .sort();
 
 /** What the last build was made from and what it has, or nothing. */
 function lastBuild(stamp) {
@@ -108,8 +117,9 @@ function build(wanted) {
   const folder = join(buildFolder, kind);
   const stamp = join(folder, 'stamp');
   const settings = [kind, says, process.arch, process.env.CXXFLAGS ?? '', process.env.LDFLAGS ?? ''];
-  const own = [...(hasYardsticks ? yardsticks() : []), ...formats.flatMap((module) => [module, headerOf(module)])];
-  for (const file of own) if (!existsSync(file)) throw new BuildFailure(`${file} is not there`);
+  for (const family of formats)
+    if (!existsSync(moduleOf(family))) throw new BuildFailure(`${moduleOf(family)} is not there`);
+  const own = [...(hasYardsticks ? [YARDSTICKS] : []), ...formats].flatMap(filesBelow);
   const sources = fingerprint(settings, [...addonFiles(), ...own]);
   const has = (last) =>
     last.sources === sources &&
@@ -162,9 +172,9 @@ orFail('native build', () => {
       isas: { type: 'string' },
     },
   });
-  const formats = positionals.map((module) => resolve(module));
+  const formats = positionals.map((folder) => resolve(folder));
   if ((values.formats ?? false) !== formats.length > 0)
-    throw new BuildFailure('--formats takes the TypeScript files of formats');
+    throw new BuildFailure('--formats takes the folders of formats');
   build({
     kind: kindOf(values),
     hasYardsticks: values.yardsticks || values.formats || false,

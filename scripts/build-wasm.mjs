@@ -106,7 +106,7 @@ function compile(compiler, folder, verbose) {
     object('kernels/hot.cc', 'hot_scalar', ['-O1', '-DPALIMPSEST_ISA=scalar', '-DPALIMPSEST_COLD=scalar']),
     object('kernels/cold.cc', 'cold_scalar', ['-O1', '-DPALIMPSEST_COLD=scalar']),
     object('kernels/dispatch.cc', 'dispatch', ['-msimd128']),
-    object('kernels/rot.cc', 'rot', ['-msimd128']),
+    object('formats/rot/worth.cc', 'worth', ['-msimd128']),
     object('wasm/binding.cc', 'binding'),
   ];
   const sources = (folder, pattern) =>

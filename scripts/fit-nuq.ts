@@ -1,6 +1,6 @@
 /**
  * `node --import tsx scripts/fit-nuq.ts [--models LIST] [--tokens N]` fits the levels of nuq4, nuq3 and nuq2
- * (native/yardsticks/nuq.ts, which says what is fitted) to keys and values of the reference model, or of several models
+ * (native/yardsticks/nuq/, where it is said what is fitted) to keys and values of the reference model, or of several models
  * that count alike, and prints them for nuq.ts and nuq.h. Texts are those of calibration-windows.json, in
  * ../shared/data; no text that is scored is among them.
  */
@@ -12,7 +12,7 @@ import { parseArgs } from 'node:util';
 import { Session } from '../engine/session/session.ts';
 import { Runtime } from '../engine/transformer/runtime/runtime.ts';
 import { PAGE_TOKENS, SIDES } from '../native/index.ts';
-import { normalized } from '../native/yardsticks/nuq.ts';
+import { normalized } from '../native/yardsticks/nuq/nuq.ts';
 import { defaultThresholds } from '../policy/index.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));

@@ -1,6 +1,6 @@
 /**
  * `node --import tsx scripts/fit-trellis.ts [--sequences LIST] [--restarts N] [--tries N] [--seed N]` fits the tables
- * of levels of each sequence of codes of the trellis formats (native/formats/trellis.ts) to a standard normal, or for
+ * of levels of each sequence of codes of the trellis formats (native/formats/trellis/) to a standard normal, or for
  * low2 and low1 to what the first sequence leaves of one, and writes scripts/trellis-levels.json where they err less
  * than those that are there (then `npm run generate`). A start has quantiles of normals in an order that is drawn.
  * Rounds of Lloyd's algorithm follow: rows are coded, and the entries become those with the least squared error for the
@@ -11,7 +11,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { gaussians, uniforms } from '../lab/methods/words.ts';
-import { levelsOf, type Sequence, TrellisSearch, WINDOW_BITS, windowIndex } from '../native/formats/trellis.ts';
+import { levelsOf, type Sequence, TrellisSearch, WINDOW_BITS, windowIndex } from '../native/formats/trellis/trellis.ts';
 import { TRELLIS_DIVISOR } from '../native/reference/tables.gen.ts';
 
 const STEPS = 128;

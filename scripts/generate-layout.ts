@@ -8,7 +8,7 @@
  * package.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { basename, dirname, join, resolve } from 'node:path';
+import { dirname, join, posix, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 const root = join(import.meta.dirname, '..');
@@ -17,15 +17,15 @@ const isCheck = args.includes('--check');
 const into = args.indexOf('--into');
 const modules = into < 0 ? [] : args.slice(into + 2);
 
-const NOT_FORMATS = new Set(['descriptor.ts', 'registry.ts', 'index.gen.ts', 'register.ts']);
-/** Name and module of each family, relative to native/formats/. */
+/** Name of each family, and its module without an ending, relative to native/formats/: a family is a folder. */
 const families = ['.', '../yardsticks']
   .flatMap((folder) =>
-    readdirSync(join(root, 'native/formats', folder))
-      .filter((name) => name.endsWith('.ts') && !NOT_FORMATS.has(name))
-      .map((name) => [basename(name, '.ts'), `${folder}/${name}`] as const),
+    readdirSync(join(root, 'native/formats', folder), { withFileTypes: true })
+      .filter((entry) => entry.isDirectory())
+      .map(({ name }) => [name, `${folder}/${name}/${name}`] as const),
   )
   .sort(([a], [b]) => (a < b ? -1 : 1));
+const moduleOf = new Map(families);
 const names = families.map(([name]) => name);
 
 function put(file: string, text: string): void {
@@ -41,7 +41,7 @@ function put(file: string, text: string): void {
 
 const WRITTEN = '// Written by scripts/generate-layout.ts.';
 const BUILT_IN = await Promise.all(
-  families.map(async ([, module]) => (await import(`../native/formats/${module}`)).formats),
+  families.map(async ([, module]) => (await import(`../native/formats/${module}.ts`)).formats),
 );
 const builtIn = (BUILT_IN as { name: string; window: boolean; rank: number }[][])
   .flat()
@@ -50,8 +50,8 @@ const union = (list: { name: string }[]): string => list.map(({ name }) => `'${n
 if (into < 0) {
   put(
     join(root, 'native/formats/index.gen.ts'),
-    `${WRITTEN} Add a file to this folder, not a line to this one.
-${families.map(([name, module]) => `import * as ${name} from '${module}';`).join('\n')}
+    `${WRITTEN} Add a folder to this one, not a line to this file.
+${families.map(([name, module]) => `import * as ${name} from '${module}.ts';`).join('\n')}
 
 /** A format of one side of a page, best first: how its keys or values are stored. */
 export type FormatName = ${union(builtIn)};
@@ -230,9 +230,9 @@ const target = into < 0 ? join(root, 'native') : args[into + 1]!;
 put(join(target, 'layout.gen.h'), header);
 put(
   join(target, 'formats/index.gen.h'),
-  `${WRITTEN} Add a file to this folder, not a line to this one.
+  `${WRITTEN} Add a folder to this one, not a line to this file.
 #pragma once
-${SERVED_FAMILIES.map(([name]) => `#include "${name}.h"`).join('\n')}
+${SERVED_FAMILIES.map(([name]) => `#include "${posix.normalize(moduleOf.get(name) ?? `${name}/${name}`)}.h"`).join('\n')}
 
 // Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours
 // and ends the process.

@@ -63,16 +63,22 @@ export function version(program, install) {
 
 const FOLDERS = ['.', 'cache', 'formats', 'kernels', 'log', 'portable'];
 
-/** The sources, headers and linker files below native/ that a build reads. */
-export function sourceFiles(folders = FOLDERS) {
-  const files = [];
-  for (const folder of folders) {
-    const path = join(native, folder);
-    if (!existsSync(path)) continue;
-    for (const name of readdirSync(path).sort()) if (/\.(cc|h|map|flags)$/.test(name)) files.push(join(path, name));
-  }
-  return files;
+/**
+ * The files of a folder below `native`, and of its own folders: each family of formats is one. Those of `native` itself
+ * are not looked for in its folders, where builds are.
+ */
+function filesIn(folder, native) {
+  const path = join(native, folder);
+  if (!existsSync(path)) return [];
+  return readdirSync(path, { recursive: folder !== '.', withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => join(entry.parentPath, entry.name))
+    .sort();
 }
+
+/** The sources, headers and linker files below native/ that a build reads. */
+export const sourceFiles = (folders = FOLDERS) =>
+  folders.flatMap((folder) => filesIn(folder, native)).filter((file) => /\.(cc|h|map|flags)$/.test(file));
 
 /** One hash of everything that a binary depends on: the settings and the contents of the files. */
 export function fingerprint(settings, files) {
@@ -146,24 +152,21 @@ function holderLives(lock) {
 }
 
 /**
- * Copies the addon's sources to native/build/NAME and returns that folder, because node-gyp builds only in the folder
- * of its binding.gyp. Files that have not changed keep their time, so that make compiles only those that have.
+ * Copies the addon's sources, and `more` from each file to its path there, to native/build/NAME and returns that
+ * folder, because node-gyp builds only in the folder of its binding.gyp. Files that have not changed keep their time,
+ * so that make compiles only those that have.
  */
-export function stage(name) {
+export function stage(name, more = []) {
   const folder = join(buildFolder, name);
+  const own = [join(native, 'binding.gyp'), ...sourceFiles()].map((file) => [file, file.slice(native.length + 1)]);
   const wanted = new Set();
-  for (const file of [join(native, 'binding.gyp'), ...sourceFiles()]) {
-    const copy = join(folder, file.slice(native.length + 1));
+  for (const [file, path] of [...own, ...more]) {
+    const copy = join(folder, path);
     wanted.add(copy);
     mkdirSync(dirname(copy), { recursive: true });
     if (!existsSync(copy) || !readFileSync(copy).equals(readFileSync(file))) copyFileSync(file, copy);
   }
-  for (const part of FOLDERS) {
-    for (const entry of readdirSync(join(folder, part), { withFileTypes: true })) {
-      const path = join(folder, part, entry.name);
-      if (entry.isFile() && !wanted.has(path)) rmSync(path);
-    }
-  }
+  for (const file of FOLDERS.flatMap((part) => filesIn(part, folder))) if (!wanted.has(file)) rmSync(file);
   return folder;
 }
 

@@ -12,7 +12,7 @@ import { type RotBits, rotHeadBytes, rotName } from './rot-head.ts';
 
 /** Bytes of the number of bits that one side of a page has. */
 const WIDTH_BYTES = 1;
-/** Squared error of a Gaussian with so many bits (native/formats/rot.ts). */
+/** Squared error of a Gaussian with so many bits (native/formats/rot/rot.ts). */
 const DISTORTION: Readonly<Record<RotBits, number>> = { 4: 0.0091, 3: 0.0345, 2: 0.1324, 1: 0.57 };
 
 /**

@@ -1,7 +1,7 @@
 /**
- * A format as frozen data, from which everything else about it is computed. Each TypeScript file of a family in this
- * folder describes its formats and holds their readable reference; the C++ file of the same name beside it is the fast
- * implementation.
+ * A format as frozen data, from which everything else about it is computed. Each family has a folder here, whose
+ * TypeScript file describes its formats and holds their readable reference; the C++ file of the same name beside it is
+ * the fast implementation.
  */
 import { PAGE_TOKENS, type Side } from '../layout.ts';
 import type { ReferenceCodec } from '../reference/codec.ts';

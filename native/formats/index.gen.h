@@ -1,11 +1,11 @@
-// Written by scripts/generate-layout.ts. Add a file to this folder, not a line to this one.
+// Written by scripts/generate-layout.ts. Add a folder to this one, not a line to this file.
 #pragma once
-#include "band.h"
-#include "f16.h"
-#include "kivi.h"
-#include "q8.h"
-#include "rot.h"
-#include "trellis.h"
+#include "band/band.h"
+#include "f16/f16.h"
+#include "kivi/kivi.h"
+#include "q8/q8.h"
+#include "rot/rot.h"
+#include "trellis/trellis.h"
 
 // Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours
 // and ends the process.

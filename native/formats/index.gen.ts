@@ -1,18 +1,18 @@
-// Written by scripts/generate-layout.ts. Add a file to this folder, not a line to this one.
-import * as band from './band.ts';
-import * as f16 from './f16.ts';
-import * as fp8 from '../yardsticks/fp8.ts';
-import * as higgs from '../yardsticks/higgs.ts';
-import * as int3 from '../yardsticks/int3.ts';
-import * as kivi from './kivi.ts';
-import * as nuq from '../yardsticks/nuq.ts';
-import * as prod from '../yardsticks/prod.ts';
-import * as q8 from './q8.ts';
-import * as rot from './rot.ts';
-import * as rotq from '../yardsticks/rotq.ts';
-import * as squat from '../yardsticks/squat.ts';
-import * as trellis from './trellis.ts';
-import * as turbo from '../yardsticks/turbo.ts';
+// Written by scripts/generate-layout.ts. Add a folder to this one, not a line to this file.
+import * as band from './band/band.ts';
+import * as f16 from './f16/f16.ts';
+import * as fp8 from '../yardsticks/fp8/fp8.ts';
+import * as higgs from '../yardsticks/higgs/higgs.ts';
+import * as int3 from '../yardsticks/int3/int3.ts';
+import * as kivi from './kivi/kivi.ts';
+import * as nuq from '../yardsticks/nuq/nuq.ts';
+import * as prod from '../yardsticks/prod/prod.ts';
+import * as q8 from './q8/q8.ts';
+import * as rot from './rot/rot.ts';
+import * as rotq from '../yardsticks/rotq/rotq.ts';
+import * as squat from '../yardsticks/squat/squat.ts';
+import * as trellis from './trellis/trellis.ts';
+import * as turbo from '../yardsticks/turbo/turbo.ts';
 
 /** A format of one side of a page, best first: how its keys or values are stored. */
 export type FormatName = 'f16' | 'q8' | 'kivi8' | 'fp8' | 'trellis4' | 'kivi4' | 'rotq4' | 'rot4' | 'squat4' | 'higgs4' | 'turbo4' | 'trellis3' | 'nuq4' | 'band3' | 'turbo4-prod' | 'rotq3' | 'rot3' | 'trellis2' | 'int3' | 'higgs3' | 'turbo3' | 'band2' | 'nuq3' | 'kivi2' | 'turbo3-prod' | 'rotq2' | 'rot2' | 'squat2' | 'higgs2' | 'turbo2' | 'nuq2' | 'turbo2-prod' | 'trellis1' | 'rot1';

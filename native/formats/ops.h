@@ -1,6 +1,7 @@
 // What the C++ file of a family of formats defines: a struct of static functions, compiled once per instruction set
-// (kernels/hot.cc, kernels/cold.cc). The struct has the name of the TypeScript file with a capital: rot.ts describes
-// rot4, rot3 and rot2, and rot.h defines Rot.
+// (kernels/hot.cc, kernels/cold.cc). The struct has the name of the folder with a capital: rot/rot.ts describes rot4,
+// rot3, rot2 and rot1, and rot/rot.h defines Rot. What else a family needs lies in its folder; what families share is
+// in kernels/.
 //
 // Required:
 //   kMember                                     one format of the family; all of them have the same fields, except for

@@ -1,8 +1,9 @@
 /**
- * Formats beyond those of this folder. Each is a TypeScript file with a C++ file of the same name beside it. They must
- * be registered before anything else of the package is imported, because the list of formats is fixed from then on, and
- * they need a binary that was built with them (`node scripts/build-native.mjs --formats MODULE…`; CONTRIBUTING.md, "Add
- * a codec"). Such formats are for experiments: only a build that includes them can read what they write.
+ * Formats beyond those of this folder. Each family is a folder with a TypeScript file and a C++ file of its name. They
+ * must be registered before anything else of the package is imported, because the list of formats is fixed from then
+ * on, and they need a binary that was built with them (`node scripts/build-native.mjs --formats FOLDER…`;
+ * CONTRIBUTING.md, "Add a codec"). Such formats are for experiments: only a build that includes them can read what they
+ * write.
  */
 import { KvError } from '../error.ts';
 import type { Family } from './descriptor.ts';

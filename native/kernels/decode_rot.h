@@ -1,4 +1,4 @@
-// Decodes rows that were rotated, with the arithmetic of native/formats/rot.ts, in the same order. A row stays in
+// Decodes rows that were rotated, with the arithmetic of native/formats/rot/rot.ts, in the same order. A row stays in
 // registers from levels to values.
 #pragma once
 

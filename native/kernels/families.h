@@ -17,7 +17,5 @@
 #include "coded.h"
 #include "codes.h"
 #include "packed.h"
-#include "encode_rot.h"
-#include "trellis.h"
 #include "decode_rot.h"
 #include "attend_page.h"

@@ -26,7 +26,7 @@
  * keys and values.
  */
 import { assert } from '../error.ts';
-import { narrowedScale, packPlanes, rotScale, scaleCode } from '../formats/rot.ts';
+import { narrowedScale, packPlanes, rotScale, scaleCode } from '../formats/rot/rot.ts';
 import { type LatentName, PAGE_TOKENS } from '../layout.ts';
 import { roundHalfEven, treeDot, treeSum } from './float32.ts';
 import { fromHalf, toHalf } from './half.ts';

@@ -1,9 +1,8 @@
-// A format is one TypeScript file and one C++ file. Those of test/formats/ are built in, and so are the yardsticks,
-// which the product leaves out; everything that asks about formats is asked about them as well, without a line that
-// names them: the codec suite, kernels on every instruction set, attention, trials, moves, stored pages, the
-// differential fuzz, the price policy, log, replay and explanations, the command line. A build of all kernels and
-// minutes of work, so it has a turn (test/tier.ts). Nothing shorter shows that no line names formats: only a build that
-// has others can.
+// A family of formats is a folder. Those of test/formats/ are built in, and so are the yardsticks, which the product
+// leaves out; everything that asks about formats is asked about them as well, without a line that names them: the codec
+// suite, kernels on every instruction set, attention, trials, moves, stored pages, the differential fuzz, the price
+// policy, log, replay and explanations, the command line. A build of all kernels and minutes of work, so it has a turn
+// (test/tier.ts). Nothing shorter shows that no line names formats: only a build that has others can.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,14 +15,7 @@ const state = mkdtempSync(join(tmpdir(), 'palimpsest-formats-'));
 beforeAll(
   () =>
     expectWell(
-      node([
-        'scripts/build-native.mjs',
-        '--all',
-        '--tests',
-        '--formats',
-        'test/formats/chan4.ts',
-        'test/formats/int4.ts',
-      ]),
+      node(['scripts/build-native.mjs', '--all', '--tests', '--formats', 'test/formats/chan4', 'test/formats/int4']),
     ),
   45 * MINUTES,
 );

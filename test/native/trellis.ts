@@ -8,7 +8,7 @@ import {
   type TrellisHead,
   TrellisSearch,
   WINDOW_BITS,
-} from '../../native/formats/trellis.ts';
+} from '../../native/formats/trellis/trellis.ts';
 import { CODECS, meanUnit, type ReferenceCodec, tileOffset } from '../../native/reference/index.ts';
 import { gaussian } from './rows.ts';
 

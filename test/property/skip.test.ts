@@ -4,7 +4,7 @@
  */
 import fc from 'fast-check';
 import { afterAll, expect, it } from 'vitest';
-import { formats as rotFormats } from '../../native/formats/rot.ts';
+import { formats as rotFormats } from '../../native/formats/rot/rot.ts';
 import { nativeInfo, openKvCache, openPool, PAGE_TOKENS, setIsa } from '../../native/index.ts';
 import { normals, pick, uniform as seeded } from '../native/dense.ts';
 import { largestOfRows, NO_SHARES, unevenKeys } from '../native/value-rows.ts';

@@ -4,7 +4,7 @@
 
 import { describe, expect, test } from 'vitest';
 import { CODECS, CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES } from '../../../native/format.ts';
-import { levelsOfCodes } from '../../../native/formats/trellis.ts';
+import { levelsOfCodes } from '../../../native/formats/trellis/trellis.ts';
 import { fromHalf, type RotName, rotate, toHalf, toTile } from '../../../native/reference/index.ts';
 import { ROT_LEVELS } from '../../../native/reference/tables.gen.ts';
 import { bits, expectSame, misaligned } from '../../native/bits.ts';

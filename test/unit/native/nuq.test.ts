@@ -4,7 +4,7 @@
 import { expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, PAGE_TOKENS, pageBytes, SIDES } from '../../../native/format.ts';
 import { CODECS, fromHalf } from '../../../native/reference/index.ts';
-import { NUQ_LEVELS } from '../../../native/yardsticks/nuq.ts';
+import { NUQ_LEVELS } from '../../../native/yardsticks/nuq/nuq.ts';
 import { relativeError } from '../../native/dense.ts';
 import { AWKWARD, awkwardRows, gaussianRows } from '../../native/rows.ts';
 import { seeded } from '../../random.ts';

@@ -3,7 +3,7 @@
 import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, PAGE_TOKENS, pageBytes } from '../../../native/format.ts';
 import { CODECS, fromHalf } from '../../../native/reference/index.ts';
-import { fromE4M3, toE4M3 } from '../../../native/yardsticks/fp8.ts';
+import { fromE4M3, toE4M3 } from '../../../native/yardsticks/fp8/fp8.ts';
 import { relativeError } from '../../native/dense.ts';
 import { AWKWARD, awkwardRows, gaussianRows } from '../../native/rows.ts';
 

@@ -1,7 +1,7 @@
 // The sequences of trellis codes: levels and their error (T5), and the search against all sequences there are.
 
 import { describe, expect, test } from 'vitest';
-import { SEQUENCE_BITS, TrellisSearch, WINDOW_BITS } from '../../../native/formats/trellis.ts';
+import { SEQUENCE_BITS, TrellisSearch, WINDOW_BITS } from '../../../native/formats/trellis/trellis.ts';
 import { TRELLIS, TRELLIS_DIVISOR } from '../../../native/reference/tables.gen.ts';
 import { gaussian } from '../../native/rows.ts';
 import {

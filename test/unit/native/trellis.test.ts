@@ -9,7 +9,7 @@ import {
   SEQUENCE_BITS,
   type TrellisHead,
   TrellisSearch,
-} from '../../../native/formats/trellis.ts';
+} from '../../../native/formats/trellis/trellis.ts';
 import { CODECS, type ReferenceCodec, rotScale } from '../../../native/reference/index.ts';
 import { TRELLIS_DIVISOR } from '../../../native/reference/tables.gen.ts';
 import { relativeError } from '../../native/dense.ts';
