@@ -1,6 +1,6 @@
 /**
  * `node --import tsx scripts/fit-nuq.ts [--models LIST] [--tokens N]` fits the levels of nuq4, nuq3 and nuq2
- * (native/yardsticks/nuq/, where it is said what is fitted) to keys and values of the reference model, or of several models
+ * (native/yardsticks/nuq/ says what is fitted) to keys and values of the reference model, or of several models
  * that count alike, and prints them for nuq.ts and nuq.h. Texts are those of calibration-windows.json, in
  * ../shared/data; no text that is scored is among them.
  */

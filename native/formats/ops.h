@@ -36,7 +36,7 @@
 //   kMaySkip                                    values may be skipped where their mass is small (kernels/attend_page.h)
 //   Unpacker                                    a type whose withRows(side, d, bias, f) unpacks levels in registers,
 //   without a tile: PlaneRows
-//                                               (kernels/planes.h), or one of the family's own; from kUnpackedRows rows
+//                                               (rot/levels.h), or one of the family's own; from kUnpackedRows rows
 //                                               on there is a tile
 //
 // What takes a page or more of bytes comes from `space` and not from the stack (Workspace, kernels/kernels.h); the

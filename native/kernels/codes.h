@@ -134,25 +134,6 @@ INLINE VecF treeSum(VecF (&v)[D / kLanes]) {
   return v[0];
 }
 
-// ---- Rows that are coded from zero instead of the mean: bit t % 8 of byte t / 8.
-
-INLINE bool isFromZero(const uint8_t* fromZero, int t) { return (fromZero[t / 8] >> t % 8 & 1) != 0; }
-
-INLINE bool hasFromZero(const uint8_t* fromZero) {
-  uint64_t words[kPageTokens / 64];
-  __builtin_memcpy(words, fromZero, sizeof words);
-  return (words[0] | words[1]) != 0;
-}
-
-// All ones in the lanes of such rows, of kLanes rows from `first` on.
-INLINE VecI lanesFromZero(const uint8_t* fromZero, int first) {
-  alignas(64) static constexpr int32_t kLaneBits[16] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
-  uint32_t flags = fromZero[first / 8];
-  if constexpr (kLanes == 16) flags |= static_cast<uint32_t>(fromZero[first / 8 + 1]) << 8;
-  if constexpr (kLanes == 4) flags >>= first % 8;
-  return (splatI(static_cast<int32_t>(flags)) & loadWords(kLaneBits)) != 0;
-}
-
 // The sum of v[0..n), padded with zeros to a power of two, as a halving tree. v has room for that and is overwritten.
 [[maybe_unused]] static float treeTotal(float* v, int n) {
   int half = 1;
@@ -162,17 +143,6 @@ INLINE VecI lanesFromZero(const uint8_t* fromZero, int first) {
     for (int i = 0; i < half; i++) v[i] = v[i] + v[i + half];
   }
   return v[0];
-}
-
-// Exponents: -127 + number of scale bounds below t, for t >= 0. The bounds of every octave are those of [1, 2) times a
-// power of two (test/unit/native/rot.test.ts checks the table), so mantissa and exponent are looked up separately.
-INLINE VecI scaleExponents(VecF t) {
-  const VecI mantissa = (bits(t) & 0x007fffff) | 0x3f800000;
-  const VecI octave = (bits(t) >> 23) - 127;
-  const float* first = kScaleBounds + 127;  // the lowest bound above 1
-  VecI exponents = octave * 16 + countBelow(loadSixteen(first), fromBits(mantissa)) - (fromBits(mantissa) > splat(first[15]));
-  exponents = exponents > 127 ? splatI(127) : exponents;
-  return t > splat(kScaleBounds[0]) ? exponents : splatI(-127);  // also for NaN and for exponents that are too low
 }
 
 // Transposes kLanes rows of kLanes words.

@@ -6,8 +6,9 @@
 // subtracted, and the rest is coded with one scale per row. Codes are in the order that gemmI8 reads their levels:
 //   tile       [128/8][width/4][8][4] int8
 //   xq8        the tile as it is
-//   xq4, xq3   the bit planes of rot4 and rot3 over the tile, with their levels (planes.h)
+//   xq4, xq3   the bit planes of rot4 and rot3 over the tile, with their levels (formats/rot/levels.h)
 #pragma once
+#include "../formats/rot/levels.h"
 
 // The format of page sides whose codes and levels a latent has.
 constexpr int rotOf(int latentFormat) { return latentFormat == kXq4 ? kRot4 : kRot3; }

@@ -1,74 +1,17 @@
-// Unpacks bit planes into an i8 tile of decode levels: those of the rot family, and those of formats with codes of 1 to
-// 4 bits of their own. It uses integers only, so the result is the same on every ISA.
+// Unpacks bit planes of codes of 1 to 4 bits into an i8 tile of the levels that they stand for. It uses integers only,
+// so the result is the same on every ISA.
 //
 // The codes of one (page, side, head) are laid out in i8 tile order (kernels.h) as rows of 64 codes; a row unpacks to
 // 64 bytes.
-//   hi       the two high bits of the 4-bit code. 64 plane bytes hold rows 4j..4j+3: bits 2f..2f+1 of byte i = lane i
-//   of row 4j+f.
-//   lo rot4  the two low bits, in the same layout.
-//   lo rot3  the third bit alone. 64 plane bytes hold rows 8j..8j+7: bit f of byte i = lane i of row 8j+f.
-//   lo rot2  nothing.
-//   lo rot1  the code, its sign bit, in the layout of rot3's; there is no hi.
-// The same holds for other codes of 4, 3, 2 and 1 bits. A demotion to rot3 or rot2 keeps hi as it is and narrows or
-// drops lo. The number of elements is a multiple of 512 (128 tokens, d a multiple of 4).
+//   hi          the two high bits of a code. 64 plane bytes hold rows 4j..4j+3: bits 2f..2f+1 of byte i = lane i of row
+//   4j+f.
+//   lo, 4 bits  the two low bits, in the same layout.
+//   lo, 3 bits  the third bit alone. 64 plane bytes hold rows 8j..8j+7: bit f of byte i = lane i of row 8j+f.
+//   lo, 2 bits  nothing.
+//   lo, 1 bit   the code, in the layout of the third bit; there is no hi.
+// A demotion to 3 or 2 bits keeps hi as it is and narrows or drops lo. The number of elements is a multiple of 512 (128
+// tokens, d a multiple of 4).
 #pragma once
-
-constexpr int8_t kZeroRow = -128;
-
-// The widths of the family, from 4 bits down to 1.
-constexpr int kWidths = 4;
-constexpr int widthOf(int format) { return 4 - kFormats[format].codeBits; }
-constexpr int kWidthFormats[kWidths] = {kRot4, kRot3, kRot2, kRot1};
-constexpr const int8_t* kLevels[kWidths] = {kRot4Levels, kRot3Levels, kRot2Levels, kRot1Levels};
-constexpr int kDivisors[kWidths] = {kRot4Divisor, kRot3Divisor, kRot2Divisor, kRot1Divisor};
-constexpr const int8_t* levelsOf(int format) { return kLevels[widthOf(format)]; }
-INLINE int divisorOf(int format) { return kDivisors[widthOf(format)]; }
-INLINE int bitsOf(int format) { return 4 - widthOf(format); }
-// 2^(exponent/16), 0 for a zero row.
-INLINE float scaleOf(int8_t exponent) { return exponent == kZeroRow ? 0.0f : kScaleValues[exponent + 127]; }
-// 2^e for -126 <= e <= 127; no encoder writes an e outside this range.
-INLINE float powerOfTwo(int e) {
-  const int32_t field = (e + 127) * (1 << 23);
-  float power;
-  __builtin_memcpy(&power, &field, sizeof power);
-  return power;
-}
-
-// unit * 2^((exponent - shift) / 16) of every token, 0 for a zero row. 2^(j/16) = 2^(j >> 4) * 2^((j & 15) / 16), and
-// rounding does not depend on the power of two, so with unit = 1 the results have the bits of kScaleValues.
-INLINE void rotScales(const int8_t* exponents, int shift, float unit, float* out) {
-  alignas(64) float mantissa[16];
-  for (int i = 0; i < 16; i += kLanes) store(mantissa + i, load(kScaleValues + 127 + i) * unit);
-#if defined(__AVX512F__)
-  // Adding j << 19 also adds j & 15 below the exponent, so the table has that subtracted.
-  const __m512i below = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 19);
-  const __m512i table = _mm512_sub_epi32(_mm512_load_si512(mantissa), below);
-  for (int t = 0; t < kPageTokens; t += 16) {
-    const __m512i at = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(exponents + t)));
-    const __mmask16 row = _mm512_cmpneq_epi32_mask(at, _mm512_set1_epi32(-128));
-    const __m512i j = _mm512_sub_epi32(at, _mm512_set1_epi32(shift));
-    _mm512_storeu_si512(out + t, _mm512_maskz_add_epi32(row, _mm512_permutexvar_epi32(j, table), _mm512_slli_epi32(j, 19)));
-  }
-#elif defined(__AVX2__)
-  const __m256 low = _mm256_load_ps(mantissa), high = _mm256_load_ps(mantissa + 8);
-  for (int t = 0; t < kPageTokens; t += 8) {
-    const __m256i at = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(exponents + t)));
-    const __m256i j = _mm256_sub_epi32(at, _mm256_set1_epi32(shift));
-    const __m256 part = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, j), _mm256_permutevar8x32_ps(high, j), _mm256_castsi256_ps(_mm256_slli_epi32(j, 28)));
-    const __m256i value = _mm256_add_epi32(_mm256_castps_si256(part), _mm256_slli_epi32(_mm256_srai_epi32(j, 4), 23));
-    const __m256i none = _mm256_cmpeq_epi32(at, _mm256_set1_epi32(-128));
-    _mm256_storeu_ps(out + t, _mm256_castsi256_ps(_mm256_andnot_si256(none, value)));
-  }
-#else
-  for (int t = 0; t < kPageTokens; t++) {
-    const int j = exponents[t] - shift;
-    int32_t value;
-    __builtin_memcpy(&value, &mantissa[j & 15], sizeof value);
-    value = exponents[t] == kZeroRow ? 0 : value + (j >> 4) * (1 << 23);
-    __builtin_memcpy(out + t, &value, sizeof value);
-  }
-#endif
-}
 
 // Moves nibble i of every byte to its low bits. AVX-512 shifts by a vector of equal counts, because gcc 12 spills
 // accumulators around a shift by a single count that is not a constant.
@@ -209,19 +152,3 @@ INLINE void unpackRows(const Rows& rows, size_t elements, int8_t* tile) {
 static void unpackPlanes(int bits, const LevelTables& levels, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile) {
   withLevels(bits, levels, hi, lo, 0, [&](const auto& rows) MEMBER { unpackRows(rows, elements, tile); });
 }
-
-constexpr LevelTables kRotTables[kWidths] = {{4, kRot4Levels}, {3, kRot3Levels}, {2, kRot2Levels}, {1, kRot1Levels}};
-
-static void unpackRot(int format, const uint8_t* hi, const uint8_t* lo, size_t elements, int8_t* tile) {
-  unpackPlanes(bitsOf(format), kRotTables[widthOf(format)], hi, lo, elements, tile);
-}
-
-// What sides of the rot family are unpacked by in registers (kernels/coded.h).
-struct PlaneRows {
-  static constexpr int kUnpackedRows = 1 << 30;  // as many as an instruction set can
-
-  template <class Done>
-  static MEMBER void withRows(const SideView& side, int, int bias, const Done& f) {
-    withLevels(kFormats[side.format].codeBits, kRotTables[widthOf(side.format)], side.at(kRotHigh), side.at(kRotLow), bias, f);
-  }
-};

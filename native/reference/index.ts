@@ -1,7 +1,7 @@
 /** The readable reference of every format: the specification that the kernels are tested against. */
 
 export { CODECS } from '../format.ts';
-export { demote, meanUnit, planes, type RotHead, type RotName, rotScale, scaleCode } from '../formats/rot/rot.ts';
+export { demote, planes, type RotHead, type RotName } from '../formats/rot/rot.ts';
 export { type EncodedHead, type Head, type ReferenceCodec, tileOffset, toTile } from './codec.ts';
 export { fromHalf, toHalf } from './half.ts';
 export {
@@ -15,4 +15,6 @@ export {
   latentWorth,
   rotateLatent,
 } from './latent.ts';
+export { meanUnit } from './rotated.ts';
 export { paley, rotate, rotationSigns } from './rotation.ts';
+export { rotScale, scaleCode } from './row-scale.ts';

@@ -20,17 +20,19 @@
  *
  * Bytes, with codes in tile order [128/8][width/4][8][4]: the codes of xq8, or the plane of the two high bits of the
  * others, means, the scale of the means; then the plane of the low bits (xq4 two, xq3 one), row scales. Planes are
- * those of rot.ts, and each field starts at a multiple of
- * 64. 4 + 8/width + 16/128 bits per element (xq3: one less, xq8: 8 + 16/width + 1/8).
+ * those of planes.ts, and each field starts at a multiple of 64. 4 + 8/width + 16/128 bits per element (xq3: one less,
+ * xq8: 8 + 16/width + 1/8).
  * When not to use it: to attend at every step over a long history, where recomputing costs far more than reading coded
  * keys and values.
  */
 import { assert } from '../error.ts';
-import { narrowedScale, packPlanes, rotScale, scaleCode } from '../formats/rot/rot.ts';
+import { narrowedScale } from '../formats/rot/rot.ts';
 import { type LatentName, PAGE_TOKENS } from '../layout.ts';
 import { roundHalfEven, treeDot, treeSum } from './float32.ts';
 import { fromHalf, toHalf } from './half.ts';
 import { encode4 } from './lloydmax.ts';
+import { packPlanes } from './planes.ts';
+import { rotScale, scaleCode, ZERO_ROW } from './row-scale.ts';
 import { ROT_LEVELS } from './tables.gen.ts';
 
 export type { LatentName };
@@ -51,7 +53,6 @@ export interface EncodedLatent {
 }
 
 const MASK64 = (1n << 64n) - 1n;
-const ZERO_ROW = -128;
 
 function signs(seed: number, count: number): Float32Array {
   let state = BigInt(seed);

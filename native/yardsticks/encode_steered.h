@@ -1,7 +1,7 @@
 // Codes of keys that are steered by queries, with the arithmetic of native/reference/steering.ts: what a channel is
 // coded as takes back what the channels before it got wrong. A lane is a token.
 #pragma once
-#include "../formats/rot/encode_rot.h"
+#include "../formats/rot/levels.h"
 
 // The sum of feedback[i] * values[i][lane] over the channels before c, each product taken from or added to x in their
 // order.

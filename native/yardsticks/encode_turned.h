@@ -1,7 +1,6 @@
 // Codes of rows that are rotated and divided by their root mean square, without a mean. The arithmetic is that of
 // native/reference/turned.ts, in the same order: float32, unfused, sums as zero-padded halving trees.
 #pragma once
-#include "../formats/rot/encode_rot.h"
 
 // The largest float16. Rows that another format gave back may be a little beyond it.
 constexpr float kHalfMost = 65504.0f;
@@ -45,7 +44,7 @@ static COLD void turnRows(int firstRow, const float* x, size_t stride, float* y,
   }
 }
 
-// Codes [128][D] of so many bits as planes (packTile, ../formats/rot/encode_rot.h).
+// Codes [128][D] of so many bits as planes (kernels/pack_planes.h).
 template <int D>
 static COLD void packPlanes(int bits, bool isKey, const uint8_t* codes, uint8_t* hi, uint8_t* lo, Workspace space) {
   uint8_t* tile = space.take<uint8_t>(kPageTokens * D);

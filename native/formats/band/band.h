@@ -2,7 +2,7 @@
 // folded once per page: taken in the order of the bands, multiplied by the units of the channels, and rotated like the
 // keys.
 #pragma once
-#include "../rot/encode_rot.h"
+#include "../rot/levels.h"
 
 struct Band {
   static constexpr int kMember = kBand3;
@@ -71,7 +71,7 @@ struct Band {
   static MEMBER void prepareKeys(const SideView& k, const PageRows& rows, int head) {
     const int d = rows.d;
     const int first = head * rows.perHead, end = first + rows.perHead;
-    rotScales(k.at<int8_t>(kBandExponents), 0, 1.0f, rows.keyScales + head * kPageTokens);
+    rowScales(k.at<int8_t>(kBandExponents), 0, 1.0f, rows.keyScales + head * kPageTokens);
     const Folding folding(k, d);
     alignas(64) float mean[kContractionMax], worth[kContractionMax], folded[kContractionMax];
     const float scale = halfToFloat(*k.at<uint16_t>(kBandMeanScale));

@@ -47,11 +47,14 @@ import { bytesOf, type EncodedHead, type ReferenceCodec, toTile } from '../../re
 import { roundHalfEven, treeDot, treeSum } from '../../reference/float32.ts';
 import { fromHalf, toHalf } from '../../reference/half.ts';
 import { encode4 } from '../../reference/lloydmax.ts';
+import { encodeMean } from '../../reference/origins.ts';
+import { packPlanes, planeBits } from '../../reference/planes.ts';
 import { rotationSigns } from '../../reference/rotation.ts';
+import { rotScale, scaleCode, ZERO_ROW } from '../../reference/row-scale.ts';
 import type { Steering } from '../../reference/steering.ts';
 import { ROT_LEVELS } from '../../reference/tables.gen.ts';
 import { defineForOutlierKeys } from '../descriptor.ts';
-import { encodeMean, packPlanes, planeBits, type RotName, rotScale, scaleCode } from '../rot/rot.ts';
+import { codeBits, type RotName } from '../rot/rot.ts';
 
 type BandName = 'band3' | 'band2';
 
@@ -62,7 +65,6 @@ const WIDTHS: Readonly<Record<BandName, readonly RotName[]>> = {
 };
 const BLOCK = 16;
 const STEPS_MAX = 63;
-const ZERO_ROW = -128;
 /** The least power beside the largest. */
 const FAINT = 2 ** -24;
 /** Boundaries of quarter octaves within an octave: 2^((j + ½)/4). */
@@ -190,7 +192,7 @@ const levelOf = (width: RotName, code: number): number => {
   return Math.fround(levels[code]! / divisor);
 };
 /** How many low bits of c₄ a width drops. */
-const dropOf = (width: RotName): number => 4 - Math.log2(ROT_LEVELS[width].levels.length);
+const dropOf = (width: RotName): number => 4 - codeBits(width);
 
 function encode(
   format: BandName,
@@ -332,7 +334,7 @@ function planesOf(head: BandHead): Uint8Array {
   const parts = endsOf(head.headDim).flatMap((end, band) => {
     const codes = tile.subarray(from * PAGE_TOKENS, end * PAGE_TOKENS);
     from = end;
-    const { hi, lo } = packPlanes(codes, ...planeBits(WIDTHS[head.format][band]!));
+    const { hi, lo } = packPlanes(codes, ...planeBits(codeBits(WIDTHS[head.format][band]!)));
     return [hi, lo];
   });
   return Buffer.concat(parts);

@@ -34,8 +34,8 @@ import { PAGE_TOKENS, type Side } from '../../layout.ts';
 import { bytesOf, type Head } from '../../reference/codec.ts';
 import { roundHalfEven } from '../../reference/float32.ts';
 import { fromHalf, halfAbove, halfBelow } from '../../reference/half.ts';
+import { packPlanes } from '../../reference/planes.ts';
 import { type Allocation, defineForOutlierKeys, defineYardstick, type Tier } from '../descriptor.ts';
-import { packPlanes } from '../rot/rot.ts';
 
 /** Elements that share a scale. */
 const GROUP = 32;

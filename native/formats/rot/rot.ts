@@ -47,91 +47,33 @@
  */
 import { assert } from '../../error.ts';
 import { PAGE_TOKENS, SIDES, type Side } from '../../layout.ts';
-import { bytesOf, type EncodedHead, toTile } from '../../reference/codec.ts';
-import { roundHalfEven, treeDot, treeSum } from '../../reference/float32.ts';
-import { fromHalf, toHalf } from '../../reference/half.ts';
+import { type EncodedHead, toTile } from '../../reference/codec.ts';
+import { treeDot } from '../../reference/float32.ts';
 import { encode4 } from '../../reference/lloydmax.ts';
+import { decodedMean, encodeOrigins, lessOrigin } from '../../reference/origins.ts';
+import { packPlanes, planeBits } from '../../reference/planes.ts';
+import {
+  type CodedLevels,
+  decodeLevels,
+  halfExponent,
+  mixLevels,
+  type RotatedHead,
+  referenceOf,
+  rotatedParts,
+  scoreLevels,
+  storedHead,
+} from '../../reference/rotated.ts';
 import { rotate } from '../../reference/rotation.ts';
-import { ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from '../../reference/tables.gen.ts';
-import { type Allocation, CODED_HEAD_DIMS, defineFormat, type Tier } from '../descriptor.ts';
+import { scaleCode, scaleOfLevels, ZERO_ROW } from '../../reference/row-scale.ts';
+import { ROT_LEVELS } from '../../reference/tables.gen.ts';
+import { CODED_HEAD_DIMS, defineFormat, type Tier } from '../descriptor.ts';
 
 export type RotName = keyof typeof ROT_LEVELS;
-
-export interface RotHead extends EncodedHead {
-  /** [128] 1 where a row is coded from zero instead of the mean. */
-  readonly fromZero: Uint8Array;
-}
+/** A head of the family. */
+export type RotHead = RotatedHead;
 
 /** Bits per code: 4, 3, 2 or 1. */
 export const codeBits = (format: RotName): number => Math.log2(ROT_LEVELS[format].levels.length);
-/** Bits in the hi plane and in the lo plane. */
-export const planeBits = (format: RotName): readonly [hi: number, lo: number] => {
-  const bits = codeBits(format);
-  return bits < 2 ? [0, bits] : [2, bits - 2];
-};
-
-/** k of a zero row. */
-export const ZERO_ROW = -128;
-
-/** t of a scale code; 0 for a zero row. */
-export function rotScale(k: number): number {
-  return k === ZERO_ROW ? 0 : SCALE_VALUES[k + 127]!;
-}
-
-/** The scale code of t: −127 + the number of boundaries below t. */
-export function scaleCode(t: number): number {
-  let k = -127;
-  for (const bound of SCALE_BOUNDS) if (t > bound) k++;
-  return k;
-}
-
-const signed = (k: number): number => (k << 16) >> 16;
-
-/**
- * The mean of each channel over the rows from firstRow on that are not left out, as int8 with one f16 scale for all.
- */
-export function encodeMean(
-  rows: Float32Array,
-  headDim: number,
-  firstRow: number,
-  leftOut: Uint8Array = new Uint8Array(PAGE_TOKENS),
-): { means: Int8Array; meanScale: number } {
-  const counts = (t: number): boolean => t >= firstRow && leftOut[t] === 0;
-  const count = leftOut.filter((_, t) => counts(t)).length;
-  const average = Float32Array.from({ length: headDim }, (_, c) => {
-    const column = Float32Array.from({ length: PAGE_TOKENS }, (_, t) => (counts(t) ? rows[t * headDim + c]! : 0));
-    return Math.fround(treeSum(column) / Math.max(1, count));
-  });
-  const max = average.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
-  const meanScale = toHalf(Math.fround(max / 127));
-  const scale = fromHalf(meanScale);
-  const means = Int8Array.from(average, (value) =>
-    scale === 0 ? 0 : roundHalfEven(Math.min(127, Math.max(-127, Math.fround(value / scale)))),
-  );
-  return { means, meanScale };
-}
-
-export const decodedMean = ({ means, meanScale }: { means: Int8Array; meanScale: number }): Float32Array => {
-  const scale = fromHalf(meanScale);
-  return Float32Array.from(means, (mean) => mean * scale);
-};
-
-/** 1 for each row from firstRow on that is nearer to zero than to the mean. */
-function rowsFromZero(rows: Float32Array, mean: Float32Array, firstRow: number): Uint8Array {
-  const d = mean.length;
-  const half = Math.fround(treeDot(mean, mean) * 0.5);
-  return Uint8Array.from({ length: PAGE_TOKENS }, (_, t) =>
-    t >= firstRow && treeDot(rows.subarray(t * d, (t + 1) * d), mean) < half ? 1 : 0,
-  );
-}
-
-/** The mean, and which rows are coded from zero instead. */
-export function encodeOrigins(rows: Float32Array, headDim: number, firstRow: number) {
-  const whole = encodeMean(rows, headDim, firstRow);
-  const fromZero = rowsFromZero(rows, decodedMean(whole), firstRow);
-  return { ...(fromZero.includes(1) ? encodeMean(rows, headDim, firstRow, fromZero) : whole), fromZero };
-}
-
 /** t of a rotated row y for codes of one width, or 0 when there is none. */
 function unbiasedScale(y: Float32Array, yy: number, codes: Uint8Array, format: RotName): number {
   const { divisor, levels } = ROT_LEVELS[format];
@@ -164,23 +106,6 @@ function encodeRows(format: RotName, rows: Float32Array, headDim: number, firstR
     if (factor > 0) rowScales[t] = scaleCode(factor) & 0xffff;
   }
   return { head: { format, headDim, firstRow, codes, rowScales, ...origins, reference: 0 }, octaves };
-}
-
-/** A row without what it is coded from. */
-export const lessOrigin = (row: Float32Array, mean: Float32Array, isFromZero: number): Float32Array =>
-  row.map((x, c) => (isFromZero ? x : Math.fround(x - mean[c]!)));
-
-/** ⌊log₂ √x⌋ of a float32 above 0; subnormal ones have the exponent −127. */
-export const halfExponent = (x: number): number => {
-  const [bits] = new Uint32Array(Float32Array.of(x).buffer);
-  return ((bits! >> 23) - 127) >> 1;
-};
-
-/** e of a page and head, as described at the top of this file. */
-export function referenceOf(octaves: readonly number[]): number {
-  const largest = Math.max(...octaves);
-  if (largest > 6) return largest - 6;
-  return Math.min(...octaves) < -7 ? Math.min(0, largest - 3) : 0;
 }
 
 function encode(format: RotName, rows: Float32Array, headDim: number, firstRow: number): RotHead {
@@ -221,133 +146,15 @@ export function narrowedScale(bits: number, codes: Uint8Array, from: RotName, to
   );
 }
 
-/** k of a row (16-bit two's complement) after its levels over one divisor became others over another. */
-export function scaleOfLevels(
-  bits: number,
-  fine: Int8Array,
-  fineDivisor: number,
-  coarse: Int8Array,
-  coarseDivisor: number,
-): number {
-  const k = signed(bits);
-  if (k === ZERO_ROW) return bits;
-  let square = 0;
-  let cross = 0;
-  for (const [c, level] of fine.entries()) {
-    square += level * level;
-    cross += level * coarse[c]!;
-  }
-  if (cross <= 0) return ZERO_ROW & 0xffff;
-  const ratio = Math.fround(Math.fround(square * coarseDivisor) / Math.fround(cross * fineDivisor));
-  return scaleCode(Math.fround(rotScale(k) * ratio)) & 0xffff;
-}
-
-/** What the codes of a head stand for: integers [128, d] over a divisor. */
-export interface CodedLevels {
-  readonly divisor: number;
-  readonly levels: ArrayLike<number>;
-}
-
 const levelsByCode = (head: RotHead): CodedLevels => {
   const { divisor, levels } = ROT_LEVELS[rotName(head.format)];
   return { divisor, levels: Int8Array.from(head.codes, (code) => levels[code]!) };
 };
 
-/** The value of one integer level in row t: 2^e times the row's scale over the divisor of the levels, in float32. */
-function levelWorth(head: RotHead, t: number, divisor: number): number {
-  const scale = Math.fround(rotScale(signed(head.rowScales[t]!)) * 2 ** head.reference);
-  return Math.fround(scale / divisor);
-}
-
-/** The value of one unit of the integer means. */
-export const meanUnit = (head: RotHead): number => Math.fround(fromHalf(head.meanScale) * 2 ** head.reference);
-
-export function decodeLevels(head: RotHead, { divisor, levels }: CodedLevels): Float32Array {
-  const { headDim, firstRow, means, fromZero } = head;
-  const scale = meanUnit(head);
-  const rows = new Float32Array(PAGE_TOKENS * headDim);
-  for (let t = firstRow; t < PAGE_TOKENS; t++) {
-    const worth = levelWorth(head, t, divisor);
-    const row = Float32Array.from({ length: headDim }, (_, c) => Math.fround(levels[t * headDim + c]! * worth));
-    rotate(row, true);
-    for (let c = 0; c < headDim; c++)
-      rows[t * headDim + c] = fromZero[t] ? row[c]! : Math.fround(Math.fround(means[c]! * scale) + row[c]!);
-  }
-  return rows;
-}
-
-/** q·k̂_t = worth_t·⟨HDq, level⟩ + ⟨q, o_t⟩: the query is rotated once, no key is. Rows before firstRow give 0. */
-export function scoreLevels(query: Float32Array, head: RotHead, { divisor, levels }: CodedLevels): Float64Array {
-  const rotated = query.slice();
-  rotate(rotated);
-  const scale = meanUnit(head);
-  const onMean = head.means.reduce((sum, mean, c) => sum + query[c]! * mean * scale, 0);
-  return Float64Array.from({ length: PAGE_TOKENS }, (_, t) => {
-    if (t < head.firstRow) return 0;
-    let sum = 0;
-    for (let c = 0; c < head.headDim; c++) sum += rotated[c]! * levels[t * head.headDim + c]!;
-    return levelWorth(head, t, divisor) * sum + (head.fromZero[t] ? 0 : onMean);
-  });
-}
-
-/**
- * Σ w_t·v̂_t = D·H·Σ (w_t·worth_t)·level + Σ w_t·o_t: the sum is rotated back once. Rows before firstRow do not count.
- */
-export function mixLevels(weights: Float32Array, head: RotHead, { divisor, levels }: CodedLevels): Float64Array {
-  const sum = new Float64Array(head.headDim);
-  let mass = 0;
-  for (let t = head.firstRow; t < PAGE_TOKENS; t++) {
-    const weight = weights[t]! * levelWorth(head, t, divisor);
-    if (!head.fromZero[t]) mass += weights[t]!;
-    for (let c = 0; c < head.headDim; c++) sum[c]! += weight * levels[t * head.headDim + c]!;
-  }
-  const back = Float32Array.from(sum);
-  rotate(back, true);
-  const scale = meanUnit(head);
-  return Float64Array.from(back, (value, c) => value + mass * head.means[c]! * scale);
-}
-
 /** The bit planes of a head as stored. */
 export function planes(head: EncodedHead, side: Side): { hi: Uint8Array; lo: Uint8Array } {
-  return packPlanes(toTile(side, head.headDim, head.codes), ...planeBits(rotName(head.format)));
+  return packPlanes(toTile(side, head.headDim, head.codes), ...planeBits(codeBits(rotName(head.format))));
 }
-
-/**
- * Bit planes of codes in tile order (codec.ts), which form rows of 64. 64 bytes of a 2-bit plane hold rows 4j..4j+3:
- * bits 2f, 2f+1 of byte i are lane i of row 4j+f. 64 bytes of a 1-bit plane hold rows 8j..8j+7: bit f of byte i is lane
- * i of row 8j+f.
- */
-export function packPlanes(tile: Uint8Array, highBits: number, lowBits: number): { hi: Uint8Array; lo: Uint8Array } {
-  const hi = new Uint8Array((tile.length * highBits) / 8);
-  const lo = new Uint8Array((tile.length * lowBits) / 8);
-  const put = (plane: Uint8Array, bits: number, index: number, value: number): void => {
-    const perByte = 8 / bits;
-    const row = Math.floor(index / 64);
-    plane[Math.floor(row / perByte) * 64 + (index % 64)]! |= value << (bits * (row % perByte));
-  };
-  for (const [i, code] of tile.entries()) {
-    if (highBits > 0) put(hi, highBits, i, code >> lowBits);
-    if (lowBits > 0) put(lo, lowBits, i, code & (2 ** lowBits - 1));
-  }
-  return { hi, lo };
-}
-
-/** The fields of a head whose codes lie in these planes. */
-export const storedHead = (head: RotHead, { hi, lo }: { hi: Uint8Array; lo: Uint8Array }) => ({
-  high: hi,
-  low: lo,
-  exponents: bytesOf(Int8Array.from(head.rowScales, signed)),
-  mean: bytesOf(head.means),
-  fromZero: rowBits(head.fromZero),
-  meanScale: bytesOf(Uint16Array.of(head.meanScale)),
-  reference: bytesOf(Int8Array.of(head.reference)),
-});
-
-/** Bit t & 7 of byte t >> 3 is that of row t. */
-const rowBits = (flags: Uint8Array): Uint8Array =>
-  Uint8Array.from({ length: PAGE_TOKENS / 8 }, (_, byte) =>
-    flags.subarray(8 * byte, 8 * byte + 8).reduce((bits, flag, i) => bits | (flag << i), 0),
-  );
 
 export function rotName(format: string): RotName {
   assert(format in ROT_LEVELS, `${format} is not of the rot family`);
@@ -369,21 +176,6 @@ export const codec = (format: RotName, relative: number) => ({
   stored: (head: RotHead, side: Side) => storedHead(head, planes(head, side)),
 });
 
-/** `kept`: whether a demotion keeps what does not depend on the width. */
-export const rotParts = ([hi, lo]: readonly [hi: number, lo: number], kept: boolean): readonly Allocation[] => [
-  { fields: [{ name: 'high', elementBits: hi, kept }] },
-  { fields: [{ name: 'low', elementBits: lo }] },
-  {
-    fields: [
-      { name: 'exponents', tokenBytes: 1 },
-      { name: 'mean', channelBytes: 1, kept },
-      { name: 'fromZero', headBytes: PAGE_TOKENS / 8, kept },
-      { name: 'meanScale', headBytes: 2, kept },
-      { name: 'reference', headBytes: 1, kept },
-    ],
-  },
-];
-
 const define = <const N extends RotName>(name: N, id: number, rank: number, tier: Tier, sides = SIDES) =>
   defineFormat({
     name,
@@ -398,7 +190,7 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
     headDims: CODED_HEAD_DIMS,
     rope: 'post',
     rotated: true,
-    parts: rotParts(planeBits(name), true),
+    parts: rotatedParts(planeBits(codeBits(name)), true),
     source: 'randomized Hadamard rotation + Gaussian Lloyd-Max code + unbiased scale; native/README.md',
     layoutVersion: 3,
   });

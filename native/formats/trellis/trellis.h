@@ -1,7 +1,6 @@
-// trellis4, trellis3, trellis2, trellis1 (trellis.ts): the fields of the rot family with trellis codes. Rows of levels
-// and the search for codes: sequences.h.
+// trellis4, trellis3, trellis2, trellis1 (trellis.ts): rotated rows (kernels/rotated.h) with trellis codes. Rows of
+// levels and the search for codes: sequences.h.
 #pragma once
-#include "../rot/rot.h"
 #include "sequences.h"
 
 INLINE int trellisDivisor(int) { return kTrellisDivisor; }
@@ -16,18 +15,14 @@ struct TrellisUnpacker {
 
   template <class Done>
   static MEMBER void withRows(const SideView& side, int, int bias, const Done& f) {
-    withTrellis(kFormats[side.format].codeBits, side.at(kRotHigh), side.at(kRotLow), bias, f);
+    withTrellis(kFormats[side.format].codeBits, side.at(kTrellisHigh), side.at(kTrellisLow), bias, f);
   }
 };
 
-struct Trellis : OverRotation<trellisDivisor> {
+struct Trellis : Rotated<trellisDivisor> {
   static constexpr int kMember = kTrellis4;
   using Unpacker = TrellisUnpacker;
-  static_assert(static_cast<int>(kTrellisHigh) == kRotHigh && static_cast<int>(kTrellisLow) == kRotLow &&
-                    static_cast<int>(kTrellisExponents) == kRotExponents && static_cast<int>(kTrellisMean) == kRotMean &&
-                    static_cast<int>(kTrellisFromZero) == kRotFromZero && static_cast<int>(kTrellisMeanScale) == kRotMeanScale &&
-                    static_cast<int>(kTrellisReference) == kRotReference,
-                "what is shared with the rot family finds its fields there");
+  static_assert(isRotated(kTrellisHigh, kTrellisLow, kTrellisExponents, kTrellisMean, kTrellisFromZero, kTrellisMeanScale, kTrellisReference));
 
   static void encode(const SideTarget* targets, int count, bool isKey, int d, int firstRow, const float* x, size_t stride, Workspace space) {
     withHeadDim(d, [&](auto dim) MEMBER { encodeOf<dim.value>(targets, count, isKey, firstRow, x, stride, space); });
@@ -35,7 +30,7 @@ struct Trellis : OverRotation<trellisDivisor> {
 
   static void decode(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space) {
     int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
-    decodeRotRows(isKey, d, firstRow, side, levels(side, d, tile), kTrellisDivisor, x, stride);
+    decodeRotated(isKey, d, firstRow, side, levels(side, d, tile), kTrellisDivisor, x, stride);
   }
 
   // trellis2 keeps the first codes of trellis3 and trellis4; other codes are found anew, from levels.
@@ -44,13 +39,13 @@ struct Trellis : OverRotation<trellisDivisor> {
     int8_t* fine = space.take<int8_t>(elements);
     int8_t* coarse = space.take<int8_t>(elements);
     levels(from, d, fine);
-    if (bits != 2) searchLower(bits, from.at(kRotHigh), fine, elements, to.at(kRotLow), space);
-    unpack(bits, from.at(kRotHigh), to.at(kRotLow), elements, coarse);
-    demoteExponents(isKey, d, fine, kTrellisDivisor, coarse, kTrellisDivisor, from.at<int8_t>(kRotExponents), to.at<int8_t>(kRotExponents));
+    if (bits != 2) searchLower(bits, from.at(kTrellisHigh), fine, elements, to.at(kTrellisLow), space);
+    unpack(bits, from.at(kTrellisHigh), to.at(kTrellisLow), elements, coarse);
+    demoteExponents(isKey, d, fine, kTrellisDivisor, coarse, kTrellisDivisor, from.at<int8_t>(kTrellisExponents), to.at<int8_t>(kTrellisExponents));
   }
 
   static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {
-    unpack(kFormats[side.format].codeBits, side.at(kRotHigh), side.at(kRotLow), static_cast<size_t>(kPageTokens) * d, tile);
+    unpack(kFormats[side.format].codeBits, side.at(kTrellisHigh), side.at(kTrellisLow), static_cast<size_t>(kPageTokens) * d, tile);
     return tile;
   }
 
@@ -73,7 +68,7 @@ struct Trellis : OverRotation<trellisDivisor> {
 
   // Writes the mean and which rows are coded from zero, and turns the rows: y [128][D], their squares [128].
   template <int D>
-  static Octaves turn(const RotTargets& head, int firstRow, const float* x, size_t stride, float* y, float* squares, Workspace space) {
+  static Octaves turn(const Origins& head, int firstRow, const float* x, size_t stride, float* y, float* squares, Workspace space) {
     constexpr int kCount = D / kLanes;
     alignas(64) float mean[D], zero[D] = {};
     encodeOrigins<D>(x, stride, firstRow, head, mean, space);
@@ -166,10 +161,10 @@ struct Trellis : OverRotation<trellisDivisor> {
     constexpr int kElements = kPageTokens * D, kSteps = kElements / kTrellisSequences;
     float* y = space.take<float>(kElements);
     alignas(64) float squares[kPageTokens];
-    RotTargets head;
-    head.mean = targets->at<int8_t>(kRotMean);
-    head.fromZero = targets->at(kRotFromZero);
-    head.meanScale = targets->at<uint16_t>(kRotMeanScale);
+    Origins head;
+    head.mean = targets->at<int8_t>(kTrellisMean);
+    head.fromZero = targets->at(kTrellisFromZero);
+    head.meanScale = targets->at<uint16_t>(kTrellisMeanScale);
     const int reference = referenceOf(turn<D>(head, firstRow, x, stride, y, squares, space));
     if (reference != 0) turnScaled<D>(head, reference, firstRow, x, stride, y, squares, space);
     int16_t* aims = space.take<int16_t>(kElements);
@@ -192,22 +187,22 @@ struct Trellis : OverRotation<trellisDivisor> {
         for (int e = 0; e < kElements; e++) left[e] = static_cast<int16_t>(aims[e] - tile[e] * kTrellisLevelOne);
         hasHigh = true;
       }
-      if (bits > 1 && to.at(kRotHigh)) __builtin_memcpy(to.at(kRotHigh), plane, kPlane);
+      if (bits > 1 && to.at(kTrellisHigh)) __builtin_memcpy(to.at(kTrellisHigh), plane, kPlane);
       if (bits != 2) searchOf(bits == 4 ? kLowPairs : bits == 3 ? kLowBits : kSingleBits, bits == 1 ? aims : left, kSteps, codes, space);
-      if (bits == 4) packPairs<0>(codes, kElements, to.at(kRotLow));
-      else if (bits != 2) packBits<0>(codes, kElements, to.at(kRotLow));
-      unpack(bits, plane, to.at(kRotLow), kElements, tile);
-      scale<D>(isKey, y, squares, tile, to.at<int8_t>(kRotExponents));
-      *to.at<int8_t>(kRotReference) = static_cast<int8_t>(reference);
+      if (bits == 4) packPairs<0>(codes, kElements, to.at(kTrellisLow));
+      else if (bits != 2) packBits<0>(codes, kElements, to.at(kTrellisLow));
+      unpack(bits, plane, to.at(kTrellisLow), kElements, tile);
+      scale<D>(isKey, y, squares, tile, to.at<int8_t>(kTrellisExponents));
+      *to.at<int8_t>(kTrellisReference) = static_cast<int8_t>(reference);
       if (i == 0) continue;
-      __builtin_memcpy(to.at(kRotMean), head.mean, D);
-      __builtin_memcpy(to.at(kRotFromZero), head.fromZero, kPageTokens / 8);
-      __builtin_memcpy(to.at(kRotMeanScale), head.meanScale, sizeof(uint16_t));
+      __builtin_memcpy(to.at(kTrellisMean), head.mean, D);
+      __builtin_memcpy(to.at(kTrellisFromZero), head.fromZero, kPageTokens / 8);
+      __builtin_memcpy(to.at(kTrellisMeanScale), head.meanScale, sizeof(uint16_t));
     }
   }
 
   template <int D>
-  static COLD void turnScaled(const RotTargets& head, int reference, int firstRow, const float* x, size_t stride, float* y, float* squares, Workspace space) {
+  static COLD void turnScaled(const Origins& head, int reference, int firstRow, const float* x, size_t stride, float* y, float* squares, Workspace space) {
     float* scaled = space.take<float>(kPageTokens * D);
     const VecF unit = splat(powerOfTwo(-reference));
     for (int t = firstRow; t < kPageTokens; t++) {

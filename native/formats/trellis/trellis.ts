@@ -1,6 +1,6 @@
 /**
- * trellis4, trellis3, trellis2, trellis1: the rot family (rot.ts) with trellises in place of a code for each channel by
- * itself.
+ * trellis4, trellis3, trellis2, trellis1: rotated rows (reference/rotated.ts), as the family rot has them, with
+ * trellises in place of a code for each channel by itself.
  *
  * Mean, rows from zero, rotation, the reference and the unbiased scale of a byte are those of rot, and so are the
  * bytes. Only the codes differ: the level of a code of b bits follows from the 6 bits that end with it, its own and
@@ -40,26 +40,22 @@ import { assert } from '../../error.ts';
 import { PAGE_TOKENS, SIDES, type Side } from '../../layout.ts';
 import { type ReferenceCodec, tileOffset } from '../../reference/codec.ts';
 import { roundHalfEven, treeDot } from '../../reference/float32.ts';
-import { rotate } from '../../reference/rotation.ts';
-import { TRELLIS, TRELLIS_DIVISOR } from '../../reference/tables.gen.ts';
-import { CODED_HEAD_DIMS, defineFormat, type Tier } from '../descriptor.ts';
+import { decodedMean, encodeOrigins, lessOrigin } from '../../reference/origins.ts';
+import { packPlanes, planeBits } from '../../reference/planes.ts';
 import {
-  decodedMean,
   decodeLevels,
-  encodeOrigins,
   halfExponent,
-  lessOrigin,
   mixLevels,
-  packPlanes,
-  type RotHead,
+  type RotatedHead,
   referenceOf,
-  rotParts,
-  scaleCode,
-  scaleOfLevels,
+  rotatedParts,
   scoreLevels,
   storedHead,
-  ZERO_ROW,
-} from '../rot/rot.ts';
+} from '../../reference/rotated.ts';
+import { rotate } from '../../reference/rotation.ts';
+import { scaleCode, scaleOfLevels, ZERO_ROW } from '../../reference/row-scale.ts';
+import { TRELLIS, TRELLIS_DIVISOR } from '../../reference/tables.gen.ts';
+import { CODED_HEAD_DIMS, defineFormat, type Tier } from '../descriptor.ts';
 
 type TrellisName = `trellis${1 | 2 | 3 | 4}`;
 /**
@@ -68,8 +64,8 @@ type TrellisName = `trellis${1 | 2 | 3 | 4}`;
  */
 export type Sequence = keyof typeof TRELLIS;
 
-/** A head of the rot family whose levels follow from its codes in the order of one side. */
-export interface TrellisHead extends RotHead {
+/** A head of rotated rows whose levels follow from its codes in the order of one side. */
+export interface TrellisHead extends RotatedHead {
   readonly side: Side;
 }
 
@@ -341,13 +337,9 @@ const codec = (format: TrellisName, relative: number): ReferenceCodec<TrellisHea
   stored(head, side) {
     const tile = new Uint8Array(head.codes.length);
     eachPlace(side, head.headDim, (place, at) => (tile[at] = head.codes[place]!));
-    return storedHead(head, packPlanes(tile, ...planesOf(format)));
+    return storedHead(head, packPlanes(tile, ...planeBits(codeBits(format))));
   },
 });
-
-/** Bits in the two planes of a code. */
-const planesOf = (name: TrellisName): readonly [hi: number, lo: number] =>
-  name === 'trellis1' ? [0, 1] : [2, codeBits(name) - 2];
 
 const define = <const N extends TrellisName>(name: N, id: number, rank: number, tier: Tier, sides = SIDES) =>
   defineFormat({
@@ -364,7 +356,7 @@ const define = <const N extends TrellisName>(name: N, id: number, rank: number, 
     headDims: CODED_HEAD_DIMS,
     rope: 'post',
     rotated: true,
-    parts: rotParts(planesOf(name), true),
+    parts: rotatedParts(planeBits(codeBits(name)), true),
     source:
       'the rot family with trellis-coded quantization (Marcellin and Fischer 1990; QTIP, arXiv 2406.11235); docs/lab/formats.md',
     layoutVersion: 1,

@@ -16,11 +16,11 @@
  */
 
 import { defineYardstick } from '../../formats/descriptor.ts';
-import { packPlanes } from '../../formats/rot/rot.ts';
 import { PAGE_TOKENS } from '../../layout.ts';
 import { bytesOf, type Head, type ReferenceCodec, toTile } from '../../reference/codec.ts';
 import { roundHalfEven } from '../../reference/float32.ts';
 import { fromHalf, halfAbove, halfBelow } from '../../reference/half.ts';
+import { packPlanes } from '../../reference/planes.ts';
 
 const LARGEST_HALF = 65504;
 

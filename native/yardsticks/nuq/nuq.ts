@@ -28,11 +28,11 @@
  */
 import { assert } from '../../error.ts';
 import { defineYardstick, type Tier } from '../../formats/descriptor.ts';
-import { packPlanes } from '../../formats/rot/rot.ts';
 import { PAGE_TOKENS, type Side } from '../../layout.ts';
 import { bytesOf, type Head, type ReferenceCodec, toTile } from '../../reference/codec.ts';
 import { treeSum } from '../../reference/float32.ts';
 import { fromHalf, halfAbove, toHalf } from '../../reference/half.ts';
+import { packPlanes } from '../../reference/planes.ts';
 
 /** Written by scripts/fit-nuq.ts; nuq.h has the same. */
 export const NUQ_LEVELS = {

@@ -20,10 +20,10 @@
  */
 
 import { defineYardstick } from '../../formats/descriptor.ts';
-import { packPlanes } from '../../formats/rot/rot.ts';
 import { PAGE_TOKENS } from '../../layout.ts';
 import { bytesOf, type ReferenceCodec, toTile } from '../../reference/codec.ts';
 import { fromHalf } from '../../reference/half.ts';
+import { packPlanes } from '../../reference/planes.ts';
 import { rotate } from '../../reference/rotation.ts';
 import {
   codeOf,

@@ -1,7 +1,7 @@
 /**
  * rotq4, rotq3, rotq2: rot4, rot3 and rot2 (formats/rot/) with keys steered by queries. They have the bytes of
  * those and are read by the same kernels, but the codes of keys are steered by the queries that the layer keeps
- * (../reference/steering.ts), in the basis of y: each width codes for itself, so they do not nest. With the rms r of y
+ * (reference/steering.ts), in the basis of y: each width codes for itself, so they do not nest. With the rms r of y
  * and û = r·u,
  *   scale   t = r·⟨y,y⟩/⟨y,û⟩ in the metric of the queries, as float32 sums over channels in their order
  * Values, keys of layers that keep no query, and rows without a positive scale (which become zero rows) have nothing
@@ -11,24 +11,16 @@
  * When not to use it: docs/lab/formats.md has what it loses beside trellis.
  */
 import { defineYardstick, type Tier } from '../../formats/descriptor.ts';
-import {
-  codeBits,
-  codec,
-  decodedMean,
-  lessOrigin,
-  planeBits,
-  type RotHead,
-  type RotName,
-  rotName,
-  rotParts,
-  scaleCode,
-  ZERO_ROW,
-} from '../../formats/rot/rot.ts';
+import { codeBits, codec, type RotHead, type RotName, rotName } from '../../formats/rot/rot.ts';
 import { PAGE_TOKENS } from '../../layout.ts';
 import type { ReferenceCodec } from '../../reference/codec.ts';
 import { treeDot } from '../../reference/float32.ts';
 import { encode4 } from '../../reference/lloydmax.ts';
+import { decodedMean, lessOrigin } from '../../reference/origins.ts';
+import { planeBits } from '../../reference/planes.ts';
+import { rotatedParts } from '../../reference/rotated.ts';
 import { rotate } from '../../reference/rotation.ts';
+import { scaleCode, ZERO_ROW } from '../../reference/row-scale.ts';
 import { lessShares, plusShares, type Steering } from '../../reference/steering.ts';
 import { ROT_LEVELS } from '../../reference/tables.gen.ts';
 
@@ -89,7 +81,7 @@ const defineSteered = <const N extends string>(name: N, id: number, rank: number
     nested: false,
     rotated: true,
     steered: 'metric',
-    parts: rotParts(planeBits(plain), false),
+    parts: rotatedParts(planeBits(codeBits(plain)), false),
     source: `${plain} with the query metric of SQuat (Wang et al. 2025, arXiv 2503.24358); docs/lab/formats.md`,
     layoutVersion: 2,
   });

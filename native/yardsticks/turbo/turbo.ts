@@ -22,8 +22,8 @@
  */
 
 import { defineYardstick } from '../../formats/descriptor.ts';
-import { packPlanes } from '../../formats/rot/rot.ts';
 import { bytesOf, type ReferenceCodec, toTile } from '../../reference/codec.ts';
+import { packPlanes } from '../../reference/planes.ts';
 import {
   codeOf,
   decodeTurned,

@@ -1,6 +1,26 @@
-// Decodes rows that were rotated, with the arithmetic of native/formats/rot/rot.ts, in the same order. A row stays in
-// registers from levels to values.
+// Rotates rows and decodes rotated ones, with the arithmetic of native/reference/rotation.ts and rotated.ts, in the
+// same order. A row stays in registers all the way.
 #pragma once
+
+// y = H*D*(row - mean), in the order of operations of rotate.h.
+template <int D>
+INLINE void rotateRow(const float* row, const float* mean, VecF (&y)[D / kLanes]) {
+  if constexpr (D == 80 || D == 96) {
+    float v[D];
+    for (int c = 0; c < D; c += kLanes) store(v + c, load(row + c) - load(mean + c));
+    if constexpr (D == 80) rotateProduct<20, 4>(v, kHadamard20, kNorm80, false);
+    else rotateProduct<12, 8>(v, kHadamard12, kNorm96, false);
+    for (int i = 0; i < D / kLanes; i++) y[i] = load(v + i * kLanes);
+  } else {
+#pragma GCC unroll 16
+    for (int i = 0; i < D / kLanes; i++) {
+      y[i] = (load(row + i * kLanes) - load(mean + i * kLanes)) * load(kRotationSigns + i * kLanes);
+    }
+    hadamard<D>(y);
+#pragma GCC unroll 16
+    for (int i = 0; i < D / kLanes; i++) y[i] = y[i] * (D == 64 ? kNorm64 : D == 128 ? kNorm128 : kNorm256);
+  }
+}
 
 // Rotates a row back, for x^ = mean + t * (HD)^T u. y holds t * u on entry.
 template <int D>
@@ -47,16 +67,4 @@ static void decodeTurned(bool isKey, int firstRow, const int8_t* tile, const flo
 #pragma GCC unroll 16
     for (int i = 0; i < kVectors; i++) store(x + t * stride + i * kLanes, isPlain ? y[i] : load(mean + i * kLanes) + y[i]);
   }
-}
-
-// Rows of the rot family, or of one that has its fields, from the levels in `tile`, integers over `divisor`.
-static void decodeRotRows(bool isKey, int d, int firstRow, const SideView& side, const int8_t* tile, int divisor, float* x, size_t stride) {
-  alignas(64) float mean[kHeadDimMax];
-  const float reference = powerOfTwo(*side.at<int8_t>(kRotReference));
-  const float scale = halfToFloat(*side.at<uint16_t>(kRotMeanScale)) * reference;
-  for (int c = 0; c < d; c += kLanes) store(mean + c, loadSigned(side.at<int8_t>(kRotMean) + c) * scale);
-  float factors[kPageTokens];
-  for (int t = 0; t < kPageTokens; t++) factors[t] = scaleOf(side.at<int8_t>(kRotExponents)[t]) * reference / static_cast<float>(divisor);
-  for (int t = 0; t < firstRow; t++) __builtin_memset(x + t * stride, 0, sizeof(float) * d);
-  withHeadDim(d, [&](auto dim) MEMBER { decodeTurned<dim.value>(isKey, firstRow, tile, factors, mean, side.at(kRotFromZero), x, stride); });
 }
