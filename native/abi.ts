@@ -19,6 +19,9 @@ import {
   STATUSES,
 } from './layout.ts';
 
+/** What descriptions of formats say to policies alone: it is of no concern to the binary. */
+const FOR_POLICIES: readonly string[] = ['replaces', 'rungs', 'outlierGauge'];
+
 const described = () => ({
   limits: LIMITS,
   statuses: STATUSES.map(({ name }) => name),
@@ -31,8 +34,7 @@ const described = () => ({
 
 /** The ABI string: a version number, the number of formats, and the digest. */
 export function abi(): string {
-  // Which format is tried in place of which is of no concern to the binary.
-  const text = JSON.stringify(described(), (key, value: unknown) => (key === 'replaces' ? undefined : value));
+  const text = JSON.stringify(described(), (key, value: unknown) => (FOR_POLICIES.includes(key) ? undefined : value));
   const digest = createHash('sha256').update(text).digest('hex').slice(0, 32);
   return `6 formats=${SERVED_FORMATS.length} layout=${digest}`;
 }

@@ -53,7 +53,7 @@ import { fromHalf, toHalf } from '../reference/half.ts';
 import { encode4 } from '../reference/lloydmax.ts';
 import { rotate } from '../reference/rotation.ts';
 import { ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from '../reference/tables.gen.ts';
-import { type Allocation, CODED_HEAD_DIMS, defineFormat, type Tier } from './descriptor.ts';
+import { type Allocation, CODED_HEAD_DIMS, defineFormat, type FormatDescriptor, type Tier } from './descriptor.ts';
 
 export type RotName = keyof typeof ROT_LEVELS;
 
@@ -384,7 +384,8 @@ export const rotParts = ([hi, lo]: readonly [hi: number, lo: number], kept: bool
   },
 ];
 
-const define = <const N extends RotName>(name: N, id: number, rank: number, tier: Tier, sides = SIDES) =>
+type More = Pick<FormatDescriptor, 'sides' | 'outlierGauge'>;
+const define = <const N extends RotName>(name: N, id: number, rank: number, tier: Tier, more: More = {}) =>
   defineFormat({
     name,
     id,
@@ -392,7 +393,8 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
     tier,
     codeBits: codeBits(name),
     from: 'better',
-    sides,
+    sides: SIDES,
+    ...more,
     window: false,
     nested: true,
     headDims: CODED_HEAD_DIMS,
@@ -406,8 +408,8 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
 export const formats = [
   define('rot4', 2, 20, 'warm'),
   define('rot3', 3, 30, 'archive'),
-  define('rot2', 4, 40, 'archive'),
-  define('rot1', 5, 50, 'archive', ['v']),
+  define('rot2', 4, 40, 'archive', { outlierGauge: 'rotated' }),
+  define('rot1', 5, 50, 'archive', { sides: ['v'] }),
 ] as const;
 
 export const codecs = {
