@@ -100,8 +100,9 @@ export function isUselessPair(k: FormatName, v: FormatName): boolean {
 const takesPlace = (name: FormatName): boolean => FORMATS[name].replaces !== undefined;
 
 /**
- * A pair as it is, or with finer keys where coarse ones would be useless beside its values: those of the coarsest format
- * above them that policies choose, of those that take the place of others if the keys are in one, else of the others.
+ * A pair as it is, or with finer keys where coarse ones would be useless beside its values: those of the coarsest
+ * format above them that policies choose, of those that take the place of others if the keys are in one, else of the
+ * others.
  */
 export function usefulPair({ k, v }: FormatPair): FormatPair {
   if (!isUselessPair(k, v)) return { k, v };

@@ -19,9 +19,8 @@
  * a stamp file says so. It needs Node, npm's packages, python3, make and g++, and downloads nothing. ccache is used
  * where it is on the PATH.
  */
-import { spawnSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { basename, join, resolve } from 'node:path';
+import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import {
   addonFiles,
@@ -33,11 +32,11 @@ import {
   locked,
   native,
   orFail,
-  root,
   runNodeGyp,
   stage,
   version,
 } from './native-toolchain.mjs';
+import { addFormats, headerOf, yardsticks } from './staged-formats.mjs';
 
 /**
  * Where each build is made. gyp knows only two configurations, Release and Debug, so the others have folders of their
@@ -54,23 +53,6 @@ const KINDS = {
 const PRODUCT = ['palimpsest'];
 const FOR_TESTS = ['kernels_test', 'cache_test', 'bench_stream'];
 
-const headerOf = (module) => module.replace(/\.ts$/, '.h');
-
-/**
- * Puts the yardsticks and formats of one's own into a copy of the sources. Each module is the TypeScript file of a
- * family of formats; its C++ file lies beside it.
- */
-function addFormats(folder, formats) {
-  for (const header of [...yardsticks().filter((file) => file.endsWith('.h')), ...formats.map(headerOf)])
-    copyFileSync(header, join(folder, 'formats', basename(header)));
-  const generate = spawnSync(
-    process.execPath,
-    ['--import', 'tsx', join(root, 'scripts/generate-layout.ts'), '--into', folder, ...formats],
-    { cwd: root, stdio: ['ignore', 'ignore', 'inherit'] },
-  );
-  if (generate.status !== 0) throw new BuildFailure('the headers of these formats cannot be written');
-}
-
 /** Compiles, and copies what was built elsewhere to where it is looked for. */
 function compile({ kind, hasYardsticks, formats, isas, modules, verbose }, compiler) {
   const { debug, own, defines } = KINDS[kind];
@@ -85,12 +67,6 @@ function compile({ kind, hasYardsticks, formats, isas, modules, verbose }, compi
     copyFileSync(join(folder, 'build', debug ? 'Debug' : 'Release', `${module}.node`), join(target, `${module}.node`));
   }
 }
-
-/** The files of native/yardsticks/. */
-const yardsticks = () =>
-  readdirSync(join(native, 'yardsticks'))
-    .sort()
-    .map((name) => join(native, 'yardsticks', name));
 
 /** What the last build was made from and what it has, or nothing. */
 function lastBuild(stamp) {

@@ -65,8 +65,9 @@ export const firstTrial = (policy: Pick<Policy, 'skipsReplaced'>): readonly Side
 const TRIED_AGAIN = 2;
 
 /**
- * The format in which a page side is tried again or probed: the first of the lowest rungs that is lower than its present
- * one; undefined where that is as low. The errors of the others are taken to have changed in the same proportion.
+ * The format in which a page side is tried again or probed: the first of the lowest rungs that is lower than its
+ * present one; undefined where that is as low. The errors of the others are taken to have changed in the same
+ * proportion.
  */
 export const lowerFormat = (side: Side, present: FormatName): FormatName | undefined =>
   RUNGS[side].slice(-TRIED_AGAIN).find((format) => FORMATS[format].rank > FORMATS[present].rank);
