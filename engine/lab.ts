@@ -30,6 +30,7 @@ export {
   rope,
   SINK_TOKENS,
   type Side,
+  serveYardsticks,
   toHalf,
 } from '../native/index.ts';
 export { f16CacheBytes } from './cache/budget.ts';

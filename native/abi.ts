@@ -3,7 +3,7 @@
  * refused when it is loaded.
  */
 import { createHash } from 'node:crypto';
-import { SERVED_FAMILIES, SERVED_FORMATS } from './format.ts';
+import { servedFamilies, servedFormats } from './format.ts';
 import {
   DENSE_FEATURES,
   DENSE_FORMS,
@@ -19,6 +19,9 @@ import {
   STATUSES,
 } from './layout.ts';
 
+/** What descriptions of formats say to policies alone: it is of no concern to the binary. */
+const FOR_POLICIES: readonly string[] = ['replaces', 'rungs', 'outlierGauge'];
+
 const described = () => ({
   limits: LIMITS,
   statuses: STATUSES.map(({ name }) => name),
@@ -26,13 +29,12 @@ const described = () => ({
   latents: [LATENT_NAMES, LATENT_OPERATIONS],
   originals: ORIGINAL_OPERATIONS,
   dense: [DENSE_SLOTS, DENSE_NORMS, DENSE_FEATURES, DENSE_FORMS, DENSE_TYPES],
-  formats: SERVED_FAMILIES,
+  formats: servedFamilies(),
 });
 
 /** The ABI string: a version number, the number of formats, and the digest. */
 export function abi(): string {
-  // Which format is tried in place of which is of no concern to the binary.
-  const text = JSON.stringify(described(), (key, value: unknown) => (key === 'replaces' ? undefined : value));
+  const text = JSON.stringify(described(), (key, value: unknown) => (FOR_POLICIES.includes(key) ? undefined : value));
   const digest = createHash('sha256').update(text).digest('hex').slice(0, 32);
-  return `6 formats=${SERVED_FORMATS.length} layout=${digest}`;
+  return `6 formats=${servedFormats().length} layout=${digest}`;
 }

@@ -1,6 +1,6 @@
 /** Checks of arguments. Each throws a KvError that names the argument and its value. */
 import { KvError } from './error.ts';
-import { checkServed, FORMATS, type FormatName, PARTS, type Part, SERVED_FORMATS, SIDES, type Side } from './format.ts';
+import { checkServed, FORMATS, type FormatName, PARTS, type Part, SIDES, type Side, servedFormats } from './format.ts';
 
 export function fail(message: string, values: Readonly<Record<string, unknown>>, hint?: string): never {
   throw new KvError('bad-argument', message, { values, hint });
@@ -68,7 +68,7 @@ export function formatId(format: FormatName): number {
   const id = formatNumber(format);
   if (id === UNKNOWN) {
     throw new KvError('unsupported', `unknown format '${show(format)}'`, {
-      values: { given: show(format), known: SERVED_FORMATS.join(', ') },
+      values: { given: show(format), known: servedFormats().join(', ') },
     });
   }
   checkServed(format);

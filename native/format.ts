@@ -67,10 +67,15 @@ export const isAutomatic = (format: FormatName): boolean =>
 /** True if the binary of this process computes a format. */
 export const isServed = (format: FormatName): boolean => servesYardsticks() || !isYardstick(format);
 /** The formats that the binary of this process computes, best first. */
-export const SERVED_FORMATS: readonly FormatName[] = FORMAT_NAMES.filter(isServed);
+export const servedFormats = (): readonly FormatName[] => FORMAT_NAMES.filter(isServed);
+/**
+ * The same as far as it is known when the package is imported: without the yardsticks that palimpsest-lab brings later,
+ * which isServed() tells.
+ */
+export const SERVED_FORMATS: readonly FormatName[] = servedFormats();
 
-/** The families of those formats, with what of each it computes. */
-export const SERVED_FAMILIES: readonly (readonly [name: string, formats: readonly FormatDescriptor[]])[] =
+/** The families of the formats that are served, with what of each is computed. */
+export const servedFamilies = (): readonly (readonly [name: string, formats: readonly FormatDescriptor[]])[] =>
   ALL_FAMILIES.map(
     ([name, { formats }]) => [name, formats.filter((format) => isServed(format.name as FormatName))] as const,
   ).filter(([, formats]) => formats.length > 0);
@@ -79,8 +84,8 @@ export const SERVED_FAMILIES: readonly (readonly [name: string, formats: readonl
 export function checkServed(format: FormatName): FormatName {
   if (isServed(format)) return format;
   throw new KvError('unsupported', `${format} is a yardstick, which this build does not compute`, {
-    values: { given: format, served: SERVED_FORMATS.join(', ') },
-    hint: 'from a checkout, npm run evaluate has it, and so has npm run bench -- --yardsticks; other programs need npm run build:native -- --yardsticks and node --import ./native/yardsticks/register.ts',
+    values: { given: format, served: servedFormats().join(', ') },
+    hint: 'palimpsest-lab brings it: once that is installed, palimpsest evaluate has it, and so has any program under node --import palimpsest-lab/register; from a checkout, npm run evaluate and npm run bench -- --yardsticks have it, and other programs with npm run build:native -- --yardsticks and node --import ./native/yardsticks/register.ts',
   });
 }
 
@@ -135,8 +140,8 @@ export function parseFormat(text: string): FormatName {
   if (isFormatName(name)) return checkServed(name);
   if (name === 'fp16') return 'f16';
   throw new KvError('unsupported', `unknown cache type '${text}'`, {
-    values: { given: text, known: SERVED_FORMATS.join(', ') },
-    hint: `use one of ${SERVED_FORMATS.join(', ')}, or a pair such as rot4:rot2 for K:V`,
+    values: { given: text, known: servedFormats().join(', ') },
+    hint: `use one of ${servedFormats().join(', ')}, or a pair such as rot4:rot2 for K:V`,
   });
 }
 

@@ -22,6 +22,7 @@ export { forgetFileBytes } from './file-cache.ts';
 export { fromHalf, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export { fieldBytes } from './formats/descriptor.ts';
+export { serveYardsticks } from './formats/registry.ts';
 export { narrowedScale } from './formats/rot/rot.ts';
 export * from './geometry.ts';
 export * from './json.ts';

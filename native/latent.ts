@@ -5,7 +5,7 @@
  */
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { PAGE_TOKENS, SINK_TOKENS } from './format.ts';
+import { PAGE_TOKENS, SINK_TOKENS, type Tier } from './format.ts';
 import { LATENT_NAMES, type LatentName } from './layout.ts';
 import { check, loadBinary, type WeightsHandle } from './load.ts';
 
@@ -45,7 +45,15 @@ export function latentId(format: LatentName): number {
 
 const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
 
-const BITS = { xq8: 8, xq4: 4, xq3: 3 } as const satisfies Record<LatentName, number>;
+/** Bits of a code, bytes of a row's scale, and the tier of the formats that err about as much (measured). */
+const DESCRIBED: Readonly<Record<LatentName, { codeBits: number; scaleBytes: number; tier: Tier }>> = {
+  xq8: { codeBits: 8, scaleBytes: 2, tier: 'warm' },
+  xq4: { codeBits: 4, scaleBytes: 1, tier: 'warm' },
+  xq3: { codeBits: 3, scaleBytes: 1, tier: 'archive' },
+};
+
+/** The tier of a latent. */
+export const latentTier = (format: LatentName): Tier => DESCRIBED[format].tier;
 
 /**
  * The bytes of the latent of one page: 128·m codes of 8, 4 or 3 bits, 128 row scales of one byte (in xq8 two), m int16
@@ -53,8 +61,9 @@ const BITS = { xq8: 8, xq4: 4, xq3: 3 } as const satisfies Record<LatentName, nu
  */
 export function latentBytes(format: LatentName, width: number): number {
   latentId(format);
-  const codes = (PAGE_TOKENS * checkedWidth(width) * BITS[format]) / 8;
-  return codes + PAGE_TOKENS * (format === 'xq8' ? 2 : 1) + align(width * 2) + 64;
+  const { codeBits, scaleBytes } = DESCRIBED[format];
+  const codes = (PAGE_TOKENS * checkedWidth(width) * codeBits) / 8;
+  return codes + PAGE_TOKENS * scaleBytes + align(width * 2) + 64;
 }
 
 function checkedPage(page: unknown, format: LatentName, width: number): Uint8Array {

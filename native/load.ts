@@ -1,8 +1,9 @@
 /**
  * Finds and loads the native code. Importing this module loads nothing; the first call that needs the binary does. It
  * looks for a build beside the sources (`native/build/Release`), then for a prebuilt binary for this machine
- * (`prebuilt.ts`), and then for the WebAssembly build. nativeInfo() says which one was chosen, and why a preferred one
- * was not.
+ * (`prebuilt.ts`), and then for the WebAssembly build. Where yardsticks are to be computed, it is the build that has
+ * them, or the WebAssembly module that a package brings. nativeInfo() says which one was chosen, and why a preferred
+ * one was not.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -11,7 +12,7 @@ import { fileURLToPath } from 'node:url';
 import { abi } from './abi.ts';
 import { show } from './arguments.ts';
 import { assert, KvError, type KvErrorCode } from './error.ts';
-import { releaseFolder } from './formats/registry.ts';
+import { keepYardsticks, releaseFolder, servesYardsticks, yardstickModule } from './formats/registry.ts';
 import { ISA_NAMES, type Isa, STATUS_NO_MEMORY, STATUSES } from './layout.ts';
 import { prebuiltFile, whyNoPrebuilt } from './prebuilt.ts';
 import { BINDING_NAMES, type BindingName, type NativeInfo } from './types.ts';
@@ -276,6 +277,7 @@ export interface Binary {
 
 const BUILD_HINT =
   'in a checkout run `npm run build:native` (needs python3, make and g++); in an installed package, install it again';
+const NO_YARDSTICKS = 'the binary for this machine computes no formats to compare with';
 const BUILD_HINTS: Readonly<Record<BindingName, string>> = {
   built: BUILD_HINT,
   debug: 'run `npm run build:debug`',
@@ -335,12 +337,12 @@ function fileOf(name: BindingName): string | null {
     case 'thread':
       return first(join(native, 'build', 'Thread', 'palimpsest.node'));
     case 'wasm':
-      return first(
-        join(native, 'build', 'wasm', 'palimpsest.wasm'),
-        join(root, 'prebuilds', 'wasm', 'palimpsest.wasm'),
+      return (
+        yardstickModule() ??
+        first(join(native, 'build', 'wasm', 'palimpsest.wasm'), join(root, 'prebuilds', 'wasm', 'palimpsest.wasm'))
       );
     case 'prebuilt':
-      return prebuiltFile(root);
+      return servesYardsticks() ? null : prebuiltFile(root);
   }
 }
 
@@ -371,7 +373,7 @@ function openBest(): Loaded {
   let passedOver: string | undefined;
   for (const name of ['prebuilt', 'wasm'] as const) {
     if (fileOf(name) === null) {
-      if (name === 'prebuilt') passedOver = whyNoPrebuilt(packageVersion());
+      if (name === 'prebuilt') passedOver = servesYardsticks() ? NO_YARDSTICKS : whyNoPrebuilt(packageVersion());
       continue;
     }
     try {
@@ -400,6 +402,7 @@ export function loadBinary(name?: BindingName): Binary {
     });
   }
   loaded ??= name === undefined ? openBest() : openOne(name);
+  keepYardsticks();
   if (name !== undefined && loaded.name !== name) {
     throw new KvError('unsupported', `this thread has loaded the ${loaded.name} binding and keeps it`, {
       values: { asked: name, loaded: loaded.name },

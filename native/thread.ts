@@ -4,7 +4,7 @@ import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { KvError } from './error.ts';
-import { registeredModules, servesYardsticks } from './formats/registry.ts';
+import { registeredModules, servesYardsticks, yardstickModule } from './formats/registry.ts';
 
 /** The folder that is the root of compiled modules, where threads take theirs from there although sources are run. */
 let compiledRoot: URL | null = null;
@@ -51,7 +51,8 @@ export function startThread(source: URL, workerData: unknown): Worker {
   if (!isProduct) {
     const registry = new URL(`./formats/registry.${isBuilt ? 'js' : 'ts'}`, import.meta.url).href;
     lines.push(
-      `const { registerFormats, serveYardsticks } = await import(${JSON.stringify(registry)}); serveYardsticks();`,
+      `const { registerFormats, serveYardsticks } = await import(${JSON.stringify(registry)});`,
+      `serveYardsticks(${JSON.stringify(yardstickModule())});`,
     );
     for (const format of formats) lines.push(`await registerFormats(${JSON.stringify(format)});`);
   }

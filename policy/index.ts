@@ -10,7 +10,7 @@ import type { Policy } from './types.ts';
 export { Arrows } from './arrows.ts';
 export { openPolicy } from './asked.ts';
 export { believable, Evidence } from './evidence.ts';
-export { FORMS, isLatent, STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
+export { FORMS, isLatent, RUNGS, STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
 export * from './law.ts';
 export { type Change, Layers } from './layers.ts';
 export {

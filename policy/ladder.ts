@@ -9,10 +9,13 @@ import {
   FORMAT_NAMES,
   FORMATS,
   type FormatName,
+  type FormatPair,
   isFormatName,
   isMove,
   LATENT_NAMES,
   type LatentName,
+  latentTier,
+  SIDES,
   type Side,
   TIERS,
   type Tier,
@@ -26,12 +29,7 @@ export const FORMS: readonly PageForm[] = [...FORMAT_NAMES, ...LATENT_NAMES];
 
 export const isLatent = (form: PageForm): form is LatentName => !isFormatName(form);
 
-/**
- * Latents of 8 and 4 bits err less than the codes of 4 bits that are warm, those of 3 bits about as much as codes of 3
- * bits (measured).
- */
-export const tierOf = (form: PageForm): Tier =>
-  isFormatName(form) ? FORMATS[form].tier : form === 'xq8' || form === 'xq4' ? 'warm' : 'archive';
+export const tierOf = (form: PageForm): Tier => (isFormatName(form) ? FORMATS[form].tier : latentTier(form));
 
 /** Index in FORMS → index in TIERS. */
 export const TIER_RANK: readonly number[] = FORMS.map((name) => TIERS.indexOf(tierOf(name)));
@@ -108,19 +106,40 @@ export function fillEpsilon2(
 /** Steps of a ladder that policies go down without measuring, best first. */
 export type Steps = readonly Readonly<Record<Side, FormatName>>[];
 
+/** The place of a format on the ladder; none: it is no rung of that side. */
+const placeOf = (side: Side, name: FormatName): number | undefined => FORMATS[name].rungs?.[side];
+
+/** The rungs of the ladder of each side, best first, as formats describe themselves. */
+export const RUNGS: Readonly<Record<Side, readonly FormatName[]>> = Object.fromEntries(
+  SIDES.map((side) => [
+    side,
+    FORMAT_NAMES.filter((name) => placeOf(side, name) !== undefined).sort(
+      (a, b) => placeOf(side, a)! - placeOf(side, b)!,
+    ),
+  ]),
+) as Record<Side, FormatName[]>;
+
 /**
- * Values go down before keys, down to one bit: trellis3:trellis1 has the bytes of trellis2:trellis2 and 0.6 to 0.7
- * times its divergence, on both models that were measured (policy/README.md, What wins where).
+ * The ladder: at every place that some format has, each side is in the last of its rungs up to there. Values go down
+ * before keys, down to one bit: trellis3:trellis1 has the bytes of trellis2:trellis2 and 0.6 to 0.7 times its
+ * divergence, on both models that were measured (policy/README.md, What wins where). Where another format takes a
+ * place, `uniform` and `age` decide otherwise: they get new versions, and the present ones keep the steps that they
+ * have now under their names, for their logs.
  */
-export const STEPS: Steps = [
-  { k: 'q8', v: 'q8' },
-  { k: 'trellis4', v: 'trellis4' },
-  { k: 'trellis4', v: 'trellis2' },
-  { k: 'trellis3', v: 'trellis2' },
-  { k: 'trellis3', v: 'trellis1' },
-  { k: 'trellis2', v: 'trellis1' },
-];
-/** The steps of the time before trellis codes, for the logs of that time. */
+export const STEPS: Steps = [...new Set(SIDES.flatMap((side) => RUNGS[side].map((name) => placeOf(side, name)!)))]
+  .sort((a, b) => a - b)
+  .map((place) => {
+    const at = (side: Side): FormatName => RUNGS[side].findLast((name) => placeOf(side, name)! <= place)!;
+    return { k: at('k'), v: at('v') };
+  });
+
+/** The finest rungs of at most so many bits. */
+export function rungsOf(codeBits: number): FormatPair {
+  const finest = (side: Side): FormatName => RUNGS[side].find((name) => FORMATS[name].codeBits <= codeBits)!;
+  return { k: finest('k'), v: finest('v') };
+}
+
+/** The steps of the time before trellis codes. They have names because logs of that time were decided by them. */
 export const STEPS_OF_ROT: Steps = [
   { k: 'q8', v: 'q8' },
   { k: 'rot4', v: 'rot4' },

@@ -5,7 +5,7 @@
  * thinks too well of bands, because it asks the queries that chose them. Both are measured where pages are tried: with
  * the first pages of a layer as with all other formats, and with later ones where the first have shown it.
  */
-import type { FormatName, Side } from '../native/index.ts';
+import { FORMAT_NAMES, FORMATS, type FormatName, type KvFormat, type Side } from '../native/index.ts';
 import { thresholdOf } from './thresholds.ts';
 import type { PolicyContext, TrialReport } from './types.ts';
 
@@ -14,8 +14,10 @@ const FIRST_PAGES = 4;
 /** Trials that a layer is judged by at least: the errors of a single page say little. */
 const TRIALS_LEAST = 2;
 /** The two formats of as many bits whose errors are compared; the first is tried for that, whatever else is. */
-export const PER_CHANNEL = 'kivi2';
-const ROTATED = 'rot2';
+const gaugeOf = (kind: KvFormat['outlierGauge']): FormatName =>
+  FORMAT_NAMES.find((name) => FORMATS[name].outlierGauge === kind)!;
+export const PER_CHANNEL = gaugeOf('per channel');
+const ROTATED = gaugeOf('rotated');
 
 export class OutlierKeys {
   /** The formats that this session may use for such keys; none: it knows nothing of them. */

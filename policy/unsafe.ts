@@ -4,15 +4,17 @@
  * tests find at every state that can be reached.
  */
 import {
+  FORMAT_NAMES,
   FORMATS,
   type FormatName,
   type FormatPair,
+  isAutomatic,
   KvError,
   type Part,
   type Side,
   servesSide,
 } from '../native/index.ts';
-import { FIRST_LATENT, isLatent, rank, TIER_RANK } from './ladder.ts';
+import { FIRST_LATENT, isLatent, rank, STEPS, TIER_RANK } from './ladder.ts';
 import type { PageForm } from './types.ts';
 
 export interface Move {
@@ -94,10 +96,20 @@ export function isUselessPair(k: FormatName, v: FormatName): boolean {
   return FORMATS[k].codeBits <= COARSE_KEY_BITS && FORMATS[v].codeBits >= VALUE_BITS_BESIDE_COARSE_KEYS;
 }
 
-/** A pair as it is, or with keys of 3 bits where coarser ones would be useless beside its values. */
+/** True if a format errs less than another of as many bytes, whose place it takes. */
+const takesPlace = (name: FormatName): boolean => FORMATS[name].replaces !== undefined;
+
+/**
+ * A pair as it is, or with finer keys where coarse ones would be useless beside its values: those of the coarsest
+ * format above them that policies choose, of those that take the place of others if the keys are in one, else of the
+ * others.
+ */
 export function usefulPair({ k, v }: FormatPair): FormatPair {
   if (!isUselessPair(k, v)) return { k, v };
-  return { k: FORMATS[k].replaces === undefined ? 'rot3' : 'trellis3', v };
+  const finer = FORMAT_NAMES.findLast(
+    (name) => isAutomatic(name) && FORMATS[name].codeBits > COARSE_KEY_BITS && takesPlace(name) === takesPlace(k),
+  );
+  return { k: finer!, v };
 }
 
 /** Why a move must not be made, or null. */
@@ -114,8 +126,9 @@ export function checkPair(k: FormatName, v: FormatName): void {
   if (!isOtherSide && !isUselessPair(k, v)) return;
   const rule = isOtherSide ? 'other-side' : 'keys-below-values';
   const reason = UNSAFE.find(({ id }) => id === rule)!.reason;
+  const pairs = STEPS.slice(1).map((step) => `${step.k}:${step.v}`);
   throw new KvError('unsupported', `${k}:${v} is not served: ${reason}`, {
     values: { k, v },
-    hint: 'use rot4:rot2, rot3:rot2, rot2:rot2 or rot2:rot1 (keys:values)',
+    hint: `use ${pairs.slice(0, -1).join(', ')} or ${pairs.at(-1)} (keys:values)`,
   });
 }

@@ -19,9 +19,8 @@
  * a stamp file says so. It needs Node, npm's packages, python3, make and g++, and downloads nothing. ccache is used
  * where it is on the PATH.
  */
-import { spawnSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { basename, dirname, join, relative, resolve } from 'node:path';
+import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import {
   addonFiles,
@@ -33,11 +32,11 @@ import {
   locked,
   native,
   orFail,
-  root,
   runNodeGyp,
   stage,
   version,
 } from './native-toolchain.mjs';
+import { filesBelow, moduleOf, stageWithFormats, YARDSTICKS } from './staged-formats.mjs';
 
 /**
  * Where each build is made. gyp knows only two configurations, Release and Debug, so the others have folders of their
@@ -54,30 +53,6 @@ const KINDS = {
 const PRODUCT = ['palimpsest'];
 const FOR_TESTS = ['kernels_test', 'cache_test', 'bench_stream'];
 
-/** The TypeScript file of the family in a folder, which has the folder's name. */
-const moduleOf = (folder) => join(folder, `${basename(folder)}.ts`);
-
-/**
- * A copy of the sources with yardsticks and formats of one's own: their headers, and those that are derived from all of
- * the descriptions.
- */
-function stageWithFormats(name, formats) {
-  const headers = (files) => files.filter((file) => file.endsWith('.h'));
-  const folder = stage(name, [
-    ...headers(filesBelow(YARDSTICKS)).map((file) => [file, relative(native, file)]),
-    ...formats.flatMap((family) =>
-      headers(filesBelow(family)).map((file) => [file, join('formats', relative(dirname(family), file))]),
-    ),
-  ]);
-  const generate = spawnSync(
-    process.execPath,
-    ['--import', 'tsx', join(root, 'scripts/generate-layout.ts'), '--into', folder, ...formats.map(moduleOf)],
-    { cwd: root, stdio: ['ignore', 'ignore', 'inherit'] },
-  );
-  if (generate.status !== 0) throw new BuildFailure('the headers of these formats cannot be written');
-  return folder;
-}
-
 /** Compiles, and copies what was built elsewhere to where it is looked for. */
 function compile({ kind, hasYardsticks, formats, isas, modules, verbose }, compiler) {
   const { debug, own, defines } = KINDS[kind];
@@ -91,15 +66,6 @@ function compile({ kind, hasYardsticks, formats, isas, modules, verbose }, compi
     copyFileSync(join(folder, 'build', debug ? 'Debug' : 'Release', `${module}.node`), join(target, `${module}.node`));
   }
 }
-
-const YARDSTICKS = join(native, 'yardsticks');
-
-/** The files of a folder and of its own folders. */
-const filesBelow = (folder) =>
-  readdirSync(folder, { recursive: true, withFileTypes: true })
-    .filter((entry) => entry.isFile())
-    .map((entry) => join(entry.parentPath, entry.name))
-    .sort();
 
 /** What the last build was made from and what it has, or nothing. */
 function lastBuild(stamp) {

@@ -7,6 +7,8 @@
  *   … --verbose                              shows the compiler's commands
  *   … --check                                builds nothing; exit code 1 when the modules are missing or stale
  *   … --twice                                builds again in another folder; exit code 1 when the two results differ
+ *   … --yardsticks                           builds the cache alone, with the published methods to compare with
+ *   (native/yardsticks/), in native/build/wasm-yardsticks: palimpsest-lab brings it
  * It does nothing when the sources, flags and compiler are those of the last build.
  *
  * It needs clang, lld and the WebAssembly libraries, from these packages of Debian (CLANG=clang++-16 chooses another
@@ -16,6 +18,7 @@
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import {
+  cpSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -26,7 +29,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import {
   BuildFailure,
@@ -39,10 +42,9 @@ import {
   sourceFiles,
   versionOf,
 } from './native-toolchain.mjs';
+import { filesBelow, stageWithFormats, YARDSTICKS } from './staged-formats.mjs';
 
 const PACKAGES = 'clang-19 lld-19 wasi-libc libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32';
-const out = join(buildFolder, 'wasm');
-const stampFile = join(out, 'stamp.json');
 
 const COMPILE = [
   '--target=wasm32-wasi',
@@ -91,13 +93,22 @@ function run({ words: [program, ...before], env }, args, verbose) {
   if (status !== 0) throw new BuildFailure('the compiler failed; the lines above say where');
 }
 
-/** Compiles and links both modules into `folder`. */
-function compile(compiler, folder, verbose) {
+/** The sources as paths from the root: those of the checkout, or a copy of them that has the yardsticks. */
+function sourcesOf(hasYardsticks) {
+  if (!hasYardsticks) return 'native';
+  const folder = stageWithFormats('wasm-sources');
+  cpSync(join(native, 'wasm'), join(folder, 'wasm'), { recursive: true });
+  return relative(root, folder);
+}
+
+/** Compiles and links the modules into `folder`. */
+function compile(compiler, { folder, hasYardsticks, verbose }) {
   mkdirSync(folder, { recursive: true });
-  const include = ['-Inative/wasm/include', '-Inative/wasm', '-Inative/kernels'];
+  const from = sourcesOf(hasYardsticks);
+  const include = ['-Inative/wasm/include', `-I${from}/wasm`, `-I${from}/kernels`];
   const object = (source, name, extra = []) => {
     const file = join(folder, `${name}.o`);
-    run(compiler, [...COMPILE, ...include, ...extra, '-c', `native/${source}`, '-o', file], verbose);
+    run(compiler, [...COMPILE, ...include, ...extra, '-c', `${from}/${source}`, '-o', file], verbose);
     return file;
   };
   const common = [
@@ -120,7 +131,7 @@ function compile(compiler, folder, verbose) {
       ...sources('cache', /\.cc$/).map((name) => simd(`cache/${name}`)),
       ...sources('log', /\.cc$/).map((name) => simd(`log/${name}`)),
     ],
-    ...(existsSync(join(native, 'test_binding.cc'))
+    ...(!hasYardsticks && existsSync(join(native, 'test_binding.cc'))
       ? {
           kernels_test: [
             ...sources('.', /^test_binding.*\.cc$/).map(simd),
@@ -137,7 +148,7 @@ function compile(compiler, folder, verbose) {
 
 const sha256 = (file) => createHash('sha256').update(readFileSync(file)).digest('hex');
 
-function build({ check, force, tools, verbose, twice }) {
+function build({ check, force, tools, verbose, twice, yardsticks: hasYardsticks }) {
   const clang = process.env.CLANG ?? 'clang++-19';
   const compiler = versionOf(clang);
   if (compiler === null) throw new BuildFailure(`${clang} cannot be run; apt-get install ${PACKAGES}`);
@@ -145,15 +156,18 @@ function build({ check, force, tools, verbose, twice }) {
   const files = [
     fileURLToPath(import.meta.url),
     ...sourceFiles(['.', 'cache', 'formats', 'kernels', 'log', 'wasm', 'wasm/include']),
+    ...(hasYardsticks ? filesBelow(YARDSTICKS) : []),
   ];
+  const out = join(buildFolder, hasYardsticks ? 'wasm-yardsticks' : 'wasm');
+  const stampFile = join(out, 'stamp.json');
   const sources = fingerprint([compiler, ...COMPILE, ...LINK], files);
   const module = join(out, 'palimpsest.wasm');
   const known = existsSync(stampFile) ? JSON.parse(readFileSync(stampFile, 'utf8')) : {};
   if (force || known.sources !== sources || !existsSync(module)) {
     if (check) throw new BuildFailure('missing or stale; run npm run build:wasm');
-    console.error(`building WebAssembly module (${compiler})`);
+    console.error(`building WebAssembly module${hasYardsticks ? ' with yardsticks' : ''} (${compiler})`);
     rmSync(stampFile, { force: true });
-    compile(cached(clang), out, verbose);
+    compile(cached(clang), { folder: out, hasYardsticks, verbose });
     writeFileSync(`${stampFile}.new`, JSON.stringify({ sources, compiler, sha256: sha256(module) }));
     renameSync(`${stampFile}.new`, stampFile);
   }
@@ -161,7 +175,7 @@ function build({ check, force, tools, verbose, twice }) {
   const other = mkdtempSync(join(tmpdir(), 'palimpsest-wasm-'));
   try {
     // By the compiler itself: a cache would answer with the first build.
-    compile({ words: [clang], env: {} }, other, verbose);
+    compile({ words: [clang], env: {} }, { folder: other, hasYardsticks, verbose });
     const [first, second] = [module, join(other, 'palimpsest.wasm')].map(sha256);
     if (first !== second) throw new BuildFailure(`two builds of the same sources differ: ${first}, ${second}`);
     console.log(`${first}  palimpsest.wasm, the same in both builds, ${compiler}`);
@@ -179,5 +193,6 @@ orFail('WebAssembly build', () => {
     tools: has('tools'),
     verbose: has('verbose'),
     twice: has('twice'),
+    yardsticks: has('yardsticks'),
   });
 });

@@ -68,7 +68,7 @@ export const BUILT_IN_CODECS = { ${names.map((name) => `...${name}.codecs`).join
 const { registerFormats, serveYardsticks } = await import('../native/formats/registry.ts');
 if (into >= 0) serveYardsticks();
 for (const module of modules) await registerFormats(pathToFileURL(resolve(module)).href);
-const { SERVED_FAMILIES } = await import('../native/format.ts');
+const served = (await import('../native/format.ts')).servedFamilies();
 const { abi } = await import('../native/abi.ts');
 const layout = await import('../native/layout.ts');
 
@@ -81,7 +81,7 @@ const camel = (name: string): string =>
 const values = (prefix: string, list: readonly string[]): string =>
   list.map((name, i) => `k${prefix}${camel(name)} = ${i}`).join(', ');
 
-const formats = SERVED_FAMILIES.flatMap(([, members]) => members);
+const formats = served.flatMap(([, members]) => members);
 const slots = Math.max(...formats.map(({ id }) => id)) + 1;
 if (new Set(formats.map(({ id }) => id)).size < formats.length || slots > 64)
   throw new Error('format ids must differ and stay below 64');
@@ -98,7 +98,7 @@ function steeringOf({ steered, rotated }: (typeof formats)[number]): string {
 }
 
 function formatLine(id: number): string {
-  const at = SERVED_FAMILIES.findIndex(([, members]) => members.some((format) => format.id === id));
+  const at = served.findIndex(([, members]) => members.some((format) => format.id === id));
   const format = formats.find((one) => one.id === id);
   if (format === undefined) return '    {},';
   const fields = fieldsOf(format).map(
@@ -112,7 +112,7 @@ function formatLine(id: number): string {
 
 // What one knows of the fields of a member of a family, C++ knows of all of them but for the bits of an element and
 // what a demotion keeps.
-for (const [name, members] of SERVED_FAMILIES) {
+for (const [name, members] of served) {
   const likeness = (format: (typeof formats)[number]) =>
     JSON.stringify(fieldsOf(format).map((field) => ({ ...field, elementBits: undefined, kept: undefined })));
   if (new Set(members.map(likeness)).size > 1) throw new Error(`the formats of ${name} have different fields`);
@@ -185,13 +185,15 @@ constexpr int kFormatSlots = ${slots};
 constexpr int kFieldsMax = ${mostFields};
 constexpr int kPartsMax = ${mostParts};
 // Numbers of the fields of a family.
-${SERVED_FAMILIES.map(
-  ([name, members]) =>
-    `enum ${camel(name)}Field : int { ${values(
-      camel(name),
-      fieldsOf(members[0]!).map((field) => field.name),
-    )} };`,
-).join('\n')}
+${served
+  .map(
+    ([name, members]) =>
+      `enum ${camel(name)}Field : int { ${values(
+        camel(name),
+        fieldsOf(members[0]!).map((field) => field.name),
+      )} };`,
+  )
+  .join('\n')}
 
 // What one head holds of one page: ${layout.PAGE_TOKENS} * d * elementBits / 8 + ${layout.PAGE_TOKENS} * tokenBytes + d
 // * channelBytes + headBytes.
@@ -232,21 +234,24 @@ put(
   join(target, 'formats/index.gen.h'),
   `${WRITTEN} Add a folder to this one, not a line to this file.
 #pragma once
-${SERVED_FAMILIES.map(([name]) => `#include "${posix.normalize(moduleOf.get(name) ?? `${name}/${name}`)}.h"`).join('\n')}
+${served.map(([name]) => `#include "${posix.normalize(moduleOf.get(name) ?? `${name}/${name}`)}.h"`).join('\n')}
 
 // Calls f with the family of a format. Numbers are checked where they come in (isFormat); any other is a fault of ours
 // and ends the process.
 template <class Call>
 INLINE void withFormat(int format, const Call& f) {
   switch (format) {
-${SERVED_FAMILIES.map(
-  ([name, members]) =>
-    `    ${members.map((format) => `case k${camel(format.name)}:`).join(' ')} return f(${camel(name)}{});`,
-).join('\n')}
+${served
+  .map(
+    ([name, members]) =>
+      `    ${members.map((format) => `case k${camel(format.name)}:`).join(' ')} return f(${camel(name)}{});`,
+  )
+  .join('\n')}
     default: __builtin_trap();
   }
 }
-${SERVED_FAMILIES.filter(([, members]) => members.some(({ nested }) => nested))
+${served
+  .filter(([, members]) => members.some(({ nested }) => nested))
   .map(([name]) => `static_assert(HasDemote<${camel(name)}>, "a nested family is demoted on codes");`)
   .join('\n')}
 `,

@@ -12,8 +12,8 @@ import {
   openBytes,
   PAGE_TOKENS,
   pageBytes,
-  SERVED_FORMATS,
   sealedPages,
+  servedFormats,
   show,
   TRIAL_QUERIES,
   WINDOW_FORMAT,
@@ -206,7 +206,7 @@ export function checkBudget(shape: CacheShape, budgetBytes: number, tokensExpect
       windowBytes: fixedBytes(shape, openFormat) + shape.layers * 2 * sideBytes(shape)[windowFormat],
       tokens,
       lowest: [...new Set(pairs.map(({ k, v }) => `${k}:${v}`))].join(' '),
-      formats: SERVED_FORMATS.join(' '),
+      formats: servedFormats().join(' '),
     },
     hint: `give at least ${(Math.ceil((10 * neededBytes) / 2 ** 20) / 10).toFixed(1)}MiB, allow lower formats, or shorten the prompt`,
   });

@@ -26,6 +26,7 @@ import {
   type PageForm,
   type Policy,
   type PolicyContext,
+  RUNGS,
   type TrialReport,
   thresholdOf,
 } from '../../policy/index.ts';
@@ -60,18 +61,16 @@ function isTried(
 export const firstTrial = (policy: Pick<Policy, 'skipsReplaced'>): readonly SideCandidate[] =>
   FIRST_TRIAL.filter(({ format }) => isTried(format, policy, isAutomatic));
 
-/**
- * A page that is tried again is tried in the first of these that is lower than its present format. The errors of the
- * others are taken to have changed in the same proportion.
- */
-const TRIAL_AGAIN: Readonly<Record<Side, readonly FormatName[]>> = {
-  k: ['trellis3', 'trellis2'],
-  v: ['trellis2', 'trellis1'],
-};
+/** How many of the lowest rungs pages are tried in again. */
+const TRIED_AGAIN = 2;
 
-/** The format in which a page side is tried again or probed; undefined where its present one is as low. */
+/**
+ * The format in which a page side is tried again or probed: the first of the lowest rungs that is lower than its
+ * present one; undefined where that is as low. The errors of the others are taken to have changed in the same
+ * proportion.
+ */
 export const lowerFormat = (side: Side, present: FormatName): FormatName | undefined =>
-  TRIAL_AGAIN[side].find((format) => FORMATS[format].rank > FORMATS[present].rank);
+  RUNGS[side].slice(-TRIED_AGAIN).find((format) => FORMATS[format].rank > FORMATS[present].rank);
 /** Older pages take turns: a prime, so that the layers do not all try the same one. */
 const TURN = 7919;
 /**

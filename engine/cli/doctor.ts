@@ -17,7 +17,7 @@ import {
   nativeInfo,
   percent,
   printable,
-  SERVED_FORMATS,
+  servedFormats,
   setIsa,
   table,
   useBinding,
@@ -89,7 +89,7 @@ function machineFacts(settings: Settings, { binding, isa }: KernelsAsked) {
     compiler: native.compiler,
     threadsRequested: number(settings, 'threads') ?? null,
     threadsEffective: number(settings, 'threads') ?? defaultThreads(),
-    formats: SERVED_FORMATS,
+    formats: servedFormats(),
   };
 }
 

@@ -61,6 +61,8 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
     const sessions = (await book?.count()) ?? null;
     const given = { model, dense, threads, isa, binding, cacheDir, offline };
     const runtime = await loading(settings, signal, (how) => Runtime.open({ ...given, ...how }));
+    const { binding: used, passedOver } = runtime.native;
+    if (passedOver !== null) process.stderr.write(`The ${used} binding computes, and is slower: ${passedOver}.\n`);
     // Rows are collected as they come, so that they are printed even if the rest fails or is interrupted.
     const rows: EvaluateRow[] = [];
     let complete = false;

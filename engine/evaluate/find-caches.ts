@@ -1,8 +1,8 @@
-/** What the names of `--caches` mean: caches of sessions, or methods that other packages bring. */
+/** What the names of `--caches` mean: caches of sessions, or methods and formats that other packages bring. */
 import { policies } from '../../policy/index.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { type CacheSpec, type EvaluateCache, parseCache } from './evaluate.ts';
-import { askForLab, findMethod, findYardstick, registerLab } from './methods.ts';
+import { askForLab, findMethod, findYardstick, registerLab, serveNamed } from './methods.ts';
 
 const WINDOWS: readonly string[] = ['f16', 'q8'];
 
@@ -11,6 +11,7 @@ const WINDOWS: readonly string[] = ['f16', 'q8'];
  * 'missing-dependency' where only the lab knows it.
  */
 export async function findCaches(names: readonly string[]): Promise<EvaluateCache[]> {
+  await serveNamed(names);
   const found: EvaluateCache[] = [];
   for (const name of names) found.push(await findCache(name));
   return found;
@@ -32,6 +33,7 @@ async function findCache(name: string): Promise<EvaluateCache> {
 
 /** The caches of these names for a simulation, which runs policies and yardsticks. Throws as findCaches() does. */
 export async function findSimulated(names: readonly string[]): Promise<CacheSpec[]> {
+  await serveNamed(names);
   const specs = names.map(parseCache);
   for (const { name, options } of specs) {
     if (hasPolicy(options) || findYardstick(options.policy!) !== null) continue;

@@ -3,7 +3,14 @@
  * `palimpsest evaluate` compares them with sessions on the same tokens.
  */
 import { createRequire } from 'node:module';
-import { KvError, packageVersion } from '../../native/index.ts';
+import {
+  type FormatName,
+  isFormatName,
+  isServed,
+  KvError,
+  packageVersion,
+  serveYardsticks,
+} from '../../native/index.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { Yardstick } from './yardstick.ts';
 
@@ -43,6 +50,11 @@ export interface CacheMethods {
   readonly find: (cache: string) => CacheMethod | null;
   /** Rules that keep or drop single tokens, by their names, for the simulator. Left out: none. */
   readonly yardsticks?: ReadonlyMap<string, Yardstick>;
+  /**
+   * The path of a WebAssembly build of the cache that computes the formats to compare with as well. It is loaded where
+   * a cache names one of them. Left out: none.
+   */
+  readonly formats?: string;
 }
 
 /**
@@ -98,9 +110,27 @@ export async function registerLab(name: string = LAB): Promise<boolean> {
   return true;
 }
 
+/** True if a cache names a format that is described and not computed here. */
+const namesYardstick = (cache: string): boolean =>
+  cache
+    .toLowerCase()
+    .split(/[:@+]/)
+    .some((part) => isFormatName(part.trim()) && !isServed(part.trim() as FormatName));
+
+/**
+ * Has the lab compute the formats that caches name and the product does not. Throws 'missing-dependency' where it is
+ * not installed, 'unsupported' once a binary without them has been loaded.
+ */
+export async function serveNamed(caches: readonly string[]): Promise<void> {
+  const cache = caches.find(namesYardstick);
+  if (cache === undefined) return;
+  if (!(await registerLab())) askForLab(cache);
+  serveYardsticks(registered.get(LAB)?.formats);
+}
+
 /** Says how to get the lab, where `cache` is one of its names; else returns. Throws 'missing-dependency'. */
 export function askForLab(cache: string): void {
-  if (!LAB_NAMES.test(cache)) return;
+  if (!LAB_NAMES.test(cache) && !namesYardstick(cache)) return;
   throw new KvError('missing-dependency', `'${cache}' is a method of ${LAB}, which is not installed`, {
     values: { given: cache, package: LAB },
     hint: `npm install ${LAB}@${packageVersion()}`,

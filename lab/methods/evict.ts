@@ -82,7 +82,9 @@ export async function evicted(
   if (budgetTokens <= least)
     throw new KvError('budget-too-small', `${id} has room for ${budgetTokens} tokens and needs more than ${least}`, {
       values: { given: id, budgetTokens, least },
-      hint: isOnce ? `it chooses once and keeps all ${scored} tokens that follow` : 'give it a larger share',
+      hint: isOnce
+        ? `it chooses once and keeps all ${scored} tokens that follow: read more tokens, or give it more`
+        : 'give it a larger share',
     });
   const rope = new RopeTable(config, ids.length);
   const rotary = { radians: [...ropeFrequencies(config, ids.length).radians], interleaved: config.ropeInterleaved };

@@ -1,5 +1,6 @@
 /** The methods of the lab by the names that caches have in `--caches`. */
 import type { CacheMethod, CacheMethods } from 'palimpsest/lab';
+import { formatsModule } from '../formats.ts';
 import { yardsticks } from '../rules/index.ts';
 import { evicted, evictionCaches, evictionOf } from './evict.ts';
 import { kvarnCaches, kvarnOf, kvarnPages } from './kvarn.ts';
@@ -57,4 +58,9 @@ export function methodOf(cache: string): CacheMethod | null {
 }
 
 /** What the product registers. */
-export const methods: CacheMethods = { from: 'palimpsest-lab', find: methodOf, yardsticks };
+export const methods: CacheMethods = {
+  from: 'palimpsest-lab',
+  find: methodOf,
+  yardsticks,
+  formats: formatsModule,
+};

@@ -63,6 +63,17 @@ export interface FormatDescriptor {
    * (`skipsReplaced`).
    */
   readonly replaces?: string;
+  /**
+   * Where the format stands on the ladder that policies without measurements go down, by side: lower places come first,
+   * and gaps leave room for others (policy/ladder.ts). A side that is left out has no rung in it.
+   */
+  readonly rungs?: Readonly<Partial<Record<Side, number>>>;
+  /**
+   * Two formats of as many bits have this, one with scales per channel and one that is rotated: their errors side by
+   * side tell whether the keys of a layer have outlier channels. The threshold `keys.outliers` was measured with them
+   * (policy/outlier-keys.ts).
+   */
+  readonly outlierGauge?: 'per channel' | 'rotated';
   /** True if a page may be sealed in it. */
   readonly window: boolean;
   /** True if a move within the family works on codes alone, without the rows. */

@@ -3,6 +3,7 @@
  * compare with: it costs 1.3 to 1.7 times the divergence of `uniform` at equal bytes (measured).
  */
 import type { FormatPair } from '../../native/index.ts';
+import { rungsOf } from '../ladder.ts';
 import type { Sides } from '../sides.ts';
 import type { Because, Decision, Policy, PolicyContext, Situation } from '../types.ts';
 import { type Aim, allowed, followPolicy, pairBytes, refuseKldBudget } from './follow.ts';
@@ -12,11 +13,6 @@ interface Ages {
   readonly young: FormatPair;
   readonly old: FormatPair;
 }
-
-const ofFamily = (family: 'rot' | 'trellis'): Ages => ({
-  young: { k: `${family}4`, v: `${family}4` },
-  old: { k: `${family}2`, v: `${family}2` },
-});
 
 class AgeAim implements Aim {
   readonly #context: PolicyContext;
@@ -80,6 +76,6 @@ class AgeAim implements Aim {
 const agePolicy = (version: number, ages: Ages): Policy =>
   followPolicy('age', version, (context) => new AgeAim(context, ages), { lowest: ages.old });
 
-export const age = agePolicy(2, ofFamily('trellis'));
-/** The policy of the time before trellis codes, for its logs. */
-export const ageOne = agePolicy(1, ofFamily('rot'));
+export const age = agePolicy(2, { young: rungsOf(4), old: rungsOf(2) });
+/** The policy of the time before trellis codes. It names formats because its logs were decided by them. */
+export const ageOne = agePolicy(1, { young: { k: 'rot4', v: 'rot4' }, old: { k: 'rot2', v: 'rot2' } });

@@ -107,6 +107,7 @@ class FirstSession extends SecondSession {
   }
 }
 
+/** It names formats because logs of the first version were decided by them. */
 const LOWEST_OF_FIRST: FormatPair = { k: 'rot2', v: 'rot2' };
 
 export const priceOne: Policy = {

@@ -29,7 +29,8 @@ class UniformAim implements Aim {
     this.#context = context;
     // A log of an earlier version does not name every format of today.
     const known = steps.filter((pair) => SIDES.every((side) => Object.hasOwn(context.pageBytes, pair[side])));
-    this.#steps = context.windowFormat === 'f16' ? [{ k: 'f16', v: 'f16' }, ...known] : known;
+    const { windowFormat } = context;
+    this.#steps = known[0]?.k === windowFormat ? known : [{ k: windowFormat, v: windowFormat }, ...known];
   }
 
   steer(situation: Situation, _sides: Sides, lackBytes: number): boolean {

@@ -2,7 +2,7 @@
  * Single kernels: each gets the same arguments on every machine, and answers bits, but for dotF16, which fuses where it
  * can.
  */
-import { CODED_HEAD_DIMS, FORMATS, isServed, PAGE_TOKENS, SERVED_FAMILIES } from '../../native/format.ts';
+import { CODED_HEAD_DIMS, FORMATS, isServed, PAGE_TOKENS, servedFamilies } from '../../native/format.ts';
 import { fromHalf } from '../../native/reference/index.ts';
 import { steeringOf } from '../../native/reference/steering.ts';
 import { gaussian } from '../native/rows.ts';
@@ -178,7 +178,7 @@ export const KERNEL_CASES: Cases = {
     const d = one(random, CODED_HEAD_DIMS);
     const stride = d + 4 * whole(random, 0, 3);
     const x = rows(random, stride);
-    const members = one(random, SERVED_FAMILIES)[1];
+    const members = one(random, servedFamilies())[1];
     // Any of the family, in any order.
     const ids = Int32Array.from(members.map(({ id }) => id).sort(() => random() - 0.5)).slice(
       0,

@@ -1,8 +1,9 @@
-// Does `npm i palimpsest-lab` beside the product make its methods known to `palimpsest evaluate`? Both are packed as
-// they are published and installed into an empty folder. Nothing shorter would prove it: in the checkout the lab's
-// imports of palimpsest/lab lead to sources, and only npm lays two packages side by side.
+// Does `npm i palimpsest-lab` beside the product make its methods and formats known to `palimpsest evaluate`? Both are
+// packed as they are published, the lab with a WebAssembly build of its formats, and installed into an empty folder.
+// Nothing shorter would prove it: in the checkout the lab's imports of palimpsest/lab lead to sources, and only npm
+// lays two packages side by side.
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -38,13 +39,14 @@ const install = (...packages: readonly string[]): void => {
   expect(status, stderr).toBe(0);
 };
 
-const evaluate = (caches: string, ...node: readonly string[]): Ran =>
+const CLI = 'node_modules/palimpsest/dist/engine/cli/main.js';
+const evaluate = (caches: string, { node = [], tokens = 640 }: { node?: string[]; tokens?: number } = {}): Ran =>
   run(
     process.execPath,
     [
-      ...[...node, 'node_modules/palimpsest/dist/engine/cli/main.js', 'evaluate', '-m', 'reference'],
+      ...[...node, CLI, 'evaluate', '-m', 'reference'],
       ...['--text', 'node_modules/palimpsest/models/text/chronicle.txt'],
-      ...['--tokens', '640', '--dense', 'auto', '--json', '--caches', caches],
+      ...['--tokens', String(tokens), '--dense', 'auto', '--json', '--caches', caches],
     ],
     app,
   );
@@ -65,8 +67,10 @@ function binaryPackage(): string {
   return pack(dir);
 }
 
-describe.skipIf(target === null)(
-  'palimpsest-lab beside palimpsest (needs a machine that binaries are made for)',
+const makesFormats = run(process.execPath, ['scripts/build-wasm.mjs', '--tools'], root).status === 0;
+
+describe.skipIf(target === null || !makesFormats)(
+  'palimpsest-lab beside palimpsest (needs a machine that binaries are made for, and clang)',
   () => {
     beforeAll(() => {
       mkdirSync(app);
@@ -79,6 +83,9 @@ describe.skipIf(target === null)(
       expect(status).toBe(2);
       expect(stderr).toContain("'kvarn3' is a method of palimpsest-lab, which is not installed [missing-dependency]");
       expect(stderr).toContain(`npm install palimpsest-lab@${version}`);
+      expect(evaluate('q8,turbo3').stderr).toContain(
+        "'turbo3' is a method of palimpsest-lab, which is not installed [missing-dependency]",
+      );
       const unknown = evaluate('kvarm3');
       expect(unknown.status).toBe(2);
       expect(unknown.stderr).not.toContain('palimpsest-lab');
@@ -101,6 +108,54 @@ describe.skipIf(target === null)(
       expect(evaluate('kvarm3').stderr).toContain('kvarm3');
     });
 
+    it('knows every system that the documents name, in one run', () => {
+      // A quarter of them is more than the 512 that are scored, which snapkv keeps all.
+      const ran = evaluate('price@20%,turbo3,kvquant3,snapkv@25%', { tokens: 2304 });
+      expect(ran.status, ran.stderr).toBe(0);
+      expect(ran.stderr).toContain('The wasm binding computes, and is slower');
+      const rows = rowsOf(ran);
+      expect(rows.map(({ cache }) => cache)).toEqual(['price@20%', 'turbo3', 'kvquant3', 'snapkv@25%']);
+      for (const { meanKld } of rows) expect(meanKld).toBeGreaterThan(0);
+      // Three bits and a scale a row, and the window and the open page in more.
+      expect(rows[1]!.effectiveBits).toBeGreaterThan(3.25);
+      expect(rows[1]!.effectiveBits).toBeLessThan(6);
+    });
+
+    it('has sessions of other programs use its formats', () => {
+      const text = readFileSync(join(root, 'models/text/chronicle.txt'), 'utf8').slice(0, 3000);
+      writeFileSync(join(app, 'story.txt'), text);
+      const asked = ['run', '-m', 'reference', '-p', 'story.txt', '-n', '4', '--cache-type-k', 'turbo3'];
+      const without = run(process.execPath, [CLI, ...asked], app);
+      expect(without.status).toBe(2);
+      expect(without.stderr).toContain('node --import palimpsest-lab/register');
+      const ran = run(process.execPath, ['--import', 'palimpsest-lab/register', CLI, ...asked], app);
+      expect(ran.status, ran.stderr).toBe(0);
+    });
+
+    it('declares what it exports, for a strict project that checks libraries too', () => {
+      for (const name of ['@types/node', 'undici-types'])
+        cpSync(join(root, 'node_modules', name), join(app, 'node_modules', name), { recursive: true });
+      const options = { strict: true, module: 'nodenext', target: 'es2023', types: ['node'], noEmit: true };
+      const compilerOptions = { ...options, skipLibCheck: false, exactOptionalPropertyTypes: true };
+      writeFileSync(join(app, 'tsconfig.json'), JSON.stringify({ compilerOptions, include: ['*.ts'] }));
+      const compile = (): Ran => run(process.execPath, [join(root, 'node_modules/typescript/bin/tsc'), '-p', '.'], app);
+      const program = (name: string): string =>
+        `import 'palimpsest-lab/register';
+import { type CacheMethod, findCaches, registerMethods } from 'palimpsest/lab';
+import { formatsModule, methodCaches, methodOf, methods } from 'palimpsest-lab';
+const own: CacheMethod | null = methodOf('kvarn3');
+registerMethods({ ...methods, from: 'own', find: (cache) => (cache === '${name}' ? own : null) });
+console.log(formatsModule.length, methodCaches().join(), (await findCaches(['${name}'])).length);
+`;
+      writeFileSync(join(app, 'consumer.ts'), program('own'));
+      const { status, stdout } = compile();
+      expect({ status, stdout }).toEqual({ status: 0, stdout: '' });
+      // The check can fail: what is not exported is an error.
+      writeFileSync(join(app, 'consumer.ts'), program('own').replace('methodCaches,', 'methodCachez,'));
+      expect(compile().stdout).toMatch(/consumer\.ts.*methodCachez/);
+      rmSync(join(app, 'consumer.ts'));
+    });
+
     it('is of the version that it belongs to', () => {
       const about = JSON.parse(readFileSync(join(app, 'node_modules/palimpsest-lab/package.json'), 'utf8'));
       expect(about).toMatchObject({ version, peerDependencies: { palimpsest: version } });
@@ -116,7 +171,7 @@ describe.skipIf(target === null)(
       };
       registerMethods({ from: 'mine', find: (cache) => (cache === 'mine' ? read : null) });\n`,
       );
-      const ran = evaluate('mine', '--import', './mine.mjs');
+      const ran = evaluate('mine', { node: ['--import', './mine.mjs'] });
       expect(ran.status, ran.stderr).toBe(0);
       expect(rowsOf(ran)).toMatchObject([{ cache: 'mine', effectiveBits: 8 }]);
     });

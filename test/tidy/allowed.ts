@@ -24,6 +24,7 @@ export const ENTRIES: Readonly<Record<string, string>> = {
   'engine/index.ts': 'the package',
   'engine/lab.ts': 'the door of palimpsest-lab',
   'lab/index.ts': 'the package palimpsest-lab',
+  'lab/register.ts': 'palimpsest-lab/register, for node --import',
   'lab/evaluate/main.ts': 'npm run evaluate',
   'engine/cli/main.ts': 'the command',
   'migrations/schema.ts': 'read by drizzle-kit',

@@ -223,7 +223,7 @@ const described = <const N extends KiviName>(name: N, id: number, rank: number, 
 export const formats = [
   defineYardstick(described('kivi8', 6, 12, 'warm')),
   defineForOutlierKeys(described('kivi4', 7, 18, 'warm')),
-  defineForOutlierKeys(described('kivi2', 8, 37, 'archive')),
+  defineForOutlierKeys({ ...described('kivi2', 8, 37, 'archive'), outlierGauge: 'per channel' }),
 ] as const;
 
 export const codecs = {

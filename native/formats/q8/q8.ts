@@ -77,6 +77,7 @@ export const formats = [
     tier: 'exact',
     codeBits: 8,
     from: ['f16'],
+    rungs: { k: 0, v: 0 },
     window: true,
     nested: false,
     headDims: CODED_HEAD_DIMS,

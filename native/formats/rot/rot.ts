@@ -66,7 +66,7 @@ import {
 import { rotate } from '../../reference/rotation.ts';
 import { scaleCode, scaleOfLevels, ZERO_ROW } from '../../reference/row-scale.ts';
 import { ROT_LEVELS } from '../../reference/tables.gen.ts';
-import { CODED_HEAD_DIMS, defineFormat, type Tier } from '../descriptor.ts';
+import { CODED_HEAD_DIMS, defineFormat, type FormatDescriptor, type Tier } from '../descriptor.ts';
 
 export type RotName = keyof typeof ROT_LEVELS;
 /** A head of the family. */
@@ -176,7 +176,8 @@ export const codec = (format: RotName, relative: number) => ({
   stored: (head: RotHead, side: Side) => storedHead(head, planes(head, side)),
 });
 
-const define = <const N extends RotName>(name: N, id: number, rank: number, tier: Tier, sides = SIDES) =>
+type More = Pick<FormatDescriptor, 'sides' | 'outlierGauge'>;
+const define = <const N extends RotName>(name: N, id: number, rank: number, tier: Tier, more: More = {}) =>
   defineFormat({
     name,
     id,
@@ -184,7 +185,8 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
     tier,
     codeBits: codeBits(name),
     from: 'better',
-    sides,
+    sides: SIDES,
+    ...more,
     window: false,
     nested: true,
     headDims: CODED_HEAD_DIMS,
@@ -198,8 +200,8 @@ const define = <const N extends RotName>(name: N, id: number, rank: number, tier
 export const formats = [
   define('rot4', 2, 20, 'warm'),
   define('rot3', 3, 30, 'archive'),
-  define('rot2', 4, 40, 'archive'),
-  define('rot1', 5, 50, 'archive', ['v']),
+  define('rot2', 4, 40, 'archive', { outlierGauge: 'rotated' }),
+  define('rot1', 5, 50, 'archive', { sides: ['v'] }),
 ] as const;
 
 export const codecs = {

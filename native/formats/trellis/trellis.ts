@@ -55,7 +55,7 @@ import {
 import { rotate } from '../../reference/rotation.ts';
 import { scaleCode, scaleOfLevels, ZERO_ROW } from '../../reference/row-scale.ts';
 import { TRELLIS, TRELLIS_DIVISOR } from '../../reference/tables.gen.ts';
-import { CODED_HEAD_DIMS, defineFormat, type Tier } from '../descriptor.ts';
+import { CODED_HEAD_DIMS, defineFormat, type FormatDescriptor, type Tier } from '../descriptor.ts';
 
 type TrellisName = `trellis${1 | 2 | 3 | 4}`;
 /**
@@ -341,7 +341,8 @@ const codec = (format: TrellisName, relative: number): ReferenceCodec<TrellisHea
   },
 });
 
-const define = <const N extends TrellisName>(name: N, id: number, rank: number, tier: Tier, sides = SIDES) =>
+type Placed = Pick<FormatDescriptor, 'sides' | 'rungs'>;
+const define = <const N extends TrellisName>(name: N, id: number, rank: number, tier: Tier, placed: Placed) =>
   defineFormat({
     name,
     id,
@@ -349,7 +350,8 @@ const define = <const N extends TrellisName>(name: N, id: number, rank: number, 
     tier,
     codeBits: codeBits(name),
     from: 'better',
-    sides,
+    sides: SIDES,
+    ...placed,
     replaces: `rot${codeBits(name)}`,
     window: false,
     nested: true,
@@ -363,10 +365,10 @@ const define = <const N extends TrellisName>(name: N, id: number, rank: number, 
   });
 
 export const formats = [
-  define('trellis4', 34, 17, 'warm'),
-  define('trellis3', 35, 25, 'archive'),
-  define('trellis2', 36, 31, 'archive'),
-  define('trellis1', 37, 49, 'archive', ['v']),
+  define('trellis4', 34, 17, 'warm', { rungs: { k: 10, v: 10 } }),
+  define('trellis3', 35, 25, 'archive', { rungs: { k: 30 } }),
+  define('trellis2', 36, 31, 'archive', { rungs: { k: 50, v: 20 } }),
+  define('trellis1', 37, 49, 'archive', { sides: ['v'], rungs: { v: 40 } }),
 ] as const;
 
 export const codecs = {

@@ -21,7 +21,7 @@ const SHAPE = { layers: 1, queryHeads: 2, kvHeads: 1, headDim: 64 };
 const REFUSED = {
   code: 'unsupported',
   message: 'turbo4 is a yardstick, which this build does not compute',
-  hint: expect.stringMatching(/npm run evaluate .*--yardsticks.*native\/yardsticks\/register\.ts/),
+  hint: expect.stringMatching(/palimpsest-lab.*npm run evaluate .*--yardsticks.*native\/yardsticks\/register\.ts/),
 };
 
 it('are named by nothing that policies choose from', () => {
