@@ -44,9 +44,9 @@ const TESTS = [
 ];
 
 /**
- * What runs with --short on the processor that has the dot product instructions. Golden codes are asked of the other one
- * then, and what is TypeScript alone of none. Codes of random rows are made by the reference too, which takes minutes
- * where its machine is emulated.
+ * What runs with --short on the processor that has the dot product instructions. Golden codes are asked of the other
+ * one then, and what is TypeScript alone of none. Codes of random rows are made by the reference too, which takes
+ * minutes where its machine is emulated.
  */
 function shortTests(flags) {
   const names = ['kernels', 'attend', ...(flags.has('--products') ? ['gemm', 'entries'] : [])];

@@ -5,18 +5,7 @@
  * process as soon as the next file is not to share it.
  */
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
-
-/** Longest first. */
-const MINUTES = [
-  ...['addresses', 'races', 'arm64', 'machines', 'long', 'formats'].map((name) => `test/everywhere/${name}.test.ts`),
-  ...['cli/cli-examples', 'cli/cli', 'session/idle', 'state/erase', 'trace/record', 'cache/canaries-on-disk'].map(
-    (name) => `test/unit/engine/${name}.test.ts`,
-  ),
-  ...['suite/store', 'soak/kills', 'examples/readme', 'model/learned', 'package/install', 'package/lab'].map(
-    (name) => `test/${name}.test.ts`,
-  ),
-  ...['codecs', 'trial', 'numbers', 'allocations'].map((name) => `test/unit/native/${name}.test.ts`),
-];
+import { MINUTES } from '../test/tier.ts';
 
 /** Whether a file has a process of its own, and its place among the longest. */
 function placeOf({ moduleId, project }: TestSpecification): [shares: number, place: number] {

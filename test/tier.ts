@@ -28,7 +28,10 @@ export const rounds = (full: number): number => (IS_SHORT ? Math.ceil(full / 4) 
 const COMMIT = Number(process.env['PALIMPSEST_TEST_COMMIT'] ?? 0);
 const TURNS = 10;
 
-/** One of `every` cases that are alike, another one with the next commit, so that as many commits run all; a night does. */
+/**
+ * One of `every` cases that are alike, another one with the next commit, so that as many commits run all. A night runs
+ * all.
+ */
 export const isDealt = (place: number, every: number): boolean => TIER === 'night' || (place + COMMIT) % every === 0;
 
 /** The same on a slow build alone; every other one runs all cases. */
@@ -116,6 +119,18 @@ export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] =
   ['test/model/learned.test.ts', 7],
   ['test/lab/frontier.test.ts', 8],
   ['test/everywhere/formats.test.ts', 9],
+];
+
+/** Test files that take a minute or more, the longest first: they begin before all others. */
+export const MINUTES = [
+  ...['addresses', 'races', 'arm64', 'machines', 'long', 'formats'].map((name) => `test/everywhere/${name}.test.ts`),
+  ...['cli/cli-examples', 'cli/cli', 'session/idle', 'state/erase', 'trace/record', 'cache/canaries-on-disk'].map(
+    (name) => `test/unit/engine/${name}.test.ts`,
+  ),
+  ...['suite/store', 'soak/kills', 'examples/readme', 'model/learned', 'package/install', 'package/lab'].map(
+    (name) => `test/${name}.test.ts`,
+  ),
+  ...['codecs', 'trial', 'numbers', 'allocations'].map((name) => `test/unit/native/${name}.test.ts`),
 ];
 
 /** True if it is the turn of what has this one. */

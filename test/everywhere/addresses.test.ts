@@ -4,7 +4,11 @@
  * reports are told: reports.ts. Nothing shorter proves that no kernel reads beside its rows; it takes minutes because
  * every access of memory is checked by a call.
  */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { uncalled } from '../native/called.ts';
 import { filesInTurn, volume } from '../tier.ts';
 import { expectWell, IN_TURN, MINUTES, node, onBinary, type Ran, suite } from './node.ts';
 import { canary, preload, reported, setsUnderSanitizers } from './reports.ts';
@@ -73,9 +77,19 @@ describe.skipIf(asan === null)('addresses and undefined behaviour (needs gcc wit
   test(
     'kernels on every instruction set, caches, moves, trials, latents, the dense half: no report',
     () => {
-      const { ran, reports } = addresses((env) => suite(FILES, { ...env, ...turn.env }));
-      expect(reports).toEqual([]);
-      expectWell(ran);
+      const folder = mkdtempSync(join(tmpdir(), 'palimpsest-calls-'));
+      try {
+        const calls = join(folder, 'calls');
+        const { ran, reports } = addresses((env) =>
+          suite(FILES, { ...env, ...turn.env, PALIMPSEST_TEST_CALLED: calls }),
+        );
+        expect(reports).toEqual([]);
+        expectWell(ran);
+        // Whichever group it was, no function of the binary was left out.
+        expect(uncalled(calls)).toEqual([]);
+      } finally {
+        rmSync(folder, { recursive: true });
+      }
     },
     75 * MINUTES,
   );

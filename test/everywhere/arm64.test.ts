@@ -1,7 +1,7 @@
 /**
- * Tests of native/ once more on an emulated 64-bit ARM, in a Node for it (scripts/test-arm64.mjs): kernels and attention
- * always, golden codes and products in turn. Nothing shorter shows that the kernels of NEON give the bits of the others;
- * it takes minutes because every instruction is emulated.
+ * Tests of native/ once more on an emulated 64-bit ARM, in a Node for it (scripts/test-arm64.mjs): kernels and
+ * attention always, golden codes and products in turn. Nothing shorter shows that the kernels of NEON give the bits of
+ * the others; it takes minutes because every instruction is emulated.
  */
 import { expect, test } from 'vitest';
 import { isDealt, isNightFor } from '../tier.ts';
