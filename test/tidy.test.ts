@@ -4,6 +4,7 @@
 import { spawnSync } from 'node:child_process';
 import { posix } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { IN_TURN } from './everywhere/node.ts';
 import { ENTRIES, ENVIRONMENT_READERS, MACHINE_PATHS, PRINTERS } from './tidy/allowed.ts';
 import { pathIsThere, pathsIn, titlesOf } from './tidy/documents.ts';
 import { exists, isCode, isWritten, read, root, walk } from './tidy/files.ts';
@@ -28,6 +29,8 @@ import {
   reminders,
   wideComments,
 } from './tidy/words.ts';
+import { MERGE_FILES, MINUTES, NIGHTLY_FILES } from './tier.ts';
+import { APART } from './together.ts';
 
 const files = walk();
 const written = files.filter(isWritten);
@@ -228,6 +231,14 @@ describe('tests', () => {
         testFileProblems,
       ),
     ).toEqual([]);
+  });
+
+  test('that a tier, an order or a turn names are there', () => {
+    const named = [...MERGE_FILES, ...NIGHTLY_FILES.map(([file]) => file), ...MINUTES, ...IN_TURN.flat(), ...APART];
+    const isThere = (name: string): boolean =>
+      name.includes('*') ? name.includes('!') || exists(name.slice(0, name.indexOf('*'))) : files.includes(name);
+    expect(named.filter((name) => !isThere(name))).toEqual([]);
+    expect(named.length).toBeGreaterThan(50);
   });
 
   test('that ask for a numbered property are those that CONTRIBUTING.md names', () => {

@@ -1,8 +1,8 @@
 /**
  * How much of what could go on for hours is run. There are three tiers, told by PALIMPSEST_TEST_TIER:
  *   home    `npm test`             a tenth of every volume, always the same
- *   merge   `.ci/run`              a tenth of every volume, and all of those whose turn it is; also other builds
- *   (test/everywhere/)
+ *   merge   `.ci/run`              a tenth of every volume, and all of those whose turn it is; also other builds,
+ *   servers, packages and commands by the hundred (MERGE_FILES)
  *   night   `npm run test:night`   all of every volume
  * The turn is the number of commits modulo ten, so ten commits in a row run all of the night; seeds move on with the
  * commits as well. PALIMPSEST_TEST_COMMIT is that number (scripts/bootstrap.mjs counts). Given by hand, it repeats what
@@ -29,11 +29,28 @@ const COMMIT = Number(process.env['PALIMPSEST_TEST_COMMIT'] ?? 0);
 const TURNS = 10;
 
 /**
- * A slow build runs one of `every` cases that are alike, another one with the next commit, so that as many commits run
- * all. A night runs all.
+ * One of `every` cases that are alike, another one with the next commit, so that as many commits run all. A night runs
+ * all.
  */
-export const isShare = (place: number, every: number): boolean =>
-  !IS_SHORT || TIER === 'night' || (place + COMMIT) % every === 0;
+export const isDealt = (place: number, every: number): boolean => TIER === 'night' || (place + COMMIT) % every === 0;
+
+/** The same on a slow build alone; every other one runs all cases. */
+export const isShare = (place: number, every: number): boolean => !IS_SHORT || isDealt(place, every);
+
+/**
+ * One of several groups of test files that take minutes on a slow build, and what these files are told of the commit:
+ * of as many commits as there are groups each runs one, and the next time that it is a file's turn its own shares have
+ * moved on by one. A night runs all.
+ */
+export function filesInTurn(groups: readonly (readonly string[])[]): {
+  files: readonly string[];
+  env: Readonly<Record<string, string>>;
+} {
+  return {
+    files: groups.filter((_, place) => isDealt(-place, groups.length)).flat(),
+    env: { PALIMPSEST_TEST_COMMIT: String(Math.floor(COMMIT / groups.length)) },
+  };
+}
 
 interface Volume {
   /** What a night runs. */
@@ -57,6 +74,9 @@ export const VOLUMES = {
   schemas: { full: 1000, turn: 7 },
   'parser seconds': { full: 60, turn: 8 },
   'kernel seconds': { full: 60, turn: 9 },
+  'many caches seconds': { full: 30, turn: 2, least: 8 },
+  'canary runs': { full: 4, turn: 8 },
+  'tool calls': { full: 50, turn: 7, least: 15 },
 } as const satisfies Record<string, Volume>;
 
 /** What only a night does, and a merge when it is its turn. */
@@ -68,8 +88,25 @@ export const NIGHTLY = {
 } as const satisfies Record<string, number>;
 
 /**
- * Test files that only a night runs, and a merge when it is their turn: they ask about numbers in docs/lab, or take a
- * build of their own.
+ * Test files that others run when they merge, and nobody at home: other builds, servers, browsers, packages, other
+ * runtimes, and commands by the hundred.
+ */
+export const MERGE_FILES: readonly string[] = [
+  'test/everywhere/**',
+  'test/examples/readme.test.ts',
+  'test/package/install.test.ts',
+  'test/package/lab.test.ts',
+  'test/smoke/**',
+  'test/soak/**',
+  'test/suite/qdrant.test.ts',
+  'test/unit/engine/cli/cli-examples.test.ts',
+  'test/unit/engine/state/erase-servers.test.ts',
+  'test/unit/witness/report-browser.test.ts',
+];
+
+/**
+ * Test files that only a night runs, and a merge when it is their turn: they ask about numbers in docs/lab, read fifty
+ * texts, or take a build of their own.
  */
 export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] = [
   ['test/lab/kvarn.test.ts', 0],
@@ -79,8 +116,21 @@ export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] =
   ['test/lab/published.test.ts', 4],
   ['test/lab/transform.test.ts', 5],
   ['test/lab/refresh.test.ts', 6],
+  ['test/model/learned.test.ts', 7],
   ['test/lab/frontier.test.ts', 8],
   ['test/everywhere/formats.test.ts', 9],
+];
+
+/** Test files that take a minute or more, the longest first: they begin before all others. */
+export const MINUTES = [
+  ...['addresses', 'races', 'arm64', 'machines', 'long', 'formats'].map((name) => `test/everywhere/${name}.test.ts`),
+  ...['cli/cli-examples', 'cli/cli', 'session/idle', 'state/erase', 'trace/record', 'cache/canaries-on-disk'].map(
+    (name) => `test/unit/engine/${name}.test.ts`,
+  ),
+  ...['suite/store', 'soak/kills', 'examples/readme', 'model/learned', 'package/install', 'package/lab'].map(
+    (name) => `test/${name}.test.ts`,
+  ),
+  ...['codecs', 'trial', 'numbers', 'allocations'].map((name) => `test/unit/native/${name}.test.ts`),
 ];
 
 /** True if it is the turn of what has this one. */

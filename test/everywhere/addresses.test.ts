@@ -1,23 +1,24 @@
 /**
  * The tests of native/ once more on a build with sanitizers of addresses and undefined behaviour, with the scalar
- * kernels, those of AVX2, and wider ones when it is their turn. How reports are told: reports.ts. Nothing shorter
- * proves that no kernel reads beside its rows; it takes minutes because every access of memory is checked by a call.
+ * kernels, those of AVX2, and wider ones when it is their turn; of the files that take longest one group in turn. How
+ * reports are told: reports.ts. Nothing shorter proves that no kernel reads beside its rows; it takes minutes because
+ * every access of memory is checked by a call.
  */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { beforeAll, describe, expect, test } from 'vitest';
-import { volume } from '../tier.ts';
-import { expectWell, MINUTES, node, onBinary, type Ran, suite } from './node.ts';
+import { uncalled } from '../native/called.ts';
+import { filesInTurn, volume } from '../tier.ts';
+import { expectWell, IN_TURN, MINUTES, node, onBinary, type Ran, suite } from './node.ts';
 import { canary, preload, reported, setsUnderSanitizers } from './reports.ts';
 
-const EVERYTHING = [
-  ...onBinary,
-  'test/unit/engine/session/park-native.test.ts',
-  'test/golden/codecs.test.ts',
-  'test/property/attention.test.ts',
-  'test/property/latent-cache.test.ts',
-  'test/property/skip.test.ts',
+const turn = filesInTurn(IN_TURN);
+const FILES = [
+  ...onBinary.filter((file) => !IN_TURN.flat().includes(file)),
   'test/property/cache-steps.test.ts',
-  'test/simulation/moves.test.ts',
   'test/simulation/pool.test.ts',
+  ...turn.files,
 ];
 
 /** Formats that the product does not have are asked as well. */
@@ -76,9 +77,19 @@ describe.skipIf(asan === null)('addresses and undefined behaviour (needs gcc wit
   test(
     'kernels on every instruction set, caches, moves, trials, latents, the dense half: no report',
     () => {
-      const { ran, reports } = addresses((env) => suite(EVERYTHING, env));
-      expect(reports).toEqual([]);
-      expectWell(ran);
+      const folder = mkdtempSync(join(tmpdir(), 'palimpsest-calls-'));
+      try {
+        const calls = join(folder, 'calls');
+        const { ran, reports } = addresses((env) =>
+          suite(FILES, { ...env, ...turn.env, PALIMPSEST_TEST_CALLED: calls }),
+        );
+        expect(reports).toEqual([]);
+        expectWell(ran);
+        // Whichever group it was, no function of the binary was left out.
+        expect(uncalled(calls)).toEqual([]);
+      } finally {
+        rmSync(folder, { recursive: true });
+      }
     },
     75 * MINUTES,
   );

@@ -5,8 +5,8 @@
  * same bits.
  */
 import { test } from 'vitest';
-import { isNightFor, volume } from '../tier.ts';
-import { ends, expectWell, MINUTES, node, onBinary, suite } from './node.ts';
+import { filesInTurn, isNightFor, volume } from '../tier.ts';
+import { ends, expectWell, IN_TURN, MINUTES, node, onBinary, suite } from './node.ts';
 
 const SECONDS = volume('kernel seconds');
 const hasWasm = ends('scripts/build-wasm.mjs', '--check');
@@ -16,8 +16,10 @@ const makesBinary = ends('scripts/prebuild.mjs', '--tools', target);
 test.skipIf(!hasWasm)(
   'WebAssembly (needs npm run build:wasm)',
   () => {
-    const files = [...onBinary, 'test/golden/codecs.test.ts', 'test/property/attention.test.ts'];
-    expectWell(suite(files, { PALIMPSEST_BINDING: 'wasm', PALIMPSEST_TEST_SHORT: '1' }));
+    const all = [...onBinary, 'test/golden/codecs.test.ts', 'test/property/attention.test.ts'];
+    const turn = filesInTurn(IN_TURN);
+    const files = all.filter((file) => !IN_TURN.flat().includes(file) || turn.files.includes(file));
+    expectWell(suite(files, { ...turn.env, PALIMPSEST_BINDING: 'wasm', PALIMPSEST_TEST_SHORT: '1' }));
   },
   45 * MINUTES,
 );

@@ -44,6 +44,22 @@ export const onBinary: readonly string[] = readdirSync(join(root, 'test/unit/nat
   .map((name) => `test/unit/native/${name}`)
   .filter((file) => /native\/(index|load|kernels-binding|twin)\.ts'/.test(readFileSync(join(root, file), 'utf8')));
 
+const native = (...names: string[]): string[] => names.map((name) => `test/unit/native/${name}.test.ts`);
+
+/**
+ * Those of which each takes a large part of a minute on a slow build, as what they try is much alike: one group in turn
+ * (test/tier.ts), so dealt that each takes about as long. Every function of the binary is met by the others as well.
+ */
+export const IN_TURN: readonly (readonly string[])[] = [
+  [...native('allocations', 'isas'), 'test/property/skip.test.ts'],
+  [...native('trial', 'steering', 'cap'), 'test/unit/engine/session/park-native.test.ts'],
+  [...native('numbers', 'stored', 'worker-end'), 'test/golden/codecs.test.ts'],
+  [
+    ...native('threads', 'codecs'),
+    ...['property/attention', 'property/latent-cache', 'simulation/moves'].map((name) => `test/${name}.test.ts`),
+  ],
+];
+
 const LONGEST = 10;
 
 /**

@@ -5,22 +5,26 @@
  * every access of memory is recorded.
  */
 import { beforeAll, describe, expect, test } from 'vitest';
+import { filesInTurn, volume } from '../tier.ts';
 import { expectWell, MINUTES, node, type Ran, suite } from './node.ts';
 import { canary, preload, reported, setsUnderSanitizers } from './reports.ts';
 
+/** What has threads but is much alike: one group in turn. */
+const turn = filesInTurn([
+  ['test/unit/engine/session/park-native.test.ts'],
+  ['test/property/attention.test.ts', 'test/property/cache-steps.test.ts'],
+  ['test/unit/native/trial.test.ts', 'test/property/latent-cache.test.ts'],
+]);
 const THREADED = [
   'test/unit/native/attend.test.ts',
-  'test/unit/native/trial.test.ts',
   'test/unit/native/threads.test.ts',
   'test/unit/native/moves.test.ts',
   'test/unit/native/misuse.test.ts',
-  'test/unit/engine/session/park-native.test.ts',
   'test/simulation/moves.test.ts',
-  'test/property/attention.test.ts',
-  'test/property/latent-cache.test.ts',
-  'test/property/cache-steps.test.ts',
+  ...turn.files,
 ];
 
+const SECONDS = String(volume('many caches seconds'));
 const tsan = preload('libtsan.so', 'libstdc++.so');
 
 const OURS = /\((palimpsest|kernels_test|cache_test)\.node\+/;
@@ -76,7 +80,7 @@ describe.skipIf(tsan === null)('threads (needs gcc with libtsan)', () => {
   test(
     'attention, trials, moves and misuse: no race',
     () => {
-      const { ran, reports } = races((env) => suite(THREADED, env));
+      const { ran, reports } = races((env) => suite(THREADED, { ...env, ...turn.env }));
       expect(reports).toEqual([]);
       expectWell(ran);
     },
@@ -87,7 +91,7 @@ describe.skipIf(tsan === null)('threads (needs gcc with libtsan)', () => {
     'many caches on one pool: no race',
     () => {
       const { ran, reports } = races((env) =>
-        node(['--import', 'tsx', 'test/fuzz/main.ts', '--only', 'manyCaches', '--seconds', '30'], env),
+        node(['--import', 'tsx', 'test/fuzz/main.ts', '--only', 'manyCaches', '--seconds', SECONDS], env),
       );
       expect(reports).toEqual([]);
       expectWell(ran);

@@ -1,6 +1,6 @@
 /** The tests that Stryker runs for one file. */
 import { defineConfig } from 'vitest/config';
-import base from '../../vitest.config.ts';
+import { everyRun, resolve } from '../../vitest.config.ts';
 import { TESTS } from './tests.ts';
 
 const [file = ''] = (process.env['PALIMPSEST_MUTATE'] ?? '').split(':');
@@ -9,5 +9,6 @@ if (tests === undefined) throw new Error('test/mutation/tests.ts names no tests 
 
 export default defineConfig({
   // What several test files import is loaded once for each change.
-  test: { ...base.test, include: tests.map((name) => `test/${name}.test.ts`), reporters: [], isolate: false },
+  resolve,
+  test: { ...everyRun, include: tests.map((name) => `test/${name}.test.ts`), reporters: [], isolate: false },
 });

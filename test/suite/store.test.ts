@@ -13,6 +13,7 @@ import postgres from 'postgres';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { openAuditIndex } from '../../witness/index.ts';
 import { seeded } from '../random.ts';
+import { isDealt } from '../tier.ts';
 import { expectSame, storeSuite } from './store.ts';
 import { writeSessions } from './store-data.ts';
 
@@ -164,7 +165,7 @@ describe('PGlite', () => {
   });
 
   // Puts in the place of our tables what answers something else, or never: made again before any of it is read.
-  test.each([
+  const STRANGE = [
     ['a view that never ends', 'drop table decisions', `create view decisions as ${ENDLESS}`],
     [
       'a view for the migrations',
@@ -174,17 +175,22 @@ describe('PGlite', () => {
     ['a column more', 'alter table sessions add column prompt text'],
     ['a rule', 'create rule lie as on insert to decisions do instead nothing'],
     ['a table less', 'drop table experiences'],
-  ])('%s in the database is noticed', async (_, ...statements) => {
-    const dir = fresh();
-    const logDir = join(dir, 'log');
-    await writeSessions(logDir, { seed: 23, sessions: 1, decisionsPerSession: 20 });
-    await (await openAuditIndex({ logDir, dir: sqlIn(dir) })).close();
-    await tamper(dir, ...statements);
-    const index = await openAuditIndex({ logDir, dir: sqlIn(dir) });
-    expect(index.report.rebuilt).toContain('is not ours');
-    await expectSame(index, logDir);
-    await index.close();
-  });
+  ];
+  // Each makes the database again, which takes longer than all else here.
+  test.each(STRANGE.filter((_, place) => isDealt(place, STRANGE.length)))(
+    '%s in the database is noticed',
+    async (_, ...statements) => {
+      const dir = fresh();
+      const logDir = join(dir, 'log');
+      await writeSessions(logDir, { seed: 23, sessions: 1, decisionsPerSession: 20 });
+      await (await openAuditIndex({ logDir, dir: sqlIn(dir) })).close();
+      await tamper(dir, ...statements);
+      const index = await openAuditIndex({ logDir, dir: sqlIn(dir) });
+      expect(index.report.rebuilt).toContain('is not ours');
+      await expectSame(index, logDir);
+      await index.close();
+    },
+  );
 
   test('a question without end is ended, and the next one is answered', async () => {
     const dir = fresh();

@@ -1,5 +1,5 @@
 // Calls that follow the grammar of their tools, in the syntax of every family, whether a model has tokens for its marks
-// or spells them: fifty each, of twenty tools with random schemas, drawn from random logits. Whatever is complete is
+// or spells them: some of each, of twenty tools with random schemas, drawn from random logits. Whatever is complete is
 // parsed as calls of those tools, and another library (ajv) finds that arguments fulfil their schemas. And texts a byte
 // at a time: what is a call, and what is none.
 import { rmSync } from 'node:fs';
@@ -20,6 +20,7 @@ import { RandomNumbers } from '../../../../../../engine/transformer/sampling/ran
 import { Sampler } from '../../../../../../engine/transformer/sampling/sampler.ts';
 import type { ChatTool, LoadedModel } from '../../../../../../engine/transformer/types.ts';
 import { KvError } from '../../../../../../native/index.ts';
+import { volume } from '../../../../../tier.ts';
 import { MODEL } from '../../../on-reference.ts';
 import { randomSchema } from '../../../transformer/grammar/random-schema.ts';
 import { RandomLogits, randomText } from '../../../transformer/grammar/random-text.ts';
@@ -37,7 +38,7 @@ const SYNTAXES: readonly (readonly [name: string, format: CallFormat, template: 
   ['gemma 4', gemma, '<|tool_call>'],
 ];
 const MARKS = [...new Set(CALL_FORMATS.flatMap(({ controls }) => controls))];
-const [TOOLS, CALLS] = [20, 50];
+const [TOOLS, CALLS] = [20, volume('tool calls')];
 const folder = markedModel(MARKS);
 afterAll(() => rmSync(folder, { recursive: true }));
 
