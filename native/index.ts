@@ -27,7 +27,7 @@ export * from './geometry.ts';
 export * from './json.ts';
 export { checkKeys, given, type Names, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
-export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX, THREADS_MAX } from './layout.ts';
+export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX, padded, THREADS_MAX } from './layout.ts';
 export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './load.ts';
 export {
   above,

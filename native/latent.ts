@@ -6,7 +6,7 @@
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
 import { PAGE_TOKENS, SINK_TOKENS } from './format.ts';
-import { LATENT_NAMES, type LatentName } from './layout.ts';
+import { LATENT_NAMES, type LatentName, PAGE_PART_ALIGN, padded } from './layout.ts';
 import { check, loadBinary, type WeightsHandle } from './load.ts';
 
 export { LATENT_NAMES, type LatentName } from './layout.ts';
@@ -43,18 +43,16 @@ export function latentId(format: LatentName): number {
   return id;
 }
 
-const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
-
 const BITS = { xq8: 8, xq4: 4, xq3: 3 } as const satisfies Record<LatentName, number>;
 
 /**
  * The bytes of the latent of one page: 128·m codes of 8, 4 or 3 bits, 128 row scales of one byte (in xq8 two), m int16
- * means and their scale. Each of them is padded to a multiple of 64 bytes.
+ * means and their scale. Each of them is padded as the parts of a page are.
  */
 export function latentBytes(format: LatentName, width: number): number {
   latentId(format);
   const codes = (PAGE_TOKENS * checkedWidth(width) * BITS[format]) / 8;
-  return codes + PAGE_TOKENS * (format === 'xq8' ? 2 : 1) + align(width * 2) + 64;
+  return codes + PAGE_TOKENS * (format === 'xq8' ? 2 : 1) + padded(width * 2, PAGE_PART_ALIGN) + PAGE_PART_ALIGN;
 }
 
 function checkedPage(page: unknown, format: LatentName, width: number): Uint8Array {

@@ -9,7 +9,9 @@
 import { createHash, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import {
+  asRecord,
   assert,
+  jsonOf,
   KvError,
   type OpenedBodies,
   openEntries,
@@ -249,20 +251,17 @@ export function nameMaster(files: LogFiles, logDir: string, id: string): void {
   syncFolder(keysDir(logDir), files);
 }
 
+/** What the text of a key file says, unchecked; nothing of a text that is no such file. */
+export const partsOf = (text: string): Readonly<Record<string, unknown>> => asRecord(jsonOf(text)) ?? {};
+
 /**
  * Bytes of the key in the text of a key file; none for a file that is no key, null where the master key that wraps it
  * was not given.
  */
 export function keyIn(text: string, session: string): Uint8Array | null {
   const none = new Uint8Array(0);
-  let value: Readonly<Record<string, unknown>> | null;
-  try {
-    value = JSON.parse(text) as Readonly<Record<string, unknown>> | null;
-  } catch {
-    return none;
-  }
-  if (value?.['version'] !== 1 || value['session'] !== session) return none;
-  const { key, master, wrapped } = value;
+  const { version, session: named, key, master, wrapped } = partsOf(text);
+  if (version !== 1 || named !== session) return none;
   if (typeof key === 'string') return Buffer.from(key, 'base64');
   const by = masters.find(({ id }) => id === master);
   if (by === undefined) return typeof master === 'string' ? null : none;

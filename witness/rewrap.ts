@@ -16,6 +16,7 @@ import {
   keyText,
   type MasterKey,
   nameMaster,
+  partsOf,
   readSmall,
   writeAside,
 } from './keys.ts';
@@ -133,7 +134,8 @@ function keyFiles(dir: string): KeyFile[] {
     const path = join(keysDir(dir), name);
     const text = readSmall(files, path);
     if (text === null) return [];
-    const { session, master } = partsOf(text);
+    const parts = partsOf(text);
+    const [session, master] = [textOrNull(parts['session']), textOrNull(parts['master'])];
     const isOwn = session !== null && name === `${fileName(session)}.key`;
     const bytes = isOwn ? keyIn(text, session) : null;
     // Without its master key nobody knows whether it is one.
@@ -142,15 +144,7 @@ function keyFiles(dir: string): KeyFile[] {
   });
 }
 
-function partsOf(text: string): { readonly session: string | null; readonly master: string | null } {
-  const isText = (value: unknown): value is string => typeof value === 'string';
-  try {
-    const { session, master } = (JSON.parse(text) ?? {}) as Readonly<Record<string, unknown>>;
-    return { session: isText(session) ? session : null, master: isText(master) ? master : null };
-  } catch {
-    return { session: null, master: null };
-  }
-}
+const textOrNull = (value: unknown): string | null => (typeof value === 'string' ? value : null);
 
 /** Throws 'bad-config' when not every key can be opened. */
 function checkOpen(dir: string, all: readonly KeyFile[]): void {

@@ -5,7 +5,7 @@
  * whoever follows the chain.
  */
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
-import { KvError } from '../native/index.ts';
+import { jsonOf, KvError } from '../native/index.ts';
 import { canonicalJson, isInOrder } from './canonical.ts';
 import { ENTRIES } from './entries/index.ts';
 import { type Envelope, PAYLOAD_BYTES_MAX, payloadHead } from './entry.ts';
@@ -114,14 +114,6 @@ export function openText(key: KeyObject | null, { seq, session, kind, body }: En
       values: { kind, session },
     });
   return value;
-}
-
-function jsonOf(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }
 
 /** Bytes bound to a name → base64. */

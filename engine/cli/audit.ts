@@ -3,7 +3,7 @@
  * first compared with the log.
  */
 import { currentFingerprint, type Filter } from '../../memory/index.ts';
-import { columnsOf, fields, given, jsonText, KvError, type Side } from '../../native/index.ts';
+import { columnsOf, fields, given, jsonOf, jsonText, KvError, type Side } from '../../native/index.ts';
 import {
   type AuditIndex,
   type AuditIndexOptions,
@@ -313,12 +313,8 @@ function soughtBy(dir: string, text: string): Sought {
 
 /** A list of numbers in JSON. Throws 'bad-argument'; how many there must be is for the index to say. */
 function numbersIn(text: string): readonly number[] {
-  try {
-    const value: unknown = JSON.parse(text);
-    if (Array.isArray(value) && value.every((one) => typeof one === 'number')) return value;
-  } catch {
-    // Said below.
-  }
+  const value = jsonOf(text);
+  if (Array.isArray(value) && value.every((one) => typeof one === 'number')) return value;
   throw new KvError('bad-argument', 'a fingerprint is a list of numbers in JSON', {
     values: { given: text.slice(0, 80) },
     hint: 'the close entry of a session has one: audit show ID --json',

@@ -7,6 +7,7 @@ import {
   type CacheShape,
   checkKeys,
   checkOptions,
+  checkPath,
   checkShape,
   type FormatName,
   KvError,
@@ -430,11 +431,6 @@ export class PolicyCache {
   #open(): void {
     if (this.#closed) throw new KvError('closed', 'the cache was closed', { values: { session: this.session } });
   }
-}
-
-function checkPath(path: unknown, what: string): void {
-  if (typeof path !== 'string' || path === '')
-    throw new KvError('bad-argument', `${what} needs a path`, { values: { path: show(path) } });
 }
 
 /** ‖x‖ per token of x [tokens, any width]. */

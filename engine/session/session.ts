@@ -4,10 +4,10 @@
  */
 import {
   type FormatName,
+  firstToken,
   given,
   type KvCache,
   KvError,
-  PAGE_TOKENS,
   type PagePool,
   pageStart,
 } from '../../native/index.ts';
@@ -176,7 +176,7 @@ export class Session implements Reader {
     while (alike < least && tokens[alike] === tokenIds[alike]) alike++;
     if (alike === tokens.length && (alike < tokenIds.length || this.#trail.last !== null)) return alike;
     const kept = Math.min(alike, tokenIds.length - 1);
-    if (kept >= this.governed.table(0).pages * PAGE_TOKENS) return kept;
+    if (kept >= firstToken(this.governed.table(0).pages)) return kept;
     return this.governed.latents === null ? pageStart(kept) : 0;
   }
 

@@ -1,5 +1,5 @@
 /** One KV head of a recorded layer, and attention over some of its tokens in plain loops. */
-import { FORMAT_NAMES, type FormatName, KvError, openKvCache, openPool, PAGE_TOKENS } from '../../native/index.ts';
+import { FORMAT_NAMES, type FormatName, firstToken, KvError, openKvCache, openPool } from '../../native/index.ts';
 import type { Trace, TracePage } from './reader.ts';
 
 /** A layer of a trace as it was recorded, and in whatever formats are asked for. */
@@ -16,7 +16,7 @@ export class TraceLayer {
     this.#trace = trace;
     this.#pages = Array.from({ length: trace.pages }, (_, page) => trace.page(page, layer));
     this.tokens = trace.header.tokens;
-    this.positions = this.#pages.flatMap(({ queryRows }, page) => queryRows.map((row) => page * PAGE_TOKENS + row));
+    this.positions = this.#pages.flatMap(({ queryRows }, page) => queryRows.map((row) => firstToken(page) + row));
     this.norms = this.#pages.flatMap(({ norms }) => [...norms]);
     this.#rows.set('f16', { k: joined(this.#pages.map(({ k }) => k)), v: joined(this.#pages.map(({ v }) => v)) });
   }

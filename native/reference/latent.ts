@@ -27,7 +27,7 @@
  */
 import { assert } from '../error.ts';
 import { narrowedScale, packPlanes, rotScale, scaleCode } from '../formats/rot.ts';
-import { type LatentName, PAGE_TOKENS } from '../layout.ts';
+import { type LatentName, PAGE_PART_ALIGN, PAGE_TOKENS, padded } from '../layout.ts';
 import { roundHalfEven, treeDot, treeSum } from './float32.ts';
 import { fromHalf, toHalf } from './half.ts';
 import { encode4 } from './lloydmax.ts';
@@ -209,8 +209,6 @@ export function decodeLatent(latent: EncodedLatent): Float32Array {
   return rows;
 }
 
-const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
-
 /** The page as it is stored. */
 export function latentPage(latent: EncodedLatent): Uint8Array {
   const { format, width, codes, rowScales, means, meanScale } = latent;
@@ -230,11 +228,11 @@ export function latentPage(latent: EncodedLatent): Uint8Array {
     planes.lo,
     isWide ? new Uint8Array(rowScales.buffer) : Uint8Array.from(rowScales),
   ];
-  const page = new Uint8Array(fields.reduce((sum, field) => sum + align(field.length), 0));
+  const page = new Uint8Array(fields.reduce((sum, field) => sum + padded(field.length, PAGE_PART_ALIGN), 0));
   let at = 0;
   for (const field of fields) {
     page.set(field, at);
-    at += align(field.length);
+    at += padded(field.length, PAGE_PART_ALIGN);
   }
   return page;
 }
