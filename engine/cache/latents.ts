@@ -28,7 +28,7 @@ import {
 import { type PolicyContext, type ThresholdSet, TIERS, tierOf } from '../../policy/index.ts';
 import { LATENT_OPTIONS, type LatentOptions, type LatentProjection } from '../options/latent-options.ts';
 import { latentOf } from './forms.ts';
-import { type PlanRequest, planSession, type SessionPlan } from './plan.ts';
+import { askedIn, type PlanRequest, planOf, type SessionPlan, windowOf } from './plan.ts';
 
 /**
  * Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left
@@ -105,7 +105,8 @@ export function planWithLatents(
   thresholds: ThresholdSet,
   latents: LatentOptions | undefined,
 ): SessionPlan {
-  const plan = planSession(shape, request, thresholds);
+  const asked = askedIn(shape, request);
+  const plan = planOf(asked, windowOf(asked), thresholds);
   if (latents === undefined) return plan;
   checkLatents(latents, shape.layers);
   const { budgetBytes } = plan;
@@ -121,8 +122,8 @@ export function planWithLatents(
   const kept = pages * layers * latentBytes(format, width);
   try {
     // The window is the one that fits beside the latents.
-    const beside = planSession(shape, { ...request, kvBudget: Math.max(1, budgetBytes - kept) }, thresholds);
-    return { ...plan, context: withLatents(beside, shape, latents) };
+    const window = windowOf({ ...asked, budgetBytes: Math.max(1, budgetBytes - kept) });
+    return { ...plan, context: withLatents(planOf(asked, window, thresholds), shape, latents) };
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'budget-too-small') throw error;
     const neededBytes = Number(error.values.neededBytes) + kept;

@@ -58,8 +58,14 @@ export interface SessionPlan {
 
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
 export function planSession(shape: CacheShape, request: PlanRequest, thresholds: ThresholdSet): SessionPlan {
+  const asked = askedIn(shape, request);
+  return planOf(asked, windowOf(asked), thresholds);
+}
+
+/** What is asked for, before its bytes are looked at. Throws 'bad-argument' or 'unsupported'. */
+export function askedIn(shape: CacheShape, request: PlanRequest): Asked {
   checkRequest(request, shape.layers);
-  const { kvBudget, kldBudget, skipLayers = [] } = request;
+  const { kvBudget, kldBudget } = request;
   const types = typesOf(request.cacheTypes);
   const pair = Array.isArray(types) ? undefined : types;
   const tokensExpected = request.tokensExpected ?? null;
@@ -72,15 +78,21 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   const unasked = Array.isArray(types) ? 'table' : budgeted ? 'price' : pair === undefined ? 'none' : 'fixed';
   const { policy, policyOptions } = policyOf(exact ? 'none' : (request.policy ?? unasked), types);
   const named = namedPairs(policy, types);
-  const windowFormat = windowFormatOf(exact, named);
-  const asked: Asked = { shape, request, exact, policy, named, windowFormat, budgetBytes, tokensExpected };
-  checkTogether(asked);
-  const floor = named === null ? floorOf(pair, policy.lowest) : null;
   // Whoever names formats gets those and no others.
   const outlierKeys = (types === undefined && policy.outlierKeys) || [];
-  const onTheWay = outlierKeys.map((k) => ({ k, v: k }));
-  const window = windowOf(asked, floor, onTheWay);
-  checkUntouched(asked, window);
+  const asked: Asked = {
+    ...{ shape, request, exact, policy, policyOptions, named, types, outlierKeys, budgetBytes, tokensExpected },
+    windowFormat: windowFormatOf(exact, named),
+    floor: named === null ? floorOf(pair, policy.lowest) : null,
+  };
+  checkTogether(asked);
+  return asked;
+}
+
+/** What is effective of what was asked for, with a window that was found for it. */
+export function planOf(asked: Asked, window: Window, thresholds: ThresholdSet): SessionPlan {
+  const { shape, request, policy, policyOptions, exact, types, outlierKeys, budgetBytes, tokensExpected } = asked;
+  const { kldBudget, skipLayers = [] } = request;
   return {
     policy,
     policyOptions,
@@ -93,15 +105,15 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       layers: shape.layers,
       kvHeads: shape.kvHeads,
       headDim: shape.headDim,
-      windowFormat,
-      pageBytes: sideBytes(shape, types === undefined ? onTheWay : [types].flat()),
+      windowFormat: asked.windowFormat,
+      pageBytes: sideBytes(shape, types === undefined ? onTheWay(asked) : [types].flat()),
       fixedBytes: fixedBytes(shape, window.openFormat),
       // Left out where they are what logs of earlier versions mean.
       ...(window.openFormat === 'f16' ? {} : { openFormat: window.openFormat }),
       ...(window.windowTokens === PAGE_TOKENS ? {} : { windowTokens: window.windowTokens }),
       thresholds,
       skipLayers: [...skipLayers],
-      floor,
+      floor: asked.floor,
       ...(outlierKeys.length === 0 ? {} : { outlierKeys }),
       ...(budgetBytes === null || kldBudget === undefined
         ? {}
@@ -109,6 +121,9 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
     },
   };
 }
+
+/** Pairs that pages pass through where a layer has outlier keys. */
+const onTheWay = ({ outlierKeys }: Asked): FormatPair[] => outlierKeys.map((k) => ({ k, v: k }));
 
 /** The budgets and the policy that were asked for, as the first entry of a log has them. */
 export const askedOf = ({ kvBudget, kldBudget, policy }: PlanRequest) => ({
@@ -123,12 +138,18 @@ export function withThresholds(plan: SessionPlan, thresholds: ThresholdSet): Ses
 }
 
 /** A request, and what was made of it so far. */
-interface Asked extends Pick<SessionPlan, 'policy' | 'exact' | 'budgetBytes' | 'tokensExpected'> {
+export interface Asked
+  extends Pick<SessionPlan, 'policy' | 'policyOptions' | 'exact' | 'budgetBytes' | 'tokensExpected'> {
   readonly shape: CacheShape;
   readonly request: PlanRequest;
+  readonly types: FormatPair | FormatPair[] | undefined;
   /** Pairs that layers get in turn and no others; null: the policy chooses. */
   readonly named: readonly FormatPair[] | null;
   readonly windowFormat: WindowName;
+  /** The lowest formats that the session allows; null: any. */
+  readonly floor: FormatPair | null;
+  /** Formats that keys with outlier channels may take. */
+  readonly outlierKeys: readonly FormatName[];
 }
 
 function namedPairs(policy: Policy, types: FormatPair | FormatPair[] | undefined): readonly FormatPair[] | null {
@@ -159,11 +180,14 @@ function checkTogether({ request: { openFormat, kldBudget }, exact, policy, wind
  * What is asked for, or else what the budget allows. What was not asked for gives way where a budget is too small for
  * it: first an open page in f16, then a whole page of newer tokens. Throws 'budget-too-small'.
  */
-function windowOf(
-  { shape, request, policy, named, windowFormat, budgetBytes, tokensExpected }: Asked,
-  floor: FormatPair | null,
-  onTheWay: readonly FormatPair[],
-): Window {
+export function windowOf(asked: Asked): Window {
+  const window = windowIn(asked);
+  checkUntouched(asked, window);
+  return window;
+}
+
+function windowIn(asked: Asked): Window {
+  const { shape, request, policy, named, windowFormat, budgetBytes, tokensExpected, floor } = asked;
   const openFormat =
     windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
   const windowTokens = request.windowTokens ?? defaultWindowTokens(shape, budgetBytes, windowFormat);
@@ -177,9 +201,10 @@ function windowOf(
   const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
   const coded: Window = { ...wanted, openFormat: request.openFormat ?? windowFormat };
   const smallest: Window = { ...coded, windowTokens: request.windowTokens ?? Math.min(...WINDOW_TOKENS) };
-  const fits = (one: Window): boolean => budgetBytes >= leastBudget(shape, tokensExpected, { ...one, pairs, onTheWay });
+  const held = { pairs, onTheWay: onTheWay(asked) };
+  const fits = (one: Window): boolean => budgetBytes >= leastBudget(shape, tokensExpected, { ...one, ...held });
   const window = [wanted, coded].find(fits) ?? smallest;
-  checkBudget(shape, budgetBytes, tokensExpected, { ...window, pairs, onTheWay });
+  checkBudget(shape, budgetBytes, tokensExpected, { ...window, ...held });
   return window;
 }
 
@@ -266,7 +291,7 @@ function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | und
 const isList = (types: CacheTypes): types is readonly (FormatPair | string)[] => Array.isArray(types);
 
 /** Refuses bad numbers and names that later code would trust. Throws 'bad-argument'. */
-export function checkRequest(request: PlanRequest, layers: number): void {
+function checkRequest(request: PlanRequest, layers: number): void {
   checkOptions(request, PLANNED);
   const { skipLayers = [] } = request;
   const isLayer = (layer: unknown): boolean => Number.isInteger(layer) && Number(layer) >= 0 && Number(layer) < layers;

@@ -396,7 +396,7 @@ export class PolicyCache {
     // Tokens may have been appended, or close() called, while the file was being read.
     this.#unused();
     const before = this.#governed;
-    const plan = planWithLatents(this.shape, requestOf(this.#options), loaded, this.#options.latents);
+    const plan = withThresholds(before.plan, loaded);
     this.#governed = govern(this.#options, plan, this.#shared?.state.log ?? null);
     before.close();
   }
