@@ -16,6 +16,7 @@ export {
   fieldBytes,
   firstToken,
   fromHalf,
+  joined,
   KvError,
   type LatentName,
   latentBytes,

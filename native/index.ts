@@ -19,13 +19,13 @@ export {
 export * from './error.ts';
 export * from './file.ts';
 export { forgetFileBytes } from './file-cache.ts';
-export { fromHalf, rope, toHalf } from './floats.ts';
+export { fromHalf, joined, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export { fieldBytes } from './formats/descriptor.ts';
 export { encodeMean, narrowedScale } from './formats/rot.ts';
 export * from './geometry.ts';
 export * from './json.ts';
-export { checkKeys, given, type Names, nearestName, unknownName } from './known.ts';
+export { checkKeys, given, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
 export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX, padded, THREADS_MAX } from './layout.ts';
 export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './load.ts';

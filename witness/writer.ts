@@ -12,6 +12,7 @@ import { payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import type { SessionKeys } from './keys.ts';
 import type { WriterLock } from './lock.ts';
+import { Pause } from './pause.ts';
 import { DECISION_BYTES_MAX, decisionPlan, fillDecision } from './plan.ts';
 import { planRemoval, removeFiles } from './remove.ts';
 import { payloadParts, type Sealing } from './seal.ts';
@@ -99,7 +100,7 @@ export class LogWriter implements WitnessLog {
   #isSoon = false;
   #run: Promise<void> | null = null;
   /** Ends a pause between two tries early. */
-  #wake: (() => void) | null = null;
+  readonly #pause = new Pause();
 
   /** Modes block and halt: set once, for good. */
   #failure: KvError | null = null;
@@ -313,7 +314,7 @@ export class LogWriter implements WitnessLog {
         if (batch.done) continue;
         if (!this.#goesOn(error, failedMs)) return;
         if (this.#closing !== null && this.#settings.mode === 'drop') return;
-        await this.#pause(pauseMs);
+        await this.#pause.wait(pauseMs);
         failedMs += Math.max(1, pauseMs);
         pauseMs = Math.min(RETRY_MS_MAX, Math.max(1, pauseMs * 2));
       }
@@ -350,17 +351,6 @@ export class LogWriter implements WitnessLog {
       waiter.reject(this.#failure);
     }
     return false;
-  }
-
-  #pause(ms: number): Promise<void> {
-    return new Promise((resolve) => {
-      const timer = setTimeout(() => this.#wake?.(), ms);
-      this.#wake = () => {
-        clearTimeout(timer);
-        this.#wake = null;
-        resolve();
-      };
-    });
   }
 
   #acknowledge(batch: Batch): void {
@@ -424,7 +414,7 @@ export class LogWriter implements WitnessLog {
     return new Promise<number>((resolve, reject) => {
       this.#waiters.push({ seq, resolve, reject });
       if (this.#trouble === null) this.#start();
-      else this.#wake?.();
+      else this.#pause.end();
     });
   }
 
@@ -450,7 +440,7 @@ export class LogWriter implements WitnessLog {
     } catch {
       // Kept in #failure and thrown below unless somebody was told already.
     }
-    this.#wake?.();
+    this.#pause.end();
     while (this.#run !== null) await this.#run;
     if (this.#timer !== null) clearTimeout(this.#timer);
     await this.#settings.anchor?.close();

@@ -6,6 +6,7 @@
 import {
   type CacheShape,
   checkKeys,
+  checkOptions,
   encodeLatent,
   FORMAT_NAMES,
   type FormatName,
@@ -36,7 +37,8 @@ import { askedIn, type PlanRequest, planOf, type SessionPlan, windowOf } from '.
  */
 function checkLatents(options: unknown, layers: number): void {
   checkKeys(options as LatentOptions, LATENT_OPTIONS, 'latents');
-  const { format, width, keep = 'move', denseOperations = 1, layers: projections } = options as LatentOptions;
+  checkOptions(options as LatentOptions, LATENT_OPTIONS);
+  const { format, width, layers: projections } = options as LatentOptions;
   if (!LATENT_NAMES.includes(format))
     refuse('unsupported', `latents.format is one of ${LATENT_NAMES.join(', ')}`, format);
   if (!isLatentWidth(width))
@@ -45,9 +47,6 @@ function checkLatents(options: unknown, layers: number): void {
       'latents.width must be a multiple of 16 from 64 to 16384 (pad x and the weights with zeros)',
       width,
     );
-  if (keep !== 'move' && keep !== 'always') refuse('bad-argument', "latents.keep is 'move' or 'always'", keep);
-  if (!(typeof denseOperations === 'number' && denseOperations > 0 && Number.isFinite(denseOperations)))
-    refuse('bad-argument', 'latents.denseOperations must be a number above 0', denseOperations);
   if (!Array.isArray(projections)) refuse('bad-argument', 'latents.layers must be an array', projections);
   if (projections.length !== layers)
     refuse('bad-shape', `latents.layers must have one entry for each of ${layers} layers`, projections.length);

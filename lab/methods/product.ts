@@ -7,13 +7,20 @@
  *   pq2-text   to 2,048 tokens of the text that ships with the package, once for a model; they are part of the model
  *   and not counted
  */
-import { firstToken, type ModelConfig, PAGE_TOKENS, type Runtime, SINK_TOKENS, type Side } from 'palimpsest/lab';
+import {
+  firstToken,
+  joined,
+  type ModelConfig,
+  PAGE_TOKENS,
+  type Runtime,
+  SINK_TOKENS,
+  type Side,
+} from 'palimpsest/lab';
 import { type Headwise, headwise, takeHead } from './headwise.ts';
 import { ownRows } from './own-rows.ts';
 import { f16Bytes, type KeptRows, type PageMethod, unrotate } from './paged.ts';
 import { inHalf } from './rot-head.ts';
 import { fitWords, quantizeWords, VECTOR } from './words.ts';
-import { joined } from './xquant.ts';
 
 const WORDS = 256;
 const ROUNDS = 10;

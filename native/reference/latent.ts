@@ -31,6 +31,7 @@ import { type LatentName, PAGE_PART_ALIGN, PAGE_TOKENS, padded } from '../layout
 import { roundHalfEven, treeDot, treeSum } from './float32.ts';
 import { fromHalf, toHalf } from './half.ts';
 import { encode4 } from './lloydmax.ts';
+import { randomSigns } from './rotation.ts';
 import { ROT_LEVELS } from './tables.gen.ts';
 
 export type { LatentName };
@@ -50,27 +51,14 @@ export interface EncodedLatent {
   readonly meanScale: number;
 }
 
-const MASK64 = (1n << 64n) - 1n;
 const ZERO_ROW = -128;
-
-function signs(seed: number, count: number): Float32Array {
-  let state = BigInt(seed);
-  return Float32Array.from({ length: count }, () => {
-    state = (state + 0x9e3779b97f4a7c15n) & MASK64;
-    let z = state;
-    z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & MASK64;
-    z = ((z ^ (z >> 27n)) * 0x94d049bb133111ebn) & MASK64;
-    z ^= z >> 31n;
-    return z >> 63n === 1n ? -1 : 1;
-  });
-}
 
 const kept = new Map<string, Float32Array>();
 /** The signs of a seed, kept because the same few diagonals are used again and again. */
 function diagonal(seed: number, count: number): Float32Array {
   const key = `${seed} ${count}`;
   let found = kept.get(key);
-  if (found === undefined) kept.set(key, (found = signs(seed, count)));
+  if (found === undefined) kept.set(key, (found = randomSigns(seed, count)));
   return found;
 }
 

@@ -94,7 +94,7 @@ type Layers = Readonly<Record<string, readonly string[]>>;
 const WITNESS: Layers = {
   bytes: [
     ...['canonical', 'chain', 'crc32c', 'tree', 'chain-state', 'segment', 'files', 'lock', 'ring', 'id', 'series'],
-    ...['csv', 'idle-text', 'words'],
+    ...['csv', 'idle-text', 'words', 'pause'],
   ],
   checkpoints: ['note', 'checkpoint', 'against', 'anchor-file'],
   entries: [
