@@ -3,7 +3,7 @@
  * once and syncs it, beside the caller. Nothing counts as acknowledged before its sync came back. A failed sync means
  * that the kernel may have forgotten the bytes, so a batch is written again in full before it is synced again.
  */
-import { KvError } from '../native/index.ts';
+import { KvError, type SpellPlan } from '../native/index.ts';
 import type { Anchor } from './anchor.ts';
 import { Batch, type ChainEnd } from './batch.ts';
 import { BatchFiles } from './batch-files.ts';
@@ -13,7 +13,7 @@ import type { LogFiles } from './files.ts';
 import type { SessionKeys } from './keys.ts';
 import type { WriterLock } from './lock.ts';
 import { Pause } from './pause.ts';
-import { DECISION_BYTES_MAX, decisionPlan, fillDecision } from './plan.ts';
+import { DECISION_BYTES_MAX, fillDecision } from './plan.ts';
 import { planRemoval, removeFiles } from './remove.ts';
 import { payloadParts, type Sealing } from './seal.ts';
 import { FORMAT_VERSION, type SegmentHeader } from './segment.ts';
@@ -169,8 +169,8 @@ export class LogWriter implements WitnessLog {
     // Before anything is spelled: while the disk refuses, an entry costs its caller no more than being counted.
     if (this.#trouble !== null) return this.#lose(session, timeMs);
     // The binary spells a decision in the end, from numbers.
-    const isPlanned = kind === 'decision' && fillDecision(this.#nextSeq, timeMs, session, body as DecisionBody);
-    const text = isPlanned ? null : spellBody(kind, body);
+    const plan = kind === 'decision' ? fillDecision(this.#nextSeq, timeMs, session, body as DecisionBody) : null;
+    const spelled = plan ?? spellBody(kind, body);
     let sealing: Sealing | null = null;
     try {
       sealing = this.#settings.keys?.sealing(this.#nextSeq, session, kind) ?? null;
@@ -178,7 +178,7 @@ export class LogWriter implements WitnessLog {
       if (error instanceof KvError) throw error;
       return this.#refuseUnsealed(session, timeMs, error);
     }
-    const seq = this.#add(session, kind, body, text, sealing);
+    const seq = this.#add(session, kind, body, spelled, sealing);
     const { sessions } = this.#queue.open;
     sessions.set(session, (sessions.get(session) ?? 0) + 1);
     if (this.#queue.bytes > this.#settings.bufferBytesMax) this.#commitNow();
@@ -215,16 +215,16 @@ export class LogWriter implements WitnessLog {
     return this.#lastMs;
   }
 
-  /** `text`: of the body; null: of a decision that was filled in. */
-  #add(session: string, kind: EntryKind, body: AnyBody, text: string | null, sealing: Sealing | null): number {
+  /** `spelled`: the text of the body, or the plan of a decision that was filled in. */
+  #add(session: string, kind: EntryKind, body: AnyBody, spelled: string | SpellPlan, sealing: Sealing | null): number {
     const seq = this.#nextSeq;
     const place = { seq, session, kind };
-    const payload = (spelled: string) => payloadParts(place, this.#lastMs, spelled, sealing !== null);
-    const parts = text === null ? null : payload(text);
+    const payload = (text: string) => payloadParts(place, this.#lastMs, text, sealing !== null);
+    const [plan, parts] = typeof spelled === 'string' ? [null, payload(spelled)] : [spelled, null];
     if (this.#isFull()) this.#rotate();
     const { open } = this.#queue;
     const lengthBefore = open.length;
-    if (parts !== null || !open.addPlanned(seq, decisionPlan, DECISION_BYTES_MAX, sealing, this.#lastMs)) {
+    if (plan === null || !open.addPlanned(seq, plan, DECISION_BYTES_MAX, sealing, this.#lastMs)) {
       const { head, bodyText } = parts ?? payload(spellBody(kind, body));
       open.addParts(seq, head, bodyText, sealing, this.#lastMs);
     }

@@ -9,7 +9,7 @@ import { nativeInfo, type SpellPlan, spellEntry } from '../../../native/index.ts
 import { loadBinary } from '../../../native/load.ts';
 import { Batch } from '../../../witness/batch.ts';
 import { payloadText } from '../../../witness/entry.ts';
-import { DECISION_BYTES_MAX, decisionPlan, fillDecision } from '../../../witness/plan.ts';
+import { DECISION_BYTES_MAX, fillDecision } from '../../../witness/plan.ts';
 import { sealedChars } from '../../../witness/seal.ts';
 import { spellBody } from '../../../witness/spell.ts';
 import { Frontier } from '../../../witness/tree.ts';
@@ -135,11 +135,11 @@ describe.skipIf(!SPELLS)('where the binary prints doubles (needs a compiled bina
       // New names are met for as long as it goes on, and old ones forgotten.
       const body = decision(random, () => (random() < 0.5 ? pick(random, names) : `n${Math.floor(random() * 2000)}`));
       const session = random() < 0.1 ? pick(random, names) : 's-1';
-      expect(fillDecision(round, 1_763_856_000_000 + round, session, body)).toBe(true);
-      expect(spellEntry(bytes, 0, decisionPlan, false)).toBe(true);
+      const plan = fillDecision(round, 1_763_856_000_000 + round, session, body)!;
+      expect(spellEntry(bytes, 0, plan, false)).toBe(true);
       const expected = payloadText(round, 1_763_856_000_000 + round, session, 'decision', spellBody('decision', body));
-      expect(bytes.toString('utf8', 0, decisionPlan.numbers[0])).toBe(expected);
-      const [, body0, bodyBytes] = decisionPlan.numbers;
+      expect(bytes.toString('utf8', 0, plan.numbers[0])).toBe(expected);
+      const [, body0, bodyBytes] = plan.numbers;
       expect(bytes.toString('utf8', body0, body0! + bodyBytes!)).toBe(spellBody('decision', body));
     }
   });
@@ -155,8 +155,8 @@ describe.skipIf(!SPELLS)('where the binary prints doubles (needs a compiled bina
         const isSealed = random() < 0.5;
         const place = { seq, session: 's-1', kind: 'decision' } as const;
         const sealing = isSealed ? { key, nonceStart: Uint8Array.of(1, 2, 3, 4), place } : null;
-        fillDecision(seq, 5, 's-1', body);
-        const isPlanned = batch.addPlanned(seq, decisionPlan, DECISION_BYTES_MAX, sealing, 5);
+        const plan = fillDecision(seq, 5, 's-1', body)!;
+        const isPlanned = batch.addPlanned(seq, plan, DECISION_BYTES_MAX, sealing, 5);
         expect(isPlanned).toBe(isUsed);
         const payload = payloadText(seq, 5, 's-1', 'decision', spellBody('decision', body));
         const at = payload.indexOf('{"bytesAfter"');
@@ -174,7 +174,7 @@ describe.skipIf(!SPELLS)('where the binary prints doubles (needs a compiled bina
 it('nothing is filled in of a value that is not what its type says', () => {
   const random = uniform(SEED);
   const good = decision(random, () => 'price');
-  expect(fillDecision(1, 2, 's', good)).toBe(true);
+  expect(fillDecision(1, 2, 's', good)).not.toBeNull();
   const wrong: unknown[] = [
     { ...good, tokens: Number.NaN },
     { ...good, tokens: null },
@@ -186,19 +186,19 @@ it('nothing is filled in of a value that is not what its type says', () => {
     { ...good, decision: { ...good.decision, from: 'x'.repeat(300) } },
   ];
   for (const [index, body] of wrong.entries())
-    expect([index, fillDecision(1, 2, 's', body as DecisionBody)]).toEqual([index, false]);
-  expect(fillDecision(1, 2, 's', good)).toBe(true);
+    expect([index, fillDecision(1, 2, 's', body as DecisionBody)]).toEqual([index, null]);
+  expect(fillDecision(1, 2, 's', good)).not.toBeNull();
 });
 
 it('ends on the bare binding in a status, whatever one argument or the plan is (fuzzed)', () => {
   const random = uniform(SEED);
   const binary = loadBinary();
-  fillDecision(
+  const plan = fillDecision(
     1,
     2,
     's',
     decision(random, () => 'price'),
-  );
+  )!;
   const nonsense: (() => unknown)[] = [
     ...[undefined, null, Number.NaN, -1, 0.5, 2 ** 31, 2 ** 53, 5000, 'x', {}, [], 10n].map((value) => () => value),
     () => new Uint8Array(0),
@@ -211,7 +211,7 @@ it('ends on the bare binding in a status, whatever one argument or the plan is (
   ];
   let answers = 0;
   for (let round = 0; round < 6000; round++) {
-    const { steps, texts, numbers } = decisionPlan;
+    const { steps, texts, numbers } = plan;
     const given: unknown[] = [
       Buffer.alloc(Math.floor(random() * 3000)),
       Math.floor(random() * 30),
