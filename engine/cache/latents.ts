@@ -29,7 +29,7 @@ import {
 import { type PolicyContext, type ThresholdSet, TIERS, tierOf } from '../../policy/index.ts';
 import { LATENT_OPTIONS, type LatentOptions, type LatentProjection } from '../options/latent-options.ts';
 import { latentOf } from './forms.ts';
-import { askedIn, type PlanRequest, planOf, type SessionPlan, windowOf } from './plan.ts';
+import { askedIn, effective, type Terms, type TermsRequest, windowOf } from './terms.ts';
 
 /**
  * Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left
@@ -78,7 +78,7 @@ function candidates(format: LatentName, floor: FormatPair | null): readonly Late
 
 /** The context of a session whose pages may become latents; as it is where they may not. */
 function withLatents(
-  { policy, context, exact }: SessionPlan,
+  { policy, context, exact }: Terms,
   shape: CacheShape,
   { format, width, keep = 'move', denseOperations }: LatentOptions,
 ): PolicyContext {
@@ -95,25 +95,25 @@ function withLatents(
 }
 
 /**
- * Plans as planSession does, for a cache that keeps latents, or none. What they take of the budget, beside pages in the
- * window or beside all, must leave enough for the lowest formats. Throws what planSession and checkLatents throw.
+ * The terms that termsOf finds, for a cache that keeps latents, or none. What they take of the budget, beside pages in the
+ * window or beside all, must leave enough for the lowest formats. Throws what termsOf and checkLatents throw.
  */
-export function planWithLatents(
+export function termsWithLatents(
   shape: CacheShape,
-  request: PlanRequest,
+  request: TermsRequest,
   thresholds: ThresholdSet,
   latents: LatentOptions | undefined,
-): SessionPlan {
+): Terms {
   const asked = askedIn(shape, request);
-  const plan = planOf(asked, windowOf(asked), thresholds);
-  if (latents === undefined) return plan;
+  const terms = effective(asked, windowOf(asked), thresholds);
+  if (latents === undefined) return terms;
   checkLatents(latents, shape.layers);
-  const { budgetBytes } = plan;
-  const moved = withLatents(plan, shape, latents);
-  if (budgetBytes === null) return { ...plan, context: moved };
+  const { budgetBytes } = terms;
+  const moved = withLatents(terms, shape, latents);
+  if (budgetBytes === null) return { ...terms, context: moved };
   const { format, width } = latents;
   const { layers } = shape;
-  const tokensExpected = plan.tokensExpected ?? 0;
+  const tokensExpected = terms.tokensExpected ?? 0;
   // One page is sealed before anything can be freed, also where the length is not known. Of pages that move one is in
   // the window.
   const sealed = Math.max(1, sealedPages(tokensExpected));
@@ -122,7 +122,7 @@ export function planWithLatents(
   try {
     // The window is the one that fits beside the latents.
     const window = windowOf({ ...asked, budgetBytes: Math.max(1, budgetBytes - kept) });
-    return { ...plan, context: withLatents(planOf(asked, window, thresholds), shape, latents) };
+    return { ...terms, context: withLatents(effective(asked, window, thresholds), shape, latents) };
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'budget-too-small') throw error;
     const neededBytes = Number(error.values.neededBytes) + kept;

@@ -100,7 +100,7 @@ export async function leave(
   meter.ended.add({ end: reason });
   if (cache.learnt.meanKld !== null) meter.kld.observe(cache.learnt.meanKld);
   if (log === null || openSeq < 0) return;
-  const { gains, c } = cache.plan.context.thresholds;
+  const { gains, c } = cache.terms.context.thresholds;
   const text = summary.text?.measured;
   const kvBytes = cache.peakBytes;
   const kvBytesF16 = f16CacheBytes(shape, tokens);

@@ -86,7 +86,7 @@ export async function refreshed(
   };
   try {
     const governed = await open(options);
-    const { openFormat = 'f16', windowFormat } = governed.governed.plan.context;
+    const { openFormat = 'f16', windowFormat } = governed.governed.terms.context;
     if (windowFormat !== 'q8') throw new KvError('unsupported', 'the window of what is refreshed is in 8 bits', {});
     const follower = async (keepsOriginals: boolean): Promise<Follower> =>
       new Follower(await open({ openFormat }), keepsOriginals);

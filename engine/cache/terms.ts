@@ -36,15 +36,16 @@ import {
 } from './budget.ts';
 
 /** What is asked of a cache: options that govern it, those that are undefined counting as not given. */
-export type PlanRequest = { readonly [Name in keyof GoverningOptions]?: GoverningOptions[Name] | undefined } & {
+export type TermsRequest = { readonly [Name in keyof GoverningOptions]?: GoverningOptions[Name] | undefined } & {
   readonly policy?: string | Policy | undefined;
   /** f16 throughout, nothing moves. */
   readonly exact?: boolean;
 };
 
-const PLANNED = { ...GOVERNING_OPTIONS, policy: CACHE_OPTIONS.policy };
+const ASKED = { ...GOVERNING_OPTIONS, policy: CACHE_OPTIONS.policy };
 
-export interface SessionPlan {
+/** What is effective of what a session was opened with. */
+export interface Terms {
   readonly policy: Policy;
   readonly policyOptions: Readonly<Record<string, unknown>>;
   readonly context: PolicyContext;
@@ -57,13 +58,13 @@ export interface SessionPlan {
 }
 
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
-export function planSession(shape: CacheShape, request: PlanRequest, thresholds: ThresholdSet): SessionPlan {
+export function termsOf(shape: CacheShape, request: TermsRequest, thresholds: ThresholdSet): Terms {
   const asked = askedIn(shape, request);
-  return planOf(asked, windowOf(asked), thresholds);
+  return effective(asked, windowOf(asked), thresholds);
 }
 
 /** What is asked for, before its bytes are looked at. Throws 'bad-argument' or 'unsupported'. */
-export function askedIn(shape: CacheShape, request: PlanRequest): Asked {
+export function askedIn(shape: CacheShape, request: TermsRequest): Asked {
   checkRequest(request, shape.layers);
   const { kvBudget, kldBudget } = request;
   const types = typesOf(request.cacheTypes);
@@ -90,7 +91,7 @@ export function askedIn(shape: CacheShape, request: PlanRequest): Asked {
 }
 
 /** What is effective of what was asked for, with a window that was found for it. */
-export function planOf(asked: Asked, window: Window, thresholds: ThresholdSet): SessionPlan {
+export function effective(asked: Asked, window: Window, thresholds: ThresholdSet): Terms {
   const { shape, request, policy, policyOptions, exact, types, outlierKeys, budgetBytes, tokensExpected } = asked;
   const { kldBudget, skipLayers = [] } = request;
   return {
@@ -126,22 +127,21 @@ export function planOf(asked: Asked, window: Window, thresholds: ThresholdSet): 
 const onTheWay = ({ outlierKeys }: Asked): FormatPair[] => outlierKeys.map((k) => ({ k, v: k }));
 
 /** The budgets and the policy that were asked for, as the first entry of a log has them. */
-export const askedOf = ({ kvBudget, kldBudget, policy }: PlanRequest) => ({
+export const askedOf = ({ kvBudget, kldBudget, policy }: TermsRequest) => ({
   kvBudget: kvBudget ?? null,
   kldBudget: kldBudget ?? null,
   policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
 });
 
-/** The same with other thresholds, on which nothing else of a plan depends. */
-export function withThresholds(plan: SessionPlan, thresholds: ThresholdSet): SessionPlan {
-  return { ...plan, context: { ...plan.context, thresholds } };
+/** The same with other thresholds, on which nothing else depends. */
+export function withThresholds(terms: Terms, thresholds: ThresholdSet): Terms {
+  return { ...terms, context: { ...terms.context, thresholds } };
 }
 
 /** A request, and what was made of it so far. */
-export interface Asked
-  extends Pick<SessionPlan, 'policy' | 'policyOptions' | 'exact' | 'budgetBytes' | 'tokensExpected'> {
+export interface Asked extends Pick<Terms, 'policy' | 'policyOptions' | 'exact' | 'budgetBytes' | 'tokensExpected'> {
   readonly shape: CacheShape;
-  readonly request: PlanRequest;
+  readonly request: TermsRequest;
   readonly types: FormatPair | FormatPair[] | undefined;
   /** Pairs that layers get in turn and no others; null: the policy chooses. */
   readonly named: readonly FormatPair[] | null;
@@ -226,7 +226,7 @@ function checkUntouched({ shape, request, windowFormat, budgetBytes, tokensExpec
 }
 
 /** f16 throughout: asked for, or all that the head size allows. Throws when something lower was asked for as well. */
-function isExact(shape: CacheShape, request: PlanRequest, types: FormatPair | FormatPair[] | undefined): boolean {
+function isExact(shape: CacheShape, request: TermsRequest, types: FormatPair | FormatPair[] | undefined): boolean {
   const { kvBudget, kldBudget } = request;
   const plain = !Array.isArray(types) && types?.k === 'f16' && types.v === 'f16';
   const coded = CODED_HEAD_DIMS.includes(shape.headDim);
@@ -248,7 +248,7 @@ function isExact(shape: CacheShape, request: PlanRequest, types: FormatPair | Fo
 function policyOf(
   given: string | Policy,
   types: FormatPair | FormatPair[] | undefined,
-): Pick<SessionPlan, 'policy' | 'policyOptions'> {
+): Pick<Terms, 'policy' | 'policyOptions'> {
   const id = typeof given === 'string' ? given : given.id;
   if (Array.isArray(types) !== (id === 'table')) {
     throw new KvError('bad-argument', `policy '${id}' and these cacheTypes do not go together`, {
@@ -291,8 +291,8 @@ function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | und
 const isList = (types: CacheTypes): types is readonly (FormatPair | string)[] => Array.isArray(types);
 
 /** Refuses bad numbers and names that later code would trust. Throws 'bad-argument'. */
-function checkRequest(request: PlanRequest, layers: number): void {
-  checkOptions(request, PLANNED);
+function checkRequest(request: TermsRequest, layers: number): void {
+  checkOptions(request, ASKED);
   const { skipLayers = [] } = request;
   const isLayer = (layer: unknown): boolean => Number.isInteger(layer) && Number(layer) >= 0 && Number(layer) < layers;
   if (!Array.isArray(skipLayers) || !skipLayers.every(isLayer))
