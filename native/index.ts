@@ -4,7 +4,9 @@ export { openKvCache } from './cache.ts';
 export * from './dense.ts';
 export {
   CHAIN_STATE_BYTES,
+  chainEntries,
   type EntryForms,
+  encryptBodies,
   type FollowedEntries,
   followEntries,
   KIND_UNOPENED,
@@ -12,8 +14,6 @@ export {
   openEntries,
   opensBodies,
   type SpellPlan,
-  sealBodies,
-  sealEntries,
   spellEntry,
 } from './entries.ts';
 export * from './error.ts';

@@ -1,8 +1,8 @@
 /**
  * Decisions as the binary spells them (native/log/spell.h): what of an entry is always the same is a plan with holes,
- * and what goes into the holes is a row of numbers. The text is that of `canonicalJson`. A field that may be absent has no
- * hole in the plan of those that lack it. Where a value is not what its type says, nothing is filled in, and the entry
- * goes the general way, which finds out what is wrong with it.
+ * and what goes into the holes is a row of numbers. The text is that of `canonicalJson`. A field that may be absent has
+ * no hole in the plan of those that lack it. Where a value is not what its type says, nothing is filled in, and the
+ * entry goes the general way, which finds out what is wrong with it.
  */
 import type { SpellPlan } from '../native/index.ts';
 import { SPELL_STEPS } from './entries/binary.ts';
@@ -16,7 +16,7 @@ const step = (name: (typeof SPELL_STEPS)[number]): number => SPELL_STEPS.indexOf
 const [TEXT, NUMBER, NUMBER_OR_NULL] = [step('text'), step('number'), step('number-or-null')];
 const [FLAG, WORD, BODY] = [step('flag'), step('word'), step('body')];
 
-/** More than an entry of this plan takes, sealed too: all words as long as they may be. */
+/** More than an entry of this plan takes, encrypted too: all words as long as they may be. */
 export const DECISION_BYTES_MAX = 8 * 1024;
 
 /** A text, or a hole. */

@@ -6,6 +6,7 @@
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { KvError, syncFolder, writeWhole } from '../native/index.ts';
+import { KEY_BYTES } from './encryption.ts';
 import { nodeFiles as files } from './files.ts';
 import {
   destroyFile,
@@ -22,7 +23,6 @@ import {
 } from './keys.ts';
 import { lockWriter } from './lock.ts';
 import { readLogId } from './read.ts';
-import { KEY_BYTES } from './seal.ts';
 
 /** What wrapping the keys of a log anew did. */
 export interface RewrapReport {

@@ -95,8 +95,8 @@ function withLatents(
 }
 
 /**
- * The terms that termsOf finds, for a cache that keeps latents, or none. What they take of the budget, beside pages in the
- * window or beside all, must leave enough for the lowest formats. Throws what termsOf and checkLatents throw.
+ * The terms that termsOf finds, for a cache that keeps latents, or none. What they take of the budget, beside pages in
+ * the window or beside all, must leave enough for the lowest formats. Throws what termsOf and checkLatents throw.
  */
 export function termsWithLatents(
   shape: CacheShape,

@@ -135,7 +135,7 @@ describe('a field that is added in one line', () => {
       const start = { nextSeq: 0, headHash: Buffer.alloc(32), tree: new Frontier() };
       const batch = new Batch(0, 0, start);
       batch.add(0, payloadText(0, 6, 's', 'decision', canonicalJson(body)), 6);
-      batch.seal();
+      batch.finish();
       const out = { ends: new Uint32Array(1), kinds: new Uint8Array(1), hashes: new Uint8Array(64) };
       const state = chainState(start.headHash, start.tree);
       return followEntries(batch.bytes, state, 0, formsOf({ decision: type }), out) === 1 ? out.kinds[0]! : null;
