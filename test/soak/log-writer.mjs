@@ -7,7 +7,7 @@ import { openWitnessLog } from '../../dist/witness/log.js';
 
 const [dir, form, segmentBytesMax, commitIntervalMs, flushEvery] = process.argv.slice(2);
 const log = await openWitnessLog({
-  ...{ dir, encrypt: seal === 'seal', segmentBytesMax: Number(segmentBytesMax) },
+  ...{ dir, encrypt: form === 'encrypted', segmentBytesMax: Number(segmentBytesMax) },
   ...{ commitIntervalMs: Number(commitIntervalMs), bufferBytesMax: 1 << 20 },
 });
 writeSync(1, `${log.acknowledgedSeq}\n`);
