@@ -21,7 +21,7 @@ import {
 } from './arguments.ts';
 import { KvError } from './error.ts';
 import { FORMATS, type FormatName, nameOfId, type Part, type Side, sidesOf } from './format.ts';
-import { pageStart, sealsBetween } from './geometry.ts';
+import { firstToken, pageStart, sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
 import { type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS } from './layout.ts';
@@ -100,9 +100,9 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     const { tokens: now, pages } = this.#count(0);
     integer(tokens, 'tokens', 0, now);
-    if (tokens < pages * PAGE_TOKENS && (tokens !== pageStart(tokens) || this.movesUnderWay > 0)) {
-      throw new KvError('unsupported', `rows before ${pages * PAGE_TOKENS} are sealed and go by whole pages`, {
-        values: { tokens, sealed: pages * PAGE_TOKENS, length: now, movesUnderWay: this.movesUnderWay },
+    if (tokens < firstToken(pages) && (tokens !== pageStart(tokens) || this.movesUnderWay > 0)) {
+      throw new KvError('unsupported', `rows before ${firstToken(pages)} are sealed and go by whole pages`, {
+        values: { tokens, sealed: firstToken(pages), length: now, movesUnderWay: this.movesUnderWay },
         hint: `take back to a multiple of ${PAGE_TOKENS} while no move is under way, or fork() before you append what you may want to take back`,
       });
     }
@@ -318,7 +318,7 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     const { tokens, pages } = this.#count(this.#layer(layer));
     integer(page, 'page', 0, pages);
-    const wanted = Math.min(PAGE_TOKENS, tokens - page * PAGE_TOKENS) * this.shape.kvHeads * this.shape.headDim;
+    const wanted = Math.min(PAGE_TOKENS, tokens - firstToken(page)) * this.shape.kvHeads * this.shape.headDim;
     const found = out === undefined ? new Float32Array(wanted) : floats(out, 'out');
     if (found.length !== wanted) shapeError('out must be [tokens, n, d]', { out: found.length, wanted });
     const status = handle.decode(layer, page, sideId(side), found);

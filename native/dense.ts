@@ -15,6 +15,7 @@ import {
   EXPERTS_ALL_MAX,
   EXPERTS_MAX,
   EXPERTS_USED_MAX,
+  padded,
 } from './layout.ts';
 import { check, type DenseHandle, loadBinary } from './load.ts';
 import { isCap } from './shape.ts';
@@ -34,6 +35,8 @@ export type DenseNorm = (typeof DENSE_NORMS)[number];
 
 /** Inputs are padded to a multiple of this, outputs to one of 16. */
 export const DENSE_BLOCK = 32;
+/** Bytes of a packed panel are padded to a multiple of this. */
+const PANEL_ALIGN = 64;
 /** Outputs that are packed together: rows come in multiples of it. */
 export const DENSE_PANEL = 16;
 
@@ -98,7 +101,7 @@ export function densePacking(type: string, outputs: number, inputs: number): Den
   if (source === undefined || inputs % source.values !== 0) return null;
   const { bits, blocks, head, scales } = DENSE_FORMS.find(({ name }) => name === source.form)!;
   const record = head + blocks * (scales + 64 * bits);
-  const panel = Math.ceil((Math.ceil(inputs / (DENSE_BLOCK * blocks)) * record) / 64) * 64;
+  const panel = padded(Math.ceil(inputs / (DENSE_BLOCK * blocks)) * record, PANEL_ALIGN);
   return {
     bits,
     bytes: Math.ceil(outputs / DENSE_PANEL) * panel,

@@ -42,12 +42,12 @@ function stateOf(state: Uint8Array): Uint8Array {
  * Fills in CRC and chain hash of the entries whose lengths and payloads lie in bytes [from, to), and moves `state`
  * behind them. → false: there is no binary, and nothing was done. Throws 'bad-value' when a length is not possible.
  */
-export function sealEntries(bytes: Uint8Array, from: number, to: number, state: Uint8Array): boolean {
+export function chainEntries(bytes: Uint8Array, from: number, to: number, state: Uint8Array): boolean {
   const native = binary();
   if (native === null) return false;
   integer(to, 'to', 0, bytesOf(bytes, 'bytes').length);
   integer(from, 'from', 0, to);
-  check(native.sealLogEntries(bytes, from, to, stateOf(state)), 'seal entries', { from, to });
+  check(native.sealLogEntries(bytes, from, to, stateOf(state)), 'chain entries', { from, to });
   return true;
 }
 
@@ -105,10 +105,10 @@ export function followEntries(
   return answered[0] as number;
 }
 
-/** What `openEntries` says of a sealed entry that is sound and whose key nobody has. */
+/** What `openEntries` says of an encrypted entry that is sound and whose key nobody has. */
 export const KIND_UNOPENED = 255;
 
-/** Where `openEntries` writes what was sealed. */
+/** Where `openEntries` writes what was encrypted. */
 export interface OpenedBodies {
   /** Room that is as long as the bytes of the entries, or longer. */
   readonly room: Uint8Array;
@@ -118,9 +118,9 @@ export interface OpenedBodies {
 const NO_BODIES: OpenedBodies = { room: new Uint8Array(0), texts: new Uint32Array(0) };
 
 /**
- * Opens the sealed bodies of `count` entries that were followed, from entry `from` on, and fills in the kinds of those
- * that are certainly sound. `keys`: a ring of them, as witness/ring.ts writes it. → the first entry whose session is
- * not among them, else `count`, also where nothing opens here. Entries whose kind is not 0 are passed over.
+ * Opens the encrypted bodies of `count` entries that were followed, from entry `from` on, and fills in the kinds of
+ * those that are certainly sound. `keys`: a ring of them, as witness/ring.ts writes it. → the first entry whose session
+ * is not among them, else `count`, also where nothing opens here. Entries whose kind is not 0 are passed over.
  */
 export function openEntries(
   bytes: Uint8Array,
@@ -157,11 +157,11 @@ export function openEntries(
 }
 
 /**
- * Seals bodies that lie in the room of their sealed texts. `bodies`: for each where its payload begins, where itself
- * and how many bytes. → 1 for each that was sealed. The others are as they were: their envelope is not plain ASCII,
- * their session is not in the ring, or there is no OpenSSL here.
+ * Encrypts bodies that lie in the room of their encrypted texts. `bodies`: for each where its payload begins, where
+ * itself and how many bytes. → 1 for each that was encrypted. The others are as they were: their envelope is not plain
+ * ASCII, their session is not in the ring, or there is no OpenSSL here.
  */
-export function sealBodies(
+export function encryptBodies(
   bytes: Uint8Array,
   bodies: Uint32Array,
   keys: Uint8Array,
@@ -171,7 +171,7 @@ export function sealBodies(
   const native = binary();
   if (native === null) return done;
   const status = native.sealLogBodies(bytesOf(bytes, 'bytes'), bodies, bytesOf(keys, 'keys'), nonceStart, done);
-  check(status, 'seal bodies', { bytes: bytes.length, bodies: done.length });
+  check(status, 'encrypt bodies', { bytes: bytes.length, bodies: done.length });
   return done;
 }
 
@@ -188,25 +188,25 @@ export interface SpellPlan {
 }
 
 /**
- * Writes the text of an entry into `bytes` from `at` on; sealed: with its body in the room of the sealed text, which is
- * to be sealed there. → false: it is not spelled here, because there is no binary, too little room, or a number that is
- * none. What lies behind `at` is then anything.
+ * Writes the text of an entry into `bytes` from `at` on; encrypted: with its body in the room of the encrypted text,
+ * which is to stand there. → false: it is not spelled here, because there is no binary, too little room, or a number
+ * that is none. What lies behind `at` is then anything.
  */
 export function spellEntry(
   bytes: Uint8Array,
   at: number,
   { steps, texts, numbers }: SpellPlan,
-  isSealed: boolean,
+  isEncrypted: boolean,
 ): boolean {
   const native = binary();
   // WebAssembly would copy all of `bytes` twice, and its C++ library does not print doubles.
   if (native === null || isCopying()) return false;
-  return native.spellLogEntry(bytes, at, steps, texts, numbers, isSealed) === 0;
+  return native.spellLogEntry(bytes, at, steps, texts, numbers, isEncrypted) === 0;
 }
 
 /**
- * True if the binary opens what is sealed. In WebAssembly there is nothing that does, and room for it would be copied
- * twice.
+ * True if the binary opens what is encrypted. In WebAssembly there is nothing that does, and room for it would be
+ * copied twice.
  */
 export const opensBodies = (): boolean => binary() !== null && !isCopying();
 

@@ -6,6 +6,7 @@
  */
 import fs from 'node:fs';
 import { dirname } from 'node:path';
+import { show } from './arguments.ts';
 import { KvError, type KvErrorCode } from './error.ts';
 
 export interface OpenFile {
@@ -22,15 +23,24 @@ export interface OpenRules {
   readonly write?: boolean;
 }
 
+/** Refuses what a caller gave for a path and cannot be one. Throws 'bad-argument'. */
+export function checkPath(path: unknown, what: string): void {
+  if (typeof path !== 'string' || path === '')
+    throw new KvError('bad-argument', `${what} needs a path`, { values: { path: show(path) } });
+}
+
+/** Flags that open a file that is there, without waiting where it is a pipe. */
+export const openFlags = (write: boolean): number =>
+  (write ? fs.constants.O_RDWR : fs.constants.O_RDONLY) | (fs.constants.O_NONBLOCK ?? 0);
+
 /**
  * Opens a file, which the caller must close. Throws 'not-found', 'io', or `rules.code` for a pipe, device or folder or
  * a file over `bytesMax`.
  */
 export function openRegular(path: string, rules: OpenRules): OpenFile {
-  const { O_RDONLY, O_RDWR, O_NONBLOCK } = fs.constants;
   let fd: number;
   try {
-    fd = fs.openSync(path, (rules.write === true ? O_RDWR : O_RDONLY) | (O_NONBLOCK ?? 0));
+    fd = fs.openSync(path, openFlags(rules.write === true));
   } catch (cause) {
     throw refusedFile(path, cause);
   }

@@ -2,6 +2,17 @@
 import { fail, floats, integer, overlaps, shapeError, show } from './arguments.ts';
 import { check, loadBinary } from './load.ts';
 
+/** One array behind the other. */
+export function joined(parts: readonly Float32Array[]): Float32Array {
+  const whole = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
 /** The most heads that one call may have. The binary has the same limit. */
 const MAX_HEADS = 1024;
 

@@ -6,7 +6,7 @@ import { KvError } from './error.ts';
 import { type Family, type FormatDescriptor, fieldBytes, TIERS } from './formats/descriptor.ts';
 import { type BUILT_IN_CODECS, FAMILIES, type FormatName, type WindowName } from './formats/index.gen.ts';
 import { registeredFamilies, servesYardsticks } from './formats/registry.ts';
-import { PAGE_PART_ALIGN, PAGE_TOKENS, SIDES, type Side } from './layout.ts';
+import { PAGE_PART_ALIGN, PAGE_TOKENS, padded, SIDES, type Side } from './layout.ts';
 
 export { CODED_HEAD_DIMS, TIERS, type Tier } from './formats/descriptor.ts';
 export type { FormatName, WindowName } from './formats/index.gen.ts';
@@ -116,8 +116,6 @@ export function servesHeadDim(format: FormatName, headDim: number): boolean {
   return headDims === 'any' || headDims.includes(headDim);
 }
 
-const align = (bytes: number): number => Math.ceil(bytes / PAGE_PART_ALIGN) * PAGE_PART_ALIGN;
-
 /**
  * The bytes that one side of a page takes in the pool, padding included. `room`: tokens that there is room for, fewer
  * than a page where it is open.
@@ -125,7 +123,8 @@ const align = (bytes: number): number => Math.ceil(bytes / PAGE_PART_ALIGN) * PA
 export function pageBytes(format: FormatName, kvHeads: number, headDim: number, room: number = PAGE_TOKENS): number {
   return FORMATS[format].parts.reduce(
     (sum, { fields }) =>
-      sum + align(kvHeads * fields.reduce((bytes, field) => bytes + fieldBytes(field, headDim, room), 0)),
+      sum +
+      padded(kvHeads * fields.reduce((bytes, field) => bytes + fieldBytes(field, headDim, room), 0), PAGE_PART_ALIGN),
     0,
   );
 }

@@ -18,6 +18,9 @@ const HALF_PAGE = PAGE_TOKENS / 2;
 /** The page that contains the token at this position. */
 export const pageOf = (position: number): number => Math.floor(position / PAGE_TOKENS);
 
+/** The position of a page's first token. */
+export const firstToken = (page: number): number => page * PAGE_TOKENS;
+
 /** The first length from `tokens` on at which a page ends. */
 export const pageEnd = (tokens: number): number => Math.ceil(tokens / PAGE_TOKENS) * PAGE_TOKENS;
 

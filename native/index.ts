@@ -4,7 +4,9 @@ export { openKvCache } from './cache.ts';
 export * from './dense.ts';
 export {
   CHAIN_STATE_BYTES,
+  chainEntries,
   type EntryForms,
+  encryptBodies,
   type FollowedEntries,
   followEntries,
   KIND_UNOPENED,
@@ -12,23 +14,21 @@ export {
   openEntries,
   opensBodies,
   type SpellPlan,
-  sealBodies,
-  sealEntries,
   spellEntry,
 } from './entries.ts';
 export * from './error.ts';
 export * from './file.ts';
 export { forgetFileBytes } from './file-cache.ts';
-export { fromHalf, rope, toHalf } from './floats.ts';
+export { fromHalf, joined, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export { fieldBytes } from './formats/descriptor.ts';
 export { serveYardsticks } from './formats/registry.ts';
 export { narrowedScale } from './formats/rot/rot.ts';
 export * from './geometry.ts';
 export * from './json.ts';
-export { checkKeys, given, type Names, nearestName, unknownName } from './known.ts';
+export { checkKeys, given, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
-export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX, THREADS_MAX } from './layout.ts';
+export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX, padded, THREADS_MAX } from './layout.ts';
 export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './load.ts';
 export {
   above,

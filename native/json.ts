@@ -50,6 +50,18 @@ export function readJson(path: string, rules: Omit<JsonRules, 'what'> & { readon
   return parseJson(readRegular(path, rules), { ...rules, what: path });
 }
 
+/**
+ * The value of a JSON text, or undefined where it is none: for texts of which the reader believes nothing else, and for
+ * what a model has written.
+ */
+export function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
 /** An object that is not an array, else undefined. */
 export function asRecord(value: unknown): Readonly<Record<string, unknown>> | undefined {
   return typeof value === 'object' && value !== null && !Array.isArray(value)

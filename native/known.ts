@@ -54,9 +54,6 @@ export function given<T extends object>(fields: { readonly [K in keyof T]: T[K] 
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as T;
 }
 
-/** Every key of an interface of options. */
-export type Names<Options> = Readonly<Record<keyof Options, true>>;
-
 /**
  * Throws KvError 'bad-argument' if the options are not an object or have a key that is not in `known`, which lists the
  * keys of T.

@@ -6,7 +6,7 @@
 import { closed, fail, floats, integer, overlaps, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
 import { PAGE_TOKENS, SINK_TOKENS, type Tier } from './format.ts';
-import { LATENT_NAMES, type LatentName } from './layout.ts';
+import { LATENT_NAMES, type LatentName, PAGE_PART_ALIGN, padded } from './layout.ts';
 import { check, loadBinary, type WeightsHandle } from './load.ts';
 
 export { LATENT_NAMES, type LatentName } from './layout.ts';
@@ -43,8 +43,6 @@ export function latentId(format: LatentName): number {
   return id;
 }
 
-const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
-
 /** Bits of a code, bytes of a row's scale, and the tier of the formats that err about as much (measured). */
 const DESCRIBED: Readonly<Record<LatentName, { codeBits: number; scaleBytes: number; tier: Tier }>> = {
   xq8: { codeBits: 8, scaleBytes: 2, tier: 'warm' },
@@ -57,13 +55,13 @@ export const latentTier = (format: LatentName): Tier => DESCRIBED[format].tier;
 
 /**
  * The bytes of the latent of one page: 128·m codes of 8, 4 or 3 bits, 128 row scales of one byte (in xq8 two), m int16
- * means and their scale. Each of them is padded to a multiple of 64 bytes.
+ * means and their scale. Each of them is padded as the parts of a page are.
  */
 export function latentBytes(format: LatentName, width: number): number {
   latentId(format);
   const { codeBits, scaleBytes } = DESCRIBED[format];
   const codes = (PAGE_TOKENS * checkedWidth(width) * codeBits) / 8;
-  return codes + PAGE_TOKENS * scaleBytes + align(width * 2) + 64;
+  return codes + PAGE_TOKENS * scaleBytes + padded(width * 2, PAGE_PART_ALIGN) + PAGE_PART_ALIGN;
 }
 
 function checkedPage(page: unknown, format: LatentName, width: number): Uint8Array {

@@ -13,6 +13,9 @@ export const SIDES: readonly Side[] = ['k', 'v'];
 export const PAGE_TOKENS = 128;
 /** The first rows of page 0 are attention sinks: they stay in f16 and are part of no mean and no code. */
 export const SINK_TOKENS = 4;
+/** The next multiple of `alignment` from `bytes` on. */
+export const padded = (bytes: number, alignment: number): number => Math.ceil(bytes / alignment) * alignment;
+
 /** How many rows an open page has room for at first. The room is doubled as tokens come, until it is a whole page. */
 export const OPEN_ROWS_LEAST = 16;
 /** How many queries each layer keeps for trials. */

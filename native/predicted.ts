@@ -5,7 +5,8 @@
  */
 import { closed, fail, floats, formatId, integer, record, shapeError, show } from './arguments.ts';
 import { KvError } from './error.ts';
-import { PAGE_TOKENS, type Side } from './layout.ts';
+import { firstToken } from './geometry.ts';
+import type { Side } from './layout.ts';
 import { type CacheHandle, check, errorOf, loadBinary, type PredictorHandle } from './load.ts';
 import { storedContent } from './stored.ts';
 import type { CacheShape, PageRecord, PageRecords, RotaryTable } from './types.ts';
@@ -140,7 +141,7 @@ export function importPages(handle: CacheHandle, shape: CacheShape, given: PageR
       numbers.set([1, formatId(formats.k), formatId(formats.v), at, length], NUMBERS * i);
       continue;
     }
-    const content = contentOf(bytes.subarray(at, at + length), Math.floor(i / shape.layers) * PAGE_TOKENS);
+    const content = contentOf(bytes.subarray(at, at + length), firstToken(Math.floor(i / shape.layers)));
     numbers.set([0, content.k, content.v, at + content.at, content.length], NUMBERS * i);
   }
   // -1: no record is damaged. The call may end before it says so.
@@ -167,7 +168,7 @@ function rotaryOf(predicted: PageRecords['predicted'], pages: number, { headDim 
   record(predicted.rotary, 'rotary');
   const { cos, sin, rotaryDim, interleaved } = predicted.rotary;
   integer(rotaryDim, 'rotaryDim', 2, headDim);
-  const count = pages * PAGE_TOKENS * (rotaryDim / 2);
+  const count = firstToken(pages) * (rotaryDim / 2);
   if (floats(cos, 'cos').length < count || floats(sin, 'sin').length < count)
     shapeError('the table must reach over all pages', { cos: cos.length, sin: sin.length, wanted: count });
   return { cos: cos.subarray(0, count), sin: sin.subarray(0, count), rotaryDim, interleaved };

@@ -21,6 +21,7 @@ import { crc32 } from 'node:zlib';
 import { fail, show } from './arguments.ts';
 import { KvError } from './error.ts';
 import { checkServed, FORMAT_NAMES, FORMATS, isFormatName, nameOfId, PAGE_TOKENS, SINK_TOKENS } from './format.ts';
+import { firstToken } from './geometry.ts';
 import { LATENT_LAYOUT_VERSION, LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check } from './load.ts';
 import { type CacheShape, PAGE_KINDS, type PageTable } from './types.ts';
@@ -65,7 +66,7 @@ export function exportPage(
     latent < 0 ? null : latent,
   ] as const;
   const bytes = new Uint8Array(HEAD_BYTES + size + CRC_BYTES);
-  writeHead(bytes, shape, page * PAGE_TOKENS, { kind, formats, latentWidth });
+  writeHead(bytes, shape, firstToken(page), { kind, formats, latentWidth });
   check(handle.exportPage(layer, page, about, bytes.subarray(HEAD_BYTES, HEAD_BYTES + size)), doing, { layer, page });
   const end = HEAD_BYTES + size;
   new DataView(bytes.buffer).setUint32(end, crc32(bytes.subarray(0, end)), true);

@@ -7,7 +7,7 @@
  * the addon does when the system has no memory left.
  */
 import { readFileSync } from 'node:fs';
-import { STATUS_NO_MEMORY } from './layout.ts';
+import { padded, STATUS_NO_MEMORY } from './layout.ts';
 
 /** The kinds of values, as in native/wasm/napi.h. */
 const UNDEFINED = 0;
@@ -235,7 +235,7 @@ class WasmBinding {
     for (let i = 0; i < count; i++) {
       const value = given[i];
       if (!ArrayBuffer.isView(value) || value.byteLength === 0) continue; // Detached arrays have no bytes either.
-      const at = Math.ceil(bytes / ALIGN) * ALIGN + (value.byteOffset % ALIGN);
+      const at = padded(bytes, ALIGN) + (value.byteOffset % ALIGN);
       arrays.push([value, at]);
       bytes = at + value.byteLength;
     }

@@ -83,7 +83,7 @@ interface Side {
 
 async function openSide(name: string, load: number, room: number, isLogged = true): Promise<Side> {
   const dir = mount(name, 512 << 20);
-  const log = await openWitnessLog({ dir: join(dir, 'log'), mode: 'drop', seal: true });
+  const log = await openWitnessLog({ dir: join(dir, 'log'), mode: 'drop', encrypt: true });
   await log.flush();
   const { bavail, bsize } = statfsSync(dir);
   if (room > 0) writeFileSync(join(dir, 'ballast'), Buffer.alloc(bavail * bsize - room));

@@ -4,6 +4,7 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { LATENT_OPTIONS } from '../engine/options/latent-options.ts';
 import {
   CACHE_OPTIONS,
   CONTINUATION_OPTIONS,
@@ -40,6 +41,7 @@ const SECTIONS: readonly (readonly [title: string, about: string, table: Table])
     'Of `openCache` and `loadCache`, beside those of a cache and of a state folder.',
     without(CACHE_OPTIONS, GOVERNING_OPTIONS, STATE_OPTIONS),
   ],
+  ['Latents of a cache', 'Of `latents` of `openCache`; sessions take the first two.', LATENT_OPTIONS],
   ['An engine', 'Of `createEngine`, beside those of a state folder.', without(ENGINE_OPTIONS, STATE_OPTIONS)],
   ['A state folder', 'Of `createEngine` and `openCache`.', STATE_OPTIONS],
   [

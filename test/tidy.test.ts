@@ -12,7 +12,10 @@ import {
   circles,
   importProblem,
   isPublishedLab,
+  LAYERED_FOLDERS,
   labProblem,
+  layerFaults,
+  layerProblem,
   loadedAtOnce,
   packageProblem,
   ROOMS,
@@ -105,6 +108,23 @@ describe('rooms', () => {
     }
     expect(unreached(modules, Object.keys(ENTRIES), edges)).toEqual([]);
   });
+
+  test.each(LAYERED_FOLDERS)(
+    '%s/ has each of its modules in one layer, which imports none that come later',
+    (folder) => {
+      const modulesHere = code.filter((path) => path.startsWith(`${folder}/`) && /\.m?ts$|\.mjs$/.test(path));
+      expect(modulesHere.length).toBeGreaterThan(20);
+      const problems = modulesHere.flatMap((file) =>
+        importsOf(read(file)).flatMap(({ specifier, kind, line }) => {
+          const target = posix.normalize(posix.join(posix.dirname(file), specifier));
+          if (kind === 'url' || !specifier.startsWith('.') || !target.startsWith(`${folder}/`)) return [];
+          const problem = layerProblem(file, target);
+          return problem === null ? [] : [`${file}:${line} ${problem}`];
+        }),
+      );
+      expect([...layerFaults(folder, files), ...problems]).toEqual([]);
+    },
+  );
 
   test('have no circles: no module imports itself by way of others', () => {
     const edges = new Map(

@@ -10,6 +10,7 @@ import { type AnchorTarget, anchorTarget } from './anchor-targets.ts';
 import type { ChainEnd } from './batch.ts';
 import { type AnchorOptions, signCheckpoint } from './checkpoint.ts';
 import { headerKeyId, verifierOf } from './note.ts';
+import { Pause } from './pause.ts';
 
 const ENTRIES_MAX = 64;
 const MS_MAX = 1000;
@@ -29,7 +30,7 @@ class Delivery {
   #run: Promise<void> | null = null;
   #isAway = false;
   #isClosing = false;
-  #wake: (() => void) | null = null;
+  readonly #pause = new Pause();
   /** Entries that a checkpoint there covers. */
   leaves = 0;
 
@@ -56,7 +57,7 @@ class Delivery {
         this.#setAway(false);
       } catch {
         this.#setAway(true);
-        await this.#pause(this.#isClosing ? RETRY_MS : pauseMs);
+        await this.#pause.wait(this.#isClosing ? RETRY_MS : pauseMs);
         pauseMs = Math.min(RETRY_MS_MAX, 2 * pauseMs);
       }
     }
@@ -68,24 +69,13 @@ class Delivery {
     this.#onAway(this.#target.kind, isAway);
   }
 
-  #pause(ms: number): Promise<void> {
-    return new Promise((resolve) => {
-      const timer = setTimeout(() => this.#wake?.(), ms);
-      this.#wake = () => {
-        clearTimeout(timer);
-        this.#wake = null;
-        resolve();
-      };
-    });
-  }
-
   /** Gives what waits a last chance, and gives it up then. */
   async close(): Promise<void> {
     this.#isClosing = true;
-    this.#wake?.();
+    this.#pause.end();
     const giveUp = setTimeout(() => {
       this.#waiting = null;
-      this.#wake?.();
+      this.#pause.end();
     }, CLOSE_MS_MAX);
     await this.#run;
     clearTimeout(giveUp);

@@ -284,7 +284,7 @@ export function entryText(entry: Entry, columns = ENTRY_COLUMNS): string {
 }
 
 /** The same for an entry whose body nobody can open. */
-export function sealedText({ seq, kind, session, timeMs, why }: ReturnType<typeof readEnvelope>): string {
+export function unopenedText({ seq, kind, session, timeMs, why }: ReturnType<typeof readEnvelope>): string {
   const what = why === 'erased' ? 'the session was erased' : 'the key of the session is not here';
   return `Entry ${entryId(seq)}: ${kind} of session ${printable(session)}, ${timeText(timeMs)}\nIts body cannot be read: ${what}. The entry still counts in the hash chain.`;
 }

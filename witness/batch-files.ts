@@ -12,7 +12,7 @@ import { segmentName } from './segment.ts';
 export class BatchFiles {
   readonly #files: LogFiles;
   readonly #folder: string;
-  /** Keys of the sessions in the batches; null: nothing is sealed. */
+  /** Keys of the sessions in the batches; null: nothing is encrypted. */
   readonly #keys: SessionKeys | null;
   readonly #fds = new Map<number, number>();
 
@@ -68,7 +68,7 @@ export class BatchFiles {
 
   /** File of a batch; made when the batch begins a segment, kept until the segment is behind us. */
   #fd(batch: Batch): number {
-    // Every write begins here: what a new key seals is never on disk without the key.
+    // Every write begins here: what a new key encrypts is never on disk without the key.
     this.#keys?.save();
     let fd = this.#fds.get(batch.segment);
     if (fd === undefined) {

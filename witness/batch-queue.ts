@@ -1,6 +1,6 @@
 /**
  * Batches between `append` and the disk: the open one, which takes what is appended now, and before it those that are
- * sealed, in order.
+ * finished, in order.
  */
 import { assert } from '../native/index.ts';
 import { Batch, type ChainEnd } from './batch.ts';
@@ -8,8 +8,8 @@ import type { SegmentHeader } from './segment.ts';
 
 export class BatchQueue {
   /** The first may be on its way to the disk. */
-  readonly #sealed: Batch[] = [];
-  #sealedBytes = 0;
+  readonly #finished: Batch[] = [];
+  #finishedBytes = 0;
   #open: Batch;
   /** Memory of a batch that is on disk: what is allocated anew must be cleared by the system, page by page. */
   #spare: Buffer | null = null;
@@ -24,30 +24,30 @@ export class BatchQueue {
 
   /** The next one for the disk. */
   get first(): Batch | undefined {
-    return this.#sealed[0];
+    return this.#finished[0];
   }
 
   get isEmpty(): boolean {
-    return this.#sealed.length === 0 && this.#open.length === 0;
+    return this.#finished.length === 0 && this.#open.length === 0;
   }
 
   /** Bytes that wait. */
   get bytes(): number {
-    return this.#sealedBytes + this.#open.length;
+    return this.#finishedBytes + this.#open.length;
   }
 
   /** The first segment that something waits for. */
   get oldestSegment(): number {
-    return this.#sealed[0]?.segment ?? this.#open.segment;
+    return this.#finished[0]?.segment ?? this.#open.segment;
   }
 
   all(): readonly Batch[] {
-    return [...this.#sealed, this.#open];
+    return [...this.#finished, this.#open];
   }
 
-  /** Puts what was appended behind the sealed ones. → the state after it */
-  seal(): ChainEnd {
-    const end = this.#open.seal();
+  /** Puts what was appended behind the finished ones. → the state after it */
+  finish(): ChainEnd {
+    const end = this.#open.finish();
     if (this.#open.length > 0) this.#begin((spare) => new Batch(this.#open.segment, this.#open.end, end, null, spare));
     return end;
   }
@@ -55,7 +55,7 @@ export class BatchQueue {
   /** The same, and what is appended next begins a segment. */
   beginSegment(header: (number: number, end: ChainEnd) => SegmentHeader): SegmentHeader {
     const number = this.#open.segment + 1;
-    const end = this.#open.seal();
+    const end = this.#open.finish();
     const made = header(number, end);
     this.#begin((spare) => new Batch(number, 0, end, made, spare));
     return made;
@@ -65,17 +65,17 @@ export class BatchQueue {
     const open = make(this.#spare);
     this.#spare = null;
     if (this.#open.length > 0) {
-      this.#sealed.push(this.#open);
-      this.#sealedBytes += this.#open.length;
+      this.#finished.push(this.#open);
+      this.#finishedBytes += this.#open.length;
     }
     this.#open = open;
   }
 
   /** The first one is on disk. */
   take(batch: Batch): void {
-    assert(this.#sealed[0] === batch, `batch of segment ${batch.segment} at ${batch.position} finished out of turn`);
-    this.#sealed.shift();
-    this.#sealedBytes -= batch.length;
+    assert(this.#finished[0] === batch, `batch of segment ${batch.segment} at ${batch.position} finished out of turn`);
+    this.#finished.shift();
+    this.#finishedBytes -= batch.length;
   }
 
   /** One that was taken, and that nobody reads any more. */
@@ -83,9 +83,9 @@ export class BatchQueue {
     this.#spare ??= batch.giveUpMemory();
   }
 
-  /** All sealed ones, which are given up. */
+  /** All finished ones, which are given up. */
   takeAll(): Batch[] {
-    this.#sealedBytes = 0;
-    return this.#sealed.splice(0);
+    this.#finishedBytes = 0;
+    return this.#finished.splice(0);
   }
 }

@@ -1,10 +1,17 @@
 /** Entries that wait together for one write and one fsync: consecutive bytes of one segment. */
-import { assert, type SpellPlan, sealBodies, sealEntries, spellEntry } from '../native/index.ts';
+import { assert, chainEntries, encryptBodies, type SpellPlan, spellEntry } from '../native/index.ts';
 import { HASH_BYTES } from './chain.ts';
 import { chainState, stateHash, stateTree } from './chain-state.ts';
+import {
+  ENCRYPTED_EXTRA_BYTES,
+  ENCRYPTED_HEAD,
+  ENCRYPTED_TAIL,
+  type Encryption,
+  encryptBytes,
+  encryptedChars,
+} from './encryption.ts';
 import { chained, ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES, entryCrc } from './entry.ts';
 import { KeyRing } from './ring.ts';
-import { SEALED_EXTRA_BYTES, SEALED_HEAD, SEALED_TAIL, type Sealing, sealBytes, sealedChars } from './seal.ts';
 import { encodeHeader, FORMAT_VERSION, type SegmentHeader, segmentHash } from './segment.ts';
 import type { Frontier } from './tree.ts';
 import type { Trouble } from './trouble.ts';
@@ -24,7 +31,7 @@ interface PlainBody {
   readonly start: number;
   readonly at: number;
   readonly bytes: number;
-  readonly sealing: Sealing;
+  readonly encryption: Encryption;
 }
 
 export class Batch {
@@ -47,11 +54,11 @@ export class Batch {
   done = false;
   #bytes: Buffer;
   /** The entries before this byte have their checksums and hashes. */
-  #sealed: number;
-  #sealedEntries = 0;
+  #finished: number;
+  #finishedEntries = 0;
   /**
-   * Bodies that lie in the room of their sealed text, still to be read: where the payload begins, where the body, how
-   * many bytes.
+   * Bodies that lie in the room of their encrypted text, still to be read: where the payload begins, where the body,
+   * how many bytes.
    */
   readonly #plain: PlainBody[] = [];
   #end: ChainEnd;
@@ -73,7 +80,7 @@ export class Batch {
     this.headerBytes = bytes.length;
     this.#bytes.set(bytes);
     this.length = bytes.length;
-    this.#sealed = bytes.length;
+    this.#finished = bytes.length;
     this.#end = header === null ? before : { ...before, headHash: segmentHash(header) };
   }
 
@@ -82,7 +89,7 @@ export class Batch {
   }
 
   get bytes(): Buffer {
-    assert(this.#plain.length === 0, `${this.#plain.length} bodies of a batch are not sealed`);
+    assert(this.#plain.length === 0, `${this.#plain.length} bodies of a batch are not encrypted`);
     return this.#bytes.subarray(0, this.length);
   }
 
@@ -99,8 +106,8 @@ export class Batch {
   }
 
   /**
-   * Lays out length and payload. The rest follows in `seal`, because the chain and the tree need not be computed while
-   * the caller waits.
+   * Lays out length and payload. The rest follows in `finish`, because the chain and the tree need not be computed
+   * while the caller waits.
    */
   add(seq: number, payload: string, timeMs = 0): void {
     // UTF-8 takes at most three bytes per UTF-16 unit.
@@ -123,73 +130,74 @@ export class Batch {
    * The same by the binary, which spells the entry of a plan of at most `bytesMax` bytes. → false: it does not, and
    * nothing was added
    */
-  addPlanned(seq: number, plan: SpellPlan, bytesMax: number, sealing: Sealing | null, timeMs: number): boolean {
+  addPlanned(seq: number, plan: SpellPlan, bytesMax: number, encryption: Encryption | null, timeMs: number): boolean {
     this.#reserve(bytesMax + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
-    if (!spellEntry(this.#bytes, start, plan, sealing !== null)) return false;
+    if (!spellEntry(this.#bytes, start, plan, encryption !== null)) return false;
     const [payloadBytes, body, bytes] = plan.numbers as unknown as readonly [number, number, number];
-    if (sealing !== null) this.#plain.push({ start, at: start + body, bytes, sealing });
+    if (encryption !== null) this.#plain.push({ start, at: start + body, bytes, encryption });
     this.#take(seq, payloadBytes, timeMs);
     return true;
   }
 
-  /** The same of a payload in two parts. `sealing` null: as it is. */
-  addParts(seq: number, head: string, bodyText: string, sealing: Sealing | null, timeMs: number): void {
-    if (sealing === null) this.add(seq, `${head}${bodyText}}`, timeMs);
-    else this.addSealed(seq, head, bodyText, sealing, timeMs);
+  /** The same of a payload in two parts. `encryption` null: as it is. */
+  addParts(seq: number, head: string, bodyText: string, encryption: Encryption | null, timeMs: number): void {
+    if (encryption === null) this.add(seq, `${head}${bodyText}}`, timeMs);
+    else this.addEncrypted(seq, head, bodyText, encryption, timeMs);
   }
 
   /**
-   * The same for a body that is to be sealed: it lies where its sealed text will stand, whose length is known. `head`:
-   * what stands before it.
+   * The same for a body that is to be encrypted: it lies where its encrypted text will stand, whose length is known.
+   * `head`: what stands before it.
    */
-  addSealed(seq: number, head: string, bodyText: string, sealing: Sealing, timeMs: number): void {
-    this.#reserve((head.length + bodyText.length) * 4 + SEALED_EXTRA_BYTES + ENTRY_EXTRA_BYTES);
+  addEncrypted(seq: number, head: string, bodyText: string, encryption: Encryption, timeMs: number): void {
+    this.#reserve((head.length + bodyText.length) * 4 + ENCRYPTED_EXTRA_BYTES + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
-    const at = start + this.#bytes.write(`${head}${SEALED_HEAD}`, start, 'utf8');
+    const at = start + this.#bytes.write(`${head}${ENCRYPTED_HEAD}`, start, 'utf8');
     const bytes = this.#bytes.write(bodyText, at, 'utf8');
-    const end = at + sealedChars(bytes);
-    const payloadEnd = end + this.#bytes.write(SEALED_TAIL, end, 'latin1');
-    this.#plain.push({ start, at, bytes, sealing });
+    const end = at + encryptedChars(bytes);
+    const payloadEnd = end + this.#bytes.write(ENCRYPTED_TAIL, end, 'latin1');
+    this.#plain.push({ start, at, bytes, encryption });
     this.#take(seq, payloadEnd - start, timeMs);
   }
 
   /**
-   * Seals what is to be sealed, and computes checksums, chain and tree of the entries that have none yet. → the state
-   * after the last one
+   * Encrypts what is to be encrypted, and computes checksums, chain and tree of the entries that have none yet. → the
+   * state after the last one
    */
-  seal(): ChainEnd {
-    if (this.#sealed === this.length) return this.#end;
-    this.#sealBodies(this.#plain.splice(0));
+  finish(): ChainEnd {
+    if (this.#finished === this.length) return this.#end;
+    this.#encryptBodies(this.#plain.splice(0));
     this.#end = this.#chained();
-    this.#sealed = this.length;
+    this.#finished = this.length;
     return this.#end;
   }
 
   /** By the binary, in one call; one by one where it does not. */
-  #sealBodies(plain: readonly PlainBody[]): void {
+  #encryptBodies(plain: readonly PlainBody[]): void {
     const [first] = plain;
     if (first === undefined) return;
     const ring = new KeyRing();
-    for (const { sealing } of plain) ring.set(sealing.place.session, sealing.key);
+    for (const { encryption } of plain) ring.set(encryption.place.session, encryption.key);
     const bodies = Uint32Array.from(plain.flatMap(({ start, at, bytes }) => [start, at, bytes]));
-    const done = sealBodies(this.#bytes, bodies, ring.bytes, first.sealing.nonceStart);
+    const done = encryptBodies(this.#bytes, bodies, ring.bytes, first.encryption.nonceStart);
     ring.wipe();
-    for (const [index, { at, bytes, sealing }] of plain.entries())
-      if (done[index] !== 1) this.#bytes.write(sealBytes(sealing, this.#bytes.subarray(at, at + bytes)), at, 'latin1');
+    for (const [index, { at, bytes, encryption }] of plain.entries())
+      if (done[index] !== 1)
+        this.#bytes.write(encryptBytes(encryption, this.#bytes.subarray(at, at + bytes)), at, 'latin1');
   }
 
   /** Checksums, chain and tree by the binary, in one call; or here, where none runs. */
   #chained(): ChainEnd {
     const state = chainState(this.#end.headHash, this.#end.tree);
-    if (sealEntries(this.#bytes, this.#sealed, this.length, state)) {
-      const nextSeq = this.#end.nextSeq + this.entries - this.#sealedEntries;
-      this.#sealedEntries = this.entries;
+    if (chainEntries(this.#bytes, this.#finished, this.length, state)) {
+      const nextSeq = this.#end.nextSeq + this.entries - this.#finishedEntries;
+      this.#finishedEntries = this.entries;
       return { nextSeq, headHash: stateHash(state), tree: stateTree(state) };
     }
     let { nextSeq, headHash } = this.#end;
     const tree = this.#end.tree.copy();
-    for (let at = this.#sealed; at < this.length; nextSeq++) {
+    for (let at = this.#finished; at < this.length; nextSeq++) {
       const start = at + ENTRY_HEAD_BYTES;
       const end = start + this.#bytes.readUInt32LE(at);
       const payload = this.#bytes.subarray(start, end);

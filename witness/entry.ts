@@ -51,7 +51,7 @@ const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 const TIME_MS_MAX = 8.64e15;
 const SESSION_CHARS_MAX = 200;
 
-/** An entry whose body nobody has looked at: it may be sealed, or make no sense. */
+/** An entry whose body nobody has looked at: it may be encrypted, or make no sense. */
 export type Envelope = Omit<Entry, 'body'> & { readonly body: unknown };
 
 /**

@@ -19,7 +19,7 @@ function sessionIn(dir: string, typed: string, files: LogFiles): LoggedSession {
 /**
  * The session that is to be erased, or was. `typed`: its id, or the beginning or the end of it. Throws 'not-found',
  * 'bad-argument' for an ambiguous one, 'held', 'busy' while it runs, 'unsupported' for one that was written before
- * bodies were sealed.
+ * bodies were encrypted.
  */
 export function findErasable(dir: string, typed: string, files: LogFiles = nodeFiles): LoggedSession {
   const found = sessionIn(dir, typed, files);
@@ -35,7 +35,7 @@ export function findErasable(dir: string, typed: string, files: LogFiles = nodeF
       hint: 'close it, then erase it',
     });
   if (plain > 0)
-    throw new KvError('unsupported', `session ${session} was written before bodies were sealed`, {
+    throw new KvError('unsupported', `session ${session} was written before bodies were encrypted`, {
       values: { session, entries, plain },
       hint: 'it goes when retention removes its segments: palimpsest audit retain',
     });
@@ -58,7 +58,7 @@ export async function recordDone(
   kind: 'erase' | 'hold' | 'release',
   by: string,
 ): Promise<void> {
-  // None of these bodies is sealed, so no master key is needed.
+  // None of these bodies is encrypted, so no master key is needed.
   const log = await openWitnessLog({ dir });
   try {
     log.append(session, kind, { by });

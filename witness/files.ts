@@ -1,5 +1,6 @@
 /** The part of node:fs that the log uses, so that a test can replace it with a disk that fails. */
 import fs from 'node:fs';
+import { openFlags } from '../native/index.ts';
 
 export interface LogFiles {
   /** `mode`: rights of a file that is made, default 0666 less the umask. */
@@ -30,11 +31,8 @@ export interface LogFiles {
 
 export const nodeFiles: LogFiles = {
   // Opening never blocks, so a pipe in the place of a segment holds nobody up.
-  openSync: (path, flags, mode) => {
-    const { O_RDONLY, O_RDWR, O_NONBLOCK } = fs.constants;
-    if (flags !== 'r' && flags !== 'r+') return fs.openSync(path, flags, mode);
-    return fs.openSync(path, (flags === 'r' ? O_RDONLY : O_RDWR) | (O_NONBLOCK ?? 0));
-  },
+  openSync: (path, flags, mode) =>
+    flags === 'r' || flags === 'r+' ? fs.openSync(path, openFlags(flags === 'r+')) : fs.openSync(path, flags, mode),
   closeSync: (fd) => fs.closeSync(fd),
   readSync: (fd, target, offset, length, position) => fs.readSync(fd, target, offset, length, position),
   writeSync: (fd, source, offset, length, position) => fs.writeSync(fd, source, offset, length, position),

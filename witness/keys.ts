@@ -1,15 +1,17 @@
 /**
- * The keys that sessions are sealed with: one random key for each session, in one small file of its own beside the log,
- * so that destroying the file erases what the log says of the session and nothing else. A master key, where there is
- * one, wraps them. Without it they lie there as they are, readable for the owner of the folder alone (mode 0600).
+ * The keys that sessions are encrypted with: one random key for each session, in one small file of its own beside the
+ * log, so that destroying the file erases what the log says of the session and nothing else. A master key, where there
+ * is one, wraps them. Without it they lie there as they are, readable for the owner of the folder alone (mode 0600).
  *
- * A key file is written to a temporary name, synced and renamed before the first entry that it seals reaches the disk.
- * `NAME.erased` in its place says that the key was destroyed on purpose.
+ * A key file is written to a temporary name, synced and renamed before the first entry that it encrypts reaches the
+ * disk. `NAME.erased` in its place says that the key was destroyed on purpose.
  */
 import { createHash, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import {
+  asRecord,
   assert,
+  jsonOf,
   KvError,
   type OpenedBodies,
   openEntries,
@@ -19,12 +21,21 @@ import {
   writeSynced,
 } from '../native/index.ts';
 import { checkBody } from './body.ts';
+import {
+  type Encryption,
+  encryptBox,
+  isEncrypted,
+  KEY_BYTES,
+  mustEncrypt,
+  NONCE_BYTES,
+  openBox,
+  openText,
+} from './encryption.ts';
 import { type Envelope, parseEnvelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { entryForms } from './forms.ts';
 import { KeyRing } from './ring.ts';
 import { payloadIn, type Run } from './run.ts';
-import { isSealed, KEY_BYTES, mustSeal, NONCE_BYTES, openBox, openText, type Sealing, sealBox } from './seal.ts';
 import type { Entry, EntryKind } from './types.ts';
 
 export const KEYS_NAME = 'keys';
@@ -106,8 +117,8 @@ export class SessionKeys {
   /** Not on disk yet. */
   readonly #fresh = new Map<string, Uint8Array>();
   /**
-   * Tells the nonces of this writer from those of one that sealed an entry of the same seq before, and whose tail was
-   * cut off.
+   * Tells the nonces of this writer from those of one that encrypted an entry of the same seq before, and whose tail
+   * was cut off.
    */
   readonly #nonceStart = randomBytes(4);
 
@@ -117,11 +128,11 @@ export class SessionKeys {
   }
 
   /**
-   * What an entry is to be sealed with; null for what is not of a session. A session that is new gets a key, which
+   * What an entry is to be encrypted with; null for what is not of a session. A session that is new gets a key, which
    * `save` writes. Throws 'sealed' for one that was erased, 'io'.
    */
-  sealing(seq: number, session: string, kind: EntryKind): Sealing | null {
-    if (!mustSeal(session, kind)) return null;
+  encryption(seq: number, session: string, kind: EntryKind): Encryption | null {
+    if (!mustEncrypt(session, kind)) return null;
     let key = this.#keyOf(session);
     if (key === 'erased') throw unopenedError(session, key);
     if (key === 'missing') {
@@ -136,7 +147,8 @@ export class SessionKeys {
   }
 
   /**
-   * Puts new keys on disk. It must have returned before an entry that they seal is written. Throws what the disk says.
+   * Puts new keys on disk. It must have returned before an entry that they encrypt is written. Throws what the disk
+   * says.
    */
   save(): void {
     if (this.#fresh.size === 0) return;
@@ -157,12 +169,12 @@ export class SessionKeys {
   }
 
   /**
-   * The entry with its body; null: it is sealed and cannot be opened. Throws 'bad-log' for a body that makes no sense
-   * or was not sealed so.
+   * The entry with its body; null: it is encrypted and cannot be opened. Throws 'bad-log' for a body that makes no
+   * sense or was not encrypted so.
    */
   open(envelope: Envelope): Entry | null {
     const { kind, session } = envelope;
-    if (!isSealed(envelope)) {
+    if (!isEncrypted(envelope)) {
       checkBody(kind, envelope.body);
       return envelope as Entry;
     }
@@ -174,7 +186,7 @@ export class SessionKeys {
   }
 
   /**
-   * Lets the binary look at the sealed entries of a run whose kind is 0, by so many threads: `kinds` then says which
+   * Lets the binary look at the encrypted entries of a run whose kind is 0, by so many threads: `kinds` then says which
    * are certainly sound, and `bodies`, where they are wanted, what they say. Throws 'bad-file' for what is no key.
    */
   openRun(run: Run, threads: number, bodies?: OpenedBodies): void {
@@ -236,7 +248,7 @@ export function keyText(master: MasterKey | undefined, session: string, bytes: U
   const held =
     master === undefined
       ? { key: Buffer.from(bytes).toString('base64') }
-      : { master: master.id, wrapped: sealBox(master.key, randomBytes(NONCE_BYTES), session, bytes) };
+      : { master: master.id, wrapped: encryptBox(master.key, randomBytes(NONCE_BYTES), session, bytes) };
   return `${JSON.stringify({ version: 1, session, ...held })}\n`;
 }
 
@@ -249,20 +261,17 @@ export function nameMaster(files: LogFiles, logDir: string, id: string): void {
   syncFolder(keysDir(logDir), files);
 }
 
+/** What the text of a key file says, unchecked; nothing of a text that is no such file. */
+export const partsOf = (text: string): Readonly<Record<string, unknown>> => asRecord(jsonOf(text)) ?? {};
+
 /**
  * Bytes of the key in the text of a key file; none for a file that is no key, null where the master key that wraps it
  * was not given.
  */
 export function keyIn(text: string, session: string): Uint8Array | null {
   const none = new Uint8Array(0);
-  let value: Readonly<Record<string, unknown>> | null;
-  try {
-    value = JSON.parse(text) as Readonly<Record<string, unknown>> | null;
-  } catch {
-    return none;
-  }
-  if (value?.['version'] !== 1 || value['session'] !== session) return none;
-  const { key, master, wrapped } = value;
+  const { version, session: named, key, master, wrapped } = partsOf(text);
+  if (version !== 1 || named !== session) return none;
   if (typeof key === 'string') return Buffer.from(key, 'base64');
   const by = masters.find(({ id }) => id === master);
   if (by === undefined) return typeof master === 'string' ? null : none;
@@ -366,7 +375,7 @@ const hasKey = (files: LogFiles, logDir: string, session: string): boolean =>
 /** Throws 'sealed' for a session whose entries cannot be opened. */
 export function checkReadable(logDir: string, session: string, files: LogFiles = nodeFiles): void {
   const why = new SessionKeys(files, logDir).unopened(session);
-  // A session of before bodies were sealed has no key, and needs none.
+  // A session of before bodies were encrypted has no key, and needs none.
   if (why === 'erased' || (why === 'missing' && hasKey(files, logDir, session))) throw unopenedError(session, why);
 }
 

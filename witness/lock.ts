@@ -7,7 +7,7 @@ import { randomBytes } from 'node:crypto';
 import fs from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-import { KvError, readRegular } from '../native/index.ts';
+import { jsonOf, KvError, readRegular } from '../native/index.ts';
 
 export const LOCK_NAME = 'writer.lock';
 /** Whoever removes a stale lock holds this folder while doing so, which takes microseconds. */
@@ -116,11 +116,12 @@ function removeStale(dir: string, path: string, mine: Owner): void {
 /** 'none': there is no lock; 'nobody': what is there names no process. */
 function readOwner(path: string): Owner | 'none' | 'nobody' {
   try {
-    const owner = JSON.parse(readRegular(path, { bytesMax: LOCK_BYTES_MAX }).toString('utf8')) as Owner | null;
+    const text = readRegular(path, { bytesMax: LOCK_BYTES_MAX }).toString('utf8');
+    const owner = jsonOf(text) as Owner | null | undefined;
     return Number.isSafeInteger(owner?.pid) && (owner as Owner).pid > 0 ? (owner as Owner) : 'nobody';
   } catch (error) {
     if (error instanceof KvError && error.code === 'not-found') return 'none';
-    if (error instanceof SyntaxError || (error instanceof KvError && error.code === 'bad-file')) return 'nobody';
+    if (error instanceof KvError && error.code === 'bad-file') return 'nobody';
     throw error;
   }
 }

@@ -151,7 +151,7 @@ function checkOptions(options: WitnessOptions): Settings {
     blockMsMax: options.blockMsMax ?? BLOCK_MS_MAX,
     retryMs: options.retryMs ?? RETRY_MS,
     files,
-    keys: options.seal === true ? new SessionKeys(files, options.dir) : null,
+    keys: options.encrypt === true ? new SessionKeys(files, options.dir) : null,
   };
   if (!['block', 'halt', 'drop'].includes(settings.mode)) {
     throw new KvError('bad-argument', `'${settings.mode}' is not a failure mode`, {

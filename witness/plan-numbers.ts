@@ -5,28 +5,29 @@
 import { assert } from '../native/index.ts';
 import { canonicalText } from './canonical.ts';
 
-const TEXTS_BYTES = 16 * 1024;
+/** Room for what is the same in every entry of a plan, and behind it room for words. */
+const FIXED_BYTES = 8 * 1024;
+const WORDS_BYTES = 16 * 1024;
 /** What the code of a word has room for. */
 const WORD_BYTES_MAX = 255;
 /** The binary writes so many answers into the first numbers. */
 const ANSWERS = 3;
 
 /** What plans and words lie in. */
-export const texts = Buffer.alloc(TEXTS_BYTES);
-let textBytes = 0;
-/** Texts of plans stay; words behind them are forgotten when there is no more room. */
+export const texts = Buffer.alloc(FIXED_BYTES + WORDS_BYTES);
+/** Where texts of plans lie. They stay; words are forgotten when there is no more room. */
+const fixed = new Map<string, number>();
 let fixedBytes = 0;
+let textBytes = FIXED_BYTES;
 
-function put(text: string): number {
-  const from = textBytes;
-  textBytes += texts.write(text, from, 'utf8');
-  return from;
-}
-
-/** Puts a text there that stays, and so does all that lies before it. → where it lies. */
+/** Puts a text there that stays. → where it lies. */
 export function fixText(text: string): number {
-  const from = put(text);
-  fixedBytes = textBytes;
+  const known = fixed.get(text);
+  if (known !== undefined) return known;
+  const from = fixedBytes;
+  assert(Buffer.byteLength(text) <= FIXED_BYTES - from, `${fixed.size} texts of plans take ${from} bytes`);
+  fixedBytes += texts.write(text, from, 'utf8');
+  fixed.set(text, from);
   return from;
 }
 
@@ -43,19 +44,26 @@ export function rowOf(count: number): Float64Array {
 const words = new Map<string, number>();
 let at = ANSWERS;
 let isSound = true;
+let absent = 0;
 
 /** Begins to fill in the row; new words take no more than `bytesMost`. What was filled in before is spelled by now. */
 export function beginRow(bytesMost: number): void {
   if (texts.length - textBytes < bytesMost) {
     words.clear();
-    textBytes = fixedBytes;
+    textBytes = FIXED_BYTES;
   }
   at = ANSWERS;
   isSound = true;
+  absent = 0;
 }
 
-/** True if every value was what its type says. */
-export const endRow = (): boolean => isSound;
+/** The fields that are absent, as bits; null where a value was not what its type says. */
+export const endRow = (): number | null => (isSound ? absent : null);
+
+/** Says that a field is absent. `place`: its number among those that may be. */
+export function putAbsent(place: number): void {
+  absent |= 1 << place;
+}
 
 export function putNumber(value: unknown): void {
   if (typeof value !== 'number' || !Number.isFinite(value)) isSound = false;
@@ -84,7 +92,8 @@ function newWord(value: unknown): number {
     isSound = false;
     return 0;
   }
-  const code = put(text) * (WORD_BYTES_MAX + 1) + bytes;
+  const code = textBytes * (WORD_BYTES_MAX + 1) + bytes;
+  textBytes += texts.write(text, textBytes, 'utf8');
   words.set(value as string, code);
   return code;
 }

@@ -4,13 +4,13 @@
  */
 import { given, KvError, opensBodies } from '../native/index.ts';
 import { canonicalText } from './canonical.ts';
+import { ENCRYPTED_HEAD } from './encryption.ts';
 import { type Envelope, parseEnvelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { findId } from './id.ts';
 import { SessionKeys, type Unopened, unopenedError } from './keys.ts';
 import { offsetIn, payloadIn, type Run } from './run.ts';
 import { badLog } from './scan.ts';
-import { SEALED_HEAD } from './seal.ts';
 import { segmentNumbers } from './segment.ts';
 import { entryId, firstSeqOf, listSeries, seriesDir, seriesOf } from './series.ts';
 import { type Entry, type EntryKind, NO_SESSION } from './types.ts';
@@ -71,7 +71,7 @@ export interface SeriesPart extends Pick<ReadOptions, 'session' | 'kinds' | 'onU
 
 /**
  * Entries of one series in order of seq. Those that name another session or kind in their envelope are passed over
- * unparsed, which saves half of the time, and the binary opens sealed ones many at a time. Throws 'not-found' when
+ * unparsed, which saves half of the time, and the binary opens encrypted ones many at a time. Throws 'not-found' when
  * there is no log in `dir`, 'bad-log' where it is damaged, 'sealed' for a session that was named and cannot be opened.
  */
 export function* readSeries(
@@ -115,8 +115,8 @@ export function* readSeries(
 
 /** In the place of the kind of an entry that nobody wants. */
 const KIND_PASSED_OVER = 254;
-/** What every sealed body begins with. */
-const SEALED_BYTES = Buffer.from(SEALED_HEAD);
+/** What every encrypted body begins with. */
+const ENCRYPTED_BYTES = Buffer.from(ENCRYPTED_HEAD);
 
 /** Entries of runs as the binary opened them. */
 class BodyReader {
@@ -128,11 +128,11 @@ class BodyReader {
     this.#keys = keys;
   }
 
-  /** Opens what is sealed in a run, but for what is passed over. */
+  /** Opens what is encrypted in a run, but for what is passed over. */
   open(run: Run, isPassedOver: (index: number) => boolean): void {
     const { bytes, count, kinds } = run;
     for (let index = 0; index < count; index++) if (isPassedOver(index)) kinds[index] = KIND_PASSED_OVER;
-    this.#hasOpened = opensBodies() && bytes.includes(SEALED_BYTES);
+    this.#hasOpened = opensBodies() && bytes.includes(ENCRYPTED_BYTES);
     if (!this.#hasOpened) return;
     const { room, texts } = this.#bodies;
     if (room.length < bytes.length || texts.length < 2 * count)

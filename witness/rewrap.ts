@@ -6,6 +6,7 @@
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { KvError, syncFolder, writeWhole } from '../native/index.ts';
+import { KEY_BYTES } from './encryption.ts';
 import { nodeFiles as files } from './files.ts';
 import {
   destroyFile,
@@ -16,12 +17,12 @@ import {
   keyText,
   type MasterKey,
   nameMaster,
+  partsOf,
   readSmall,
   writeAside,
 } from './keys.ts';
 import { lockWriter } from './lock.ts';
 import { readLogId } from './read.ts';
-import { KEY_BYTES } from './seal.ts';
 
 /** What wrapping the keys of a log anew did. */
 export interface RewrapReport {
@@ -133,7 +134,8 @@ function keyFiles(dir: string): KeyFile[] {
     const path = join(keysDir(dir), name);
     const text = readSmall(files, path);
     if (text === null) return [];
-    const { session, master } = partsOf(text);
+    const parts = partsOf(text);
+    const [session, master] = [textOrNull(parts['session']), textOrNull(parts['master'])];
     const isOwn = session !== null && name === `${fileName(session)}.key`;
     const bytes = isOwn ? keyIn(text, session) : null;
     // Without its master key nobody knows whether it is one.
@@ -142,15 +144,7 @@ function keyFiles(dir: string): KeyFile[] {
   });
 }
 
-function partsOf(text: string): { readonly session: string | null; readonly master: string | null } {
-  const isText = (value: unknown): value is string => typeof value === 'string';
-  try {
-    const { session, master } = (JSON.parse(text) ?? {}) as Readonly<Record<string, unknown>>;
-    return { session: isText(session) ? session : null, master: isText(master) ? master : null };
-  } catch {
-    return { session: null, master: null };
-  }
-}
+const textOrNull = (value: unknown): string | null => (typeof value === 'string' ? value : null);
 
 /** Throws 'bad-config' when not every key can be opened. */
 function checkOpen(dir: string, all: readonly KeyFile[]): void {

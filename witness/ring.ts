@@ -1,6 +1,6 @@
 /**
- * Keys of sessions as the bytes in which the binary reads them (native/log/sealed.h), so that it seals and opens many
- * entries in one call.
+ * Keys of sessions as the bytes in which the binary reads them (native/log/sealed.h), so that it encrypts and opens
+ * many entries in one call.
  */
 import type { KeyObject } from 'node:crypto';
 

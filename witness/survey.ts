@@ -5,10 +5,10 @@
 import fs from 'node:fs';
 import { join } from 'node:path';
 import { KvError } from '../native/index.ts';
+import { isEncrypted, mustEncrypt } from './encryption.ts';
 import { parseEnvelope } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import { LOCK_NAME, lockWriter } from './lock.ts';
-import { isSealed, mustSeal } from './seal.ts';
 import { segmentNumbers } from './segment.ts';
 import { seriesDir, seriesOf } from './series.ts';
 import { NO_SESSION } from './types.ts';
@@ -71,13 +71,13 @@ export function surveyLog(files: LogFiles, dir: string): Survey {
     place.sessions.add(session);
     const known = sessions.get(session) ?? newSession(session);
     sessions.set(session, known);
-    if (mustSeal(session, kind)) {
+    if (mustEncrypt(session, kind)) {
       known.entries++;
       place.recorded.add(session);
       known.series = series;
       known.firstMs = Math.min(known.firstMs, timeMs);
       known.lastMs = Math.max(known.lastMs, timeMs);
-      if (!isSealed(envelope)) known.plain++;
+      if (!isEncrypted(envelope)) known.plain++;
       if (kind === 'close') known.isClosed = true;
     } else if (kind === 'erase') known.erasedMs = timeMs;
     else if (timeMs >= known.heldMs) {

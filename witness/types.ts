@@ -108,8 +108,8 @@ export interface WitnessOptions {
   readonly files?: LogFiles;
   /** What must not be written. Default: nothing is left out. */
   readonly rules?: readonly LogRule[];
-  /** Seals what is written of each session with a key of its own, so that it can be erased. Default false. */
-  readonly seal?: boolean;
+  /** Encrypts what is written of each session with a key of its own, so that it can be erased. Default false. */
+  readonly encrypt?: boolean;
 }
 
 export interface WitnessLog {

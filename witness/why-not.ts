@@ -5,6 +5,7 @@
  */
 import {
   brief,
+  firstToken,
   grouped,
   KvError,
   LOWEST_FORMATS,
@@ -191,14 +192,14 @@ class Story {
   tell(): WhyNot {
     const { layer, page, side } = this.#place;
     const answers = this.#answers();
-    const isThere = this.#tokens >= (page + 1) * PAGE_TOKENS || this.#trial !== null;
+    const isThere = this.#tokens >= firstToken(page + 1) || this.#trial !== null;
     return { session: this.#session, layer, page, side, form: isThere ? this.#form : null, answers };
   }
 
   #answers(): Answer[] {
     const { policy, context } = this.#open;
     const { layer, page } = this.#place;
-    const end = (page + 1) * PAGE_TOKENS;
+    const end = firstToken(page + 1);
     const answer = (reason: WhyNotReason, text: string, entries: readonly number[] = []): Answer => ({
       reason,
       text,

@@ -3,18 +3,19 @@
  * once and syncs it, beside the caller. Nothing counts as acknowledged before its sync came back. A failed sync means
  * that the kernel may have forgotten the bytes, so a batch is written again in full before it is synced again.
  */
-import { KvError } from '../native/index.ts';
+import { KvError, type SpellPlan } from '../native/index.ts';
 import type { Anchor } from './anchor.ts';
 import { Batch, type ChainEnd } from './batch.ts';
 import { BatchFiles } from './batch-files.ts';
 import { BatchQueue } from './batch-queue.ts';
+import { type Encryption, payloadParts } from './encryption.ts';
 import { payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import type { SessionKeys } from './keys.ts';
 import type { WriterLock } from './lock.ts';
-import { DECISION_BYTES_MAX, decisionPlan, fillDecision } from './plan.ts';
+import { Pause } from './pause.ts';
+import { DECISION_BYTES_MAX, fillDecision } from './plan.ts';
 import { planRemoval, removeFiles } from './remove.ts';
-import { payloadParts, type Sealing } from './seal.ts';
 import { FORMAT_VERSION, type SegmentHeader } from './segment.ts';
 import { firstSeqOf } from './series.ts';
 import { spellBody } from './spell.ts';
@@ -48,7 +49,7 @@ export interface Settings {
   readonly files: LogFiles;
   /** null: checkpoints are not anchored while the log is written. */
   readonly anchor: Anchor | null;
-  /** null: nothing is sealed. */
+  /** null: nothing is encrypted. */
   readonly keys: SessionKeys | null;
 }
 
@@ -99,7 +100,7 @@ export class LogWriter implements WitnessLog {
   #isSoon = false;
   #run: Promise<void> | null = null;
   /** Ends a pause between two tries early. */
-  #wake: (() => void) | null = null;
+  readonly #pause = new Pause();
 
   /** Modes block and halt: set once, for good. */
   #failure: KvError | null = null;
@@ -168,16 +169,16 @@ export class LogWriter implements WitnessLog {
     // Before anything is spelled: while the disk refuses, an entry costs its caller no more than being counted.
     if (this.#trouble !== null) return this.#lose(session, timeMs);
     // The binary spells a decision in the end, from numbers.
-    const isPlanned = kind === 'decision' && fillDecision(this.#nextSeq, timeMs, session, body as DecisionBody);
-    const text = isPlanned ? null : spellBody(kind, body);
-    let sealing: Sealing | null = null;
+    const plan = kind === 'decision' ? fillDecision(this.#nextSeq, timeMs, session, body as DecisionBody) : null;
+    const spelled = plan ?? spellBody(kind, body);
+    let encryption: Encryption | null = null;
     try {
-      sealing = this.#settings.keys?.sealing(this.#nextSeq, session, kind) ?? null;
+      encryption = this.#settings.keys?.encryption(this.#nextSeq, session, kind) ?? null;
     } catch (error) {
       if (error instanceof KvError) throw error;
-      return this.#refuseUnsealed(session, timeMs, error);
+      return this.#refuseUnencrypted(session, timeMs, error);
     }
-    const seq = this.#add(session, kind, body, text, sealing);
+    const seq = this.#add(session, kind, body, spelled, encryption);
     const { sessions } = this.#queue.open;
     sessions.set(session, (sessions.get(session) ?? 0) + 1);
     if (this.#queue.bytes > this.#settings.bufferBytesMax) this.#commitNow();
@@ -186,10 +187,10 @@ export class LogWriter implements WitnessLog {
   }
 
   /**
-   * The disk did not give the key of the session, and nothing is written unsealed: as if it had refused the entry
+   * The disk did not give the key of the session, and nothing is written unencrypted: as if it had refused the entry
    * itself.
    */
-  #refuseUnsealed(session: string, timeMs: number, error: unknown): null {
+  #refuseUnencrypted(session: string, timeMs: number, error: unknown): null {
     if (!this.#goesOn(error, Number.POSITIVE_INFINITY)) this.#throwFailure();
     this.#lose(session, timeMs);
     if (this.#queue.isEmpty) this.#tellTrouble();
@@ -214,18 +215,24 @@ export class LogWriter implements WitnessLog {
     return this.#lastMs;
   }
 
-  /** `text`: of the body; null: of a decision that was filled in. */
-  #add(session: string, kind: EntryKind, body: AnyBody, text: string | null, sealing: Sealing | null): number {
+  /** `spelled`: the text of the body, or the plan of a decision that was filled in. */
+  #add(
+    session: string,
+    kind: EntryKind,
+    body: AnyBody,
+    spelled: string | SpellPlan,
+    encryption: Encryption | null,
+  ): number {
     const seq = this.#nextSeq;
     const place = { seq, session, kind };
-    const payload = (spelled: string) => payloadParts(place, this.#lastMs, spelled, sealing !== null);
-    const parts = text === null ? null : payload(text);
+    const payload = (text: string) => payloadParts(place, this.#lastMs, text, encryption !== null);
+    const [plan, parts] = typeof spelled === 'string' ? [null, payload(spelled)] : [spelled, null];
     if (this.#isFull()) this.#rotate();
     const { open } = this.#queue;
     const lengthBefore = open.length;
-    if (parts !== null || !open.addPlanned(seq, decisionPlan, DECISION_BYTES_MAX, sealing, this.#lastMs)) {
+    if (plan === null || !open.addPlanned(seq, plan, DECISION_BYTES_MAX, encryption, this.#lastMs)) {
       const { head, bodyText } = parts ?? payload(spellBody(kind, body));
-      open.addParts(seq, head, bodyText, sealing, this.#lastMs);
+      open.addParts(seq, head, bodyText, encryption, this.#lastMs);
     }
     this.#bytes += open.length - lengthBefore;
     this.#nextSeq = seq + 1;
@@ -298,7 +305,7 @@ export class LogWriter implements WitnessLog {
    * Commits what waits now, one batch after the other. Never throws: failures go to the waiters and the next append.
    */
   async #commitAll(): Promise<void> {
-    this.#queue.seal();
+    this.#queue.finish();
     let pauseMs = this.#settings.retryMs;
     let failedMs = 0;
     for (let batch = this.#queue.first; batch !== undefined && this.#failure === null; batch = this.#queue.first) {
@@ -313,7 +320,7 @@ export class LogWriter implements WitnessLog {
         if (batch.done) continue;
         if (!this.#goesOn(error, failedMs)) return;
         if (this.#closing !== null && this.#settings.mode === 'drop') return;
-        await this.#pause(pauseMs);
+        await this.#pause.wait(pauseMs);
         failedMs += Math.max(1, pauseMs);
         pauseMs = Math.min(RETRY_MS_MAX, Math.max(1, pauseMs * 2));
       }
@@ -352,22 +359,11 @@ export class LogWriter implements WitnessLog {
     return false;
   }
 
-  #pause(ms: number): Promise<void> {
-    return new Promise((resolve) => {
-      const timer = setTimeout(() => this.#wake?.(), ms);
-      this.#wake = () => {
-        clearTimeout(timer);
-        this.#wake = null;
-        resolve();
-      };
-    });
-  }
-
   #acknowledge(batch: Batch): void {
     this.#queue.take(batch);
     batch.done = true;
     this.#acknowledgedSeq = Math.max(this.#acknowledgedSeq, batch.lastSeq);
-    this.#settings.anchor?.advance(batch.seal(), batch.lastMs);
+    this.#settings.anchor?.advance(batch.finish(), batch.lastMs);
     while (this.#waiters[0] !== undefined && this.#waiters[0].seq <= this.#acknowledgedSeq)
       this.#waiters.shift()?.resolve(this.#acknowledgedSeq);
     if (this.#queue.first === undefined) this.#tellTrouble();
@@ -381,7 +377,7 @@ export class LogWriter implements WitnessLog {
     if (note === null) return;
     this.#add(NO_SESSION, 'note', note, spellBody('note', note), null);
     this.#queue.open.tells = trouble;
-    this.#queue.seal();
+    this.#queue.finish();
   }
 
   /**
@@ -390,7 +386,7 @@ export class LogWriter implements WitnessLog {
    */
   #commitNow(): void {
     const { retryMs } = this.#settings;
-    this.#queue.seal();
+    this.#queue.finish();
     let pauseMs = retryMs;
     let failedMs = 0;
     for (let batch = this.#queue.first; batch !== undefined; batch = this.#queue.first) {
@@ -424,7 +420,7 @@ export class LogWriter implements WitnessLog {
     return new Promise<number>((resolve, reject) => {
       this.#waiters.push({ seq, resolve, reject });
       if (this.#trouble === null) this.#start();
-      else this.#wake?.();
+      else this.#pause.end();
     });
   }
 
@@ -450,7 +446,7 @@ export class LogWriter implements WitnessLog {
     } catch {
       // Kept in #failure and thrown below unless somebody was told already.
     }
-    this.#wake?.();
+    this.#pause.end();
     while (this.#run !== null) await this.#run;
     if (this.#timer !== null) clearTimeout(this.#timer);
     await this.#settings.anchor?.close();
@@ -462,7 +458,7 @@ export class LogWriter implements WitnessLog {
 
   /** What was never acknowledged is cut off again, so that the file holds what was promised and no more. */
   #giveUpRest(): void {
-    this.#queue.seal();
+    this.#queue.finish();
     const batches = this.#queue.takeAll();
     const [first] = batches;
     if (first === undefined) return;
@@ -493,7 +489,7 @@ export class LogWriter implements WitnessLog {
       const header = isFirst ? this.#header(segment, given.before) : null;
       const batch = new Batch(segment, isFirst ? 0 : given.position, given.before, header);
       batch.add(nextSeq, payload, this.#lastMs);
-      batch.seal();
+      batch.finish();
       try {
         if (isFirst) this.#disk.close(segment);
         this.#disk.writeSync(batch);

@@ -5,8 +5,8 @@
  */
 import { type FormatName, type KvCache, SIDES, type Side } from '../../native/index.ts';
 import { type CanaryReport, type Decision, type PolicyContext, thresholdOf } from '../../policy/index.ts';
-import type { SessionPlan } from './plan.ts';
 import type { Tally } from './tally.ts';
+import type { Terms } from './terms.ts';
 
 /** Probes fall on multiples of so many tokens, as plans do while writing, so that several share the waking up. */
 const STRIDE_TOKENS = 8;
@@ -44,7 +44,7 @@ export class Canaries {
 
   constructor(
     cache: KvCache,
-    { context, policy }: Pick<SessionPlan, 'context' | 'policy'>,
+    { context, policy }: Pick<Terms, 'context' | 'policy'>,
     tally: Tally,
     haste: (layer: number) => number,
   ) {

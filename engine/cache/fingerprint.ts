@@ -19,7 +19,7 @@ export function printOf(
 
 /** The fingerprint of a session as far as it is known now. */
 export function fingerprintOf(cache: Governed): Fingerprint {
-  const { shape, length, plan, kv, masses, content, away } = cache;
+  const { shape, length, terms, kv, masses, content, away } = cache;
   if (away !== null) return away.fingerprint;
-  return printOf(shape, length, plan.budgetBytes, { ...measureWork(kv, masses), ...content });
+  return printOf(shape, length, terms.budgetBytes, { ...measureWork(kv, masses), ...content });
 }

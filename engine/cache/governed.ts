@@ -40,9 +40,9 @@ import { LearnedThresholds } from './learned-thresholds.ts';
 import { Mover } from './mover.ts';
 import { type NativeOptions, openNative } from './open-native.ts';
 import { Pacing } from './pacing.ts';
-import type { SessionPlan } from './plan.ts';
 import { Room } from './room.ts';
 import { Tally } from './tally.ts';
+import type { Terms } from './terms.ts';
 import { TrialQueue, type TrialsLeft } from './trials.ts';
 import type { MemoryUsage } from './types.ts';
 import { MassTrace } from './workload.ts';
@@ -73,7 +73,7 @@ type Now = Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'step
 export class Governed {
   readonly id: string;
   readonly shape: CacheShape;
-  readonly plan: SessionPlan;
+  readonly terms: Terms;
   readonly kv: KvCache;
   readonly pool: PagePool;
   readonly log: WitnessLog | null;
@@ -106,23 +106,23 @@ export class Governed {
   #closed = false;
 
   private constructor(options: GovernedOptions, kv: KvCache, pool: PagePool, origin?: Governed) {
-    const { shape, plan, log } = options;
-    const { context } = plan;
+    const { shape, terms, log } = options;
+    const { context } = terms;
     const { pageBytes, latents } = context;
     this.id = newId();
     this.shape = shape;
-    this.plan = plan;
+    this.terms = terms;
     this.kv = kv;
     this.pool = pool;
     this.log = log;
     this.meter = options.meter ?? new Meter();
     this.#options = options;
-    this.policy = openPolicy(plan.policy, context);
+    this.policy = openPolicy(terms.policy, context);
     this.learnt = new LearnedThresholds(context.thresholds, shape.layers, this.policy);
-    setShares(kv, plan);
+    setShares(kv, terms);
     this.tally = new Tally(shape.layers);
-    this.trials = new TrialQueue(kv, plan, this.tally);
-    this.canaries = new Canaries(kv, plan, this.tally, (layer) => this.policy.haste?.(layer) ?? 1);
+    this.trials = new TrialQueue(kv, terms, this.tally);
+    this.canaries = new Canaries(kv, terms, this.tally, (layer) => this.policy.haste?.(layer) ?? 1);
     this.mover = new Mover({
       session: this.id,
       cache: kv,
@@ -151,7 +151,7 @@ export class Governed {
       canaries: this.canaries,
       sharedPool: options.pool,
       idle: options.idle,
-      budgetBytes: origin === undefined ? plan.budgetBytes : origin.room.ownBytes,
+      budgetBytes: origin === undefined ? terms.budgetBytes : origin.room.ownBytes,
       spareBytes: Math.max(spareBytes(pageBytes, context.windowFormat), ...lower),
     });
   }
@@ -161,7 +161,7 @@ export class Governed {
     const pool = options.pool ?? openPool(memoryBytes());
     let kv: KvCache | null = null;
     try {
-      kv = openNative(options, pool, options.plan.budgetBytes);
+      kv = openNative(options, pool, options.terms.budgetBytes);
       const governed = new Governed(options, kv, pool);
       if (governed.shared !== null && governed.shared.trouble !== null)
         governed.meter.fallbacks.add({ reason: 'shared' });
@@ -284,12 +284,12 @@ export class Governed {
 
   /** Lets the lower-ranked of two budgets give way, because both cannot be kept. The log says so once. */
   giveWay(which: Priority, neededBytes = 0): void {
-    const { budgetBytes, plan, length } = this;
+    const { budgetBytes, terms, length } = this;
     if (which === 'bytes') this.room.gaveWay(neededBytes);
     if (this.#gaveWay === which) return;
     this.#gaveWay = which;
     this.meter.fallbacks.add({ reason: which === 'kld' ? 'kld-budget' : 'byte-budget' });
-    this.mover.write('note', { gaveWay: which, tokens: length, budgetBytes, kldBudget: plan.kldBudget });
+    this.mover.write('note', { gaveWay: which, tokens: length, budgetBytes, kldBudget: terms.kldBudget });
   }
 
   /**
@@ -312,7 +312,7 @@ export class Governed {
 
   /** Tokens that are best read at once: up to where the next page fills up or leaves the window. */
   get tokensAtOnce(): number {
-    const { windowTokens = PAGE_TOKENS } = this.plan.context;
+    const { windowTokens = PAGE_TOKENS } = this.terms.context;
     return windowTokens - (this.length % windowTokens);
   }
 
@@ -327,7 +327,7 @@ export class Governed {
   /** Writes the first entry, once. */
   begin(): void {
     if (this.log === null || this.#openSeq >= 0) return;
-    const { policy, policyOptions, context, budgetBytes } = this.plan;
+    const { policy, policyOptions, context, budgetBytes } = this.terms;
     const { model, requested, effective } = this.#options.opened;
     const seq = this.log.append(this.id, 'open', {
       model,
@@ -357,8 +357,8 @@ export class Governed {
    * Whoever asked closes it.
    */
   wayBack(tokensNew: number, tokens = this.length): WayBack {
-    const { kv, shape, latents, hasForks, plan } = this;
-    return new WayBack({ kv, shape, latents, hasForks, windowFormat: plan.context.windowFormat }, tokens, tokensNew);
+    const { kv, shape, latents, hasForks, terms } = this;
+    return new WayBack({ kv, shape, latents, hasForks, windowFormat: terms.context.windowFormat }, tokens, tokensNew);
   }
 
   /** Takes `way`: moves of pages that are still there stay made. `takeBack` of step.ts tells the policy. */
@@ -391,7 +391,7 @@ export class Governed {
 
   #reopen(): KvCache {
     const kv = openNative(this.#options, this.pool, this.room.ownBytes);
-    setShares(kv, this.plan);
+    setShares(kv, this.terms);
     return kv;
   }
 
@@ -424,7 +424,7 @@ export class Governed {
   situate(now: Now): Situation {
     const { budgetBytes, canaryBytes } = this;
     const canaries = this.canaries.take();
-    const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.plan;
+    const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.terms;
     const { changes, again } = now;
     const heard = this.#heard;
     this.#heard = {};
@@ -471,7 +471,7 @@ export class Governed {
   }
 
   /** Does what PolicyCache.restore says. */
-  restore(layer: number, page: number, format: FormatName = this.plan.context.windowFormat): number {
+  restore(layer: number, page: number, format: FormatName = this.terms.context.windowFormat): number {
     const { latents } = this;
     if (latents === null) throw noLatents(layer, page);
     const restore = (): number => latents.restore(layer, page, format);
@@ -488,7 +488,7 @@ export class Governed {
       scratchBytes: memory.scratchBytes + (this.latents?.scratchBytes ?? 0),
       latentBytes: this.latents?.keptBytes ?? 0,
       parkedBytes: this.#away?.heldBytes ?? 0,
-      budgetBytes: this.plan.budgetBytes,
+      budgetBytes: this.terms.budgetBytes,
       peakBytes: this.peakBytes,
       reservedBytes: this.pool.reservedBytes,
       f16Bytes: f16CacheBytes(this.shape, this.length),
@@ -508,6 +508,6 @@ export class Governed {
 }
 
 /** What attention may leave out. The policy has checked the thresholds. */
-function setShares(kv: KvCache, { context: { thresholds } }: SessionPlan): void {
+function setShares(kv: KvCache, { context: { thresholds } }: Terms): void {
   kv.setSkipShare(thresholdOf(thresholds, 'attention.skip').value);
 }

@@ -30,7 +30,7 @@ function measure({ kvBytes, usage, sessions, parked }: Meter, caches: readonly G
   for (const cache of caches) {
     const isFamilySeen = seen.some((other) => other.kin.has(cache.kin));
     countCache(cache, Math.max(0, ...seen.map((other) => cache.kin.sharedWith(other.kin))), add);
-    if (!isFamilySeen) add('kept', cache.plan.context.windowFormat, cache.canaryBytes);
+    if (!isFamilySeen) add('kept', cache.terms.context.windowFormat, cache.canaryBytes);
     if (!isFamilySeen && cache.budgetBytes !== null) {
       used += cache.usedBytes;
       budget += cache.budgetBytes;
@@ -50,12 +50,12 @@ type Add = (tier: KvLabels['tier'], dtype: KvLabels['dtype'], bytes: number) => 
 
 /** Pages before `from` are those of a cache that was counted already. */
 function countCache(cache: Governed, from: number, add: Add): void {
-  const { kv, shape, plan, latents, away } = cache;
+  const { kv, shape, terms, latents, away } = cache;
   if (away !== null) {
     add('parked', 'predicted', away.heldBytes);
     return;
   }
-  const { pageBytes, openFormat = 'f16' } = plan.context;
+  const { pageBytes, openFormat = 'f16' } = terms.context;
   const { openBytes, sinkBytes } = kv.memory();
   add('open', openFormat, openBytes);
   add('sinks', 'f16', sinkBytes);

@@ -6,6 +6,7 @@
 import {
   type CacheShape,
   checkKeys,
+  checkOptions,
   encodeLatent,
   FORMAT_NAMES,
   type FormatName,
@@ -28,7 +29,7 @@ import {
 import { type PolicyContext, type ThresholdSet, TIERS, tierOf } from '../../policy/index.ts';
 import { LATENT_OPTIONS, type LatentOptions, type LatentProjection } from '../options/latent-options.ts';
 import { latentOf } from './forms.ts';
-import { type PlanRequest, planSession, type SessionPlan } from './plan.ts';
+import { askedIn, effective, type Terms, type TermsRequest, windowOf } from './terms.ts';
 
 /**
  * Throws 'bad-argument', 'bad-shape', 'bad-value' or 'unsupported'; what setLatentWeights and setRotary refuse is left
@@ -36,7 +37,8 @@ import { type PlanRequest, planSession, type SessionPlan } from './plan.ts';
  */
 function checkLatents(options: unknown, layers: number): void {
   checkKeys(options as LatentOptions, LATENT_OPTIONS, 'latents');
-  const { format, width, keep = 'move', denseOperations = 1, layers: projections } = options as LatentOptions;
+  checkOptions(options as LatentOptions, LATENT_OPTIONS);
+  const { format, width, layers: projections } = options as LatentOptions;
   if (!LATENT_NAMES.includes(format))
     refuse('unsupported', `latents.format is one of ${LATENT_NAMES.join(', ')}`, format);
   if (!isLatentWidth(width))
@@ -45,9 +47,6 @@ function checkLatents(options: unknown, layers: number): void {
       'latents.width must be a multiple of 16 from 64 to 16384 (pad x and the weights with zeros)',
       width,
     );
-  if (keep !== 'move' && keep !== 'always') refuse('bad-argument', "latents.keep is 'move' or 'always'", keep);
-  if (!(typeof denseOperations === 'number' && denseOperations > 0 && Number.isFinite(denseOperations)))
-    refuse('bad-argument', 'latents.denseOperations must be a number above 0', denseOperations);
   if (!Array.isArray(projections)) refuse('bad-argument', 'latents.layers must be an array', projections);
   if (projections.length !== layers)
     refuse('bad-shape', `latents.layers must have one entry for each of ${layers} layers`, projections.length);
@@ -79,7 +78,7 @@ function candidates(format: LatentName, floor: FormatPair | null): readonly Late
 
 /** The context of a session whose pages may become latents; as it is where they may not. */
 function withLatents(
-  { policy, context, exact }: SessionPlan,
+  { policy, context, exact }: Terms,
   shape: CacheShape,
   { format, width, keep = 'move', denseOperations }: LatentOptions,
 ): PolicyContext {
@@ -96,24 +95,25 @@ function withLatents(
 }
 
 /**
- * Plans as planSession does, for a cache that keeps latents, or none. What they take of the budget, beside pages in the
- * window or beside all, must leave enough for the lowest formats. Throws what planSession and checkLatents throw.
+ * The terms that termsOf finds, for a cache that keeps latents, or none. What they take of the budget, beside pages in
+ * the window or beside all, must leave enough for the lowest formats. Throws what termsOf and checkLatents throw.
  */
-export function planWithLatents(
+export function termsWithLatents(
   shape: CacheShape,
-  request: PlanRequest,
+  request: TermsRequest,
   thresholds: ThresholdSet,
   latents: LatentOptions | undefined,
-): SessionPlan {
-  const plan = planSession(shape, request, thresholds);
-  if (latents === undefined) return plan;
+): Terms {
+  const asked = askedIn(shape, request);
+  const terms = effective(asked, windowOf(asked), thresholds);
+  if (latents === undefined) return terms;
   checkLatents(latents, shape.layers);
-  const { budgetBytes } = plan;
-  const moved = withLatents(plan, shape, latents);
-  if (budgetBytes === null) return { ...plan, context: moved };
+  const { budgetBytes } = terms;
+  const moved = withLatents(terms, shape, latents);
+  if (budgetBytes === null) return { ...terms, context: moved };
   const { format, width } = latents;
   const { layers } = shape;
-  const tokensExpected = plan.tokensExpected ?? 0;
+  const tokensExpected = terms.tokensExpected ?? 0;
   // One page is sealed before anything can be freed, also where the length is not known. Of pages that move one is in
   // the window.
   const sealed = Math.max(1, sealedPages(tokensExpected));
@@ -121,8 +121,8 @@ export function planWithLatents(
   const kept = pages * layers * latentBytes(format, width);
   try {
     // The window is the one that fits beside the latents.
-    const beside = planSession(shape, { ...request, kvBudget: Math.max(1, budgetBytes - kept) }, thresholds);
-    return { ...plan, context: withLatents(beside, shape, latents) };
+    const window = windowOf({ ...asked, budgetBytes: Math.max(1, budgetBytes - kept) });
+    return { ...terms, context: withLatents(effective(asked, window, thresholds), shape, latents) };
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'budget-too-small') throw error;
     const neededBytes = Number(error.values.neededBytes) + kept;

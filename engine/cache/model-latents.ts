@@ -1,6 +1,6 @@
 /** What the keys and values of a loaded model are made with, as a cache that keeps latents needs it. */
 import { checkKeys, KvError } from '../../native/index.ts';
-import type { LatentOptions } from '../options/latent-options.ts';
+import { KEPT_LATENTS, type LatentOptions } from '../options/latent-options.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { checkUniformRope, type Rotary } from '../transformer/rotary.ts';
 import type { LoadedModel, ModelConfig } from '../transformer/types.ts';
@@ -27,7 +27,7 @@ export function modelLatents(
   rotary: Rotary,
   given: NonNullable<SessionOptions['latents']>,
 ): LatentOptions {
-  if (typeof given !== 'string') checkKeys(given, { format: true, keep: true }, 'latents');
+  if (typeof given !== 'string') checkKeys(given, KEPT_LATENTS, 'latents');
   const { layers, hiddenSize, normEpsilon: epsilon, qkNorm, rotaryDim, ropeInterleaved, contextLength } = config;
   checkLatents(config);
   const read = (name: string): Float32Array => weights.tensor(name).readFloat32();

@@ -8,11 +8,11 @@ import {
   type PagePool,
 } from '../../native/index.ts';
 import type { LatentOptions } from '../options/latent-options.ts';
-import type { SessionPlan } from './plan.ts';
+import type { Terms } from './terms.ts';
 
 export interface NativeOptions {
   readonly shape: CacheShape;
-  readonly plan: SessionPlan;
+  readonly terms: Terms;
   readonly native: Pick<KvCacheOptions, 'scale' | 'scoreCap' | 'slidingWindow' | 'alibiSlopes' | 'threads'>;
   /** S·W_o of every layer, or none. */
   readonly sketches: readonly Float32Array[];
@@ -21,7 +21,7 @@ export interface NativeOptions {
 
 /** An empty cache in the pool. Its owner closes it. */
 export function openNative(
-  { shape, plan, native, sketches, latents }: NativeOptions,
+  { shape, terms, native, sketches, latents }: NativeOptions,
   pool: PagePool,
   budgetBytes: number | null,
 ): KvCache {
@@ -30,8 +30,8 @@ export function openNative(
     pool,
     ...(budgetBytes === null ? {} : { budgetBytes }),
     ...native,
-    windowFormat: plan.context.windowFormat,
-    openFormat: plan.context.openFormat ?? 'f16',
+    windowFormat: terms.context.windowFormat,
+    openFormat: terms.context.openFormat ?? 'f16',
     ...(latents === undefined ? {} : { sealLatentBytes: latentBytes(latents.format, latents.width) }),
   });
   try {

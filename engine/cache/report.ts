@@ -7,14 +7,14 @@ import type { StepTimes } from './stepper.ts';
 import type { LayerReport, SessionReport } from './types.ts';
 
 export function reportOf(cache: Governed, model: StepTimes & { readonly dense: string }): SessionReport {
-  const { shape, plan, kv, log, mover, tally, summary, away, length: tokens } = cache;
+  const { shape, terms, kv, log, mover, tally, summary, away, length: tokens } = cache;
   const memory = kv.memory();
   const kvBytesF16 = f16CacheBytes(shape, tokens);
   const kvBytes = cache.peakBytes;
   const counted = Array.from({ length: shape.layers }, (_, layer) => kv.skipped(layer));
   return {
     session: cache.id,
-    policy: plan.policy.id,
+    policy: terms.policy.id,
     tokens,
     kvBytes,
     kvBytesNow: memory.totalBytes + (away?.heldBytes ?? 0),
@@ -23,7 +23,7 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     reservedPeakBytes: cache.pool.reservedPeakBytes,
     kvBytesF16,
     scratchBytes: memory.scratchBytes,
-    budgetBytes: plan.budgetBytes,
+    budgetBytes: terms.budgetBytes,
     gaveWay: cache.gaveWay,
     effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
     memory,
@@ -58,10 +58,10 @@ export function formatShares(cache: Governed): { k: Record<string, number>; v: R
 }
 
 function layerReport(cache: Governed, layer: number, state: string): LayerReport {
-  const { shape, plan, kv, tally, length, away } = cache;
+  const { shape, terms, kv, tally, length, away } = cache;
   const { kvHeads, headDim, layers } = shape;
   const { k, v } = formsBySide(cache.table(layer));
-  const { pageBytes } = plan.context;
+  const { pageBytes } = terms.context;
   // A latent is keys and values in one.
   const sideBytes = (form: PageForm): number => (pageBytes[form] ?? 0) / (isLatent(form) ? 2 : 1);
   const { openBytes, sinkBytes } = away?.memory ?? kv.memory();

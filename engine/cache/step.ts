@@ -75,9 +75,9 @@ export async function runStep(stepper: Stepper, tokenIds: Int32Array): Promise<v
  * 'budget-too-small', 'budget-exceeded'.
  */
 export function makeRoom(cache: Governed, tokensNew: number): void {
-  const { kv, plan, length: tokens, latents } = cache;
+  const { kv, terms, length: tokens, latents } = cache;
   cache.begin();
-  if (plan.budgetBytes === null && cache.room.poolRoomBytes === null) return;
+  if (terms.budgetBytes === null && cache.room.poolRoomBytes === null) return;
   const dueBytes = kv.appendBytes(tokensNew);
   if (dueBytes === 0) return;
   cache.room.ask(dueBytes);
@@ -89,7 +89,7 @@ export function makeRoom(cache: Governed, tokensNew: number): void {
   }
   // A page side (one of q8 at most) is kept free, so that a move finds room.
   latents?.giveBack(
-    () => cache.usedBytes + dueBytes + plan.context.pageBytes[WINDOW_FORMAT] <= budgetBytes,
+    () => cache.usedBytes + dueBytes + terms.context.pageBytes[WINDOW_FORMAT] <= budgetBytes,
     (layer, page, work) => cache.mover.change({ cause: 'give-back', layer, page, tokens }, work),
   );
   const seals = sealsBetween(tokens, tokensNew);
@@ -103,8 +103,8 @@ export function makeRoom(cache: Governed, tokensNew: number): void {
  */
 export function fork(cache: Governed): Governed {
   cache.begin();
-  cache.room.ask(cache.plan.context.fixedBytes);
-  free(cache, cache.plan.context.fixedBytes, 0);
+  cache.room.ask(cache.terms.context.fixedBytes);
+  free(cache, cache.terms.context.fixedBytes, 0);
   return cache.fork();
 }
 
@@ -131,7 +131,7 @@ function free(cache: Governed, dueBytes: number, tokensNew: number): void {
  */
 export function takeBack(cache: Governed, way: WayBack): void {
   const taken = cache.length - way.tokens;
-  const { windowTokens } = cache.plan.context;
+  const { windowTokens } = cache.terms.context;
   const isTold = movablePages(cache.length, windowTokens) > movablePages(way.tokens, windowTokens);
   cache.goBack(way);
   if (!isTold || cache.hasFailed) return;
@@ -191,7 +191,7 @@ interface Point {
  * the page behind it, the rest before the next, so that neither carries all.
  */
 function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Point): void {
-  const { policy, mover, pacing, plan } = cache;
+  const { policy, mover, pacing, terms } = cache;
   const sealBytes = dueBytes ?? aheadBytes;
   // Moves need room in the pool, as much as the budget says that there is.
   cache.room.ask(0);
@@ -241,7 +241,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     pacing.decided(decisions.length);
     if (dueBytes === null || deficit <= 0) return;
     if (decisions.length > 0) continue;
-    if (urgent && plan.context.priority !== 'kld') break;
+    if (urgent && terms.context.priority !== 'kld') break;
     // The divergence budget is ranked first and allows no further move, so the cache may grow.
     if (urgent) cache.giveWay('bytes', bytes + sealBytes + cache.room.spareBytes);
     pressing = true;

@@ -31,8 +31,8 @@ import {
   thresholdOf,
 } from '../../policy/index.ts';
 import { latentOf } from './forms.ts';
-import type { SessionPlan } from './plan.ts';
 import type { Tally } from './tally.ts';
+import type { Terms } from './terms.ts';
 
 /** A side of a page, and a format that it may be tried in. */
 export type SideCandidate = { readonly side: Side; readonly format: FormatName };
@@ -144,7 +144,7 @@ export class TrialQueue {
   /** Reported already: what a fork is told of pages that it shares. */
   #reported: TrialReport[] = [];
 
-  constructor(cache: KvCache, { context, policy }: Pick<SessionPlan, 'context' | 'policy'>, tally: Tally) {
+  constructor(cache: KvCache, { context, policy }: Pick<Terms, 'context' | 'policy'>, tally: Tally) {
     this.#cache = cache;
     this.#context = context;
     this.#needsTrials = policy.needsTrials;

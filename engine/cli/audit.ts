@@ -3,7 +3,7 @@
  * first compared with the log.
  */
 import { currentFingerprint, type Filter } from '../../memory/index.ts';
-import { columnsOf, fields, given, jsonText, KvError, type Side } from '../../native/index.ts';
+import { columnsOf, fields, given, jsonOf, jsonText, KvError, type Side } from '../../native/index.ts';
 import {
   type AuditIndex,
   type AuditIndexOptions,
@@ -41,13 +41,13 @@ import {
   SESSION_ROW_FIELDS,
   type SessionFilter,
   SIMILAR_FIELDS,
-  sealedText,
   seriesOf,
   sessionsText,
   similarText,
   timeline,
   timelineText,
   type Unopened,
+  unopenedText,
   unreadable,
   verifyAgainst,
   verifyLog,
@@ -200,7 +200,7 @@ const isTaken = (error: unknown): boolean =>
 
 /**
  * Opens the SQL index, in memory if its folder cannot be written or is in use, and where a master key wraps the log:
- * tables on the disk would say in plain what it seals. On a terminal it shows a progress bar.
+ * tables on the disk would say in plain what it encrypts. On a terminal it shows a progress bar.
  */
 async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex> {
   const url = text(settings, 'database');
@@ -252,7 +252,7 @@ export async function show(settings: Settings, id: string): Promise<void> {
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'sealed') throw error;
     const envelope = readEnvelope(log(settings), seq);
-    print(settings, envelope, () => sealedText(envelope));
+    print(settings, envelope, () => unopenedText(envelope));
   }
 }
 
@@ -313,12 +313,8 @@ function soughtBy(dir: string, text: string): Sought {
 
 /** A list of numbers in JSON. Throws 'bad-argument'; how many there must be is for the index to say. */
 function numbersIn(text: string): readonly number[] {
-  try {
-    const value: unknown = JSON.parse(text);
-    if (Array.isArray(value) && value.every((one) => typeof one === 'number')) return value;
-  } catch {
-    // Said below.
-  }
+  const value = jsonOf(text);
+  if (Array.isArray(value) && value.every((one) => typeof one === 'number')) return value;
   throw new KvError('bad-argument', 'a fingerprint is a list of numbers in JSON', {
     values: { given: text.slice(0, 80) },
     hint: 'the close entry of a session has one: audit show ID --json',

@@ -95,7 +95,7 @@ export async function hold(settings: Settings): Promise<void> {
 
 export async function rewrap(settings: Settings): Promise<void> {
   const report = rewrapKeys(stateDir(settings));
-  // Tables on the disk would go on saying in plain what the keys seal.
+  // Tables on the disk would go on saying in plain what the keys encrypt.
   await forgetEmbedded(sqlDir(stateDir(settings)));
   const { master, rewrapped, already } = report;
   const before = already === 0 ? '' : `, ${plural(already, 'key')} were so before`;

@@ -1,6 +1,6 @@
 /** The grammar that an answer follows, from flags: a file, or the text itself. */
 import { existsSync } from 'node:fs';
-import { KvError } from '../../native/index.ts';
+import { KvError, parseJson } from '../../native/index.ts';
 import type { Generated } from '../session/types.ts';
 import { grammarText } from '../transformer/grammar/grammars.ts';
 import { checkGrammar, type GrammarOption, type JsonSchema } from '../transformer/grammar/options.ts';
@@ -20,17 +20,14 @@ export async function grammarOption(settings: Partial<Record<string, unknown>>):
   }
   if (schema === undefined) return undefined;
   const text = /^\s*[{tf]/.test(schema) && !existsSync(schema) ? schema : await readText(schema, 'JSON schema');
-  let json: JsonSchema;
-  try {
-    json = JSON.parse(text);
-  } catch (cause) {
-    throw new KvError('bad-argument', `the JSON schema is no JSON: ${(cause as Error).message.slice(0, 200)}`, {
-      values: { jsonSchema: schema.slice(0, 80) },
-      hint: `--json-schema FILE, or --json-schema '{"type": "object", …}'`,
-      cause,
-    });
-  }
-  return checked({ jsonSchema: json });
+  const json = parseJson(Buffer.from(text), {
+    what: 'the JSON schema',
+    code: 'bad-argument',
+    // Properties may be called anything.
+    anyKey: true,
+    hint: `--json-schema FILE, or --json-schema '{"type": "object", …}'`,
+  });
+  return checked({ jsonSchema: json as JsonSchema });
 }
 
 /** What can be seen before there is a model. */

@@ -115,7 +115,7 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
   });
 }
 
-/** From here on the log is sealed and opened with these keys. Throws 'bad-config', 'not-found', 'io'. */
+/** From here on the log is encrypted and opened with these keys. Throws 'bad-config', 'not-found', 'io'. */
 export function applyMasterKeys(settings: Settings): void {
   useMasterKeys(((settings['masterKey'] as string[] | undefined) ?? []).map(readMasterKey));
 }

@@ -6,7 +6,15 @@
  */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parse as parseToml } from 'smol-toml';
-import { KvError, parsePair, readRegular, unknownName } from '../../native/index.ts';
+import {
+  asRecord,
+  type JsonRules,
+  KvError,
+  parseJson,
+  parsePair,
+  readRegular,
+  unknownName,
+} from '../../native/index.ts';
 import { FORMS } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
 import { parseBudget } from '../cache/budget.ts';
@@ -254,15 +262,7 @@ function fromVariable(name: SettingName, text: string): unknown {
   const { flags }: Setting = SETTINGS[name];
   if (!flags.includes('<')) return checked(name, where, TRUTH[text.toLowerCase()] ?? text);
   if (!flags.includes('...') || !text.startsWith('[')) return checked(name, where, text);
-  try {
-    return checked(name, where, JSON.parse(text));
-  } catch (cause) {
-    if (cause instanceof KvError) throw cause;
-    throw new KvError('bad-config', `${where} is not a JSON array: ${(cause as Error).message}`, {
-      values: { value: text },
-      cause,
-    });
-  }
+  return checked(name, where, parseJson(Buffer.from(text), { what: where, code: 'bad-config' }));
 }
 
 function checked(name: SettingName, where: string, value: unknown): unknown {
@@ -296,7 +296,7 @@ const FILE_BYTES_MAX = 2 ** 20;
 
 function readFile(path: string): Map<SettingName, unknown> {
   const content = readRegular(path, { bytesMax: FILE_BYTES_MAX, code: 'bad-config' });
-  const table = parseTable(path, content.toString('utf8'));
+  const table = parseTable(path, content);
   const known = new Map(
     (Object.keys(SETTINGS) as SettingName[]).filter((name) => name !== 'config').map((name) => [keyName(name), name]),
   );
@@ -309,17 +309,29 @@ function readFile(path: string): Map<SettingName, unknown> {
   return result;
 }
 
-function parseTable(path: string, text: string): Record<string, unknown> {
+function parseTable(path: string, content: Uint8Array): Readonly<Record<string, unknown>> {
+  const rules = {
+    what: path,
+    code: 'bad-config',
+    hint: 'a TOML file, or a JSON file whose name ends in .json',
+  } as const;
+  // Some editors put the mark of a byte order there.
+  const plain = Buffer.from(
+    Buffer.from(content)
+      .toString('utf8')
+      .replace(/^\uFEFF/, ''),
+  );
+  if (!path.endsWith('.json')) return tomlOf(plain.toString('utf8'), rules);
+  const table = asRecord(parseJson(plain, rules));
+  if (table !== undefined) return table;
+  throw new KvError(rules.code, `${path} holds no settings`, { values: { path }, hint: rules.hint });
+}
+
+function tomlOf(text: string, { what, code, hint }: JsonRules): Readonly<Record<string, unknown>> {
   try {
-    const plain = text.replace(/^\uFEFF/, '');
-    const value: unknown = path.endsWith('.json') ? JSON.parse(plain) : parseToml(plain);
-    if (typeof value !== 'object' || value === null || Array.isArray(value)) throw new Error('not a table');
-    return value as Record<string, unknown>;
+    return parseToml(text);
   } catch (cause) {
-    throw new KvError(
-      'bad-config',
-      `${path} is not ${path.endsWith('.json') ? 'JSON' : 'TOML'}: ${(cause as Error).message.split('\n')[0]}`,
-      { values: { path }, hint: 'a TOML file, or a JSON file whose name ends in .json', cause },
-    );
+    const [first] = (cause as Error).message.split('\n');
+    throw new KvError(code, `${what} is not TOML: ${first}`, { values: { path: what }, hint, cause });
   }
 }

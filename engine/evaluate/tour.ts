@@ -4,6 +4,7 @@
  * to be shown as events.
  */
 
+import { joined } from '../../native/index.ts';
 import type { SessionReport } from '../cache/types.ts';
 import type { Progress } from '../options/types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../session/divergence.ts';
@@ -181,16 +182,6 @@ function targetsOf(pieces: readonly (readonly number[])[]): Int32Array {
 export function writingSpeed(answers: readonly RecallAnswer[]): number {
   const ms = answers.reduce((sum, { written }) => sum + written.ms, 0);
   return ms === 0 ? 0 : (1000 * answers.reduce((sum, { written }) => sum + written.tokens, 0)) / ms;
-}
-
-function joined(parts: readonly Float32Array[]): Float32Array {
-  const all = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0));
-  let at = 0;
-  for (const part of parts) {
-    all.set(part, at);
-    at += part.length;
-  }
-  return all;
 }
 
 export function lastRows(rows: Float32Array, count: number, width: number): Float32Array {

@@ -1,5 +1,14 @@
 /** What a cache of one's own is told of its layers so that it can keep their inputs. */
-import type { LatentLayerWeights, LatentName, Names, RotaryTable } from '../../native/index.ts';
+import {
+  above,
+  LATENT_NAMES,
+  type LatentLayerWeights,
+  type LatentName,
+  oneName,
+  type RotaryTable,
+  type Rows,
+  seenLater,
+} from '../../native/index.ts';
 import type { LatentKeep } from './types.ts';
 
 /** How the keys and values of one layer are computed from x. Legend: n KV heads, d head size, m width. */
@@ -36,11 +45,33 @@ export interface LatentOptions {
   readonly rotary?: RotaryTable;
 }
 
-export const LATENT_OPTIONS: Names<LatentOptions> = {
-  format: true,
-  keep: true,
-  denseOperations: true,
-  width: true,
-  layers: true,
-  rotary: true,
-};
+/** What a session says of the latents that it keeps. */
+export const KEPT_LATENTS = {
+  format: {
+    rule: seenLater<LatentName>(LATENT_NAMES.map((name) => `'${name}'`).join(', ')),
+    help: 'the latent that is kept of a page',
+  },
+  keep: {
+    rule: oneName('move', 'always'),
+    refusal: "latents.keep is 'move' or 'always'",
+    help: 'until the page moves, or always (default: until it moves, where the policy makes pages latents)',
+  },
+} as const satisfies Rows<Pick<LatentOptions, 'format' | 'keep'>>;
+
+export const LATENT_OPTIONS = {
+  ...KEPT_LATENTS,
+  denseOperations: {
+    rule: above(0, Number.MAX_VALUE, 'a number above 0'),
+    refusal: 'latents.denseOperations must be a number above 0',
+    help: 'operations that the rest of the model takes for a token',
+  },
+  width: { rule: seenLater<number>('a multiple of 16 from 64 to 16384'), help: 'channels of x' },
+  layers: {
+    rule: seenLater<readonly LatentProjection[]>('a list with wk and wv of each layer'),
+    help: 'how keys and values of each layer are computed from x',
+  },
+  rotary: {
+    rule: seenLater<RotaryTable>('cos and sin of every position'),
+    help: 'the rotary embedding of keys (default: none)',
+  },
+} as const satisfies Rows<LatentOptions>;

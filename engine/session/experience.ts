@@ -8,7 +8,6 @@ import { readEntry, type WitnessLog } from '../../witness/index.ts';
 import { f16CacheBytes, parseBudget } from '../cache/budget.ts';
 import { fingerprintOf, printOf } from '../cache/fingerprint.ts';
 import type { Governed } from '../cache/governed.ts';
-import { checkRequest } from '../cache/plan.ts';
 import { formatShares } from '../cache/report.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { shippedThresholds } from '../state/shipped-laws.ts';
@@ -67,7 +66,6 @@ export async function setupOf(
   options: SessionOptions,
   state: { readonly book: ThresholdBook | null; readonly log: WitnessLog | null } | null,
 ): Promise<SessionSetup> {
-  checkRequest(options, shape.layers);
   const { config, digest } = model;
   const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
   const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
@@ -102,7 +100,7 @@ export async function leave(
   meter.ended.add({ end: reason });
   if (cache.learnt.meanKld !== null) meter.kld.observe(cache.learnt.meanKld);
   if (log === null || openSeq < 0) return;
-  const { gains, c } = cache.plan.context.thresholds;
+  const { gains, c } = cache.terms.context.thresholds;
   const text = summary.text?.measured;
   const kvBytes = cache.peakBytes;
   const kvBytesF16 = f16CacheBytes(shape, tokens);

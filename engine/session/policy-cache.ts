@@ -7,6 +7,7 @@ import {
   type CacheShape,
   checkKeys,
   checkOptions,
+  checkPath,
   checkShape,
   type FormatName,
   KvError,
@@ -17,10 +18,10 @@ import type { WitnessLog } from '../../witness/index.ts';
 import { f16CacheBytes } from '../cache/budget.ts';
 import { Governed, type GovernedOptions } from '../cache/governed.ts';
 import { metricsText } from '../cache/kv-bytes.ts';
-import { planWithLatents } from '../cache/latents.ts';
-import { askedOf, type SessionPlan, withThresholds } from '../cache/plan.ts';
+import { termsWithLatents } from '../cache/latents.ts';
 import { reportOf } from '../cache/report.ts';
 import { fork, makeRoom, rowNorm, settle, takeBack } from '../cache/step.ts';
+import { askedOf, type Terms, withThresholds } from '../cache/terms.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
 import { type OpenCacheOptions, requestOf, shapeOf } from '../options/cache-options.ts';
 import { CACHE_OPTIONS, STATE_OPTIONS } from '../options/table.ts';
@@ -94,12 +95,12 @@ async function open(options: OpenCacheOptions, origin?: Origin): Promise<PolicyC
       hint: 'add stateDir, or leave out qdrant',
     });
   const unlearned = options.thresholds ?? defaultThresholds(options.layers);
-  const plan = planWithLatents(shapeOf(options), requestOf(options), unlearned, latents);
+  const terms = termsWithLatents(shapeOf(options), requestOf(options), unlearned, latents);
   const state =
     stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant, logRules, undefined, anchor);
   try {
-    const start = await startOf(options, plan.budgetBytes, state);
-    return PolicyCache.open(options, withThresholds(plan, start.thresholds), state, start, origin);
+    const start = await startOf(options, terms.budgetBytes, state);
+    return PolicyCache.open(options, withThresholds(terms, start.thresholds), state, start, origin);
   } catch (error) {
     await state?.close();
     throw error;
@@ -150,12 +151,12 @@ export class PolicyCache {
   /** @internal use openCache */
   static open(
     options: OpenCacheOptions,
-    plan: SessionPlan,
+    terms: Terms,
     state: State | null,
     start: StartValues,
     origin?: Origin,
   ): PolicyCache {
-    const governed = govern(options, plan, state?.log ?? null, start, origin);
+    const governed = govern(options, terms, state?.log ?? null, start, origin);
     return new PolicyCache(options, governed, state === null ? null : { state, users: 0 });
   }
 
@@ -198,7 +199,7 @@ export class PolicyCache {
     this.#open();
     const before = this.#governed;
     // Opened first: where that fails, the cache stays as it was.
-    const after = govern(this.#options, before.plan, before.log);
+    const after = govern(this.#options, before.terms, before.log);
     this.#governed = after;
     this.#pendingNorms.fill(null);
     try {
@@ -395,8 +396,8 @@ export class PolicyCache {
     // Tokens may have been appended, or close() called, while the file was being read.
     this.#unused();
     const before = this.#governed;
-    const plan = planWithLatents(this.shape, requestOf(this.#options), loaded, this.#options.latents);
-    this.#governed = govern(this.#options, plan, this.#shared?.state.log ?? null);
+    const terms = withThresholds(before.terms, loaded);
+    this.#governed = govern(this.#options, terms, this.#shared?.state.log ?? null);
     before.close();
   }
 
@@ -432,11 +433,6 @@ export class PolicyCache {
   }
 }
 
-function checkPath(path: unknown, what: string): void {
-  if (typeof path !== 'string' || path === '')
-    throw new KvError('bad-argument', `${what} needs a path`, { values: { path: show(path) } });
-}
-
 /** ‖x‖ per token of x [tokens, any width]. */
 function normsOf(x: Float32Array, tokens: number): Float32Array {
   const width = x instanceof Float32Array ? x.length / tokens : 0;
@@ -458,7 +454,7 @@ function normsOf(x: Float32Array, tokens: number): Float32Array {
 
 function govern(
   options: OpenCacheOptions,
-  plan: SessionPlan,
+  terms: Terms,
   log: WitnessLog | null,
   evidence?: GovernedOptions['evidence'],
   origin?: Origin,
@@ -473,7 +469,7 @@ function govern(
   }
   return Governed.open({
     shape: shapeOf(options),
-    plan,
+    terms,
     pool,
     native: {
       ...(scale === undefined ? {} : { scale }),

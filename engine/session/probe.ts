@@ -92,7 +92,7 @@ export class Probe {
     const lowest = Math.min(...layers);
     if (layers.length === 0 || layers.some((layer) => !(Number.isInteger(layer) && layer >= 0 && layer < shape.layers)))
       throw new KvError('bad-argument', `a probe begins at layers of 0 to ${shape.layers - 1}`, { values: { layers } });
-    const probe = new Probe(runtime, rotary, cache.plan.context, new Set(layers));
+    const probe = new Probe(runtime, rotary, cache.terms.context, new Set(layers));
     try {
       for (let layer = lowest; layer < shape.layers; layer++) {
         probe.#copies.set(layer, probe.#copy(layer, cache.kv, layer));

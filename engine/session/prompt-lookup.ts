@@ -33,8 +33,8 @@ export function lookupOf(
   { runtime, governed }: Pick<Reader, 'runtime' | 'governed'>,
   { promptLookupTokens = 0 }: GenerateOptions,
 ): PromptLookup | null {
-  const { latents, plan } = governed;
-  const isSame = runtime.dense.name === 'native' && (plan.context.openFormat ?? 'f16') === 'f16';
+  const { latents, terms } = governed;
+  const isSame = runtime.dense.name === 'native' && (terms.context.openFormat ?? 'f16') === 'f16';
   return promptLookupTokens > 0 && isSame && latents === null ? new PromptLookup(promptLookupTokens) : null;
 }
 
@@ -106,8 +106,8 @@ export function followers(text: readonly number[], newest: number, most: number)
 /**
  * How many of `tokens` behind `length` can be read and taken back without a page that is sealed or may move for them.
  */
-function returnable({ plan }: Governed, length: number, tokens: number): number {
-  const { windowTokens } = plan.context;
+function returnable({ terms }: Governed, length: number, tokens: number): number {
+  const { windowTokens } = terms.context;
   for (let count = tokens; count > 0; count--)
     if (
       sealsBetween(length, count) === 0 &&

@@ -4,21 +4,21 @@
  */
 import {
   type FormatName,
+  firstToken,
   given,
   type KvCache,
   KvError,
-  PAGE_TOKENS,
   type PagePool,
   pageStart,
 } from '../../native/index.ts';
 import { Governed } from '../cache/governed.ts';
-import { planWithLatents } from '../cache/latents.ts';
+import { termsWithLatents } from '../cache/latents.ts';
 import { modelLatents } from '../cache/model-latents.ts';
-import { askedOf } from '../cache/plan.ts';
 import { reportOf } from '../cache/report.ts';
 import { endPrompt, fork, runStep, takeBack } from '../cache/step.ts';
 import type { StepTimes } from '../cache/stepper.ts';
 import type { Spent } from '../cache/tally.ts';
+import { askedOf } from '../cache/terms.ts';
 import type { LayerRows, SessionReport } from '../cache/types.ts';
 import type { Prompt } from '../options/types.ts';
 import { nameInLog } from '../transformer/load.ts';
@@ -73,26 +73,26 @@ export class Session implements Reader {
       Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, model.config.contextLength),
     );
     const latents = setup.latents === undefined ? undefined : modelLatents(model, rotary, setup.latents);
-    const plan = planWithLatents(shape, setup, setup.thresholds, latents);
+    const terms = termsWithLatents(shape, setup, setup.thresholds, latents);
     const governed = Governed.open({
       shape,
-      plan,
+      terms,
       native: {
         threads: runtime.cacheThreads,
         slidingWindow: model.config.slidingWindow,
         scoreCap: model.config.scoreCap,
       },
-      sketches: plan.policy.needsTrials ? outputSketches(runtime) : [],
+      sketches: terms.policy.needsTrials ? outputSketches(runtime) : [],
       latents,
       pool: setup.pool,
       idle: setup.idle,
       meter: setup.meter,
-      log: setup.witness === false || plan.exact ? null : setup.log,
+      log: setup.witness === false || terms.exact ? null : setup.log,
       opened: {
         model: { name: nameInLog(model), digest: model.digest, architecture: model.config.architecture },
         requested: {
           ...askedOf(setup),
-          tokensExpected: plan.tokensExpected,
+          tokensExpected: terms.tokensExpected,
           ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
         },
         effective: {
@@ -176,7 +176,7 @@ export class Session implements Reader {
     while (alike < least && tokens[alike] === tokenIds[alike]) alike++;
     if (alike === tokens.length && (alike < tokenIds.length || this.#trail.last !== null)) return alike;
     const kept = Math.min(alike, tokenIds.length - 1);
-    if (kept >= this.governed.table(0).pages * PAGE_TOKENS) return kept;
+    if (kept >= firstToken(this.governed.table(0).pages)) return kept;
     return this.governed.latents === null ? pageStart(kept) : 0;
   }
 

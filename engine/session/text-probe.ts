@@ -25,8 +25,8 @@ export class TextProbe {
   #next = FIRST_TOKENS;
 
   constructor(reader: Reader) {
-    const { plan, latents } = reader.governed;
-    const { policy, context, kldBudget, exact } = plan;
+    const { terms, latents } = reader.governed;
+    const { policy, context, kldBudget, exact } = terms;
     this.#reader = reader;
     const share = thresholdOf(context.thresholds, kldBudget === null ? 'probe.share' : 'probe.share.kld').value;
     this.#share = policy.probes === true && !exact && latents === null && context.latents === undefined ? share : 0;
@@ -75,11 +75,11 @@ export class TextProbe {
 
   /** The newest pages that may move, one step down. */
   #moves(tokens: number): ProbeMove[] {
-    const { kv, shape, plan } = this.#reader.governed;
-    const movable = movablePages(tokens, plan.context.windowTokens);
+    const { kv, shape, terms } = this.#reader.governed;
+    const movable = movablePages(tokens, terms.context.windowTokens);
     const moves: ProbeMove[] = [];
     for (let layer = 0; layer < shape.layers; layer++) {
-      if (plan.context.skipLayers.includes(layer)) continue;
+      if (terms.context.skipLayers.includes(layer)) continue;
       for (const side of SIDES) {
         const byFormat = new Map<FormatName, number[]>();
         for (let page = Math.max(0, movable - PAGES_MAX); page < movable; page++) {

@@ -79,7 +79,7 @@ export async function openState(
 ): Promise<State> {
   if (qdrant !== undefined) checkQdrantOptions(qdrant);
   makeFolder(dir);
-  const log = await openWitnessLog({ dir: logDir(dir), mode, seal: true, rules, ...given({ anchor }) });
+  const log = await openWitnessLog({ dir: logDir(dir), mode, encrypt: true, rules, ...given({ anchor }) });
   const onShared = ({ trouble, waiting }: SharedStatus): void => {
     // What a server says of its trouble may hold anything, and its address is nobody's business.
     log.append(NO_SESSION, 'note', { what: 'qdrant', isAway: trouble !== null, waiting });

@@ -11,7 +11,8 @@ import {
   type SessionRecord,
   type SharedStatus,
 } from '../../memory/index.ts';
-import { checkKeys, given, type Names } from '../../native/index.ts';
+import { checkKeys, given, type Rows } from '../../native/index.ts';
+import { ENGINE_OPTIONS, STATE_OPTIONS } from '../options/table.ts';
 import { readBook } from './folder.ts';
 
 /** Options of openSessionIndex. */
@@ -22,7 +23,10 @@ export interface SessionIndexOptions {
   readonly qdrant?: QdrantOptions;
 }
 
-const OPTIONS: Names<SessionIndexOptions> = { stateDir: true, qdrant: true };
+const SESSION_INDEX_OPTIONS = {
+  stateDir: ENGINE_OPTIONS.stateDir,
+  qdrant: STATE_OPTIONS.qdrant,
+} as const satisfies Rows<SessionIndexOptions>;
 
 /** Sessions as vectors: their fingerprints. Reads only, and locks nobody out. */
 export interface SessionIndex {
@@ -43,7 +47,7 @@ export interface SessionIndex {
  * 'bad-config', 'missing-dependency'.
  */
 export async function openSessionIndex(options: SessionIndexOptions = {}): Promise<SessionIndex> {
-  checkKeys(options, OPTIONS, 'openSessionIndex');
+  checkKeys(options, SESSION_INDEX_OPTIONS, 'openSessionIndex');
   const { stateDir = '.palimpsest', qdrant } = options;
   const book =
     stateDir === null

@@ -1,6 +1,6 @@
 /** The caller's side of one session, whose cache and tokens are in the model's thread. */
 import { resolve } from 'node:path';
-import { checkKeys, checkOptions, type FormatName, KvError, show } from '../../native/index.ts';
+import { checkKeys, checkOptions, checkPath, type FormatName, KvError, show } from '../../native/index.ts';
 import type { ThresholdSet } from '../../policy/index.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
 import { COMPARE_OPTIONS, CONTINUATION_OPTIONS, GENERATE_OPTIONS, PARK_OPTIONS } from '../options/table.ts';
@@ -93,8 +93,7 @@ export class EngineSession {
   async park(path?: string, options: ParkOptions = {}): Promise<ParkedFile> {
     checkKeys(options, PARK_OPTIONS, 'park');
     checkOptions(options, PARK_OPTIONS);
-    if (path !== undefined && (typeof path !== 'string' || path === ''))
-      throw new KvError('bad-argument', 'a parked session needs a path', { values: { path: show(path) } });
+    if (path !== undefined) checkPath(path, 'a parked session');
     const where = { path: path === undefined ? null : resolve(path), predict: options.predict === true };
     const parked = await this.#calls.call('park', { session: this.id, ...where });
     this.#closing = Promise.resolve();
@@ -145,8 +144,7 @@ export class EngineSession {
 
   /** Writes what this session has learned into a threshold file. Throws 'bad-argument', 'io'. */
   async saveThresholds(path: string): Promise<void> {
-    if (typeof path !== 'string' || path === '')
-      throw new KvError('bad-argument', 'a threshold file needs a path', { values: { path: show(path) } });
+    checkPath(path, 'a threshold file');
     await this.#calls.call('saveThresholds', { session: this.id, path: resolve(path) });
   }
 

@@ -1,5 +1,13 @@
 /** One KV head of a recorded layer, and attention over some of its tokens in plain loops. */
-import { FORMAT_NAMES, type FormatName, KvError, openKvCache, openPool, PAGE_TOKENS } from '../../native/index.ts';
+import {
+  FORMAT_NAMES,
+  type FormatName,
+  firstToken,
+  joined,
+  KvError,
+  openKvCache,
+  openPool,
+} from '../../native/index.ts';
 import type { Trace, TracePage } from './reader.ts';
 
 /** A layer of a trace as it was recorded, and in whatever formats are asked for. */
@@ -16,7 +24,7 @@ export class TraceLayer {
     this.#trace = trace;
     this.#pages = Array.from({ length: trace.pages }, (_, page) => trace.page(page, layer));
     this.tokens = trace.header.tokens;
-    this.positions = this.#pages.flatMap(({ queryRows }, page) => queryRows.map((row) => page * PAGE_TOKENS + row));
+    this.positions = this.#pages.flatMap(({ queryRows }, page) => queryRows.map((row) => firstToken(page) + row));
     this.norms = this.#pages.flatMap(({ norms }) => [...norms]);
     this.#rows.set('f16', { k: joined(this.#pages.map(({ k }) => k)), v: joined(this.#pages.map(({ v }) => v)) });
   }
@@ -57,16 +65,6 @@ export class TraceLayer {
       pool.close();
     }
   }
-}
-
-function joined(parts: readonly Float32Array[]): Float32Array {
-  const whole = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
-  }
-  return whole;
 }
 
 /** `count` columns from `first` on of rows of `width`. */

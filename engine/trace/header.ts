@@ -16,6 +16,7 @@
 import { z } from 'zod';
 import {
   type CacheShape,
+  firstToken,
   KvError,
   PAGE_TOKENS,
   parseJson,
@@ -161,7 +162,7 @@ export function layoutOf(header: TraceHeader, start: number): Layout {
   const { tokens, sampling } = header;
   const { layers, kvHeads, queryHeads, headDim } = sampledShape(header);
   const pages = sealedPages(tokens) + 1;
-  const tokensOf = (page: number): number => Math.min(PAGE_TOKENS, tokens - page * PAGE_TOKENS);
+  const tokensOf = (page: number): number => Math.min(PAGE_TOKENS, tokens - firstToken(page));
   const queriesOf = (page: number): number[] => sampledRows(page, sampling).filter((row) => row < tokensOf(page));
   const blockBytes = (page: number): number =>
     4 * tokensOf(page) * kvHeads * headDim + queriesOf(page).length * (2 * queryHeads * headDim + 4) + 4;

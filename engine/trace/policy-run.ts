@@ -5,8 +5,8 @@
  */
 import type { Policy, ThresholdSet } from '../../policy/index.ts';
 import { Governed } from '../cache/governed.ts';
-import { type PlanRequest, planSession } from '../cache/plan.ts';
 import { makeRoom, settle } from '../cache/step.ts';
+import { type TermsRequest, termsOf } from '../cache/terms.ts';
 import type { Trace, TracePage } from './reader.ts';
 import type { SimulatedDecision } from './simulated.ts';
 
@@ -27,20 +27,20 @@ export type OnOutputs = (page: number, layer: number, rows: TracePage, outputs: 
  */
 export function runPolicy(
   trace: Trace,
-  request: PlanRequest,
+  request: TermsRequest,
   thresholds: ThresholdSet,
   sketches: readonly Float32Array[],
   onOutputs: OnOutputs,
 ): PolicyRun {
   const { shape, header } = trace;
-  const planned = planSession(shape, { ...request, tokensExpected: header.tokens }, thresholds);
+  const effective = termsOf(shape, { ...request, tokensExpected: header.tokens }, thresholds);
   const decisions: SimulatedDecision[] = [];
-  const plan = { ...planned, policy: watched(planned.policy, (made) => decisions.push(made)) };
+  const terms = { ...effective, policy: watched(effective.policy, (made) => decisions.push(made)) };
   const cache = Governed.open({
     shape,
-    plan,
+    terms,
     native: { slidingWindow: header.sampling.layers.map((layer) => header.slidingWindow[layer]!) },
-    sketches: plan.policy.needsTrials ? sketches : [],
+    sketches: terms.policy.needsTrials ? sketches : [],
     log: null,
     opened: { model: { ...header.model, architecture: 'trace' }, requested: {}, effective: {} },
   });
@@ -56,7 +56,7 @@ export function runPolicy(
       }
       bytes.push(cache.usedBytes);
     }
-    const predictedKld = plan.policy.needsTrials ? cache.summary.predictedKld : null;
+    const predictedKld = terms.policy.needsTrials ? cache.summary.predictedKld : null;
     return { bytes, bytesPeak: cache.peakBytes, predictedKld, decisions };
   } finally {
     cache.close();

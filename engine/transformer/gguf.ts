@@ -3,7 +3,7 @@
  * Every count and length is compared with the remaining bytes before anything is allocated for it. An impossible number
  * throws KvError 'bad-file'; a valid file that is not supported throws 'unsupported'.
  */
-import { KvError, show } from '../../native/index.ts';
+import { KvError, padded, show } from '../../native/index.ts';
 import { type ByteSource, FileBytes } from './bytes.ts';
 import { ELEMENT_TYPES, type ElementType, READABLE_TYPES } from './dequant.ts';
 import { GGUF_ENTRIES_MAX, GGUF_HEADER_BYTES_MAX, GGUF_STRING_BYTES_MAX, MERGES_MAX, TENSORS_MAX } from './limits.ts';
@@ -238,8 +238,6 @@ function placeTensors(
     });
   return tensors;
 }
-
-const padded = (offset: number, alignment: number): number => Math.ceil(offset / alignment) * alignment;
 
 /** Reads forward through the header, holding a window of the file and never more than one value beyond it. */
 class HeaderReader {

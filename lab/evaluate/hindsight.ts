@@ -4,7 +4,7 @@
  * the budget is kept.
  */
 
-import { planSession } from '../../engine/cache/plan.ts';
+import { termsOf } from '../../engine/cache/terms.ts';
 import { SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
 import type { SessionOptions } from '../../engine/options/types.ts';
 import { Session } from '../../engine/session/session.ts';
@@ -106,7 +106,7 @@ export function tableWithin(
   for (const cacheTypes of tables) {
     const options = { policy: 'table', cacheTypes, kvBudget } as const;
     try {
-      planSession(runtime.shape, { ...options, tokensExpected }, defaultThresholds(runtime.shape.layers));
+      termsOf(runtime.shape, { ...options, tokensExpected }, defaultThresholds(runtime.shape.layers));
       return options;
     } catch (error) {
       if (!(error instanceof KvError && error.code === 'budget-too-small')) throw error;

@@ -19,7 +19,7 @@ import type { SessionOptions } from '../../engine/options/types.ts';
 import { addDivergence, emptySums, NO_TARGET } from '../../engine/session/divergence.ts';
 import type { Session } from '../../engine/session/session.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
-import { FORMAT_NAMES, FORMATS, KvError, PAGE_TOKENS, SIDES } from '../../native/index.ts';
+import { FORMAT_NAMES, FORMATS, KvError, PAGE_TOKENS, pageStart, SIDES } from '../../native/index.ts';
 import { openShipped, STRETCH } from './courses.ts';
 import type { RefreshRow } from './frontier-rows.ts';
 import { comparedBy } from './score.ts';
@@ -76,7 +76,7 @@ export async function refreshed(
   ids: readonly number[],
   options: SessionOptions,
 ): Promise<NonNullable<RefreshRow['refresh']>> {
-  const from = PAGE_TOKENS * Math.floor(ids.length / 2 / PAGE_TOKENS);
+  const from = pageStart(ids.length / 2);
   const sessions: Session[] = [];
   const open = async (asked: SessionOptions): Promise<Session> => {
     const compareTokens = ids.length - from;
@@ -86,7 +86,7 @@ export async function refreshed(
   };
   try {
     const governed = await open(options);
-    const { openFormat = 'f16', windowFormat } = governed.governed.plan.context;
+    const { openFormat = 'f16', windowFormat } = governed.governed.terms.context;
     if (windowFormat !== 'q8') throw new KvError('unsupported', 'the window of what is refreshed is in 8 bits', {});
     const follower = async (keepsOriginals: boolean): Promise<Follower> =>
       new Follower(await open({ openFormat }), keepsOriginals);

@@ -1,5 +1,5 @@
 /** Methods that code each KV head of each side of a page by itself. */
-import { type ModelConfig, PAGE_TOKENS, type RopeTable, type Side } from 'palimpsest/lab';
+import { firstToken, type ModelConfig, PAGE_TOKENS, type RopeTable, type Side } from 'palimpsest/lab';
 import { f16Bytes, type KeptRows, type PageCode, unrotate } from './paged.ts';
 
 export const SIDES: readonly Side[] = ['k', 'v'];
@@ -26,7 +26,7 @@ export function takeHead(
 ): Float32Array {
   const out = new Float32Array(PAGE_TOKENS * headDim);
   for (let t = 0; t < PAGE_TOKENS; t++) {
-    const from = ((page * PAGE_TOKENS + t) * kvHeads + head) * headDim;
+    const from = ((firstToken(page) + t) * kvHeads + head) * headDim;
     out.set(rows.subarray(from, from + headDim), t * headDim);
   }
   return out;
@@ -40,7 +40,7 @@ export function putHead(
   { kvHeads, headDim }: Pick<ModelConfig, 'kvHeads' | 'headDim'>,
 ): void {
   for (let t = firstRow; t < PAGE_TOKENS; t++) {
-    const to = ((page * PAGE_TOKENS + t) * kvHeads + head) * headDim;
+    const to = ((firstToken(page) + t) * kvHeads + head) * headDim;
     rows.set(decoded.subarray(t * headDim, (t + 1) * headDim), to);
   }
 }
@@ -62,7 +62,7 @@ export function headwise(
     const all = kept[place.side];
     const rows = takeHead(all, place.page, place.head, config);
     const isTurned = isBeforeRope && place.side === 'k';
-    const start = place.page * PAGE_TOKENS;
+    const start = firstToken(place.page);
     if (isTurned) unrotate(rows, 1, start, rope, config);
     bytes += code(rows, place);
     if (isTurned) rope.apply(rows, PAGE_TOKENS, 1, start);

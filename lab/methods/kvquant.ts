@@ -25,7 +25,15 @@
  *   reserved; the rest become the last level
  *   kvquant2-raw     without Q-Norm
  */
-import { type ModelConfig, PAGE_TOKENS, RopeTable, type Runtime, SINK_TOKENS, type Side } from 'palimpsest/lab';
+import {
+  firstToken,
+  type ModelConfig,
+  PAGE_TOKENS,
+  RopeTable,
+  type Runtime,
+  SINK_TOKENS,
+  type Side,
+} from 'palimpsest/lab';
 import { SIDES } from './headwise.ts';
 import { ownRows } from './own-rows.ts';
 import { f16Bytes, type KeptRows, type PageMethod, unrotate } from './paged.ts';
@@ -289,7 +297,7 @@ export const kvQuantPages =
     const grids = await gridsOf(runtime, method);
     let outliers = 0;
     const codeSide = (all: Float32Array, side: Side, grid: Grid, page: number, firstRow: number): void => {
-      const first = page * PAGE_TOKENS;
+      const first = firstToken(page);
       const rows = all.slice(first * width, (first + PAGE_TOKENS) * width);
       const isTurned = side === 'k' && method.variant !== 'post';
       if (isTurned) unrotate(rows, kvHeads, first, rope, config);

@@ -3,7 +3,16 @@
  * before a page is coded, and none of those that come after, so what is chosen by these numbers is judged by other
  * queries.
  */
-import { dot, type LayerInput, type ModelConfig, PAGE_TOKENS, SINK_TOKENS, softmax } from 'palimpsest/lab';
+import {
+  dot,
+  firstToken,
+  type LayerInput,
+  type ModelConfig,
+  PAGE_TOKENS,
+  pageOf,
+  SINK_TOKENS,
+  softmax,
+} from 'palimpsest/lab';
 import type { KeptRows } from './paged.ts';
 
 /** Bytes of a sum. */
@@ -58,7 +67,7 @@ export class Masses {
         // Sinks get most of all attention and are exact whatever they get.
         for (let at = Math.max(0, SINK_TOKENS - from); at < shares.length; at++) {
           rows[kvHead * this.#tokens + from + at]! += shares[at]!;
-          block[Math.floor((from + at) / PAGE_TOKENS)]! += shares[at]! / queryHeads;
+          block[pageOf(from + at)]! += shares[at]! / queryHeads;
         }
       }
       if ((position + 1) % BLOCK !== 0) continue;
@@ -76,7 +85,7 @@ export class Masses {
   /** The mean share that a page got from queries that could see it. */
   ofPage(layer: number, page: number): number {
     const { kvHeads, queryHeads } = this.#config;
-    const first = page * PAGE_TOKENS;
+    const first = firstToken(page);
     let sum = 0;
     for (let head = 0; head < kvHeads; head++)
       for (let t = first; t < first + PAGE_TOKENS; t++) sum += this.ofRow(layer, head, t);

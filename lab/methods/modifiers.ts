@@ -15,7 +15,7 @@
  *   endsN       a bit more in the first N and the last N layers; middleN: in 2N layers around the middle one, to
  *   compare with
  */
-import { type ModelConfig, PAGE_TOKENS, type RopeTable, type Side } from 'palimpsest/lab';
+import { firstToken, type ModelConfig, PAGE_TOKENS, type RopeTable, type Side } from 'palimpsest/lab';
 import { allocated } from './allocation.ts';
 import { deltaCode, dpcmCode } from './delta.ts';
 import { type HeadCode, headwise, type Place } from './headwise.ts';
@@ -192,7 +192,7 @@ function withoutMean(rows: Float32Array, bits: RotBits, firstRow: number): numbe
 /** The rows of a page that got most attention from the queries of a KV head, in their order. */
 function mostSeen(masses: Masses, { layer, head, page, firstRow }: Place, count: number): number[] {
   const rows = Array.from({ length: PAGE_TOKENS - firstRow }, (_, at) => firstRow + at);
-  const mass = rows.map((t) => masses.ofRow(layer, head, page * PAGE_TOKENS + t));
+  const mass = rows.map((t) => masses.ofRow(layer, head, firstToken(page) + t));
   return rows
     .toSorted((one, other) => mass[other - firstRow]! - mass[one - firstRow]! || one - other)
     .slice(0, count)

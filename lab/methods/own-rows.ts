@@ -2,9 +2,9 @@
  * Keys and values of a text that ships with the package, for methods that are fitted to a model before they see what
  * they are to code.
  */
-import { ownText, RopeTable, type Runtime, SINK_TOKENS } from 'palimpsest/lab';
+import { joined, ownText, RopeTable, type Runtime, SINK_TOKENS } from 'palimpsest/lab';
 import { f16Bytes, type KeptRows, type PageCode, readPaged, unrotate } from './paged.ts';
-import { joined, product, transposed } from './xquant.ts';
+import { product, transposed } from './xquant.ts';
 
 /** More characters than a token of any tokenizer here takes on average. */
 const CHARACTERS_PER_TOKEN = 6;

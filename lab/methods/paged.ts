@@ -6,6 +6,7 @@
  */
 import {
   f16CacheBytes,
+  firstToken,
   type LayerInput,
   type MethodRead,
   type MethodReading,
@@ -13,10 +14,10 @@ import {
   movablePages,
   openKvCache,
   openPool,
-  PAGE_TOKENS,
   RopeTable,
   type Runtime,
   rope as rotary,
+  rowsLeft,
   SINK_TOKENS,
 } from 'palimpsest/lab';
 import { readThrough } from './read.ts';
@@ -66,7 +67,7 @@ export async function readPaged(
     for (; coded < pages; coded++) code.code(coded, kept, coded === 0 ? SINK_TOKENS : 0);
   };
   const held = (tokens: number): number =>
-    layers * 4 * nd * Math.min(SINK_TOKENS, tokens) + code.heldBytes(coded, tokens - coded * PAGE_TOKENS);
+    layers * 4 * nd * Math.min(SINK_TOKENS, tokens) + code.heldBytes(coded, tokens - firstToken(coded));
   let bytes = 0;
   const pool = openPool(2 ** 40);
   try {
@@ -75,7 +76,7 @@ export async function readPaged(
       rope,
       scored,
       signal,
-      stride: (start) => PAGE_TOKENS - (start % PAGE_TOKENS),
+      stride: rowsLeft,
       before: (start) => {
         bytes = Math.max(bytes, held(start));
         codeUntil(movablePages(start));

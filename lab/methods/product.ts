@@ -7,13 +7,20 @@
  *   pq2-text   to 2,048 tokens of the text that ships with the package, once for a model; they are part of the model
  *   and not counted
  */
-import { type ModelConfig, PAGE_TOKENS, type Runtime, SINK_TOKENS, type Side } from 'palimpsest/lab';
+import {
+  firstToken,
+  joined,
+  type ModelConfig,
+  PAGE_TOKENS,
+  type Runtime,
+  SINK_TOKENS,
+  type Side,
+} from 'palimpsest/lab';
 import { type Headwise, headwise, takeHead } from './headwise.ts';
 import { ownRows } from './own-rows.ts';
 import { f16Bytes, type KeptRows, type PageMethod, unrotate } from './paged.ts';
 import { inHalf } from './rot-head.ts';
 import { fitWords, quantizeWords, VECTOR } from './words.ts';
-import { joined } from './xquant.ts';
 
 const WORDS = 256;
 const ROUNDS = 10;
@@ -79,7 +86,7 @@ export const productPages: PageMethod = ({ model: { config } }, rope) => {
   const booksOf = kept((layer, side, head) => {
     const pages = Array.from({ length: OWN_PAGES }, (_, page) => {
       const rows = takeHead(all[layer]![side], page, head, config);
-      if (side === 'k') unrotate(rows, 1, page * PAGE_TOKENS, rope, config);
+      if (side === 'k') unrotate(rows, 1, firstToken(page), rope, config);
       return rows.subarray(page === 0 ? SINK_TOKENS * headDim : 0);
     });
     return codebooksOf(joined(pages), headDim);
@@ -95,7 +102,7 @@ export const productPages: PageMethod = ({ model: { config } }, rope) => {
     },
     heldBytes: (coded, windowTokens) =>
       coded < OWN_PAGES
-        ? f16Bytes(config, coded * PAGE_TOKENS + windowTokens)
+        ? f16Bytes(config, firstToken(coded) + windowTokens)
         : inner.heldBytes(coded, windowTokens) + 2 * layers * kvHeads * codebookBytes(headDim),
   };
 };

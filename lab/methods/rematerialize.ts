@@ -2,7 +2,16 @@
  * A whole model whose pages are kept as coded layer inputs (xquant.ts). The window is counted as what waits in it to be
  * coded: the inputs of its tokens in f16, or their parts in the bases.
  */
-import { KvError, type LoadedModel, normalized, PAGE_TOKENS, type Runtime, type WeightSource } from 'palimpsest/lab';
+import {
+  firstToken,
+  KvError,
+  type LoadedModel,
+  normalized,
+  PAGE_TOKENS,
+  pageOf,
+  type Runtime,
+  type WeightSource,
+} from 'palimpsest/lab';
 import type { PageMethod } from './paged.ts';
 import { layerCodes, Projection, type XQuant } from './xquant.ts';
 
@@ -29,16 +38,16 @@ export const xquantPages =
     return {
       see: ({ layer, tokens, x }, start) => {
         const normed = normalized(x.subarray(0, tokens * m), tokens, layers[layer]!.gains, normEpsilon);
-        inputs[layer]!.set(start / PAGE_TOKENS, normed);
+        inputs[layer]!.set(pageOf(start), normed);
       },
       code: (page, kept, firstRow) => {
-        const place = (page * PAGE_TOKENS + firstRow) * nd;
+        const place = (firstToken(page) + firstRow) * nd;
         for (const [layer, { k, v }] of kept.entries()) {
           const remade = codes[layer]!.remake(inputs[layer]!.get(page)!, firstRow);
           inputs[layer]!.delete(page);
           addTo(remade.k, layers[layer]!.kBias);
           addTo(remade.v, layers[layer]!.vBias);
-          rope.apply(remade.k, PAGE_TOKENS, kvHeads, page * PAGE_TOKENS);
+          rope.apply(remade.k, PAGE_TOKENS, kvHeads, firstToken(page));
           k.set(remade.k.subarray(firstRow * nd), place);
           v.set(remade.v.subarray(firstRow * nd), place);
         }

@@ -13,7 +13,7 @@
  * the place of a massive token. The paper leaves open what is massive: here ten times the largest channel of the median
  * token of a page.
  */
-import { type ModelConfig, PAGE_TOKENS, type Runtime } from 'palimpsest/lab';
+import { firstToken, type ModelConfig, PAGE_TOKENS, type Runtime } from 'palimpsest/lab';
 import { hadamard } from './hadamard.ts';
 import { ownRows } from './own-rows.ts';
 import { f16Bytes, type PageMethod, unrotate } from './paged.ts';
@@ -108,7 +108,7 @@ export const rotateKvPages =
         own.push(...found.slice(0, MASSIVE_MOST - own.length));
       },
       code: (page, kept, firstRow) => {
-        const first = page * PAGE_TOKENS;
+        const first = firstToken(page);
         for (const [layer, { k, v }] of kept.entries()) {
           const put = (all: Float32Array, rows: Float32Array): void => {
             for (let t = firstRow; t < PAGE_TOKENS; t++)
@@ -132,4 +132,4 @@ export const rotateKvPages =
 
 /** Bytes of massive tokens of coded pages in one layer. */
 const keptBytes = (massive: readonly number[], coded: number, { kvHeads, headDim }: ModelConfig): number =>
-  massive.filter((token) => token < coded * PAGE_TOKENS).length * (4 * kvHeads * headDim + PLACE_BYTES);
+  massive.filter((token) => token < firstToken(coded)).length * (4 * kvHeads * headDim + PLACE_BYTES);

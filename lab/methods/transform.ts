@@ -23,7 +23,7 @@
  * What is not as published: KVTC has one basis for all layers together, more directions than the calibration here has
  * tokens, and DEFLATE as its coder; NOVA-KV has vector codes.
  */
-import { encodeMean, PAGE_TOKENS, type Runtime, reference, SINK_TOKENS, type Side } from 'palimpsest/lab';
+import { encodeMean, firstToken, PAGE_TOKENS, type Runtime, reference, SINK_TOKENS, type Side } from 'palimpsest/lab';
 import { putHead, SIDES, takeHead } from './headwise.ts';
 import { lloyd } from './kvquant.ts';
 import { momentsOf, ownMoments, ownRows } from './own-rows.ts';
@@ -344,7 +344,7 @@ export const transformPages =
     const bases = await basesOf(runtime, method.basis);
     let bytes = 0;
     const codeWhole = (all: Float32Array, side: Side, basis: Basis, page: number, firstRow: number): void => {
-      const first = page * PAGE_TOKENS;
+      const first = firstToken(page);
       const rows = all.slice(first * width, (first + PAGE_TOKENS) * width);
       if (side === 'k') unrotate(rows, kvHeads, first, rope, config);
       bytes += codeTransformed(rows, basis, method, firstRow);

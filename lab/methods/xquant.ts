@@ -27,6 +27,7 @@ import {
   decodeLatent,
   encodeLatent,
   fromHalf,
+  joined,
   type LatentName,
   latentBytes,
   narrowedScale,
@@ -219,17 +220,6 @@ export function singularVectors(w: Float32Array, m: number): Float32Array {
       at * m,
     );
   return basis;
-}
-
-/** One array behind the other. */
-export function joined(parts: readonly Float32Array[]): Float32Array {
-  const whole = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
-  }
-  return whole;
 }
 
 /** A basis and its way back. */

@@ -118,6 +118,37 @@ type Rest = Omit<FormatDescriptor, keyof typeof CODED>;
 export const defineYardstick = <const F extends Rest>(format: F) =>
   defineFormat({ ...CODED, yardstick: true, ...format });
 
+/** The same for codes of 2 to 4 bits over rows that are rotated and scaled, of which policies would choose one each. */
+export const defineTurned = <
+  const F extends Pick<FormatDescriptor, 'name' | 'id' | 'rank' | 'codeBits' | 'parts' | 'source'>,
+>({
+  name,
+  id,
+  rank,
+  codeBits,
+  parts,
+  source,
+}: F) =>
+  defineYardstick({
+    name: name as F['name'],
+    id,
+    rank,
+    tier: codeBits === 4 ? 'warm' : 'archive',
+    codeBits,
+    nested: false,
+    rotated: true,
+    parts,
+    source,
+    layoutVersion: 1,
+  });
+
+/** Parts of such a format: its codes in two planes, and a scale for each row. */
+export const planesAndScales = (codeBits: number): readonly Allocation[] => [
+  { fields: [{ name: 'high', elementBits: 2 }] },
+  { fields: [{ name: 'low', elementBits: codeBits - 2 }] },
+  { fields: [{ name: 'scales', tokenBytes: 2 }] },
+];
+
 /** The same for a format that keys with outlier channels are put in. */
 export const defineForOutlierKeys = <const F extends Rest>(format: F) =>
   defineFormat({ ...CODED, forOutlierKeys: true, ...format });

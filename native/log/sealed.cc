@@ -82,7 +82,7 @@ std::string_view boundTo(const Envelope& envelope, char* room) {
 // No kind has a longer name, and readEnvelope knows no longer number and no longer name of a session.
 constexpr size_t kKindBytesMost = 32, kBoundBytes = 20 + 1 + kKindBytesMost + 1 + 200;
 
-// Whether entries of this session and kind have sealed bodies; see mustSeal in witness/seal.ts.
+// Whether entries of this session and kind have encrypted bodies; see mustEncrypt in witness/encryption.ts.
 bool mustSeal(const Envelope& envelope) {
   const std::string_view kind = envelope.kind;
   return !envelope.session.empty() && kind != "erase" && kind != "hold" && kind != "release";

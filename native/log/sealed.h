@@ -1,5 +1,5 @@
-// Sealed bodies, as witness/seal.ts describes them: {"sealed":"<base64 of nonce, ciphertext and tag>"}, bound to seq,
-// kind and session of their entry.
+// Encrypted bodies, as witness/encryption.ts describes them: {"sealed":"<base64 of nonce, ciphertext and tag>"}, bound
+// to seq, kind and session of their entry.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -27,11 +27,12 @@
  */
 import { assert } from '../error.ts';
 import { narrowedScale } from '../formats/rot/rot.ts';
-import { type LatentName, PAGE_TOKENS } from '../layout.ts';
+import { type LatentName, PAGE_PART_ALIGN, PAGE_TOKENS, padded } from '../layout.ts';
 import { roundHalfEven, treeDot, treeSum } from './float32.ts';
 import { fromHalf, toHalf } from './half.ts';
 import { encode4 } from './lloydmax.ts';
 import { packPlanes } from './planes.ts';
+import { randomSigns } from './rotation.ts';
 import { rotScale, scaleCode, ZERO_ROW } from './row-scale.ts';
 import { ROT_LEVELS } from './tables.gen.ts';
 
@@ -52,26 +53,12 @@ export interface EncodedLatent {
   readonly meanScale: number;
 }
 
-const MASK64 = (1n << 64n) - 1n;
-
-function signs(seed: number, count: number): Float32Array {
-  let state = BigInt(seed);
-  return Float32Array.from({ length: count }, () => {
-    state = (state + 0x9e3779b97f4a7c15n) & MASK64;
-    let z = state;
-    z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & MASK64;
-    z = ((z ^ (z >> 27n)) * 0x94d049bb133111ebn) & MASK64;
-    z ^= z >> 31n;
-    return z >> 63n === 1n ? -1 : 1;
-  });
-}
-
 const kept = new Map<string, Float32Array>();
 /** The signs of a seed, kept because the same few diagonals are used again and again. */
 function diagonal(seed: number, count: number): Float32Array {
   const key = `${seed} ${count}`;
   let found = kept.get(key);
-  if (found === undefined) kept.set(key, (found = signs(seed, count)));
+  if (found === undefined) kept.set(key, (found = randomSigns(seed, count)));
   return found;
 }
 
@@ -210,8 +197,6 @@ export function decodeLatent(latent: EncodedLatent): Float32Array {
   return rows;
 }
 
-const align = (bytes: number): number => Math.ceil(bytes / 64) * 64;
-
 /** The page as it is stored. */
 export function latentPage(latent: EncodedLatent): Uint8Array {
   const { format, width, codes, rowScales, means, meanScale } = latent;
@@ -231,11 +216,11 @@ export function latentPage(latent: EncodedLatent): Uint8Array {
     planes.lo,
     isWide ? new Uint8Array(rowScales.buffer) : Uint8Array.from(rowScales),
   ];
-  const page = new Uint8Array(fields.reduce((sum, field) => sum + align(field.length), 0));
+  const page = new Uint8Array(fields.reduce((sum, field) => sum + padded(field.length, PAGE_PART_ALIGN), 0));
   let at = 0;
   for (const field of fields) {
     page.set(field, at);
-    at += align(field.length);
+    at += padded(field.length, PAGE_PART_ALIGN);
   }
   return page;
 }

@@ -11,13 +11,10 @@ import { assert } from '../error.ts';
 
 const MASK64 = (1n << 64n) - 1n;
 
-/**
- * Signs of D: splitmix64 with seed 1, draw i for channel i, bit 63 set means −1. They are the same for every layer,
- * head and side.
- */
-export function rotationSigns(d: number): Float32Array {
-  let state = 1n;
-  return Float32Array.from({ length: d }, () => {
+/** Random signs: splitmix64 of a seed, bit 63 of each draw set means −1. */
+export function randomSigns(seed: number, count: number): Float32Array {
+  let state = BigInt(seed);
+  return Float32Array.from({ length: count }, () => {
     state = (state + 0x9e3779b97f4a7c15n) & MASK64;
     let z = state;
     z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & MASK64;
@@ -26,6 +23,9 @@ export function rotationSigns(d: number): Float32Array {
     return z >> 63n === 1n ? -1 : 1;
   });
 }
+
+/** Signs of D: draw i for channel i. They are the same for every layer, head and side. */
+export const rotationSigns = (d: number): Float32Array => randomSigns(1, d);
 
 /**
  * Symmetric Hadamard matrix of order q + 1 for a prime q with q mod 4 = 3 (Paley's first construction, with the rows of

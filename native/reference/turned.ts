@@ -81,6 +81,13 @@ export function decodeTurned(head: TurnedHead, { divisor, at }: Levels): Float32
   return rows;
 }
 
+/** Decoding, scores and mixed values of codes that stand for such levels. */
+export const readTurned = (levelsOf: (head: TurnedHead) => Levels) => ({
+  decode: (head: TurnedHead): Float32Array => decodeTurned(head, levelsOf(head)),
+  scores: (query: Float32Array, head: TurnedHead): Float64Array => scoresTurned(query, head, levelsOf(head)),
+  mix: (weights: Float32Array, head: TurnedHead): Float64Array => mixTurned(weights, head, levelsOf(head)),
+});
+
 /** q·k̂_t = worth_t·⟨HDq, level⟩: the query is rotated once, no key is. */
 export function scoresTurned(query: Float32Array, head: TurnedHead, { divisor, at }: Levels): Float64Array {
   const rotated = query.slice();

@@ -62,7 +62,7 @@ function decisions(count: number): DecisionBody[] {
 }
 
 export interface LogRow {
-  readonly isSealed: boolean;
+  readonly isEncrypted: boolean;
   readonly entries: number;
   readonly bytesPerEntry: number;
   readonly entriesPerSecond: number;
@@ -91,12 +91,12 @@ const processorMs = (): number => {
 const at = (sorted: Float64Array, share: number): number => sorted[Math.floor(share * (sorted.length - 1))]!;
 
 /** Writes `entries` entries to a new log in `dir`, and reads and verifies it. */
-export async function logRow(dir: string, entries: number, isSealed: boolean): Promise<LogRow> {
+export async function logRow(dir: string, entries: number, isEncrypted: boolean): Promise<LogRow> {
   const bodies = decisions(Math.min(entries, BODIES));
-  const warm = await openWitnessLog({ dir: join(dir, 'warm'), seal: isSealed });
+  const warm = await openWitnessLog({ dir: join(dir, 'warm'), encrypt: isEncrypted });
   for (let n = 0; n < Math.min(entries, 20_000); n++) warm.append(SESSION, 'decision', bodies[n % bodies.length]!);
   await warm.close();
-  const log = await openWitnessLog({ dir: join(dir, 'log'), seal: isSealed });
+  const log = await openWitnessLog({ dir: join(dir, 'log'), encrypt: isEncrypted });
   const us = new Float64Array(entries);
   const before = residentBytes();
   let resident = before;
@@ -142,7 +142,7 @@ export async function logRow(dir: string, entries: number, isSealed: boolean): P
   const alone = timed(() => verify(1));
   const verified = timed(() => verify());
   return {
-    isSealed,
+    isEncrypted,
     entries,
     bytesPerEntry: bytes / entries,
     entriesPerSecond: entries / seconds,
@@ -180,10 +180,10 @@ export async function log(say: (line: string) => void, json: string | null): Pro
     `${about.cpu}, ${about.cores} cores, node ${about.node}, commit ${about.commit}; load ${loadavg()[0]!.toFixed(1)}; SHA-256 in one call ${sha256.toFixed(0)} MB/s`,
   );
   const rows: LogRow[] = [];
-  for (const isSealed of [false, true]) {
+  for (const isEncrypted of [false, true]) {
     const dir = mkdtempSync(join(tmpdir(), 'palimpsest-bench-'));
     try {
-      const row = await logRow(dir, ENTRIES, isSealed);
+      const row = await logRow(dir, ENTRIES, isEncrypted);
       rows.push(row);
       sayRow(say, row);
     } finally {
@@ -196,7 +196,7 @@ export async function log(say: (line: string) => void, json: string | null): Pro
 
 function sayRow(say: (line: string) => void, row: LogRow): void {
   say(
-    `log${row.isSealed ? ', sealed' : ''}: ${row.entries} decisions of ${row.bytesPerEntry.toFixed(0)} bytes, ${BURST} at a time`,
+    `log${row.isEncrypted ? ', encrypted' : ''}: ${row.entries} decisions of ${row.bytesPerEntry.toFixed(0)} bytes, ${BURST} at a time`,
   );
   say(
     `  append   ${Math.round(row.entriesPerSecond)} entries/s, ${row.appendMbPerSecond.toFixed(0)} MB/s until all are synced (goal: 200000 entries/s); ${row.processorUsPerEntry.toFixed(2)} µs of processor time for each, which is ${Math.round(1e6 / row.processorUsPerEntry)} in a second of it`,

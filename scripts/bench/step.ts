@@ -7,9 +7,9 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { Governed } from '../../engine/cache/governed.ts';
-import { planSession } from '../../engine/cache/plan.ts';
 import { runStep } from '../../engine/cache/step.ts';
 import type { Stepper } from '../../engine/cache/stepper.ts';
+import { termsOf } from '../../engine/cache/terms.ts';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';
 import { Rotary } from '../../engine/transformer/rotary.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
@@ -95,7 +95,7 @@ function ourSteps({ random }: Bench, runtime: Runtime, pair: Pair, depth: number
   const exact = pair.k === 'f16' || pair.v === 'f16';
   const cache = Governed.open({
     shape,
-    plan: planSession(shape, { exact }, defaultThresholds(shape.layers)),
+    terms: termsOf(shape, { exact }, defaultThresholds(shape.layers)),
     native: { threads },
     sketches: [],
     log: null,

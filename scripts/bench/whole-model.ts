@@ -5,9 +5,9 @@
  */
 
 import { Governed } from '../../engine/cache/governed.ts';
-import { planSession } from '../../engine/cache/plan.ts';
 import { runStep } from '../../engine/cache/step.ts';
 import type { Stepper } from '../../engine/cache/stepper.ts';
+import { termsOf } from '../../engine/cache/terms.ts';
 import { createNativeBackend } from '../../engine/transformer/dense-native.ts';
 import { Grammars } from '../../engine/transformer/grammar/grammars.ts';
 import { loadModel } from '../../engine/transformer/load.ts';
@@ -119,7 +119,7 @@ export class WholeModel {
     const { shape, model } = this.#runtime;
     const cache = Governed.open({
       shape,
-      plan: planSession(shape, { exact: true }, defaultThresholds(shape.layers)),
+      terms: termsOf(shape, { exact: true }, defaultThresholds(shape.layers)),
       native: { threads: THREADS },
       sketches: [],
       log: null,

@@ -89,15 +89,26 @@ class Functions {
 
 const isNumber = ({ is }: Type): boolean => is === 'integer' || is === 'real';
 
+/** As many as the bits of a number say. */
+const ABSENT_MAX = 31;
+
 /**
- * Calls that put what a plan has room for into a row of numbers, in the order of its holes. Throws for what no plan can
- * say.
+ * Calls that put what a plan has room for into a row of numbers, in the order of its holes. `places`: counts the fields
+ * that may be absent. Throws for what no plan can say.
  */
-function puts(type: Type, path: string, locals: Locals): string[] {
+function puts(type: Type, path: string, locals: Locals, places: { next: number }): string[] {
   const core = coreOf(type);
-  if (core.is === 'object')
-    return inOrder(core.fields).flatMap(([name, field]) => puts(field, `${path}.${name}`, locals));
+  if (core.is === 'object') {
+    if (type.is === 'optional') throw new Error(`the plan of an entry has no step for ${path}, which may be absent`);
+    return inOrder(core.fields).flatMap(([name, field]) => puts(field, `${path}.${name}`, locals, places));
+  }
   const value = locals.shorter(path);
+  if (type.is === 'optional') {
+    const place = places.next++;
+    if (place === ABSENT_MAX) throw new Error(`more than ${ABSENT_MAX} fields of a planned entry may be absent`);
+    const [put] = puts(type.inside, path, locals, places);
+    return [`if (${value} === undefined) putAbsent(${place});`, `else ${put}`];
+  }
   if (core.is === 'flag') return [`putFlag(${value});`];
   if (core.is === 'text' || core.is === 'one') return [`putWord(${value});`];
   if (isNumber(core)) return [`${mayBeNull(type) ? 'putNullable' : 'putNumber'}(${value});`];
@@ -123,18 +134,19 @@ export function spellingSource(
   });
   const fills = Object.entries(planned).map(([kind, type]) => {
     const locals = new Locals();
-    const calls = puts(type, 'body', locals);
+    const calls = puts(type, 'body', locals, { next: 0 });
     return `/** Puts the body of such an entry into the numbers of its plan. */
 export function fill${capital(kind)}Body(body: ${capital(kind)}Body): void {
   ${[...locals.lines, ...calls].join('\n  ')}
 }
 `;
   });
+  const used = [...new Set(fills.join('').match(/\bput[A-Z]\w+/g))].sort();
   const types = [...new Set([...Object.keys(spelled), ...Object.keys(planned)])].map((kind) => `${capital(kind)}Body`);
   return `// Written by scripts/generate-entries.ts from witness/entries/. Change these, not this file.
 import { FORMS } from '${from}/../policy/index.ts';
 import { canonicalJson as json, canonicalNumber as number, canonicalText as text } from '${from}/canonical.ts';
-import { putFlag, putNullable, putNumber, putWord } from '${from}/plan-numbers.ts';
+import { ${used.join(', ')} } from '${from}/plan-numbers.ts';
 import type { ${types.sort().join(', ')} } from '${from}/entries/index.ts';
 
 const FORM_NAMES = [...FORMS].sort();

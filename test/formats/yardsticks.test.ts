@@ -1,7 +1,7 @@
 // Yardsticks in a build that computes them: a session has one only where its cache types name it, then `fixed` takes
 // pages to it and `price` tries it; a session that names none knows of none, and its decisions replay without them.
 import { expect, it } from 'vitest';
-import { planSession } from '../../engine/cache/plan.ts';
+import { termsOf } from '../../engine/cache/terms.ts';
 import { openCache } from '../../engine/index.ts';
 import { logDir } from '../../engine/state/folder.ts';
 import { FORMATS, type FormatName, isAutomatic, KvError } from '../../native/index.ts';
@@ -13,10 +13,9 @@ import { scratchFolders } from '../unit/witness/folder.ts';
 const SHAPE = { layers: 2, queryHeads: 2, kvHeads: 1, headDim: 64 };
 const PAGES = 5;
 const folder = scratchFolders();
-const plan = (request: Parameters<typeof planSession>[1]) =>
-  planSession(SHAPE, request, defaultThresholds(SHAPE.layers));
-const knows = (request: Parameters<typeof planSession>[1]): string[] =>
-  Object.keys(plan(request).context.pageBytes).filter((name) => !isAutomatic(name as FormatName));
+const terms = (request: Parameters<typeof termsOf>[1]) => termsOf(SHAPE, request, defaultThresholds(SHAPE.layers));
+const knows = (request: Parameters<typeof termsOf>[1]): string[] =>
+  Object.keys(terms(request).context.pageBytes).filter((name) => !isAutomatic(name as FormatName));
 
 it('are known to sessions that name them, and to no others', () => {
   // For keys with outlier channels; test/unit/policy/outlier-keys.test.ts asks where they are used.
@@ -25,14 +24,14 @@ it('are known to sessions that name them, and to no others', () => {
   expect(knows({ cacheTypes: 'rot4:rot2' })).toEqual([]);
   expect(knows({ cacheTypes: 'turbo4:turbo2' })).toEqual(['turbo4', 'turbo2']);
   expect(knows({ cacheTypes: ['rot4', 'higgs4'], policy: 'table' })).toEqual(['higgs4']);
-  expect(plan({ kvBudget: '50%', tokensExpected: 1024, cacheTypes: 'turbo4:turbo2' }).context.floor).toEqual({
+  expect(terms({ kvBudget: '50%', tokensExpected: 1024, cacheTypes: 'turbo4:turbo2' }).context.floor).toEqual({
     k: 'turbo4',
     v: 'turbo2',
   });
 });
 
 it('are refused where a policy aims at one that its session does not know', () => {
-  const { context } = plan({ cacheTypes: 'rot4' });
+  const { context } = terms({ cacheTypes: 'rot4' });
   expect(() => createPolicy('fixed', { k: 'turbo4', v: 'turbo4' }).open(context)).toThrow(KvError);
 });
 

@@ -299,7 +299,7 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
   sealed: {
     files: () =>
       inFolder(async (dir) => {
-        const log = await openWitnessLog({ dir, seal: true });
+        const log = await openWitnessLog({ dir, encrypt: true });
         for (let n = 0; n < 6; n++) log.append(`s${n % 2}`, 'note', { n });
         await log.close();
         return contentOf(dir);

@@ -4,7 +4,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { planSession } from '../../engine/cache/plan.ts';
+import { termsOf } from '../../engine/cache/terms.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { descent, type SideCost, tableWithin } from '../../lab/evaluate/hindsight.ts';
 import { conditionsOf, Results } from '../../lab/evaluate/results.ts';
@@ -70,12 +70,12 @@ it('the table in hindsight spends divergence where it saves most', () => {
   ).toBe(true);
 
   const options = tableWithin(runtime, tables, '35%', 1400)!;
-  const planned = planSession(runtime.shape, { ...options, tokensExpected: 1400 }, defaultThresholds(layers));
+  const planned = termsOf(runtime.shape, { ...options, tokensExpected: 1400 }, defaultThresholds(layers));
   expect(planned.policy.id).toBe('table');
   const index = tables.indexOf(options.cacheTypes as (typeof tables)[number]);
   expect(index, 'some steps, not all').toBeGreaterThan(0);
   const finer = { ...options, cacheTypes: tables[index - 1]!, tokensExpected: 1400 };
-  expect(() => planSession(runtime.shape, finer, defaultThresholds(layers)), 'one step finer').toThrow(/cannot hold/);
+  expect(() => termsOf(runtime.shape, finer, defaultThresholds(layers)), 'one step finer').toThrow(/cannot hold/);
   expect(tableWithin(runtime, tables, '1%', 1400)).toBeNull();
 });
 

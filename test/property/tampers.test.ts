@@ -74,7 +74,7 @@ function together(loose: Loose): Files {
     const own = { ...header, number, firstSeq: end.nextSeq, previousHash: end.headHash, leaves, peaks };
     const batch = new Batch(number, 0, end, own);
     for (const payload of payloads) batch.add(end.nextSeq, payload);
-    end = batch.seal();
+    end = batch.finish();
     files.set(`${String(number).padStart(8, '0')}.wal`, Buffer.from(batch.bytes));
   }
   return files;

@@ -144,7 +144,7 @@ class Run {
       commitIntervalMs: pick(random, [0, 1, 50]),
       blockMsMax: pick(random, [0, 40, 30_000]),
       retryMs: pick(random, [0, 1, 20]),
-      seal: random() < 0.3,
+      encrypt: random() < 0.3,
     });
     if (isOpen) await this.#work(1 + below(random, pick(random, [10, 40, 150])));
     if (isOpen && !this.#process.isDead) await this.#close();

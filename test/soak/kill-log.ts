@@ -44,7 +44,7 @@ function writeAndKill(args: readonly string[], afterMs: number, isFromStart: boo
 export async function* logLife(next: () => number, kills: number): AsyncGenerator<Kill, void, undefined> {
   const dir = mkdtempSync(join(tmpdir(), 'palimpsest-soak-'));
   const pick = (list: readonly number[]): string => String(list[Math.floor(next() * list.length)]);
-  const isSealed = next() < 0.5;
+  const isEncrypted = next() < 0.5;
   const isIndexed = next() < INDEX_SHARE;
   // Most writers ask for the disk all the time; the logs of the others are long enough to time how they are opened.
   const flushEvery = next() < 0.98 ? '16' : '200';
@@ -53,7 +53,13 @@ export async function* logLife(next: () => number, kills: number): AsyncGenerato
     for (let kill = 0; kill < kills; kill++) {
       const isFromStart = next() < 0.3;
       const afterMs = next() * (isFromStart ? STARTING_MS_MAX : WRITING_MS_MAX);
-      const args = [dir, isSealed ? 'seal' : 'plain', pick([2000, 20_000, 1 << 24]), pick([0, 1, 20]), flushEvery];
+      const args = [
+        dir,
+        isEncrypted ? 'encrypted' : 'plain',
+        pick([2000, 20_000, 1 << 24]),
+        pick([0, 1, 20]),
+        flushEvery,
+      ];
       acknowledged = Math.max(acknowledged, 1 + (await writeAndKill(args, afterMs, isFromStart)));
       const { problem, entries } = acknowledged === 0 ? { problem: null, entries: 0 } : verifyLog(dir);
       const restarted = performance.now();

@@ -5,9 +5,9 @@
 import { writeSync } from 'node:fs';
 import { openWitnessLog } from '../../dist/witness/log.js';
 
-const [dir, seal, segmentBytesMax, commitIntervalMs, flushEvery] = process.argv.slice(2);
+const [dir, form, segmentBytesMax, commitIntervalMs, flushEvery] = process.argv.slice(2);
 const log = await openWitnessLog({
-  ...{ dir, seal: seal === 'seal', segmentBytesMax: Number(segmentBytesMax) },
+  ...{ dir, encrypt: form === 'encrypted', segmentBytesMax: Number(segmentBytesMax) },
   ...{ commitIntervalMs: Number(commitIntervalMs), bufferBytesMax: 1 << 20 },
 });
 writeSync(1, `${log.acknowledgedSeq}\n`);

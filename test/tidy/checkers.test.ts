@@ -1,7 +1,8 @@
 // Do the tidy rules find what they look for, and leave the rest in peace? Each rule is given small texts of both kinds.
 import { describe, expect, test } from 'vitest';
 import { expand, pathIsThere, pathsIn, titlesOf } from './documents.ts';
-import { importProblem, labProblem, loadedAtOnce, packageProblem, unreached } from './rooms.ts';
+import { walk } from './files.ts';
+import { importProblem, labProblem, layerFaults, loadedAtOnce, packageProblem, unreached } from './rooms.ts';
 import { type Import, importsOf, only } from './source.ts';
 import { propertyProblems, testFileProblems } from './suites.ts';
 import { machinePaths, prints, readsEnvironment, registryHosts, reminders, wideComments } from './words.ts';
@@ -69,6 +70,8 @@ describe('rooms', () => {
     ['engine/cache/governed.ts', '../metrics/meter.ts'],
     ['engine/index.ts', './cli/package.ts'],
     ['engine/session/park/park.ts', '../session.ts'],
+    ['witness/writer.ts', './walk.ts'],
+    ['witness/report/html.ts', './page/data.ts'],
     ['memory/sql/client.ts', '../../migrations/schema.ts'],
     ['witness/index.ts', 'zod'],
     ['test/unit/x.test.ts', '../../native/load.ts'],
@@ -93,10 +96,25 @@ describe('rooms', () => {
     ['engine/session/session.ts', './chat/answering.ts', 'not chat'],
     ['engine/cache/governed.ts', '../serve/server.ts', 'not serve'],
     ['engine/elsewhere.ts', './cache/step.ts', 'in no folder that is known'],
+    ['witness/walk.ts', './writer.ts', 'walk (reading) imports writer of a later layer (writing)'],
+    ['witness/report/page/map.ts', '../html.ts', 'witness/report/page imports nothing else'],
+    ['witness/elsewhere.ts', './walk.ts', 'in no layer'],
   ])('%s may not import %s', (file, specifier, why) => {
     expect(importProblem(file, value(specifier))).toContain(why);
     // A type is a dependency of the mind, and counts.
     expect(importProblem(file, { ...value(specifier), kind: 'type' })).toContain(why);
+  });
+
+  test('a layered folder has no module but those of its table, and each of them', () => {
+    const all = walk().filter((path) => path.startsWith('witness/'));
+    expect(layerFaults('witness', all)).toEqual([]);
+    expect(layerFaults('witness', [...all, 'witness/new.ts'])).toEqual(['witness/new is in no layer']);
+    expect(
+      layerFaults(
+        'witness',
+        all.filter((path) => path !== 'witness/walk.ts'),
+      ),
+    ).toEqual(['no witness/walk']);
   });
 
   test('the lab: what is published imports the product by its door, itself, Node and its own dependencies', () => {

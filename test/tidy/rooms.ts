@@ -84,6 +84,105 @@ const WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>
   session: { '': ['park'], park: [''], chat: ['', 'calls'] },
 };
 
+/**
+ * The layers of a folder that is read from its first file to its last: a module imports its own layer and those before.
+ * A name with a stroke behind it is a folder, the others are modules.
+ */
+type Layers = Readonly<Record<string, readonly string[]>>;
+
+/** witness/, from bytes to whoever keeps a log for years. */
+const WITNESS: Layers = {
+  bytes: [
+    ...['canonical', 'chain', 'crc32c', 'tree', 'chain-state', 'segment', 'files', 'lock', 'ring', 'id', 'series'],
+    ...['csv', 'idle-text', 'words', 'pause'],
+  ],
+  checkpoints: ['note', 'checkpoint', 'against', 'anchor-file'],
+  entries: [
+    ...[
+      'plan-numbers',
+      'entries/',
+      'plan',
+      'types',
+      'spell',
+      'body',
+      'forms',
+      'entry',
+      'mask',
+      'encryption',
+      'run',
+      'keys',
+    ],
+    'trouble',
+  ],
+  reading: ['scan', 'walk', 'read', 'survey'],
+  proofs: ['verify', 'proof', 'sign-log'],
+  questions: [
+    ...['condition', 'count', 'filter', 'newest', 'query', 'explanation', 'explain-text', 'explain', 'timeline'],
+    ...['why-not', 'replay', 'sql/', 'audit', 'report/'],
+  ],
+  writing: [
+    ...['batch', 'batch-queue', 'batch-files', 'recover', 'remove', 'anchor-targets', 'anchor', 'writer', 'log'],
+  ],
+  keeping: ['erase', 'retention', 'rewrap'],
+  door: ['index'],
+};
+
+/** scripts/: what programs are made of, and the programs. */
+const SCRIPTS: Layers = {
+  tools: ['processes', 'native-toolchain', 'cost', 'entries/', 'bench/'],
+  parts: ['small-checkout', 'zig', 'needs', 'platform-packages', 'tests', 'build-lab', 'roll-up-types'],
+  programs: [
+    ...['bootstrap', 'ci', 'generate', 'generate-decisions', 'generate-documents', 'generate-entries'],
+    ...['generate-layout', 'generate-migrations', 'generate-options', 'generate-tables', 'golden', 'golden-codecs'],
+    ...['golden-metrics', 'build-native', 'build-wasm', 'prebuild', 'smoke-runtimes', 'test-arm64', 'test-elsewhere'],
+    ...['with-postgres', 'test-order', 'summary-reporter', 'calibrate', 'drift', 'fit-nuq', 'fit-trellis', 'full-disk'],
+    ...['parked', 'sim'],
+  ],
+};
+
+const LAYERED: Readonly<Record<string, Layers>> = { witness: WITNESS, scripts: SCRIPTS };
+
+/** Folders within them whose modules are layers too. */
+const LAYERED_WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
+  'witness/report': { '': ['page'], page: [] },
+  'scripts/bench': { '': ['peers'], peers: [''] },
+};
+
+/** The member of a table of layers that a module is or lies in: 'walk', 'sql/'. */
+function memberOf(path: string): string {
+  const [, first = '', inside] = path.split('/');
+  return inside === undefined ? first.replace(/(\.d)?\.m?ts$|\.mjs$/, '') : `${first}/`;
+}
+
+/** Names of a layered folder that its table lacks, or that nothing in it has. files: all paths of the checkout. */
+export function layerFaults(folder: string, files: readonly string[]): string[] {
+  const known = Object.values(LAYERED[folder]!).flat();
+  const there = new Set(files.filter((path) => path.startsWith(`${folder}/`) && /\.m?[tj]s$/.test(path)).map(memberOf));
+  return [
+    ...[...there].filter((name) => !known.includes(name)).map((name) => `${folder}/${name} is in no layer`),
+    ...known.filter((name, at) => !there.has(name) || known.indexOf(name) !== at).map((name) => `no ${folder}/${name}`),
+  ];
+}
+
+/** The folders whose modules lie in layers. */
+export const LAYERED_FOLDERS: readonly string[] = Object.keys(LAYERED);
+
+/** → what is wrong with an import within a layered folder, or null. */
+export function layerProblem(file: string, target: string): string | null {
+  const folder = roomOf(file);
+  const layers = Object.entries(LAYERED[folder] ?? {});
+  const [from, to] = [file, target].map(memberOf) as [string, string];
+  if (from === to) return innerFolderProblem(file, target);
+  const [at, toAt] = [from, to].map((name) => layers.findIndex(([, members]) => members.includes(name)));
+  if (at === -1) return `${folder}/${from} is in no layer`;
+  return toAt! <= at! ? null : `${from} (${layers[at!]![0]}) imports ${to} of a later layer (${layers[toAt!]![0]})`;
+}
+
+function innerFolderProblem(file: string, target: string): string | null {
+  const folder = file.split('/').slice(0, 2).join('/');
+  return foldersProblem(folder, LAYERED_WITHIN[folder] ?? {}, file, target);
+}
+
 const within = (path: string, folders: object): string => {
   const name = path.split('/')[2] ?? '';
   return name in folders ? name : '';
@@ -93,8 +192,9 @@ const listed = (names: readonly string[]): string =>
 
 /** What is below knows nothing of what stands on it: inside the engine too. */
 function innerProblem(file: string, target: string): string | null {
-  const [room, from = ''] = file.split('/');
+  const [room = '', from = ''] = file.split('/');
   const [, to = ''] = target.split('/');
+  if (LAYERED[room] !== undefined) return layerProblem(file, target);
   if (room !== 'engine' || DOORS.includes(from)) return null;
   const imports = ENGINE[from];
   if (imports === undefined) return `engine/${from} lies in no folder that is known here`;
@@ -104,11 +204,19 @@ function innerProblem(file: string, target: string): string | null {
 }
 
 function folderProblem(folder: string, file: string, target: string): string | null {
-  const folders = WITHIN[folder] ?? {};
+  return foldersProblem(`engine/${folder}`, WITHIN[folder] ?? {}, file, target);
+}
+
+function foldersProblem(
+  folder: string,
+  folders: Readonly<Record<string, readonly string[]>>,
+  file: string,
+  target: string,
+): string | null {
   const [from, to] = [within(file, folders), within(target, folders)];
   const imports = folders[from];
   if (imports === undefined || from === to || imports.includes(to)) return null;
-  return `engine/${folder}/${from} imports ${listed(imports)} of its folder, not ${to}`;
+  return `${folder}/${from} imports ${listed(imports)} of its folder, not ${to}`;
 }
 
 /** Name of the package that a bare specifier belongs to; null for Node's own modules and for relative paths. */

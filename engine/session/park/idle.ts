@@ -133,10 +133,10 @@ export class IdleSessions implements Neighbours {
    * something would be lost.
    */
   #gainBytes({ governed }: Session): number {
-    const { kv, plan, shape, length } = governed;
+    const { kv, terms, shape, length } = governed;
     if (governed.away !== null) return 0;
     if (this.place === 'disk') return kv.usedBytes;
-    if (plan.exact || plan.kldBudget !== null) return 0;
+    if (terms.exact || terms.kldBudget !== null) return 0;
     return Math.max(0, kv.usedBytes - (PREDICTED_BITS / 16) * f16CacheBytes(shape, length));
   }
 

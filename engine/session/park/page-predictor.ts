@@ -11,6 +11,7 @@ import {
   FORMAT_NAMES,
   FORMATS,
   type FormatName,
+  firstToken,
   fromHalf,
   type KvCache,
   KvError,
@@ -66,7 +67,7 @@ export class PagePredictor {
   /** What the binary reads so many pages by. */
   packed(pages: number): NonNullable<PageRecords['predicted']> {
     const { rotaryDim, ropeInterleaved } = this.#config;
-    const rotary = { ...this.#table.rows(0, pages * PAGE_TOKENS), rotaryDim, interleaved: ropeInterleaved };
+    const rotary = { ...this.#table.rows(0, firstToken(pages)), rotaryDim, interleaved: ropeInterleaved };
     return { predictor: this.predictor.packed(), rotary };
   }
 
@@ -97,7 +98,7 @@ export class PagePredictor {
     const rows = decodePage(this.predictor, map, layer === 0 ? null : this.#below, bytes.subarray(2 + sinkBytes));
     this.#below = levelsOf(map, rows);
     const { kvHeads, headDim, rotaryDim, ropeInterleaved } = this.#config;
-    const { cos, sin } = this.#table.rows(page * PAGE_TOKENS, PAGE_TOKENS);
+    const { cos, sin } = this.#table.rows(firstToken(page), PAGE_TOKENS);
     rope(rows.k, PAGE_TOKENS, kvHeads, headDim, rotaryDim, cos, sin, ropeInterleaved);
     const sinks = Uint16Array.from({ length: sinkBytes / 2 }, (_, i) => bytes.readUInt16LE(2 + 2 * i));
     const exact = fromHalf(sinks);
@@ -107,7 +108,7 @@ export class PagePredictor {
   }
 
   #rowsOf(kv: KvCache, layer: number, page: number): PageRows {
-    const k = unrotate(kv.decode(layer, page, 'k'), page * PAGE_TOKENS, this.#table, this.#config);
+    const k = unrotate(kv.decode(layer, page, 'k'), firstToken(page), this.#table, this.#config);
     return { k, v: kv.decode(layer, page, 'v') };
   }
 }

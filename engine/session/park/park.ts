@@ -35,11 +35,11 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
   const { runtime, setup, governed, tokens, lastHidden } = session;
   if (!hasPlainState(setup))
     throw new KvError('unsupported', 'a session with latents, or with a policy of the caller, cannot be parked', {
-      values: { session: session.id, policy: governed.plan.policy.id },
+      values: { session: session.id, policy: governed.terms.policy.id },
       hint: 'keep it open, or fork() it: forks keep no latents',
     });
   const { model, shape } = runtime;
-  const { policy } = governed.plan;
+  const { policy } = governed.terms;
   const head: ParkedHead = {
     session: session.id,
     parkedMs: Date.now(),

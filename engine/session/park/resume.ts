@@ -81,7 +81,7 @@ function foreignModel({ model }: Runtime, { head, tokens }: ReadParked): string 
 
 /** Why the pages do not fit the session that was opened for them; null: they do. */
 function mismatch({ governed }: Session, { head }: ReadParked): string | null {
-  const { policy } = governed.plan;
+  const { policy } = governed.terms;
   const machine = machineDigest();
   const { id, version } = head.policy;
   if (id !== policy.id || version !== policy.version || head.policy.machine !== machine)

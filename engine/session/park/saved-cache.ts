@@ -59,10 +59,10 @@ export interface SavedCache {
   readonly cache: Uint8Array;
 }
 
-const settingsOf = ({ plan }: Governed) => ({
-  policy: { id: plan.policy.id, version: plan.policy.version, machine: machineDigest() },
-  openFormat: plan.context.openFormat ?? 'f16',
-  windowTokens: plan.context.windowTokens ?? PAGE_TOKENS,
+const settingsOf = ({ terms }: Governed) => ({
+  policy: { id: terms.policy.id, version: terms.policy.version, machine: machineDigest() },
+  openFormat: terms.context.openFormat ?? 'f16',
+  windowTokens: terms.context.windowTokens ?? PAGE_TOKENS,
 });
 
 /** The bytes of a cache between two steps, which stays as it is. */

@@ -21,11 +21,11 @@
  * counts; attention decodes its pages.
  */
 
-import { defineYardstick } from '../../formats/descriptor.ts';
+import { defineTurned, planesAndScales } from '../../formats/descriptor.ts';
 import { PAGE_TOKENS } from '../../layout.ts';
 import { bytesOf, type ReferenceCodec } from '../../reference/codec.ts';
 import { GRIDS } from '../../reference/tables.gen.ts';
-import { decodeTurned, eachTurned, mixTurned, scoresTurned, type TurnedHead } from '../../reference/turned.ts';
+import { eachTurned, readTurned, type TurnedHead } from '../../reference/turned.ts';
 
 type HiggsName = 'higgs4' | 'higgs3' | 'higgs2';
 
@@ -75,9 +75,7 @@ const codec = (format: HiggsName, lowBits: number, relative: number): ReferenceC
     });
     return { format, headDim, firstRow, codes, scales };
   },
-  decode: (head) => decodeTurned(head, levelsOf(head, format)),
-  scores: (query, head) => scoresTurned(query, head, levelsOf(head, format)),
-  mix: (weights, head) => mixTurned(weights, head, levelsOf(head, format)),
+  ...readTurned((head) => levelsOf(head, format)),
   stored: ({ codes, scales }) => ({
     high: packed(
       codes.map((code) => code >> lowBits),
@@ -91,23 +89,9 @@ const codec = (format: HiggsName, lowBits: number, relative: number): ReferenceC
   }),
 });
 
+const SOURCE = 'HIGGS, Malinovskii et al. 2024, arXiv 2411.17525';
 const define = <const N extends HiggsName>(name: N, id: number, rank: number, codeBits: number) =>
-  defineYardstick({
-    name,
-    id,
-    rank,
-    tier: codeBits === 4 ? 'warm' : 'archive',
-    codeBits,
-    nested: false,
-    rotated: true,
-    parts: [
-      { fields: [{ name: 'high', elementBits: 2 }] },
-      { fields: [{ name: 'low', elementBits: codeBits - 2 }] },
-      { fields: [{ name: 'scales', tokenBytes: 2 }] },
-    ],
-    source: 'HIGGS, Malinovskii et al. 2024, arXiv 2411.17525',
-    layoutVersion: 1,
-  });
+  defineTurned({ name, id, rank, codeBits, parts: planesAndScales(codeBits), source: SOURCE });
 
 export const formats = [define('higgs4', 26, 23, 4), define('higgs3', 27, 33, 3), define('higgs2', 28, 43, 2)] as const;
 

@@ -19,7 +19,7 @@
  * (rot.ts) has no bias either and half of the error (docs/lab/formats.md).
  */
 
-import { defineYardstick } from '../../formats/descriptor.ts';
+import { defineTurned } from '../../formats/descriptor.ts';
 import { PAGE_TOKENS } from '../../layout.ts';
 import { bytesOf, type ReferenceCodec, toTile } from '../../reference/codec.ts';
 import { fromHalf } from '../../reference/half.ts';
@@ -123,14 +123,8 @@ const codec = (format: ProdName, bits: number, relative: number): ReferenceCodec
 });
 
 const define = <const N extends ProdName>(name: N, id: number, rank: number, codeBits: number) =>
-  defineYardstick({
-    name,
-    id,
-    rank,
-    tier: codeBits === 4 ? 'warm' : 'archive',
-    codeBits,
-    nested: false,
-    rotated: true,
+  defineTurned({
+    ...{ name, id, rank, codeBits },
     parts: [
       { fields: [{ name: 'high', elementBits: codeBits === 2 ? 0 : 2 }] },
       { fields: [{ name: 'low', elementBits: codeBits === 3 ? 0 : 1 }] },
@@ -143,7 +137,6 @@ const define = <const N extends ProdName>(name: N, id: number, rank: number, cod
       },
     ],
     source: 'TurboQuant, Zandieh et al. 2025, arXiv 2504.19874; QJL, Zandieh et al. 2024, arXiv 2406.03482',
-    layoutVersion: 1,
   });
 
 export const formats = [

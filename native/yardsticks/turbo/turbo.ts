@@ -21,15 +21,13 @@
  * keys), because the norm is spent on what is common.
  */
 
-import { defineYardstick } from '../../formats/descriptor.ts';
+import { defineTurned, planesAndScales } from '../../formats/descriptor.ts';
 import { bytesOf, type ReferenceCodec, toTile } from '../../reference/codec.ts';
 import { packPlanes } from '../../reference/planes.ts';
 import {
   codeOf,
-  decodeTurned,
   eachTurned,
-  mixTurned,
-  scoresTurned,
+  readTurned,
   sphereCodebook,
   sphereLevels,
   type TurnedHead,
@@ -52,32 +50,16 @@ const codec = (format: TurboName, bits: number, relative: number): ReferenceCode
     });
     return { format, headDim, firstRow, codes, scales };
   },
-  decode: (head) => decodeTurned(head, sphereLevels(head, bits)),
-  scores: (query, head) => scoresTurned(query, head, sphereLevels(head, bits)),
-  mix: (weights, head) => mixTurned(weights, head, sphereLevels(head, bits)),
+  ...readTurned((head) => sphereLevels(head, bits)),
   stored({ headDim, codes, scales }, side) {
     const { hi, lo } = packPlanes(toTile(side, headDim, codes), 2, bits - 2);
     return { high: hi, low: lo, scales: bytesOf(scales) };
   },
 });
 
+const SOURCE = 'TurboQuant, Zandieh et al. 2025, arXiv 2504.19874';
 const define = <const N extends TurboName>(name: N, id: number, rank: number, codeBits: number) =>
-  defineYardstick({
-    name,
-    id,
-    rank,
-    tier: codeBits === 4 ? 'warm' : 'archive',
-    codeBits,
-    nested: false,
-    rotated: true,
-    parts: [
-      { fields: [{ name: 'high', elementBits: 2 }] },
-      { fields: [{ name: 'low', elementBits: codeBits - 2 }] },
-      { fields: [{ name: 'scales', tokenBytes: 2 }] },
-    ],
-    source: 'TurboQuant, Zandieh et al. 2025, arXiv 2504.19874',
-    layoutVersion: 1,
-  });
+  defineTurned({ name, id, rank, codeBits, parts: planesAndScales(codeBits), source: SOURCE });
 
 export const formats = [define('turbo4', 20, 24, 4), define('turbo3', 21, 34, 3), define('turbo2', 22, 44, 2)] as const;
 

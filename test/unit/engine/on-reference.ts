@@ -1,8 +1,12 @@
 /** The engine on the reference model, and what its tests ask it again and again. */
 
 import { join } from 'node:path';
+import { afterAll, beforeAll } from 'vitest';
 import { createEngine, type Engine, type EngineSession, type KvErrorCode } from '../../../engine/index.ts';
+import type { Predictor } from '../../../engine/session/park/predictor.ts';
+import { findPredictor } from '../../../engine/session/park/predictors.ts';
 import { logDir } from '../../../engine/state/folder.ts';
+import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { type Entry, type EntryKind, readLog } from '../../../witness/index.ts';
 import { refused } from '../../refusal.ts';
 
@@ -11,6 +15,31 @@ export const PROMPT_TOKENS = 1400;
 
 export const openEngine = (stateDir: string | null): Promise<Engine> =>
   createEngine({ model: MODEL, threads: 1, stateDir });
+
+/** Opens an engine with a state folder of its own before the tests of a file, and closes it after them. */
+export function withEngine(folder: () => string, use: (engine: Engine, state: string) => void): void {
+  let engine: Engine | undefined;
+  beforeAll(async () => {
+    const state = join(folder(), 'state');
+    engine = await openEngine(state);
+    use(engine, state);
+  });
+  afterAll(() => engine?.close());
+}
+
+/** The same of the model in this thread, and of what predicts its pages. */
+export function withPredictor(use: (runtime: Runtime, predictor: Predictor) => void): void {
+  const opened: { close(): unknown }[] = [];
+  beforeAll(async () => {
+    const runtime = await Runtime.open({ model: MODEL, threads: 1 });
+    const predictor = findPredictor(runtime.model.digest, null)!;
+    opened.push(predictor, runtime);
+    use(runtime, predictor);
+  });
+  afterAll(async () => {
+    for (const one of opened) await one.close();
+  });
+}
 
 /** Token ids that look like nothing in particular; the same for the same seed. */
 export function ids(count: number, seed = 1): number[] {

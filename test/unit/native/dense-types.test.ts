@@ -10,6 +10,7 @@ import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
 import { gaussian } from '../../native/rows.ts';
 import { halvesOf, QUANTIZED_TYPES, weightBlocks } from '../../native/weight-blocks.ts';
 import { seeded } from '../../random.ts';
+import { codeOf } from '../../refusal.ts';
 
 const SEED = 8311;
 const kernels = loadKernels();
@@ -185,15 +186,6 @@ describe('rows of a matrix', () => {
     half.close();
     return out;
   };
-  const code = (call: () => unknown): string => {
-    try {
-      call();
-    } catch (error) {
-      expect(error).toBeInstanceOf(KvError);
-      return (error as KvError).code;
-    }
-    return 'accepted';
-  };
 
   test.each(TYPES)('%s: parts, in threads, are the whole; bytes are those that are announced', (type) => {
     const bytes = weightBlocks(seeded(SEED + 2), type, 53 * 256, 0.1);
@@ -228,11 +220,11 @@ describe('rows of a matrix', () => {
     const half = filled();
     const before = half.bytes;
     const bad = bytes.slice().fill(0xff, 208, 210);
-    expect(code(() => half.setRows(1, 'q', 'Q6_K', bad))).toBe('bad-value');
+    expect(codeOf(() => half.setRows(1, 'q', 'Q6_K', bad))).toBe('bad-value');
     expect(half.bytes).toBe(before);
     half.setRows(1, 'q', 'Q6_K', bytes.subarray(0, 16 * 210));
-    expect(code(() => half.setRows(1, 'q', 'Q6_K', bad.subarray(0, 16 * 210), 16))).toBe('bad-value');
-    expect(code(() => half.logits(new Float32Array(256), 1, new Float32Array(53)))).toBe('bad-argument');
+    expect(codeOf(() => half.setRows(1, 'q', 'Q6_K', bad.subarray(0, 16 * 210), 16))).toBe('bad-value');
+    expect(codeOf(() => half.logits(new Float32Array(256), 1, new Float32Array(53)))).toBe('bad-argument');
     half.setRows(1, 'q', 'Q6_K', bytes.subarray(16 * 210), 16);
     const other = filled();
     other.setRows(1, 'q', 'Q6_K', bytes);
@@ -279,7 +271,7 @@ describe('rows of a matrix', () => {
     ],
   ] satisfies [string, string, (half: DenseHalf) => void][])('%s is refused', (_, expected, call) => {
     const half = empty();
-    expect(code(() => call(half))).toBe(expected);
+    expect(codeOf(() => call(half))).toBe(expected);
     half.close();
   });
 });

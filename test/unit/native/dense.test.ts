@@ -10,7 +10,6 @@ import {
   type DenseShape,
   type DenseSlot,
   densePacking,
-  KvError,
   nativeInfo,
   type Projected,
   setIsa,
@@ -20,6 +19,7 @@ import { loadBinary } from '../../../native/load.ts';
 import { normals } from '../../native/dense.ts';
 import { QUANTIZED_TYPES, weightBlocks } from '../../native/weight-blocks.ts';
 import { seeded } from '../../random.ts';
+import { codeOf } from '../../refusal.ts';
 
 const SEED = 5119;
 const { available, isa: best } = nativeInfo();
@@ -312,27 +312,18 @@ describe('what is refused', () => {
   const withExperts = (): DenseHalf => new DenseHalf(EXPERTS, 1);
   const rows = (count: number): Float32Array => new Float32Array(count);
   const out = (): Projected => projected(SHAPE, 1);
-  const code = (call: () => unknown): string => {
-    try {
-      call();
-    } catch (error) {
-      expect(error).toBeInstanceOf(KvError);
-      return (error as KvError).code;
-    }
-    return 'accepted';
-  };
 
   test('a matrix that was refused for a NaN may be given again, and is the one that was never refused', () => {
     const weights = Float32Array.from({ length: 96 * 96 }, (_, i) => Math.sin(i));
     const [again, other] = [empty(), empty()];
     for (const at of [0, 5000, weights.length - 1]) {
-      expect(code(() => again.setWide(0, 'q', weights.with(at, Number.NaN)))).toBe('bad-value');
+      expect(codeOf(() => again.setWide(0, 'q', weights.with(at, Number.NaN)))).toBe('bad-value');
       expect(again.bytes).toBe(0);
     }
     again.setWide(0, 'q', weights);
     other.setWide(0, 'q', weights);
     expect(again.bytes).toBe(other.bytes);
-    expect(code(() => again.setWide(0, 'q', weights))).toBe('bad-argument');
+    expect(codeOf(() => again.setWide(0, 'q', weights))).toBe('bad-argument');
   });
 
   test('a norm or bias that was refused for a NaN leaves what was set, and may be given again', () => {
@@ -340,8 +331,8 @@ describe('what is refused', () => {
     const [before, after] = [rows(77), rows(77)];
     const { bytes } = half;
     half.logits(rows(96).fill(1), 1, before);
-    expect(code(() => half.setNorm(2, 'attnNorm', rows(96).fill(NaN, 95)))).toBe('bad-value');
-    expect(code(() => half.setBias(2, 'q', rows(77).fill(NaN, 76)))).toBe('bad-value');
+    expect(codeOf(() => half.setNorm(2, 'attnNorm', rows(96).fill(NaN, 95)))).toBe('bad-value');
+    expect(codeOf(() => half.setBias(2, 'q', rows(77).fill(NaN, 76)))).toBe('bad-value');
     expect(half.bytes).toBe(bytes);
     half.logits(rows(96).fill(1), 1, after);
     expect(after).toEqual(before);
@@ -421,7 +412,7 @@ describe('what is refused', () => {
     ['results too short', 'bad-shape', () => half.logits(rows(96), 1, rows(76))],
     ['a plain array', 'bad-argument', () => half.logits(Array(96).fill(0) as unknown as Float32Array, 1, rows(77))],
   ])('%s', (_, expected, call) => {
-    expect(code(call)).toBe(expected);
+    expect(codeOf(call)).toBe(expected);
   });
 
   test('a run before the router or an expert is there', () => {
@@ -436,7 +427,7 @@ describe('what is refused', () => {
       for (const norm of ['attnNorm', 'mlpNorm'] as const) half.setNorm(0, norm, rows(96).fill(1));
       half.setNorm(1, 'attnNorm', rows(96).fill(1));
       if (missing !== 'router') half.setRouter(0, rows(7 * 96));
-      expect(code(() => half.last(rows(96), rows(96), 1, rows(96)))).toBe('bad-argument');
+      expect(codeOf(() => half.last(rows(96), rows(96), 1, rows(96)))).toBe('bad-argument');
       if (missing === 'router') half.setRouter(0, rows(7 * 96));
       else half.setWide(0, 'up', rows(136 * 96), 4);
       half.last(rows(96), rows(96), 1, rows(96));
@@ -469,10 +460,10 @@ describe('what is refused', () => {
 
   test('results that share memory with what is read, or with each other', () => {
     const x = rows(96);
-    expect(code(() => half.last(rows(96), x, 1, x))).toBe('bad-argument');
+    expect(codeOf(() => half.last(rows(96), x, 1, x))).toBe('bad-argument');
     const shared = rows(64);
     const twice = { q: rows(96), k: shared.subarray(0, 32), v: shared.subarray(16, 48) };
-    expect(code(() => half.first(x, 1, twice))).toBe('bad-argument');
+    expect(codeOf(() => half.first(x, 1, twice))).toBe('bad-argument');
   });
 
   test('a closed one refuses every call; closing twice is fine', () => {
@@ -480,7 +471,7 @@ describe('what is refused', () => {
     expect(closed.bytes).toBeGreaterThan(0);
     closed.close();
     closed.close();
-    expect(code(() => closed.logits(rows(96), 1, rows(77)))).toBe('closed');
-    expect(code(() => closed.bytes)).toBe('closed');
+    expect(codeOf(() => closed.logits(rows(96), 1, rows(77)))).toBe('closed');
+    expect(codeOf(() => closed.bytes)).toBe('closed');
   });
 });

@@ -7,11 +7,11 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { useEntriesBinary } from '../../../native/entries.ts';
 import {
   CHAIN_STATE_BYTES,
+  chainEntries,
   type FollowedEntries,
   followEntries,
   KvError,
   nativeInfo,
-  sealEntries,
   setIsa,
 } from '../../../native/index.ts';
 import { loadBinary } from '../../../native/load.ts';
@@ -51,7 +51,7 @@ function laid(payloads: readonly Uint8Array[]): Buffer {
 }
 
 /** The same entries with their checksums and hashes, by witness/ alone. */
-function sealedByWitness(payloads: readonly Uint8Array[], before: ChainEnd): { bytes: Buffer; end: ChainEnd } {
+function chainedByWitness(payloads: readonly Uint8Array[], before: ChainEnd): { bytes: Buffer; end: ChainEnd } {
   let { nextSeq, headHash } = before;
   const tree = before.tree.copy();
   const bytes = laid(payloads);
@@ -102,10 +102,10 @@ describe.each(['scalar', best] as const)('on %s', (isa) => {
       const lengths = [length, 1 + Math.floor(random() * 300), length];
       const payloads = lengths.map((bytes) => randomPayload(random, bytes));
       const before = begin(length % 37);
-      const expected = sealedByWitness(payloads, before);
+      const expected = chainedByWitness(payloads, before);
       const bytes = laid(payloads);
       const state = chainState(before.headHash, before.tree);
-      expect(sealEntries(bytes, 0, bytes.length, state)).toBe(true);
+      expect(chainEntries(bytes, 0, bytes.length, state)).toBe(true);
       expect(bytes.equals(expected.bytes)).toBe(true);
       expect(stateHash(state)).toEqual(Buffer.from(expected.end.headHash));
       expect(stateTree(state).equals(expected.end.tree)).toBe(true);
@@ -120,10 +120,10 @@ describe.each(['scalar', best] as const)('on %s', (isa) => {
         Buffer.alloc(bytes, Math.floor(random() * 256)),
       );
       const before = begin(1000 + shift);
-      const expected = sealedByWitness(payloads, before);
+      const expected = chainedByWitness(payloads, before);
       const whole = Buffer.concat([Buffer.alloc(shift, 1), laid(payloads), Buffer.alloc(9, 2)]);
       const state = chainState(before.headHash, before.tree);
-      sealEntries(whole, shift, whole.length - 9, state);
+      chainEntries(whole, shift, whole.length - 9, state);
       expect(whole.subarray(shift, whole.length - 9).equals(expected.bytes)).toBe(true);
       expect([...whole.subarray(whole.length - 9)]).toEqual(new Array(9).fill(2));
       expect(stateTree(state).equals(expected.end.tree)).toBe(true);
@@ -135,7 +135,7 @@ describe.each(['scalar', best] as const)('on %s', (isa) => {
     const random = uniform(SEED);
     const payloads = Array.from({ length: 33 }, () => randomPayload(random, 1 + Math.floor(random() * 500)));
     const before = begin(12);
-    const { bytes, end } = sealedByWitness(payloads, before);
+    const { bytes, end } = chainedByWitness(payloads, before);
     for (const withTree of [true, false]) {
       const { count, state, out } = follow(bytes, before, withTree);
       expect(count).toBe(payloads.length);
@@ -161,7 +161,7 @@ describe.each(['scalar', best] as const)('on %s', (isa) => {
     const random = uniform(SEED);
     const payloads = Array.from({ length: 5 }, (_, n) => randomPayload(random, 40 + 30 * n));
     const before = begin(3);
-    const { bytes } = sealedByWitness(payloads, before);
+    const { bytes } = chainedByWitness(payloads, before);
     const starts = payloads.map((_, index) =>
       payloads.slice(0, index).reduce((sum, { length }) => sum + length + EXTRA, 0),
     );
@@ -185,9 +185,9 @@ it('a batch is the same bytes where no binary runs', () => {
     for (let seq = 21; seq < 60; seq++) {
       batch.add(seq, randomPayload(next, 1 + Math.floor(next() * 300)).toString('base64'));
       // Some are sealed while the batch is still filled.
-      if (next() < 0.2) batch.seal();
+      if (next() < 0.2) batch.finish();
     }
-    const { nextSeq, headHash, tree } = batch.seal();
+    const { nextSeq, headHash, tree } = batch.finish();
     return { bytes: Buffer.from(batch.bytes), nextSeq, headHash: Buffer.from(headHash), tree };
   });
   useEntriesBinary(true);
@@ -242,7 +242,7 @@ describe('certainly sound', () => {
   /** Kind that the binary is certain of, or null. */
   function kindOf(payload: Buffer, seq: number): string | null {
     const before = { ...begin(), nextSeq: seq };
-    const { out, count } = follow(sealedByWitness([payload], before).bytes, before);
+    const { out, count } = follow(chainedByWitness([payload], before).bytes, before);
     expect(count).toBe(1);
     return out.kinds[0] === 0 ? null : (FORM_KINDS[out.kinds[0]! - 1] as string);
   }
@@ -333,7 +333,7 @@ describe('certainly sound', () => {
       const payloads = some.map((number, index) =>
         Buffer.from(`{"seq":${index},"timeMs":1,"session":"","kind":"note","body":{"x":${number}}}`),
       );
-      const { out } = follow(sealedByWitness(payloads, before).bytes, before);
+      const { out } = follow(chainedByWitness(payloads, before).bytes, before);
       for (const [index, number] of some.entries()) {
         if (out.kinds[index] === 0) continue;
         certain++;
@@ -404,12 +404,12 @@ describe('wrong calls', () => {
     const bytes = laid([Buffer.from('x')]);
     const state = new Uint8Array(CHAIN_STATE_BYTES);
     const wrong: (() => unknown)[] = [
-      () => sealEntries(bytes, 0, bytes.length + 1, state),
-      () => sealEntries(bytes, 5, 4, state),
-      () => sealEntries(bytes, 1, bytes.length, state),
-      () => sealEntries(bytes, 0, bytes.length, new Uint8Array(31)),
-      () => sealEntries(bytes, 0, bytes.length, new Uint8Array(CHAIN_STATE_BYTES).fill(255)),
-      () => sealEntries(null as never, 0, 0, state),
+      () => chainEntries(bytes, 0, bytes.length + 1, state),
+      () => chainEntries(bytes, 5, 4, state),
+      () => chainEntries(bytes, 1, bytes.length, state),
+      () => chainEntries(bytes, 0, bytes.length, new Uint8Array(31)),
+      () => chainEntries(bytes, 0, bytes.length, new Uint8Array(CHAIN_STATE_BYTES).fill(255)),
+      () => chainEntries(null as never, 0, 0, state),
       () => followEntries(bytes, state, -1, null, room(1)),
       () => followEntries(bytes, state, 0, null, { ...room(1), kinds: new Uint8Array(2) }),
       () => followEntries(bytes, state, 0, null, { ...room(1), hashes: new Uint8Array(63) }),
@@ -429,7 +429,7 @@ describe('wrong calls', () => {
       ),
     );
     const before = begin();
-    const { bytes } = sealedByWitness(payloads, before);
+    const { bytes } = chainedByWitness(payloads, before);
     const nonsense: (() => unknown)[] = [
       ...[undefined, null, Number.NaN, -1, 0.5, 2 ** 31, 2 ** 53, 0, 'x', {}, [], 10n].map((value) => () => value),
       () => new Uint8Array(0),

@@ -17,7 +17,7 @@ afterAll(() => rmSync(dir, { recursive: true, force: true }));
 const PROGRAM = `
 import { nativeInfo } from './dist/native/index.js';
 import { openWitnessLog, readLog, verifyLog } from './dist/witness/index.js';
-const log = await openWitnessLog({ dir: 'log', seal: true });
+const log = await openWitnessLog({ dir: 'log', encrypt: true });
 for (let n = 0; n < 300; n++) log.append('s', 'note', { n });
 await log.close();
 let refusal = null;
@@ -39,21 +39,25 @@ it('writes and verifies logs where no binary runs', () => {
   expect(JSON.parse(stdout)).toEqual({ refusal: 'missing-dependency', ok: true, entries: 300, last: 299 });
 });
 
-it.each([true, false])('says of a log what it says with a binary, sealed: %s', async (seal) => {
+it.each([true, false])('says of a log what it says with a binary, encrypted: %s', async (isEncrypted) => {
   const written: object[] = [];
   for (const [name, isUsed] of [
     ['with', true],
     ['without', false],
   ] as const) {
     useEntriesBinary(isUsed);
-    const log = await openWitnessLog({ dir: join(dir, `${name}-${seal}`), seal, clock: () => 5 });
+    const log = await openWitnessLog({
+      dir: join(dir, `${name}-${isEncrypted}`),
+      encrypt: isEncrypted,
+      clock: () => 5,
+    });
     recordSession(log, 's');
     await log.close();
   }
   for (const isUsed of [true, false]) {
     useEntriesBinary(isUsed);
     for (const name of ['with', 'without']) {
-      const at = join(dir, `${name}-${seal}`);
+      const at = join(dir, `${name}-${isEncrypted}`);
       const { ok, entries, unopened } = verifyLog(at);
       written.push({ ok, entries, unopened, said: [...readLog(at)].map(({ seq, kind, body }) => [seq, kind, body]) });
     }

@@ -8,9 +8,9 @@ import { useEntriesBinary } from '../../../native/entries.ts';
 import { nativeInfo, type SpellPlan, spellEntry } from '../../../native/index.ts';
 import { loadBinary } from '../../../native/load.ts';
 import { Batch } from '../../../witness/batch.ts';
+import { encryptedChars } from '../../../witness/encryption.ts';
 import { payloadText } from '../../../witness/entry.ts';
-import { DECISION_BYTES_MAX, decisionPlan, fillDecision } from '../../../witness/plan.ts';
-import { sealedChars } from '../../../witness/seal.ts';
+import { DECISION_BYTES_MAX, fillDecision } from '../../../witness/plan.ts';
 import { spellBody } from '../../../witness/spell.ts';
 import { Frontier } from '../../../witness/tree.ts';
 import type { DecisionBody } from '../../../witness/types.ts';
@@ -119,9 +119,9 @@ describe.skipIf(!SPELLS)('where the binary prints doubles (needs a compiled bina
     for (let room = 0; room <= 40; room++) {
       const bytes = Buffer.alloc(room + 9, 0xee);
       const plan = planOf(4, 2 * 256 + 4);
-      for (const isSealed of [false, true]) {
-        const isSpelled = spellEntry(bytes.subarray(0, room), 0, plan, isSealed);
-        expect([room, isSpelled]).toEqual([room, room >= (isSealed ? 1 + 11 + sealedChars(5) + 3 : 7)]);
+      for (const isEncrypted of [false, true]) {
+        const isSpelled = spellEntry(bytes.subarray(0, room), 0, plan, isEncrypted);
+        expect([room, isSpelled]).toEqual([room, room >= (isEncrypted ? 1 + 11 + encryptedChars(5) + 3 : 7)]);
         expect(bytes.subarray(room).every((byte) => byte === 0xee)).toBe(true);
       }
     }
@@ -135,16 +135,16 @@ describe.skipIf(!SPELLS)('where the binary prints doubles (needs a compiled bina
       // New names are met for as long as it goes on, and old ones forgotten.
       const body = decision(random, () => (random() < 0.5 ? pick(random, names) : `n${Math.floor(random() * 2000)}`));
       const session = random() < 0.1 ? pick(random, names) : 's-1';
-      expect(fillDecision(round, 1_763_856_000_000 + round, session, body)).toBe(true);
-      expect(spellEntry(bytes, 0, decisionPlan, false)).toBe(true);
+      const plan = fillDecision(round, 1_763_856_000_000 + round, session, body)!;
+      expect(spellEntry(bytes, 0, plan, false)).toBe(true);
       const expected = payloadText(round, 1_763_856_000_000 + round, session, 'decision', spellBody('decision', body));
-      expect(bytes.toString('utf8', 0, decisionPlan.numbers[0])).toBe(expected);
-      const [, body0, bodyBytes] = decisionPlan.numbers;
+      expect(bytes.toString('utf8', 0, plan.numbers[0])).toBe(expected);
+      const [, body0, bodyBytes] = plan.numbers;
       expect(bytes.toString('utf8', body0, body0! + bodyBytes!)).toBe(spellBody('decision', body));
     }
   });
 
-  it('batches are the same with and without the binary, plain and sealed', () => {
+  it('batches are the same with and without the binary, plain and encrypted', () => {
     const key = createSecretKey(Buffer.alloc(32, 3));
     const batches = [true, false].map((isUsed) => {
       useEntriesBinary(isUsed);
@@ -152,19 +152,19 @@ describe.skipIf(!SPELLS)('where the binary prints doubles (needs a compiled bina
       const batch = new Batch(0, 100, { nextSeq: 0, headHash: Buffer.alloc(32), tree: new Frontier() });
       for (let seq = 0; seq < 200; seq++) {
         const body = decision(random, () => 'price');
-        const isSealed = random() < 0.5;
+        const isEncrypted = random() < 0.5;
         const place = { seq, session: 's-1', kind: 'decision' } as const;
-        const sealing = isSealed ? { key, nonceStart: Uint8Array.of(1, 2, 3, 4), place } : null;
-        fillDecision(seq, 5, 's-1', body);
-        const isPlanned = batch.addPlanned(seq, decisionPlan, DECISION_BYTES_MAX, sealing, 5);
+        const encryption = isEncrypted ? { key, nonceStart: Uint8Array.of(1, 2, 3, 4), place } : null;
+        const plan = fillDecision(seq, 5, 's-1', body)!;
+        const isPlanned = batch.addPlanned(seq, plan, DECISION_BYTES_MAX, encryption, 5);
         expect(isPlanned).toBe(isUsed);
         const payload = payloadText(seq, 5, 's-1', 'decision', spellBody('decision', body));
         const at = payload.indexOf('{"bytesAfter"');
         if (isPlanned) continue;
-        if (sealing === null) batch.add(seq, payload, 5);
-        else batch.addSealed(seq, payload.slice(0, at), payload.slice(at, -1), sealing, 5);
+        if (encryption === null) batch.add(seq, payload, 5);
+        else batch.addEncrypted(seq, payload.slice(0, at), payload.slice(at, -1), encryption, 5);
       }
-      batch.seal();
+      batch.finish();
       return Buffer.from(batch.bytes);
     });
     expect(batches[0]!.equals(batches[1]!)).toBe(true);
@@ -174,7 +174,7 @@ describe.skipIf(!SPELLS)('where the binary prints doubles (needs a compiled bina
 it('nothing is filled in of a value that is not what its type says', () => {
   const random = uniform(SEED);
   const good = decision(random, () => 'price');
-  expect(fillDecision(1, 2, 's', good)).toBe(true);
+  expect(fillDecision(1, 2, 's', good)).not.toBeNull();
   const wrong: unknown[] = [
     { ...good, tokens: Number.NaN },
     { ...good, tokens: null },
@@ -186,19 +186,19 @@ it('nothing is filled in of a value that is not what its type says', () => {
     { ...good, decision: { ...good.decision, from: 'x'.repeat(300) } },
   ];
   for (const [index, body] of wrong.entries())
-    expect([index, fillDecision(1, 2, 's', body as DecisionBody)]).toEqual([index, false]);
-  expect(fillDecision(1, 2, 's', good)).toBe(true);
+    expect([index, fillDecision(1, 2, 's', body as DecisionBody)]).toEqual([index, null]);
+  expect(fillDecision(1, 2, 's', good)).not.toBeNull();
 });
 
 it('ends on the bare binding in a status, whatever one argument or the plan is (fuzzed)', () => {
   const random = uniform(SEED);
   const binary = loadBinary();
-  fillDecision(
+  const plan = fillDecision(
     1,
     2,
     's',
     decision(random, () => 'price'),
-  );
+  )!;
   const nonsense: (() => unknown)[] = [
     ...[undefined, null, Number.NaN, -1, 0.5, 2 ** 31, 2 ** 53, 5000, 'x', {}, [], 10n].map((value) => () => value),
     () => new Uint8Array(0),
@@ -211,7 +211,7 @@ it('ends on the bare binding in a status, whatever one argument or the plan is (
   ];
   let answers = 0;
   for (let round = 0; round < 6000; round++) {
-    const { steps, texts, numbers } = decisionPlan;
+    const { steps, texts, numbers } = plan;
     const given: unknown[] = [
       Buffer.alloc(Math.floor(random() * 3000)),
       Math.floor(random() * 30),

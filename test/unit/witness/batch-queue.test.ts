@@ -18,7 +18,7 @@ const add = (): void => queue.open.add(seq, `{"seq":${seq++}}`);
 function sealed(): Batch {
   const batch = queue.open;
   add();
-  queue.seal();
+  queue.finish();
   return batch;
 }
 const header = (number: number, { nextSeq, headHash, tree }: ChainEnd): SegmentHeader => ({
@@ -30,7 +30,7 @@ const isSameMemory = (a: Buffer, b: Buffer): boolean => a.buffer === b.buffer &&
 it('is empty until something is appended, and seals nothing then', () => {
   const { open } = queue;
   expect([queue.isEmpty, queue.bytes, queue.first, queue.oldestSegment]).toEqual([true, 0, undefined, 0]);
-  queue.seal();
+  queue.finish();
   expect(queue.open).toBe(open);
   expect(queue.all()).toEqual([open]);
 });
@@ -39,7 +39,7 @@ it('counts what waits, sealed or not, and is not empty while anything does', () 
   add();
   expect([queue.isEmpty, queue.bytes]).toEqual([false, queue.open.length]);
   const first = queue.open;
-  const end = queue.seal();
+  const end = queue.finish();
   expect(end.nextSeq).toBe(1);
   expect([queue.isEmpty, queue.bytes, queue.first]).toEqual([false, first.length, first]);
   expect([queue.open.position, queue.open.length]).toEqual([first.end, 0]);
@@ -81,10 +81,10 @@ it('uses the memory of a batch that is on disk once more, and of several that of
     queue.reuse(batch);
   }
   add();
-  queue.seal();
+  queue.finish();
   expect(isSameMemory(queue.open.bytes, memory)).toBe(true);
   add();
-  queue.seal();
+  queue.finish();
   expect(isSameMemory(queue.open.bytes, memory)).toBe(false);
 });
 
@@ -98,12 +98,12 @@ it('gives up all that was sealed, and keeps what was not', () => {
 it('keeps no memory that long entries made large', () => {
   const large = queue.open;
   for (let n = 0; n < 9; n++) queue.open.add(seq++, 'x'.repeat(500_000));
-  queue.seal();
+  queue.finish();
   const memory = large.bytes;
   expect(memory.length).toBeGreaterThan(4 << 20);
   queue.take(large);
   queue.reuse(large);
   add();
-  queue.seal();
+  queue.finish();
   expect(isSameMemory(queue.open.bytes, memory)).toBe(false);
 });

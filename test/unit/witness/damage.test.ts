@@ -62,7 +62,7 @@ function forge(
     };
     const batch = new Batch(number, 0, end, change(header, number));
     for (const text of payloads) batch.add(end.nextSeq, text);
-    end = batch.seal();
+    end = batch.finish();
     writeFileSync(join(dir, segmentName(number)), batch.bytes);
   }
   return dir;
@@ -389,7 +389,7 @@ describe('files that are none', () => {
 
   it('among the keys say nothing about the log, and are told as what they are', async () => {
     const dir = folder();
-    const log = await openWitnessLog({ dir, seal: true });
+    const log = await openWitnessLog({ dir, encrypt: true });
     await fill(log, 2);
     await log.close();
     const [name] = readdirSync(join(dir, 'keys')) as [string];

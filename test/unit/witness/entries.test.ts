@@ -19,11 +19,11 @@ import { filtersOf } from '../../../witness/condition.ts';
 import { DECISION } from '../../../witness/entries/decision.ts';
 import { bodyType, ENVELOPE, type Fields, type RowField, rowOf } from '../../../witness/entries/field.ts';
 import { ENTRIES } from '../../../witness/entries/index.ts';
-import { optional, real, type Type } from '../../../witness/entries/type.ts';
+import { flag, nullable, optional, real, type Type, text } from '../../../witness/entries/type.ts';
 import { payloadText } from '../../../witness/entry.ts';
 import { formsOf } from '../../../witness/forms.ts';
 import { csvText, type DecisionRow, ENTRY_KINDS, type Entry } from '../../../witness/index.ts';
-import { planOf } from '../../../witness/plan.ts';
+import { EntryPlans } from '../../../witness/plan.ts';
 import { beginRow, endRow, putNumber, putWord } from '../../../witness/plan-numbers.ts';
 import { reportColumns } from '../../../witness/report/columns.ts';
 import { Frontier } from '../../../witness/tree.ts';
@@ -45,6 +45,16 @@ function placesOf(fields: Fields): { type: Type; row: readonly RowField[] } {
 
 const before = placesOf(DECISION);
 const after = placesOf({ ...DECISION, ...LINE });
+
+/** With fields that may be absent at the beginning of an object, within it and at its end. */
+const several = placesOf({
+  ...DECISION,
+  ...{
+    aside: { type: optional(flag) },
+    'verdict.cost': { type: optional(nullable(real)) },
+    why: { type: optional(text) },
+  },
+});
 
 const because = { threshold: 't', measured: -0.5, bound: 1, unit: '', origin: 'file', rule: 'r' };
 const plainBody = {
@@ -83,7 +93,7 @@ const made: Made[] = [];
 beforeAll(async () => {
   mkdirSync(join(root, '.cache'), { recursive: true });
   folder = mkdtempSync(join(root, '.cache', 'entries-'));
-  for (const [at, { type, row }] of [before, after].entries()) {
+  for (const [at, { type, row }] of [before, after, several].entries()) {
     const rows: Row[] = [{ name: 'decision', means: 'A row.', fields: row, isOfOneEntry: true }];
     const sources = {
       spelling: spellingSource({ decision: type }, { decision: type }, join(root, 'witness')),
@@ -99,6 +109,15 @@ beforeAll(async () => {
   }
 });
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+/** Fills in a body by the module of a table. → the fields that are absent, as bits; null: it is not what it must be */
+function fill(table: number, body: unknown): number | null {
+  beginRow(4096);
+  for (const number of [5, 6]) putNumber(number);
+  putWord('s');
+  made[table]!.fillDecisionBody(body);
+  return endRow();
+}
 
 describe('a field that is added in one line', () => {
   it('is parsed, and what it must not be is refused by its path', () => {
@@ -116,7 +135,7 @@ describe('a field that is added in one line', () => {
       const start = { nextSeq: 0, headHash: Buffer.alloc(32), tree: new Frontier() };
       const batch = new Batch(0, 0, start);
       batch.add(0, payloadText(0, 6, 's', 'decision', canonicalJson(body)), 6);
-      batch.seal();
+      batch.finish();
       const out = { ends: new Uint32Array(1), kinds: new Uint8Array(1), hashes: new Uint8Array(64) };
       const state = chainState(start.headHash, start.tree);
       return followEntries(batch.bytes, state, 0, formsOf({ decision: type }), out) === 1 ? out.kinds[0]! : null;
@@ -133,22 +152,27 @@ describe('a field that is added in one line', () => {
     expect(without!.SPELLED.decision(costing(0.5))).toBe(canonicalJson(plainBody));
   });
 
-  it('is a hole in the plan of the binary', ({ skip }) => {
-    const plan = planOf('decision', after.type);
-    const fill = (body: unknown): boolean => {
-      beginRow(4096);
-      for (const number of [5, 6]) putNumber(number);
-      putWord('s');
-      made[1]!.fillDecisionBody(body);
-      return endRow();
-    };
-    // Without it the body goes the general way.
-    expect([plainBody, costing('much'), costing(0.5)].map(fill)).toEqual([false, false, true]);
+  it('is a hole in the plan of the binary, and none in the plan of those that lack it', () => {
+    expect([plainBody, costing('much'), costing(0.5)].map((body) => fill(1, body))).toEqual([1, null, 0]);
+  });
+
+  it('is spelled by the binary where it is there and where it is not, as are others, in every choice', ({ skip }) => {
     if (nativeInfo().binding === 'wasm') skip('WebAssembly prints no doubles');
+    const plans = new EntryPlans('decision', several.type);
     const bytes = Buffer.alloc(4096);
-    expect(spellEntry(bytes, 0, plan, false)).toBe(true);
-    const text = payloadText(5, 6, 's', 'decision', canonicalJson(costing(0.5)));
-    expect(bytes.toString('utf8', 0, plan.numbers[0])).toBe(text);
+    for (const choice of [...Array(8).keys(), ...Array(8).keys()]) {
+      const { verdict } = choice & 1 ? costing(choice & 2 ? null : 0.5) : plainBody;
+      const body = {
+        ...plainBody,
+        verdict,
+        ...(choice & 2 ? { aside: true } : {}),
+        ...(choice & 4 ? { why: 'so' } : {}),
+      };
+      const plan = plans.without(fill(2, body)!);
+      expect(spellEntry(bytes, 0, plan, false)).toBe(true);
+      const text = payloadText(5, 6, 's', 'decision', canonicalJson(body));
+      expect(bytes.toString('utf8', 0, plan.numbers[0])).toBe(text);
+    }
   });
 
   it('is in the flat row and in its declaration, and null where the entry lacks it', () => {

@@ -24,7 +24,7 @@ export function forgeLog(dir: string, entries: readonly Loose[]): void {
     const text = fields.map((key) => `"${key}":${canonicalJson(key === 'seq' ? seq : entry[key])}`);
     batch.add(seq, `{${text.join()}}`);
   }
-  batch.seal();
+  batch.finish();
   mkdirSync(dir, { recursive: true });
   writeFileSync(join(dir, '00000000.wal'), batch.bytes);
 }

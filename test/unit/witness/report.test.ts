@@ -242,7 +242,7 @@ describe('the page', () => {
 
   it('of a session whose key is gone there is none, and the error says why', async () => {
     const sealed = folder();
-    const log = await openWitnessLog({ dir: sealed, seal: true });
+    const log = await openWitnessLog({ dir: sealed, encrypt: true });
     recordSession(log, 'gone');
     await log.close();
     rmSync(join(sealed, 'keys'), { recursive: true });

@@ -30,11 +30,11 @@ interface Written {
 }
 
 /** A log of sessions s0, s1 … one day apart, of several segments each. */
-async function days(count: number, more: { seal?: boolean } = {}): Promise<Written> {
+async function days(count: number, more: { encrypt?: boolean } = {}): Promise<Written> {
   const dir = folder();
   const startMs = Date.now() - count * DAY_MS;
   let now = startMs;
-  const log = await openWitnessLog({ dir, seal: true, segmentBytesMax: 6000, clock: () => now++, ...more });
+  const log = await openWitnessLog({ dir, encrypt: true, segmentBytesMax: 6000, clock: () => now++, ...more });
   const next = (session: string, close = true): void => void recordSession(log, session, { close });
   for (let n = 0; n < count; n++) {
     now = startMs + n * DAY_MS;
@@ -142,7 +142,7 @@ it('a session that runs stays, and so does everything behind it; one that was ki
     sessions: expect.arrayContaining(['s0']),
   });
   await log.close();
-  const now = await openWitnessLog({ dir, seal: true, segmentBytesMax: 6000 });
+  const now = await openWitnessLog({ dir, encrypt: true, segmentBytesMax: 6000 });
   recordSession(now, 'running', { close: false });
   recordSession(now, 'ended');
   await now.flush();

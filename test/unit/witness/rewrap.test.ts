@@ -35,7 +35,7 @@ let made = '';
 afterEach(() => useMasterKeys([]));
 
 async function write(dir: string, sessions: readonly string[]): Promise<void> {
-  const log = await openWitnessLog({ dir, seal: true });
+  const log = await openWitnessLog({ dir, encrypt: true });
   for (const session of sessions) log.append(session, 'note', { of: session });
   await log.close();
 }

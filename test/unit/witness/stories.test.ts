@@ -15,9 +15,9 @@ import {
   readEntry,
   readEnvelope,
   readLog,
-  sealedText,
   timeline,
   timelineText,
+  unopenedText,
   type WitnessLog,
   whyNot,
   whyNotText,
@@ -243,7 +243,7 @@ describe('words', () => {
 describe('a session that nobody can open', () => {
   it('is told by its envelopes, and its neighbours in full', async () => {
     const dir = folder();
-    const log = await openWitnessLog({ dir, seal: true });
+    const log = await openWitnessLog({ dir, encrypt: true });
     const [seq] = recordSession(log, 'first');
     recordSession(log, 'second');
     await log.close();
@@ -256,7 +256,7 @@ describe('a session that nobody can open', () => {
     expect(events.map(({ kind }) => kind)).toEqual(['sealed']);
     expect(timelineText('first', events, 80)).toMatch(/was erased/);
     expect(() => readEntry(dir, seq!)).toThrowError(/was erased/);
-    expect(sealedText(readEnvelope(dir, seq!))).toContain('the session was erased');
+    expect(unopenedText(readEnvelope(dir, seq!))).toContain('the session was erased');
     expect(() => whyNot(dir, 'first', { layer: 0, page: 0 })).toThrowError(/was erased/);
     expect(timeline(dir, 'second').at(-1)!.kind).toBe('close');
   });

@@ -212,12 +212,12 @@ describe('at close, mode drop', () => {
     expect(verifyLog(dir)).toMatchObject({ ok: true, entries: 3 });
   });
 
-  // Nothing is written unsealed: an entry whose key cannot be read counts as one that the disk refused.
+  // Nothing is written unencrypted: an entry whose key cannot be read counts as one that the disk refused.
   it.each(['drop', 'halt', 'block'] as const)(
     'a key that cannot be read keeps its session out, mode %s',
     async (mode) => {
       const dir = folder();
-      const first = await openWitnessLog({ dir, seal: true });
+      const first = await openWitnessLog({ dir, encrypt: true });
       first.append('s', 'note', { n: 0 });
       await first.close();
       let isRefused = false;
@@ -226,7 +226,7 @@ describe('at close, mode drop', () => {
         return nodeFiles.openSync(path, flags, access);
       };
       const files = { ...nodeFiles, openSync };
-      const log = await openWitnessLog({ dir, mode, seal: true, retryMs: 1, blockMsMax: 5, files });
+      const log = await openWitnessLog({ dir, mode, encrypt: true, retryMs: 1, blockMsMax: 5, files });
       isRefused = true;
       if (mode !== 'drop') {
         for (let n = 0; n < 2; n++)

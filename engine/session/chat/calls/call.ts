@@ -1,7 +1,7 @@
 /**
  * What a way of writing tool calls is, and what most of them have in common: JSON, of which a model may write anything.
  */
-import { KvError } from '../../../../native/index.ts';
+import { asRecord, jsonOf, KvError } from '../../../../native/index.ts';
 import { literal, type Notation } from '../../../transformer/grammar/notation.ts';
 import type { Rules } from '../../../transformer/grammar/rules.ts';
 import type { ToolCall } from '../../../transformer/types.ts';
@@ -98,28 +98,17 @@ export function jsonEnd(text: string, from: number): number {
   return -1;
 }
 
-/** What JSON says, or undefined. */
-export function jsonOf(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
-}
-
-const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
-
 /**
  * A call of { name, arguments }, or `parameters` as some have it; arguments may be JSON in a string. null: it is none.
  */
 export function callOf(value: unknown): ParsedCall | null {
-  if (!isObject(value)) return null;
-  const inner = isObject(value['function']) ? value['function'] : value;
-  const { name, id } = { name: inner['name'], id: value['id'] };
+  const call = asRecord(value);
+  if (call === undefined) return null;
+  const inner = asRecord(call['function']) ?? call;
+  const { name, id } = { name: inner['name'], id: call['id'] };
   const given = inner['arguments'] ?? inner['parameters'] ?? {};
-  const read = typeof given === 'string' ? jsonOf(given) : given;
-  if (typeof name !== 'string' || name === '' || !isObject(read)) return null;
+  const read = asRecord(typeof given === 'string' ? jsonOf(given) : given);
+  if (typeof name !== 'string' || name === '' || read === undefined) return null;
   return { name, arguments: read, ...(typeof id === 'string' && id !== '' ? { id } : {}) };
 }
 

@@ -2,7 +2,8 @@
  * Hermes, and Qwen 2.5 and 3 after it: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, as often as there are
  * calls.
  */
-import { betweenMarks, type CallFormat, callsOf, jsonCall, jsonOf, repeated } from './call.ts';
+import { jsonOf } from '../../../../native/index.ts';
+import { betweenMarks, type CallFormat, callsOf, jsonCall, repeated } from './call.ts';
 
 const [OPEN, CLOSE] = ['<tool_call>', '</tool_call>'];
 

@@ -3,7 +3,8 @@
  * several with `;` between them; or, of the tools that the model was trained with,
  * `<|python_tag|>name.call(query="…")`. Other code behind the tag is text.
  */
-import { type CallFormat, callsOf, jsonCall, jsonEnd, jsonOf, type Parsed, type ParsedCall, repeated } from './call.ts';
+import { jsonOf } from '../../../../native/index.ts';
+import { type CallFormat, callsOf, jsonCall, jsonEnd, type Parsed, type ParsedCall, repeated } from './call.ts';
 
 const TAG = '<|python_tag|>';
 const BUILT_IN = /^(\w+)\.call\((.*)\)$/s;

@@ -2,13 +2,13 @@
  * Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}]`, and since its eleventh tokenizer
  * `[TOOL_CALLS]name[ARGS]{…}`, once for each call, with `[CALL_ID]…` between name and arguments where calls have ids.
  */
+import { jsonOf } from '../../../../native/index.ts';
 import {
   bareName,
   type CallFormat,
   callsOf,
   jsonCalls,
   jsonEnd,
-  jsonOf,
   type Parsed,
   type ParsedCall,
   repeated,

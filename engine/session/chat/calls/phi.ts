@@ -2,7 +2,8 @@
  * Phi-4-mini: `<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>`, or an answer that is `functools[…]` with
  * the same list.
  */
-import { betweenMarks, type CallFormat, callsOf, jsonCalls, jsonOf, type Parsed } from './call.ts';
+import { jsonOf } from '../../../../native/index.ts';
+import { betweenMarks, type CallFormat, callsOf, jsonCalls, type Parsed } from './call.ts';
 
 const [OPEN, CLOSE, WORD] = ['<|tool_call|>', '<|/tool_call|>', 'functools'];
 

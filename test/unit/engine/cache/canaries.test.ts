@@ -44,6 +44,11 @@ const withShare = (share: number, more: Readonly<Record<string, number>> = {}): 
 const situations = (dir: string, session: string): SituationBody['situation'][] =>
   [...readLog(logDir(dir), { session, kinds: ['situation'] })].map(({ body }) => (body as SituationBody).situation);
 
+const kvBudget = Math.floor(0.3 * F16_BYTES);
+
+const openWatched = (stateDir: string): Promise<PolicyCache> =>
+  openCache({ ...SHAPE, kvBudget, tokensExpected: TOKENS, stateDir, thresholds: withShare(0.05) });
+
 const reports = (dir: string, session: string): CanaryReport[] =>
   situations(dir, session).flatMap(({ canaries = [] }) => canaries);
 
@@ -52,14 +57,7 @@ describe('canaries', () => {
     'are probed, told and logged, and the budget holds all of it (%i tokens at a time)',
     async (chunk) => {
       const dir = folder();
-      const kvBudget = Math.floor(0.3 * F16_BYTES);
-      const cache = await openCache({
-        ...SHAPE,
-        kvBudget,
-        tokensExpected: TOKENS,
-        stateDir: dir,
-        thresholds: withShare(0.05),
-      });
+      const cache = await openWatched(dir);
       read(cache, TOKENS, uniform(5), chunk);
       expect(cache.memoryUsage().peakBytes).toBeLessThanOrEqual(kvBudget);
       await cache.close();
@@ -84,15 +82,7 @@ describe('canaries', () => {
   it('are the same pages for the same positions, whatever is read', async () => {
     const watched = async (seed: number): Promise<string[]> => {
       const dir = folder();
-      const kvBudget = Math.floor(0.3 * F16_BYTES);
-      // A fixed table of moves, so that content decides nothing else either.
-      const cache = await openCache({
-        ...SHAPE,
-        kvBudget,
-        tokensExpected: TOKENS,
-        stateDir: dir,
-        thresholds: withShare(0.05),
-      });
+      const cache = await openWatched(dir);
       read(cache, TOKENS, uniform(seed));
       await cache.close();
       return [...new Set(reports(dir, cache.session).map(({ layer, side }) => `${layer}${side}`))].sort();

@@ -3,21 +3,18 @@
 
 import { join } from 'node:path';
 import { inspect } from 'node:util';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { createEngine, type Engine, openCache } from '../../../../engine/index.ts';
 import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
-import { codeOf, ids, MODEL, openEngine } from '../on-reference.ts';
+import { codeOf, ids, MODEL, openEngine, withEngine } from '../on-reference.ts';
 
 const folder = scratchFolders();
-let state = '';
 let engine: Engine;
 
-beforeAll(async () => {
-  state = join(folder(), 'state');
-  engine = await openEngine(state);
+withEngine(folder, (opened) => {
+  engine = opened;
 });
-afterAll(() => engine.close());
 
 describe('what cannot be done is refused', () => {
   it('a text longer than the context, before any work, with the numbers', async () => {

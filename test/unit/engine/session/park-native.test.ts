@@ -1,13 +1,12 @@
 // Pages that the binary reads and writes are those of the reference: rows that TypeScript decodes, coded by the
 // reference of each format, give the same stored bytes; on every instruction set and with several threads; what is
 // damaged is refused and leaves the cache empty.
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { cacheBytes, fillCache } from '../../../../engine/session/park/cache-bytes.ts';
 import { PagePredictor } from '../../../../engine/session/park/page-predictor.ts';
 import type { Predictor } from '../../../../engine/session/park/predictor.ts';
-import { findPredictor } from '../../../../engine/session/park/predictors.ts';
 import { RopeTable } from '../../../../engine/transformer/rope.ts';
-import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
+import type { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import {
   CODECS,
   type KvCache,
@@ -23,20 +22,15 @@ import {
 import { normals, sameBits, uniform } from '../../../native/dense.ts';
 import { headOf, storedFields } from '../../../native/sides.ts';
 import { codeOf } from '../../../refusal.ts';
-import { MODEL } from '../on-reference.ts';
+import { withPredictor } from '../on-reference.ts';
 
 const TOKENS = 300;
 /** How a page is written, in its record (engine/session/park/cache-bytes.ts). */
 const [EARLIER, PREDICTED] = [1, 2];
 let runtime: Runtime;
 let predictor: Predictor;
-beforeAll(async () => {
-  runtime = await Runtime.open({ model: MODEL, threads: 1 });
-  predictor = findPredictor(runtime.model.digest, null)!;
-});
-afterAll(async () => {
-  predictor.close();
-  await runtime.close();
+withPredictor((...opened) => {
+  [runtime, predictor] = opened;
 });
 
 const pages = (): PagePredictor =>

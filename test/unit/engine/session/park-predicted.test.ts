@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { SessionOptions } from '../../../../engine/options/types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../../../../engine/session/divergence.ts';
 import { fitPredictor } from '../../../../engine/session/park/fit.ts';
@@ -23,23 +23,18 @@ import { Distributions, LEVEL_MAX, logisticShares } from '../../../../engine/ses
 import { decodePage, encodePage, levelsOf } from '../../../../engine/session/park/residual.ts';
 import { resumeSession } from '../../../../engine/session/park/resume.ts';
 import { Session } from '../../../../engine/session/session.ts';
-import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
+import type { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
 import { seeded } from '../../../random.ts';
 import { codeOf } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
-import { MODEL, openEngine } from '../on-reference.ts';
+import { MODEL, openEngine, withPredictor } from '../on-reference.ts';
 
 const folder = scratchFolders();
 let runtime: Runtime;
 let predictor: Predictor;
-beforeAll(async () => {
-  runtime = await Runtime.open({ model: MODEL, threads: 1 });
-  predictor = findPredictor(runtime.model.digest, null)!;
-});
-afterAll(async () => {
-  predictor.close();
-  await runtime.close();
+withPredictor((...opened) => {
+  [runtime, predictor] = opened;
 });
 
 const story = (): number[] =>

@@ -157,7 +157,7 @@ describe('a session', () => {
     expect(log.length).toBe(1);
   });
 
-  it('that does not exist, runs, is held, or was written unsealed is refused, and nothing happens to it', async () => {
+  it('that does not exist, runs, is held, or was written unencrypted is refused, and nothing happens to it', async () => {
     const state = copy();
     expect(await codeOf(eraseSession(state, 'nobody'))).toBe('not-found');
     expect(await codeOf(eraseSession(join(state, 'none'), erased))).toBe('not-found');
@@ -194,10 +194,10 @@ describe('a session', () => {
 
   it('whose writer was killed can be erased, also while another writer holds the series', async () => {
     const state = join(folder(), 'state');
-    const log = await openWitnessLog({ dir: logDir(state), seal: true, clock: () => Date.now() - 60_000 });
+    const log = await openWitnessLog({ dir: logDir(state), encrypt: true, clock: () => Date.now() - 60_000 });
     log.append('killed', 'note', { word: 1 });
     await log.close();
-    const later = await openWitnessLog({ dir: logDir(state), seal: true });
+    const later = await openWitnessLog({ dir: logDir(state), encrypt: true });
     later.append('now', 'note', { word: 2 });
     await later.flush();
     expect(await codeOf(eraseSession(state, 'now'))).toBe('busy');
@@ -330,7 +330,7 @@ it('an engine retains when it opens', async () => {
   const state = join(folder(), 'state');
   const old = await openWitnessLog({
     dir: logDir(state),
-    seal: true,
+    encrypt: true,
     segmentBytesMax: 1000,
     clock: () => Date.now() - 1e9,
   });

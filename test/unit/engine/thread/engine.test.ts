@@ -3,21 +3,19 @@
 
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { createEngine, type Engine, type EngineSession } from '../../../../engine/index.ts';
 import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
-import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, written } from '../on-reference.ts';
+import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, withEngine, written } from '../on-reference.ts';
 
 const folder = scratchFolders();
 let state = '';
 let engine: Engine;
 
-beforeAll(async () => {
-  state = join(folder(), 'state');
-  engine = await openEngine(state);
+withEngine(folder, (...opened) => {
+  [engine, state] = opened;
 });
-afterAll(() => engine.close());
 
 async function collect(generation: AsyncIterable<string>): Promise<string> {
   let text = '';

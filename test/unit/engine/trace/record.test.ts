@@ -3,24 +3,22 @@
 // the middle of its work.
 import { cpSync, mkdtempSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { ownText } from '../../../../engine/evaluate/own-text.ts';
 import { createEngine, type Engine, openCache } from '../../../../engine/index.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
 import { AXES, fingerprint } from '../../../../memory/index.ts';
 import { type Entry, readLog, replaySession, verifyLog } from '../../../../witness/index.ts';
 import { scratchFolders } from '../../witness/folder.ts';
-import { codeOf, entriesOf, ids, MODEL, openEngine, PROMPT_TOKENS, written } from '../on-reference.ts';
+import { codeOf, entriesOf, ids, MODEL, openEngine, PROMPT_TOKENS, withEngine, written } from '../on-reference.ts';
 
 const folder = scratchFolders();
 let state = '';
 let engine: Engine;
 
-beforeAll(async () => {
-  state = join(folder(), 'state');
-  engine = await openEngine(state);
+withEngine(folder, (...opened) => {
+  [engine, state] = opened;
 });
-afterAll(() => engine.close());
 
 /** Every file of a state folder, and what its log says when it is opened. */
 function allBytes(state: string): Buffer {

@@ -19,6 +19,16 @@ export const BASE: ModelConfig = {
   ...{ ropeInterleaved: false, tiedEmbeddings: true, bosId: null, eosIds: [] },
 };
 
+/** The same weights with one value of a tensor in the place of another. */
+export const poisoned = (weights: WeightSource, name: string, poison: number): WeightSource => ({
+  ...weights,
+  tensor(asked) {
+    const tensor = weights.tensor(asked);
+    if (asked !== name) return tensor;
+    return { ...tensor, readFloat32: (from, to) => tensor.readFloat32(from, to).fill(poison, 3, 4) };
+  },
+});
+
 /**
  * Random weights of the shapes that the configuration asks for, and no others: a backend that wants more fails. `round`
  * may change a matrix to what some format holds exactly.

@@ -20,6 +20,7 @@ import {
   EXPERT_CASES,
   exactLogits,
   matricesOf,
+  poisoned,
   randomWeights,
   worstErrors,
 } from './dense-cases.ts';
@@ -240,14 +241,7 @@ describe('one backend', () => {
 
   test.each(['1.o', '2.gate', 'norm'])('NaN or infinity in %s is found at load', async (name) => {
     for (const poison of [NaN, Infinity, -Infinity]) {
-      const weights: WeightSource = {
-        ...model.weights,
-        tensor(asked) {
-          const tensor = model.weights.tensor(asked);
-          if (asked !== name) return tensor;
-          return { ...tensor, readFloat32: (from, to) => tensor.readFloat32(from, to).fill(poison, 3, 4) };
-        },
-      };
+      const weights = poisoned(model.weights, name, poison);
       const opened = createNativeBackend({ config: BASE, weights }, { precision: 'auto', threads: 1 });
       await expect(opened).rejects.toMatchObject({ code: 'bad-model', values: { tensor: name, bad: 1 } });
     }

@@ -5,8 +5,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Q8_BLOCK, quantizeQ8 } from '../../../../engine/transformer/dense-graphs.ts';
 import { createLoopBackend } from '../../../../engine/transformer/dense-loops.ts';
 import { createOrtBackend } from '../../../../engine/transformer/dense-ort.ts';
-import type { DenseBackend, ModelConfig, WeightSource } from '../../../../engine/transformer/types.ts';
-import { BASE, CASES, EXPERT_CASES, matricesOf, randomWeights, worstErrors } from './dense-cases.ts';
+import type { DenseBackend, ModelConfig } from '../../../../engine/transformer/types.ts';
+import { BASE, CASES, EXPERT_CASES, matricesOf, poisoned, randomWeights, worstErrors } from './dense-cases.ts';
 import { Rng } from './rng.ts';
 
 describe.each(CASES)('$name', ({ more }) => {
@@ -145,14 +145,7 @@ describe('opening and closing', () => {
 
   test.each(['1.o', '2.gate', 'norm'])('NaN or infinity in %s is found at load', async (name) => {
     for (const poison of [NaN, Infinity, -Infinity]) {
-      const weights: WeightSource = {
-        ...model.weights,
-        tensor(asked) {
-          const tensor = model.weights.tensor(asked);
-          if (asked !== name) return tensor;
-          return { ...tensor, readFloat32: (from, to) => tensor.readFloat32(from, to).fill(poison, 3, 4) };
-        },
-      };
+      const weights = poisoned(model.weights, name, poison);
       const opened = createOrtBackend({ config: BASE, weights }, { precision: 'auto', threads: 1 });
       await expect(opened).rejects.toMatchObject({ code: 'bad-model', values: { tensor: name, bad: 1 } });
     }

@@ -28,6 +28,9 @@ function expectClose(actual: Float64Array, expected: readonly number[]): void {
   for (const [i, value] of expected.entries()) expect(Math.abs(actual[i]! / value - 1)).toBeLessThan(20 * 2 ** -53);
 }
 
+const yarn = (attentionFactor: number | null) =>
+  ({ kind: 'yarn', factor: 4, originalContext: 2048, betaFast: 32, betaSlow: 1, attentionFactor }) as const;
+
 describe('frequencies', () => {
   test('none: 1 at the first pair, theta^(2/d − 1) at the last', () => {
     const { radians, amplitude } = ropeFrequencies(config({ kind: 'none' }), 100);
@@ -74,14 +77,7 @@ describe('frequencies', () => {
   });
 
   test('yarn: a ramp over pairs, and a factor on cos and sin', () => {
-    const scaling = {
-      kind: 'yarn',
-      factor: 4,
-      originalContext: 2048,
-      betaFast: 32,
-      betaSlow: 1,
-      attentionFactor: null,
-    } as const;
+    const scaling = yarn(null);
     const { radians, amplitude } = ropeFrequencies(config(scaling), 100);
     // Pair i makes 2048·theta^(−2i/d)/2π turns: 32 turns at pair 8.06, 1 turn at pair 20.1.
     const expected = plain().map((frequency, i) => {
@@ -110,14 +106,7 @@ describe('tables', () => {
   });
 
   test('cos and sin are rounded once, also far out; yarn scales both', () => {
-    const scaling = {
-      kind: 'yarn',
-      factor: 4,
-      originalContext: 2048,
-      betaFast: 32,
-      betaSlow: 1,
-      attentionFactor: 1.25,
-    } as const;
+    const scaling = yarn(1.25);
     const { radians } = ropeFrequencies(config(scaling), 0);
     const { cos, sin } = new RopeTable(config(scaling)).rows(100000, 1);
     for (const i of pairs) {

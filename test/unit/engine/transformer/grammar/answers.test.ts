@@ -98,7 +98,7 @@ describe('run', () => {
   });
 
   it('refuses what cannot be followed', async () => {
-    expectRefused(await run('--json-schema', '{'), 'bad-argument', /no JSON/);
+    expectRefused(await run('--json-schema', '{'), 'bad-argument', /is not JSON/);
     expectRefused(await run('--json-schema', '{"not": {}}'), 'unsupported', /'not'/);
     expectRefused(await run('--json-schema', join(dir, 'missing.json')), 'not-found', /missing\.json/);
     expectRefused(await run('--grammar', 'root ::= <a>'), 'unsupported', /token/);

@@ -1,7 +1,7 @@
 /**
- * Sealed bodies by the binary, against witness/seal.ts, which has them from node:crypto: the same bytes, opened both
- * ways, and "certainly sound" only of what was sealed with this key in this place. Where the process has no OpenSSL
- * that the binary can use, node:crypto does all of it, and most of this is skipped.
+ * Encrypted bodies by the binary, against witness/encrypt.ts, which has them from node:crypto: the same bytes, opened
+ * both ways, and "certainly sound" only of what was encrypted with this key in this place. Where the process has no
+ * OpenSSL that the binary can use, node:crypto does all of it, and most of this is skipped.
  */
 import { createSecretKey, type KeyObject } from 'node:crypto';
 import { rmSync } from 'node:fs';
@@ -9,21 +9,27 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { useEntriesBinary } from '../../../native/entries.ts';
 import {
+  encryptBodies,
   type FollowedEntries,
   KIND_UNOPENED,
   KvError,
   nativeInfo,
   openEntries,
-  sealBodies,
 } from '../../../native/index.ts';
 import { loadBinary } from '../../../native/load.ts';
 import { Batch } from '../../../witness/batch.ts';
+import {
+  ENCRYPTED_HEAD,
+  ENCRYPTED_TAIL,
+  type Encryption,
+  encryptBytes,
+  encryptedChars,
+} from '../../../witness/encryption.ts';
 import { payloadHead } from '../../../witness/entry.ts';
 import { nodeFiles } from '../../../witness/files.ts';
 import { entryForms, FORM_KINDS } from '../../../witness/forms.ts';
 import { destroySession, openWitnessLog, type ReadOptions, readLog, verifyLog } from '../../../witness/index.ts';
 import { KeyRing } from '../../../witness/ring.ts';
-import { SEALED_HEAD, SEALED_TAIL, type Sealing, sealBytes, sealedChars } from '../../../witness/seal.ts';
 import { Frontier } from '../../../witness/tree.ts';
 import type { EntryKind } from '../../../witness/types.ts';
 import { pick, uniform } from '../../native/dense.ts';
@@ -53,25 +59,25 @@ interface Told {
   readonly key?: KeyObject;
 }
 
-const sealingOf = ({ seq = 5, session = 's-1', kind = 'note', key = keyOf(7) }: Told = {}): Sealing => ({
+const encryptionOf = ({ seq = 5, session = 's-1', kind = 'note', key = keyOf(7) }: Told = {}): Encryption => ({
   key,
   nonceStart,
   place: { seq, session, kind },
 });
 
-/** A payload with its body in the room of its sealed text, and one with the text that node:crypto makes. */
+/** A payload with its body in the room of its encrypted text, and one with the text that node:crypto makes. */
 function both(body: Buffer, told: Told = {}): { laid: Buffer; at: number; sealed: Buffer } {
-  const sealing = sealingOf(told);
-  const { seq, session, kind } = sealing.place;
-  const head = Buffer.from(`${payloadHead(seq, 1_763_856_000_000, session, kind)}${SEALED_HEAD}`);
-  const text = sealBytes(sealing, body);
+  const encryption = encryptionOf(told);
+  const { seq, session, kind } = encryption.place;
+  const head = Buffer.from(`${payloadHead(seq, 1_763_856_000_000, session, kind)}${ENCRYPTED_HEAD}`);
+  const text = encryptBytes(encryption, body);
   const laid = Buffer.concat([
     head,
     body,
-    Buffer.alloc(sealedChars(body.length) - body.length),
-    Buffer.from(SEALED_TAIL),
+    Buffer.alloc(encryptedChars(body.length) - body.length),
+    Buffer.from(ENCRYPTED_TAIL),
   ]);
-  return { laid, at: head.length, sealed: Buffer.concat([head, Buffer.from(text), Buffer.from(SEALED_TAIL)]) };
+  return { laid, at: head.length, sealed: Buffer.concat([head, Buffer.from(text), Buffer.from(ENCRYPTED_TAIL)]) };
 }
 
 /** Entries with these payloads; what opens them looks at no checksum. */
@@ -82,7 +88,7 @@ function entriesOf(payloads: readonly Buffer[]): { bytes: Buffer; out: Pick<Foll
   return { bytes, out: { ends, kinds: new Uint8Array(payloads.length) } };
 }
 
-/** What the binary says of one sealed entry. */
+/** What the binary says of one encrypted entry. */
 function kindOf(payload: Buffer, ring: Uint8Array, seq = 5): number {
   const { bytes, out } = entriesOf([payload]);
   expect(openEntries(bytes, 0, 1, seq, entryForms(), ring, out)).toBe(1);
@@ -100,7 +106,7 @@ it('there is OpenSSL to be used wherever Node runs the compiled binary', () => {
 });
 
 describe.skipIf(!SEALS)('with OpenSSL (needs a compiled binary on Node)', () => {
-  it('seals bodies of every length to the bytes of node:crypto, and opens those', () => {
+  it('encrypts bodies of every length to the bytes of node:crypto, and opens those', () => {
     const random = uniform(SEED);
     for (let length = 8; length <= 400; length++) {
       const told = {
@@ -112,12 +118,12 @@ describe.skipIf(!SEALS)('with OpenSSL (needs a compiled binary on Node)', () => 
       const shift = length % 5;
       const bytes = Buffer.concat([Buffer.alloc(shift, 9), laid]);
       const ring = ringOf(['other', keyOf(1)], [told.session, told.key]);
-      expect([...sealBodies(bytes, Uint32Array.of(shift, shift + at, length), ring, nonceStart)]).toEqual([1]);
+      expect([...encryptBodies(bytes, Uint32Array.of(shift, shift + at, length), ring, nonceStart)]).toEqual([1]);
       expect(bytes.subarray(shift).equals(sealed)).toBe(true);
       expect(kindOf(sealed, ring, told.seq)).toBe(NOTE);
     }
     const long = both(ofLength(700_000));
-    sealBodies(long.laid, Uint32Array.of(0, long.at, 700_000), own, nonceStart);
+    encryptBodies(long.laid, Uint32Array.of(0, long.at, 700_000), own, nonceStart);
     expect(long.laid.equals(long.sealed)).toBe(true);
     expect(kindOf(long.sealed, own)).toBe(NOTE);
   });
@@ -128,7 +134,7 @@ describe.skipIf(!SEALS)('with OpenSSL (needs a compiled binary on Node)', () => 
       for (let bit = 0; bit < 8; bit++) {
         const changed = Buffer.from(sealed);
         changed[at]! ^= 1 << bit;
-        // The time of an entry is covered by the chain, not by the seal.
+        // The time of an entry is covered by the chain, not by the encrypt.
         const isTime =
           /"timeMs":\d+,"session":"s-1"/.test(changed.toString('latin1')) &&
           changed.toString('latin1').replace(/\d{13}/, '1763856000000') === sealed.toString('latin1');
@@ -150,7 +156,7 @@ describe.skipIf(!SEALS)('with OpenSSL (needs a compiled binary on Node)', () => 
     return out.kinds[0]!;
   }
 
-  it('is certain only of what seals otherwise: one spelling of base64, a body of its kind, kinds and sessions that are sealed', () => {
+  it('is certain only of what encrypts otherwise: one spelling of base64, a body of its kind, kinds and sessions that are encrypted', () => {
     const { sealed } = both(ofLength(41));
     const text = sealed.toString('latin1');
     // 69 bytes have no padding; 70 and 71 have.
@@ -269,17 +275,17 @@ it('a batch has the bytes of node:crypto, also for sessions that the binary does
   ];
   const batch = new Batch(0, 100, { nextSeq: 0, headHash: Buffer.alloc(32), tree });
   const expected = sessions.map((session, seq) => {
-    const sealing = sealingOf({ seq, session, key: keyOf(seq) });
+    const encryption = encryptionOf({ seq, session, key: keyOf(seq) });
     const head = payloadHead(seq, 5, session, 'note');
     const body = `{"n":${seq},"text":"ü${'z'.repeat(seq)}"}`;
     if (session === '') {
       batch.add(seq, `${head}${body}}`, 5);
       return `${head}${body}}`;
     }
-    batch.addSealed(seq, head, body, sealing, 5);
-    return `${head}${SEALED_HEAD}${sealBytes(sealing, Buffer.from(body))}${SEALED_TAIL}`;
+    batch.addEncrypted(seq, head, body, encryption, 5);
+    return `${head}${ENCRYPTED_HEAD}${encryptBytes(encryption, Buffer.from(body))}${ENCRYPTED_TAIL}`;
   });
-  batch.seal();
+  batch.finish();
   let at = 0;
   for (const payload of expected) {
     const length = batch.bytes.readUInt32LE(at);
@@ -293,7 +299,7 @@ it('a log whose keys are gone is verified alike with and without a binary, and b
   const dir = folder();
   try {
     useEntriesBinary(false);
-    const log = await openWitnessLog({ dir, seal: true });
+    const log = await openWitnessLog({ dir, encrypt: true });
     recordSession(log, 's-1');
     await log.close();
     expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 0 });
@@ -311,7 +317,7 @@ it('a log whose keys are gone is verified alike with and without a binary, and b
 it('a log is read alike with and without a binary: sessions that were erased, bodies that are not sealed, names that the binary does not look at', async () => {
   const dir = folder();
   try {
-    const writers = [await openWitnessLog({ dir, seal: true }), await openWitnessLog({ dir, seal: true })];
+    const writers = [await openWitnessLog({ dir, encrypt: true }), await openWitnessLog({ dir, encrypt: true })];
     const names = ['s-1', 'with "quotes"', 'é', ...Array.from({ length: 80 }, (_, n) => `many-${n}`)];
     for (let n = 0; n < 1500; n++) {
       const session = (7 * n) % names.length;
@@ -358,15 +364,15 @@ describe('wrong calls', () => {
     const { laid, at } = both(ofLength(20));
     const { bytes, out } = entriesOf([laid]);
     const wrong: (() => unknown)[] = [
-      () => sealBodies(laid, Uint32Array.of(0, at), own, nonceStart),
-      () => sealBodies(laid, Uint32Array.of(0, at, 20, 0), own, nonceStart),
-      () => sealBodies(laid, Uint32Array.of(at + 1, at, 20), own, nonceStart),
-      () => sealBodies(laid, Uint32Array.of(0, at, 21 + 20), own, nonceStart),
-      () => sealBodies(laid, Uint32Array.of(0, laid.length + 1, 2), own, nonceStart),
-      () => sealBodies(laid, Uint32Array.of(0, at, 2 ** 32 - 1), own, nonceStart),
-      () => sealBodies(laid, Uint32Array.of(0, at, 20), own.subarray(1), nonceStart),
-      () => sealBodies(laid, Uint32Array.of(0, at, 20), own, new Uint8Array(3)),
-      () => sealBodies(null as never, Uint32Array.of(0, at, 20), own, nonceStart),
+      () => encryptBodies(laid, Uint32Array.of(0, at), own, nonceStart),
+      () => encryptBodies(laid, Uint32Array.of(0, at, 20, 0), own, nonceStart),
+      () => encryptBodies(laid, Uint32Array.of(at + 1, at, 20), own, nonceStart),
+      () => encryptBodies(laid, Uint32Array.of(0, at, 21 + 20), own, nonceStart),
+      () => encryptBodies(laid, Uint32Array.of(0, laid.length + 1, 2), own, nonceStart),
+      () => encryptBodies(laid, Uint32Array.of(0, at, 2 ** 32 - 1), own, nonceStart),
+      () => encryptBodies(laid, Uint32Array.of(0, at, 20), own.subarray(1), nonceStart),
+      () => encryptBodies(laid, Uint32Array.of(0, at, 20), own, new Uint8Array(3)),
+      () => encryptBodies(null as never, Uint32Array.of(0, at, 20), own, nonceStart),
       () => openEntries(bytes, 0, 2, 5, entryForms(), own, out),
       () => openEntries(bytes, 2, 1, 5, entryForms(), own, out),
       () => openEntries(bytes, 0, 1, -1, entryForms(), own, out),
@@ -405,11 +411,11 @@ describe('wrong calls', () => {
     ];
     let answers = 0;
     for (let round = 0; round < 6000; round++) {
-      const isSealing = round % 2 === 0;
-      const bytes = Buffer.from(isSealing ? laid : entries);
+      const isEncrypting = round % 2 === 0;
+      const bytes = Buffer.from(isEncrypting ? laid : entries);
       const ring = Uint8Array.from(own);
       const ends = Uint32Array.from(out.ends);
-      const given: unknown[] = isSealing
+      const given: unknown[] = isEncrypting
         ? [bytes, Uint32Array.of(0, at, 60), ring, nonceStart, new Uint8Array(1)]
         : [
             ...[bytes, 0, 6, 5, numbers, names, 1 + (round % 3), ring, ends, new Uint8Array(6)],
@@ -420,10 +426,10 @@ describe('wrong calls', () => {
       else if (way < 0.7)
         for (let n = 0; n <= random() * 4; n++) bytes[Math.floor(random() * bytes.length)] = Math.floor(random() * 256);
       else if (way < 0.85) ring[Math.floor(random() * 6)] = Math.floor(random() * 256);
-      else if (isSealing) (given[1] as Uint32Array)[Math.floor(random() * 3)] = Math.floor(random() * 300);
+      else if (isEncrypting) (given[1] as Uint32Array)[Math.floor(random() * 3)] = Math.floor(random() * 300);
       else ends[Math.floor(random() * 6)]! += Math.floor(random() * 60 - 30);
       try {
-        if (Reflect.apply(isSealing ? binary.sealLogBodies : binary.openLogEntries, binary, given) === 0) answers++;
+        if (Reflect.apply(isEncrypting ? binary.sealLogBodies : binary.openLogEntries, binary, given) === 0) answers++;
       } catch (error) {
         expect(error).toBeInstanceOf(Error);
       }

@@ -1,11 +1,11 @@
 /**
- * A sealed body: AES-256-GCM under the key of its session (NIST SP 800-38D; node:crypto computes it). seq, session and
- * kind are bound to it, so that it opens in its own place only. Nonces are the writer's four random bytes and the seq,
- * which a writer gives once. On disk: {"sealed":"<base64 of nonce, ciphertext and tag>"}, a body like any other to
+ * An encrypted body: AES-256-GCM under the key of its session (NIST SP 800-38D; node:crypto computes it). seq, session
+ * and kind are bound to it, so that it opens in its own place only. Nonces are the writer's four random bytes and the
+ * seq, which a writer gives once. On disk: {"sealed":"<base64 of nonce, ciphertext and tag>"}, a body like any other to
  * whoever follows the chain.
  */
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
-import { KvError } from '../native/index.ts';
+import { jsonOf, KvError } from '../native/index.ts';
 import { canonicalJson, isInOrder } from './canonical.ts';
 import { ENTRIES } from './entries/index.ts';
 import { type Envelope, PAYLOAD_BYTES_MAX, payloadHead } from './entry.ts';
@@ -17,7 +17,7 @@ const TAG_BYTES = 16;
 const CIPHER = 'aes-256-gcm';
 const TWO_32 = 2 ** 32;
 /** No body is shorter than '{}'. */
-const SEALED_BYTES_MIN = NONCE_BYTES + 2 + TAG_BYTES;
+const ENCRYPTED_BYTES_MIN = NONCE_BYTES + 2 + TAG_BYTES;
 
 interface Place {
   readonly seq: number;
@@ -26,16 +26,16 @@ interface Place {
 }
 
 /**
- * True if entries of this session and kind are sealed when they are written. What was done to a session from outside
+ * True if entries of this session and kind are encrypted when they are written. What was done to a session from outside
  * holds nothing of it, and must be readable when it is erased.
  */
-export const mustSeal = (session: string, kind: EntryKind): boolean =>
+export const mustEncrypt = (session: string, kind: EntryKind): boolean =>
   session !== NO_SESSION && ENTRIES[kind].owner !== 'done to a session';
 
-/** True if the body of an entry that was read is sealed. */
-export function isSealed({ session, kind, body }: Envelope): boolean {
+/** True if the body of an entry that was read is encrypted. */
+export function isEncrypted({ session, kind, body }: Envelope): boolean {
   return (
-    mustSeal(session, kind) &&
+    mustEncrypt(session, kind) &&
     typeof (body as { sealed?: unknown }).sealed === 'string' &&
     Object.keys(body as object).length === 1
   );
@@ -43,48 +43,49 @@ export function isSealed({ session, kind, body }: Envelope): boolean {
 
 const boundTo = ({ seq, session, kind }: Place): Buffer => Buffer.from(`${seq} ${kind} ${session}`);
 
-/** Everything that sealing a body needs but the body. */
-export interface Sealing {
+/** Everything that encrypting a body needs but the body. */
+export interface Encryption {
   readonly key: KeyObject;
   /** 4 bytes. */
   readonly nonceStart: Uint8Array;
   readonly place: Place;
 }
 
-/** What stands around the sealed text in a payload; the last bracket ends the envelope. */
-export const SEALED_HEAD = '{"sealed":"';
-export const SEALED_TAIL = '"}}';
+/** What stands around the encrypted text in a payload; the last bracket ends the envelope. */
+export const ENCRYPTED_HEAD = '{"sealed":"';
+export const ENCRYPTED_TAIL = '"}}';
 
-/** More than a sealed payload takes beyond four thirds of its body. */
-export const SEALED_EXTRA_BYTES = 64;
+/** More than an encrypted payload takes beyond four thirds of its body. */
+export const ENCRYPTED_EXTRA_BYTES = 64;
 
-/** Characters of a sealed text of so many bytes. */
-export const sealedChars = (bytes: number): number => 4 * Math.ceil((NONCE_BYTES + bytes + TAG_BYTES) / 3);
+/** Characters of an encrypted text of so many bytes. */
+export const encryptedChars = (bytes: number): number => 4 * Math.ceil((NONCE_BYTES + bytes + TAG_BYTES) / 3);
 
 /**
- * The payload of a body's text in two parts, where it will be sealed too. Throws 'bad-argument' for one that takes more
- * bytes than an entry may have.
+ * The payload of a body's text in two parts, where it will be encrypted too. Throws 'bad-argument' for one that takes
+ * more bytes than an entry may have.
  */
 export function payloadParts(
   { seq, session, kind }: Place,
   timeMs: number,
   bodyText: string,
-  isSealed: boolean,
+  isEncrypted: boolean,
 ): { readonly head: string; readonly bodyText: string } {
   const head = payloadHead(seq, timeMs, session, kind);
   const bytesMax = PAYLOAD_BYTES_MAX;
   const chars = head.length + bodyText.length;
-  if (chars * 4 + SEALED_EXTRA_BYTES <= bytesMax) return { head, bodyText };
+  if (chars * 4 + ENCRYPTED_EXTRA_BYTES <= bytesMax) return { head, bodyText };
   const bodyBytes = Buffer.byteLength(bodyText);
-  const bytes = Buffer.byteLength(head) + (isSealed ? sealedChars(bodyBytes) + SEALED_EXTRA_BYTES : bodyBytes + 1);
+  const bytes =
+    Buffer.byteLength(head) + (isEncrypted ? encryptedChars(bodyBytes) + ENCRYPTED_EXTRA_BYTES : bodyBytes + 1);
   if (bytes <= bytesMax) return { head, bodyText };
   throw new KvError('bad-argument', `an entry of ${chars} characters is over the ${bytesMax} bytes that one may have`, {
     values: { kind, session, length: chars, bytesMax },
   });
 }
 
-/** Bytes of a body's text → its sealed text. */
-export function sealBytes({ key, nonceStart, place }: Sealing, bytes: Uint8Array): string {
+/** Bytes of a body's text → its encrypted text. */
+export function encryptBytes({ key, nonceStart, place }: Encryption, bytes: Uint8Array): string {
   const nonce = Buffer.allocUnsafe(NONCE_BYTES);
   nonce.set(nonceStart);
   nonce.writeUInt32BE(Math.floor(place.seq / TWO_32), 4);
@@ -94,14 +95,14 @@ export function sealBytes({ key, nonceStart, place }: Sealing, bytes: Uint8Array
 }
 
 /**
- * The body of a sealed entry; null without a key, when only its form is checked. Throws 'bad-log' for what was not
- * sealed so.
+ * The body of an encrypted entry; null without a key, when only its form is checked. Throws 'bad-log' for what was not
+ * encrypted so.
  */
 export function openText(key: KeyObject | null, { seq, session, kind, body }: Envelope): unknown {
   const { sealed } = body as { readonly sealed: string };
   const bytes = Buffer.from(sealed, 'base64');
-  if (bytes.length < SEALED_BYTES_MIN || bytes.toString('base64') !== sealed)
-    throw new KvError('bad-log', `the ${kind} entry has no sealed body`, { values: { kind } });
+  if (bytes.length < ENCRYPTED_BYTES_MIN || bytes.toString('base64') !== sealed)
+    throw new KvError('bad-log', `the ${kind} entry has no encrypted body`, { values: { kind } });
   if (key === null) return null;
   const text = opened(key, boundTo({ seq, session, kind }), bytes)?.toString('utf8');
   const value = text === undefined ? undefined : jsonOf(text);
@@ -110,27 +111,23 @@ export function openText(key: KeyObject | null, { seq, session, kind, body }: En
     value !== null &&
     text === (isInOrder(value) ? JSON.stringify(value) : canonicalJson(value));
   if (!isOurs)
-    throw new KvError('bad-log', `the ${kind} entry was not sealed with the key of its session, or not in this place`, {
-      values: { kind, session },
-    });
+    throw new KvError(
+      'bad-log',
+      `the ${kind} entry was not encrypted with the key of its session, or not in this place`,
+      {
+        values: { kind, session },
+      },
+    );
   return value;
 }
 
-function jsonOf(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
-}
-
 /** Bytes bound to a name → base64. */
-export function sealBox(key: KeyObject, nonce: Uint8Array, name: string, bytes: Uint8Array): string {
+export function encryptBox(key: KeyObject, nonce: Uint8Array, name: string, bytes: Uint8Array): string {
   const cipher = createCipheriv(CIPHER, key, nonce).setAAD(Buffer.from(name));
   return Buffer.concat([nonce, cipher.update(bytes), cipher.final(), cipher.getAuthTag()]).toString('base64');
 }
 
-/** What `sealBox` sealed; null where key or name are others. */
+/** What `encryptBox` encrypted; null where key or name are others. */
 export const openBox = (key: KeyObject, name: string, box: string): Uint8Array | null =>
   opened(key, Buffer.from(name), Buffer.from(box, 'base64'));
 

@@ -1,10 +1,11 @@
-// What is written of a session is sealed under a key of its own: nothing of it can be read in any file, the chain is
+// What is written of a session is encrypted under a key of its own: nothing of it can be read in any file, the chain is
 // checked without keys, and who has the keys reads what was written. Logs are written and read through the room, their
 // files looked at as bytes.
 import { createSecretKey, randomBytes } from 'node:crypto';
 import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
+import { encryptBytes, openText } from '../../../witness/encryption.ts';
 import {
   type Entry,
   explain,
@@ -16,7 +17,6 @@ import {
   useMasterKeys,
   verifyLog,
 } from '../../../witness/index.ts';
-import { openText, sealBytes } from '../../../witness/seal.ts';
 import { filesOf, scratchFolders } from './folder.ts';
 import { recordSession, tinyPolicy } from './session.ts';
 
@@ -25,9 +25,9 @@ afterEach(() => useMasterKeys([]));
 
 const SECRET = 'a-word-that-stands-nowhere-else';
 
-async function sealedLog(): Promise<{ dir: string; seqs: number[] }> {
+async function encryptedLog(): Promise<{ dir: string; seqs: number[] }> {
   const dir = folder();
-  const log = await openWitnessLog({ dir, seal: true });
+  const log = await openWitnessLog({ dir, encrypt: true });
   const seqs = recordSession(log, 'first');
   log.append('second', 'note', { word: SECRET });
   log.append('', 'note', { about: 'the log' });
@@ -38,9 +38,9 @@ async function sealedLog(): Promise<{ dir: string; seqs: number[] }> {
 const keyFile = (dir: string, session: string): string =>
   filesOf(join(dir, 'keys')).find((path) => readFileSync(path, 'utf8').includes(`"${session}"`))!;
 
-describe('a sealed log', () => {
+describe('an encrypted log', () => {
   it('says in no file what its sessions said, and reads as it was written', async () => {
-    const [{ dir }, plain] = [await sealedLog(), folder()];
+    const [{ dir }, plain] = [await encryptedLog(), folder()];
     for (const path of filesOf(dir)) {
       expect(readFileSync(path).includes(SECRET)).toBe(false);
       expect(readFileSync(path).includes('tiny-model')).toBe(false);
@@ -57,7 +57,7 @@ describe('a sealed log', () => {
   });
 
   it('keeps its envelopes readable, and entries about the log', async () => {
-    const { dir } = await sealedLog();
+    const { dir } = await encryptedLog();
     rmSync(join(dir, 'keys'), { recursive: true });
     const bytes = readFileSync(join(dir, '00000000.wal'));
     expect(bytes.includes('"session":"second","kind":"note","body":{"sealed":"')).toBe(true);
@@ -65,15 +65,15 @@ describe('a sealed log', () => {
   });
 
   it('has key files for its owner alone, one for each session', async () => {
-    const { dir } = await sealedLog();
+    const { dir } = await encryptedLog();
     const names = readdirSync(join(dir, 'keys'));
     expect(names.length).toBe(2);
     for (const name of names) expect(statSync(join(dir, 'keys', name)).mode & 0o777).toBe(0o600);
   });
 
-  it('has the same text under another seal each time', async () => {
+  it('has the same text under another encrypt each time', async () => {
     const dir = folder();
-    const log = await openWitnessLog({ dir, seal: true });
+    const log = await openWitnessLog({ dir, encrypt: true });
     for (let n = 0; n < 3; n++) log.append('s', 'note', { same: true });
     await log.close();
     const sealed = readFileSync(join(dir, '00000000.wal'), 'latin1').match(/"sealed":"[^"]+"/g)!;
@@ -82,8 +82,8 @@ describe('a sealed log', () => {
   });
 
   it('goes on under the same key when a writer comes back to a session', async () => {
-    const { dir } = await sealedLog();
-    const log = await openWitnessLog({ dir, seal: true });
+    const { dir } = await encryptedLog();
+    const log = await openWitnessLog({ dir, encrypt: true });
     log.append('second', 'note', { again: true });
     await log.close();
     expect([...readLog(dir, { session: 'second' })].map(({ body }) => body)).toEqual([
@@ -96,13 +96,13 @@ describe('a sealed log', () => {
 
 describe('without the key of a session', () => {
   it('verify finds the chain sound and counts what it could not open', async () => {
-    const { dir } = await sealedLog();
+    const { dir } = await encryptedLog();
     rmSync(keyFile(dir, 'first'));
     expect(verifyLog(dir)).toMatchObject({ ok: true, entries: 30, unopened: 28, foreign: [] });
   });
 
   it('readers pass its entries over and say so, and refuse it by name', async () => {
-    const { dir, seqs } = await sealedLog();
+    const { dir, seqs } = await encryptedLog();
     rmSync(keyFile(dir, 'first'));
     const told: string[] = [];
     const rest = [...readLog(dir, { onUnopened: (session, why) => told.push(`${session} ${why}`) })];
@@ -118,22 +118,22 @@ describe('without the key of a session', () => {
   it('a new entry of it is refused where its key is only wrapped by an unknown master key', async () => {
     const dir = folder();
     useMasterKeys([randomBytes(32)]);
-    const log = await openWitnessLog({ dir, seal: true });
+    const log = await openWitnessLog({ dir, encrypt: true });
     log.append('s', 'note', {});
     await log.close();
     rmSync(join(dir, 'keys', 'master'));
     useMasterKeys([]);
-    const again = await openWitnessLog({ dir, seal: true });
+    const again = await openWitnessLog({ dir, encrypt: true });
     expect(() => again.append('s', 'note', {})).toThrow(expect.objectContaining({ code: 'sealed' }));
     await again.close();
   });
 });
 
-describe('a sealed body', () => {
+describe('an encrypted body', () => {
   const key = createSecretKey(randomBytes(32));
   const place = { seq: 2 ** 32 + 7, session: 's', kind: 'note' as const };
   const body = (text: string): { sealed: string } => ({
-    sealed: sealBytes({ key, nonceStart: randomBytes(4), place }, Buffer.from(text)),
+    sealed: encryptBytes({ key, nonceStart: randomBytes(4), place }, Buffer.from(text)),
   });
   const opened = (change: Partial<Entry>): unknown =>
     openText(key, { ...place, timeMs: 0, body: body('{"a":1}'), ...change } as Entry);
@@ -173,7 +173,7 @@ describe('a master key', () => {
   it('wraps what would lie there open, and opens it again', async () => {
     const master = randomBytes(32);
     useMasterKeys([master]);
-    const { dir } = await sealedLog();
+    const { dir } = await encryptedLog();
     expect(JSON.parse(readFileSync(keyFile(dir, 'second'), 'utf8'))).not.toHaveProperty('key');
     expect([...readLog(dir, { session: 'second' })].length).toBe(1);
     useMasterKeys([randomBytes(32)]);
@@ -184,18 +184,18 @@ describe('a master key', () => {
   it('is asked for before more is written, and can be followed by another', async () => {
     const [old, next] = [randomBytes(32), randomBytes(32)];
     useMasterKeys([old]);
-    const { dir } = await sealedLog();
+    const { dir } = await encryptedLog();
     for (const wrong of [[], [next]]) {
       useMasterKeys(wrong);
-      await expect(openWitnessLog({ dir, seal: true })).rejects.toMatchObject({ code: 'bad-config' });
+      await expect(openWitnessLog({ dir, encrypt: true })).rejects.toMatchObject({ code: 'bad-config' });
     }
     useMasterKeys([next, old]);
-    const log = await openWitnessLog({ dir, seal: true });
+    const log = await openWitnessLog({ dir, encrypt: true });
     log.append('third', 'note', { now: true });
     await log.close();
     useMasterKeys([next]);
     expect([...readLog(dir)].map(({ session }) => session)).toEqual(['', 'third']);
-    await (await openWitnessLog({ dir, seal: true })).close();
+    await (await openWitnessLog({ dir, encrypt: true })).close();
   });
 
   it('is 32 bytes or 64 digits, in a file or as they are', () => {
@@ -213,7 +213,7 @@ describe('a master key', () => {
 });
 
 it('a key file that is none is named, and a stray file among the keys too', async () => {
-  const { dir } = await sealedLog();
+  const { dir } = await encryptedLog();
   writeFileSync(join(dir, 'keys', 'notes.txt'), 'x');
   expect(verifyLog(dir).foreign).toMatchObject([{ file: 'keys/notes.txt' }]);
   const path = keyFile(dir, 'first');
@@ -236,7 +236,7 @@ it.each(['plain', 'größe'])(
   'a key file that is none is an error of its own, not one of the log (session %s)',
   async (session) => {
     const dir = folder();
-    const log = await openWitnessLog({ dir, seal: true });
+    const log = await openWitnessLog({ dir, encrypt: true });
     log.append(session, 'note', { word: SECRET });
     await log.close();
     expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 0 });

@@ -36,15 +36,16 @@ import {
 } from './budget.ts';
 
 /** What is asked of a cache: options that govern it, those that are undefined counting as not given. */
-export type PlanRequest = { readonly [Name in keyof GoverningOptions]?: GoverningOptions[Name] | undefined } & {
+export type TermsRequest = { readonly [Name in keyof GoverningOptions]?: GoverningOptions[Name] | undefined } & {
   readonly policy?: string | Policy | undefined;
   /** f16 throughout, nothing moves. */
   readonly exact?: boolean;
 };
 
-const PLANNED = { ...GOVERNING_OPTIONS, policy: CACHE_OPTIONS.policy };
+const ASKED = { ...GOVERNING_OPTIONS, policy: CACHE_OPTIONS.policy };
 
-export interface SessionPlan {
+/** What is effective of what a session was opened with. */
+export interface Terms {
   readonly policy: Policy;
   readonly policyOptions: Readonly<Record<string, unknown>>;
   readonly context: PolicyContext;
@@ -57,9 +58,15 @@ export interface SessionPlan {
 }
 
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
-export function planSession(shape: CacheShape, request: PlanRequest, thresholds: ThresholdSet): SessionPlan {
+export function termsOf(shape: CacheShape, request: TermsRequest, thresholds: ThresholdSet): Terms {
+  const asked = askedIn(shape, request);
+  return effective(asked, windowOf(asked), thresholds);
+}
+
+/** What is asked for, before its bytes are looked at. Throws 'bad-argument' or 'unsupported'. */
+export function askedIn(shape: CacheShape, request: TermsRequest): Asked {
   checkRequest(request, shape.layers);
-  const { kvBudget, kldBudget, skipLayers = [] } = request;
+  const { kvBudget, kldBudget } = request;
   const types = typesOf(request.cacheTypes);
   const pair = Array.isArray(types) ? undefined : types;
   const tokensExpected = request.tokensExpected ?? null;
@@ -72,15 +79,21 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   const unasked = Array.isArray(types) ? 'table' : budgeted ? 'price' : pair === undefined ? 'none' : 'fixed';
   const { policy, policyOptions } = policyOf(exact ? 'none' : (request.policy ?? unasked), types);
   const named = namedPairs(policy, types);
-  const windowFormat = windowFormatOf(exact, named);
-  const asked: Asked = { shape, request, exact, policy, named, windowFormat, budgetBytes, tokensExpected };
-  checkTogether(asked);
-  const floor = named === null ? floorOf(pair, policy.lowest) : null;
   // Whoever names formats gets those and no others.
   const outlierKeys = (types === undefined && policy.outlierKeys) || [];
-  const onTheWay = outlierKeys.map((k) => ({ k, v: k }));
-  const window = windowOf(asked, floor, onTheWay);
-  checkUntouched(asked, window);
+  const asked: Asked = {
+    ...{ shape, request, exact, policy, policyOptions, named, types, outlierKeys, budgetBytes, tokensExpected },
+    windowFormat: windowFormatOf(exact, named),
+    floor: named === null ? floorOf(pair, policy.lowest) : null,
+  };
+  checkTogether(asked);
+  return asked;
+}
+
+/** What is effective of what was asked for, with a window that was found for it. */
+export function effective(asked: Asked, window: Window, thresholds: ThresholdSet): Terms {
+  const { shape, request, policy, policyOptions, exact, types, outlierKeys, budgetBytes, tokensExpected } = asked;
+  const { kldBudget, skipLayers = [] } = request;
   return {
     policy,
     policyOptions,
@@ -93,15 +106,15 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
       layers: shape.layers,
       kvHeads: shape.kvHeads,
       headDim: shape.headDim,
-      windowFormat,
-      pageBytes: sideBytes(shape, types === undefined ? onTheWay : [types].flat()),
+      windowFormat: asked.windowFormat,
+      pageBytes: sideBytes(shape, types === undefined ? onTheWay(asked) : [types].flat()),
       fixedBytes: fixedBytes(shape, window.openFormat),
       // Left out where they are what logs of earlier versions mean.
       ...(window.openFormat === 'f16' ? {} : { openFormat: window.openFormat }),
       ...(window.windowTokens === PAGE_TOKENS ? {} : { windowTokens: window.windowTokens }),
       thresholds,
       skipLayers: [...skipLayers],
-      floor,
+      floor: asked.floor,
       ...(outlierKeys.length === 0 ? {} : { outlierKeys }),
       ...(budgetBytes === null || kldBudget === undefined
         ? {}
@@ -110,25 +123,33 @@ export function planSession(shape: CacheShape, request: PlanRequest, thresholds:
   };
 }
 
+/** Pairs that pages pass through where a layer has outlier keys. */
+const onTheWay = ({ outlierKeys }: Asked): FormatPair[] => outlierKeys.map((k) => ({ k, v: k }));
+
 /** The budgets and the policy that were asked for, as the first entry of a log has them. */
-export const askedOf = ({ kvBudget, kldBudget, policy }: PlanRequest) => ({
+export const askedOf = ({ kvBudget, kldBudget, policy }: TermsRequest) => ({
   kvBudget: kvBudget ?? null,
   kldBudget: kldBudget ?? null,
   policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
 });
 
-/** The same with other thresholds, on which nothing else of a plan depends. */
-export function withThresholds(plan: SessionPlan, thresholds: ThresholdSet): SessionPlan {
-  return { ...plan, context: { ...plan.context, thresholds } };
+/** The same with other thresholds, on which nothing else depends. */
+export function withThresholds(terms: Terms, thresholds: ThresholdSet): Terms {
+  return { ...terms, context: { ...terms.context, thresholds } };
 }
 
 /** A request, and what was made of it so far. */
-interface Asked extends Pick<SessionPlan, 'policy' | 'exact' | 'budgetBytes' | 'tokensExpected'> {
+export interface Asked extends Pick<Terms, 'policy' | 'policyOptions' | 'exact' | 'budgetBytes' | 'tokensExpected'> {
   readonly shape: CacheShape;
-  readonly request: PlanRequest;
+  readonly request: TermsRequest;
+  readonly types: FormatPair | FormatPair[] | undefined;
   /** Pairs that layers get in turn and no others; null: the policy chooses. */
   readonly named: readonly FormatPair[] | null;
   readonly windowFormat: WindowName;
+  /** The lowest formats that the session allows; null: any. */
+  readonly floor: FormatPair | null;
+  /** Formats that keys with outlier channels may take. */
+  readonly outlierKeys: readonly FormatName[];
 }
 
 function namedPairs(policy: Policy, types: FormatPair | FormatPair[] | undefined): readonly FormatPair[] | null {
@@ -159,11 +180,14 @@ function checkTogether({ request: { openFormat, kldBudget }, exact, policy, wind
  * What is asked for, or else what the budget allows. What was not asked for gives way where a budget is too small for
  * it: first an open page in f16, then a whole page of newer tokens. Throws 'budget-too-small'.
  */
-function windowOf(
-  { shape, request, policy, named, windowFormat, budgetBytes, tokensExpected }: Asked,
-  floor: FormatPair | null,
-  onTheWay: readonly FormatPair[],
-): Window {
+export function windowOf(asked: Asked): Window {
+  const window = windowIn(asked);
+  checkUntouched(asked, window);
+  return window;
+}
+
+function windowIn(asked: Asked): Window {
+  const { shape, request, policy, named, windowFormat, budgetBytes, tokensExpected, floor } = asked;
   const openFormat =
     windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
   const windowTokens = request.windowTokens ?? defaultWindowTokens(shape, budgetBytes, windowFormat);
@@ -177,9 +201,10 @@ function windowOf(
   const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
   const coded: Window = { ...wanted, openFormat: request.openFormat ?? windowFormat };
   const smallest: Window = { ...coded, windowTokens: request.windowTokens ?? Math.min(...WINDOW_TOKENS) };
-  const fits = (one: Window): boolean => budgetBytes >= leastBudget(shape, tokensExpected, { ...one, pairs, onTheWay });
+  const held = { pairs, onTheWay: onTheWay(asked) };
+  const fits = (one: Window): boolean => budgetBytes >= leastBudget(shape, tokensExpected, { ...one, ...held });
   const window = [wanted, coded].find(fits) ?? smallest;
-  checkBudget(shape, budgetBytes, tokensExpected, { ...window, pairs, onTheWay });
+  checkBudget(shape, budgetBytes, tokensExpected, { ...window, ...held });
   return window;
 }
 
@@ -201,7 +226,7 @@ function checkUntouched({ shape, request, windowFormat, budgetBytes, tokensExpec
 }
 
 /** f16 throughout: asked for, or all that the head size allows. Throws when something lower was asked for as well. */
-function isExact(shape: CacheShape, request: PlanRequest, types: FormatPair | FormatPair[] | undefined): boolean {
+function isExact(shape: CacheShape, request: TermsRequest, types: FormatPair | FormatPair[] | undefined): boolean {
   const { kvBudget, kldBudget } = request;
   const plain = !Array.isArray(types) && types?.k === 'f16' && types.v === 'f16';
   const coded = CODED_HEAD_DIMS.includes(shape.headDim);
@@ -223,7 +248,7 @@ function isExact(shape: CacheShape, request: PlanRequest, types: FormatPair | Fo
 function policyOf(
   given: string | Policy,
   types: FormatPair | FormatPair[] | undefined,
-): Pick<SessionPlan, 'policy' | 'policyOptions'> {
+): Pick<Terms, 'policy' | 'policyOptions'> {
   const id = typeof given === 'string' ? given : given.id;
   if (Array.isArray(types) !== (id === 'table')) {
     throw new KvError('bad-argument', `policy '${id}' and these cacheTypes do not go together`, {
@@ -266,8 +291,8 @@ function typesOf(given: CacheTypes | undefined): FormatPair | FormatPair[] | und
 const isList = (types: CacheTypes): types is readonly (FormatPair | string)[] => Array.isArray(types);
 
 /** Refuses bad numbers and names that later code would trust. Throws 'bad-argument'. */
-export function checkRequest(request: PlanRequest, layers: number): void {
-  checkOptions(request, PLANNED);
+function checkRequest(request: TermsRequest, layers: number): void {
+  checkOptions(request, ASKED);
   const { skipLayers = [] } = request;
   const isLayer = (layer: unknown): boolean => Number.isInteger(layer) && Number(layer) >= 0 && Number(layer) < layers;
   if (!Array.isArray(skipLayers) || !skipLayers.every(isLayer))
