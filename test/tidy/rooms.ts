@@ -130,7 +130,16 @@ const WITNESS: Layers = {
 /** scripts/: what programs are made of, and the programs. */
 const SCRIPTS: Layers = {
   tools: ['processes', 'native-toolchain', 'cost', 'entries/', 'bench/'],
-  parts: ['small-checkout', 'zig', 'needs', 'platform-packages', 'tests', 'build-lab', 'roll-up-types'],
+  parts: [
+    'small-checkout',
+    'staged-formats',
+    'zig',
+    'needs',
+    'platform-packages',
+    'tests',
+    'build-lab',
+    'roll-up-types',
+  ],
   programs: [
     ...['bootstrap', 'ci', 'generate', 'generate-decisions', 'generate-documents', 'generate-entries'],
     ...['generate-layout', 'generate-migrations', 'generate-options', 'generate-tables', 'golden', 'golden-codecs'],
