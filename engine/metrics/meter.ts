@@ -13,7 +13,7 @@ export const PREFIX = 'palimpsest_';
  * Rules by which the policies of this package plan and refuse moves; a policy of a caller's own has rules that nobody
  * knows: 'other'.
  */
-const REASONS = [
+export const REASONS = [
   'price',
   'deficit',
   'kld-gives-way',

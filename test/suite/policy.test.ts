@@ -1,30 +1,58 @@
 /** The contract of test/suite/policy.ts (T24) over every policy there is. */
 import { expect, test } from 'vitest';
-import { createPolicy, policies } from '../../policy/index.ts';
+import { REASONS } from '../../engine/metrics/meter.ts';
+import { BOUND_IDS, createPolicy, policies } from '../../policy/index.ts';
+import { RULES } from '../../witness/index.ts';
 import { policySuite } from './policy.ts';
+import { contextOf, f16Bytes, simulate } from './policy-simulation.ts';
 
 const LAYERS = 30;
-const OPTIONS: Readonly<Record<string, Readonly<Record<string, unknown>>>> = {
-  fixed: { k: 'rot4', v: 'rot2' },
-  table: {
-    layers: Array.from({ length: LAYERS }, (_, layer) =>
-      layer % 3 === 0 ? { k: 'rot4', v: 'rot4' } : { k: 'rot3', v: 'rot2' },
-    ),
-  },
-};
-const KEEP_BUDGETS = ['price', 'price-1', 'uniform', 'age'];
+/** What policies take that are nothing without options. */
+const optionsOf = (id: string, layers: number): Readonly<Record<string, unknown>> =>
+  id === 'fixed'
+    ? { k: 'rot4', v: 'rot2' }
+    : id === 'table'
+      ? {
+          layers: Array.from({ length: layers }, (_, layer) =>
+            layer % 3 === 0 ? { k: 'rot4', v: 'rot4' } : { k: 'rot3', v: 'rot2' },
+          ),
+        }
+      : {};
+/** Policies that set formats by a list, whatever the budget is. */
+const NO_BUDGETS = ['table', 'fixed', 'none'];
 
 for (const id of Object.keys(policies)) {
   policySuite(id, {
-    create: () => createPolicy(id, OPTIONS[id] ?? {}),
+    create: () => createPolicy(id, optionsOf(id, LAYERS)),
     layers: LAYERS,
-    keepsBudget: KEEP_BUDGETS.includes(id),
+    keepsBudget: !NO_BUDGETS.includes(id),
   });
 }
 
-// The list above is written by hand: a policy that is added must be looked at here.
+// What a person or a program is told of a move: its bound is one that filters know, its rule has a meaning in words,
+// and is counted under its own name.
+test('every reason that a policy gives is known by name', () => {
+  const context = contextOf({ layers: 4 });
+  const tokens = 20 * 128;
+  const reasons = Object.keys(policies).flatMap((id) =>
+    simulate({
+      policy: createPolicy(id, optionsOf(id, context.layers)),
+      context,
+      tokens,
+      budgetBytes: NO_BUDGETS.includes(id) ? null : Math.floor(0.25 * f16Bytes(context, tokens)),
+    }).entries.flatMap(({ decisions }) => decisions.map(({ because }) => because)),
+  );
+  const unknown = reasons.flatMap(({ threshold, rule }) => [
+    ...(BOUND_IDS.includes(threshold) ? [] : [`${threshold} is missing in policy/thresholds.ts`]),
+    ...(Object.hasOwn(RULES, rule) ? [] : [`${rule} is missing in witness/explain-text.ts`]),
+    ...(REASONS.includes(rule as 'price') ? [] : [`${rule} is missing in engine/metrics/meter.ts`]),
+  ]);
+  expect([...new Set(unknown)]).toEqual([]);
+});
+
+// The list is written by hand: a policy that is added must be looked at here.
 test('every policy says what it needs', () => {
-  expect(Object.keys(policies).map((id) => [id, createPolicy(id, OPTIONS[id] ?? {}).needsTrials])).toEqual([
+  expect(Object.keys(policies).map((id) => [id, createPolicy(id, optionsOf(id, LAYERS)).needsTrials])).toEqual([
     ['price', true],
     ['price-1', true],
     ['uniform', false],
