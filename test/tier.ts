@@ -89,17 +89,19 @@ export const NIGHTLY = {
 
 /**
  * Test files that others run when they merge, and nobody at home: other builds, servers, browsers, packages, other
- * runtimes, and commands by the hundred.
+ * runtimes, a model that has to be fetched, and commands by the hundred.
  */
 export const MERGE_FILES: readonly string[] = [
   'test/everywhere/**',
   'test/examples/readme.test.ts',
+  'test/model/chat.test.ts',
+  'test/model/quality.test.ts',
   'test/package/install.test.ts',
   'test/package/lab.test.ts',
   'test/smoke/**',
   'test/soak/**',
   'test/suite/qdrant.test.ts',
-  'test/unit/engine/cli/cli-examples.test.ts',
+  'test/unit/engine/cli/cli-*.test.ts',
   'test/unit/engine/state/erase-servers.test.ts',
   'test/unit/witness/report-browser.test.ts',
 ];

@@ -26,6 +26,7 @@ import {
   useMasterKeys,
   verifyLog,
 } from '../../../witness/index.ts';
+import { isDealt } from '../../tier.ts';
 import { scratchFolders } from './folder.ts';
 
 const folder = scratchFolders();
@@ -89,12 +90,13 @@ it('the new master key opens every session, and what an old one could open is ov
   expect(rewrapLogKeys(dir)).toEqual({ ...report, rewrapped: 0, already: 4 });
 });
 
-it('a process that is killed before any step loses nothing, and the same call finishes', () => {
+it('a process that is killed before a step loses nothing, and the same call finishes', () => {
   const child = join(import.meta.dirname, 'rewrap-child.ts');
   const masters = [next, old].map((key) => key.toString('hex'));
   // The name of the master key, three steps for each of four keys, and the end.
   const steps = 2 + 3 * SESSIONS.length;
   for (let step = 0; step <= steps; step++) {
+    if (!isDealt(step, 3)) continue;
     const dir = copy();
     const { signal, status, stderr } = spawnSync(
       process.execPath,
