@@ -216,7 +216,8 @@ describe('changes to a log', () => {
   });
 
   // Small enough to try every bit: none may pass, and none may be taken for a crash, for a crash only leaves things
-  // out.
+  // out. Where the last byte of the last hash becomes zero it is what a crash leaves; ids of logs are random, and with
+  // them the bytes of hashes.
   it('are found: each single bit of a small log', async () => {
     const original = await makeLog(3, 300, mulberry32(1));
     const disk = diskOf(original);
@@ -226,7 +227,9 @@ describe('changes to a log', () => {
       for (let at = 0; at < file.cached.length; at++) {
         for (let bit = 0; bit < 8; bit++) {
           file.cached[at] = (file.cached[at] as number) ^ (1 << bit);
-          if (verifyLog('/', disk).ok) throw new Error(`bit ${bit} of byte ${at} passed`);
+          const { ok, tornBytes } = verifyLog('/', disk);
+          const isEnd = at === file.cached.length - 1 && file.cached[at] === 0 && tornBytes > 0;
+          if (ok && !isEnd) throw new Error(`bit ${bit} of byte ${at} passed`);
           file.cached[at] = (file.cached[at] as number) ^ (1 << bit);
           flips++;
         }
