@@ -14,7 +14,11 @@
     'isas%': 'avx2,avx2vnni,avx512vnni,neon,neondot',
     # Two of the product's files are compiled again for cache_test, since they ask whether an allocation is to fail.
     'asking_sources': ['addon.cc', 'cache/pool.cc'],
-    'other_sources': ['<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon\') && f.endsWith(\'.cc\')).concat([\'cache\', \'log\'].flatMap((dir) => require(\'fs\').readdirSync(dir).filter((f) => f.endsWith(\'.cc\')).map((f) => dir + \'/\' + f))).filter((f) => ![\'addon.cc\', \'cache/pool.cc\'].includes(f)).join(\' \')")'],
+    # What checks and translates arguments, and what keeps books of pages, is compiled for size, to half of it: what a call of it leads to takes far longer.
+    'border_sources': ['cache/heap.cc', 'cache/hold.cc', 'cache/layer.cc', 'cache/moves.cc', 'cache/pages.cc', 'cache/stored.cc', '<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon_\') && f.endsWith(\'.cc\')).join(\' \')")'],
+    'other_sources': ['<!@(node -p "[\'cache\', \'log\'].flatMap((dir) => require(\'fs\').readdirSync(dir).filter((f) => f.endsWith(\'.cc\')).map((f) => dir + \'/\' + f)).filter((f) => ![\'heap\', \'hold\', \'layer\', \'moves\', \'pages\', \'pool\', \'stored\'].some((name) => f === \'cache/\' + name + \'.cc\')).join(\' \')")'],
+    # Kernels throw nothing, so they need no tables by which a stack is unwound.
+    'kernel_flags': ['-fno-exceptions', '-fno-asynchronous-unwind-tables'],
     # The sanitizers of a Debug build.
     'sanitizer%': 'address,undefined',
   },
@@ -24,27 +28,27 @@
         {
           'target_name': 'kernels_avx2', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
           'defines': ['PALIMPSEST_ISA=avx2', 'PALIMPSEST_COLD=avx2'],
-          'cflags': ['-mavx2', '-mfma', '-mf16c'],
+          'cflags': ['<@(kernel_flags)', '-mavx2', '-mfma', '-mf16c'],
         },
         {
           'target_name': 'kernels_avx2vnni', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
           'defines': ['PALIMPSEST_ISA=avx2vnni', 'PALIMPSEST_COLD=avx2'],
-          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavxvnni'],
+          'cflags': ['<@(kernel_flags)', '-mavx2', '-mfma', '-mf16c', '-mavxvnni'],
         },
         {
           'target_name': 'kernels_cold_avx2', 'type': 'static_library', 'sources': ['kernels/cold.cc'],
           'defines': ['PALIMPSEST_COLD=avx2'],
-          'cflags': ['-mavx2', '-mfma', '-mf16c'],
+          'cflags': ['<@(kernel_flags)', '-mavx2', '-mfma', '-mf16c'],
         },
         {
           'target_name': 'kernels_avx512vnni', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
           'defines': ['PALIMPSEST_ISA=avx512vnni', 'PALIMPSEST_COLD=avx512'],
-          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mavx512vnni', '-mprefer-vector-width=512', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
+          'cflags': ['<@(kernel_flags)', '-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mavx512vnni', '-mprefer-vector-width=512', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
         },
         {
           'target_name': 'kernels_cold_avx512', 'type': 'static_library', 'sources': ['kernels/cold.cc'],
           'defines': ['PALIMPSEST_COLD=avx512'],
-          'cflags': ['-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mprefer-vector-width=512', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
+          'cflags': ['<@(kernel_flags)', '-mavx2', '-mfma', '-mf16c', '-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl', '-mprefer-vector-width=512', '-Wno-uninitialized', '-Wno-maybe-uninitialized'],
         },
       ],
     }],
@@ -53,15 +57,17 @@
         {
           'target_name': 'kernels_neondot', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
           'defines': ['PALIMPSEST_ISA=neondot', 'PALIMPSEST_COLD=neon'],
-          'cflags': ['-march=armv8.2-a+dotprod'],
+          'cflags': ['<@(kernel_flags)', '-march=armv8.2-a+dotprod'],
         },
         {
           'target_name': 'kernels_neon', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
           'defines': ['PALIMPSEST_ISA=neon', 'PALIMPSEST_COLD=neon'],
+          'cflags': ['<@(kernel_flags)'],
         },
         {
           'target_name': 'kernels_cold_neon', 'type': 'static_library', 'sources': ['kernels/cold.cc'],
           'defines': ['PALIMPSEST_COLD=neon'],
+          'cflags': ['<@(kernel_flags)'],
         },
       ],
     }],
@@ -71,10 +77,7 @@
     'include_dirs': ['<!(node -p "require(\'node-addon-api\').include_dir")', 'kernels'],
     'defines': ['NAPI_VERSION=8', 'NODE_ADDON_API_CPP_EXCEPTIONS', 'NODE_ADDON_API_DISABLE_DEPRECATED', 'NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS'],
     'cflags': ['-fPIC', '-O3', '-ffunction-sections', '-fdata-sections', '-fvisibility=hidden', '-ffp-contract=off', '-fno-math-errno', '-fno-trapping-math', '-Wall', '-Wextra', '-Wno-psabi', '-Wno-unused-function'],
-    # Remove flags that the common.gypi of installed headers may have set.
-    'cflags!': ['-fno-exceptions'],
-    'cflags_cc!': ['-fno-exceptions', '-fno-rtti', '-std=gnu++17'],
-    'cflags_cc': ['-std=gnu++20', '-fexceptions'],
+    'cflags_cc': ['-std=gnu++20'],
     'configurations': {
       # A page that a kernel keeps on the stack is a fault: native/kernels/kernels.h, Workspace. With sanitizers frames are larger, and so are stacks.
       'Release': {'cflags': ['-Werror=frame-larger-than=32768']},
@@ -106,7 +109,7 @@
       'defines': ['PALIMPSEST_ISA=scalar', 'PALIMPSEST_COLD=scalar'],
       # It is what others are held to, and for processors from before 2013: it need not be fast, but small and soon compiled.
       'cflags!': ['-O3'],
-      'cflags': ['-O1'],
+      'cflags': ['<@(kernel_flags)', '-O1'],
     },
     {
       'target_name': 'kernels', 'type': 'none',
@@ -124,17 +127,21 @@
       'cflags': ['-pthread'],
     },
     {
+      'target_name': 'border', 'type': 'static_library', 'sources': ['<@(border_sources)'],
+      'cflags': ['-pthread', '-Os'],
+    },
+    {
       'target_name': 'palimpsest', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
       'sources': ['<@(asking_sources)'],
-      'dependencies': ['cache', 'kernels'],
-      'cflags': ['-pthread'],
-      'ldflags': ['-pthread'],
+      'dependencies': ['border', 'cache', 'kernels'],
+      'cflags': ['-pthread', '-Os'],
+      'ldflags': ['-pthread', '-Wl,--gc-sections'],
     },
     {
       'target_name': 'palimpsest_portable', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
       'sources': ['<@(asking_sources)', 'portable/old_glibc.cc'],
-      'dependencies': ['cache', 'kernels'],
-      'cflags': ['-pthread'],
+      'dependencies': ['border', 'cache', 'kernels'],
+      'cflags': ['-pthread', '-Os'],
       'ldflags': ['-pthread', '-static-libstdc++', '-Wl,--version-script=<(module_root_dir)/portable/exports.map', '-Wl,--gc-sections', '-s', '<!@(cat portable/wrapped.flags)'],
     },
     {
@@ -147,9 +154,9 @@
     {
       'target_name': 'cache_test', 'type': 'loadable_module', 'product_extension': 'node', 'product_prefix': '',
       'sources': ['<@(asking_sources)', 'test_allocations.cc'],
-      'dependencies': ['cache', 'kernels'],
+      'dependencies': ['border', 'cache', 'kernels'],
       'defines': ['PALIMPSEST_TEST_ALLOCATIONS'],
-      'cflags': ['-pthread'],
+      'cflags': ['-pthread', '-Os'],
       'ldflags': ['-pthread', '-Wl,-Bsymbolic'],
     },
     {

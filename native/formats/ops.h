@@ -34,8 +34,8 @@
 //   addToScores(k, rows, head)                  adds to the scores what the product lacks: outliers
 //   addToMix(v, rows, head)                     adds to rows.mixed what the product lacks: means, outliers
 //   kMaySkip                                    values may be skipped where their mass is small (kernels/attend_page.h)
-//   Unpacker                                    a type whose withRows(side, d, bias, f) unpacks levels in registers,
-//   without a tile: PlaneRows
+//   Unpacker                                    a type whose withRows<Least>(side, d, bias, f) unpacks levels in
+//   registers, without a tile, of codes of so many bits or more: PlaneRows
 //                                               (rot/levels.h), or one of the family's own; from kUnpackedRows rows
 //                                               on there is a tile
 //

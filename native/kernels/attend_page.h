@@ -147,7 +147,7 @@ INLINE void weighRows(const PageRows& rows, int from, int to, const bool* isSkip
 // Mixes the values of all heads. Formats that need the probabilities as integers have them converted for up to
 // kWeightRows rows at a time.
 template <class F>
-INLINE void mixHeads(const SideView* v, int ahead, const PageRows& rows, int visible) {
+static __attribute__((noinline)) void mixHeads(const SideView* v, int ahead, const PageRows& rows, int visible) {
   // Rows of skipped heads keep their place in rows.weights, so that mixValues finds the weights of row `first`.
   bool isSkipped[kHeadsMax];
   int left = rows.heads;

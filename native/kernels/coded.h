@@ -58,13 +58,18 @@ struct LevelsOf<F> {
   using Type = InRegisters<typename F::Unpacker>;
 };
 
+// Codes of keys that are unpacked in registers have two bits or more: no policy has keys of one bit, and code for them
+// would be a third of that for keys.
+template <Factors X>
+constexpr int kLeastBits = X == kQueries ? 2 : 1;
+
 // tile: the levels, with kBias added if the format can also unpack in registers; null to unpack in registers.
 // quads x outputs: keys d/4 x 128, values 32 x d.
 template <Factors X, class L, int R, class Done>
 INLINE void sumSide(const SideView& side, const int8_t* tile, int d, int quads, int outputs, const IntegerRow* x, const Ahead& ahead, const Done& done) {
   if (tile != nullptr) return sumTile<X, R>(tile, L::kInRegisters ? kBias : 0, quads, outputs, x, ahead, done);
   if constexpr (L::kInRegisters && R < L::kUnpacked) {
-    L::Rows::withRows(side, d, kBiasFor<X != kQueries>, [&](const auto& rows) MEMBER { sumGroups<X, R>(rows, quads, outputs / 64, x, ahead, done); });
+    L::Rows::template withRows<kLeastBits<X>>(side, d, kBiasFor<X != kQueries>, [&](const auto& rows) MEMBER { sumGroups<X, R>(rows, quads, outputs / 64, x, ahead, done); });
   }
 }
 
@@ -86,12 +91,17 @@ static __attribute__((noinline)) void mixBlock(const SideView& v, const int8_t* 
   });
 }
 
+template <class F>
+static __attribute__((noinline)) void unpackSide(const SideView& side, int d, int8_t* tile) {
+  F::Unpacker::template withRows<1>(side, d, kBias, [&](const auto& rows) MEMBER { unpackRows(rows, static_cast<size_t>(kPageTokens) * d, tile); });
+}
+
 // The tile that sumSide takes, or null. room: [128 * d], for unpacked levels.
 template <class F>
 INLINE const int8_t* tileFor(const SideView& side, int d, bool unpacked, int8_t* room) {
   if constexpr (!HasUnpacker<F>) return F::levels(side, d, room);
   else if (!unpacked) return nullptr;
-  else F::Unpacker::withRows(side, d, kBias, [&](const auto& rows) MEMBER { unpackRows(rows, static_cast<size_t>(kPageTokens) * d, room); });
+  else unpackSide<F>(side, d, room);
   return room;
 }
 
@@ -108,10 +118,10 @@ INLINE void withRoom(int room, const Call& f) {
 template <class F>
 static void scoreCoded(const SideView& k, int8_t* levels, int room, const float* scale, int d, const IntegerRow* x, int n, const float* factor,
                        const float* offset, float* y, const SideView* next) {
-  const int8_t* tile = tileFor<F>(k, d, n >= LevelsOf<F>::Type::kUnpacked, levels);
+  const int8_t* tile = tileFor<F>(k, d, n >= LevelsOf<F>::Type::kUnpacked || kFormats[k.format].codeBits < kLeastBits<kQueries>, levels);
   const Ahead ahead = aheadOf(next, k, kElementsAStep), none = aheadOf(nullptr, k, 0);
   withRoom<F>(room, [&](auto whole) MEMBER {
-    eachBlock(n, [&](auto r, int i) MEMBER {
+    eachBlock<true>(n, [&](auto r, int i) MEMBER {
       scoreBlock<typename LevelsOf<F>::Type, r.value, decltype(whole)::value != 0>(k, tile, room, scale, d, x + i, factor + i, offset + i,
                                                                                    y + i * kPageTokens, i == 0 ? ahead : none);
     });
@@ -123,7 +133,7 @@ static void mixCoded(const SideView& v, int8_t* levels, int room, int d, const I
   const int8_t* tile = tileFor<F>(v, d, d % 64 != 0 || n >= LevelsOf<F>::Type::kUnpacked, levels);
   const Ahead ahead = aheadOf(next, v, kElementsAStep), none = aheadOf(nullptr, v, 0);
   withRoom<F>(room, [&](auto whole) MEMBER {
-    eachBlock(n, [&](auto r, int i) MEMBER {
+    eachBlock<true>(n, [&](auto r, int i) MEMBER {
       mixBlock<typename LevelsOf<F>::Type, r.value, decltype(whole)::value != 0>(v, tile, room, d, weights + i, y + static_cast<size_t>(i) * d,
                                                                                  i == 0 ? ahead : none);
     });

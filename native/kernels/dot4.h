@@ -50,7 +50,12 @@ INLINE Bytes lookUp(Bytes table, Bytes index) {
 }
 #else
 INLINE Bytes loadTable(const int8_t* t) { return loadBytes(t); }
+#if !defined(__aarch64__) && !defined(__wasm_simd128__)
+// Without an instruction for it, a look-up is long, and a function of its own halves what unpacks levels.
+static __attribute__((noinline)) Bytes lookUp(Bytes table, Bytes index) {
+#else
 INLINE Bytes lookUp(Bytes table, Bytes index) {
+#endif
 #if defined(__aarch64__)
   return reinterpret_cast<Bytes>(vqtbl1q_u8(reinterpret_cast<uint8x16_t>(table), reinterpret_cast<uint8x16_t>(index)));
 #elif defined(__wasm_simd128__)

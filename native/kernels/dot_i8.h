@@ -27,15 +27,15 @@ constexpr int kBlockRows = kRegisters == 32 ? 3 : 4, kUnpackedRows = 1;
 #endif
 constexpr int kManyRows = kBlockRows == 4 && kLanes == 8 ? 3 : kBlockRows;  // four at once are no faster than two pairs
 
-// Calls f(Number<R>, first row) for blocks of rows, all of nearly the same size. Where there are blocks of six, there
-// are none of five, which are three and two: code for them would be a sixth of all products.
-template <class F>
+// Calls f(Number<R>, first row) for blocks of rows, all of nearly the same size. Where there are blocks of six, five
+// rows are three and two, unless Fives asks for code of their own.
+template <bool Fives = false, class F>
 INLINE void eachBlock(int n, const F& f) {
   for (int i = 0; i < n;) {
     const int most = n - i <= kBlockRows ? kBlockRows : kManyRows, blocks = (n - i + most - 1) / most, size = (n - i + blocks - 1) / blocks;
-    const int rows = kBlockRows < 6 || size != 5 ? size : n - i == 5 ? 3 : 6;
+    const int rows = Fives || kBlockRows < 6 || size != 5 ? size : n - i == 5 ? 3 : 6;
     repeat<kBlockRows>([&](auto r) MEMBER {
-      if constexpr (kBlockRows < 6 || r.value + 1 != 5) {
+      if constexpr (Fives || kBlockRows < 6 || r.value + 1 != 5) {
         if (rows == r.value + 1) f(Number<r.value + 1>{}, i);
       }
     });

@@ -124,14 +124,19 @@ struct LevelRows<1> {
   }
 };
 
-// Calls f with the LevelRows of codes of so many bits.
-template <class F>
+// Calls f with the LevelRows of codes of so many bits, which are `Least` or more.
+template <int Least = 1, class F>
 INLINE void withLevels(int bits, const LevelTables& levels, const uint8_t* hi, const uint8_t* lo, int bias, const F& f) {
   switch (bits) {
     case 4: f(LevelRows<4>(levels, hi, lo, bias)); break;
     case 3: f(LevelRows<3>(levels, hi, lo, bias)); break;
     case 2: f(LevelRows<2>(levels, hi, lo, bias)); break;
-    case 1: f(LevelRows<1>(levels, hi, lo, bias)); break;
+    case 1:
+      if constexpr (Least == 1) {
+        f(LevelRows<1>(levels, hi, lo, bias));
+        break;
+      }
+      [[fallthrough]];
     default: __builtin_trap();
   }
 }

@@ -27,9 +27,9 @@ INLINE Codebook sphereOf(int bits, int d) {
 struct SphereRows {
   static constexpr int kUnpackedRows = 1 << 30;  // as many as an instruction set can
 
-  template <class Done>
+  template <int Least, class Done>
   static MEMBER void withRows(const SideView& side, int d, int bias, const Done& f) {
     const int bits = kFormats[side.format].codeBits;
-    withLevels(bits, *sphereOf(bits, d).levels, side.at(kTurboHigh), side.at(kTurboLow), bias, f);
+    withLevels<Least>(bits, *sphereOf(bits, d).levels, side.at(kTurboHigh), side.at(kTurboLow), bias, f);
   }
 };

@@ -106,7 +106,7 @@ struct Band {
   struct Unpacker {
     static constexpr int kUnpackedRows = 1 << 30;
 
-    template <class Done>
+    template <int, class Done>
     static MEMBER void withRows(const SideView& side, int d, int bias, const Done& f) {
       if (side.format == kBand3) f(Rows<3>(side, d, bias));
       else f(Rows<2>(side, d, bias));

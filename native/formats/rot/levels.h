@@ -29,8 +29,8 @@ static void unpackRot(int format, const uint8_t* hi, const uint8_t* lo, size_t e
 struct PlaneRows {
   static constexpr int kUnpackedRows = 1 << 30;  // as many as an instruction set can
 
-  template <class Done>
+  template <int Least, class Done>
   static MEMBER void withRows(const SideView& side, int, int bias, const Done& f) {
-    withLevels(kFormats[side.format].codeBits, kRotTables[widthOf(side.format)], side.at(kRotHigh), side.at(kRotLow), bias, f);
+    withLevels<Least>(kFormats[side.format].codeBits, kRotTables[widthOf(side.format)], side.at(kRotHigh), side.at(kRotLow), bias, f);
   }
 };

@@ -85,14 +85,19 @@ struct TrellisRows {
   }
 };
 
-// Calls f with the TrellisRows of codes of so many bits.
-template <class F>
+// Calls f with the TrellisRows of codes of so many bits, which are `Least` or more.
+template <int Least = 1, class F>
 INLINE void withTrellis(int bits, const uint8_t* hi, const uint8_t* lo, int bias, const F& f) {
   switch (bits) {
     case 4: f(TrellisRows<4>(hi, lo, bias)); break;
     case 3: f(TrellisRows<3>(hi, lo, bias)); break;
     case 2: f(TrellisRows<2>(hi, lo, bias)); break;
-    case 1: f(TrellisRows<1>(hi, lo, bias)); break;
+    case 1:
+      if constexpr (Least == 1) {
+        f(TrellisRows<1>(hi, lo, bias));
+        break;
+      }
+      [[fallthrough]];
     default: __builtin_trap();
   }
 }

@@ -13,9 +13,9 @@ struct TrellisUnpacker {
   static constexpr int kUnpackedRows = 5;
 #endif
 
-  template <class Done>
+  template <int Least, class Done>
   static MEMBER void withRows(const SideView& side, int, int bias, const Done& f) {
-    withTrellis(kFormats[side.format].codeBits, side.at(kTrellisHigh), side.at(kTrellisLow), bias, f);
+    withTrellis<Least>(kFormats[side.format].codeBits, side.at(kTrellisHigh), side.at(kTrellisLow), bias, f);
   }
 };
 
