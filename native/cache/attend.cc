@@ -311,7 +311,14 @@ class Call {
         p++;
       }
     }
-    if (to <= layer_.sealed()) return;
+    if (to > layer_.sealed()) meetOpen(scratch, firstHead, base);
+  }
+
+  // The open page, behind all others, and rows that are appended while they attend. base: where the notes of masses begin.
+  void meetOpen(Scratch& scratch, int firstHead, int base) {
+    const int heads = plan_.headsAtOnce;
+    QueryRows& rows = scratch.query;
+    SideView* sides = scratch.sides.data();
     const OpenPage& open = layer_.open;
     open.k.views(cache_.openShape(true, open.room), firstHead, heads, sides);
     open.v.views(cache_.openShape(false, open.room), firstHead, heads, sides + heads);

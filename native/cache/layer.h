@@ -362,6 +362,10 @@ class Cache : public PartOwner {
   // decodeSpace(d).
   bool holdsNumbers(const Page& page, float* rows, Workspace space) const;
   struct PageWork;
+  struct Drafts;
+  Status checkRecords(const PageRecords& given, size_t* bytes) const;
+  bool draftPages(const PageRecords& given, Drafts* drafts);
+  int readRecords(const PageRecords& given, const Drafts& drafts);
   bool readStored(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, const RotaryRows* reversed, PageWork& work) const;
   bool readPredicted(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, PageWork& work) const;
   bool rotaryReaches(int page) const { return !rotary_ || (page + 1) * kPageTokens <= rotary_->positions(); }

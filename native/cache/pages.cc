@@ -42,8 +42,10 @@ struct Cache::PageWork {
   Workspace workspace() { return workspaceIn(space); }
 };
 
-Status Cache::importPages(const PageRecords& given) {
-  const int layers = shape().layers, pages = given.pages;
+// What the records need is checked before anything is made: sizes follow from the formats, and what is stored has them.
+// Sets `bytes` to what the pages take.
+Status Cache::checkRecords(const PageRecords& given, size_t* bytes) const {
+  const int layers = shape().layers;
   for (const Layer& layer : layers_) {
     if (layer.length > 0) return kUnsupported;
   }
@@ -52,34 +54,49 @@ Status Cache::importPages(const PageRecords& given) {
                       given.predictor->layers.size() != static_cast<size_t>(layers))) {
     return kBadShape;
   }
-  // All sizes follow from the formats, and what is stored has them.
-  size_t needed = 0;
-  for (int i = 0; i < pages * layers; i++) {
+  *bytes = 0;
+  for (int i = 0; i < given.pages * layers; i++) {
     const PageRecord& record = given.records[i];
     if (record.isPredicted && !isPredicted) return kBadArgument;
-    size_t bytes = 0;
+    size_t sides = 0;
     for (const int format : record.formats) {
       if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
-      bytes += sideBytes(format, shape().kvHeads, shape().headDim);
+      sides += sideBytes(format, shape().kvHeads, shape().headDim);
     }
     const size_t sinks = i < layers ? sinkBytes() : 0;
-    if (record.isPredicted ? record.size < sinks : record.size != bytes + sinks) {
+    if (record.isPredicted ? record.size < sinks : record.size != sides + sinks) {
       *given.damaged = i;
       return kBadShape;
     }
-    needed += bytes + sinks;
+    *bytes += sides + sinks;
   }
-  if (!account_->hasRoom(needed)) return kBudgetExceeded;
-  std::vector<std::shared_ptr<Page>> made;
-  std::vector<PartRef> sinks(layers);
-  made.reserve(static_cast<size_t>(pages) * layers);
-  for (int i = 0; i < pages * layers; i++) {
-    made.push_back(std::make_shared<Page>());
+  return kOk;
+}
+
+// Pages that are read, and their sinks, before they are the cache's.
+struct Cache::Drafts {
+  std::vector<std::shared_ptr<Page>> pages;
+  std::vector<PartRef> sinks;
+};
+
+// Room for all pages of the records. false: there is none.
+bool Cache::draftPages(const PageRecords& given, Drafts* drafts) {
+  const int layers = shape().layers;
+  drafts->pages.reserve(static_cast<size_t>(given.pages) * layers);
+  drafts->sinks.resize(layers);
+  for (int i = 0; i < given.pages * layers; i++) {
+    const auto& page = drafts->pages.emplace_back(std::make_shared<Page>());
     const int* formats = given.records[i].formats;
-    if (!made[i]->k.draft(*account_, formats[0], sideShape(true)) || !made[i]->v.draft(*account_, formats[1], sideShape(false))) return kNoMemory;
-    if (i < layers && !(sinks[i] = account_->draft(sinkBytes()))) return kNoMemory;
+    if (!page->k.draft(*account_, formats[0], sideShape(true)) || !page->v.draft(*account_, formats[1], sideShape(false))) return false;
+    if (i < layers && !(drafts->sinks[i] = account_->draft(sinkBytes()))) return false;
   }
-  for (Layer& layer : layers_) reservePages(layer, pages);
+  return true;
+}
+
+// Reads all records into their drafts. Returns the first that is damaged, or their number.
+int Cache::readRecords(const PageRecords& given, const Drafts& drafts) {
+  const int layers = shape().layers, pages = given.pages;
+  const bool isPredicted = given.predictor != nullptr;
   Turning back;
   if (isPredicted) turnBack(given.rotary, static_cast<size_t>(pages) * kPageTokens * (given.rotary.rotaryDim / 2), back);
   const int threads = std::min(options_.threads, std::max(pages, 1));
@@ -96,8 +113,9 @@ Status Cache::importPages(const PageRecords& given) {
       const int at = page * layers + layer;
       const PageRecord& record = given.records[at];
       const bool isBelow = layer + 1 < layers && given.records[at + 1].isPredicted;
-      const bool isRead = record.isPredicted ? readPredicted(given, at, *made[at], sinks, work[thread])
-                                             : readStored(given, at, *made[at], sinks, isBelow ? &reversed : nullptr, work[thread]);
+      Page& made = *drafts.pages[at];
+      const bool isRead = record.isPredicted ? readPredicted(given, at, made, drafts.sinks, work[thread])
+                                             : readStored(given, at, made, drafts.sinks, isBelow ? &reversed : nullptr, work[thread]);
       if (isRead) continue;
       for (int first = damaged.load(); at < first && !damaged.compare_exchange_weak(first, at);) {
       }
@@ -105,20 +123,31 @@ Status Cache::importPages(const PageRecords& given) {
     }
   };
   workers_->threads.each(pages, task, threads);
-  if (damaged.load() < pages * layers) {
-    *given.damaged = damaged.load();
+  return damaged.load();
+}
+
+Status Cache::importPages(const PageRecords& given) {
+  size_t needed = 0;
+  if (const Status status = checkRecords(given, &needed); status != kOk) return status;
+  if (!account_->hasRoom(needed)) return kBudgetExceeded;
+  Drafts drafts;
+  if (!draftPages(given, &drafts)) return kNoMemory;
+  for (Layer& layer : layers_) reservePages(layer, given.pages);
+  const int layers = shape().layers, records = given.pages * layers;
+  if (const int damaged = readRecords(given, drafts); damaged < records) {
+    *given.damaged = damaged;
     return kBadValue;
   }
   // From here on nothing can fail.
-  for (int i = 0; i < pages * layers; i++) {
+  for (int i = 0; i < records; i++) {
     Layer& layer = layers_[i % layers];
-    made[i]->k.count(*account_);
-    made[i]->v.count(*account_);
+    drafts.pages[i]->k.count(*account_);
+    drafts.pages[i]->v.count(*account_);
     if (i < layers) {
-      layer.sinks = std::move(sinks[i]);
+      layer.sinks = std::move(drafts.sinks[i]);
       account_->count(layer.sinks);
     }
-    layer.pages.push_back(std::move(made[i]));
+    layer.pages.push_back(std::move(drafts.pages[i]));
     layer.mass.push_back(0);
     layer.length += kPageTokens;
   }

@@ -120,84 +120,108 @@ bool readNumeral(const char** position, const char* end, Numeral* numeral) {
   return true;
 }
 
-bool Forms::read(const double* numbers, size_t count, const uint8_t* names, size_t nameBytes) {
-  size_t at = 0;
-  const auto next = [&](double most, uint32_t* value) {
-    if (at >= count) return false;
-    const double number = numbers[at++];
+// The numbers of the forms, one after the other, each checked against what it may be.
+class Forms::Reader {
+ public:
+  Reader(const double* numbers, size_t count, const uint8_t* names, size_t nameBytes) : numbers_(numbers), count_(count), names_(names), nameBytes_(nameBytes) {}
+
+  size_t count() const { return count_; }
+  bool isAtEnd() const { return at_ == count_; }
+
+  bool whole(double most, uint32_t* value) {
+    if (at_ >= count_) return false;
+    const double number = numbers_[at_++];
     if (!(number >= 0 && number <= most) || number != std::floor(number)) return false;
     *value = static_cast<uint32_t>(number);
     return true;
-  };
-  const auto limit = [&](double* value) {
-    if (at >= count || !std::isfinite(numbers[at])) return false;
-    *value = numbers[at++];
-    return true;
-  };
-  const auto word = [&](std::string_view* text) {
-    uint32_t from, length;
-    if (!next(static_cast<double>(nameBytes), &from) || !next(static_cast<double>(nameBytes), &length) || length > nameBytes - from) return false;
-    *text = {reinterpret_cast<const char*>(names) + from, length};
-    return true;
-  };
-  // Every form takes two numbers or more, so none of these counts is larger than what was given.
-  const double most = static_cast<double>(count);
-  uint32_t forms, kinds;
-  if (!next(most, &forms) || !next(kKindsMost, &kinds)) return false;
-  const auto field = [&](std::vector<Field>* list, bool isKey) {
-    Field one;
-    uint32_t mayBeAbsent;
-    if (!word(&one.key) || !next(forms - 1.0, &one.form) || !next(1, &mayBeAbsent)) return false;
-    if (isKey && !(one.key.size() >= 3 && one.key.starts_with('"') && one.key.ends_with("\":"))) return false;
-    one.name = isKey ? one.key.substr(1, one.key.size() - 3) : one.key;
-    one.mayBeAbsent = mayBeAbsent != 0;
-    list->push_back(one);
-    return true;
-  };
-  for (uint32_t i = 0; i < kinds; i++)
-    if (!field(&kinds_, false)) return false;
-  for (uint32_t i = 0; i < forms; i++) {
-    Form form;
-    uint32_t type, mayBeNull;
-    if (!next(kFormTypes - 1, &type) || !next(1, &mayBeNull)) return false;
-    form.type = static_cast<FormType>(type);
-    form.mayBeNull = mayBeNull != 0;
-    switch (form.type) {
-      case kFormObject:
-        form.from = static_cast<uint32_t>(fields_.size());
-        if (!next(most, &form.count)) return false;
-        for (uint32_t n = 0; n < form.count; n++) {
-          if (!field(&fields_, true)) return false;
-          if (n > 0 && !(fields_[fields_.size() - 2].name < fields_.back().name)) return false;
-        }
-        break;
-      case kFormRecord:
-        if (!next(forms - 1.0, &form.name) || !next(forms - 1.0, &form.inside)) return false;
-        break;
-      case kFormList:
-        if (!next(forms - 1.0, &form.inside) || !limit(&form.least) || !limit(&form.most)) return false;
-        break;
-      case kFormInteger:
-        if (!limit(&form.least) || !limit(&form.most)) return false;
-        break;
-      case kFormText:
-        if (!limit(&form.most)) return false;
-        break;
-      case kFormOne:
-        form.from = static_cast<uint32_t>(words_.size());
-        if (!next(most, &form.count)) return false;
-        for (uint32_t n = 0; n < form.count; n++) {
-          std::string_view text;
-          if (!word(&text)) return false;
-          words_.push_back(text);
-        }
-        break;
-      default:
-        break;
-    }
-    forms_.push_back(form);
   }
-  return at == count;
+
+  bool limit(double* value) {
+    if (at_ >= count_ || !std::isfinite(numbers_[at_])) return false;
+    *value = numbers_[at_++];
+    return true;
+  }
+
+  bool word(std::string_view* text) {
+    const double most = static_cast<double>(nameBytes_);
+    uint32_t from, length;
+    if (!whole(most, &from) || !whole(most, &length) || length > nameBytes_ - from) return false;
+    *text = {reinterpret_cast<const char*>(names_) + from, length};
+    return true;
+  }
+
+ private:
+  const double* numbers_;
+  size_t count_, at_ = 0;
+  const uint8_t* names_;
+  size_t nameBytes_;
+};
+
+bool Forms::readField(Reader& from, uint32_t forms, bool isKey, std::vector<Field>* list) {
+  Field one;
+  uint32_t mayBeAbsent;
+  if (!from.word(&one.key) || !from.whole(forms - 1.0, &one.form) || !from.whole(1, &mayBeAbsent)) return false;
+  if (isKey && !(one.key.size() >= 3 && one.key.starts_with('"') && one.key.ends_with("\":"))) return false;
+  one.name = isKey ? one.key.substr(1, one.key.size() - 3) : one.key;
+  one.mayBeAbsent = mayBeAbsent != 0;
+  list->push_back(one);
+  return true;
+}
+
+// Every form takes two numbers or more, so no count in it is larger than that of the numbers.
+bool Forms::readForm(Reader& from, uint32_t forms) {
+  const double most = static_cast<double>(from.count());
+  Form form;
+  uint32_t type, mayBeNull;
+  if (!from.whole(kFormTypes - 1, &type) || !from.whole(1, &mayBeNull)) return false;
+  form.type = static_cast<FormType>(type);
+  form.mayBeNull = mayBeNull != 0;
+  switch (form.type) {
+    case kFormObject:
+      form.from = static_cast<uint32_t>(fields_.size());
+      if (!from.whole(most, &form.count)) return false;
+      for (uint32_t n = 0; n < form.count; n++) {
+        if (!readField(from, forms, true, &fields_)) return false;
+        if (n > 0 && !(fields_[fields_.size() - 2].name < fields_.back().name)) return false;
+      }
+      break;
+    case kFormRecord:
+      if (!from.whole(forms - 1.0, &form.name) || !from.whole(forms - 1.0, &form.inside)) return false;
+      break;
+    case kFormList:
+      if (!from.whole(forms - 1.0, &form.inside) || !from.limit(&form.least) || !from.limit(&form.most)) return false;
+      break;
+    case kFormInteger:
+      if (!from.limit(&form.least) || !from.limit(&form.most)) return false;
+      break;
+    case kFormText:
+      if (!from.limit(&form.most)) return false;
+      break;
+    case kFormOne:
+      form.from = static_cast<uint32_t>(words_.size());
+      if (!from.whole(most, &form.count)) return false;
+      for (uint32_t n = 0; n < form.count; n++) {
+        std::string_view text;
+        if (!from.word(&text)) return false;
+        words_.push_back(text);
+      }
+      break;
+    default:
+      break;
+  }
+  forms_.push_back(form);
+  return true;
+}
+
+bool Forms::read(const double* numbers, size_t count, const uint8_t* names, size_t nameBytes) {
+  Reader from(numbers, count, names, nameBytes);
+  uint32_t forms, kinds;
+  if (!from.whole(static_cast<double>(count), &forms) || !from.whole(kKindsMost, &kinds)) return false;
+  for (uint32_t i = 0; i < kinds; i++)
+    if (!readField(from, forms, false, &kinds_)) return false;
+  for (uint32_t i = 0; i < forms; i++)
+    if (!readForm(from, forms)) return false;
+  return from.isAtEnd();
 }
 
 namespace {

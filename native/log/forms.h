@@ -18,7 +18,7 @@ class Forms {
   // False for numbers that are no forms. `names` must stay where it is for as long as this is used.
   bool read(const double* numbers, size_t count, const uint8_t* names, size_t nameBytes);
 
-  // Index of the kind of an entry that is certainly sound and has this seq, or -1. A sealed body is not looked at.
+  // Index of the kind of an entry that is certainly sound and has this seq, or -1. An encrypted body is not looked at.
   int kindOf(const uint8_t* payload, size_t count, uint64_t seq) const;
   // The same for a body whose kind is known.
   int kindOf(std::string_view kind, std::string_view body) const;
@@ -44,6 +44,10 @@ class Forms {
     bool mayBeAbsent;
   };
 
+  class Reader;
+  bool readField(Reader& from, uint32_t forms, bool isKey, std::vector<Field>* list);
+  bool readForm(Reader& from, uint32_t forms);
+
   std::vector<Form> forms_;
   std::vector<Field> fields_;
   std::vector<std::string_view> words_;
@@ -60,7 +64,7 @@ struct Envelope {
 };
 // False where it is not certain that the text begins with an envelope, spelled as a writer spells it.
 bool readEnvelope(const char* text, const char* end, Envelope* envelope);
-// What every sealed body begins with, and what follows its text.
+// What every encrypted body begins with, and what follows its text.
 constexpr std::string_view kSealedHead = "{\"sealed\":\"";
 constexpr std::string_view kSealedTail = "\"}}";
 

@@ -15,10 +15,18 @@ struct RotTargets : Origins {
 // When unrolled, the codes of a row stay in registers; with four lanes there are too few registers for that.
 constexpr int kUnroll = kLanes == 4 ? 1 : 16;
 
+// Writes the planes of each width from the finest codes, of which they are the highest bits.
+static void packWidths(const uint8_t* tile, size_t elements, const RotTargets& targets) {
+  if (targets.hi) packPairs<2>(tile, elements, targets.hi);
+  if (targets.lo[0]) packPairs<0>(tile, elements, targets.lo[0]);
+  if (targets.lo[1]) packBits<1>(tile, elements, targets.lo[1]);
+  if (targets.lo[3]) packBits<3>(tile, elements, targets.lo[3]);
+}
+
 // Encodes every part of a head except its reference, as if that were 0.
 template <int D>
 static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int firstRow, const RotTargets& targets, Workspace space) {
-  constexpr int kCount = D / kLanes, kElements = kPageTokens * D;
+  constexpr int kCount = D / kLanes;
   alignas(64) float mean[D], zero[D];
   encodeOrigins<D>(x, stride, firstRow, targets, mean, space);
   for (int c = 0; c < D; c += kLanes) store(zero + c, splat(0.0f));
@@ -85,10 +93,7 @@ static Octaves encodeRowsOf(bool isKey, const float* x, size_t stride, int first
 
   uint8_t* tile = space.take<uint8_t>(kPageTokens * D);
   placeInTile<D>(isKey, codes, tile);
-  if (targets.hi) packPairs<2>(tile, kElements, targets.hi);
-  if (targets.lo[0]) packPairs<0>(tile, kElements, targets.lo[0]);
-  if (targets.lo[1]) packBits<1>(tile, kElements, targets.lo[1]);
-  if (targets.lo[3]) packBits<3>(tile, kElements, targets.lo[3]);
+  packWidths(tile, kPageTokens * D, targets);
   Octaves octaves = {kNoOctave, -kNoOctave};
   for (int i = 0; i < kLanes; i++) {
     octaves.largest = largest[i] > octaves.largest ? largest[i] : octaves.largest;
