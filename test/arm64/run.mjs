@@ -3,6 +3,7 @@
  *   node run.mjs SETUP FILE…
  * Last line: N passed, N failed, N skipped. Exit code 1 when one failed or none ran.
  */
+import { relative } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { startTests } from '@vitest/runner';
 
@@ -52,7 +53,7 @@ for (const file of files) {
   const start = performance.now();
   const [result] = await startTests([file], runner);
   count(result, file);
-  console.log(`${file} (${((performance.now() - start) / 1000).toFixed(1)} s)`);
+  console.log(`${relative(process.cwd(), file)} (${((performance.now() - start) / 1000).toFixed(1)} s)`);
 }
 console.log(`${counts.pass} passed, ${counts.fail} failed, ${counts.skip} skipped`);
 process.exitCode = counts.fail > 0 || counts.pass === 0 ? 1 : 0;

@@ -17,7 +17,7 @@ test.skipIf(!hasArm64)(
       ...(isNightFor('codecs on an emulated ARM') ? ['--codecs'] : []),
     ];
     const { status, said } = node(['scripts/test-arm64.mjs', '--short', ...more]);
-    console.log(said.match(/^test.* s\)$/gm)?.join('\n'));
+    console.log(said.match(/^test.* s\)$/gm)?.join('\n') ?? '');
     expect({ status, said: status === 0 ? '' : said.slice(-8000) }).toEqual({ status: 0, said: '' });
   },
   45 * MINUTES,
