@@ -314,7 +314,8 @@ class Call {
     if (to > layer_.sealed()) meetOpen(scratch, firstHead, base);
   }
 
-  // The open page, behind all others, and rows that are appended while they attend. base: where the notes of masses begin.
+  // The open page, behind all others, and rows that are appended while they attend. base: where the notes of masses
+  // begin.
   void meetOpen(Scratch& scratch, int firstHead, int base) {
     const int heads = plan_.headsAtOnce;
     QueryRows& rows = scratch.query;
