@@ -117,6 +117,11 @@ export class SessionKeys {
   /** Not on disk yet. */
   readonly #fresh = new Map<string, Uint8Array>();
   /**
+   * Keys were read from the disk since the last `save`. Whoever wrote them may have failed before their folder was
+   * synced, and then they are there until the power fails.
+   */
+  #areUnsure = false;
+  /**
    * Tells the nonces of this writer from those of one that encrypted an entry of the same seq before, and whose tail
    * was cut off.
    */
@@ -147,20 +152,21 @@ export class SessionKeys {
   }
 
   /**
-   * Puts new keys on disk. It must have returned before an entry that they encrypt is written. Throws what the disk
-   * says.
+   * Puts new keys on disk, and makes sure of those that were there. It must have returned before an entry that they
+   * encrypt is written. Throws what the disk says.
    */
   save(): void {
-    if (this.#fresh.size === 0) return;
+    if (this.#fresh.size === 0 && !this.#areUnsure) return;
     const dir = keysDir(this.#dir);
     const [master] = masters;
     this.#files.mkdirSync(dir);
-    if (master !== undefined) nameMaster(this.#files, this.#dir, master.id);
+    if (master !== undefined && this.#fresh.size > 0) nameMaster(this.#files, this.#dir, master.id);
     for (const [session, bytes] of this.#fresh)
       this.#replace(keyPath(this.#dir, session), keyText(master, session, bytes));
     syncFolder(dir, this.#files);
     syncFolder(this.#dir, this.#files);
     this.#fresh.clear();
+    this.#areUnsure = false;
   }
 
   #replace(path: string, text: string): void {
@@ -234,6 +240,7 @@ export class SessionKeys {
     if (text === null) return 'missing';
     const bytes = keyIn(text, session);
     if (bytes === null) return 'missing';
+    this.#areUnsure = true;
     if (bytes.length === KEY_BYTES) return createSecretKey(bytes);
     throw new KvError('bad-file', `${path} is not the key of session ${session}`, { values: { path, session } });
   }

@@ -3,9 +3,14 @@
 // logged + dropped. Disks that break their promise are found, so the simulation can fail. `npm run sim -- log --seeds
 // N` runs more seeds, `npm run sim -- log SEED` one, with all it does.
 import { describe, expect, it, test } from 'vitest';
+import { syncFolder } from '../../native/index.ts';
 import type { LogFiles } from '../../witness/index.ts';
+import { SessionKeys } from '../../witness/keys.ts';
+import { mulberry32 } from '../random.ts';
 import { seedFrom, VOLUMES, volume } from '../tier.ts';
+import { SimulatedDisk } from './log-disk.ts';
 import { type Outcome, type Simulation, simulateLog } from './log-run.ts';
+import { SimulatedTime } from './log-time.ts';
 
 const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 1 + VOLUMES['log seeds'].full * seedFrom(0));
 const SEEDS = Number(process.env['PALIMPSEST_SIM_SEEDS'] ?? volume('log seeds'));
@@ -52,6 +57,25 @@ test('a crash at every call of three long lives', async () => {
     await all(Array.from({ length: firstCalls }, (_, crashAt) => ({ seed, crashAt })));
     lives++;
   }
+});
+
+// A seed of commit 951 found it: the writer that made a key failed before the folder of keys was synced, and the next one
+// took the key from the cache of the system and acknowledged what it had encrypted with it.
+test('a key that another writer put there is made sure of before anything is encrypted with it', () => {
+  const [root, dir] = ['/simulated', '/simulated/log'];
+  const disk = new SimulatedDisk({ root, random: mulberry32(1), time: new SimulatedTime() });
+  disk.process().mkdirSync(dir);
+  syncFolder(root, disk.process());
+  const failing = new SessionKeys(disk.process(), dir);
+  failing.encryption(0, 'a', 'note');
+  disk.plan = (operation) => (operation === 'sync-folder' ? 'EIO' : 'ok');
+  expect(() => failing.save()).toThrow('EIO');
+  disk.plan = () => 'ok';
+  const next = new SessionKeys(disk.process(), dir);
+  next.encryption(0, 'a', 'note');
+  next.save();
+  disk.cutPower();
+  expect(new SessionKeys(disk.process(), dir).unopened('a')).toBeNull();
 });
 
 /** The same files, some functions of which do something else. */
