@@ -59,8 +59,8 @@ test('a crash at every call of three long lives', async () => {
   }
 });
 
-// A seed of commit 951 found it: the writer that made a key failed before the folder of keys was synced, and the next one
-// took the key from the cache of the system and acknowledged what it had encrypted with it.
+// A seed of commit 951 found it: the writer that made a key failed before the folder of keys was synced, and the next
+// one took the key from the cache of the system and acknowledged what it had encrypted with it.
 test('a key that another writer put there is made sure of before anything is encrypted with it', () => {
   const [root, dir] = ['/simulated', '/simulated/log'];
   const disk = new SimulatedDisk({ root, random: mulberry32(1), time: new SimulatedTime() });
