@@ -155,12 +155,32 @@ const BODIES = Object.fromEntries(Object.entries(ENTRIES).map(([kind, { type }])
   Record<EntryKind, Check>
 >;
 
+/** The first field of a body that does not fit the kind, with what would; null: there is none. */
+function misfit(kind: EntryKind, body: unknown): { readonly path: string; readonly text: string } | null {
+  const fault = BODIES[kind](body);
+  if (fault === null) return null;
+  const path = fault.path.join('.');
+  return { path, text: path === '' ? fault.what : `${path}: ${fault.what}` };
+}
+
 /** Throws 'bad-log' naming the first field that does not fit the kind. */
 export function checkBody(kind: EntryKind, body: unknown): void {
-  const fault = BODIES[kind](body);
+  const fault = misfit(kind, body);
   if (fault === null) return;
-  const path = fault.path.join('.');
-  throw new KvError('bad-log', `the ${kind} entry makes no sense: ${path === '' ? '' : `${path}: `}${fault.what}`, {
-    values: { kind, path },
+  throw new KvError('bad-log', `the ${kind} entry makes no sense: ${fault.text}`, {
+    values: { kind, path: fault.path },
+  });
+}
+
+/**
+ * The same check before an entry is written, so that no log holds what its own readers refuse. Throws 'bad-value'
+ * naming the field.
+ */
+export function checkWritten(kind: EntryKind, body: unknown): void {
+  const fault = misfit(kind, body);
+  if (fault === null) return;
+  throw new KvError('bad-value', `the log has no ${kind} entry that says this: ${fault.text}`, {
+    values: { kind, path: fault.path },
+    hint: 'nothing was written; give what the field can hold',
   });
 }

@@ -1,6 +1,7 @@
 export type { AnchorReport } from './against.ts';
 export * from './anchor-file.ts';
 export * from './audit.ts';
+export { checkWritten } from './body.ts';
 export {
   type AnchorOptions,
   type Checkpoint,

@@ -8,6 +8,7 @@ import type { Anchor } from './anchor.ts';
 import { Batch, type ChainEnd } from './batch.ts';
 import { BatchFiles } from './batch-files.ts';
 import { BatchQueue } from './batch-queue.ts';
+import { checkWritten } from './body.ts';
 import { type Encryption, payloadParts } from './encryption.ts';
 import { payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
@@ -165,6 +166,7 @@ export class LogWriter implements WitnessLog {
   append<K extends EntryKind>(session: string, kind: K, body: EntryBodies[K]): number | null {
     if (this.#closing !== null) throw new KvError('closed', 'the log was closed');
     this.#throwFailure();
+    checkWritten(kind, body);
     const timeMs = this.#now();
     // Before anything is spelled: while the disk refuses, an entry costs its caller no more than being counted.
     if (this.#trouble !== null) return this.#lose(session, timeMs);

@@ -11,7 +11,7 @@ import {
   type Situation,
   type Verdict,
 } from '../../policy/index.ts';
-import type { ChangeBody, EntryBodies, WitnessLog } from '../../witness/index.ts';
+import { type ChangeBody, checkWritten, type EntryBodies, type WitnessLog } from '../../witness/index.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { Canaries } from './canaries.ts';
 import { formsOf, latentOf } from './forms.ts';
@@ -99,27 +99,24 @@ export class Mover {
     return outcomes.length <= most ? outcomes : outcomes.slice(0, most);
   }
 
-  /** Carries out a decision if its verdict accepts it, and logs it either way. → bytes freed */
+  /**
+   * Carries out a decision if its verdict accepts it, and logs it either way. → bytes freed. Throws 'bad-value' for
+   * one that the log cannot hold.
+   */
   carryOut({ situation, order, decision, epsilonNow, verdict, usedBytes, canaryBytesMax }: JudgedMove): number {
     const { index, tokens } = situation;
     const { layer, page, side, from, to } = decision;
     const { accepted } = verdict;
+    const made = { situation: index, order, decision, epsilonNow, verdict, bytesBefore: usedBytes, tokens };
+    // What a policy of one's own answered may be what no entry can hold: then the page stays as it is.
+    checkWritten('decision', { ...made, bytesAfter: usedBytes });
     const bytesFreed = accepted ? this.#move(decision, tokens, canaryBytesMax) : 0;
     if (accepted) this.#onMove({ layer, page, side, from, to }, usedBytes);
     if (accepted) this.#tally.moved(layer, decision.epsilonTo);
     else this.#tally.refusedMove(layer);
     this.#meter.decision(decision, verdict);
     this.#outcomes.push({ layer, page, side, from, to, accepted, epsilonNow, bytesFreed });
-    const seq = this.write('decision', {
-      situation: index,
-      order,
-      decision,
-      epsilonNow,
-      verdict,
-      bytesBefore: usedBytes,
-      bytesAfter: usedBytes - bytesFreed,
-      tokens,
-    });
+    const seq = this.write('decision', { ...made, bytesAfter: usedBytes - bytesFreed });
     if (seq === null && this.#log !== null) this.#meter.dropped.add({});
     const epsilon = decision.epsilonTo ?? 0;
     if (accepted && seq !== null && epsilon >= (this.#notable?.epsilon ?? 0))

@@ -113,7 +113,7 @@ export function effective(asked: Asked, window: Window, thresholds: ThresholdSet
       ...(window.openFormat === 'f16' ? {} : { openFormat: window.openFormat }),
       ...(window.windowTokens === PAGE_TOKENS ? {} : { windowTokens: window.windowTokens }),
       thresholds,
-      skipLayers: [...skipLayers],
+      skipLayers: [...new Set(skipLayers)],
       floor: asked.floor,
       ...(outlierKeys.length === 0 ? {} : { outlierKeys }),
       ...(budgetBytes === null || kldBudget === undefined
