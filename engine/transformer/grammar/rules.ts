@@ -63,6 +63,7 @@ export class Rules {
   readonly notation: Notation;
   readonly #bodies: string[] = [];
   readonly #plain = new Set<string>();
+  readonly #shared = new Map<string, string>();
 
   constructor(notation: Notation = JSON_NOTATION) {
     this.notation = notation;
@@ -73,11 +74,16 @@ export class Rules {
     return this.named(this.reserve(), body);
   }
 
-  /** The same of one whose alternatives begin differently. */
+  /** The same of one whose alternatives begin differently, as namedPlain. */
   addPlain(body: string): string {
-    const name = this.add(body);
-    this.#plain.add(name);
-    return name;
+    return this.namedPlain(this.reserve(), body);
+  }
+
+  /** What is made once and used wherever it is asked for again. key: what it is. */
+  shared(key: string, make: () => string): string {
+    const made = this.#shared.get(key) ?? this.add(make());
+    this.#shared.set(key, made);
+    return made;
   }
 
   /** A name for a rule that comes later, so that others can refer to it before. */
@@ -89,6 +95,12 @@ export class Rules {
   named(name: string, body: string): string {
     this.#bodies[Number(name.slice(1))] = body;
     return name;
+  }
+
+  /** The same of one whose alternatives begin differently. */
+  namedPlain(name: string, body: string): string {
+    this.#plain.add(name);
+    return this.named(name, body);
   }
 
   /** The grammar, with the rules of its notation. */
