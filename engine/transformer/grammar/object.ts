@@ -26,10 +26,9 @@ export function objectExpression(node: Node, where: string, depth: number, writi
   if (named === undefined || patterns === undefined || !isList)
     throw new KvError('bad-argument', `properties or required at ${where} cannot be read`, { values: { where } });
   const { least, most } = lengths(node, ['minProperties', 'maxProperties'], where);
-  const own = new Set([...Object.keys(named), ...required]);
   const properties = { node, where, depth, least, most, required: [...new Set(required as string[])] };
   const listed = Object.keys(named).length > 0 ? null : namesAmong(names, where, writing);
-  for (const name of listed ?? []) own.add(name);
+  const own = new Set([...Object.keys(named), ...(listed ?? []), ...(required as string[])]);
   if (own.size === 0 && listed === null) return mapExpression(properties, writing);
   const schemas = [...own].map((name): readonly [string, unknown] => {
     const isName = names === true || writing.fulfils(name, names);

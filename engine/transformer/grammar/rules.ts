@@ -8,6 +8,9 @@ const FORMAT_RULES = {
   label: '[a-z0-9]+ ("-" [a-z0-9]+)*',
   host: 'label ("." label){1,3}',
   octet: '"25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9]? [0-9]',
+  span: '[0-9]{1,4}',
+  dates: 'span "Y" (span "M" (span "D")?)? | span "M" (span "D")? | span "D"',
+  times: 'span "H" (span "M" (span "S")?)? | span "M" (span "S")? | span "S"',
   // No day that a month lacks; the 29th of February is passed over.
   day: '([0-9]{4}) "-" (("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | "1" [0-9] | "2" [0-8]) | ("0" [13-9] | "1" [0-2]) "-" ("29" | "30") | ("0" [13578] | "1" [02]) "-31")',
   time: '("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? ("Z" | [-+] ("0" [0-9] | "1" [0-3]) ":" [0-5] [0-9])',
@@ -18,7 +21,7 @@ export const FORMATS: Readonly<Record<string, string>> = {
   date: 'day',
   time: 'time',
   'date-time': 'day "T" time',
-  duration: '"P" ([0-9]{1,4} [YMWD] | "T" [0-9]{1,4} [HMS])',
+  duration: '"P" (span "W" | dates ("T" times)? | "T" times)',
   email: '[a-z0-9]+ ([._-] [a-z0-9]+)* "@" host',
   hostname: 'host',
   ipv4: 'octet "." octet "." octet "." octet',

@@ -17,14 +17,14 @@ import type { ChatTool } from '../../../transformer/types.ts';
 import type { CallFormat, Spelling } from './call.ts';
 
 /**
- * Whatever fulfils it is a call, or several, that the format reads. marks: those that are tokens, in the order of their
+ * Whatever fulfils it is a call, or several, that the format reads. unchecked: tools whose arguments may be anything. marks: those that are tokens, in the order of their
  * markCharacter. Throws 'bad-argument' and 'unsupported'.
  */
 export function callGrammar(
   format: CallFormat,
   tools: readonly ChatTool[],
   { marks, ...how }: Omit<Spelling, 'mark'> & { readonly marks: readonly string[] },
-): FollowedText {
+): FollowedText & { readonly unchecked: readonly string[] } {
   const mark = (text: string): string =>
     marks.includes(text) ? `"\\x0${markCharacter(marks.indexOf(text)).charCodeAt(0)}"` : literal(text);
   const spelling = { ...how, mark };
@@ -36,16 +36,22 @@ export function callGrammar(
   const left = new Map(followed.flatMap(({ name, fulfils }) => (fulfils === null ? [] : [[name, fulfils] as const])));
   const isRight = (answer: string): boolean =>
     format.parse(answer)?.calls.every((call) => left.get(call.name)?.(call.arguments) !== false) === true;
-  return { text, fulfils: left.size === 0 ? null : isRight };
+  const unchecked = followed.filter(({ isChecked }) => !isChecked).map(({ name }) => name);
+  return { text, fulfils: left.size === 0 ? null : isRight, unchecked };
 }
 
 /** Of a tool that may go unchecked, any object where its schema cannot be followed. */
-function argumentsExpression(tool: ChatTool, rules: Rules, repetitions: Repetitions): FollowedSchema {
+function argumentsExpression(
+  tool: ChatTool,
+  rules: Rules,
+  repetitions: Repetitions,
+): FollowedSchema & { readonly isChecked: boolean } {
   try {
-    return namingTool(tool.name, () => schemaExpression(argumentsOf(tool), rules, repetitions));
+    const followed = namingTool(tool.name, () => schemaExpression(argumentsOf(tool), rules, repetitions));
+    return { ...followed, isChecked: true };
   } catch (error) {
     if (tool.strict !== false || !(error instanceof KvError) || error.code !== 'unsupported') throw error;
-    return { expression: 'object', fulfils: null };
+    return { expression: 'object', fulfils: null, isChecked: false };
   }
 }
 
