@@ -14,7 +14,7 @@ export interface Bound {
 /** Digits behind the point that a number may have where its bounds have fewer. */
 const DECIMALS = 6;
 /** And at most: bounds that have more are rounded into the range, since each digit is an alternative of its own. */
-const DECIMALS_MAX = 20;
+const DECIMALS_MAX = 12;
 /** Digits before the point of a number that is bounded on one side only: a float64 tells numbers of 15 digits apart. */
 const DIGITS = 15;
 

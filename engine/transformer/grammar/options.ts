@@ -40,8 +40,8 @@ export function checkGrammar(grammar: unknown): asserts grammar is GrammarOption
  */
 const REPETITIONS_MAX = 2000;
 /** Lengths of texts and lists are looked at when the text is complete, where they are longer or add up to more. */
-const LENGTH_MAX = 500;
-const LENGTHS_MAX = 1000;
+const LENGTH_MAX = 200;
+const LENGTHS_MAX = 500;
 
 /** Adds up the counts of a grammar, lengths apart from others. */
 export class Repetitions {
