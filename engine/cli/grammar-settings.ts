@@ -37,7 +37,9 @@ function checked(grammar: GrammarOption): GrammarOption {
   return grammar;
 }
 
-/** Says on standard error where an answer ended before its grammar did, or breaks a rule that is looked at in the end. */
+/**
+ * Says on standard error where an answer ended before its grammar did, or breaks a rule that is looked at in the end.
+ */
 export function warnIncomplete({ grammarComplete, finish }: Generated): void {
   if (grammarComplete !== false) return;
   const hint = finish === 'length' ? ': --max-tokens was reached' : '';

@@ -152,8 +152,8 @@ export interface ChatTool {
   /** Its arguments, as a JSON schema of an object. */
   readonly parameters?: Readonly<Record<string, unknown>>;
   /**
-   * False: where toolChoice asks for calls that fulfil their schemas and this one cannot be followed, its arguments may be
-   * any object. Default: true, which refuses it by name.
+   * False: where toolChoice asks for calls that fulfil their schemas and this one cannot be followed, its arguments may
+   * be any object. Default: true, which refuses it by name.
    */
   readonly strict?: boolean;
 }

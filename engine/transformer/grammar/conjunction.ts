@@ -1,6 +1,6 @@
 /**
- * A schema whose keywords stand beside anyOf, oneOf, allOf or $ref, as alternatives of plain schemas, which have none of
- * these. What two schemas say of one value within is said by an allOf, which is taken apart when it is met.
+ * A schema whose keywords stand beside anyOf, oneOf, allOf or $ref, as alternatives of plain schemas, which have none
+ * of these. What two schemas say of one value within is said by an allOf, which is taken apart when it is met.
  */
 import { asRecord, KvError } from '../../../native/index.ts';
 import { disjoint } from './alternatives.ts';

@@ -11,8 +11,8 @@ export interface Notation {
   /** A character of a text whose length is bounded. */
   readonly character: string;
   /**
-   * What the rule `searched` says: any characters, and then the rule `found`. Null if texts cannot follow a pattern, which
-   * is written as JSON escapes it.
+   * What the rule `searched` says: any characters, and then the rule `found`. Null if texts cannot follow a pattern,
+   * which is written as JSON escapes it.
    */
   readonly search: ((searched: string, found: string) => string) | null;
   /**

@@ -52,7 +52,10 @@ export function compiledPattern(pattern: string, where: string): RegExp {
   }
 }
 
-/** Alternatives of which a text has one. Throws 'bad-argument' for what is no pattern, 'unsupported' for what cannot be followed. */
+/**
+ * Alternatives of which a text has one. Throws 'bad-argument' for what is no pattern, 'unsupported' for what cannot be
+ * followed.
+ */
 export function followedPattern(pattern: string, where: string, repetitions: Repetitions): readonly Anchored[] {
   const sequences = sequencesOf(pattern, where);
   const counted = weightOf(sequences, true) - weightOf(sequences, false);

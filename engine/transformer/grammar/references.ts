@@ -28,7 +28,9 @@ export class References {
     }
   }
 
-  /** from: the schema that refers. Throws 'unsupported' for what is not in this schema, 'bad-argument' where nothing is. */
+  /**
+   * from: the schema that refers. Throws 'unsupported' for what is not in this schema, 'bad-argument' where nothing is.
+   */
   find(ref: unknown, from: Node, where: string): JsonSchema {
     const address = typeof ref === 'string' ? absolute(ref, this.#bases.get(from) ?? ROOT) : null;
     const [resource, fragment = ''] = address?.split('#') ?? [];

@@ -34,8 +34,8 @@ export const FORMATS: Readonly<Record<string, string>> = {
 const TERMINAL = /"(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\\n]|\\.)*\]/gsu;
 
 /**
- * The most texts of one grammar; a class of characters counts as several. A thousand classes take two seconds to compile
- * for a vocabulary of 50,000 tokens, and so do five thousand texts.
+ * The most texts of one grammar; a class of characters counts as several. A thousand classes take two seconds to
+ * compile for a vocabulary of 50,000 tokens, and so do five thousand texts.
  */
 const WEIGHT_MAX = 20_000;
 const CLASS_WEIGHT = 4;

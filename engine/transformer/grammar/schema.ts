@@ -1,8 +1,8 @@
 /**
  * JSON schemas as grammars. XGrammar reads schemas as well, but passes over keywords that it does not know, and writes
- * names and patterns into its grammar as they are; here what is not followed to the letter is looked at when the text is
- * complete, or refused by name. Where a schema leaves a choice, the grammar may allow less. It is JSON on one line with
- * a space behind commas and colons, since free white space would let a small model write nothing else.
+ * names and patterns into its grammar as they are; here what is not followed to the letter is looked at when the text
+ * is complete, or refused by name. Where a schema leaves a choice, the grammar may allow less. It is JSON on one line
+ * with a space behind commas and colons, since free white space would let a small model write nothing else.
  */
 import { asRecord, jsonOf, KvError, show } from '../../../native/index.ts';
 import { disjoint } from './alternatives.ts';

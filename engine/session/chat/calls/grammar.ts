@@ -17,8 +17,8 @@ import type { ChatTool } from '../../../transformer/types.ts';
 import type { CallFormat, Spelling } from './call.ts';
 
 /**
- * Whatever fulfils it is a call, or several, that the format reads. unchecked: tools whose arguments may be anything. marks: those that are tokens, in the order of their
- * markCharacter. Throws 'bad-argument' and 'unsupported'.
+ * Whatever fulfils it is a call, or several, that the format reads. unchecked: tools whose arguments may be anything.
+ * marks: those that are tokens, in the order of their markCharacter. Throws 'bad-argument' and 'unsupported'.
  */
 export function callGrammar(
   format: CallFormat,
