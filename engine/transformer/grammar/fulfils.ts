@@ -2,7 +2,7 @@
  * Whether a value fulfils a schema, for what a grammar does not say: lengths that are too large to be counted, items
  * that are unique, multiples, several patterns for one text. Formats are annotations.
  */
-import { asRecord } from '../../../native/index.ts';
+import { asRecord, KvError } from '../../../native/index.ts';
 import { within } from '../bounded.ts';
 import { isMultiple } from './decimal.ts';
 import { modern } from './modern.ts';
@@ -12,7 +12,7 @@ import type { Node, References } from './references.ts';
 /** Schemas in schemas and references to references that are looked into, and schemas in all. */
 const DEPTH_MAX = 256;
 const LOOKS_MAX = 1_000_000;
-/** What one pattern may take; one that takes longer is not fulfilled. */
+/** What one pattern may take. */
 const PATTERN_MS = 100;
 
 /** As JSON, its properties in order: equal values have equal ones. */
@@ -23,13 +23,18 @@ export const canonical = (value: unknown): string =>
       : Object.fromEntries(Object.entries(inner as Node).sort(([a], [b]) => (a < b ? -1 : 1))),
   );
 
-/** False as well where matching takes too long. */
-export function matches(pattern: string, text: string): boolean {
+/** Throws 'unsupported' where matching takes too long. */
+function matches(pattern: string, text: string): boolean {
   const expression = compiledPattern(pattern, 'the schema');
-  return within(PATTERN_MS, () => expression.test(text))?.value === true;
+  const found = within(PATTERN_MS, () => expression.test(text));
+  if (found !== null) return found.value;
+  throw new KvError('unsupported', 'a pattern of the schema takes too long to be matched', {
+    values: { pattern: pattern.slice(0, 200), ms: PATTERN_MS },
+    hint: 'a pattern that does not repeat what is repeated within it',
+  });
 }
 
-/** False as well where it would take too long to see. */
+/** False as well where there is too much to look at. Throws 'unsupported' where a pattern takes too long. */
 export function fulfils(value: unknown, schema: unknown, references: References): boolean {
   return isFulfilled(value, schema, { references, left: { looks: LOOKS_MAX } }, 0);
 }

@@ -7,7 +7,11 @@ import { allOf } from './conjunction.ts';
 import { schemasOf } from './fulfils.ts';
 import { isNothing } from './modern.ts';
 import type { Node } from './references.ts';
+import { cannot } from './refusals.ts';
 import { lengths, type Writing } from './writing.ts';
+
+/** Names that are held against patterns, each against each. */
+const MATCHED_MAX = 10_000;
 
 interface Properties {
   readonly node: Node;
@@ -30,6 +34,8 @@ export function objectExpression(node: Node, where: string, depth: number, writi
   const listed = Object.keys(named).length > 0 ? null : namesAmong(names, where, writing);
   const own = new Set([...Object.keys(named), ...(listed ?? []), ...(required as string[])]);
   if (own.size === 0 && listed === null) return mapExpression(properties, writing);
+  if (own.size * Object.keys(patterns).length > MATCHED_MAX)
+    throw cannot(`'patternProperties' for more than ${MATCHED_MAX} names and patterns`, where);
   const schemas = [...own].map((name): readonly [string, unknown] => {
     const isName = names === true || writing.fulfils(name, names);
     return [name, isName ? allOf(schemasOf(name, node)) : false];

@@ -122,7 +122,17 @@ class Translation implements Writing {
     const expression = this.node(this.#root, '#', 0);
     // The map grows while it is walked.
     for (const [schema, { rule, where }] of this.#named) this.rules.named(rule, this.node(schema, where, 0));
-    return { expression, fulfils: this.#leaves ? (value) => this.fulfils(value, this.#root) : null };
+    return { expression, fulfils: this.#leaves ? (value) => this.#isFulfilled(value) : null };
+  }
+
+  /** What cannot be seen in time is not so. */
+  #isFulfilled(value: unknown): boolean {
+    try {
+      return this.fulfils(value, this.#root);
+    } catch (error) {
+      if (error instanceof KvError && error.code === 'unsupported') return false;
+      throw error;
+    }
   }
 
   leave(): void {

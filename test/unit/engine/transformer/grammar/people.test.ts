@@ -2,8 +2,8 @@
 // refused, or followed as something else.
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import type { JsonSchema } from '../../../../../engine/transformer/grammar/options.ts';
-import { schemaGrammar } from '../../../../../engine/transformer/grammar/schema.ts';
+import { grammarText } from '../../../../../engine/transformer/grammar/grammars.ts';
+import type { GrammarOption, JsonSchema } from '../../../../../engine/transformer/grammar/options.ts';
 import { refused } from '../../../../refusal.ts';
 import { onGrammars } from './following.ts';
 
@@ -229,10 +229,47 @@ describe('a grammar that cannot be compiled is refused before anything is read:'
   });
 });
 
-it('many alternatives are compared in no time, and too many of them refused', async () => {
-  const alternatives = (count: number): JsonSchema => ({
-    oneOf: Array.from({ length: count }, (_, i) => ({ const: i })),
+describe('what would take minutes is refused, or takes none:', () => {
+  const many = <T>(count: number, one: (index: number) => T): T[] => Array.from({ length: count }, (_, i) => one(i));
+  const numbers = many(80, (i) => [`n${i}`, { type: 'number', minimum: i / 7, maximum: 1000 / (i + 1) + i }] as const);
+  const names = Object.fromEntries(many(200, (i) => [`${'a'.repeat(40)}${i}!`, {}]));
+  it.each<[string, GrammarOption, RegExp]>([
+    ['thousands of alternatives', { jsonSchema: { oneOf: many(20_000, (i) => ({ const: i })) } }, /may both hold/],
+    ['thousands of classes', { gbnf: `root ::= ${'[ab] '.repeat(6000)}` }, /more texts and classes/],
+    ['bounds of many digits', { jsonSchema: { properties: Object.fromEntries(numbers) } }, /more texts and classes/],
+    ['counts of counts', { jsonSchema: { type: 'string', pattern: '((a{40}){40}){40}' } }, /add up to/],
+    [
+      'a pattern that goes back for ever, for names',
+      { jsonSchema: { properties: names, patternProperties: { '^(a+)+$': {} } } },
+      /takes too long/,
+    ],
+    [
+      'a schema that doubles with each level',
+      {
+        jsonSchema: {
+          $ref: '#/$defs/a0',
+          $defs: Object.fromEntries(
+            many(40, (i) => {
+              const next = { $ref: `#/$defs/a${i + 1}`, title: `${i}` };
+              return [`a${i}`, i === 39 ? { type: 'null' } : { allOf: [{ anyOf: [next, next] }, { type: 'null' }] }];
+            }),
+          ),
+        },
+      },
+      /alternatives beside each other|never ends/,
+    ],
+  ])('%s', (_, grammar, said) => {
+    expect(() => grammarText(grammar)).toThrow(said);
   });
-  expect(await follow({ jsonSchema: alternatives(300) }, '299')).toBe('complete');
-  expect(() => schemaGrammar(alternatives(20_000))).toThrow(/alternatives that may both hold/);
+
+  it('hundreds of alternatives, and a bound of three hundred digits', async () => {
+    expect(await follow({ jsonSchema: { oneOf: many(300, (i) => ({ const: i })) } }, '299')).toBe('complete');
+    expect(await follow({ jsonSchema: { type: 'number', exclusiveMinimum: 1e-300 } }, '0.1')).toBe('complete');
+  });
+
+  it('a pattern that goes back for ever, looked at in the end', async () => {
+    const jsonSchema = { type: 'string', pattern: '^(?=(a+)+$)[a!]+$' };
+    expect(await follow({ jsonSchema }, `"${'a'.repeat(40)}!"`)).toBe('begun');
+    expect(await follow({ jsonSchema }, '"aaa"')).toBe('complete');
+  });
 });
