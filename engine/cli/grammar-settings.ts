@@ -37,9 +37,12 @@ function checked(grammar: GrammarOption): GrammarOption {
   return grammar;
 }
 
-/** Says on standard error where an answer ended before its grammar did. */
+/**
+ * Says on standard error where an answer ended before its grammar did, or breaks a rule that is looked at in the end.
+ */
 export function warnIncomplete({ grammarComplete, finish }: Generated): void {
   if (grammarComplete !== false) return;
   const hint = finish === 'length' ? ': --max-tokens was reached' : '';
-  process.stderr.write(`warning: the answer ends before its grammar is complete${hint}\n`);
+  const what = finish === 'stop' ? 'does not fulfil its grammar' : 'ends before its grammar is complete';
+  process.stderr.write(`warning: the answer ${what}${hint}\n`);
 }

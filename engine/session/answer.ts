@@ -121,10 +121,15 @@ export class Answer {
       text: this.#text,
       tokens: this.#count,
       finish: this.#finish ?? 'aborted',
-      grammarComplete: this.#constraint?.isComplete ?? null,
+      grammarComplete: this.#isComplete,
       // One more may have been drawn, which was not written.
       logprobs: this.#top === null ? null : this.#logprobs.slice(0, this.#count),
     };
+  }
+
+  get #isComplete(): boolean | null {
+    const isComplete = this.#constraint?.isComplete ?? null;
+    return isComplete === true ? this.#constraint!.fulfils(this.#text) : isComplete;
   }
 
   /** Nothing is written any more. */

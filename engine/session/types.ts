@@ -12,8 +12,8 @@ export interface Generated {
   /** The end of the text or a stop string, maxTokens, or an abort. */
   readonly finish: 'stop' | 'length' | 'aborted';
   /**
-   * True if the text fulfils its grammar as it stands: false where maxTokens, a stop string or an abort came first;
-   * null: none was asked for.
+   * True if the text fulfils its grammar as it stands: false where maxTokens, a stop string or an abort came first, and
+   * where it breaks a rule of its schema that no grammar follows; null: none was asked for.
    */
   readonly grammarComplete: boolean | null;
   /** Tokens that prompt look-up proposed. */

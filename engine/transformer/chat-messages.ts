@@ -53,8 +53,9 @@ function isMessage(message: ChatMessage): boolean {
 
 function isTool(tool: ChatTool): boolean {
   if (typeof tool !== 'object' || tool === null) return false;
-  const { name, description = '', parameters = {} } = tool;
-  return typeof name === 'string' && name !== '' && typeof description === 'string' && isPlainObject(parameters);
+  const { name, description = '', parameters = {}, strict = true } = tool;
+  if (typeof name !== 'string' || name === '' || typeof strict !== 'boolean') return false;
+  return typeof description === 'string' && isPlainObject(parameters);
 }
 
 const isPlainObject = (value: unknown): boolean =>

@@ -151,6 +151,11 @@ export interface ChatTool {
   readonly description?: string;
   /** Its arguments, as a JSON schema of an object. */
   readonly parameters?: Readonly<Record<string, unknown>>;
+  /**
+   * False: where toolChoice asks for calls that fulfil their schemas and this one cannot be followed, its arguments may
+   * be any object. Default: true, which refuses it by name.
+   */
+  readonly strict?: boolean;
 }
 
 /** A function that the model asks for. */

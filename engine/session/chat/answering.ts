@@ -41,7 +41,7 @@ export async function describeChat(
     });
   checkToolChoice(choice, tools);
   const format = callFormatOf(template);
-  (await openChosen(model, grammars, { choice, tools, template, format }))?.close();
+  (await openChosen(model, grammars, { choice, tools, template, format }))?.following.close();
   return { callFormat: format?.name ?? null };
 }
 
@@ -68,11 +68,13 @@ export async function answerChat(
   const known = tools.length === 0 ? null : callFormatOf(template);
   const format = toolChoice === 'none' ? null : known;
   const choice = choiceBeside(plain.grammar, toolChoice, tools);
-  let callsConstrained = false;
+  // Tools whose calls fulfil their schemas.
+  let checked: readonly string[] | null = null;
   const following = async (): Promise<Following | null> => {
     const opened = await openChosen(model, session.runtime.grammars, { choice, tools, template, format: known });
-    callsConstrained = opened !== null && choice !== 'none';
-    return opened;
+    if (opened !== null && choice !== 'none')
+      checked = tools.map(({ name }) => name).filter((name) => !opened.unchecked.includes(name));
+    return opened?.following ?? null;
   };
   const options = choice === undefined ? plain : { ...plain, following };
   const maxTokens = await Answer.check(session.runtime, options);
@@ -94,7 +96,7 @@ export async function answerChat(
     ...generated,
     text,
     calls,
-    callsConstrained,
+    callsConstrained: checked !== null && calls.every(({ name }) => checked!.includes(name)),
     written: says(model, format, answer) === generated.text ? answer : null,
     promptTokens,
     prefillTokensPerSecond: promptTokens === 0 ? 0 : (promptTokens * 1000) / readMs,

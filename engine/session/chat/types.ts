@@ -47,7 +47,7 @@ export interface ChatAnswer extends Generated {
   readonly toolCalls: readonly ToolCall[];
   /**
    * True if a call had to fulfil the schema of its tool: not without toolChoice, nor with 'auto' where the package
-   * @mlc-ai/web-xgrammar is not there.
+   * @mlc-ai/web-xgrammar is not there, nor if a tool was called whose schema cannot be followed (`strict: false`).
    */
   readonly callsConstrained: boolean;
   /** Tokens of the conversation that the cache held already. */

@@ -4,13 +4,35 @@
  */
 import { asRecord } from '../../../native/index.ts';
 
+/** Properties of properties that are compared. */
+const DEPTH_MAX = 8;
+
 type Find = (ref: string) => unknown;
 type Node = Readonly<Record<string, unknown>>;
 
+/** What is compared of a schema. */
+interface Described {
+  readonly node: Node;
+  readonly types: readonly string[] | null;
+  readonly values: ReadonlySet<string> | null;
+  readonly required: ReadonlySet<string>;
+}
+
+/** More alternatives than these are not compared, each with each. */
+const COMPARED_MAX = 1000;
+
 /** find: what a `$ref` leads to. */
 export function disjoint(schemas: readonly unknown[], find: Find): boolean {
-  const nodes = schemas.map((schema) => resolved(schema, find));
-  return nodes.every((node, index) => nodes.slice(index + 1).every((other) => areDisjoint(node, other, find)));
+  if (schemas.length > COMPARED_MAX) return false;
+  const known = new Map<unknown, Described>();
+  const described = (schema: unknown): Described => {
+    const made = known.get(schema) ?? describe(resolved(schema, find));
+    known.set(schema, made);
+    return made;
+  };
+  return schemas.every((schema, index) =>
+    schemas.slice(index + 1).every((other) => areDisjoint(described(schema), described(other), described, 0)),
+  );
 }
 
 function resolved(schema: unknown, find: Find): Node {
@@ -19,15 +41,19 @@ function resolved(schema: unknown, find: Find): Node {
   return (typeof ref === 'string' ? asRecord(find(ref)) : node) ?? {};
 }
 
-function areDisjoint(a: Node, b: Node, find: Find): boolean {
-  const [types, others] = [typesOf(a), typesOf(b)];
-  if (types !== null && others !== null && !types.some((type) => others.includes(type))) return true;
-  const [values, otherValues] = [valuesOf(a), valuesOf(b)];
-  if (values !== null && otherValues !== null) return !values.some((value) => otherValues.includes(value));
-  return requiredOf(a).some((name) => {
-    if (!requiredOf(b).includes(name) || !types?.every(isObject) || !others?.every(isObject)) return false;
-    const property = (node: Node): Node => resolved(asRecord(node['properties'])?.[name], find);
-    return areDisjoint(property(a), property(b), () => undefined);
+function describe(node: Node): Described {
+  const values = valuesOf(node);
+  const required: readonly string[] = Array.isArray(node['required']) ? node['required'] : [];
+  return { node, types: typesOf(node), values: values === null ? null : new Set(values), required: new Set(required) };
+}
+
+function areDisjoint(a: Described, b: Described, described: (schema: unknown) => Described, depth: number): boolean {
+  if (a.types !== null && b.types !== null && !a.types.some((type) => b.types!.includes(type))) return true;
+  if (a.values !== null && b.values !== null) return ![...a.values].some((value) => b.values!.has(value));
+  if (depth > DEPTH_MAX || !a.types?.every(isObject) || !b.types?.every(isObject)) return false;
+  return [...a.required].some((name) => {
+    const property = ({ node }: Described): Described => described(asRecord(node['properties'])?.[name]);
+    return b.required.has(name) && areDisjoint(property(a), property(b), described, depth + 1);
   });
 }
 
@@ -50,5 +76,3 @@ function typeOfText(json: string): string {
   const value: unknown = JSON.parse(json);
   return value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value;
 }
-
-const requiredOf = (node: Node): readonly string[] => (Array.isArray(node['required']) ? node['required'] : []);

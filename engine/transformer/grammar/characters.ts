@@ -21,7 +21,8 @@ export function characterClass(ranges: readonly Range[], isNegated: boolean): st
   return parts.length === 1 && others.length === 0 ? parts[0]! : `(${parts.join(' | ')})`;
 }
 
-function complement(ranges: readonly Range[]): Range[] {
+/** What is in none of the ranges, without halves of characters; in order. */
+export function complement(ranges: readonly Range[]): Range[] {
   const left: Range[] = [];
   let from = 0;
   for (const range of [...ranges, SURROGATES].sort(([a], [b]) => a - b)) {

@@ -26,7 +26,17 @@ export interface Following {
   refuses(id: number): boolean;
   /** The token was written. */
   accept(id: number): Promise<void>;
+  /** Whether a text that is complete is right in what no mask says. */
+  fulfils(text: string): boolean;
   close(): void;
+}
+
+/** What a constraint is of, beside its grammar. */
+interface Constraining {
+  readonly vocabSize: number;
+  readonly endIds: readonly number[];
+  /** null: the grammar says all. */
+  readonly fulfils?: ((text: string) => boolean) | null;
 }
 
 /**
@@ -44,16 +54,18 @@ export class Constraint implements Following {
   readonly #matcher: GrammarMatcher;
   readonly #vocabSize: number;
   readonly #endIds: readonly number[];
+  readonly #fulfils: ((text: string) => boolean) | null;
 
-  private constructor(matcher: GrammarMatcher, vocabSize: number, endIds: readonly number[]) {
+  private constructor(matcher: GrammarMatcher, { vocabSize, endIds, fulfils = null }: Constraining) {
     this.#matcher = matcher;
     this.#vocabSize = vocabSize;
     this.#endIds = endIds;
+    this.#fulfils = fulfils;
   }
 
   /** Owns the matcher from here on. Throws 'bad-argument' for a grammar that no text fulfils. */
-  static async open(matcher: GrammarMatcher, vocabSize: number, endIds: readonly number[]): Promise<Constraint> {
-    const constraint = new Constraint(matcher, vocabSize, endIds);
+  static async open(matcher: GrammarMatcher, constraining: Constraining): Promise<Constraint> {
+    const constraint = new Constraint(matcher, constraining);
     try {
       await constraint.#look();
     } catch (error) {
@@ -68,6 +80,10 @@ export class Constraint implements Following {
     if (!this.#matcher.acceptToken(id))
       throw new Error(`palimpsest internal error: the grammar refuses token ${id}, which its mask allows`);
     await this.#look();
+  }
+
+  fulfils(text: string): boolean {
+    return this.#fulfils?.(text) !== false;
   }
 
   /** The mask says everything. */

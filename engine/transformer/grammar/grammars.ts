@@ -10,14 +10,16 @@ import { Constraint } from './constraint.ts';
 import { libraryGrammar } from './gbnf.ts';
 import { type Library, type OpenedLibrary, openLibrary } from './library.ts';
 import { checkGrammar, type GrammarOption, Repetitions } from './options.ts';
-import { schemaGrammar } from './schema.ts';
+import { type FollowedText, schemaGrammar } from './schema.ts';
 
 /** So many compiled grammars are kept: some MB each at most. */
 const KEPT = 8;
 
 /** A grammar as the library reads it. Throws 'bad-argument' and 'unsupported' for what can be seen without it. */
-export const grammarText = (grammar: GrammarOption): string =>
-  'jsonSchema' in grammar ? schemaGrammar(grammar.jsonSchema) : libraryGrammar(grammar.gbnf, new Repetitions());
+export const grammarText = (grammar: GrammarOption): FollowedText =>
+  'jsonSchema' in grammar
+    ? schemaGrammar(grammar.jsonSchema)
+    : { text: libraryGrammar(grammar.gbnf, new Repetitions()), fulfils: null };
 
 interface Compiling extends OpenedLibrary {
   readonly compiler: GrammarCompiler;
@@ -78,14 +80,14 @@ export class Grammars {
   }
 
   /** The same of a grammar as the library reads it, which is called `what` in errors. */
-  async follow(text: string, what: string): Promise<Constraint> {
+  async follow({ text, fulfils }: FollowedText, what: string): Promise<Constraint> {
     this.#compiling ??= this.#open();
     const opening = this.#compiling;
     try {
       const opened = await opening;
       const compiled = await this.#compiled(opened, text);
       const matcher = await opened.library.GrammarMatcher.createGrammarMatcher(compiled);
-      return await Constraint.open(matcher, this.#model.config.vocabSize, this.#endIds);
+      return await Constraint.open(matcher, { vocabSize: this.#model.config.vocabSize, endIds: this.#endIds, fulfils });
     } catch (error) {
       if (error instanceof KvError && error.code !== 'missing-dependency') throw error;
       const said = error instanceof KvError ? [] : (await opening).takeSaid();

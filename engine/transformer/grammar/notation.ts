@@ -10,8 +10,11 @@ export interface Notation {
   readonly colon: string;
   /** A character of a text whose length is bounded. */
   readonly character: string;
-  /** True if texts can follow a pattern, which is written as JSON escapes it. */
-  readonly hasPatterns: boolean;
+  /**
+   * What the rule `searched` says: any characters, and then the rule `found`. Null if texts cannot follow a pattern,
+   * which is written as JSON escapes it.
+   */
+  readonly search: ((searched: string, found: string) => string) | null;
   /**
    * Rules of any value, by name: value, object, array, string, number, integer, and what these need. Their alternatives
    * begin differently.
@@ -65,7 +68,7 @@ export const JSON_NOTATION: Notation = {
   comma: '", "',
   colon: '": "',
   character: COUNTED_CHARACTER,
-  hasPatterns: true,
+  search: (searched, found) => `${CHARACTER} ${searched} | "\\\\" escape ${searched} | ${found}`,
   rules: JSON_RULES,
   value: (value) => literal(JSON.stringify(value)),
   name: (name) => literal(JSON.stringify(name)),

@@ -3,11 +3,7 @@
  * nothing is rounded.
  */
 
-/** A decimal: units · 10^−decimals. */
-interface Decimal {
-  readonly units: bigint;
-  readonly decimals: number;
-}
+import { decimalOf, scaled } from './decimal.ts';
 
 /** A bound of a number; `isOpen`: it is not part of the range itself. */
 export interface Bound {
@@ -17,16 +13,19 @@ export interface Bound {
 
 /** Digits behind the point that a number may have where its bounds have fewer. */
 const DECIMALS = 6;
+/** And at most: bounds that have more are rounded into the range, since each digit is an alternative of its own. */
+const DECIMALS_MAX = 12;
 /** Digits before the point of a number that is bounded on one side only: a float64 tells numbers of 15 digits apart. */
 const DIGITS = 15;
 
 /**
- * Numbers from `least` to `most`; null for none on that side. decimals: 0 for whole numbers, else left out. → null
- * where there is none
+ * Numbers from `least` to `most`; null for none on that side. decimals: the most digits behind the point, 0 for whole
+ * numbers; left out, as many as the bounds have. → null where there is none
  */
-export function numberRange(least: Bound | null, most: Bound | null, decimals?: 0): string | null {
+export function numberRange(least: Bound | null, most: Bound | null, decimals?: number): string | null {
   const bounds = [least, most].map((bound) => (bound === null ? null : decimalOf(bound.value)));
-  const deepest = decimals ?? Math.max(DECIMALS, ...bounds.map((bound) => bound?.decimals ?? 0));
+  const deepest =
+    decimals ?? Math.min(DECIMALS_MAX, Math.max(DECIMALS, ...bounds.map((bound) => bound?.decimals ?? 0)));
   const parts: string[] = [];
   for (let places = 0; places <= deepest; places++) {
     const largest = 10n ** BigInt(DIGITS + places) - 1n;
@@ -35,26 +34,6 @@ export function numberRange(least: Bound | null, most: Bound | null, decimals?: 
     if (from <= to) parts.push(...signed(from, to, places));
   }
   return parts.length === 0 ? null : parts.join(' | ');
-}
-
-function decimalOf(value: number): Decimal {
-  const [, sign, whole, fraction = '', exponent = '0'] = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]\d+))?$/.exec(String(value))!;
-  const places = fraction.length - Number(exponent);
-  const units = BigInt(`${sign}${whole}${fraction}`);
-  return places >= 0 ? { units, decimals: places } : { units: units * 10n ** BigInt(-places), decimals: 0 };
-}
-
-/** A bound in units of 10^−places, rounded into the range. */
-function scaled({ units, decimals }: Decimal, places: number, isLeast: boolean, isOpen: boolean): bigint {
-  if (places >= decimals) {
-    const exact = units * 10n ** BigInt(places - decimals);
-    return isOpen ? exact + (isLeast ? 1n : -1n) : exact;
-  }
-  const divisor = 10n ** BigInt(decimals - places);
-  const down = units / divisor - (units < 0n && units % divisor !== 0n ? 1n : 0n);
-  const isExact = down * divisor === units;
-  if (isLeast) return isExact && !isOpen ? down : down + 1n;
-  return isExact && isOpen ? down - 1n : down;
 }
 
 /** Numbers of `places` digits behind the point, from and to in units of the last one. */

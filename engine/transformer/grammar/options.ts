@@ -39,10 +39,14 @@ export function checkGrammar(grammar: unknown): asserts grammar is GrammarOption
  * for a vocabulary of 50,000 tokens.
  */
 const REPETITIONS_MAX = 2000;
+/** Lengths of texts and lists are looked at when the text is complete, where they are longer or add up to more. */
+const LENGTH_MAX = 200;
+const LENGTHS_MAX = 500;
 
-/** Adds up the counts of a grammar, such as lengths of texts. */
+/** Adds up the counts of a grammar, lengths apart from others. */
 export class Repetitions {
   #sum = 0;
+  #lengths = 0;
 
   /** Throws 'unsupported'. */
   add(count: number, where: string): void {
@@ -52,5 +56,12 @@ export class Repetitions {
       values: { count, where, repetitionsMax: REPETITIONS_MAX },
       hint: 'smaller counts, or none: maxTokens bounds the answer as well',
     });
+  }
+
+  /** The same of a length. → false: there is no room for it, so it is not counted */
+  addLength(count: number): boolean {
+    if (count > LENGTH_MAX || this.#lengths + count > LENGTHS_MAX) return false;
+    this.#lengths += count;
+    return true;
   }
 }

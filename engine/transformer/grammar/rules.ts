@@ -1,6 +1,7 @@
 /**
  * The rules of a grammar that is made from schemas. Written as XGrammar and llama.cpp read them: `name ::= expression`.
  */
+import { KvError } from '../../../native/index.ts';
 import { JSON_NOTATION, type Notation } from './notation.ts';
 
 const FORMAT_RULES = {
@@ -8,6 +9,9 @@ const FORMAT_RULES = {
   label: '[a-z0-9]+ ("-" [a-z0-9]+)*',
   host: 'label ("." label){1,3}',
   octet: '"25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9]? [0-9]',
+  span: '[0-9]{1,4}',
+  dates: 'span "Y" (span "M" (span "D")?)? | span "M" (span "D")? | span "D"',
+  times: 'span "H" (span "M" (span "S")?)? | span "M" (span "S")? | span "S"',
   // No day that a month lacks; the 29th of February is passed over.
   day: '([0-9]{4}) "-" (("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | "1" [0-9] | "2" [0-8]) | ("0" [13-9] | "1" [0-2]) "-" ("29" | "30") | ("0" [13578] | "1" [02]) "-31")',
   time: '("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? ("Z" | [-+] ("0" [0-9] | "1" [0-3]) ":" [0-5] [0-9])',
@@ -18,7 +22,7 @@ export const FORMATS: Readonly<Record<string, string>> = {
   date: 'day',
   time: 'time',
   'date-time': 'day "T" time',
-  duration: '"P" ([0-9]{1,4} [YMWD] | "T" [0-9]{1,4} [HMS])',
+  duration: '"P" (span "W" | dates ("T" times)? | "T" times)',
   email: '[a-z0-9]+ ([._-] [a-z0-9]+)* "@" host',
   hostname: 'host',
   ipv4: 'octet "." octet "." octet "." octet',
@@ -30,18 +34,32 @@ export const FORMATS: Readonly<Record<string, string>> = {
 const TERMINAL = /"(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\\n]|\\.)*\]/gsu;
 
 /**
+ * The most texts of one grammar; a class of characters counts as several. A thousand classes take two seconds to
+ * compile for a vocabulary of 50,000 tokens, and so do five thousand texts.
+ */
+const WEIGHT_MAX = 20_000;
+const CLASS_WEIGHT = 4;
+
+/**
  * XGrammar 0.1.27 makes an automaton of each rule and merges states of it that are not the same, where two ways leave
  * one state alike: `[37]* [37] "."` then takes a point alone. So each text and class is led by a rule of its own that
  * stands for nothing, and refers to itself, or it would be left out: then no two ways are alike.
  */
 export class Apart {
   #count = 0;
+  #weight = 0;
 
   /**
    * Keeps a text or a class from being merged with another; what is repeated stays as it is, since in there the rule
-   * would cost much time.
+   * would cost much time. Throws 'unsupported' for too many.
    */
   one(terminal: string, behind: string): string {
+    this.#weight += terminal.startsWith('[') ? CLASS_WEIGHT : 1;
+    if (this.#weight > WEIGHT_MAX)
+      throw new KvError('unsupported', 'the grammar has more texts and classes of characters than can be compiled', {
+        values: { weightMax: WEIGHT_MAX, classWeight: CLASS_WEIGHT },
+        hint: 'fewer alternatives, properties, or bounds of numbers; an enum is cheaper than patterns',
+      });
     // Counted characters of several bytes are merged as well.
     const isLoop = /^\s*[*+]/.test(behind) || (/^\s*\{/.test(behind) && !terminal.startsWith('[^'));
     return isLoop ? terminal : `(nothing-${this.#count++} ${terminal})`;
@@ -63,6 +81,7 @@ export class Rules {
   readonly notation: Notation;
   readonly #bodies: string[] = [];
   readonly #plain = new Set<string>();
+  readonly #shared = new Map<string, string>();
 
   constructor(notation: Notation = JSON_NOTATION) {
     this.notation = notation;
@@ -73,11 +92,16 @@ export class Rules {
     return this.named(this.reserve(), body);
   }
 
-  /** The same of one whose alternatives begin differently. */
+  /** The same of one whose alternatives begin differently, as namedPlain. */
   addPlain(body: string): string {
-    const name = this.add(body);
-    this.#plain.add(name);
-    return name;
+    return this.namedPlain(this.reserve(), body);
+  }
+
+  /** What is made once and used wherever it is asked for again. key: what it is. */
+  shared(key: string, make: () => string): string {
+    const made = this.#shared.get(key) ?? this.add(make());
+    this.#shared.set(key, made);
+    return made;
   }
 
   /** A name for a rule that comes later, so that others can refer to it before. */
@@ -89,6 +113,12 @@ export class Rules {
   named(name: string, body: string): string {
     this.#bodies[Number(name.slice(1))] = body;
     return name;
+  }
+
+  /** The same of one whose alternatives begin differently. */
+  namedPlain(name: string, body: string): string {
+    this.#plain.add(name);
+    return this.named(name, body);
   }
 
   /** The grammar, with the rules of its notation. */

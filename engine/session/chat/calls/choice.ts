@@ -53,6 +53,13 @@ export interface Chosen {
   readonly format: CallFormat | null;
 }
 
+/** What an answer follows for its calls. */
+export interface ChosenFollowing {
+  readonly following: Following;
+  /** Tools whose arguments may be anything. */
+  readonly unchecked: readonly string[];
+}
+
 /**
  * What an answer follows; null: nothing. Its owner closes it. Throws 'unsupported' where a call is wanted and no way to
  * write it is known, 'missing-dependency' where one is wanted and the library is not there, and what Grammars throws.
@@ -61,7 +68,7 @@ export async function openChosen(
   model: Pick<LoadedModel, 'tokenizer' | 'name'>,
   grammars: Grammars,
   { choice, tools, template, format }: Chosen,
-): Promise<Following | null> {
+): Promise<ChosenFollowing | null> {
   const isWanted = choice !== undefined && choice !== 'auto' && choice !== 'none';
   if (format === null && isWanted)
     throw new KvError('unsupported', 'the chat template does not say how a tool is called', {
@@ -72,13 +79,19 @@ export async function openChosen(
   const tokens = markTokens(model.tokenizer, format);
   if (choice === 'none') {
     // What begins with a bracket may be an answer in JSON: it is text then.
-    return new CallFollowing(new CallWatch(model.tokenizer, { ...format, opensAtStart: [] }, tokens), null);
+    const watch = new CallWatch(model.tokenizer, { ...format, opensAtStart: [] }, tokens);
+    return { following: new CallFollowing(watch, null), unchecked: [] };
   }
   const callable = typeof choice === 'object' ? tools.filter(({ name }) => name === choice.name) : tools;
-  const text = callGrammar(format, callable, { template, once: typeof choice === 'object', marks: tokens.marks });
+  const { unchecked, ...text } = callGrammar(format, callable, {
+    template,
+    once: typeof choice === 'object',
+    marks: tokens.marks,
+  });
   try {
     const call = await grammars.withMarks(tokens.ids).follow(text, 'schema of the tools');
-    return isWanted ? call : new CallFollowing(new CallWatch(model.tokenizer, format, tokens), call);
+    const watch = new CallWatch(model.tokenizer, format, tokens);
+    return { following: isWanted ? call : new CallFollowing(watch, call), unchecked };
   } catch (error) {
     if (!isWanted && error instanceof KvError && error.code === 'missing-dependency') return null;
     throw error;

@@ -43,6 +43,10 @@ export class CallFollowing implements Following {
     await this.#call!.begin(begun);
   }
 
+  fulfils(text: string): boolean {
+    return !this.#hasBegun || this.#call!.fulfils(text);
+  }
+
   close(): void {
     this.#call?.close();
   }

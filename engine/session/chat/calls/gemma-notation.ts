@@ -41,7 +41,7 @@ export function gemmaNotation(quote: string): Notation {
     comma: '","',
     colon: '":"',
     character: '[\\x20-\\x3b\\x3d-\\x7e]',
-    hasPatterns: false,
+    search: null,
     rules: {
       ...NUMBER_RULES,
       value: 'object | array | string | number | "true" | "false" | "null"',

@@ -12,6 +12,7 @@ import {
   type Engine,
 } from '../../../../../engine/index.ts';
 import { hermes } from '../../../../../engine/session/chat/calls/hermes.ts';
+import { loadModel } from '../../../../../engine/transformer/load.ts';
 import { codeOf } from '../../on-reference.ts';
 import { markedModel } from './calls/marked-model.ts';
 
@@ -94,6 +95,23 @@ describe('a call', () => {
     for (const it of [one, other]) await it.close();
   });
 
+  it('of a tool that may go unchecked says so, and the others stay checked', async () => {
+    const bad = {
+      name: 'bad',
+      strict: false,
+      parameters: { type: 'object', properties: { n: { not: { type: 'null' } } } },
+    };
+    const { tokenizer, weights } = await loadModel(folder, {});
+    const [brace] = tokenizer.encode('}');
+    weights.close();
+    const chat = await open({ tools: [...TOOLS, bad] });
+    const count = await chat.send('How many?', { toolChoice: { name: 'count' } }).result;
+    expect([count.toolCalls.map(({ name }) => name), count.callsConstrained]).toEqual([['count'], true]);
+    const any = await chat.send('How many?', { toolChoice: { name: 'bad' }, logitBias: { [brace!]: 100 } }).result;
+    expect([any.toolCalls.map(({ name }) => name), any.callsConstrained]).toEqual([['bad'], false]);
+    await chat.close();
+  });
+
   it('of any tool is required for one answer, and not for the next', async () => {
     const chat = await open();
     const free = await chat.send('Hello', { maxTokens: 8 }).result;
@@ -166,7 +184,7 @@ describe('is refused before anything is read:', () => {
     ['a call without tools', { tools: [], toolChoice: 'required' }, 'bad-argument'],
     [
       'a schema that cannot be followed',
-      { tools: [{ name: 'f', parameters: { not: {} } }], toolChoice: 'auto' },
+      { tools: [{ name: 'f', parameters: { not: { type: 'null' } } }], toolChoice: 'auto' },
       'unsupported',
     ],
   ])('%s', async (_, options, code) => {

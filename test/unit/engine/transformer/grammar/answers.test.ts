@@ -49,11 +49,23 @@ describe('an answer', () => {
     await session.close();
   });
 
+  it('that breaks a rule which is looked at in the end is not complete', async () => {
+    const session = await engine.openSession({});
+    for (const [pattern, isRight] of [
+      ['^(?=b)a$', false],
+      ['^(?=a)a$', true],
+    ] as const) {
+      const answer = await session.generate('Once', { grammar: { jsonSchema: { type: 'string', pattern } } }).result;
+      expect([answer.text, answer.finish, answer.grammarComplete]).toEqual(['"a"', 'stop', isRight]);
+    }
+    await session.close();
+  });
+
   it('is refused before anything is read', async () => {
     const session = await engine.openSession({});
     const generate = (grammar: never): Promise<unknown> => session.generate('Once', { grammar }).result;
     expect(await codeOf(generate({ gbnf: 'root ::=' } as never))).toBe('bad-argument');
-    expect(await codeOf(generate({ jsonSchema: { not: {} } } as never))).toBe('unsupported');
+    expect(await codeOf(generate({ jsonSchema: { not: { type: 'null' } } } as never))).toBe('unsupported');
     expect(await codeOf(generate('x' as never))).toBe('bad-argument');
     expect((await session.report()).tokens).toBe(0);
     const chat = await engine.chat({ template: TEMPLATE });
@@ -99,7 +111,7 @@ describe('run', () => {
 
   it('refuses what cannot be followed', async () => {
     expectRefused(await run('--json-schema', '{'), 'bad-argument', /is not JSON/);
-    expectRefused(await run('--json-schema', '{"not": {}}'), 'unsupported', /'not'/);
+    expectRefused(await run('--json-schema', '{"not": {"type": "null"}}'), 'unsupported', /'not'/);
     expectRefused(await run('--json-schema', join(dir, 'missing.json')), 'not-found', /missing\.json/);
     expectRefused(await run('--grammar', 'root ::= <a>'), 'unsupported', /token/);
     expectRefused(await run('--grammar', 'root ::= a'), 'bad-argument', /not defined/);

@@ -32,7 +32,7 @@ export function onGrammars() {
         if (!allows(constraint.mask, id)) return 'refused';
         await constraint.accept(id);
       }
-      return constraint.isComplete ? 'complete' : 'begun';
+      return constraint.isComplete && constraint.fulfils(text) ? 'complete' : 'begun';
     } finally {
       constraint.close();
     }

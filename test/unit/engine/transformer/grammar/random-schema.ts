@@ -48,7 +48,8 @@ function made(rng: RandomNumbers, kind: number, depth: number): Schema {
   const low = upTo(rng, 3);
   const high = low + upTo(rng, 4);
   if (kind === 0) return { type: 'string', ...maybe(rng, { minLength: low }), ...maybe(rng, { maxLength: high }) };
-  if (kind === 1) return { type: 'string', pattern: oneOf(rng, PATTERNS) };
+  if (kind === 1)
+    return { type: 'string', pattern: oneOf(rng, PATTERNS), ...(rng.uniform() < 0.1 ? { minLength: low } : {}) };
   if (kind === 2) return { type: 'string', format: oneOf(rng, FORMATS) };
   if (kind === 3) {
     const least = upTo(rng, 2000) - 1000;
@@ -69,6 +70,8 @@ function made(rng: RandomNumbers, kind: number, depth: number): Schema {
   }
   if (kind === 5) return { enum: VALUES.filter(() => rng.uniform() < 0.5).concat('z') };
   if (kind === 6) return { const: oneOf(rng, VALUES) };
+  if (kind === 7 && rng.uniform() < 0.5)
+    return { type: oneOf(rng, ['integer', 'number']), multipleOf: oneOf(rng, [2, 5, 7, 100, 0.25, 0.01, 1.5]) };
   if (kind === 7) return { type: oneOf(rng, ['boolean', 'null', ['integer', 'null'], ['string', 'boolean']]) };
   if (kind === 8 || kind === 9) {
     const names = NAMES.filter(() => rng.uniform() < 0.3);
@@ -82,8 +85,28 @@ function made(rng: RandomNumbers, kind: number, depth: number): Schema {
       items: randomNode(rng, depth),
       ...maybe(rng, { minItems: low }),
       ...maybe(rng, { maxItems: high }),
+      ...(rng.uniform() < 0.2 ? { uniqueItems: true } : {}),
       ...maybe(rng, { prefixItems: [randomNode(rng, 0), randomNode(rng, 0)].slice(0, 1 + upTo(rng, 1)) }),
     };
   if (kind === 11) return { anyOf: [randomNode(rng, depth), randomNode(rng, depth)] };
+  if (rng.uniform() < 0.3) return { ...combined(rng), description: 'several beside each other' };
+  if (rng.uniform() < 0.3)
+    return {
+      type: 'object',
+      propertyNames: { pattern: oneOf(rng, PATTERNS) },
+      additionalProperties: randomNode(rng, 0),
+    };
   return rng.uniform() < 0.5 ? { $ref: '#/$defs/tree' } : { type: 'object', additionalProperties: randomNode(rng, 0) };
+}
+
+/** What is said in several places of one value. */
+function combined(rng: RandomNumbers): Schema {
+  const first = { properties: { a: randomNode(rng, 0) }, required: ['a'] };
+  const second = { properties: { b: randomNode(rng, 0), a: {} } };
+  return oneOf<Schema>(rng, [
+    { type: 'object', anyOf: [first, second] },
+    { type: 'object', allOf: [first, second] },
+    { $ref: '#/$defs/tree', properties: { next: { type: 'null' } } },
+    { type: ['string', 'integer'], anyOf: [{ minimum: 3 }, { type: 'boolean' }] },
+  ]);
 }

@@ -20,6 +20,7 @@ import { RandomNumbers } from '../../../../../../engine/transformer/sampling/ran
 import { Sampler } from '../../../../../../engine/transformer/sampling/sampler.ts';
 import type { ChatTool, LoadedModel } from '../../../../../../engine/transformer/types.ts';
 import { KvError } from '../../../../../../native/index.ts';
+import { refused } from '../../../../../refusal.ts';
 import { volume } from '../../../../../tier.ts';
 import { MODEL } from '../../../on-reference.ts';
 import { randomSchema } from '../../../transformer/grammar/random-schema.ts';
@@ -63,7 +64,13 @@ function isServed(format: CallFormat, template: string, tool: ChatTool): boolean
 /** → calls that were complete; expects each to be parsed, and to fulfil its schema */
 async function follow(model: LoadedModel, format: CallFormat, template: string, seed: number): Promise<number> {
   const rng = new RandomNumbers(seed);
-  const ajv = new Ajv2020({ strict: false, validateFormats: false, logger: false, ownProperties: true });
+  const ajv = new Ajv2020({
+    strict: false,
+    validateFormats: false,
+    logger: false,
+    ownProperties: true,
+    multipleOfPrecision: 9,
+  });
   const logits = new RandomLogits(model, seed);
   const { marks, ids: markIds } = markTokens(model.tokenizer, format);
   const grammars = new Grammars(model).withMarks(markIds);
@@ -89,6 +96,7 @@ async function follow(model: LoadedModel, format: CallFormat, template: string, 
     const stream = model.tokenizer.stream({ controls: format.controls });
     const written = ids.map((id) => stream.push(id)).join('') + stream.end();
     const what = `seed ${seed}, call ${i}: ${written}\n${JSON.stringify(offered)}`;
+    if (!constraint.fulfils(written)) continue;
     const parsed = format.parse(written);
     expect(parsed?.text, what).toBe('');
     if (i % 3 === 0) expect(parsed!.calls.length, what).toBe(1);
@@ -111,6 +119,48 @@ describe.each(SYNTAXES)('calls as written by %s', (_, format, template) => {
     const model = await loadModel(path, {});
     expect(markTokens(model.tokenizer, format).marks).toEqual(path === folder ? format.controls : []);
     expect(await follow(model, format, template, 7)).toBeGreaterThan(CALLS / 2);
+    model.weights.close();
+  });
+});
+
+describe('a tool whose schema cannot be followed', () => {
+  const good = Array.from(
+    { length: 31 },
+    (_, index): ChatTool => ({
+      name: `good_${index}`,
+      parameters: { type: 'object', properties: { text: { type: 'string', maxLength: 10_000 } }, required: ['text'] },
+    }),
+  );
+  const parameters = { type: 'object', properties: { n: { not: { type: 'null' } } } };
+  const spelling = { template: '<tool_call>', once: true, marks: [] };
+
+  it('is refused by its name and the place, beside 31 that are fine', async () => {
+    const broken = { ...parameters, properties: { n: { type: 'string', pattern: '(' } } };
+    for (const [bad, code] of [
+      [{ name: 'bad', parameters }, 'unsupported'],
+      [{ name: 'bad', parameters: broken }, 'bad-argument'],
+      [{ name: 'bad', parameters: broken, strict: false }, 'bad-argument'],
+    ] as const) {
+      const error = await refused(Promise.resolve().then(() => callGrammar(hermes, [...good, bad], spelling)));
+      expect([error.code, error.message]).toEqual([code, expect.stringMatching(/^the tool bad: .*#\/properties\/n/)]);
+    }
+  });
+
+  it('may have any arguments where its caller says so, and the others follow theirs', async () => {
+    const model = await loadModel(MODEL, {});
+    const tools = [...good, { name: 'bad', parameters, strict: false }];
+    const { unchecked, ...followed } = callGrammar(hermes, tools, spelling);
+    expect(unchecked).toEqual(['bad']);
+    const constraint = await new Grammars(model).follow(followed, 'schema of the tools');
+    const call = (name: string, given: unknown): string =>
+      `<tool_call>{"name": "${name}", "arguments": ${JSON.stringify(given).replaceAll(':', ': ')}}</tool_call>`;
+    expect(constraint.admits(call('bad', { anything: [1] }))).toBe(true);
+    expect(constraint.admits(call('good_7', { text: 'a' }))).toBe(true);
+    expect(constraint.admits(call('good_7', { anything: 1 }))).toBe(false);
+    // A length that is not counted is looked at when the call is complete.
+    expect(constraint.fulfils(call('good_7', { text: 'a'.repeat(10_000) }))).toBe(true);
+    expect(constraint.fulfils(call('good_7', { text: 'a'.repeat(10_001) }))).toBe(false);
+    constraint.close();
     model.weights.close();
   });
 });
