@@ -28,6 +28,9 @@ export type Section =
   | { readonly text: string; readonly token: null }
   | { readonly text: null; readonly token: AddedToken };
 
+/** True if a token may be found where its text begins at this place. */
+export type MayBe = (token: AddedToken, position: number) => boolean;
+
 /** Longest text of an added token. Published ones have up to 40 characters. */
 const TEXT_CHARACTERS_MAX = 256;
 
@@ -59,20 +62,17 @@ export class AddedTokenFinder {
     for (const lengths of this.#lengths.values()) lengths.sort((a, b) => b - a);
   }
 
-  get texts(): Iterable<string> {
-    return this.#byText.keys();
-  }
-
-  at(text: string, position: number): AddedToken | undefined {
+  /** The longest that begins here, of those that may be there. */
+  #at(text: string, position: number, mayBe: MayBe): AddedToken | undefined {
     for (const length of this.#lengths.get(text.charCodeAt(position)) ?? []) {
       const token = this.#byText.get(text.slice(position, position + length));
-      if (token !== undefined) return token;
+      if (token !== undefined && mayBe(token, position)) return token;
     }
     return undefined;
   }
 
   /** Cuts a text at its added tokens; empty stretches are left out. */
-  split(text: string): Section[] {
+  split(text: string, mayBe: MayBe = () => true): Section[] {
     const sections: Section[] = [];
     let start = 0;
     const pushText = (end: number, trimEnd: boolean): void => {
@@ -80,7 +80,7 @@ export class AddedTokenFinder {
       if (stretch !== '') sections.push({ text: stretch, token: null });
     };
     for (let at = 0; at < text.length; ) {
-      const token = this.at(text, at);
+      const token = this.#at(text, at, mayBe);
       if (token === undefined) {
         at++;
         continue;

@@ -194,6 +194,10 @@ export interface DecodeOptions {
 export interface ChatRenderOptions extends Pick<EncodeOptions, 'tokensMax'> {
   /** End with the prompt for the assistant; default true. */
   readonly addGenerationPrompt?: boolean;
+  /** End behind the text of the last message, so that the answer goes on with it; default false. */
+  readonly continuesLast?: boolean;
+  /** What the template is told of the time; default: now. */
+  readonly date?: Date;
   /** Given to the template as `tools`. */
   readonly tools?: readonly ChatTool[] | undefined;
   /** Instead of the model's own. */

@@ -60,6 +60,7 @@ export function idsOf(model: LoadedModel, chat: Conversation, dropped = 0): numb
   return model.tokenizer.chat(stays(chat.messages), {
     template: chat.template,
     tools,
+    date: chat.date,
     written: stays(chat.written),
     saysTheSame: (rendered, message) => saysTheSame(format, rendered, message),
     tokensMax: countedTokens(model),

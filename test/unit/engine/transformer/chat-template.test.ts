@@ -52,7 +52,7 @@ describe('tools', () => {
 
   test('stand in the system message where the template looks for them there', () => {
     const template =
-      "{% for m in messages %}{{ m.role }}:{{ m.content }}{% if 'tools' in m %}{{ m['tools'] }}{% endif %};{% endfor %}{{ message['tools'] }}";
+      "{% for message in messages %}{{ message.role }}:{{ message.content }}{% if 'tools' in message %}{{ message['tools'] }}{% endif %};{% endfor %}";
     const say = (messages: readonly ChatMessage[]): string =>
       text(chat(messages, { template, tools: [{ name: 'now' }] }));
     const tool = '[{"type":"function","function":{"name":"now","parameters":{"type":"object","properties":{}}}}]';

@@ -290,8 +290,10 @@ describe('a chat template', () => {
     expect(refusal(() => chatTokenizer('x'.repeat(1_000_000))).code).toBe('bad-tokenizer');
   });
 
-  test('gives the same prompt on every day: it has no clock', () => {
-    expect(chatTokenizer('{{ strftime_now is defined }}').chat([])).toEqual(chatTokenizer('false').chat([]));
+  test('is told the time that it is given', () => {
+    const date = new Date(2025, 5, 7, 8, 9, 10);
+    const tokenizer = chatTokenizer("{{ strftime_now('%d %b %Y, %H:%M') }}");
+    expect(tokenizer.decode(tokenizer.chat([], { date }))).toBe('07 Jun 2025, 08:09');
   });
 });
 
