@@ -5,6 +5,7 @@
  */
 import { KvError, show } from '../../native/index.ts';
 import { givenValue } from './template/given.ts';
+import { readsVariable } from './template/statements.ts';
 import { Text } from './template/text.ts';
 import { Dict, type Value } from './template/values.ts';
 import type { ChatMessage, ChatTool } from './types.ts';
@@ -14,7 +15,7 @@ const TOOLS_MAX = 1000;
 /** Objects and lists in one another: schemas have ten or so. */
 const DEPTH_MAX = 64;
 const ROLES: readonly string[] = ['system', 'user', 'assistant', 'tool'];
-/** Templates that find their tools in the system message, as text. */
+/** Templates that find their tools in the system message, as text, unless they read the variable as well. */
 const TOOLS_IN_MESSAGE = /message(\.tools\b|\[['"]tools['"]\])/;
 
 /** Throws 'bad-argument' for what is no list of messages. */
@@ -88,7 +89,7 @@ export function templateMessages(
   tools: readonly ChatTool[],
 ): Value {
   const inSystem: Readonly<Record<string, Value>> =
-    tools.length === 0 || !TOOLS_IN_MESSAGE.test(template)
+    tools.length === 0 || !TOOLS_IN_MESSAGE.test(template) || readsVariable(template, 'tools')
       ? {}
       : { tools: Text.given(JSON.stringify(tools.map((tool) => ({ type: 'function', function: toolFields(tool) })))) };
   const isFirst = (index: number): boolean => index === 0 && messages[0]!.role === 'system';

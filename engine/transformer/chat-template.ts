@@ -2,8 +2,8 @@
  * Chat templates are programs that come with a model file. `template/` runs them, as Python would, in bounded steps and
  * memory, and with nothing around them that they could reach.
  *
- * Words of a message must not become control tokens. So each letter of what is rendered knows whether it was given or is
- * the template's own, and a control token is one where all of its letters are the template's. Words still merge across
+ * Words of a message must not become control tokens. So each letter of a rendered prompt knows whether it was given or
+ * is the template's own, and a control token is one if all of its letters are the template's. Words still merge across
  * the seam between template and content as in training, and tokens that steer nothing are found anywhere.
  */
 import { KvError } from '../../native/index.ts';
@@ -126,16 +126,16 @@ function endOf(
 function rendered(request: ChatRequest): Text {
   const { template, messages, tools, addGenerationPrompt, continuesLast, variables, date } = request;
   const given = JSON.stringify([messages, tools]).length;
-  const shownTools = tools.length === 0 ? null : templateTools(tools);
-  const values = new Map<string, Value>([
-    ...Object.entries(variables).map(([name, text]) => [name, Text.own(text)] as const),
-    ['messages', templateMessages(messages, template, tools)],
-    ['tools', shownTools],
-    ['documents', null],
-    ['add_generation_prompt', addGenerationPrompt && !continuesLast],
-    ['continue_final_message', continuesLast],
-  ]);
-  const text = refusing(() => renderTemplate(template, values, { date, letters: given }));
+  const text = refusing(() => {
+    const values = new Map<string, Value>([
+      ...Object.entries(variables).map(([name, one]) => [name, Text.own(one)] as const),
+      ['messages', templateMessages(messages, template, tools)],
+      ['tools', tools.length === 0 ? null : templateTools(tools)],
+      ['documents', null],
+      ['add_generation_prompt', addGenerationPrompt && !continuesLast],
+    ]);
+    return renderTemplate(template, values, { date, letters: given });
+  });
   if (text.value.length > RENDERED_CHARACTERS_MAX + 4 * given) {
     throw badTemplate(`the chat template turned ${given} characters into ${text.value.length}`, {
       characters: text.value.length,

@@ -1,4 +1,4 @@
-/** Attributes, items, slices and methods, as Jinja's sandbox has them: nothing that a template was given can be changed. */
+/** Attributes, items, slices and methods, as Jinja's sandbox has them: nothing that was given can be changed. */
 import type { Bounds } from './bounds.ts';
 import { equal } from './compare.ts';
 import { TemplateFault } from './fault.ts';
@@ -83,10 +83,15 @@ function methodOf(of: Value, name: string): Callable | undefined {
   return of instanceof Tuple ? bound(LIST_METHODS, of.items) : undefined;
 }
 
+function ownOf(of: Value, name: string): Value | undefined {
+  const named = of instanceof Thing || of instanceof Tuple ? of.attribute(name) : undefined;
+  return named === undefined ? methodOf(of, name) : named;
+}
+
 /** `of.name`: a method or an attribute before an item. */
 export function attributeOf(of: Value, name: string): Value {
   if (of instanceof Undefined) return of.fail();
-  const own = of instanceof Thing ? of.attribute(name) : methodOf(of, name);
+  const own = ownOf(of, name);
   return own === undefined && of instanceof Dict ? orMissing(of.named(name), of, name) : orMissing(own, of, name);
 }
 
@@ -111,7 +116,7 @@ export function itemOf(of: Value, at: Value): Value {
     return (of instanceof Tuple ? of.items : (of as Value[]))[place]!;
   }
   if (!(at instanceof Text)) return missing(of, 'an item');
-  return orMissing(of instanceof Thing ? of.attribute(at.value) : methodOf(of, at.value), of, at.value);
+  return orMissing(ownOf(of, at.value), of, at.value);
 }
 
 /** `of[from:to:step]` */

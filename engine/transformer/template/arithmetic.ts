@@ -1,4 +1,4 @@
-/** Operators as Python has them: an int divides to a float, `//` and `%` round down, texts and lists are added and repeated. */
+/** Operators as Python has them: ints divide to a float, `//` and `%` round down, texts and lists add and repeat. */
 import type { Bounds } from './bounds.ts';
 import { TemplateFault } from './fault.ts';
 import { formatPercent } from './formats.ts';

@@ -9,6 +9,7 @@ import {
   argumentsOf,
   type Call,
   Dict,
+  type Filter,
   isTrue,
   itemsOf,
   lengthOf,
@@ -19,8 +20,6 @@ import {
   type Value,
 } from './values.ts';
 import { jsonText, textOf } from './written.ts';
-
-export type Filter = (value: Value, call: Call) => Value;
 
 /** A filter of the text that a value has. */
 const ofText =
@@ -66,7 +65,7 @@ function json(value: Value, call: Call): Text {
 
 function indented(value: Value, call: Call): Text {
   const [width, first = false, blank = false] = argumentsOf(call, 'indent', 'width', 'first', 'blank');
-  const text = textOf(value, call.machine.bounds);
+  const text = value instanceof Undefined ? value.fail() : textOf(value, call.machine.bounds);
   const indent =
     width instanceof Text ? width : Text.own(' '.repeat(Math.min(1000, Math.max(0, intOf(width, 4, 'indent')))));
   const lines: Text[] = [];
@@ -84,7 +83,7 @@ function indented(value: Value, call: Call): Text {
 
 function toInt(value: Value, call: Call): Value {
   const [otherwise = 0n, base = 10n] = argumentsOf(call, 'int', 'default', 'base');
-  const number = numberOf(value);
+  const number = value instanceof Undefined ? value.fail() : numberOf(value);
   if (typeof number === 'bigint') return number;
   if (number !== undefined) return Number.isFinite(number) ? BigInt(Math.trunc(number)) : otherwise;
   if (!(value instanceof Text)) return otherwise;
@@ -102,7 +101,7 @@ const floatOf = (text: string): number | null =>
 
 function toFloat(value: Value, call: Call): Value {
   const [otherwise = 0] = argumentsOf(call, 'float', 'default');
-  const number = numberOf(value);
+  const number = value instanceof Undefined ? value.fail() : numberOf(value);
   if (number !== undefined) return Number(number);
   if (!(value instanceof Text)) return otherwise;
   return floatOf(stripped(value, undefined, 'both', call.machine.bounds).value) ?? otherwise;

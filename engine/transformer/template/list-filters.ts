@@ -3,13 +3,13 @@ import { itemOf } from './access.ts';
 import { operate } from './arithmetic.ts';
 import { equal, order } from './compare.ts';
 import { TemplateFault } from './fault.ts';
-import type { Filter } from './filters.ts';
 import { Text } from './text.ts';
 import { intOf, textOfArgument } from './text-methods.ts';
 import {
   argumentsOf,
   type Call,
   Dict,
+  type Filter,
   isTrue,
   itemsOf,
   iterable,
@@ -118,7 +118,7 @@ function unique(value: Value, call: Call): Value {
 
 /** The pair that `groupby` gives: a tuple whose items have names. */
 class Group extends Tuple {
-  named(name: string): Value | undefined {
+  override attribute(name: string): Value | undefined {
     return name === 'grouper' ? this.items[0] : name === 'list' ? this.items[1] : undefined;
   }
 }

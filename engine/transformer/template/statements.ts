@@ -9,6 +9,13 @@ export function parseTemplate(source: string): readonly Statement[] {
   return new StatementReader(tokensOf(source)).all();
 }
 
+/** True if a template reads a variable of this name. */
+export function readsVariable(source: string, name: string): boolean {
+  const reader = new StatementReader(tokensOf(source));
+  reader.all();
+  return reader.names.has(name);
+}
+
 type Statements = readonly Statement[];
 
 class StatementReader {
@@ -30,6 +37,11 @@ class StatementReader {
 
   constructor(tokens: readonly Token[]) {
     this.#reader = new ExpressionReader(tokens);
+  }
+
+  /** Names that it reads. */
+  get names(): ReadonlySet<string> {
+    return this.#reader.names;
   }
 
   all(): Statements {

@@ -1,6 +1,6 @@
 /**
  * Chat templates in the language of Jinja, as transformers sets it up: trimmed blocks, `break` and `continue`,
- * `generation`, `tojson`, `raise_exception`, `strftime_now`, and a sandbox in which nothing that is given can be changed.
+ * `generation`, `tojson`, `raise_exception`, `strftime_now`, and a sandbox in which nothing that is given changes.
  */
 import { Bounds } from './bounds.ts';
 import { globalsAt } from './globals.ts';

@@ -61,11 +61,7 @@ function split(text: Text, separator: Value | undefined, times: number, fromRigh
   }
   pieces.push(text.slice(at));
   bounds.step(pieces.length);
-  if (separator != null) return pieces;
-  const first = stripped(pieces[0]!, undefined, 'left', bounds);
-  const last = pieces.length === 1 ? first : pieces.at(-1)!;
-  const trimmed = pieces.length === 1 ? [first] : [first, ...pieces.slice(1, -1), last];
-  return trimmed.filter((piece) => piece.value !== '');
+  return separator == null ? pieces.filter((piece) => piece.value !== '') : pieces;
 }
 
 type Gap = readonly [number, number];
@@ -79,10 +75,11 @@ function spaceGaps(text: Text, times: number, fromRight: boolean): Gap[] {
     while (at < value.length && isSpace(value[at]!)) at++;
     gaps.push([from, at]);
   }
-  if (times < 0) return gaps;
   const inner = gaps.filter(([from, to]) => from > 0 && to < value.length);
+  if (times < 0 || inner.length < times) return gaps;
+  // What is left over keeps the white space at its end.
   const ends = gaps.filter(([from, to]) => (fromRight ? to === value.length : from === 0));
-  const kept = fromRight ? inner.slice(Math.max(0, inner.length - times)) : inner.slice(0, times);
+  const kept = fromRight ? inner.slice(inner.length - times) : inner.slice(0, times);
   return [...kept, ...ends].sort(([one], [other]) => one - other);
 }
 

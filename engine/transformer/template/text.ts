@@ -1,7 +1,7 @@
 /**
  * A text that knows which of its letters were given by whoever asks, and which are the template's own. A template sees
- * the letters alone. Where a method cannot tell letter by letter, the whole result counts as given: that is always safe,
- * because letters that were given only lose the right to spell control tokens.
+ * the letters alone. If a method cannot tell letter by letter, the whole result counts as given. That is always safe:
+ * letters that were given only lose the right to spell control tokens.
  */
 
 /** The units of UTF-16 at which code points begin, and the length behind them; null where each unit is one. */
@@ -23,7 +23,7 @@ export class Text {
   readonly value: string;
   /** Borders of the stretches that were given: from, to, from, to, …, in units of UTF-16. */
   readonly given: readonly number[];
-  /** True of what went through `safe` or `escape`: what is added to it is escaped for HTML, as Python's Markup has it. */
+  /** True behind `safe` or `escape`: texts that are added to it are escaped for HTML, as Python's Markup does. */
   readonly isMarkup: boolean;
   #starts: readonly number[] | null | undefined;
 

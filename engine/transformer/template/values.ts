@@ -27,6 +27,11 @@ export class Tuple {
   constructor(items: readonly Value[]) {
     this.items = items;
   }
+
+  /** Of a pair that `groupby` gives, whose items have names. */
+  attribute(_name: string): Value | undefined {
+    return undefined;
+  }
 }
 
 /** What is run through once: what `map`, `select` and the like give. */
@@ -74,6 +79,8 @@ export interface Call {
   readonly named: ReadonlyMap<string, Value>;
   readonly machine: Machine;
 }
+
+export type Filter = (value: Value, call: Call) => Value;
 
 /** What functions need of the interpreter. */
 export interface Machine {

@@ -2,7 +2,7 @@
 import { type Bounds, DEPTH_MAX } from './bounds.ts';
 import { TemplateFault } from './fault.ts';
 import { Text } from './text.ts';
-import { Dict, type Lazy, Namespace, type Thing, Tuple, typeName, Undefined, type Value } from './values.ts';
+import { Dict, Namespace, Tuple, typeName, Undefined, type Value } from './values.ts';
 
 /** The shortest digits that give the number again, as JavaScript finds them; with an exponent where Python has one. */
 export function floatText(value: number): string {
@@ -73,7 +73,7 @@ function representFields(
   to.add(close);
 }
 
-function plainText(value: null | boolean | bigint | number | Lazy | Undefined | Thing | Value): string {
+function plainText(value: Value): string {
   if (value === null) return 'None';
   if (typeof value === 'boolean') return value ? 'True' : 'False';
   if (typeof value === 'bigint') return String(value);
