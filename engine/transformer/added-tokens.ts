@@ -1,5 +1,6 @@
 /** Tokens that are found in text before it is cut into words: control tokens and words added after training. */
 import { KvError } from '../../native/index.ts';
+import type { ChatTemplates } from './types.ts';
 
 export interface AddedToken {
   readonly id: number;
@@ -20,8 +21,8 @@ const TURN_MARKER = /^(<[|｜].*[|｜]>|<\/?(start|end)_of_turn>|\[\/?[A-Z_]+\])
  * True if a token must be guarded although its file does not flag it as control, because the template uses it as a turn
  * marker.
  */
-export function isTurnMarker(text: string, chatTemplate: string | null): boolean {
-  return chatTemplate !== null && TURN_MARKER.test(text) && chatTemplate.includes(text);
+export function isTurnMarker(text: string, { plain, tools }: ChatTemplates): boolean {
+  return TURN_MARKER.test(text) && [plain, tools].some((template) => template?.includes(text) === true);
 }
 
 export type Section =

@@ -13,7 +13,7 @@ import { trimmed } from './template/space.ts';
 import { renderTemplate } from './template/template.ts';
 import { Text } from './template/text.ts';
 import type { Value } from './template/values.ts';
-import type { ChatMessage, ChatTool } from './types.ts';
+import type { ChatMessage, ChatTemplates, ChatTool } from './types.ts';
 
 /** The longest published templates have about 30,000 characters. */
 export const TEMPLATE_CHARACTERS_MAX = 1 << 17;
@@ -156,6 +156,10 @@ function untilLast(text: Text, last: ChatMessage | undefined): Text {
     });
   const whole = content.slice(content.indexOf(visible));
   return text.slice(0, at + (text.value.startsWith(whole, at) ? whole.length : visible.length));
+}
+
+export function checkTemplates({ plain, tools }: ChatTemplates): void {
+  for (const template of [plain, tools]) if (template !== null) checkTemplate(template);
 }
 
 export function checkTemplate(template: string): void {

@@ -8,6 +8,8 @@ import type { Text } from './template/text.ts';
 import type {
   ChatMessage,
   ChatRenderOptions,
+  ChatTemplates,
+  ChatTool,
   DecodeOptions,
   EncodeOptions,
   StreamOptions,
@@ -31,7 +33,7 @@ export interface TokenizerParts {
   readonly bosId: number | null;
   readonly eosIds: readonly number[];
   readonly addBos: boolean;
-  readonly chatTemplate: string | null;
+  readonly chatTemplates: ChatTemplates;
 }
 
 const SPACE = 0x20;
@@ -70,7 +72,12 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   get chatTemplate(): string | null {
-    return this.#parts.chatTemplate;
+    return this.#parts.chatTemplates.plain;
+  }
+
+  templateFor(tools: readonly ChatTool[]): string | null {
+    const { plain, tools: withTools } = this.#parts.chatTemplates;
+    return tools.length > 0 && withTools !== null ? withTools : plain;
   }
 
   encode(text: string, options: EncodeOptions = {}): number[] {
@@ -150,7 +157,7 @@ export class VocabularyTokenizer implements Tokenizer {
   chat(messages: readonly ChatMessage[], options: ChatRenderOptions = {}): number[] {
     const { bosId, eosIds } = this.#parts;
     const { tokensMax = Number.POSITIVE_INFINITY, written = [], saysTheSame = () => false } = options;
-    const template = options.template ?? this.#parts.chatTemplate;
+    const template = options.template ?? this.templateFor(options.tools ?? []);
     if (template === null) {
       throw new KvError('bad-tokenizer', 'the model has no chat template', { hint: 'give a text instead of messages' });
     }

@@ -216,6 +216,13 @@ export interface StreamOptions {
   readonly controls?: readonly string[];
 }
 
+/** Those that come with a model. */
+export interface ChatTemplates {
+  readonly plain: string | null;
+  /** The one for conversations with tools, where a model has two. */
+  readonly tools: string | null;
+}
+
 export interface Tokenizer {
   readonly vocabSize: number;
   readonly bosId: number | null;
@@ -229,6 +236,8 @@ export interface Tokenizer {
   /** Incremental decoding that never splits a UTF-8 character. */
   stream(options?: StreamOptions): { push(id: number): string; end(): string };
   readonly chatTemplate: string | null;
+  /** The one that renders a conversation with these tools: a model may have another for them. */
+  templateFor(tools: readonly ChatTool[]): string | null;
   /** Token ids of a rendered chat. Throws 'bad-tokenizer' without a template. */
   chat(messages: readonly ChatMessage[], options?: ChatRenderOptions): number[];
   /** True if a plain prompt starts with BOS. */

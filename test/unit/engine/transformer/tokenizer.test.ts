@@ -107,7 +107,7 @@ describe.skipIf(!hasSmollm)('the GGUF of SmolLM2 (needs palimpsest fetch smollm2
   test.skipIf(!existsSync(smollmJsonPath))('gives the ids of the original tokenizer (needs ../shared/data)', () => {
     const json = JSON.parse(xz(smollmJsonPath));
     const gguf = open();
-    const original = hfTokenizer(json, {}, { vocabSize: 49152, bosId: 1, eosIds: [2] }, null);
+    const original = hfTokenizer(json, {}, { vocabSize: 49152, bosId: 1, eosIds: [2] });
     const unchanged = new PackageTokenizer(json, {});
     const random = new RandomNumbers(SEED);
     const files = ['wikitext-2/test.txt', 'german-novels/kafka_schloss.txt', 'python-code/zipfile.py'];
@@ -212,7 +212,7 @@ function chatTokenizer(template: string | null): Tokenizer {
     })),
     model: { type: 'BPE', vocab: Object.fromEntries(words.map((word, id) => [word, id])), merges: [] },
   };
-  return hfTokenizer(json, {}, { vocabSize: words.length, bosId: null, eosIds: [1] }, template);
+  return hfTokenizer(json, {}, { vocabSize: words.length, bosId: null, eosIds: [1] }, { plain: template, tools: null });
 }
 
 const ORDINARY =
@@ -303,7 +303,7 @@ describe('tokenizer.json', () => {
     ...change,
     model: { ...(tinyTokenizerJson.model as object), ...model },
   });
-  const load = (json: unknown): Tokenizer => hfTokenizer(json, {}, { vocabSize: 24, bosId: 0, eosIds: [1] }, null);
+  const load = (json: unknown): Tokenizer => hfTokenizer(json, {}, { vocabSize: 24, bosId: 0, eosIds: [1] });
   const id = (word: string): number => tinyWords.indexOf(word);
 
   test('merges in the order of its list', () => {
