@@ -40,9 +40,9 @@ export interface ChatRequest {
 /**
  * Throws KvError 'bad-tokenizer' if the template is broken or does not end, 'bad-argument' if it refuses the messages.
  */
-export function renderChat(request: ChatRequest): readonly ChatSection[] {
+export function renderChat(request: ChatRequest): Text {
   checkTemplate(request.template);
-  return [rendered(request)];
+  return rendered(request);
 }
 
 /**
@@ -148,7 +148,8 @@ function rendered(request: ChatRequest): Text {
 function untilLast(text: Text, last: ChatMessage | undefined): Text {
   const content = last?.content ?? '';
   const visible = trimmed(content);
-  const at = text.value.lastIndexOf(visible);
+  let at = text.value.lastIndexOf(visible);
+  while (at > 0 && !text.isGiven(at, at + visible.length)) at = text.value.lastIndexOf(visible, at - 1);
   if (visible === '' || at < 0)
     throw new KvError('bad-argument', "the model's chat template does not write the text of the last message", {
       values: { role: last?.role ?? null },

@@ -155,31 +155,33 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   chat(messages: readonly ChatMessage[], options: ChatRenderOptions = {}): number[] {
-    const { bosId, eosIds } = this.#parts;
     const { tokensMax = Number.POSITIVE_INFINITY, written = [], saysTheSame = () => false } = options;
-    const template = options.template ?? this.templateFor(options.tools ?? []);
-    if (template === null) {
-      throw new KvError('bad-tokenizer', 'the model has no chat template', { hint: 'give a text instead of messages' });
-    }
-    checkMessages(messages);
+    const request = this.#request(messages, options);
     this.#checkLength(
       messages.reduce((sum, { content }) => sum + content.length, 0),
       tokensMax,
     );
-    const text = (id: number | null | undefined): string => (id == null ? '' : (this.#addedById.get(id)?.text ?? ''));
-    const request: ChatRequest = {
-      template,
-      messages,
-      tools: options.tools ?? [],
-      addGenerationPrompt: options.addGenerationPrompt ?? true,
-      continuesLast: options.continuesLast ?? false,
-      variables: { bos_token: text(bosId), eos_token: text(eosIds[0]) },
-      date: options.date ?? new Date(),
-    };
     const sections = written.some((ids) => ids != null)
       ? renderWritten(request, (index) => written[index] != null, saysTheSame)
-      : renderChat(request);
+      : [renderChat(request)];
     return this.#encodeChat(sections, written, tokensMax);
+  }
+
+  prompt(messages: readonly ChatMessage[], options: ChatRenderOptions = {}): string {
+    return renderChat(this.#request(messages, options)).value;
+  }
+
+  #request(messages: readonly ChatMessage[], options: ChatRenderOptions): ChatRequest {
+    const { bosId, eosIds } = this.#parts;
+    const { tools = [], addGenerationPrompt = true, continuesLast = false, date = new Date() } = options;
+    const template = options.template ?? this.templateFor(tools);
+    if (template === null) {
+      throw new KvError('bad-tokenizer', 'the model has no chat template', { hint: 'give a text instead of messages' });
+    }
+    checkMessages(messages);
+    const text = (id: number | null | undefined): string => (id == null ? '' : (this.#addedById.get(id)?.text ?? ''));
+    const variables = { bos_token: text(bosId), eos_token: text(eosIds[0]) };
+    return { template, messages, tools, addGenerationPrompt, continuesLast, variables, date };
   }
 
   #encodeChat(

@@ -240,6 +240,8 @@ export interface Tokenizer {
   templateFor(tools: readonly ChatTool[]): string | null;
   /** Token ids of a rendered chat. Throws 'bad-tokenizer' without a template. */
   chat(messages: readonly ChatMessage[], options?: ChatRenderOptions): number[];
+  /** The text of a rendered chat; throws what `chat` throws. */
+  prompt(messages: readonly ChatMessage[], options?: ChatRenderOptions): string;
   /** True if a plain prompt starts with BOS. */
   readonly addBos: boolean;
 }

@@ -9,26 +9,17 @@ import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { renderChat } from '../../engine/transformer/chat-template.ts';
-import type { ChatMessage, ChatTool } from '../../engine/transformer/types.ts';
+import { conversationIn } from '../../engine/transformer/conversation-file.ts';
 import { KvError } from '../../native/index.ts';
 
 const GOLDEN = fileURLToPath(new URL('../../test/golden/templates/', import.meta.url));
 const PYTHON = fileURLToPath(new URL('templates.py', import.meta.url));
 const VARIABLES = { bos_token: '<s>', eos_token: '</s>' };
 
-/** As it is sent to an OpenAI server, and as templates have it. */
+/** As it is sent to an OpenAI server. */
 export interface Spoken {
-  readonly messages: readonly {
-    readonly role: ChatMessage['role'];
-    readonly content: string;
-    readonly tool_calls?: readonly {
-      readonly id: string;
-      readonly function: { readonly name: string; readonly arguments: Record<string, unknown> };
-    }[];
-    readonly tool_call_id?: string;
-    readonly name?: string;
-  }[];
-  readonly tools?: readonly { readonly function: ChatTool }[];
+  readonly messages: readonly object[];
+  readonly tools?: readonly object[];
   readonly add_generation_prompt?: boolean;
 }
 
@@ -38,27 +29,11 @@ export type Rendered = Readonly<Record<string, Readonly<Record<string, string | 
 
 /** What we make of it; null: refused. */
 export function renderHere(template: string, spoken: Spoken, date: Date): string | null {
-  const messages = spoken.messages.map((message): ChatMessage => {
-    const { role, content, tool_calls: calls, tool_call_id: toolCallId, name } = message;
-    return {
-      role,
-      content,
-      ...(calls === undefined ? {} : { toolCalls: calls.map(({ id, function: called }) => ({ id, ...called })) }),
-      ...(toolCallId === undefined ? {} : { toolCallId }),
-      ...(name === undefined ? {} : { name }),
-    };
-  });
+  const { messages, options } = conversationIn(spoken);
+  const { tools, addGenerationPrompt = true } = options;
+  const request = { template, messages, tools, addGenerationPrompt, continuesLast: false, variables: VARIABLES, date };
   try {
-    const sections = renderChat({
-      template,
-      messages,
-      tools: (spoken.tools ?? []).map((tool) => tool.function),
-      addGenerationPrompt: spoken.add_generation_prompt ?? true,
-      continuesLast: false,
-      variables: VARIABLES,
-      date,
-    });
-    return sections.map((section) => (typeof section === 'number' ? '' : section.value)).join('');
+    return renderChat(request).value;
   } catch (error) {
     if (error instanceof KvError) return null;
     throw error;

@@ -107,6 +107,13 @@ export class Text {
     return 2 * low >= this.given.length || this.given[2 * low]! >= to;
   }
 
+  /** True if all letters from `from` to `to` were given. */
+  isGiven(from: number, to: number): boolean {
+    for (let at = 0; at < this.given.length; at += 2)
+      if (this.given[at]! <= from && this.given[at + 1]! >= to) return true;
+    return from >= to;
+  }
+
   /** Code points, as Python counts. */
   get length(): number {
     return this.#points === null ? this.value.length : this.#points.length - 1;
