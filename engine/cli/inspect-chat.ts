@@ -1,4 +1,4 @@
-/** `palimpsest inspect MODEL --chat FILE` says what a model is given for a conversation: the prompt and its token ids. */
+/** `palimpsest inspect MODEL --chat FILE` says what a model is given for a conversation: prompt and token ids. */
 import { jsonText, parseJson, printable, readRegular } from '../../native/index.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';

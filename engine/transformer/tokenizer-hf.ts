@@ -40,8 +40,8 @@ export function readHfTokenizer(dir: string, config: TokenIds): VocabularyTokeni
 }
 
 /**
- * chat_template.jinja and additional_chat_templates/tool_use.jinja, or else the key in tokenizer_config.json: a text, or
- * a list of which 'default' and 'tool_use' are taken.
+ * chat_template.jinja and additional_chat_templates/tool_use.jinja, or else the key in tokenizer_config.json: a text,
+ * or a list of which 'default' and 'tool_use' are taken.
  */
 function readTemplates(dir: string, settings: Json): ChatTemplates {
   const read = (...path: string[]): string | null => {
