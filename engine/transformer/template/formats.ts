@@ -111,8 +111,7 @@ function formatted(value: Value, spec: Spec, bounds: Bounds): Text {
       spec,
     );
   }
-  if (spec.type === 'c')
-    return padded(value instanceof Text ? value : Text.own(String.fromCodePoint(Number(value))), spec);
+  if (spec.type === 'c') return padded(letterOf(value), spec);
   const number = numberOf(value);
   if (number === undefined) throw new TemplateFault(`a ${typeName(value)} is formatted as a number`);
   const digits = digitsOf(number, spec);
@@ -120,6 +119,13 @@ function formatted(value: Value, spec: Spec, bounds: Bounds): Text {
   const grouped = spec.grouped ? digits.replace(/^\d+/, (whole) => whole.replace(/\B(?=(?:\d{3})+$)/g, ',')) : digits;
   if (spec.align !== '=') return padded(Text.own(sign + grouped), spec);
   return Text.own(sign + grouped.padStart(spec.width - sign.length, spec.fill));
+}
+
+function letterOf(value: Value): Text {
+  if (value instanceof Text && value.length === 1) return value;
+  const code = numberOf(value);
+  if (typeof code === 'bigint' && code >= 0n && code < 0x110000n) return Text.own(String.fromCodePoint(Number(code)));
+  throw new TemplateFault('%c takes a letter');
 }
 
 function padded(text: Text, { fill, align, width }: Spec): Text {

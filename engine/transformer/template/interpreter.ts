@@ -94,11 +94,14 @@ export class Interpreter implements Machine {
   }
 
   #body(statements: readonly Statement[], scope: Scope): End {
+    this.bounds.enter();
+    let end: End = 'whole';
     for (const statement of statements) {
-      const end = this.#statement(statement, scope);
-      if (end !== 'whole') return end;
+      end = this.#statement(statement, scope);
+      if (end !== 'whole') break;
     }
-    return 'whole';
+    this.bounds.leave();
+    return end;
   }
 
   #statement(statement: Statement, scope: Scope): End {
@@ -234,6 +237,13 @@ export class Interpreter implements Machine {
   /** text: what a block wrote, for the filter of it. */
   #value(expression: Expression, scope: Scope, text: Text | null = null): Value {
     this.bounds.step();
+    this.bounds.enter();
+    const value = this.#valueOf(expression, scope, text);
+    this.bounds.leave();
+    return value;
+  }
+
+  #valueOf(expression: Expression, scope: Scope, text: Text | null): Value {
     switch (expression.kind) {
       case 'constant':
         return expression.value;

@@ -180,11 +180,17 @@ function map(value: Value, call: Call): Value {
   if (value instanceof Undefined || !isTrue(value)) return new Lazy([]);
   if (args.length === 0 && attribute !== undefined) {
     const otherwise = named.get('default');
-    return new Lazy(each(value, call, (item) => [lookedUp(item, attribute, otherwise)]));
+    return new Lazy(
+      each(value, call, (item) => [lookedUp(item, attribute, otherwise)]),
+      value,
+    );
   }
   const [name, ...rest] = args;
   const filter = textOfArgument(name, 'map').value;
-  return new Lazy(each(value, call, (item) => [machine.filter(filter, item, rest, named)]));
+  return new Lazy(
+    each(value, call, (item) => [machine.filter(filter, item, rest, named)]),
+    value,
+  );
 }
 
 /** select, reject, selectattr, rejectattr */
@@ -200,7 +206,10 @@ const selecting =
       const tried = attribute === undefined ? item : lookedUp(item, attribute);
       return test === undefined ? isTrue(tried) : machine.test(textOfArgument(test, 'select').value, tried, rest);
     };
-    return new Lazy(each(value, call, (item) => (passes(item) === isKept ? [item] : [])));
+    return new Lazy(
+      each(value, call, (item) => (passes(item) === isKept ? [item] : [])),
+      value,
+    );
   };
 
 function first(value: Value, call: Call): Value {

@@ -2,7 +2,7 @@
  * What a template computes with, as Python has it: None is null, an int a bigint, a float a number, a list an array.
  * Texts know where they come from (`text.ts`).
  */
-import type { Bounds } from './bounds.ts';
+import { type Bounds, DEPTH_MAX } from './bounds.ts';
 import { TemplateFault } from './fault.ts';
 import { Text } from './text.ts';
 
@@ -37,9 +37,14 @@ export class Tuple {
 /** What is run through once: what `map`, `select` and the like give. */
 export class Lazy implements Iterable<Value> {
   readonly #iterator: Iterator<Value>;
+  /** How many are run through for it. */
+  readonly depth: number;
 
-  constructor(values: Iterable<Value>) {
+  /** of: what it is made of. */
+  constructor(values: Iterable<Value>, of: Value = null) {
     this.#iterator = values[Symbol.iterator]();
+    this.depth = of instanceof Lazy ? of.depth + 1 : 1;
+    if (this.depth > DEPTH_MAX) throw new TemplateFault('filters lie too deep in filters');
   }
 
   [Symbol.iterator](): Iterator<Value> {
@@ -104,6 +109,9 @@ export class Callable extends Thing {
   }
 }
 
+/** Letters of a tuple that is a key. */
+const KEY_LETTERS_MAX = 1 << 16;
+
 /** What tells keys of a dict apart; 1, 1.0 and true are the same key. */
 function keyOf(key: Value): string {
   if (key instanceof Text) return `t${key.value}`;
@@ -111,8 +119,14 @@ function keyOf(key: Value): string {
   if (typeof key === 'boolean') return key ? 'n1' : 'n0';
   if (typeof key === 'bigint') return `n${key}`;
   if (typeof key === 'number') return Number.isInteger(key) ? `n${BigInt(key)}` : `n${key}`;
-  if (key instanceof Tuple) return `(${key.items.map((item) => JSON.stringify(keyOf(item))).join()})`;
+  if (key instanceof Tuple) return tupleKey(key);
   throw new TemplateFault(`${typeName(key)} cannot be the key of a dict`);
+}
+
+function tupleKey({ items }: Tuple): string {
+  const key = `(${items.map((item) => JSON.stringify(keyOf(item))).join()})`;
+  if (key.length > KEY_LETTERS_MAX) throw new TemplateFault('a key of a dict is too long');
+  return key;
 }
 
 export class Dict {
@@ -184,6 +198,7 @@ export function numberOf(value: Value): bigint | number | undefined {
 
 /** The items of what can be run through. */
 export function itemsOf(value: Value, bounds: Bounds): readonly Value[] {
+  if (value instanceof Text) bounds.step(value.length);
   const items = iterable(value);
   if (items === undefined) throw new TemplateFault(`${typeName(value)} cannot be run through`);
   if (Array.isArray(items)) {

@@ -4,6 +4,9 @@ import { TemplateFault } from './fault.ts';
 import { Text } from './text.ts';
 import { Dict, Namespace, Tuple, typeName, Undefined, type Value } from './values.ts';
 
+/** A value that is written, with its brackets and commas, takes the time of so many steps. */
+const STEPS_WRITTEN = 8;
+
 /** The shortest digits that give the number again, as JavaScript finds them; with an exponent where Python has one. */
 export function floatText(value: number): string {
   if (Number.isNaN(value)) return 'nan';
@@ -37,7 +40,7 @@ interface Writer {
 }
 
 function represent(value: Value, to: Writer, depth: number): void {
-  to.bounds.step();
+  to.bounds.step(STEPS_WRITTEN);
   if (depth > DEPTH_MAX) throw new TemplateFault('data lies too deep in data');
   const list = (open: string, items: readonly Value[], close: string): void => {
     to.add(open);
@@ -116,7 +119,7 @@ export function jsonText(value: Value, style: JsonStyle, bounds: Bounds): Text {
 }
 
 function writeJson(value: Value, style: JsonStyle, to: Writer, depth: number): void {
-  to.bounds.step();
+  to.bounds.step(STEPS_WRITTEN);
   if (depth > DEPTH_MAX) throw new TemplateFault('data lies too deep in data');
   const items = value instanceof Tuple ? value.items : value;
   if (value instanceof Text) to.add(jsonString(value, style.ascii, to.bounds));

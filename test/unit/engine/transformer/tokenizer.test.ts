@@ -280,6 +280,33 @@ describe('a chat template', () => {
       `{% set ns = namespace(x='0123456789abcdef') %}${'{% set ns.x = ns.x + ns.x %}'.repeat(24)}{{ ns.x }}`,
       'bad-tokenizer',
     ],
+    ['that repeats a text a billion times', "{{ 'a' * 1000000000 }}", 'bad-tokenizer'],
+    ['that calls itself', '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}', 'bad-tokenizer'],
+    ['with brackets in brackets', `{{ ${'('.repeat(5000)}1${')'.repeat(5000)} }}`, 'bad-tokenizer'],
+    ['with a sum of thousands', `{{ 1${'+1'.repeat(20_000)} }}`, 'bad-tokenizer'],
+    ['with a block in a block in a block', '{% if 1 %}'.repeat(5000), 'bad-tokenizer'],
+    [
+      'that puts lists in lists',
+      '{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}',
+      'bad-tokenizer',
+    ],
+    [
+      'that writes a list of itself and itself',
+      '{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | tojson }}',
+      'bad-tokenizer',
+    ],
+    [
+      'that puts filters in filters',
+      "{% set ns = namespace(l=[1]) %}{% for i in range(5000) %}{% set ns.l = ns.l | map('string') %}{% endfor %}{{ ns.l | list }}",
+      'bad-tokenizer',
+    ],
+    [
+      'that looks for half a million letters',
+      "{% set a = 'a' * 1000000 %}{{ ('a' * 500000 ~ 'b') in a }}",
+      'bad-tokenizer',
+    ],
+    ['with a number of a million digits', '{{ 2 ** 100000 }}', 'bad-tokenizer'],
+    ['that changes what it is given', '{{ messages.append(1) }}', 'bad-tokenizer'],
     ['that refuses the messages', "{{ raise_exception('roles must alternate') }}", 'bad-argument'],
   ])('%s is refused', (_, template, code) => {
     const error = refusal(() => chatTokenizer(template).chat([{ role: 'user', content: 'Hi' }]));
