@@ -339,6 +339,7 @@ const COMMANDS = {
   ],
   evaluate: [buildWith('--yardsticks'), program('lab/evaluate/main.ts', ...YARDSTICKS)],
   calibrate: [build, program('scripts/calibrate.ts')],
+  compare: [build, program('scripts/compare/main.ts')],
   sim: [build, program('scripts/sim.ts')],
   soak: [build, program('test/soak/main.ts')],
   fuzz: [buildForTests, program('test/fuzz/main.ts')],

@@ -155,10 +155,11 @@ export const COMMANDS: readonly CommandText[] = [
       'palimpsest inspect model.gguf',
       'palimpsest inspect reference --tokens 32768',
       'palimpsest inspect hf:HuggingFaceTB/SmolLM2-135M-Instruct',
+      'palimpsest inspect smollm2-135m --chat conversation.json',
       'palimpsest inspect .palimpsest',
       'palimpsest inspect learned.json --json',
     ],
-    settings: ['cache', 'offline', 'tokens', 'masterKey', 'config', 'json'],
+    settings: ['cache', 'offline', 'tokens', 'messages', 'masterKey', 'config', 'json'],
     act: async (settings, args) => (await import('./inspect.ts')).inspect(args[0]!, settings),
   },
 ];

@@ -12,6 +12,7 @@ import { isAway, obtainModel } from '../transformer/hub/obtain.ts';
 import { inspectModel, inspectRemote, inspectVocabulary } from '../transformer/inspect-model.ts';
 import { MODEL_NAMES } from '../transformer/load.ts';
 import { fitRows } from './fit-text.ts';
+import { inspectChat } from './inspect-chat.ts';
 import { fitOf } from './machine-fit.ts';
 import { flag, number, type Settings, text } from './options.ts';
 import { contentOf, describe } from './thresholds.ts';
@@ -168,6 +169,8 @@ async function inspectState(path: string, cacheDir: string, columns?: number): P
 }
 
 export async function inspect(path: string, settings: Settings): Promise<void> {
+  const chat = text(settings, 'messages');
+  if (chat !== undefined) return inspectChat(path, chat, settings);
   const { ok, json, plain } = await inspectPath(path, text(settings, 'cache') ?? '.cache', columnsOf(process.stdout), {
     tokens: number(settings, 'tokens'),
     offline: flag(settings, 'offline'),

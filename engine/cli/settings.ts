@@ -87,6 +87,10 @@ export const SETTINGS = {
   ...settingsOf(SERVE_OPTIONS),
   prompt: { flags: '-p, --prompt <file|->', help: 'file with the prompt; - reads standard input' },
   chat: { flags: '--chat', help: 'use the chat template; on a terminal, go on turn by turn' },
+  messages: {
+    flags: '--chat, --messages <file>',
+    help: 'JSON of a conversation, as an OpenAI server takes it: print its prompt and token ids',
+  },
   compare: { flags: '--compare', help: 'also run the exact cache on the same tokens and print the divergence' },
   report: { flags: '--report <file>', help: 'also write what the session did as a page of HTML' },
   masterKey: {

@@ -111,7 +111,16 @@ function conversationOf(options: ChatOptions, contextLength: number): Conversati
   const first = system === undefined ? [] : [{ role: 'system', content: system } as const];
   const all = [...first, ...messages];
   const written = all.map(() => null);
-  return { messages: all, written, tools, template, contextTokens, mostTokens: contextTokens, atContextEnd };
+  return {
+    messages: all,
+    written,
+    tools,
+    template,
+    date: new Date(),
+    contextTokens,
+    mostTokens: contextTokens,
+    atContextEnd,
+  };
 }
 
 /** The options of one kind, without those that are undefined. */

@@ -1,5 +1,6 @@
 /** Tokens that are found in text before it is cut into words: control tokens and words added after training. */
 import { KvError } from '../../native/index.ts';
+import type { ChatTemplates } from './types.ts';
 
 export interface AddedToken {
   readonly id: number;
@@ -20,13 +21,16 @@ const TURN_MARKER = /^(<[|｜].*[|｜]>|<\/?(start|end)_of_turn>|\[\/?[A-Z_]+\])
  * True if a token must be guarded although its file does not flag it as control, because the template uses it as a turn
  * marker.
  */
-export function isTurnMarker(text: string, chatTemplate: string | null): boolean {
-  return chatTemplate !== null && TURN_MARKER.test(text) && chatTemplate.includes(text);
+export function isTurnMarker(text: string, { plain, tools }: ChatTemplates): boolean {
+  return TURN_MARKER.test(text) && [plain, tools].some((template) => template?.includes(text) === true);
 }
 
 export type Section =
   | { readonly text: string; readonly token: null }
   | { readonly text: null; readonly token: AddedToken };
+
+/** True if a token may be found where its text begins at this place. */
+export type MayBe = (token: AddedToken, position: number) => boolean;
 
 /** Longest text of an added token. Published ones have up to 40 characters. */
 const TEXT_CHARACTERS_MAX = 256;
@@ -59,20 +63,17 @@ export class AddedTokenFinder {
     for (const lengths of this.#lengths.values()) lengths.sort((a, b) => b - a);
   }
 
-  get texts(): Iterable<string> {
-    return this.#byText.keys();
-  }
-
-  at(text: string, position: number): AddedToken | undefined {
+  /** The longest that begins here, of those that may be there. */
+  #at(text: string, position: number, mayBe: MayBe): AddedToken | undefined {
     for (const length of this.#lengths.get(text.charCodeAt(position)) ?? []) {
       const token = this.#byText.get(text.slice(position, position + length));
-      if (token !== undefined) return token;
+      if (token !== undefined && mayBe(token, position)) return token;
     }
     return undefined;
   }
 
   /** Cuts a text at its added tokens; empty stretches are left out. */
-  split(text: string): Section[] {
+  split(text: string, mayBe: MayBe = () => true): Section[] {
     const sections: Section[] = [];
     let start = 0;
     const pushText = (end: number, trimEnd: boolean): void => {
@@ -80,7 +81,7 @@ export class AddedTokenFinder {
       if (stretch !== '') sections.push({ text: stretch, token: null });
     };
     for (let at = 0; at < text.length; ) {
-      const token = this.at(text, at);
+      const token = this.#at(text, at, mayBe);
       if (token === undefined) {
         at++;
         continue;

@@ -4,6 +4,10 @@
  * templates have it.
  */
 import { KvError, show } from '../../native/index.ts';
+import { givenValue } from './template/given.ts';
+import { readsVariable } from './template/statements.ts';
+import { Text } from './template/text.ts';
+import { Dict, type Value } from './template/values.ts';
 import type { ChatMessage, ChatTool } from './types.ts';
 
 const MESSAGES_MAX = 10_000;
@@ -11,12 +15,8 @@ const TOOLS_MAX = 1000;
 /** Objects and lists in one another: schemas have ten or so. */
 const DEPTH_MAX = 64;
 const ROLES: readonly string[] = ['system', 'user', 'assistant', 'tool'];
-/** Texts that no token of a template can begin, end or lie in: names, words, numbers. */
-const HARMLESS = /^[\p{L}\p{N}_ .,-]*$/u;
-/** Templates that find their tools in the system message, as text. */
+/** Templates that find their tools in the system message, as text, unless they read the variable as well. */
 const TOOLS_IN_MESSAGE = /message(\.tools\b|\[['"]tools['"]\])/;
-
-type Mark = (content: string) => string;
 
 /** Throws 'bad-argument' for what is no list of messages. */
 export function checkMessages(messages: readonly ChatMessage[]): void {
@@ -69,64 +69,51 @@ function isPlain(value: unknown, depth: number): boolean {
   return Object.values(value).every((one) => one === undefined || isPlain(one, depth + 1));
 }
 
-/** Tools for a template; their texts are marked. */
-export function templateTools(tools: readonly ChatTool[], mark: Mark): readonly unknown[] {
-  return tools.map(({ name, description, parameters }) => ({
-    type: 'function',
-    function: markAll(
-      {
-        name,
-        ...(description === undefined ? {} : { description }),
-        parameters: parameters ?? { type: 'object', properties: {} },
-      },
-      mark,
-    ),
-  }));
-}
+const toolFields = ({ name, description, parameters }: ChatTool): Readonly<Record<string, unknown>> => ({
+  name,
+  ...(description === undefined ? {} : { description }),
+  parameters: parameters ?? { type: 'object', properties: {} },
+});
 
-/** Messages for a template; their texts are marked. */
+/** A dict with names of the template's own. */
+const fields = (values: Readonly<Record<string, Value>>): Dict =>
+  new Dict(Object.entries(values).map(([name, value]) => [Text.own(name), value] as const));
+
+/** Tools for a template. */
+export const templateTools = (tools: readonly ChatTool[]): Value =>
+  tools.map((tool) => fields({ type: Text.own('function'), function: givenValue(toolFields(tool)) }));
+
+/** Messages for a template. */
 export function templateMessages(
   messages: readonly ChatMessage[],
   template: string,
-  tools: readonly unknown[] | undefined,
-  mark: Mark,
-): readonly unknown[] {
-  const shown = messages.map((message) => templateMessage(message, mark));
-  if (tools === undefined || !TOOLS_IN_MESSAGE.test(template)) return shown;
-  const inSystem = { tools: JSON.stringify(tools) };
-  const [first, ...rest] = shown;
-  return messages[0]?.role === 'system'
-    ? [{ ...first, ...inSystem }, ...rest]
-    : [{ role: 'system', content: '', ...inSystem }, ...shown];
-}
-
-function templateMessage(message: ChatMessage, mark: Mark): Readonly<Record<string, unknown>> {
-  const { role, content, toolCalls = [], toolCallId, name } = message;
-  return {
-    role,
-    content: mark(content),
-    ...(toolCalls.length === 0
+  tools: readonly ChatTool[],
+): Value {
+  const inSystem: Readonly<Record<string, Value>> =
+    tools.length === 0 || !TOOLS_IN_MESSAGE.test(template) || readsVariable(template, 'tools')
       ? {}
-      : {
-          tool_calls: toolCalls.map((call) => ({
-            id: markUnlessHarmless(call.id, mark),
-            type: 'function',
-            function: markAll({ name: call.name, arguments: call.arguments }, mark),
-          })),
-        }),
-    ...(toolCallId === undefined ? {} : { tool_call_id: markUnlessHarmless(toolCallId, mark) }),
-    ...(name === undefined ? {} : { name: markUnlessHarmless(name, mark) }),
-  };
+      : { tools: Text.given(JSON.stringify(tools.map((tool) => ({ type: 'function', function: toolFields(tool) })))) };
+  const isFirst = (index: number): boolean => index === 0 && messages[0]!.role === 'system';
+  const shown = messages.map((message, index) => templateMessage(message, isFirst(index) ? inSystem : {}));
+  if (messages[0]?.role === 'system' || Object.keys(inSystem).length === 0) return shown;
+  return [fields({ role: Text.own('system'), content: Text.empty, ...inSystem }), ...shown];
 }
 
-/** Templates compare words of a schema, such as `object`, so those that can do no harm stay as they are. */
-const markUnlessHarmless = (text: string, mark: Mark): string => (HARMLESS.test(text) ? text : mark(text));
-
-/** Marks all texts of plain data, names of fields included. */
-function markAll(value: unknown, mark: Mark): unknown {
-  if (typeof value === 'string') return markUnlessHarmless(value, mark);
-  if (Array.isArray(value)) return value.map((one) => markAll(one, mark));
-  if (typeof value !== 'object' || value === null) return value;
-  const fields = Object.entries(value).filter(([, one]) => one !== undefined);
-  return Object.fromEntries(fields.map(([name, one]) => [markUnlessHarmless(name, mark), markAll(one, mark)]));
+function templateMessage(message: ChatMessage, more: Readonly<Record<string, Value>>): Dict {
+  const { role, content, toolCalls = [], toolCallId, name } = message;
+  const calls = toolCalls.map((call) =>
+    fields({
+      id: Text.given(call.id),
+      type: Text.own('function'),
+      function: givenValue({ name: call.name, arguments: call.arguments }),
+    }),
+  );
+  return fields({
+    role: Text.own(role),
+    content: Text.given(content),
+    ...(toolCalls.length === 0 ? {} : { tool_calls: calls }),
+    ...(toolCallId === undefined ? {} : { tool_call_id: Text.given(toolCallId) }),
+    ...(name === undefined ? {} : { name: Text.given(name) }),
+    ...more,
+  });
 }

@@ -1,56 +1,48 @@
 /**
- * Chat templates are programs that come with a model file. They run in an interpreter that reaches nothing outside it,
- * for a bounded time, with a bounded `range`, and without a clock, so the same messages give the same prompt every day.
+ * Chat templates are programs that come with a model file. `template/` runs them, as Python would, in bounded steps and
+ * memory, and with nothing around them that they could reach.
  *
- * Words of a message must not become control tokens. So each content is marked with a private-use character that occurs
- * in no text, token or template: before its first and after its last visible character (where `trim` leaves it alone),
- * and inside every guarded token it spells. The rendered text is then cut at added tokens, none of which can begin, end
- * or lie in a content, and the marks are removed from the text in between. Control tokens thus come from the template
- * alone, while words still merge across the seam between template and content as in training.
+ * Words of a message must not become control tokens. So each letter of a rendered prompt knows whether it was given or
+ * is the template's own, and a control token is one if all of its letters are the template's. Words still merge across
+ * the seam between template and content as in training, and tokens that steer nothing are found anywhere.
  */
-import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja';
-import { KvError, show } from '../../native/index.ts';
-import type { AddedTokenFinder } from './added-tokens.ts';
-import { within } from './bounded.ts';
+import { KvError } from '../../native/index.ts';
 import { templateMessages, templateTools } from './chat-messages.ts';
-import type { ChatMessage, ChatTool } from './types.ts';
+import { TemplateFault, TemplateRefusal } from './template/fault.ts';
+import { trimmed } from './template/space.ts';
+import { renderTemplate } from './template/template.ts';
+import { Text } from './template/text.ts';
+import type { Value } from './template/values.ts';
+import type { ChatMessage, ChatTemplates, ChatTool } from './types.ts';
 
 /** The longest published templates have about 30,000 characters. */
 export const TEMPLATE_CHARACTERS_MAX = 1 << 17;
-const RENDER_MS_MAX = 500;
-const RANGE_MAX = 10_000;
 /** Characters that a template may add to the contents. */
 const RENDERED_CHARACTERS_MAX = 1 << 22;
 const PRIVATE_USE = { first: 0xe000, last: 0xf8ff } as const;
 
-/** A text that the template wrote, or the index of a message that stands there as it was written. */
-export type ChatSection = string | number;
-
-export interface ChatRendering {
-  readonly sections: readonly ChatSection[];
-  /** Remove it from texts after cutting them at added tokens. */
-  readonly mark: string;
-}
+/** What the template wrote, or the index of a message that stands there as it was written. */
+export type ChatSection = Text | number;
 
 export interface ChatRequest {
   readonly template: string;
   readonly messages: readonly ChatMessage[];
   readonly tools: readonly ChatTool[];
   readonly addGenerationPrompt: boolean;
+  /** Ends behind the text of the last message, which the answer then goes on with. */
+  readonly continuesLast: boolean;
   /** bos_token and the like. */
   readonly variables: Readonly<Record<string, string>>;
-  readonly guarded: AddedTokenFinder;
+  /** What `strftime_now` tells. */
+  readonly date: Date;
 }
-
-class TemplateRefusal extends Error {}
 
 /**
  * Throws KvError 'bad-tokenizer' if the template is broken or does not end, 'bad-argument' if it refuses the messages.
  */
-export function renderChat(request: ChatRequest): ChatRendering {
+export function renderChat(request: ChatRequest): Text {
   checkTemplate(request.template);
-  const [mark] = unusedCharacters(request, 1);
-  return { sections: [rendered(request, mark!)], mark: mark! };
+  return rendered(request);
 }
 
 /**
@@ -63,45 +55,40 @@ export function renderWritten(
   request: ChatRequest,
   isWritten: (index: number) => boolean,
   saysTheSame: (rendered: string, message: ChatMessage) => boolean,
-): ChatRendering {
+): readonly ChatSection[] {
   checkTemplate(request.template);
-  const { messages, guarded } = request;
-  const [mark, slot] = unusedCharacters(request, 2) as [string, string];
-  const text = rendered(request, mark);
+  const { messages } = request;
+  const text = rendered(request);
   const indices = messages.flatMap((message, index) =>
     message.role === 'assistant' && isWritten(index) ? [index] : [],
   );
-  const literals = literalsAround(request, indices, mark, slot);
-  if (literals?.length !== indices.length + 1 || !text.startsWith(literals[0]!)) return { sections: [text], mark };
+  const literals = literalsAround(request, indices);
+  if (literals?.length !== indices.length + 1 || !text.value.startsWith(literals[0]!)) return [text];
   const sections: ChatSection[] = [];
   let [from, at] = [0, literals[0]!.length];
   for (const [order, index] of indices.entries()) {
     const message = messages[index]!;
     const after = literals[order + 1]!;
-    const says = (end: number): boolean => saysTheSame(text.slice(at, end).replaceAll(mark, ''), message);
-    const content = message.toolCalls === undefined ? markContent(message.content, guarded, mark) : null;
-    const end = endOf(text, at, after, content, says);
+    const says = (end: number): boolean => saysTheSame(text.value.slice(at, end), message);
+    const content = message.toolCalls === undefined ? message.content : null;
+    const end = endOf(text.value, at, after, content, says);
     if (end === null) break;
     sections.push(text.slice(from, at), index);
     from = end;
     at = end + after.length;
   }
-  return { sections: [...sections, text.slice(from)], mark };
+  return [...sections, text.slice(from)];
 }
 
 /** What the template writes around these messages; null where it refuses to write anything but their text. */
-function literalsAround(
-  request: ChatRequest,
-  indices: readonly number[],
-  mark: string,
-  slot: string,
-): readonly string[] | null {
+function literalsAround(request: ChatRequest, indices: readonly number[]): readonly string[] | null {
+  const slot = unusedCharacter(request);
+  if (slot === null) return null;
   const messages = request.messages.map(
     (message, index): ChatMessage => (indices.includes(index) ? { role: message.role, content: slot } : message),
   );
   try {
-    const text = rendered({ ...request, messages }, mark);
-    return text.replaceAll(`${mark}${slot}${mark}`, slot).split(slot);
+    return rendered({ ...request, messages }).value.split(slot);
   } catch (error) {
     if (error instanceof KvError) return null;
     throw error;
@@ -124,7 +111,7 @@ function endOf(
 ): number | null {
   if (content !== null) {
     const isThere = (one: string): boolean => text.startsWith(one, at) && text.startsWith(after, at + one.length);
-    const found = [content, content.trim()].find(isThere);
+    const found = [content, trimmed(content), content.trim()].find(isThere);
     return found === undefined ? null : at + found.length;
   }
   if (after === '') return says(text.length) ? text.length : null;
@@ -136,26 +123,44 @@ function endOf(
   return null;
 }
 
-function rendered(
-  { template, messages, tools, addGenerationPrompt, variables, guarded }: ChatRequest,
-  mark: string,
-): string {
-  const marked = (content: string): string => markContent(content, guarded, mark);
-  const shownTools = tools.length === 0 ? undefined : templateTools(tools, marked);
-  const values = {
-    ...variables,
-    messages: templateMessages(messages, template, shownTools, marked),
-    add_generation_prompt: addGenerationPrompt,
-    ...(shownTools === undefined ? {} : { tools: shownTools }),
-  };
-  const text = runBounded(() => render(template, values));
-  const contents = JSON.stringify([messages, tools]).length;
-  if (text.length > RENDERED_CHARACTERS_MAX + 4 * contents) {
-    throw badTemplate(`the chat template turned ${contents} characters into ${text.length}`, {
-      characters: text.length,
+function rendered(request: ChatRequest): Text {
+  const { template, messages, tools, addGenerationPrompt, continuesLast, variables, date } = request;
+  const given = JSON.stringify([messages, tools]).length;
+  const text = refusing(() => {
+    const values = new Map<string, Value>([
+      ...Object.entries(variables).map(([name, one]) => [name, Text.own(one)] as const),
+      ['messages', templateMessages(messages, template, tools)],
+      ['tools', tools.length === 0 ? null : templateTools(tools)],
+      ['documents', null],
+      ['add_generation_prompt', addGenerationPrompt && !continuesLast],
+    ]);
+    return renderTemplate(template, values, { date, letters: given });
+  });
+  if (text.value.length > RENDERED_CHARACTERS_MAX + 4 * given) {
+    throw badTemplate(`the chat template turned ${given} characters into ${text.value.length}`, {
+      characters: text.value.length,
     });
   }
-  return text;
+  return continuesLast ? untilLast(text, messages.at(-1)) : text;
+}
+
+/** Up to the end of the last message's text; without white space at its end where the template leaves that out. */
+function untilLast(text: Text, last: ChatMessage | undefined): Text {
+  const content = last?.content ?? '';
+  const visible = trimmed(content);
+  let at = text.value.lastIndexOf(visible);
+  while (at > 0 && !text.isGiven(at, at + visible.length)) at = text.value.lastIndexOf(visible, at - 1);
+  if (visible === '' || at < 0)
+    throw new KvError('bad-argument', "the model's chat template does not write the text of the last message", {
+      values: { role: last?.role ?? null },
+      hint: 'only a message whose text stands in the prompt can be continued',
+    });
+  const whole = content.slice(content.indexOf(visible));
+  return text.slice(0, at + (text.value.startsWith(whole, at) ? whole.length : visible.length));
+}
+
+export function checkTemplates({ plain, tools }: ChatTemplates): void {
+  for (const template of [plain, tools]) if (template !== null) checkTemplate(template);
 }
 
 export function checkTemplate(template: string): void {
@@ -166,78 +171,30 @@ export function checkTemplate(template: string): void {
   });
 }
 
-function markContent(content: string, guarded: AddedTokenFinder, mark: string): string {
-  const visible = content.trim();
-  if (visible === '') return content;
-  let inner = '';
-  let from = 0;
-  for (let at = 0; at < visible.length; at++) {
-    if ((guarded.at(visible, at)?.text.length ?? 0) < 2) continue;
-    inner += visible.slice(from, at + 1) + mark;
-    from = at + 1;
-  }
-  inner += visible.slice(from);
-  const start = content.indexOf(visible);
-  return content.slice(0, start) + mark + inner + mark + content.slice(start + visible.length);
-}
-
-/** Private-use characters that nothing of a request has. */
-function unusedCharacters({ template, messages, tools, variables, guarded }: ChatRequest, count: number): string[] {
+/** A private-use character that nothing of a request has; null: it has all of them. */
+function unusedCharacter({ template, messages, tools, variables }: ChatRequest): string | null {
   const used = new Set<string>();
-  const texts = [template, ...Object.values(variables), ...guarded.texts, JSON.stringify([messages, tools])];
+  const texts = [template, ...Object.values(variables), JSON.stringify([messages, tools])];
   for (const text of texts) for (const [letter] of text.matchAll(/[\ue000-\uf8ff]/g)) used.add(letter);
-  const free: string[] = [];
-  for (let code: number = PRIVATE_USE.first; code <= PRIVATE_USE.last && free.length < count; code++) {
+  for (let code: number = PRIVATE_USE.first; code <= PRIVATE_USE.last; code++) {
     const letter = String.fromCharCode(code);
-    if (!used.has(letter)) free.push(letter);
+    if (!used.has(letter)) return letter;
   }
-  if (free.length === count) return free;
-  throw new KvError('bad-argument', 'the messages use every private-use character, so none is left to mark them with');
+  return null;
 }
 
-function render(template: string, values: Readonly<Record<string, unknown>>): string {
-  const environment = new Environment();
-  for (const [name, value] of Object.entries({ ...GLOBALS, ...values })) environment.set(name, value);
-  const program = parse(tokenize(template, { lstrip_blocks: true, trim_blocks: true }));
-  const result: unknown = new Interpreter(environment).run(program).value;
-  return show(result);
-}
-
-const GLOBALS: Readonly<Record<string, unknown>> = {
-  true: true,
-  True: true,
-  false: false,
-  False: false,
-  none: null,
-  None: null,
-  raise_exception: (message: unknown) => {
-    throw new TemplateRefusal(show(message));
-  },
-  range: boundedRange,
-};
-
-function boundedRange(first: number, last?: number, step = 1): number[] {
-  const [from, to] = last == null ? [0, first] : [first, last];
-  const count = Math.max(0, Math.ceil((to - from) / step));
-  if (!(count <= RANGE_MAX) || step === 0) throw new Error(`range of ${count} numbers`);
-  return Array.from({ length: count }, (_, i) => from + i * step);
-}
-
-function runBounded(work: () => string): string {
+/** Runs a template, whose faults become refusals. */
+function refusing<T>(work: () => T): T {
   try {
-    const ended = within(RENDER_MS_MAX, work);
-    if (ended === null) throw badTemplate(`the model's chat template did not end within ${RENDER_MS_MAX} ms`, {});
-    return ended.value;
+    return work();
   } catch (cause) {
-    if (cause instanceof KvError) throw cause;
     if (cause instanceof TemplateRefusal) {
-      throw new KvError(
-        'bad-argument',
-        `the model's chat template refuses these messages: ${cause.message.slice(0, 300)}`,
-        { cause },
-      );
+      const what = cause.message.slice(0, 300);
+      throw new KvError('bad-argument', `the model's chat template refuses these messages: ${what}`, { cause });
     }
-    throw badTemplate(`the model's chat template failed: ${show((cause as Error)?.message).slice(0, 300)}`, {}, cause);
+    if (cause instanceof TemplateFault)
+      throw badTemplate(`the model's chat template failed: ${cause.message.slice(0, 300)}`, {}, cause);
+    throw cause;
   }
 }
 

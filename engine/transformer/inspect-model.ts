@@ -106,6 +106,29 @@ export function inspectVocabulary(path: string): VocabularyInspection | null {
   }
 }
 
+/** What `work` makes of the tokenizer of a model, or of a vocabulary without one. Throws what loadModel throws. */
+export async function withTokenizer<T>(
+  pathOrName: string,
+  options: LoadOptions,
+  work: (tokenizer: Tokenizer) => T,
+): Promise<T> {
+  if (inspectVocabulary(pathOrName) !== null) {
+    const file = openGguf(pathOrName);
+    const words = file.metadata.get('tokenizer.ggml.tokens') as readonly string[];
+    try {
+      return work(ggufTokenizer(file.metadata, words.length));
+    } finally {
+      file.close();
+    }
+  }
+  const { tokenizer, weights } = await loadModel(pathOrName, options);
+  try {
+    return work(tokenizer);
+  } finally {
+    weights.close();
+  }
+}
+
 function describeTokenizer(tokenizer: Tokenizer, kind: string): ModelInspection['tokenizer'] {
   return {
     kind,

@@ -136,7 +136,7 @@ export function readLlama2cTokenizer(checkpointPath: string, { vocabSize }: Mode
     const controls = ['<unk>', '<s>', '</s>'].map((text, id) => ({ id, text, control: true, guarded: true }));
     return new VocabularyTokenizer({
       kind: 'SentencePiece BPE', vocabSize, pieces, added: controls, encodeText: (text) => encodeScored(text, words),
-      spacePrefix: true, bosId: BOS, eosIds: [BOS, EOS], addBos: true, chatTemplate: null,
+      spacePrefix: true, bosId: BOS, eosIds: [BOS, EOS], addBos: true, chatTemplates: { plain: null, tools: null },
     }); // biome-ignore format: a table
   } finally {
     file.close();

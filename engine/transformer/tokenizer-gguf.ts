@@ -1,7 +1,7 @@
 /** The vocabulary that a GGUF file carries: byte-level BPE ('gpt2') or SentencePiece BPE ('llama'). */
 import { KvError, show } from '../../native/index.ts';
 import { type AddedToken, isTurnMarker } from './added-tokens.ts';
-import { checkTemplate } from './chat-template.ts';
+import { checkTemplates } from './chat-template.ts';
 import type { GgufValue } from './gguf.ts';
 import { type PieceStyle, Pieces, pieceBytes } from './pieces.ts';
 import { preTokenizer } from './pre-tokenizers.ts';
@@ -32,9 +32,11 @@ const END_WORDS: readonly string[] = [
 export function ggufTokenizer(metadata: Metadata, vocabSize: number): VocabularyTokenizer {
   const words = readWords(metadata, vocabSize);
   const types = readTypes(metadata, words.length);
-  const template = metadata.get('tokenizer.chat_template') ?? null;
-  if (template !== null && typeof template !== 'string') throw bad('tokenizer.chat_template is not a text');
-  if (template !== null) checkTemplate(template);
+  const chatTemplates = {
+    plain: readTemplate(metadata, 'tokenizer.chat_template'),
+    tools: readTemplate(metadata, 'tokenizer.chat_template.tool_use'),
+  };
+  checkTemplates(chatTemplates);
   const bosId = tokenId(metadata, 'bos', words.length);
   const declared = ['eos', 'eot', 'eom']
     .map((name) => tokenId(metadata, name, words.length))
@@ -50,7 +52,7 @@ export function ggufTokenizer(metadata: Metadata, vocabSize: number): Vocabulary
       id,
       text,
       control: control || isEnd.has(id),
-      guarded: control || isEnd.has(id) || isTurnMarker(text, template),
+      guarded: control || isEnd.has(id) || isTurnMarker(text, chatTemplates),
     });
   }
   const isAdded = new Set(added.map((token) => token.id));
@@ -76,8 +78,14 @@ export function ggufTokenizer(metadata: Metadata, vocabSize: number): Vocabulary
     bosId,
     eosIds,
     addBos: addBos === true && bosId !== null,
-    chatTemplate: template,
+    chatTemplates,
   });
+}
+
+function readTemplate(metadata: Metadata, key: string): string | null {
+  const template = metadata.get(key) ?? null;
+  if (template !== null && typeof template !== 'string') throw bad(`${key} is not a text`);
+  return template;
 }
 
 interface Given {

@@ -7,14 +7,14 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { asRecord, KvError, readJson, readRegular, show } from '../../native/index.ts';
 import { type AddedToken, isTurnMarker } from './added-tokens.ts';
-import { checkTemplate, TEMPLATE_CHARACTERS_MAX } from './chat-template.ts';
+import { checkTemplates, TEMPLATE_CHARACTERS_MAX } from './chat-template.ts';
 import { ADDED_TOKENS_MAX, MERGES_MAX, TOKENIZER_BYTES_MAX, TOKENIZER_CONFIG_BYTES_MAX } from './limits.ts';
 import { type PieceStyle, Pieces, pieceBytes } from './pieces.ts';
 import { GPT2_PATTERN } from './pre-tokenizers.ts';
 import { VocabularyTokenizer } from './tokenizer.ts';
 import { createBpe } from './tokenizer-bpe.ts';
 import { flatSteps, type Step } from './tokenizer-steps.ts';
-import type { ModelConfig } from './types.ts';
+import type { ChatTemplates, ModelConfig } from './types.ts';
 
 type Json = Readonly<Record<string, unknown>>;
 type TokenIds = Pick<ModelConfig, 'vocabSize' | 'bosId' | 'eosIds'>;
@@ -36,23 +36,35 @@ export function readHfTokenizer(dir: string, config: TokenIds): VocabularyTokeni
     ? record(readJson(settingsPath, { code: 'bad-tokenizer', bytesMax: TOKENIZER_CONFIG_BYTES_MAX }), settingsPath)
     : {};
   const json = readJson(path, { code: 'bad-tokenizer', bytesMax: TOKENIZER_BYTES_MAX, anyKey: true });
-  return hfTokenizer(json, settings, config, readTemplate(dir, settings));
+  return hfTokenizer(json, settings, config, readTemplates(dir, settings));
 }
 
-/** chat_template.jinja, or else the key in tokenizer_config.json: a text, or a list from which 'default' is taken. */
-function readTemplate(dir: string, settings: Json): string | null {
-  const path = join(dir, 'chat_template.jinja');
-  if (existsSync(path))
-    return readRegular(path, { bytesMax: 4 * TEMPLATE_CHARACTERS_MAX, code: 'bad-tokenizer' }).toString('utf8');
-  const given = settings.chat_template ?? null;
+/**
+ * chat_template.jinja and additional_chat_templates/tool_use.jinja, or else the key in tokenizer_config.json: a text,
+ * or a list of which 'default' and 'tool_use' are taken.
+ */
+function readTemplates(dir: string, settings: Json): ChatTemplates {
+  const read = (...path: string[]): string | null => {
+    const file = join(dir, ...path);
+    if (!existsSync(file)) return null;
+    return readRegular(file, { bytesMax: 4 * TEMPLATE_CHARACTERS_MAX, code: 'bad-tokenizer' }).toString('utf8');
+  };
+  const file = read('chat_template.jinja');
+  const { plain, tools } = file === null ? templatesIn(settings.chat_template ?? null) : { plain: file, tools: null };
+  return { plain, tools: read('additional_chat_templates', 'tool_use.jinja') ?? tools };
+}
+
+function templatesIn(given: unknown): ChatTemplates {
   if (!Array.isArray(given)) {
     if (given !== null && typeof given !== 'string') throw bad('chat_template is neither a text nor a list');
-    return given;
+    return { plain: given, tools: null };
   }
-  const named = given
-    .map((entry) => record(entry, 'an entry of chat_template'))
-    .find((entry) => entry.name === 'default');
-  return typeof named?.template === 'string' ? named.template : null;
+  const entries = given.map((entry) => record(entry, 'an entry of chat_template'));
+  const named = (name: string): string | null => {
+    const template = entries.find((entry) => entry.name === name)?.template;
+    return typeof template === 'string' ? template : null;
+  };
+  return { plain: named('default'), tools: named('tool_use') };
 }
 
 /** json: a parsed tokenizer.json; settings: a parsed tokenizer_config.json. */
@@ -60,20 +72,20 @@ export function hfTokenizer(
   json: unknown,
   settings: Json,
   config: TokenIds,
-  chatTemplate: string | null,
+  chatTemplates: ChatTemplates = { plain: null, tools: null },
 ): VocabularyTokenizer {
   const tokenizer = record(json, 'tokenizer.json');
   const model = record(tokenizer.model, 'model');
   const kind = model.type ?? 'BPE';
   if (kind !== 'BPE') throw unsupported('model.type', kind);
   if (typeof model.dropout === 'number' && model.dropout > 0) throw unsupported('model.dropout', model.dropout);
-  if (chatTemplate !== null) checkTemplate(chatTemplate);
+  checkTemplates(chatTemplates);
   const { vocabSize, bosId } = config;
   const words = readVocabulary(model.vocab, vocabSize);
   checkMerges(model.merges);
   const decoding = readDecoder(tokenizer.decoder ?? null);
   const eosIds = endIds(config.eosIds, settings, words, tokenizer.added_tokens);
-  const added = readAdded(tokenizer.added_tokens ?? [], { vocabSize, bosId, eosIds, chatTemplate });
+  const added = readAdded(tokenizer.added_tokens ?? [], { vocabSize, bosId, eosIds, chatTemplates });
   const pieces = new Pieces(vocabSize);
   for (const [word, id] of words) pieces.set(id, pieceBytes(word, decoding.style));
   for (const token of added) pieces.set(token.id, pieceBytes(token.text, 'plain'));
@@ -97,7 +109,7 @@ export function hfTokenizer(
     addBos:
       bosId !== null &&
       addsBos(tokenizer.post_processor ?? null, settings, added.find((token) => token.id === bosId)?.text),
-    chatTemplate,
+    chatTemplates,
   });
 }
 
@@ -129,11 +141,11 @@ function checkMerges(merges: unknown): void {
 }
 
 interface AddedRules extends TokenIds {
-  readonly chatTemplate: string | null;
+  readonly chatTemplates: ChatTemplates;
 }
 
 /** Tokens beyond the model's embedding are ignored, since the model could not read them. */
-function readAdded(entries: unknown, { vocabSize, bosId, eosIds, chatTemplate }: AddedRules): AddedToken[] {
+function readAdded(entries: unknown, { vocabSize, bosId, eosIds, chatTemplates }: AddedRules): AddedToken[] {
   if (!Array.isArray(entries)) throw bad('added_tokens is not a list');
   if (entries.length > ADDED_TOKENS_MAX)
     throw bad(`${entries.length} added tokens`, { addedTokensMax: ADDED_TOKENS_MAX });
@@ -155,7 +167,7 @@ function readAdded(entries: unknown, { vocabSize, bosId, eosIds, chatTemplate }:
     texts.add(content);
     if (id >= vocabSize) continue;
     const control = special === true;
-    const guarded = control || id === bosId || eosIds.includes(id) || isTurnMarker(content, chatTemplate);
+    const guarded = control || id === bosId || eosIds.includes(id) || isTurnMarker(content, chatTemplates);
     added.push({ id, text: content, control, guarded, trimLeft: lstrip === true, trimRight: rstrip === true });
   }
   return added;

@@ -1,12 +1,15 @@
 /** Text ↔ token ids: what all kinds of tokenizer share. How plain text becomes ids is up to each kind. */
 import { KvError } from '../../native/index.ts';
-import { type AddedToken, AddedTokenFinder } from './added-tokens.ts';
+import { type AddedToken, AddedTokenFinder, type Section } from './added-tokens.ts';
 import { checkMessages } from './chat-messages.ts';
 import { type ChatRequest, type ChatSection, renderChat, renderWritten } from './chat-template.ts';
 import type { Pieces } from './pieces.ts';
+import type { Text } from './template/text.ts';
 import type {
   ChatMessage,
   ChatRenderOptions,
+  ChatTemplates,
+  ChatTool,
   DecodeOptions,
   EncodeOptions,
   StreamOptions,
@@ -30,7 +33,7 @@ export interface TokenizerParts {
   readonly bosId: number | null;
   readonly eosIds: readonly number[];
   readonly addBos: boolean;
-  readonly chatTemplate: string | null;
+  readonly chatTemplates: ChatTemplates;
 }
 
 const SPACE = 0x20;
@@ -39,14 +42,12 @@ export class VocabularyTokenizer implements Tokenizer {
   readonly #parts: TokenizerParts;
   readonly #all: AddedTokenFinder;
   readonly #harmless: AddedTokenFinder;
-  readonly #guarded: AddedTokenFinder;
   readonly #addedById: ReadonlyMap<number, AddedToken>;
 
   constructor(parts: TokenizerParts) {
     this.#parts = parts;
     this.#all = new AddedTokenFinder(parts.added);
     this.#harmless = new AddedTokenFinder(parts.added.filter((token) => !token.guarded));
-    this.#guarded = new AddedTokenFinder(parts.added.filter((token) => token.guarded));
     this.#addedById = new Map(parts.added.map((token) => [token.id, token]));
   }
 
@@ -71,35 +72,32 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   get chatTemplate(): string | null {
-    return this.#parts.chatTemplate;
+    return this.#parts.chatTemplates.plain;
+  }
+
+  templateFor(tools: readonly ChatTool[]): string | null {
+    const { plain, tools: withTools } = this.#parts.chatTemplates;
+    return tools.length > 0 && withTools !== null ? withTools : plain;
   }
 
   encode(text: string, options: EncodeOptions = {}): number[] {
     const { special = false, tokensMax = Number.POSITIVE_INFINITY } = options;
-    return this.#encodeSections(text, special ? this.#all : this.#harmless, null, tokensMax);
+    this.#checkLength(text.length, tokensMax);
+    return this.#encodeSections((special ? this.#all : this.#harmless).split(text), text.length, tokensMax, 0);
   }
 
   /** firstPlace: 0 where the text begins one, 1 where something is before it. */
-  #encodeSections(
-    text: string,
-    finder: AddedTokenFinder,
-    mark: string | null,
-    tokensMax: number,
-    firstPlace = 0,
-  ): number[] {
-    this.#checkLength(text.length, tokensMax);
+  #encodeSections(sections: readonly Section[], characters: number, tokensMax: number, firstPlace: number): number[] {
     const ids: number[] = [];
-    for (const [index, section] of finder.split(text).entries()) {
+    for (const [index, section] of sections.entries()) {
       const place = firstPlace + index;
       if (section.token !== null) {
         ids.push(section.token.id);
         continue;
       }
-      const words = mark === null ? section.text : section.text.replaceAll(mark, '');
-      if (words === '') continue;
       // Pushed one by one, since spreading a long document would overflow the stack.
-      for (const id of this.#parts.encodeText(words, place, tokensMax - ids.length)) ids.push(id);
-      if (ids.length > tokensMax) throw tooLong(text.length, tokensMax);
+      for (const id of this.#parts.encodeText(section.text, place, tokensMax - ids.length)) ids.push(id);
+      if (ids.length > tokensMax) throw tooLong(characters, tokensMax);
     }
     return ids;
   }
@@ -157,35 +155,37 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   chat(messages: readonly ChatMessage[], options: ChatRenderOptions = {}): number[] {
-    const { bosId, eosIds } = this.#parts;
     const { tokensMax = Number.POSITIVE_INFINITY, written = [], saysTheSame = () => false } = options;
-    const template = options.template ?? this.#parts.chatTemplate;
-    if (template === null) {
-      throw new KvError('bad-tokenizer', 'the model has no chat template', { hint: 'give a text instead of messages' });
-    }
-    checkMessages(messages);
+    const request = this.#request(messages, options);
     this.#checkLength(
       messages.reduce((sum, { content }) => sum + content.length, 0),
       tokensMax,
     );
-    const text = (id: number | null | undefined): string => (id == null ? '' : (this.#addedById.get(id)?.text ?? ''));
-    const request: ChatRequest = {
-      template,
-      messages,
-      tools: options.tools ?? [],
-      addGenerationPrompt: options.addGenerationPrompt ?? true,
-      variables: { bos_token: text(bosId), eos_token: text(eosIds[0]) },
-      guarded: this.#guarded,
-    };
-    const { sections, mark } = written.some((ids) => ids != null)
+    const sections = written.some((ids) => ids != null)
       ? renderWritten(request, (index) => written[index] != null, saysTheSame)
-      : renderChat(request);
-    return this.#encodeChat(sections, mark, written, tokensMax);
+      : [renderChat(request)];
+    return this.#encodeChat(sections, written, tokensMax);
+  }
+
+  prompt(messages: readonly ChatMessage[], options: ChatRenderOptions = {}): string {
+    return renderChat(this.#request(messages, options)).value;
+  }
+
+  #request(messages: readonly ChatMessage[], options: ChatRenderOptions): ChatRequest {
+    const { bosId, eosIds } = this.#parts;
+    const { tools = [], addGenerationPrompt = true, continuesLast = false, date = new Date() } = options;
+    const template = options.template ?? this.templateFor(tools);
+    if (template === null) {
+      throw new KvError('bad-tokenizer', 'the model has no chat template', { hint: 'give a text instead of messages' });
+    }
+    checkMessages(messages);
+    const text = (id: number | null | undefined): string => (id == null ? '' : (this.#addedById.get(id)?.text ?? ''));
+    const variables = { bos_token: text(bosId), eos_token: text(eosIds[0]) };
+    return { template, messages, tools, addGenerationPrompt, continuesLast, variables, date };
   }
 
   #encodeChat(
     sections: readonly ChatSection[],
-    mark: string,
     written: readonly (readonly number[] | null)[],
     tokensMax: number,
   ): number[] {
@@ -194,13 +194,26 @@ export class VocabularyTokenizer implements Tokenizer {
       const ids =
         typeof section === 'number'
           ? written[section]!
-          : this.#encodeSections(section, this.#all, mark, tokensMax - all.length, all.length === 0 ? 0 : 1);
+          : this.#encodeRendered(section, tokensMax - all.length, all.length === 0 ? 0 : 1);
       for (const id of ids) all.push(id);
-      if (all.length > tokensMax) throw tooLong(sections.join('').length, tokensMax);
+      if (all.length > tokensMax) throw tooLong(lettersOf(sections), tokensMax);
     }
     return all;
   }
+
+  /** A token that steers the model is found where all of its letters are the template's own. */
+  #encodeRendered(text: Text, tokensMax: number, firstPlace: number): number[] {
+    this.#checkLength(text.value.length, tokensMax);
+    const sections = this.#all.split(
+      text.value,
+      (token, from) => !token.guarded || text.isOwn(from, from + token.text.length),
+    );
+    return this.#encodeSections(sections, text.value.length, tokensMax, firstPlace);
+  }
 }
+
+const lettersOf = (sections: readonly ChatSection[]): number =>
+  sections.reduce<number>((sum, section) => sum + (typeof section === 'number' ? 0 : section.value.length), 0);
 
 function tooLong(characters: number, tokensMax: number): KvError {
   return new KvError(

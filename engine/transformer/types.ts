@@ -199,6 +199,10 @@ export interface DecodeOptions {
 export interface ChatRenderOptions extends Pick<EncodeOptions, 'tokensMax'> {
   /** End with the prompt for the assistant; default true. */
   readonly addGenerationPrompt?: boolean;
+  /** End behind the text of the last message, so that the answer goes on with it; default false. */
+  readonly continuesLast?: boolean;
+  /** What the template is told of the time; default: now. */
+  readonly date?: Date;
   /** Given to the template as `tools`. */
   readonly tools?: readonly ChatTool[] | undefined;
   /** Instead of the model's own. */
@@ -217,6 +221,13 @@ export interface StreamOptions {
   readonly controls?: readonly string[];
 }
 
+/** Those that come with a model. */
+export interface ChatTemplates {
+  readonly plain: string | null;
+  /** The one for conversations with tools, where a model has two. */
+  readonly tools: string | null;
+}
+
 export interface Tokenizer {
   readonly vocabSize: number;
   readonly bosId: number | null;
@@ -230,8 +241,12 @@ export interface Tokenizer {
   /** Incremental decoding that never splits a UTF-8 character. */
   stream(options?: StreamOptions): { push(id: number): string; end(): string };
   readonly chatTemplate: string | null;
+  /** The one that renders a conversation with these tools: a model may have another for them. */
+  templateFor(tools: readonly ChatTool[]): string | null;
   /** Token ids of a rendered chat. Throws 'bad-tokenizer' without a template. */
   chat(messages: readonly ChatMessage[], options?: ChatRenderOptions): number[];
+  /** The text of a rendered chat; throws what `chat` throws. */
+  prompt(messages: readonly ChatMessage[], options?: ChatRenderOptions): string;
   /** True if a plain prompt starts with BOS. */
   readonly addBos: boolean;
 }

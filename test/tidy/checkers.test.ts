@@ -89,7 +89,7 @@ describe('rooms', () => {
     ['engine/cache/step.ts', '../../../elsewhere/x.ts', 'leaves the repository'],
     ['engine/transformer/load.ts', '../cli/package.ts', 'engine/transformer/ imports nothing else'],
     ['engine/transformer/load.ts', '../session/session.ts', 'engine/transformer/ imports nothing else'],
-    ['engine/transformer/load.ts', './sampling/sampler.ts', 'only families, hub of its folder, not sampling'],
+    ['engine/transformer/load.ts', './sampling/sampler.ts', 'only families, hub, template of its folder, not sampling'],
     ['engine/transformer/sampling/sampler.ts', '../runtime/runtime.ts', 'imports only the folder itself, grammar'],
     ['engine/cache/governed.ts', '../session/session.ts', 'not session'],
     ['engine/session/session.ts', '../cli/package.ts', 'not cli'],

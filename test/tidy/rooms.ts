@@ -74,8 +74,9 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
 /** Folders within a folder of the engine, '' being what lies beside them, each with those that it may import. */
 const WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
   transformer: {
-    '': ['families', 'hub'],
+    '': ['families', 'hub', 'template'],
     families: [''],
+    template: [],
     hub: [''],
     grammar: [''],
     sampling: ['', 'grammar'],
@@ -129,7 +130,7 @@ const WITNESS: Layers = {
 
 /** scripts/: what programs are made of, and the programs. */
 const SCRIPTS: Layers = {
-  tools: ['processes', 'native-toolchain', 'cost', 'entries/', 'bench/'],
+  tools: ['processes', 'native-toolchain', 'cost', 'entries/', 'bench/', 'compare/'],
   parts: [
     'small-checkout',
     'staged-formats',

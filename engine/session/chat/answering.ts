@@ -25,15 +25,16 @@ export async function describeChat(
   { model, grammars }: Pick<Runtime, 'model' | 'grammars'>,
   { chat, toolChoice: choice }: { readonly chat: Conversation; readonly toolChoice: ToolChoice | undefined },
 ): Promise<ChatDescription> {
-  const { template = model.tokenizer.chatTemplate ?? undefined, tools, messages } = chat;
-  if (template === undefined)
+  const { tools, messages } = chat;
+  checkTools(tools);
+  const template = chat.template ?? model.tokenizer.templateFor(tools);
+  if (template === null)
     throw new KvError('bad-tokenizer', `${model.name} has no chat template`, {
       values: { model: model.path },
       hint: 'give a template, or open a session, which reads plain text',
     });
   checkTemplate(template);
   checkMessages(messages);
-  checkTools(tools);
   if (tools.length > 0 && !/\btools\b/.test(template))
     throw new KvError('unsupported', 'the chat template does not know tools, so the model would never hear of them', {
       values: { model: model.name, tools: tools.length },
@@ -64,7 +65,8 @@ export async function answerChat(
   { toolChoice, ...plain }: SendOptions,
   emit: (event: { readonly text?: string; readonly progress?: Progress }) => void,
 ): Promise<Answered> {
-  const { template = model.tokenizer.chatTemplate ?? '', tools } = chat;
+  const { tools } = chat;
+  const template = chat.template ?? model.tokenizer.templateFor(tools) ?? '';
   const known = tools.length === 0 ? null : callFormatOf(template);
   const format = toolChoice === 'none' ? null : known;
   const choice = choiceBeside(plain.grammar, toolChoice, tools);

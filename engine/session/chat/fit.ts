@@ -53,13 +53,15 @@ export function fit(model: LoadedModel, chat: Conversation, maxTokens: number): 
  * tokenizers throw.
  */
 export function idsOf(model: LoadedModel, chat: Conversation, dropped = 0): number[] {
-  const { template = model.tokenizer.chatTemplate, tools } = chat;
+  const { tools } = chat;
+  const template = chat.template ?? model.tokenizer.templateFor(tools);
   const system = systemMessages(chat.messages);
   const stays = <T>(list: readonly T[]): T[] => [...list.slice(0, system), ...list.slice(system + dropped)];
   const format = template === null ? null : callFormatOf(template);
   return model.tokenizer.chat(stays(chat.messages), {
     template: chat.template,
     tools,
+    date: chat.date,
     written: stays(chat.written),
     saysTheSame: (rendered, message) => saysTheSame(format, rendered, message),
     tokensMax: countedTokens(model),

@@ -69,6 +69,8 @@ export interface Conversation {
   readonly written: readonly (readonly number[] | null)[];
   readonly tools: readonly ChatTool[];
   readonly template: string | undefined;
+  /** When it was opened: what templates are told of the time, so that a prompt stays what it was. */
+  readonly date: Date;
   readonly contextTokens: number;
   /** With 'compress' what the budget can hold in the lowest formats, otherwise the same. */
   readonly mostTokens: number;

@@ -13,7 +13,8 @@ export const GGUF_ORDER: readonly string[] = [
   ...['IQ4_NL', 'IQ4_XS', 'MXFP4', 'Q3_K_L', 'Q3_K_M', 'Q3_K_S', 'Q2_K', 'Q2_K_S'],
 ];
 /** What a folder has beside its weights, where it is there. */
-const BESIDE = /^(config|generation_config|tokenizer|tokenizer_config)\.json$|^chat_template[\w.-]*\.(json|jinja)$/;
+const BESIDE =
+  /^(config|generation_config|tokenizer|tokenizer_config)\.json$|^chat_template[\w.-]*\.(json|jinja)$|^additional_chat_templates\/tool_use\.jinja$/;
 const INDEX = 'model.safetensors.index.json';
 const WEIGHTS = 'model.safetensors';
 /** Files that are named in a message. */

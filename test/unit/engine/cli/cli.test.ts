@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { readLog } from '../../../../witness/index.ts';
 import { isDealt } from '../../../tier.ts';
+import { type RawValue, tinyGguf, tinyWords } from '../transformer/model-files.ts';
 import { dir, expectRefused, helpOf, lastLine, palimpsest, type Result, root, widest } from './command.ts';
 
 const state = join(dir, 'state');
@@ -444,6 +445,33 @@ describe('inspect and doctor', () => {
     expectRefused(await palimpsest(['inspect', '/dev/null']), 'unsupported', /neither a file nor a folder/);
     expectRefused(await palimpsest(['fetch', 'nope']), 'not-found', /smollm2-135m/);
     expectRefused(await palimpsest(['doctor', '--state', prompt]), 'bad-argument', /is a file/);
+  });
+  it('say what a model is given for a conversation', async () => {
+    const gguf = join(dir, 'chat.gguf');
+    const template = "{% for m in messages %}{{ bos_token + m.content + eos_token }}{% endfor %}{{ 'h' if tools }}";
+    const withTemplate = (metadata: Map<string, RawValue>): unknown =>
+      metadata.set('tokenizer.chat_template', { type: 'string', value: template });
+    writeFileSync(
+      gguf,
+      tinyGguf(() => 0.5, withTemplate),
+    );
+    const conversation = join(dir, 'conversation.json');
+    writeFileSync(conversation, JSON.stringify({ messages: [{ role: 'user', content: 'hello' }] }));
+    expect(await palimpsest(['inspect', gguf, '--chat', conversation])).toMatchObject({
+      code: 0,
+      out: `<s>hello</s>\n\n3 tokens: 0 ${tinyWords.indexOf('hello')} 1\n`,
+    });
+    expect(lastLine((await palimpsest(['inspect', gguf, '--chat', conversation, '--json'])).out)).toMatchObject({
+      prompt: '<s>hello</s>',
+      ids: [0, tinyWords.indexOf('hello'), 1],
+    });
+    expectRefused(
+      await palimpsest(['inspect', 'reference', '--chat', conversation]),
+      'bad-tokenizer',
+      /no chat template/,
+    );
+    expectRefused(await palimpsest(['inspect', gguf, '--chat', prompt]), 'bad-argument', /prompt\.txt/);
+    expectRefused(await palimpsest(['inspect', gguf, '--chat', join(dir, 'none')]), '', /none/);
   });
   it('forecast memory for a length', async () => {
     const facts = lastLine((await palimpsest(['doctor', '--tokens', '2048', '--threads', '1', '--json'])).out);

@@ -17,7 +17,6 @@ const tokenizer = hfTokenizer(
   },
   {},
   { vocabSize: words.length, bosId: null, eosIds: [1] },
-  null,
 );
 
 const TEMPLATE = `{%- if tools %}TOOLS {{ tools | tojson }}{% endif %}
@@ -52,7 +51,7 @@ describe('tools', () => {
 
   test('stand in the system message where the template looks for them there', () => {
     const template =
-      "{% for m in messages %}{{ m.role }}:{{ m.content }}{% if 'tools' in m %}{{ m['tools'] }}{% endif %};{% endfor %}{{ message['tools'] }}";
+      "{% for message in messages %}{{ message.role }}:{{ message.content }}{% if 'tools' in message %}{{ message['tools'] }}{% endif %};{% endfor %}";
     const say = (messages: readonly ChatMessage[]): string =>
       text(chat(messages, { template, tools: [{ name: 'now' }] }));
     const tool = '[{"type":"function","function":{"name":"now","parameters":{"type":"object","properties":{}}}}]';
@@ -82,6 +81,34 @@ describe('tools', () => {
     ['an id that is no text', { role: 'tool', content: '', toolCallId: 3 }],
   ])('%s are refused', (_, message) => {
     expect(() => chat([message as ChatMessage])).toThrow(/a chat is a list of messages/);
+  });
+});
+
+describe('a message that is to be continued', () => {
+  const begun = (content: string): ChatMessage[] => [
+    { role: 'user', content: 'Hi' },
+    { role: 'assistant', content },
+  ];
+
+  test.each([
+    ['I thi', '<|start|>user:Hi<|end|><|start|>assistant:I thi'],
+    // The template trims it.
+    [' I thi \n', '<|start|>user:Hi<|end|><|start|>assistant:I thi'],
+    ['<|end|>', '<|start|>user:Hi<|end|><|start|>assistant:<|end|>'],
+  ])('%j ends the prompt', (content, prompt) => {
+    const ids = chat(begun(content), { continuesLast: true });
+    expect(text(ids)).toBe(prompt);
+    expect(ids.filter((id) => id === 1)).toHaveLength(1);
+  });
+
+  test('keeps white space at its end if the template does', () => {
+    const template = '{% for m in messages %}{{ m.content }};{% endfor %}';
+    expect(text(chat(begun('I thi '), { template, continuesLast: true }))).toBe('Hi;I thi ');
+  });
+
+  test('is refused where the template writes something else', () => {
+    const template = '{% for m in messages %}{{ m.role }}{% endfor %}';
+    expect(() => chat(begun('I'), { template, continuesLast: true })).toThrow(/does not write the text/);
   });
 });
 

@@ -19,7 +19,7 @@ const folder = temporaryFolder();
 afterAll(() => folder.remove());
 
 const ids = { vocabSize: tinyWords.length, bosId: 0, eosIds: [1] };
-const withSteps = (steps: object): Tokenizer => hfTokenizer({ ...tinyTokenizerJson, ...steps }, {}, ids, null);
+const withSteps = (steps: object): Tokenizer => hfTokenizer({ ...tinyTokenizerJson, ...steps }, {}, ids);
 const split = (pattern: object, more: object = {}): object => ({
   pre_tokenizer: {
     type: 'Sequence',

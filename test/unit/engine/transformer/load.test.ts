@@ -233,23 +233,43 @@ describe('a folder', () => {
       hfFolder({
         'tokenizer_config.json': JSON.stringify({
           chat_template: [
-            { name: 'tools', template: 'x' },
+            { name: 'tool_use', template: 'hello' },
             { name: 'default', template: 'ha' },
+            { name: 'rag', template: 'x' },
           ],
         }),
       }),
     );
     expect(listed.tokenizer.chatTemplate).toBe('ha');
+    expect(listed.tokenizer.templateFor([])).toBe('ha');
+    expect(listed.tokenizer.templateFor([{ name: 'now' }])).toBe('hello');
+    expect(listed.tokenizer.chat([], { tools: [{ name: 'now' }] })).toEqual([tinyWords.indexOf('hello')]);
     listed.weights.close();
     const file = await loadModel(
       hfFolder({ 'tokenizer_config.json': '{"chat_template":"x"}', 'chat_template.jinja': 'hello' }),
     );
     expect(file.tokenizer.chat([])).toEqual([tinyWords.indexOf('hello')]);
+    expect(file.tokenizer.templateFor([{ name: 'now' }])).toBe('hello');
     file.weights.close();
+    const both = await loadModel(
+      hfFolder({ 'chat_template.jinja': 'ha', 'additional_chat_templates/tool_use.jinja': 'hello' }),
+    );
+    expect([both.tokenizer.templateFor([]), both.tokenizer.templateFor([{ name: 'now' }])]).toEqual(['ha', 'hello']);
+    both.weights.close();
   });
 });
 
 describe('a GGUF file', () => {
+  test('with a template of its own for tools has it', async () => {
+    const content = tinyGguf(random(), (metadata) => {
+      metadata.set('tokenizer.chat_template', { type: 'string', value: 'ha' });
+      metadata.set('tokenizer.chat_template.tool_use', { type: 'string', value: 'hello' });
+    });
+    const { tokenizer, weights } = await loadModel(folder.write('templates.gguf', content));
+    expect([tokenizer.templateFor([]), tokenizer.templateFor([{ name: 'now' }])]).toEqual(['ha', 'hello']);
+    weights.close();
+  });
+
   test.each<[string, (metadata: Map<string, RawValue>) => void, string]>([
     [
       'of another architecture',

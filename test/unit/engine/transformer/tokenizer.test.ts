@@ -107,7 +107,7 @@ describe.skipIf(!hasSmollm)('the GGUF of SmolLM2 (needs palimpsest fetch smollm2
   test.skipIf(!existsSync(smollmJsonPath))('gives the ids of the original tokenizer (needs ../shared/data)', () => {
     const json = JSON.parse(xz(smollmJsonPath));
     const gguf = open();
-    const original = hfTokenizer(json, {}, { vocabSize: 49152, bosId: 1, eosIds: [2] }, null);
+    const original = hfTokenizer(json, {}, { vocabSize: 49152, bosId: 1, eosIds: [2] });
     const unchanged = new PackageTokenizer(json, {});
     const random = new RandomNumbers(SEED);
     const files = ['wikitext-2/test.txt', 'german-novels/kafka_schloss.txt', 'python-code/zipfile.py'];
@@ -212,7 +212,7 @@ function chatTokenizer(template: string | null): Tokenizer {
     })),
     model: { type: 'BPE', vocab: Object.fromEntries(words.map((word, id) => [word, id])), merges: [] },
   };
-  return hfTokenizer(json, {}, { vocabSize: words.length, bosId: null, eosIds: [1] }, template);
+  return hfTokenizer(json, {}, { vocabSize: words.length, bosId: null, eosIds: [1] }, { plain: template, tools: null });
 }
 
 const ORDINARY =
@@ -280,6 +280,33 @@ describe('a chat template', () => {
       `{% set ns = namespace(x='0123456789abcdef') %}${'{% set ns.x = ns.x + ns.x %}'.repeat(24)}{{ ns.x }}`,
       'bad-tokenizer',
     ],
+    ['that repeats a text a billion times', "{{ 'a' * 1000000000 }}", 'bad-tokenizer'],
+    ['that calls itself', '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}', 'bad-tokenizer'],
+    ['with brackets in brackets', `{{ ${'('.repeat(5000)}1${')'.repeat(5000)} }}`, 'bad-tokenizer'],
+    ['with a sum of thousands', `{{ 1${'+1'.repeat(20_000)} }}`, 'bad-tokenizer'],
+    ['with a block in a block in a block', '{% if 1 %}'.repeat(5000), 'bad-tokenizer'],
+    [
+      'that puts lists in lists',
+      '{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}',
+      'bad-tokenizer',
+    ],
+    [
+      'that writes a list of itself and itself',
+      '{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | tojson }}',
+      'bad-tokenizer',
+    ],
+    [
+      'that puts filters in filters',
+      "{% set ns = namespace(l=[1]) %}{% for i in range(5000) %}{% set ns.l = ns.l | map('string') %}{% endfor %}{{ ns.l | list }}",
+      'bad-tokenizer',
+    ],
+    [
+      'that looks for half a million letters',
+      "{% set a = 'a' * 1000000 %}{{ ('a' * 500000 ~ 'b') in a }}",
+      'bad-tokenizer',
+    ],
+    ['with a number of a million digits', '{{ 2 ** 100000 }}', 'bad-tokenizer'],
+    ['that changes what it is given', '{{ messages.append(1) }}', 'bad-tokenizer'],
     ['that refuses the messages', "{{ raise_exception('roles must alternate') }}", 'bad-argument'],
   ])('%s is refused', (_, template, code) => {
     const error = refusal(() => chatTokenizer(template).chat([{ role: 'user', content: 'Hi' }]));
@@ -290,8 +317,10 @@ describe('a chat template', () => {
     expect(refusal(() => chatTokenizer('x'.repeat(1_000_000))).code).toBe('bad-tokenizer');
   });
 
-  test('gives the same prompt on every day: it has no clock', () => {
-    expect(chatTokenizer('{{ strftime_now is defined }}').chat([])).toEqual(chatTokenizer('false').chat([]));
+  test('is told the time that it is given', () => {
+    const date = new Date(2025, 5, 7, 8, 9, 10);
+    const tokenizer = chatTokenizer("{{ strftime_now('%d %b %Y, %H:%M') }}");
+    expect(tokenizer.decode(tokenizer.chat([], { date }))).toBe('07 Jun 2025, 08:09');
   });
 });
 
@@ -301,7 +330,7 @@ describe('tokenizer.json', () => {
     ...change,
     model: { ...(tinyTokenizerJson.model as object), ...model },
   });
-  const load = (json: unknown): Tokenizer => hfTokenizer(json, {}, { vocabSize: 24, bosId: 0, eosIds: [1] }, null);
+  const load = (json: unknown): Tokenizer => hfTokenizer(json, {}, { vocabSize: 24, bosId: 0, eosIds: [1] });
   const id = (word: string): number => tinyWords.indexOf(word);
 
   test('merges in the order of its list', () => {

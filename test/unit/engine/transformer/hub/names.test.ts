@@ -93,6 +93,7 @@ describe('which files of a repository', () => {
 
   test('a checkpoint is its folder, also beside GGUF files, which can be named', () => {
     const paths = [...folderPaths, 'tokenizer_config.json', 'chat_template.jinja', 'generation_config.json', ...types];
+    paths.push('additional_chat_templates/tool_use.jinja', 'additional_chat_templates/rag.jinja');
     expect(chooseFiles('o/r', paths, null)).toEqual({
       kind: 'folder',
       beside: [
@@ -101,6 +102,7 @@ describe('which files of a repository', () => {
         'tokenizer_config.json',
         'chat_template.jinja',
         'generation_config.json',
+        'additional_chat_templates/tool_use.jinja',
       ],
       weights: 'model.safetensors',
     });

@@ -1,0 +1,221 @@
+/** Filters of values: texts, numbers, JSON. Those of lists are in `list-filters.ts`. */
+import { attributeOf } from './access.ts';
+import { TemplateFault } from './fault.ts';
+import { formatPercent, pad } from './formats.ts';
+import { LIST_FILTERS } from './list-filters.ts';
+import { Text } from './text.ts';
+import { capitalized, intOf, recased, replaced, stripped, textOfArgument } from './text-methods.ts';
+import {
+  argumentsOf,
+  type Call,
+  Dict,
+  type Filter,
+  isTrue,
+  itemsOf,
+  lengthOf,
+  numberOf,
+  Tuple,
+  typeName,
+  Undefined,
+  type Value,
+} from './values.ts';
+import { jsonText, textOf } from './written.ts';
+
+/** A filter of the text that a value has. */
+const ofText =
+  (names: readonly string[], work: (text: Text, args: readonly (Value | undefined)[], call: Call) => Value): Filter =>
+  (value, call) =>
+    work(textOf(value, call.machine.bounds), argumentsOf(call, 'the filter', ...names), call);
+
+const optionalText = (value: Value | undefined, otherwise: string, call: Call): Text =>
+  value === undefined ? Text.own(otherwise) : textOf(value, call.machine.bounds);
+
+function defaultValue(value: Value, call: Call): Value {
+  const [otherwise = Text.empty, boolean = false] = argumentsOf(call, 'default', 'default_value', 'boolean');
+  return value instanceof Undefined || (isTrue(boolean) && !isTrue(value)) ? otherwise : value;
+}
+
+function json(value: Value, call: Call): Text {
+  const [ascii = false, indent = null, separators = null, sorted = false] = argumentsOf(
+    call,
+    'tojson',
+    'ensure_ascii',
+    'indent',
+    'separators',
+    'sort_keys',
+  );
+  const [between, behind] = separators === null ? [] : itemsOf(separators, call.machine.bounds);
+  const wide =
+    indent instanceof Text
+      ? indent.value
+      : indent === null
+        ? null
+        : ' '.repeat(Math.min(64, intOf(indent, 0, 'tojson')));
+  const style = {
+    ascii: isTrue(ascii),
+    indent: wide,
+    separators: [
+      between === undefined ? (wide === null ? ', ' : ',') : textOfArgument(between, 'tojson').value,
+      behind === undefined ? ': ' : textOfArgument(behind, 'tojson').value,
+    ] as const,
+    sorted: isTrue(sorted),
+  };
+  return jsonText(value, style, call.machine.bounds);
+}
+
+function indented(value: Value, call: Call): Text {
+  const [width, first = false, blank = false] = argumentsOf(call, 'indent', 'width', 'first', 'blank');
+  const text = value instanceof Undefined ? value.fail() : textOf(value, call.machine.bounds);
+  const indent =
+    width instanceof Text ? width : Text.own(' '.repeat(Math.min(1000, Math.max(0, intOf(width, 4, 'indent')))));
+  const lines: Text[] = [];
+  let at = 0;
+  for (let end = text.value.indexOf('\n'); end >= 0; end = text.value.indexOf('\n', at)) {
+    lines.push(text.slice(at, end + 1));
+    at = end + 1;
+  }
+  lines.push(text.slice(at));
+  call.machine.bounds.letters(text.value.length + lines.length * indent.value.length);
+  const isIndented = (line: Text, index: number): boolean =>
+    index === 0 ? isTrue(first) : isTrue(blank) || (line.value !== '\n' && line.value !== '');
+  return Text.join(lines.flatMap((line, index) => (isIndented(line, index) ? [indent, line] : [line])));
+}
+
+function toInt(value: Value, call: Call): Value {
+  const [otherwise = 0n, base = 10n] = argumentsOf(call, 'int', 'default', 'base');
+  const number = value instanceof Undefined ? value.fail() : numberOf(value);
+  if (typeof number === 'bigint') return number;
+  if (number !== undefined) return Number.isFinite(number) ? BigInt(Math.trunc(number)) : otherwise;
+  if (!(value instanceof Text)) return otherwise;
+  const digits = stripped(value, undefined, 'both', call.machine.bounds).value.replaceAll('_', '');
+  const radix = intOf(base, 10, 'int');
+  if (radix === 16 && /^[-+]?(?:0x)?[\da-f]+$/i.test(digits)) return BigInt(Number.parseInt(digits, 16));
+  if (radix === 10 && /^[-+]?\d{1,4300}$/.test(digits)) return BigInt(digits.replace('+', ''));
+  if (radix !== 10 && radix !== 16) throw new TemplateFault(`int in base ${radix}`);
+  const float = floatOf(digits);
+  return float === null || !Number.isFinite(float) ? otherwise : BigInt(Math.trunc(float));
+}
+
+const floatOf = (text: string): number | null =>
+  /^[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?$/i.test(text) ? Number(text) : null;
+
+function toFloat(value: Value, call: Call): Value {
+  const [otherwise = 0] = argumentsOf(call, 'float', 'default');
+  const number = value instanceof Undefined ? value.fail() : numberOf(value);
+  if (number !== undefined) return Number(number);
+  if (!(value instanceof Text)) return otherwise;
+  return floatOf(stripped(value, undefined, 'both', call.machine.bounds).value) ?? otherwise;
+}
+
+function absolute(value: Value): Value {
+  const number = value instanceof Undefined ? value.fail() : numberOf(value);
+  if (number === undefined) throw new TemplateFault(`abs of a ${typeName(value)}`);
+  return number < 0 ? -number : number;
+}
+
+function rounded(value: Value, call: Call): Value {
+  const [precision, method = Text.own('common')] = argumentsOf(call, 'round', 'precision', 'method');
+  const number = value instanceof Undefined ? value.fail() : numberOf(value);
+  if (number === undefined) throw new TemplateFault(`round of a ${typeName(value)}`);
+  const places = intOf(precision, 0, 'round');
+  const how = textOfArgument(method, 'round').value;
+  const scale = 10 ** places;
+  const float = Number(number);
+  if (how === 'ceil') return Math.ceil(float * scale) / scale;
+  if (how === 'floor') return Math.floor(float * scale) / scale;
+  if (how !== 'common') throw new TemplateFault(`round by ${how}`);
+  if (typeof number === 'bigint' && places >= 0) return number;
+  if (places > 0) return Number(float.toFixed(Math.min(100, places)));
+  const whole = Math.round(float * scale);
+  // A half goes to the even side, as Python rounds.
+  const even = Math.abs(float * scale - Math.trunc(float * scale)) === 0.5 && whole % 2 !== 0 ? whole - 1 : whole;
+  return even / scale;
+}
+
+function escaped(value: Value, call: Call): Text {
+  const text = textOf(value, call.machine.bounds);
+  call.machine.bounds.letters(text.value.length);
+  return text.escaped;
+}
+
+const titled = (value: string): string =>
+  value.replace(/[^-\s({[<]+/g, (word) => {
+    const first = String.fromCodePoint(word.codePointAt(0)!);
+    return first.toUpperCase() + word.slice(first.length).toLowerCase();
+  });
+
+function truncated(value: Value, call: Call): Text {
+  const [length, kill = false, end, leeway] = argumentsOf(call, 'truncate', 'length', 'killwords', 'end', 'leeway');
+  const text = textOf(value, call.machine.bounds);
+  const most = intOf(length, 255, 'truncate');
+  const tail = optionalText(end, '...', call);
+  if (text.length <= most + intOf(leeway, 5, 'truncate')) return text;
+  const cut = text.slice(0, text.unitOf(Math.max(0, most - tail.length)));
+  const space = isTrue(kill) ? -1 : cut.value.lastIndexOf(' ');
+  return Text.join([space < 0 ? cut : cut.slice(0, space), tail]);
+}
+
+function formatFilter(value: Value, { args, named, machine }: Call): Text {
+  const values = new Dict([...named].map(([name, one]) => [Text.own(name), one] as const));
+  return formatPercent(textOf(value, machine.bounds), named.size > 0 ? values : new Tuple(args), machine.bounds);
+}
+
+function length(value: Value): bigint {
+  const count = lengthOf(value);
+  if (count === undefined) throw new TemplateFault(`a ${typeName(value)} has no length`);
+  return BigInt(count);
+}
+
+const counted = (text: Text): bigint => BigInt(text.value.match(/[\p{L}\p{N}_]+/gu)?.length ?? 0);
+
+const urlEncoded = (text: string): string =>
+  encodeURIComponent(text)
+    .replace(/[!'()*]/g, (letter) => `%${letter.charCodeAt(0).toString(16).toUpperCase()}`)
+    .replaceAll('%2F', '/');
+
+const upper = (text: string): string => text.toUpperCase();
+const lower = (text: string): string => text.toLowerCase();
+const cased = (change: (text: string) => string): Filter =>
+  ofText([], (text, _args, call) => recased(text, change, call.machine.bounds));
+
+export const FILTERS: ReadonlyMap<string, Filter> = new Map<string, Filter>([
+  ...LIST_FILTERS,
+  ['abs', absolute],
+  ['attr', (value, { args: [name] }) => attributeOf(value, textOfArgument(name, 'attr').value)],
+  ['capitalize', cased(capitalized)],
+  ['center', ofText(['width'], (text, [width]) => pad(text, Math.min(1000, intOf(width, 80, 'center')), ' ', '^'))],
+  ['count', length],
+  ['d', defaultValue],
+  ['default', defaultValue],
+  ['e', escaped],
+  ['escape', escaped],
+  ['float', toFloat],
+  ['forceescape', escaped],
+  ['format', formatFilter],
+  ['indent', indented],
+  ['int', toInt],
+  ['length', length],
+  ['lower', cased(lower)],
+  [
+    'replace',
+    ofText(['old', 'new', 'count'], (text, [old, now, times], call) =>
+      replaced(
+        text,
+        optionalText(old, '', call),
+        optionalText(now, '', call),
+        intOf(times, -1, 'replace'),
+        call.machine.bounds,
+      ),
+    ),
+  ],
+  ['round', rounded],
+  ['safe', ofText([], (text) => text.markup)],
+  ['string', ofText([], (text) => text)],
+  ['title', cased(titled)],
+  ['tojson', json],
+  ['trim', ofText(['chars'], (text, [letters], call) => stripped(text, letters, 'both', call.machine.bounds))],
+  ['truncate', truncated],
+  ['upper', cased(upper)],
+  ['urlencode', cased(urlEncoded)],
+  ['wordcount', ofText([], counted)],
+]);

@@ -1,0 +1,58 @@
+"""Renders chat templates as transformers does. In: {"date", "templates": {name: text}, "values": {name: {...}}} as JSON.
+Out: {template: {values: text, or null where Python fails}}."""
+
+import datetime
+import json
+import sys
+
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+
+class Generation(Extension):
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller):
+        return caller()
+
+
+def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def refuse(message):
+    raise ValueError(message)
+
+
+given = json.load(sys.stdin)
+date = datetime.datetime.fromisoformat(given["date"])
+environment = ImmutableSandboxedEnvironment(
+    trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+)
+environment.filters["tojson"] = to_json
+environment.globals["raise_exception"] = refuse
+environment.globals["strftime_now"] = date.strftime
+
+
+def render(template, values):
+    try:
+        return template.render(**values)
+    except Exception:
+        return None
+
+
+rendered = {}
+for name, text in given["templates"].items():
+    try:
+        template = environment.from_string(text)
+    except Exception:
+        rendered[name] = {case: None for case in given["values"]}
+        continue
+    rendered[name] = {case: render(template, values) for case, values in given["values"].items()}
+json.dump(rendered, sys.stdout)
