@@ -1,23 +1,19 @@
 /** `palimpsest run` reads a prompt within a KV budget, streams the answer and reports what the cache did. */
-import { columnsOf, fields, given, grouped, KvError, plural, wrap } from '../../native/index.ts';
+import { columnsOf, fields, KvError, plural } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
 import type { SessionReport } from '../cache/types.ts';
 import { GENERATE_OPTIONS } from '../options/table.ts';
-import type { GenerateOptions, Prompt } from '../options/types.ts';
+import type { Prompt } from '../options/types.ts';
 import { checkContinuations, countedTokens } from '../session/prompt.ts';
 import type { Divergence, Generated } from '../session/types.ts';
-import type { Chat } from '../thread/chat.ts';
-import { type ChatOptions, CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
 import { createEngine, type Engine } from '../thread/engine.ts';
-import type { EngineSession, Generation } from '../thread/engine-session.ts';
-import type { ChatMessage } from '../transformer/types.ts';
-import { ChatInput } from './chat.ts';
-import { failureText } from './failure.ts';
+import type { EngineSession } from '../thread/engine-session.ts';
+import { checkLength, closing, firstMessages, generateOptions, printLogprobs, stream } from './answer.ts';
+import { converse } from './conversation.ts';
 import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
+import { jsonResult } from './json-result.ts';
 import { loading } from './loading.ts';
-import { logprobTable } from './logprob-table.ts';
-import { optionsOf } from './option-settings.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -27,9 +23,6 @@ import { samplingOptions } from './sampling-settings.ts';
 
 /** How many tokens before the answer --compare looks at. */
 const COMPARED_TOKENS = 512;
-
-/** The errors after which a conversation goes on. */
-const GOES_ON: readonly string[] = ['aborted', 'context-too-long', 'budget-too-small', 'budget-exceeded'];
 
 export async function run(settings: Settings): Promise<void> {
   const chat = flag(settings, 'chat');
@@ -71,42 +64,6 @@ export async function run(settings: Settings): Promise<void> {
     const report = text(settings, 'report');
     if (report !== undefined) writeReport(settings, session, report);
   });
-}
-
-export function firstMessages(settings: Settings): ChatMessage[] {
-  const system = text(settings, 'system');
-  return system === undefined ? [] : [{ role: 'system', content: system }];
-}
-
-/** Throws if the prompt cannot fit, before a session is opened. */
-export function checkLength(promptTokens: number, maxTokens: number, contextLength: number): void {
-  const over = promptTokens + maxTokens - contextLength;
-  if (over <= 0) return;
-  throw new KvError(
-    'context-too-long',
-    `a prompt of ${promptTokens} tokens and ${maxTokens} to generate exceed the context of ${contextLength} by ${over}`,
-    {
-      values: { promptTokens, maxTokens, contextLength },
-      hint:
-        over < maxTokens
-          ? `--max-tokens ${maxTokens - over}, or a shorter prompt`
-          : `shorten the prompt by ${over} tokens`,
-    },
-  );
-}
-
-export async function generateOptions(
-  settings: Settings,
-  progress: ProgressLine,
-  signal: AbortSignal,
-): Promise<GenerateOptions> {
-  return {
-    ...optionsOf<GenerateOptions>(settings, GENERATE_OPTIONS),
-    ...samplingOptions(settings),
-    ...given<GenerateOptions>({ grammar: await grammarOption(settings) }),
-    signal,
-    onProgress: (event) => progress.update('reading', event),
-  };
 }
 
 /** → id of the session */
@@ -167,109 +124,6 @@ async function answers(
   return all;
 }
 
-/** Where they are asked for, and --json does not hold them. */
-export function printLogprobs(settings: Settings, { logprobs }: Generated): void {
-  if (logprobs !== null && !flag(settings, 'json'))
-    process.stdout.write(`\n${logprobTable(logprobs, columnsOf(process.stdout))}\n`);
-}
-
-/** Runs `work` and closes the session afterwards, with the reason why it ended. */
-export async function closing(session: EngineSession, signal: AbortSignal, work: () => Promise<void>): Promise<void> {
-  try {
-    await work();
-  } catch (error) {
-    await session.close(signal.aborted ? 'aborted' : 'error');
-    throw error;
-  }
-  await session.close(signal.aborted ? 'aborted' : 'done');
-}
-
-export async function stream<Result extends Generated>(
-  generation: Generation<Result>,
-  progress: ProgressLine,
-): Promise<Result> {
-  try {
-    for await (const piece of generation) {
-      progress.done();
-      process.stdout.write(piece);
-    }
-    return await generation.result;
-  } finally {
-    progress.done();
-  }
-}
-
-/** Opens a conversation as the settings say, and tells how it ends. */
-async function openChat(engine: Engine, settings: Settings, say: (line: string) => void): Promise<Chat> {
-  const { tokensExpected: _, ...options } = sessionOptions(settings, 0);
-  const chat = await engine.chat({
-    ...options,
-    ...optionsOf<ChatOptions>(settings, CONVERSATION_OPTIONS),
-  });
-  const { contextLength } = engine.info.config;
-  if (chat.contextTokens < (number(settings, 'contextTokens') ?? contextLength))
-    say(
-      `The budget of ${text(settings, 'kvBudget')} holds a conversation of about ${grouped(chat.contextTokens)} tokens; the model could hold ${grouped(contextLength)}.`,
-    );
-  if (chat.mostTokens > chat.contextTokens)
-    say(
-      `From ${grouped(chat.contextTokens)} tokens on the conversation is compressed; its bytes can hold about ${grouped(chat.mostTokens)}.`,
-    );
-  say('Ctrl-C ends an answer, or between two answers the conversation; so does Ctrl-D.');
-  return chat;
-}
-
-/**
- * Holds a conversation with one cache until the input ends. Ctrl-C ends an answer, or the conversation if it is waiting
- * for a question. → id of the session
- */
-async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<string> {
-  const say = (line: string): void => void process.stderr.write(`${wrap(line, columnsOf(process.stderr))}\n`);
-  const chat = await openChat(engine, settings, say);
-  const { session } = chat;
-  const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
-  const input = new ChatInput(signal);
-  let last: Generated | null = null;
-  try {
-    await closing(session, signal, async () => {
-      for (;;) {
-        const line = await input.next();
-        if (line === null) break;
-        if (line.trim() === '') continue;
-        const options = await generateOptions(settings, progress, input.startTurn());
-        try {
-          const answer = await stream(chat.send(line, options), progress);
-          last = answer;
-          process.stdout.write('\n');
-          warnIncomplete(answer);
-          printLogprobs(settings, answer);
-          if (answer.dropped.length > 0)
-            say(`The ${plural(answer.dropped.length, 'oldest message')} left the conversation, which was full.`);
-          if (answer.compressed !== null)
-            say(
-              `The conversation is ${plural(answer.compressed.overTokens, 'token')} over its context and now at ${answer.compressed.effectiveBits.toFixed(1)} bits a number; at most ${grouped(answer.compressed.mostTokens)} tokens fit.`,
-            );
-        } catch (error) {
-          // A question that does not fit leaves the conversation as it was, and a shorter one may fit.
-          if (!(error instanceof KvError) || signal.aborted || !GOES_ON.includes(error.code)) throw error;
-          process.stderr.write(`${failureText(error)}\n`);
-        } finally {
-          input.endTurn();
-        }
-      }
-      const report = await session.report();
-      process.stderr.write(`\n${fields(memoryRows(report), columnsOf(process.stderr))}\n`);
-      if (flag(settings, 'json'))
-        process.stdout.write(
-          `${JSON.stringify(jsonResult(engine, report, last ?? { tokensPerSecond: 0, prefillTokensPerSecond: 0 }, null))}\n`,
-        );
-    });
-    return session.id;
-  } finally {
-    input.close();
-  }
-}
-
 function print(
   engine: Engine,
   settings: Settings,
@@ -303,46 +157,4 @@ function print(
     ...(answers.length === 1 ? {} : { completions: answers }),
   };
   process.stdout.write(`${JSON.stringify({ ...jsonResult(engine, report, generated, divergence), ...asked })}\n`);
-}
-
-/** The object that --json prints. The README describes its fields. */
-export function jsonResult(
-  engine: Engine,
-  report: SessionReport,
-  speed: Pick<Generated, 'tokensPerSecond' | 'prefillTokensPerSecond'>,
-  divergence: Divergence | null,
-  recall: { asked: number; recalled: number; recalledExact: number } | null = null,
-): Record<string, unknown> {
-  return {
-    model: engine.info.name,
-    session: report.session,
-    policy: report.policy,
-    tokens: report.tokens,
-    kvBytes: report.kvBytes,
-    kvBytesF16: report.kvBytesF16,
-    reservedBytes: report.reservedBytes,
-    reservedPeakBytes: report.reservedPeakBytes,
-    scratchBytes: report.scratchBytes,
-    budgetBytes: report.budgetBytes,
-    effectiveBits: report.effectiveBits,
-    tokensPerSecond: speed.tokensPerSecond,
-    prefillTokensPerSecond: speed.prefillTokensPerSecond,
-    meanKld: divergence?.meanKld ?? null,
-    kld99: divergence?.kld99 ?? null,
-    sameTop: divergence?.sameTop ?? null,
-    asked: recall?.asked ?? 0,
-    recalled: recall?.recalled ?? null,
-    recalledExact: recall?.recalledExact ?? null,
-    decisions: report.decisions,
-    refusedTrials: report.refusedTrials,
-    isa: engine.info.isa,
-    threads: engine.info.threads,
-    decideMs: report.decideMs,
-    trialMs: report.trialMs,
-    transcodeMs: report.transcodeMs,
-    witnessMs: report.witnessMs,
-    denseMs: report.denseMs,
-    attentionMs: report.attentionMs,
-    logPath: report.logPath,
-  };
 }

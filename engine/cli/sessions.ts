@@ -21,13 +21,13 @@ import type { Generated } from '../session/types.ts';
 import type { ParkedFile } from '../thread/calls/parking.ts';
 import { createEngine, type Engine } from '../thread/engine.ts';
 import type { EngineSession } from '../thread/engine-session.ts';
+import { checkLength, closing, firstMessages, generateOptions, printLogprobs, stream } from './answer.ts';
 import { warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
-import { checkLength, closing, firstMessages, generateOptions, printLogprobs, stream } from './run.ts';
 
 /**
  * What a session is planned for beside its prompt where nobody says how long it is to become: an answer of the usual

@@ -14,12 +14,12 @@ import { createEngine } from '../thread/engine.ts';
 import { fetchModel } from '../transformer/fetch.ts';
 import { isOffline } from '../transformer/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
+import { jsonResult } from './json-result.ts';
 import { loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.ts';
-import { jsonResult } from './run.ts';
 
 const DOCUMENT_TOKENS = { 'smollm2-135m': 4000, reference: 3800 } as const;
 /**
