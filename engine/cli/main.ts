@@ -13,5 +13,5 @@ try {
   await program().parseAsync();
 } catch (error) {
   if (error instanceof CommanderError) process.exitCode = error.exitCode === 0 ? 0 : 2;
-  else process.exitCode = reportFailure(error);
+  else process.exitCode = reportFailure(error, process.argv.includes('--json'));
 }

@@ -22,8 +22,10 @@ export async function readText(path: string, what: string): Promise<string> {
     }
   } catch (cause) {
     const { code, message } = cause as NodeJS.ErrnoException;
-    throw new KvError(code === 'ENOENT' ? 'not-found' : 'io', `cannot read the ${what} ${name}: ${message}`, {
+    const isMissing = code === 'ENOENT' || code === 'ENAMETOOLONG';
+    throw new KvError(isMissing ? 'not-found' : 'io', `cannot read the ${what} ${name}: ${message}`, {
       values: { path },
+      hint: isMissing ? `the ${what} is the name of a file; a text itself comes on standard input, with -` : undefined,
       cause,
     });
   }

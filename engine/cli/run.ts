@@ -80,12 +80,14 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
   const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
   await closing(session, signal, async () => {
     const generated = await answers(session, ids, settings, progress, signal);
+    // Before the exact copy is made, whose memory is not the session's.
+    const report = await session.report();
     let divergence: Divergence | null = null;
     if (compare && !signal.aborted) {
       divergence = await session.compare({ signal, onProgress: (event) => progress.update('exact cache', event) });
     }
     progress.done();
-    print(engine, settings, await session.report(), generated, divergence);
+    print(engine, settings, report, generated, divergence);
   });
   return session.id;
 }

@@ -123,6 +123,7 @@ describe('run', () => {
     ['no model', ['run', '-p', prompt], 'bad-argument', /--model PATH/],
     ['an unknown model', ['run', '-m', 'nope', '-p', prompt], 'not-found', /reference, smollm2-135m/],
     ['a missing prompt', ['run', '-m', 'reference', '-p', join(dir, 'none')], 'not-found', /ENOENT/],
+    ['a text in the place of a file', ['run', '-m', 'reference', '-p', 'Hello'], 'not-found', /standard input, with -/],
     ['a folder as prompt', ['run', '-m', 'reference', '-p', dir], 'io', /EISDIR/],
     ['an endless prompt', ['run', '-m', 'reference', '-p', '/dev/zero'], 'bad-file', /64 MiB/],
     ['no budget', run('--kv-budget', 'lots'), 'bad-argument', /64MiB, 1.5GB/],
@@ -240,6 +241,16 @@ describe('endings', () => {
     const result = await palimpsest(['doctor'], { stdout: full });
     closeSync(full);
     expectRefused(result, 'io', /ENOSPC/);
+  });
+});
+
+describe('what is refused with --json', () => {
+  it('is a line of JSON with code, message, values and hint', async () => {
+    const { code, out, err } = await palimpsest(run('--kv-budget', '0', '--json'));
+    expect({ code, out }).toEqual({ code: 2, out: '' });
+    expect(JSON.parse(err)).toEqual({
+      error: { code: 'bad-argument', message: expect.any(String), values: { given: '0' }, hint: expect.any(String) },
+    });
   });
 });
 
