@@ -15,6 +15,9 @@ const ADDRESSES_MAX = 10_000;
 /** Requests that may come at once after a pause, in seconds of the rate. */
 const BURST_SECONDS = 2;
 
+/** What somebody is told who takes this for a server that answers prompts. */
+export const SHOWS_ONLY = 'this server shows a log and generates nothing: clients of OpenAI servers are not served';
+
 /** An answer other than the one that was asked for. */
 export class Refusal extends Error {
   readonly status: number;
@@ -77,7 +80,7 @@ export class Guard {
   check({ method, url = '', headers, socket }: IncomingMessage): void {
     this.#spend(addressOf(socket.remoteAddress ?? ''));
     if (method !== 'GET' && method !== 'HEAD')
-      throw new Refusal(405, new KvError('unsupported', 'only GET and HEAD are served'), { allow: 'GET, HEAD' });
+      throw new Refusal(405, new KvError('unsupported', 'only GET and HEAD are served', { hint: SHOWS_ONLY }), { allow: 'GET, HEAD' });
     if (url.length > URL_CHARS_MAX)
       throw new Refusal(414, new KvError('bad-argument', `an address has at most ${URL_CHARS_MAX} characters`));
     if (headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) !== 0)

@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { KvError, nearestName } from '../../native/index.ts';
 import { EXPOSITION_TYPE } from '../metrics/registry.ts';
 import { ANSWERS, form } from './answers.ts';
+import { SHOWS_ONLY } from './guard.ts';
 
 const LIMIT_MAX = 1000;
 
@@ -169,7 +170,7 @@ export function resolve(path: string, search: URLSearchParams): { readonly route
     if (names === null) continue;
     return { route, parameters: { ...checked(route.inPath, names), ...checked(route.inQuery, oneOfEach(search)) } };
   }
-  throw new KvError('not-found', 'there is nothing under this path', { hint: '/openapi.json lists what there is' });
+  throw new KvError('not-found', 'there is nothing under this path', { hint: `/openapi.json lists what there is; ${SHOWS_ONLY}` });
 }
 
 function matchPath(pattern: string, path: string): Record<string, string> | null {

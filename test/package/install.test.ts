@@ -245,3 +245,26 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
     });
   });
 });
+
+describe.skipIf(!hasBinary || target !== 'linux-x64')(
+  'the lines of README (needs npm run prebuilds, on linux-x64)',
+  () => {
+    it('install it into a project, which runs the reference model', () => {
+      const readme = readFileSync(join(root, 'README.md'), 'utf8');
+      const project = join(folder, 'my-project');
+      const lines = [...readme.matchAll(/^ {4}(npm run prebuilds.*\n {4}npm pack.*\n {4}cd .* npm install.*)$/gm)];
+      expect(lines).toHaveLength(1);
+      const script = lines[0]![1]!.replaceAll('../my-project', project);
+      expect(script.split(project)).toHaveLength(3);
+      mkdirSync(project);
+      writeFileSync(join(project, 'package.json'), '{ "private": true }\n');
+      writeFileSync(join(project, 'prompt.txt'), 'Once upon a time');
+      const sh = (words: string): Ran => spawnSync('sh', ['-ec', words], { cwd: root, encoding: 'utf8' });
+      const installed = sh(script);
+      expect(installed.status, installed.stderr).toBe(0);
+      const ran = sh(`cd ${project} && npx palimpsest run -m reference -p prompt.txt -n 4`);
+      expect(ran.status, ran.stderr).toBe(0);
+      expect(ran.stdout).toContain('KV cache');
+    });
+  },
+);

@@ -5,6 +5,7 @@ import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type LiveView, type ServeOptions, serve } from '../../../../engine/index.ts';
+import { ANSWERS } from '../../../../engine/serve/answers.ts';
 import { addressOf, readToken } from '../../../../engine/serve/guard.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
 import { KvError } from '../../../../native/index.ts';
@@ -41,6 +42,14 @@ describe('methods and sizes', () => {
     expect(Number(head.headers.get('content-length'))).toBeGreaterThan(0);
     const stream = await fetch(`${live.url}/v1/decisions/stream`, { method: 'HEAD' });
     expect([stream.status, await stream.text()]).toEqual([200, '']);
+  });
+
+  test('a client of an OpenAI server is told that nothing is generated here', async () => {
+    await using live = await view();
+    for (const init of [{}, { method: 'POST', body: '{}' }]) {
+      const answer = await fetch(`${live.url}/v1/chat/completions`, init);
+      expect(ANSWERS.error.parse(await answer.json()).error.hint).toContain('clients of OpenAI servers are not served');
+    }
   });
 
   test('answers tell a browser not to guess, keep, frame or run them, and no other origin to read them', async () => {
