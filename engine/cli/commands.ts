@@ -62,8 +62,12 @@ export const COMMANDS: readonly CommandText[] = [
     usage: 'doctor',
     does: 'What is requested and what is effective: kernels, threads, formats, model, state; whether a model fits, and its cache at a length.',
     brief: 'What this machine runs, and whether a model fits it.',
-    examples: ['palimpsest doctor', 'palimpsest doctor -m smollm2-135m --tokens 8192 --threads 2'],
-    settings: [...ENGINE, 'tokens', 'state', 'masterKey', ...SHARED, 'json'],
+    examples: [
+      'palimpsest doctor',
+      'palimpsest doctor -m smollm2-135m --tokens 8192 --threads 2',
+      'palimpsest doctor -m smollm2-135m --tokens 4096 --sessions 40 --kv-budget 1GiB',
+    ],
+    settings: [...ENGINE, 'tokens', 'sessions', 'kvBudget', 'state', 'masterKey', ...SHARED, 'json'],
     act: async (settings) => (await import('./doctor.ts')).doctor(settings),
   },
   {

@@ -10,6 +10,7 @@ import {
   bytesText,
   type Column,
   columnsOf,
+  grouped,
   heldBytesMost,
   type Isa,
   jsonText,
@@ -21,8 +22,9 @@ import {
   setIsa,
   table,
   useBinding,
+  wrap,
 } from '../../native/index.ts';
-import { type Forecast, forecast } from '../cache/budget.ts';
+import { type Forecast, forecast, parseBudget } from '../cache/budget.ts';
 import { chooseDense } from '../transformer/dense-choice.ts';
 import { isAway, obtainModel } from '../transformer/hub/obtain.ts';
 import { surveyModel } from '../transformer/hub/survey.ts';
@@ -31,7 +33,7 @@ import { memoryNeed } from '../transformer/memory.ts';
 import { defaultThreads } from '../transformer/runtime/runtime.ts';
 import type { LoadedModel } from '../transformer/types.ts';
 import { fitRows } from './fit-text.ts';
-import { fitOf } from './machine-fit.ts';
+import { type Fit, fitOf, type SessionsFit, sessionsFit } from './machine-fit.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 
 export async function doctor(settings: Settings): Promise<void> {
@@ -53,6 +55,7 @@ export async function doctor(settings: Settings): Promise<void> {
     const rows = [...machineRows(facts), ...modelRows(facts, model)];
     process.stdout.write(`${rows.map(([key, value]) => `${key.padEnd(11)} ${printable(value)}`).join('\n')}\n\n`);
     process.stdout.write(forecastText(facts.forecast));
+    if (facts.sessions !== null) process.stdout.write(sessionsText(facts.sessions));
   } finally {
     model.weights.close();
   }
@@ -98,13 +101,15 @@ async function modelFacts(settings: Settings, model: LookedAt, state: string) {
   const tokens = number(settings, 'tokens') ?? contextLength;
   const precision = (text(settings, 'dense') as 'auto' | 'exact' | undefined) ?? 'auto';
   const dense = await chooseDense(precision, undefined, model.config);
+  const fit = fitOf(model.config, memoryNeed(model.config, model.weights, dense, precision), { tokens });
   return {
     dense: dense.name,
     denseWhy: dense.why,
     model: model.name,
     modelPath: model.path,
     modelSummary: model.summary,
-    fit: fitOf(model.config, memoryNeed(model.config, model.weights, dense, precision), { tokens }),
+    fit,
+    sessions: sessionsAsked(settings, fit),
     stateDir: state,
     stateExists: existsSync(state),
     experience: await experienceOf(settings),
@@ -155,6 +160,35 @@ function forecastText({ tokens, f16Bytes, fixedBytes, pairs }: Forecast): string
   ];
   const title = `KV memory for ${tokens} tokens (f16: ${bytesText(f16Bytes)}; window and sinks: ${bytesText(fixedBytes)})`;
   return `${title}\n${table(columns, pairs, columnsOf(process.stdout))}\n`;
+}
+
+/** null: nobody asked how many sessions fit. */
+function sessionsAsked(settings: Settings, fit: Fit): SessionsFit | null {
+  const sessions = number(settings, 'sessions');
+  const budget = text(settings, 'kvBudget');
+  if (sessions === undefined && budget === undefined) return null;
+  const count = sessions ?? 1;
+  return sessionsFit(fit, count, budget === undefined ? null : parseBudget(budget, count * fit.cache.f16Bytes));
+}
+
+function sessionsText({ sessions, tokens, roomBytes, budgetBytes, pairs }: SessionsFit): string {
+  const columns: Column<SessionsFit['pairs'][number]>[] = [
+    { title: 'K:V', align: 'left', value: ({ pair }) => pair },
+    { title: 'one', value: ({ bytes }) => bytesText(bytes) },
+    { title: `all ${grouped(sessions)}`, value: ({ bytesOfAll }) => bytesText(bytesOfAll) },
+    { title: 'fit at most', value: ({ sessionsMost }) => grouped(sessionsMost) },
+  ];
+  const best = pairs.find(({ sessionsMost }) => sessionsMost >= sessions);
+  const room =
+    budgetBytes === null
+      ? `the ${bytesText(roomBytes)} that are free beside the weights and the work`
+      : `a budget of ${bytesText(roomBytes)}`;
+  const verdict =
+    best === undefined
+      ? `do not fit into ${room}, not even with all pages in the lowest formats: fewer, or shorter ones`
+      : `fit into ${room} with all pages in ${best.pair} or lower`;
+  const title = `${grouped(sessions)} sessions of ${grouped(tokens)} tokens ${verdict}. Sessions under one budget begin better and go there as they grow.`;
+  return `\n${wrap(title, columnsOf(process.stdout))}\n${table(columns, pairs, columnsOf(process.stdout))}\n`;
 }
 
 interface LookedAt extends Pick<LoadedModel, 'name' | 'config' | 'weights' | 'summary'> {

@@ -52,3 +52,33 @@ export function fitOf(
 
 /** What the system would give to programs now, and no more than the container allows. */
 const freeMemory = (): number => Math.min(process.availableMemory(), memoryBytes());
+
+/** How many sessions of one length fit, by the format that all their pages are in. */
+export interface SessionsFit {
+  readonly sessions: number;
+  readonly tokens: number;
+  /** Exact: the budget, or else an estimate: memory that is free beside the weights and the work. */
+  readonly roomBytes: number;
+  /** The budget that was asked for; null: none. */
+  readonly budgetBytes: number | null;
+  readonly pairs: readonly {
+    readonly pair: string;
+    /** Of one session, and of all. */
+    readonly bytes: number;
+    readonly bytesOfAll: number;
+    readonly sessionsMost: number;
+  }[];
+}
+
+export function sessionsFit(fit: Fit, sessions: number, budgetBytes: number | null): SessionsFit {
+  const { tokens, cache, freeBytes, weightsBytes, loadingBytes, scratchBytes } = fit;
+  const free = Math.max(0, freeBytes - weightsBytes - Math.max(loadingBytes, scratchBytes));
+  const roomBytes = budgetBytes ?? free;
+  const pairs = [{ pair: 'f16', bytes: cache.f16Bytes }, ...cache.pairs].map(({ pair, bytes }) => ({
+    pair,
+    bytes,
+    bytesOfAll: sessions * bytes,
+    sessionsMost: Math.floor(roomBytes / bytes),
+  }));
+  return { sessions, tokens, roomBytes, budgetBytes, pairs };
+}

@@ -112,6 +112,7 @@ export const SETTINGS = {
   json: { flags: '--json', help: 'the last line of stdout is one line of JSON' },
   text: { flags: '--text <file...>', help: 'texts to evaluate or calibrate on' },
   tokens: { flags: '--tokens <n>', help: 'length of the document or window', parse: whole(256, 10_000_000) },
+  sessions: { flags: '--sessions <n>', help: 'sessions at once', parse: whole(1, 1_000_000) },
   windows: { flags: '--windows <n>', help: 'windows per text', default: 1, parse: whole(1, 1000) },
   caches: {
     flags: '--caches <list>',

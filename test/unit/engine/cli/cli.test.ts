@@ -5,6 +5,8 @@
 import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Forecast } from '../../../../engine/cache/budget.ts';
+import type { SessionsFit } from '../../../../engine/cli/machine-fit.ts';
 import { readLog } from '../../../../witness/index.ts';
 import { isDealt } from '../../../tier.ts';
 import { type RawValue, tinyGguf, tinyWords } from '../transformer/model-files.ts';
@@ -488,6 +490,26 @@ describe('inspect and doctor', () => {
     const facts = lastLine((await palimpsest(['doctor', '--tokens', '2048', '--threads', '1', '--json'])).out);
     expect(facts).toMatchObject({ threadsEffective: 1, model: 'reference', forecast: { tokens: 2048 } });
     expect(facts['experience']).toEqual({ url: null, version: null, trouble: null, keyInTheOpen: false });
+  });
+  it('say how many sessions of a length fit a budget, or what is free', async () => {
+    const asked = ['doctor', '--tokens', '2048', '--sessions', '8'];
+    const { sessions, forecast } = lastLine((await palimpsest([...asked, '--kv-budget', '16MiB', '--json'])).out) as {
+      sessions: SessionsFit;
+      forecast: Forecast;
+    };
+    expect(sessions).toMatchObject({ sessions: 8, tokens: 2048, roomBytes: 2 ** 24, budgetBytes: 2 ** 24 });
+    expect(sessions.pairs.map(({ bytes }) => bytes)).toEqual([
+      forecast.f16Bytes,
+      ...forecast.pairs.map(({ bytes }) => bytes),
+    ]);
+    for (const { bytes, bytesOfAll, sessionsMost } of sessions.pairs) {
+      expect(bytesOfAll).toBe(8 * bytes);
+      expect(sessionsMost * bytes).toBeLessThanOrEqual(2 ** 24);
+      expect((sessionsMost + 1) * bytes).toBeGreaterThan(2 ** 24);
+    }
+    const tight = await palimpsest([...asked, '--kv-budget', '64KiB']);
+    expect(tight.out.replace(/\s+/g, ' ')).toContain('8 sessions of 2,048 tokens do not fit into a budget of 64 KiB');
+    expect((await palimpsest(asked)).out.replace(/\s+/g, ' ')).toMatch(/that are free beside the weights and the work/);
   });
   // Port 1 of this machine answers nobody.
   it('say where experience is shared, and never the key', async () => {
