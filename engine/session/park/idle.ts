@@ -36,6 +36,19 @@ type Cause =
   | { readonly cause: 'pool'; readonly asking: string; readonly lackingBytes: number }
   | { readonly cause: 'low-memory'; readonly asking: string };
 
+/** So often a session comes back soon after it was parked before it is taken for one that is used all the time. */
+const RETURNS_MAX = 2;
+/** Soon is within so many calls for each open session: each of them used in turn, and some more often. */
+const SOON_CALLS = 4;
+
+/** How a session was used, by the number of calls that all sessions had had by then. */
+interface Use {
+  readonly lastAt: number;
+  readonly parkedAt: number;
+  /** Times in a row that it came back soon. */
+  readonly returns: number;
+}
+
 export class IdleSessions {
   readonly place: IdlePlace;
   readonly #form: IdleForm;
@@ -49,6 +62,9 @@ export class IdleSessions {
    * Sessions that could not be parked, and how many calls had used them by then: not tried again before they are used.
    */
   readonly #kept = new WeakMap<Session, number>();
+  readonly #uses = new WeakMap<Session, Use>();
+  /** Calls of all sessions. */
+  #calls = 0;
 
   /** `sessions`: those that are open; the ones that use another pool, or another of these, are passed over. */
   constructor(form: IdleForm, pool: PagePool, sessions: () => Iterable<Session>) {
@@ -64,17 +80,20 @@ export class IdleSessions {
    * where there are no more.
    */
   makeRoom(asking: Governed, lackingBytes: number): void {
-    if (this.place !== 'reread') this.#free(asking, lackingBytes);
+    if (this.place !== 'reread') this.#free(this.#waiting(asking).filter(this.#isLeft), asking, lackingBytes);
   }
 
-  /** The same where nothing else helps any more, for sessions that lose their pages by it. */
+  /**
+   * The same where nothing else helps any more: for sessions that lose their pages by it, and for those that are used
+   * all the time, whose pages would soon be back.
+   */
   letGo(asking: Governed, lackingBytes: number): void {
-    if (this.place === 'reread') this.#free(asking, lackingBytes);
+    this.#free(this.#waiting(asking), asking, lackingBytes);
   }
 
-  #free(asking: Governed, lackingBytes: number): void {
+  #free(sessions: readonly Session[], asking: Governed, lackingBytes: number): void {
     const goalBytes = this.#pool.budgetBytes - this.#pool.usedBytes + lackingBytes;
-    for (const session of this.#waiting(asking)) {
+    for (const session of sessions) {
       if (this.#pool.budgetBytes - this.#pool.usedBytes >= goalBytes) return;
       this.#park(session, { cause: 'pool', asking: asking.id, lackingBytes });
     }
@@ -89,7 +108,9 @@ export class IdleSessions {
   /** Bytes that makeRoom would free for this cache, about. */
   reclaimableBytes(asking: Governed): number {
     if (this.place === 'reread') return 0;
-    return this.#waiting(asking).reduce((sum, session) => sum + this.#gainBytes(session), 0);
+    return this.#waiting(asking)
+      .filter(this.#isLeft)
+      .reduce((sum, session) => sum + this.#gainBytes(session), 0);
   }
 
   /** Bytes that a session which waits takes at least, beside what is counted as parked; null: it cannot be parked. */
@@ -110,6 +131,7 @@ export class IdleSessions {
     const from = this.#parked.get(session);
     const { governed } = session;
     const { away } = governed;
+    this.#used(session, from !== undefined);
     if (from === undefined || away === null) return;
     // What it takes now makes way for its pages.
     this.#parked.delete(session);
@@ -135,6 +157,25 @@ export class IdleSessions {
     this.#parked.delete(session);
     this.#count();
     if (typeof from === 'string') removeParked(from);
+  }
+
+  /** A call uses a session. */
+  #used(session: Session, isBack: boolean): void {
+    const before = this.#uses.get(session);
+    const lastAt = ++this.#calls;
+    const { parkedAt = lastAt, returns = 0 } = before ?? {};
+    const isSoon = lastAt - parkedAt <= this.#soonCalls;
+    this.#uses.set(session, { lastAt, parkedAt, returns: isBack ? (isSoon ? returns + 1 : 0) : returns });
+  }
+
+  /** False for a session that came back soon each time and is still used: parking it would gain nothing for long. */
+  readonly #isLeft = (session: Session): boolean => {
+    const use = this.#uses.get(session);
+    return use === undefined || use.returns < RETURNS_MAX || this.#calls - use.lastAt > this.#soonCalls;
+  };
+
+  get #soonCalls(): number {
+    return SOON_CALLS * [...this.#sessions()].length;
   }
 
   /** Sessions that could be parked for another cache, the one that has waited longest first. */
@@ -184,6 +225,8 @@ export class IdleSessions {
     const idleMs = Math.round(performance.now() - session.idleSinceMs);
     const away = awayOf(governed, this.place, parkedLength);
     governed.parked(away);
+    const { lastAt = this.#calls, returns = 0 } = this.#uses.get(session) ?? {};
+    this.#uses.set(session, { lastAt, parkedAt: this.#calls, returns });
     this.#parked.set(session, from);
     this.#count();
     const bytes = { bytesBefore, bytesAfter: away.heldBytes };

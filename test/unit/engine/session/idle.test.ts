@@ -212,6 +212,21 @@ describe.each(['memory', 'disk'] as const)('sessions that wait, parked in %s', (
     expect(notesOf(dir, first.id)[0]).toMatchObject({ cause: 'low-memory', asking: second.id });
   });
 
+  it('are no longer parked when they are used in turn: then the pages of all go lower instead', async () => {
+    const dir = folder();
+    const engine = await open(dir, { kvBudget: 1.5 * SESSION_BYTES, idleSessions: place });
+    const sessions = [await read(engine, 1, {}), await read(engine, 2, {})];
+    for (let turn = 0; turn < 12; turn++)
+      await sessions[turn % 2]!.generate(ids(5, 9), { maxTokens: 3, temperature: 1 }).result;
+    expect(await Promise.all(sessions.map(parkedAt))).toEqual([null, null]);
+    await engine.close();
+    const told = sessions.flatMap(({ id }) => notesOf(dir, id)).map(({ idle }) => idle);
+    expect(told.filter((idle) => idle === 'woken').length).toBeLessThanOrEqual(4);
+    expect(told.filter((idle) => idle === 'parked').length).toBeLessThanOrEqual(4);
+    for (const { id } of sessions)
+      expect(replaySession(readLog(logDir(dir), { session: id }))).toMatchObject({ equal: true, complete: true });
+  });
+
   it('spare those that have budgets of their own from being forced lower, and the logs replay', async () => {
     const dir = folder();
     const engine = await open(dir, { kvBudget: 2_000_000, idleSessions: place });
