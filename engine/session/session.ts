@@ -68,10 +68,7 @@ export class Session implements Reader {
   static open(runtime: Runtime, setup: SessionSetup): Session {
     const { shape, model } = runtime;
     const { stepLatencyBudgetMs } = setup;
-    const rotary = new Rotary(
-      model.config,
-      Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, model.config.contextLength),
-    );
+    const rotary = Rotary.planned(model.config, setup.tokensExpected);
     const latents = setup.latents === undefined ? undefined : modelLatents(model, rotary, setup.latents);
     const terms = termsWithLatents(shape, setup, setup.thresholds, latents);
     const governed = Governed.open({
