@@ -207,7 +207,7 @@ async function openChat(engine: Engine, settings: Settings, say: (line: string) 
     ...optionsOf<ChatOptions>(settings, CONVERSATION_OPTIONS),
   });
   const { contextLength } = engine.info.config;
-  if (chat.contextTokens < (number(settings, 'contextTokens') ?? contextLength))
+  if (settings['contextTokens'] === undefined && chat.contextTokens < contextLength)
     say(
       `The budget of ${text(settings, 'kvBudget')} holds a conversation of about ${grouped(chat.contextTokens)} tokens; the model could hold ${grouped(contextLength)}.`,
     );

@@ -81,6 +81,22 @@ describe('eight sessions that write at once', () => {
   });
 });
 
+describe('a prompt', () => {
+  it('is read in small pieces while another session writes, and in whole pages again when it is alone', async () => {
+    await open(undefined);
+    const [writer, reader] = [await engine.openSession(), await engine.openSession()];
+    const writing = writer.generate(PROMPT, { maxTokens: 30, temperature: 0.8 });
+    const told: number[] = [];
+    await writing[Symbol.asyncIterator]().next();
+    await reader.read(ids(1400), { onProgress: ({ tokens }) => told.push(tokens) });
+    const pieces = told.map((tokens, i) => tokens - (told[i - 1] ?? 0));
+    expect(pieces.slice(0, 2)).toEqual([16, 16]);
+    expect(Math.max(...pieces)).toBe(128);
+    expect(told.at(-1)).toBe(1400);
+    expect((await writing.result).tokens).toBe(30);
+  });
+});
+
 describe('a budget in which not even one session fits', () => {
   it('is refused with its numbers before anything is read, and the session can be used', async () => {
     await open('0.25MiB');
