@@ -163,6 +163,8 @@ export interface ThreadClientOptions<News> {
   /** What calls throw once the thread has ended without an error of its own. */
   readonly ended: () => Error;
   readonly onNews?: (news: News) => void;
+  /** When the thread keeps the process alive. Default 'always'. */
+  readonly keepsAlive?: 'always' | 'while called';
 }
 
 export interface CallOptions<Event> {
@@ -176,10 +178,12 @@ export class ThreadClient<Calls extends Handlers<Calls>, News = never> {
   readonly #thread: string;
   readonly #onNews: (news: News) => void;
   readonly #pending = new Map<number, Pending>();
+  readonly #isLeftIdle: boolean;
   #nextId = 1;
   #ended: Error | null = null;
 
-  constructor(worker: Worker, { thread, ended, onNews = () => {} }: ThreadClientOptions<News>) {
+  constructor(worker: Worker, { thread, ended, onNews = () => {}, keepsAlive }: ThreadClientOptions<News>) {
+    this.#isLeftIdle = keepsAlive === 'while called';
     this.#worker = worker;
     this.#thread = thread;
     this.#onNews = onNews;
@@ -234,6 +238,7 @@ export class ThreadClient<Calls extends Handlers<Calls>, News = never> {
         event: (event) => onEvent(event as EventOf<Calls[Name]>),
       });
       signal?.addEventListener('abort', abort, { once: true });
+      if (this.#isLeftIdle) this.#worker.ref();
     });
   }
 
@@ -266,6 +271,7 @@ export class ThreadClient<Calls extends Handlers<Calls>, News = never> {
       return;
     }
     this.#pending.delete(reply.id);
+    if (this.#isLeftIdle && this.#pending.size === 0) this.#worker.unref();
     if (pending.thrown !== undefined) pending.reject(pending.thrown.error);
     else if (reply.kind === 'value') pending.resolve(reply.value);
     else pending.reject(fromWire(reply.error));

@@ -24,6 +24,8 @@ export function idleText(note: IdleNote): string | null {
   if (idle === 'parked') {
     const seconds = typeof idleMs === 'number' ? ` for ${(idleMs / 1000).toFixed(1)} s` : '';
     const file = place === 'disk' ? ` and a file of ${bytes(parkedBytes)}` : '';
+    if (place === 'reread')
+      return `Waited${seconds} and let its pages go, because ${causeText(note)}: ${bytes(bytesBefore)} are free, and its tokens are read again.`;
     return `Waited${seconds} and was parked ${place === 'disk' ? 'on disk' : 'in memory'}, because ${causeText(note)}: ${bytes(bytesBefore)} became ${bytes(bytesAfter)}${file}.`;
   }
   if (idle === 'kept') return `Was to be parked, because ${causeText(note)}, and was not: ${printable(show(why))}.`;

@@ -27,16 +27,17 @@ interface Named {
   readonly id: string;
 }
 
-/** What caches and sessions ask of the idle sessions with which they share memory (IdleSessions, idle.ts). */
+/** Whose pages go lower for another session: of those that take more memory than it does, or of all. */
+export type Pressed = 'larger' | 'all';
+
+/** What caches and sessions ask of the other sessions with which they share memory (SharedMemory, shared-memory.ts). */
 export interface Neighbours {
-  readonly place: IdlePlace;
-  /** Has sessions that wait free so many bytes more, if they can. */
+  /** Has sessions that wait parked until so many bytes more are free, if there are enough of them. */
   makeRoom(asking: Named, lackingBytes: number): void;
   /** Bytes that this would free at most, about. */
   reclaimableBytes(asking: Named): number;
-  /**
-   * Puts the pages of a session back if they are parked, or leaves its cache empty where they are of no use. Throws
-   * 'budget-exceeded', 'io'.
-   */
-  wake(session: Named): void;
+  /** Has pages of others go lower until the pool has room for so many bytes, those first who take most. */
+  press(asking: Named, neededBytes: number, whom: Pressed): void;
+  /** Has pages of sessions that wait go, to be read again, until so many bytes more are free. */
+  letGo(asking: Named, lackingBytes: number): void;
 }

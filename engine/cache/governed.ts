@@ -40,6 +40,7 @@ import { LearnedThresholds } from './learned-thresholds.ts';
 import { Mover } from './mover.ts';
 import { type NativeOptions, openNative } from './open-native.ts';
 import { Pacing } from './pacing.ts';
+import { Promised } from './promised.ts';
 import { Room } from './room.ts';
 import { Tally } from './tally.ts';
 import type { Terms } from './terms.ts';
@@ -50,8 +51,8 @@ import { MassTrace } from './workload.ts';
 export interface GovernedOptions extends NativeOptions {
   /** A pool that other caches share; left out: one of its own. Its owner closes it. */
   readonly pool?: PagePool | undefined;
-  /** Sessions of that pool that wait, and give their memory up when it is short. */
-  readonly idle?: Neighbours | undefined;
+  /** The other sessions of that pool, which give memory up when it is short. */
+  readonly neighbours?: Neighbours | undefined;
   readonly log: WitnessLog | null;
   /** Counts what it does; left out: one of its own, which nobody reads. */
   readonly meter?: Meter | undefined;
@@ -88,6 +89,8 @@ export class Governed {
   readonly latents: Latents | null;
   readonly kin: Kin;
   readonly room: Room;
+  /** Room that was found for the step under way. */
+  readonly promised: Promised;
   /** Where attention went lately. */
   readonly masses: MassTrace;
   readonly tally: Tally;
@@ -142,6 +145,7 @@ export class Governed {
     const hear: OnMove = (move, bytesBefore) =>
       this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], bytesBefore);
     this.kin = new Kin(this.canaries, hear, origin?.kin);
+    this.promised = new Promised(pool, this.kin);
     // A lower latent is made beside the kept one.
     const lower = LATENT_NAMES.filter((name) => name !== latents?.kept).map((name) => pageBytes[name] ?? 0);
     this.room = new Room({
@@ -150,7 +154,8 @@ export class Governed {
       kin: this.kin,
       canaries: this.canaries,
       sharedPool: options.pool,
-      idle: options.idle,
+      neighbours: options.neighbours,
+      promised: this.promised,
       budgetBytes: origin === undefined ? terms.budgetBytes : origin.room.ownBytes,
       spareBytes: Math.max(spareBytes(pageBytes, context.windowFormat), ...lower),
     });
@@ -200,6 +205,7 @@ export class Governed {
 
   /** So many tokens were appended to every layer. */
   advanced(tokensNew: number): void {
+    this.promised.end();
     this.#holds(this.#length + tokensNew);
   }
 
@@ -364,6 +370,7 @@ export class Governed {
   /** Takes `way`: moves of pages that are still there stay made. `takeBack` of step.ts tells the policy. */
   goBack(way: WayBack): void {
     const { tokens } = way;
+    this.promised.end();
     this.trials.takeBack(tokens);
     this.pacing.takeBack(tokens);
     this.#peakBytes = this.peakBytes;
@@ -415,9 +422,12 @@ export class Governed {
 
   /** Appends T tokens to a layer. A refused call has appended nothing. */
   append(layer: number, k: Float32Array, v: Float32Array, inputs: CheckedInputs | undefined): void {
+    const isPromised = this.promised.bytes > 0;
+    const before = isPromised ? this.kv.usedBytes : 0;
     this.kv.append(layer, k, v);
     if (inputs !== undefined)
       this.latents!.add(layer, inputs, k.length / (this.shape.kvHeads * this.shape.headDim), this.length);
+    if (isPromised) this.promised.took(this.kv.usedBytes - before);
   }
 
   /** Makes the situation that the policy sees now. Its budget is smaller than the real one by what must stay free. */
@@ -498,6 +508,7 @@ export class Governed {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
+    this.promised.end();
     // Nobody would probe what relatives still share.
     if (this.hasForks) this.canaries.dropAll();
     this.kv.close();

@@ -187,6 +187,11 @@ export class Latents {
     return this.#open.length * PAGE_TOKENS * this.#options.width * 4;
   }
 
+  /** Bytes of the latent that a page of a layer gets when it is sealed. */
+  get sealedBytes(): number {
+    return this.bytesOf(this.#options.format);
+  }
+
   /** Bytes of one latent. */
   bytesOf(format: LatentName): number {
     return latentBytes(format, this.#options.width);

@@ -3,9 +3,10 @@
  * pool. All are without the bytes of kept originals, unless a name says otherwise.
  */
 import type { KvCache, PagePool } from '../../native/index.ts';
-import type { Neighbours } from './away.ts';
+import type { Neighbours, Pressed } from './away.ts';
 import type { Canaries } from './canaries.ts';
 import type { Kin } from './kin.ts';
+import type { Promised } from './promised.ts';
 
 interface RoomParts {
   /** The cache, as others know it. */
@@ -16,8 +17,10 @@ interface RoomParts {
   readonly canaries: Canaries;
   /** The pool, where other caches share it. */
   readonly sharedPool: PagePool | undefined;
-  /** Sessions of that pool that wait. */
-  readonly idle: Neighbours | undefined;
+  /** The other sessions of that pool. */
+  readonly neighbours: Neighbours | undefined;
+  /** What the step under way was promised. */
+  readonly promised: Promised;
   readonly budgetBytes: number | null;
   readonly spareBytes: number;
 }
@@ -45,31 +48,46 @@ export class Room {
     return this.#parts.kv.usedBytes - this.canaryBytes;
   }
 
-  /** The own budget, at most what others leave of a shared pool, what idle ones would give up included. */
+  /** The own budget, at most what others leave of a shared pool, what parking idle ones would free included. */
   get budgetBytes(): number | null {
-    const { asking, kv, sharedPool, idle } = this.#parts;
-    const own = this.#budgetBytes === null ? null : this.#budgetBytes - this.canaryBytes;
-    if (own === null || sharedPool === undefined) return own;
-    const left = this.usedBytes + kv.roomBytes;
-    return left >= own ? own : Math.min(own, left + (idle?.reclaimableBytes(asking) ?? 0));
+    const { asking, kv, sharedPool, neighbours, promised } = this.#parts;
+    if (this.#budgetBytes === null) return null;
+    const own = this.#budgetBytes - this.canaryBytes - promised.relativesBytes;
+    if (sharedPool === undefined) return own;
+    const left = this.usedBytes + Math.min(kv.roomBytes, this.poolRoomBytes!);
+    return left >= own ? own : Math.min(own, left + (neighbours?.reclaimableBytes(asking) ?? 0));
   }
 
-  /** Bytes that the shared pool leaves now; null: the pool is its own. */
+  /** Bytes that the shared pool leaves now, and has promised to nobody; null: the pool is its own. */
   get poolRoomBytes(): number | null {
-    const { sharedPool } = this.#parts;
-    return sharedPool === undefined ? null : sharedPool.budgetBytes - sharedPool.usedBytes;
+    const { sharedPool, promised } = this.#parts;
+    return sharedPool === undefined ? null : sharedPool.budgetBytes - sharedPool.usedBytes - promised.othersBytes;
+  }
+
+  /** Has idle sessions of the pool parked until there is room for `dueBytes` and for a move beside them. */
+  ask(dueBytes: number): void {
+    const lackingBytes = this.#lackingBytes(dueBytes);
+    if (lackingBytes > 0) this.#parts.neighbours?.makeRoom(this.#parts.asking, lackingBytes);
   }
 
   /**
-   * Has idle sessions of the pool make room for `dueBytes`, and for a move beside them, as far as the own budget allows
-   * so much.
+   * Has the pages of other sessions go lower until there is so much room: of those that take more than this one, or of
+   * all; and where that is not enough, those of idle ones go for good. → whether there is room now
    */
-  ask(dueBytes: number): void {
-    const { asking, kv, idle, spareBytes } = this.#parts;
+  press(dueBytes: number, whom: Pressed): boolean {
+    const { asking, neighbours } = this.#parts;
+    const isShort = (): boolean => this.#lackingBytes(dueBytes) > 0;
+    if (isShort()) neighbours?.press(asking, dueBytes + this.spareBytes, whom);
+    if (isShort() && whom === 'all') neighbours?.letGo(asking, this.#lackingBytes(dueBytes));
+    return !isShort();
+  }
+
+  /** What the pool lacks for `dueBytes` and a move beside them, as far as the own budget allows so much. */
+  #lackingBytes(dueBytes: number): number {
+    const { kv, spareBytes } = this.#parts;
     const { poolRoomBytes } = this;
     const ownBytes = this.#budgetBytes === null ? Number.POSITIVE_INFINITY : this.#budgetBytes - kv.usedBytes;
-    const neededBytes = Math.min(dueBytes + spareBytes, ownBytes);
-    if (poolRoomBytes !== null && neededBytes > poolRoomBytes) idle?.makeRoom(asking, neededBytes - poolRoomBytes);
+    return poolRoomBytes === null ? 0 : Math.min(dueBytes + spareBytes, ownBytes) - poolRoomBytes;
   }
 
   /** The own budget gave way: it is now what is needed. */
@@ -85,8 +103,10 @@ export class Room {
 
   /** Bytes that originals may take: none in forks, which share those of their origin. */
   get canaryBytesMax(): number {
-    const { kv, kin, canaries } = this.#parts;
+    const { kv, kin, canaries, sharedPool } = this.#parts;
     if (!kin.keepsCanaries) return 0;
-    return canaries.allowanceBytes(this.#budgetBytes ?? kv.usedBytes);
+    // Of a budget that it shares with everybody it has no more than what it takes.
+    const isShared = sharedPool !== undefined && (this.#budgetBytes ?? 0) >= sharedPool.budgetBytes;
+    return canaries.allowanceBytes(isShared ? kv.usedBytes : (this.#budgetBytes ?? kv.usedBytes));
   }
 }

@@ -71,21 +71,27 @@ export async function runStep(stepper: Stepper, tokenIds: Int32Array): Promise<v
 }
 
 /**
- * Called before tokens are appended: frees what their rows and sealing the pages that they fill up will need. Throws
- * 'budget-too-small', 'budget-exceeded'.
+ * Called before tokens are appended: frees what their rows and sealing the pages that they fill up will need in all
+ * layers, and promises it to them. Throws 'budget-too-small', 'budget-exceeded'.
  */
 export function makeRoom(cache: Governed, tokensNew: number): void {
+  cache.promised.make(findRoom(cache, tokensNew));
+}
+
+/** → what appending so many tokens takes of the room that there is now */
+function findRoom(cache: Governed, tokensNew: number): number {
   const { kv, terms, length: tokens, latents } = cache;
   cache.begin();
-  if (terms.budgetBytes === null && cache.room.poolRoomBytes === null) return;
+  if (terms.budgetBytes === null && cache.room.poolRoomBytes === null) return 0;
   const dueBytes = kv.appendBytes(tokensNew);
-  if (dueBytes === 0) return;
+  if (dueBytes === 0) return 0;
   cache.room.ask(dueBytes);
+  cache.room.press(dueBytes, 'larger');
   const { budgetBytes } = cache;
   // A step that ran out of room in one of its layers could not be taken back.
   if (budgetBytes === null) {
-    refuseBeyondPool(cache, dueBytes);
-    return;
+    if (!cache.room.press(dueBytes, 'all')) refuseBeyondPool(cache, dueBytes);
+    return dueBytes;
   }
   // A page side (one of q8 at most) is kept free, so that a move finds room.
   latents?.giveBack(
@@ -94,7 +100,8 @@ export function makeRoom(cache: Governed, tokensNew: number): void {
   );
   const seals = sealsBetween(tokens, tokensNew);
   if (seals > 1 && cache.usedBytes + dueBytes > budgetBytes) throw tooManyAtOnce(cache, tokensNew, seals, dueBytes);
-  free(cache, dueBytes, tokensNew);
+  freeAmong(cache, dueBytes, tokensNew);
+  return dueBytes;
 }
 
 /**
@@ -103,10 +110,35 @@ export function makeRoom(cache: Governed, tokensNew: number): void {
  */
 export function fork(cache: Governed): Governed {
   cache.begin();
-  cache.room.ask(cache.terms.context.fixedBytes);
-  free(cache, cache.terms.context.fixedBytes, 0);
+  const { fixedBytes } = cache.terms.context;
+  cache.room.ask(fixedBytes);
+  freeAmong(cache, fixedBytes, 0);
   return cache.fork();
 }
+
+/** Moves own pages until `dueBytes` more fit, and those of other sessions where that is not enough. */
+function freeAmong(cache: Governed, dueBytes: number, tokensNew: number): void {
+  try {
+    free(cache, dueBytes, tokensNew);
+  } catch (error) {
+    if (!isTooSmall(error) || !cache.room.press(dueBytes, 'all')) throw error;
+    free(cache, dueBytes, tokensNew);
+  }
+}
+
+/**
+ * Moves pages of a cache that is between two steps until the pool has room for `neededBytes` of another one, or no
+ * legal move frees more.
+ */
+export function giveUp(cache: Governed, neededBytes: number): void {
+  try {
+    free(cache, neededBytes, 0);
+  } catch (error) {
+    if (!(error instanceof KvError)) throw error;
+  }
+}
+
+const isTooSmall = (error: unknown): boolean => error instanceof KvError && error.code === 'budget-too-small';
 
 /** Moves pages until `dueBytes` more fit. */
 function free(cache: Governed, dueBytes: number, tokensNew: number): void {
@@ -118,7 +150,7 @@ function free(cache: Governed, dueBytes: number, tokensNew: number): void {
       decide(cache, { ...point, trials: cache.trials.reports(cache.length) });
     } catch (error) {
       // Kept originals are the first to go where no legal move is left.
-      if (!(error instanceof KvError && error.code === 'budget-too-small') || cache.canaries.count === 0) throw error;
+      if (!isTooSmall(error) || cache.canaries.count === 0) throw error;
       cache.canaries.dropAll();
       decide(cache, { ...point, trials: NO_TRIALS });
     }
@@ -144,7 +176,7 @@ export function takeBack(cache: Governed, way: WayBack): void {
  * page is its own work and not that of the first token written.
  */
 export function endPrompt(cache: Governed): void {
-  if (isPageFull(cache.length)) makeRoom(cache, cache.tokensAtOnce);
+  if (isPageFull(cache.length)) findRoom(cache, cache.tokensAtOnce);
 }
 
 /**

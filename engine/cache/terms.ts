@@ -40,6 +40,8 @@ export type TermsRequest = { readonly [Name in keyof GoverningOptions]?: Governi
   readonly policy?: string | Policy | undefined;
   /** f16 throughout, nothing moves. */
   readonly exact?: boolean;
+  /** The budget of all sessions of an engine, which one that asks for nothing else has as well. */
+  readonly sharedBudgetBytes?: number | undefined;
 };
 
 const ASKED = { ...GOVERNING_OPTIONS, policy: CACHE_OPTIONS.policy };
@@ -55,6 +57,8 @@ export interface Terms {
   readonly stepLatencyBudgetMs: number | null;
   /** f16 throughout: nothing is decided. */
   readonly exact: boolean;
+  /** Formats that need for bytes brings each layer to. */
+  readonly lowest: readonly FormatPair[];
 }
 
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
@@ -66,11 +70,12 @@ export function termsOf(shape: CacheShape, request: TermsRequest, thresholds: Th
 /** What is asked for, before its bytes are looked at. Throws 'bad-argument' or 'unsupported'. */
 export function askedIn(shape: CacheShape, request: TermsRequest): Asked {
   checkRequest(request, shape.layers);
-  const { kvBudget, kldBudget } = request;
+  const { kldBudget } = request;
   const types = typesOf(request.cacheTypes);
   const pair = Array.isArray(types) ? undefined : types;
   const tokensExpected = request.tokensExpected ?? null;
   const exact = isExact(shape, request, types);
+  const kvBudget = request.kvBudget ?? (asksForNothing(request) ? request.sharedBudgetBytes : undefined);
   const budgetBytes =
     kvBudget === undefined || exact
       ? null
@@ -90,6 +95,10 @@ export function askedIn(shape: CacheShape, request: TermsRequest): Asked {
   return asked;
 }
 
+/** True if nothing says in which formats its pages are to be. */
+const asksForNothing = ({ kldBudget, policy, cacheTypes }: TermsRequest): boolean =>
+  (kldBudget ?? policy ?? cacheTypes) === undefined;
+
 /** What is effective of what was asked for, with a window that was found for it. */
 export function effective(asked: Asked, window: Window, thresholds: ThresholdSet): Terms {
   const { shape, request, policy, policyOptions, exact, types, outlierKeys, budgetBytes, tokensExpected } = asked;
@@ -102,6 +111,7 @@ export function effective(asked: Asked, window: Window, thresholds: ThresholdSet
     tokensExpected,
     stepLatencyBudgetMs: request.stepLatencyBudgetMs ?? null,
     exact,
+    lowest: isForced(asked) ? lowestPairs(asked) : untouchedPairs(asked),
     context: {
       layers: shape.layers,
       kvHeads: shape.kvHeads,
@@ -187,31 +197,43 @@ export function windowOf(asked: Asked): Window {
 }
 
 function windowIn(asked: Asked): Window {
-  const { shape, request, policy, named, windowFormat, budgetBytes, tokensExpected, floor } = asked;
+  const { shape, request, windowFormat, budgetBytes, tokensExpected } = asked;
   const openFormat =
     windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
   const windowTokens = request.windowTokens ?? defaultWindowTokens(shape, budgetBytes, windowFormat);
   const wanted: Window = { openFormat, windowFormat, windowTokens };
   if (budgetBytes === null) return wanted;
-  const { skipLayers = [] } = request;
-  const lowest = (layer: number): FormatPair =>
-    skipLayers.includes(layer) || policy.id === 'none'
-      ? { k: windowFormat, v: windowFormat }
-      : (named?.[layer % named.length] ?? lowestPair(floor));
-  const pairs = Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
   const coded: Window = { ...wanted, openFormat: request.openFormat ?? windowFormat };
   const smallest: Window = { ...coded, windowTokens: request.windowTokens ?? Math.min(...WINDOW_TOKENS) };
-  const held = { pairs, onTheWay: onTheWay(asked) };
+  const held = { pairs: lowestPairs(asked), onTheWay: onTheWay(asked) };
   const fits = (one: Window): boolean => budgetBytes >= leastBudget(shape, tokensExpected, { ...one, ...held });
   const window = [wanted, coded].find(fits) ?? smallest;
   checkBudget(shape, budgetBytes, tokensExpected, { ...window, ...held });
   return window;
 }
 
+/** The lowest formats that each layer may take. */
+function lowestPairs(asked: Asked): FormatPair[] {
+  const { shape, request, policy, named, windowFormat, floor } = asked;
+  const { skipLayers = [] } = request;
+  const lowest = (layer: number): FormatPair =>
+    skipLayers.includes(layer) || policy.id === 'none'
+      ? { k: windowFormat, v: windowFormat }
+      : (named?.[layer % named.length] ?? lowestPair(floor));
+  return Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
+}
+
+const untouchedPairs = ({ shape, windowFormat }: Asked): FormatPair[] =>
+  Array.from({ length: shape.layers }, () => ({ k: windowFormat, v: windowFormat }));
+
+/** True if need for bytes alone moves pages: nobody was promised a divergence, and no policy of the caller decides. */
+const isForced = ({ request, budgetBytes }: Asked): boolean =>
+  budgetBytes !== null && request.kldBudget === undefined && typeof request.policy !== 'object';
+
 /** Pages that nothing moves must fit the memory without a budget, and the budget where no divergence is allowed. */
-function checkUntouched({ shape, request, windowFormat, budgetBytes, tokensExpected }: Asked, window: Window): void {
-  const asItIs = Array.from({ length: shape.layers }, () => ({ k: windowFormat, v: windowFormat }));
-  const untouched = bytesAt(shape, tokensExpected ?? 0, asItIs, window);
+function checkUntouched(asked: Asked, window: Window): void {
+  const { shape, request, budgetBytes, tokensExpected } = asked;
+  const untouched = bytesAt(shape, tokensExpected ?? 0, untouchedPairs(asked), window);
   checkMemory(shape, budgetBytes === null ? untouched : 0, window.openFormat);
   if (request.kldBudget === 0 && budgetBytes !== null && untouched > budgetBytes) {
     throw new KvError(

@@ -61,7 +61,7 @@ export interface SessionReport {
    * there. `layers` says of a parked session what comes back.
    */
   readonly parked: {
-    readonly place: 'memory' | 'disk';
+    readonly place: 'memory' | 'disk' | 'reread';
     readonly bytes: number;
     readonly kvBytes: number;
   } | null;

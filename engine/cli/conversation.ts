@@ -64,7 +64,7 @@ async function openChat(engine: Engine, settings: Settings): Promise<Chat> {
   });
   const { config } = engine.info;
   const budget = text(settings, 'kvBudget');
-  if (chat.contextTokens < (number(settings, 'contextTokens') ?? config.contextLength))
+  if (settings['contextTokens'] === undefined && chat.contextTokens < config.contextLength)
     say(
       `The budget of ${budget} holds a conversation of about ${grouped(chat.contextTokens)} tokens; the model could hold ${grouped(config.contextLength)}.`,
     );

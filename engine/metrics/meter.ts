@@ -46,7 +46,7 @@ export const FALLBACKS = ['kernels', 'dense', 'byte-budget', 'kld-budget', 'shar
 export type Fallback = (typeof FALLBACKS)[number];
 
 /** Where sessions that wait are parked. */
-export const IDLE_PLACES = ['memory', 'disk'] as const;
+export const IDLE_PLACES = ['memory', 'disk', 'reread'] as const;
 
 /** Reasons for which a session ends. */
 const ENDS = ['done', 'aborted', 'error'] as const;
@@ -80,6 +80,21 @@ export class Meter {
   readonly usage = this.#registry.gauge(
     'kv_cache_usage_ratio',
     'Bytes of keys and values of the sessions that have a budget, as a share of their budgets.',
+    {},
+  );
+  readonly budget = this.#registry.gauge(
+    'kv_budget_bytes',
+    'Most bytes of keys and values that all sessions may hold together.',
+    {},
+  );
+  readonly roomWaits = this.#registry.counter(
+    'room_waits_total',
+    'Times that a call waited until others left it room for its keys and values.',
+    {},
+  );
+  readonly roomRefusals = this.#registry.counter(
+    'room_refusals_total',
+    'Calls that were refused, or ended, because the others left no room for their keys and values.',
     {},
   );
   readonly sessions = this.#registry.gauge('sessions_open', 'Sessions that are open now.', {});
@@ -139,7 +154,11 @@ export class Meter {
 
   /** `fallbacks`: those that this meter can see. They are counted from 0, so that the first is seen as a rise. */
   constructor(fallbacks: readonly Fallback[] = FALLBACKS) {
-    for (const one of [this.dropped, this.mismatches, this.promptTokens, this.generatedTokens]) one.add({}, 0);
+    for (const one of [
+      ...[this.dropped, this.mismatches, this.roomWaits, this.roomRefusals],
+      ...[this.promptTokens, this.generatedTokens],
+    ])
+      one.add({}, 0);
     for (const reason of fallbacks) this.fallbacks.add({ reason }, 0);
   }
 

@@ -176,9 +176,9 @@ export const ENGINE_OPTIONS = {
   logRetention: { rule: seenLater('{ olderThan, maxSize }'), help: 'how long and how much of the log is kept' },
   kvBudget: { rule: seenLater('bytes'), help: 'most bytes of the caches of all sessions together' },
   idleSessions: {
-    rule: oneName('keep', 'memory', 'disk'),
-    default: 'keep',
-    refusal: "sessions that wait are kept as they are ('keep'), or parked in 'memory' or on 'disk'",
+    rule: oneName('reread', 'keep', 'memory', 'disk'),
+    default: 'reread',
+    refusal: "sessions that wait are read again ('reread'), kept ('keep'), or parked in 'memory' or on 'disk'",
     help: 'what becomes of sessions that wait when memory is short',
   },
 } as const satisfies Rows<EngineOptions>;

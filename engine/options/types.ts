@@ -82,18 +82,20 @@ export interface EngineOptions extends StateOptions {
    */
   readonly logRetention?: LogRetention;
   /**
-   * Most bytes that the caches of all sessions may take together: '64MiB', '1.5GB', or a number. Sessions that have a
-   * kvBudget of their own make room within it when it is short; others are refused with 'budget-exceeded' before
-   * anything is lost. Default: the memory of the machine, or what its container allows.
+   * Most bytes that the caches of all sessions may take together: '64MiB', '1.5GB', or a number. It is the kvBudget of
+   * each session that asks for no budget, formats or policy. When it is short, pages of those that take most go lower,
+   * and calls wait until others have ended. Default: the memory of the machine, or what its container allows.
    */
   readonly kvBudget?: KvBudget;
   /**
    * What becomes of sessions that wait, the longest first, when the others need their memory, or one was told
-   * setLowMemory. 'keep': nothing. 'memory': they are parked in memory, pages predicted, which loses a little; it needs
-   * what ParkOptions.predict needs. 'disk': they are parked in files of the state folder, bit for bit; the files hold
-   * what users said. A parked session comes back by itself when it is used. Default 'keep'.
+   * setLowMemory. 'reread': where nothing else helps their pages go, and their tokens are read again when they are
+   * used. 'keep': nothing but that pages go to lower formats. 'memory': they are parked in memory, pages predicted,
+   * which loses a little; it needs what ParkOptions.predict needs. 'disk': they are parked in files of the state
+   * folder, bit for bit; the files hold what users said. A parked session comes back by itself when it is used. Default
+   * 'reread'.
    */
-  readonly idleSessions?: 'keep' | 'memory' | 'disk';
+  readonly idleSessions?: 'reread' | 'keep' | 'memory' | 'disk';
 }
 
 /**

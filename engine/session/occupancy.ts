@@ -17,6 +17,8 @@ export class Occupancy {
   readonly #session: Named;
   #condition: Condition = 'sound';
   #isTaken = false;
+  /** The call that has it waits for room, and uses nothing of it yet. */
+  #isResting = false;
   #calls = 0;
   #endedMs = performance.now();
 
@@ -26,7 +28,8 @@ export class Occupancy {
 
   /** A call takes the session and has it until end(). Throws 'busy', 'closed'. */
   begin(): void {
-    this.checkFree();
+    this.checkSound();
+    if (this.#isTaken) throw this.#busy();
     this.#isTaken = true;
     this.#calls++;
   }
@@ -47,9 +50,19 @@ export class Occupancy {
     }
   }
 
-  /** True if the next call can have it. */
+  /** The call that has it waits for something else; until then it is as free as between two calls, but to calls. */
+  async resting(work: () => Promise<void>): Promise<void> {
+    this.#isResting = true;
+    try {
+      await work();
+    } finally {
+      this.#isResting = false;
+    }
+  }
+
+  /** True if nothing of it is in use. */
   get isFree(): boolean {
-    return !this.#isTaken && this.#condition === 'sound';
+    return (!this.#isTaken || this.#isResting) && this.#condition === 'sound';
   }
 
   /** How many calls have had it. */
@@ -93,13 +106,16 @@ export class Occupancy {
       });
   }
 
-  /** Throws 'closed' as checkSound, and 'busy' while a call has it. */
+  /** Throws 'closed' as checkSound, and 'busy' while a call uses it. */
   checkFree(): void {
     this.checkSound();
-    if (this.#isTaken)
-      throw new KvError('busy', 'the session is in use by another call', {
-        values: { session: this.#session.id },
-        hint: 'wait for the running call, or fork() before it',
-      });
+    if (this.#isTaken && !this.#isResting) throw this.#busy();
+  }
+
+  #busy(): KvError {
+    return new KvError('busy', 'the session is in use by another call', {
+      values: { session: this.#session.id },
+      hint: 'wait for the running call, or fork() before it',
+    });
   }
 }

@@ -68,10 +68,7 @@ export class Session implements Reader {
   static open(runtime: Runtime, setup: SessionSetup): Session {
     const { shape, model } = runtime;
     const { stepLatencyBudgetMs } = setup;
-    const rotary = new Rotary(
-      model.config,
-      Math.min(setup.tokensExpected ?? Number.POSITIVE_INFINITY, model.config.contextLength),
-    );
+    const rotary = Rotary.planned(model.config, setup.tokensExpected);
     const latents = setup.latents === undefined ? undefined : modelLatents(model, rotary, setup.latents);
     const terms = termsWithLatents(shape, setup, setup.thresholds, latents);
     const governed = Governed.open({
@@ -85,7 +82,7 @@ export class Session implements Reader {
       sketches: terms.policy.needsTrials ? outputSketches(runtime) : [],
       latents,
       pool: setup.pool,
-      idle: setup.idle,
+      neighbours: setup.shared,
       meter: setup.meter,
       log: setup.witness === false || terms.exact ? null : setup.log,
       opened: {
@@ -99,7 +96,7 @@ export class Session implements Reader {
           isa: runtime.native.isa,
           threads: runtime.threads,
           dense: runtime.dense.name,
-          ...(setup.idle === undefined ? {} : { idleSessions: setup.idle.place }),
+          ...given({ idleSessions: setup.shared?.place ?? undefined }),
           ...setup.origin,
         },
       },
@@ -142,10 +139,7 @@ export class Session implements Reader {
    */
   async read(tokenIds: readonly number[], options: ReadOptions = {}): Promise<void> {
     this.#check(tokenIds, options.reserve ?? 0);
-    await this.#occupancy.during(async () => {
-      await this.#wake(options);
-      await this.#read(tokenIds, options);
-    });
+    await this.#atWork(this.tokens.length + tokenIds.length, options, () => this.#read(tokenIds, options));
   }
 
   /**
@@ -156,8 +150,7 @@ export class Session implements Reader {
    */
   async follow(tokenIds: readonly number[], options: ReadOptions = {}): Promise<number> {
     this.#check(tokenIds, options.reserve ?? 0, 0);
-    return this.#occupancy.during(async () => {
-      await this.#wake(options);
+    return this.#atWork(tokenIds.length, options, async () => {
       const kept = this.keeps(tokenIds);
       if (kept < this.tokens.length) this.rewind(kept);
       if (kept < tokenIds.length) await this.#read(tokenIds.slice(kept), options);
@@ -186,6 +179,30 @@ export class Session implements Reader {
     this.#fits(tokenIds.length, reserve, held);
   }
 
+  /** Does the work of a call that ends with so many tokens, once there is room for it, with its pages back. */
+  async #atWork<Result>(tokens: number, options: ReadOptions, work: () => Promise<Result>): Promise<Result> {
+    this.#occupancy.begin();
+    try {
+      await this.#enter(tokens + (options.reserve ?? 0), options);
+      return await work();
+    } finally {
+      this.#left();
+    }
+  }
+
+  /** Waits until there is room for so many tokens, and has its pages back then. */
+  async #enter(tokens: number, options: ReadOptions): Promise<void> {
+    const { shared } = this.setup;
+    if (shared !== undefined) await this.#occupancy.resting(() => shared.enter(this, tokens, options.signal));
+    await this.#wake(options, true);
+  }
+
+  /** The call that has it is done: others may have its room from now on. */
+  #left(): void {
+    this.#occupancy.end();
+    this.setup.shared?.leave(this);
+  }
+
   async #read(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
     const way = this.governed.wayBack(tokenIds.length);
     const before = this.#trail.copy();
@@ -209,6 +226,7 @@ export class Session implements Reader {
 
   async #readOn(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
     const start = performance.now();
+    const { turns } = this.setup.shared ?? {};
     for (let at = 0; at < tokenIds.length; ) {
       if (options.signal?.aborted)
         throw new KvError('aborted', 'aborted while the prompt was read', {
@@ -216,8 +234,9 @@ export class Session implements Reader {
         });
       await this.#book.lookUp();
       const rows = this.#probe === null ? this.#text.rowsDue(tokenIds.length - at) : 0;
-      const chunk = tokenIds.slice(at, at + (rows > 0 ? rows : this.governed.tokensAtOnce));
-      if (rows === 0) await this.forward(chunk);
+      const { tokensAtOnce } = this.governed;
+      const chunk = tokenIds.slice(at, at + (rows > 0 ? rows : (turns?.piece(tokensAtOnce) ?? tokensAtOnce)));
+      if (rows === 0) await this.#forward(chunk, true);
       else await this.#text.read(chunk);
       at += chunk.length;
       options.onProgress?.({
@@ -247,13 +266,13 @@ export class Session implements Reader {
       try {
         const startMs = performance.now();
         const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
-        await this.#wake(reading);
+        await this.#enter(this.tokens.length + ids.length + answer.maxTokens, reading);
         await this.#read(ids, reading);
         this.governed.meter.promptTokens.add({}, ids.length);
         const lookup = lookupOf(this, options);
         return yield* write(this, answer, { tokens: ids.length, startMs, signal: options.signal, lookup });
       } finally {
-        this.#occupancy.end();
+        this.#left();
       }
     } finally {
       answer.close();
@@ -338,7 +357,7 @@ export class Session implements Reader {
   async awake<Result>(work: () => Result): Promise<Result> {
     this.#occupancy.begin();
     try {
-      await this.#wake({});
+      await this.#wake({}, false);
     } finally {
       this.#occupancy.end();
     }
@@ -350,8 +369,8 @@ export class Session implements Reader {
    * Brings its pages back if they are parked, or reads its tokens again if those are of no use. Whatever prevents that,
    * the tokens are not lost.
    */
-  async #wake(options: ReadOptions): Promise<void> {
-    this.setup.idle?.wake(this);
+  async #wake(options: ReadOptions, isAtWork: boolean): Promise<void> {
+    this.setup.shared?.wake(this, isAtWork);
     if (this.cache.length() === this.tokens.length) return;
     const tokens = [...this.tokens];
     takeBack(this.governed, this.governed.wayBack(0, 0));
@@ -404,20 +423,29 @@ export class Session implements Reader {
   }
 
   async forward(ids: readonly number[]): Promise<Float32Array> {
+    return this.#forward(ids, false);
+  }
+
+  async #forward(ids: readonly number[], reads: boolean): Promise<Float32Array> {
     this.#occupancy.checkSound();
-    const step = this.#step(Int32Array.from(ids));
+    const { shared } = this.setup;
+    const run = (): Promise<void> => this.#step(Int32Array.from(ids));
+    const step = shared === undefined ? run() : shared.step(this, reads, run);
     this.#stepping = step.catch(() => {});
     await step;
     return this.#trail.newest;
   }
 
   async #step(tokenIds: Int32Array): Promise<void> {
+    this.#occupancy.checkSound();
     try {
       await runStep(this, tokenIds);
     } catch (error) {
       // Layers before the fault have these tokens and the others have not, so no later step may build on them.
       if (!this.#isFreed && this.cache.length(0) !== this.tokens.length) this.#occupancy.tear();
       throw error;
+    } finally {
+      this.governed.promised.end();
     }
   }
 

@@ -3,10 +3,10 @@ import type { Fingerprint, Lookup } from '../../memory/index.ts';
 import type { PagePool } from '../../native/index.ts';
 import type { Policy, ThresholdSet } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
-import type { Neighbours } from '../cache/away.ts';
 import type { LayerRows } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { SessionOptions } from '../options/types.ts';
+import type { Sharing } from './sharing.ts';
 
 export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   /**
@@ -21,8 +21,10 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly fingerprint?: Fingerprint;
   /** A pool whose threads and memory other sessions share; left out: one of its own. Its owner closes it. */
   readonly pool?: PagePool;
-  /** The sessions of that pool that wait, of which it becomes one between two calls. */
-  readonly idle?: Neighbours;
+  /** That pool as the memory which it shares with other sessions; left out: it has it to itself. */
+  readonly shared?: Sharing;
+  /** The budget of all of them, where their engine has one. */
+  readonly sharedBudgetBytes?: number;
   /** Asks what earlier sessions like this one say, now that more is known of it. */
   readonly recall?: (fingerprint: Fingerprint) => Promise<Lookup>;
   /** Goes into the first entry of the log, beside what is effective: what it goes on from. */

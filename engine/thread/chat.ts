@@ -160,9 +160,18 @@ export class Chat {
         const either = signal === undefined ? left.signal : AbortSignal.any([signal, left.signal]);
         const params = { session: this.session.id, chat: this.#told(entries), options: generate };
         this.#isBusy = true;
+        let text = '';
+        const hear: typeof onEvent = (event) => {
+          text += event.text ?? '';
+          onEvent(event);
+        };
         try {
-          const answered = await this.#client.call('answerChat', params, { onEvent, signal: either });
+          const answered = await this.#client.call('answerChat', params, { onEvent: hear, signal: either });
           return this.#keep(entries, answered, generate.seed ?? 0);
+        } catch (error) {
+          if (text !== '' && isOutOfRoom(error))
+            this.#entries = [...entries, entryOf({ role: 'assistant', content: text })];
+          throw error;
         } finally {
           this.#isBusy = false;
         }
@@ -222,6 +231,10 @@ export class Chat {
       });
   }
 }
+
+/** True for an answer that began and found no room to go on: what was read of it stays. */
+const isOutOfRoom = (error: unknown): boolean =>
+  error instanceof KvError && (error.code === 'budget-exceeded' || error.code === 'budget-too-small');
 
 const entryOf = (message: ChatMessage): Entry => ({ message, written: null, seed: null });
 

@@ -17,6 +17,7 @@ import { checkEngineOptions, hostOptions } from './engine-options.ts';
 import { EngineSession } from './engine-session.ts';
 import { GateKeeper, keep, release } from './gate.ts';
 import type { LoadedInfo } from './loaded.ts';
+import { closeAtEnd, isClosed } from './natural-end.ts';
 import { openChat } from './open-chat.ts';
 
 /** Loads a model in its own thread. Throws what loading throws; the thread is gone then. */
@@ -59,9 +60,14 @@ export class Engine {
       gate: this.#gate.shared,
     });
     keep(this.#gate);
-    this.#worker.on('exit', () => release(this.#gate));
+    closeAtEnd(this);
+    this.#worker.on('exit', () => {
+      release(this.#gate);
+      isClosed(this);
+    });
     this.#calls = new ThreadClient(this.#worker, {
       thread: "the model's thread",
+      keepsAlive: 'while called',
       ended: () => new KvError('closed', 'the engine was closed'),
       onNews: (progress) => this.#loading(progress),
     });
@@ -158,7 +164,10 @@ export class Engine {
     return this.#calls.call('tour', { session, tour: options }, { onEvent, signal });
   }
 
-  /** Closes every session (each becomes one entry and one experience), flushes the log, ends the thread. */
+  /**
+   * Closes every session (each becomes one entry and one experience), flushes the log, ends the thread. An engine that
+   * no call uses keeps no process alive, and is closed when the process comes to its end.
+   */
   async close(): Promise<void> {
     if (this.#calls.ended !== null && this.#closing === null) return;
     this.#closing ??= this.#calls.call('close', undefined).then(

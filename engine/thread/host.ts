@@ -18,10 +18,11 @@ import { Meter } from '../metrics/meter.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { leave, setupOf } from '../session/experience.ts';
-import { type IdleForm, IdleSessions } from '../session/park/idle.ts';
+import type { IdleForm } from '../session/park/idle.ts';
 import { ModelPredictor } from '../session/park/predictors.ts';
 import type { Session } from '../session/session.ts';
 import type { SessionSetup } from '../session/setup.ts';
+import { SharedMemory } from '../session/shared-memory.ts';
 import { openState, type State } from '../state/folder.ts';
 import { Runtime, type RuntimeOptions } from '../transformer/runtime/runtime.ts';
 
@@ -44,10 +45,12 @@ export class Host {
   readonly state: State | null;
   readonly meter = new Meter();
   readonly predictor: ModelPredictor;
-  readonly idle: IdleSessions | undefined;
+  readonly shared: SharedMemory;
   readonly #sessions = new Map<string, Session>();
   /** One set of threads, and one heap, for all sessions. */
   readonly #pool: PagePool;
+  /** What all sessions may take together, where the caller said it. */
+  readonly #budgetBytes: number | undefined;
 
   private constructor(runtime: Runtime, state: State | null, { kvBudgetBytes, idleSessions }: HostOptions) {
     this.runtime = runtime;
@@ -55,7 +58,9 @@ export class Host {
     this.predictor = new ModelPredictor(runtime.model, state?.dir ?? null);
     const form = idleSessions === 'keep' ? null : this.#idleForm(idleSessions);
     this.#pool = openPool(kvBudgetBytes ?? memoryBytes());
-    if (form !== null) this.idle = new IdleSessions(form, this.#pool, () => this.sessions);
+    this.#budgetBytes = kvBudgetBytes;
+    this.shared = new SharedMemory({ pool: this.#pool, meter: this.meter, form, sessions: () => this.sessions });
+    this.meter.budget.set({}, this.#pool.budgetBytes);
     if (runtime.native.passedOver !== null) this.meter.fallbacks.add({ reason: 'kernels' });
     if (runtime.denseChoice.isSecondBest) this.meter.fallbacks.add({ reason: 'dense' });
   }
@@ -116,7 +121,8 @@ export class Host {
   async setup(options: SessionOptions): Promise<SessionSetup> {
     checkSession(options);
     const setup = await setupOf(this.runtime, options, this.state);
-    return { ...setup, pool: this.#pool, meter: this.meter, ...given({ idle: this.idle }) };
+    const { shared, meter } = this;
+    return { ...setup, pool: this.#pool, meter, shared, ...given({ sharedBudgetBytes: this.#budgetBytes }) };
   }
 
   /** Waits until all that was logged is on disk. → highest acknowledged sequence number, −1 without a log */
@@ -134,7 +140,7 @@ export class Host {
       await this.state?.log.flush();
     } finally {
       session.close();
-      this.idle?.forget(session);
+      this.shared.forget(session);
     }
   }
 
@@ -143,6 +149,7 @@ export class Host {
    * there is no state folder.
    */
   #idleForm(place: IdlePlace): IdleForm {
+    if (place === 'reread') return { place };
     if (place === 'memory') return { place, predictor: this.predictor.findOrRefuse() };
     if (this.state !== null) return { place, stateDir: this.state.dir };
     throw new KvError('bad-argument', 'sessions are parked on disk in the state folder, and there is none', {

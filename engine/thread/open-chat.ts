@@ -1,5 +1,5 @@
 /** Opens a conversation: checks its options, and plans its session for as many tokens as the budget can hold. */
-import { checkKeys, checkOptions, KvError, PAGE_TOKENS } from '../../native/index.ts';
+import { checkKeys, checkOptions, KvError, PAGE_TOKENS, show } from '../../native/index.ts';
 import { f16CacheBytes, parseBudget, windowBudget } from '../cache/budget.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SendOptions, SessionOptions } from '../options/types.ts';
@@ -48,8 +48,24 @@ export async function openChat(engine: Opener, client: HostClient, options: Chat
   const { session, tokens } = compresses
     ? await openConversation(engine, contextLength, { ...sessionOptions, kvBudget: bytesFor(engine, asked, options) })
     : await openConversation(engine, asked.contextTokens, sessionOptions);
+  if (options.contextTokens !== undefined && tokens < asked.contextTokens) {
+    await session.close();
+    throw holdsLess(asked.contextTokens, tokens, options);
+  }
   const contextTokens = Math.min(asked.contextTokens, tokens);
   return { session, conversation: { ...asked, contextTokens, mostTokens: tokens }, callFormat, generate };
+}
+
+function holdsLess(contextTokens: number, holdsTokens: number, { kvBudget }: ChatOptions): KvError {
+  const whose = kvBudget === undefined ? 'the kvBudget of the engine' : `a kvBudget of ${show(kvBudget)}`;
+  return new KvError(
+    'budget-too-small',
+    `${whose} holds a conversation of ${holdsTokens} tokens, and contextTokens is ${contextTokens}`,
+    {
+      values: { contextTokens, holdsTokens, kvBudget: kvBudget ?? null },
+      hint: `raise the budget, or give contextTokens: ${holdsTokens}; without contextTokens the chat takes what the budget holds`,
+    },
+  );
 }
 
 /**

@@ -106,6 +106,12 @@ export class RopeTable {
     this.frequencies = ropeFrequencies(config, contextTokens);
   }
 
+  /** True if both rotate alike. */
+  isAs({ frequencies: { radians, amplitude } }: RopeTable): boolean {
+    const own = this.frequencies;
+    return own.amplitude === amplitude && own.radians.every((value, i) => value === radians[i]);
+  }
+
   /** Rotates x [tokens, heads, headDim] in place; its first token is at position `start`. */
   apply(x: Float32Array, tokens: number, heads: number, start: number): void {
     const { headDim, rotaryDim, ropeInterleaved } = this.config;

@@ -21,6 +21,16 @@ export class Rotary {
       ropeTheta === null ? null : new RopeTable({ ...config, ropeTheta, ropeScaling: { kind: 'none' } }, contextTokens);
   }
 
+  /** Of a session that is planned for so many tokens; undefined: for the whole context. */
+  static planned(config: ModelConfig, tokensExpected: number | undefined): Rotary {
+    return new Rotary(config, Math.min(tokensExpected ?? Number.POSITIVE_INFINITY, config.contextLength));
+  }
+
+  /** True if keys of one can stand beside keys of the other, of the same model. */
+  isAs(other: Rotary): boolean {
+    return this.main.isAs(other.main);
+  }
+
   /**
    * Makes of q [tokens, H, d] and k [tokens, n, d], the first of which is at position `start`, what attention takes; in
    * place.

@@ -5,7 +5,7 @@
  * is parked counts against the budget of the engine.
  */
 import { assert, KvError, type PagePool } from '../../../native/index.ts';
-import type { Away, IdlePlace, Neighbours } from '../../cache/away.ts';
+import type { Away, IdlePlace } from '../../cache/away.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
 import { fingerprintOf } from '../../cache/fingerprint.ts';
 import type { Governed } from '../../cache/governed.ts';
@@ -20,11 +20,13 @@ import type { Predictor } from './predictor.ts';
 const PREDICTED_BITS = 3;
 
 /**
- * How a session is parked: what it is predicted by and kept as in memory, or the state folder whose file it becomes.
+ * How a session is parked: what it is predicted by and kept as in memory, the state folder whose file it becomes, or as
+ * its tokens alone.
  */
 export type IdleForm =
   | { readonly place: 'memory'; readonly predictor: Predictor }
-  | { readonly place: 'disk'; readonly stateDir: string };
+  | { readonly place: 'disk'; readonly stateDir: string }
+  | { readonly place: 'reread' };
 
 /**
  * Why sessions are parked, for the log: the pool has no room for so many bytes of a session, or its caller said that
@@ -34,19 +36,35 @@ type Cause =
   | { readonly cause: 'pool'; readonly asking: string; readonly lackingBytes: number }
   | { readonly cause: 'low-memory'; readonly asking: string };
 
-export class IdleSessions implements Neighbours {
+/** So often a session comes back soon after it was parked before it is taken for one that is used all the time. */
+const RETURNS_MAX = 2;
+/** Soon is within so many calls for each open session: each of them used in turn, and some more often. */
+const SOON_CALLS = 4;
+
+/** How a session was used, by the number of calls that all sessions had had by then. */
+interface Use {
+  readonly lastAt: number;
+  readonly parkedAt: number;
+  /** Times in a row that it came back soon. */
+  readonly returns: number;
+}
+
+export class IdleSessions {
   readonly place: IdlePlace;
   readonly #form: IdleForm;
   readonly #pool: PagePool;
   /** Most bytes of pages and of what is parked in memory together. */
   readonly #budgetBytes: number;
   readonly #sessions: () => Iterable<Session>;
-  /** What is parked: its bytes, or the file that holds them. */
-  readonly #parked = new Map<Session, Buffer | string>();
+  /** What is parked: its bytes, or the file that holds them; null: its tokens are read again. */
+  readonly #parked = new Map<Session, Buffer | string | null>();
   /**
    * Sessions that could not be parked, and how many calls had used them by then: not tried again before they are used.
    */
   readonly #kept = new WeakMap<Session, number>();
+  readonly #uses = new WeakMap<Session, Use>();
+  /** Calls of all sessions. */
+  #calls = 0;
 
   /** `sessions`: those that are open; the ones that use another pool, or another of these, are passed over. */
   constructor(form: IdleForm, pool: PagePool, sessions: () => Iterable<Session>) {
@@ -62,8 +80,20 @@ export class IdleSessions implements Neighbours {
    * where there are no more.
    */
   makeRoom(asking: Governed, lackingBytes: number): void {
+    if (this.place !== 'reread') this.#free(this.#waiting(asking).filter(this.#isLeft), asking, lackingBytes);
+  }
+
+  /**
+   * The same where nothing else helps any more: for sessions that lose their pages by it, and for those that are used
+   * all the time, whose pages would soon be back.
+   */
+  letGo(asking: Governed, lackingBytes: number): void {
+    this.#free(this.#waiting(asking), asking, lackingBytes);
+  }
+
+  #free(sessions: readonly Session[], asking: Governed, lackingBytes: number): void {
     const goalBytes = this.#pool.budgetBytes - this.#pool.usedBytes + lackingBytes;
-    for (const session of this.#waiting(asking)) {
+    for (const session of sessions) {
       if (this.#pool.budgetBytes - this.#pool.usedBytes >= goalBytes) return;
       this.#park(session, { cause: 'pool', asking: asking.id, lackingBytes });
     }
@@ -71,31 +101,44 @@ export class IdleSessions implements Neighbours {
 
   /** Parks every other session that waits. */
   parkAll(asking: Governed): void {
+    if (this.place === 'reread') return;
     for (const session of this.#waiting(asking)) this.#park(session, { cause: 'low-memory', asking: asking.id });
   }
 
   /** Bytes that makeRoom would free for this cache, about. */
   reclaimableBytes(asking: Governed): number {
-    return this.#waiting(asking).reduce((sum, session) => sum + this.#gainBytes(session), 0);
+    if (this.place === 'reread') return 0;
+    return this.#waiting(asking)
+      .filter(this.#isLeft)
+      .reduce((sum, session) => sum + this.#gainBytes(session), 0);
+  }
+
+  /** Bytes that a session which waits takes at least, beside what is counted as parked; null: it cannot be parked. */
+  leftBytes(session: Session): number | null {
+    const { governed } = session;
+    if (governed.away !== null) return 0;
+    if (!this.#isParkable(session)) return null;
+    return this.place === 'memory' ? predictedBytes(governed) : 0;
   }
 
   /**
    * Puts the pages of a session back if they are parked, and makes room for them. Where they are of no use, which the
-   * log says, the cache is empty then, and the tokens must be read again. Throws 'budget-exceeded' where there is no
-   * room, and it stays parked; 'io' where its file cannot be removed, and it is back.
+   * log says, the cache is empty then, and the tokens must be read again; so it is where there is no room for them as
+   * they are, for a session that was let to work (`isAtWork`). Throws 'budget-exceeded' where there is no room for
+   * another, and it stays parked; 'io' where its file cannot be removed, and it is back.
    */
-  wake(session: Session): void {
+  wake(session: Session, isAtWork: boolean): void {
     const from = this.#parked.get(session);
     const { governed } = session;
     const { away } = governed;
+    this.#used(session, from !== undefined);
     if (from === undefined || away === null) return;
     // What it takes now makes way for its pages.
     this.#parked.delete(session);
     this.#count();
     let why: string | null;
     try {
-      this.#roomFor(governed, away.kvBytes);
-      why = this.#fill(session, from);
+      why = this.#putBack(session, from, away.kvBytes, isAtWork);
     } catch (error) {
       this.#parked.set(session, from);
       this.#count();
@@ -116,16 +159,34 @@ export class IdleSessions implements Neighbours {
     if (typeof from === 'string') removeParked(from);
   }
 
+  /** A call uses a session. */
+  #used(session: Session, isBack: boolean): void {
+    const before = this.#uses.get(session);
+    const lastAt = ++this.#calls;
+    const { parkedAt = lastAt, returns = 0 } = before ?? {};
+    const isSoon = lastAt - parkedAt <= this.#soonCalls;
+    this.#uses.set(session, { lastAt, parkedAt, returns: isBack ? (isSoon ? returns + 1 : 0) : returns });
+  }
+
+  /** False for a session that came back soon each time and is still used: parking it would gain nothing for long. */
+  readonly #isLeft = (session: Session): boolean => {
+    const use = this.#uses.get(session);
+    return use === undefined || use.returns < RETURNS_MAX || this.#calls - use.lastAt > this.#soonCalls;
+  };
+
+  get #soonCalls(): number {
+    return SOON_CALLS * [...this.#sessions()].length;
+  }
+
   /** Sessions that could be parked for another cache, the one that has waited longest first. */
   #waiting(asking: Governed): Session[] {
-    const isWaiting = (session: Session): boolean =>
-      session.setup.idle === this &&
-      session.governed !== asking &&
-      session.isIdle &&
-      session.calls !== this.#kept.get(session) &&
-      isParkable(session) &&
-      this.#gainBytes(session) > 0;
+    const isWaiting = (session: Session): boolean => session.governed !== asking && this.#isParkable(session);
     return [...this.#sessions()].filter(isWaiting).sort((a, b) => a.idleSinceMs - b.idleSinceMs);
+  }
+
+  #isParkable(session: Session): boolean {
+    const { isIdle, calls } = session;
+    return isIdle && calls !== this.#kept.get(session) && isParkable(session) && this.#gainBytes(session) > 0;
   }
 
   /**
@@ -133,24 +194,26 @@ export class IdleSessions implements Neighbours {
    * something would be lost.
    */
   #gainBytes({ governed }: Session): number {
-    const { kv, terms, shape, length } = governed;
+    const { kv, terms } = governed;
     if (governed.away !== null) return 0;
-    if (this.place === 'disk') return kv.usedBytes;
+    if (this.place !== 'memory') return kv.usedBytes;
     if (terms.exact || terms.kldBudget !== null) return 0;
-    return Math.max(0, kv.usedBytes - (PREDICTED_BITS / 16) * f16CacheBytes(shape, length));
+    return Math.max(0, kv.usedBytes - predictedBytes(governed));
   }
 
   #park(session: Session, why: Cause): void {
     const { governed, id } = session;
     const { tokens } = session;
     const bytesBefore = governed.kv.usedBytes;
-    let from: Buffer | string;
-    let parkedLength: number;
+    let from: Buffer | string | null = null;
+    let parkedLength = 0;
     try {
-      const bytes = parkedBytes(session, this.#form.place === 'memory' ? this.#form.predictor : null);
-      parkedLength = bytes.length;
-      from = this.#form.place === 'memory' ? bytes : parkedPath(this.#form.stateDir, id);
-      if (typeof from === 'string') writeParked(from, bytes);
+      if (this.#form.place !== 'reread') {
+        const bytes = parkedBytes(session, this.#form.place === 'memory' ? this.#form.predictor : null);
+        parkedLength = bytes.length;
+        from = this.#form.place === 'memory' ? bytes : parkedPath(this.#form.stateDir, id);
+        if (typeof from === 'string') writeParked(from, bytes);
+      }
     } catch (error) {
       if (!(error instanceof KvError)) throw error;
       this.#kept.set(session, session.calls);
@@ -158,10 +221,12 @@ export class IdleSessions implements Neighbours {
       return;
     }
     // A page that would take more predicted stays as it is, and only sessions of more than PREDICTED_BITS come here.
-    assert(this.place === 'disk' || parkedLength < bytesBefore, `${bytesBefore} bytes became ${parkedLength}`);
+    assert(this.place !== 'memory' || parkedLength < bytesBefore, `${bytesBefore} bytes became ${parkedLength}`);
     const idleMs = Math.round(performance.now() - session.idleSinceMs);
     const away = awayOf(governed, this.place, parkedLength);
     governed.parked(away);
+    const { lastAt = this.#calls, returns = 0 } = this.#uses.get(session) ?? {};
+    this.#uses.set(session, { lastAt, parkedAt: this.#calls, returns });
     this.#parked.set(session, from);
     this.#count();
     const bytes = { bytesBefore, bytesAfter: away.heldBytes };
@@ -176,12 +241,15 @@ export class IdleSessions implements Neighbours {
     });
   }
 
-  /** Makes room for pages that come back, and for a move beside them. */
-  #roomFor(governed: Governed, kvBytes: number): void {
+  /** → null, or why the tokens must be read again. Throws 'budget-exceeded'. */
+  #putBack(session: Session, from: Buffer | string | null, kvBytes: number, isAtWork: boolean): string | null {
+    const { governed } = session;
+    if (from === null) return 'its pages were let go';
     const neededBytes = kvBytes + governed.room.spareBytes;
-    const roomBytes = (): number => this.#pool.budgetBytes - this.#pool.usedBytes;
+    const roomBytes = (): number => governed.room.poolRoomBytes!;
     if (roomBytes() < neededBytes) this.makeRoom(governed, neededBytes - roomBytes());
-    if (roomBytes() >= neededBytes) return;
+    if (roomBytes() >= neededBytes || governed.room.press(kvBytes, 'all')) return this.#fill(session, from);
+    if (isAtWork) return 'there is no room for its pages as they were';
     throw new KvError('budget-exceeded', `there is no room for the pages of session ${governed.id}, which is parked`, {
       values: {
         session: governed.id,
@@ -201,8 +269,8 @@ export class IdleSessions implements Neighbours {
       const { head, cache, fault } = typeof from === 'string' ? readParked(from) : parseParked(from, session.id);
       if (fault !== null) return fault;
       if (head.session !== session.id || head.tokens !== tokens.length) return 'the file is that of another session';
-      const { place } = this.#form;
-      const predicted = place === 'memory' ? pagePredictor(runtime, this.#form.predictor, tokens.length) : null;
+      const predicted =
+        this.#form.place === 'memory' ? pagePredictor(runtime, this.#form.predictor, tokens.length) : null;
       fillCache(governed.kv, tokens.length, cache, predicted);
       return null;
     } catch (error) {
@@ -216,10 +284,13 @@ export class IdleSessions implements Neighbours {
   /** What is parked in memory leaves the pool that much less. */
   #count(): void {
     let heldBytes = 0;
-    for (const from of this.#parked.values()) if (typeof from !== 'string') heldBytes += from.length;
+    for (const from of this.#parked.values()) if (from instanceof Buffer) heldBytes += from.length;
     this.#pool.setBudget(this.#budgetBytes - heldBytes);
   }
 }
+
+/** About what a session takes when its pages are predicted. */
+const predictedBytes = ({ shape, length }: Governed): number => (PREDICTED_BITS / 16) * f16CacheBytes(shape, length);
 
 /** What stands for a cache whose pages are still there. */
 function awayOf(cache: Governed, place: IdlePlace, parkedBytes: number): Away {

@@ -5,6 +5,7 @@
  */
 import { KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
+import { Rotary } from '../../transformer/rotary.ts';
 import type { Runtime } from '../../transformer/runtime/runtime.ts';
 import type { ReadOptions } from '../prompt.ts';
 import { Session } from '../session.ts';
@@ -80,7 +81,7 @@ function foreignModel({ model }: Runtime, { head, tokens }: ReadParked): string 
 }
 
 /** Why the pages do not fit the session that was opened for them; null: they do. */
-function mismatch({ governed }: Session, { head }: ReadParked): string | null {
+function mismatch({ governed, runtime, rotary }: Session, { head }: ReadParked): string | null {
   const { policy } = governed.terms;
   const machine = machineDigest();
   const { id, version } = head.policy;
@@ -89,7 +90,10 @@ function mismatch({ governed }: Session, { head }: ReadParked): string | null {
   const sizes = (['layers', 'queryHeads', 'kvHeads', 'headDim'] as const).filter(
     (name) => head.shape[name] !== governed.shape[name],
   );
-  return sizes.length === 0 ? null : `its cache has another shape (${sizes.join(', ')})`;
+  if (sizes.length > 0) return `its cache has another shape (${sizes.join(', ')})`;
+  const { tokensExpected } = head.options;
+  if (rotary.isAs(Rotary.planned(runtime.model.config, tokensExpected))) return null;
+  return `its keys were rotated for ${tokensExpected ?? 'all'} tokens of the context`;
 }
 
 /** Puts pages and rows in place. → null, or why that could not be done: then the cache is empty, as it was. */

@@ -52,7 +52,7 @@ export const sessionCalls = (host: Host) => ({
   lowMemory: async ({ session, value }: OfSession & { readonly value: boolean }): Promise<void> => {
     const told = host.session(session);
     told.lowMemory = value;
-    if (value) host.idle?.parkAll(told.governed);
+    if (value) host.shared.parkAll(told.governed);
   },
 
   closeSession: ({ session, reason }: OfSession & { readonly reason: 'done' | 'aborted' | 'error' }): Promise<void> =>

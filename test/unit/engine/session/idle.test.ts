@@ -25,10 +25,13 @@ const TOKENS = 900;
 const SESSION_BYTES = 1_824_768;
 const STORY = 'The keeper of bees went down to the river, and the river was high that spring. '.repeat(60);
 
+/** Pages of such a session stay as they are, whoever else needs memory. */
+const AS_IT_IS = { policy: 'none' } as const;
+
 const open = (stateDir: string | null, options: Partial<EngineOptions>): Promise<Engine> =>
   createEngine({ model: MODEL, threads: 1, stateDir, ...options });
 
-async function read(engine: Engine, seed: number, options: Parameters<Engine['openSession']>[0] = {}) {
+async function read(engine: Engine, seed: number, options: Parameters<Engine['openSession']>[0] = AS_IT_IS) {
   const session = await engine.openSession(options);
   await session.read(await promptOf(engine, seed));
   return session;
@@ -151,7 +154,7 @@ describe.each(['memory', 'disk'] as const)('sessions that wait, parked in %s', (
     const engine = await open(folder(), { kvBudget: 1.5 * SESSION_BYTES, idleSessions: place });
     const first = await read(engine, 1);
     const fork = await first.fork();
-    const second = await engine.openSession();
+    const second = await engine.openSession(AS_IT_IS);
     const error = await refused(second.read(await promptOf(engine, 2)));
     expect(error.code).toBe('budget-exceeded');
     expect(error.values).toHaveProperty('neededBytes');
@@ -182,17 +185,17 @@ describe.each(['memory', 'disk'] as const)('sessions that wait, parked in %s', (
     await engine.close();
   });
 
-  it('are not those that are at work, which are refused instead', async () => {
+  it('are not those that are at work, for which others wait', async () => {
     const engine = await open(folder(), { kvBudget: 1.5 * SESSION_BYTES, idleSessions: place });
     const prompts = [await promptOf(engine, 1), await promptOf(engine, 2)];
-    const sessions = [await engine.openSession(), await engine.openSession()];
-    const ends = await Promise.allSettled(sessions.map((session, i) => session.read(prompts[i]!)));
-    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
-    for (const [i, { status }] of ends.entries()) {
-      const { tokens } = await sessions[i]!.report();
-      expect(tokens).toBe(status === 'fulfilled' ? TOKENS : 0);
-      if (status === 'rejected') await sessions[i]!.read(prompts[i]!);
-    }
+    const sessions = [await engine.openSession(AS_IT_IS), await engine.openSession(AS_IT_IS)];
+    await Promise.all(sessions.map((session, i) => session.read(prompts[i]!)));
+    expect(await Promise.all(sessions.map(async (session) => (await session.report()).tokens))).toEqual([
+      TOKENS,
+      TOKENS,
+    ]);
+    expect(await Promise.all(sessions.map(parkedAt))).toEqual([place, null]);
+    expect(await engine.metrics()).toMatch(/^palimpsest_room_waits_total 1$/m);
     await engine.close();
   });
 
@@ -207,6 +210,21 @@ describe.each(['memory', 'disk'] as const)('sessions that wait, parked in %s', (
     expect(await parkedAt(first)).toBe(null);
     await engine.close();
     expect(notesOf(dir, first.id)[0]).toMatchObject({ cause: 'low-memory', asking: second.id });
+  });
+
+  it('are no longer parked when they are used in turn: then the pages of all go lower instead', async () => {
+    const dir = folder();
+    const engine = await open(dir, { kvBudget: 1.5 * SESSION_BYTES, idleSessions: place });
+    const sessions = [await read(engine, 1, {}), await read(engine, 2, {})];
+    for (let turn = 0; turn < 12; turn++)
+      await sessions[turn % 2]!.generate(ids(5, 9), { maxTokens: 3, temperature: 1 }).result;
+    expect(await Promise.all(sessions.map(parkedAt))).toEqual([null, null]);
+    await engine.close();
+    const told = sessions.flatMap(({ id }) => notesOf(dir, id)).map(({ idle }) => idle);
+    expect(told.filter((idle) => idle === 'woken').length).toBeLessThanOrEqual(4);
+    expect(told.filter((idle) => idle === 'parked').length).toBeLessThanOrEqual(4);
+    for (const { id } of sessions)
+      expect(replaySession(readLog(logDir(dir), { session: id }))).toMatchObject({ equal: true, complete: true });
   });
 
   it('spare those that have budgets of their own from being forced lower, and the logs replay', async () => {
@@ -236,7 +254,7 @@ describe('what may not lose anything', () => {
     const options = [{ exact: true }, { kldBudget: 0.01 }, { latents: 'xq8' }, {}] as const;
     const sessions = await Promise.all(options.map((one) => engine.openSession(one)));
     for (const session of sessions) await session.read(ids(300));
-    const last = await engine.openSession();
+    const last = await engine.openSession(AS_IT_IS);
     await last.setLowMemory(true);
     expect(await Promise.all(sessions.map(parkedAt))).toEqual([null, null, null, 'memory']);
     await engine.close();
@@ -246,7 +264,7 @@ describe('what may not lose anything', () => {
     const engine = await open(folder(), { idleSessions: 'memory' });
     const session = await engine.openSession({ cacheTypes: 'rot2:rot1', openFormat: 'q8', windowTokens: 64 });
     await session.read(ids(1500));
-    await (await engine.openSession()).setLowMemory(true);
+    await (await engine.openSession(AS_IT_IS)).setLowMemory(true);
     expect(await parkedAt(session)).toBe(null);
     await engine.close();
   });
@@ -256,7 +274,7 @@ describe('what may not lose anything', () => {
     const options = [{ exact: true }, { kldBudget: 0.01 }, { latents: 'xq8' }] as const;
     const sessions = await Promise.all(options.map((one) => engine.openSession({ ...one, compareTokens: 8 })));
     for (const session of sessions) await session.read(ids(300));
-    await (await engine.openSession()).setLowMemory(true);
+    await (await engine.openSession(AS_IT_IS)).setLowMemory(true);
     expect(await Promise.all(sessions.map(parkedAt))).toEqual(['disk', 'disk', null]);
     await sessions[0]!.read(ids(40, 2));
     expect((await sessions[0]!.compare()).meanKld).toBeLessThan(1e-9);
@@ -269,7 +287,7 @@ describe('files of sessions that wait', () => {
   async function parked(dir: string): Promise<{ engine: Engine; session: EngineSession }> {
     const engine = await open(dir, { idleSessions: 'disk' });
     const session = await read(engine, 1);
-    const other = await engine.openSession();
+    const other = await engine.openSession(AS_IT_IS);
     await other.setLowMemory(true);
     await other.close();
     return { engine, session };
@@ -288,7 +306,7 @@ describe('files of sessions that wait', () => {
     expect(await answer(resumed)).toBe(await answer(session));
     await other.close();
     expect(existsSync(path)).toBe(false);
-    await (await engine.openSession()).setLowMemory(true);
+    await (await engine.openSession(AS_IT_IS)).setLowMemory(true);
     expect(existsSync(path)).toBe(true);
     await session.close();
     expect(existsSync(path)).toBe(false);
@@ -355,9 +373,9 @@ describe('an engine', () => {
   });
 
   it('that keeps sessions refuses who finds no room, and parks nobody', async () => {
-    const engine = await open(null, { kvBudget: 1.5 * SESSION_BYTES });
+    const engine = await open(null, { kvBudget: 1.5 * SESSION_BYTES, idleSessions: 'keep' });
     const first = await read(engine, 1);
-    const second = await engine.openSession();
+    const second = await engine.openSession(AS_IT_IS);
     await second.setLowMemory(true);
     expect(await codeOf(second.read(await promptOf(engine, 2)))).toBe('budget-exceeded');
     expect(await parkedAt(first)).toBe(null);

@@ -6,6 +6,8 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { logDir } from '../../../../engine/state/folder.ts';
+import { readLog } from '../../../../witness/index.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 
 const folder = scratchFolders();
@@ -36,6 +38,18 @@ function leave(work: string): Promise<{ code: number | null; signal: string | nu
 const LEFT = { code: 7, signal: null, err: '' };
 
 describe('a process that exits', () => {
+  it('by having nothing left to do is not kept by an engine that nobody closed, which closes itself', async () => {
+    const state = JSON.stringify(folder());
+    const { code, err } = await leave(`
+      (await opening).close();
+      const engine = await createEngine({ model: 'reference', stateDir: ${state}, threads: 1 });
+      const session = await engine.openSession();
+      await session.generate('Once upon a time', { maxTokens: 4 }).result;
+      process.exitCode = 7;`);
+    expect({ code, err }).toEqual({ code: 7, err: '' });
+    expect([...readLog(logDir(JSON.parse(state)), { kinds: ['close'] })]).toHaveLength(1);
+  });
+
   it.each([20, 90, 170, 260, 350, 450])('while a prompt has been read for %i ms ends as it says', async (ms) => {
     expect(await leave(`await read(); setTimeout(() => process.exit(7), ${ms});`)).toEqual(LEFT);
   });

@@ -192,6 +192,16 @@ describe('at the end of its context a chat', () => {
     await chat.close();
   });
 
+  it('that a budget in bytes makes shorter than was asked for is refused with what it holds', async () => {
+    const error = await refused(open({ kvBudget: '0.5MiB', contextTokens: 2048 }));
+    expect(error.code).toBe('budget-too-small');
+    const { holdsTokens } = error.values as { holdsTokens: number };
+    expect(error.message).toContain(`holds a conversation of ${holdsTokens} tokens, and contextTokens is 2048`);
+    const chat = await open({ kvBudget: '0.5MiB', contextTokens: holdsTokens });
+    expect(chat.contextTokens).toBe(holdsTokens);
+    await chat.close();
+  });
+
   it('that a budget in bytes makes short ends where the budget does', async () => {
     const chat = await open({ kvBudget: '1.25MiB', atContextEnd: 'drop-oldest', openFormat: 'f16', windowTokens: 128 });
     expect(chat.contextTokens).toBeLessThan(engine.info.config.contextLength);

@@ -1,0 +1,189 @@
+/**
+ * Who may be at work in the memory that sessions share. A call begins when what it needs at its end, in the lowest
+ * formats that its session allows, fits beside what those at work need at theirs and what the others cannot give up; it
+ * waits for those before it until then. So whoever has begun finds room to its end, whoever else writes meanwhile.
+ */
+import { KvError, PAGE_TOKENS, type PagePool, sealedPages } from '../../native/index.ts';
+import { bytesAt, sideBytes } from '../cache/budget.ts';
+import type { Meter } from '../metrics/meter.ts';
+import type { Session } from './session.ts';
+
+interface Waiting {
+  readonly session: Session;
+  readonly tokens: number;
+  readonly begin: () => void;
+  readonly refuse: (error: Error) => void;
+}
+
+/** What admission is told of the memory. */
+export interface Shared {
+  readonly pool: PagePool;
+  readonly meter: Meter;
+  /** Those that are open. */
+  readonly sessions: () => Iterable<Session>;
+  /** Bytes that a session which waits leaves when it is parked, at most about; null: it cannot be. */
+  readonly parkedBytes: (session: Session) => number | null;
+  /** Has those that wait parked for a session, until so many bytes more are free. */
+  readonly makeRoom: (asking: Session, lackingBytes: number) => void;
+}
+
+export class Admission {
+  readonly #shared: Shared;
+  /** Those at work, and the tokens that they hold at the end of their call. */
+  readonly #working = new Map<Session, number>();
+  readonly #waiting: Waiting[] = [];
+  /** Those at work that found no room after all, and what tells them that another one has ended. */
+  readonly #stuck = new Map<Session, (isWorthIt: boolean) => void>();
+
+  constructor(shared: Shared) {
+    this.#shared = shared;
+  }
+
+  /**
+   * A call begins, at the end of which a session holds so many tokens. Throws 'budget-exceeded' where that does not fit
+   * and nobody is at work who might make room, 'aborted', 'closed'.
+   */
+  async enter(session: Session, tokens: number, signal: AbortSignal | undefined): Promise<void> {
+    if (this.#waiting.length === 0 && this.#fits(session, tokens)) {
+      this.#working.set(session, tokens);
+      return;
+    }
+    if (this.#waiting.length === 0 && this.#working.size === 0) {
+      if (!this.#fitsAfterAll(session, tokens)) throw this.#refusal(session, tokens);
+      this.#working.set(session, tokens);
+      return;
+    }
+    this.#shared.meter.roomWaits.add({});
+    await this.#wait(session, tokens, signal);
+  }
+
+  /** The call has ended. */
+  leave(session: Session): void {
+    this.#working.delete(session);
+    for (const tell of this.#stuck.values()) tell(true);
+    this.#next();
+  }
+
+  /** A session is closed. */
+  forget(session: Session): void {
+    this.#drop(session, new KvError('closed', 'the session was closed', { values: { session: session.id } }));
+    this.leave(session);
+  }
+
+  /**
+   * One at work found no room: waits until another one has ended. → false where all that are at work wait so, and
+   * nothing would come of it
+   */
+  async anotherEnds(session: Session): Promise<boolean> {
+    if ([...this.#working.keys()].every((one) => one === session || this.#stuck.has(one))) return false;
+    this.#shared.meter.roomWaits.add({});
+    try {
+      return await new Promise<boolean>((resolve) => this.#stuck.set(session, resolve));
+    } finally {
+      this.#stuck.delete(session);
+    }
+  }
+
+  async #wait(session: Session, tokens: number, signal: AbortSignal | undefined): Promise<void> {
+    const abort = (): void =>
+      this.#drop(session, new KvError('aborted', 'aborted while it waited for room', { values: { tokens } }));
+    signal?.addEventListener('abort', abort, { once: true });
+    try {
+      await new Promise<void>((resolve, reject) => {
+        this.#waiting.push({ session, tokens, begin: resolve, refuse: reject });
+        if (signal?.aborted === true) abort();
+      });
+    } finally {
+      signal?.removeEventListener('abort', abort);
+    }
+  }
+
+  #drop(session: Session, error: Error): void {
+    const at = this.#waiting.findIndex((one) => one.session === session);
+    if (at < 0) return;
+    this.#waiting.splice(at, 1)[0]!.refuse(error);
+    this.#next();
+  }
+
+  #next(): void {
+    for (;;) {
+      const first = this.#waiting[0];
+      if (first === undefined) return;
+      const { session, tokens } = first;
+      const isAlone = this.#working.size === 0;
+      const fits = this.#fits(session, tokens) || (isAlone && this.#fitsAfterAll(session, tokens));
+      if (!fits && !isAlone) return;
+      this.#waiting.shift();
+      if (fits) {
+        this.#working.set(session, tokens);
+        first.begin();
+      } else first.refuse(this.#refusal(session, tokens));
+    }
+  }
+
+  #fits(session: Session, tokens: number): boolean {
+    const { roomBytes, neededBytes } = this.#numbers(session, tokens);
+    return neededBytes <= roomBytes;
+  }
+
+  /** What those that wait would leave is not known before they are parked. */
+  #fitsAfterAll(session: Session, tokens: number): boolean {
+    const { pool, makeRoom } = this.#shared;
+    const { neededBytes } = this.#numbers(session, tokens);
+    makeRoom(session, neededBytes - (pool.budgetBytes - pool.usedBytes));
+    return this.#fits(session, tokens);
+  }
+
+  /** What a call needs, and what the others leave of the memory. */
+  #numbers(session: Session, tokens: number): { neededBytes: number; roomBytes: number } {
+    const { pool, sessions } = this.#shared;
+    const { spareBytes } = session.governed.room;
+    const counted: Session[] = [];
+    const others = new Set([...this.#working.keys(), ...sessions()]);
+    others.delete(session);
+    let takenBytes = 0;
+    for (const other of others) {
+      const atWork = this.#working.get(other);
+      const parked = atWork === undefined ? this.#shared.parkedBytes(other) : null;
+      takenBytes += parked ?? needOf(other, atWork ?? other.governed.length, counted);
+      if (parked === null) counted.push(other);
+    }
+    // What it takes parked in memory makes way for its pages.
+    const heldBytes = session.governed.away?.heldBytes ?? 0;
+    return {
+      neededBytes: needOf(session, tokens, counted) + spareBytes,
+      roomBytes: Math.max(0, pool.budgetBytes + heldBytes - takenBytes),
+    };
+  }
+
+  #refusal(session: Session, tokens: number): KvError {
+    const { roomBytes, neededBytes } = this.#numbers(session, tokens);
+    const { pool, meter } = this.#shared;
+    meter.roomRefusals.add({});
+    return new KvError(
+      'budget-exceeded',
+      `${tokens} tokens need ${neededBytes} bytes in the lowest formats, and the other sessions leave ${roomBytes}`,
+      {
+        values: { session: session.id, tokens, neededBytes, roomBytes, budgetBytes: pool.budgetBytes },
+        hint: 'raise the kvBudget of the engine, close a session, let idle ones be parked (idleSessions), or ask for fewer tokens',
+      },
+    );
+  }
+}
+
+/**
+ * Bytes of a session at so many tokens, all pages as low as need for bytes brings them; without the pages that it
+ * shares with one of those that are `counted`.
+ */
+function needOf({ governed }: Session, tokens: number, counted: readonly Session[]): number {
+  const { terms, shape, room, latents, kin } = governed;
+  const { openFormat = 'f16', windowFormat, windowTokens = PAGE_TOKENS } = terms.context;
+  const all = bytesAt(shape, tokens, terms.lowest, { openFormat, windowFormat, windowTokens });
+  const kept =
+    latents === null ? 0 : latents.sealedBytes * shape.layers * (terms.budgetBytes === null ? sealedPages(tokens) : 1);
+  const origin = counted.find((other) => other.governed.kin.has(kin));
+  const shared = origin === undefined ? 0 : kin.sharedWith(origin.governed.kin);
+  const sides = sideBytes(shape, terms.lowest);
+  const sharedBytes = terms.lowest.reduce((sum, { k, v }) => sum + shared * (sides[k] + sides[v]), 0);
+  return Math.min(Math.max(all + kept - sharedBytes, 0), room.ownBytes ?? Number.POSITIVE_INFINITY);
+}

@@ -1,0 +1,128 @@
+/**
+ * The memory that the sessions of an engine share: who may be at work in it (admission.ts), whose turn it is
+ * (turns.ts), and who gives way when room is short. Sessions that wait are parked, or pages of others go lower, those
+ * first that take most; where nothing else helps, the pages of sessions that wait go, and their tokens are read again.
+ */
+import { KvError, type PagePool } from '../../native/index.ts';
+import type { Pressed } from '../cache/away.ts';
+import type { Governed } from '../cache/governed.ts';
+import { giveUp } from '../cache/step.ts';
+import type { Meter } from '../metrics/meter.ts';
+import { Admission } from './admission.ts';
+import { type IdleForm, IdleSessions } from './park/idle.ts';
+import type { Session } from './session.ts';
+import type { Sharing } from './sharing.ts';
+import { Turns } from './turns.ts';
+
+interface Parts {
+  readonly pool: PagePool;
+  readonly meter: Meter;
+  /** How sessions that wait are parked; null: they are not. */
+  readonly form: IdleForm | null;
+  /** Those that are open. */
+  readonly sessions: () => Iterable<Session>;
+}
+
+export class SharedMemory implements Sharing {
+  readonly turns = new Turns();
+  readonly #parts: Parts;
+  readonly #admission: Admission;
+  readonly #idle: IdleSessions | null;
+
+  constructor(parts: Parts) {
+    const { pool, meter, form, sessions } = parts;
+    this.#parts = parts;
+    this.#idle = form === null ? null : new IdleSessions(form, pool, sessions);
+    const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
+    const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
+    this.#admission = new Admission({ pool, meter, sessions, parkedBytes, makeRoom });
+  }
+
+  get place(): IdleForm['place'] | null {
+    return this.#parts.form?.place ?? null;
+  }
+
+  async enter(session: Session, tokens: number, signal: AbortSignal | undefined): Promise<void> {
+    await this.#admission.enter(session, tokens, signal);
+  }
+
+  leave(session: Session): void {
+    this.#admission.leave(session);
+  }
+
+  async step(session: Session, reads: boolean, work: () => Promise<void>): Promise<void> {
+    for (;;) {
+      try {
+        await this.turns.during(reads, work);
+        return;
+      } catch (error) {
+        if (!isShort(session.governed, error)) throw error;
+        if (await this.#admission.anotherEnds(session)) continue;
+        this.#parts.meter.roomRefusals.add({});
+        throw error;
+      }
+    }
+  }
+
+  wake(session: Session, isAtWork: boolean): void {
+    this.#idle?.wake(session, isAtWork);
+  }
+
+  /** Parks every other session that waits, where they are parked anywhere. */
+  parkAll(asking: Governed): void {
+    this.#idle?.parkAll(asking);
+  }
+
+  /** A session is closed. */
+  forget(session: Session): void {
+    try {
+      this.#idle?.forget(session);
+    } finally {
+      this.#admission.forget(session);
+    }
+  }
+
+  makeRoom(asking: Governed, lackingBytes: number): void {
+    this.#idle?.makeRoom(asking, lackingBytes);
+  }
+
+  reclaimableBytes(asking: Governed): number {
+    return this.#idle?.reclaimableBytes(asking) ?? 0;
+  }
+
+  press(asking: Governed, neededBytes: number, whom: Pressed): void {
+    const { sessions } = this.#parts;
+    const others = [...sessions()]
+      .map(({ governed, isClosed }) => ({ governed, isClosed, usedBytes: governed.kv.usedBytes }))
+      .filter(
+        ({ governed, usedBytes, isClosed }) =>
+          !isClosed && governed !== asking && canGiveUp(governed) && (whom === 'all' || usedBytes > asking.usedBytes),
+      )
+      .sort((a, b) => b.usedBytes - a.usedBytes);
+    for (const { governed } of others) {
+      if ((asking.room.poolRoomBytes ?? 0) >= neededBytes) return;
+      giveUp(governed, neededBytes);
+    }
+  }
+
+  letGo(asking: Governed, lackingBytes: number): void {
+    this.#idle?.letGo(asking, lackingBytes);
+  }
+}
+
+/** True if need of others may bring its pages lower: it is between two steps, and was promised no divergence. */
+const canGiveUp = ({ terms, kv, length, shape, away, hasFailed }: Governed): boolean =>
+  terms.budgetBytes !== null &&
+  terms.kldBudget === null &&
+  away === null &&
+  !hasFailed &&
+  kv.length(0) === length &&
+  kv.length(shape.layers - 1) === length;
+
+/** True for what a step throws before it begins where the memory that sessions share has no room. */
+function isShort({ kv, length, room }: Governed, error: unknown): boolean {
+  if (!(error instanceof KvError && (error.code === 'budget-too-small' || error.code === 'budget-exceeded')))
+    return false;
+  const { ownBytes, budgetBytes, canaryBytes } = room;
+  return kv.length(0) === length && (ownBytes === null || budgetBytes! < ownBytes - canaryBytes);
+}

@@ -1,0 +1,31 @@
+/** What a session asks of the memory that it shares with others (SharedMemory, shared-memory.ts). */
+import type { IdlePlace, Neighbours } from '../cache/away.ts';
+import type { Turns } from './turns.ts';
+
+/** A session, by what tells it from others. */
+interface Named {
+  readonly id: string;
+}
+
+export interface Sharing extends Neighbours {
+  readonly turns: Turns;
+  /** Where sessions that wait are parked; null: nowhere. */
+  readonly place: IdlePlace | null;
+  /**
+   * Waits until there is room for a call at the end of which a session holds so many tokens. Throws 'budget-exceeded'
+   * where that does not fit and nobody is at work who might make room, 'aborted', 'closed'.
+   */
+  enter(session: Named, tokens: number, signal: AbortSignal | undefined): Promise<void>;
+  /** The call has ended. */
+  leave(session: Named): void;
+  /**
+   * Does a step, of a prompt (`reads`) or an answer, in its turn. Where the memory has no room for it, which it says
+   * before it appends anything, it is tried again when another session has ended its work.
+   */
+  step(session: Named, reads: boolean, work: () => Promise<void>): Promise<void>;
+  /**
+   * Puts the pages of a session back if they are parked, or leaves its cache empty where they are of no use, or where a
+   * session that was let to work (`isAtWork`) finds no room for them as they were. Throws 'budget-exceeded', 'io'.
+   */
+  wake(session: Named, isAtWork: boolean): void;
+}

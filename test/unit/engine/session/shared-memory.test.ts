@@ -1,0 +1,131 @@
+// Sessions that share the kvBudget of an engine and write at once: on the reference model every answer is written to
+// its end within the budget, whatever kind of session it is; who finds no room waits; and what cannot fit is refused
+// with its numbers before anything is read.
+
+import { afterEach, describe, expect, it } from 'vitest';
+import { createEngine, type Engine, type EngineOptions, type SessionOptions } from '../../../../engine/index.ts';
+import { refused } from '../../../refusal.ts';
+import { ids, MODEL } from '../on-reference.ts';
+import { parseExposition } from '../serve/exposition.ts';
+
+let engine: Engine;
+afterEach(() => engine.close());
+
+async function open(kvBudget: EngineOptions['kvBudget'], options: Partial<EngineOptions> = {}): Promise<void> {
+  engine = await createEngine({ model: MODEL, threads: 1, stateDir: null, ...options, ...(kvBudget && { kvBudget }) });
+}
+
+const PROMPT = 'Once upon a time';
+const TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:";
+
+/** The samples of a metric, added up. */
+async function metric(name: string): Promise<number> {
+  const families = parseExposition(await engine.metrics());
+  const family = families.find((one) => one.name === `palimpsest_${name}`)!;
+  return family.samples.reduce((sum, { value }) => sum + value, 0);
+}
+
+describe('eight sessions that write at once', () => {
+  it.each([
+    ['2MiB', 300],
+    ['0.8MiB', 160],
+    ['0.4MiB', 140],
+  ])('within %s all write %i tokens', async (kvBudget, maxTokens) => {
+    await open(kvBudget);
+    const sessions = await Promise.all(Array.from({ length: 8 }, () => engine.openSession()));
+    const results = sessions.map(
+      (session, seed) => session.generate(PROMPT, { maxTokens, temperature: 0.8, seed }).result,
+    );
+    expect((await Promise.all(results)).map(({ tokens }) => tokens)).toEqual(sessions.map(() => maxTokens));
+    expect(await metric('kv_bytes')).toBeLessThanOrEqual(await metric('kv_budget_bytes'));
+    expect(await metric('room_refusals_total')).toBe(0);
+    // And each goes on.
+    for (const session of sessions) expect((await session.generate('Then', { maxTokens: 2 }).result).tokens).toBe(2);
+  });
+
+  it('may be of any kind: exact, of fixed formats, with budgets of their own, forks and chats', async () => {
+    await open('1.7MiB');
+    const kinds: SessionOptions[] = [
+      {},
+      { exact: true },
+      { cacheTypes: 'rot4:rot2' },
+      { kvBudget: '0.6MiB' },
+      { kldBudget: 0.05 },
+    ];
+    const sessions = await Promise.all(kinds.map((options) => engine.openSession(options)));
+    await sessions[0]!.read(ids(150));
+    sessions.push(await sessions[0]!.fork());
+    const chats = await Promise.all(
+      [1, 2].map(() => engine.chat({ template: TEMPLATE, maxTokens: 150, temperature: 0.8 })),
+    );
+    const ends = await Promise.all([
+      ...sessions.map((session, seed) => session.generate(PROMPT, { maxTokens: 150, temperature: 0.8, seed }).result),
+      ...chats.map((chat) => chat.send('Tell me of the sea.').result),
+    ]);
+    for (const { tokens, finish } of ends) expect(tokens === 150 || finish === 'stop').toBe(true);
+    expect(chats.map(({ messages }) => messages.length)).toEqual([2, 2]);
+  });
+
+  it('wait for each other where only one fits, and an abort ends the wait', async () => {
+    await open('0.4MiB');
+    const [first, second, third] = await Promise.all([1, 2, 3].map(() => engine.openSession()));
+    const abort = new AbortController();
+    const writing = first!.generate(PROMPT, { maxTokens: 140, temperature: 0.8 }).result;
+    const waiting = refused(second!.generate(PROMPT, { maxTokens: 140, signal: abort.signal }).result);
+    const last = third!.generate(PROMPT, { maxTokens: 140, temperature: 0.8 }).result;
+    expect(await refused(second!.read([5]))).toMatchObject({ code: 'busy' });
+    abort.abort();
+    expect((await waiting).code).toBe('aborted');
+    expect([(await writing).tokens, (await last).tokens]).toEqual([140, 140]);
+    expect(await metric('room_waits_total')).toBe(2);
+  });
+});
+
+describe('a prompt', () => {
+  it('is read in small pieces while another session writes, and in whole pages again when it is alone', async () => {
+    await open(undefined);
+    const [writer, reader] = [await engine.openSession(), await engine.openSession()];
+    const writing = writer.generate(PROMPT, { maxTokens: 30, temperature: 0.8 });
+    const told: number[] = [];
+    await writing[Symbol.asyncIterator]().next();
+    await reader.read(ids(1400), { onProgress: ({ tokens }) => told.push(tokens) });
+    const pieces = told.map((tokens, i) => tokens - (told[i - 1] ?? 0));
+    expect(pieces.slice(0, 2)).toEqual([16, 16]);
+    expect(Math.max(...pieces)).toBe(128);
+    expect(told.at(-1)).toBe(1400);
+    expect((await writing.result).tokens).toBe(30);
+  });
+});
+
+describe('a budget in which not even one session fits', () => {
+  it('is refused with its numbers before anything is read, and the session can be used', async () => {
+    await open('0.25MiB');
+    const session = await engine.openSession();
+    const error = await refused(session.generate(PROMPT, { maxTokens: 300 }).result);
+    expect(error.code).toBe('budget-exceeded');
+    expect(error.values).toMatchObject({ tokens: 305, budgetBytes: 262_144, roomBytes: 262_144 });
+    expect(error.values['neededBytes']).toBeGreaterThan(262_144);
+    expect((await session.report()).tokens).toBe(0);
+    expect((await session.generate(PROMPT, { maxTokens: 20 }).result).tokens).toBe(20);
+    expect(await metric('room_refusals_total')).toBe(1);
+  });
+
+  it('leaves what was read of an answer in the messages of its chat', async () => {
+    await open(undefined);
+    const session = await engine.openSession({ kvBudget: '0.25MiB' });
+    const chat = await engine.chat({ session, template: TEMPLATE, maxTokens: 900, temperature: 0.8, seed: 2 });
+    const answer = chat.send('Tell me of the sea.');
+    let text = '';
+    const error = await refused(
+      (async () => {
+        for await (const piece of answer) text += piece;
+      })(),
+    );
+    expect(error.code).toBe('budget-too-small');
+    expect(chat.messages).toEqual([
+      { role: 'user', content: 'Tell me of the sea.' },
+      { role: 'assistant', content: text },
+    ]);
+    expect(text.length).toBeGreaterThan(100);
+  });
+});
