@@ -80,7 +80,9 @@ export class Guard {
   check({ method, url = '', headers, socket }: IncomingMessage): void {
     this.#spend(addressOf(socket.remoteAddress ?? ''));
     if (method !== 'GET' && method !== 'HEAD')
-      throw new Refusal(405, new KvError('unsupported', 'only GET and HEAD are served', { hint: SHOWS_ONLY }), { allow: 'GET, HEAD' });
+      throw new Refusal(405, new KvError('unsupported', 'only GET and HEAD are served', { hint: SHOWS_ONLY }), {
+        allow: 'GET, HEAD',
+      });
     if (url.length > URL_CHARS_MAX)
       throw new Refusal(414, new KvError('bad-argument', `an address has at most ${URL_CHARS_MAX} characters`));
     if (headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) !== 0)

@@ -170,7 +170,9 @@ export function resolve(path: string, search: URLSearchParams): { readonly route
     if (names === null) continue;
     return { route, parameters: { ...checked(route.inPath, names), ...checked(route.inQuery, oneOfEach(search)) } };
   }
-  throw new KvError('not-found', 'there is nothing under this path', { hint: `/openapi.json lists what there is; ${SHOWS_ONLY}` });
+  throw new KvError('not-found', 'there is nothing under this path', {
+    hint: `/openapi.json lists what there is; ${SHOWS_ONLY}`,
+  });
 }
 
 function matchPath(pattern: string, path: string): Record<string, string> | null {
