@@ -2,7 +2,7 @@
  * The caller's side of an engine. The model runs in one worker thread, so the caller's event loop stays free while it
  * reads and generates; only text, numbers and reports cross.
  */
-import type { Worker } from 'node:worker_threads';
+import { isMainThread, type Worker } from 'node:worker_threads';
 import { checkKeys, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
 import type { Forecast } from '../cache/budget.ts';
 import type { TourEvent, TourOptions, TourResult } from '../evaluate/tour.ts';
@@ -57,6 +57,8 @@ export class Engine {
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), {
       host: hostOptions(options),
       gate: this.#gate.shared,
+      // A thread that ends takes those along that it has started, and no gate is asked.
+      isGuarded: isMainThread,
     });
     keep(this.#gate);
     this.#worker.on('exit', () => release(this.#gate));

@@ -68,8 +68,8 @@ export class FileBytes implements ByteSource {
   }
 
   /**
-   * Fills `target` from `offset`. Throws KvError 'bad-file' when the file has fewer bytes, 'checksum-mismatch' when they
-   * are not those that were read before.
+   * Fills `target` from `offset`. Throws KvError 'bad-file' when the file has fewer bytes, 'checksum-mismatch' when
+   * they are not those that were read before.
    */
   readInto(offset: number, target: Uint8Array): void {
     if (!this.#open) throw new KvError('closed', `${this.path} was closed`, { values: { path: this.path } });
