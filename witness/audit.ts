@@ -22,7 +22,7 @@ import type { readEnvelope } from './read.ts';
 import type { ReplayReport } from './replay.ts';
 import { entryId } from './series.ts';
 import type { SqlAnswer } from './sql/index.ts';
-import type { CountKey, CountRow, DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
+import type { CountKey, CountRow, DecisionRow, Entry, SenselessEntry, SessionRow, VerifyReport } from './types.ts';
 
 /** Fields of a row of decisions, in order: the columns of its CSV. */
 export const DECISION_FIELDS = DECISION_ROW.map(({ name }) => name as keyof DecisionRow);
@@ -208,7 +208,9 @@ function cellText(cell: unknown): string {
 }
 
 export function verifyText(report: VerifyReport, columns?: number): string {
-  const { problem, entries, unopened, segments, logId, headHash, series, foreign } = report;
+  const { problem, entries, unopened, segments, logId, headHash, series, foreign, senseless } = report;
+  if (problem !== null && problem.seq !== null && problem.seq === senseless[0]?.seq)
+    return nonsenseText(report, columns);
   if (problem !== null) {
     const found = wrap(printable(problem.what), columns);
     return [`DAMAGED after ${plural(entries, 'sound entry', 'sound entries')}.`, found].join('\n');
@@ -237,6 +239,28 @@ export function verifyText(report: VerifyReport, columns?: number): string {
     wrap(anchorText(report.anchor), columns),
   ].join('\n');
 }
+
+/** Entries that are named; there may be thousands. */
+const NAMED_MAX = 20;
+
+/** A log that is what was written, and has entries that make no sense. */
+function nonsenseText({ senseless, entries, headHash }: VerifyReport, columns?: number): string {
+  const one = senseless.length === 1;
+  const named = senseless.slice(0, NAMED_MAX).map((entry) => wrap(`  ${senselessText(entry)}`, columns, '    '));
+  return [
+    wrap(
+      `NOT SOUND: ${plural(senseless.length, 'entry', 'entries')} of ${grouped(entries)} ${one ? 'makes' : 'make'} no sense. Every entry is what was written, and what reads the log passes ${one ? 'this one' : 'these'} over:`,
+      columns,
+    ),
+    ...named,
+    ...(senseless.length > NAMED_MAX ? [`  and ${senseless.length - NAMED_MAX} more`] : []),
+    `Head ${headHash}`,
+  ].join('\n');
+}
+
+/** One line about an entry that makes no sense. */
+export const senselessText = ({ seq, session, what }: SenselessEntry): string =>
+  `entry ${entryId(seq)}${session === '' ? '' : ` of session ${printable(session)}`}: ${printable(what)}`;
 
 /** What a comparison with checkpoints proved, or what is not known without one. */
 export function anchorText(anchor: VerifyReport['anchor']): string {

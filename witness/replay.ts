@@ -18,7 +18,8 @@ import {
 } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
 import { findSession, readLog } from './read.ts';
-import { type Entry, NO_SESSION } from './types.ts';
+import { entryId } from './series.ts';
+import { type Entry, NO_SESSION, type SenselessEntry } from './types.ts';
 
 /** A policy by the id and the options that stand in the log: for policies of one's own. */
 export type PolicyFactory = (id: string, options: Readonly<Record<string, unknown>>, version: number) => Policy;
@@ -62,7 +63,7 @@ export interface Difference {
   /** Entry where it shows. */
   readonly seq: number;
   /** What of it. */
-  readonly what: 'policy' | 'situation' | 'decision' | 'verdict' | 'bytes' | 'time';
+  readonly what: 'policy' | 'situation' | 'decision' | 'verdict' | 'bytes' | 'time' | 'entry';
   /** Canonical JSON, or a sentence when there is nothing to print. */
   readonly logged: string;
   /** What it should be. */
@@ -77,7 +78,43 @@ export interface Difference {
  */
 export function replay(dir: string, session: string, create: PolicyFactory = createPolicy): ReplayReport {
   const id = findSession(dir, session);
-  return { ...replaySession(readLog(dir, { session: id }), create), missing: missingEntries(dir, id) };
+  const nonsense: SenselessEntry[] = [];
+  const entries = readLog(dir, { session: id, onSenseless: (entry) => nonsense.push(entry) });
+  return { ...untilNonsense(entries, nonsense, create), missing: missingEntries(dir, id) };
+}
+
+/** Ends at the first entry that makes no sense: what it said cannot be decided again. */
+function untilNonsense(
+  entries: Iterable<Entry>,
+  nonsense: readonly SenselessEntry[],
+  create: PolicyFactory,
+): ReplayReport {
+  const before = function* (): Generator<Entry> {
+    for (const entry of entries) {
+      if (nonsense.length > 0) return;
+      yield entry;
+    }
+  };
+  const first = (): SenselessEntry | undefined => nonsense[0];
+  try {
+    const report = replaySession(before(), create);
+    const found = first();
+    if (found === undefined || report.firstDifference !== null) return report;
+    const difference = {
+      seq: found.seq,
+      what: 'entry',
+      logged: found.what,
+      replayed: 'an entry that makes sense',
+    } as const;
+    return { ...report, equal: false, firstDifference: difference };
+  } catch (error) {
+    const found = first();
+    if (found === undefined || !(error instanceof KvError) || error.code !== 'not-found') throw error;
+    throw new KvError('bad-log', `entry ${entryId(found.seq)}: ${found.what}`, {
+      values: { seq: found.seq, session: found.session },
+      hint: 'a session that does not tell how it began cannot be decided again; other sessions can',
+    });
+  }
 }
 
 /**
