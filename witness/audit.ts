@@ -280,9 +280,8 @@ export function anchorText(anchor: VerifyReport['anchor']): string {
 export function replayText(report: ReplayReport): string {
   const { session, policy, situations, decisions, firstDifference } = report;
   const scope = `${plural(decisions, 'decision')} on ${plural(situations, 'situation')} of session ${printable(session)} (${printable(policy)})`;
-  const { missing = 0 } = report;
-  const lacks =
-    missing === 0 ? '' : ` The log lacks ${plural(missing, 'entry', 'entries')} of it: the disk refused them.`;
+  const lack = lacksText(report);
+  const lacks = lack === '' ? '' : ` The log lacks ${lack}.`;
   if (firstDifference === null)
     return `Replayed ${scope}: every byte is the same.${report.complete ? '' : ' The last plan was cut off.'}${lacks}`;
   const { seq, what, logged, replayed } = firstDifference;
@@ -291,6 +290,15 @@ export function replayText(report: ReplayReport): string {
     `  logged:   ${printable(logged)}`,
     `  replayed: ${printable(replayed)}`,
   ].join('\n');
+}
+
+/** What the log lacks of a session, and who kept it out; '' for nothing. */
+export function lacksText({ missing = 0, leftOut = 0 }: Pick<ReplayReport, 'missing' | 'leftOut'>): string {
+  const parts = [
+    ...(missing === leftOut ? [] : [`${plural(missing - leftOut, 'entry', 'entries')} of it that the disk refused`]),
+    ...(leftOut === 0 ? [] : [`${plural(leftOut, 'entry', 'entries')} of it that a rule left out`]),
+  ];
+  return parts.join(' and ');
 }
 
 /** Where lines are folded that no terminal bounds. */

@@ -19,6 +19,7 @@ import {
 import { canonicalJson } from './canonical.ts';
 import { findSession, readLog } from './read.ts';
 import { entryId } from './series.ts';
+import { LEFT_OUT_BY_RULE } from './trouble.ts';
 import { type Entry, NO_SESSION, type SenselessEntry } from './types.ts';
 
 /** A policy by the id and the options that stand in the log: for policies of one's own. */
@@ -40,22 +41,36 @@ export interface ReplayReport {
   readonly complete: boolean;
   /** Where the log and the policy part; null: nowhere. */
   readonly firstDifference: Difference | null;
-  /** Entries of the session that a full disk kept out of the log, as notes in it say; absent where nobody asked. */
+  /**
+   * Entries of the session that a full disk or a rule kept out of the log, as notes in it say; absent where nobody
+   * asked.
+   */
   readonly missing?: number;
+  /** How many of them a rule left out (logRules), as it was told to. */
+  readonly leftOut?: number;
 }
 
-/** Entries of a session that the log says it lacks (mode drop on a disk that refused). Throws what `readLog` throws. */
-export function missingEntries(dir: string, session: string): number {
-  let missing = 0;
+/**
+ * Entries of a session that the log says it lacks: because the disk refused them (mode drop), or a rule left them out.
+ * Throws what `readLog` throws.
+ */
+export const missingEntries = (dir: string, session: string): number => lacking(dir, session).missing;
+
+/** The same, and how many of them a rule left out. */
+function lacking(dir: string, session: string): Required<Pick<ReplayReport, 'missing' | 'leftOut'>> {
+  let [missing, leftOut] = [0, 0];
   for (const { body } of readLog(dir, { session: NO_SESSION, kinds: ['note'] })) {
-    const { note, sessions } = body as {
+    const { note, sessions, error } = body as {
       readonly note?: unknown;
+      readonly error?: unknown;
       readonly sessions?: Readonly<Record<string, unknown>>;
     };
     const count = note === 'dropped' ? sessions?.[session] : 0;
-    if (typeof count === 'number' && count > 0) missing += count;
+    if (typeof count !== 'number' || count <= 0) continue;
+    missing += count;
+    if (error === LEFT_OUT_BY_RULE) leftOut += count;
   }
-  return missing;
+  return { missing, leftOut };
 }
 
 /** The first entry that is not what deciding again gives. */
@@ -80,7 +95,7 @@ export function replay(dir: string, session: string, create: PolicyFactory = cre
   const id = findSession(dir, session);
   const nonsense: SenselessEntry[] = [];
   const entries = readLog(dir, { session: id, onSenseless: (entry) => nonsense.push(entry) });
-  return { ...untilNonsense(entries, nonsense, create), missing: missingEntries(dir, id) };
+  return { ...untilNonsense(entries, nonsense, create), ...lacking(dir, id) };
 }
 
 /** Ends at the first entry that makes no sense: what it said cannot be decided again. */

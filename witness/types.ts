@@ -135,6 +135,8 @@ export interface WitnessLog {
    * wait.
    */
   missingOf(session: string): number;
+  /** How many of them a rule left out. */
+  leftOutOf(session: string): number;
   readonly bytes: number;
   /** Number of the series that this writer appends to. */
   readonly series: number;

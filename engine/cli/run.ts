@@ -1,6 +1,6 @@
 /** `palimpsest run` reads a prompt within a KV budget, streams the answer and reports what the cache did. */
 import { columnsOf, fields, given, grouped, KvError, plural, wrap } from '../../native/index.ts';
-import { shortId } from '../../witness/index.ts';
+import { lacksText, shortId } from '../../witness/index.ts';
 import type { SessionReport } from '../cache/types.ts';
 import { GENERATE_OPTIONS } from '../options/table.ts';
 import type { GenerateOptions, Prompt } from '../options/types.ts';
@@ -15,7 +15,7 @@ import { ChatInput } from './chat.ts';
 import { failureText } from './failure.ts';
 import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
-import { loading } from './loading.ts';
+import { closeEngine, loading } from './loading.ts';
 import { logprobTable } from './logprob-table.ts';
 import { optionsOf } from './option-settings.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
@@ -65,7 +65,7 @@ export async function run(settings: Settings): Promise<void> {
       session =
         content === null ? await converse(engine, settings, signal) : await once(engine, settings, content, signal);
     } finally {
-      await engine.close();
+      await closeEngine(engine);
     }
     // Only now does the log have the end of the session.
     const report = text(settings, 'report');
@@ -278,10 +278,8 @@ function print(
   divergence: Divergence | null,
 ): void {
   const generated = answers[0]!;
-  if (report.missingEntries > 0)
-    process.stderr.write(
-      `warning: ${plural(report.missingEntries, 'entry', 'entries')} of this session are missing from the log: the disk refused them\n`,
-    );
+  const lack = lacksText({ missing: report.missingEntries, leftOut: report.leftOutEntries });
+  if (lack !== '') process.stderr.write(`warning: the log of this session lacks ${lack}\n`);
   if (!flag(settings, 'json')) {
     const columns = columnsOf(process.stdout);
     const speeds = `${generated.prefillTokensPerSecond.toFixed(0)} tokens/s reading, ${generated.tokensPerSecond.toFixed(1)} tokens/s writing`;

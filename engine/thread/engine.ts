@@ -49,6 +49,7 @@ export class Engine {
   readonly #calls: HostClient;
   #closing: Promise<void> | null = null;
   #info: LoadedInfo | null = null;
+  #unanchoredEntries: number | null = null;
   readonly #onLoading: EngineOptions['onProgress'];
 
   /** @internal use createEngine */
@@ -78,6 +79,14 @@ export class Engine {
   get info(): LoadedInfo {
     if (this.#info === null) throw new KvError('closed', 'the engine has not been started');
     return this.#info;
+  }
+
+  /**
+   * Once the engine is closed: entries of its log that no checkpoint covers in a place outside of it, where `anchor`
+   * names some. 0: all are covered; null: none is anchored, or the engine is not closed.
+   */
+  get unanchoredEntries(): number | null {
+    return this.#unanchoredEntries;
   }
 
   /** Bytes the cache would take at a length, per format pair. */
@@ -164,7 +173,10 @@ export class Engine {
   async close(): Promise<void> {
     if (this.#calls.ended !== null && this.#closing === null) return;
     this.#closing ??= this.#calls.call('close', undefined).then(
-      () => this.terminate(),
+      (unanchored) => {
+        this.#unanchoredEntries = unanchored;
+        return this.terminate();
+      },
       // What could not be written must not keep the thread, and with it the process, alive.
       (error: unknown) => this.terminate().then(() => Promise.reject(error)),
     );
