@@ -110,6 +110,7 @@ export {
   readCheckpoints,
   readVerifier,
   replay,
+  type SenselessEntry,
   type SeriesReport,
   type SessionFilter,
   type SessionRow,

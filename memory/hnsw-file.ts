@@ -89,6 +89,20 @@ function checkHeader({ view, dim, m, count, efConstruction, capacityMax, ...layo
   if (bytes < HEADER_BYTES + count * (elementBytes + 4)) refuse('truncated', { bytes, count });
 }
 
+/** The vectors of a file that passed, by their labels. */
+export function vectorsIn(bytes: Uint8Array, { dim, m, count }: HnswShape): Map<number, number[]> {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const linkBytes = 4 + 4 * 2 * m;
+  const elementBytes = linkBytes + 4 * dim + 8;
+  return new Map(
+    Array.from({ length: count }, (_, element) => {
+      const start = HEADER_BYTES + element * elementBytes + linkBytes;
+      const vector = Array.from({ length: dim }, (_number, i) => view.getFloat32(start + 4 * i, true));
+      return [u64(view, start + 4 * dim), vector] as const;
+    }),
+  );
+}
+
 /** Level 0. → the labels of its elements */
 function checkElements({ view, dim, m, count, linkBytes0, elementBytes }: Layout): number[] {
   const seen = new Set<number>();

@@ -7,13 +7,13 @@
  * generation.
  */
 import { createHash } from 'node:crypto';
-import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, unlinkSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, unlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import type { HierarchicalNSW } from 'hnswlib-node';
 import { z } from 'zod';
 import { KvError, parseJson, readRegular, replaceFile, syncFile, syncFolder, writeSynced } from '../native/index.ts';
 import type { Fields, Filter } from './filter.ts';
-import { checkHnswFile } from './hnsw-file.ts';
+import { checkHnswFile, type HnswShape, vectorsIn } from './hnsw-file.ts';
 import { Rows } from './rows.ts';
 import {
   checkEntries,
@@ -206,6 +206,11 @@ function readPayloads<T extends object>(
   return rows;
 }
 
+const shapeIn = (manifest: VectorIndexManifest): HnswShape => ({
+  ...manifest,
+  capacityMax: Math.max(CAPACITY_START, 2 * manifest.count),
+});
+
 /**
  * Checks everything about a saved index before the library sees it. A label is the number of a payload's line. Throws
  * 'bad-index'.
@@ -214,12 +219,49 @@ function checkFiles<T extends object>(
   dir: string,
   manifest: VectorIndexManifest,
   options: Pick<HnswOptions<T>, 'check' | 'fields'> = {},
-): Rows<T> {
+): { rows: Rows<T>; vectors: Uint8Array } {
   const vectors = readNamed(dir, manifest.vectors);
   const rows = readPayloads(dir, readNamed(dir, manifest.payloads), manifest.count, options);
-  const labels = checkHnswFile(vectors, { ...manifest, capacityMax: Math.max(CAPACITY_START, 2 * manifest.count) });
+  const labels = checkHnswFile(vectors, shapeIn(manifest));
   if (!labels.every((label) => label < rows.size)) throw damaged(dir, 'a vector without a payload');
-  return rows;
+  return { rows, vectors };
+}
+
+/** The manifest of an index that was saved with these options; null: there is none. Throws 'bad-index'. */
+function manifestFor<T>({ dir, dim, origin = '' }: HnswOptions<T>): VectorIndexManifest | null {
+  const manifest = dir === null ? null : readVectorIndexManifest(dir);
+  if (dir === null || manifest === null) return null;
+  if (manifest.dim !== dim) throw damaged(dir, `it holds vectors of ${manifest.dim} numbers, wanted ${dim}`);
+  if (manifest.origin !== origin) throw damaged(dir, `it was made from '${manifest.origin}', wanted '${origin}'`);
+  return manifest;
+}
+
+/** What a saved index holds, read without the library; null: none was saved. Throws 'bad-index'. */
+export function savedEntries<T extends object>(options: HnswOptions<T>): VectorEntry<T>[] | null {
+  const manifest = manifestFor(options);
+  if (manifest === null) return null;
+  const { rows, vectors } = checkFiles(options.dir!, manifest, options);
+  const byRow = vectorsIn(vectors, shapeIn(manifest));
+  return Array.from({ length: rows.size }, (_, row) => ({
+    id: rows.id(row),
+    vector: byRow.get(row)!,
+    payload: rows.payload(row),
+  }));
+}
+
+/** Removes what was saved, first what names the rest. Throws 'io'. */
+export function removeSaved(dir: string): void {
+  try {
+    if (!existsSync(dir)) return;
+    rmSync(join(dir, MANIFEST), { force: true });
+    for (const name of readdirSync(dir)) if (OWN_FILE.test(name)) rmSync(join(dir, name), { force: true });
+    syncFolder(dir);
+  } catch (cause) {
+    throw new KvError('io', `cannot remove the vector index in ${dir}: ${(cause as Error).message}`, {
+      values: { dir },
+      cause,
+    });
+  }
 }
 
 /** What a saved index says about itself, after every check but without loading it. Throws 'not-found', 'bad-index'. */
@@ -263,13 +305,10 @@ class HnswIndex<T extends object> implements VectorIndex<T> {
 
   /** Takes over what is on disk. Throws 'bad-index' and leaves this index as it was. */
   load(): void {
-    const { dir, origin = '' } = this.#options;
-    const manifest = dir === null ? null : readVectorIndexManifest(dir);
-    if (dir === null || manifest === null) return;
-    if (manifest.dim !== this.dim)
-      throw damaged(dir, `it holds vectors of ${manifest.dim} numbers, wanted ${this.dim}`);
-    if (manifest.origin !== origin) throw damaged(dir, `it was made from '${manifest.origin}', wanted '${origin}'`);
-    const rows = checkFiles(dir, manifest, this.#options);
+    const manifest = manifestFor(this.#options);
+    if (manifest === null) return;
+    const dir = this.#options.dir!;
+    const { rows } = checkFiles(dir, manifest, this.#options);
     const graph = new this.#library.HierarchicalNSW('l2', this.dim);
     try {
       graph.readIndexSync(join(dir, manifest.vectors.file));

@@ -7,6 +7,7 @@ export * from './fingerprint.ts';
 export * from './forget-shared.ts';
 export * from './hnsw-index.ts';
 export * from './log-ranges.ts';
+export { guardThread } from './open-index.ts';
 export * from './qdrant-index.ts';
 export { checkQdrantOptions, type QdrantOptions, QdrantServer } from './qdrant-server.ts';
 export * from './session-record.ts';

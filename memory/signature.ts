@@ -76,6 +76,8 @@ function writeNew(path: string, text: string | Buffer, mode: number): void {
         hint: 'name another file, or remove this one yourself',
         cause,
       });
+    // A full disk leaves a part, which is no key, and would stand in the way of the next one.
+    fs.rmSync(path, { force: true });
     throw new KvError('io', `cannot write ${path}: ${message}`, { values: { path }, cause });
   }
 }

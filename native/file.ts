@@ -5,7 +5,7 @@
  * file or the complete new one.
  */
 import fs from 'node:fs';
-import { dirname } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { show } from './arguments.ts';
 import { KvError, type KvErrorCode } from './error.ts';
 
@@ -139,12 +139,43 @@ export function writeSynced(path: string, bytes: Uint8Array, flags = 'w', files:
   }
 }
 
+/** True if no process of this machine has the number. */
+export function isGone(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return false;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'ESRCH';
+  }
+}
+
+/**
+ * Removes what processes that are gone were writing in a folder: NAME.PID.tmp, where `isOurs` says yes to NAME. What
+ * cannot be removed stays for the next time.
+ */
+export function removeLeftovers(dir: string, isOurs: (name: string) => boolean): void {
+  try {
+    for (const file of fs.readdirSync(dir)) {
+      const [, name = '', pid = ''] = /^(.+)\.(\d{1,10})\.tmp$/s.exec(file) ?? [];
+      if (pid !== '' && isOurs(name) && isGone(Number(pid))) fs.rmSync(join(dir, file), { force: true });
+    }
+  } catch {
+    // The folder is not there yet, or is not ours to change: whoever writes next says so.
+  }
+}
+
+/** The name that a file is written under before it takes its place. What killed processes left of it is removed. */
+export function temporaryFor(path: string): string {
+  removeLeftovers(dirname(path), (name) => name === basename(path));
+  return `${path}.${process.pid}.tmp`;
+}
+
 /**
  * Replaces the content of a file atomically: writes and syncs a temporary file, renames it, and syncs the folder.
  * Throws 'io'.
  */
 export function replaceFile(path: string, bytes: Uint8Array): void {
-  const temporary = `${path}.${process.pid}.tmp`;
+  const temporary = temporaryFor(path);
   try {
     writeSynced(temporary, bytes);
     fs.renameSync(temporary, path);

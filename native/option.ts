@@ -61,6 +61,11 @@ export interface Option<T = unknown> {
   readonly choices?: readonly string[];
   /** Flags that make the option together, by the names of their settings. */
   readonly flags?: Readonly<Record<string, Flag>>;
+  /**
+   * Where it is false, the file of a parked session does not hold the option: it names a file, is an object of the
+   * caller's, or says what this process may leave out, so that only the caller of this process gives it.
+   */
+  readonly parked?: false;
 }
 
 /**

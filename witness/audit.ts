@@ -22,7 +22,7 @@ import type { readEnvelope } from './read.ts';
 import type { ReplayReport } from './replay.ts';
 import { entryId } from './series.ts';
 import type { SqlAnswer } from './sql/index.ts';
-import type { CountKey, CountRow, DecisionRow, Entry, SessionRow, VerifyReport } from './types.ts';
+import type { CountKey, CountRow, DecisionRow, Entry, SenselessEntry, SessionRow, VerifyReport } from './types.ts';
 
 /** Fields of a row of decisions, in order: the columns of its CSV. */
 export const DECISION_FIELDS = DECISION_ROW.map(({ name }) => name as keyof DecisionRow);
@@ -208,7 +208,9 @@ function cellText(cell: unknown): string {
 }
 
 export function verifyText(report: VerifyReport, columns?: number): string {
-  const { problem, entries, unopened, segments, logId, headHash, series, foreign } = report;
+  const { problem, entries, unopened, segments, logId, headHash, series, foreign, senseless } = report;
+  if (problem !== null && problem.seq !== null && problem.seq === senseless[0]?.seq)
+    return nonsenseText(report, columns);
   if (problem !== null) {
     const found = wrap(printable(problem.what), columns);
     return [`DAMAGED after ${plural(entries, 'sound entry', 'sound entries')}.`, found].join('\n');
@@ -238,6 +240,28 @@ export function verifyText(report: VerifyReport, columns?: number): string {
   ].join('\n');
 }
 
+/** Entries that are named; there may be thousands. */
+const NAMED_MAX = 20;
+
+/** A log that is what was written, and has entries that make no sense. */
+function nonsenseText({ senseless, entries, headHash }: VerifyReport, columns?: number): string {
+  const one = senseless.length === 1;
+  const named = senseless.slice(0, NAMED_MAX).map((entry) => wrap(`  ${senselessText(entry)}`, columns, '    '));
+  return [
+    wrap(
+      `NOT SOUND: ${plural(senseless.length, 'entry', 'entries')} of ${grouped(entries)} ${one ? 'makes' : 'make'} no sense. Every entry is what was written, and what reads the log passes ${one ? 'this one' : 'these'} over:`,
+      columns,
+    ),
+    ...named,
+    ...(senseless.length > NAMED_MAX ? [`  and ${senseless.length - NAMED_MAX} more`] : []),
+    `Head ${headHash}`,
+  ].join('\n');
+}
+
+/** One line about an entry that makes no sense. */
+export const senselessText = ({ seq, session, what }: SenselessEntry): string =>
+  `entry ${entryId(seq)}${session === '' ? '' : ` of session ${printable(session)}`}: ${printable(what)}`;
+
 /** What a comparison with checkpoints proved, or what is not known without one. */
 export function anchorText(anchor: VerifyReport['anchor']): string {
   if (anchor === undefined)
@@ -256,9 +280,8 @@ export function anchorText(anchor: VerifyReport['anchor']): string {
 export function replayText(report: ReplayReport): string {
   const { session, policy, situations, decisions, firstDifference } = report;
   const scope = `${plural(decisions, 'decision')} on ${plural(situations, 'situation')} of session ${printable(session)} (${printable(policy)})`;
-  const { missing = 0 } = report;
-  const lacks =
-    missing === 0 ? '' : ` The log lacks ${plural(missing, 'entry', 'entries')} of it: the disk refused them.`;
+  const lack = lacksText(report);
+  const lacks = lack === '' ? '' : ` The log lacks ${lack}.`;
   if (firstDifference === null)
     return `Replayed ${scope}: every byte is the same.${report.complete ? '' : ' The last plan was cut off.'}${lacks}`;
   const { seq, what, logged, replayed } = firstDifference;
@@ -267,6 +290,15 @@ export function replayText(report: ReplayReport): string {
     `  logged:   ${printable(logged)}`,
     `  replayed: ${printable(replayed)}`,
   ].join('\n');
+}
+
+/** What the log lacks of a session, and who kept it out; '' for nothing. */
+export function lacksText({ missing = 0, leftOut = 0 }: Pick<ReplayReport, 'missing' | 'leftOut'>): string {
+  const parts = [
+    ...(missing === leftOut ? [] : [`${plural(missing - leftOut, 'entry', 'entries')} of it that the disk refused`]),
+    ...(leftOut === 0 ? [] : [`${plural(leftOut, 'entry', 'entries')} of it that a rule left out`]),
+  ];
+  return parts.join(' and ');
 }
 
 /** Where lines are folded that no terminal bounds. */

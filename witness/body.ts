@@ -163,13 +163,20 @@ function misfit(kind: EntryKind, body: unknown): { readonly path: string; readon
   return { path, text: path === '' ? fault.what : `${path}: ${fault.what}` };
 }
 
-/** Throws 'bad-log' naming the first field that does not fit the kind. */
+/**
+ * An entry that was written as it stands, and whose body makes no sense: earlier versions wrote some, and so can
+ * anybody who writes files. It spoils nothing but itself, so readers pass it over by name.
+ */
+export class SenselessBody extends KvError {
+  constructor(kind: EntryKind, { path, text }: { readonly path: string; readonly text: string }) {
+    super('bad-log', `the ${kind} entry makes no sense: ${text}`, { values: { kind, path } });
+  }
+}
+
+/** Throws SenselessBody, a 'bad-log' that names the first field that does not fit the kind. */
 export function checkBody(kind: EntryKind, body: unknown): void {
   const fault = misfit(kind, body);
-  if (fault === null) return;
-  throw new KvError('bad-log', `the ${kind} entry makes no sense: ${fault.text}`, {
-    values: { kind, path: fault.path },
-  });
+  if (fault !== null) throw new SenselessBody(kind, fault);
 }
 
 /**

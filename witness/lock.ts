@@ -7,12 +7,15 @@ import { randomBytes } from 'node:crypto';
 import fs from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-import { jsonOf, KvError, readRegular } from '../native/index.ts';
+import { asRecord, jsonOf, KvError, readRegular } from '../native/index.ts';
 
 export const LOCK_NAME = 'writer.lock';
 /** Whoever removes a stale lock holds this folder while doing so, which takes microseconds. */
 const GUARD_NAME = 'writer.lock.guard';
 const GUARD_STALE_MS = 10_000;
+/** A lock as it is written aside. Whoever is killed before it is linked leaves it; others need seconds at most. */
+const ASIDE = /^writer\.lock\.[0-9a-f]{16}$/;
+const ASIDE_STALE_MS = 60_000;
 /** An owner is some 200 bytes. */
 const LOCK_BYTES_MAX = 4096;
 const ATTEMPTS = 200;
@@ -35,9 +38,24 @@ export interface WriterLock {
   release(): void;
 }
 
-/** Throws 'locked' with the pid when a live process holds the folder. Takes over the lock of a dead one. */
+/**
+ * Throws 'locked' with the pid when a live process holds the folder, 'io' where the folder takes no lock. Takes over the
+ * lock of a dead process, and one that is not whole: locks appear complete, so only a failing disk leaves such a one.
+ */
 export function lockWriter(dir: string): WriterLock {
-  const path = join(dir, LOCK_NAME);
+  try {
+    return lockOrThrow(dir, join(dir, LOCK_NAME));
+  } catch (cause) {
+    if (cause instanceof KvError) throw cause;
+    throw new KvError('io', `no lock can be taken in ${dir}: ${(cause as Error).message}`, {
+      values: { dir, code: codeOf(cause) },
+      hint: 'check the path, its permissions and the free space',
+      cause,
+    });
+  }
+}
+
+function lockOrThrow(dir: string, path: string): WriterLock {
   const thread = attempt(() => fs.readlinkSync('/proc/thread-self'));
   const mine: Owner = {
     pid: process.pid,
@@ -48,11 +66,12 @@ export function lockWriter(dir: string): WriterLock {
     token: randomBytes(8).toString('hex'),
   };
   const aside = `${path}.${mine.token}`;
-  fs.writeFileSync(aside, `${JSON.stringify(mine)}\n`, { flag: 'wx' });
   try {
+    fs.writeFileSync(aside, `${JSON.stringify(mine)}\n`, { flag: 'wx' });
     for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
       try {
         fs.linkSync(aside, path);
+        removeLeft(dir);
         return { release: () => release(path, mine) };
       } catch (error) {
         if (codeOf(error) !== 'EEXIST') throw error;
@@ -63,7 +82,7 @@ export function lockWriter(dir: string): WriterLock {
       removeStale(dir, path, mine);
     }
   } finally {
-    fs.unlinkSync(aside);
+    fs.rmSync(aside, { force: true });
   }
   throw new KvError('locked', `the lock ${path} could not be taken over`, {
     values: { path },
@@ -113,12 +132,35 @@ function removeStale(dir: string, path: string, mine: Owner): void {
   }
 }
 
+/** Removes what killed processes had written aside. What cannot be removed is tried again by the next one. */
+function removeLeft(dir: string): void {
+  attempt(() => {
+    for (const name of fs.readdirSync(dir)) {
+      const path = join(dir, name);
+      const ageMs = ASIDE.test(name) ? Date.now() - (fs.statSync(path, { throwIfNoEntry: false })?.mtimeMs ?? 0) : 0;
+      if (ageMs > ASIDE_STALE_MS) fs.rmSync(path, { force: true });
+    }
+    return '';
+  });
+}
+
+const OWNER_TEXTS = ['host', 'boot', 'thread', 'start', 'token'] as const;
+
+/** True if it says all that a lock says. */
+function isOwner(value: unknown): value is Owner {
+  const owner = asRecord(value);
+  const { pid } = owner ?? {};
+  return (
+    Number.isSafeInteger(pid) && (pid as number) > 0 && OWNER_TEXTS.every((name) => typeof owner?.[name] === 'string')
+  );
+}
+
 /** 'none': there is no lock; 'nobody': what is there names no process. */
 function readOwner(path: string): Owner | 'none' | 'nobody' {
   try {
     const text = readRegular(path, { bytesMax: LOCK_BYTES_MAX }).toString('utf8');
-    const owner = jsonOf(text) as Owner | null | undefined;
-    return Number.isSafeInteger(owner?.pid) && (owner as Owner).pid > 0 ? (owner as Owner) : 'nobody';
+    const owner = jsonOf(text);
+    return isOwner(owner) ? owner : 'nobody';
   } catch (error) {
     if (error instanceof KvError && error.code === 'not-found') return 'none';
     if (error instanceof KvError && error.code === 'bad-file') return 'nobody';

@@ -6,7 +6,7 @@
 import { KvError } from '../native/index.ts';
 import { checkBody, hasField } from './body.ts';
 import { ENTRIES } from './entries/index.ts';
-import { Trouble } from './trouble.ts';
+import { LEFT_OUT_BY_RULE, Trouble } from './trouble.ts';
 import {
   ENTRY_KINDS,
   type EntryBodies,
@@ -124,7 +124,7 @@ function checkRule(rule: LogRule): { action: LogRule['action']; path: Path | nul
 export class MaskedLog implements WitnessLog {
   readonly #log: WitnessLog;
   readonly #mask: Mask;
-  readonly #left = new Trouble({ code: 'RULE' });
+  readonly #left = new Trouble({ code: LEFT_OUT_BY_RULE });
   readonly #counts = new Map<string, number>();
   #closing: Promise<void> | null = null;
 
@@ -162,7 +162,11 @@ export class MaskedLog implements WitnessLog {
   }
 
   missingOf(session: string): number {
-    return this.#log.missingOf(session) + (this.#counts.get(session) ?? 0);
+    return this.#log.missingOf(session) + this.leftOutOf(session);
+  }
+
+  leftOutOf(session: string): number {
+    return this.#counts.get(session) ?? 0;
   }
 
   append<K extends EntryKind>(session: string, kind: K, body: EntryBodies[K]): number | null {

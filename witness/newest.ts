@@ -11,7 +11,7 @@ import type { Entry } from './types.ts';
 import { listSegments } from './walk.ts';
 
 /** What is wanted of entries, newest first. */
-export interface NewestPart<T> extends Pick<SeriesPart, 'session' | 'kinds' | 'files' | 'onUnopened'> {
+export interface NewestPart<T> extends Pick<SeriesPart, 'session' | 'kinds' | 'files' | 'onUnopened' | 'onSenseless'> {
   /** What an entry gives; null: nothing. */
   readonly pick: (entry: Entry) => T | null;
   /** True for an entry before which nothing more can be wanted of its series. */

@@ -7,7 +7,15 @@ import { nodeFiles } from './files.ts';
 import { newestOf } from './newest.ts';
 import { type ReadOptions, readLog, readSeries } from './read.ts';
 import { listSeries, seriesOf } from './series.ts';
-import type { DecisionFilter, DecisionQuery, DecisionRow, Entry, SessionFilter, SessionRow } from './types.ts';
+import type {
+  DecisionFilter,
+  DecisionQuery,
+  DecisionRow,
+  Entry,
+  SenselessEntry,
+  SessionFilter,
+  SessionRow,
+} from './types.ts';
 
 /** Options of openLogQuery. */
 export interface LogQueryOptions {
@@ -17,26 +25,35 @@ export interface LogQueryOptions {
    * be known of it.
    */
   readonly onPassedOver?: (session: string, why: 'erased' | 'missing') => void;
+  /** Told of an entry, perhaps several times, that was looked at likewise and makes no sense. */
+  readonly onSenseless?: (entry: SenselessEntry) => void;
 }
 
-type OnUnopened = NonNullable<ReadOptions['onUnopened']>;
+/** Whom reading tells. */
+type Told = Pick<ReadOptions, 'onUnopened' | 'onSenseless'>;
 
 /** What reading tells, within the times of a filter. */
-const within =
-  (span: { readonly fromMs?: number; readonly toMs?: number }, told: LogQueryOptions['onPassedOver']): OnUnopened =>
-  (session, why, timeMs) => {
-    if (inSpan(timeMs, span)) told?.(session, why);
-  };
+const within = (
+  span: { readonly fromMs?: number; readonly toMs?: number },
+  { onPassedOver, onSenseless }: LogQueryOptions,
+): Told => ({
+  onUnopened: (session, why, timeMs) => {
+    if (inSpan(timeMs, span)) onPassedOver?.(session, why);
+  },
+  onSenseless: (entry) => {
+    if (inSpan(entry.timeMs, span)) onSenseless?.(entry);
+  },
+});
 
 /**
  * Questions to the log in `dir` (`report.logPath` of a session, `log` in a state folder). Lists begin at the newest
  * entry and read no further back than they must; nothing is written, and somebody may be writing the log meanwhile.
  * Sessions that cannot be read are passed over; `onPassedOver` is told of them.
  */
-export function openLogQuery(dir: string, { onPassedOver }: LogQueryOptions = {}): DecisionQuery {
+export function openLogQuery(dir: string, told: LogQueryOptions = {}): DecisionQuery {
   return {
-    decisions: async (filter = {}) => decisionsOf(dir, filter, onPassedOver),
-    sessions: async (filter = {}) => sessionsIn(dir, filter, onPassedOver),
+    decisions: async (filter = {}) => decisionsOf(dir, filter, told),
+    sessions: async (filter = {}) => sessionsIn(dir, filter, told),
     counts: async (by, filter = {}) => {
       checkCountKey(by);
       const conditions = conditionsOf(filter);
@@ -44,8 +61,8 @@ export function openLogQuery(dir: string, { onPassedOver }: LogQueryOptions = {}
       const isByModel = filter.model !== undefined || by === 'model';
       const models = new Map<string, OpenModel>();
       const kinds = isByModel ? (['open', 'decision'] as const) : (['decision'] as const);
-      const onUnopened = within(filter, onPassedOver);
-      for (const entry of readLog(dir, given<ReadOptions>({ kinds, session: filter.session, onUnopened }))) {
+      const options = { kinds, session: filter.session, ...within(filter, told) };
+      for (const entry of readLog(dir, given<ReadOptions>(options))) {
         if (entry.kind === 'open') models.set(entry.session, (entry as Entry<'open'>).body.model);
         if (entry.kind !== 'decision') continue;
         const row = decisionRow(entry as Entry<'decision'>);
@@ -62,11 +79,7 @@ type OpenModel = Entry<'open'>['body']['model'];
 const isOfModel = (model: OpenModel | undefined, wanted: string | undefined): boolean =>
   wanted === undefined || model?.name === wanted || model?.digest === wanted;
 
-function decisionsOf(
-  dir: string,
-  filter: DecisionFilter,
-  onPassedOver: LogQueryOptions['onPassedOver'],
-): DecisionRow[] {
+function decisionsOf(dir: string, filter: DecisionFilter, told: LogQueryOptions): DecisionRow[] {
   const limit = checkLimit(filter.limit);
   const conditions = conditionsOf(filter);
   const { session, fromMs, model } = filter;
@@ -77,7 +90,7 @@ function decisionsOf(
   return newestOf<DecisionRow>(dir, {
     ...given<Pick<ReadOptions, 'session'>>({ session }),
     kinds: session === undefined ? ['decision'] : ['open', 'decision'],
-    onUnopened: within(filter, onPassedOver),
+    ...within(filter, told),
     isFirst: (entry) => entry.kind === 'open',
     pick: (entry) => {
       if (entry.kind !== 'decision') return null;
@@ -106,11 +119,11 @@ function sessionsOfModel(dir: string, model: string): ReadonlySet<string> {
 }
 
 /** The newest sessions first, then their entries, from the first of their beginnings on. */
-function sessionsIn(dir: string, filter: SessionFilter, onPassedOver: LogQueryOptions['onPassedOver']): SessionRow[] {
+function sessionsIn(dir: string, filter: SessionFilter, told: LogQueryOptions): SessionRow[] {
   const { fromMs, toMs, model } = filter;
   const opens = newestOf<Entry<'open'>>(dir, {
     kinds: ['open'],
-    onUnopened: within(filter, onPassedOver),
+    ...within(filter, told),
     pick: (entry) => {
       const open = entry as Entry<'open'>;
       const isWanted = isOfModel(open.body.model, model) && inSpan(open.timeMs, filter);

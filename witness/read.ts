@@ -3,6 +3,7 @@
  * not count yet.
  */
 import { given, KvError, opensBodies } from '../native/index.ts';
+import { SenselessBody } from './body.ts';
 import { canonicalText } from './canonical.ts';
 import { ENCRYPTED_HEAD } from './encryption.ts';
 import { type Envelope, parseEnvelope } from './entry.ts';
@@ -13,7 +14,7 @@ import { offsetIn, payloadIn, type Run } from './run.ts';
 import { badLog } from './scan.ts';
 import { segmentNumbers } from './segment.ts';
 import { entryId, firstSeqOf, listSeries, seriesDir, seriesOf } from './series.ts';
-import { type Entry, type EntryKind, NO_SESSION } from './types.ts';
+import { type Entry, type EntryKind, NO_SESSION, type SenselessEntry } from './types.ts';
 import { checkLogId, listSegments, logIdOf, type RawEntry, walkAll, walkRuns, walkSeries } from './walk.ts';
 
 export interface ReadOptions {
@@ -29,6 +30,8 @@ export interface ReadOptions {
    * instead.
    */
   readonly onUnopened?: (session: string, why: Unopened, timeMs: number) => void;
+  /** Told of every entry that is passed over because it makes no sense, also of a session that was named. */
+  readonly onSenseless?: (entry: SenselessEntry) => void;
   readonly files?: LogFiles;
 }
 
@@ -38,12 +41,13 @@ export interface ReadOptions {
  * session that was named and cannot be opened.
  */
 export function* readLog(dir: string, options: ReadOptions = {}): Generator<Entry, void, undefined> {
-  const { session, kinds, from = [], onUnopened, files = nodeFiles } = options;
+  const { session, kinds, from = [], onUnopened, onSenseless, files = nodeFiles } = options;
+  const told = { session, kinds, onUnopened, onSenseless, files };
   const keys = new SessionKeys(files, dir);
   const all = listSeries(files, dir).map((series) => {
     const starts = from.filter((seq) => seriesOf(seq) === series);
     const first = Math.max(firstSeqOf(series), ...starts);
-    const walk = readSeries(dir, series, given<SeriesPart>({ from: first, session, kinds, onUnopened, files }), keys);
+    const walk = readSeries(dir, series, given<SeriesPart>({ from: first, ...told }), keys);
     return { walk, next: walk.next() };
   });
   try {
@@ -62,7 +66,7 @@ export function* readLog(dir: string, options: ReadOptions = {}): Generator<Entr
 const isOpen = ({ next }: { readonly next: IteratorResult<Entry, void> }): boolean => next.done !== true;
 
 /** Which part of one series is read. */
-export interface SeriesPart extends Pick<ReadOptions, 'session' | 'kinds' | 'onUnopened' | 'files'> {
+export interface SeriesPart extends Pick<ReadOptions, 'session' | 'kinds' | 'onUnopened' | 'onSenseless' | 'files'> {
   /** First seq. Default: the first of the series. */
   readonly from?: number;
   /** The seq before which reading ends. Default: none. */
@@ -80,7 +84,7 @@ export function* readSeries(
   part: SeriesPart,
   keys: SessionKeys = new SessionKeys(part.files ?? nodeFiles, dir),
 ): Generator<Entry, void, undefined> {
-  const { from = firstSeqOf(series), to = Number.POSITIVE_INFINITY, session, kinds, onUnopened } = part;
+  const { from = firstSeqOf(series), to = Number.POSITIVE_INFINITY, session, kinds, onUnopened, onSenseless } = part;
   const { files = nodeFiles } = part;
   const folder = seriesDir(dir, series);
   const logId = logIdOf(files, dir);
@@ -97,7 +101,8 @@ export function* readSeries(
         const envelope = sound ?? envelopeIn(run, index);
         if (session !== undefined && envelope.session !== session) continue;
         if (kinds !== undefined && !kinds.includes(envelope.kind)) continue;
-        const entry = sound ?? keys.open(envelope);
+        const entry = sound ?? openOrTell(keys, envelope, onSenseless);
+        if (entry === SENSELESS) continue;
         if (entry !== null) {
           yield entry;
           continue;
@@ -112,6 +117,30 @@ export function* readSeries(
     keys.wipe();
   }
 }
+
+/** In the place of an entry that makes no sense. */
+const SENSELESS = Symbol('an entry that makes no sense');
+
+/** The entry; null: it cannot be opened. One that makes no sense is told. Throws 'bad-log'. */
+function openOrTell(
+  keys: SessionKeys,
+  envelope: Envelope,
+  tell: ReadOptions['onSenseless'],
+): Entry | typeof SENSELESS | null {
+  try {
+    return keys.open(envelope);
+  } catch (error) {
+    if (!(error instanceof SenselessBody)) throw error;
+    tell?.(senseless(envelope, error));
+    return SENSELESS;
+  }
+}
+
+/** How readers tell of an entry that makes no sense. */
+export const senseless = ({ seq, timeMs, session, kind }: Envelope, { message }: SenselessBody): SenselessEntry => ({
+  ...{ seq, timeMs, session, kind },
+  what: message,
+});
 
 /** In the place of the kind of an entry that nobody wants. */
 const KIND_PASSED_OVER = 254;
@@ -248,7 +277,9 @@ export function readEnvelope(
 
 function openHere(keys: SessionKeys, raw: RawEntry): Entry {
   const envelope = envelopeOf(raw);
-  const entry = keys.open(envelope);
+  const entry = openOrTell(keys, envelope, ({ seq, what }) => {
+    throw badLog(raw.segment, raw.offset, seq, what);
+  }) as Entry | null;
   if (entry === null) throw unopenedError(envelope.session, keys.unopened(envelope.session) as Unopened);
   return entry;
 }

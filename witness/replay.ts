@@ -18,7 +18,9 @@ import {
 } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
 import { findSession, readLog } from './read.ts';
-import { type Entry, NO_SESSION } from './types.ts';
+import { entryId } from './series.ts';
+import { LEFT_OUT_BY_RULE } from './trouble.ts';
+import { type Entry, NO_SESSION, type SenselessEntry } from './types.ts';
 
 /** A policy by the id and the options that stand in the log: for policies of one's own. */
 export type PolicyFactory = (id: string, options: Readonly<Record<string, unknown>>, version: number) => Policy;
@@ -39,22 +41,36 @@ export interface ReplayReport {
   readonly complete: boolean;
   /** Where the log and the policy part; null: nowhere. */
   readonly firstDifference: Difference | null;
-  /** Entries of the session that a full disk kept out of the log, as notes in it say; absent where nobody asked. */
+  /**
+   * Entries of the session that a full disk or a rule kept out of the log, as notes in it say; absent where nobody
+   * asked.
+   */
   readonly missing?: number;
+  /** How many of them a rule left out (logRules), as it was told to. */
+  readonly leftOut?: number;
 }
 
-/** Entries of a session that the log says it lacks (mode drop on a disk that refused). Throws what `readLog` throws. */
-export function missingEntries(dir: string, session: string): number {
-  let missing = 0;
+/**
+ * Entries of a session that the log says it lacks: because the disk refused them (mode drop), or a rule left them out.
+ * Throws what `readLog` throws.
+ */
+export const missingEntries = (dir: string, session: string): number => lacking(dir, session).missing;
+
+/** The same, and how many of them a rule left out. */
+function lacking(dir: string, session: string): Required<Pick<ReplayReport, 'missing' | 'leftOut'>> {
+  let [missing, leftOut] = [0, 0];
   for (const { body } of readLog(dir, { session: NO_SESSION, kinds: ['note'] })) {
-    const { note, sessions } = body as {
+    const { note, sessions, error } = body as {
       readonly note?: unknown;
+      readonly error?: unknown;
       readonly sessions?: Readonly<Record<string, unknown>>;
     };
     const count = note === 'dropped' ? sessions?.[session] : 0;
-    if (typeof count === 'number' && count > 0) missing += count;
+    if (typeof count !== 'number' || count <= 0) continue;
+    missing += count;
+    if (error === LEFT_OUT_BY_RULE) leftOut += count;
   }
-  return missing;
+  return { missing, leftOut };
 }
 
 /** The first entry that is not what deciding again gives. */
@@ -62,7 +78,7 @@ export interface Difference {
   /** Entry where it shows. */
   readonly seq: number;
   /** What of it. */
-  readonly what: 'policy' | 'situation' | 'decision' | 'verdict' | 'bytes' | 'time';
+  readonly what: 'policy' | 'situation' | 'decision' | 'verdict' | 'bytes' | 'time' | 'entry';
   /** Canonical JSON, or a sentence when there is nothing to print. */
   readonly logged: string;
   /** What it should be. */
@@ -77,7 +93,43 @@ export interface Difference {
  */
 export function replay(dir: string, session: string, create: PolicyFactory = createPolicy): ReplayReport {
   const id = findSession(dir, session);
-  return { ...replaySession(readLog(dir, { session: id }), create), missing: missingEntries(dir, id) };
+  const nonsense: SenselessEntry[] = [];
+  const entries = readLog(dir, { session: id, onSenseless: (entry) => nonsense.push(entry) });
+  return { ...untilNonsense(entries, nonsense, create), ...lacking(dir, id) };
+}
+
+/** Ends at the first entry that makes no sense: what it said cannot be decided again. */
+function untilNonsense(
+  entries: Iterable<Entry>,
+  nonsense: readonly SenselessEntry[],
+  create: PolicyFactory,
+): ReplayReport {
+  const before = function* (): Generator<Entry> {
+    for (const entry of entries) {
+      if (nonsense.length > 0) return;
+      yield entry;
+    }
+  };
+  const first = (): SenselessEntry | undefined => nonsense[0];
+  try {
+    const report = replaySession(before(), create);
+    const found = first();
+    if (found === undefined || report.firstDifference !== null) return report;
+    const difference = {
+      seq: found.seq,
+      what: 'entry',
+      logged: found.what,
+      replayed: 'an entry that makes sense',
+    } as const;
+    return { ...report, equal: false, firstDifference: difference };
+  } catch (error) {
+    const found = first();
+    if (found === undefined || !(error instanceof KvError) || error.code !== 'not-found') throw error;
+    throw new KvError('bad-log', `entry ${entryId(found.seq)}: ${found.what}`, {
+      values: { seq: found.seq, session: found.session },
+      hint: 'a session that does not tell how it began cannot be decided again; other sessions can',
+    });
+  }
 }
 
 /**

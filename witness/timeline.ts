@@ -21,7 +21,16 @@ import { decisionRow } from './entries/rows.gen.ts';
 import { idleText } from './idle-text.ts';
 import { readEnvelopes, readLog } from './read.ts';
 import { entryId } from './series.ts';
-import type { ChangeBody, CloseBody, DecisionRow, Entry, EntryKind, EvidenceBody, OpenBody } from './types.ts';
+import type {
+  ChangeBody,
+  CloseBody,
+  DecisionRow,
+  Entry,
+  EntryKind,
+  EvidenceBody,
+  OpenBody,
+  SenselessEntry,
+} from './types.ts';
 
 /** One thing that happened in a session, or several of one kind in a row. */
 export interface TimelineEvent {
@@ -54,7 +63,8 @@ export const EVENT_FIELDS = [
 export function timeline(dir: string, session: string): TimelineEvent[] {
   const story = new Story();
   try {
-    for (const entry of readLog(dir, { session })) story.add(entry);
+    const onSenseless = (entry: SenselessEntry): void => story.senseless(entry);
+    for (const entry of readLog(dir, { session, onSenseless })) story.add(entry);
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'sealed') throw error;
     return envelopes(dir, session, error.message);
@@ -113,6 +123,12 @@ class Story {
   #point: Point | null = null;
   #quiet: Point[] = [];
 
+  senseless(entry: SenselessEntry): void {
+    this.#settle();
+    this.#hush();
+    this.#tell(entry, 'note', `passed over: ${entry.what}`);
+  }
+
   add(entry: Entry): void {
     if (entry.kind === 'decision') {
       this.#point?.rows.push(decisionRow(entry as Entry<'decision'>));
@@ -146,7 +162,7 @@ class Story {
     return this.#events;
   }
 
-  #tell({ seq, timeMs }: Entry, kind: TimelineEvent['kind'], text: string): void {
+  #tell({ seq, timeMs }: Pick<Entry, 'seq' | 'timeMs'>, kind: TimelineEvent['kind'], text: string): void {
     if (kind !== 'quiet') this.#hush();
     this.#events.push({ seq, timeMs, tokens: this.#tokens, kind, text });
   }

@@ -1,6 +1,9 @@
 /** What mode drop remembers while the disk refuses, so that the log can say afterwards what is missing. */
 import type { EntryBodies } from './types.ts';
 
+/** In the place of what the disk said: a rule of the caller left the entries out. */
+export const LEFT_OUT_BY_RULE = 'RULE';
+
 /** A stretch of time in which the disk refused and entries were dropped (mode drop). */
 export class Trouble {
   readonly #error: string;

@@ -135,6 +135,8 @@ export interface WitnessLog {
    * wait.
    */
   missingOf(session: string): number;
+  /** How many of them a rule left out. */
+  leftOutOf(session: string): number;
   readonly bytes: number;
   /** Number of the series that this writer appends to. */
   readonly series: number;
@@ -201,10 +203,12 @@ export interface VerifyReport {
   readonly logId: string | null;
   /** Files of the log. */
   readonly segments: number;
-  /** Sound entries. */
+  /** Sound entries, and senseless ones: up to the first that is not what was written. */
   readonly entries: number;
   /** How many bodies could not be opened. */
   readonly unopened: number;
+  /** Entries that are what was written and make no sense; the first is the problem where there is no worse one. */
+  readonly senseless: readonly SenselessEntry[];
   /** Stands for all entries: of the only series, or a SHA-256 over the heads of all, in hex and joined by commas. */
   readonly headHash: string;
   /** First problem found: where and what. */
@@ -222,6 +226,20 @@ export interface VerifyReport {
   readonly foreign: readonly ForeignPart[];
   /** What it was compared with; left out: nothing outside of the log. */
   readonly anchor?: AnchorReport;
+}
+
+/** An entry that is whole and makes no sense. What reads a log passes it over. */
+export interface SenselessEntry {
+  /** Its number in the log. */
+  readonly seq: number;
+  /** When it was written, milliseconds since the epoch. */
+  readonly timeMs: number;
+  /** The session that it belongs to. */
+  readonly session: string;
+  /** What kind it says it is. */
+  readonly kind: EntryKind;
+  /** Which field makes no sense, and what would. */
+  readonly what: string;
 }
 
 /** Inclusive bounds; one of them may be left out. */

@@ -8,6 +8,7 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { KIND_UNOPENED, KvError } from '../native/index.ts';
 import { type Contradiction, SeriesCheckpoints } from './against.ts';
+import { SenselessBody } from './body.ts';
 import { NO_HASH } from './chain.ts';
 import type { Checkpoint } from './checkpoint.ts';
 import { isCanonical, parseEnvelope } from './entry.ts';
@@ -15,12 +16,13 @@ import { type LogFiles, nodeFiles } from './files.ts';
 import { FORM_KINDS } from './forms.ts';
 import { isKeyName, KEYS_NAME, keysDir, SessionKeys } from './keys.ts';
 import { LOCK_NAME } from './lock.ts';
+import { senseless } from './read.ts';
 import { offsetIn, payloadIn, type Run, stateWithin } from './run.ts';
 import { badLog } from './scan.ts';
 import { segmentName } from './segment.ts';
 import { listFolder, listSeries, seriesDir, seriesName } from './series.ts';
 import { Frontier } from './tree.ts';
-import type { Entry, ForeignPart, RecoveredBody, SeriesReport, VerifyReport } from './types.ts';
+import type { Entry, ForeignPart, RecoveredBody, SenselessEntry, SeriesReport, VerifyReport } from './types.ts';
 import { checkLogId, type LogEnd, listSegments, logIdOf, walkRuns } from './walk.ts';
 
 /**
@@ -67,12 +69,11 @@ function verifyAll(
   const keys = new SessionKeys(files, dir);
   const numbers = listSeries(files, dir);
   const anchors = numbers.map((number) => new SeriesCheckpoints(number, checkpoints ?? []));
-  const series = numbers.map((number, index) =>
-    verifySeries(
-      { files, logDir: dir, series: number, keys, anchors: anchors[index] as SeriesCheckpoints, threads },
-      foreign,
-    ),
-  );
+  const nonsense: SenselessEntry[][] = numbers.map(() => []);
+  const series = numbers.map((number, index) => {
+    const [own, told] = [anchors[index] as SeriesCheckpoints, nonsense[index] as SenselessEntry[]];
+    return verifySeries({ files, logDir: dir, series: number, keys, anchors: own, threads, senseless: told }, foreign);
+  });
   keys.wipe();
   foreign.push(...foreignKeys(files, dir));
   const sum = (value: (one: SeriesReport) => number): number => series.reduce((total, one) => total + value(one), 0);
@@ -87,6 +88,7 @@ function verifyAll(
     segments: sum((one) => one.segments),
     entries,
     unopened: sum((one) => one.unopened),
+    senseless: nonsense.flat(),
     headHash: heads.length === 1 ? (heads[0] as string) : createHash('sha256').update(heads.join()).digest('hex'),
     problem,
     tornBytes: sum((one) => one.tornBytes),
@@ -133,6 +135,8 @@ interface SeriesAsked {
   readonly keys: SessionKeys;
   readonly anchors: SeriesCheckpoints;
   readonly threads: number;
+  /** Takes in the entries of the series that make no sense. */
+  readonly senseless: SenselessEntry[];
 }
 
 /** `foreign` takes in what is not of the series. */
@@ -144,7 +148,7 @@ function verifySeries(asked: SeriesAsked, foreign: ForeignPart[]): SeriesReport 
     return check.report(problemOf(asked.series, error));
   }
   foreign.push(...check.strangers());
-  return check.report(null);
+  return check.report(check.senseless);
 }
 
 /** What a walk that ended early found. Throws what is no damage. */
@@ -175,6 +179,8 @@ class SeriesCheck {
     unopened: 0,
     tornBytes: 0,
   };
+  /** The first entry that makes no sense: a problem where there is no worse one. */
+  senseless: SeriesReport['problem'] = null;
   #headHash: Uint8Array = NO_HASH;
   #tree: Frontier | null = null;
 
@@ -209,10 +215,13 @@ class SeriesCheck {
   }
 
   #take(run: Run): void {
-    const { keys, threads, anchors } = this.#asked;
+    const { series, keys, threads, anchors, senseless } = this.#asked;
     const found = this.#found;
     if (found.entries === 0) found.removedEntries = (run.tree as Frontier).leaves - run.count;
-    const sound = checkEntries(run, keys, threads, found, this.#setAside);
+    const sound = checkEntries(run, keys, threads, found, this.#setAside, (error, entry) => {
+      this.senseless ??= problemOf(series, error);
+      senseless.push(entry);
+    });
     if (sound.entries > 0) {
       found.entries += sound.entries;
       found.logId = run.logId;
@@ -303,8 +312,8 @@ function sizeOf(files: LogFiles, dir: string, name: string): number | null {
 }
 
 /**
- * Looks at the entries of a run that the binary is not certain of. → how many are sound, and what is wrong with the
- * next one
+ * Looks at the entries of a run that the binary is not certain of, and tells of those that make no sense. → how many
+ * are what was written, and what is wrong with the next one
  */
 function checkEntries(
   run: Run,
@@ -312,13 +321,14 @@ function checkEntries(
   threads: number,
   report: { unopened: number },
   setAside: RecoveredBody[],
+  tell: (error: KvError, entry: SenselessEntry) => void,
 ): { readonly entries: number; readonly fault: KvError | null } {
   keys.openRun(run, threads);
   for (let index = 0; index < run.count; index++) {
     if (run.kinds[index] === KIND_UNOPENED) report.unopened++;
     if (isSurelySound(run, index)) continue;
     try {
-      const entry = openHere(run, index, keys);
+      const entry = openHere(run, index, keys, tell);
       if (entry?.kind === 'recovered') setAside.push((entry as Entry<'recovered'>).body);
       if (entry === null) report.unopened++;
     } catch (error) {
@@ -336,15 +346,29 @@ const RECOVERED = 1 + FORM_KINDS.indexOf('recovered');
  */
 const isSurelySound = ({ kinds }: Run, index: number): boolean => kinds[index] !== 0 && kinds[index] !== RECOVERED;
 
-/** The entry with its body; null where that cannot be opened. Throws 'bad-log'. */
-function openHere(run: Run, index: number, keys: SessionKeys): Entry | null {
+/**
+ * The entry with its body; null where that cannot be opened, undefined where it makes no sense, which is told. Throws
+ * 'bad-log'.
+ */
+function openHere(
+  run: Run,
+  index: number,
+  keys: SessionKeys,
+  tell: (error: KvError, entry: SenselessEntry) => void,
+): Entry | null | undefined {
   const seq = run.seq + index;
   const payload = payloadIn(run, index);
   try {
     const envelope = parseEnvelope(payload);
     if (envelope.seq !== seq) throw new Error(`the entry says it is ${envelope.seq}`);
     if (!isCanonical(payload, envelope)) throw new Error('the entry is not spelled canonically');
-    return keys.open(envelope);
+    try {
+      return keys.open(envelope);
+    } catch (error) {
+      if (!(error instanceof SenselessBody)) throw error;
+      tell(badLog(run.segment, offsetIn(run, index), seq, error.message), senseless(envelope, error));
+      return undefined;
+    }
   } catch (error) {
     // A file of keys that cannot be used says nothing about the log.
     if (error instanceof KvError && error.code !== 'bad-log') throw error;

@@ -143,6 +143,11 @@ export class LogWriter implements WitnessLog {
     return [...this.#dropped.values()].reduce((sum, count) => sum + count, 0);
   }
 
+  /** Rules stand before the writer. */
+  leftOutOf(): number {
+    return 0;
+  }
+
   missingOf(session: string): number {
     const waiting = this.#trouble === null ? [] : this.#queue.all();
     const unsure = waiting.reduce((sum, batch) => sum + (batch.sessions.get(session) ?? 0), 0);

@@ -42,6 +42,7 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     logPath: log?.dir ?? null,
     acknowledgedSeq: log?.acknowledgedSeq ?? -1,
     missingEntries: log?.missingOf(cache.id) ?? 0,
+    leftOutEntries: log?.leftOutOf(cache.id) ?? 0,
   };
 }
 

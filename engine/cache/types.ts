@@ -126,8 +126,10 @@ export interface SessionReport {
   readonly shared: SharedStatus | null;
   /** Folder of the log; null: nothing is written. */
   readonly logPath: string | null;
-  /** Entries of this session that the disk refused and that the log does not hold (mode drop). */
+  /** Entries of this session that the log does not hold: the disk refused them (mode drop), or a rule left them out. */
   readonly missingEntries: number;
+  /** How many of them a rule left out (logRules). */
+  readonly leftOutEntries: number;
   /** Entries of the log that are on disk; −1 without a log. */
   readonly acknowledgedSeq: number;
 }

@@ -39,6 +39,7 @@ import {
   replay,
   replayText,
   SESSION_ROW_FIELDS,
+  type SenselessEntry,
   type SessionFilter,
   SIMILAR_FIELDS,
   seriesOf,
@@ -59,7 +60,7 @@ import { logDir, readBook, rebuildBook, sqlDir } from '../state/folder.ts';
 import { checkpointsOf } from './anchor.ts';
 import { explainEmpty, explainNoSessions } from './no-match.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
-import { countPassedOver, tellPassedOver } from './passed-over.ts';
+import { countPassedOver, tellPassedOver, tellSenseless } from './passed-over.ts';
 import { ProgressLine } from './progress.ts';
 import type { SettingName } from './settings.ts';
 
@@ -140,8 +141,15 @@ export function decisionFilter(settings: Settings, nowMs: number): DecisionFilte
 async function asked<T>(settings: Settings, ask: (query: DecisionQuery) => Promise<T>): Promise<T> {
   if (text(settings, 'database') === undefined) {
     const passed = new Map<string, Unopened>();
-    const rows = await ask(openLogQuery(log(settings), { onPassedOver: (session, why) => passed.set(session, why) }));
+    const senseless = new Map<number, SenselessEntry>();
+    const rows = await ask(
+      openLogQuery(log(settings), {
+        onPassedOver: (session, why) => passed.set(session, why),
+        onSenseless: (entry) => senseless.set(entry.seq, entry),
+      }),
+    );
     tellPassedOver(countPassedOver(passed.values()));
+    tellSenseless([...senseless.values()]);
     return rows;
   }
   const index = await openSql(settings, false);

@@ -1,4 +1,6 @@
-/** A model on its way into memory, downloaded where it is not here, with its progress on stderr. */
+/** A model on its way into memory, downloaded where it is not here, with its progress on stderr; and on its way out. */
+import { plural } from '../../native/index.ts';
+import type { Engine } from '../thread/engine.ts';
 import type { LoadProgress } from '../transformer/types.ts';
 import { type Settings, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
@@ -21,4 +23,15 @@ export async function loading<T>(
   } finally {
     line.erase();
   }
+}
+
+/** Closes an engine, and says where its log has entries that no anchor took a checkpoint of. */
+export async function closeEngine(engine: Engine): Promise<void> {
+  await engine.close();
+  const entries = engine.unanchoredEntries ?? 0;
+  if (entries === 0) return;
+  process.exitCode = 2;
+  process.stderr.write(
+    `Not anchored: no place has a checkpoint that covers the last ${plural(entries, 'entry', 'entries')} of the log, so a change there would not show. Sign one now: palimpsest audit checkpoint --key audit.key -o anchor.txt\n`,
+  );
 }

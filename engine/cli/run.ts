@@ -1,6 +1,6 @@
 /** `palimpsest run` reads a prompt within a KV budget, streams the answer and reports what the cache did. */
-import { columnsOf, fields, KvError, plural } from '../../native/index.ts';
-import { shortId } from '../../witness/index.ts';
+import { columnsOf, fields, KvError } from '../../native/index.ts';
+import { lacksText, shortId } from '../../witness/index.ts';
 import type { SessionReport } from '../cache/types.ts';
 import { GENERATE_OPTIONS } from '../options/table.ts';
 import type { Prompt } from '../options/types.ts';
@@ -13,7 +13,7 @@ import { converse } from './conversation.ts';
 import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
-import { loading } from './loading.ts';
+import { closeEngine, loading } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -58,7 +58,7 @@ export async function run(settings: Settings): Promise<void> {
       session =
         content === null ? await converse(engine, settings, signal) : await once(engine, settings, content, signal);
     } finally {
-      await engine.close();
+      await closeEngine(engine);
     }
     // Only now does the log have the end of the session.
     const report = text(settings, 'report');
@@ -134,10 +134,8 @@ function print(
   divergence: Divergence | null,
 ): void {
   const generated = answers[0]!;
-  if (report.missingEntries > 0)
-    process.stderr.write(
-      `warning: ${plural(report.missingEntries, 'entry', 'entries')} of this session are missing from the log: the disk refused them\n`,
-    );
+  const lack = lacksText({ missing: report.missingEntries, leftOut: report.leftOutEntries });
+  if (lack !== '') process.stderr.write(`warning: the log of this session lacks ${lack}\n`);
   if (!flag(settings, 'json')) {
     const columns = columnsOf(process.stdout);
     const speeds = `${generated.prefillTokensPerSecond.toFixed(0)} tokens/s reading, ${generated.tokensPerSecond.toFixed(1)} tokens/s writing`;

@@ -24,7 +24,7 @@ import type { EngineSession } from '../thread/engine-session.ts';
 import { checkLength, closing, firstMessages, generateOptions, printLogprobs, stream } from './answer.ts';
 import { warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
-import { loading } from './loading.ts';
+import { closeEngine, loading } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -128,7 +128,7 @@ async function withEngine(
       await work(engine, progress, signal);
     } finally {
       progress.done();
-      await engine.close();
+      await closeEngine(engine);
     }
   });
 }

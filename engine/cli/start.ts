@@ -15,7 +15,7 @@ import { fetchModel } from '../transformer/fetch.ts';
 import { isOffline } from '../transformer/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
-import { loading } from './loading.ts';
+import { closeEngine, loading } from './loading.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
@@ -102,7 +102,7 @@ export async function start(settings: Settings): Promise<void> {
         );
       }
     } finally {
-      await engine.close();
+      await closeEngine(engine);
     }
   });
 }

@@ -247,12 +247,17 @@ export const GOVERNING_OPTIONS = {
     flag: '--step-latency-budget <ms>',
     setting: 'stepLatencyBudget',
   },
-  thresholds: { rule: seenLater('a set of thresholds'), help: 'thresholds and gains to start from' },
+  thresholds: {
+    rule: seenLater('a set of thresholds'),
+    help: 'thresholds and gains to start from',
+    parked: false,
+  },
   thresholdsPath: {
     rule: anyText('a path', 1),
     help: 'start from this threshold file instead of what was learned here',
     flag: '--thresholds <file>',
     setting: 'thresholds',
+    parked: false,
   },
 } as const satisfies Rows<GoverningOptions>;
 
@@ -284,12 +289,18 @@ export const SESSION_OPTIONS = {
     choices: Object.keys(policies).filter((id) => id !== 'table'),
   },
   exact: { rule: truth, default: false, help: 'f16 throughout, nothing is ever moved' },
-  witness: { rule: truth, help: 'write decisions to the log (default: where the engine has a state folder)' },
+  witness: {
+    rule: truth,
+    help: 'write decisions to the log (default: where the engine has a state folder)',
+    parked: false,
+  },
   latents: {
     rule: seenLater("'xq8', 'xq4' or 'xq3', or { format, keep }"),
     help: 'keep layer inputs, which pages may become: xq8, xq4 or xq3 (pays where every query head has its own KV head)',
     flag: '--latents <type>',
     choices: LATENT_NAMES,
+    // A session that has them is not parked.
+    parked: false,
   },
   compareTokens: {
     rule: whole(0, undefined, 'a whole number'),

@@ -3,7 +3,7 @@
  * read it at once. Each has a series of its own in the log; the book is kept by the first of them, and the others read
  * it, for whatever it lacks stands in the log.
  */
-import { existsSync, mkdirSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import {
   type BookOptions,
@@ -21,6 +21,7 @@ import {
   erasedSessions,
   type FailureMode,
   isLogDir,
+  keysDir,
   type LogRule,
   lockWriter,
   NO_SESSION,
@@ -49,7 +50,13 @@ export const sqlDir = (stateDir: string): string => join(stateDir, 'sql');
  * (/proc).
  */
 export function makeFolder(dir: string): void {
-  if (existsSync(dir)) return;
+  const found = statSync(dir, { throwIfNoEntry: false });
+  if (found?.isDirectory() === true) return;
+  if (found !== undefined)
+    throw new KvError('io', `${dir} is a file, and there must be a folder`, {
+      values: { dir },
+      hint: 'move the file away, or name another state folder',
+    });
   makeFolder(dirname(dir));
   try {
     mkdirSync(dir);
@@ -60,6 +67,26 @@ export function makeFolder(dir: string): void {
       hint: 'check the path, its permissions and the free space, or name another folder',
       cause,
     });
+  }
+}
+
+/** A key is in its place within milliseconds. */
+const KEY_UNUSED_MS = 60_000;
+
+/**
+ * Keys that were written aside and never put in their place: their process was killed before it encrypted with them.
+ * What cannot be removed stays for the next one.
+ */
+function removeUnusedKeys(log: string): void {
+  try {
+    for (const name of readdirSync(keysDir(log))) {
+      const path = join(keysDir(log), name);
+      if (!name.endsWith('.key.tmp')) continue;
+      const { mtimeMs } = statSync(path);
+      if (Date.now() - mtimeMs > KEY_UNUSED_MS) rmSync(path, { force: true });
+    }
+  } catch {
+    // There is no log yet, or it is not ours to change: opening it says so.
   }
 }
 
@@ -79,6 +106,7 @@ export async function openState(
 ): Promise<State> {
   if (qdrant !== undefined) checkQdrantOptions(qdrant);
   makeFolder(dir);
+  removeUnusedKeys(logDir(dir));
   const log = await openWitnessLog({ dir: logDir(dir), mode, encrypt: true, rules, ...given({ anchor }) });
   const onShared = ({ trouble, waiting }: SharedStatus): void => {
     // What a server says of its trouble may hold anything, and its address is nobody's business.

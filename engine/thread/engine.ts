@@ -2,7 +2,7 @@
  * The caller's side of an engine. The model runs in one worker thread, so the caller's event loop stays free while it
  * reads and generates; only text, numbers and reports cross.
  */
-import type { Worker } from 'node:worker_threads';
+import { isMainThread, type Worker } from 'node:worker_threads';
 import { checkKeys, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
 import type { Forecast } from '../cache/budget.ts';
 import type { TourEvent, TourOptions, TourResult } from '../evaluate/tour.ts';
@@ -50,6 +50,7 @@ export class Engine {
   readonly #calls: HostClient;
   #closing: Promise<void> | null = null;
   #info: LoadedInfo | null = null;
+  #unanchoredEntries: number | null = null;
   readonly #onLoading: EngineOptions['onProgress'];
 
   /** @internal use createEngine */
@@ -58,6 +59,8 @@ export class Engine {
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), {
       host: hostOptions(options),
       gate: this.#gate.shared,
+      // A thread that ends takes those along that it has started, and no gate is asked.
+      isGuarded: isMainThread,
     });
     keep(this.#gate);
     closeAtEnd(this);
@@ -82,6 +85,14 @@ export class Engine {
   get info(): LoadedInfo {
     if (this.#info === null) throw new KvError('closed', 'the engine has not been started');
     return this.#info;
+  }
+
+  /**
+   * Once the engine is closed: entries of its log that no checkpoint covers in a place outside of it, where `anchor`
+   * names some. 0: all are covered; null: none is anchored, or the engine is not closed.
+   */
+  get unanchoredEntries(): number | null {
+    return this.#unanchoredEntries;
   }
 
   /** Bytes the cache would take at a length, per format pair. */
@@ -171,7 +182,10 @@ export class Engine {
   async close(): Promise<void> {
     if (this.#calls.ended !== null && this.#closing === null) return;
     this.#closing ??= this.#calls.call('close', undefined).then(
-      () => this.terminate(),
+      (unanchored) => {
+        this.#unanchoredEntries = unanchored;
+        return this.terminate();
+      },
       // What could not be written must not keep the thread, and with it the process, alive.
       (error: unknown) => this.terminate().then(() => Promise.reject(error)),
     );

@@ -83,8 +83,11 @@ export class Host {
     }
   }
 
-  /** Closes everything, also when something cannot be written; throws the first such error at the end. */
-  async close(): Promise<void> {
+  /**
+   * Closes everything, also when something cannot be written; throws the first such error at the end. → entries of the
+   * log that no checkpoint covers in a place outside of it; null: none is anchored
+   */
+  async close(): Promise<number | null> {
     const failed: unknown[] = [];
     const attempt = async (work: () => Promise<void> | undefined): Promise<void> => {
       try {
@@ -99,6 +102,7 @@ export class Host {
     await attempt(() => this.state?.close());
     await attempt(() => this.runtime.close());
     if (failed.length > 0) throw failed[0];
+    return this.state?.log.unanchoredEntries ?? null;
   }
 
   get sessions(): Iterable<Session> {

@@ -1,5 +1,6 @@
 /** The model's thread: receives calls, answers in the order the work is done, streams events in between. */
 import { parentPort, workerData } from 'node:worker_threads';
+import { guardThread } from '../../memory/index.ts';
 import { ThreadServer } from '../../native/index.ts';
 import type { LoadProgress } from '../transformer/types.ts';
 import { hostCalls } from './calls/index.ts';
@@ -7,7 +8,12 @@ import { Gate } from './gate.ts';
 import { Host, type HostOptions } from './host.ts';
 
 const server = new ThreadServer<LoadProgress>(parentPort);
-const { host: options, gate: shared } = workerData as { host: HostOptions; gate: SharedArrayBuffer };
+const {
+  host: options,
+  gate: shared,
+  isGuarded,
+} = workerData as { host: HostOptions; gate: SharedArrayBuffer; isGuarded: boolean };
+if (isGuarded) guardThread();
 const gate = new Gate(shared);
 const opening = gate.during(() =>
   Host.open({

@@ -5,7 +5,16 @@
 import { closeSync, existsSync, fsyncSync, openSync, renameSync, rmSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { crc32 } from 'node:zlib';
-import { fromHalf, KvError, pageOf, SKETCH_ROWS, syncFolder, toHalf, writeWhole } from '../../native/index.ts';
+import {
+  fromHalf,
+  KvError,
+  pageOf,
+  SKETCH_ROWS,
+  syncFolder,
+  temporaryFor,
+  toHalf,
+  writeWhole,
+} from '../../native/index.ts';
 import { rowNorm } from '../cache/step.ts';
 import type { LayerRows } from '../cache/types.ts';
 import { type Layout, layoutOf, MAGIC, type Measured, type TraceHeader } from './header.ts';
@@ -24,7 +33,7 @@ export class TraceWriter {
   /** `sketches`: S·W_o of every layer of the model, [32, H·d]. Throws 'io'. */
   constructor(path: string, header: TraceHeader, sketches: readonly Float32Array[]) {
     this.#path = path;
-    this.#temporary = `${path}.${process.pid}.tmp`;
+    this.#temporary = temporaryFor(path);
     this.#header = header;
     const json = Buffer.from(JSON.stringify(header));
     this.#layout = layoutOf(header, MAGIC.length + 4 + json.length + 4);

@@ -1,8 +1,12 @@
-/** Reads a file by position. Nothing is mapped or read whole, and a file that shrinks while in use is noticed. */
+/**
+ * Reads a file by position. Nothing is mapped or read whole. The file is one thing for as long as it is open: whoever
+ * reads a part of it again gets the same bytes, or an error where somebody wrote to the file, or cut it.
+ */
 import { createHash } from 'node:crypto';
 import { closeSync, fstatSync, readSync } from 'node:fs';
 import { forgetFileBytes, KvError, type KvErrorCode, openRegular, refusedFile } from '../../native/index.ts';
 import { WEIGHT_BYTES_MAX } from './limits.ts';
+import { CHUNK_BYTES, SameBytes } from './same-bytes.ts';
 
 /** Bytes read at once when a file is digested. */
 const DIGEST_CHUNK_BYTES = 1 << 20;
@@ -39,6 +43,10 @@ export class FileBytes implements ByteSource {
   readonly path: string;
   readonly size: number;
   readonly #descriptor: number;
+  readonly #same = new SameBytes();
+  /** The chunk that was read last in part, and its number. */
+  #chunk = new Uint8Array(0);
+  #chunkIndex = -1;
   #open = true;
 
   private constructor(path: string, descriptor: number, size: number) {
@@ -59,16 +67,57 @@ export class FileBytes implements ByteSource {
     return [size, mtimeNs, ctimeNs, ino].join('-');
   }
 
-  /** Fills `target` from `offset`. Throws KvError 'bad-file' when the file has fewer bytes. */
+  /**
+   * Fills `target` from `offset`. Throws KvError 'bad-file' when the file has fewer bytes, 'checksum-mismatch' when
+   * they are not those that were read before.
+   */
   readInto(offset: number, target: Uint8Array): void {
     if (!this.#open) throw new KvError('closed', `${this.path} was closed`, { values: { path: this.path } });
     this.checkRange(offset, target.byteLength);
     for (let done = 0; done < target.byteLength; ) {
+      const at = offset + done;
+      const left = target.byteLength - done;
+      const index = Math.floor(at / CHUNK_BYTES);
+      const from = at - index * CHUNK_BYTES;
+      const isWhole = from === 0 && left >= this.#chunkBytes(index);
+      // Of whole chunks as many as there are; the last one of a file is shorter.
+      const whole = at + left === this.size ? left : left - (left % CHUNK_BYTES);
+      const part = target.subarray(done, done + (isWhole ? whole : Math.min(this.#chunkBytes(index) - from, left)));
+      if (isWhole) this.#readChunks(index, part);
+      else part.set(this.#heldChunk(index).subarray(from, from + part.length));
+      done += part.length;
+    }
+  }
+
+  #chunkBytes(index: number): number {
+    return Math.min(CHUNK_BYTES, this.size - index * CHUNK_BYTES);
+  }
+
+  /** A whole chunk, of which only a part is wanted; the next part of it is often asked for next. */
+  #heldChunk(index: number): Uint8Array {
+    if (this.#chunkIndex === index) return this.#chunk;
+    this.#chunkIndex = -1;
+    if (this.#chunk.length !== this.#chunkBytes(index)) this.#chunk = new Uint8Array(this.#chunkBytes(index));
+    this.#readChunks(index, this.#chunk);
+    this.#chunkIndex = index;
+    return this.#chunk;
+  }
+
+  #readChunks(index: number, chunks: Uint8Array): void {
+    const offset = index * CHUNK_BYTES;
+    for (let done = 0; done < chunks.length; ) {
       const read = attempt(this.path, () =>
-        readSync(this.#descriptor, target, done, target.byteLength - done, offset + done),
+        readSync(this.#descriptor, chunks, done, chunks.length - done, offset + done),
       );
-      if (read === 0) throw this.#short(offset, target.byteLength);
+      if (read === 0) throw this.#short(offset, chunks.length);
       done += read;
+    }
+    for (let done = 0; done < chunks.length; done += CHUNK_BYTES) {
+      if (this.#same.are(index + done / CHUNK_BYTES, chunks.subarray(done, done + CHUNK_BYTES))) continue;
+      throw new KvError('checksum-mismatch', `${this.path} was changed while it is in use`, {
+        values: { path: this.path, offset: offset + done },
+        hint: 'open the model again; put another file in its place by renaming it, not by writing into it',
+      });
     }
   }
 

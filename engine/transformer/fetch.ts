@@ -8,7 +8,7 @@ import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { accessSync, constants, existsSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs';
 import { delimiter, dirname, isAbsolute, join, resolve, sep } from 'node:path';
-import { asRecord, KvError, readJson, replaceFile, syncFile, syncFolder } from '../../native/index.ts';
+import { asRecord, isGone, KvError, readJson, replaceFile, syncFile, syncFolder } from '../../native/index.ts';
 import { attempt, FileBytes } from './bytes.ts';
 import { extractMember } from './zip.ts';
 
@@ -70,6 +70,7 @@ export async function fetchModel(
       values: { name, path },
       hint: 'unset HF_HUB_OFFLINE, or leave out --offline',
     });
+  removeBrokenOff(join(resolve(cacheDir), 'models'));
   const work = join(resolve(cacheDir), 'models', `.fetch-${process.pid}-${randomBytes(6).toString('hex')}`);
   attempt(work, () => mkdirSync(work, { recursive: true }));
   try {
@@ -93,6 +94,15 @@ export async function fetchModel(
     throw error;
   } finally {
     rmSync(work, { recursive: true, force: true });
+  }
+}
+
+/** Removes what downloads have left whose process was killed. */
+function removeBrokenOff(dir: string): void {
+  const names = existsSync(dir) ? readdirSync(dir) : [];
+  for (const name of names) {
+    const [, pid] = /^\.fetch-(\d{1,10})-[0-9a-f]{12}$/.exec(name) ?? [];
+    if (pid !== undefined && isGone(Number(pid))) rmSync(join(dir, name), { recursive: true, force: true });
   }
 }
 

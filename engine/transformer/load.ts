@@ -42,17 +42,27 @@ export const MODEL_NAMES: readonly string[] = ['reference', 'smollm2-135m'];
 export async function loadModel(pathOrName: string, options: LoadOptions = {}): Promise<LoadedModel> {
   const path = findModel(pathOrName, options);
   try {
-    const digest = isFetchable(pathOrName) ? checkFetched(pathOrName, options.cacheDir ?? CACHE_DIR) : null;
-    return openLoaded(pathOrName, path, digest, options);
+    const promised = isFetchable(pathOrName) ? checkFetched(pathOrName, options.cacheDir ?? CACHE_DIR) : null;
+    return openLoaded(pathOrName, path, promised, options);
   } catch (error) {
     throw namingFile(path, error);
   }
 }
 
-function openLoaded(pathOrName: string, path: string, digest: string | null, { onProgress }: LoadOptions): LoadedModel {
+/** promised: the digest that the file was found to have; it may have been written to since. */
+function openLoaded(
+  pathOrName: string,
+  path: string,
+  promised: string | null,
+  { onProgress }: LoadOptions,
+): LoadedModel {
   const { checkpoint, config, tokenizer, format, declared, naming } = openModel(path);
   try {
-    const sha256 = digest ?? digestOf(checkpoint, onProgress);
+    const sha256 = digestOf(checkpoint, onProgress);
+    if (promised !== null && promised !== sha256)
+      throw new KvError('checksum-mismatch', `${path} was changed while it was opened`, {
+        values: { path, expected: promised, actual: sha256 },
+      });
     const weights = nameTensors(checkpoint, config, naming);
     const fileBytes = checkpoint.files.reduce((sum, file) => sum + file.size, 0);
     return {

@@ -1,7 +1,7 @@
 /** The page around the facts: what a reader needs without a script, and the places that the script fills. */
 import { createHash } from 'node:crypto';
 import { brief, bytesText, grouped, percent, plural, printable, timeText } from '../../native/index.ts';
-import { anchorText } from '../audit.ts';
+import { anchorText, lacksText } from '../audit.ts';
 import type { ReplayReport } from '../replay.ts';
 import type { VerifyReport } from '../types.ts';
 import { type Collected, f16Bytes } from './collect.ts';
@@ -257,7 +257,7 @@ function recordHtml({ open, entries }: Collected, { verified, replayed }: Checke
     ['Replay', replayText(replayed)],
     [
       'This session',
-      `${plural(entries, 'entry', 'entries')}, the first is ${grouped(open.seq)}${replayed?.missing ? `; ${plural(replayed.missing, 'entry', 'entries')} of it are missing, because the disk refused them` : ''}`,
+      `${plural(entries, 'entry', 'entries')}, the first is ${grouped(open.seq)}${replayed?.missing ? `; the log lacks ${lacksText(replayed)}` : ''}`,
     ],
     ['Checkpoints', anchorText(verified.anchor)],
     ['Model', `${open.body.model.architecture}, digest ${open.body.model.digest}`],

@@ -9,8 +9,9 @@ import type { PgTable } from 'drizzle-orm/pg-core';
 import { ExperienceReader } from '../../memory/index.ts';
 import { decisions, experiences, heads, OF_SESSIONS, sessions, situations, TABLES } from '../../migrations/schema.ts';
 import { KvError } from '../../native/index.ts';
+import { SenselessBody } from '../body.ts';
 import { decisionRow, situationRow } from '../entries/rows.gen.ts';
-import { parseEnvelope } from '../entry.ts';
+import { type Envelope, parseEnvelope } from '../entry.ts';
 import { nodeFiles } from '../files.ts';
 import { SessionKeys } from '../keys.ts';
 import { SessionTotals } from '../query.ts';
@@ -261,14 +262,23 @@ class LogTables {
       if (envelope.seq !== seq) throw badLog(segment, offset, seq, `the entry says it is ${envelope.seq}`);
       // What retention removed has rows that only comparing all of them finds.
       if (this.#isFollowing && envelope.kind === 'retention') return false;
-      const entry = this.#keys.open(envelope);
-      // What cannot be opened has no rows: those of a session that was erased are deleted.
+      const entry = this.#open(envelope);
+      // What cannot be opened or makes no sense has no rows: those of a session that was erased are deleted.
       if (entry === null) continue;
       if (this.#batch.length === ENTRIES_PER_BATCH) await this.#write(seq);
       this.#batch.push(entry);
     }
     if (isOurs) await this.#write(next === undefined ? null : firstSeqOf(next));
     return isOurs;
+  }
+
+  #open(envelope: Envelope): Entry | null {
+    try {
+      return this.#keys.open(envelope);
+    } catch (error) {
+      if (error instanceof SenselessBody) return null;
+      throw error;
+    }
   }
 
   async #write(to: number | null): Promise<void> {

@@ -5,7 +5,15 @@
  */
 import fs from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
-import { KvError, readRegular, refusedFile, syncFolder, writeSynced } from '../../../native/index.ts';
+import {
+  KvError,
+  readRegular,
+  refusedFile,
+  removeLeftovers,
+  syncFolder,
+  temporaryFor,
+  writeSynced,
+} from '../../../native/index.ts';
 import { makeFolder } from '../../state/folder.ts';
 import { parseParked, type ReadParked } from './parked-file.ts';
 
@@ -22,7 +30,9 @@ export const parkedPath = (stateDir: string, session: string): string =>
 
 /** Writes and syncs a file for its owner alone, and only then puts it in place. Throws 'io'. */
 export function writeParked(path: string, bytes: Uint8Array): void {
-  const temporary = `${path}.${process.pid}.tmp`;
+  const temporary = temporaryFor(path);
+  // Another session's park may have been killed here: names with this ending are ours.
+  removeLeftovers(dirname(path), (name) => name.endsWith(ENDING));
   try {
     makeFolder(dirname(resolve(path)));
     fs.rmSync(temporary, { force: true });

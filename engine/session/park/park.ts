@@ -7,7 +7,6 @@ import { createHash } from 'node:crypto';
 import { KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
-import { SESSION_OPTIONS } from '../../options/table.ts';
 import type { SessionOptions } from '../../options/types.ts';
 import { nameInLog } from '../../transformer/load.ts';
 import type { Tokenizer } from '../../transformer/types.ts';
@@ -15,7 +14,7 @@ import type { Session } from '../session.ts';
 import { cacheBytes } from './cache-bytes.ts';
 import { PagePredictor } from './page-predictor.ts';
 import { formParked } from './parked-file.ts';
-import { NOT_PARKED, type ParkedHead } from './parked-head.ts';
+import { PARKED_OPTIONS, type ParkedHead } from './parked-head.ts';
 import type { Predictor } from './predictor.ts';
 
 /**
@@ -70,7 +69,8 @@ export const textDigest = (tokenizer: Tokenizer, tokens: readonly number[]): str
 
 /** What the caller asked for, as far as it is plain data. */
 function parkedOptions(setup: Session['setup']): SessionOptions {
-  const names = Object.keys(SESSION_OPTIONS).filter((name) => !(NOT_PARKED as readonly string[]).includes(name));
   const asked = setup as unknown as Readonly<Record<string, unknown>>;
-  return Object.fromEntries(names.flatMap((name) => (asked[name] === undefined ? [] : [[name, asked[name]]])));
+  return Object.fromEntries(
+    Object.keys(PARKED_OPTIONS).flatMap((name) => (asked[name] === undefined ? [] : [[name, asked[name]]])),
+  );
 }

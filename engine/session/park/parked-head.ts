@@ -1,15 +1,17 @@
 /** The head of a parked session: whose it is, what was asked of it, and what must fit on the way back. */
 import { z } from 'zod';
-import { checkKeys, KvError } from '../../../native/index.ts';
+import { allows, KvError, type Option, refusalOf, show } from '../../../native/index.ts';
 import { SESSION_OPTIONS } from '../../options/table.ts';
 import type { SessionOptions } from '../../options/types.ts';
 import { checkTrials, count, trialsSchema } from './trials-left.ts';
 
-/**
- * Options that are objects of the caller's, or that name files of the caller's: a session that is resumed starts with
- * what one opened now would.
- */
-export const NOT_PARKED = ['thresholds', 'thresholdsPath'] as const;
+/** The options that a file of a parked session holds: those of the table that are plain data and its own affair. */
+export const PARKED_OPTIONS: Readonly<Record<string, Option>> = Object.fromEntries(
+  Object.entries<Option>(SESSION_OPTIONS).filter(([, { parked }]) => parked !== false),
+);
+
+/** Earlier versions wrote it too. Whoever resumes says whether decisions are logged. */
+const LEFT_OUT = 'witness';
 
 const name = z.string().max(256);
 const digest = z.string().regex(/^[0-9a-f]{64}$/);
@@ -24,7 +26,7 @@ const schema = z.strictObject({
   /** SHA-256 of the text that the tokens stand for: another model may read it if its tokens stand for the same. */
   textDigest: digest,
   policy: z.strictObject({ id: name, version: count, machine: name }),
-  options: z.record(z.string(), z.unknown()) as unknown as z.ZodType<SessionOptions>,
+  options: z.record(z.string(), z.unknown()),
   /** The digest of what its pages were predicted by; null: they are as they are stored. */
   predictor: digest.nullable(),
   /** Bytes that the cache took in memory, and those of f16. */
@@ -33,8 +35,8 @@ const schema = z.strictObject({
   trials: trialsSchema,
 });
 
-/** See the schema. */
-export type ParkedHead = z.infer<typeof schema>;
+/** See the schema. Its options are those of PARKED_OPTIONS. */
+export type ParkedHead = Omit<z.infer<typeof schema>, 'options'> & { readonly options: SessionOptions };
 
 /** What JSON says, checked. Throws 'bad-file'. */
 export function parkedHead(json: unknown, what: string): ParkedHead {
@@ -46,7 +48,24 @@ export function parkedHead(json: unknown, what: string): ParkedHead {
     });
   }
   const head = read.data;
-  checkKeys(head.options, SESSION_OPTIONS, `the options in ${what}`);
   checkTrials(head, what);
-  return head;
+  return { ...head, options: parkedOptions(head.options, what) };
+}
+
+/** Throws 'bad-file' for an option that no parked session has, or that cannot be what it is. */
+function parkedOptions(given: Readonly<Record<string, unknown>>, what: string): SessionOptions {
+  const { [LEFT_OUT]: _, ...options } = given;
+  for (const [option, value] of Object.entries(options)) {
+    const row = Object.hasOwn(PARKED_OPTIONS, option) ? PARKED_OPTIONS[option] : undefined;
+    if (row === undefined)
+      throw new KvError('bad-file', `${what} names an option that no parked session has: ${show(option)}`, {
+        values: { file: what, option, known: Object.keys(PARKED_OPTIONS).join(', ') },
+        hint: 'resume only files of people whom you trust; options can be given to resume itself',
+      });
+    if (!allows(row, value))
+      throw new KvError('bad-file', `an option in ${what} cannot be so: ${refusalOf(option, row)}`, {
+        values: { file: what, [option]: show(value) },
+      });
+  }
+  return options;
 }

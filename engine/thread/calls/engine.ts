@@ -23,5 +23,5 @@ export const engineCalls = (host: Host) => ({
 
   flush: (): Promise<number> => host.flush(),
 
-  close: (): Promise<void> => host.close(),
+  close: (): Promise<number | null> => host.close(),
 });

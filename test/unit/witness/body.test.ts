@@ -1,7 +1,8 @@
 // What a body may say, field by field: bodies that a session wrote, with one field after the other taken out or
 // replaced by a text that is too long.
 import { expect, it } from 'vitest';
-import { checkBody } from '../../../witness/body.ts';
+import { checkBody, checkOf, checkWritten, mayHold } from '../../../witness/body.ts';
+import { anything, nullable, object, optional, plain, real, record, text } from '../../../witness/entries/type.ts';
 import { ENTRY_KINDS, openWitnessLog, readLog } from '../../../witness/index.ts';
 import { scratchFolders } from './folder.ts';
 import type { Loose } from './forged.ts';
@@ -49,7 +50,33 @@ it('is refused without a field that its kind needs, and with one that makes no s
         expect(() => checkBody(kind, forged)).toThrowError(
           expect.objectContaining({ code: 'bad-log', values: { kind, path: path.join('.') } }),
         );
+        expect(() => checkWritten(kind, forged)).toThrowError(
+          expect.objectContaining({ code: 'bad-value', values: { kind, path: path.join('.') } }),
+        );
       }
     }
   }
+});
+
+it('is refused as a whole where it is no object, by those who read and those who write', () => {
+  for (const wrong of [null, [], 'text']) {
+    const fault = { message: expect.stringMatching(/an object$/), values: { kind: 'close', path: '' } };
+    expect(() => checkBody('close', wrong)).toThrowError(expect.objectContaining({ code: 'bad-log', ...fault }));
+    expect(() => checkWritten('close', wrong)).toThrowError(expect.objectContaining({ code: 'bad-value', ...fault }));
+  }
+  for (const any of [undefined, 0, 'text', {}]) expect(checkOf(anything)(any)).toBeNull();
+  for (const absent of [undefined, 0]) expect(checkOf(optional(real))(absent)).toBeNull();
+  for (const none of [null, 0]) expect(checkOf(nullable(real))(none)).toBeNull();
+  expect(() => checkWritten('note', { any: ['thing'] })).not.toThrow();
+});
+
+it('may hold what its type has under a name, and nothing elsewhere', () => {
+  const list = { is: 'list', inside: real, min: 0, max: 9 } as const;
+  expect(mayHold(list, ['*'])).toBe(true);
+  expect(mayHold(list, ['0'])).toBe(false);
+  expect(mayHold(record(text, real), ['any'])).toBe(true);
+  expect(mayHold(optional(nullable(object({ inside: real }))), ['inside'])).toBe(true);
+  expect(mayHold(object({ inside: real }), ['outside'])).toBe(false);
+  expect(mayHold(object({ inside: plain }), ['*', 'deeper', 'still'])).toBe(true);
+  expect(mayHold(real, ['inside'])).toBe(false);
 });

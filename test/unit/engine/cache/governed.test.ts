@@ -30,6 +30,7 @@ function memoryLog(kept: Kept[]): WitnessLog {
     acknowledgedSeq: -1,
     droppedCount: 0,
     missingOf: () => 0,
+    leftOutOf: () => 0,
     bytes: 0,
     flush: async () => -1,
     close: async () => {},

@@ -2,6 +2,7 @@
 // with the same bits and goes on deciding; a file of another model, of another shape, cut off or changed anywhere is
 // one KvError, and nothing is left behind.
 
+import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -222,6 +223,55 @@ describe('truncate and reset', () => {
     expect((await refusal(() => cache.attention(0, new Float32Array(QUERY), new Float32Array(3)))).code).toBe(
       'bad-shape',
     );
+    await cache.close();
+  });
+});
+
+describe('trials that make no sense', () => {
+  type Trials = Record<'found' | 'waiting' | 'foundAgain' | 'waitingAgain', Record<string, unknown>[]> & {
+    admitted: number;
+    due: number;
+  };
+
+  /** The file of a cache under a budget, with other trials and the checksum of that. */
+  async function forged(change: (trials: Trials) => void): Promise<string> {
+    const path = join(folder(), 'saved.cache');
+    const cache = await filled(BUDGET, 600);
+    cache.save(path);
+    await cache.close();
+    const file = readFileSync(path);
+    const headBytes = file.readUInt32LE(8);
+    const head = JSON.parse(file.toString('utf8', 24, 24 + headBytes)) as { trials: Trials };
+    change(head.trials);
+    const json = Buffer.from(JSON.stringify(head));
+    const fixed = Buffer.from(file.subarray(0, 24));
+    fixed.writeUInt32LE(json.length, 8);
+    const body = Buffer.concat([fixed, json, file.subarray(24 + headBytes, -32)]);
+    writeFileSync(path, Buffer.concat([body, createHash('sha256').update(body).digest()]));
+    return path;
+  }
+
+  it.each<[string, (trials: Trials) => void]>([
+    ['a page that waits twice', ({ waiting }) => waiting.push({ layer: 0, page: 0 }, { layer: 0, page: 0 })],
+    ['a page that waits and was reported', ({ waiting }) => waiting.push({ layer: 1, page: 1 })],
+    ['a report twice', ({ found }) => found.push(structuredClone(found[0]!))],
+    ['a side without its report', ({ found }) => found.pop()],
+    ['no report at all', (trials) => Object.assign(trials, { found: [], waiting: [] })],
+    ['fewer pages than were reported', (trials) => Object.assign(trials, { admitted: 1 })],
+    ['more pages than there are', (trials) => Object.assign(trials, { admitted: 1000 })],
+    ['the open page', ({ waitingAgain }) => waitingAgain.push({ layer: 0, page: 4 })],
+    ['a layer that is not there', ({ foundAgain, found }) => foundAgain.push({ ...found[0]!, layer: 2 })],
+    ['less than none due', (trials) => Object.assign(trials, { due: -1 })],
+    ['endlessly many due', (trials) => Object.assign(trials, { due: 1e300 })],
+  ])('%s: refused when it is loaded, not at every step', async (_, change) => {
+    const path = await forged(change);
+    const error = await refusal(() => loadCache(path, BUDGET));
+    expect(error).toMatchObject({ code: 'bad-file', message: expect.stringContaining(path) });
+  });
+
+  it('what is left unchanged loads', async () => {
+    const cache = await loadCache(await forged(() => {}), BUDGET);
+    for (let i = 0; i < 3; i++) step(cache, uniform(4), 100);
     await cache.close();
   });
 });
