@@ -18,11 +18,16 @@ export interface SharedStatus {
 }
 
 /**
- * At a session's start and end, never while tokens are made. A server that hangs costs this once, then it is left alone
- * for a while.
+ * At a session's start and end, never while tokens are made: two seconds in all. A server that hangs costs this once,
+ * then it is left alone for a while.
  */
 const SEARCH_MS = 1000;
-const SYNC_MS = 2000;
+const SYNC_MS = 1000;
+/**
+ * A server that let its time pass is left alone for this many times as long as it took, so that it costs a hundredth of
+ * anybody's time. Chosen.
+ */
+const REST_FACTOR = 100;
 /**
  * Pause before a server that was away is asked again; doubles up to the largest, and is drawn from its half to its
  * whole. Chosen.
@@ -41,6 +46,8 @@ export class SharedIndex<T extends object> {
   readonly #onChange: (status: SharedStatus) => void;
   #trouble: string | null = null;
   #failures = 0;
+  /** Answers that it gave. */
+  #answers = 0;
   #restUntilMs = 0;
   /**
    * True if anything of the log may be missing there: at first, and after the server was away, since it may have lost
@@ -101,7 +108,7 @@ export class SharedIndex<T extends object> {
       );
   }
 
-  /** Sends what the server lacks, as far as it gets within two seconds. Never throws for a server. */
+  /** Sends what the server lacks, as far as it gets within a second. Never throws for a server. */
   sync(local: VectorIndex<T>): Promise<void> {
     this.#last = this.#last.then(async () => {
       if (!this.#isUnsure && this.#pending.length === 0) return;
@@ -142,20 +149,25 @@ export class SharedIndex<T extends object> {
     this.#isUnsure = false;
   }
 
-  #tell(entries: readonly VectorEntry<T>[], limits: Limits): Promise<void> {
-    return this.#index.add(this.#told(entries), limits);
+  async #tell(entries: readonly VectorEntry<T>[], limits: Limits): Promise<void> {
+    await this.#index.add(this.#told(entries), limits);
+    this.#answers++;
   }
 
   async #countOf(range: readonly VectorEntry<T>[], limits: Limits): Promise<number> {
     if (range.length === 0) return 0;
     const seqs = { field: 'seq', range: { min: range[0]!.id.seq, max: range.at(-1)!.id.seq } };
-    return this.#index.count({ filter: { must: [{ field: 'log', equals: this.#log }, seqs] }, ...limits });
+    const filter = { must: [{ field: 'log', equals: this.#log }, seqs] };
+    const there = await this.#index.count({ filter, ...limits });
+    this.#answers++;
+    return there;
   }
 
   /** Asks the server unless it is left alone; what it does not do is remembered as its trouble. → null then */
   async #attempt<R>(work: () => Promise<R>): Promise<R | null> {
     if (performance.now() < this.#restUntilMs) return null;
     const before = this.#trouble;
+    const { beganMs, answers } = { beganMs: performance.now(), answers: this.#answers };
     try {
       const result = await work();
       this.#trouble = null;
@@ -166,7 +178,10 @@ export class SharedIndex<T extends object> {
       this.#trouble = error.message;
       this.#isUnsure = true;
       const pauseMs = Math.min(PAUSE_MAX_MS, PAUSE_MS * 2 ** this.#failures++);
-      this.#restUntilMs = performance.now() + pauseMs * (0.5 + Math.random() / 2);
+      const now = performance.now();
+      const isSilent = error.code === 'aborted' && this.#answers === answers;
+      const restMs = isSilent ? Math.max(pauseMs, REST_FACTOR * (now - beganMs)) : pauseMs;
+      this.#restUntilMs = now + restMs * (0.5 + Math.random() / 2);
       return null;
     } finally {
       if ((before === null) !== (this.#trouble === null)) this.#onChange(this.status);

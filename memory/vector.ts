@@ -152,7 +152,7 @@ export class Deadline {
   }
 
   missed(): KvError {
-    return new KvError('aborted', `the vector index did not answer within ${this.#limitMs} ms`, {
+    return new KvError('aborted', `the vector index did not answer within ${Math.round(this.#limitMs!)} ms`, {
       values: { deadlineMs: this.#limitMs },
     });
   }

@@ -24,6 +24,7 @@ export * from './format.ts';
 export { fieldBytes } from './formats/descriptor.ts';
 export { serveYardsticks } from './formats/registry.ts';
 export { narrowedScale } from './formats/rot/rot.ts';
+export { gathered } from './gathered.ts';
 export * from './geometry.ts';
 export * from './json.ts';
 export { checkKeys, given, nearestName, unknownName } from './known.ts';

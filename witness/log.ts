@@ -144,6 +144,7 @@ function checkOptions(options: WitnessOptions): Settings {
     clock: options.clock ?? Date.now,
     segmentBytesMax: options.segmentBytesMax ?? SEGMENT_BYTES_MAX,
     segmentMsMax: options.segmentMsMax ?? SEGMENT_MS_MAX,
+    onSegment: options.onSegment ?? (() => {}),
     keyId: options.keyId ?? anchor?.keyId ?? NO_KEY,
     anchor,
     commitIntervalMs: options.commitIntervalMs ?? COMMIT_INTERVAL_MS,

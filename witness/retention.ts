@@ -114,12 +114,19 @@ export function planRetention(dir: string, policy: RetentionPolicy, files: LogFi
  * of which nothing is left. `open`: the caller's own writer, for its series. Series of other writers are left to them.
  * Throws what planning and writing throw.
  */
-export async function retain(
+export const retain = (
   dir: string,
   policy: RetentionPolicy,
   open: WitnessLog | null = null,
+): Promise<RetentionReport> => retainPlanned(dir, async () => planRetention(dir, policy), open);
+
+/** The same where `planRetention` is asked elsewhere, in a thread of its own. */
+export async function retainPlanned(
+  dir: string,
+  planned: () => Promise<RetentionReport>,
+  open: WitnessLog | null,
 ): Promise<RetentionReport> {
-  const plan = planRetention(dir, policy);
+  const plan = await planned();
   const busy: number[] = [];
   for (const { series, firstSegment } of plan.series) {
     if (open?.series === series) await open.removeSegments(firstSegment);
@@ -130,7 +137,7 @@ export async function retain(
     return plan;
   }
   // What is left says what was done.
-  const still = planRetention(dir, policy);
+  const still = await planned();
   const sessions = plan.sessions.filter((id) => !still.sessions.includes(id));
   forgetKeys(nodeFiles, dir, sessions);
   const series = plan.series.filter((one) => !busy.includes(one.series));

@@ -84,6 +84,8 @@ export interface WitnessOptions {
   readonly segmentBytesMax?: number;
   /** A segment takes entries for so long, default 1 day. */
   readonly segmentMsMax?: number;
+  /** Told whenever a segment is complete and the next one has begun, before its first entry is on disk. */
+  readonly onSegment?: () => void;
   /**
    * Id of the key that signs checkpoints of this log, 16 hex digits: stands in the header of every segment. Left out:
    * none.

@@ -42,6 +42,7 @@ export interface Settings {
   readonly clock: () => number;
   readonly segmentBytesMax: number;
   readonly segmentMsMax: number;
+  readonly onSegment: () => void;
   readonly keyId: string;
   readonly commitIntervalMs: number;
   readonly bufferBytesMax: number;
@@ -262,6 +263,7 @@ export class LogWriter implements WitnessLog {
     this.#beganMs = header.beganMs;
     this.#segmentFirstSeq = header.firstSeq;
     this.#bytes += this.#queue.open.length;
+    this.#settings.onSegment();
   }
 
   #header(number: number, { nextSeq, headHash, tree }: ChainEnd): SegmentHeader {

@@ -11,10 +11,12 @@ import {
   type KvCache,
   KvError,
   LATENT_NAMES,
+  nativeInfo,
   openPool,
   PAGE_TOKENS,
   type PagePool,
   type PageTable,
+  packageVersion,
   pageOf,
   sealedPages,
 } from '../../native/index.ts';
@@ -338,6 +340,7 @@ export class Governed {
     const seq = this.log.append(this.id, 'open', {
       model,
       shape: this.shape,
+      machine: machineOf(this.#options.native.threads ?? 1),
       policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
       context,
       requested,
@@ -516,6 +519,12 @@ export class Governed {
     const isLast = this.kin.leave();
     if (isLast && this.#options.pool === undefined) this.pool.close();
   }
+}
+
+/** What computes a cache, as the log names it. */
+function machineOf(threads: number): NonNullable<OpenBody['machine']> {
+  const { isa, binding, abi, compiler } = nativeInfo();
+  return { isa, binding, build: `palimpsest ${packageVersion()}, binary ${abi}, ${compiler}`, threads };
 }
 
 /** What attention may leave out. The policy has checked the thresholds. */

@@ -22,7 +22,7 @@ import { failureText } from './failure.ts';
 import { warnIncomplete } from './grammar-settings.ts';
 import { jsonResult } from './json-result.ts';
 import { optionsOf } from './option-settings.ts';
-import { flag, number, type Settings, sessionOptions, text } from './options.ts';
+import { flag, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { memoryRows } from './report.ts';
 

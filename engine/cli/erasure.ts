@@ -130,6 +130,6 @@ function retentionText(report: RetentionReport, dryRun: boolean): string {
   const left =
     busy.length === 0
       ? ''
-      : ` Series ${busy.join(', ')} is being written by another process, which has to do this itself.`;
+      : ` Series ${busy.join(', ')} is being written by another process, which has to do this itself (logRetention of its engine).`;
   return `${what}; ${sizes}.${keeps}${left}`;
 }

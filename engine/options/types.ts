@@ -77,8 +77,8 @@ export interface EngineOptions extends StateOptions {
   /** Witness log, indexes and learned thresholds; null: nothing is written. Default './.palimpsest'. */
   readonly stateDir?: string | null;
   /**
-   * How long and how much of the log is kept; applied when the engine opens, which reads the whole log. Default: all of
-   * it, for ever.
+   * How long and how much of the log is kept; applied when the engine opens, which reads the whole log, and whenever a
+   * segment of the log is complete. What belongs to a session that goes on stays. Default: all of it, for ever.
    */
   readonly logRetention?: LogRetention;
   /**

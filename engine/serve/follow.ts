@@ -12,6 +12,7 @@ import {
   type Entry,
   entryId,
   explain,
+  isLogDir,
   openLogQuery,
   parseEntryId,
   type ReadOptions,
@@ -73,9 +74,9 @@ class Place {
 export class Follower {
   readonly #dir: string;
   readonly #onDecisions: (decisions: readonly ToldDecision[]) => void;
-  readonly #view = new LogView();
+  #view = new LogView();
   #place = new Place();
-  #sizes = '';
+  #files: ReadonlyMap<string, SeenFile> = new Map();
   #problem: unknown = null;
   #isWatched = false;
   #closed = false;
@@ -190,17 +191,28 @@ export class Follower {
     }
   }
 
-  /** Takes what is new. A log that cannot be read is tried again when its files have changed. */
+  /**
+   * Takes what is new. A log that cannot be read is tried again when its files have changed. Another log in the place
+   * of the one that was read, an older copy of it too, is read from its beginning.
+   */
   async #look(): Promise<void> {
     try {
-      const sizes = sizesIn(this.#dir);
-      if (sizes === this.#sizes) return;
+      const files = filesIn(this.#dir);
+      if (isReplaced(this.#files, files)) this.#forget();
+      if (isSame(this.#files, files)) return;
       await this.#take();
-      this.#sizes = sizes;
+      this.#files = files;
       this.#problem = null;
     } catch (error) {
+      if (!isLogDir(this.#dir)) this.#forget();
       this.#problem = error;
     }
+  }
+
+  #forget(): void {
+    this.#view = new LogView();
+    this.#place = new Place();
+    this.#files = new Map();
   }
 
   async #take(): Promise<void> {
@@ -227,8 +239,35 @@ export class Follower {
   }
 }
 
-/** Names and sizes of the files of a log: when they are the same, nothing was written. */
-function sizesIn(dir: string): string {
-  const names = readdirSync(dir, { recursive: true, encoding: 'utf8' });
-  return names.map((name) => `${name} ${statSync(join(dir, name), { throwIfNoEntry: false })?.size ?? 0}`).join('\n');
+interface SeenFile {
+  readonly inode: number;
+  readonly bytes: number;
 }
+
+/** The files of a log. Throws 'not-found' where there is none. */
+function filesIn(dir: string): Map<string, SeenFile> {
+  if (!isLogDir(dir))
+    throw new KvError('not-found', `there is no log in ${dir} any more`, {
+      values: { dir },
+      hint: 'it is read again as soon as there is one',
+    });
+  const names = readdirSync(dir, { recursive: true, encoding: 'utf8' });
+  return new Map(
+    names.map((name) => {
+      const { ino = 0, size = 0 } = statSync(join(dir, name), { throwIfNoEntry: false }) ?? {};
+      return [name, { inode: ino, bytes: size }];
+    }),
+  );
+}
+
+/** True if nothing was written. */
+const isSame = (seen: ReadonlyMap<string, SeenFile>, now: ReadonlyMap<string, SeenFile>): boolean =>
+  seen.size === now.size &&
+  [...now].every(([name, { inode, bytes }]) => seen.get(name)?.inode === inode && seen.get(name)?.bytes === bytes);
+
+/** True if a segment is not the file that it was: writers add to segments and remove them, and do nothing else. */
+const isReplaced = (seen: ReadonlyMap<string, SeenFile>, now: ReadonlyMap<string, SeenFile>): boolean =>
+  [...seen].some(([name, { inode, bytes }]) => {
+    const file = now.get(name);
+    return name.endsWith('.wal') && file !== undefined && (file.inode !== inode || file.bytes < bytes);
+  });

@@ -189,16 +189,24 @@ class View implements LiveView {
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     // A client that goes away in the middle is no failure of ours.
     response.on('error', () => {});
+    const gone = new AbortController();
+    response.on('close', () => gone.abort());
     try {
       this.#guard.check(request);
       const { route, parameters } = resolve(...addressOfRequest(request.url ?? ''));
-      await this.#serve(route, parameters, request, response);
+      await this.#serve(route, parameters, request, response, gone.signal);
     } catch (error) {
       this.#refuse(error, request, response);
     }
   }
 
-  async #serve(route: Route, parameters: object, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #serve(
+    route: Route,
+    parameters: object,
+    request: IncomingMessage,
+    response: ServerResponse,
+    gone: AbortSignal,
+  ): Promise<void> {
     if (route.source === 'stream' && request.method === 'GET') {
       const { after = request.headers['last-event-id'] ?? null, ...rest } = parameters as {
         after?: string;
@@ -209,23 +217,25 @@ class View implements LiveView {
       this.#requests.add({ outcome: 'answered' });
       return;
     }
-    const text = await this.#text(route, parameters);
+    const text = await this.#text(route, parameters, gone);
     this.#send(response, request, 200, route.type, text);
   }
 
-  async #text({ source, method }: Route, parameters: object): Promise<string> {
+  async #text({ source, method }: Route, parameters: object, gone: AbortSignal): Promise<string> {
     if (source === 'stream') return '';
     if (source === 'document') return JSON.stringify(openApi());
-    if (source === 'metrics') return this.#metrics();
+    if (source === 'metrics') return this.#metrics(gone);
     const { reader } = this.#log;
-    return JSON.stringify(method === 'verify' ? await reader.verify() : await reader.ask(method!, parameters as never));
+    if (method === 'verify') return JSON.stringify(await reader.verify());
+    return JSON.stringify(await reader.ask(method!, parameters as never, gone));
   }
 
   /** Complete where the engine runs here; else what the log tells. */
-  async #metrics(): Promise<string> {
+  async #metrics(gone: AbortSignal): Promise<string> {
     if (this.#options.metrics === false)
       throw new KvError('not-found', 'metrics are not served here', { hint: 'start the server with --metrics' });
-    const own = this.#engine === null ? await this.#log.reader.ask('metrics', undefined) : await this.#engine.metrics();
+    const own =
+      this.#engine === null ? await this.#log.reader.ask('metrics', undefined, gone) : await this.#engine.metrics();
     return own + this.#registry.text();
   }
 
@@ -264,7 +274,8 @@ class View implements LiveView {
     const error = thrown instanceof Refusal ? thrown.error : thrown;
     const status =
       thrown instanceof Refusal ? thrown.status : error instanceof KvError ? (STATUS[error.code] ?? 500) : 500;
-    if (response.headersSent) {
+    // Who went away gets no answer.
+    if (response.headersSent || response.destroyed) {
       response.destroy();
       return;
     }

@@ -26,13 +26,15 @@ import {
   lockWriter,
   NO_SESSION,
   openWitnessLog,
-  type RetentionPolicy,
   readLog,
   readLogId,
   retain,
   type WitnessLog,
   type WriterLock,
 } from '../../witness/index.ts';
+import type { LogRetention } from '../options/types.ts';
+import { LogKeeper, segmentBytesOf } from './log-keeper.ts';
+import { policyOf } from './retention-policy.ts';
 
 export interface State {
   readonly dir: string;
@@ -101,19 +103,30 @@ export async function openState(
   mode: FailureMode,
   qdrant?: QdrantOptions,
   rules: readonly LogRule[] = [],
-  retention?: RetentionPolicy,
+  retention?: LogRetention,
   anchor?: AnchorOptions,
 ): Promise<State> {
   if (qdrant !== undefined) checkQdrantOptions(qdrant);
   makeFolder(dir);
   removeUnusedKeys(logDir(dir));
-  const log = await openWitnessLog({ dir: logDir(dir), mode, encrypt: true, rules, ...given({ anchor }) });
+  let writer: WitnessLog | null = null;
+  const keeper = retention === undefined ? null : new LogKeeper(logDir(dir), retention);
+  const log = await openWitnessLog({
+    dir: logDir(dir),
+    mode,
+    encrypt: true,
+    rules,
+    ...given({ anchor, segmentBytesMax: retention && segmentBytesOf(retention) }),
+    // While the log is opened it has no writer yet, and retention follows anyway.
+    onSegment: () => writer !== null && keeper?.segmentEnded(writer),
+  });
   const onShared = ({ trouble, waiting }: SharedStatus): void => {
     // What a server says of its trouble may hold anything, and its address is nobody's business.
     log.append(NO_SESSION, 'note', { what: 'qdrant', isAway: trouble !== null, waiting });
   };
   try {
-    if (retention !== undefined) await retain(logDir(dir), retention, log);
+    if (retention !== undefined) await retain(logDir(dir), policyOf(retention, Date.now()), log);
+    writer = log;
     const { book, lock } = await keepBook(dir, log.id, given<Shared>({ shared: qdrant, onShared }));
     return {
       dir,
@@ -124,6 +137,7 @@ export async function openState(
           // What it says of its server still goes into the log.
           await book.close();
         } finally {
+          await keeper?.close();
           await log.close();
           lock?.release();
         }

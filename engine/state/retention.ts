@@ -1,33 +1,14 @@
-/** Retention of a state folder: the policy as people write it, and what depends on the log that goes. */
+/** Retention of a state folder that nobody writes, and what depends on the log that goes. */
 import { KvError } from '../../native/index.ts';
-import {
-  forgetEmbedded,
-  parseTime,
-  planRetention,
-  type RetentionPolicy,
-  type RetentionReport,
-  retain,
-} from '../../witness/index.ts';
-import { parseBudget } from '../cache/budget.ts';
+import { forgetEmbedded, planRetention, type RetentionReport, retain } from '../../witness/index.ts';
 import type { LogRetention } from '../options/types.ts';
 import { logDir, sqlDir } from './folder.ts';
+import { policyOf } from './retention-policy.ts';
 
 /** Options of retainLog. */
 export interface RetainOptions extends LogRetention {
   /** Only say what would go. Default false. */
   readonly dryRun?: boolean;
-}
-
-/** Throws 'bad-argument'. */
-export function policyOf({ olderThan, maxSize }: LogRetention, nowMs: number): RetentionPolicy {
-  if (typeof maxSize === 'string' && maxSize.includes('%'))
-    throw new KvError('bad-argument', `a log has no size of which ${maxSize} could be a share`, {
-      values: { maxSize },
-    });
-  return {
-    ...(olderThan === undefined ? {} : { beforeMs: parseTime(olderThan, nowMs) }),
-    ...(maxSize === undefined ? {} : { maxBytes: parseBudget(maxSize, null) }),
-  };
 }
 
 /**

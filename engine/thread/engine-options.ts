@@ -4,8 +4,8 @@ import { checkKeys, checkOption, checkOptions, KvError } from '../../native/inde
 import { masterKeysInUse } from '../../witness/index.ts';
 import { parseBudget } from '../cache/budget.ts';
 import { ENGINE_OPTIONS } from '../options/table.ts';
-import type { EngineOptions } from '../options/types.ts';
-import { policyOf } from '../state/retention.ts';
+import type { EngineOptions, LogRetention } from '../options/types.ts';
+import { policyOf } from '../state/retention-policy.ts';
 import type { HostOptions } from './host.ts';
 
 /** Throws KvError 'bad-argument', before anything is fetched or loaded. */
@@ -36,9 +36,15 @@ export function hostOptions(options: EngineOptions): HostOptions {
     qdrant: options.qdrant,
     masterKeys: masterKeysInUse(),
     logRules: options.logRules ?? [],
-    logRetention: options.logRetention && policyOf(options.logRetention, Date.now()),
+    logRetention: checkedRetention(options.logRetention),
     anchor: options.anchor,
     kvBudgetBytes: options.kvBudget === undefined ? undefined : parseBudget(options.kvBudget, null),
     idleSessions: options.idleSessions ?? ENGINE_OPTIONS.idleSessions.default,
   };
+}
+
+/** As it was given, if it can be kept. */
+function checkedRetention(retention: LogRetention | undefined): LogRetention | undefined {
+  if (retention !== undefined) policyOf(retention, Date.now());
+  return retention;
 }

@@ -5,18 +5,12 @@
 import { existsSync } from 'node:fs';
 import type { QdrantOptions } from '../../memory/index.ts';
 import { checkOptions, given, KvError, openPool, type PagePool } from '../../native/index.ts';
-import {
-  type AnchorOptions,
-  type FailureMode,
-  type LogRule,
-  type RetentionPolicy,
-  useMasterKeys,
-} from '../../witness/index.ts';
+import { type AnchorOptions, type FailureMode, type LogRule, useMasterKeys } from '../../witness/index.ts';
 import type { IdlePlace } from '../cache/away.ts';
 import { memoryBytes } from '../cache/budget.ts';
 import { Meter } from '../metrics/meter.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
-import type { SessionOptions } from '../options/types.ts';
+import type { LogRetention, SessionOptions } from '../options/types.ts';
 import { leave, setupOf } from '../session/experience.ts';
 import type { IdleForm } from '../session/park/idle.ts';
 import { ModelPredictor } from '../session/park/predictors.ts';
@@ -33,7 +27,7 @@ export interface HostOptions extends RuntimeOptions {
   /** The keys of the caller's thread. */
   readonly masterKeys: readonly Uint8Array[];
   readonly logRules: readonly LogRule[];
-  readonly logRetention?: RetentionPolicy | undefined;
+  readonly logRetention?: LogRetention | undefined;
   readonly anchor?: AnchorOptions | undefined;
   /** Most bytes of all sessions together; left out: the memory of the machine. */
   readonly kvBudgetBytes?: number | undefined;

@@ -33,6 +33,12 @@ export const OPEN = {
   'shape.queryHeads': { type: count },
   'shape.kvHeads': { type: count },
   'shape.headDim': { type: count },
+  /** What computed it: another set or number of threads may give other last bits. */
+  machine: {
+    type: optional(object({ isa: text, binding: text, build: text, threads: count })),
+    since: '0.1.0',
+    means: 'Instruction set, binding and build of the kernels, and how many threads attention had.',
+  },
   'policy.id': { type: text },
   'policy.version': { type: count },
   'policy.options': { type: plain },

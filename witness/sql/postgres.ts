@@ -1,30 +1,54 @@
 /** A PostgreSQL server (15 or later) by URL, over one connection. */
+import { connect, type Socket } from 'node:net';
 import postgres from 'postgres';
 import { given, KvError } from '../../native/index.ts';
 import type { Rows, SqlConnection, Statement } from './connection.ts';
 
 const CONNECT_SECONDS_MAX = 15;
+/** How much longer than the server's own limit a statement may take: for connecting, and for its answer to come. */
+const ANSWER_MS_MAX = 20_000;
+/** A statement without a limit on the server, such as one that writes a table of many GB anew. Chosen. */
+const ALONE_MS_MAX = 3_600_000;
+/** The answer to a statement. A thousand rows with bodies of entries have some hundred KB; chosen. */
+const ANSWER_BYTES_MAX = 256 * 2 ** 20;
+/** How often it is looked at how much has come: on loopback 100 MB may come in between. */
+const LOOK_MS = 50;
 
 type UnsafeParameters = NonNullable<Parameters<postgres.Sql['unsafe']>[1]>;
+
+/** What the driver tells whoever makes its sockets; `host` is missing in its declarations. */
+interface Place {
+  readonly host: readonly string[];
+  readonly port: readonly number[];
+  /** Of a socket of the file system. */
+  readonly path: string | false;
+}
 
 /**
  * A connection of the driver. Once it is lost nothing more may be sent over it, not even the end of a transaction: the
  * driver would write to a socket that is no longer there, outside of any promise, and that ends the process
- * (postgres.js 3.4.9, its issue 1208; its own `begin` does so).
+ * (postgres.js 3.4.9, its issue 1208; its own `begin` does so). Nor does the driver bound anything but the time until a
+ * server has let it in: an answer may take for ever and have any size, and a server that hangs up behind the log-in is
+ * asked again at once, for ever. So the sockets are made here, one for each host that the address names, and
+ * statements have an end here.
  */
 class Line {
   readonly #sql: postgres.Sql;
+  readonly #answerMsMax: number;
   #isLost = false;
+  #socket: Socket | null = null;
+  #sockets = 0;
+  #lose: (error: Error) => void = () => {};
   /** Rejected when the connection is lost, so that no query waits for the driver's own word. */
   readonly #lost: Promise<never>;
 
-  constructor(url: string, statementMsMax: number) {
-    let lose: (error: Error) => void = () => {};
+  constructor(url: string, statementMsMax: number, answerMsMax: number) {
+    this.#answerMsMax = answerMsMax;
     this.#lost = new Promise((_, reject) => {
-      lose = reject;
+      this.#lose = reject;
     });
     this.#lost.catch(() => {});
-    this.#sql = postgres(url, {
+    const options: postgres.Options<Record<string, postgres.PostgresType>> & { socket: (place: Place) => Socket } = {
       max: 1,
       connect_timeout: CONNECT_SECONDS_MAX,
       idle_timeout: 0,
@@ -32,30 +56,60 @@ class Line {
       onnotice: () => {},
       // The driver's own query for types is one more promise that nobody holds when the connection is lost.
       fetch_types: false,
-      onclose: () => {
-        this.#isLost = true;
-        lose(new Error('the connection was lost'));
-      },
+      onclose: () => this.#end(new Error('the connection was lost')),
       types: { bigint: INT8, ...ARRAYS },
       connection: { application_name: 'palimpsest', statement_timeout: statementMsMax },
-    });
+      socket: (place) => this.#connect(place),
+    };
+    this.#sql = postgres(url, options);
   }
 
   get isLost(): boolean {
     return this.#isLost;
   }
 
+  #connect({ host, port, path }: Place): Socket {
+    const n = this.#sockets++;
+    if (this.#isLost || n >= Math.max(1, host.length)) {
+      const error = new Error('the server hung up before it let us in');
+      this.#end(error);
+      throw error;
+    }
+    this.#socket = path === false ? connect(port[n]!, host[n]) : connect(path);
+    // The driver reads the name for certificates from here.
+    return Object.assign(this.#socket, { host: host[n], port: port[n] });
+  }
+
+  #end(error: Error): void {
+    this.#isLost = true;
+    this.#lose(error);
+    this.#socket?.destroy();
+  }
+
   /** Never by the simple protocol, which would take several statements for one. */
   async send({ sql, params = [] }: Statement): Promise<Rows> {
     if (this.#isLost) return this.#lost;
-    const options = { simple: false } as postgres.UnsafeQueryOptions;
-    const query = this.#sql.unsafe(sql, [...params] as UnsafeParameters, options).values();
-    const rows = await Promise.race([query, this.#lost]);
-    return { columns: (rows.columns ?? []).map(({ name }) => String(name)), rows: [...rows] };
+    const untilMs = performance.now() + this.#answerMsMax;
+    const before = this.#socket?.bytesRead ?? 0;
+    const look = setInterval(() => {
+      if ((this.#socket?.bytesRead ?? 0) - before > ANSWER_BYTES_MAX)
+        this.#end(new Error(`it answers with more than ${ANSWER_BYTES_MAX / 2 ** 20} MiB`));
+      else if (performance.now() > untilMs) this.#end(new Error(`it did not answer for ${this.#answerMsMax / 1000} s`));
+    }, LOOK_MS);
+    try {
+      const options = { simple: false } as postgres.UnsafeQueryOptions;
+      const query = this.#sql.unsafe(sql, [...params] as UnsafeParameters, options).values();
+      const rows = await Promise.race([query, this.#lost]);
+      return { columns: (rows.columns ?? []).map(({ name }) => String(name)), rows: [...rows] };
+    } finally {
+      clearInterval(look);
+    }
   }
 
   async end(): Promise<void> {
     await this.#sql.end({ timeout: this.#isLost ? 0 : 5 }).catch(() => {});
+    // A server that keeps its end open would keep this process.
+    this.#socket?.destroy();
   }
 }
 
@@ -172,7 +226,7 @@ function addressOf(url: string): string {
  */
 export async function runAlone(url: string, statements: readonly string[]): Promise<void> {
   const where = addressOf(url);
-  const line = new Line(url, 0);
+  const line = new Line(url, 0, ALONE_MS_MAX);
   try {
     for (const sql of ["set lock_timeout = '10s'", ...statements]) await line.send({ sql });
   } catch (cause) {
@@ -182,9 +236,16 @@ export async function runAlone(url: string, statements: readonly string[]): Prom
   }
 }
 
-/** Connects. Throws 'bad-config' for a URL that is none, 'database' when the server refuses or cannot be reached. */
-export async function openPostgres(url: string, statementMsMax: number): Promise<SqlConnection> {
-  const connection = new PostgresConnection(addressOf(url), () => new Line(url, statementMsMax));
+/**
+ * Connects. `statementMsMax` is the server's limit of a statement, `answerMsMax` that of waiting for its answer. Throws
+ * 'bad-config' for a URL that is none, 'database' when the server refuses or cannot be reached.
+ */
+export async function openPostgres(
+  url: string,
+  statementMsMax: number,
+  answerMsMax = statementMsMax + ANSWER_MS_MAX,
+): Promise<SqlConnection> {
+  const connection = new PostgresConnection(addressOf(url), () => new Line(url, statementMsMax, answerMsMax));
   try {
     await connection.ask('select 1');
     return connection;

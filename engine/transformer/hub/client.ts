@@ -4,7 +4,7 @@
  * redirected, nor to a further page on another host.
  */
 import { setTimeout as pause } from 'node:timers/promises';
-import { KvError, parseJson } from '../../../native/index.ts';
+import { gathered, KvError, parseJson } from '../../../native/index.ts';
 import type { HubSettings } from './settings.ts';
 
 /** Attempts in a row that brought nothing. */
@@ -15,6 +15,8 @@ const WAIT_MS_MAX = 60_000;
 export const ANSWER_BYTES_MAX = 16 * 2 ** 20;
 /** What is read of a refusal, to say why. */
 const REFUSAL_BYTES = 4096;
+/** A server that sends less than this in the time that it may be silent is as good as silent. */
+const LEAST_BYTES = 1024;
 
 /** What asking again may mend. */
 export class Interruption extends Error {
@@ -49,8 +51,8 @@ export class HubClient {
   }
 
   /**
-   * Asks again after an Interruption, as long as `progress()` has grown or attempts are left. Throws 'network', and
-   * what `work` throws.
+   * Asks again after an Interruption, as long as `progress()` has grown by a KiB or attempts are left. Throws
+   * 'network', and what `work` throws.
    */
   async patiently<T>(what: string, work: () => Promise<T>, progress: () => number = () => 0): Promise<T> {
     for (let failed = 0, reached = progress(); ; ) {
@@ -60,8 +62,8 @@ export class HubClient {
       } catch (error) {
         if (!(error instanceof Interruption)) throw error;
         const now = progress();
-        failed = now > reached ? 1 : failed + 1;
-        reached = Math.max(reached, now);
+        failed = now - reached >= LEAST_BYTES ? 1 : failed + 1;
+        if (failed === 1) reached = now;
         if (failed >= ATTEMPTS) throw this.#gaveUp(what, error, failed);
         const waitMs = Math.max(this.settings.pauseMs * 2 ** (failed - 1), error.waitMs);
         await pause(Math.min(waitMs, WAIT_MS_MAX), undefined, { signal: this.signal }).catch(() => {});
@@ -134,12 +136,13 @@ export class HubClient {
         // What the caller does with it is no silence of the server.
         silence.pause();
         yield chunk as Uint8Array;
-        silence.begin();
+        silence.begin((chunk as Uint8Array).length);
       }
     } catch (cause) {
       throw this.#broken(url, silence, cause);
     } finally {
-      silence.close();
+      // A body that was read to its end has nothing left to abort.
+      silence.leave();
     }
   }
 
@@ -148,7 +151,9 @@ export class HubClient {
     if (this.signal?.aborted === true) return new KvError('aborted', 'the download was aborted', { cause });
     if (silence.signal.aborted)
       return new Interruption(
-        `the server sent nothing for ${this.settings.stallMs / 1000} s`,
+        silence.bytes === 0
+          ? `the server sent nothing for ${this.settings.stallMs / 1000} s`
+          : `the server sent no more than ${silence.bytes} bytes in ${this.settings.stallMs / 1000} s`,
         { url, waitedSeconds: this.settings.stallMs / 1000 },
         0,
         cause,
@@ -207,31 +212,45 @@ export class HubClient {
   }
 }
 
-/** Aborts a request whose server has been silent for too long, or whose caller aborts. */
+/** Aborts a request whose server has been silent, or nearly so, for too long, or whose caller aborts. */
 class Silence {
   readonly #controller = new AbortController();
   readonly #caller: AbortSignal | undefined;
   readonly #stallMs: number;
   readonly #abort = (): void => this.#controller.abort();
   #timer: NodeJS.Timeout | undefined;
+  #leftMs: number;
+  #beganMs = 0;
+  #bytes = 0;
 
   constructor(stallMs: number, caller: AbortSignal | undefined) {
     this.#stallMs = stallMs;
+    this.#leftMs = stallMs;
     this.#caller = caller;
     caller?.addEventListener('abort', this.#abort, { once: true });
-    this.begin();
+    this.begin(0);
   }
 
   get signal(): AbortSignal {
     return this.#controller.signal;
   }
 
-  begin(): void {
-    this.#timer = setTimeout(this.#abort, this.#stallMs);
+  /** What has come in the time that is counted. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** The time is counted on, or, once enough has come, anew. */
+  begin(bytes: number): void {
+    this.#bytes += bytes;
+    if (this.#bytes >= LEAST_BYTES) [this.#bytes, this.#leftMs] = [0, this.#stallMs];
+    this.#beganMs = performance.now();
+    this.#timer = setTimeout(this.#abort, this.#leftMs);
   }
 
   pause(): void {
     clearTimeout(this.#timer);
+    this.#leftMs -= performance.now() - this.#beganMs;
   }
 
   /** Ends the request as well. */
@@ -241,7 +260,7 @@ class Silence {
   }
 
   close(): void {
-    this.pause();
+    clearTimeout(this.#timer);
     this.#caller?.removeEventListener('abort', this.#abort);
   }
 }
@@ -253,27 +272,4 @@ class Silence {
 export function checkedAnswer(bytes: Uint8Array<ArrayBuffer>, what: string, link = ''): Response {
   parseJson(bytes, { what, code: 'network', hint: 'is HF_ENDPOINT a hub?' });
   return new Response(bytes, { headers: { 'content-type': 'application/json', link } });
-}
-
-/** The bytes of a body. Throws 'network' beyond `bytesMax`. */
-export async function gathered(
-  body: AsyncIterable<Uint8Array>,
-  bytesMax: number,
-  what: string,
-): Promise<Uint8Array<ArrayBuffer>> {
-  const chunks: Uint8Array[] = [];
-  let bytes = 0;
-  for await (const chunk of body) {
-    bytes += chunk.length;
-    if (bytes > bytesMax)
-      throw new KvError('network', `${what} sends more than ${bytesMax} bytes`, { values: { bytesMax } });
-    chunks.push(chunk);
-  }
-  const whole = new Uint8Array(bytes);
-  let at = 0;
-  for (const chunk of chunks) {
-    whole.set(chunk, at);
-    at += chunk.length;
-  }
-  return whole;
 }

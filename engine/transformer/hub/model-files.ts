@@ -2,11 +2,11 @@
  * What has to be fetched of a model on the Hub: its files, decided from the listing and, for weights in several files,
  * from their index.
  */
-import { KvError, parseJson } from '../../../native/index.ts';
+import { gathered, KvError, parseJson } from '../../../native/index.ts';
 import { TENSOR_INDEX_BYTES_MAX } from '../limits.ts';
 import { shardsIn } from '../safetensors.ts';
 import { chooseFiles } from './choose.ts';
-import { gathered, type HubClient, Interruption } from './client.ts';
+import { type HubClient, Interruption } from './client.ts';
 import { listRepository, type RemoteFile } from './listing.ts';
 import type { HubName } from './name.ts';
 

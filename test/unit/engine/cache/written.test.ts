@@ -3,6 +3,7 @@
 import { expect, it } from 'vitest';
 import { type Decision, type OpenCacheOptions, openCache, type Policy } from '../../../../engine/index.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
+import { nativeInfo } from '../../../../native/index.ts';
 import { defaultThresholds, type Verdict } from '../../../../policy/index.ts';
 import { readLog, verifyLog } from '../../../../witness/index.ts';
 import { normals, uniform } from '../../../native/dense.ts';
@@ -86,4 +87,17 @@ it('a layer that is named 5,000 times is one', async () => {
   await use({ policy: answering({}), skipLayers: new Array(5000).fill(1), stateDir });
   const [open] = readLog(logDir(stateDir), { kinds: ['open'] });
   expect(open).toMatchObject({ body: { context: { skipLayers: [1] } } });
+});
+
+it('the log names what computed: instruction set, binding, build and threads', async () => {
+  const stateDir = folder();
+  await use({ stateDir, threads: 2 });
+  const [open] = [...readLog(logDir(stateDir), { kinds: ['open'] })];
+  const { isa, binding, abi } = nativeInfo();
+  expect((open!.body as { machine: object }).machine).toEqual({
+    isa,
+    binding,
+    build: expect.stringMatching(new RegExp(`^palimpsest \\d.*${abi}`)),
+    threads: 2,
+  });
 });

@@ -1,0 +1,91 @@
+/**
+ * Retention of a log that is being written: whenever a segment is complete, what a policy no longer keeps goes. What
+ * goes is planned in a thread of its own, because that reads the whole log; the removal itself takes milliseconds.
+ */
+import { type KvError, startThread, ThreadClient } from '../../native/index.ts';
+import { NO_SESSION, type RetentionReport, retainPlanned, type WitnessLog } from '../../witness/index.ts';
+import type { LogRetention } from '../options/types.ts';
+import { policyOf } from './retention-policy.ts';
+import type { RetentionCalls } from './retention-thread.ts';
+
+/** A size is kept by segments of a sixteenth of it, within these bounds: only whole ones go. */
+const SHARE = 16;
+const SEGMENT_BYTES_LEAST = 2 ** 16;
+const SEGMENT_BYTES_MOST = 2 ** 24;
+
+/** Size at which segments are complete, so that a policy can be kept. */
+export function segmentBytesOf(retention: LogRetention): number {
+  const { maxBytes = Number.POSITIVE_INFINITY } = policyOf(retention, Date.now());
+  return Math.min(SEGMENT_BYTES_MOST, Math.max(SEGMENT_BYTES_LEAST, Math.floor(maxBytes / SHARE)));
+}
+
+export class LogKeeper {
+  readonly #dir: string;
+  readonly #retention: LogRetention;
+  #run: Promise<void> | null = null;
+  /** A segment ended while the one before was being dealt with. */
+  #isAgain = false;
+  #isClosed = false;
+  /** The last thing that went wrong, so that the log has it once. */
+  #trouble: string | null = null;
+
+  constructor(dir: string, retention: LogRetention) {
+    this.#dir = dir;
+    this.#retention = retention;
+  }
+
+  /** A segment of the log is complete. */
+  segmentEnded(log: WitnessLog): void {
+    this.#isAgain = true;
+    if (this.#isClosed) return;
+    this.#run ??= this.#keep(log).finally(() => {
+      this.#run = null;
+    });
+  }
+
+  /** Waits for what is under way. Before the log is closed. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await this.#run;
+  }
+
+  async #keep(log: WitnessLog): Promise<void> {
+    // The writer is in the middle of an entry.
+    await Promise.resolve();
+    while (this.#isAgain && !this.#isClosed) {
+      this.#isAgain = false;
+      try {
+        // What the entry that began the new segment says is on disk before the log is read.
+        await log.flush();
+        await retainPlanned(this.#dir, () => this.#planned(), log);
+        this.#trouble = null;
+      } catch (error) {
+        this.#tell(log, (error as KvError).code);
+      }
+    }
+  }
+
+  async #planned(): Promise<RetentionReport> {
+    const worker = startThread(new URL('./retention-thread.ts', import.meta.url), null);
+    const calls = new ThreadClient<RetentionCalls>(worker, {
+      thread: 'the thread that plans retention',
+      ended: () => new Error('its thread ended'),
+    });
+    try {
+      return await calls.call('plan', { dir: this.#dir, policy: policyOf(this.#retention, Date.now()) });
+    } finally {
+      await worker.terminate();
+    }
+  }
+
+  /** The log says once why nothing goes. A log that cannot be written says so to whoever writes. */
+  #tell(log: WitnessLog, code: string): void {
+    if (this.#trouble === code || this.#isClosed) return;
+    this.#trouble = code;
+    try {
+      log.append(NO_SESSION, 'note', { what: 'retention', error: code });
+    } catch {
+      // The next entry of a session meets the same.
+    }
+  }
+}
