@@ -30,7 +30,7 @@ import { loadModel } from '../transformer/load.ts';
 import { memoryNeed } from '../transformer/memory.ts';
 import { defaultThreads } from '../transformer/runtime/runtime.ts';
 import type { LoadedModel } from '../transformer/types.ts';
-import { fitRows } from './fit-text.ts';
+import { fitRows, remarkRows } from './fit-text.ts';
 import { fitOf } from './machine-fit.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 
@@ -104,6 +104,7 @@ async function modelFacts(settings: Settings, model: LookedAt, state: string) {
     model: model.name,
     modelPath: model.path,
     modelSummary: model.summary,
+    modelRemarks: model.remarks,
     fit: fitOf(model.config, memoryNeed(model.config, model.weights, dense, precision), { tokens }),
     stateDir: state,
     stateExists: existsSync(state),
@@ -139,6 +140,7 @@ function modelRows(
     ...(path === null
       ? [['', `not here: ${bytesText(downloadBytes)} to fetch; this is from its headers`] as [string, string]]
       : []),
+    ...remarkRows(facts.modelRemarks),
     ...fitRows(facts.fit),
     ['state', `${facts.stateDir}${facts.stateExists ? '' : ' (not there yet)'}`],
     ['experience', experienceText(facts.experience)],
@@ -157,7 +159,7 @@ function forecastText({ tokens, f16Bytes, fixedBytes, pairs }: Forecast): string
   return `${title}\n${table(columns, pairs, columnsOf(process.stdout))}\n`;
 }
 
-interface LookedAt extends Pick<LoadedModel, 'name' | 'config' | 'weights' | 'summary'> {
+interface LookedAt extends Pick<LoadedModel, 'name' | 'config' | 'weights' | 'summary' | 'remarks'> {
   /** null: it is not here. */
   readonly path: string | null;
   readonly downloadBytes: number;
@@ -174,7 +176,7 @@ async function lookAt(name: string, settings: Settings): Promise<LookedAt> {
   }
   const { config, weights, downloadBytes, readBytes, format, commit, files } = await surveyModel(name, { offline });
   const summary = { format, architecture: config.architecture, commit, files, readBytes };
-  return { name, config, weights, summary, path: null, downloadBytes };
+  return { name, config, weights, summary, remarks: [], path: null, downloadBytes };
 }
 
 interface SharedFacts {

@@ -15,7 +15,7 @@ import { ChatInput } from './chat.ts';
 import { failureText } from './failure.ts';
 import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
-import { loading } from './loading.ts';
+import { loadingModel } from './loading.ts';
 import { logprobTable } from './logprob-table.ts';
 import { optionsOf } from './option-settings.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
@@ -54,7 +54,7 @@ export async function run(settings: Settings): Promise<void> {
       hint: 'an empty prompt has no next token; give at least one character',
     });
   await interruptible(async (signal) => {
-    const engine = await loading(settings, signal, (how) => createEngine({ ...options, ...how }));
+    const engine = await loadingModel(settings, signal, (how) => createEngine({ ...options, ...how }));
     let session: string;
     try {
       if (chat && !engine.info.chat)

@@ -28,12 +28,16 @@ export interface TokenizerParts {
    * tokens, from 0.
    */
   encodeText(text: string, section: number, tokensMax: number): number[];
+  /** What encodeText does to a text first, where that is a normal form of Unicode. */
+  readonly normalForm?: (text: string) => string;
   /** True if encodeText puts a space before its text, which decoding must remove again. */
   readonly spacePrefix: boolean;
   readonly bosId: number | null;
   readonly eosIds: readonly number[];
   readonly addBos: boolean;
   readonly chatTemplates: ChatTemplates;
+  /** What a person should know of it. */
+  readonly remarks?: readonly string[];
 }
 
 const SPACE = 0x20;
@@ -42,17 +46,24 @@ export class VocabularyTokenizer implements Tokenizer {
   readonly #parts: TokenizerParts;
   readonly #all: AddedTokenFinder;
   readonly #harmless: AddedTokenFinder;
+  /** Those that are found in normalized text; null: there are none. */
+  readonly #normalized: AddedTokenFinder | null;
   readonly #addedById: ReadonlyMap<number, AddedToken>;
 
   constructor(parts: TokenizerParts) {
     this.#parts = parts;
     this.#all = new AddedTokenFinder(parts.added);
     this.#harmless = new AddedTokenFinder(parts.added.filter((token) => !token.guarded));
+    this.#normalized = normalizedFinder(parts);
     this.#addedById = new Map(parts.added.map((token) => [token.id, token]));
   }
 
   get kind(): string {
     return this.#parts.kind;
+  }
+
+  get remarks(): readonly string[] {
+    return this.#parts.remarks ?? [];
   }
 
   get vocabSize(): number {
@@ -96,10 +107,19 @@ export class VocabularyTokenizer implements Tokenizer {
         continue;
       }
       // Pushed one by one, since spreading a long document would overflow the stack.
-      for (const id of this.#parts.encodeText(section.text, place, tokensMax - ids.length)) ids.push(id);
+      for (const id of this.#encodeText(section.text, place, tokensMax - ids.length)) ids.push(id);
       if (ids.length > tokensMax) throw tooLong(characters, tokensMax);
     }
     return ids;
+  }
+
+  /** Words that were added in a normal form are found in that form of the text. */
+  #encodeText(text: string, place: number, tokensMax: number): number[] {
+    if (this.#normalized === null) return this.#parts.encodeText(text, place, tokensMax);
+    const sections = this.#normalized.split(this.#parts.normalForm!(text));
+    return sections.flatMap((section, index) =>
+      section.token === null ? this.#parts.encodeText(section.text, place + index, tokensMax) : section.token.id,
+    );
   }
 
   /**
@@ -210,6 +230,12 @@ export class VocabularyTokenizer implements Tokenizer {
     );
     return this.#encodeSections(sections, text.value.length, tokensMax, firstPlace);
   }
+}
+
+function normalizedFinder({ added, normalForm }: TokenizerParts): AddedTokenFinder | null {
+  const found = added.filter((token) => token.normalized === true && !token.guarded);
+  if (normalForm === undefined || found.length === 0) return null;
+  return new AddedTokenFinder(found.map((token) => ({ ...token, text: normalForm(token.text) })));
 }
 
 const lettersOf = (sections: readonly ChatSection[]): number =>

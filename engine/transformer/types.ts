@@ -264,6 +264,8 @@ export interface LoadedModel {
   readonly tokenizer: Tokenizer;
   /** For display: parameters, stored types, tokenizer kind. */
   readonly summary: Readonly<Record<string, unknown>>;
+  /** What a person should know of its files: what they do not say, and what of them is left out. */
+  readonly remarks: readonly string[];
 }
 
 /** How far a model is on its way into memory. */
