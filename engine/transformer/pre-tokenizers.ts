@@ -62,7 +62,7 @@ const BY_NAME: ReadonlyMap<string, PreTokenizer> = new Map([
 
 /**
  * Vocabularies whose files may not name theirs, as files from before the spring of 2024 do not: the number of merges
- * and the first of them. Two that were trained apart differ among these; those that go on from another have more merges.
+ * and the first of them. Two that were trained apart differ among these; those that go on from another have more.
  */
 const FIRST_MERGES: readonly { readonly name: string; readonly count: number; readonly first: readonly string[] }[] = [
   { name: 'gpt-2', count: 50000, first: ['Ġ t', 'Ġ a', 'h e', 'i n', 'r e', 'o n', 'Ġt he', 'e r'] },

@@ -5,6 +5,7 @@ import { checkTemplates } from './chat-template.ts';
 import type { GgufValue } from './gguf.ts';
 import { type PieceStyle, Pieces, pieceBytes } from './pieces.ts';
 import { nameByMerges, preTokenizer } from './pre-tokenizers.ts';
+import type { Slices } from './slices.ts';
 import { VocabularyTokenizer } from './tokenizer.ts';
 import { createBpe } from './tokenizer-bpe.ts';
 import { splitStep } from './tokenizer-hf.ts';
@@ -73,6 +74,7 @@ export function ggufTokenizer(metadata: Metadata, vocabSize: number): Vocabulary
     pieces,
     added,
     encodeText: kind.encodeText,
+    verbatim: kind.style === 'byte-level',
     spacePrefix: kind.spacePrefix,
     bosId,
     eosIds,
@@ -104,7 +106,7 @@ interface Kind {
   readonly addBos: boolean;
   /** What the file should have said. */
   readonly remarks: readonly string[];
-  encodeText(text: string, section: number, tokensMax: number): number[];
+  encodeText(text: string, section: number, tokensMax: number): Slices<number[]>;
 }
 
 /** Words that text may become; of two with the same spelling the first counts. */

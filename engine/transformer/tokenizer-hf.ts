@@ -105,6 +105,10 @@ export function hfTokenizer(
     added,
     encodeText: bpe.encodeText,
     ...normalForm(normalizers),
+    verbatim:
+      decoding.style === 'byte-level' &&
+      normalizers.length === 0 &&
+      !added.some((token) => token.trimLeft || token.trimRight),
     spacePrefix: decoding.spacePrefix,
     bosId,
     eosIds,

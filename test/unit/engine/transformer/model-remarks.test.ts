@@ -1,6 +1,6 @@
 // Loads files as others write them: without the name of a pre-tokenizer, with a vision tower, with lists of other
-// number types, with zeros where nothing belongs. What is right is served, what a person should know is said, and nonsense is
-// refused by its key.
+// number types, with zeros where nothing belongs. What is right is served, what a person should know is said, and
+// nonsense is refused by its key.
 
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
