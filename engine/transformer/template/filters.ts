@@ -1,7 +1,7 @@
 /** Filters of values: texts, numbers, JSON. Those of lists are in `list-filters.ts`. */
 import { attributeOf } from './access.ts';
 import { TemplateFault } from './fault.ts';
-import { formatPercent, pad } from './formats.ts';
+import { fixed, formatPercent, pad } from './formats.ts';
 import { LIST_FILTERS } from './list-filters.ts';
 import { Text } from './text.ts';
 import { capitalized, intOf, recased, replaced, stripped, textOfArgument } from './text-methods.ts';
@@ -125,7 +125,7 @@ function rounded(value: Value, call: Call): Value {
   if (how === 'floor') return Math.floor(float * scale) / scale;
   if (how !== 'common') throw new TemplateFault(`round by ${how}`);
   if (typeof number === 'bigint' && places >= 0) return number;
-  if (places > 0) return Number(float.toFixed(Math.min(100, places)));
+  if (places > 0) return Math.sign(float) * Number(fixed(Math.abs(float), places));
   const whole = Math.round(float * scale);
   // A half goes to the even side, as Python rounds.
   const even = Math.abs(float * scale - Math.trunc(float * scale)) === 0.5 && whole % 2 !== 0 ? whole - 1 : whole;
@@ -166,6 +166,36 @@ function length(value: Value): bigint {
   return BigInt(count);
 }
 
+/** Sizes beyond the first, a thousand times as large each. */
+const SIZES: readonly string[] = ['k', 'M', 'G', 'T', 'P', 'E', 'Z', 'Y'];
+
+function fileSize(value: Value, call: Call): Text {
+  const [binary = false] = argumentsOf(call, 'filesizeformat', 'binary');
+  const bytes = toFloat(value, { ...call, args: [null], named: new Map() });
+  if (typeof bytes !== 'number') throw new TemplateFault(`filesizeformat of a ${typeName(value)}`);
+  const base = isTrue(binary) ? 1024 : 1000;
+  if (bytes === 1) return Text.own('1 Byte');
+  if (bytes < base) return Text.own(`${Math.trunc(bytes)} Bytes`);
+  const found = SIZES.findIndex((_, at) => bytes < base ** (at + 2));
+  const at = found < 0 ? SIZES.length - 1 : found;
+  const size = isTrue(binary) ? `${SIZES[at]!.toUpperCase()}iB` : `${SIZES[at]}B`;
+  const count = formatPercent(Text.own('%.1f'), (base * bytes) / base ** (at + 2), call.machine.bounds);
+  return Text.join([count, Text.own(` ${size}`)]);
+}
+
+function xmlAttributes(value: Value, call: Call): Text {
+  const [spaced = true] = argumentsOf(call, 'xmlattr', 'autospace');
+  if (!(value instanceof Dict)) throw new TemplateFault(`xmlattr of a ${typeName(value)}`);
+  const parts = value.entries().flatMap(([key, one]) => {
+    if (one === null || one instanceof Undefined) return [];
+    const name = textOf(key, call.machine.bounds);
+    if (/[\s/>=]/.test(name.value)) throw new TemplateFault('the name of an attribute has a letter that none has');
+    return [Text.join([escaped(name, call), Text.own('="'), escaped(one, call), Text.own('"')])];
+  });
+  const all = Text.join(parts, Text.own(' '));
+  return isTrue(spaced) && parts.length > 0 ? Text.join([Text.own(' '), all]) : all;
+}
+
 const counted = (text: Text): bigint => BigInt(text.value.match(/[\p{L}\p{N}_]+/gu)?.length ?? 0);
 
 const urlEncoded = (text: string): string =>
@@ -189,6 +219,7 @@ export const FILTERS: ReadonlyMap<string, Filter> = new Map<string, Filter>([
   ['default', defaultValue],
   ['e', escaped],
   ['escape', escaped],
+  ['filesizeformat', fileSize],
   ['float', toFloat],
   ['forceescape', escaped],
   ['format', formatFilter],
@@ -218,4 +249,5 @@ export const FILTERS: ReadonlyMap<string, Filter> = new Map<string, Filter>([
   ['upper', cased(upper)],
   ['urlencode', cased(urlEncoded)],
   ['wordcount', ofText([], counted)],
+  ['xmlattr', xmlAttributes],
 ]);

@@ -172,12 +172,23 @@ function digitsOf(number: bigint | number, { type, precision, alternate }: Spec)
   }
 }
 
-/** Halves of the last digit are rounded by the number's exact value, as C does it; toFixed does so up to 100 digits. */
-const fixed = (float: number, precision: number): string =>
-  Number.isFinite(float) && float < 1e21 ? float.toFixed(Math.min(100, precision)) : floatText(float);
+/** So many digits behind the point; an exact half goes to the even digit, as in C. */
+export const fixed = (float: number, precision: number): string =>
+  Number.isFinite(float) && float < 1e21
+    ? toEven(float.toFixed(Math.min(100, precision)), float.toFixed(100))
+    : floatText(float);
+
+/** rounded: digits in which an exact half went up, as JavaScript rounds; exact: all digits of the same number. */
+function toEven(rounded: string, exact: string): string {
+  const kept = exact.slice(0, rounded.length);
+  const isHalf = /^\.?50*$/.test(exact.slice(rounded.length));
+  return isHalf && /[13579]$/.test(rounded) ? kept : rounded;
+}
 
 function scientific(float: number, precision: number, type: string): string {
-  const [digits = '', power = ''] = float.toExponential(Math.min(100, precision)).split('e');
+  const [short = '', power = ''] = float.toExponential(Math.min(100, precision)).split('e');
+  const [exact = '', same = ''] = float.toExponential(100).split('e');
+  const digits = power === same ? toEven(short, exact) : short;
   const text = `${digits}e${power[0]}${power.slice(1).padStart(2, '0')}`;
   return type === 'E' ? text.toUpperCase() : text;
 }
@@ -186,7 +197,7 @@ function general(float: number, precision: number, type: string): string {
   const places = Math.max(1, Math.min(100, precision));
   const exponent = float === 0 ? 0 : Number(float.toExponential(places - 1).split('e')[1]);
   const isPlain = exponent >= -4 && exponent < places;
-  const text = isPlain ? float.toFixed(places - 1 - exponent) : scientific(float, places - 1, 'e');
+  const text = isPlain ? fixed(float, places - 1 - exponent) : scientific(float, places - 1, 'e');
   const short = text.includes('.') ? text.replace(/\.?0+(?=e|$)/, '') : text;
   return type === 'G' ? short.toUpperCase() : short;
 }
