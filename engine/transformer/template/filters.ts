@@ -1,8 +1,9 @@
 /** Filters of values: texts, numbers, JSON. Those of lists are in `list-filters.ts`. */
 import { attributeOf } from './access.ts';
 import { TemplateFault } from './fault.ts';
-import { fixed, formatPercent, pad } from './formats.ts';
+import { centered, fixed, formatPercent } from './formats.ts';
 import { LIST_FILTERS } from './list-filters.ts';
+import { SPACES } from './space.ts';
 import { Text } from './text.ts';
 import { capitalized, intOf, recased, replaced, stripped, textOfArgument } from './text-methods.ts';
 import {
@@ -12,6 +13,7 @@ import {
   type Filter,
   isTrue,
   itemsOf,
+  iterable,
   lengthOf,
   numberOf,
   Tuple,
@@ -65,7 +67,9 @@ function json(value: Value, call: Call): Text {
 
 function indented(value: Value, call: Call): Text {
   const [width, first = false, blank = false] = argumentsOf(call, 'indent', 'width', 'first', 'blank');
-  const text = value instanceof Undefined ? value.fail() : textOf(value, call.machine.bounds);
+  if (value instanceof Undefined) value.fail();
+  if (!(value instanceof Text)) throw new TemplateFault(`indent of a ${typeName(value)}`);
+  const text = value;
   const indent =
     width instanceof Text ? width : Text.own(' '.repeat(Math.min(1000, Math.max(0, intOf(width, 4, 'indent')))));
   const lines: Text[] = [];
@@ -138,18 +142,22 @@ function escaped(value: Value, call: Call): Text {
   return text.escaped;
 }
 
+const WORD = new RegExp(`[^-({[<${SPACES.slice(1)}+`, 'g');
 const titled = (value: string): string =>
-  value.replace(/[^-\s({[<]+/g, (word) => {
+  value.replace(WORD, (word) => {
     const first = String.fromCodePoint(word.codePointAt(0)!);
     return first.toUpperCase() + word.slice(first.length).toLowerCase();
   });
 
-function truncated(value: Value, call: Call): Text {
+function truncated(value: Value, call: Call): Value {
   const [length, kill = false, end, leeway] = argumentsOf(call, 'truncate', 'length', 'killwords', 'end', 'leeway');
-  const text = textOf(value, call.machine.bounds);
   const most = intOf(length, 255, 'truncate');
   const tail = optionalText(end, '...', call);
-  if (text.length <= most + intOf(leeway, 5, 'truncate')) return text;
+  const count = lengthOf(value);
+  if (most < tail.length) throw new TemplateFault('truncate to fewer letters than its end has');
+  if (count !== undefined && count <= most + intOf(leeway, 5, 'truncate')) return value;
+  if (!(value instanceof Text)) throw new TemplateFault(`truncate of a ${typeName(value)}`);
+  const text = value;
   const cut = text.slice(0, text.unitOf(Math.max(0, most - tail.length)));
   const space = isTrue(kill) ? -1 : cut.value.lastIndexOf(' ');
   return Text.join([space < 0 ? cut : cut.slice(0, space), tail]);
@@ -198,6 +206,21 @@ function xmlAttributes(value: Value, call: Call): Text {
 
 const counted = (text: Text): bigint => BigInt(text.value.match(/[\p{L}\p{N}_]+/gu)?.length ?? 0);
 
+/** A text, or pairs as a query has them. */
+function urlEncode(value: Value, call: Call): Text {
+  const { bounds } = call.machine;
+  const quoted = (one: Value): Text => recased(textOf(one, bounds), urlEncoded, bounds);
+  if (value instanceof Text || value instanceof Undefined || iterable(value) === undefined) return quoted(value);
+  const inQuery = (one: Value): Text =>
+    recased(quoted(one), (text) => text.replaceAll('/', '%2F').replaceAll('%20', '+'), bounds);
+  const pairs = value instanceof Dict ? value.entries() : itemsOf(value, bounds).map((pair) => itemsOf(pair, bounds));
+  const parts = pairs.map((pair) => {
+    if (pair.length !== 2) throw new TemplateFault('urlencode takes a text or pairs');
+    return Text.join([inQuery(pair[0]!), Text.own('='), inQuery(pair[1]!)]);
+  });
+  return Text.join(parts, Text.own('&'));
+}
+
 const urlEncoded = (text: string): string =>
   encodeURIComponent(text)
     .replace(/[!'()*]/g, (letter) => `%${letter.charCodeAt(0).toString(16).toUpperCase()}`)
@@ -213,7 +236,7 @@ export const FILTERS: ReadonlyMap<string, Filter> = new Map<string, Filter>([
   ['abs', absolute],
   ['attr', (value, { args: [name] }) => attributeOf(value, textOfArgument(name, 'attr').value)],
   ['capitalize', cased(capitalized)],
-  ['center', ofText(['width'], (text, [width]) => pad(text, Math.min(1000, intOf(width, 80, 'center')), ' ', '^'))],
+  ['center', ofText(['width'], (text, [width]) => centered(text, Math.min(1000, intOf(width, 80, 'center')), ' '))],
   ['count', length],
   ['d', defaultValue],
   ['default', defaultValue],
@@ -247,7 +270,7 @@ export const FILTERS: ReadonlyMap<string, Filter> = new Map<string, Filter>([
   ['trim', ofText(['chars'], (text, [letters], call) => stripped(text, letters, 'both', call.machine.bounds))],
   ['truncate', truncated],
   ['upper', cased(upper)],
-  ['urlencode', cased(urlEncoded)],
+  ['urlencode', urlEncode],
   ['wordcount', ofText([], counted)],
   ['xmlattr', xmlAttributes],
 ]);

@@ -140,6 +140,13 @@ export function pad(text: Text, width: number, fill: string, align: string): Tex
   return Text.join([Text.own(fill.repeat(before)), text, Text.own(fill.repeat(missing - before))]);
 }
 
+/** As `str.center`: of an odd number of letters, the one more goes left if the width is odd. */
+export function centered(text: Text, width: number, fill: string): Text {
+  const missing = Math.max(0, width - text.length);
+  const before = Math.floor(missing / 2) + (missing & width & 1);
+  return pad(pad(text, text.length + before, fill, '>'), width, fill, '<');
+}
+
 const RADIX: Readonly<Record<string, readonly [number, string]>> = { x: [16, '0x'], o: [8, '0o'], b: [2, '0b'] };
 
 /** Without a sign. */
