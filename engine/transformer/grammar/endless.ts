@@ -1,7 +1,7 @@
 /** Rules of a grammar that no finite text fulfils: whoever enters one never comes to an end. */
 import { KvError } from '../../../native/index.ts';
 
-/** A name that is defined, comments, texts, classes of characters, counts, names, and each other character by itself. */
+/** A name that is defined, comments, texts, classes of characters, counts, names, and each other letter by itself. */
 const PART =
   /([\w.-]+)\s*::=|#[^\n]*|"(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\\n]|\\.)*\]|\{\s*(\d*)[^}]*\}|[A-Za-z_][\w.-]*|./gsu;
 /** Stands for a text or a class, which always ends. */

@@ -179,10 +179,13 @@ function digitsOf(number: bigint | number, { type, precision, alternate }: Spec)
   }
 }
 
+/** JavaScript writes no more of them. Numbers whose halves are met here have fewer. */
+const DIGITS_MAX = 100;
+
 /** So many digits behind the point; an exact half goes to the even digit, as in C. */
 export const fixed = (float: number, precision: number): string =>
   Number.isFinite(float) && float < 1e21
-    ? toEven(float.toFixed(Math.min(100, precision)), float.toFixed(100))
+    ? toEven(float.toFixed(Math.min(DIGITS_MAX, precision)), float.toFixed(DIGITS_MAX))
     : floatText(float);
 
 /** rounded: digits in which an exact half went up, as JavaScript rounds; exact: all digits of the same number. */
@@ -193,15 +196,15 @@ function toEven(rounded: string, exact: string): string {
 }
 
 function scientific(float: number, precision: number, type: string): string {
-  const [short = '', power = ''] = float.toExponential(Math.min(100, precision)).split('e');
-  const [exact = '', same = ''] = float.toExponential(100).split('e');
+  const [short = '', power = ''] = float.toExponential(Math.min(DIGITS_MAX, precision)).split('e');
+  const [exact = '', same = ''] = float.toExponential(DIGITS_MAX).split('e');
   const digits = power === same ? toEven(short, exact) : short;
   const text = `${digits}e${power[0]}${power.slice(1).padStart(2, '0')}`;
   return type === 'E' ? text.toUpperCase() : text;
 }
 
 function general(float: number, precision: number, type: string): string {
-  const places = Math.max(1, Math.min(100, precision));
+  const places = Math.max(1, Math.min(DIGITS_MAX, precision));
   const exponent = float === 0 ? 0 : Number(float.toExponential(places - 1).split('e')[1]);
   const isPlain = exponent >= -4 && exponent < places;
   const text = isPlain ? fixed(float, places - 1 - exponent) : scientific(float, places - 1, 'e');
