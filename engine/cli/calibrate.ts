@@ -16,7 +16,7 @@ import { type Sensitivity, sensitivities, sensitivityPlot } from '../calibrate/s
 import { makeFolder, memoryDir } from '../state/folder.ts';
 import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
-import { loading } from './loading.ts';
+import { loadingModel } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -38,7 +38,7 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
   await interruptible(async (signal) => {
     const { model, dense, threads, isa, binding, cacheDir, offline } = engineOptions(settings);
     const given = { model, dense, threads, isa, binding, cacheDir, offline };
-    const runtime = await loading(settings, signal, (how) => Runtime.open({ ...given, ...how }));
+    const runtime = await loadingModel(settings, signal, (how) => Runtime.open({ ...given, ...how }));
     const { shape } = runtime;
     const target = { modelDigest: runtime.model.digest, shape, family: runtime.model.config.architecture };
     const path = output === undefined ? measuredIn(state, target.modelDigest) : `${output}.measured`;

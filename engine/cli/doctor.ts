@@ -32,7 +32,7 @@ import { loadModel } from '../transformer/load.ts';
 import { memoryNeed } from '../transformer/memory.ts';
 import { defaultThreads } from '../transformer/runtime/runtime.ts';
 import type { LoadedModel } from '../transformer/types.ts';
-import { fitRows } from './fit-text.ts';
+import { fitRows, remarkRows } from './fit-text.ts';
 import { type Fit, fitOf, type SessionsFit, sessionsFit } from './machine-fit.ts';
 import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
 
@@ -108,6 +108,7 @@ async function modelFacts(settings: Settings, model: LookedAt, state: string) {
     model: model.name,
     modelPath: model.path,
     modelSummary: model.summary,
+    modelRemarks: model.remarks,
     fit,
     sessions: sessionsAsked(settings, fit),
     stateDir: state,
@@ -144,6 +145,7 @@ function modelRows(
     ...(path === null
       ? [['', `not here: ${bytesText(downloadBytes)} to fetch; this is from its headers`] as [string, string]]
       : []),
+    ...remarkRows(facts.modelRemarks),
     ...fitRows(facts.fit),
     ['state', `${facts.stateDir}${facts.stateExists ? '' : ' (not there yet)'}`],
     ['experience', experienceText(facts.experience)],
@@ -191,7 +193,7 @@ function sessionsText({ sessions, tokens, roomBytes, budgetBytes, pairs }: Sessi
   return `\n${wrap(title, columnsOf(process.stdout))}\n${table(columns, pairs, columnsOf(process.stdout))}\n`;
 }
 
-interface LookedAt extends Pick<LoadedModel, 'name' | 'config' | 'weights' | 'summary'> {
+interface LookedAt extends Pick<LoadedModel, 'name' | 'config' | 'weights' | 'summary' | 'remarks'> {
   /** null: it is not here. */
   readonly path: string | null;
   readonly downloadBytes: number;
@@ -208,7 +210,7 @@ async function lookAt(name: string, settings: Settings): Promise<LookedAt> {
   }
   const { config, weights, downloadBytes, readBytes, format, commit, files } = await surveyModel(name, { offline });
   const summary = { format, architecture: config.architecture, commit, files, readBytes };
-  return { name, config, weights, summary, path: null, downloadBytes };
+  return { name, config, weights, summary, remarks: [], path: null, downloadBytes };
 }
 
 interface SharedFacts {

@@ -17,7 +17,7 @@ import { findCaches } from '../evaluate/find-caches.ts';
 import { findBook } from '../state/folder.ts';
 import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
-import { loading } from './loading.ts';
+import { loadingModel } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, text, thresholdsPathOf } from './options.ts';
 import { readText } from './read-text.ts';
 
@@ -60,7 +60,7 @@ export async function evaluateCommand(settings: Settings): Promise<void> {
     const book = await findBook(stateDir!, qdrant);
     const sessions = (await book?.count()) ?? null;
     const given = { model, dense, threads, isa, binding, cacheDir, offline };
-    const runtime = await loading(settings, signal, (how) => Runtime.open({ ...given, ...how }));
+    const runtime = await loadingModel(settings, signal, (how) => Runtime.open({ ...given, ...how }));
     const { binding: used, passedOver } = runtime.native;
     if (passedOver !== null) process.stderr.write(`The ${used} binding computes, and is slower: ${passedOver}.\n`);
     // Rows are collected as they come, so that they are printed even if the rest fails or is interrupted.

@@ -19,7 +19,7 @@ import { predictorPath } from '../session/park/predictors.ts';
 import { makeFolder } from '../state/folder.ts';
 import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
-import { loading } from './loading.ts';
+import { loadingModel } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 
@@ -31,7 +31,7 @@ export async function fitCommand(settings: Settings, texts: readonly Calibration
   await interruptible(async (signal) => {
     const { model, dense, threads, isa, binding, cacheDir, offline } = engineOptions(settings);
     const given = { model, dense, threads, isa, binding, cacheDir, offline };
-    const runtime = await loading(settings, signal, (how) => Runtime.open({ ...given, ...how }));
+    const runtime = await loadingModel(settings, signal, (how) => Runtime.open({ ...given, ...how }));
     const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
     try {
       const tokens = number(settings, 'tokens') ?? TOKENS_DEFAULT;

@@ -22,6 +22,9 @@ export function fitRows(fit: Fit): [string, string][] {
   ];
 }
 
+/** What a person should know of a model's files. */
+export const remarkRows = (remarks: readonly string[]): [string, string][] => remarks.map((remark) => ['note', remark]);
+
 function verdict({ fits, unreadable, tokens, spareF16Bytes, spareLeastBytes }: Fit): string {
   if (unreadable.length > 0) return `no: weights of the type ${unreadable.join(', ')} are not read`;
   if (fits === 'yes') return `yes, also with an f16 cache of ${tokens} tokens: ${bytesText(spareF16Bytes)} stay free`;

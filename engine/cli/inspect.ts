@@ -11,7 +11,7 @@ import { isRemoteName } from '../transformer/hub/name.ts';
 import { isAway, obtainModel } from '../transformer/hub/obtain.ts';
 import { inspectModel, inspectRemote, inspectVocabulary } from '../transformer/inspect-model.ts';
 import { MODEL_NAMES } from '../transformer/load.ts';
-import { fitRows } from './fit-text.ts';
+import { fitRows, remarkRows } from './fit-text.ts';
 import { inspectChat } from './inspect-chat.ts';
 import { fitOf } from './machine-fit.ts';
 import { flag, number, type Settings, text } from './options.ts';
@@ -123,7 +123,8 @@ async function inspectModelAt(
 ): Promise<Inspected> {
   const vocabulary = inspectVocabulary(path);
   if (vocabulary !== null) {
-    const plain = `vocabulary without a model\n${fields(flat({ ...vocabulary, kind: null }), columns)}`;
+    const rows = [...flat({ ...vocabulary, kind: null, remarks: null }), ...remarkRows(vocabulary.remarks)];
+    const plain = `vocabulary without a model\n${fields(rows, columns)}`;
     return { ok: true, json: { ...vocabulary }, plain };
   }
   const away = isAway(path, { offline });
@@ -133,7 +134,8 @@ async function inspectModelAt(
   const title = away ? 'model that is not here: what its headers say' : 'model';
   const { memory, ...rest } = model;
   const fit = fitOf(model.config, memory, { tokens });
-  const rows = [...flat({ ...rest, kind: null }), ...fitRows(fit)];
+  const remarks = 'remarks' in model ? model.remarks : [];
+  const rows = [...flat({ ...rest, kind: null, remarks: null }), ...remarkRows(remarks), ...fitRows(fit)];
   return { ok: true, json: { ...rest, fit, fetched: !away }, plain: `${title}\n${fields(rows, columns)}` };
 }
 

@@ -1,5 +1,5 @@
 /** A model on its way into memory, downloaded where it is not here, with its progress on stderr; and on its way out. */
-import { plural } from '../../native/index.ts';
+import { plural, printable } from '../../native/index.ts';
 import type { Engine } from '../thread/engine.ts';
 import type { LoadProgress } from '../transformer/types.ts';
 import { type Settings, text } from './options.ts';
@@ -23,6 +23,22 @@ export async function loading<T>(
   } finally {
     line.erase();
   }
+}
+
+interface Remarked {
+  readonly remarks: readonly string[];
+}
+
+/** The same for a model that is used, with a line on stderr for each thing that a person should know of its files. */
+export async function loadingModel<T extends { readonly info: Remarked } | { readonly model: Remarked }>(
+  settings: Settings,
+  signal: AbortSignal,
+  open: (how: Loading) => Promise<T>,
+): Promise<T> {
+  const opened = await loading(settings, signal, open);
+  const { remarks } = 'info' in opened ? opened.info : opened.model;
+  for (const remark of remarks) process.stderr.write(`Note: ${printable(remark)}.\n`);
+  return opened;
 }
 
 /** Closes an engine, and says where its log has entries that no anchor took a checkpoint of. */

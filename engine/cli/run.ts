@@ -13,7 +13,7 @@ import { converse } from './conversation.ts';
 import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
-import { closeEngine, loading } from './loading.ts';
+import { closeEngine, loadingModel } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -47,7 +47,7 @@ export async function run(settings: Settings): Promise<void> {
       hint: 'an empty prompt has no next token; give at least one character',
     });
   await interruptible(async (signal) => {
-    const engine = await loading(settings, signal, (how) => createEngine({ ...options, ...how }));
+    const engine = await loadingModel(settings, signal, (how) => createEngine({ ...options, ...how }));
     let session: string;
     try {
       if (chat && !engine.info.chat)

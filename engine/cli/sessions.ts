@@ -24,7 +24,7 @@ import type { EngineSession } from '../thread/engine-session.ts';
 import { checkLength, closing, firstMessages, generateOptions, printLogprobs, stream } from './answer.ts';
 import { warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
-import { closeEngine, loading } from './loading.ts';
+import { closeEngine, loadingModel } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -122,7 +122,7 @@ async function withEngine(
   work: (engine: Engine, progress: ProgressLine, signal: AbortSignal) => Promise<void>,
 ): Promise<void> {
   await interruptible(async (signal) => {
-    const engine = await loading(settings, signal, (how) => createEngine({ ...options, ...how }));
+    const engine = await loadingModel(settings, signal, (how) => createEngine({ ...options, ...how }));
     const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
     try {
       await work(engine, progress, signal);

@@ -15,7 +15,7 @@ import { fetchModel } from '../transformer/fetch.ts';
 import { isOffline } from '../transformer/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
-import { closeEngine, loading } from './loading.ts';
+import { closeEngine, loadingModel } from './loading.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
@@ -50,7 +50,7 @@ export async function start(settings: Settings): Promise<void> {
   const model = await chooseModel(settings);
   await interruptible(async (signal) => {
     const given = engineOptions({ ...settings, model });
-    const engine = await loading(settings, signal, (how) => createEngine({ ...given, ...how }));
+    const engine = await loadingModel(settings, signal, (how) => createEngine({ ...given, ...how }));
     try {
       const documentTokens =
         number(settings, 'tokens') ?? DOCUMENT_TOKENS[model as keyof typeof DOCUMENT_TOKENS] ?? 4000;

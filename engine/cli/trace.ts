@@ -7,7 +7,7 @@ import { type Recorded, recordTrace } from '../trace/record.ts';
 import { parseSample } from '../trace/sample.ts';
 import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
-import { loading } from './loading.ts';
+import { loadingModel } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -33,7 +33,7 @@ export async function record(settings: Settings): Promise<void> {
     // Weights are f32 as in evaluate, unless others are requested, so that nothing but the cache differs.
     const { model, dense, threads, isa, binding, cacheDir, offline } = engineOptions({ dense: 'exact', ...settings });
     const given = { model, dense, threads, isa, binding, cacheDir, offline };
-    const runtime = await loading(settings, signal, (how) => Runtime.open({ ...given, ...how }));
+    const runtime = await loadingModel(settings, signal, (how) => Runtime.open({ ...given, ...how }));
     const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
     try {
       const tokens = tokensOf(runtime, content, number(settings, 'tokens'));

@@ -2,6 +2,7 @@
 import { checkOption, checkOptions, KvError } from '../../native/index.ts';
 import { CONTINUATION_OPTIONS, GENERATE_OPTIONS } from '../options/table.ts';
 import type { GenerateOptions, Progress, Prompt } from '../options/types.ts';
+import { atOnce, inTurns, type Slices } from '../transformer/slices.ts';
 import type { ChatMessage, LoadedModel, Tokenizer } from '../transformer/types.ts';
 
 /** How a session reads tokens. */
@@ -25,10 +26,40 @@ export const countedTokens = ({ config }: Pick<LoadedModel, 'config'>): number =
  * numbers are ids already. A prompt of more than `tokensMax` tokens is refused with 'context-too-long' as soon as that
  * is certain.
  */
-export function tokenize(tokenizer: Tokenizer, prompt: Prompt, first: boolean, tokensMax?: number): number[] {
+export const tokenize = (tokenizer: Tokenizer, prompt: Prompt, first: boolean, tokensMax?: number): number[] =>
+  atOnce(tokenizing(tokenizer, prompt, first, tokensMax));
+
+/** The same in turns with other work of this thread. Throws 'aborted' between them where the signal says so. */
+export const tokenizeInTurns = (
+  tokenizer: Tokenizer,
+  prompt: Prompt,
+  first: boolean,
+  { tokensMax, signal }: { readonly tokensMax?: number; readonly signal?: AbortSignal | undefined },
+): Promise<number[]> => inTurns(tokenizing(tokenizer, prompt, first, tokensMax), heeding(signal));
+
+/** Throws 'aborted' once the signal says so. */
+export const heeding = (signal: AbortSignal | undefined) => (): void => {
+  if (signal?.aborted === true) throw new KvError('aborted', 'aborted while the prompt was made tokens');
+};
+
+/** Ids for a session, which begins with BOS if it is empty when they are there: another call may have come first. */
+export async function tokenizeFor(
+  session: { readonly length: number },
+  model: LoadedModel,
+  prompt: Prompt,
+  signal: AbortSignal | undefined,
+): Promise<number[]> {
+  for (;;) {
+    const first = session.length === 0;
+    const ids = await tokenizeInTurns(model.tokenizer, prompt, first, { tokensMax: countedTokens(model), signal });
+    if ((session.length === 0) === first) return ids;
+  }
+}
+
+function* tokenizing(tokenizer: Tokenizer, prompt: Prompt, first: boolean, tokensMax?: number): Slices<number[]> {
   const bound = tokensMax === undefined ? {} : { tokensMax };
   if (typeof prompt === 'string') {
-    const ids = tokenizer.encode(prompt, bound);
+    const ids = yield* tokenizer.encoding(prompt, bound);
     return first && tokenizer.addBos && tokenizer.bosId !== null ? [tokenizer.bosId, ...ids] : ids;
   }
   if (!Array.isArray(prompt)) {
@@ -37,7 +68,7 @@ export function tokenize(tokenizer: Tokenizer, prompt: Prompt, first: boolean, t
     });
   }
   if (prompt.length > 0 && typeof prompt[0] === 'object')
-    return tokenizer.chat(prompt as readonly ChatMessage[], bound);
+    return yield* tokenizer.chatting(prompt as readonly ChatMessage[], bound);
   return [...(prompt as readonly number[])];
 }
 

@@ -29,7 +29,7 @@ import { Answer, type AnswerOptions } from './answer.ts';
 import { BookLookup } from './book-lookup.ts';
 import { Occupancy } from './occupancy.ts';
 import { Probe } from './probe.ts';
-import { checkFits, checkIds, countedTokens, type ReadOptions, tokenize } from './prompt.ts';
+import { checkFits, checkIds, type ReadOptions, tokenizeFor } from './prompt.ts';
 import { lookupOf } from './prompt-lookup.ts';
 import type { Reader } from './reader.ts';
 import type { SessionSetup } from './setup.ts';
@@ -255,8 +255,7 @@ export class Session implements Reader {
     const { model } = this.runtime;
     const answer = await Answer.open(this.runtime, options);
     try {
-      const ids =
-        prompt === null ? [] : tokenize(model.tokenizer, prompt, this.tokens.length === 0, countedTokens(model));
+      const ids = prompt === null ? [] : await tokenizeFor(this, model, prompt, options.signal);
       if (ids.length > 0) this.#check(ids, answer.maxTokens);
       else this.#fits(0, answer.maxTokens);
       if (ids.length === 0 && this.#trail.last === null)

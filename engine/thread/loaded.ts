@@ -16,6 +16,8 @@ export interface LoadedInfo {
   readonly config: ModelConfig;
   /** What its files say about themselves, for people. */
   readonly summary: Readonly<Record<string, unknown>>;
+  /** What a person should know of its files: what they do not say, and what of them is left out. Mostly empty. */
+  readonly remarks: readonly string[];
   /** Instruction set of the kernels in use. */
   readonly isa: string;
   /** All that this CPU and this build have, best first. */
@@ -50,6 +52,7 @@ export function loadedInfo({ runtime, state }: Host): LoadedInfo {
     fileBytes: model.fileBytes,
     config: model.config,
     summary: model.summary,
+    remarks: model.remarks,
     isa: native.isa,
     isaAvailable: native.available,
     compiler: native.compiler,

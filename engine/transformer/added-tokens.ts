@@ -9,6 +9,8 @@ export interface AddedToken {
   readonly control: boolean;
   /** Never recognised in untrusted text. True of control tokens, ends of turns and turn markers. */
   readonly guarded: boolean;
+  /** Found in normalized text as well, if it is not guarded. */
+  readonly normalized?: boolean;
   /** Swallows white space on its left / right. */
   readonly trimLeft?: boolean;
   readonly trimRight?: boolean;
@@ -24,6 +26,9 @@ const TURN_MARKER = /^(<[|｜].*[|｜]>|<\/?(start|end)_of_turn>|\[\/?[A-Z_]+\])
 export function isTurnMarker(text: string, { plain, tools }: ChatTemplates): boolean {
   return TURN_MARKER.test(text) && [plain, tools].some((template) => template?.includes(text) === true);
 }
+
+/** White space as Unicode has it, which is not what `\s` is: U+0085 is, U+FEFF is not. */
+const isSpace = (letter: string): boolean => /\p{White_Space}/u.test(letter);
 
 export type Section =
   | { readonly text: string; readonly token: null }
@@ -72,13 +77,16 @@ export class AddedTokenFinder {
     return undefined;
   }
 
-  /** Cuts a text at its added tokens; empty stretches are left out. */
+  /**
+   * Cuts a text at its added tokens; empty stretches are left out. As in the package `tokenizers`, white space that is
+   * a token by itself stays one behind a token that swallows white space.
+   */
   split(text: string, mayBe: MayBe = () => true): Section[] {
     const sections: Section[] = [];
+    // Where the text begins that no token has taken yet.
     let start = 0;
-    const pushText = (end: number, trimEnd: boolean): void => {
-      const stretch = trimEnd ? text.slice(start, end).trimEnd() : text.slice(start, end);
-      if (stretch !== '') sections.push({ text: stretch, token: null });
+    const pushText = (end: number): void => {
+      if (end > start) sections.push({ text: text.slice(start, end), token: null });
     };
     for (let at = 0; at < text.length; ) {
       const token = this.#at(text, at, mayBe);
@@ -86,13 +94,15 @@ export class AddedTokenFinder {
         at++;
         continue;
       }
-      pushText(at, token.trimLeft === true);
+      let end = at;
+      if (token.trimLeft === true) while (end > start && isSpace(text[end - 1]!)) end--;
+      pushText(end);
       sections.push({ text: null, token });
       at += token.text.length;
-      if (token.trimRight === true) while (at < text.length && /\s/.test(text[at]!)) at++;
       start = at;
+      if (token.trimRight === true) while (start < text.length && isSpace(text[start]!)) start++;
     }
-    pushText(text.length, false);
+    pushText(text.length);
     return sections;
   }
 }

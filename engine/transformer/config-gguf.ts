@@ -25,6 +25,8 @@ const CHANGING: readonly string[] = [
   'final_logit_softcapping',
   'attention.clamp_kqv',
   'attention.max_alibi_bias',
+  'attention.sliding_window_pattern',
+  'attention.temperature_scale',
   'attention.scale',
   'embedding_scale',
   'residual_scale',
@@ -41,10 +43,9 @@ export function ggufModel({ metadata, tensors }: Pick<GgufFile, 'metadata' | 'te
   const family = familyOfArchitecture(metadata.get('general.architecture'));
   const architecture = String(metadata.get('general.architecture'));
   const keys = new GgufKeys(metadata, architecture);
-  for (const key of CHANGING.filter((one) => !family.ggufReads?.includes(one))) {
-    const value = keys.optional(key);
-    if (value !== null && value !== 0) throw unsupportedConfig(GGUF_SOURCE, `${architecture}.${key}`, value);
-  }
+  for (const key of CHANGING.filter((one) => !family.ggufReads?.includes(one))) keys.refuse(key);
+  if (keys.flag('attention.causal') === false)
+    throw unsupportedConfig(GGUF_SOURCE, `${architecture}.attention.causal`, false);
   const [layers, hiddenSize, queryHeads] = [
     keys.number('block_count'),
     keys.number('embedding_length'),
@@ -60,7 +61,12 @@ export function ggufModel({ metadata, tensors }: Pick<GgufFile, 'metadata' | 'te
   const rotaryDim = keys.optional('rope.dimension_count') ?? headDim;
   const contextLength = keys.number('context_length');
   const window = keys.optional('attention.sliding_window') || null;
-  const token = (name: string): number | null => numberOf(metadata, `tokenizer.ggml.${name}_token_id`);
+  const token = (name: string): number | null => {
+    const key = `tokenizer.ggml.${name}_token_id`;
+    const id = numberOf(metadata, key);
+    if (id !== null && !Number.isInteger(id)) throw badConfig(GGUF_SOURCE, [`${key} is ${id}`]);
+    return id;
+  };
   const plain = plainFeatures(layers);
   const base: ModelConfig = {
     architecture: family.name,
@@ -72,7 +78,10 @@ export function ggufModel({ metadata, tensors }: Pick<GgufFile, 'metadata' | 'te
     headDim,
     vocabSize: embed.shape[0]!,
     contextLength,
-    normEpsilon: keys.number('attention.layer_norm_rms_epsilon'),
+    normEpsilon:
+      keys.optional('attention.layer_norm_rms_epsilon') ??
+      family.ggufNormEpsilon ??
+      keys.number('attention.layer_norm_rms_epsilon'),
     ropeTheta,
     ropeScaling: ropeScaling(keys, contextLength, tensors, { ropeTheta, rotaryDim }),
     rotaryDim,

@@ -46,8 +46,21 @@ export class GgufKeys {
   pattern(key: string, layers: number, otherwise: number): (layer: number) => boolean {
     const value = this.#metadata.get(`${this.architecture}.${key}`) ?? otherwise;
     if (typeof value === 'number' && Number.isInteger(value) && value >= 1) return (layer) => (layer + 1) % value !== 0;
-    if (typeof value === 'object' && value.length >= layers) return (layer) => Boolean(value[layer]);
+    if (ArrayBuffer.isView(value) && value.length >= layers && value.every((flag) => flag === 0 || flag === 1))
+      return (layer) => value[layer] === 1;
     throw badConfig(GGUF_SOURCE, [`${this.architecture}.${key} is no pattern of ${layers} layers`]);
+  }
+
+  /** Refuses a key that changes what a model computes, unless it is 0. */
+  refuse(key: string): void {
+    const value = this.#metadata.get(`${this.architecture}.${key}`) ?? 0;
+    const isNothing = ArrayBuffer.isView(value) ? value.every((one) => one === 0) : value === 0 || value === false;
+    if (!isNothing)
+      throw unsupportedConfig(
+        GGUF_SOURCE,
+        `${this.architecture}.${key}`,
+        typeof value === 'object' ? [...value].slice(0, 8) : value,
+      );
   }
 
   flag(key: string): boolean | null {

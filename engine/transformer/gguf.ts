@@ -3,7 +3,7 @@
  * Every count and length is compared with the remaining bytes before anything is allocated for it. An impossible number
  * throws KvError 'bad-file'; a valid file that is not supported throws 'unsupported'.
  */
-import { KvError, padded, show } from '../../native/index.ts';
+import { KvError, padded, plural, show } from '../../native/index.ts';
 import { type ByteSource, FileBytes } from './bytes.ts';
 import { ELEMENT_TYPES, type ElementType, READABLE_TYPES } from './dequant.ts';
 import { GGUF_ENTRIES_MAX, GGUF_HEADER_BYTES_MAX, GGUF_STRING_BYTES_MAX, MERGES_MAX, TENSORS_MAX } from './limits.ts';
@@ -38,6 +38,16 @@ export type GgufValue = number | boolean | string | GgufArray;
 export interface GgufFile extends Checkpoint {
   readonly version: number;
   readonly metadata: ReadonlyMap<string, GgufValue>;
+  /** What a person should know of how it is laid out. */
+  readonly remarks: readonly string[];
+}
+
+/** Bytes that belong to no tensor and are more than padding. */
+interface Gap {
+  /** Before or behind which tensor they are. */
+  readonly where: string;
+  readonly from: number;
+  readonly to: number;
 }
 
 /**
@@ -47,15 +57,34 @@ export interface GgufFile extends Checkpoint {
 export function openGguf(path: string): GgufFile {
   const file = FileBytes.open(path);
   try {
-    return { ...readGguf(file), files: [file], close: () => file.close() };
+    const { gaps, ...header } = readGguf(file);
+    return { ...header, remarks: gaps.map((gap) => emptyGap(file, gap)), files: [file], close: () => file.close() };
   } catch (error) {
     file.close();
     throw error;
   }
 }
 
+/** Bytes of a gap that are looked at together. */
+const GAP_CHUNK_BYTES = 1 << 20;
+
+/** Zeros between tensors and behind the last one are harmless; whatever else is there may be weights out of place. */
+function emptyGap(file: FileBytes, { where, from, to }: Gap): string {
+  for (let at = from; at < to; at += GAP_CHUNK_BYTES) {
+    const found = file.read(at, Math.min(GAP_CHUNK_BYTES, to - at)).findIndex((byte) => byte !== 0);
+    if (found !== -1)
+      throw new KvError('bad-file', `${file.path}: ${to - from} bytes ${where} are not all zeros`, {
+        values: { path: file.path, from, to, at: at + found },
+        hint: 'the file is damaged, or its tensors are aligned otherwise than it says',
+      });
+  }
+  return `${plural(to - from, 'byte')} ${where} are zeros that belong to no tensor`;
+}
+
 /** Reads the header alone. */
-export function readGguf(file: ByteSource): Pick<GgufFile, 'version' | 'metadata' | 'tensors'> {
+export function readGguf(
+  file: ByteSource,
+): Pick<GgufFile, 'version' | 'metadata' | 'tensors'> & { readonly gaps: readonly Gap[] } {
   const reader = new HeaderReader(file);
   const version = readVersion(reader);
   const tensorCount = reader.count('tensors', TENSOR_BYTES_MIN, TENSORS_MAX);
@@ -75,7 +104,7 @@ export function readGguf(file: ByteSource): Pick<GgufFile, 'version' | 'metadata
       throw reader.bad(`tensor ${description.name} occurs twice`, { tensor: description.name });
     described.set(description.name, description);
   }
-  return { version, metadata, tensors: placeTensors(reader, described, alignment) };
+  return { version, metadata, ...placeTensors(reader, described, alignment) };
 }
 
 function readVersion(reader: HeaderReader): number {
@@ -202,20 +231,21 @@ function readDescription(reader: HeaderReader): Description {
 }
 
 /**
- * Tensors follow one another in the order of their descriptions, each padded to the alignment, up to the end of the
- * file.
+ * Tensors follow one another in the order of their descriptions, each padded to the alignment. Some writers pad to
+ * more, or fill the file up behind the last one.
  */
 function placeTensors(
   reader: HeaderReader,
   described: ReadonlyMap<string, Description>,
   alignment: number,
-): Map<string, StoredTensor> {
+): { tensors: Map<string, StoredTensor>; gaps: Gap[] } {
   const { file } = reader;
   const dataStart = padded(reader.position, alignment);
   const tensors = new Map<string, StoredTensor>();
+  const gaps: Gap[] = [];
   let expected = 0;
   for (const { name, shape, type, offset, bytes } of described.values()) {
-    if (offset !== expected)
+    if (offset < expected || offset % alignment !== 0)
       throw reader.bad(`tensor ${name} is said to begin at ${offset}, where ${expected} was expected`, {
         tensor: name,
         offset,
@@ -228,15 +258,14 @@ function placeTensors(
         fileBytes: file.size,
       });
     }
+    if (offset > expected)
+      gaps.push({ where: `before tensor ${name}`, from: dataStart + expected, to: dataStart + offset });
     tensors.set(name, new StoredTensor(name, shape, type, file, dataStart + offset));
     expected = padded(offset + bytes, alignment);
   }
   if (file.size > dataStart + expected)
-    throw reader.bad(`${file.size - dataStart - expected} bytes follow the last tensor`, {
-      end: dataStart + expected,
-      fileBytes: file.size,
-    });
-  return tensors;
+    gaps.push({ where: 'behind the last tensor', from: dataStart + expected, to: file.size });
+  return { tensors, gaps };
 }
 
 /** Reads forward through the header, holding a window of the file and never more than one value beyond it. */

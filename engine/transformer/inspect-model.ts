@@ -38,6 +38,8 @@ export interface ModelInspection {
   };
   /** What it takes beside its cache. */
   readonly memory: MemoryNeed;
+  /** What its files do not say, and what of them is left out. */
+  readonly remarks: readonly string[];
 }
 
 /** A model on the Hub that is not here: what its headers say. */
@@ -76,6 +78,7 @@ export interface VocabularyInspection {
   readonly fileBytes: number;
   readonly architecture: string | null;
   readonly tokenizer: ModelInspection['tokenizer'];
+  readonly remarks: readonly string[];
 }
 
 /**
@@ -98,6 +101,7 @@ export function inspectVocabulary(path: string): VocabularyInspection | null {
       fileBytes: files.reduce((sum, { size }) => sum + size, 0),
       architecture: typeof architecture === 'string' ? modelName(architecture, '') : null,
       tokenizer: describeTokenizer(tokenizer, tokenizer.kind),
+      remarks: [...file.remarks, ...tokenizer.remarks],
     };
   } catch (error) {
     throw namingFile(path, error);
@@ -164,7 +168,7 @@ export function tensorTypes(
 export async function inspectModel(pathOrName: string, options: LoadOptions = {}): Promise<ModelInspection> {
   const model = await loadModel(pathOrName, options);
   try {
-    const { name, path, digest, fileBytes, config, tokenizer, summary } = model;
+    const { name, path, digest, fileBytes, config, tokenizer, summary, remarks } = model;
     const { weights } = model;
     const dense = await chooseDense('auto', undefined, config);
     return {
@@ -178,6 +182,7 @@ export async function inspectModel(pathOrName: string, options: LoadOptions = {}
       ...tensorTypes(config, weights),
       tokenizer: describeTokenizer(tokenizer, String(summary.tokenizer)),
       memory: memoryNeed(config, weights, dense, 'auto'),
+      remarks,
     };
   } finally {
     model.weights.close();

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync, realpathSync, statSync } from 'node:fs';
 import { basename, dirname, extname, join, resolve } from 'node:path';
-import { KvError, packageVersion, printable } from '../../native/index.ts';
+import { KvError, packageVersion, plural, printable } from '../../native/index.ts';
 import { attempt, FileBytes, namingFile } from './bytes.ts';
 import { ggufModel } from './config-gguf.ts';
 import { readHfConfig } from './config-hf.ts';
@@ -14,7 +14,7 @@ import { largeFiles } from './large-files.ts';
 import { openLlama2c, readLlama2cTokenizer } from './llama2c.ts';
 import { ggufNaming, hfNaming, type Naming, nameTensors, OWN_NAMES } from './names.ts';
 import { openSafetensorsFolder } from './safetensors.ts';
-import { type Checkpoint, elementCount } from './stored-tensor.ts';
+import { type Checkpoint, elementCount, type StoredTensor } from './stored-tensor.ts';
 import type { VocabularyTokenizer } from './tokenizer.ts';
 import { ggufTokenizer } from './tokenizer-gguf.ts';
 import { readHfTokenizer } from './tokenizer-hf.ts';
@@ -56,7 +56,8 @@ function openLoaded(
   promised: string | null,
   { onProgress }: LoadOptions,
 ): LoadedModel {
-  const { checkpoint, config, tokenizer, format, declared, naming } = openModel(path);
+  const { checkpoint, config, tokenizer, format, declared, naming, remarks } = openModel(path);
+  const used = [...checkpoint.tensors.values()].filter(({ name }) => !naming.isLeftOut(name));
   try {
     const sha256 = digestOf(checkpoint, onProgress);
     if (promised !== null && promised !== sha256)
@@ -78,20 +79,25 @@ function openLoaded(
       summary: {
         format,
         architecture: config.architecture,
-        parameters: [...checkpoint.tensors.values()].reduce(
-          (sum, tensor) => sum + elementCount(tensor.shape, tensor.name),
-          0,
-        ),
-        storedTypes: storedTypes(checkpoint),
+        parameters: used.reduce((sum, tensor) => sum + elementCount(tensor.shape, tensor.name), 0),
+        storedTypes: storedTypes(used),
         tokenizer: tokenizer.kind,
         vocabulary: tokenizer.vocabSize,
         chatTemplate: tokenizer.chatTemplate !== null,
       },
+      remarks: [...remarks, ...tokenizer.remarks, ...leftOut(checkpoint, naming)],
     };
   } catch (error) {
     checkpoint.close();
     throw error;
   }
+}
+
+/** Says which tensors nobody reads. */
+function leftOut({ tensors }: Checkpoint, naming: Naming): string[] {
+  const names = [...tensors.keys()].filter((name) => naming.isLeftOut(name));
+  if (names.length === 0) return [];
+  return [`text alone is served: ${plural(names.length, 'tensor')} of other parts are left out (${names[0]} …)`];
 }
 
 function referenceModel(): string {
@@ -146,6 +152,8 @@ interface OpenedModel {
   readonly config: ModelConfig;
   readonly tokenizer: VocabularyTokenizer;
   readonly naming: Naming;
+  /** What a person should know of its files, but for the tokenizer. */
+  readonly remarks: readonly string[];
 }
 
 /** Opens whatever kind of model lies at a path; nothing stays open when it throws. */
@@ -162,6 +170,7 @@ function openModel(path: string): OpenedModel {
         config,
         tokenizer: readLlama2cTokenizer(path, config),
         naming: OWN_NAMES,
+        remarks: [],
       }));
     }
     default:
@@ -186,6 +195,7 @@ function openGgufModel(path: string): OpenedModel {
       config,
       tokenizer: ggufTokenizer(file.metadata, config.vocabSize),
       naming: ggufNaming(family),
+      remarks: file.remarks,
     };
   });
 }
@@ -217,7 +227,7 @@ function openFolder(path: string): OpenedModel {
   const checkpoint = openSafetensorsFolder(path);
   return closingOnError(checkpoint, () => {
     const tokenizer = readHfTokenizer(path, config);
-    return { format: 'safetensors', checkpoint, config, tokenizer, naming: hfNaming(family) };
+    return { format: 'safetensors', checkpoint, config, tokenizer, naming: hfNaming(family), remarks: [] };
   });
 }
 
@@ -259,8 +269,8 @@ function checkPromised(path: string, actual: string): void {
   });
 }
 
-function storedTypes({ tensors }: Checkpoint): Record<string, number> {
+function storedTypes(tensors: readonly StoredTensor[]): Record<string, number> {
   const counts: Record<string, number> = {};
-  for (const { storedType } of tensors.values()) counts[storedType] = (counts[storedType] ?? 0) + 1;
+  for (const { storedType } of tensors) counts[storedType] = (counts[storedType] ?? 0) + 1;
   return counts;
 }

@@ -62,10 +62,15 @@ function matrices(names: Names): Record<string, string> {
   );
 }
 
+/** Towers for pictures and sound, and what leads from them into the text, in files that hold all of it. */
+const GGUF_BESIDE_TEXT = /^(v|a|mm)\./;
+
 /** How the tensors of a checkpoint are called, and what its norms leave out of their gains. */
 export interface Naming {
   /** The engine's name of a tensor, null if it needs none, undefined if unknown. */
   nameOf(name: string): string | null | undefined;
+  /** True of a tensor that text does not need, such as those of a vision tower. */
+  isLeftOut(name: string): boolean;
   readonly gainOffset: number;
 }
 
@@ -78,20 +83,23 @@ export function hfNaming({
 }: Pick<Family, 'hfParts' | 'hfGainOffset' | 'hfPrefix' | 'hfIgnored'> = llama): Naming {
   const parts = { ...HF_LAYER, ...hfParts };
   const ofLayer = /^layers\.(0|[1-9]\d{0,4})\.(.+)$/;
+  const isLeftOut = (name: string) => hfIgnored?.test(name) === true;
   const nameOf = (name: string) =>
-    hfIgnored?.test(name) ? null : engineName(name, name.replace(hfPrefix, ''), ofLayer, HF_TOP, parts);
-  return { nameOf, gainOffset: hfGainOffset ?? 0 };
+    isLeftOut(name) ? null : engineName(name, name.replace(hfPrefix, ''), ofLayer, HF_TOP, parts);
+  return { nameOf, isLeftOut, gainOffset: hfGainOffset ?? 0 };
 }
 
 /** Names in GGUF. */
 export function ggufNaming({ ggufParts }: Pick<Family, 'ggufParts'> = llama): Naming {
   const parts = { ...GGUF_LAYER, ...ggufParts };
   const ofLayer = /^blk\.(0|[1-9]\d{0,4})\.(.+)$/;
-  return { nameOf: (name) => engineName(name, name, ofLayer, GGUF_TOP, parts), gainOffset: 0 };
+  const isLeftOut = (name: string) => GGUF_BESIDE_TEXT.test(name);
+  const nameOf = (name: string) => (isLeftOut(name) ? null : engineName(name, name, ofLayer, GGUF_TOP, parts));
+  return { nameOf, isLeftOut, gainOffset: 0 };
 }
 
 /** Tensors are named as the engine names them. */
-export const OWN_NAMES: Naming = { nameOf: (name) => name, gainOffset: 0 };
+export const OWN_NAMES: Naming = { nameOf: (name) => name, isLeftOut: () => false, gainOffset: 0 };
 
 type Names = PartNames;
 

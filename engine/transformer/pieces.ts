@@ -60,6 +60,8 @@ export class Pieces {
   readonly #lengths: Uint32Array;
   /** Bytes of the longest token. */
   longest = 0;
+  /** The same of those that begin with each byte. */
+  readonly #longestBy = new Uint32Array(256);
 
   constructor(idCount: number) {
     this.#starts = new Uint32Array(idCount);
@@ -77,6 +79,15 @@ export class Pieces {
     this.#lengths[id] = bytes.length;
     this.#used += bytes.length;
     this.longest = Math.max(this.longest, bytes.length);
+    if (bytes.length > 0) this.#longestBy[bytes[0]!] = Math.max(this.#longestBy[bytes[0]!]!, bytes.length);
+  }
+
+  /** Bytes of the longest token that begins with a byte of this text. */
+  longestIn(text: string): number {
+    let longest = 0;
+    for (const letter of new Set(text))
+      for (const byte of encoder.encode(letter)) longest = Math.max(longest, this.#longestBy[byte]!);
+    return longest;
   }
 
   get(id: number): Uint8Array {

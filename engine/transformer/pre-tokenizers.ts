@@ -60,6 +60,23 @@ const BY_NAME: ReadonlyMap<string, PreTokenizer> = new Map([
   ['falcon', { patterns: [`${PUNCTUATION}\`]+`, GPT2_PATTERN, '[0-9][0-9][0-9]'] }],
 ]);
 
+/**
+ * Vocabularies whose files may not name theirs, as files from before the spring of 2024 do not: the number of merges
+ * and the first of them. Two that were trained apart differ among these; those that go on from another have more.
+ */
+const FIRST_MERGES: readonly { readonly name: string; readonly count: number; readonly first: readonly string[] }[] = [
+  { name: 'gpt-2', count: 50000, first: ['Ġ t', 'Ġ a', 'h e', 'i n', 'r e', 'o n', 'Ġt he', 'e r'] },
+  { name: 'smollm', count: 48900, first: ['Ġ t', 'Ġ a', 'i n', 'h e', 'Ġ Ġ', 'r e', 'o n', 'e r'] },
+  { name: 'llama-bpe', count: 280147, first: ['Ġ Ġ', 'Ġ ĠĠĠ', 'ĠĠ ĠĠ', 'ĠĠĠ Ġ', 'i n', 'Ġ t'] },
+  { name: 'qwen2', count: 151387, first: ['Ġ Ġ', 'ĠĠ ĠĠ', 'i n', 'Ġ t', 'ĠĠĠĠ ĠĠĠĠ', 'e r', 'ĠĠ Ġ', 'o n'] },
+  { name: 'deepseek-coder', count: 31757, first: ['Ġ Ġ', 'Ġ t', 'Ġ a', 'i n', 'h e', 'r e', 'o n', 'e r'] },
+];
+
+/** The name that a file with these merges should have; null: nobody knows. */
+export const nameByMerges = (merges: readonly string[]): string | null =>
+  FIRST_MERGES.find(({ count, first }) => merges.length === count && first.every((merge, at) => merges[at] === merge))
+    ?.name ?? null;
+
 const OWN: ReadonlySet<string> = new Set(['\\p{N}+', ...[...BY_NAME.values()].flatMap(({ patterns }) => patterns)]);
 
 /** True if a pattern is one of these, whose running time is known to grow only with the text. */

@@ -5,10 +5,14 @@
 import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
 import { KvError, show } from '../../native/index.ts';
 import { within } from './bounded.ts';
+import { mergeBest } from './merge.ts';
+import type { Slices } from './slices.ts';
 import { checkSteps, hasForeignPattern, patternMs, type Step } from './tokenizer-steps.ts';
 
-/** Pieces that are merged at once; the number of tokens is checked after each such batch. */
-const PIECES_AT_ONCE = 1024;
+/** Letters of pieces that are merged between two rests. */
+const LETTERS_A_SLICE = 4096;
+/** The package merges a piece without a rest, so a longer one is merged here. */
+const PIECE_LETTERS_MAX = 1024;
 
 export interface BpeDescription {
   readonly normalizers: readonly Step[];
@@ -19,7 +23,7 @@ export interface BpeDescription {
 
 export interface Bpe {
   /** Does what TokenizerParts.encodeText says. */
-  encodeText(text: string, section: number, tokensMax: number): number[];
+  encodeText(text: string, section: number, tokensMax: number): Slices<number[]>;
 }
 
 /**
@@ -47,7 +51,7 @@ export function createBpe({ normalizers, preTokenizers, model }: BpeDescription,
       { cause },
     );
   }
-  const merges = tokenizer.model;
+  const merges = tokenizer.model as unknown as PackageBpe | null;
   if (merges === null) throw new KvError('bad-tokenizer', 'the tokenizer has no model');
   const idOf = (word: string): number => {
     const id = merges.tokens_to_ids.get(word) ?? merges.unk_token_id;
@@ -63,22 +67,60 @@ export function createBpe({ normalizers, preTokenizers, model }: BpeDescription,
     return tokenizer.pre_tokenizer?.pre_tokenize(normalized, { section_index: section }) ?? [normalized];
   };
   const isForeign = hasForeignPattern([...normalizers, ...preTokenizers]);
-  // Neighbouring unknown words become one token across pieces, so all pieces must then be merged at once.
-  const lot = merges.fuse_unk ? Number.POSITIVE_INFINITY : PIECES_AT_ONCE;
   return {
-    encodeText(text, section, tokensMax) {
+    *encodeText(text, section, tokensMax) {
       const pieces = isForeign ? cutWithin(patternMs(text), text, () => cut(text, section)) : cut(text, section);
       const ids: number[] = [];
-      for (let at = 0; at < pieces.length && ids.length <= tokensMax; at += lot) {
-        for (const word of merges._call(pieces.slice(at, at + lot))) {
+      let afterUnknown = false;
+      let letters = 0;
+      for (let at = 0; at < pieces.length && ids.length <= tokensMax; at++) {
+        for (const word of yield* mergedPiece(merges, pieces[at]!)) {
           const id = idOf(word);
-          if (guarded.has(id) && id !== merges.unk_token_id) for (const letter of word) ids.push(idOf(letter));
-          else ids.push(id);
+          const isUnknown = id === merges.unk_token_id;
+          if (guarded.has(id) && !isUnknown) for (const letter of word) ids.push(idOf(letter));
+          // Neighbouring unknown words become one token, also across pieces.
+          else if (!(isUnknown && afterUnknown && merges.fuse_unk)) ids.push(id);
+          afterUnknown = isUnknown;
         }
+        letters += pieces[at]!.length;
+        if (letters < LETTERS_A_SLICE) continue;
+        letters = 0;
+        yield;
       }
       return ids;
     },
   };
+}
+
+/** What is used of the package's model. */
+interface PackageBpe {
+  readonly tokens_to_ids: ReadonlyMap<string, number>;
+  readonly unk_token_id?: number;
+  readonly fuse_unk: boolean;
+  readonly end_of_word_suffix?: string;
+  encode(pieces: string[]): string[];
+  readonly bpe_ranks: ReadonlyMap<string, number>;
+  readonly continuing_subword_suffix: string | null;
+  readonly ignore_merges: boolean;
+}
+
+/** The words that a piece becomes. */
+function* mergedPiece(merges: PackageBpe, piece: string): Slices<string[]> {
+  const {
+    bpe_ranks: ranks,
+    tokens_to_ids: words,
+    ignore_merges,
+    end_of_word_suffix,
+    continuing_subword_suffix,
+  } = merges;
+  const isWhole = ignore_merges && words.has(piece);
+  if (piece.length <= PIECE_LETTERS_MAX || isWhole || end_of_word_suffix || continuing_subword_suffix)
+    return merges.encode([piece]);
+  const symbols = yield* mergeBest([...piece], (left, right) => {
+    const rank = ranks.get(JSON.stringify([left, right]));
+    return rank === undefined ? undefined : -rank;
+  });
+  return symbols.flatMap((symbol) => (words.has(symbol) ? symbol : merges.encode([symbol])));
 }
 
 /** Patterns that come with a file may run for ever, or produce more text than is allowed. */

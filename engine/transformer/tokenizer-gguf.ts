@@ -1,10 +1,11 @@
 /** The vocabulary that a GGUF file carries: byte-level BPE ('gpt2') or SentencePiece BPE ('llama'). */
-import { KvError, show } from '../../native/index.ts';
+import { KvError, plural, show } from '../../native/index.ts';
 import { type AddedToken, isTurnMarker } from './added-tokens.ts';
 import { checkTemplates } from './chat-template.ts';
 import type { GgufValue } from './gguf.ts';
 import { type PieceStyle, Pieces, pieceBytes } from './pieces.ts';
-import { preTokenizer } from './pre-tokenizers.ts';
+import { nameByMerges, preTokenizer } from './pre-tokenizers.ts';
+import type { Slices } from './slices.ts';
 import { VocabularyTokenizer } from './tokenizer.ts';
 import { createBpe } from './tokenizer-bpe.ts';
 import { splitStep } from './tokenizer-hf.ts';
@@ -12,7 +13,7 @@ import { encodeScored } from './tokenizer-spm.ts';
 
 type Metadata = ReadonlyMap<string, GgufValue>;
 
-/** tokenizer.ggml.token_type */
+/** tokenizer.ggml.token_type; 0, which some writers give, says nothing. */
 const TYPE = { normal: 1, unknown: 2, control: 3, added: 4, unused: 5, byte: 6 } as const;
 /** Words that end a turn or a text; many files declare only one of those that their model uses. */
 const END_WORDS: readonly string[] = [
@@ -30,8 +31,7 @@ const END_WORDS: readonly string[] = [
  * vocabSize: rows of the model's embedding, at least as many as words. Throws KvError 'bad-tokenizer' or 'unsupported'.
  */
 export function ggufTokenizer(metadata: Metadata, vocabSize: number): VocabularyTokenizer {
-  const words = readWords(metadata, vocabSize);
-  const types = readTypes(metadata, words.length);
+  const { words, types, scores, remarks } = readWords(metadata, vocabSize);
   const chatTemplates = {
     plain: readTemplate(metadata, 'tokenizer.chat_template'),
     tools: readTemplate(metadata, 'tokenizer.chat_template.tool_use'),
@@ -57,7 +57,7 @@ export function ggufTokenizer(metadata: Metadata, vocabSize: number): Vocabulary
   }
   const isAdded = new Set(added.map((token) => token.id));
   const model = metadata.get('tokenizer.ggml.model');
-  const given: Given = { metadata, words, types, isAdded };
+  const given: Given = { metadata, words, types, scores, isAdded };
   const kind = model === 'gpt2' ? byteLevel(given) : model === 'llama' ? scored(given) : null;
   if (kind === null)
     throw new KvError('unsupported', `the tokenizer model '${show(model).slice(0, 80)}' is not served`, {
@@ -67,18 +67,20 @@ export function ggufTokenizer(metadata: Metadata, vocabSize: number): Vocabulary
   for (const [id, word] of words.entries()) {
     if (types[id] !== TYPE.unused) pieces.set(id, pieceBytes(word, isAdded.has(id) ? 'plain' : kind.style));
   }
-  const addBos = metadata.get('tokenizer.ggml.add_bos_token') ?? kind.addBos;
+  const addBos = flag(metadata, 'add_bos_token') ?? kind.addBos;
   return new VocabularyTokenizer({
     kind: kind.name,
     vocabSize,
     pieces,
     added,
     encodeText: kind.encodeText,
+    verbatim: kind.style === 'byte-level',
     spacePrefix: kind.spacePrefix,
     bosId,
     eosIds,
-    addBos: addBos === true && bosId !== null,
+    addBos: addBos && bosId !== null,
     chatTemplates,
+    remarks: [...remarks, ...kind.remarks],
   });
 }
 
@@ -92,6 +94,7 @@ interface Given {
   readonly metadata: Metadata;
   readonly words: readonly string[];
   readonly types: ArrayLike<number>;
+  readonly scores: ArrayLike<number> | null;
   readonly isAdded: ReadonlySet<number>;
 }
 
@@ -101,7 +104,9 @@ interface Kind {
   readonly spacePrefix: boolean;
   /** Used if the file does not say. */
   readonly addBos: boolean;
-  encodeText(text: string, section: number, tokensMax: number): number[];
+  /** What the file should have said. */
+  readonly remarks: readonly string[];
+  encodeText(text: string, section: number, tokensMax: number): Slices<number[]>;
 }
 
 /** Words that text may become; of two with the same spelling the first counts. */
@@ -122,8 +127,8 @@ function byteLevel(given: Given): Kind {
     if (cut < 1 || cut === merge.length - 1) throw bad(`merge ${index} is not a pair of words`, { index });
     return [merge.slice(0, cut), merge.slice(cut + 1)];
   });
-  const pre = given.metadata.get('tokenizer.ggml.pre') ?? 'default';
-  const { patterns, ignoreMerges, addBos } = preTokenizer(show(pre));
+  const { pre, remarks } = preOf(given.metadata, merges);
+  const { patterns, ignoreMerges, addBos } = preTokenizer(pre);
   const vocab: Record<string, number> = Object.create(null);
   for (const [word, id] of ordinary(given)) vocab[word] = id;
   const byteStep = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false };
@@ -140,21 +145,33 @@ function byteLevel(given: Given): Kind {
     style: 'byte-level',
     spacePrefix: false,
     addBos: addBos === true,
+    remarks,
     encodeText: bpe.encodeText,
   };
 }
 
+/** Files of others often say 'default', or nothing, where the vocabulary is one that has a name. */
+function preOf(metadata: Metadata, merges: readonly string[]): { pre: string; remarks: string[] } {
+  const said = metadata.get('tokenizer.ggml.pre') ?? null;
+  if (said !== null && said !== 'default') return { pre: show(said), remarks: [] };
+  const says = said === null ? 'does not name its pre-tokenizer (tokenizer.ggml.pre)' : "says 'default'";
+  const known = nameByMerges(merges);
+  if (known !== null)
+    return { pre: known, remarks: [`the file ${says}; by its merges it is '${known}', which cuts its text`] };
+  if (said !== null) return { pre: 'default', remarks: [] };
+  const remark = `the file ${says}, and nobody knows its merges: text is cut as 'default' says, which may be other tokens than the model was trained on; take a file that was converted after May 2024, or the model's folder`;
+  return { pre: 'default', remarks: [remark] };
+}
+
 function scored(given: Given): Kind {
-  const { metadata, words, types } = given;
-  const scores = metadata.get('tokenizer.ggml.scores');
-  if (!isNumbers(scores) || scores.length !== words.length)
-    throw bad('tokenizer.ggml.scores is missing or of another length');
+  const { metadata, words, types, scores } = given;
+  if (scores === null) throw bad('tokenizer.ggml.scores is missing');
   const byteIds = new Int32Array(256).fill(-1);
   for (const [id, word] of words.entries()) {
     const byte = types[id] === TYPE.byte ? /^<0x([0-9A-Fa-f]{2})>$/.exec(word) : null;
     if (byte !== null) byteIds[Number.parseInt(byte[1]!, 16)] = id;
   }
-  const spacePrefix = metadata.get('tokenizer.ggml.add_space_prefix') !== false;
+  const spacePrefix = flag(metadata, 'add_space_prefix') ?? true;
   const unknownId = tokenId(metadata, 'unknown', words.length) ?? 0;
   const scoredWords = { idOf: ordinary(given), scoreOf: (id: number) => scores[id]!, byteIds, unknownId, spacePrefix };
   return {
@@ -162,24 +179,57 @@ function scored(given: Given): Kind {
     style: 'metaspace',
     spacePrefix,
     addBos: true,
+    remarks: [],
     encodeText: (text) => encodeScored(text, scoredWords),
   };
 }
 
-function readWords(metadata: Metadata, vocabSize: number): readonly string[] {
-  const words = metadata.get('tokenizer.ggml.tokens');
-  if (!isTexts(words) || words.length === 0) throw bad('tokenizer.ggml.tokens is missing');
-  if (words.length > vocabSize)
-    throw bad(`${words.length} words for an embedding of ${vocabSize}`, { words: words.length, vocabSize });
-  return words;
+interface Words {
+  readonly words: readonly string[];
+  readonly types: ArrayLike<number>;
+  readonly scores: ArrayLike<number> | null;
+  readonly remarks: readonly string[];
 }
 
-function readTypes(metadata: Metadata, wordCount: number): ArrayLike<number> {
-  const types = metadata.get('tokenizer.ggml.token_type');
-  if (types === undefined) return new Uint8Array(wordCount).fill(TYPE.normal);
-  if (!isNumbers(types) || types.length !== wordCount)
-    throw bad('tokenizer.ggml.token_type is of another length than the words');
-  return types;
+/** Words that the embedding has no row for, which files with pictures have, are left out if they are no text. */
+function readWords(metadata: Metadata, vocabSize: number): Words {
+  const words = metadata.get('tokenizer.ggml.tokens');
+  if (!isTexts(words) || words.length === 0) throw bad('tokenizer.ggml.tokens is missing');
+  const types =
+    numbers(metadata, 'token_type', words.length, (type) => Number.isInteger(type) && type >= 0 && type <= TYPE.byte) ??
+    new Uint8Array(words.length).fill(TYPE.normal);
+  const scores = numbers(metadata, 'scores', words.length, (score) => !Number.isNaN(score));
+  const beyond = words.slice(vocabSize);
+  if (beyond.length === 0) return { words, types, scores, remarks: [] };
+  if (beyond.some((_, at) => types[vocabSize + at] === TYPE.normal || types[vocabSize + at] === TYPE.byte))
+    throw bad(`${words.length} words for an embedding of ${vocabSize}`, { words: words.length, vocabSize });
+  const remark = `${plural(beyond.length, 'token')} without a row of the embedding are left out (${beyond[0]} …)`;
+  return { words: words.slice(0, vocabSize), types, scores, remarks: [remark] };
+}
+
+/** A list of numbers of any type, one for each word; null where there is none. */
+function numbers(
+  metadata: Metadata,
+  name: string,
+  wordCount: number,
+  isSound: (value: number) => boolean,
+): ArrayLike<number> | null {
+  const key = `tokenizer.ggml.${name}`;
+  const values = metadata.get(key) ?? null;
+  if (values === null) return null;
+  if (!isNumbers(values)) throw bad(`${key} is no list of numbers`, { key });
+  if (values.length !== wordCount)
+    throw bad(`${key} has ${values.length} values for ${wordCount} words`, { key, length: values.length, wordCount });
+  const at = values.findIndex((value) => !isSound(value));
+  if (at !== -1) throw bad(`${key} is ${values[at]} for word ${at}`, { key, at, value: values[at] });
+  return values;
+}
+
+function flag(metadata: Metadata, name: string): boolean | null {
+  const value = metadata.get(`tokenizer.ggml.${name}`) ?? null;
+  if (value !== null && typeof value !== 'boolean')
+    throw bad(`tokenizer.ggml.${name} is ${show(value).slice(0, 40)}, neither true nor false`);
+  return value;
 }
 
 function tokenId(metadata: Metadata, name: string, wordCount: number): number | null {

@@ -89,9 +89,10 @@ export function hfTokenizer(
   const pieces = new Pieces(vocabSize);
   for (const [word, id] of words) pieces.set(id, pieceBytes(word, decoding.style));
   for (const token of added) pieces.set(token.id, pieceBytes(token.text, 'plain'));
+  const normalizers = flatSteps(tokenizer.normalizer, 'normalizers');
   const bpe = createBpe(
     {
-      normalizers: flatSteps(tokenizer.normalizer, 'normalizers'),
+      normalizers,
       preTokenizers: exactPreTokenizer(tokenizer.pre_tokenizer),
       model: { ...model, type: 'BPE' },
     },
@@ -103,6 +104,11 @@ export function hfTokenizer(
     pieces,
     added,
     encodeText: bpe.encodeText,
+    ...normalForm(normalizers),
+    verbatim:
+      decoding.style === 'byte-level' &&
+      normalizers.length === 0 &&
+      !added.some((token) => token.trimLeft || token.trimRight),
     spacePrefix: decoding.spacePrefix,
     bosId,
     eosIds,
@@ -152,7 +158,15 @@ function readAdded(entries: unknown, { vocabSize, bosId, eosIds, chatTemplates }
   const added: AddedToken[] = [];
   const texts = new Set<string>();
   for (const entry of entries) {
-    const { id, content, special, lstrip, rstrip, single_word: singleWord } = record(entry, 'an added token');
+    const {
+      id,
+      content,
+      special,
+      lstrip,
+      rstrip,
+      normalized,
+      single_word: singleWord,
+    } = record(entry, 'an added token');
     if (
       typeof id !== 'number' ||
       !Number.isInteger(id) ||
@@ -168,7 +182,15 @@ function readAdded(entries: unknown, { vocabSize, bosId, eosIds, chatTemplates }
     if (id >= vocabSize) continue;
     const control = special === true;
     const guarded = control || id === bosId || eosIds.includes(id) || isTurnMarker(content, chatTemplates);
-    added.push({ id, text: content, control, guarded, trimLeft: lstrip === true, trimRight: rstrip === true });
+    const trims = { trimLeft: lstrip === true, trimRight: rstrip === true };
+    added.push({
+      id,
+      text: content,
+      control,
+      guarded,
+      ...trims,
+      normalized: typeof normalized === 'boolean' ? normalized : !control,
+    });
   }
   return added;
 }
@@ -197,6 +219,14 @@ function addsBos(postProcessor: unknown, settings: Json, bosText: string | undef
         : undefined;
     return bosText !== undefined && asRecord(first?.SpecialToken)?.id === bosText;
   });
+}
+
+const NORMAL_FORMS: readonly unknown[] = ['NFC', 'NFD', 'NFKC', 'NFKD'];
+
+/** The normal form that these steps bring a text into, where they do nothing else. */
+function normalForm(steps: readonly Step[]): { normalForm?: (text: string) => string } {
+  if (steps.length === 0 || !steps.every(({ type }) => NORMAL_FORMS.includes(type))) return {};
+  return { normalForm: (text) => steps.reduce((form, { type }) => form.normalize(type as string), text) };
 }
 
 interface Decoding {

@@ -4,6 +4,7 @@ import { type AddedToken, AddedTokenFinder, type Section } from './added-tokens.
 import { checkMessages } from './chat-messages.ts';
 import { type ChatRequest, type ChatSection, renderChat, renderWritten } from './chat-template.ts';
 import type { Pieces } from './pieces.ts';
+import { atOnce, type Slices } from './slices.ts';
 import type { Text } from './template/text.ts';
 import type {
   ChatMessage,
@@ -27,32 +28,47 @@ export interface TokenizerParts {
    * Ids of a text without added tokens; it may stop once it has more than `tokensMax`. section: its place between added
    * tokens, from 0.
    */
-  encodeText(text: string, section: number, tokensMax: number): number[];
+  encodeText(text: string, section: number, tokensMax: number): Slices<number[]>;
+  /** What encodeText does to a text first, where that is a normal form of Unicode. */
+  readonly normalForm?: (text: string) => string;
+  /** True if each token is bytes of the text as they stand: nothing is normalized, put in front, swallowed, unknown. */
+  readonly verbatim?: boolean;
   /** True if encodeText puts a space before its text, which decoding must remove again. */
   readonly spacePrefix: boolean;
   readonly bosId: number | null;
   readonly eosIds: readonly number[];
   readonly addBos: boolean;
   readonly chatTemplates: ChatTemplates;
+  /** What a person should know of it. */
+  readonly remarks?: readonly string[];
 }
 
 const SPACE = 0x20;
+/** Characters of a token that need no further look: most texts have more tokens than this makes of them. */
+const SHORT_TOKEN = 4;
 
 export class VocabularyTokenizer implements Tokenizer {
   readonly #parts: TokenizerParts;
   readonly #all: AddedTokenFinder;
   readonly #harmless: AddedTokenFinder;
+  /** Those that are found in normalized text; null: there are none. */
+  readonly #normalized: AddedTokenFinder | null;
   readonly #addedById: ReadonlyMap<number, AddedToken>;
 
   constructor(parts: TokenizerParts) {
     this.#parts = parts;
     this.#all = new AddedTokenFinder(parts.added);
     this.#harmless = new AddedTokenFinder(parts.added.filter((token) => !token.guarded));
+    this.#normalized = normalizedFinder(parts);
     this.#addedById = new Map(parts.added.map((token) => [token.id, token]));
   }
 
   get kind(): string {
     return this.#parts.kind;
+  }
+
+  get remarks(): readonly string[] {
+    return this.#parts.remarks ?? [];
   }
 
   get vocabSize(): number {
@@ -81,13 +97,22 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   encode(text: string, options: EncodeOptions = {}): number[] {
+    return atOnce(this.encoding(text, options));
+  }
+
+  encoding(text: string, options: EncodeOptions = {}): Slices<number[]> {
     const { special = false, tokensMax = Number.POSITIVE_INFINITY } = options;
-    this.#checkLength(text.length, tokensMax);
+    this.#checkLength(text, tokensMax);
     return this.#encodeSections((special ? this.#all : this.#harmless).split(text), text.length, tokensMax, 0);
   }
 
   /** firstPlace: 0 where the text begins one, 1 where something is before it. */
-  #encodeSections(sections: readonly Section[], characters: number, tokensMax: number, firstPlace: number): number[] {
+  *#encodeSections(
+    sections: readonly Section[],
+    characters: number,
+    tokensMax: number,
+    firstPlace: number,
+  ): Slices<number[]> {
     const ids: number[] = [];
     for (const [index, section] of sections.entries()) {
       const place = firstPlace + index;
@@ -96,18 +121,33 @@ export class VocabularyTokenizer implements Tokenizer {
         continue;
       }
       // Pushed one by one, since spreading a long document would overflow the stack.
-      for (const id of this.#parts.encodeText(section.text, place, tokensMax - ids.length)) ids.push(id);
+      for (const id of yield* this.#encodeText(section.text, place, tokensMax - ids.length)) ids.push(id);
       if (ids.length > tokensMax) throw tooLong(characters, tokensMax);
+    }
+    return ids;
+  }
+
+  /** Words that were added in a normal form are found in that form of the text. */
+  *#encodeText(text: string, place: number, tokensMax: number): Slices<number[]> {
+    if (this.#normalized === null) return yield* this.#parts.encodeText(text, place, tokensMax);
+    const ids: number[] = [];
+    for (const [index, section] of this.#normalized.split(this.#parts.normalForm!(text)).entries()) {
+      if (section.token !== null) ids.push(section.token.id);
+      else for (const id of yield* this.#parts.encodeText(section.text, place + index, tokensMax)) ids.push(id);
     }
     return ids;
   }
 
   /**
    * No token has more characters than the longest has bytes, so a text that is far too long can be refused before any
-   * work.
+   * work. Where a text is made of few letters, it is the longest of those tokens that begin with one of its bytes.
    */
-  #checkLength(characters: number, tokensMax: number): void {
-    if (characters > tokensMax * this.#parts.pieces.longest) throw tooLong(characters, tokensMax);
+  #checkLength(text: string, tokensMax: number): void {
+    const { pieces, verbatim } = this.#parts;
+    const characters = text.length;
+    if (characters <= SHORT_TOKEN * tokensMax) return;
+    const longest = verbatim === true ? pieces.longestIn(text) : pieces.longest;
+    if (characters > tokensMax * longest) throw tooLong(characters, tokensMax);
   }
 
   /** Leaves out control tokens unless `special`; ids of the model without a word decode to nothing. */
@@ -155,12 +195,13 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   chat(messages: readonly ChatMessage[], options: ChatRenderOptions = {}): number[] {
+    return atOnce(this.chatting(messages, options));
+  }
+
+  chatting(messages: readonly ChatMessage[], options: ChatRenderOptions = {}): Slices<number[]> {
     const { tokensMax = Number.POSITIVE_INFINITY, written = [], saysTheSame = () => false } = options;
     const request = this.#request(messages, options);
-    this.#checkLength(
-      messages.reduce((sum, { content }) => sum + content.length, 0),
-      tokensMax,
-    );
+    this.#checkLength(messages.map(({ content }) => content).join(''), tokensMax);
     const sections = written.some((ids) => ids != null)
       ? renderWritten(request, (index) => written[index] != null, saysTheSame)
       : [renderChat(request)];
@@ -184,17 +225,17 @@ export class VocabularyTokenizer implements Tokenizer {
     return { template, messages, tools, addGenerationPrompt, continuesLast, variables, date };
   }
 
-  #encodeChat(
+  *#encodeChat(
     sections: readonly ChatSection[],
     written: readonly (readonly number[] | null)[],
     tokensMax: number,
-  ): number[] {
+  ): Slices<number[]> {
     const all: number[] = [];
     for (const section of sections) {
       const ids =
         typeof section === 'number'
           ? written[section]!
-          : this.#encodeRendered(section, tokensMax - all.length, all.length === 0 ? 0 : 1);
+          : yield* this.#encodeRendered(section, tokensMax - all.length, all.length === 0 ? 0 : 1);
       for (const id of ids) all.push(id);
       if (all.length > tokensMax) throw tooLong(lettersOf(sections), tokensMax);
     }
@@ -202,14 +243,20 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   /** A token that steers the model is found where all of its letters are the template's own. */
-  #encodeRendered(text: Text, tokensMax: number, firstPlace: number): number[] {
-    this.#checkLength(text.value.length, tokensMax);
+  #encodeRendered(text: Text, tokensMax: number, firstPlace: number): Slices<number[]> {
+    this.#checkLength(text.value, tokensMax);
     const sections = this.#all.split(
       text.value,
       (token, from) => !token.guarded || text.isOwn(from, from + token.text.length),
     );
     return this.#encodeSections(sections, text.value.length, tokensMax, firstPlace);
   }
+}
+
+function normalizedFinder({ added, normalForm }: TokenizerParts): AddedTokenFinder | null {
+  const found = added.filter((token) => token.normalized === true && !token.guarded);
+  if (normalForm === undefined || found.length === 0) return null;
+  return new AddedTokenFinder(found.map((token) => ({ ...token, text: normalForm(token.text) })));
 }
 
 const lettersOf = (sections: readonly ChatSection[]): number =>

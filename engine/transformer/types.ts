@@ -1,6 +1,7 @@
 /** What a model is to the engine: a configuration, tensors by name, a tokenizer, and a dense half that runs. */
 
 import type { Experts } from '../../native/index.ts';
+import type { Slices } from './slices.ts';
 
 /** How rotary frequencies are stretched beyond the context that the model was trained with. */
 export type RopeScaling =
@@ -234,6 +235,8 @@ export interface Tokenizer {
   readonly eosIds: readonly number[];
   /** Adds no special tokens. Throws 'context-too-long' beyond `tokensMax`. */
   encode(text: string, options?: EncodeOptions): number[];
+  /** The same, with rests; what is refused at once is thrown at once. */
+  encoding(text: string, options?: EncodeOptions): Slices<number[]>;
   /** Exact inverse for text that came from encode. */
   decode(ids: readonly number[], options?: DecodeOptions): string;
   /** What a token adds to a text that it continues; control tokens add nothing. */
@@ -245,6 +248,8 @@ export interface Tokenizer {
   templateFor(tools: readonly ChatTool[]): string | null;
   /** Token ids of a rendered chat. Throws 'bad-tokenizer' without a template. */
   chat(messages: readonly ChatMessage[], options?: ChatRenderOptions): number[];
+  /** The same, rendered at once and made ids with rests. */
+  chatting(messages: readonly ChatMessage[], options?: ChatRenderOptions): Slices<number[]>;
   /** The text of a rendered chat; throws what `chat` throws. */
   prompt(messages: readonly ChatMessage[], options?: ChatRenderOptions): string;
   /** True if a plain prompt starts with BOS. */
@@ -264,6 +269,8 @@ export interface LoadedModel {
   readonly tokenizer: Tokenizer;
   /** For display: parameters, stored types, tokenizer kind. */
   readonly summary: Readonly<Record<string, unknown>>;
+  /** What a person should know of its files: what they do not say, and what of them is left out. */
+  readonly remarks: readonly string[];
 }
 
 /** How far a model is on its way into memory. */

@@ -47,8 +47,8 @@ export async function describeChat(
 }
 
 /** What a conversation would take. Nothing is read. */
-export function countChat(model: LoadedModel, session: Session, chat: Conversation): ChatCount {
-  const ids = idsOf(model, chat);
+export async function countChat(model: LoadedModel, session: Session, chat: Conversation): Promise<ChatCount> {
+  const ids = await idsOf(model, chat);
   const reusedTokens = session.keeps(ids);
   const roomTokens = chat.mostTokens - ids.length;
   return { tokens: ids.length, reusedTokens, readTokens: ids.length - reusedTokens, roomTokens };
@@ -80,7 +80,7 @@ export async function answerChat(
   };
   const options = choice === undefined ? plain : { ...plain, following };
   const maxTokens = await Answer.check(session.runtime, options);
-  const { ids, dropped } = fit(model, chat, maxTokens);
+  const { ids, dropped } = await fit(model, chat, maxTokens, options.signal);
   const onProgress = (progress: Progress): void => emit({ progress });
   const startMs = performance.now();
   const reusedTokens = await session.follow(ids, {

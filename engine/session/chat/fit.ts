@@ -3,8 +3,9 @@
  * model's thread.
  */
 import { KvError } from '../../../native/index.ts';
+import { inTurns } from '../../transformer/slices.ts';
 import type { ChatMessage, LoadedModel } from '../../transformer/types.ts';
-import { countedTokens } from '../prompt.ts';
+import { countedTokens, heeding } from '../prompt.ts';
 import type { CallFormat } from './calls/call.ts';
 import { callFormatOf } from './calls/formats.ts';
 import { leavingMessages, systemMessages } from './turns.ts';
@@ -23,26 +24,31 @@ export interface Fitted {
 }
 
 /** What fits with an answer of so many tokens. Throws 'context-too-long' where nothing does, or nothing may leave. */
-export function fit(model: LoadedModel, chat: Conversation, maxTokens: number): Fitted {
+export async function fit(
+  model: LoadedModel,
+  chat: Conversation,
+  maxTokens: number,
+  signal?: AbortSignal,
+): Promise<Fitted> {
   const { contextTokens, mostTokens } = chat;
   if (chat.atContextEnd !== 'drop-oldest') {
-    const ids = idsOf(model, chat);
+    const ids = await idsOf(model, chat, 0, signal);
     if (ids.length + maxTokens > mostTokens) throw tooLong(chat, ids.length, maxTokens, 0);
     return { ids, dropped: 0 };
   }
-  const whole = tryIds(model, chat, 0);
+  const whole = await tryIds(model, chat, 0, signal);
   if (whole !== null && whole.length + maxTokens <= contextTokens) return { ids: whole, dropped: 0 };
   const leaving = leavingMessages(chat.messages);
   // The fewest turns with which the goal is met, or all but the newest one.
   let [low, high] = [0, leaving.length - 1];
   while (low < high) {
     const middle = (low + high) >> 1;
-    const ids = tryIds(model, chat, leaving[middle]!);
+    const ids = await tryIds(model, chat, leaving[middle]!, signal);
     if (ids !== null && ids.length + maxTokens <= contextTokens * SHARE_LEFT) high = middle;
     else low = middle + 1;
   }
   const dropped = leaving[low] ?? 0;
-  const ids = dropped === 0 ? whole : tryIds(model, chat, dropped);
+  const ids = dropped === 0 ? whole : await tryIds(model, chat, dropped, signal);
   if (ids === null || ids.length + maxTokens > contextTokens)
     throw tooLong(chat, ids?.length ?? null, maxTokens, dropped);
   return { ids, dropped };
@@ -52,13 +58,18 @@ export function fit(model: LoadedModel, chat: Conversation, maxTokens: number): 
  * The ids of a conversation without its first `dropped` messages behind those of the system. Throws what templates and
  * tokenizers throw.
  */
-export function idsOf(model: LoadedModel, chat: Conversation, dropped = 0): number[] {
+export async function idsOf(
+  model: LoadedModel,
+  chat: Conversation,
+  dropped = 0,
+  signal?: AbortSignal,
+): Promise<number[]> {
   const { tools } = chat;
   const template = chat.template ?? model.tokenizer.templateFor(tools);
   const system = systemMessages(chat.messages);
   const stays = <T>(list: readonly T[]): T[] => [...list.slice(0, system), ...list.slice(system + dropped)];
   const format = template === null ? null : callFormatOf(template);
-  return model.tokenizer.chat(stays(chat.messages), {
+  const ids = model.tokenizer.chatting(stays(chat.messages), {
     template: chat.template,
     tools,
     date: chat.date,
@@ -66,12 +77,18 @@ export function idsOf(model: LoadedModel, chat: Conversation, dropped = 0): numb
     saysTheSame: (rendered, message) => saysTheSame(format, rendered, message),
     tokensMax: countedTokens(model),
   });
+  return inTurns(ids, heeding(signal));
 }
 
 /** null: far too long to be counted. */
-function tryIds(model: LoadedModel, chat: Conversation, dropped: number): number[] | null {
+async function tryIds(
+  model: LoadedModel,
+  chat: Conversation,
+  dropped: number,
+  signal: AbortSignal | undefined,
+): Promise<number[] | null> {
   try {
-    return idsOf(model, chat, dropped);
+    return await idsOf(model, chat, dropped, signal);
   } catch (error) {
     if (error instanceof KvError && error.code === 'context-too-long') return null;
     throw error;

@@ -3,7 +3,7 @@ import type { Caller } from '../../../native/index.ts';
 import { compareWithExact } from '../../evaluate/compare.ts';
 import type { ContinuationOptions, GenerateOptions, Progress, Prompt } from '../../options/types.ts';
 import { Answer } from '../../session/answer.ts';
-import { checkContinuations, countedTokens, tokenize } from '../../session/prompt.ts';
+import { checkContinuations, tokenizeFor } from '../../session/prompt.ts';
 import type { Session } from '../../session/session.ts';
 import type { Divergence, Generated } from '../../session/types.ts';
 import type { Host } from '../host.ts';
@@ -25,7 +25,8 @@ export const answerCalls = (host: Host) => ({
     { tell, signal }: Reading,
   ): Promise<void> => {
     const session = host.session(id);
-    await session.read(idsOf(host, session, prompt), { signal, onProgress: (progress) => tell({ progress }) });
+    const ids = await tokenizeFor(session, host.runtime.model, prompt, signal);
+    await session.read(ids, { signal, onProgress: (progress) => tell({ progress }) });
   },
 
   generate: (
@@ -47,10 +48,6 @@ export const answerCalls = (host: Host) => ({
   },
 });
 
-function idsOf({ runtime: { model } }: Host, session: Session, prompt: Prompt): number[] {
-  return tokenize(model.tokenizer, prompt, session.length === 0, countedTokens(model));
-}
-
 async function generate(
   session: Session,
   prompt: Prompt | null,
@@ -71,7 +68,7 @@ async function continuations(host: Host, asked: Continuing, { tell, signal }: Re
   checkContinuations(n, options);
   const maxTokens = await Answer.check(host.runtime, options);
   const session = host.session(asked.session);
-  const ids = idsOf(host, session, asked.prompt);
+  const ids = await tokenizeFor(session, host.runtime.model, asked.prompt, signal);
   const onProgress = (progress: Progress): void => tell({ progress });
   const start = performance.now();
   await session.read(ids, { reserve: maxTokens, tokensFollow: true, signal, onProgress });

@@ -16,7 +16,8 @@ export const chatCalls = (host: Host) => ({
     readonly toolChoice: ToolChoice | undefined;
   }): Promise<ChatDescription> => describeChat(host.runtime, params),
 
-  countChat: ({ session, chat }: OfChat): ChatCount => countChat(host.runtime.model, host.session(session), chat),
+  countChat: ({ session, chat }: OfChat): Promise<ChatCount> =>
+    countChat(host.runtime.model, host.session(session), chat),
 
   answerChat: (
     { session, chat, options }: OfChat & { readonly options: SendOptions },

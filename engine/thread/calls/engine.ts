@@ -1,8 +1,9 @@
 /** Calls about the engine as a whole. */
+import type { Caller } from '../../../native/index.ts';
 import { type Forecast, forecast } from '../../cache/budget.ts';
 import { metricsText } from '../../cache/kv-bytes.ts';
 import type { Prompt } from '../../options/types.ts';
-import { tokenize } from '../../session/prompt.ts';
+import { tokenizeInTurns } from '../../session/prompt.ts';
 import type { Host } from '../host.ts';
 import { type LoadedInfo, loadedInfo } from '../loaded.ts';
 
@@ -16,8 +17,10 @@ export const engineCalls = (host: Host) => ({
       host.state?.log ?? null,
     ),
 
-  tokenize: ({ prompt, tokensMax }: { prompt: Prompt; tokensMax: number }): number[] =>
-    tokenize(host.runtime.model.tokenizer, prompt, true, tokensMax),
+  tokenize: (
+    { prompt, tokensMax }: { prompt: Prompt; tokensMax: number },
+    { signal }: Caller<never>,
+  ): Promise<number[]> => tokenizeInTurns(host.runtime.model.tokenizer, prompt, true, { tokensMax, signal }),
 
   forecast: ({ tokens }: { tokens: number }): Forecast => forecast(host.runtime.shape, tokens),
 

@@ -35,6 +35,8 @@ export interface Family {
   readonly ggufInterleaved?: boolean;
   /** The activation of its GGUF files, which do not say it. */
   readonly ggufActivation?: ModelConfig['activation'];
+  /** The epsilon of norms in GGUF files that do not say it. */
+  readonly ggufNormEpsilon?: number;
   /** Keys of its GGUF files that are refused in those of other families (config-gguf.ts). */
   readonly ggufReads?: readonly string[];
   /** Names of tensors that other families do not have, or that stand for another part there. */

@@ -52,7 +52,7 @@ export const gemma2: Family = {
   architectures: ['gemma2'],
   defaults: { tiedEmbeddings: true, headDim: 256, activation: 'gelu_pytorch_tanh' },
   ggufActivation: 'gelu-tanh',
-  ggufReads: ['attn_logit_softcapping', 'final_logit_softcapping'],
+  ggufReads: ['attn_logit_softcapping', 'final_logit_softcapping', 'attention.sliding_window_pattern'],
   ...GEMMA_NORMS,
   hf(config: HfConfig, base) {
     const keys = parseKeys(schema, config);
@@ -71,9 +71,10 @@ export const gemma2: Family = {
   },
   gguf(keys, base) {
     const { layers, hiddenSize, queryHeads, headDim, slidingWindow } = base;
+    const isWindowed = keys.pattern('attention.sliding_window_pattern', layers, EVERY);
     return {
       ...common(base),
-      slidingWindow: alternating(layers, slidingWindow[0] ?? WINDOW),
+      slidingWindow: slidingWindow.map((size, layer) => (isWindowed(layer) ? (size ?? WINDOW) : null)),
       queryScale: layers === LAYERS_27B ? Math.sqrt((headDim * queryHeads) / hiddenSize) : 1,
       scoreCap: keys.optional('attn_logit_softcapping') ?? SCORE_CAP,
       logitCap: keys.optional('final_logit_softcapping') ?? LOGIT_CAP,

@@ -12,6 +12,12 @@ import { GEMMA_NORMS } from './gemma2.ts';
 /** Every so many layers, one sees all. */
 const EVERY = 6;
 const LOCAL_THETA = 10000;
+/** What files that Ollama has converted leave out, as it is in the config.json of all sizes. */
+const THETA = 1e6;
+const NORM_EPSILON = 1e-6;
+/** Sizes with this context have stretched their rotary embedding by this factor, the others not at all. */
+const STRETCHED_CONTEXT = 131072;
+const STRETCH = 8;
 const QUERY_SCALAR = 256;
 const WINDOW = 4096;
 /** The only size whose queries are scaled by the width of the model; GGUF files do not say it otherwise. */
@@ -51,6 +57,8 @@ export const gemma3: Family = {
   architectures: ['gemma3'],
   defaults: { ropeTheta: 1e6, tiedEmbeddings: true, headDim: 256, activation: 'gelu_pytorch_tanh' },
   ggufActivation: 'gelu-tanh',
+  ggufNormEpsilon: NORM_EPSILON,
+  ggufReads: ['attention.sliding_window_pattern'],
   ...GEMMA_NORMS,
   hfPrefix: /^(model\.language_model|language_model\.model|language_model|model)\./,
   hfIgnored: /^(model\.)?(vision_tower|multi_modal_projector)\./,
@@ -87,12 +95,15 @@ export const gemma3: Family = {
     };
   },
   gguf(keys, base) {
-    const { layers, hiddenSize, queryHeads, headDim, slidingWindow } = base;
+    const { layers, hiddenSize, queryHeads, headDim, slidingWindow, contextLength } = base;
+    const isStretched = contextLength >= STRETCHED_CONTEXT && keys.text('rope.scaling.type') === null;
     const isWindowed = keys.pattern('attention.sliding_window_pattern', layers, EVERY);
     return {
       ...common(base),
       ...layersOf(slidingWindow.map((size, layer) => (isWindowed(layer) ? size : null))),
-      localRopeTheta: keys.optional('rope.freq_base_swa') ?? LOCAL_THETA,
+      ropeTheta: keys.optional('rope.freq_base') ?? keys.optional('rope.global.freq_base') ?? THETA,
+      localRopeTheta: keys.optional('rope.freq_base_swa') ?? keys.optional('rope.local.freq_base') ?? LOCAL_THETA,
+      ...(isStretched && { ropeScaling: { kind: 'linear', factor: STRETCH } as const }),
       queryScale: layers === LAYERS_27B ? Math.sqrt((headDim * queryHeads) / hiddenSize) : 1,
     };
   },

@@ -7,6 +7,7 @@ import { KvError } from '../../../native/index.ts';
 import { byteLetters } from '../pieces.ts';
 import type { LoadedModel } from '../types.ts';
 import { Constraint } from './constraint.ts';
+import { checkEnds } from './endless.ts';
 import { libraryGrammar } from './gbnf.ts';
 import { type Library, type OpenedLibrary, openLibrary } from './library.ts';
 import { checkGrammar, type GrammarOption, Repetitions } from './options.ts';
@@ -81,6 +82,7 @@ export class Grammars {
 
   /** The same of a grammar as the library reads it, which is called `what` in errors. */
   async follow({ text, fulfils }: FollowedText, what: string): Promise<Constraint> {
+    if (!this.#kept.has(text)) checkEnds(text, what);
     this.#compiling ??= this.#open();
     const opening = this.#compiling;
     try {

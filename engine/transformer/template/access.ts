@@ -16,6 +16,7 @@ import {
   typeName,
   Undefined,
   type Value,
+  View,
 } from './values.ts';
 
 type Method<T> = (of: T, call: Call) => Value;
@@ -31,9 +32,16 @@ const DICT_METHODS: ReadonlyMap<string, Method<Dict>> = new Map<string, Method<D
       return found === undefined ? otherwise : found;
     },
   ],
-  ['items', (dict) => dict.entries().map((entry) => new Tuple(entry))],
-  ['keys', (dict) => dict.keys()],
-  ['values', (dict) => dict.values()],
+  [
+    'items',
+    (dict) =>
+      new View(
+        'dict_items',
+        dict.entries().map((entry) => new Tuple(entry)),
+      ),
+  ],
+  ['keys', (dict) => new View('dict_keys', dict.keys())],
+  ['values', (dict) => new View('dict_values', dict.values())],
 ]);
 
 const LIST_METHODS: ReadonlyMap<string, Method<readonly Value[]>> = new Map<string, Method<readonly Value[]>>([
@@ -100,6 +108,10 @@ const missing = (of: Value, name: string): Undefined => new Undefined(`${name} o
 const orMissing = (found: Value | undefined, of: Value, name: string): Value =>
   found === undefined ? missing(of, name) : found;
 
+/** How many items can be had by their place; undefined: it has no places. */
+const placesOf = (of: Value): number | undefined =>
+  of instanceof Dict || of instanceof View ? undefined : lengthOf(of);
+
 /** `of[at]`: an item before an attribute. */
 export function itemOf(of: Value, at: Value): Value {
   if (of instanceof Undefined) return of.fail();
@@ -108,7 +120,7 @@ export function itemOf(of: Value, at: Value): Value {
     if (found !== undefined) return found;
   }
   const index = numberOf(at);
-  const length = of instanceof Dict ? undefined : lengthOf(of);
+  const length = placesOf(of);
   if (typeof index === 'bigint' && length !== undefined) {
     const place = Number(index) + (index < 0n ? length : 0);
     if (place < 0 || place >= length) return missing(of, `item ${index}`);
@@ -122,7 +134,7 @@ export function itemOf(of: Value, at: Value): Value {
 /** `of[from:to:step]` */
 export function sliceOf(of: Value, [first = null, last = null, by = null]: readonly Value[], bounds: Bounds): Value {
   if (of instanceof Undefined) return of.fail();
-  const length = of instanceof Dict ? undefined : lengthOf(of);
+  const length = placesOf(of);
   if (length === undefined) throw new TemplateFault(`a ${typeName(of)} has no slices`);
   const step = by === null ? 1 : placeOf(by);
   if (step === 0) throw new TemplateFault('a slice has no step');

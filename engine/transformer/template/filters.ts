@@ -1,8 +1,9 @@
 /** Filters of values: texts, numbers, JSON. Those of lists are in `list-filters.ts`. */
 import { attributeOf } from './access.ts';
 import { TemplateFault } from './fault.ts';
-import { formatPercent, pad } from './formats.ts';
+import { centered, fixed, formatPercent } from './formats.ts';
 import { LIST_FILTERS } from './list-filters.ts';
+import { SPACES } from './space.ts';
 import { Text } from './text.ts';
 import { capitalized, intOf, recased, replaced, stripped, textOfArgument } from './text-methods.ts';
 import {
@@ -12,6 +13,7 @@ import {
   type Filter,
   isTrue,
   itemsOf,
+  iterable,
   lengthOf,
   numberOf,
   Tuple,
@@ -65,7 +67,9 @@ function json(value: Value, call: Call): Text {
 
 function indented(value: Value, call: Call): Text {
   const [width, first = false, blank = false] = argumentsOf(call, 'indent', 'width', 'first', 'blank');
-  const text = value instanceof Undefined ? value.fail() : textOf(value, call.machine.bounds);
+  if (value instanceof Undefined) value.fail();
+  if (!(value instanceof Text)) throw new TemplateFault(`indent of a ${typeName(value)}`);
+  const text = value;
   const indent =
     width instanceof Text ? width : Text.own(' '.repeat(Math.min(1000, Math.max(0, intOf(width, 4, 'indent')))));
   const lines: Text[] = [];
@@ -125,7 +129,7 @@ function rounded(value: Value, call: Call): Value {
   if (how === 'floor') return Math.floor(float * scale) / scale;
   if (how !== 'common') throw new TemplateFault(`round by ${how}`);
   if (typeof number === 'bigint' && places >= 0) return number;
-  if (places > 0) return Number(float.toFixed(Math.min(100, places)));
+  if (places > 0) return Math.sign(float) * Number(fixed(Math.abs(float), places));
   const whole = Math.round(float * scale);
   // A half goes to the even side, as Python rounds.
   const even = Math.abs(float * scale - Math.trunc(float * scale)) === 0.5 && whole % 2 !== 0 ? whole - 1 : whole;
@@ -138,18 +142,22 @@ function escaped(value: Value, call: Call): Text {
   return text.escaped;
 }
 
+const WORD = new RegExp(`[^-({[<${SPACES.slice(1)}+`, 'g');
 const titled = (value: string): string =>
-  value.replace(/[^-\s({[<]+/g, (word) => {
+  value.replace(WORD, (word) => {
     const first = String.fromCodePoint(word.codePointAt(0)!);
     return first.toUpperCase() + word.slice(first.length).toLowerCase();
   });
 
-function truncated(value: Value, call: Call): Text {
+function truncated(value: Value, call: Call): Value {
   const [length, kill = false, end, leeway] = argumentsOf(call, 'truncate', 'length', 'killwords', 'end', 'leeway');
-  const text = textOf(value, call.machine.bounds);
   const most = intOf(length, 255, 'truncate');
   const tail = optionalText(end, '...', call);
-  if (text.length <= most + intOf(leeway, 5, 'truncate')) return text;
+  const count = lengthOf(value);
+  if (most < tail.length) throw new TemplateFault('truncate to fewer letters than its end has');
+  if (count !== undefined && count <= most + intOf(leeway, 5, 'truncate')) return value;
+  if (!(value instanceof Text)) throw new TemplateFault(`truncate of a ${typeName(value)}`);
+  const text = value;
   const cut = text.slice(0, text.unitOf(Math.max(0, most - tail.length)));
   const space = isTrue(kill) ? -1 : cut.value.lastIndexOf(' ');
   return Text.join([space < 0 ? cut : cut.slice(0, space), tail]);
@@ -166,7 +174,52 @@ function length(value: Value): bigint {
   return BigInt(count);
 }
 
+/** Sizes beyond the first, a thousand times as large each. */
+const SIZES: readonly string[] = ['k', 'M', 'G', 'T', 'P', 'E', 'Z', 'Y'];
+
+function fileSize(value: Value, call: Call): Text {
+  const [binary = false] = argumentsOf(call, 'filesizeformat', 'binary');
+  const bytes = toFloat(value, { ...call, args: [null], named: new Map() });
+  if (typeof bytes !== 'number') throw new TemplateFault(`filesizeformat of a ${typeName(value)}`);
+  const base = isTrue(binary) ? 1024 : 1000;
+  if (bytes === 1) return Text.own('1 Byte');
+  if (bytes < base) return Text.own(`${Math.trunc(bytes)} Bytes`);
+  const found = SIZES.findIndex((_, at) => bytes < base ** (at + 2));
+  const at = found < 0 ? SIZES.length - 1 : found;
+  const size = isTrue(binary) ? `${SIZES[at]!.toUpperCase()}iB` : `${SIZES[at]}B`;
+  const count = formatPercent(Text.own('%.1f'), (base * bytes) / base ** (at + 2), call.machine.bounds);
+  return Text.join([count, Text.own(` ${size}`)]);
+}
+
+function xmlAttributes(value: Value, call: Call): Text {
+  const [spaced = true] = argumentsOf(call, 'xmlattr', 'autospace');
+  if (!(value instanceof Dict)) throw new TemplateFault(`xmlattr of a ${typeName(value)}`);
+  const parts = value.entries().flatMap(([key, one]) => {
+    if (one === null || one instanceof Undefined) return [];
+    const name = textOf(key, call.machine.bounds);
+    if (/[\s/>=]/.test(name.value)) throw new TemplateFault('the name of an attribute has a letter that none has');
+    return [Text.join([escaped(name, call), Text.own('="'), escaped(one, call), Text.own('"')])];
+  });
+  const all = Text.join(parts, Text.own(' '));
+  return isTrue(spaced) && parts.length > 0 ? Text.join([Text.own(' '), all]) : all;
+}
+
 const counted = (text: Text): bigint => BigInt(text.value.match(/[\p{L}\p{N}_]+/gu)?.length ?? 0);
+
+/** A text, or pairs as a query has them. */
+function urlEncode(value: Value, call: Call): Text {
+  const { bounds } = call.machine;
+  const quoted = (one: Value): Text => recased(textOf(one, bounds), urlEncoded, bounds);
+  if (value instanceof Text || value instanceof Undefined || iterable(value) === undefined) return quoted(value);
+  const inQuery = (one: Value): Text =>
+    recased(quoted(one), (text) => text.replaceAll('/', '%2F').replaceAll('%20', '+'), bounds);
+  const pairs = value instanceof Dict ? value.entries() : itemsOf(value, bounds).map((pair) => itemsOf(pair, bounds));
+  const parts = pairs.map((pair) => {
+    if (pair.length !== 2) throw new TemplateFault('urlencode takes a text or pairs');
+    return Text.join([inQuery(pair[0]!), Text.own('='), inQuery(pair[1]!)]);
+  });
+  return Text.join(parts, Text.own('&'));
+}
 
 const urlEncoded = (text: string): string =>
   encodeURIComponent(text)
@@ -183,12 +236,13 @@ export const FILTERS: ReadonlyMap<string, Filter> = new Map<string, Filter>([
   ['abs', absolute],
   ['attr', (value, { args: [name] }) => attributeOf(value, textOfArgument(name, 'attr').value)],
   ['capitalize', cased(capitalized)],
-  ['center', ofText(['width'], (text, [width]) => pad(text, Math.min(1000, intOf(width, 80, 'center')), ' ', '^'))],
+  ['center', ofText(['width'], (text, [width]) => centered(text, Math.min(1000, intOf(width, 80, 'center')), ' '))],
   ['count', length],
   ['d', defaultValue],
   ['default', defaultValue],
   ['e', escaped],
   ['escape', escaped],
+  ['filesizeformat', fileSize],
   ['float', toFloat],
   ['forceescape', escaped],
   ['format', formatFilter],
@@ -216,6 +270,7 @@ export const FILTERS: ReadonlyMap<string, Filter> = new Map<string, Filter>([
   ['trim', ofText(['chars'], (text, [letters], call) => stripped(text, letters, 'both', call.machine.bounds))],
   ['truncate', truncated],
   ['upper', cased(upper)],
-  ['urlencode', cased(urlEncoded)],
+  ['urlencode', urlEncode],
   ['wordcount', ofText([], counted)],
+  ['xmlattr', xmlAttributes],
 ]);

@@ -140,6 +140,13 @@ export function pad(text: Text, width: number, fill: string, align: string): Tex
   return Text.join([Text.own(fill.repeat(before)), text, Text.own(fill.repeat(missing - before))]);
 }
 
+/** As `str.center`: of an odd number of letters, the one more goes left if the width is odd. */
+export function centered(text: Text, width: number, fill: string): Text {
+  const missing = Math.max(0, width - text.length);
+  const before = Math.floor(missing / 2) + (missing & width & 1);
+  return pad(pad(text, text.length + before, fill, '>'), width, fill, '<');
+}
+
 const RADIX: Readonly<Record<string, readonly [number, string]>> = { x: [16, '0x'], o: [8, '0o'], b: [2, '0b'] };
 
 /** Without a sign. */
@@ -172,21 +179,35 @@ function digitsOf(number: bigint | number, { type, precision, alternate }: Spec)
   }
 }
 
-/** Halves of the last digit are rounded by the number's exact value, as C does it; toFixed does so up to 100 digits. */
-const fixed = (float: number, precision: number): string =>
-  Number.isFinite(float) && float < 1e21 ? float.toFixed(Math.min(100, precision)) : floatText(float);
+/** JavaScript writes no more of them. Numbers whose halves are met here have fewer. */
+const DIGITS_MAX = 100;
+
+/** So many digits behind the point; an exact half goes to the even digit, as in C. */
+export const fixed = (float: number, precision: number): string =>
+  Number.isFinite(float) && float < 1e21
+    ? toEven(float.toFixed(Math.min(DIGITS_MAX, precision)), float.toFixed(DIGITS_MAX))
+    : floatText(float);
+
+/** rounded: digits in which an exact half went up, as JavaScript rounds; exact: all digits of the same number. */
+function toEven(rounded: string, exact: string): string {
+  const kept = exact.slice(0, rounded.length);
+  const isHalf = /^\.?50*$/.test(exact.slice(rounded.length));
+  return isHalf && /[13579]$/.test(rounded) ? kept : rounded;
+}
 
 function scientific(float: number, precision: number, type: string): string {
-  const [digits = '', power = ''] = float.toExponential(Math.min(100, precision)).split('e');
+  const [short = '', power = ''] = float.toExponential(Math.min(DIGITS_MAX, precision)).split('e');
+  const [exact = '', same = ''] = float.toExponential(DIGITS_MAX).split('e');
+  const digits = power === same ? toEven(short, exact) : short;
   const text = `${digits}e${power[0]}${power.slice(1).padStart(2, '0')}`;
   return type === 'E' ? text.toUpperCase() : text;
 }
 
 function general(float: number, precision: number, type: string): string {
-  const places = Math.max(1, Math.min(100, precision));
+  const places = Math.max(1, Math.min(DIGITS_MAX, precision));
   const exponent = float === 0 ? 0 : Number(float.toExponential(places - 1).split('e')[1]);
   const isPlain = exponent >= -4 && exponent < places;
-  const text = isPlain ? float.toFixed(places - 1 - exponent) : scientific(float, places - 1, 'e');
+  const text = isPlain ? fixed(float, places - 1 - exponent) : scientific(float, places - 1, 'e');
   const short = text.includes('.') ? text.replace(/\.?0+(?=e|$)/, '') : text;
   return type === 'G' ? short.toUpperCase() : short;
 }

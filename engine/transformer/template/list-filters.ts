@@ -225,7 +225,8 @@ function last(value: Value, call: Call): Value {
 
 function reverse(value: Value, call: Call): Value {
   const items = [...itemsOf(value, call.machine.bounds)].reverse();
-  return value instanceof Text ? Text.join(items as Text[]) : new Lazy(items);
+  if (value instanceof Text) return Text.join(items as Text[]);
+  return value instanceof Lazy ? items : new Lazy(items);
 }
 
 function items(value: Value): Value {

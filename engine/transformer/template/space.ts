@@ -1,5 +1,5 @@
 /** White space as Python knows it: other letters than JavaScript's, which has U+FEFF and lacks U+0085 and U+001C. */
-const SPACES = '[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]';
+export const SPACES = '[\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]';
 const SPACE = new RegExp(`^${SPACES}$`);
 /** Ends of lines for `splitlines`. */
 const ENDS = '[\\n\\v\\f\\r\\x1c-\\x1e\\x85\\u2028\\u2029]';

@@ -6,6 +6,7 @@ import { TemplateFault } from './fault.ts';
 import type { Comparison } from './nodes.ts';
 import { Text } from './text.ts';
 import { type Call, Callable, Dict, iterable, numberOf, Tuple, Undefined, type Value } from './values.ts';
+import { textOf } from './written.ts';
 
 export type Test = (value: Value, call: Call) => boolean;
 
@@ -22,8 +23,11 @@ const leaves = (value: Value, by: Value, rest: bigint, { machine: { bounds } }: 
 
 const isEqual = comparing('==');
 const isCallable = (value: Value): boolean => value instanceof Callable;
-const hasCase = (value: Value, change: (text: string) => string, other: (text: string) => string): boolean =>
-  value instanceof Text && change(value.value) === value.value && other(value.value) !== value.value;
+/** True if the text of a value has letters of one case alone. */
+function hasCase(value: Value, call: Call, change: (text: string) => string, other: (text: string) => string): boolean {
+  const text = textOf(value, call.machine.bounds).value;
+  return change(text) === text && other(text) !== text;
+}
 const upper = (text: string): string => text.toUpperCase();
 const lower = (text: string): string => text.toLowerCase();
 
@@ -52,7 +56,7 @@ export const TESTS: ReadonlyMap<string, Test> = new Map<string, Test>([
   ['iterable', (value) => iterable(value) !== undefined],
   ['le', comparing('<=')],
   ['lessthan', comparing('<')],
-  ['lower', (value) => hasCase(value, lower, upper)],
+  ['lower', (value, call) => hasCase(value, call, lower, upper)],
   ['lt', comparing('<')],
   ['mapping', (value) => value instanceof Dict],
   ['ne', comparing('!=')],
@@ -72,5 +76,5 @@ export const TESTS: ReadonlyMap<string, Test> = new Map<string, Test>([
   ['string', (value) => value instanceof Text],
   ['true', (value) => value === true],
   ['undefined', (value) => value instanceof Undefined],
-  ['upper', (value) => hasCase(value, upper, lower)],
+  ['upper', (value, call) => hasCase(value, call, upper, lower)],
 ]);

@@ -1,7 +1,7 @@
 /** The methods of Python's texts. */
 import type { Bounds } from './bounds.ts';
 import { TemplateFault } from './fault.ts';
-import { formatBraces, pad } from './formats.ts';
+import { centered, formatBraces, pad } from './formats.ts';
 import { isSpace, LINE_ENDS } from './space.ts';
 import { Text } from './text.ts';
 import { argumentsOf, type Call, itemsOf, numberOf, Tuple, typeName, type Value } from './values.ts';
@@ -235,7 +235,8 @@ const aligning =
     const [width, fill] = argumentsOf(call, name, 'width', 'fillchar');
     const wide = intOf(width, 0, name);
     call.machine.bounds.letters(Math.max(0, wide));
-    return pad(text, wide, fill === undefined ? ' ' : textOfArgument(fill, name).value, align);
+    const filling = fill === undefined ? ' ' : textOfArgument(fill, name).value;
+    return align === '^' ? centered(text, wide, filling) : pad(text, wide, filling, align);
   };
 
 function joined(between: Text, call: Call): Text {

@@ -65,6 +65,16 @@ export class Thing {
   }
 }
 
+/** What `keys`, `values` and `items` of a dict give: it is run through and counted, and has no places. */
+export class View extends Thing {
+  readonly items: readonly Value[];
+
+  constructor(typeName: 'dict_keys' | 'dict_values' | 'dict_items', items: readonly Value[]) {
+    super(typeName);
+    this.items = items;
+  }
+}
+
 /** `namespace()`, the only thing whose attributes a template sets. */
 export class Namespace extends Thing {
   readonly fields = new Map<string, Value>();
@@ -184,7 +194,7 @@ export function typeName(value: Value): string {
 export function isTrue(value: Value): boolean {
   if (value instanceof Text) return value.value !== '';
   if (value instanceof Dict) return value.size > 0;
-  if (value instanceof Tuple) return value.items.length > 0;
+  if (value instanceof Tuple || value instanceof View) return value.items.length > 0;
   if (Array.isArray(value)) return value.length > 0;
   if (value instanceof Undefined) return false;
   return typeof value === 'object' ? value !== null : Boolean(value);
@@ -217,7 +227,7 @@ export function itemsOf(value: Value, bounds: Bounds): readonly Value[] {
 export function iterable(value: Value): Iterable<Value> | undefined {
   if (Array.isArray(value) || value instanceof Lazy) return value;
   if (value instanceof Text) return value.letters();
-  if (value instanceof Tuple) return value.items;
+  if (value instanceof Tuple || value instanceof View) return value.items;
   if (value instanceof Dict) return value.keys();
   return value instanceof Undefined ? [] : undefined;
 }
@@ -226,7 +236,7 @@ export function iterable(value: Value): Iterable<Value> | undefined {
 export function lengthOf(value: Value): number | undefined {
   if (value instanceof Text) return value.length;
   if (Array.isArray(value)) return value.length;
-  if (value instanceof Tuple) return value.items.length;
+  if (value instanceof Tuple || value instanceof View) return value.items.length;
   if (value instanceof Dict) return value.size;
   return value instanceof Undefined ? 0 : undefined;
 }

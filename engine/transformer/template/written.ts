@@ -2,7 +2,7 @@
 import { type Bounds, DEPTH_MAX } from './bounds.ts';
 import { TemplateFault } from './fault.ts';
 import { Text } from './text.ts';
-import { Dict, Namespace, Tuple, typeName, Undefined, type Value } from './values.ts';
+import { Dict, Namespace, Tuple, typeName, Undefined, type Value, View } from './values.ts';
 
 /** A value that is written, with its brackets and commas, takes the time of so many steps. */
 const STEPS_WRITTEN = 8;
@@ -53,6 +53,7 @@ function represent(value: Value, to: Writer, depth: number): void {
   if (value instanceof Text) to.add(quoted(value, to.bounds));
   else if (Array.isArray(value)) list('[', value, ']');
   else if (value instanceof Tuple) list('(', value.items, value.items.length === 1 ? ',)' : ')');
+  else if (value instanceof View) list(`${value.typeName}([`, value.items, '])');
   else if (value instanceof Dict) representFields(value.entries(), ['{', '}'], to, depth);
   else if (value instanceof Namespace) {
     const fields = [...value.fields].map(([name, one]) => [Text.own(name), one] as const);

@@ -377,6 +377,28 @@ describe('GGUF metadata', () => {
     expect(refusal(() => ggufConfig(given('gemma2', { 'gemma2.final_logit_softcapping': 0 }))).code).toBe('bad-model');
   });
 
+  test('gemma3: files of Ollama have other names for bases, no epsilon, and no word of how the embedding is stretched', () => {
+    const file = given('gemma3', {
+      'gemma3.rope.global.freq_base': 1e6,
+      'gemma3.rope.local.freq_base': 2e4,
+      'gemma3.attention.sliding_window': 512,
+      'gemma3.context_length': 131072,
+    });
+    for (const key of ['rope.freq_base', 'attention.layer_norm_rms_epsilon']) file.metadata.delete(`gemma3.${key}`);
+    const served = {
+      ropeTheta: 1e6,
+      localRopeTheta: 2e4,
+      normEpsilon: 1e-6,
+      ropeScaling: { kind: 'linear', factor: 8 },
+    };
+    expect(ggufConfig(file)).toMatchObject(served);
+    // The smallest size is not stretched.
+    file.metadata.set('gemma3.context_length', 32768);
+    expect(ggufConfig(file).ropeScaling).toEqual({ kind: 'none' });
+    file.metadata.set('gemma3.final_logit_softcapping', 30);
+    expect(refusal(() => ggufConfig(file)).message).toContain('final_logit_softcapping');
+  });
+
   test('a list of equal numbers is that number; of different ones, not served', () => {
     expect(ggufConfig(given('llama', { 'llama.attention.head_count_kv': Int32Array.of(4, 4) })).kvHeads).toBe(4);
     expect(

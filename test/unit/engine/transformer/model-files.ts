@@ -121,11 +121,13 @@ export interface GgufParts {
   readonly metadata: readonly (readonly [string, RawValue])[];
   readonly tensors: readonly RawGgufTensor[];
   readonly alignment?: number;
+  /** What tensors are padded to, where it is more than the alignment. */
+  readonly spacing?: number;
 }
 
 export function gguf(parts: GgufParts): Buffer {
-  const { metadata, tensors, alignment = 32 } = parts;
-  const padding = (bytes: number): Buffer => Buffer.alloc((alignment - (bytes % alignment)) % alignment);
+  const { metadata, tensors, alignment = 32, spacing = alignment } = parts;
+  const padding = (bytes: number, to = spacing): Buffer => Buffer.alloc((to - (bytes % to)) % to);
   let offset = 0;
   const descriptions = tensors.map(({ name, sizes, type, bytes, offset: lie }) => {
     const start = lie ?? offset;
@@ -142,7 +144,7 @@ export function gguf(parts: GgufParts): Buffer {
   ]);
   return Buffer.concat([
     header,
-    padding(header.length),
+    padding(header.length, alignment),
     ...tensors.flatMap(({ bytes }) => [bytes, padding(bytes.length)]),
   ]);
 }
@@ -240,12 +242,11 @@ const GGUF_NAMES: Readonly<Record<string, string>> = {
   'model.layers.0.mlp.down_proj.weight': 'blk.0.ffn_down.weight',
 };
 
-/** The tiny model as GGUF; `change` edits the metadata. */
-export function tinyGguf(
+/** What the tiny model is as GGUF; `change` edits the metadata. */
+export function tinyGgufParts(
   random: () => number,
   change: (metadata: Map<string, RawValue>) => void = () => {},
-  parts: Partial<GgufParts> = {},
-): Buffer {
+): GgufParts {
   const metadata = new Map<string, RawValue>([
     ['general.architecture', { type: 'string', value: 'llama' }],
     ['general.name', { type: 'string', value: 'tiny' }],
@@ -271,8 +272,15 @@ export function tinyGguf(
     type: 0,
     bytes: floats(values),
   }));
-  return gguf({ metadata: [...metadata], tensors, ...parts });
+  return { metadata: [...metadata], tensors };
 }
+
+/** The tiny model as a GGUF file. */
+export const tinyGguf = (
+  random: () => number,
+  change?: (metadata: Map<string, RawValue>) => void,
+  parts: Partial<GgufParts> = {},
+): Buffer => gguf({ ...tinyGgufParts(random, change), ...parts });
 
 /**
  * Types of 4 bits and fewer that are decoded when they are read: their number in a file, where a block has f16 numbers,

@@ -7,6 +7,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Tokenizer as PackageTokenizer } from '@huggingface/tokenizers';
 import { describe, expect, test } from 'vitest';
+import { tokenizeInTurns } from '../../../../engine/session/prompt.ts';
 import { openGguf } from '../../../../engine/transformer/gguf.ts';
 import { RandomNumbers } from '../../../../engine/transformer/sampling/random.ts';
 import { ggufTokenizer } from '../../../../engine/transformer/tokenizer-gguf.ts';
@@ -168,6 +169,39 @@ describe('the reference model', () => {
     );
     for (const text of TEXTS)
       expect(tokenizer.encode(text)).toEqual(unchanged.encode(text, { add_special_tokens: false }).ids);
+  });
+
+  test('cuts a piece of thousands of letters as the package does, in slices', () => {
+    const json = JSON.parse(readFileSync(join(referenceModel, 'tokenizer.json'), 'utf8')) as never;
+    const other = new PackageTokenizer(json, {});
+    const random = new RandomNumbers(SEED);
+    for (const alphabet of ['ab', 'etaoin', 'aé漢🦙', '-']) {
+      const letters = [...alphabet];
+      const text = Array.from({ length: 5000 }, () => letters[Math.floor(random.uniform() * letters.length)]).join('');
+      const work = tokenizer.encoding(text);
+      let rests = 0;
+      let step = work.next();
+      for (; step.done !== true; step = work.next()) rests++;
+      expect(step.value).toEqual(other.encode(text, { add_special_tokens: false }).ids);
+      expect(rests).toBeGreaterThan(0);
+    }
+  });
+
+  test('refuses before any work what cannot fit, by the longest word of its letters', () => {
+    const text = 'qx'.repeat(250_000);
+    // The longest word of all has 14 letters, and of those with these letters 6.
+    expect(() => tokenizer.encoding(text, { tokensMax: 50_000 })).toThrow(
+      expect.objectContaining({ code: 'context-too-long' }),
+    );
+    expect(() => tokenizer.encoding(text, { tokensMax: 500_000 })).not.toThrow();
+  });
+
+  test('hears an abort while it cuts a text, and lets others go on', async () => {
+    const text = Array.from({ length: 300_000 }, (_, i) => 'etaoinshr'[(i * i) % 9]).join('');
+    const aborting = new AbortController();
+    const work = tokenizeInTurns(tokenizer, text, true, { signal: aborting.signal });
+    setImmediate(() => aborting.abort());
+    await expect(work).rejects.toThrow(expect.objectContaining({ code: 'aborted' }));
   });
 
   test('recognises control tokens only when asked to, and shows them only when asked to', () => {

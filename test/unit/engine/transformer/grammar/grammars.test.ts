@@ -144,6 +144,47 @@ test.each<[string, unknown]>([
   expect(await follow({ gbnf: 'root ::= "a"' }, 'a')).toBe('complete');
 });
 
+describe('what never ends', () => {
+  it.each([
+    'root ::= "a" root',
+    'root ::= "a" | loop\nloop ::= "b" (loop | "c" loop)',
+    'root ::= item+\nitem ::= "(" item{1,2} ")"',
+  ])('is refused as a grammar: %s', async (gbnf) => {
+    const error = await refused(grammars().open({ gbnf }));
+    expect([error.code, error.message]).toEqual(['bad-argument', 'the grammar asks for a text that never ends']);
+  });
+
+  it.each([
+    { type: 'object', properties: { a: { $ref: '#' } }, required: ['a'] },
+    { type: 'array', items: { $ref: '#' }, minItems: 1 },
+    {
+      anyOf: [{ type: 'null' }, { $ref: '#/$defs/l' }],
+      $defs: { l: { type: 'array', items: { $ref: '#/$defs/l' }, minItems: 1 } },
+    },
+  ])('is refused as a schema: %j', async (jsonSchema) => {
+    const error = await refused(grammars().open({ jsonSchema }));
+    expect([error.code, error.message]).toEqual(['bad-argument', 'the schema asks for a text that never ends']);
+  });
+
+  it('is not what may come back to itself any number of times, nor a rule that nothing asks for', async () => {
+    for (const [gbnf, text] of [
+      ['root ::= "a" root | "b"', 'aab'],
+      ['root ::= "(" root? ")"', '(())'],
+      ['root ::= "(" root* ")"', '(()())'],
+      ['root ::= "(" root{0,2} ")" # ( root', '(()())'],
+      ['root ::= "a"\nunused ::= "b" unused', 'a'],
+      ['root ::= a | b\na ::= "x" b\nb ::= "y" a | [z(|]', 'xz'],
+    ] as const)
+      expect([gbnf, await follow({ gbnf }, text)]).toEqual([gbnf, 'complete']);
+    const list = {
+      type: 'object',
+      properties: { next: { anyOf: [{ $ref: '#' }, { type: 'null' }] } },
+      required: ['next'],
+    };
+    expect(await follow({ jsonSchema: list }, '{"next": {"next": null}}')).toBe('complete');
+  });
+});
+
 it('names what is wrong and where', async () => {
   const open = (grammar: GrammarOption): Promise<unknown> => new Grammars(model()).open(grammar);
   expect((await refused(open({ gbnf: 'root ::= a\na ::= "x' }))).message).toMatch(/line 2/);
