@@ -4,7 +4,6 @@
  * each move.
  */
 
-import { expect } from 'vitest';
 import {
   FORMAT_NAMES,
   type FormatName,
@@ -40,6 +39,7 @@ import {
   unsafe,
   type Verdict,
 } from '../../policy/index.ts';
+import { must } from '../must.ts';
 import { mulberry32 } from '../random.ts';
 
 export interface Shape {
@@ -164,11 +164,6 @@ export interface Result {
 }
 
 export const sideKey = (layer: number, page: number, side: Part): string => `${layer}/${page}/${side}`;
-
-/** Fails the test where a rule is broken. `expect` takes 30 µs, and a run asks a hundred thousand times. */
-function must(holds: boolean, rule: () => string): void {
-  if (!holds) expect.fail(rule());
-}
 
 /** Runs a session to its end. Throws what the policy throws; every broken rule fails the test. */
 export function simulate(run: Run): Result {
