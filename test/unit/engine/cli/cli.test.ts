@@ -5,7 +5,9 @@
 import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { sqlDir } from '../../../../engine/state/folder.ts';
 import { readLog } from '../../../../witness/index.ts';
+import { placeEmptySql } from '../../../empty-sql.ts';
 import { isDealt } from '../../../tier.ts';
 import { type RawValue, tinyGguf, tinyWords } from '../transformer/model-files.ts';
 import { answered, dir, expectRefused, helpOf, lastLine, palimpsest, type Result, root, widest } from './command.ts';
@@ -33,6 +35,7 @@ beforeAll(async () => {
     'It was a bright cold day, and the old man went down to the river to see what the night had left there. ';
   writeFileSync(prompt, sentence.repeat(50));
   ran = await palimpsest(run('--kv-budget', '40%', '--compare', '--json'));
+  await placeEmptySql(sqlDir(state));
 });
 
 afterAll(() => rmSync(dir, { recursive: true, force: true }));

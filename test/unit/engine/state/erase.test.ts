@@ -19,6 +19,7 @@ import {
   replay,
   verifyLog,
 } from '../../../../witness/index.ts';
+import { placeEmptySql } from '../../../empty-sql.ts';
 import { refused } from '../../../refusal.ts';
 import { isDealt } from '../../../tier.ts';
 import { filesOf, scratchFolders } from '../../witness/folder.ts';
@@ -39,6 +40,7 @@ beforeAll(async () => {
   await first.close();
   await second.close();
   await engine.close();
+  await placeEmptySql(sqlDir(made));
   await (await openAuditIndex({ logDir: logDir(made), dir: sqlDir(made) })).close();
   mkdirSync(join(made, 'reports'));
   writeFileSync(join(made, 'reports', 'a.html'), `<p>${'x'.repeat(2 ** 20 - 20)}${erased}</p>`);
