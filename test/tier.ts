@@ -37,6 +37,9 @@ const isNth = (place: number, every: number): boolean => (place + COMMIT) % ever
 export const isDealt = (place: number, every: number): boolean =>
   TIER === 'night' || isNth(place, TIER === 'home' ? 3 * every : every);
 
+/** One of `every` cases that are alike at home, where every other tier runs all. */
+export const isForHome = (place: number, every: number): boolean => TIER !== 'home' || place % every === 0;
+
 /** One of `every` cases that are alike, at home and on a slow build; a merge runs all on every other one. */
 export const isShare = (place: number, every: number): boolean =>
   TIER === 'night' || (TIER === 'merge' && !IS_SHORT) || isNth(place, every);
@@ -93,7 +96,8 @@ export const NIGHTLY = {
 
 /**
  * Test files that others run when they merge, and nobody at home: simulations, fuzzing, a model of real size, examples
- * and yardsticks; other builds, servers, browsers, packages, other runtimes, and commands by the hundred.
+ * and yardsticks; other builds, servers, browsers, packages, other runtimes, and commands by the hundred; what tries
+ * benches and the scripts of this repository; processes that are ended at any time, and canaries in whole engines.
  */
 export const MERGE_FILES: readonly string[] = [
   'test/everywhere/**',
@@ -108,8 +112,11 @@ export const MERGE_FILES: readonly string[] = [
   'test/smoke/**',
   'test/soak/**',
   'test/suite/qdrant.test.ts',
+  'test/unit/engine/cache/canaries-on-disk.test.ts',
   'test/unit/engine/cli/cli-*.test.ts',
   'test/unit/engine/state/erase-servers.test.ts',
+  'test/unit/engine/thread/exit.test.ts',
+  ...['bench', 'bootstrap', 'build-bench'].map((name) => `test/unit/scripts/${name}.test.ts`),
   'test/unit/witness/report-browser.test.ts',
 ];
 
