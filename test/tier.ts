@@ -1,8 +1,8 @@
 /**
  * How much of what could go on for hours is run. There are three tiers, told by PALIMPSEST_TEST_TIER:
- *   home    `npm test`             a tenth of every volume, always the same
- *   merge   `.ci/run`              a tenth of every volume, and all of those whose turn it is; also other builds,
- *   servers, packages and commands by the hundred (MERGE_FILES)
+ *   home    `npm test`             a tenth of every volume, and a share of cases that are alike, always the same
+ *   merge   `.ci/run`              a tenth of every volume, and all of those whose turn it is; also simulations, other
+ *   builds, servers, packages and commands by the hundred (MERGE_FILES)
  *   night   `npm run test:night`   all of every volume
  * The turn is the number of commits modulo ten, so ten commits in a row run all of the night; seeds move on with the
  * commits as well. PALIMPSEST_TEST_COMMIT is that number (scripts/bootstrap.mjs counts). Given by hand, it repeats what
@@ -28,14 +28,21 @@ export const rounds = (full: number): number => (IS_SHORT ? Math.ceil(full / 4) 
 const COMMIT = Number(process.env['PALIMPSEST_TEST_COMMIT'] ?? 0);
 const TURNS = 10;
 
+const isNth = (place: number, every: number): boolean => (place + COMMIT) % every === 0;
+
 /**
  * One of `every` cases that are alike, another one with the next commit, so that as many commits run all. A night runs
- * all.
+ * all, and home a third of what a merge does.
  */
-export const isDealt = (place: number, every: number): boolean => TIER === 'night' || (place + COMMIT) % every === 0;
+export const isDealt = (place: number, every: number): boolean =>
+  TIER === 'night' || isNth(place, TIER === 'home' ? 3 * every : every);
 
-/** The same on a slow build alone; every other one runs all cases. */
-export const isShare = (place: number, every: number): boolean => !IS_SHORT || isDealt(place, every);
+/** One of `every` cases that are alike at home, where every other tier runs all. */
+export const isForHome = (place: number, every: number): boolean => TIER !== 'home' || place % every === 0;
+
+/** One of `every` cases that are alike, at home and on a slow build; a merge runs all on every other one. */
+export const isShare = (place: number, every: number): boolean =>
+  TIER === 'night' || (TIER === 'merge' && !IS_SHORT) || isNth(place, every);
 
 /**
  * One of several groups of test files that take minutes on a slow build, and what these files are told of the commit:
@@ -88,20 +95,28 @@ export const NIGHTLY = {
 } as const satisfies Record<string, number>;
 
 /**
- * Test files that others run when they merge, and nobody at home: other builds, servers, browsers, packages, other
- * runtimes, a model that has to be fetched, and commands by the hundred.
+ * Test files that others run when they merge, and nobody at home: simulations, fuzzing, a model of real size, examples
+ * and yardsticks; other builds, servers, browsers, packages, other runtimes, and commands by the hundred; what tries
+ * benches and the scripts of this repository; processes that are ended at any time, and canaries in whole engines.
  */
 export const MERGE_FILES: readonly string[] = [
   'test/everywhere/**',
-  'test/examples/readme.test.ts',
+  'test/examples/**',
+  'test/fuzz/**',
+  'test/lab/yardstick*.test.ts',
   'test/model/chat.test.ts',
+  'test/model/logits.test.ts',
   'test/model/quality.test.ts',
   'test/package/install.test.ts',
+  ...['interrupt', 'log', 'memory', 'pages', 'policy-million'].map((name) => `test/simulation/${name}.test.ts`),
   'test/smoke/**',
   'test/soak/**',
   'test/suite/qdrant.test.ts',
+  'test/unit/engine/cache/canaries-on-disk.test.ts',
   'test/unit/engine/cli/cli-*.test.ts',
   'test/unit/engine/state/erase-servers.test.ts',
+  'test/unit/engine/thread/exit.test.ts',
+  ...['bench', 'bootstrap', 'build-bench'].map((name) => `test/unit/scripts/${name}.test.ts`),
   'test/unit/witness/report-browser.test.ts',
 ];
 

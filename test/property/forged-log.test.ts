@@ -25,6 +25,7 @@ import {
   verifyLog,
   verifyText,
 } from '../../witness/index.ts';
+import { placeEmptySql } from '../empty-sql.ts';
 import { mulberry32 } from '../random.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
 import { forgeLog, type Loose, mutate } from '../unit/witness/forged.ts';
@@ -148,7 +149,9 @@ describe('a log that verifies and says nonsense', () => {
       // Only what readers accept gets as far as the database.
       do forgeLog(dir, mutate(mutate(entries, random), random));
       while (!verifyLog(dir).ok);
-      await ask(`seed ${SEED}, round ${round}`, async () => (await openAuditIndex({ logDir: dir })).close());
+      const sql = join(folder(), 'sql');
+      await placeEmptySql(sql);
+      await ask(`seed ${SEED}, round ${round}`, async () => (await openAuditIndex({ logDir: dir, dir: sql })).close());
     }
   });
 });

@@ -4,7 +4,6 @@
  * each move.
  */
 
-import { expect } from 'vitest';
 import {
   FORMAT_NAMES,
   type FormatName,
@@ -40,6 +39,7 @@ import {
   unsafe,
   type Verdict,
 } from '../../policy/index.ts';
+import { must } from '../must.ts';
 import { mulberry32 } from '../random.ts';
 
 export interface Shape {
@@ -266,9 +266,10 @@ class Session {
     if (tokens === 0 || tokens % PAGE_TOKENS !== 0) return;
     const lacks = () => this.#budget !== null && this.#bytes + this.#sealBytes > this.#budget;
     for (let round = 0; lacks(); round++) {
-      expect(round, 'rounds of an urgent plan').toBeLessThan(64);
+      must(round < 64, () => 'an urgent plan takes fewer than 64 rounds');
       try {
-        expect(this.#decide(tokens, [], true), 'an urgent plan is never empty').toBeGreaterThan(0);
+        const moves = this.#decide(tokens, [], true);
+        must(moves > 0, () => 'an urgent plan is never empty');
       } catch (error) {
         // As in the engine, originals go before a session fails.
         if ((error as { code?: string }).code !== 'budget-too-small' || this.#originals.size === 0) throw error;
@@ -281,7 +282,7 @@ class Session {
     }
     this.#sealed++;
     this.#bytes += this.#sealBytes;
-    if (this.#budget !== null) expect(this.#bytes).toBeLessThanOrEqual(this.#budget);
+    must(this.#budget === null || this.#bytes <= this.#budget, () => `${this.#bytes} bytes within ${this.#budget}`);
   }
 
   append(tokens: number, tokensNew: number): void {
@@ -359,7 +360,8 @@ class Session {
     const decisions = this.#policy.decide(situation);
     this.#outcomes = [];
     this.#run.see?.(this.#policy.summary());
-    if (!urgent) expect(decisions.length).toBeLessThanOrEqual(situation.movesMax + (situation.canaries?.length ?? 0));
+    const movesMax = situation.movesMax + (situation.canaries?.length ?? 0);
+    must(urgent || decisions.length <= movesMax, () => `${decisions.length} moves are at most ${movesMax}`);
     const verdicts = decisions.map((decision) => this.#carryOut(decision, situation));
     const epsilonNow = this.#outcomes.map((outcome) => outcome.epsilonNow);
     this.#entries.push({ situation, decisions, verdicts, epsilonNow });
@@ -394,7 +396,7 @@ class Session {
     const kept = this.#originals.get(key);
     if (isLatent(from) || isLatent(to)) return;
     if (FORMAT_NAMES.indexOf(to) < FORMAT_NAMES.indexOf(from)) {
-      expect(kept?.from, 'only a kept original comes back').toBe(to);
+      must(kept?.from === to, () => `only a kept original comes back: ${kept?.from}, not ${to}`);
       this.#originals.delete(key);
     } else if (kept !== undefined) {
       kept.promised = epsilonTo ?? kept.promised;
@@ -412,17 +414,18 @@ class Session {
     const isBroken =
       side === 'kv' &&
       !SIDES.every((one) => this.#formats.get(sideKey(layer, page, one)) === this.#context.windowFormat);
-    expect(isBroken, `${key} is whole`).toBe(false);
+    must(!isBroken, () => `${key} is whole`);
     const partner = this.#formats.get(sideKey(layer, page, side === 'k' ? 'v' : 'k')) as FormatName;
     const movable = page < movablePages(tokens) && page < this.#reported;
-    expect(this.#formats.get(key), key).toBe(from);
-    const isBack = this.#originals.get(key)?.from === to;
-    if (!isBack)
-      expect(unsafe({ side, from, to, partner, movable }), `${key} ${from} to ${to} beside ${partner}`).toBeNull();
-    expect(skipLayers).not.toContain(layer);
-    if (floor !== null && side !== 'kv') expect(FORMS.indexOf(to)).toBeLessThanOrEqual(FORMS.indexOf(floor[side]));
-    for (const number of [decision.because.measured, decision.because.bound])
-      expect(Number.isFinite(number)).toBe(true);
+    const what = (): string => `${key} ${from} to ${to} beside ${partner}`;
+    must(this.#formats.get(key) === from, () => `${what()}: it is in ${this.#formats.get(key)}`);
+    const reason = this.#originals.get(key)?.from === to ? null : unsafe({ side, from, to, partner, movable });
+    must(reason === null, () => `${what()}: ${JSON.stringify(reason)}`);
+    must(!skipLayers.includes(layer), () => `${what()}: the layer is skipped`);
+    if (floor !== null && side !== 'kv')
+      must(FORMS.indexOf(to) <= FORMS.indexOf(floor[side]), () => `${what()}: the floor is ${floor[side]}`);
+    const { measured, bound } = decision.because;
+    must(Number.isFinite(measured) && Number.isFinite(bound), () => `${what()}: ${measured} and ${bound} are numbers`);
     let epsilonNow: number | null = null;
     if (decision.retry) {
       const factor = this.#drift(decision, tokens);
@@ -430,7 +433,7 @@ class Session {
         factor === null ? null : factor * Math.sqrt(Math.max(0, decision.epsilonTo! ** 2 - decision.epsilonFrom! ** 2));
     }
     const verdict = this.#policy.judge(decision, epsilonNow);
-    expect(verdict.because.threshold, `${key} ${from} to ${to} beside ${partner}`).not.toBe('unsafe');
+    must(verdict.because.threshold !== 'unsafe', () => `${what()} is judged unsafe`);
     let bytesFreed = 0;
     if (verdict.accepted) {
       const before = this.#bytesOf(layer, page);
@@ -441,17 +444,14 @@ class Session {
       if (side !== 'kv') this.#formats.delete(sideKey(layer, page, 'kv'));
       bytesFreed = before - this.#bytesOf(layer, page);
       const differs = bytesFreed - decision.bytesFreed;
-      if (differs !== 0) expect(differs).toBe(hadLatent ? this.#besideBytes : -this.#besideBytes);
+      const besideBytes = hadLatent ? this.#besideBytes : -this.#besideBytes;
+      must(differs === 0 || differs === besideBytes, () => `${what()} frees ${differs} bytes more than it says`);
       this.#original(decision, key, tokens);
       this.#bytes -= bytesFreed;
       const table = this.#epsilon(layer, page, side);
       this.#epsilon2 += (table[to] ?? 0) ** 2 - (table[from] ?? 0) ** 2;
-      expect(
-        isUselessPair(
-          this.#formats.get(sideKey(layer, page, 'k')) as FormatName,
-          this.#formats.get(sideKey(layer, page, 'v')) as FormatName,
-        ),
-      ).toBe(false);
+      const [keys, values] = SIDES.map((one) => this.#formats.get(sideKey(layer, page, one)) as FormatName);
+      must(!isUselessPair(keys!, values!), () => `${what()} makes a useless pair: ${keys}, ${values}`);
     }
     this.#outcomes.push({
       layer,

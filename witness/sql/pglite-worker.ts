@@ -1,6 +1,6 @@
 /** Entry of the worker thread that holds PGlite: it computes on the thread that calls it, and takes half a gigabyte. */
 import { parentPort, workerData } from 'node:worker_threads';
-import { PGlite } from '@electric-sql/pglite';
+import { PGlite, type PGliteOptions } from '@electric-sql/pglite';
 import { given, KvError, ThreadServer } from '../../native/index.ts';
 import type { Rows, SqlFault, Statement } from './connection.ts';
 
@@ -8,6 +8,9 @@ export interface Request {
   readonly statements: readonly Statement[];
   readonly readOnly: boolean;
 }
+
+/** What a database is made of: its code, compiled, and the files of an empty one, packed. */
+export type PgliteProgram = Required<Pick<PGliteOptions, 'pgliteWasmModule' | 'fsBundle'>>;
 
 /** What the thread can be asked. It throws 'database' with an SqlFault as values. */
 export type PgliteCalls = ReturnType<typeof calls>;
@@ -59,5 +62,6 @@ function inTurn<T>(work: () => Promise<T>): Promise<T> {
   return result;
 }
 
-const opening = telling(PGlite.create((workerData as { dir: string }).dir));
+const { dir, program } = workerData as { dir: string; program: PgliteProgram };
+const opening = telling(PGlite.create(dir, program));
 new ThreadServer(parentPort).serve(opening.then(calls), { around: inTurn, last: 'close' });

@@ -45,8 +45,9 @@ describe('the same inputs give the same decisions and tokens', () => {
     expect(await decisions(best, 3, 'exact')).toEqual(first);
   });
 
-  it.each(['exact', 'auto'] as const)('every time, with two threads and %s', async (dense) => {
-    expect(await decisions(best, 2, dense)).toEqual(await decisions(best, 2, dense));
+  it('every time, with two threads', async () => {
+    expect(await decisions(best, 2, 'exact')).toEqual(first);
+    expect(await decisions(best, 2, 'auto')).toEqual(await decisions(best, 2, 'auto'));
   });
 
   it.each(fusing)('on %s, with the same dense half', async (isa) => {

@@ -7,6 +7,7 @@ import { CODECS, CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, SIDES } from '../../../n
 import { levelsOfCodes } from '../../../native/formats/trellis/trellis.ts';
 import { fromHalf, type RotName, rotate, toHalf, toTile } from '../../../native/reference/index.ts';
 import { ROT_LEVELS } from '../../../native/reference/tables.gen.ts';
+import { must } from '../../must.ts';
 import { bits, expectSame, misaligned } from '../../native/bits.ts';
 import { availableIsas, loadKernels } from '../../native/kernels-binding.ts';
 import { AWKWARD, awkwardRows, gaussian } from '../../native/rows.ts';
@@ -180,8 +181,7 @@ describe.each(ISAS)('%s', (_name, isa) => {
       for (const [i, value] of x.entries()) {
         const magic = 12582912;
         const rounded = Math.fround(Math.fround(value * inverse) + magic) - magic;
-        expect(out[i]).toBe(zero ? 0 : rounded + 0);
-        expect(Math.abs(out[i]!)).toBeLessThanOrEqual(32512);
+        must(out[i] === (zero ? 0 : rounded + 0) && Math.abs(out[i]!) <= 32512, () => `${out[i]} for ${rounded}`);
       }
       expect(out[x.length]).toBe(99);
     }
@@ -255,7 +255,7 @@ describe.each(ISAS)('%s', (_name, isa) => {
         for (let t = 0; t < PAGE_TOKENS; t++) {
           const score = before[i * stride + t]!;
           if (visible(t)) seen[i]!.push(score);
-          else expect(scores[i * stride + t]).toBe(0);
+          else must(Object.is(scores[i * stride + t], 0), () => `query ${i} sees token ${t}`);
         }
         masses[i]!.push(mass[i]!);
         maxima[i]!.push(max[i]!);
@@ -269,8 +269,11 @@ describe.each(ISAS)('%s', (_name, isa) => {
         else expect(Math.abs(share[i]! / 2 ** (top - max[i]!) - 1)).toBeLessThan(1e-5);
         // The largest of a page is 1 whatever the pages before it held.
         for (let t = 0; t < PAGE_TOKENS; t++) {
-          if (visible(t))
-            expect(Math.abs(scores[i * stride + t]! / 2 ** (before[i * stride + t]! - top) - 1)).toBeLessThan(1e-5);
+          const factor = scores[i * stride + t]! / 2 ** (before[i * stride + t]! - top);
+          must(
+            !visible(t) || Math.abs(share - 1) < 1e-5,
+            () => `query ${i}, token ${t} is off by a factor of ${share}`,
+          );
         }
         const inPage = scores.subarray(i * stride, i * stride + PAGE_TOKENS).reduce((all, x) => all + x, 0);
         expect(Math.abs(mass[i]! - share[i]! * inPage)).toBeLessThan(1e-5 * (1 + mass[i]!));

@@ -15,6 +15,8 @@ import {
   tileOffset,
 } from '../../../native/reference/index.ts';
 import { ROT_BOUNDS, ROT_LEVELS, SCALE_BOUNDS, SCALE_VALUES } from '../../../native/reference/tables.gen.ts';
+import { must } from '../../must.ts';
+import { bits, expectSame } from '../../native/bits.ts';
 import { gaussianError, gaussianLevels } from '../../native/gaussian.ts';
 import { AWKWARD, awkwardRows, gaussian, gaussianRows } from '../../native/rows.ts';
 import { seeded } from '../../random.ts';
@@ -88,14 +90,14 @@ describe.each(Object.keys(AWKWARD))('rot on %s', (name) => {
       ['rot1', 3],
     ] as const) {
       const narrowed = heads.rot4.codes.map((code) => code >> bits);
-      expect(heads[to].codes).toEqual(narrowed);
-      expect(demote(heads.rot4, to).codes).toEqual(narrowed);
+      expectSame(heads[to].codes, narrowed);
+      expectSame(demote(heads.rot4, to).codes, narrowed);
       expect(heads[to].means).toEqual(heads.rot4.means);
       expect(heads[to].reference).toBe(heads.rot4.reference);
       expect(demote(heads.rot4, to).reference).toBe(heads.rot4.reference);
     }
-    expect(demote(demote(heads.rot4, 'rot3'), 'rot2').codes).toEqual(heads.rot2.codes);
-    expect(demote(demote(heads.rot4, 'rot3'), 'rot1').codes).toEqual(heads.rot1.codes);
+    expectSame(demote(demote(heads.rot4, 'rot3'), 'rot2').codes, heads.rot2.codes);
+    expectSame(demote(demote(heads.rot4, 'rot3'), 'rot1').codes, heads.rot1.codes);
   });
 
   test('everything decodes to finite numbers; zero rows decode to what they are coded from exactly', () => {
@@ -105,8 +107,8 @@ describe.each(Object.keys(AWKWARD))('rot on %s', (name) => {
       for (let t = 0; t < PAGE_TOKENS; t++) {
         for (let c = 0; c < 64; c++) {
           const value = decoded[t * 64 + c]!;
-          expect(Number.isFinite(value)).toBe(true);
-          if (k(head, t) === -128) expect(value + 0).toBe(origin(head, t, c));
+          const isWhole = k(head, t) === -128 ? Object.is(value + 0, origin(head, t, c)) : Number.isFinite(value);
+          must(isWhole, () => `${format}: token ${t}, channel ${c} is ${value}`);
         }
       }
     }
@@ -117,7 +119,7 @@ test('an all-zero page decodes to +0, and demotion keeps its zero rows', () => {
   for (const format of ROT) {
     const head = CODECS[format].encode(new Float32Array(PAGE_TOKENS * 80), 80);
     expect(new Set(head.rowScales)).toEqual(new Set([0xff80]));
-    for (const value of CODECS[format].decode(head)) expect(Object.is(value, 0)).toBe(true);
+    expect(CODECS[format].decode(head).every((value) => Object.is(value, 0))).toBe(true);
   }
   const head = demote(CODECS.rot4.encode(awkwardRows('some zero rows', 64), 64), 'rot2');
   expect(head.rowScales).toHaveLength(PAGE_TOKENS);
@@ -155,10 +157,8 @@ describe('reference', () => {
           64,
         );
         if (power < -6 || power > 5) expect(Math.sign(head.reference)).toBe(Math.sign(power));
-        expect(
-          CODECS[format].decode(head).map((x) => x * 2 ** -power),
-          `${format}, 2^${power}`,
-        ).toEqual(decoded);
+        const again = CODECS[format].decode(head).map((x) => x * 2 ** -power);
+        expectSame(bits(again), bits(decoded), `${format}, 2^${power}`);
       }
     }
   });
@@ -182,7 +182,7 @@ describe('reference', () => {
       const head = CODECS[format].encode(opposite({ 7: size }), 64);
       expect([plain.reference, head.reference]).toEqual([0, reference]);
       const decoded = CODECS[format].decode(head);
-      expect(without(decoded, 7)).toEqual(CODECS[format].decode(plain));
+      expectSame(bits(without(decoded, 7)), bits(CODECS[format].decode(plain)), format);
       // The row itself comes back where a scale reaches so far, and otherwise is as small as a scale can be.
       expect(k(head, 7) === -127).toBe(size === 2 ** -30);
     }
@@ -262,8 +262,9 @@ describe('unbiased scale', () => {
         const row = rows.subarray(t * 64, (t + 1) * 64);
         const power = row.reduce((sum, x) => sum + x * x, 0);
         const along = row.reduce((sum, x, c) => sum + x * decoded[t * 64 + c]!, 0);
-        expect(along / power).toBeGreaterThan(2 ** (-1 / 32) - 1e-5);
-        expect(along / power).toBeLessThan(2 ** (1 / 32) + 1e-5);
+        const share = along / power;
+        const isNear = share > 2 ** (-1 / 32) - 1e-5 && share < 2 ** (1 / 32) + 1e-5;
+        must(isNear, () => `${format}: token ${t} comes back ${share} times as long`);
       }
     }
   });
@@ -374,11 +375,11 @@ describe.each(CODED_HEAD_DIMS)('layout at d = %i', (d) => {
       const bound = 1e-5 * 10 * Math.sqrt(d);
       for (let t = 4; t < PAGE_TOKENS; t++) {
         const direct = query.reduce((sum, q, c) => sum + q * decoded[t * d + c]!, 0);
-        expect(Math.abs(scores[t]! - direct)).toBeLessThan(bound);
+        must(Math.abs(scores[t]! - direct) < bound, () => `${format}: score ${t} is ${scores[t]}, not ${direct}`);
       }
       for (let c = 0; c < d; c++) {
         const direct = weights.reduce((sum, w, t) => sum + w * decoded[t * d + c]!, 0);
-        expect(Math.abs(mix[c]! - direct)).toBeLessThan(bound * 3);
+        must(Math.abs(mix[c]! - direct) < bound * 3, () => `${format}: value ${c} is ${mix[c]}, not ${direct}`);
       }
     }
   });

@@ -5,6 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { CODED_HEAD_DIMS, FORMATS, PAGE_TOKENS, pageBytes } from '../../../native/format.ts';
 import { CODECS, fromHalf, type ReferenceCodec } from '../../../native/reference/index.ts';
 import { SPHERE } from '../../../native/reference/tables.gen.ts';
+import { must } from '../../must.ts';
 import { AWKWARD, awkwardRows, gaussian } from '../../native/rows.ts';
 import { seeded } from '../../random.ts';
 
@@ -128,7 +129,11 @@ describe.each(TURBO)('%s', (format) => {
     const decoded = codec.decode(codec.encode(rows, 64));
     for (let t = 0; t < PAGE; t++) {
       const isZero = rows.subarray(t * 64, t * 64 + 64).every((x) => x === 0);
-      for (const x of decoded.subarray(t * 64, t * 64 + 64)) expect(isZero ? x === 0 : Number.isFinite(x)).toBe(true);
+      const row = decoded.subarray(t * 64, t * 64 + 64);
+      must(
+        row.every((x) => (isZero ? x === 0 : Number.isFinite(x))),
+        () => `token ${t} is decoded to ${row.join(', ')}`,
+      );
     }
   });
 

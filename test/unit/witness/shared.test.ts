@@ -17,12 +17,13 @@ import {
   verifyLog,
   verifyText,
 } from '../../../witness/index.ts';
+import { TIER } from '../../tier.ts';
 import { scratchFolders } from './folder.ts';
 import { recordSession } from './session.ts';
 
 const folder = scratchFolders();
 const run = promisify(execFile);
-const PROCESSES = 8;
+const PROCESSES = TIER === 'home' ? 4 : 8;
 const ENTRIES = 60;
 const OPENINGS = 3;
 

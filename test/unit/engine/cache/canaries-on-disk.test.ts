@@ -21,6 +21,7 @@ import {
 import { ROUTES } from '../../../../engine/serve/routes.ts';
 import { logDir, sqlDir } from '../../../../engine/state/folder.ts';
 import { entryId, makeCheckpointKeys, readLog } from '../../../../witness/index.ts';
+import { placeEmptySql } from '../../../empty-sql.ts';
 import { refused } from '../../../refusal.ts';
 import { volume } from '../../../tier.ts';
 import { filesOf, scratchFolders } from '../../witness/folder.ts';
@@ -112,8 +113,10 @@ it(`canaries of ${RUNS} engines leave nothing on disk, in metrics, reports and t
       errors.push(await refused(engine.openSession({ thresholdsPath: join(word(), `${word()}.json`) })));
       errors.push(await refused(engine.openSession({ policy: word() })));
       errors.push(await refused(engine.openSession({ cacheTypes: word() })));
-      errors.push(await refused(createEngine({ model: join(word(), word()), stateDir: state })));
     }
+    // Each of them starts a thread, for half a second.
+    for (let n = 0; n < 3; n++)
+      errors.push(await refused(createEngine({ model: join(word(), word()), stateDir: state })));
     metrics.push(await engine.metrics());
     await engine.close();
   }
@@ -131,6 +134,7 @@ it(`canaries of ${RUNS} engines leave nothing on disk, in metrics, reports and t
     cache.attention(0, rows);
   }
   await cache.close();
+  await placeEmptySql(sqlDir(state));
   await (await openAuditIndex({ logDir: logDir(state), dir: sqlDir(state) })).close();
 
   const answers = await answersOf(state);

@@ -7,10 +7,12 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Forecast } from '../../../../engine/cache/budget.ts';
 import type { SessionsFit } from '../../../../engine/cli/machine-fit.ts';
+import { sqlDir } from '../../../../engine/state/folder.ts';
 import { readLog } from '../../../../witness/index.ts';
+import { placeEmptySql } from '../../../empty-sql.ts';
 import { isDealt } from '../../../tier.ts';
 import { type RawValue, tinyGguf, tinyWords } from '../transformer/model-files.ts';
-import { dir, expectRefused, helpOf, lastLine, palimpsest, type Result, root, widest } from './command.ts';
+import { answered, dir, expectRefused, helpOf, lastLine, palimpsest, type Result, root, widest } from './command.ts';
 
 const state = join(dir, 'state');
 const prompt = join(dir, 'prompt.txt');
@@ -35,6 +37,7 @@ beforeAll(async () => {
     'It was a bright cold day, and the old man went down to the river to see what the night had left there. ';
   writeFileSync(prompt, sentence.repeat(50));
   ran = await palimpsest(run('--kv-budget', '40%', '--compare', '--json'));
+  await placeEmptySql(sqlDir(state));
 });
 
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
@@ -258,21 +261,22 @@ describe('what is refused with --json', () => {
 
 describe('audit', () => {
   const audit = (...args: string[]) => palimpsest(['audit', ...args, '--state', state]);
+  const told = (...args: string[]) => answered(['audit', ...args, '--state', state]);
   it('lists, shows, explains, finds, verifies, replays and indexes what a run did', async () => {
     const { session } = lastLine(ran.out) as { session: string };
     const list = await audit('list', '--session', session, '--limit', '3');
     // What tables and the demonstration print of an id is enough.
-    expect((await audit('list', '--session', session.slice(-8), '--limit', '3')).out).toBe(list.out);
+    expect((await told('list', '--session', session.slice(-8), '--limit', '3')).out).toBe(list.out);
     expect(list.code).toBe(0);
     expect(list.out).toContain(session.slice(-8));
-    const [newest] = JSON.parse((await audit('list', '--session', session, '--json')).out) as {
+    const [newest] = JSON.parse((await told('list', '--session', session, '--json')).out) as {
       seq: number;
       layer: number;
       side: string;
     }[];
     const narrow = JSON.parse(
       (
-        await audit(
+        await told(
           'list',
           '--layer',
           String(newest!.layer),
@@ -290,10 +294,10 @@ describe('audit', () => {
     const explained = await audit('explain', String(newest!.seq));
     expect(explained.out).toContain(`Entry ${newest!.seq}`);
     expect(widest(explained.out)).toBeLessThanOrEqual(80);
-    expect((await audit('show', String(newest!.seq))).out).toContain(
+    expect((await told('show', String(newest!.seq))).out).toContain(
       `Entry ${newest!.seq}: decision of session ${session}`,
     );
-    expect(await audit('similar', String(newest!.seq))).toMatchObject({ code: 0 });
+    expect(await told('similar', String(newest!.seq))).toMatchObject({ code: 0 });
     // Every listing in every form; a row is the same in each.
     for (const [command, ...more] of [
       ['list', '--limit', '3'],
@@ -303,9 +307,11 @@ describe('audit', () => {
       ['similar', String(newest!.seq)],
       ['query', 'select layer, page from decisions order by seq'],
     ]) {
-      const [whole, lines, csv] = await Promise.all(
-        [['--json'], ['--format', 'jsonl'], ['--format', 'csv']].map((form) => audit(command!, ...more, ...form)),
-      );
+      const [whole, lines, csv] = [
+        await told(command!, ...more, '--json'),
+        await told(command!, ...more, '--format', 'jsonl'),
+        await told(command!, ...more, '--format', 'csv'),
+      ];
       const rows = lines!.out
         .split('\n')
         .filter(Boolean)
@@ -319,17 +325,17 @@ describe('audit', () => {
     };
     const withoutRows = ['list', '--threshold', 'uniform.step', '--layer', '0', '--json'];
     expect(await audit(...withoutRows, '--exit-status')).toMatchObject({ ...none, code: 3 });
-    expect(await audit(...withoutRows)).toMatchObject({ ...none, code: 0 });
-    const { err } = await audit('count', '--layer', '9000', '--of-model', 'nobody', '--side', 'kv');
+    expect(await told(...withoutRows)).toMatchObject({ ...none, code: 0 });
+    const { err } = await told('count', '--layer', '9000', '--of-model', 'nobody', '--side', 'kv');
     expect(err.trim().split('\n')).toEqual(
       ['--of-model nobody', '--layer 9000', '--side kv'].map((flag) => `No decision in the log matches ${flag}.`),
     );
-    expect((await audit('sessions', '--of-model', 'nobody')).err).toBe(
+    expect((await told('sessions', '--of-model', 'nobody')).err).toBe(
       'No session in the log matches --of-model nobody.\n',
     );
     // Each of them is there, and no decision has both: then nothing is misspelt.
-    expect((await audit('list', '--of-model', 'reference', '--step', '0')).err).toBe('');
-    const { out } = await audit(
+    expect((await told('list', '--of-model', 'reference', '--step', '0')).err).toBe('');
+    const { out } = await told(
       'list',
       '--from',
       'q8',
@@ -387,7 +393,7 @@ describe('audit', () => {
       ['similar', join(dir, 'nowhere')],
     ]) {
       expectRefused(
-        await palimpsest(['audit', command!, ...(command === 'similar' ? ['1'] : []), '--state', path!]),
+        await answered(['audit', command!, ...(command === 'similar' ? ['1'] : []), '--state', path!]),
         'not-found',
         /run something first/,
       );
@@ -446,18 +452,18 @@ describe('inspect and doctor', () => {
     const plain = await palimpsest(['inspect', path]);
     expect(plain).toMatchObject({ code: 0, err: '' });
     expect(plain.out).toMatch(words);
-    expect(lastLine((await palimpsest(['inspect', path, '--json'])).out)).toHaveProperty('kind');
+    expect(lastLine((await answered(['inspect', path, '--json'])).out)).toHaveProperty('kind');
   });
   it('refuse what is broken, foreign or only a part', async () => {
     const gguf = join(dir, 'broken.gguf');
     writeFileSync(gguf, Buffer.concat([Buffer.from('GGUF'), Buffer.alloc(60, 0xff)]));
     expectRefused(await palimpsest(['inspect', gguf]), '', /broken\.gguf/);
-    expectRefused(await palimpsest(['inspect', prompt]), 'unsupported', /prompt\.txt/);
-    expectRefused(await palimpsest(['inspect', join(state, 'log/00000000.wal')]), 'bad-argument', /inspect the folder/);
-    expectRefused(await palimpsest(['inspect', join(dir, 'none')]), 'not-found', /nothing at/);
-    expectRefused(await palimpsest(['inspect', '/dev/null']), 'unsupported', /neither a file nor a folder/);
-    expectRefused(await palimpsest(['fetch', 'nope']), 'not-found', /smollm2-135m/);
-    expectRefused(await palimpsest(['doctor', '--state', prompt]), 'bad-argument', /is a file/);
+    expectRefused(await answered(['inspect', prompt]), 'unsupported', /prompt\.txt/);
+    expectRefused(await answered(['inspect', join(state, 'log/00000000.wal')]), 'bad-argument', /inspect the folder/);
+    expectRefused(await answered(['inspect', join(dir, 'none')]), 'not-found', /nothing at/);
+    expectRefused(await answered(['inspect', '/dev/null']), 'unsupported', /neither a file nor a folder/);
+    expectRefused(await answered(['fetch', 'nope']), 'not-found', /smollm2-135m/);
+    expectRefused(await answered(['doctor', '--state', prompt]), 'bad-argument', /is a file/);
   });
   it('say what a model is given for a conversation', async () => {
     const gguf = join(dir, 'chat.gguf');
@@ -474,17 +480,17 @@ describe('inspect and doctor', () => {
       code: 0,
       out: `<s>hello</s>\n\n3 tokens: 0 ${tinyWords.indexOf('hello')} 1\n`,
     });
-    expect(lastLine((await palimpsest(['inspect', gguf, '--chat', conversation, '--json'])).out)).toMatchObject({
+    expect(lastLine((await answered(['inspect', gguf, '--chat', conversation, '--json'])).out)).toMatchObject({
       prompt: '<s>hello</s>',
       ids: [0, tinyWords.indexOf('hello'), 1],
     });
     expectRefused(
-      await palimpsest(['inspect', 'reference', '--chat', conversation]),
+      await answered(['inspect', 'reference', '--chat', conversation]),
       'bad-tokenizer',
       /no chat template/,
     );
-    expectRefused(await palimpsest(['inspect', gguf, '--chat', prompt]), 'bad-argument', /prompt\.txt/);
-    expectRefused(await palimpsest(['inspect', gguf, '--chat', join(dir, 'none')]), '', /none/);
+    expectRefused(await answered(['inspect', gguf, '--chat', prompt]), 'bad-argument', /prompt\.txt/);
+    expectRefused(await answered(['inspect', gguf, '--chat', join(dir, 'none')]), '', /none/);
   });
   it('forecast memory for a length', async () => {
     const facts = lastLine((await palimpsest(['doctor', '--tokens', '2048', '--threads', '1', '--json'])).out);
@@ -520,7 +526,7 @@ describe('inspect and doctor', () => {
       expect.stringMatching(/experience +of this state folder alone: .*not reached/),
     ]);
     expect(away.out + away.err).not.toContain('sesame');
-    expectRefused(await palimpsest(['doctor', '--qdrant-url', 'qdrant:6333']), 'bad-config', /http/);
+    expectRefused(await answered(['doctor', '--qdrant-url', 'qdrant:6333']), 'bad-config', /http/);
   });
 });
 

@@ -1,12 +1,14 @@
 /**
  * The built command in a process of its own, in a folder of its own, and what every ending of it must look like; its
- * help without a process.
+ * help and what it answers without a process.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { CommanderError } from 'commander';
 import { expect } from 'vitest';
+import { reportFailure } from '../../../../engine/cli/failure.ts';
 import { program } from '../../../../engine/cli/program.ts';
 
 export const root = join(import.meta.dirname, '../../../..');
@@ -45,6 +47,44 @@ export function palimpsest(args: readonly string[], ways: Ways = {}): Promise<Re
   child.stdin!.end(ways.input ?? '');
   ways.with?.(child);
   return new Promise((resolve) => child.on('close', (code, signal) => resolve({ code, signal, out, err })));
+}
+
+/** What is written to a stream from now on, until it is put back. */
+function caught(stream: NodeJS.WriteStream): { text: string; putBack(): void } {
+  const { write } = stream;
+  const all = {
+    text: '',
+    putBack: () => {
+      stream.write = write;
+    },
+  };
+  stream.write = ((chunk: string | Uint8Array, ...more: unknown[]) => {
+    all.text += typeof chunk === 'string' ? chunk : Buffer.from(chunk).toString();
+    const written = more.at(-1);
+    if (typeof written === 'function') written();
+    return true;
+  }) as typeof write;
+  return all;
+}
+
+/**
+ * The same command in this process, for what it answers: a process of its own takes half a second to load it, and two
+ * more where it opens tables. One at a time, with every path whole, and none that keeps keys or waits for signals.
+ */
+export async function answered(args: readonly string[]): Promise<Result> {
+  const [out, err] = [caught(process.stdout), caught(process.stderr)];
+  let code: number;
+  try {
+    await program().parseAsync([...args], { from: 'user' });
+    code = Number(process.exitCode ?? 0);
+  } catch (error) {
+    code = error instanceof CommanderError ? (error.exitCode === 0 ? 0 : 2) : reportFailure(error);
+  } finally {
+    process.exitCode = undefined;
+    out.putBack();
+    err.putBack();
+  }
+  return { code, signal: null, out: out.text, err: err.text };
 }
 
 /** The help of a command, as it is printed, without a process. */

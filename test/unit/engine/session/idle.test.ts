@@ -15,6 +15,7 @@ import {
 import { logDir } from '../../../../engine/state/folder.ts';
 import { readLog, replaySession, timeline } from '../../../../witness/index.ts';
 import { refused } from '../../../refusal.ts';
+import { isForHome } from '../../../tier.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { codeOf, entriesOf, ids, MODEL } from '../on-reference.ts';
 import { parseExposition } from '../serve/exposition.ts';
@@ -74,7 +75,8 @@ async function answersWhenParked(count: number, predict: boolean): Promise<reado
   return (await made).slice(0, count);
 }
 
-describe.each(['memory', 'disk'] as const)('sessions that wait, parked in %s', (place) => {
+const PLACES = ['memory', 'disk'] as const;
+describe.each(PLACES.filter((_, place) => isForHome(place, 2)))('sessions that wait, parked in %s', (place) => {
   it('answer what they would have answered had their callers parked and resumed them', async () => {
     const dir = folder();
     const engine = await open(dir, { kvBudget: 1.35 * SESSION_BYTES, idleSessions: place });

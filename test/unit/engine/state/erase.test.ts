@@ -19,10 +19,11 @@ import {
   replay,
   verifyLog,
 } from '../../../../witness/index.ts';
+import { placeEmptySql } from '../../../empty-sql.ts';
 import { refused } from '../../../refusal.ts';
 import { isDealt } from '../../../tier.ts';
 import { filesOf, scratchFolders } from '../../witness/folder.ts';
-import { expectRefused, lastLine, palimpsest } from '../cli/command.ts';
+import { answered, expectRefused, lastLine, palimpsest } from '../cli/command.ts';
 import { codeOf, ids, MODEL, openEngine, written } from '../on-reference.ts';
 
 const folder = scratchFolders();
@@ -39,6 +40,7 @@ beforeAll(async () => {
   await first.close();
   await second.close();
   await engine.close();
+  await placeEmptySql(sqlDir(made));
   await (await openAuditIndex({ logDir: logDir(made), dir: sqlDir(made) })).close();
   mkdirSync(join(made, 'reports'));
   writeFileSync(join(made, 'reports', 'a.html'), `<p>${'x'.repeat(2 ** 20 - 20)}${erased}</p>`);
@@ -139,7 +141,7 @@ describe('a session', () => {
       ['explain', String(first!.seq)],
       ['list', '--session', erased],
     ])
-      expectRefused(await palimpsest(['audit', ...args, '--state', state]), 'sealed', /was erased/);
+      expectRefused(await answered(['audit', ...args, '--state', state]), 'sealed', /was erased/);
     const sessions = await openSessionIndex({ stateDir: state });
     const near = await sessions.nearestSessions(new Array(14).fill(0.5), 5);
     await sessions.close();
@@ -237,25 +239,25 @@ it('the key is overwritten before it is removed', async () => {
 
 it('the command asks, and does what it says with --yes', async () => {
   const state = copy();
-  expectRefused(await palimpsest(['audit', 'erase', '--state', state]), 'bad-argument', /no session was named/);
-  const asked = await palimpsest(['audit', 'erase', '--session', erased, '--state', state]);
+  expectRefused(await answered(['audit', 'erase', '--state', state]), 'bad-argument', /no session was named/);
+  const asked = await answered(['audit', 'erase', '--session', erased, '--state', state]);
   expectRefused(asked, 'bad-argument', /--yes/);
   expect([...readLog(logDir(state), { session: erased })].length).toBeGreaterThan(10);
-  const held = await palimpsest(['audit', 'hold', '--session', erased, '--state', state]);
+  const held = await answered(['audit', 'hold', '--session', erased, '--state', state]);
   expect(held).toMatchObject({ code: 0, out: expect.stringContaining('neither erase nor retain') });
-  expectRefused(await palimpsest(['audit', 'erase', '--session', erased, '--yes', '--state', state]), 'held');
-  await palimpsest(['audit', 'hold', '--session', erased, '--release', '--state', state]);
+  expectRefused(await answered(['audit', 'erase', '--session', erased, '--yes', '--state', state]), 'held');
+  await answered(['audit', 'hold', '--session', erased, '--release', '--state', state]);
   const done = await palimpsest(['audit', 'erase', '--session', erased, '--yes', '--json', '--state', state]);
   expect(lastLine(done.out)).toMatchObject({ session: erased, erasedMs: null, files: ['reports/a.html'] });
-  const twice = await palimpsest(['audit', 'erase', '--session', erased, '--yes', '--state', state]);
+  const twice = await answered(['audit', 'erase', '--session', erased, '--yes', '--state', state]);
   expect(twice).toMatchObject({ code: 0, out: expect.stringContaining('was erased') });
-  const verified = await palimpsest(['audit', 'verify', '--state', state]);
+  const verified = await answered(['audit', 'verify', '--state', state]);
   expect(verified).toMatchObject({ code: 0, out: expect.stringContaining('could not be opened') });
 });
 
 it('lists and counts say on stderr, once, how many sessions they passed over, and nothing where there was none', async () => {
   const state = copy();
-  const asked = (...args: string[]) => palimpsest(['audit', ...args, '--state', state]);
+  const asked = (...args: string[]) => answered(['audit', ...args, '--state', state]);
   const lists = [
     ['list', '--json'],
     ['count', '--format', 'csv'],
@@ -314,12 +316,12 @@ it('the command wraps keys that lay open, then by another master key, and withou
 it('the command retains, after a dry run that says the same', async () => {
   const state = copy();
   const asked = ['audit', 'retain', '--max-size', '1KB', '--json', '--state', state];
-  const [dry, done] = [await palimpsest([...asked, '--dry-run']), await palimpsest(asked)];
+  const [dry, done] = [await answered([...asked, '--dry-run']), await palimpsest(asked)];
   expect({ ...lastLine(done.out), dryRun: true }).toEqual(lastLine(dry.out));
-  expectRefused(await palimpsest(['audit', 'retain', '--state', state]), 'bad-argument', /an age or a size/);
-  expectRefused(await palimpsest(['audit', 'retain', '--max-size', '50%', '--state', state]), 'bad-argument');
+  expectRefused(await answered(['audit', 'retain', '--state', state]), 'bad-argument', /an age or a size/);
+  expectRefused(await answered(['audit', 'retain', '--max-size', '50%', '--state', state]), 'bad-argument');
   expectRefused(
-    await palimpsest(['audit', 'retain', '--older-than', 'soon', '--state', state]),
+    await answered(['audit', 'retain', '--older-than', 'soon', '--state', state]),
     'bad-argument',
     /not a time/,
   );
