@@ -25,6 +25,8 @@ export interface Reversible {
   readonly shape: CacheShape;
   readonly latents: Latents | null;
   readonly hasForks: boolean;
+  /** Whether a fork of it would leave what was promised to others. */
+  readonly hasRoom: boolean;
   readonly windowFormat: FormatName;
 }
 
@@ -44,7 +46,7 @@ export class WayBack {
    * back to.
    */
   constructor(cache: Reversible, tokens: number, tokensNew: number) {
-    const { kv, shape, latents, hasForks } = cache;
+    const { kv, shape, latents, hasForks, hasRoom } = cache;
     this.tokens = tokens;
     this.#kv = kv;
     this.#latents = latents;
@@ -56,7 +58,7 @@ export class WayBack {
     if (!isReopened && sealsBetween(tokens, tokensNew) === 0) return;
     this.#inputs = latents?.waiting(tokens) ?? null;
     if (hasForks && !isReopened) {
-      this.#twin = forkOf(kv);
+      this.#twin = hasRoom ? forkOf(kv) : null;
       this.#isLost = this.#twin === null;
     } else {
       const numbers = openRows(tokens) * shape.kvHeads * shape.headDim;

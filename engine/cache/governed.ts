@@ -366,8 +366,10 @@ export class Governed {
    * Whoever asked closes it.
    */
   wayBack(tokensNew: number, tokens = this.length): WayBack {
-    const { kv, shape, latents, hasForks, terms } = this;
-    return new WayBack({ kv, shape, latents, hasForks, windowFormat: terms.context.windowFormat }, tokens, tokensNew);
+    const { kv, shape, latents, hasForks, terms, room } = this;
+    const { windowFormat } = terms.context;
+    const hasRoom = room.leaves(room.forkBytes);
+    return new WayBack({ kv, shape, latents, hasForks, hasRoom, windowFormat }, tokens, tokensNew);
   }
 
   /** Takes `way`: moves of pages that are still there stay made. `takeBack` of step.ts tells the policy. */
@@ -393,6 +395,7 @@ export class Governed {
    * attention has seen is forgotten.
    */
   vacate(): void {
+    if (this.kv.length() > 0) this.trials.finish();
     this.canaries.dropAll();
     this.#peakBytes = this.peakBytes;
     this.kv.become(() => this.#reopen());
@@ -446,7 +449,8 @@ export class Governed {
       tokens: this.length,
       bytes: now.bytes,
       sealBytes: now.sealBytes,
-      budgetBytes: budgetBytes === null ? null : budgetBytes - this.room.spareBytes,
+      // Others may leave less than must stay free.
+      budgetBytes: budgetBytes === null ? null : Math.max(0, budgetBytes - this.room.spareBytes),
       kldBudget,
       tokensExpected,
       movesMax: now.movesMax,

@@ -64,6 +64,16 @@ export class Room {
     return sharedPool === undefined ? null : sharedPool.budgetBytes - sharedPool.usedBytes - promised.othersBytes;
   }
 
+  /** True if the pool has so much that was promised to nobody. */
+  leaves(bytes: number): boolean {
+    return (this.poolRoomBytes ?? Number.POSITIVE_INFINITY) >= bytes;
+  }
+
+  /** Bytes that a fork takes for open pages of its own: those of this cache. */
+  get forkBytes(): number {
+    return this.#parts.kv.memory().openBytes;
+  }
+
   /** Has idle sessions of the pool parked until there is room for `dueBytes` and for a move beside them. */
   ask(dueBytes: number): void {
     const lackingBytes = this.#lackingBytes(dueBytes);

@@ -113,11 +113,13 @@ export function fork(cache: Governed): Governed {
   const { fixedBytes } = cache.terms.context;
   cache.room.ask(fixedBytes);
   freeAmong(cache, fixedBytes, 0);
+  if (!cache.room.leaves(cache.room.forkBytes)) refuseBeyondPool(cache, cache.room.forkBytes);
   return cache.fork();
 }
 
 /** Moves own pages until `dueBytes` more fit, and those of other sessions where that is not enough. */
 function freeAmong(cache: Governed, dueBytes: number, tokensNew: number): void {
+  if (cache.budgetBytes === null) cache.room.press(dueBytes, 'all');
   try {
     free(cache, dueBytes, tokensNew);
   } catch (error) {

@@ -124,3 +124,29 @@ describe('caches of one pool', () => {
     pool.close();
   });
 });
+
+describe('caches of one pool that step at once', () => {
+  it('find room for all layers before the first: who comes second is refused there, and the first goes on', async () => {
+    const random = uniform(33);
+    const pool = openPool(100_000_000);
+    const caches = await Promise.all([1, 2, 3].map(() => openCache({ ...SHAPE, pool, policy: 'none' })));
+    const [measured, first, second] = caches as [PolicyCache, PolicyCache, PolicyCache];
+    for (const cache of caches) fill(cache, 128, random);
+    const before = pool.usedBytes;
+    step(measured, random);
+    const stepBytes = pool.usedBytes - before;
+    expect(stepBytes).toBeGreaterThan(0);
+    pool.setBudget(pool.usedBytes + Math.floor(1.5 * stepBytes));
+    const append = (cache: PolicyCache, layer: number): void =>
+      cache.append(layer, normals(random, CHUNK * ROW), normals(random, CHUNK * ROW));
+    append(first, 0);
+    expect(codeOf(() => append(second, 0))).toMatch(/^budget-/);
+    for (let layer = 0; layer < SHAPE.layers; layer++) {
+      if (layer > 0) append(first, layer);
+      first.attention(layer, normals(random, CHUNK * 2 * ROW));
+    }
+    expect([first.length, second.length]).toEqual([192, 128]);
+    for (const cache of caches) await cache.close();
+    pool.close();
+  });
+});

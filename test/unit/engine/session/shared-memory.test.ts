@@ -81,6 +81,21 @@ describe('eight sessions that write at once', () => {
   });
 });
 
+describe('sessions whose pages went for another one', () => {
+  it('go on from their tokens, also if a page was being tried when it went', async () => {
+    await open('0.45MiB');
+    const sessions = [await engine.openSession(), await engine.openSession()];
+    for (let turn = 0; turn < 6; turn++) {
+      const session = sessions[turn % 2]!;
+      await session.read(ids(turn < 2 ? 192 : 8, turn));
+      expect((await session.report()).tokens).toBe(192 + 8 * Math.floor(turn / 2));
+    }
+    const metrics = await engine.metrics();
+    expect(metrics).toMatch(/^palimpsest_sessions_parked\{place="reread"\} 1$/m);
+    expect(metrics).toMatch(/^palimpsest_room_refusals_total 0$/m);
+  });
+});
+
 describe('a prompt', () => {
   it('is read in small pieces while another session writes, and in whole pages again when it is alone', async () => {
     await open(undefined);
