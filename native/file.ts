@@ -169,8 +169,8 @@ export function removeLeftovers(dir: string, isOurs: (name: string) => boolean):
 }
 
 /**
- * The name that a file is written under before it takes its place, for opening with the flag 'wx'. What killed processes
- * left of it is removed, and so is a link of that name: what it leads to is not written to.
+ * The name that a file is written under before it takes its place, for opening with the flag 'wx'. What killed
+ * processes left of it is removed, and so is a link of that name: what it leads to is not written to.
  */
 export function temporaryFor(path: string): string {
   const temporary = `${path}.${process.pid}.tmp`;

@@ -1,5 +1,6 @@
-// Logs that hold an entry that makes no sense, as earlier versions wrote some: a digest of 5,000 characters, half a byte
-// that is freed. Nobody is locked out of them: whatever reads passes the entry over by name, and writers go on behind it.
+// Logs that hold an entry that makes no sense, as earlier versions wrote some: a digest of 5,000 characters, half a
+// byte that is freed. Nobody is locked out of them: whatever reads passes the entry over by name, and writers go on
+// behind it.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
@@ -29,7 +30,7 @@ const GOOD = ['first-session', 'third-session'] as const;
 const BAD = 'second-session';
 const root = join(import.meta.dirname, '..', '..', '..');
 
-/** A state folder whose log tells three sessions, in one of which an entry is changed; → its seq. `spoiled`: one more. */
+/** A state folder whose log tells three sessions, in one of which an entry is changed (→ its seq), or two. */
 async function forged(
   kind: Entry['kind'],
   change: (body: Loose) => void,
