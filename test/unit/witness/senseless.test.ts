@@ -136,3 +136,13 @@ it('writers go on behind it, tables hold the rest, and erasing its session ends 
   expect(report).toMatchObject({ ok: true, problem: null });
   expect(report).not.toHaveProperty('senseless');
 });
+
+it('one that was not encrypted as entries are is damage, and ends the walk', () => {
+  const dir = folder();
+  const entry = (body: Loose): Loose => ({ seq: 0, timeMs: 0, session: 's', kind: 'note', body });
+  forgeLog(dir, [entry({ word: 'x' }), entry({ sealed: 'AAAA' }), entry({ word: 'y' })]);
+  const report = verifyLog(dir);
+  expect(report).toMatchObject({ ok: false, entries: 1, problem: { seq: 1 } });
+  expect(report).not.toHaveProperty('senseless');
+  expect(() => [...readLog(dir)]).toThrow(expect.objectContaining({ code: 'bad-log' }));
+});
