@@ -139,8 +139,12 @@ export function writeSynced(path: string, bytes: Uint8Array, flags = 'w', files:
   }
 }
 
-/** True if no process of this machine has the number. */
+/**
+ * True if no process has the number. One on another machine may look so; whoever takes up its file must notice when
+ * that changes.
+ */
 export function isGone(pid: number): boolean {
+  if (!Number.isSafeInteger(pid) || pid <= 0) return false;
   try {
     process.kill(pid, 0);
     return false;
@@ -164,10 +168,15 @@ export function removeLeftovers(dir: string, isOurs: (name: string) => boolean):
   }
 }
 
-/** The name that a file is written under before it takes its place. What killed processes left of it is removed. */
+/**
+ * The name that a file is written under before it takes its place, for opening with the flag 'wx'. What killed
+ * processes left of it is removed, and so is a link of that name: what it leads to is not written to.
+ */
 export function temporaryFor(path: string): string {
+  const temporary = `${path}.${process.pid}.tmp`;
   removeLeftovers(dirname(path), (name) => name === basename(path));
-  return `${path}.${process.pid}.tmp`;
+  fs.rmSync(temporary, { force: true });
+  return temporary;
 }
 
 /**
@@ -175,13 +184,14 @@ export function temporaryFor(path: string): string {
  * Throws 'io'.
  */
 export function replaceFile(path: string, bytes: Uint8Array): void {
-  const temporary = temporaryFor(path);
+  let temporary = '';
   try {
-    writeSynced(temporary, bytes);
+    temporary = temporaryFor(path);
+    writeSynced(temporary, bytes, 'wx');
     fs.renameSync(temporary, path);
     syncFolder(dirname(path));
   } catch (cause) {
-    fs.rmSync(temporary, { force: true });
+    if (temporary !== '') fs.rmSync(temporary, { force: true });
     throw new KvError('io', `cannot write ${path}: ${(cause as Error).message}`, { values: { path }, cause });
   }
 }

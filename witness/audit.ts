@@ -208,7 +208,7 @@ function cellText(cell: unknown): string {
 }
 
 export function verifyText(report: VerifyReport, columns?: number): string {
-  const { problem, entries, unopened, segments, logId, headHash, series, foreign, senseless } = report;
+  const { problem, entries, unopened, segments, logId, headHash, series, foreign, senseless = [] } = report;
   if (problem !== null && problem.seq !== null && problem.seq === senseless[0]?.seq)
     return nonsenseText(report, columns);
   if (problem !== null) {
@@ -244,7 +244,7 @@ export function verifyText(report: VerifyReport, columns?: number): string {
 const NAMED_MAX = 20;
 
 /** A log that is what was written, and has entries that make no sense. */
-function nonsenseText({ senseless, entries, headHash }: VerifyReport, columns?: number): string {
+function nonsenseText({ senseless = [], entries, headHash }: VerifyReport, columns?: number): string {
   const one = senseless.length === 1;
   const named = senseless.slice(0, NAMED_MAX).map((entry) => wrap(`  ${senselessText(entry)}`, columns, '    '));
   return [

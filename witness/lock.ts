@@ -39,8 +39,9 @@ export interface WriterLock {
 }
 
 /**
- * Throws 'locked' with the pid when a live process holds the folder, 'io' where the folder takes no lock. Takes over the
- * lock of a dead process, and one that is not whole: locks appear complete, so only a failing disk leaves such a one.
+ * Throws 'locked' with the pid when a live process holds the folder, 'io' where the folder takes no lock. Takes over
+ * the lock of a dead process, and one that is not whole: locks appear complete, so only a failing disk leaves such a
+ * one.
  */
 export function lockWriter(dir: string): WriterLock {
   try {

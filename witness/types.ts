@@ -209,8 +209,11 @@ export interface VerifyReport {
   readonly entries: number;
   /** How many bodies could not be opened. */
   readonly unopened: number;
-  /** Entries that are what was written and make no sense; the first is the problem where there is no worse one. */
-  readonly senseless: readonly SenselessEntry[];
+  /**
+   * Entries that are what was written and make no sense; the first is the problem where there is no worse one. Left
+   * out: there is none.
+   */
+  readonly senseless?: readonly SenselessEntry[];
   /** Stands for all entries: of the only series, or a SHA-256 over the heads of all, in hex and joined by commas. */
   readonly headHash: string;
   /** First problem found: where and what. */

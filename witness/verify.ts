@@ -88,7 +88,7 @@ function verifyAll(
     segments: sum((one) => one.segments),
     entries,
     unopened: sum((one) => one.unopened),
-    senseless: nonsense.flat(),
+    ...(nonsense.flat().length === 0 ? {} : { senseless: nonsense.flat() }),
     headHash: heads.length === 1 ? (heads[0] as string) : createHash('sha256').update(heads.join()).digest('hex'),
     problem,
     tornBytes: sum((one) => one.tornBytes),

@@ -2,7 +2,7 @@
 import { closeSync, existsSync, openSync, readdirSync, readSync, statSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { inspectIndex, readThresholdFile } from '../../memory/index.ts';
-import { columnsOf, fields, jsonText, KvError, printable } from '../../native/index.ts';
+import { columnsOf, fields, jsonText, KvError, openFlags, printable } from '../../native/index.ts';
 import { isLogDir, verifyLog, verifyText } from '../../witness/index.ts';
 import { logDir, memoryDir, sqlDir } from '../state/folder.ts';
 import { MAGIC } from '../trace/header.ts';
@@ -45,7 +45,7 @@ const partOf = (path: string, what: string): KvError =>
 /** The first 64 bytes of a file, zeros behind its end. */
 function headOf(path: string): Buffer {
   const head = Buffer.alloc(64);
-  const file = openSync(path, 'r');
+  const file = openSync(path, openFlags(false));
   try {
     readSync(file, head, 0, head.length, 0);
     return head;

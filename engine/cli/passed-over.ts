@@ -1,6 +1,6 @@
 /**
- * What a command could not read: sessions that were erased or whose keys are not here, and entries that make no sense. It
- * goes on without them, and says so.
+ * What a command could not read: sessions that were erased or whose keys are not here, and entries that make no sense.
+ * It goes on without them, and says so.
  */
 import { plural } from '../../native/index.ts';
 import { type SenselessEntry, senselessText, type Unopened } from '../../witness/index.ts';

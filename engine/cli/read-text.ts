@@ -1,7 +1,8 @@
 /** Reads prompts and texts from a file or from standard input. They must be UTF-8 and not too long. */
 import { isUtf8 } from 'node:buffer';
 import { createReadStream } from 'node:fs';
-import { KvError } from '../../native/index.ts';
+import { open, stat } from 'node:fs/promises';
+import { KvError, openFlags } from '../../native/index.ts';
 
 /** 64 MiB: ten times the longest context of a model, at four bytes per token. */
 const TEXT_BYTES_MAX = 2 ** 26;
@@ -15,7 +16,7 @@ export async function readText(path: string, what: string): Promise<string> {
   const chunks: Buffer[] = [];
   let bytes = 0;
   try {
-    for await (const chunk of path === '-' ? process.stdin : createReadStream(path)) {
+    for await (const chunk of path === '-' ? process.stdin : await streamOf(path)) {
       chunks.push(chunk as Buffer);
       bytes += (chunk as Buffer).length;
       if (bytes > TEXT_BYTES_MAX) break;
@@ -44,6 +45,15 @@ export async function readText(path: string, what: string): Promise<string> {
   }
   // A byte order mark is not part of the text.
   return text.replace(/^\uFEFF/, '');
+}
+
+/**
+ * A pipe is read as its writer writes. What says that it is a file must have its bytes: some of the system, such as
+ * /proc/kmsg, would else be waited for without end.
+ */
+async function streamOf(path: string): Promise<AsyncIterable<unknown>> {
+  if (!(await stat(path)).isFile()) return createReadStream(path);
+  return (await open(path, openFlags(false))).createReadStream();
 }
 
 /**

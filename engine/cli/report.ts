@@ -52,6 +52,13 @@ export function memoryRows(report: SessionReport): ReportRow[] {
       `${bytesText(report.kvBytes)} at its peak, ${percent(share)} of f16 (${bytesText(report.kvBytesF16)})${budget}; ${report.effectiveBits.toFixed(2)} bits per number, window, sinks and metadata included; ${bytesText(report.reservedPeakBytes)} of memory held for it at its peak; scratch for trials ${bytesText(report.scratchBytes)}`,
     ],
   ];
+  if (report.gaveWay !== null)
+    rows.push([
+      'Gave way',
+      report.gaveWay === 'kld'
+        ? 'the divergence budget: the byte budget could not be kept beside it'
+        : 'the byte budget: the divergence budget could not be kept beside it',
+    ]);
   if (report.shared !== null && report.shared.trouble !== null)
     rows.push(['Qdrant', `away, so only sessions of this machine were asked: ${report.shared.trouble}`]);
   if (report.policy === 'none' && report.layers.some(({ kPages }) => (kPages.q8 ?? 0) > 0))

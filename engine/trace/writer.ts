@@ -33,12 +33,12 @@ export class TraceWriter {
   /** `sketches`: S·W_o of every layer of the model, [32, H·d]. Throws 'io'. */
   constructor(path: string, header: TraceHeader, sketches: readonly Float32Array[]) {
     this.#path = path;
-    this.#temporary = temporaryFor(path);
+    this.#temporary = this.#guarded(() => temporaryFor(path));
     this.#header = header;
     const json = Buffer.from(JSON.stringify(header));
     this.#layout = layoutOf(header, MAGIC.length + 4 + json.length + 4);
     this.#places = new Map(header.sampling.layers.map((layer, place) => [layer, place]));
-    this.#fd = this.#guarded(() => openSync(this.#temporary, 'w'));
+    this.#fd = this.#guarded(() => openSync(this.#temporary, 'wx'));
     try {
       this.#put(0, [MAGIC, lengthOf(json), json, checksumOf([json])]);
       for (const [layer, place] of this.#places) this.#putSketch(place, sketches[layer]!);

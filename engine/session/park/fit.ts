@@ -5,7 +5,7 @@
  * the queries (for keys), from the output matrix (for values), and from the law of errors of the model, if there is
  * one.
  */
-import { assert, KvError, type Side } from '../../../native/index.ts';
+import { KvError, type Side } from '../../../native/index.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
 import { shippedThresholds } from '../../state/shipped-laws.ts';
 import { RopeTable } from '../../transformer/rope.ts';
@@ -13,8 +13,8 @@ import { checkUniformRope } from '../../transformer/rotary.ts';
 import type { Runtime } from '../../transformer/runtime/runtime.ts';
 import type { ReadOptions } from '../prompt.ts';
 import { Session } from '../session.ts';
-import { cholesky, eigen, inverse, product, solveCholesky, transposed } from './linear.ts';
-import { DEVIATIONS, type LayerMap, type PredictorData, type SideMap } from './predictor.ts';
+import { cholesky, eigen, inverse, product, Singular, solveCholesky, transposed } from './linear.ts';
+import { DEVIATIONS, type LayerMap, type PredictorData, type SideMap, turnBack } from './predictor.ts';
 import { LEVEL_MAX, logisticShares } from './rans.ts';
 import { unrotate } from './unrotate.ts';
 
@@ -43,7 +43,10 @@ interface Sums {
   readonly queries: Float64Array;
 }
 
-/** Reads windows of tokens and fits. Throws 'bad-argument' for too few tokens, 'aborted', and what reading throws. */
+/**
+ * Reads windows of tokens and fits. Throws 'bad-argument' for too few tokens and for those that are too alike,
+ * 'aborted', and what reading throws.
+ */
 export async function fitPredictor(
   runtime: Runtime,
   windows: readonly (readonly number[])[],
@@ -71,11 +74,26 @@ export async function fitPredictor(
   const step = STEP * Math.sqrt((30 * 192) / (shape.layers * width));
   const layers = sums.map((one, layer) => {
     const output = model.weights.tensor(`${layer}.o`).readFloat32();
-    return fitLayer(one, (side) => step / Math.sqrt(costOf(layer, side)), outputMetric(runtime, output));
+    const stepOf = (side: Side): number => step / Math.sqrt(costOf(layer, side));
+    return orAlike(layer, tokens, () => fitLayer(one, stepOf, outputMetric(runtime, output)));
   });
   const shares = Uint16Array.from(DEVIATIONS.flatMap((deviation) => [...logisticShares(deviation)]));
   const { kvHeads, headDim } = shape;
   return { modelDigest: model.digest, shape: { layers: shape.layers, kvHeads, headDim }, shares, layers };
+}
+
+/** What a fit has no answer to are texts in which channels do not vary, or vary together throughout. */
+function orAlike<T>(layer: number, tokens: number, fit: () => T): T {
+  try {
+    return fit();
+  } catch (cause) {
+    if (!(cause instanceof Singular)) throw cause;
+    throw new KvError('bad-argument', `the texts are too alike to predict pages by: layer ${layer} has no fit`, {
+      values: { layer, tokens, why: cause.message },
+      hint: 'give texts of several kinds, some thousand tokens of each, without long repetitions',
+      cause,
+    });
+  }
 }
 
 async function addWindow(
@@ -236,8 +254,11 @@ function fitSide({ of, from, covariance, mean, gainOf }: Regression, metric: Flo
     );
   }
   const base = Float32Array.from(of, (i) => mean[i]!);
-  assert(base.every(Number.isFinite) && scales.every(Number.isFinite), 'a fit that is not finite');
-  return { contraction, weights, scales, base, factors: new Uint8Array(width).fill(FACTOR), tables };
+  if (!base.every(Number.isFinite) || !scales.every(Number.isFinite)) throw new Singular('a fit that is not finite');
+  const map = { contraction, weights, scales, base, factors: new Uint8Array(width).fill(FACTOR), tables };
+  // Weights were rounded: what cannot be turned back any more could not be used.
+  turnBack(map, width);
+  return map;
 }
 
 const trace = (a: Float64Array, n: number): number => {

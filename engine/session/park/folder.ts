@@ -30,12 +30,12 @@ export const parkedPath = (stateDir: string, session: string): string =>
 
 /** Writes and syncs a file for its owner alone, and only then puts it in place. Throws 'io'. */
 export function writeParked(path: string, bytes: Uint8Array): void {
-  const temporary = temporaryFor(path);
+  const temporary = `${path}.${process.pid}.tmp`;
   // Another session's park may have been killed here: names with this ending are ours.
   removeLeftovers(dirname(path), (name) => name.endsWith(ENDING));
   try {
     makeFolder(dirname(resolve(path)));
-    fs.rmSync(temporary, { force: true });
+    temporaryFor(path);
     writeSynced(temporary, bytes, 'wx', { ...fs, openSync: (name, flags) => fs.openSync(name, flags, 0o600) });
     fs.renameSync(temporary, path);
     syncFolder(dirname(resolve(path)));

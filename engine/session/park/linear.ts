@@ -1,14 +1,16 @@
 /** Small dense matrices in float64, row-major: what fitting a predictor needs. */
-import { assert } from '../../../native/index.ts';
 
-/** A [n, n], symmetric and positive definite → lower L with A = L·Lᵀ, [n, n]. */
+/** What is to be solved has no answer: rows of a matrix say the same. */
+export class Singular extends Error {}
+
+/** A [n, n], symmetric and positive definite → lower L with A = L·Lᵀ, [n, n]. Throws Singular where it is not. */
 export function cholesky(a: Float64Array, n: number): Float64Array {
   const l = new Float64Array(n * n);
   for (let i = 0; i < n; i++) {
     for (let j = 0; j <= i; j++) {
       let sum = a[i * n + j]!;
       for (let k = 0; k < j; k++) sum -= l[i * n + k]! * l[j * n + k]!;
-      if (i === j) assert(sum > 0, `pivot ${i} of ${n} is ${sum}`);
+      if (i === j && !(sum > 0)) throw new Singular(`pivot ${i} of ${n} is ${sum}`);
       l[i * n + j] = i === j ? Math.sqrt(sum) : sum / l[j * n + j]!;
     }
   }
@@ -56,14 +58,17 @@ export function transposed(a: Float64Array, columns: number): Float64Array {
   return Float64Array.from({ length: a.length }, (_, at) => a[(at % rows) * columns + Math.floor(at / rows)]!);
 }
 
-/** The inverse of A [n, n], by elimination with pivots. Where a column is done, that of the inverse takes its place. */
+/**
+ * The inverse of A [n, n], by elimination with pivots. Where a column is done, that of the inverse takes its place.
+ * Throws Singular.
+ */
 export function inverse(matrix: Float64Array, n: number): Float64Array {
   const a = matrix.slice();
   const columns = Array.from({ length: n }, (_, i) => i);
   for (let i = 0; i < n; i++) {
     let pivot = i;
     for (let r = i + 1; r < n; r++) if (Math.abs(a[r * n + i]!) > Math.abs(a[pivot * n + i]!)) pivot = r;
-    assert(a[pivot * n + i] !== 0, 'a singular matrix');
+    if (!(Math.abs(a[pivot * n + i]!) > 0)) throw new Singular(`no pivot in column ${i} of ${n}`);
     for (let c = 0; c < n && pivot !== i; c++) {
       const kept = a[i * n + c]!;
       a[i * n + c] = a[pivot * n + c]!;

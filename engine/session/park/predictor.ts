@@ -12,7 +12,7 @@ import { z } from 'zod';
 import { type CacheShape, GemmWeights, KvError, PackedPredictor, parseJson } from '../../../native/index.ts';
 import { RopeTable, type RotaryConfig } from '../../transformer/rope.ts';
 import { DIGEST_BYTES, sha256 } from './container.ts';
-import { inverse } from './linear.ts';
+import { inverse, Singular } from './linear.ts';
 import { Distributions, LEVEL_MAX, SYMBOLS } from './rans.ts';
 
 const MAGIC = 'KVPRED01';
@@ -133,6 +133,15 @@ function made(known: Map<SideMap, GemmWeights>, map: SideMap, make: () => GemmWe
   return found;
 }
 
+/** From residuals to codes, [w, w]. Throws Singular where codes cannot tell all residuals apart. */
+export function turnBack({ weights, scales, contraction, factors }: SideMap, width: number): Float32Array {
+  // Row o: what one step of each code adds to output o.
+  const turn = new Float64Array(width * width);
+  for (let o = 0, at = 0; o < width; o++)
+    for (let j = 0; j < width; j++, at++) turn[at] = weights[o * contraction + j]! * scales[o]! * factors[j]!;
+  return Float32Array.from(inverse(turn, width));
+}
+
 /** A predictor ready for use. Its owner closes it. */
 export class Predictor {
   readonly data: PredictorData;
@@ -173,14 +182,17 @@ export class Predictor {
     return weights.multiply(levels, rowScales, { planes: 2 });
   }
 
-  /** From residuals to codes, [w, w]. */
-  #turnBack({ weights, scales, contraction, factors }: SideMap): Float32Array {
-    const { width } = this;
-    // Row o: what one step of each code adds to output o.
-    const turn = new Float64Array(width * width);
-    for (let o = 0, at = 0; o < width; o++)
-      for (let j = 0; j < width; j++, at++) turn[at] = weights[o * contraction + j]! * scales[o]! * factors[j]!;
-    return Float32Array.from(inverse(turn, width));
+  /** From residuals to codes, [w, w]. Throws 'bad-file' for a predictor that no fit gives. */
+  #turnBack(map: SideMap): Float32Array {
+    try {
+      return turnBack(map, this.width);
+    } catch (cause) {
+      if (!(cause instanceof Singular)) throw cause;
+      throw new KvError('bad-file', 'the predictor cannot code what it predicts', {
+        values: { model: this.digest.slice(0, 16), why: cause.message },
+        hint: 'fit it again: palimpsest calibrate --predictor',
+      });
+    }
   }
 
   /**

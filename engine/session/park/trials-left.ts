@@ -51,8 +51,9 @@ interface Tried {
 }
 
 /**
- * Throws 'bad-file' where trials tell what none has left: of a page that the cache of the file does not have, of one that
- * did not come to be tried, or not just once of one that did. A policy that was told such things would refuse every step.
+ * Throws 'bad-file' where trials tell what none has left: of a page that the cache of the file does not have, of one
+ * that did not come to be tried, or not just once of one that did. A policy that was told such things would refuse
+ * every step.
  */
 export function checkTrials({ shape, tokens, trials }: Tried, what: string): void {
   const { admitted, found, waiting, foundAgain, waitingAgain } = trials;

@@ -4,10 +4,20 @@
  * themselves, and the last rename wins, with the same bytes.
  */
 import { createHash, randomBytes } from 'node:crypto';
-import { createReadStream, existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
+import {
+  constants,
+  createReadStream,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  statSync,
+} from 'node:fs';
 import { open } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { KvError, refusedFile } from '../../../native/index.ts';
+import { isGone, KvError, refusedFile } from '../../../native/index.ts';
 import { attempt } from '../bytes.ts';
 import { putInPlace } from '../fetch.ts';
 import { type HubClient, Interruption } from './client.ts';
@@ -78,31 +88,32 @@ class Partial {
   /** The largest first. */
   #leftBehind(blob: string): string[] {
     const active = new RegExp(`^${basename(blob)}\\.(\\d+)-[0-9a-f]+\\.partial$`);
-    const size = (path: string): number => statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+    const size = (path: string): number => lstatSync(path, { throwIfNoEntry: false })?.size ?? 0;
     return readdirSync(dirname(blob))
       .filter((name) => name === basename(this.#idle) || isGone(Number(active.exec(name)?.[1])))
       .map((name) => join(dirname(blob), name))
+      .filter(isAlone)
       .sort((a, b) => size(b) - size(a));
   }
 }
 
 /**
- * True if a process has ended. A process on another machine may look so; its file then changes under it, which the
- * digest shows.
+ * True for a file of one name. What a link leads to is somebody else's, and is not written to: the link is removed, and
+ * the file stays.
  */
-function isGone(pid: number): boolean {
-  if (!Number.isSafeInteger(pid) || pid <= 0) return false;
-  try {
-    process.kill(pid, 0);
-    return false;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'ESRCH';
-  }
+function isAlone(path: string): boolean {
+  const found = lstatSync(path, { throwIfNoEntry: false });
+  if (found === undefined || (found.isFile() && found.nlink === 1)) return found !== undefined;
+  if (!found.isDirectory()) rmSync(path, { force: true });
+  return false;
 }
+
+/** Reads and appends, and follows no link that was put in its place meanwhile. */
+const APPENDING = constants.O_RDWR | constants.O_APPEND | constants.O_CREAT | (constants.O_NOFOLLOW ?? 0);
 
 /** One attempt to bring what is missing. */
 async function receive(client: HubClient, { url, file, onBytes }: Transfer, path: string): Promise<void> {
-  const handle = await open(path, 'a+').catch((cause: unknown) => {
+  const handle = await open(path, APPENDING).catch((cause: unknown) => {
     throw refusedFile(path, cause);
   });
   try {

@@ -23,7 +23,6 @@ const VERIFIED = {
   segments: 1,
   entries: 1000,
   unopened: 0,
-  senseless: [],
   headHash: 'b'.repeat(64),
   problem: null,
   tornBytes: 0,

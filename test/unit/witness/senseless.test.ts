@@ -1,5 +1,6 @@
-// Logs that hold an entry that makes no sense, as earlier versions wrote some: a digest of 5,000 characters, half a byte
-// that is freed. Nobody is locked out of them: whatever reads passes the entry over by name, and writers go on behind it.
+// Logs that hold an entry that makes no sense, as earlier versions wrote some: a digest of 5,000 characters, half a
+// byte that is freed. Nobody is locked out of them: whatever reads passes the entry over by name, and writers go on
+// behind it.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
@@ -29,7 +30,7 @@ const GOOD = ['first-session', 'third-session'] as const;
 const BAD = 'second-session';
 const root = join(import.meta.dirname, '..', '..', '..');
 
-/** A state folder whose log tells three sessions, in one of which an entry is changed; → its seq. `spoiled`: one more. */
+/** A state folder whose log tells three sessions, in one of which an entry is changed (→ its seq), or two. */
 async function forged(
   kind: Entry['kind'],
   change: (body: Loose) => void,
@@ -131,5 +132,17 @@ it('writers go on behind it, tables hold the rest, and erasing its session ends 
   const indexed = palimpsest(state, 'audit', 'reindex', '--json');
   expect(indexed.status, indexed.stderr).toBe(0);
   await eraseSession(state, BAD);
-  expect(verifyLog(logDir(state))).toMatchObject({ ok: true, senseless: [], problem: null });
+  const report = verifyLog(logDir(state));
+  expect(report).toMatchObject({ ok: true, problem: null });
+  expect(report).not.toHaveProperty('senseless');
+});
+
+it('one that was not encrypted as entries are is damage, and ends the walk', () => {
+  const dir = folder();
+  const entry = (body: Loose): Loose => ({ seq: 0, timeMs: 0, session: 's', kind: 'note', body });
+  forgeLog(dir, [entry({ word: 'x' }), entry({ sealed: 'AAAA' }), entry({ word: 'y' })]);
+  const report = verifyLog(dir);
+  expect(report).toMatchObject({ ok: false, entries: 1, problem: { seq: 1 } });
+  expect(report).not.toHaveProperty('senseless');
+  expect(() => [...readLog(dir)]).toThrow(expect.objectContaining({ code: 'bad-log' }));
 });

@@ -204,6 +204,14 @@ describe('a predictor', () => {
     expect(findPredictor('0'.repeat(64), null)).toBeNull();
   });
 
+  it('needs texts that are not all alike, and says so', async () => {
+    const alike = new Array<number>(3000).fill(300);
+    await expect(fitPredictor(runtime, [alike])).rejects.toMatchObject({
+      code: 'bad-argument',
+      message: expect.stringContaining('too alike'),
+    });
+  });
+
   it('needs more tokens than it has channels', async () => {
     await expect(fitPredictor(runtime, [story().slice(0, 200)])).rejects.toMatchObject({ code: 'bad-argument' });
   });

@@ -2,7 +2,7 @@
 // half a key, files where folders must be. Nothing of it bars the way of the next one, and what does is told in a
 // sentence without a stack.
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, readdirSync, utimesSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -23,7 +23,10 @@ const deadPid = (): number => spawnSync(process.execPath, ['-e', '']).pid;
 const makeOld = (path: string): void => utimesSync(path, new Date(0), new Date(0));
 const open = async (stateDir: string) => (await openCache({ ...SHAPE, stateDir })).close();
 const palimpsest = (...args: string[]) =>
-  spawnSync(process.execPath, [join(root, 'dist', 'engine', 'cli', 'main.js'), ...args], { encoding: 'utf8' });
+  spawnSync(process.execPath, [join(root, 'dist', 'engine', 'cli', 'main.js'), ...args], {
+    encoding: 'utf8',
+    timeout: 60_000,
+  });
 
 describe('a lock', () => {
   const whole = { pid: process.pid, host: hostname(), boot: '', thread: '', start: '', token: 'x' };
@@ -121,6 +124,32 @@ it('a pair of keys that could not be written leaves nothing, and the next one is
   writeKeyPair(join(dir, 'other.key'));
   expect(existsSync(join(dir, 'other.key'))).toBe(true);
 });
+
+it('a link in the place of a temporary file is not followed', () => {
+  const dir = folder();
+  const theirs = join(dir, 'theirs');
+  writeFileSync(theirs, 'as it was');
+  symlinkSync(theirs, join(dir, `a.json.${process.pid}.tmp`));
+  replaceFile(join(dir, 'a.json'), Buffer.from('{}'));
+  expect(readFileSync(theirs, 'utf8')).toBe('as it was');
+});
+
+// Only root may open it, and only where the system has it.
+it.skipIf(process.getuid?.() !== 0 || !existsSync('/proc/kmsg'))(
+  'a file that never ends is not waited for (needs root)',
+  () => {
+    for (const args of [
+      ['inspect', '/proc/kmsg'],
+      ['run', '-m', 'reference', '-p', '/proc/kmsg', '--state', folder()],
+    ]) {
+      const { status, signal, stderr } = palimpsest(...args);
+      expect({ args, signal }).toEqual({ args, signal: null });
+      expect(status === 0 || /\[(io|bad-file|context-too-long|unsupported|bad-argument)\]/.test(stderr), stderr).toBe(
+        true,
+      );
+    }
+  },
+);
 
 describe('palimpsest run', () => {
   const prompt = (dir: string): string => {

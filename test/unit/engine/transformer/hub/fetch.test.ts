@@ -2,7 +2,18 @@
 // refuses. Every failure is one KvError that says what to do, nothing half-written is ever taken for a model, and a
 // download that was cut goes on where it ended.
 
-import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  linkSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
@@ -361,6 +372,18 @@ describe('what an earlier download left', () => {
     put(`${sha256(gguf)}.partial`, Buffer.alloc(HALF));
     expect((await refused(fetched())).code).toBe('checksum-mismatch');
     await expectWhole(await fetched());
+  });
+
+  test.each(['a link', 'another name'])("and is %s of somebody's file, leaves that file alone", async (kind) => {
+    const theirs = join(folder.dir, `theirs-${kind.length}`);
+    writeFileSync(theirs, gguf.subarray(0, 10));
+    const beside = join(partials(), `${sha256(gguf)}.partial`);
+    mkdirSync(partials(), { recursive: true });
+    if (kind === 'a link') symlinkSync(theirs, beside);
+    else linkSync(theirs, beside);
+    await expectWhole(await fetched());
+    expect(readFileSync(theirs).equals(gguf.subarray(0, 10))).toBe(true);
+    expect(ranges()).toEqual([undefined]);
   });
 
   test('and is whole, is only verified', async () => {
