@@ -220,6 +220,7 @@ export class Session implements Reader {
       if (rows === 0) await this.forward(chunk);
       else await this.#text.read(chunk);
       at += chunk.length;
+      this.governed.meter.promptTokens.add({}, chunk.length);
       options.onProgress?.({
         phase: 'prefill',
         tokens: at,
@@ -249,7 +250,6 @@ export class Session implements Reader {
         const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
         await this.#wake(reading);
         await this.#read(ids, reading);
-        this.governed.meter.promptTokens.add({}, ids.length);
         const lookup = lookupOf(this, options);
         return yield* write(this, answer, { tokens: ids.length, startMs, signal: options.signal, lookup });
       } finally {
