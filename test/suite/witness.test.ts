@@ -62,7 +62,7 @@ test.skipIf(!isHere)('our checkpoints are cosigned, and no other history is (nee
     QUIET,
   );
   execFileSync(program, ['add-log', '--config', config, '--origin', origin!, '--vkey', verifierText(verifier)], QUIET);
-  // Beyond root and size our checkpoints have the hash of the chain and a time, which C2SP allows and it does not expect.
+  // Our checkpoints also have the hash of the chain and a time, which C2SP allows and it has to be told of.
   const settings = readFileSync(config, 'utf8').replace('"origin"', '"extension_lines": true, "origin"');
   writeFileSync(config, settings);
   server = spawn(program, ['serve', '--config', config], { stdio: 'ignore' });
