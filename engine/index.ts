@@ -80,6 +80,7 @@ export {
   type CheckpointBody,
   type CountKey,
   type CountRow,
+  checkProof,
   type DecisionFilter,
   type DecisionQuery,
   type DecisionRow,

@@ -3,11 +3,12 @@
  */
 import { KvError } from '../native/index.ts';
 import { HASH_BYTES } from './chain.ts';
-import type { Checkpoint } from './checkpoint.ts';
+import { type Checkpoint, parseCheckpoint } from './checkpoint.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
+import type { VerifierKey } from './note.ts';
 import { badLog } from './scan.ts';
 import { entryId, firstSeqOf, seriesDir, seriesOf } from './series.ts';
-import { Frontier, nodeHash } from './tree.ts';
+import { Frontier, leafHash, nodeHash } from './tree.ts';
 import { walkLog } from './walk.ts';
 
 /** What a third party needs beside the verifier key: `witness/README.md` shows a program that checks it. */
@@ -137,4 +138,35 @@ const noEntry = (seq: number): KvError =>
   new KvError('not-found', `the log has no entry ${entryId(seq)}`, {
     values: { seq },
     hint: 'see `audit list` for the ids there are',
+  });
+
+/**
+ * What a proof says, checked against `keys` alone: the entry as it is stored, whose body may be encrypted. Throws
+ * 'bad-signature' where none of the keys signed the checkpoint, where the entry is not among those that were signed, or
+ * where this is no proof.
+ */
+export function checkProof(proof: unknown, keys: readonly VerifierKey[]): Record<string, unknown> {
+  const { entry, leafIndex, path, checkpoint } = (proof ?? {}) as Partial<InclusionProof>;
+  if (typeof entry !== 'string' || typeof checkpoint !== 'string' || !Array.isArray(path))
+    throw noProof('it lacks an entry, a path or a checkpoint');
+  const { size, rootHash } = parseCheckpoint(checkpoint, keys, 'the checkpoint of the proof');
+  if (!Number.isSafeInteger(leafIndex) || leafIndex! < 0 || leafIndex! >= size)
+    throw noProof(`entry ${leafIndex} is not among the ${size} that were signed`);
+  let hash = leafHash(Buffer.from(entry));
+  let [at, last] = [leafIndex!, size - 1];
+  // RFC 9162, section 2.1.3.2.
+  for (const beside of path.map((one) => Buffer.from(String(one), 'base64'))) {
+    if (last === 0) throw noProof('its path is too long');
+    const isRight = at % 2 === 1 || at === last;
+    hash = isRight ? nodeHash(beside, hash) : nodeHash(hash, beside);
+    for (; isRight && at % 2 === 0 && at > 0; at /= 2) last = Math.floor(last / 2);
+    [at, last] = [Math.floor(at / 2), Math.floor(last / 2)];
+  }
+  if (last !== 0 || hash.toString('hex') !== rootHash) throw noProof('the entry is not what was signed');
+  return JSON.parse(entry) as Record<string, unknown>;
+}
+
+const noProof = (what: string): KvError =>
+  new KvError('bad-signature', `this proves nothing: ${what}`, {
+    hint: 'ask for the file again as `audit prove` wrote it, and for the verifier key of its log',
   });

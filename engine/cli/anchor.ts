@@ -1,12 +1,13 @@
 /**
- * `palimpsest audit keygen, checkpoint, prove`: what proves to others, from outside of the log, that nothing in it was
- * changed.
+ * `palimpsest audit keygen, checkpoint, prove, check`: what proves to others, from outside of the log, that nothing in
+ * it was changed.
  */
 import fs from 'node:fs';
-import { jsonText, KvError, plural } from '../../native/index.ts';
+import { jsonText, KvError, plural, readJson } from '../../native/index.ts';
 import {
   appendCheckpoints,
   type Checkpoint,
+  checkProof,
   entryId,
   headerKeyId,
   makeCheckpointKeys,
@@ -21,6 +22,9 @@ import { logDir } from '../state/folder.ts';
 import { flag, type Settings, text } from './options.ts';
 
 const log = (settings: Settings): string => logDir(text(settings, 'state') ?? '.palimpsest');
+
+/** An entry has a MiB at most, and its text may be escaped once more. */
+const PROOF_BYTES_MAX = 8 * 2 ** 20;
 
 function say(settings: Settings, json: unknown, sentence: string): void {
   process.stdout.write(`${flag(settings, 'json') ? jsonText(json) : sentence}\n`);
@@ -69,6 +73,19 @@ export function checkpointsOf(settings: Settings): Checkpoint[] | null {
       hint: 'write one: palimpsest audit checkpoint --key audit.key -o anchor.txt',
     });
   return all;
+}
+
+/** Checks a proof: nothing but its file and a key is read. */
+export async function check(settings: Settings, path: string): Promise<void> {
+  const keys = ((settings['trustedKey'] as string[] | undefined) ?? []).map(readVerifier);
+  if (keys.length === 0)
+    throw new KvError('bad-argument', '--trusted-key KEY is missing', {
+      hint: 'name the verifier key of the log that the proof is of',
+    });
+  const hint = 'name a file that `audit prove` wrote';
+  const entry = checkProof(readJson(path, { bytesMax: PROOF_BYTES_MAX, code: 'bad-signature', hint }), keys);
+  const { seq, kind } = entry as { seq: number; kind: string };
+  say(settings, { entry }, `entry ${entryId(seq)} (${kind}) is one of those that were signed:\n${jsonText(entry)}`);
 }
 
 export async function prove(settings: Settings, id: string): Promise<void> {

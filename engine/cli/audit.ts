@@ -91,6 +91,27 @@ function printRows(
   if (rows.length === 0 && flag(settings, 'exitStatus')) process.exitCode = NOTHING_FOUND;
 }
 
+/** The most rows of one listing. */
+const ROWS_MAX = 100_000;
+
+/**
+ * How many rows a listing has at most: what was asked for, else what a person can read, else, for a program that reads
+ * JSONL or CSV, all that one listing may have.
+ */
+const limitOf = (settings: Settings, shown: number): number =>
+  number(settings, 'limit') ?? (isExport(settings) ? ROWS_MAX : shown);
+
+const isExport = (settings: Settings): boolean =>
+  !flag(settings, 'json') && ['jsonl', 'csv'].includes(text(settings, 'format') ?? '');
+
+/** Says beside an export that it ends where there is more. */
+function tellCut(settings: Settings, rows: number, limit: number): void {
+  if (!isExport(settings) || rows < limit) return;
+  process.stderr.write(
+    `palimpsest: ${limit} rows, which is as many as were asked for; there may be more (--limit, --until)\n`,
+  );
+}
+
 /** Exit code of a listing without rows, where `--exit-status` asks for it. */
 const NOTHING_FOUND = 3;
 
@@ -132,7 +153,7 @@ export function decisionFilter(settings: Settings, nowMs: number): DecisionFilte
       epsilonNow: range(settings, 'epsilonNow', true),
       bytesFreed: range(settings, 'bytes'),
       accepted: flag(settings, 'refused') ? false : undefined,
-      limit: number(settings, 'limit') ?? 20,
+      limit: limitOf(settings, 20),
     }),
   };
 }
@@ -183,6 +204,7 @@ export async function list(settings: Settings): Promise<void> {
   const filter = named(settings, decisionFilter(settings, Date.now()));
   const rows = await asked(settings, (query) => found(query.decisions(filter), () => explainEmpty(query, filter)));
   printRows(settings, rows, DECISION_FIELDS, (columns) => decisionsText(rows, columns));
+  tellCut(settings, rows.length, filter.limit!);
 }
 
 export async function count(settings: Settings): Promise<void> {
@@ -196,10 +218,12 @@ export async function count(settings: Settings): Promise<void> {
 export async function sessions(settings: Settings): Promise<void> {
   const filter: SessionFilter = {
     ...span(settings, Date.now()),
-    ...given<SessionFilter>({ model: text(settings, 'ofModel'), limit: number(settings, 'limit') }),
+    ...given<SessionFilter>({ model: text(settings, 'ofModel') }),
+    limit: limitOf(settings, 100),
   };
   const rows = await asked(settings, (query) => found(query.sessions(filter), () => explainNoSessions(query, filter)));
   printRows(settings, rows, SESSION_ROW_FIELDS, (columns) => sessionsText(rows, columns));
+  tellCut(settings, rows.length, filter.limit!);
 }
 
 /** True if somebody else has the folder, or it cannot be written. */
@@ -242,11 +266,13 @@ async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex
 export async function query(settings: Settings, sql: string): Promise<void> {
   const index = await openSql(settings, false);
   try {
-    const answer = await index.query(sql, number(settings, 'limit') ?? 1000);
+    const limit = limitOf(settings, 1000);
+    const answer = await index.query(sql, limit);
     const rows = answer.rows.map((row) => Object.fromEntries(answer.columns.map((column, at) => [column, row[at]])));
     const passedOver = unreadable(log(settings));
     tellPassedOver(passedOver);
     printRows(settings, rows, answer.columns, (columns) => answerText(answer, columns), { ...answer, passedOver });
+    tellCut(settings, rows.length, limit);
   } finally {
     await index.close();
   }

@@ -270,6 +270,14 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
     act: async (settings, args) => (await anchor()).prove(settings, args[0]!),
   },
   {
+    usage: 'check <proof>',
+    does: 'Check a proof that somebody wrote with `audit prove`, with the key of its log alone, and print the entry. The body of an encrypted session stays encrypted.',
+    brief: 'Check a proof of an entry.',
+    examples: ['palimpsest audit check proof.json --trusted-key audit.key.pub'],
+    settings: ['trustedKey', 'config', 'json'],
+    act: async (settings, args) => (await anchor()).check(settings, args[0]!),
+  },
+  {
     usage: 'replay <session>',
     does: 'Take every decision of a session again from the log alone and compare.',
     brief: 'Take every decision of a session again and compare.',

@@ -185,7 +185,11 @@ export const SETTINGS = {
     choices: ['table', 'jsonl', 'csv'],
   },
   exitStatus: { flags: '--exit-status', help: 'exit with 3 when nothing was found' },
-  limit: { flags: '--limit <n>', help: 'how many (default: 20; similar: 5; query: 1000)', parse: whole(1, 100_000) },
+  limit: {
+    flags: '--limit <n>',
+    help: 'how many (default: 20, with --format jsonl or csv all; similar: 5; query: 1000)',
+    parse: whole(1, 100_000),
+  },
 } as const satisfies Record<string, Setting>;
 
 export type SettingName = keyof typeof SETTINGS;

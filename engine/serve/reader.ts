@@ -1,6 +1,7 @@
 /**
  * A log, read in a thread of its own: however long a question takes, neither the server nor the program that runs it
- * waits with anything else. The thread has one question at a time, so that one whose asker went away is never begun. Verifying reads every byte, so it has a thread for itself, one at a time.
+ * waits with anything else. The thread has one question at a time, so that one whose asker went away is never begun.
+ * Verifying reads every byte, so it has a thread for itself, one at a time.
  */
 import type { Worker } from 'node:worker_threads';
 import { type AnswerOf, KvError, type ParamsOf, startThread, ThreadClient } from '../../native/index.ts';

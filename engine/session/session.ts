@@ -239,6 +239,7 @@ export class Session implements Reader {
       if (rows === 0) await this.#forward(chunk, true);
       else await this.#text.read(chunk);
       at += chunk.length;
+      this.governed.meter.promptTokens.add({}, chunk.length);
       options.onProgress?.({
         phase: 'prefill',
         tokens: at,
@@ -267,7 +268,6 @@ export class Session implements Reader {
         const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
         await this.#enter(this.tokens.length + ids.length + answer.maxTokens, reading);
         await this.#read(ids, reading);
-        this.governed.meter.promptTokens.add({}, ids.length);
         const lookup = lookupOf(this, options);
         return yield* write(this, answer, { tokens: ids.length, startMs, signal: options.signal, lookup });
       } finally {

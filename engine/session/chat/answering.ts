@@ -91,7 +91,6 @@ export async function answerChat(
   });
   const readMs = performance.now() - startMs;
   const promptTokens = ids.length - reusedTokens;
-  session.governed.meter.promptTokens.add({}, promptTokens);
   const { generated, text, calls } = await written(session, options, format, (piece) => emit({ text: piece }));
   const answer = session.tokens.slice(ids.length);
   return {

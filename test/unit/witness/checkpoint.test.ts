@@ -18,6 +18,7 @@ import type { KvError } from '../../../native/index.ts';
 import {
   appendCheckpoints,
   type Checkpoint,
+  checkProof,
   type InclusionProof,
   openWitnessLog,
   parseCheckpoint,
@@ -329,4 +330,38 @@ describe('a proof', () => {
     writeFileSync(path, bytes);
     expect(codeOf(() => proveEntry(dir, 4, checkpoints))).toBe('bad-log');
   });
+});
+
+it('a proof is checked with the key alone, and what is none proves nothing', async () => {
+  const dir = folder();
+  const log = await openWitnessLog({ dir });
+  await fill(log, 21);
+  await log.close();
+  const keyPath = join(folder(), 'key.pem');
+  writeFileSync(keyPath, privateKey.export({ type: 'pkcs8', format: 'pem' }), { mode: 0o600 });
+  const checkpoints = signLog(dir, keyPath).map((note) => parseCheckpoint(note, [key], 'here'));
+  for (let seq = 0; seq < 21; seq++)
+    expect(checkProof(proveEntry(dir, seq, checkpoints), [key])).toMatchObject({ seq, kind: 'note', body: { n: seq } });
+  const proof = proveEntry(dir, 9, checkpoints);
+  const others: unknown[] = [
+    null,
+    {},
+    { ...proof, entry: 1 },
+    { ...proof, path: 'x' },
+    { ...proof, checkpoint: null },
+    { ...proof, leafIndex: 21 },
+    { ...proof, leafIndex: -1 },
+    { ...proof, leafIndex: 1.5 },
+    { ...proof, leafIndex: 8 },
+    { ...proof, path: proof.path.slice(1) },
+    { ...proof, path: [...proof.path, proof.path[0], proof.path[0]] },
+    { ...proof, entry: proof.entry.replace('"n":9', '"n":8') },
+  ];
+  for (const other of others)
+    expect(
+      codeOf(() => checkProof(other, [key])),
+      JSON.stringify(other),
+    ).toBe('bad-signature');
+  const stranger = verifierOf(generateKeyPairSync('ed25519').privateKey);
+  expect(codeOf(() => checkProof(proof, [stranger]))).toBe('bad-signature');
 });

@@ -319,6 +319,14 @@ describe('audit', () => {
       if (!['query', 'similar'].includes(command!)) expect(rows, command).toEqual(JSON.parse(whole!.out));
       expect(csv!.out.trim().split('\n').length, command).toBe(1 + rows.length);
     }
+    // An export has every decision, and one that was asked for fewer says that there may be more.
+    const [{ count: all }] = JSON.parse(
+      (await audit('query', 'select count(*) from decisions', '--format', 'jsonl')).out.replace(/^/, '[').concat(']'),
+    ) as [{ count: number }];
+    const exported = await audit('list', '--format', 'csv');
+    expect(all).toBeGreaterThan(20);
+    expect([exported.out.trim().split('\n').length, exported.err]).toEqual([1 + all, '']);
+    expect((await audit('list', '--format', 'csv', '--limit', '3')).err).toContain('3 rows, which is as many as');
     const none = {
       out: '[]\n',
       err: expect.stringContaining('No decision in the log matches --threshold uniform.step.'),

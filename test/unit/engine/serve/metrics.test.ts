@@ -125,6 +125,11 @@ describe('an engine', () => {
     expect(sumOf(text, 'kv_cache_usage_ratio')).toBeLessThanOrEqual(1);
     expect(sumOf(text, 'effective_dtype_mismatch_total')).toBe(0);
     expect([sumOf(text, 'prompt_tokens_total'), sumOf(text, 'generation_tokens_total')]).toEqual([1400, 40]);
+    // What is read without an answer is read too.
+    await session.read('And then');
+    const read = (await session.report()).tokens - 1440;
+    expect(read).toBeGreaterThan(0);
+    expect(sumOf(await engine.metrics(), 'prompt_tokens_total')).toBe(1400 + read);
     expect([countOf(text, 'time_to_first_token_seconds'), countOf(text, 'inter_token_latency_seconds')]).toEqual([
       1, 39,
     ]);
