@@ -8,6 +8,7 @@ import { openKvCache, openPool, PAGE_TOKENS } from '../../native/index.ts';
 import { fromHalf, type Head, type ReferenceCodec, toHalf } from '../../native/reference/index.ts';
 import { relativeError, sameBits } from '../native/dense.ts';
 import { gaussianRows } from '../native/rows.ts';
+import { isForHome } from '../tier.ts';
 
 test('every format has a reference', () => {
   expect(Object.keys(CODECS).sort()).toEqual([...FORMAT_NAMES].sort());
@@ -29,7 +30,9 @@ describe.each(FORMAT_NAMES)('%s', (name) => {
 
   test('gives rows back within its tolerance at every magnitude that it states', () => {
     const { relative, smallest, largest } = codec.tolerance;
-    for (let size = smallest; size <= largest; size *= 10) {
+    const sizes: number[] = [];
+    for (let size = smallest; size <= largest; size *= 10) sizes.push(size);
+    for (const size of sizes.filter((_, place) => isForHome(place, 2) || place === sizes.length - 1)) {
       for (const side of SIDES) {
         const rows = gaussianRows(64, 2).map((x) => x * size);
         const error = relativeError(codec.decode(codec.encode(rows, 64, 0, side)), rows);

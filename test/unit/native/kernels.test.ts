@@ -271,8 +271,8 @@ describe.each(ISAS)('%s', (_name, isa) => {
         for (let t = 0; t < PAGE_TOKENS; t++) {
           const factor = scores[i * stride + t]! / 2 ** (before[i * stride + t]! - top);
           must(
-            !visible(t) || Math.abs(share - 1) < 1e-5,
-            () => `query ${i}, token ${t} is off by a factor of ${share}`,
+            !visible(t) || Math.abs(factor - 1) < 1e-5,
+            () => `query ${i}, token ${t} is off by a factor of ${factor}`,
           );
         }
         const inPage = scores.subarray(i * stride, i * stride + PAGE_TOKENS).reduce((all, x) => all + x, 0);
