@@ -30,7 +30,10 @@ export interface ReadOptions {
    * instead.
    */
   readonly onUnopened?: (session: string, why: Unopened, timeMs: number) => void;
-  /** Told of every entry that is passed over because it makes no sense, also of a session that was named. */
+  /**
+   * Told of every entry that is passed over because it makes no sense. Where a session was named and nobody is told,
+   * that is an error instead.
+   */
   readonly onSenseless?: (entry: SenselessEntry) => void;
   readonly files?: LogFiles;
 }
@@ -101,7 +104,8 @@ export function* readSeries(
         const envelope = sound ?? envelopeIn(run, index);
         if (session !== undefined && envelope.session !== session) continue;
         if (kinds !== undefined && !kinds.includes(envelope.kind)) continue;
-        const entry = sound ?? openOrTell(keys, envelope, onSenseless);
+        const entry =
+          sound ?? openOrTell(keys, envelope, onSenseless ?? (session === undefined ? () => {} : undefined));
         if (entry === SENSELESS) continue;
         if (entry !== null) {
           yield entry;
@@ -121,7 +125,7 @@ export function* readSeries(
 /** In the place of an entry that makes no sense. */
 const SENSELESS = Symbol('an entry that makes no sense');
 
-/** The entry; null: it cannot be opened. One that makes no sense is told. Throws 'bad-log'. */
+/** The entry; null: it cannot be opened. One that makes no sense is told, or thrown where nobody is: 'bad-log'. */
 function openOrTell(
   keys: SessionKeys,
   envelope: Envelope,
@@ -130,8 +134,8 @@ function openOrTell(
   try {
     return keys.open(envelope);
   } catch (error) {
-    if (!(error instanceof SenselessBody)) throw error;
-    tell?.(senseless(envelope, error));
+    if (!(error instanceof SenselessBody) || tell === undefined) throw error;
+    tell(senseless(envelope, error));
     return SENSELESS;
   }
 }
