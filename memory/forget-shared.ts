@@ -4,7 +4,7 @@
  * when that is reused.
  */
 import { KvError } from '../native/index.ts';
-import { type QdrantOptions, QdrantServer } from './qdrant-server.ts';
+import { checkQdrantOptions, type QdrantOptions, QdrantServer } from './qdrant-server.ts';
 import { Deadline, type Limits } from './vector.ts';
 
 /** For one collection; a session has one point, and another one for each time that it was opened again. */
@@ -16,18 +16,16 @@ const APPLYING_MS = 50;
 /**
  * Removes every point of a session from the collections of all versions that palimpsest made under the name in
  * `options`. → how many points there were. Whatever is gone already is passed over. Throws 'network', 'database',
- * 'bad-config', 'unsupported', 'aborted'.
+ * 'bad-config', 'unsupported', 'missing-dependency', 'aborted'.
  */
 export async function forgetShared(options: QdrantOptions, log: string, session: string): Promise<number> {
-  const server = new QdrantServer(options);
+  checkQdrantOptions(options);
+  const server = await QdrantServer.open(options);
   await server.version();
-  const { collections } = await server.call<{ collections: readonly { readonly name: string }[] }>(undefined, {
-    method: 'GET',
-    path: ['collections'],
-  });
+  const { data } = await server.call(undefined, (calls, init) => calls.getCollections({}, init));
   const ours = new RegExp(`^${options.collection ?? 'palimpsest'}-v\\d+-d(\\d+)$`);
   let points = 0;
-  for (const { name } of collections ?? []) {
+  for (const { name } of data.result?.collections ?? []) {
     const dim = Number(ours.exec(name)?.[1]);
     if (dim > 0) points += await forgetIn(server, name, dim, log, session);
   }
@@ -36,7 +34,7 @@ export async function forgetShared(options: QdrantOptions, log: string, session:
 
 async function forgetIn(
   server: QdrantServer,
-  collection: string,
+  collection_name: string,
   dim: number,
   log: string,
   session: string,
@@ -49,26 +47,26 @@ async function forgetIn(
       { key: 'payload.session', match: { value: session } },
     ],
   };
-  const path = ['collections', collection];
-  await settled(server, path, limits);
-  for (let forgotten = 0; ; ) {
-    const found = await server.call<{ points: readonly { readonly id: unknown }[] }>(limits(), {
-      method: 'POST',
-      path: [...path, 'points', 'scroll'],
-      body: { filter, limit: PAGE, with_payload: false, with_vector: false },
-    });
-    const ids = (found.points ?? []).map(({ id }) => id);
-    if (ids.length === 0) return forgotten;
-    forgotten += ids.length;
+  await settled(server, collection_name, limits);
+  for (let points = 0; ; ) {
+    const found = await server.call(limits(), (calls, init) =>
+      calls.scrollPoints({ collection_name, filter, limit: PAGE, with_payload: false, with_vector: false }, init),
+    );
+    const ids = (found.data.result?.points ?? []).map(({ id }) => id);
+    if (ids.length === 0) return points;
+    points += ids.length;
     // They keep the two fields by which they are found, for whoever has to finish this.
     const emptied = ids.map((id) => ({
       id,
       vector: new Array<number>(dim).fill(0),
       payload: { log, payload: { session } },
     }));
-    const points = { method: 'PUT', path: [...path, 'points'], wait: true } as const;
-    await server.call(limits(), { ...points, body: { points: emptied } });
-    await server.call(limits(), { ...points, method: 'POST', path: [...points.path, 'delete'], body: { points: ids } });
+    await server.call(limits(), (calls, init) =>
+      calls.upsertPoints({ collection_name, wait: true, points: emptied }, init),
+    );
+    await server.call(limits(), (calls, init) =>
+      calls.deletePoints({ collection_name, wait: true, points: ids }, init),
+    );
   }
 }
 
@@ -76,13 +74,10 @@ async function forgetIn(
  * Waits for a server that was killed until it has applied the end of its write-ahead log: before that, points are
  * missing that are on its disk.
  */
-async function settled(server: QdrantServer, path: readonly string[], limits: () => Limits): Promise<void> {
+async function settled(server: QdrantServer, collection_name: string, limits: () => Limits): Promise<void> {
   for (;;) {
-    const { update_queue } = await server.call<{ update_queue: { length?: number } }>(limits(), {
-      method: 'GET',
-      path,
-    });
-    if ((update_queue?.length ?? 0) === 0) return;
+    const { data } = await server.call(limits(), (calls, init) => calls.getCollection({ collection_name }, init));
+    if ((data.result?.update_queue?.length ?? 0) === 0) return;
     if (limits().deadlineMs === 0)
       throw new KvError('database', `Qdrant at ${server.url} has not applied its own log yet`, {
         values: { url: server.url },

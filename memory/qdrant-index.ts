@@ -4,9 +4,10 @@
  * sends an entry again replaces it.
  */
 import { createHash } from 'node:crypto';
+import type { Schemas } from '@qdrant/js-client-rest';
 import { KvError } from '../native/index.ts';
 import { type Condition, checkFilter, type Fields, type Filter, ID_FIELDS, type VectorId } from './filter.ts';
-import { type QdrantCall, type QdrantOptions, QdrantServer } from './qdrant-server.ts';
+import { checkQdrantOptions, type QdrantAnswer, type QdrantOptions, QdrantServer } from './qdrant-server.ts';
 import {
   checkEntries,
   checkK,
@@ -47,8 +48,6 @@ export interface QdrantIndexOptions<T> extends QdrantOptions {
 const BATCH = 512;
 /** Candidates per search where a segment has a graph. */
 const EF_SEARCH = 128;
-/** How long a listing or a count may take where the caller does not say. */
-const DEADLINE_MS = 5000;
 /** Pause before a server that is still reading its own log is looked at again. */
 const APPLYING_MS = 10;
 
@@ -65,28 +64,7 @@ interface Stored<T> extends VectorId {
   readonly payload: T;
 }
 
-/** What a server says of a collection. */
-interface Collection {
-  readonly config: { readonly params?: { readonly vectors?: { readonly size?: number; readonly distance?: string } } };
-  readonly payload_schema: object;
-  readonly update_queue: { readonly length?: number };
-}
-
-/** What a server says of points. */
-interface Points {
-  readonly points: readonly {
-    readonly score?: number;
-    readonly payload?: Record<string, unknown> | null;
-    readonly vector?: unknown;
-  }[];
-  readonly next_page_offset: unknown;
-}
-
-/** A filter as a server reads it. */
-interface ServerFilter {
-  readonly must: readonly object[];
-  readonly must_not: readonly object[];
-}
+type Call<R extends QdrantAnswer> = Parameters<typeof QdrantServer.prototype.call<R>>[1];
 
 class QdrantIndex<T extends object> implements VectorIndex<T> {
   readonly kind = 'qdrant';
@@ -94,7 +72,6 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
   readonly fields: Fields;
   readonly collection: string;
   readonly #server: QdrantServer;
-  readonly #path: readonly string[];
   readonly #check: QdrantIndexOptions<T>['check'];
   readonly #retired: readonly string[];
   /** Logs whose points have no retired field any more. */
@@ -108,7 +85,6 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
     this.fields = options.fields;
     this.collection = `${options.collection ?? 'palimpsest'}-v${options.version}-d${options.dim}`;
     this.#server = server;
-    this.#path = ['collections', this.collection];
     this.#check = options.check;
     this.#retired = options.retired ?? [];
   }
@@ -117,7 +93,7 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
    * Makes a call once the collection is there. A collection that vanished, as on a server whose disk was replaced, is
    * made again.
    */
-  async #call<R extends object>(limits: Limits | undefined, call: QdrantCall): Promise<Partial<R>> {
+  async #call<R extends QdrantAnswer>(limits: Limits | undefined, make: Call<R>): Promise<R> {
     if (this.#closed) throw new KvError('closed', 'the vector index was closed');
     const deadline = new Deadline(limits);
     const left = (): Limits =>
@@ -126,7 +102,7 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
       try {
         if (!this.#ready) await this.#prepare(left);
         this.#ready = true;
-        return await this.#server.call<R>(left(), call);
+        return await this.#server.call(left(), make);
       } catch (error) {
         if (!(error instanceof KvError) || error.code !== 'not-found' || attempt === 2) throw error;
         this.#ready = false;
@@ -140,14 +116,14 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
    * missing that are safe on its disk. When the line breaks between the look at its queue and the answer, both are
    * tried again.
    */
-  async #callComplete<R extends object>(limits: Limits | undefined, call: QdrantCall): Promise<Partial<R>> {
-    const deadline = new Deadline({ deadlineMs: DEADLINE_MS, ...limits });
-    const left = (): Limits => ({ ...limits, deadlineMs: Math.max(0, deadline.leftMs) });
-    for (;;) {
-      const { update_queue } = await this.#call<Collection>(left(), { method: 'GET', path: this.#path });
-      if ((update_queue?.length ?? 0) === 0) return this.#call<R>(left(), call);
-      await new Promise((resolve) => setTimeout(resolve, APPLYING_MS));
-    }
+  #callComplete<R extends QdrantAnswer>(limits: Limits | undefined, make: Call<R>): Promise<R> {
+    return this.#call(limits, async (calls, init) => {
+      for (;;) {
+        const { data } = await calls.getCollection({ collection_name: this.collection }, init);
+        if ((data.result?.update_queue?.length ?? 0) === 0) return make(calls, init);
+        await new Promise((resolve) => setTimeout(resolve, APPLYING_MS));
+      }
+    });
   }
 
   /**
@@ -156,34 +132,34 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
    */
   async #prepare(left: () => Limits): Promise<void> {
     await this.#server.version(left());
-    const path = this.#path;
-    const vectors = { size: this.dim, distance: 'Euclid' };
-    const { exists } = await this.#server.call<{ exists: boolean }>(left(), {
-      method: 'GET',
-      path: [...path, 'exists'],
-    });
-    if (exists !== true) {
+    const collection_name = this.collection;
+    const params = { vectors: { size: this.dim, distance: 'Euclid' as const } };
+    const { data } = await this.#server.call(left(), (calls, init) =>
+      calls.collectionExists({ collection_name }, init),
+    );
+    if (data.result?.exists !== true) {
       try {
-        await this.#server.call(left(), { method: 'PUT', path, body: { vectors } });
+        await this.#server.call(left(), (calls, init) => calls.createCollection({ collection_name, ...params }, init));
       } catch (error) {
         if ((error as KvError).values['status'] !== 409) throw error;
       }
     }
-    const { config, payload_schema = {} } = await this.#server.call<Collection>(left(), { method: 'GET', path });
-    const found = config?.params?.vectors;
-    if (found?.size !== this.dim || found.distance !== 'Euclid')
-      throw new KvError('bad-index', `the collection ${this.collection} at ${this.#server.url} holds other vectors`, {
-        values: { found, wanted: vectors },
+    const found = await this.#server.call(left(), (calls, init) => calls.getCollection({ collection_name }, init));
+    const vectors = found.data.result?.config.params.vectors as { size?: number; distance?: string } | undefined;
+    if (vectors?.size !== this.dim || vectors.distance !== 'Euclid')
+      throw new KvError('bad-index', `the collection ${collection_name} at ${this.#server.url} holds other vectors`, {
+        values: { found: vectors, wanted: params.vectors },
         hint: 'name another with --qdrant-collection',
       });
+    const indexed = found.data.result?.payload_schema ?? {};
     const missing = Object.entries({ ...this.fields, ...ID_FIELDS }).filter(
-      ([field]) => !Object.hasOwn(payload_schema, pathOf(field)),
+      ([field]) => !Object.hasOwn(indexed, pathOf(field)),
     );
     // Filters are right before their indexes are made, only slower.
-    for (const [field, field_schema] of missing) {
-      const body = { field_name: pathOf(field), field_schema };
-      await this.#server.call(left(), { method: 'PUT', path: [...path, 'index'], wait: false, body });
-    }
+    for (const [field, field_schema] of missing)
+      await this.#server.call(left(), (calls, init) =>
+        calls.createFieldIndex({ collection_name, field_name: pathOf(field), field_schema, wait: false }, init),
+      );
   }
 
   /** Returns when the server has written them to its log. */
@@ -199,7 +175,9 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
         vector: vector as number[],
         payload: { log: id.log, seq: id.seq, payload } as Record<string, unknown>,
       }));
-      await this.#call(left(), { method: 'PUT', path: [...this.#path, 'points'], wait: true, body: { points } });
+      await this.#call(left(), (calls, init) =>
+        calls.upsertPoints({ collection_name: this.collection, wait: true, points }, init),
+      );
     }
     // Nothing was sent, but a closed index says so.
     if (checked.length === 0 && this.#closed) throw new KvError('closed', 'the vector index was closed');
@@ -213,8 +191,9 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
       must: [{ key: 'log', match: { value: log } }],
       should: keys.map((key) => ({ must_not: [{ is_empty: { key } }] })),
     };
-    const path = [...this.#path, 'points', 'payload', 'delete'];
-    await this.#call(limits, { method: 'POST', path, wait: true, body: { keys, filter } });
+    await this.#call(limits, (calls, init) =>
+      calls.deletePayload({ collection_name: this.collection, wait: true, keys, filter }, init),
+    );
     this.#cleared.add(log);
   }
 
@@ -222,15 +201,23 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
     checkK(k);
     const query = checkVector(vector, this.dim);
     const narrowed = this.#narrowed(options);
-    const { points } = await this.#call<Points>(options, {
-      method: 'POST',
-      path: [...this.#path, 'points', 'query'],
-      body: { query, limit: k, with_payload: true, params: { hnsw_ef: Math.max(EF_SEARCH, k) }, ...narrowed },
-    });
-    const found = listed(points).flatMap(({ score, payload }) => {
+    const { data } = await this.#call(options, (calls, init) =>
+      calls.queryPoints(
+        {
+          collection_name: this.collection,
+          query,
+          limit: k,
+          with_payload: true,
+          params: { hnsw_ef: Math.max(EF_SEARCH, k) },
+          ...narrowed,
+        },
+        init,
+      ),
+    );
+    const found = (data.result?.points ?? []).flatMap(({ score, payload }) => {
       const stored = this.#stored(payload);
       // Qdrant answers with the root.
-      return stored === null || !Number.isFinite(score) ? [] : [{ ...stored, distance: score! ** 2 }];
+      return stored === null || !Number.isFinite(score) ? [] : [{ ...stored, distance: score ** 2 }];
     });
     return found.sort(nearestFirst);
   }
@@ -239,39 +226,42 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
     const { after = null, limit = LISTING_DEFAULT } = options;
     checkK(limit);
     const narrowed = this.#narrowed(options);
-    const { points, next_page_offset: next } = await this.#callComplete<Points>(options, {
-      method: 'POST',
-      path: [...this.#path, 'points', 'scroll'],
-      body: {
-        limit,
-        with_payload: true,
-        with_vector: true,
-        ...(after === null ? {} : { offset: after }),
-        ...narrowed,
-      },
-    });
-    const items = listed(points).flatMap(({ payload, vector }) => {
+    const { data } = await this.#callComplete(options, (calls, init) =>
+      calls.scrollPoints(
+        {
+          collection_name: this.collection,
+          limit,
+          with_payload: true,
+          with_vector: true,
+          ...(after === null ? {} : { offset: after }),
+          ...narrowed,
+        },
+        init,
+      ),
+    );
+    const items = (data.result?.points ?? []).flatMap(({ payload, vector }) => {
       const stored = this.#stored(payload);
       return stored === null || !Array.isArray(vector)
         ? []
         : [{ ...stored, vector: (vector as number[]).map(Math.fround) }];
     });
+    const next = data.result?.next_page_offset;
     return { items, next: typeof next === 'string' ? next : null };
   }
 
   async count(options: Narrowed = {}): Promise<number> {
     const narrowed = this.#narrowed(options);
-    const { count } = await this.#callComplete<{ count: unknown }>(options, {
-      method: 'POST',
-      path: [...this.#path, 'points', 'count'],
-      body: { exact: true, ...narrowed },
-    });
-    return typeof count === 'number' ? count : 0;
+    const { data } = await this.#callComplete(options, (calls, init) =>
+      calls.countPoints({ collection_name: this.collection, exact: true, ...narrowed }, init),
+    );
+    return data.result?.count ?? 0;
   }
 
   async remove(filter: Filter, limits?: Limits): Promise<void> {
-    const body = { filter: this.#narrowed({ filter }).filter ?? {} };
-    await this.#call(limits, { method: 'POST', path: [...this.#path, 'points', 'delete'], wait: true, body });
+    const narrowed = this.#narrowed({ filter }).filter ?? {};
+    await this.#call(limits, (calls, init) =>
+      calls.deletePoints({ collection_name: this.collection, wait: true, filter: narrowed }, init),
+    );
   }
 
   async save(): Promise<void> {
@@ -282,7 +272,7 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
     this.#closed = true;
   }
 
-  #narrowed({ filter }: Narrowed): { filter?: ServerFilter } {
+  #narrowed({ filter }: Narrowed): { filter?: Schemas['Filter'] } {
     if (filter === undefined) return {};
     checkFilter(filter, this.fields);
     return {
@@ -306,23 +296,19 @@ class QdrantIndex<T extends object> implements VectorIndex<T> {
 
 const pathOf = (field: string): string => (Object.hasOwn(ID_FIELDS, field) ? field : `payload.${field}`);
 
-/** What another program may have put in the place of a list is no point. */
-function listed(points: Points['points'] | undefined): Points['points'] {
-  return Array.isArray(points) ? points.filter((point) => typeof point === 'object' && point !== null) : [];
-}
-
-function conditionOf(condition: Condition): object {
+function conditionOf(condition: Condition): Schemas['FieldCondition'] {
   const key = pathOf(condition.field);
   if ('equals' in condition) return { key, match: { value: condition.equals } };
-  if ('oneOf' in condition) return { key, match: { any: condition.oneOf } };
+  if ('oneOf' in condition) return { key, match: { any: [...condition.oneOf] as string[] | number[] } };
   const { min, max } = condition.range;
   return { key, range: { ...(min === undefined ? {} : { gte: min }), ...(max === undefined ? {} : { lte: max }) } };
 }
 
 /**
  * A collection of a Qdrant server, which is first called when the index is. Every machine that names the same server
- * and collection shares it. Throws 'bad-config', 'bad-argument'.
+ * and collection shares it. Throws 'bad-config', 'bad-argument', 'missing-dependency'.
  */
 export async function openQdrantIndex<T extends object>(options: QdrantIndexOptions<T>): Promise<VectorIndex<T>> {
-  return new QdrantIndex<T>(new QdrantServer(options), options);
+  checkQdrantOptions(options);
+  return new QdrantIndex<T>(await QdrantServer.open(options), options);
 }

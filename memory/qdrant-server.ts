@@ -1,10 +1,13 @@
 /**
- * Calls of a Qdrant server over HTTP: within a deadline, with an answer of bounded size, tried again where that can
- * help, and with one kind of error. The official client is not used: it reads an answer without end for ever, which
- * starves the timers that would stop it, prints warnings, takes port 6333 for https://host:443, and follows redirects,
- * to which it would send the key.
+ * Calls of a Qdrant server through its official client: within a deadline, tried again where that can help, and with
+ * one kind of error. Of the client only the typed calls are used, because what it does by itself does not suit a
+ * library: it prints warnings, takes port 6333 for https://host:443, has one time limit for all calls, follows
+ * redirects, to which it would send the key, and of a Retry-After keeps the first digit, which is why that is not
+ * looked at.
  */
-import { gathered, jsonOf, KvError, show } from '../native/index.ts';
+import { createRequire } from 'node:module';
+import type { QdrantClient } from '@qdrant/js-client-rest';
+import { KvError, show } from '../native/index.ts';
 import { Deadline, type Limits } from './vector.ts';
 
 /** Where experience is shared with other machines. */
@@ -17,14 +20,16 @@ export interface QdrantOptions {
   readonly collection?: string;
 }
 
-/** What is asked: the parts of a path are escaped when it is sent. */
-export interface QdrantCall {
-  readonly method: 'GET' | 'POST' | 'PUT';
-  readonly path: readonly string[];
-  /** Answer only when it is carried out, or at once. Default: as the server does. */
-  readonly wait?: boolean;
-  readonly body?: object;
+/** What a call brings. */
+export interface QdrantAnswer {
+  readonly data: unknown;
 }
+
+type Connections = NonNullable<RequestInit['dispatcher']>;
+
+/** The typed calls of the client. */
+type Calls = ReturnType<QdrantClient['api']>;
+type Init = { readonly signal: AbortSignal; readonly redirect: 'error'; readonly dispatcher: Connections };
 
 /** How long a call may take where the caller does not say. */
 const DEADLINE_DEFAULT_MS = 5000;
@@ -32,6 +37,8 @@ const DEADLINE_DEFAULT_MS = 5000;
 const ATTEMPTS = 5;
 /** An answer; a listing of 4,096 sessions has a few MB. Chosen. */
 const ANSWER_BYTES_MAX = 64 * 2 ** 20;
+/** What an answer that is longer ends with. */
+const TOO_LONG = 'UND_ERR_RES_EXCEEDED_MAX_SIZE';
 const BACKOFF_MS = 50;
 const BACKOFF_MAX_MS = 2000;
 /** The universal query came with 1.10; a new major version may mean other things by the same names. */
@@ -67,42 +74,61 @@ function portOf(url: string, { protocol, port }: URL): number {
   return new RegExp(`^[^/]*//[^/]*:0*${usual}(?:/|$)`).test(url) ? usual! : 6333;
 }
 
-/** An answer that is a refusal. */
-class Refusal extends Error {
-  readonly status: number;
-
-  constructor(status: number, said: string) {
-    super(said);
-    this.status = status;
-  }
+/**
+ * Connections whose answers end at a size: the client reads one without end for ever, and no timer that is to stop it
+ * has its turn meanwhile. They are made with the client's own HTTP library, which is not a dependency of this package.
+ */
+function boundedConnections(): Connections {
+  const ofClient = createRequire(createRequire(import.meta.url).resolve('@qdrant/js-client-rest'));
+  const { Agent } = ofClient('undici') as { Agent: new (options: object) => Connections };
+  // Calls have limits of their own for their time.
+  return new Agent({ maxResponseSize: ANSWER_BYTES_MAX, bodyTimeout: 0, headersTimeout: 0, connections: 25 });
 }
 
 export class QdrantServer {
   /** For people; nothing secret. */
   readonly url: string;
-  readonly #base: string;
-  readonly #headers: Readonly<Record<string, string>>;
+  readonly #calls: Calls;
+  readonly #connections: Connections;
 
-  /** Makes no call yet. Throws 'bad-config'. */
-  constructor(options: QdrantOptions) {
+  private constructor(url: string, calls: Calls, connections: Connections) {
+    this.url = url;
+    this.#calls = calls;
+    this.#connections = connections;
+  }
+
+  /** Makes no call yet. Throws 'bad-config', 'missing-dependency'. */
+  static async open(options: QdrantOptions): Promise<QdrantServer> {
     const parsed = checkQdrantOptions(options);
     const { apiKey } = options;
+    let library: typeof import('@qdrant/js-client-rest');
+    try {
+      library = await import('@qdrant/js-client-rest');
+    } catch (cause) {
+      throw new KvError('missing-dependency', 'a Qdrant server needs the package @qdrant/js-client-rest', {
+        hint: 'npm install @qdrant/js-client-rest@1.18.0',
+        cause,
+      });
+    }
     const prefix = parsed.pathname.replace(/\/+$/, '');
-    this.url = `${parsed.origin}${prefix}`;
-    this.#base = `${parsed.protocol}//${parsed.hostname}:${portOf(options.url, parsed)}${prefix}`;
-    // The server sends a compressed answer in two parts, and the second one waits for the client's system to confirm
-    // the first, which Linux puts off for 40 ms: every fourth search took as long (measured).
-    this.#headers = {
-      accept: 'application/json',
-      'accept-encoding': 'identity',
-      ...(apiKey === undefined ? {} : { 'api-key': apiKey }),
-    };
+    const client = new library.QdrantClient({
+      host: parsed.hostname,
+      port: portOf(options.url, parsed),
+      https: parsed.protocol === 'https:',
+      ...(prefix === '' ? {} : { prefix }),
+      // The server sends a compressed answer in two parts, and the second one waits for the client's system to confirm
+      // the first, which Linux puts off for 40 ms: every fourth search took as long (measured).
+      headers: { 'accept-encoding': 'identity', ...(apiKey === undefined ? {} : { 'api-key': apiKey }) },
+      timeout: Number.POSITIVE_INFINITY,
+      checkCompatibility: false,
+    });
+    return new QdrantServer(`${parsed.origin}${prefix}`, client.api(), boundedConnections());
   }
 
   /** → version of the server. Throws 'unsupported' for one that this client cannot speak to, and what calls throw. */
   async version(limits?: Limits): Promise<string> {
-    const { version: said } = await this.#answer<{ version?: unknown }>(limits, { method: 'GET', path: [] });
-    const version = show(said);
+    const { data } = await this.call(limits, (calls, init) => calls.root({}, init));
+    const version = show(data.version);
     const [major, minor] = version.split('.').map(Number);
     if (major === VERSION_LEAST[0] && minor! >= VERSION_LEAST[1]) return version;
     throw new KvError('unsupported', `Qdrant ${version} at ${this.url} is not a version that is spoken here`, {
@@ -113,16 +139,13 @@ export class QdrantServer {
 
   /**
    * Makes a call, and makes it again after growing random pauses when the server cannot be reached or is too busy;
-   * calls say the same when made twice. → the `result` of the answer, which nobody has checked. Throws 'aborted',
-   * 'network' (not reached), 'bad-config' (key refused), 'not-found', 'database' (refused otherwise, or no answer of a
-   * Qdrant server).
+   * calls say the same when made twice. Throws 'aborted', 'network' (not reached), 'bad-config' (key refused),
+   * 'not-found', 'database' (refused otherwise, or no answer of a Qdrant server).
    */
-  async call<R extends object>(limits: Limits | undefined, call: QdrantCall): Promise<Partial<R>> {
-    const { result } = await this.#answer<{ result?: Partial<R> | null }>(limits, call);
-    return result ?? {};
-  }
-
-  async #answer<R extends object>(limits: Limits | undefined, call: QdrantCall): Promise<R> {
+  async call<R extends QdrantAnswer>(
+    limits: Limits | undefined,
+    make: (calls: Calls, init: Init) => Promise<R>,
+  ): Promise<R> {
     const deadline = new Deadline({ deadlineMs: DEADLINE_DEFAULT_MS, ...limits });
     const ends = [AbortSignal.timeout(Math.max(1, Math.ceil(deadline.leftMs)))];
     if (limits?.signal !== undefined) ends.push(limits.signal);
@@ -130,7 +153,9 @@ export class QdrantServer {
     for (let attempt = 1; ; attempt++) {
       let failed: unknown;
       try {
-        return await this.#ask<R>(call, signal);
+        const answer = await make(this.#calls, { signal, redirect: 'error', dispatcher: this.#connections });
+        if (typeof answer.data !== 'object' || answer.data === null) throw this.#notItself();
+        return answer;
       } catch (error) {
         failed = error;
       }
@@ -144,29 +169,9 @@ export class QdrantServer {
     }
   }
 
-  /** One request. Throws a Refusal, KvError 'database' for an answer that is not Qdrant's, and what fetch throws. */
-  async #ask<R extends object>({ method, path, wait, body }: QdrantCall, limit: AbortSignal): Promise<R> {
-    // Whatever ends the reading of an answer ends its connection.
-    const own = new AbortController();
-    const signal = AbortSignal.any([limit, own.signal]);
-    const where = `${this.#base}/${path.map(encodeURIComponent).join('/')}${wait === undefined ? '' : `?wait=${wait}`}`;
-    const answer = await fetch(where, {
-      method,
-      headers: body === undefined ? this.#headers : { ...this.#headers, 'content-type': 'application/json' },
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-      signal,
-      redirect: 'error',
-    });
-    const { body: chunks } = answer;
-    const bytes =
-      chunks === null
-        ? []
-        : await gathered(chunks, ANSWER_BYTES_MAX, `Qdrant at ${this.url}`).finally(() => own.abort());
-    const said = jsonOf(Buffer.from(bytes).toString());
-    if (!answer.ok) throw new Refusal(answer.status, reasonIn(said) ?? answer.statusText);
-    if (typeof said === 'object' && said !== null) return said as R;
-    throw new KvError('database', `Qdrant at ${this.url} answers what is no JSON object`, {
-      values: { url: this.url, type: answer.headers.get('content-type')?.slice(0, 100) },
+  #notItself(): KvError {
+    return new KvError('database', `Qdrant at ${this.url} answers what is no JSON object`, {
+      values: { url: this.url },
       hint: 'is it a Qdrant server, and is the address right?',
     });
   }
@@ -176,6 +181,8 @@ export class QdrantServer {
     const why = reasonOf(error).slice(0, 300);
     const values = { url: this.url, status };
     const at = `Qdrant at ${this.url}`;
+    if (isTooLong(error))
+      return new KvError('network', `${at} sends more than ${ANSWER_BYTES_MAX} bytes`, { values, cause: error });
     if (status === null)
       return new KvError('network', `${at} was not reached: ${why}`, {
         values,
@@ -194,17 +201,19 @@ export class QdrantServer {
   }
 }
 
-/** Status of the answer; null: there was none. */
-const statusOf = (error: unknown): number | null => (error instanceof Refusal ? error.status : null);
+const isTooLong = (error: unknown): boolean => (error as { cause?: { code?: unknown } }).cause?.code === TOO_LONG;
 
-/** What a refusal says of itself; null: nothing that is Qdrant's. */
-function reasonIn(said: unknown): string | null {
-  const reason = (said as { status?: { error?: unknown } | null } | null | undefined)?.status?.error;
-  return typeof reason === 'string' ? reason : null;
+/** Status of the answer; null: there was none. */
+function statusOf(error: unknown): number | null {
+  const { status } = error as { status?: unknown };
+  if (typeof status === 'number') return status;
+  return (error as Error)?.name === 'QdrantClientResourceExhaustedError' ? 429 : null;
 }
 
 /** What the server says about it, or else the connection. */
 function reasonOf(error: unknown): string {
+  const said = (error as { data?: { status?: { error?: unknown } } }).data?.status?.error;
+  if (typeof said === 'string') return said;
   const { message, cause } = error as Error;
   return cause instanceof Error ? `${message}: ${(cause as NodeJS.ErrnoException).code ?? cause.message}` : message;
 }
@@ -215,5 +224,6 @@ function reasonOf(error: unknown): string {
  */
 function mayPass(error: unknown): boolean {
   const status = statusOf(error);
+  if (isTooLong(error)) return false;
   return status === null || status === 429 || (status >= 500 && status !== 507);
 }

@@ -226,7 +226,7 @@ interface SharedFacts {
 async function experienceOf(settings: Settings): Promise<SharedFacts> {
   const options = qdrantOptions(settings);
   if (options === undefined) return { url: null, version: null, trouble: null, keyInTheOpen: false };
-  const server = new QdrantServer(options);
+  const server = await QdrantServer.open(options);
   const { protocol, hostname } = new URL(server.url);
   const isHere = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/.test(hostname);
   const keyInTheOpen = options.apiKey !== undefined && protocol === 'http:' && !isHere;

@@ -100,8 +100,8 @@ test('another version, other programs and redirects are refused', async () => {
     expect([error.code, error.message]).toEqual([code, expect.stringContaining(what)]);
   }
   const page = await stranger(() => ({ status: 200, body: '<html>' }));
-  expect((await refusal(async () => (await open(2, { url: page.url })).count({ deadlineMs: 500 }))).code).toBe(
-    'database',
+  expect((await refusal(async () => (await open(2, { url: page.url })).count({ deadlineMs: 500 }))).code).toMatch(
+    /unsupported|network/,
   );
   // The key must not follow a redirect to another host.
   const away = await stranger(() => ({ status: 302, body: '', headers: { location: `${page.url}/` } }));
@@ -122,7 +122,7 @@ test('a busy server is asked again', async () => {
       ? { status: 429, body: '{"status":{"error":"slow down"}}', headers: { 'retry-after': '30' } }
       : { status: 200, body: '{"title":"qdrant","version":"1.18.3"}' },
   );
-  expect(await new QdrantServer({ url: busy.url }).version()).toBe('1.18.3');
+  expect(await (await QdrantServer.open({ url: busy.url })).version()).toBe('1.18.3');
   expect(calls).toBe(3);
   await busy.close();
 });
