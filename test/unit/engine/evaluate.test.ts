@@ -116,6 +116,27 @@ describe('evaluate', () => {
   });
 });
 
+// A setting that changes nothing is a fault: elsewhere the format of keys was ignored, and mixed pairs gave the numbers
+// of equal ones.
+it('gives each pair of formats a divergence and bits of its own, and the exact cache none at all', async () => {
+  const caches = ['exact', 'f16', 'rot4:rot4', 'rot4:rot3', 'rot3:rot4', 'rot3:rot3'];
+  const rows = await evaluate(runtime, request(caches, { windows: 1 }));
+  const [exact, f16, ...pairs] = rows.map(({ meanKld, sameTop, effectiveBits }) => ({
+    meanKld,
+    sameTop,
+    effectiveBits,
+  }));
+  for (const row of [exact, f16]) expect(row).toMatchObject({ meanKld: 0, sameTop: 1 });
+  expect(new Set(pairs.map(({ meanKld }) => meanKld)).size).toBe(4);
+  const [four, keysFour, valuesFour, three] = pairs;
+  expect(four!.meanKld).toBeLessThan(Math.min(keysFour!.meanKld, valuesFour!.meanKld));
+  expect(three!.meanKld).toBeGreaterThan(Math.max(keysFour!.meanKld, valuesFour!.meanKld));
+  // Keys and values of one format have the same size.
+  expect(keysFour!.effectiveBits).toBe(valuesFour!.effectiveBits);
+  expect(four!.effectiveBits).toBeGreaterThan(keysFour!.effectiveBits);
+  expect(keysFour!.effectiveBits).toBeGreaterThan(three!.effectiveBits);
+});
+
 it('finds for a state folder what the next session there comes to, and changes nothing in it', async () => {
   const dir = folder();
   const tokens = [...(runtime.model.tokenizer.addBos ? [runtime.model.tokenizer.bosId!] : [])];
