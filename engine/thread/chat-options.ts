@@ -22,7 +22,7 @@ export interface ChatOptions extends SessionOptions, Omit<GenerateOptions, 'sign
    * the model likes, and nothing checks its calls.
    */
   readonly toolChoice?: ToolChoice;
-  /** A chat template (Jinja) instead of the model's own. */
+  /** A chat template (Jinja) instead of the model's own, or the name of one: 'hermes' knows tools, for ChatML models. */
   readonly template?: string;
   /**
    * Most tokens of the conversation, answers included; with atContextEnd 'compress' those before it is compressed.
@@ -48,7 +48,10 @@ export const CONVERSATION_OPTIONS = {
   system: { rule: anyText(), help: 'system message of a chat', flag: '--system <text>' },
   messages: { ...LISTS, help: 'what was said before' },
   tools: { ...LISTS, help: 'functions that the model may ask for' },
-  template: { rule: anyText(), help: "a chat template (Jinja) instead of the model's own" },
+  template: {
+    rule: anyText(),
+    help: "a chat template (Jinja) instead of the model's own, or 'hermes' for tools with ChatML models",
+  },
   atContextEnd: {
     rule: oneName('refuse', 'drop-oldest', 'compress'),
     default: 'refuse',

@@ -4,6 +4,7 @@ import { f16CacheBytes, parseBudget, windowBudget } from '../cache/budget.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SendOptions, SessionOptions } from '../options/types.ts';
 import type { Conversation } from '../session/chat/types.ts';
+import { templateNamed } from '../transformer/named-templates.ts';
 import type { HostClient } from './calls/index.ts';
 import { ANSWER_OPTIONS, CHAT_OPTIONS, type ChatOptions, CONVERSATION_OPTIONS } from './chat-options.ts';
 import type { EngineSession } from './engine-session.ts';
@@ -131,7 +132,7 @@ function conversationOf(options: ChatOptions, contextLength: number): Conversati
     messages: all,
     written,
     tools,
-    template,
+    template: template === undefined ? undefined : templateNamed(template),
     date: new Date(),
     contextTokens,
     mostTokens: contextTokens,

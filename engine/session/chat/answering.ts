@@ -38,7 +38,7 @@ export async function describeChat(
   if (tools.length > 0 && !/\btools\b/.test(template))
     throw new KvError('unsupported', 'the chat template does not know tools, so the model would never hear of them', {
       values: { model: model.name, tools: tools.length },
-      hint: 'give a template that writes `tools`, or describe them in the system message',
+      hint: "give a template that writes `tools` ('hermes' for models that know ChatML), or describe them in the system message",
     });
   checkToolChoice(choice, tools);
   const format = callFormatOf(template);

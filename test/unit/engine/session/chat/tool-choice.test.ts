@@ -12,7 +12,9 @@ import {
   type Engine,
 } from '../../../../../engine/index.ts';
 import { hermes } from '../../../../../engine/session/chat/calls/hermes.ts';
+import { renderChat } from '../../../../../engine/transformer/chat-template.ts';
 import { loadModel } from '../../../../../engine/transformer/load.ts';
+import { templateNamed } from '../../../../../engine/transformer/named-templates.ts';
 import { codeOf } from '../../on-reference.ts';
 import { markedModel } from './calls/marked-model.ts';
 
@@ -74,6 +76,45 @@ describe('a call', () => {
       }
       await chat.close();
     }
+  });
+
+  it('is asked for by the template that comes with the package, with every tool in the prompt', async () => {
+    const chat = await open({ template: 'hermes', system: 'Be brief.', toolChoice: { name: 'count' } });
+    expect(chat.callFormat).toBe('hermes');
+    expectCalls(await chat.send('How many?').result);
+    const text = renderChat({
+      template: templateNamed('hermes'),
+      messages: [
+        { role: 'system', content: 'Be brief.' },
+        { role: 'user', content: 'How many?' },
+        { role: 'assistant', content: '', toolCalls: [{ id: 'a', name: 'now', arguments: {} }] },
+        { role: 'tool', toolCallId: 'a', name: 'now', content: 'noon' },
+      ],
+      tools: TOOLS,
+      addGenerationPrompt: true,
+      continuesLast: false,
+      variables: {},
+      date: new Date(),
+    }).value;
+    for (const { name } of TOOLS) expect(text).toContain(`"function": {"name": "${name}"`);
+    const behind = text.slice(text.indexOf('<|im_end|>'));
+    expect(text.startsWith('<|im_start|>system\nBe brief.\n')).toBe(true);
+    expect(behind).toBe(
+      `<|im_end|>
+<|im_start|>user
+How many?<|im_end|>
+<|im_start|>assistant
+<tool_call>
+{"name": "now", "arguments": {}}
+</tool_call><|im_end|>
+<|im_start|>tool
+<tool_response>
+noon
+</tool_response><|im_end|>
+<|im_start|>assistant
+`,
+    );
+    await chat.close();
   });
 
   it('stays forced when a chat goes back, answers anew and forks', async () => {
