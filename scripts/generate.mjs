@@ -12,9 +12,12 @@ const scripts = dirname(fileURLToPath(import.meta.url));
 const check = process.argv.includes('--check');
 const words = process.argv.slice(2).filter((word) => !word.startsWith('--'));
 
+/** Writes the lists of formats, which the others read. */
+const FIRST = 'generate-layout.ts';
+
 const generators = readdirSync(scripts)
   .filter((name) => /^generate-.*\.(mjs|ts)$/.test(name) && words.every((word) => name.includes(word)))
-  .sort();
+  .sort((a, b) => Number(b === FIRST) - Number(a === FIRST) || a.localeCompare(b));
 
 for (const name of generators) {
   const run = spawnSync(process.execPath, ['--import', 'tsx', join(scripts, name), ...(check ? ['--check'] : [])], {
