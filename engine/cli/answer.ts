@@ -5,7 +5,7 @@ import type { GenerateOptions } from '../options/types.ts';
 import type { Generated } from '../session/types.ts';
 import type { EngineSession, Generation } from '../thread/engine-session.ts';
 import type { ChatMessage } from '../transformer/types.ts';
-import { grammarOption } from './grammar-settings.ts';
+import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { logprobTable } from './logprob-table.ts';
 import { optionsOf } from './option-settings.ts';
 import { flag, type Settings, text } from './options.ts';
@@ -48,8 +48,10 @@ export async function generateOptions(
   };
 }
 
+/** Prints an answer as it comes, and behind it what it lacks and its log probabilities. */
 export async function stream<Result extends Generated>(
   generation: Generation<Result>,
+  settings: Settings,
   progress: ProgressLine,
 ): Promise<Result> {
   try {
@@ -57,7 +59,12 @@ export async function stream<Result extends Generated>(
       progress.done();
       process.stdout.write(piece);
     }
-    return await generation.result;
+    const generated = await generation.result;
+    progress.done();
+    process.stdout.write('\n');
+    warnIncomplete(generated);
+    printLogprobs(settings, generated);
+    return generated;
   } finally {
     progress.done();
   }

@@ -16,10 +16,9 @@ import type { Generated } from '../session/types.ts';
 import type { Chat } from '../thread/chat.ts';
 import { type ChatOptions, CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
 import type { Engine } from '../thread/engine.ts';
-import { closing, generateOptions, printLogprobs, stream } from './answer.ts';
+import { closing, generateOptions, stream } from './answer.ts';
 import { ChatInput } from './chat-input.ts';
 import { failureText } from './failure.ts';
-import { warnIncomplete } from './grammar-settings.ts';
 import { jsonResult } from './json-result.ts';
 import { optionsOf } from './option-settings.ts';
 import { flag, type Settings, sessionOptions, text } from './options.ts';
@@ -145,10 +144,7 @@ async function answer(
   turnSignal: AbortSignal,
 ): Promise<ChatAnswer> {
   const options = await generateOptions(settings, progress, turnSignal);
-  const answered = await stream(chat.send(question, options), progress);
-  process.stdout.write('\n');
-  warnIncomplete(answered);
-  printLogprobs(settings, answered);
+  const answered = await stream(chat.send(question, options), settings, progress);
   if (answered.finish === 'length')
     say(`The answer was cut at ${plural(answered.tokens, 'token')}; --max-tokens allows longer ones.`);
   if (answered.dropped.length > 0)

@@ -107,13 +107,7 @@ async function answers(
 ): Promise<Generated[]> {
   const options = await generateOptions(settings, progress, signal);
   const n = completions(settings);
-  if (n === 1) {
-    const generated = await stream(session.generate(prompt, options), progress);
-    process.stdout.write('\n');
-    warnIncomplete(generated);
-    printLogprobs(settings, generated);
-    return [generated];
-  }
+  if (n === 1) return [await stream(session.generate(prompt, options), settings, progress)];
   const all = await session.continuations(prompt, { ...options, n });
   progress.done();
   for (const [i, generated] of all.entries()) {

@@ -21,8 +21,7 @@ import type { Generated } from '../session/types.ts';
 import type { ParkedFile } from '../thread/calls/parking.ts';
 import { createEngine, type Engine } from '../thread/engine.ts';
 import type { EngineSession } from '../thread/engine-session.ts';
-import { checkLength, closing, firstMessages, generateOptions, printLogprobs, stream } from './answer.ts';
-import { warnIncomplete } from './grammar-settings.ts';
+import { checkLength, closing, firstMessages, generateOptions, stream } from './answer.ts';
 import { interruptible } from './interrupt.ts';
 import { closeEngine, loadingModel } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
@@ -141,11 +140,7 @@ async function answer(
   signal: AbortSignal,
 ): Promise<Generated> {
   const options = await generateOptions(settings, progress, signal);
-  const generated = await stream(session.generate(prompt, options), progress);
-  process.stdout.write('\n');
-  warnIncomplete(generated);
-  printLogprobs(settings, generated);
-  return generated;
+  return stream(session.generate(prompt, options), settings, progress);
 }
 
 interface Done extends Partial<ParkedFile> {
