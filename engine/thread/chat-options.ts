@@ -22,7 +22,7 @@ export interface ChatOptions extends SessionOptions, Omit<GenerateOptions, 'sign
    * the model likes, and nothing checks its calls.
    */
   readonly toolChoice?: ToolChoice;
-  /** A chat template (Jinja) instead of the model's own, or the name of one: 'hermes' knows tools, for ChatML models. */
+  /** A chat template (Jinja) instead of the model's own, or 'hermes', which knows tools, for ChatML models. */
   readonly template?: string;
   /**
    * Most tokens of the conversation, answers included; with atContextEnd 'compress' those before it is compressed.

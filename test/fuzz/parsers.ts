@@ -208,7 +208,9 @@ function parkedFile(predicted: PagePredictor | null): Buffer {
   const cache = cacheBytes(kv, PARKED_TOKENS, predicted);
   kv.close();
   pool.close();
-  const report = { layer: 1, page: 0, side: 'k', from: 'q8', epsilon: { rot4: 0.01 } } as const;
+  const found = (['k', 'v'] as const).map(
+    (side) => ({ layer: 1, page: 0, side, from: 'q8', epsilon: { rot4: 0.01 } }) as const,
+  );
   return formParked({
     head: {
       session: 'a',
@@ -225,7 +227,7 @@ function parkedFile(predicted: PagePredictor | null): Buffer {
       trials: {
         admitted: 1,
         due: 0,
-        found: [report],
+        found,
         waiting: [{ layer: 0, page: 0 }],
         waitingAgain: [],
         foundAgain: [],

@@ -99,7 +99,8 @@ export const lastLine = (text: string): Record<string, unknown> => JSON.parse(te
 
 export function expectRefused(result: Result, code: string, ...words: (string | RegExp)[]): void {
   expect(result).toMatchObject({ code: 2, out: '' });
-  if (code !== '') expect(result.err).toContain(`[${code}]`);
+  if (code !== '')
+    expect(result.err).toContain(result.err.startsWith('{') ? `{"error":{"code":"${code}"` : `[${code}]`);
   for (const word of words) expect(result.err).toMatch(word);
   expect(result.err).not.toMatch(/^\s+at .*:\d+/m);
   expect(result.err).not.toContain('[object Object]');

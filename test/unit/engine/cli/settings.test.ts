@@ -18,13 +18,15 @@ import {
 import { KvError } from '../../../../native/index.ts';
 
 const names = Object.keys(SETTINGS) as SettingName[];
+/** Those that one command can have: `--chat` of inspect takes a file. */
+const together = names.filter((name) => name !== 'messages');
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-settings-'));
 
-function parse(args: string[]): Partial<Record<SettingName, unknown>> {
+function parse(args: string[], of: readonly SettingName[] = together): Partial<Record<SettingName, unknown>> {
   let seen: Partial<Record<SettingName, unknown>> = {};
   const root = new Command().exitOverride();
   root.configureOutput({ writeErr: () => {} });
-  const command = addSettings(root.command('x'), names);
+  const command = addSettings(root.command('x'), of);
   command.action((...parameters: unknown[]) => {
     seen = readSettings(parameters.at(-1) as Command, process.env);
   });
@@ -81,21 +83,22 @@ describe('settings', () => {
     };
     for (const name of names.filter((other) => other !== 'config')) {
       const setting: Setting = SETTINGS[name];
+      const alone = (args: string[]): unknown => parse(args, [name, 'config'])[name];
       const key = keyName(name);
       const isSwitch = !setting.flags.includes('<');
       const numeric = setting.parse !== undefined && values[name] === undefined;
       const number = name === 'tokens' ? '512' : name === 'windowTokens' ? '64' : '2';
       const value = values[name] ?? setting.choices?.[1] ?? (numeric ? number : 'some text');
-      const expected = parse(isSwitch ? [`--${key}`] : [`--${key}`, value])[name];
+      const expected = alone(isSwitch ? [`--${key}`] : [`--${key}`, value]);
       expect(expected, key).toBeDefined();
       process.env[environmentName(name)] = isSwitch ? 'true' : value;
-      expect(parse([])[name], `${key} from the environment`).toEqual(expected);
+      expect(alone([]), `${key} from the environment`).toEqual(expected);
       delete process.env[environmentName(name)];
       const literal = isSwitch ? 'true' : numeric ? value : JSON.stringify(value);
       const files = { 'one.toml': `${key} = ${literal}`, 'one.json': `{"${key}": ${literal}}` };
       for (const [file, content] of Object.entries(files)) {
         writeFileSync(join(dir, file), content);
-        expect(parse(['--config', join(dir, file)])[name], `${key} from ${file}`).toEqual(expected);
+        expect(alone(['--config', join(dir, file)]), `${key} from ${file}`).toEqual(expected);
       }
     }
   });
