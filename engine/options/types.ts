@@ -184,9 +184,8 @@ export interface SessionOptions extends GoverningOptions {
 export interface ParkOptions {
   /**
    * Writes pages as what is left when each layer is predicted from the one below: far fewer bytes, and a small error.
-   * Needs what `palimpsest calibrate
-   * --predictor` fits; that of the model 'reference' comes with the package. Default false: pages as they are, bit for
-   *  bit.
+   * Needs what `palimpsest calibrate --predictor` fits; palimpsest-models has those of 'reference' and 'smollm2-135m'.
+   * Default false: pages as they are, bit for bit.
    */
   readonly predict?: boolean;
 }
