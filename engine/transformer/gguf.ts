@@ -6,7 +6,14 @@
 import { KvError, padded, plural, show } from '../../native/index.ts';
 import { type ByteSource, FileBytes } from './bytes.ts';
 import { ELEMENT_TYPES, type ElementType, READABLE_TYPES } from './dequant.ts';
-import { GGUF_ENTRIES_MAX, GGUF_HEADER_BYTES_MAX, GGUF_STRING_BYTES_MAX, MERGES_MAX, TENSORS_MAX } from './limits.ts';
+import {
+  GAP_BYTES_MAX,
+  GGUF_ENTRIES_MAX,
+  GGUF_HEADER_BYTES_MAX,
+  GGUF_STRING_BYTES_MAX,
+  MERGES_MAX,
+  TENSORS_MAX,
+} from './limits.ts';
 import { type Checkpoint, elementCount, StoredTensor } from './stored-tensor.ts';
 
 const KEY_BYTES_MAX = 65535;
@@ -58,6 +65,7 @@ export function openGguf(path: string): GgufFile {
   const file = FileBytes.open(path);
   try {
     const { gaps, ...header } = readGguf(file);
+    checkGaps(file, gaps);
     return { ...header, remarks: gaps.map((gap) => emptyGap(file, gap)), files: [file], close: () => file.close() };
   } catch (error) {
     file.close();
@@ -67,6 +75,16 @@ export function openGguf(path: string): GgufFile {
 
 /** Bytes of a gap that are looked at together. */
 const GAP_CHUNK_BYTES = 1 << 20;
+
+function checkGaps(file: FileBytes, gaps: readonly Gap[]): void {
+  const bytes = gaps.reduce((sum, { from, to }) => sum + to - from, 0);
+  if (bytes <= GAP_BYTES_MAX) return;
+  const { where } = gaps.reduce((a, b) => (b.to - b.from > a.to - a.from ? b : a));
+  throw new KvError('bad-file', `${file.path}: ${bytes} bytes belong to no tensor, most of them ${where}`, {
+    values: { path: file.path, bytes, bytesMax: GAP_BYTES_MAX },
+    hint: 'the file is damaged, or was cut and filled up: fetch it again',
+  });
+}
 
 /** Zeros between tensors and behind the last one are harmless; whatever else is there may be weights out of place. */
 function emptyGap(file: FileBytes, { where, from, to }: Gap): string {

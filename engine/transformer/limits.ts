@@ -9,6 +9,9 @@ const MIB = 2 ** 20;
 /** How many threads a dense half may be asked for; kernels and caches take as many of them as they can use. */
 export const DENSE_THREADS = whole(1, 1024);
 
+/** Zeros of a GGUF file that belong to no tensor: padding takes kilobytes, and a hole costs its maker nothing. */
+export const GAP_BYTES_MAX = 2 ** 24;
+
 /** All weights in one file. The largest published dense model has 405 billion weights: 1.6 TB in float32. */
 export const WEIGHT_BYTES_MAX = 2 ** 42;
 /**

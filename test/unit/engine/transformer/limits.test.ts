@@ -124,7 +124,7 @@ describe('a size that no real model has', () => {
     );
     (await loadModel(path)).weights.close();
     truncateSync(path, statSync(path).size + 2 ** 40);
-    expect((await refusedLater(() => loadModel(path))).message).toContain('bytes follow the last tensor');
+    expect((await refusedLater(() => loadModel(path))).message).toContain('bytes belong to no tensor');
   });
 
   test('a hole that a tensor is said to be', async () => {
