@@ -120,8 +120,9 @@ class Simulation {
   /** Demotes every page to the lowest format, in random order. */
   demoteAll(): void {
     const last = SERVED_FORMATS.at(-1)!;
+    // Of all before the first: a page that forks share may be on its way in any of them.
+    for (const { cache } of this.#caches) cache.finishMoves(true);
     for (const { cache } of this.#caches) {
-      cache.finishMoves(true);
       const sides: (() => void)[] = [];
       for (let layer = 0; layer < cache.shape.layers; layer++) {
         for (let page = 0; page < cache.table(layer).pages; page++) {
