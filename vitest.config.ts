@@ -11,6 +11,8 @@ export const resolve = {
   alias: { 'palimpsest/lab': fileURLToPath(new URL('engine/lab.ts', import.meta.url)) },
 };
 export const everyRun = {
+  // Models that a checkout fetched are its own, also where a test starts a process in another folder.
+  env: { PALIMPSEST_CACHE: process.env.PALIMPSEST_CACHE ?? fileURLToPath(new URL('.cache', import.meta.url)) },
   setupFiles: ['./test/cost.ts', './test/native/binding.ts'],
   // Processes, not VM contexts: typed arrays that cross into native code must be of the realm that checks them.
   pool: 'forks' as const,

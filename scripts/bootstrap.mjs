@@ -358,6 +358,8 @@ async function main([command = '', ...args]) {
   const action = Object.hasOwn(COMMANDS, command) ? COMMANDS[command] : null;
   if (action === null)
     throw new Stop(`usage: node scripts/bootstrap.mjs ${Object.keys(COMMANDS).join('|')} [arguments]`);
+  // Models that a checkout fetches stay in it.
+  process.env.PALIMPSEST_CACHE ||= at('.cache');
   const [prepare, act] = action;
   await prepare(args);
   return (await act(args)).code;

@@ -34,7 +34,7 @@ import { defaultThreads } from '../transformer/runtime/runtime.ts';
 import type { LoadedModel } from '../transformer/types.ts';
 import { fitRows, remarkRows } from './fit-text.ts';
 import { type Fit, fitOf, type SessionsFit, sessionsFit } from './machine-fit.ts';
-import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
+import { cacheDirOf, flag, number, qdrantOptions, type Settings, text } from './options.ts';
 
 export async function doctor(settings: Settings): Promise<void> {
   const asked = kernelsAsked(settings);
@@ -205,7 +205,7 @@ async function lookAt(name: string, settings: Settings): Promise<LookedAt> {
   if (!isAway(name, { offline })) {
     // Nothing is fetched: what is not here is refused, because this is offline mode.
     await obtainModel(name, { offline });
-    const model = await loadModel(name, { cacheDir: text(settings, 'cache') ?? '.cache' });
+    const model = await loadModel(name, { cacheDir: cacheDirOf(settings) });
     return { ...model, downloadBytes: 0 };
   }
   const { config, weights, downloadBytes, readBytes, format, commit, files } = await surveyModel(name, { offline });

@@ -9,7 +9,7 @@ import { fetchFromHub } from '../transformer/hub/obtain.ts';
 import { isOffline } from '../transformer/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
 import { loading } from './loading.ts';
-import { flag, type Settings, text } from './options.ts';
+import { cacheDirOf, flag, type Settings } from './options.ts';
 
 export async function fetchCommand(name: string, settings: Settings): Promise<void> {
   // Only a path has these; a name that is misspelt is told which names there are.
@@ -22,7 +22,7 @@ export async function fetchCommand(name: string, settings: Settings): Promise<vo
     const path = isRemoteName(name)
       ? await loading(settings, signal, (how) => fetchFromHub(name, how))
       : await fetchModel(name, {
-          cacheDir: text(settings, 'cache') ?? '.cache',
+          cacheDir: cacheDirOf(settings),
           offline: isOffline(),
           onProgress: (line: string) => process.stderr.write(`${line}\n`),
           signal,

@@ -3,7 +3,7 @@ import { jsonText, parseJson, printable, readRegular } from '../../native/index.
 import { conversationIn } from '../transformer/conversation-file.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
 import { withTokenizer } from '../transformer/inspect-model.ts';
-import { flag, type Settings, text } from './options.ts';
+import { cacheDirOf, flag, type Settings } from './options.ts';
 
 const CONVERSATION_BYTES_MAX = 2 ** 26;
 
@@ -12,7 +12,7 @@ export async function inspectChat(model: string, file: string, settings: Setting
   const { messages, options } = conversationIn(parseJson(bytes, { code: 'bad-argument', what: file }));
   const offline = flag(settings, 'offline');
   await obtainModel(model, { offline });
-  const told = await withTokenizer(model, { cacheDir: text(settings, 'cache') ?? '.cache' }, (tokenizer) => {
+  const told = await withTokenizer(model, { cacheDir: cacheDirOf(settings) }, (tokenizer) => {
     const date = new Date();
     const ids = tokenizer.chat(messages, { ...options, date });
     return { kind: 'chat', messages: messages.length, prompt: tokenizer.prompt(messages, { ...options, date }), ids };

@@ -14,7 +14,7 @@ import { MODEL_NAMES } from '../transformer/load.ts';
 import { fitRows, remarkRows } from './fit-text.ts';
 import { inspectChat } from './inspect-chat.ts';
 import { fitOf } from './machine-fit.ts';
-import { flag, number, type Settings, text } from './options.ts';
+import { cacheDirOf, flag, number, type Settings, text } from './options.ts';
 import { contentOf, describe } from './thresholds.ts';
 
 type Kind = 'model' | 'thresholds' | 'trace' | 'log' | 'index' | 'state';
@@ -173,7 +173,7 @@ async function inspectState(path: string, cacheDir: string, columns?: number): P
 export async function inspect(path: string, settings: Settings): Promise<void> {
   const chat = text(settings, 'messages');
   if (chat !== undefined) return inspectChat(path, chat, settings);
-  const { ok, json, plain } = await inspectPath(path, text(settings, 'cache') ?? '.cache', columnsOf(process.stdout), {
+  const { ok, json, plain } = await inspectPath(path, cacheDirOf(settings), columnsOf(process.stdout), {
     tokens: number(settings, 'tokens'),
     offline: flag(settings, 'offline'),
   });

@@ -11,6 +11,7 @@ import { type FormatPair, given, KvError, parseJson, parsePair, readRegular } fr
 import { type AnchorOptions, type LogRule, readMasterKey, useMasterKeys } from '../../witness/index.ts';
 import { ENGINE_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, SessionOptions } from '../options/types.ts';
+import { defaultCacheDir } from '../transformer/cache-dir.ts';
 import { optionsOf } from './option-settings.ts';
 import type { SettingName } from './settings.ts';
 
@@ -20,6 +21,8 @@ export const text = (settings: Settings, name: SettingName): string | undefined 
 export const number = (settings: Settings, name: SettingName): number | undefined =>
   settings[name] as number | undefined;
 export const flag = (settings: Settings, name: SettingName): boolean => settings[name] === true;
+/** The folder of fetched models. */
+export const cacheDirOf = (settings: Settings): string => text(settings, 'cache') ?? defaultCacheDir();
 
 export function engineOptions(settings: Settings): EngineOptions {
   const model = text(settings, 'model');

@@ -16,7 +16,7 @@ import { isOffline } from '../transformer/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
 import { closeEngine, loadingModel } from './loading.ts';
-import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
+import { cacheDirOf, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.ts';
@@ -33,7 +33,7 @@ async function chooseModel(settings: Settings): Promise<string> {
   if (named !== undefined) return named;
   try {
     await fetchModel('smollm2-135m', {
-      cacheDir: text(settings, 'cache') ?? '.cache',
+      cacheDir: cacheDirOf(settings),
       offline: isOffline(flag(settings, 'offline')),
       onProgress: (line) => process.stderr.write(`${line}\n`),
     });

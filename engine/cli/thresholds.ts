@@ -41,7 +41,7 @@ import { entryId, hashAt, isLogDir, readLog, readLogId, type Unopened } from '..
 import { logDir, makeFolder, memoryDir, readBook } from '../state/folder.ts';
 import { shippedFile } from '../state/shipped-laws.ts';
 import { loadModel } from '../transformer/load.ts';
-import { flag, number, type Settings, text, trustedKeys } from './options.ts';
+import { cacheDirOf, flag, number, type Settings, text, trustedKeys } from './options.ts';
 import { countPassedOver, type PassedOver, tellPassedOver } from './passed-over.ts';
 
 type Target = ThresholdTarget & {
@@ -53,7 +53,7 @@ type Target = ThresholdTarget & {
 /** The model whose thresholds are wanted. Only its header and digest are read. */
 async function target(settings: Settings): Promise<Target> {
   const model = await loadModel(text(settings, 'model') ?? 'reference', {
-    cacheDir: text(settings, 'cache') ?? '.cache',
+    cacheDir: cacheDirOf(settings),
   });
   try {
     const { layers, queryHeads, kvHeads, headDim, architecture } = model.config;

@@ -91,8 +91,7 @@ export const LOADING_OPTIONS = {
   },
   cacheDir: {
     rule: anyText('a folder'),
-    default: '.cache',
-    help: 'folder of fetched models',
+    help: 'folder of fetched models (default: PALIMPSEST_CACHE, or else palimpsest in the caches of the user)',
     flag: '--cache <dir>',
     setting: 'cache',
   },

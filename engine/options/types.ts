@@ -63,7 +63,10 @@ export interface EngineOptions extends StateOptions {
   readonly isa?: Isa;
   /** Forces where those kernels come from; default: built in this checkout, else prebuilt, else WebAssembly. */
   readonly binding?: BindingName;
-  /** Where fetched models live; those of the Hub live where HF_HUB_CACHE and HF_HOME say. */
+  /**
+   * Where fetched models live, default: PALIMPSEST_CACHE, or else palimpsest in the caches of the user
+   * (~/.cache/palimpsest on Linux). Those of the Hub live where HF_HUB_CACHE and HF_HOME say.
+   */
   readonly cacheDir?: string;
   /**
    * Nothing is asked of the network: a model that is not here is refused. HF_HUB_OFFLINE=1 does the same. Default

@@ -4,6 +4,7 @@ import { existsSync, realpathSync, statSync } from 'node:fs';
 import { basename, dirname, extname, join, resolve } from 'node:path';
 import { KvError, packageVersion, plural, printable } from '../../native/index.ts';
 import { attempt, FileBytes, namingFile } from './bytes.ts';
+import { defaultCacheDir } from './cache-dir.ts';
 import { ggufModel } from './config-gguf.ts';
 import { readHfConfig } from './config-hf.ts';
 import { checkFetched, fetchedPath, isFetchable } from './fetch.ts';
@@ -21,13 +22,11 @@ import { readHfTokenizer } from './tokenizer-hf.ts';
 import type { LoadedModel, LoadProgress, ModelConfig } from './types.ts';
 
 export interface LoadOptions {
-  /** The folder of fetched models. Default '.cache'. */
+  /** The folder of fetched models. Default: defaultCacheDir(). */
   readonly cacheDir?: string;
   /** Told while the digest of the weights is taken. */
   readonly onProgress?: (progress: LoadProgress) => void;
 }
-
-const CACHE_DIR = '.cache';
 
 /** Names that are not paths. */
 export const MODEL_NAMES: readonly string[] = ['reference', 'smollm2-135m'];
@@ -42,7 +41,7 @@ export const MODEL_NAMES: readonly string[] = ['reference', 'smollm2-135m'];
 export async function loadModel(pathOrName: string, options: LoadOptions = {}): Promise<LoadedModel> {
   const path = findModel(pathOrName, options);
   try {
-    const promised = isFetchable(pathOrName) ? checkFetched(pathOrName, options.cacheDir ?? CACHE_DIR) : null;
+    const promised = isFetchable(pathOrName) ? checkFetched(pathOrName, options.cacheDir ?? defaultCacheDir()) : null;
     return openLoaded(pathOrName, path, promised, options);
   } catch (error) {
     throw namingFile(path, error);
@@ -109,7 +108,7 @@ function referenceModel(): string {
 }
 
 /** The path of a model. Throws KvError 'not-found' with a hint on what to do. */
-function findModel(pathOrName: string, { cacheDir = CACHE_DIR }: LoadOptions): string {
+function findModel(pathOrName: string, { cacheDir = defaultCacheDir() }: LoadOptions): string {
   if (typeof pathOrName !== 'string' || pathOrName === '')
     throw new KvError('bad-argument', 'a model is a path or a name', { values: { names: MODEL_NAMES } });
   if (pathOrName === 'reference') return referenceModel();
