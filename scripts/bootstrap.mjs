@@ -332,6 +332,7 @@ const COMMANDS = {
   // it compiles anything.
   prepack: [packTools, script('scripts/prebuild.mjs')],
   fetch: [build, cli('fetch')],
+  'fetch-texts': [install, program('scripts/fetch-texts.ts')],
   palimpsest: [build, cli()],
   bench: [
     (args) => (isWithYardsticks(args) ? buildWithYardsticks() : buildForTests()),

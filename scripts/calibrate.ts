@@ -11,9 +11,8 @@
  *    to --output,
  *                     models/predictors/smollm2-135m.predictor by default
  *   --threads N
- * The texts are read from ../shared/data.
+ * The texts are those of `npm run fetch:texts`.
  */
-import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -26,6 +25,7 @@ import { sensitivityTable } from '../engine/cli/calibrate.ts';
 import { fitPredictor } from '../engine/session/park/fit.ts';
 import { formPredictor } from '../engine/session/park/predictor.ts';
 import { Runtime } from '../engine/transformer/runtime/runtime.ts';
+import { textOf } from '../lab/evaluate/texts.ts';
 import { toThresholdFile, writeThresholdFile } from '../memory/index.ts';
 import { assert, replaceFile } from '../native/index.ts';
 import type { Law } from '../policy/index.ts';
@@ -64,19 +64,16 @@ const { values, positionals: kinds } = parseArgs({
 
 const list = JSON.parse(readFileSync(join(root, 'scripts', 'calibration-windows.json'), 'utf8')) as Windows;
 
-const contentOf = (file: string): string =>
-  execFileSync('xz', ['-dc', join(root, '..', 'shared', 'data', file)], { maxBuffer: 2 ** 28 }).toString('utf8');
-
-const textOf = ({ kind, file, from, characters }: Window): { name: string; content: string } => ({
+const windowOf = ({ kind, file, from, characters }: Window): { name: string; content: string } => ({
   name: kind,
-  content: contentOf(file).slice(from, from + characters),
+  content: textOf(file).slice(from, from + characters),
 });
 
 /** Fits what parked pages are predicted by. */
 async function predict(runtime: Runtime, path: string): Promise<void> {
   const { tokens, texts } = list.predictor;
   const windows = texts.flatMap(({ file, from, characters, count, step }) => {
-    const content = contentOf(file);
+    const content = textOf(file);
     return Array.from({ length: count }, (_, window) => {
       const first = from + window * step;
       const ids = runtime.model.tokenizer.encode(content.slice(first, first + characters));
@@ -91,7 +88,7 @@ async function predict(runtime: Runtime, path: string): Promise<void> {
 async function measure(runtime: Runtime): Promise<void> {
   const start = performance.now();
   await calibrate(runtime, {
-    texts: list.windows.filter(({ kind }) => kinds.length === 0 || kinds.includes(kind)).map(textOf),
+    texts: list.windows.filter(({ kind }) => kinds.length === 0 || kinds.includes(kind)).map(windowOf),
     tokens: Number(values.tokens),
     windows: 1,
     path: values.measured,

@@ -2,13 +2,14 @@
  * `npm run sim -- drift`: what the evidence of a session notices on SmolLM2, and what it takes for noise. Sessions of
  * one topic show false alarms; a document that changes its topic, a threshold file with gains of one layer 100 times
  * too small, and trials of one layer that say a twentieth of the truth from some token on show what is caught, and
- * after how many tokens. Prints tables in Markdown and the arrows taken. The texts are read from ../shared/data.
+ * after how many tokens. Prints tables in Markdown and the arrows taken. The texts are those of
+ * `npm run fetch:texts`.
  */
-import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Session } from '../engine/session/session.ts';
 import { Runtime } from '../engine/transformer/runtime/runtime.ts';
+import { textOf } from '../lab/evaluate/texts.ts';
 import {
   Arrows,
   createPolicy,
@@ -19,19 +20,18 @@ import {
   type ThresholdSet,
 } from '../policy/index.ts';
 
-const data = join(fileURLToPath(new URL('..', import.meta.url)), '..', 'shared', 'data');
 const TOKENS = 4096;
 const PLANTED_AT = 1536;
 const PLANTED_LAYER = 12;
 const TEXTS: Readonly<Record<string, readonly [file: string, from: number]>> = {
-  'wiki 1': ['wikitext-2/test.txt.xz', 300_000],
-  'wiki 2': ['wikitext-2/test.txt.xz', 900_000],
-  'novel 1': ['english-novels/heldout/Doyle_Hound_1902.txt.xz', 200_000],
-  'novel 2': ['english-novels/heldout/Woolf_Lighthouse_1927.txt.xz', 250_000],
-  'german 1': ['german-novels/kafka_schloss.txt.xz', 300_000],
-  'german 2': ['german-novels/keller_heinrich.txt.xz', 600_000],
-  'code 1': ['python-code/configparser.py.xz', 0],
-  'code 2': ['python-code/dataclasses.py.xz', 0],
+  'wiki 1': ['wikitext-2/test.txt', 300_000],
+  'wiki 2': ['wikitext-2/test.txt', 900_000],
+  'novel 1': ['english-novels/heldout/Doyle_Hound_1902.txt', 200_000],
+  'novel 2': ['english-novels/heldout/Woolf_Lighthouse_1927.txt', 250_000],
+  'german 1': ['german-novels/kafka_schloss.txt', 300_000],
+  'german 2': ['german-novels/keller_heinrich.txt', 600_000],
+  'code 1': ['python-code/configparser.py', 0],
+  'code 2': ['python-code/dataclasses.py', 0],
 };
 
 interface Noticed extends LayerChange {
@@ -43,7 +43,7 @@ const { layers } = runtime.shape;
 const arrows = new Arrows();
 const idsOf = (name: string): number[] => {
   const [file, from] = TEXTS[name]!;
-  const text = execFileSync('xz', ['-dc', join(data, file)], { maxBuffer: 2 ** 28 }).toString('utf8');
+  const text = textOf(file);
   return [...runtime.model.tokenizer.encode(text.slice(from, from + 60_000))].slice(0, TOKENS);
 };
 

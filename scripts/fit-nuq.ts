@@ -1,16 +1,16 @@
 /**
  * `node --import tsx scripts/fit-nuq.ts [--models LIST] [--tokens N]` fits the levels of nuq4, nuq3 and nuq2
  * (native/yardsticks/nuq/ says what is fitted) to keys and values of the reference model, or of several models
- * that count alike, and prints them for nuq.ts and nuq.h. Texts are those of calibration-windows.json, in
- * ../shared/data; no text that is scored is among them.
+ * that count alike, and prints them for nuq.ts and nuq.h. Texts are those of calibration-windows.json,
+ * which `npm run fetch:texts` brings; no text that is scored is among them.
  */
-import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { Session } from '../engine/session/session.ts';
 import { Runtime } from '../engine/transformer/runtime/runtime.ts';
+import { textOf } from '../lab/evaluate/texts.ts';
 import { PAGE_TOKENS, SIDES } from '../native/index.ts';
 import { normalized } from '../native/yardsticks/nuq/nuq.ts';
 import { defaultThresholds } from '../policy/index.ts';
@@ -38,9 +38,7 @@ async function histogram(model: string): Promise<Float64Array> {
   const runtime = await Runtime.open({ model, dense: 'auto', threads: 1 });
   const { layers, kvHeads, headDim } = runtime.shape;
   for (const { kind, file, from, characters } of texts) {
-    const text = execFileSync('xz', ['-dc', join(root, '..', 'shared', 'data', file)], { maxBuffer: 2 ** 28 }).toString(
-      'utf8',
-    );
+    const text = textOf(file);
     const ids = runtime.model.tokenizer.encode(text.slice(from, from + characters)).slice(0, TOKENS);
     const thresholds = defaultThresholds(layers);
     const session = Session.open(runtime, { policy: 'none', log: null, thresholds, tokensExpected: ids.length });

@@ -1,6 +1,6 @@
 /**
  * `npm run evaluate -- [command] [words] [flags]`, with SmolLM2 and the texts that evaluation-windows.json lists, which
- * lie in ../shared/data.
+ * `npm run fetch:texts` brings.
  *   (none)     the quality table of the README: parts fixed, policies, recall
  *   learning   what experience is worth: parts bytes, curve, questions, ablations
  *   stated     whether a stated divergence is kept and used

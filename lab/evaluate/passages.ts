@@ -2,7 +2,6 @@
  * What is read: passages of the texts in evaluation-windows.json, which are scored, and lessons, which teach. No lesson
  * shares text with a passage.
  */
-import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -10,9 +9,9 @@ import { ownText } from '../../engine/evaluate/own-text.ts';
 import { recallDocument } from '../../engine/evaluate/recall.ts';
 import type { Tokenizer } from '../../engine/transformer/types.ts';
 import { KvError } from '../../native/index.ts';
+import { textOf } from './texts.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
-const data = join(root, '..', 'shared', 'data');
 
 export interface Window {
   readonly kind: string;
@@ -64,9 +63,7 @@ const RECALL_LESSON_SEED = 1000;
 const LESSON_CHARACTERS = 40_000;
 
 export const content = ({ file, from, characters }: Omit<Window, 'kind'>): string =>
-  execFileSync('xz', ['-dc', join(data, file)], { maxBuffer: 2 ** 28 })
-    .toString('utf8')
-    .slice(from, from + characters);
+  textOf(file).slice(from, from + characters);
 
 /** Filler of recall documents: of its own where the texts are, else the chronicle. */
 export const filler = (kinds: readonly string[], tokens: number): string =>
