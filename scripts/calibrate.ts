@@ -24,6 +24,7 @@ import { sensitivities, sensitivityPlot } from '../engine/calibrate/sensitivity.
 import { sensitivityTable } from '../engine/cli/calibrate.ts';
 import { fitPredictor } from '../engine/session/park/fit.ts';
 import { formPredictor } from '../engine/session/park/predictor.ts';
+import { defaultCacheDir } from '../engine/transformer/cache-dir.ts';
 import { Runtime } from '../engine/transformer/runtime/runtime.ts';
 import { textOf } from '../lab/evaluate/texts.ts';
 import { toThresholdFile, writeThresholdFile } from '../memory/index.ts';
@@ -154,7 +155,7 @@ async function fitLaw(runtime: Runtime): Promise<void> {
 const runtime = await Runtime.open({
   model: values.model,
   threads: values.threads === undefined ? undefined : Number(values.threads),
-  cacheDir: join(root, '.cache'),
+  cacheDir: defaultCacheDir(),
 });
 if (values.predictor)
   await predict(runtime, values.output ?? join(root, 'models', 'predictors', 'smollm2-135m.predictor'));

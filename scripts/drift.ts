@@ -5,8 +5,6 @@
  * after how many tokens. Prints tables in Markdown and the arrows taken. The texts are those of
  * `npm run fetch:texts`.
  */
-import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { Session } from '../engine/session/session.ts';
 import { Runtime } from '../engine/transformer/runtime/runtime.ts';
 import { textOf } from '../lab/evaluate/texts.ts';

@@ -34,7 +34,7 @@ const { values } = parseArgs({
   },
 });
 const tokens = Number(values.tokens);
-const runtime = await Runtime.open({ model: values.model, threads: 1, cacheDir: '.cache' });
+const runtime = await Runtime.open({ model: values.model, threads: 1 });
 const predictor =
   values.predictor === undefined
     ? null

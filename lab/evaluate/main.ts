@@ -42,9 +42,9 @@
  */
 import { cpus } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { DEPTHS } from '../../engine/evaluate/recall.ts';
+import { defaultCacheDir } from '../../engine/transformer/cache-dir.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { KvError, replaceFile } from '../../native/index.ts';
 import { SHORT_CHUNKS } from './courses.ts';
@@ -61,7 +61,6 @@ import { MODEL_SHAPES, modelShape, SIZE_CONTEXTS, sizeTables } from './sizes.ts'
 import { ASKED, stated } from './stated.ts';
 import { qualityTables, TABLE_PARTS } from './table.ts';
 
-const root = fileURLToPath(new URL('../..', import.meta.url));
 const COMMANDS = ['learning', 'stated', 'latents', 'frontier', 'decide', 'sizes'];
 /** Budgets at which latents are compared. */
 const LATENT_BUDGETS = ['10%', '12.5%', '15%', '20%'];
@@ -123,7 +122,7 @@ function asked() {
     lengths: selected(LENGTHS).map(Number),
     passages: Number(values.windows),
     json: values.json ?? null,
-    cacheDir: join(root, '.cache'),
+    cacheDir: defaultCacheDir(),
   };
 }
 

@@ -155,9 +155,9 @@ export async function grammarRows(model: LoadedModel, rounds: number): Promise<G
 
 export async function grammar(
   say: (line: string) => void,
-  { root, rounds, json }: { readonly root: string; readonly rounds: number; readonly json: string | null },
+  { rounds, json }: { readonly rounds: number; readonly json: string | null },
 ): Promise<void> {
-  const { model: name, cacheDir } = smallModel(root, say);
+  const { model: name, cacheDir } = smallModel(say);
   const model = await loadModel(name, { cacheDir });
   const rows = await grammarRows(model, rounds);
   model.weights.close();

@@ -123,7 +123,7 @@ export async function lookup(
   say: (line: string) => void,
   { root, rounds, json }: { readonly root: string; readonly rounds: number; readonly json: string | null },
 ): Promise<void> {
-  const runtime = await Runtime.open({ ...smallModel(root, say), threads: 1 });
+  const runtime = await Runtime.open({ ...smallModel(say), threads: 1 });
   const rows: LookupRow[] = [];
   for (const task of tasksOf(root)) rows.push(await lookupRow(runtime, task, rounds));
   say(`answers of ${runtime.model.name} with up to ${PROPOSED} proposed tokens, one thread, tokens per CPU second`);

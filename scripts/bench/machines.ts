@@ -8,6 +8,7 @@ import { existsSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
+import { defaultCacheDir } from '../../engine/transformer/cache-dir.ts';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';
 import { ISA_NAMES, type Isa, KvError, nativeInfo } from '../../native/index.ts';
 import { Child } from './child.ts';
@@ -80,7 +81,7 @@ export async function machines(say: (line: string) => void, options: MachinesOpt
   if (options.peers && !peers) say(LLAMA_MISSING);
   const rows: MachineRow[] = [];
   for (const name of options.models) {
-    const path = modelPath(name, join(root, '.cache'), say);
+    const path = modelPath(name, defaultCacheDir(), say);
     if (path === null) continue;
     for (const isa of isasOf(options.isas, say))
       rows.push(...(await measured(root, { name, path, isa, peers }, options, say)));

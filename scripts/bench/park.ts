@@ -13,6 +13,7 @@ import type { Predictor } from '../../engine/session/park/predictor.ts';
 import { findPredictor } from '../../engine/session/park/predictors.ts';
 import { resumeSession } from '../../engine/session/park/resume.ts';
 import { Session } from '../../engine/session/session.ts';
+import { defaultCacheDir } from '../../engine/transformer/cache-dir.ts';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { type Bench, rowOf, thousands, wholePages } from './bench.ts';
@@ -28,7 +29,7 @@ const GOAL = 40;
 
 export async function park(bench: Bench): Promise<void> {
   const { settings, root, say } = bench;
-  const cacheDir = join(root, '.cache');
+  const cacheDir = defaultCacheDir();
   const fetched = fetchedPath('smollm2-135m', cacheDir);
   const named = settings.model === 'smollm2-135m' ? fetched : settings.model;
   if (!existsSync(named)) say(`\npark: ${settings.model} is not here; npm run fetch:model fetches it`);

@@ -47,10 +47,10 @@ const sum = (numbers: readonly number[]): number => numbers.reduce((a, b) => a +
 const least = (numbers: readonly number[]): number => Math.min(...numbers);
 
 export async function session(bench: Bench): Promise<void> {
-  const { settings, root, say } = bench;
+  const { settings, say } = bench;
   const { model, steps, kvBudget: budget } = settings;
   const threads = settings.threads[0]!;
-  const runtime = await Runtime.open({ model, threads, cacheDir: join(root, '.cache') });
+  const runtime = await Runtime.open({ model, threads });
   const longest = Math.max(0, ...(settings.tokens ?? [])) || 4096;
   const tokens = Math.min(longest, runtime.model.config.contextLength - steps);
   const ids = runtime.model.tokenizer.encode(ownText(tokens * 6)).slice(0, tokens + steps);

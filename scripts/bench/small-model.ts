@@ -3,14 +3,11 @@
  * reference model.
  */
 import { existsSync } from 'node:fs';
-import { join } from 'node:path';
+import { defaultCacheDir } from '../../engine/transformer/cache-dir.ts';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';
 
-export function smallModel(
-  root: string,
-  say: (line: string) => void,
-): { readonly model: string; readonly cacheDir: string } {
-  const cacheDir = join(root, '.cache');
+export function smallModel(say: (line: string) => void): { readonly model: string; readonly cacheDir: string } {
+  const cacheDir = defaultCacheDir();
   if (existsSync(fetchedPath('smollm2-135m', cacheDir))) return { model: 'smollm2-135m', cacheDir };
   say('smollm2-135m is not here; npm run fetch:model fetches it');
   return { model: 'reference', cacheDir };

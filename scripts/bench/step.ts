@@ -10,6 +10,7 @@ import { Governed } from '../../engine/cache/governed.ts';
 import { runStep } from '../../engine/cache/step.ts';
 import type { Stepper } from '../../engine/cache/stepper.ts';
 import { termsOf } from '../../engine/cache/terms.ts';
+import { defaultCacheDir } from '../../engine/transformer/cache-dir.ts';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';
 import { Rotary } from '../../engine/transformer/rotary.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
@@ -37,8 +38,8 @@ interface Stepping extends Subject {
 }
 
 export async function step(bench: Bench): Promise<void> {
-  const { settings, root } = bench;
-  const cacheDir = join(root, '.cache');
+  const { settings } = bench;
+  const cacheDir = defaultCacheDir();
   const named = fetchedPath('smollm2-135m', cacheDir);
   const model = settings.model === 'smollm2-135m' ? named : settings.model;
   const isHere = model === 'reference' || existsSync(model);
