@@ -93,7 +93,7 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   log: (say, { json }) => log(say, json),
   retrieval: (say, { settings, indexes, json }) => retrieval(say, { count: settings.sessions, indexes, json }),
   audit: (say, { settings, over, keep, json }) => audit(say, { entries: settings.entries, over, keep, json }),
-  grammar: (say, { settings: { rounds }, json }) => grammar(say, { root, rounds, json }),
+  grammar: (say, { settings: { rounds }, json }) => grammar(say, { rounds, json }),
   lookup: (say, { settings: { rounds }, json }) => lookup(say, { root, rounds, json }),
 };
 
