@@ -198,7 +198,8 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     const again = performance.now();
     for (let n = 1; n <= 3; n++) await machine.record(2 * n);
     expect((await machine.book.lookup(query)).neighbours).toHaveLength(3);
-    expect(performance.now() - again).toBeLessThan(500);
+    // One wait more would be a second.
+    expect(performance.now() - again).toBeLessThan(1000);
     expect(machine.book.status.shared!.trouble).toContain('did not answer within');
     await machine.book.close();
     await line.close();
