@@ -67,27 +67,75 @@ describe('a borrower never writes into the lender', () => {
   });
 
   const moving: [string, SessionOptions][] = [
-    ['under a budget', { kvBudget: '45%', tokensExpected: 900 }],
     ['in rot4:rot2', { cacheTypes: 'rot4:rot2' }],
+    ['in rot4:rot2, within a window of 64 tokens', { cacheTypes: 'rot4:rot2', windowTokens: 64 }],
+    ['in rot4:rot2, open pages in 8 bits', { cacheTypes: 'rot4:rot2', openFormat: 'q8' }],
+    ['in one pair for each layer', { cacheTypes: ['rot4:rot2', 'rot3', 'rot4', 'rot2', 'rot3:rot2', 'rot4'] }],
+    ['by age', { policy: 'age' }],
+    ['in fixed formats under a budget with room for all', { cacheTypes: 'rot4:rot2', kvBudget: '4MiB' }],
+    ['under a budget with room for all', { kvBudget: '4MiB', tokensExpected: 900 }],
   ];
-  it.each(moving)(
-    '%s, where pages move: what both share is one, and the open page is its own',
-    async (_name, options) => {
-      const lender = open(options);
-      await lender.read(ids(300));
-      const openRows = (): string =>
-        JSON.stringify([0, 5].map((layer) => [...lender.cache.decode(layer, 2, 'k').subarray(0, 44 * 128)]));
-      const before = openRows();
+  // 300 tokens: the last full page is in the window. 256: it has not been sealed. 385: one has just left the window.
+  const lengths = [256, 385];
+  const cases = [
+    ...moving.map(([name, options]) => [name, 300, options] as const),
+    ...lengths.map((tokens) => [moving[0]![0], tokens, moving[0]![1]] as const),
+  ];
+  it.each(cases)(
+    '%s, after %i tokens: origin and forks answer as if each were alone',
+    async (_name, tokens, options) => {
+      /** The last 20 tokens come one by one, as those that are written do. */
+      const begun = async (): Promise<Session> => {
+        const session = open(options);
+        await session.read(ids(tokens - 20));
+        for (const id of ids(tokens).slice(tokens - 20)) await session.read([id]);
+        return session;
+      };
+      const alone = await begun();
+      const expected = { tokens: await greedy(alone, 64), rows: rowsOf(alone), layers: alone.report().layers };
+      const cold = await begun();
+      const others = { tokens: await greedy(cold, 120, ids(60, 2)), rows: rowsOf(cold) };
+      const lender = await begun();
       const borrower = lender.fork();
-      await greedy(borrower, 200, ids(60, 2));
-      expect(openRows()).toBe(before);
-      expect(lender.length).toBe(300);
-      expect((await greedy(lender, 64)).length).toBe(64);
-      const { kvBytes, budgetBytes } = lender.report();
-      expect(kvBytes).toBeLessThanOrEqual(budgetBytes ?? Number.POSITIVE_INFINITY);
-      for (const session of [borrower, lender]) session.close();
+      const second = borrower.fork();
+      expect({ tokens: await greedy(borrower, 120, ids(60, 2)), rows: rowsOf(borrower) }).toEqual(others);
+      expect({ tokens: await greedy(lender, 64), rows: rowsOf(lender), layers: lender.report().layers }).toEqual(
+        expected,
+      );
+      expect({ tokens: await greedy(second, 120, ids(60, 2)), rows: rowsOf(second) }).toEqual(others);
+      for (const session of [alone, cold, lender, borrower, second]) session.close();
     },
   );
+
+  it('under a budget that is short they share it: both keep it, and the open page is their own', async () => {
+    const options: SessionOptions = { kvBudget: '45%', tokensExpected: 900 };
+    const lender = open(options);
+    await lender.read(ids(300));
+    const openRows = (): string =>
+      JSON.stringify([0, 5].map((layer) => [...lender.cache.decode(layer, 2, 'k').subarray(0, 44 * 128)]));
+    const before = openRows();
+    const borrower = lender.fork();
+    await greedy(borrower, 200, ids(60, 2));
+    expect(openRows()).toBe(before);
+    expect(lender.length).toBe(300);
+    expect((await greedy(lender, 64)).length).toBe(64);
+    const { kvBytes, budgetBytes } = lender.report();
+    expect(kvBytes).toBeLessThanOrEqual(budgetBytes ?? 0);
+    for (const session of [borrower, lender]) session.close();
+  });
+
+  it('continuations leave the session that they go on from as it was', async () => {
+    const engine = await createEngine({ model: MODEL, threads: 1, stateDir: null });
+    const told: string[] = [];
+    for (const n of [0, 2]) {
+      const session = await engine.openSession({ cacheTypes: 'rot4:rot2' });
+      if (n === 0) await session.read(ids(300));
+      else await session.continuations(ids(300), { n, maxTokens: 100, temperature: 0.8 });
+      told.push(await session.generate(ids(3, 7), { maxTokens: 64, temperature: 0 }).text());
+    }
+    expect(told[1]).toBe(told[0]);
+    await engine.close();
+  });
 });
 
 describe('the second to the fifth time', () => {
