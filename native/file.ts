@@ -168,12 +168,15 @@ export function removeLeftovers(dir: string, isOurs: (name: string) => boolean):
   }
 }
 
+/** The name that a file is written under before it takes its place: of this process alone. */
+export const temporaryName = (path: string): string => `${path}.${process.pid}.tmp`;
+
 /**
  * The name that a file is written under before it takes its place, for opening with the flag 'wx'. What killed
  * processes left of it is removed, and so is a link of that name: what it leads to is not written to.
  */
 export function temporaryFor(path: string): string {
-  const temporary = `${path}.${process.pid}.tmp`;
+  const temporary = temporaryName(path);
   removeLeftovers(dirname(path), (name) => name === basename(path));
   fs.rmSync(temporary, { force: true });
   return temporary;

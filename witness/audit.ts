@@ -209,6 +209,7 @@ function cellText(cell: unknown): string {
 
 export function verifyText(report: VerifyReport, columns?: number): string {
   const { problem, entries, unopened, segments, logId, headHash, series, foreign, senseless = [] } = report;
+  const { damagedKeys = [] } = report;
   if (problem !== null && problem.seq !== null && problem.seq === senseless[0]?.seq)
     return nonsenseText(report, columns);
   if (problem !== null) {
@@ -230,10 +231,14 @@ export function verifyText(report: VerifyReport, columns?: number): string {
       ? []
       : [
           wrap(
-            `${plural(unopened, 'entry', 'entries')} could not be opened, because the session was erased or its key is not here.`,
+            `${plural(unopened, 'entry', 'entries')} could not be opened, because the session was erased, or its key is not here or damaged.`,
             columns,
           ),
         ]),
+    ...damagedKeys
+      .slice(0, NAMED_MAX)
+      .map((session) => wrap(`The key file of session ${printable(session)} is damaged.`, columns)),
+    ...(damagedKeys.length <= NAMED_MAX ? [] : [`${damagedKeys.length - NAMED_MAX} more key files are damaged.`]),
     ...(heads.length === 0 ? [] : [`${heads.length} writers at a time wrote it; entries of each:`, ...heads]),
     ...(named.length === 0 ? [] : ['Not of the log:', ...named.map((line) => wrap(line, columns, '    '))]),
     wrap(anchorText(report.anchor), columns),
@@ -317,7 +322,11 @@ export function entryText(entry: Entry, columns = ENTRY_COLUMNS): string {
 
 /** The same for an entry whose body nobody can open. */
 export function unopenedText({ seq, kind, session, timeMs, why }: ReturnType<typeof readEnvelope>): string {
-  const what = why === 'erased' ? 'the session was erased' : 'the key of the session is not here';
+  const what = {
+    erased: 'the session was erased',
+    missing: 'the key of the session is not here',
+    damaged: 'the file of its key is damaged',
+  }[why ?? 'missing'];
   return `Entry ${entryId(seq)}: ${kind} of session ${printable(session)}, ${timeText(timeMs)}\nIts body cannot be read: ${what}. The entry still counts in the hash chain.`;
 }
 

@@ -12,6 +12,7 @@ import {
   removeLeftovers,
   syncFolder,
   temporaryFor,
+  temporaryName,
   writeSynced,
 } from '../../../native/index.ts';
 import { makeFolder } from '../../state/folder.ts';
@@ -30,7 +31,7 @@ export const parkedPath = (stateDir: string, session: string): string =>
 
 /** Writes and syncs a file for its owner alone, and only then puts it in place. Throws 'io'. */
 export function writeParked(path: string, bytes: Uint8Array): void {
-  const temporary = `${path}.${process.pid}.tmp`;
+  const temporary = temporaryName(path);
   // Another session's park may have been killed here: names with this ending are ours.
   removeLeftovers(dirname(path), (name) => name.endsWith(ENDING));
   try {
