@@ -287,8 +287,12 @@ export function replayText(report: ReplayReport): string {
   const scope = `${plural(decisions, 'decision')} on ${plural(situations, 'situation')} of session ${printable(session)} (${printable(policy)})`;
   const lack = lacksText(report);
   const lacks = lack === '' ? '' : ` The log lacks ${lack}.`;
-  if (firstDifference === null)
-    return `Replayed ${scope}: every byte is the same.${report.complete ? '' : ' The last plan was cut off.'}${lacks}`;
+  if (firstDifference === null) {
+    const end = report.complete ? '' : ' The last plan was cut off.';
+    const { notChecked = [] } = report;
+    const beyond = notChecked.length === 0 ? '' : ` Of its end nothing here says ${notChecked.join(', ')}.`;
+    return `Replayed ${scope}: every byte is the same.${end}${lacks}${beyond}`;
+  }
   const { seq, what, logged, replayed } = firstDifference;
   return [
     `Replayed ${scope}, then entry ${entryId(seq)} differs (${what}).${lacks}`,
