@@ -65,9 +65,7 @@ export function readRegular(path: string, rules: OpenRules): Buffer {
   const { fd, size } = openRegular(path, rules);
   try {
     const bytes = Buffer.alloc(size);
-    let done = 0;
-    for (let read = 1; read > 0 && done < size; done += read) read = fs.readSync(fd, bytes, done, size - done, done);
-    return bytes.subarray(0, done);
+    return bytes.subarray(0, readWhole(fd, bytes, 0));
   } catch (cause) {
     throw refusedFile(path, cause);
   } finally {
@@ -114,12 +112,33 @@ function syncAt(path: string, flags: string, files: SyncedFiles): void {
   }
 }
 
+/** Node takes lengths of a call modulo 2^32, and refuses those from 2^31 on. */
+const BYTES_AT_ONCE = 2 ** 30;
+
+/** Fills `target` from a place of a file, in several calls where there is much. → how many bytes there were */
+export function readWhole(
+  fd: number,
+  target: Uint8Array,
+  position: number,
+  files: Pick<typeof fs, 'readSync'> = fs,
+): number {
+  let done = 0;
+  while (done < target.length) {
+    const read = files.readSync(fd, target, done, Math.min(BYTES_AT_ONCE, target.length - done), position + done);
+    if (read === 0) break;
+    done += read;
+  }
+  return done;
+}
+
 /**
- * Writes all bytes, in several calls if the system writes only some of them at once. Throws ENOSPC if it writes none.
+ * Writes all bytes, in several calls where there are many or the system writes only some of them at once. Throws ENOSPC
+ * if it writes none.
  */
 export function writeWhole(fd: number, source: Uint8Array, position: number, files: SyncedFiles = fs): void {
   for (let done = 0; done < source.length; ) {
-    const written = files.writeSync(fd, source, done, source.length - done, position + done);
+    const left = Math.min(BYTES_AT_ONCE, source.length - done);
+    const written = files.writeSync(fd, source, done, left, position + done);
     if (written <= 0) throw Object.assign(new Error('the disk took no bytes'), { code: 'ENOSPC' });
     done += written;
   }
@@ -168,12 +187,15 @@ export function removeLeftovers(dir: string, isOurs: (name: string) => boolean):
   }
 }
 
+/** The name that a file is written under before it takes its place: of this process alone. */
+export const temporaryName = (path: string): string => `${path}.${process.pid}.tmp`;
+
 /**
  * The name that a file is written under before it takes its place, for opening with the flag 'wx'. What killed
  * processes left of it is removed, and so is a link of that name: what it leads to is not written to.
  */
 export function temporaryFor(path: string): string {
-  const temporary = `${path}.${process.pid}.tmp`;
+  const temporary = temporaryName(path);
   removeLeftovers(dirname(path), (name) => name === basename(path));
   fs.rmSync(temporary, { force: true });
   return temporary;

@@ -209,6 +209,7 @@ function cellText(cell: unknown): string {
 
 export function verifyText(report: VerifyReport, columns?: number): string {
   const { problem, entries, unopened, segments, logId, headHash, series, foreign, senseless = [] } = report;
+  const { damagedKeys = [] } = report;
   if (problem !== null && problem.seq !== null && problem.seq === senseless[0]?.seq)
     return nonsenseText(report, columns);
   if (problem !== null) {
@@ -230,10 +231,14 @@ export function verifyText(report: VerifyReport, columns?: number): string {
       ? []
       : [
           wrap(
-            `${plural(unopened, 'entry', 'entries')} could not be opened, because the session was erased or its key is not here.`,
+            `${plural(unopened, 'entry', 'entries')} could not be opened, because the session was erased, or its key is not here or damaged.`,
             columns,
           ),
         ]),
+    ...damagedKeys
+      .slice(0, NAMED_MAX)
+      .map((session) => wrap(`The key file of session ${printable(session)} is damaged.`, columns)),
+    ...(damagedKeys.length <= NAMED_MAX ? [] : [`${damagedKeys.length - NAMED_MAX} more key files are damaged.`]),
     ...(heads.length === 0 ? [] : [`${heads.length} writers at a time wrote it; entries of each:`, ...heads]),
     ...(named.length === 0 ? [] : ['Not of the log:', ...named.map((line) => wrap(line, columns, '    '))]),
     wrap(anchorText(report.anchor), columns),
@@ -282,8 +287,12 @@ export function replayText(report: ReplayReport): string {
   const scope = `${plural(decisions, 'decision')} on ${plural(situations, 'situation')} of session ${printable(session)} (${printable(policy)})`;
   const lack = lacksText(report);
   const lacks = lack === '' ? '' : ` The log lacks ${lack}.`;
-  if (firstDifference === null)
-    return `Replayed ${scope}: every byte is the same.${report.complete ? '' : ' The last plan was cut off.'}${lacks}`;
+  if (firstDifference === null) {
+    const end = report.complete ? '' : ' The last plan was cut off.';
+    const { notChecked = [] } = report;
+    const beyond = notChecked.length === 0 ? '' : ` Of its end nothing here says ${notChecked.join(', ')}.`;
+    return `Replayed ${scope}: every byte is the same.${end}${lacks}${beyond}`;
+  }
   const { seq, what, logged, replayed } = firstDifference;
   return [
     `Replayed ${scope}, then entry ${entryId(seq)} differs (${what}).${lacks}`,
@@ -317,7 +326,11 @@ export function entryText(entry: Entry, columns = ENTRY_COLUMNS): string {
 
 /** The same for an entry whose body nobody can open. */
 export function unopenedText({ seq, kind, session, timeMs, why }: ReturnType<typeof readEnvelope>): string {
-  const what = why === 'erased' ? 'the session was erased' : 'the key of the session is not here';
+  const what = {
+    erased: 'the session was erased',
+    missing: 'the key of the session is not here',
+    damaged: 'the file of its key is damaged',
+  }[why ?? 'missing'];
   return `Entry ${entryId(seq)}: ${kind} of session ${printable(session)}, ${timeText(timeMs)}\nIts body cannot be read: ${what}. The entry still counts in the hash chain.`;
 }
 

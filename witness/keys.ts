@@ -4,10 +4,11 @@
  * is one, wraps them. Without it they lie there as they are, readable for the owner of the folder alone (mode 0600).
  *
  * A key file is written to a temporary name, synced and renamed before the first entry that it encrypts reaches the
- * disk. `NAME.erased` in its place says that the key was destroyed on purpose.
+ * disk. `NAME.erased` in its place says that the key was destroyed on purpose. A file that is no key any more closes its
+ * own session to readers and nothing else.
  */
 import { createHash, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import {
   asRecord,
   assert,
@@ -18,6 +19,7 @@ import {
   readRegular,
   type SyncedFiles,
   syncFolder,
+  temporaryName,
   writeSynced,
 } from '../native/index.ts';
 import { checkBody } from './body.ts';
@@ -43,15 +45,17 @@ export const KEYS_NAME = 'keys';
 export const MASTER_NAME = 'master';
 /** A session's name of 200 characters, escaped, and a wrapped key. */
 const FILE_BYTES_MAX = 4096;
-const OWN_NAME = /^(?:[0-9a-f]{32}\.(?:key|key\.tmp|erased)|master|master\.tmp|writer\.lock)$/;
+const OWN_NAME = /^(?:(?:[0-9a-f]{32}\.key|master)(?:(?:\.\d{1,10})?\.tmp)?|[0-9a-f]{32}\.erased|writer\.lock)$/;
+/** What writing a key file leaves when it is broken off; earlier versions did not name their process. */
+const ASIDE = /^(.+?)(?:\.\d{1,10})?\.tmp$/;
 /** Sessions whose keys stay in memory; the key of an older one is read again. */
 const KNOWN_MAX = 4096;
 
 /**
- * Why an entry cannot be opened: its session was erased, or the key is not here (or is wrapped by a master key that
- * nobody gave).
+ * Why an entry cannot be opened: its session was erased, the key is not here (or is wrapped by a master key that nobody
+ * gave), or the file of the key is damaged.
  */
-export type Unopened = 'erased' | 'missing';
+export type Unopened = 'erased' | 'missing' | 'damaged';
 
 export interface MasterKey {
   readonly id: string;
@@ -114,6 +118,7 @@ export class SessionKeys {
   /** For the binary. */
   readonly #ring = new KeyRing();
   #asked: string | null = null;
+  readonly #damaged = new Set<string>();
   /** Not on disk yet. */
   readonly #fresh = new Map<string, Uint8Array>();
   /**
@@ -139,10 +144,10 @@ export class SessionKeys {
   encryption(seq: number, session: string, kind: EntryKind): Encryption | null {
     if (!mustEncrypt(session, kind)) return null;
     let key = this.#keyOf(session);
-    if (key === 'erased') throw unopenedError(session, key);
+    if (key === 'erased' || key === 'damaged') throw unopenedError(session, key);
     if (key === 'missing') {
       // One that is wrapped by a master key that was not given must not be replaced.
-      if (hasKey(this.#files, this.#dir, session)) throw unopenedError(session, key);
+      if (isThere(this.#files, keyPath(this.#dir, session))) throw unopenedError(session, key);
       const bytes = randomBytes(KEY_BYTES);
       this.#fresh.set(session, bytes);
       key = createSecretKey(bytes);
@@ -170,8 +175,7 @@ export class SessionKeys {
   }
 
   #replace(path: string, text: string): void {
-    writeAside(this.#files, path, text);
-    this.#files.renameSync(`${path}.tmp`, path);
+    this.#files.renameSync(writeAside(this.#files, path, text), path);
   }
 
   /**
@@ -193,7 +197,7 @@ export class SessionKeys {
 
   /**
    * Lets the binary look at the encrypted entries of a run whose kind is 0, by so many threads: `kinds` then says which
-   * are certainly sound, and `bodies`, where they are wanted, what they say. Throws 'bad-file' for what is no key.
+   * are certainly sound, and `bodies`, where they are wanted, what they say.
    */
   openRun(run: Run, threads: number, bodies?: OpenedBodies): void {
     const { bytes, count, seq, kinds } = run;
@@ -232,23 +236,55 @@ export class SessionKeys {
     return key;
   }
 
+  /** Sessions that were met and whose key files are damaged. */
+  get damaged(): readonly string[] {
+    return [...this.#damaged];
+  }
+
   #load(session: string): KeyObject | Unopened {
     // The mark comes first when a session is erased, and stays.
-    if (readSmall(this.#files, markPath(this.#dir, session)) !== null) return 'erased';
-    const path = keyPath(this.#dir, session);
-    const text = readSmall(this.#files, path);
+    if (isThere(this.#files, markPath(this.#dir, session))) return 'erased';
+    const text = keyTextAt(this.#files, keyPath(this.#dir, session));
     if (text === null) return 'missing';
     const bytes = keyIn(text, session);
     if (bytes === null) return 'missing';
+    if (bytes.length !== KEY_BYTES) {
+      this.#damaged.add(session);
+      return 'damaged';
+    }
     this.#areUnsure = true;
-    if (bytes.length === KEY_BYTES) return createSecretKey(bytes);
-    throw new KvError('bad-file', `${path} is not the key of session ${session}`, { values: { path, session } });
+    return createSecretKey(bytes);
   }
 }
 
-/** Writes the file that is to be renamed to `path`, readable for its owner alone. */
-export const writeAside = (files: LogFiles, path: string, text: string): void =>
-  writeSynced(`${path}.tmp`, Buffer.from(text), 'w', privately(files));
+/** The text of a key file, empty for what is no such file; null where there is none. Throws what the disk says. */
+function keyTextAt(files: LogFiles, path: string): string | null {
+  try {
+    return readSmall(files, path);
+  } catch (cause) {
+    const { code } = cause as { readonly code?: string };
+    if (code === 'bad-file' || code === 'ENOTSUP') return '';
+    throw cause;
+  }
+}
+
+const isThere = (files: LogFiles, path: string): boolean => keyTextAt(files, path) !== null;
+
+/**
+ * Writes the file that is to be renamed to `path`, readable for its owner alone. Its name has the number of this
+ * process, so that two that write the same key do not write into one file. → its name
+ */
+export function writeAside(files: LogFiles, path: string, text: string): string {
+  const temporary = temporaryName(path);
+  writeSynced(temporary, Buffer.from(text), 'w', privately(files));
+  return temporary;
+}
+
+/** Paths of what was written aside for a file in the folder of keys and never took its place. */
+const asideOf = (files: LogFiles, logDir: string, name: string): string[] =>
+  listKeys(logDir, files)
+    .filter((one) => ASIDE.exec(one)?.[1] === name)
+    .map((one) => join(keysDir(logDir), one));
 
 /** The text of a key file: the key wrapped by the master key, or without one as it is. */
 export function keyText(master: MasterKey | undefined, session: string, bytes: Uint8Array): string {
@@ -263,8 +299,7 @@ export function keyText(master: MasterKey | undefined, session: string, bytes: U
 export function nameMaster(files: LogFiles, logDir: string, id: string): void {
   if (readMaster(files, logDir) === id) return;
   const path = join(keysDir(logDir), MASTER_NAME);
-  writeAside(files, path, `${id}\n`);
-  files.renameSync(`${path}.tmp`, path);
+  files.renameSync(writeAside(files, path, `${id}\n`), path);
   syncFolder(keysDir(logDir), files);
 }
 
@@ -318,45 +353,54 @@ export function markErased(files: LogFiles, logDir: string, session: string): vo
 /** Overwrites the key and removes its files. Whatever is gone already is passed over. */
 export function destroyKey(files: LogFiles, logDir: string, session: string): void {
   const path = keyPath(logDir, session);
-  for (const name of [path, `${path}.tmp`]) destroyFile(files, name);
+  for (const one of [path, ...asideOf(files, logDir, basename(path))]) destroyFile(files, one);
   syncFolder(keysDir(logDir), files);
 }
 
 /** Overwrites a small file and removes it, if it is there. */
 export function destroyFile(files: LogFiles, path: string): void {
-  const text = readSmall(files, path);
+  const text = keyTextAt(files, path);
   if (text === null) return;
   // In place: on a disk that writes in place this is what destroys the key, not the unlinking.
-  writeSynced(path, randomBytes(Math.max(1, Buffer.byteLength(text))), 'r+', files);
+  writeSynced(path, randomBytes(text === '' ? FILE_BYTES_MAX : Buffer.byteLength(text)), 'r+', files);
   files.unlinkSync(path);
 }
 
 /** Removes every trace of keys of sessions of which the log holds nothing any more. */
 export function forgetKeys(files: LogFiles, logDir: string, sessions: readonly string[]): void {
   for (const session of sessions) {
-    if (hasKey(files, logDir, session)) destroyKey(files, logDir, session);
-    if (readSmall(files, markPath(logDir, session)) !== null) files.unlinkSync(markPath(logDir, session));
+    if (isThere(files, keyPath(logDir, session))) destroyKey(files, logDir, session);
+    if (isThere(files, markPath(logDir, session))) files.unlinkSync(markPath(logDir, session));
   }
 }
 
-/**
- * How many sessions of a log nobody can read here: those that were erased, and those whose keys are wrapped by a master
- * key that was not given. Keys that were removed are not counted.
- */
-export function unreadable(
-  logDir: string,
-  files: LogFiles = nodeFiles,
-): { readonly erased: number; readonly missing: number } {
+/** Sessions of a log that nobody can read here. */
+export interface Unreadable {
+  /** How many were erased. */
+  readonly erased: number;
+  /** Of how many the key is not here, or is wrapped by a master key that was not given. */
+  readonly missing: number;
+  /** Those whose key files are damaged. A file that does not name its session any more stands here by its own name. */
+  readonly damaged: readonly string[];
+}
+
+/** The sessions of a log that nobody can read here, by its files of keys. Keys that were removed are not counted. */
+export function unreadable(logDir: string, files: LogFiles = nodeFiles): Unreadable {
   const names = listKeys(logDir, files);
   const isMarked = new Set(names.filter((name) => name.endsWith('.erased')));
-  // Without a name for the master key none was ever given, so all keys lie open.
-  const keys = readMaster(files, logDir) === null ? [] : names.filter((name) => name.endsWith('.key'));
-  const missing = keys.filter((name) => {
-    const text = isMarked.has(name.replace(/key$/, 'erased')) ? null : readSmall(files, join(keysDir(logDir), name));
-    const master = /"master":"([0-9a-f]+)"/.exec(text ?? '')?.[1];
-    return master !== undefined && !masters.some(({ id }) => id === master);
-  });
-  return { erased: isMarked.size, missing: missing.length };
+  const damaged: string[] = [];
+  let missing = 0;
+  for (const name of names) {
+    if (!name.endsWith('.key') || isMarked.has(name.replace(/key$/, 'erased'))) continue;
+    const text = keyTextAt(files, join(keysDir(logDir), name));
+    if (text === null) continue;
+    const { session } = partsOf(text);
+    const isOwn = typeof session === 'string' && name === `${fileName(session)}.key`;
+    const bytes = isOwn ? keyIn(text, session) : null;
+    if (isOwn && bytes === null) missing++;
+    else if (bytes?.length !== KEY_BYTES) damaged.push(isOwn ? session : name);
+  }
+  return { erased: isMarked.size, missing, damaged };
 }
 
 /** Which sessions were erased, or are being erased; null: none was. */
@@ -375,19 +419,23 @@ function listKeys(logDir: string, files: LogFiles): string[] {
   }
 }
 
-/** True if a key of the session is there, wrapped by whatever. */
-const hasKey = (files: LogFiles, logDir: string, session: string): boolean =>
-  readSmall(files, keyPath(logDir, session)) !== null;
-
-/** Throws 'sealed' for a session whose entries cannot be opened. */
+/** Throws 'sealed' for a session whose entries cannot be opened, 'bad-file' where the file of its key is damaged. */
 export function checkReadable(logDir: string, session: string, files: LogFiles = nodeFiles): void {
   const why = new SessionKeys(files, logDir).unopened(session);
   // A session of before bodies were encrypted has no key, and needs none.
-  if (why === 'erased' || (why === 'missing' && hasKey(files, logDir, session))) throw unopenedError(session, why);
+  const isClosed = why === 'missing' ? isThere(files, keyPath(logDir, session)) : why !== null;
+  if (why !== null && isClosed) throw unopenedError(session, why);
 }
 
 /** The error for a session that was asked for by name and cannot be opened. */
 export function unopenedError(session: string, why: Unopened): KvError {
+  if (why === 'damaged') {
+    const file = `${KEYS_NAME}/${fileName(session)}.key`;
+    return new KvError('bad-file', `the key of session ${session} is damaged: ${file} does not hold it`, {
+      values: { session, file },
+      hint: 'put a copy of that file back, or erase the session; all others can be read',
+    });
+  }
   return new KvError(
     'sealed',
     why === 'erased' ? `session ${session} was erased` : `the key that opens session ${session} is not here`,

@@ -4,6 +4,7 @@ import { checkLimit, conditionsOf, meets } from './condition.ts';
 import { Counts, checkCountKey } from './count.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { nodeFiles } from './files.ts';
+import type { Unopened } from './keys.ts';
 import { newestOf } from './newest.ts';
 import { type ReadOptions, readLog, readSeries } from './read.ts';
 import { listSeries, seriesOf } from './series.ts';
@@ -21,10 +22,10 @@ import type {
 export interface LogQueryOptions {
   /**
    * Told of a session, perhaps several times, whose entries stand among those that were looked at in the time that was
-   * asked for, but cannot be opened: it was erased, or its key is not here ('missing'). What else was asked for cannot
-   * be known of it.
+   * asked for, but cannot be opened: it was erased, its key is not here ('missing'), or the file of its key is
+   * damaged. What else was asked for cannot be known of it.
    */
-  readonly onPassedOver?: (session: string, why: 'erased' | 'missing') => void;
+  readonly onPassedOver?: (session: string, why: Unopened) => void;
   /** Told of an entry, perhaps several times, that was looked at likewise and makes no sense. */
   readonly onSenseless?: (entry: SenselessEntry) => void;
 }

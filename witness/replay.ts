@@ -18,6 +18,7 @@ import {
 } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
 import { findSession, readLog } from './read.ts';
+import { differenceAtEnd, NOT_REPLAYED } from './replay-close.ts';
 import { entryId } from './series.ts';
 import { LEFT_OUT_BY_RULE } from './trouble.ts';
 import { type Entry, NO_SESSION, type SenselessEntry } from './types.ts';
@@ -48,6 +49,8 @@ export interface ReplayReport {
   readonly missing?: number;
   /** How many of them a rule left out (logRules), as it was told to. */
   readonly leftOut?: number;
+  /** Fields of the entry that ended the session which follow from nothing in the log; absent where it has not ended. */
+  readonly notChecked?: readonly string[];
 }
 
 /**
@@ -78,7 +81,7 @@ export interface Difference {
   /** Entry where it shows. */
   readonly seq: number;
   /** What of it. */
-  readonly what: 'policy' | 'situation' | 'decision' | 'verdict' | 'bytes' | 'time' | 'entry';
+  readonly what: 'policy' | 'situation' | 'decision' | 'verdict' | 'bytes' | 'time' | 'entry' | 'end';
   /** Canonical JSON, or a sentence when there is nothing to print. */
   readonly logged: string;
   /** What it should be. */
@@ -183,6 +186,10 @@ class Replay {
   #order = 0;
   #situations = 0;
   #decisions = 0;
+  #refused = 0;
+  #bytesMax = 0;
+  #hasEnded = false;
+  readonly #open: Entry<'open'>['body'];
   readonly #bytesOf: Readonly<Record<string, number>>;
   /** Bytes that a move may start from: of a side, with a latent beside it or without, and of a page with one. */
   readonly #sources: readonly number[];
@@ -198,6 +205,7 @@ class Replay {
   constructor(open: Entry<'open'>, create: PolicyFactory) {
     const { policy, context } = open.body;
     this.session = open.session;
+    this.#open = open.body;
     this.#name = `${policy.id}@${policy.version}`;
     const created = create(policy.id, policy.options, policy.version);
     if (created.id !== policy.id || created.version !== policy.version) {
@@ -223,7 +231,24 @@ class Replay {
     this.#lastMs = entry.timeMs;
     if (entry.kind === 'situation') this.#situation(entry as Entry<'situation'>);
     if (entry.kind === 'decision') this.#decision(entry as Entry<'decision'>);
-    if (entry.kind === 'change') this.#changes.push(...(entry as Entry<'change'>).body.changes);
+    if (entry.kind === 'change') this.#change(entry as Entry<'change'>);
+    if (entry.kind === 'close') this.#close(entry as Entry<'close'>);
+  }
+
+  #change({ body }: Entry<'change'>): void {
+    this.#changes.push(...body.changes);
+    this.#sawBytes(body.bytesBefore, body.bytesAfter);
+  }
+
+  #sawBytes(...bytes: readonly number[]): void {
+    this.#bytesMax = Math.max(this.#bytesMax, ...bytes);
+  }
+
+  #close({ seq, body }: Entry<'close'>): void {
+    this.#hasEnded = true;
+    const [open, decisions, refused, bytesMax] = [this.#open, this.#decisions, this.#refused, this.#bytesMax];
+    const found = differenceAtEnd(body, { open, summary: this.#policy.summary(), decisions, refused, bytesMax });
+    if (found !== null) this.#differs(seq, 'end', found.logged, found.replayed);
   }
 
   #situation(entry: Entry<'situation'>): void {
@@ -252,6 +277,7 @@ class Replay {
       this.#compare(entry.seq, 'situation', change, this.#changes.shift() ?? null);
     if (this.difference !== null) return;
     this.#bytes = situation.bytes;
+    this.#sawBytes(situation.bytes);
     this.#tokens = situation.tokens;
     this.#plan = this.#decide(situation);
     this.#index = situation.index;
@@ -287,6 +313,7 @@ class Replay {
     this.#account(entry);
     this.#order++;
     this.#decisions++;
+    if (!entry.body.verdict.accepted) this.#refused++;
   }
 
   /**
@@ -317,6 +344,7 @@ class Replay {
       equal: this.difference === null,
       complete: this.#order === this.#plan.length,
       firstDifference: this.difference,
+      ...(this.#hasEnded ? { notChecked: NOT_REPLAYED } : {}),
     };
   }
 

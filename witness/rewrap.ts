@@ -80,19 +80,19 @@ function rewrap(
   onStep: (step: string) => void,
 ): void {
   onStep('write');
-  writeAside(files, path, keyText(master, session, bytes as Uint8Array));
+  const fresh = writeAside(files, path, keyText(master, session, bytes as Uint8Array));
   onStep('rename');
-  replaceKey(dir, path, onStep);
+  replaceKey(dir, path, fresh, onStep);
   // Who erases marks the session first and destroys the key then: either that comes after the new file, or the mark is
   // there.
-  if (isErased(path)) for (const name of [path, `${path}.tmp`]) destroyFile(files, name);
+  if (isErased(path)) for (const name of [path, fresh]) destroyFile(files, name);
 }
 
-function replaceKey(dir: string, path: string, onStep: (step: string) => void): void {
+function replaceKey(dir: string, path: string, fresh: string, onStep: (step: string) => void): void {
   const old = unlessGone(() => files.openSync(path, 'r+'));
   if (old === null) return;
   try {
-    if (unlessGone(() => files.renameSync(`${path}.tmp`, path)) === null) return;
+    if (unlessGone(() => files.renameSync(fresh, path)) === null) return;
     syncFolder(keysDir(dir), files);
     onStep('overwrite');
     // It has no name any more. What the old master key could open goes now, not when the disk needs the place.
@@ -113,7 +113,10 @@ function unlessGone<T>(work: () => T): T | null {
   }
 }
 
-const isErased = (path: string): boolean => readSmall(files, path.replace(/\.key(?:\.tmp)?$/, '.erased')) !== null;
+/** A key file, or what was written aside for one. */
+const KEY_FILE = /\.key((?:\.\d{1,10})?\.tmp)?$/;
+
+const isErased = (path: string): boolean => readSmall(files, path.replace(KEY_FILE, '.erased')) !== null;
 
 /**
  * What was broken off left files that are no keys any more: of sessions that were erased, and beside keys that are
@@ -123,8 +126,9 @@ function forgetErased(dir: string): void {
   const names = files.listSync(keysDir(dir));
   for (const name of names) {
     const path = join(keysDir(dir), name);
-    const isAside = name.endsWith('.key.tmp') && names.includes(name.slice(0, -'.tmp'.length));
-    if (isAside || (/\.key(?:\.tmp)?$/.test(name) && isErased(path))) destroyFile(files, path);
+    const aside = KEY_FILE.exec(name)?.[1];
+    const isAside = aside !== undefined && names.includes(name.slice(0, -aside.length));
+    if (isAside || (KEY_FILE.test(name) && isErased(path))) destroyFile(files, path);
   }
 }
 
@@ -140,7 +144,10 @@ function keyFiles(dir: string): KeyFile[] {
     const bytes = isOwn ? keyIn(text, session) : null;
     // Without its master key nobody knows whether it is one.
     if (isOwn && (bytes === null || bytes.length === KEY_BYTES)) return [{ path, session, master, bytes }];
-    throw new KvError('bad-file', `${path} is not the key of a session`, { values: { path } });
+    throw new KvError('bad-file', `${path} is not the key of a session`, {
+      values: { path },
+      hint: 'nothing was changed; put a copy of that file back, or erase its session',
+    });
   });
 }
 

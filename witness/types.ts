@@ -209,6 +209,8 @@ export interface VerifyReport {
   readonly entries: number;
   /** How many bodies could not be opened. */
   readonly unopened: number;
+  /** Sessions whose key files are damaged, so that their bodies are among these. Left out: there is none. */
+  readonly damagedKeys?: readonly string[];
   /**
    * Entries that are what was written and make no sense; the first is the problem where there is no worse one. Left
    * out: there is none.

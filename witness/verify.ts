@@ -88,6 +88,7 @@ function verifyAll(
     segments: sum((one) => one.segments),
     entries,
     unopened: sum((one) => one.unopened),
+    ...(keys.damaged.length === 0 ? {} : { damagedKeys: keys.damaged }),
     ...(nonsense.flat().length === 0 ? {} : { senseless: nonsense.flat() }),
     headHash: heads.length === 1 ? (heads[0] as string) : createHash('sha256').update(heads.join()).digest('hex'),
     problem,
@@ -370,7 +371,7 @@ function openHere(
       return undefined;
     }
   } catch (error) {
-    // A file of keys that cannot be used says nothing about the log.
+    // What the disk says of a file of keys says nothing about the log.
     if (error instanceof KvError && error.code !== 'bad-log') throw error;
     throw badLog(run.segment, offsetIn(run, index), seq, (error as Error).message);
   }

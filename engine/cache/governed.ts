@@ -11,6 +11,7 @@ import {
   type KvCache,
   KvError,
   LATENT_NAMES,
+  movablePages,
   nativeInfo,
   openPool,
   PAGE_TOKENS,
@@ -41,6 +42,7 @@ import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { LearnedThresholds } from './learned-thresholds.ts';
 import { Mover } from './mover.ts';
 import { type NativeOptions, openNative } from './open-native.ts';
+import { copyBytes, ownPages } from './own-pages.ts';
 import { Pacing } from './pacing.ts';
 import { Promised } from './promised.ts';
 import { Room } from './room.ts';
@@ -181,8 +183,9 @@ export class Governed {
   }
 
   /**
-   * A cache that goes on from here. Pages are shared, and so are the budget and every change of a shared page, which
-   * counts once; each decides by itself and writes entries of its own. Latents stay with this one.
+   * A cache that goes on from here. Pages that have moved on from the window are shared, and so are the budget and
+   * every change of a shared page, which counts once; the others are copied. Each decides by itself and writes entries
+   * of its own. Latents stay with this one.
    */
   fork(): Governed {
     const { opened } = this.#options;
@@ -192,12 +195,42 @@ export class Governed {
       meter: this.meter,
       opened: { ...opened, effective: { ...opened.effective, forkOf: this.id, tokens: this.length } },
     };
-    const fork = new Governed(options, this.kv.fork(), this.pool, this);
+    const shared = this.#settledPages;
+    const kv = this.kv.fork();
+    try {
+      ownPages(kv, this.kv, shared);
+    } catch (error) {
+      kv.close();
+      throw error;
+    }
+    const fork = new Governed(options, kv, this.pool, this);
     fork.#length = this.#length;
     fork.#lowMemory = this.#lowMemory;
     fork.trials.follow(this.trials.left(false));
-    this.kin.share(fork.kin, sealedPages(this.#length));
+    this.kin.share(fork.kin, shared);
     return fork;
+  }
+
+  /** Bytes that a fork takes: of its open pages, and of those that it does not share. */
+  get forkBytes(): number {
+    return this.room.forkBytes + this.ownBytes;
+  }
+
+  /** Bytes of the sealed pages that a fork does not share. */
+  get ownBytes(): number {
+    return copyBytes(this.kv, this.terms.context, this.#settledPages);
+  }
+
+  /**
+   * Pages that have left the window, and that a rule which measures nothing has moved to where they stay. It moves what
+   * has just left over some steps, and is done with a page before the next one leaves. Nothing ever moves under policy
+   * none.
+   */
+  get #settledPages(): number {
+    const { policy, context } = this.terms;
+    if (policy.id === 'none') return sealedPages(this.#length);
+    const isDone = policy.needsTrials || this.pacing.isIdle;
+    return Math.max(0, movablePages(this.#length, context.windowTokens) - (isDone ? 0 : 1));
   }
 
   /** Tokens that every layer holds; while its pages are parked, those that it holds when they are back. */

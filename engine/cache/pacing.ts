@@ -78,6 +78,11 @@ export class Pacing {
     this.#idle = moves === 0;
   }
 
+  /** True if the last plan found nothing to move, and nothing was reported since. */
+  get isIdle(): boolean {
+    return this.#idle;
+  }
+
   movesMax(tokens: number, tokensNew: number): number {
     return Math.max(isPageFull(tokens) ? this.#movesAtBoundary : MOVES_AT_ONCE, MOVES_PER_TOKEN * tokensNew);
   }

@@ -105,15 +105,16 @@ function findRoom(cache: Governed, tokensNew: number): number {
 }
 
 /**
- * A cache that goes on from here. Its open pages are its own: what they take is freed before. Throws
- * 'budget-too-small'.
+ * A cache that goes on from here. Its open pages and those in the window are its own: what they take is freed before.
+ * Throws 'budget-too-small'.
  */
 export function fork(cache: Governed): Governed {
   cache.begin();
-  const { fixedBytes } = cache.terms.context;
-  cache.room.ask(fixedBytes);
-  freeAmong(cache, fixedBytes, 0);
-  if (!cache.room.leaves(cache.room.forkBytes)) refuseBeyondPool(cache, cache.room.forkBytes);
+  const dueBytes = cache.terms.context.fixedBytes + cache.ownBytes;
+  cache.room.ask(dueBytes);
+  freeAmong(cache, dueBytes, 0);
+  const { forkBytes } = cache;
+  if (!cache.room.leaves(forkBytes)) refuseBeyondPool(cache, forkBytes);
   return cache.fork();
 }
 

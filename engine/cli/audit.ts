@@ -169,7 +169,7 @@ async function asked<T>(settings: Settings, ask: (query: DecisionQuery) => Promi
         onSenseless: (entry) => senseless.set(entry.seq, entry),
       }),
     );
-    tellPassedOver(countPassedOver(passed.values()));
+    tellPassedOver(countPassedOver(passed));
     tellSenseless([...senseless.values()]);
     return rows;
   }
@@ -284,7 +284,7 @@ export async function show(settings: Settings, id: string): Promise<void> {
     const entry = readEntry(log(settings), seq);
     print(settings, entry, (columns) => entryText(entry, columns));
   } catch (error) {
-    if (!(error instanceof KvError) || error.code !== 'sealed') throw error;
+    if (!(error instanceof KvError) || (error.code !== 'sealed' && error.code !== 'bad-file')) throw error;
     const envelope = readEnvelope(log(settings), seq);
     print(settings, envelope, () => unopenedText(envelope));
   }
@@ -333,7 +333,7 @@ export async function similar(settings: Settings, words: readonly string[]): Pro
   const all = await book.nearestSessions(sought.fingerprint, limit + 1, sought.filter);
   await book.close();
   const near = all.filter(({ payload }) => payload.session !== sought.session).slice(0, limit);
-  tellPassedOver({ erased: unreadable(log(settings)).erased, missing: 0 });
+  tellPassedOver({ ...unreadable(log(settings)), missing: 0 });
   const rows = near.map(({ id, distance, payload }) => ({ ...id, distance, ...payload }));
   printRows(settings, rows, SIMILAR_FIELDS, (columns) => similarText(near, columns), near);
 }

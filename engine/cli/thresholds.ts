@@ -37,12 +37,12 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { defaultThresholds, type Estimate, type Law } from '../../policy/index.ts';
-import { entryId, hashAt, isLogDir, readLog, readLogId, type Unopened } from '../../witness/index.ts';
+import { entryId, hashAt, isLogDir, readLog, readLogId, type Unopened, type Unreadable } from '../../witness/index.ts';
 import { logDir, makeFolder, memoryDir, readBook } from '../state/folder.ts';
 import { shippedFile } from '../state/shipped-laws.ts';
 import { loadModel } from '../transformer/load.ts';
 import { cacheDirOf, flag, number, type Settings, text, trustedKeys } from './options.ts';
-import { countPassedOver, type PassedOver, tellPassedOver } from './passed-over.ts';
+import { countPassedOver, tellPassedOver } from './passed-over.ts';
 
 type Target = ThresholdTarget & {
   readonly family: string;
@@ -140,7 +140,7 @@ export function describe(file: ThresholdFile, columns?: number): string {
 }
 
 /** Sessions of the log whose end cannot be read, and which the book does not know from a time when it could. */
-async function passedOver(log: string, book: ThresholdBook): Promise<PassedOver> {
+async function passedOver(log: string, book: ThresholdBook): Promise<Unreadable> {
   const closed = new Map<string, Unopened>();
   for (const _ of readLog(log, { kinds: ['close'], onUnopened: (session, why) => closed.set(session, why) }));
   const anywhere = new Array<number>(FINGERPRINT_DIM).fill(0);
@@ -148,19 +148,19 @@ async function passedOver(log: string, book: ThresholdBook): Promise<PassedOver>
     const known = await book.nearestSessions(anywhere, 1, { must: [{ field: 'session', equals: session }] });
     if (known.length > 0) closed.delete(session);
   }
-  return countPassedOver(closed.values());
+  return countPassedOver(closed);
 }
 
 /**
  * What has been learned for the model according to the state folder, which is not created if it does not exist;
  * sessions that could not be asked what they learned are told on stderr.
  */
-async function learnedFile(settings: Settings): Promise<{ readonly file: ThresholdFile; readonly passed: PassedOver }> {
+async function learnedFile(settings: Settings): Promise<{ readonly file: ThresholdFile; readonly passed: Unreadable }> {
   const model = await target(settings);
   const dir = text(settings, 'state') ?? '.palimpsest';
   if (!isLogDir(logDir(dir))) {
     const imported = importedThresholds(memoryDir(dir), model.modelDigest);
-    if (imported !== null) return { file: imported, passed: { erased: 0, missing: 0 } };
+    if (imported !== null) return { file: imported, passed: { erased: 0, missing: 0, damaged: [] } };
     throw new KvError('not-found', `nothing was learned in ${dir} yet`, {
       values: { dir },
       hint: 'run something first, or name the state folder with --state',

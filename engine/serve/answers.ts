@@ -127,7 +127,7 @@ export const ANSWERS = {
     ...pageOf(sessionRow).shape,
     unopened: z
       .strictObject({ erased: count, missing: count })
-      .describe('sessions of which nothing can be said: they were erased, or their keys are not here'),
+      .describe('sessions of which nothing can be said: they were erased, or their keys are not here or damaged'),
   }),
   session: z.strictObject({ session: sessionRow, memory, quality }),
   decisions: pageOf(decision),

@@ -45,6 +45,7 @@ const STATUS: Readonly<Partial<Record<KvErrorCode, number>>> = {
   'not-found': 404,
   'not-allowed': 403,
   sealed: 410,
+  'bad-file': 410,
   busy: 503,
   closed: 503,
 };

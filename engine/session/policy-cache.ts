@@ -161,8 +161,9 @@ export class PolicyCache {
   }
 
   /**
-   * A cache that goes on from here, between two steps: pages are shared, and so is the budget. It decides by itself; a
-   * change of a shared page is one for all that share it. It keeps no latents. Closed on its own.
+   * A cache that goes on from here, between two steps: pages that have left the window are shared, and so is the
+   * budget. It decides by itself; a change of a shared page is one for all that share it. It keeps no latents. Closed
+   * on its own.
    */
   fork(): PolicyCache {
     this.#between('forked');

@@ -288,8 +288,8 @@ export class Session implements Reader {
   }
 
   /**
-   * A session that continues from here. Pages are shared, and so is the budget; each decides by itself, and a move of a
-   * shared page is one for both.
+   * A session that continues from here. Pages that have left the window are shared, and so is the budget; each decides
+   * by itself, and a move of a shared page is one for both.
    */
   fork(compareTokens = 0): Session {
     this.#occupancy.checkFree();

@@ -13,13 +13,14 @@ import {
   type SharedStatus,
   type ThresholdBook,
 } from '../../memory/index.ts';
-import { given, KvError } from '../../native/index.ts';
+import { given, KvError, removeLeftovers } from '../../native/index.ts';
 import {
   type AnchorOptions,
   checkMasterKey,
   type Entry,
   erasedSessions,
   type FailureMode,
+  isKeyName,
   isLogDir,
   keysDir,
   type LogRule,
@@ -81,9 +82,11 @@ const KEY_UNUSED_MS = 60_000;
  */
 function removeUnusedKeys(log: string): void {
   try {
+    removeLeftovers(keysDir(log), isKeyName);
     for (const name of readdirSync(keysDir(log))) {
       const path = join(keysDir(log), name);
-      if (!name.endsWith('.key.tmp')) continue;
+      // Earlier versions did not name the process.
+      if (!/^[^.]+(?:\.key)?\.tmp$/.test(name) || !isKeyName(name)) continue;
       const { mtimeMs } = statSync(path);
       if (Date.now() - mtimeMs > KEY_UNUSED_MS) rmSync(path, { force: true });
     }

@@ -1,5 +1,5 @@
 /** Reads a trace block by block. A block is checked each time it is read, so nothing is held but what is asked for. */
-import { closeSync, readSync } from 'node:fs';
+import { closeSync } from 'node:fs';
 import { crc32 } from 'node:zlib';
 import {
   type CacheShape,
@@ -7,6 +7,7 @@ import {
   KvError,
   openRegular,
   printable,
+  readWhole,
   refusedFile,
   SKETCH_ROWS,
 } from '../../native/index.ts';
@@ -157,11 +158,7 @@ export class Trace {
     if (at + length > this.bytes) throw this.#bad(`ends at ${this.bytes} bytes in the middle of something`);
     const bytes = Buffer.allocUnsafe(length);
     try {
-      for (let done = 0; done < length; ) {
-        const read = readSync(this.#fd, bytes, done, length - done, at + done);
-        if (read === 0) throw this.#bad('became shorter while it was read');
-        done += read;
-      }
+      if (readWhole(this.#fd, bytes, at) < length) throw this.#bad('became shorter while it was read');
     } catch (cause) {
       throw cause instanceof KvError ? cause : refusedFile(this.path, cause);
     }

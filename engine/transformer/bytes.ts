@@ -3,8 +3,8 @@
  * reads a part of it again gets the same bytes, or an error where somebody wrote to the file, or cut it.
  */
 import { createHash } from 'node:crypto';
-import { closeSync, fstatSync, readSync } from 'node:fs';
-import { forgetFileBytes, KvError, type KvErrorCode, openRegular, refusedFile } from '../../native/index.ts';
+import { closeSync, fstatSync } from 'node:fs';
+import { forgetFileBytes, KvError, type KvErrorCode, openRegular, readWhole, refusedFile } from '../../native/index.ts';
 import { WEIGHT_BYTES_MAX } from './limits.ts';
 import { CHUNK_BYTES, SameBytes } from './same-bytes.ts';
 
@@ -105,13 +105,8 @@ export class FileBytes implements ByteSource {
 
   #readChunks(index: number, chunks: Uint8Array): void {
     const offset = index * CHUNK_BYTES;
-    for (let done = 0; done < chunks.length; ) {
-      const read = attempt(this.path, () =>
-        readSync(this.#descriptor, chunks, done, chunks.length - done, offset + done),
-      );
-      if (read === 0) throw this.#short(offset, chunks.length);
-      done += read;
-    }
+    const read = attempt(this.path, () => readWhole(this.#descriptor, chunks, offset));
+    if (read < chunks.length) throw this.#short(offset, chunks.length);
     for (let done = 0; done < chunks.length; done += CHUNK_BYTES) {
       if (this.#same.are(index + done / CHUNK_BYTES, chunks.subarray(done, done + CHUNK_BYTES))) continue;
       throw new KvError('checksum-mismatch', `${this.path} was changed while it is in use`, {

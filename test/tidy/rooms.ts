@@ -119,7 +119,7 @@ const WITNESS: Layers = {
   proofs: ['verify', 'proof', 'sign-log'],
   questions: [
     ...['condition', 'count', 'filter', 'newest', 'query', 'explanation', 'explain-text', 'explain', 'timeline'],
-    ...['why-not', 'replay', 'sql/', 'audit', 'report/'],
+    ...['why-not', 'replay', 'replay-close', 'sql/', 'audit', 'report/'],
   ],
   writing: [
     ...['batch', 'batch-queue', 'batch-files', 'recover', 'remove', 'anchor-targets', 'anchor', 'writer', 'log'],

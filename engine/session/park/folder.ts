@@ -12,14 +12,23 @@ import {
   removeLeftovers,
   syncFolder,
   temporaryFor,
+  temporaryName,
   writeSynced,
 } from '../../../native/index.ts';
 import { makeFolder } from '../../state/folder.ts';
 import { parseParked, type ReadParked } from './parked-file.ts';
 
 const ENDING = '.parked';
-/** 8,192 tokens of a model of 70 billion weights in f16 take 2.7 GB; Node reads no more than this at once. */
-const BYTES_MAX = 2 ** 31 - 1;
+/** 8,192 tokens of a model of 70 billion weights in f16 take 2.7 GB; on Node 20 a buffer holds 4 GiB at most. */
+const BYTES_MAX = 2 ** 32 - 1;
+
+function checkReadableAgain(path: string, bytes: number): void {
+  if (bytes <= BYTES_MAX) return;
+  throw new KvError('unsupported', `${path} would have ${bytes} bytes; at most ${BYTES_MAX} could be read again`, {
+    values: { path, bytes, bytesMax: BYTES_MAX },
+    hint: 'nothing was written; park with predict, or under a lower kvBudget',
+  });
+}
 
 /** The folder of parked sessions in a state folder. */
 export const parkedDir = (stateDir: string): string => join(stateDir, 'parked');
@@ -28,9 +37,13 @@ export const parkedDir = (stateDir: string): string => join(stateDir, 'parked');
 export const parkedPath = (stateDir: string, session: string): string =>
   join(parkedDir(stateDir), `${session}${ENDING}`);
 
-/** Writes and syncs a file for its owner alone, and only then puts it in place. Throws 'io'. */
+/**
+ * Writes and syncs a file for its owner alone, and only then puts it in place. Throws 'io', and 'unsupported' for more
+ * than could be read again.
+ */
 export function writeParked(path: string, bytes: Uint8Array): void {
-  const temporary = `${path}.${process.pid}.tmp`;
+  checkReadableAgain(path, bytes.length);
+  const temporary = temporaryName(path);
   // Another session's park may have been killed here: names with this ending are ours.
   removeLeftovers(dirname(path), (name) => name.endsWith(ENDING));
   try {

@@ -2,7 +2,7 @@
 // refused at once, without waiting and without reading; an ordinary file is read and replaced as a whole, and what the
 // system keeps of it can be given back.
 import { execFileSync } from 'node:child_process';
-import {
+import fs, {
   closeSync,
   mkdtempSync,
   openSync,
@@ -16,7 +16,16 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { forgetFileBytes, KvError, nativeInfo, readRegular, replaceFile } from '../../../native/index.ts';
+import { writeParked } from '../../../engine/session/park/folder.ts';
+import {
+  forgetFileBytes,
+  KvError,
+  nativeInfo,
+  readRegular,
+  readWhole,
+  replaceFile,
+  writeWhole,
+} from '../../../native/index.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-file-'));
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
@@ -30,6 +39,42 @@ function codeOf(path: string): string {
   }
   return 'no error';
 }
+
+describe('more bytes than 32 bits count', () => {
+  // Node takes the length of one call modulo 2^32 when it reads: of 2^32 + 5 bytes it would read 5.
+  it.each([2 ** 31 - 1, 2 ** 31, 2 ** 32, 2 ** 32 + 5])(
+    '%i are read and written in calls that Node can make',
+    (length) => {
+      const many = { length } as Uint8Array;
+      const calls: [number, number, number][] = [];
+      const call = (_fd: number, _bytes: unknown, offset: unknown, count: unknown, position: unknown): number => {
+        calls.push([offset as number, count as number, position as number]);
+        return count as number;
+      };
+      const start = 2 ** 40;
+      expect(readWhole(3, many, start, { readSync: call as never })).toBe(length);
+      const read = calls.splice(0);
+      writeWhole(3, many, start, { ...fs, writeSync: call } as never);
+      expect(calls).toEqual(read);
+      let done = 0;
+      for (const [offset, count, position] of read) {
+        expect([offset, position]).toEqual([done, start + done]);
+        expect(count | 0).toBe(count);
+        done += count;
+      }
+      expect(done).toBe(length);
+    },
+  );
+
+  it('a session that could not be read again is not written', () => {
+    const path = join(dir, 'large.parked');
+    const bytes = { length: 2 ** 32 } as Uint8Array;
+    expect(() => writeParked(path, bytes)).toThrow(
+      expect.objectContaining({ code: 'unsupported', values: { path, bytes: 2 ** 32, bytesMax: 2 ** 32 - 1 } }),
+    );
+    expect(readdirSync(dir)).not.toContain('large.parked');
+  });
+});
 
 describe('only regular files of plausible size are opened', () => {
   it('refuses a folder, what is not there and what is too large, also when the size is all hole', () => {

@@ -148,7 +148,7 @@ describe('list', () => {
         decisions: 20,
         model: 'tiny-model',
         policy: 'tiny',
-        kvBytesF16: 1_000_000,
+        kvBytesF16: 1_382_400,
       },
     ]);
     expect(await openLogQuery(dir).sessions({ limit: 1, toMs: START_MS + 5000 })).toMatchObject([{ session: 'first' }]);

@@ -394,7 +394,7 @@ describe('files that are none', () => {
     await log.close();
     const [name] = readdirSync(join(dir, 'keys')) as [string];
     writeFileSync(join(dir, 'keys', name), 'x'.repeat(1 << 20));
-    expect(() => verifyLog(dir)).toThrowError(expect.objectContaining({ code: 'bad-file' }));
+    expect(verifyLog(dir)).toMatchObject({ ok: true, problem: null, unopened: 2, damagedKeys: [expect.anything()] });
   });
 });
 

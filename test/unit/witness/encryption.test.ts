@@ -3,10 +3,12 @@
 // files looked at as bytes.
 import { createSecretKey, randomBytes } from 'node:crypto';
 import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { encryptBytes, openText } from '../../../witness/encryption.ts';
+import { nodeFiles } from '../../../witness/files.ts';
 import {
+  destroySession,
   type Entry,
   explain,
   openWitnessLog,
@@ -14,8 +16,10 @@ import {
   readLog,
   readMasterKey,
   replay,
+  unreadable,
   useMasterKeys,
   verifyLog,
+  verifyText,
 } from '../../../witness/index.ts';
 import { filesOf, scratchFolders } from './folder.ts';
 import { recordSession, tinyPolicy } from './session.ts';
@@ -212,35 +216,88 @@ describe('a master key', () => {
   });
 });
 
-it('a key file that is none is named, and a stray file among the keys too', async () => {
+it('a stray file among the keys is named', async () => {
   const { dir } = await encryptedLog();
   writeFileSync(join(dir, 'keys', 'notes.txt'), 'x');
   expect(verifyLog(dir).foreign).toMatchObject([{ file: 'keys/notes.txt' }]);
-  const path = keyFile(dir, 'first');
-  for (const text of [
+});
+
+describe('a key file that is damaged', () => {
+  const texts = (session: string): (string | null)[] => [
     '',
     '{}',
     '{"version":1,"session":"other","key":"AAAA"}',
-    '{"version":1,"session":"first","key":"AAAA"}',
+    `{"version":1,"session":"${session}","key":"AAAA"}`,
     'x'.repeat(5000),
-  ]) {
-    writeFileSync(path, text);
-    expect(() => [...readLog(dir)]).toThrow(expect.objectContaining({ code: 'bad-file' }));
-  }
-  rmSync(path);
-  mkdirSync(path);
-  expect(() => [...readLog(dir)]).toThrow();
-});
+    null,
+  ];
+  const damage = (path: string, text: string | null): void => {
+    rmSync(path, { recursive: true });
+    if (text === null) mkdirSync(path);
+    else writeFileSync(path, text);
+  };
 
-it.each(['plain', 'größe'])(
-  'a key file that is none is an error of its own, not one of the log (session %s)',
-  async (session) => {
+  it('closes the entries of its session, by name, and nothing else', async () => {
+    const { dir, seqs } = await encryptedLog();
+    const path = keyFile(dir, 'first');
+    const file = `keys/${basename(path)}`;
+    const bad = expect.objectContaining({ code: 'bad-file', values: { session: 'first', file } });
+    for (const text of texts('first')) {
+      damage(path, text);
+      const told = new Set<string>();
+      const rest = [...readLog(dir, { onUnopened: (session, why) => told.add(`${session} ${why}`) })];
+      expect(rest.map(({ session }) => session)).toEqual(['second', '']);
+      expect([...told]).toEqual(['first damaged']);
+      expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 28, damagedKeys: ['first'], foreign: [] });
+      expect(verifyText(verifyLog(dir))).toContain('The key file of session first is damaged.');
+      for (const read of [
+        () => [...readLog(dir, { session: 'first' })],
+        () => readEntry(dir, seqs[0]!),
+        () => explain(dir, seqs[0]!),
+        () => replay(dir, 'first', () => tinyPolicy()),
+      ])
+        expect(read).toThrow(bad);
+      const [damaged] = unreadable(dir).damaged;
+      expect(damaged).toBe(text?.includes('"first"') ? 'first' : basename(path));
+      const log = await openWitnessLog({ dir, encrypt: true });
+      expect(() => log.append('first', 'note', {})).toThrow(bad);
+      await log.close();
+    }
+  });
+
+  it.each(['plain', 'größe'])('is no error of the log, and goes with its session (session %s)', async (session) => {
     const dir = folder();
     const log = await openWitnessLog({ dir, encrypt: true });
     log.append(session, 'note', { word: SECRET });
     await log.close();
     expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 0 });
-    writeFileSync(keyFile(dir, session), '{}');
-    expect(() => verifyLog(dir)).toThrow(expect.objectContaining({ code: 'bad-file' }));
-  },
-);
+    expect(verifyLog(dir).damagedKeys).toBe(undefined);
+    const path = keyFile(dir, session);
+    damage(path, 'x'.repeat(5000));
+    writeFileSync(`${path}.${process.pid}.tmp`, '{');
+    expect(verifyLog(dir)).toMatchObject({ ok: true, damagedKeys: [session], foreign: [] });
+    destroySession(dir, session);
+    expect(readdirSync(join(dir, 'keys')).every((name) => name.endsWith('.erased'))).toBe(true);
+    expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 1 });
+    expect(verifyLog(dir).damagedKeys).toBe(undefined);
+  });
+});
+
+it('two processes that write the key of one session write into two files', async () => {
+  const dir = folder();
+  const opened: string[] = [];
+  const log = await openWitnessLog({
+    dir,
+    encrypt: true,
+    files: {
+      ...nodeFiles,
+      openSync: (path, flags, mode) => {
+        if (path.endsWith('.tmp')) opened.push(path);
+        return nodeFiles.openSync(path, flags, mode);
+      },
+    },
+  });
+  log.append('s', 'note', {});
+  await log.close();
+  expect(opened).toEqual([`${keyFile(dir, 's')}.${process.pid}.tmp`]);
+});

@@ -12,11 +12,26 @@ import {
   replay,
   replaySession,
   replayText,
+  verifyLog,
 } from '../../../witness/index.ts';
+import { NOT_REPLAYED } from '../../../witness/replay-close.ts';
 import { scratchFolders } from './folder.ts';
 import { recordSession, tinyPolicy } from './session.ts';
 
 const folder = scratchFolders();
+/** Places of what is asked for in a value, by the names that lead there. */
+function pathsIn(value: unknown, isSought: (value: unknown) => boolean): string[][] {
+  if (isSought(value)) return [[]];
+  if (typeof value !== 'object' || value === null) return [];
+  return Object.entries(value).flatMap(([name, inside]) => pathsIn(inside, isSought).map((path) => [name, ...path]));
+}
+
+function add(value: unknown, [name, ...rest]: readonly string[], amount: number): void {
+  const holder = value as Record<string, unknown>;
+  if (rest.length > 0) add(holder[name!], rest, amount);
+  else holder[name!] = (holder[name!] as number) + amount;
+}
+
 const create = (id: string): Policy => tinyPolicy(id) as Policy;
 
 async function recorded(situations = 5): Promise<Entry[]> {
@@ -55,10 +70,52 @@ describe('replay', () => {
       equal: true,
       complete: true,
       firstDifference: null,
+      notChecked: ['meanKld', 'fingerprint', 'reason'],
     });
     expect(replayText(report)).toBe(
-      'Replayed 20 decisions on 5 situations of session a (tiny@1): every byte is the same.',
+      'Replayed 20 decisions on 5 situations of session a (tiny@1): every byte is the same. Of its end nothing here says meanKld, fingerprint, reason.',
     );
+  });
+
+  // As an operator who lies would do it: a log of its own, sealed by its own keys, with one number of the end changed.
+  it('notices each number of the entry that ends a session, or says that it is not checked', async () => {
+    const honest = (await recorded()).at(-1) as Entry<'close'>;
+    const body: Entry<'close'>['body'] = { ...honest.body, formats: { k: { rot4: 0.5, q8: 0.5 }, v: { q8: 1 } } };
+    const numbers = pathsIn(body, (value) => typeof value === 'number');
+    expect(numbers.length).toBeGreaterThan(15);
+    const unnoticed: string[] = [];
+    for (const path of [[], ...numbers]) {
+      const lie = structuredClone(body);
+      if (path.length > 0) add(lie, path, 1);
+      const dir = folder();
+      const log = await openWitnessLog({ dir, encrypt: true });
+      recordSession(log, 'a', { close: false });
+      log.append('a', 'close', lie);
+      await log.close();
+      expect(verifyLog(dir)).toMatchObject({ ok: true });
+      const report = replay(dir, 'a', create);
+      if (report.equal) unnoticed.push(path.join('.'));
+      else expect(report.firstDifference).toMatchObject({ what: 'end' });
+    }
+    const [none, ...others] = unnoticed;
+    expect(none).toBe('');
+    const isTold = (path: string): boolean => NOT_REPLAYED.some((name) => path.split('.')[0] === name);
+    expect(others.filter((path) => !isTold(path))).toEqual([]);
+  });
+
+  it('notices bytes, and shares of formats, that cannot be', async () => {
+    const entries = await recorded();
+    const end = entries.at(-1) as Entry<'close'>;
+    const withEnd = (change: Partial<Entry<'close'>['body']>): unknown =>
+      replaySession([...entries.slice(0, -1), { ...end, body: { ...end.body, ...change } }], create).firstDifference;
+    const kvBytes = 1000;
+    const effectiveBits = (16 * kvBytes) / end.body.kvBytesF16;
+    expect(withEnd({ kvBytes, effectiveBits })).toMatchObject({ logged: 'kvBytes 1000', replayed: 'kvBytes 300000' });
+    expect(withEnd({ formats: { k: { rot4: 0.5 }, v: {} } })).toMatchObject({ what: 'end' });
+    expect(withEnd({ formats: { k: { rot4: 2, q8: -1 }, v: {} } })).toMatchObject({ what: 'end' });
+    expect(withEnd({ formats: { k: {}, v: {} } })).toBe(null);
+    expect(withEnd({ tokens: 0, kvBytesF16: 0, effectiveBits: 0 })).toBe(null);
+    expect(withEnd({ text: { value: 1, sd: 1, samples: 1 } })).toMatchObject({ what: 'end' });
   });
 
   // A killed session ends in the middle of a plan; what is there is equal, and the report says that it is not the end.

@@ -158,7 +158,8 @@ export function recordSession(log: WitnessLog, session: string, options: Session
   });
   const decider = policy.open(setting);
   let outcomes: Outcome[] = [];
-  let bytes = options.bytes ?? 300_000;
+  const start = options.bytes ?? 300_000;
+  let bytes = start;
   const seqs: number[] = [];
   let refused = 0;
   for (let index = 0; index < situations; index++) {
@@ -188,20 +189,23 @@ export function recordSession(log: WitnessLog, session: string, options: Session
       seqs.push(seq as number);
     }
   }
+  const { priceThreshold, predictedKld, text } = decider.summary();
+  const kvBytesF16 = 900 * 2 * 3 * 64 * 4;
   if (close) {
     log.append(session, 'close', {
       tokens: 900,
-      kvBytes: bytes,
-      kvBytesF16: 1_000_000,
-      effectiveBits: 5,
+      kvBytes: start,
+      kvBytesF16,
+      effectiveBits: (16 * start) / kvBytesF16,
       decisions: seqs.length,
       refused,
-      priceThreshold: PRICE,
-      predictedKld: 0.001,
+      priceThreshold,
+      predictedKld,
       meanKld: null,
       fingerprint: [1, 2],
-      gains: thresholds.gains,
-      c: 4,
+      gains: setting.thresholds.gains,
+      c: setting.thresholds.c,
+      ...(text?.measured == null ? {} : { text: text.measured }),
       reason: 'done',
     });
   }

@@ -28,6 +28,40 @@ const fill = (cache: PolicyCache, tokens: number, random: () => number): void =>
   for (let done = 0; done < tokens; done += CHUNK) step(cache, random);
 };
 
+describe('a fork in fixed formats', () => {
+  // Forty sides leave the window at once, and a step moves sixteen of them: the rest is still on its way.
+  it('has pages of its own where its origin is about to move them, counts them, and both logs replay', async () => {
+    const dir = folder();
+    const shape = { layers: 20, queryHeads: 2, kvHeads: 1, headDim: 64 };
+    const random = uniform(35);
+    const inputs = Array.from({ length: 700 }, () => [64, 64, 128].map((width) => normals(random, width)));
+    const steps = (cache: PolicyCache, from: number, to: number): string => {
+      let seen = '';
+      for (const [k, v, q] of inputs.slice(from, to)) {
+        for (let layer = 0; layer < shape.layers; layer++) {
+          cache.append(layer, k!, v!);
+          seen = [...cache.attention(layer, q!)].join();
+        }
+      }
+      return seen;
+    };
+    const open = (): Promise<PolicyCache> => openCache({ ...shape, cacheTypes: 'rot4:rot2', stateDir: dir });
+    const [alone, cold, origin] = [await open(), await open(), await open()];
+    for (const one of [alone, cold, origin]) steps(one, 0, 257);
+    const before = origin.memoryUsage();
+    const fork = origin.fork();
+    expect(fork.memoryUsage().pageBytes).toBe(before.pageBytes);
+    expect(steps(fork, 400, 600)).toBe(steps(cold, 400, 600));
+    expect(steps(origin, 257, 300)).toBe(steps(alone, 257, 300));
+    const counted = (one: PolicyCache): unknown => one.report().layers.map(({ kPages, vPages }) => [kPages, vPages]);
+    expect([counted(origin), counted(fork)]).toEqual([counted(alone), counted(cold)]);
+    const caches = [alone, cold, origin, fork];
+    for (const one of caches) await one.close();
+    for (const { session } of caches)
+      expect(replaySession([...readLog(logDir(dir), { session })])).toMatchObject({ equal: true, complete: true });
+  });
+});
+
 describe('a live fork under a byte budget', () => {
   it('meets pressure by moves that count once for all, and both logs replay', async () => {
     const dir = folder();

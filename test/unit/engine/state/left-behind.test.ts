@@ -108,8 +108,10 @@ describe('a temporary file', () => {
     );
     for (const path of [old!, young!]) writeFileSync(path, '{');
     makeOld(old!);
+    const [dead, alive] = [deadPid(), process.pid].map((pid) => join(keysDir(logDir(state)), `master.${pid}.tmp`));
+    for (const path of [dead!, alive!]) writeFileSync(path, 'x');
     await open(state);
-    expect([existsSync(old!), existsSync(young!)]).toEqual([false, true]);
+    expect([old!, young!, dead!, alive!].map((path) => existsSync(path))).toEqual([false, true, false, true]);
     expect(readdirSync(memoryDir(state))).not.toContain('writer.lock');
   });
 });
