@@ -196,9 +196,9 @@ export class Chat {
   }
 
   /** Templates of Mistral want ids of nine letters and digits. */
-  #identified({ id, name, arguments: given }: ParsedCall): ToolCall {
+  #identified({ id, ...call }: ParsedCall): ToolCall {
     this.#calls += 1;
-    return { id: id ?? `call${String(this.#calls).padStart(5, '0')}`, name, arguments: given };
+    return { id: id ?? `call${String(this.#calls).padStart(5, '0')}`, ...call };
   }
 
   #told(entries: readonly Entry[]): Conversation {

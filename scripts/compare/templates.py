@@ -1,5 +1,5 @@
-"""Renders chat templates as transformers does. In: {"date", "templates": {name: text}, "values": {name: {...}}} as JSON.
-Out: {template: {values: text, or null where Python fails}}."""
+"""Renders chat templates as transformers does. In, as JSON: {"date", "templates": {name: text}, "variables": {...},
+"kind": "values" or "conversations", "values": {name: text of JSON}}; values are all that a template is given. Out: {template: {values: text, or null where Python fails}}."""
 
 import datetime
 import json
@@ -47,6 +47,16 @@ def render(template, values):
         return None
 
 
+def spoken(variables, chat):
+    chat = {"messages": chat} if isinstance(chat, list) else chat
+    prompt = chat.get("add_generation_prompt", True)
+    tools = chat.get("tools")
+    return {**variables, "messages": chat["messages"], "tools": tools, "documents": None, "add_generation_prompt": prompt}
+
+
+given["values"] = {name: json.loads(text) for name, text in given["values"].items()}
+if given["kind"] == "conversations":
+    given["values"] = {name: spoken(given["variables"], chat) for name, chat in given["values"].items()}
 rendered = {}
 for name, text in given["templates"].items():
     try:

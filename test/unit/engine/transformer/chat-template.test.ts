@@ -84,6 +84,31 @@ describe('tools', () => {
   });
 });
 
+describe('numbers', () => {
+  const template =
+    '{% for m in messages %}{{ m.tool_calls[0].function.arguments.n }}{% endfor %} {{ tools[0].function.parameters.default }}';
+  const said = (call: object, tool: object): string => {
+    const calls = [{ id: 'c', name: 'now', arguments: { n: 2 }, ...call }];
+    const tools = [{ name: 'now', parameters: { default: 3 }, ...tool }];
+    return text(chat([{ role: 'assistant', content: '', toolCalls: calls }], { template, tools }));
+  };
+
+  test('are written as JavaScript has them, or as their text spells them', () => {
+    expect(said({}, {})).toBe('2 3');
+    expect(said({ argumentsText: '{"n": 2.0}' }, { parametersText: '{"default": 3.0}' })).toBe('2.0 3.0');
+    expect(said({ argumentsText: '{"n": 2e0}' }, {})).toBe('2.0 3');
+  });
+
+  test.each([
+    ['another number', { argumentsText: '{"n": 2.5}' }],
+    ['more', { argumentsText: '{"n": 2.0, "m": 1}' }],
+    ['no JSON', { argumentsText: '{"n": 2.0' }],
+    ['no text', { argumentsText: 2 }],
+  ])('a text that says %s is refused', (_, call) => {
+    expect(() => said(call, {})).toThrow(/argumentsText of now is no JSON of its arguments/);
+  });
+});
+
 describe('a message that is to be continued', () => {
   const begun = (content: string): ChatMessage[] => [
     { role: 'user', content: 'Hi' },
