@@ -1,6 +1,7 @@
 """Renders chat templates as transformers does. In, as JSON: {"date", "templates": {name: text}, "variables": {...},
 "kind": "values" or "conversations", "values": {name: text of JSON}}; values are all that a template is given. Out: {template: {values: text, or null where Python fails}}."""
 
+import copy
 import datetime
 import json
 import sys
@@ -42,7 +43,7 @@ environment.globals["strftime_now"] = date.strftime
 
 def render(template, values):
     try:
-        return template.render(**values)
+        return template.render(**copy.deepcopy(values))
     except Exception:
         return None
 

@@ -37,8 +37,10 @@ export function renderHere(template: string, spoken: string, date: Date): string
   }
 }
 
+export const readConstructs = (): Constructs => readJson<Constructs>(join(GOLDEN, 'constructs.json'));
+
 /** What Python makes of templates. values: by name, JSON of all that they are given, or conversations. */
-function renderThere(
+export function renderThere(
   date: string,
   templates: Readonly<Record<string, string>>,
   values: Spokens,
@@ -81,7 +83,7 @@ export function readSpokens(path: string): Spokens {
 }
 
 function record(): void {
-  const { date, data, templates } = readJson<Constructs>(join(GOLDEN, 'constructs.json'));
+  const { date, data, templates } = readConstructs();
   const spoken = readSpokens(join(GOLDEN, 'conversations.json'));
   const values = { data: JSON.stringify(data) };
   const constructs = renderThere(date, Object.fromEntries(templates.map((text) => [text, text])), values, 'values');

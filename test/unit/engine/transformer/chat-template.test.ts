@@ -84,6 +84,15 @@ describe('tools', () => {
   });
 });
 
+test.each(['{{ messages | random }}', '{{ lipsum() }}'])(
+  'a template that says something else each time is refused: %s',
+  (template) => {
+    expect(() => chat([{ role: 'user', content: 'Hi' }], { template })).toThrow(
+      /(random|lipsum) gives something else each time/,
+    );
+  },
+);
+
 describe('numbers', () => {
   const template =
     '{% for m in messages %}{{ m.tool_calls[0].function.arguments.n }}{% endfor %} {{ tools[0].function.parameters.default }}';
