@@ -30,8 +30,19 @@ export function conversationIn(bytes: Uint8Array, what: string): ReadConversatio
   const given = field('tools') ?? [];
   const tools = (Array.isArray(given) ? given.map(toolIn) : plainOf(given)) as ChatTool[];
   checkTools(tools);
-  const continuesLast = field('continue_final_message') === true;
-  return { messages, options: { tools, continuesLast, addGenerationPrompt: field('add_generation_prompt') !== false } };
+  const continueFinalMessage = field('continue_final_message') === true;
+  if (continueFinalMessage && field('add_generation_prompt') === true)
+    throw new KvError(
+      'bad-argument',
+      'add_generation_prompt begins an answer, continue_final_message goes on with one',
+      {
+        hint: 'leave one of the two out',
+      },
+    );
+  return {
+    messages,
+    options: { tools, continueFinalMessage, addGenerationPrompt: field('add_generation_prompt') !== false },
+  };
 }
 
 /** A field of what may be no object; undefined where it is null, too. */

@@ -208,7 +208,7 @@ export interface ChatRenderOptions extends Pick<EncodeOptions, 'tokensMax'> {
   /** End with the prompt for the assistant; default true. */
   readonly addGenerationPrompt?: boolean;
   /** End behind the text of the last message, so that the answer goes on with it; default false. */
-  readonly continuesLast?: boolean;
+  readonly continueFinalMessage?: boolean;
   /** What the template is told of the time; default: now. */
   readonly date?: Date;
   /** Given to the template as `tools`. */

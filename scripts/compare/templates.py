@@ -48,11 +48,30 @@ def render(template, values):
         return None
 
 
+# Transformers puts a word here. With a letter that has no case, templates that count or change letters say the same.
+MARK = "\ue000 "
+
+
 def spoken(variables, chat):
     chat = {"messages": chat} if isinstance(chat, list) else chat
+    messages = chat["messages"]
     prompt = chat.get("add_generation_prompt", True)
+    if chat.get("continue_final_message"):
+        messages = messages[:-1] + [{**messages[-1], "content": messages[-1]["content"] + MARK}]
+        prompt = False
     tools = chat.get("tools")
-    return {**variables, "messages": chat["messages"], "tools": tools, "documents": None, "add_generation_prompt": prompt}
+    return {**variables, "messages": messages, "tools": tools, "documents": None, "add_generation_prompt": prompt}
+
+
+def opened(text, values):
+    """The prompt that ends where the last message does: transformers puts a mark behind it and cuts there."""
+    last = values.get("messages", [{}])[-1].get("content") or ""
+    if text is None or not last.endswith(MARK):
+        return text
+    if MARK.strip() not in text or last[: -len(MARK)].strip() not in text:
+        return None
+    at = text.rindex(MARK.strip())
+    return text[:at] if text.startswith(MARK, at) else text[:at].rstrip()
 
 
 given["values"] = {name: json.loads(text) for name, text in given["values"].items()}
@@ -65,5 +84,5 @@ for name, text in given["templates"].items():
     except Exception:
         rendered[name] = {case: None for case in given["values"]}
         continue
-    rendered[name] = {case: render(template, values) for case, values in given["values"].items()}
+    rendered[name] = {case: opened(render(template, values), values) for case, values in given["values"].items()}
 json.dump(rendered, sys.stdout)

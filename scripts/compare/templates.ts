@@ -27,8 +27,16 @@ export type Rendered = Readonly<Record<string, Readonly<Record<string, string | 
 /** What we make of it; null: refused. */
 export function renderHere(template: string, spoken: string, date: Date): string | null {
   const { messages, options } = conversationIn(Buffer.from(spoken), 'a conversation');
-  const { tools, addGenerationPrompt = true } = options;
-  const request = { template, messages, tools, addGenerationPrompt, continuesLast: false, variables: VARIABLES, date };
+  const { tools, addGenerationPrompt = true, continueFinalMessage = false } = options;
+  const request = {
+    template,
+    messages,
+    tools,
+    addGenerationPrompt,
+    continueFinalMessage,
+    variables: VARIABLES,
+    date,
+  };
   try {
     return renderChat(request).value;
   } catch (error) {

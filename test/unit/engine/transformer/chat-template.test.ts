@@ -130,19 +130,19 @@ describe('a message that is to be continued', () => {
     [' I thi \n', '<|start|>user:Hi<|end|><|start|>assistant:I thi'],
     ['<|end|>', '<|start|>user:Hi<|end|><|start|>assistant:<|end|>'],
   ])('%j ends the prompt', (content, prompt) => {
-    const ids = chat(begun(content), { continuesLast: true });
+    const ids = chat(begun(content), { continueFinalMessage: true });
     expect(text(ids)).toBe(prompt);
     expect(ids.filter((id) => id === 1)).toHaveLength(1);
   });
 
   test('keeps white space at its end if the template does', () => {
     const template = '{% for m in messages %}{{ m.content }};{% endfor %}';
-    expect(text(chat(begun('I thi '), { template, continuesLast: true }))).toBe('Hi;I thi ');
+    expect(text(chat(begun('I thi '), { template, continueFinalMessage: true }))).toBe('Hi;I thi ');
   });
 
   test('is refused where the template writes something else', () => {
     const template = '{% for m in messages %}{{ m.role }}{% endfor %}';
-    expect(() => chat(begun('I'), { template, continuesLast: true })).toThrow(/does not write the text/);
+    expect(() => chat(begun('I'), { template, continueFinalMessage: true })).toThrow(/does not write the text/);
   });
 });
 

@@ -9,7 +9,7 @@ const question = { role: 'user', content: 'Hi' } as const;
 test('a list of messages is a conversation without tools', () => {
   expect(conversationIn([question])).toEqual({
     messages: [question],
-    options: { tools: [], addGenerationPrompt: true, continuesLast: false },
+    options: { tools: [], addGenerationPrompt: true, continueFinalMessage: false },
   });
 });
 
@@ -35,7 +35,7 @@ test('calls have their arguments as data or as JSON, and what is null is left ou
     },
     { role: 'tool', content: 'noon', toolCallId: 'c' },
   ]);
-  expect(options).toEqual({ tools: [{ name: 'now' }], addGenerationPrompt: false, continuesLast: true });
+  expect(options).toEqual({ tools: [{ name: 'now' }], addGenerationPrompt: false, continueFinalMessage: true });
 });
 
 test('numbers of arguments and schemas stay as they were written, names in their order', () => {
