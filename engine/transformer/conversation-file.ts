@@ -1,7 +1,7 @@
 /**
  * A conversation as it is sent to an OpenAI server, and as templates know it: a list of messages, or an object that has
- * `tools`, `add_generation_prompt` and `continue_final_message` beside `messages`. Numbers of arguments and schemas stay
- * as they were written.
+ * `tools`, `add_generation_prompt` and `continue_final_message` beside `messages`. Numbers of arguments and schemas
+ * stay as they were written.
  */
 import { KvError, parseJson } from '../../native/index.ts';
 import { checkMessages, checkTools } from './chat-messages.ts';

@@ -152,7 +152,7 @@ export interface ChatTool {
   readonly description?: string;
   /** Its arguments, as a JSON schema of an object. */
   readonly parameters?: Readonly<Record<string, unknown>>;
-  /** The same as JSON, of which templates write numbers as they stand there (2.0). Default: as JavaScript has them (2). */
+  /** The same as JSON; templates write numbers as they stand there (2.0). Default: as JavaScript has them (2). */
   readonly parametersText?: string;
   /**
    * False: where toolChoice asks for calls that fulfil their schemas and this one cannot be followed, its arguments may
