@@ -36,6 +36,7 @@ const GOES_ON: readonly string[] = [
 ];
 
 const HELP = `/help         this
+/continue     goes on with the last answer, where it was cut
 /budget       what the cache holds, and within which budget
 /save FILE    what was said, as JSON that inspect --chat and OpenAI clients take
 A line that ends in \\ goes on in the next one; what is pasted is one question.
@@ -126,6 +127,7 @@ async function turn(talk: Talk, asked: string): Promise<Generated | null> {
   const { input, signal } = talk;
   const turnSignal = input.startTurn();
   try {
+    if (asked.trim() === '/continue') return await answer(talk, [], turnSignal);
     if (asked.startsWith('/')) await command(talk, asked);
     else return await answer(talk, asked, turnSignal);
   } catch (error) {
@@ -138,15 +140,19 @@ async function turn(talk: Talk, asked: string): Promise<Generated | null> {
   return null;
 }
 
+/** input: a question, or nothing more, so that the last answer goes on. */
 async function answer(
   { chat, settings, progress }: Talk,
-  question: string,
+  input: string | readonly never[],
   turnSignal: AbortSignal,
 ): Promise<ChatAnswer> {
   const options = await generateOptions(settings, progress, turnSignal);
-  const answered = await stream(chat.send(question, options), settings, progress);
+  const continueFinalMessage = typeof input !== 'string';
+  const answered = await stream(chat.send(input, { ...options, continueFinalMessage }), settings, progress);
   if (answered.finish === 'length')
-    say(`The answer was cut at ${plural(answered.tokens, 'token')}; --max-tokens allows longer ones.`);
+    say(
+      `The answer was cut at ${plural(answered.tokens, 'token')}; /continue goes on, and --max-tokens allows longer ones.`,
+    );
   if (answered.dropped.length > 0)
     say(`The ${plural(answered.dropped.length, 'oldest message')} left the conversation, which was full.`);
   if (answered.compressed !== null)

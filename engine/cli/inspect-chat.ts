@@ -1,5 +1,5 @@
 /** `palimpsest inspect MODEL --chat FILE` says what a model is given for a conversation: prompt and token ids. */
-import { jsonText, parseJson, printable, readRegular } from '../../native/index.ts';
+import { jsonText, printable, readRegular } from '../../native/index.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
 import { withTokenizer } from '../transformer/inspect-model.ts';
@@ -9,7 +9,7 @@ const CONVERSATION_BYTES_MAX = 2 ** 26;
 
 export async function inspectChat(model: string, file: string, settings: Settings): Promise<void> {
   const bytes = readRegular(file, { bytesMax: CONVERSATION_BYTES_MAX, code: 'bad-argument' });
-  const { messages, options } = conversationIn(parseJson(bytes, { code: 'bad-argument', what: file }));
+  const { messages, options } = conversationIn(bytes, file);
   const offline = flag(settings, 'offline');
   await obtainModel(model, { offline });
   const told = await withTokenizer(model, { cacheDir: cacheDirOf(settings) }, (tokenizer) => {

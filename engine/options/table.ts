@@ -395,6 +395,7 @@ export const SEND_OPTIONS = {
     rule: seenLater<ToolChoice>("'auto', 'none', 'required' or { name }"),
     help: 'whether the answer calls tools',
   },
+  continueFinalMessage: { rule: truth, help: 'the answer goes on with the text of the last message' },
 } as const satisfies Rows<SendOptions>;
 
 export const CONTINUATION_OPTIONS = {

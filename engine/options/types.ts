@@ -240,6 +240,11 @@ export type ToolChoice = 'auto' | 'none' | 'required' | { readonly name: string 
 export interface SendOptions extends GenerateOptions {
   /** Default: that of the chat. */
   readonly toolChoice?: ToolChoice;
+  /**
+   * The answer goes on with the text of the last message, an assistant's: one that you began, or an answer that was
+   * cut. Default: false, a message of its own.
+   */
+  readonly continueFinalMessage?: boolean;
 }
 
 /** Options of continuations. */

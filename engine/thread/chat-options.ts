@@ -69,7 +69,7 @@ export const CONVERSATION_OPTIONS = {
 } as const satisfies Rows<Omit<ChatOptions, keyof SessionOptions | keyof typeof SEND_OPTIONS>>;
 
 /** Defaults of every answer. */
-const { signal: _signal, onProgress: _onProgress, ...ANSWER } = SEND_OPTIONS;
+const { signal: _signal, onProgress: _onProgress, continueFinalMessage: _continues, ...ANSWER } = SEND_OPTIONS;
 export const ANSWER_OPTIONS = ANSWER;
 
 export const CHAT_OPTIONS = {

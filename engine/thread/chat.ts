@@ -8,12 +8,13 @@
  *   for await (const text of reply) …       text as it comes; calls are held back
  *   await reply.result                      text, toolCalls, tokens reused, read and written, what was dropped
  *   await chat.count('…')                   what a question would take, before it is sent
+ *   chat.send([], { continueFinalMessage: true })   goes on with an answer that was cut, or with the beginning of one
  *   chat.regenerate()                       the last answer anew, with the next seed
  *   chat.edit(index, '…')                   another content for a message; later ones stay
  *   chat.rewind(messages)                   back to so many messages; nothing is read
  *   await chat.fork()                       another chat that goes on from here
  */
-import { checkKeys, KvError, show } from '../../native/index.ts';
+import { checkKeys, checkOptions, KvError, show } from '../../native/index.ts';
 import { SEND_OPTIONS } from '../options/table.ts';
 import type { SendOptions } from '../options/types.ts';
 import type { ParsedCall } from '../session/chat/calls/call.ts';
@@ -29,6 +30,8 @@ interface Entry {
   /** The ids that an answer was written in, and what it was drawn with. */
   readonly written: readonly number[] | null;
   readonly seed: number | null;
+  /** What an answer went on with; null: nothing. */
+  readonly begun: Entry | null;
 }
 
 /** What can be sent: a question, one message, or several, such as the answers of all tools. */
@@ -77,22 +80,30 @@ export class Chat {
   /**
    * Says something and is answered. Where that fails or is aborted while it is read, nothing was said; an answer that
    * is aborted stays as far as it came. Options replace those of the chat. The result rejects with 'context-too-long'
-   * and the numbers where it does not fit, 'busy', and what generate refuses.
+   * and the numbers where it does not fit, 'busy', and what generate refuses. With `continueFinalMessage` the answer is
+   * the rest of the last message, an assistant's, and the input may be an empty list.
    */
   send(input: ChatInput, options: SendOptions = {}): Generation<ChatAnswer> {
-    return this.#answer(() => [...this.#entries, ...said(input)], options);
+    const isMore = options?.continueFinalMessage === true && Array.isArray(input) && input.length === 0;
+    return this.#answer(() => (isMore ? this.#entries : [...this.#entries, ...said(input)]), options);
   }
 
   /**
    * Answers the last question anew, in place of the answer, with the next seed unless one is given; without a
-   * temperature it says the same again.
+   * temperature it says the same again. An answer that went on with a beginning goes on with it again.
    */
   regenerate(options: SendOptions = {}): Generation<ChatAnswer> {
     const before = this.#entries.at(-1);
     const isAnswer = before?.message.role === 'assistant';
-    const seed = { ...(isAnswer && before.seed !== null ? { seed: before.seed + 1 } : {}), ...options };
+    const begun = isAnswer ? before.begun : null;
+    const seed = {
+      ...(isAnswer && before.seed !== null ? { seed: before.seed + 1 } : {}),
+      ...(begun === null ? {} : { continueFinalMessage: true }),
+      ...options,
+    };
     return this.#answer(() => {
-      const question = isAnswer ? this.#entries.slice(0, -1) : this.#entries;
+      const earlier = isAnswer ? this.#entries.slice(0, -1) : this.#entries;
+      const question = begun === null ? earlier : [...earlier, begun];
       if (question.length > systemMessages(question.map(({ message }) => message))) return question;
       throw new KvError('bad-argument', 'nothing was asked yet', { hint: 'send() something first' });
     }, seed);
@@ -154,11 +165,13 @@ export class Chat {
       async (onEvent) => {
         checkKeys(options, SEND_OPTIONS, 'send');
         this.#ready();
-        const { signal, onProgress: _, ...plain } = options;
+        const { signal, onProgress: _, continueFinalMessage = false, ...plain } = options;
+        checkOptions(options, SEND_OPTIONS);
         const entries = entriesOf();
+        if (continueFinalMessage) checkContinued(entries.at(-1)?.message);
         const generate = { ...this.#opened.generate, ...plain };
         const either = signal === undefined ? left.signal : AbortSignal.any([signal, left.signal]);
-        const params = { session: this.session.id, chat: this.#told(entries), options: generate };
+        const params = { session: this.session.id, chat: this.#told(entries, continueFinalMessage), options: generate };
         this.#isBusy = true;
         let text = '';
         const hear: typeof onEvent = (event) => {
@@ -167,10 +180,10 @@ export class Chat {
         };
         try {
           const answered = await this.#client.call('answerChat', params, { onEvent: hear, signal: either });
-          return this.#keep(entries, answered, generate.seed ?? 0);
+          return this.#keep(entries, answered, generate.seed ?? 0, continueFinalMessage);
         } catch (error) {
           if (text !== '' && isOutOfRoom(error))
-            this.#entries = [...entries, entryOf({ role: 'assistant', content: text })];
+            this.#entries = withAnswer(entries, entryOf({ role: 'assistant', content: text }), continueFinalMessage);
           throw error;
         } finally {
           this.#isBusy = false;
@@ -181,7 +194,7 @@ export class Chat {
     );
   }
 
-  #keep(entries: readonly Entry[], answered: Answered, seed: number): ChatAnswer {
+  #keep(entries: readonly Entry[], answered: Answered, seed: number, continues: boolean): ChatAnswer {
     const { calls, written, droppedMessages, ...generated } = answered;
     const toolCalls = calls.map((call) => this.#identified(call));
     const message: ChatMessage = {
@@ -191,19 +204,21 @@ export class Chat {
     };
     const system = systemMessages(entries.map((entry) => entry.message));
     const dropped = entries.slice(system, system + droppedMessages).map((entry) => entry.message);
-    this.#entries = [...entries.toSpliced(system, droppedMessages), { message, written, seed }];
-    return { ...generated, message, toolCalls, dropped, seed };
+    const left = entries.toSpliced(system, droppedMessages);
+    this.#entries = withAnswer(left, { message, written, seed, begun: null }, continues);
+    return { ...generated, message: this.#entries.at(-1)!.message, toolCalls, dropped, seed };
   }
 
   /** Templates of Mistral want ids of nine letters and digits. */
-  #identified({ id, name, arguments: given }: ParsedCall): ToolCall {
+  #identified({ id, ...call }: ParsedCall): ToolCall {
     this.#calls += 1;
-    return { id: id ?? `call${String(this.#calls).padStart(5, '0')}`, name, arguments: given };
+    return { id: id ?? `call${String(this.#calls).padStart(5, '0')}`, ...call };
   }
 
-  #told(entries: readonly Entry[]): Conversation {
+  #told(entries: readonly Entry[], continueFinalMessage = false): Conversation {
     return {
       ...this.#opened.conversation,
+      continueFinalMessage,
       messages: entries.map(({ message }) => message),
       written: entries.map(({ written }) => written),
     };
@@ -236,7 +251,25 @@ export class Chat {
 const isOutOfRoom = (error: unknown): boolean =>
   error instanceof KvError && (error.code === 'budget-exceeded' || error.code === 'budget-too-small');
 
-const entryOf = (message: ChatMessage): Entry => ({ message, written: null, seed: null });
+const entryOf = (message: ChatMessage): Entry => ({ message, written: null, seed: null, begun: null });
+
+/** Entries with an answer, which may be the rest of the last one. */
+function withAnswer(entries: readonly Entry[], answer: Entry, continues: boolean): readonly Entry[] {
+  if (!continues) return [...entries, answer];
+  const begun = entries.at(-1)!;
+  const message = { ...begun.message, ...answer.message, content: begun.message.content + answer.message.content };
+  const written = begun.written === null || answer.written === null ? null : [...begun.written, ...answer.written];
+  return [...entries.slice(0, -1), { ...answer, message, written, begun }];
+}
+
+/** Throws 'bad-argument' for what no answer can go on with. */
+function checkContinued(last: ChatMessage | undefined): void {
+  if (last?.role === 'assistant' && (last.toolCalls ?? []).length === 0) return;
+  throw new KvError('bad-argument', 'continueFinalMessage goes on with a text of the assistant', {
+    values: { role: last?.role ?? null, calls: last?.toolCalls?.length ?? 0 },
+    hint: "send [question, { role: 'assistant', content: 'The answer is' }], or [] behind an answer that was cut",
+  });
+}
 
 function said(input: ChatInput): Entry[] {
   const messages: readonly ChatMessage[] =

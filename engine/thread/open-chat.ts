@@ -137,6 +137,7 @@ function conversationOf(options: ChatOptions, contextLength: number): Conversati
     contextTokens,
     mostTokens: contextTokens,
     atContextEnd,
+    continueFinalMessage: false,
   };
 }
 

@@ -3,8 +3,10 @@
  * each, `tool_call_id`, tools as `{ type: 'function', function: { name, description, parameters } }`, as Hugging Face's
  * templates have it.
  */
-import { KvError, show } from '../../native/index.ts';
+import { isDeepStrictEqual } from 'node:util';
+import { jsonOf, KvError, show } from '../../native/index.ts';
 import { givenValue } from './template/given.ts';
+import { compact, JSON_DEPTH_MAX, spelledValue } from './template/spelled.ts';
 import { readsVariable } from './template/statements.ts';
 import { Text } from './template/text.ts';
 import { Dict, type Value } from './template/values.ts';
@@ -12,8 +14,6 @@ import type { ChatMessage, ChatTool } from './types.ts';
 
 const MESSAGES_MAX = 10_000;
 const TOOLS_MAX = 1000;
-/** Objects and lists in one another: schemas have ten or so. */
-const DEPTH_MAX = 64;
 const ROLES: readonly string[] = ['system', 'user', 'assistant', 'tool'];
 /** Templates that find their tools in the system message, as text, unless they read the variable as well. */
 const TOOLS_IN_MESSAGE = /message(\.tools\b|\[['"]tools['"]\])/;
@@ -22,7 +22,11 @@ const TOOLS_IN_MESSAGE = /message(\.tools\b|\[['"]tools['"]\])/;
 export function checkMessages(messages: readonly ChatMessage[]): void {
   const sound = Array.isArray(messages) && messages.length <= MESSAGES_MAX;
   const odd = sound ? messages.find((message) => !isMessage(message)) : null;
-  if (odd === undefined) return;
+  if (odd === undefined) {
+    for (const { toolCalls = [] } of messages)
+      for (const call of toolCalls) checkSpelling('argumentsText', call.name, call.arguments, call.argumentsText);
+    return;
+  }
   throw new KvError('bad-argument', 'a chat is a list of messages { role, content }', {
     values: { roles: ROLES, messagesMax: MESSAGES_MAX, role: show(odd?.role).slice(0, 40) },
     hint: 'an assistant may have toolCalls: [{ id, name, arguments }], a tool has toolCallId and name',
@@ -33,10 +37,27 @@ export function checkMessages(messages: readonly ChatMessage[]): void {
 export function checkTools(tools: readonly ChatTool[]): void {
   const sound = Array.isArray(tools) && tools.length <= TOOLS_MAX;
   const odd = sound ? tools.find((tool) => !isTool(tool)) : null;
-  if (odd === undefined) return;
+  if (odd === undefined) {
+    for (const { name, parameters, parametersText } of tools)
+      checkSpelling('parametersText', name, parameters, parametersText);
+    return;
+  }
   throw new KvError('bad-argument', 'tools are a list of { name, description, parameters }', {
     values: { toolsMax: TOOLS_MAX, name: show(odd?.name).slice(0, 80) },
     hint: 'parameters are a JSON schema: plain data',
+  });
+}
+
+/** Throws 'bad-argument' for a text that says something else than the data that it spells. */
+function checkSpelling(field: string, name: string, data: unknown, text: unknown): void {
+  if (text === undefined) return;
+  const said = (one: unknown): unknown => JSON.parse(JSON.stringify(one ?? null));
+  if (typeof text === 'string' && spelledValue(text) !== undefined && isDeepStrictEqual(said(jsonOf(text)), said(data)))
+    return;
+  const of = field.slice(0, -'Text'.length);
+  throw new KvError('bad-argument', `the ${field} of ${name.slice(0, 80)} is no JSON of its ${of}`, {
+    values: { [field]: show(text).slice(0, 200), name: name.slice(0, 80) },
+    hint: `leave out ${field} where ${of} change`,
   });
 }
 
@@ -65,15 +86,20 @@ const isPlainObject = (value: unknown): boolean =>
 function isPlain(value: unknown, depth: number): boolean {
   if (value === null || typeof value === 'string' || typeof value === 'boolean') return true;
   if (typeof value === 'number') return Number.isFinite(value);
-  if (typeof value !== 'object' || depth === DEPTH_MAX) return false;
+  if (typeof value !== 'object' || depth === JSON_DEPTH_MAX) return false;
   return Object.values(value).every((one) => one === undefined || isPlain(one, depth + 1));
 }
 
-const toolFields = ({ name, description, parameters }: ChatTool): Readonly<Record<string, unknown>> => ({
-  name,
-  ...(description === undefined ? {} : { description }),
-  parameters: parameters ?? { type: 'object', properties: {} },
-});
+/** Data as it was written, where that is told. */
+const spelled = (data: unknown, text: string | undefined): Value =>
+  text === undefined ? givenValue(data) : spelledValue(text)!;
+
+const toolFields = ({ name, description, parameters, parametersText }: ChatTool): Dict =>
+  new Dict([
+    [Text.given('name'), Text.given(name)],
+    ...(description === undefined ? [] : [[Text.given('description'), Text.given(description)] as const]),
+    [Text.given('parameters'), spelled(parameters ?? { type: 'object', properties: {} }, parametersText)],
+  ]);
 
 /** A dict with names of the template's own. */
 const fields = (values: Readonly<Record<string, Value>>): Dict =>
@@ -81,7 +107,7 @@ const fields = (values: Readonly<Record<string, Value>>): Dict =>
 
 /** Tools for a template. */
 export const templateTools = (tools: readonly ChatTool[]): Value =>
-  tools.map((tool) => fields({ type: Text.own('function'), function: givenValue(toolFields(tool)) }));
+  tools.map((tool) => fields({ type: Text.own('function'), function: toolFields(tool) }));
 
 /** Messages for a template. */
 export function templateMessages(
@@ -92,7 +118,7 @@ export function templateMessages(
   const inSystem: Readonly<Record<string, Value>> =
     tools.length === 0 || !TOOLS_IN_MESSAGE.test(template) || readsVariable(template, 'tools')
       ? {}
-      : { tools: Text.given(JSON.stringify(tools.map((tool) => ({ type: 'function', function: toolFields(tool) })))) };
+      : { tools: Text.given(compact(templateTools(tools))) };
   const isFirst = (index: number): boolean => index === 0 && messages[0]!.role === 'system';
   const shown = messages.map((message, index) => templateMessage(message, isFirst(index) ? inSystem : {}));
   if (messages[0]?.role === 'system' || Object.keys(inSystem).length === 0) return shown;
@@ -105,7 +131,10 @@ function templateMessage(message: ChatMessage, more: Readonly<Record<string, Val
     fields({
       id: Text.given(call.id),
       type: Text.own('function'),
-      function: givenValue({ name: call.name, arguments: call.arguments }),
+      function: new Dict([
+        [Text.given('name'), Text.given(call.name)],
+        [Text.given('arguments'), spelled(call.arguments, call.argumentsText)],
+      ]),
     }),
   );
   return fields({

@@ -9,7 +9,7 @@
 import { KvError } from '../../native/index.ts';
 import { templateMessages, templateTools } from './chat-messages.ts';
 import { TemplateFault, TemplateRefusal } from './template/fault.ts';
-import { trimmed } from './template/space.ts';
+import { trimmed, trimmedEnd } from './template/space.ts';
 import { renderTemplate } from './template/template.ts';
 import { Text } from './template/text.ts';
 import type { Value } from './template/values.ts';
@@ -29,8 +29,8 @@ export interface ChatRequest {
   readonly messages: readonly ChatMessage[];
   readonly tools: readonly ChatTool[];
   readonly addGenerationPrompt: boolean;
-  /** Ends behind the text of the last message, which the answer then goes on with. */
-  readonly continuesLast: boolean;
+  /** Ends behind the text of the last message, which the answer then goes on with, as transformers has it. */
+  readonly continueFinalMessage: boolean;
   /** bos_token and the like. */
   readonly variables: Readonly<Record<string, string>>;
   /** What `strftime_now` tells. */
@@ -124,7 +124,9 @@ function endOf(
 }
 
 function rendered(request: ChatRequest): Text {
-  const { template, messages, tools, addGenerationPrompt, continuesLast, variables, date } = request;
+  const { template, tools, addGenerationPrompt, continueFinalMessage, variables, date } = request;
+  const mark = continueFinalMessage ? markOf(request) : null;
+  const messages = mark === null ? request.messages : markedLast(request.messages, mark);
   const given = JSON.stringify([messages, tools]).length;
   const text = refusing(() => {
     const values = new Map<string, Value>([
@@ -132,7 +134,7 @@ function rendered(request: ChatRequest): Text {
       ['messages', templateMessages(messages, template, tools)],
       ['tools', tools.length === 0 ? null : templateTools(tools)],
       ['documents', null],
-      ['add_generation_prompt', addGenerationPrompt && !continuesLast],
+      ['add_generation_prompt', addGenerationPrompt && !continueFinalMessage],
     ]);
     return renderTemplate(template, values, { date, letters: given });
   });
@@ -141,22 +143,33 @@ function rendered(request: ChatRequest): Text {
       characters: text.value.length,
     });
   }
-  return continuesLast ? untilLast(text, messages.at(-1)) : text;
+  return mark === null ? text : untilMark(text, mark, request.messages.at(-1)!);
 }
 
-/** Up to the end of the last message's text; without white space at its end where the template leaves that out. */
-function untilLast(text: Text, last: ChatMessage | undefined): Text {
-  const content = last?.content ?? '';
-  const visible = trimmed(content);
-  let at = text.value.lastIndexOf(visible);
-  while (at > 0 && !text.isGiven(at, at + visible.length)) at = text.value.lastIndexOf(visible, at - 1);
-  if (visible === '' || at < 0)
+/** A letter that nothing of a request has, and a space, which a template that trims texts does not keep. */
+function markOf(request: ChatRequest): string {
+  const letter = unusedCharacter(request);
+  if (letter !== null && request.messages.length > 0) return `${letter} `;
+  throw new KvError('bad-argument', 'there is no message that could be continued', {
+    values: { messages: request.messages.length },
+    hint: 'give a conversation whose last message is the beginning of an answer',
+  });
+}
+
+function markedLast(messages: readonly ChatMessage[], mark: string): readonly ChatMessage[] {
+  const last = messages.at(-1)!;
+  return [...messages.slice(0, -1), { ...last, content: last.content + mark }];
+}
+
+/** Up to the mark behind the last message's text; without white space at its end where the template leaves that out. */
+function untilMark(text: Text, mark: string, last: ChatMessage): Text {
+  const at = text.value.lastIndexOf(mark[0]!);
+  if (at < 0 || !text.value.includes(trimmed(last.content)))
     throw new KvError('bad-argument', "the model's chat template does not write the text of the last message", {
-      values: { role: last?.role ?? null },
+      values: { role: last.role },
       hint: 'only a message whose text stands in the prompt can be continued',
     });
-  const whole = content.slice(content.indexOf(visible));
-  return text.slice(0, at + (text.value.startsWith(whole, at) ? whole.length : visible.length));
+  return text.slice(0, text.value.startsWith(mark, at) ? at : trimmedEnd(text.value.slice(0, at)).length);
 }
 
 export function checkTemplates({ plain, tools }: ChatTemplates): void {

@@ -1,9 +1,13 @@
 /**
  * A conversation as it is sent to an OpenAI server, and as templates know it: a list of messages, or an object that has
- * `tools`, `add_generation_prompt` and `continue_final_message` beside `messages`.
+ * `tools`, `add_generation_prompt` and `continue_final_message` beside `messages`. Numbers of arguments and schemas
+ * stay as they were written.
  */
-import { asRecord, KvError } from '../../native/index.ts';
+import { KvError, parseJson } from '../../native/index.ts';
 import { checkMessages, checkTools } from './chat-messages.ts';
+import { plainOf, spelledValue, spellingOf } from './template/spelled.ts';
+import { Text } from './template/text.ts';
+import { Dict, type Value } from './template/values.ts';
 import type { ChatMessage, ChatRenderOptions, ChatTool, ToolCall } from './types.ts';
 
 export interface ReadConversation {
@@ -11,55 +15,82 @@ export interface ReadConversation {
   readonly options: ChatRenderOptions & { readonly tools: readonly ChatTool[] };
 }
 
-/** Throws 'bad-argument' for what is none. */
-export function conversationIn(json: unknown): ReadConversation {
-  const object = Array.isArray(json) ? { messages: json } : asRecord(json);
-  const listed = object?.['messages'];
+/** bytes: JSON of `what`, which messages name. Throws 'bad-argument' for what is no conversation. */
+export function conversationIn(bytes: Uint8Array, what: string): ReadConversation {
+  parseJson(bytes, { code: 'bad-argument', what });
+  const value = spelledValue(Buffer.from(bytes).toString('utf8'))!;
+  const field = (name: string): Value | undefined => (value instanceof Dict ? value.named(name) : undefined);
+  const listed = Array.isArray(value) ? value : field('messages');
   if (!Array.isArray(listed))
     throw new KvError('bad-argument', 'a conversation is a list of messages, or an object with messages', {
       hint: '{"messages": [{"role": "user", "content": "Hi"}], "tools": []}',
     });
   const messages = listed.map(messageIn);
   checkMessages(messages);
-  const given = object?.['tools'] ?? [];
-  const tools = (
-    Array.isArray(given) ? given.map((tool) => asRecord(tool)?.['function'] ?? tool) : given
-  ) as ChatTool[];
+  const given = field('tools') ?? [];
+  const tools = (Array.isArray(given) ? given.map(toolIn) : plainOf(given)) as ChatTool[];
   checkTools(tools);
-  const continuesLast = object?.['continue_final_message'] === true;
+  const continueFinalMessage = field('continue_final_message') === true;
+  if (continueFinalMessage && field('add_generation_prompt') === true)
+    throw new KvError(
+      'bad-argument',
+      'add_generation_prompt begins an answer, continue_final_message goes on with one',
+      {
+        hint: 'leave one of the two out',
+      },
+    );
   return {
     messages,
-    options: { tools, continuesLast, addGenerationPrompt: object?.['add_generation_prompt'] !== false },
+    options: { tools, continueFinalMessage, addGenerationPrompt: field('add_generation_prompt') !== false },
   };
 }
 
+/** A field of what may be no object; undefined where it is null, too. */
+const fieldOf = (of: Value, name: string): Value | undefined =>
+  (of instanceof Dict ? of.named(name) : undefined) ?? undefined;
+
+/** The field of a text beside the data that it spells, where it says more. */
+function spelling(
+  field: 'argumentsText' | 'parametersText',
+  value: Value | undefined,
+): Readonly<Record<string, string>> {
+  const text = value === undefined ? undefined : spellingOf(value);
+  return text === undefined ? {} : { [field]: text };
+}
+
 /** What is none comes back as it was, for checkMessages to refuse. */
-function messageIn(given: unknown): ChatMessage {
-  const message = asRecord(given);
-  if (message == null) return given as ChatMessage;
-  const { role, content, tool_calls: calls, tool_call_id: toolCallId, name } = message;
+function messageIn(given: Value): ChatMessage {
+  if (!(given instanceof Dict)) return plainOf(given) as ChatMessage;
+  const { role, content, tool_call_id: toolCallId, name } = plainOf(given) as Readonly<Record<string, unknown>>;
+  const calls = fieldOf(given, 'tool_calls');
   return {
     role,
     content: content ?? '',
-    ...(calls == null ? {} : { toolCalls: Array.isArray(calls) ? calls.map(callIn) : calls }),
+    ...(calls === undefined ? {} : { toolCalls: Array.isArray(calls) ? calls.map(callIn) : plainOf(calls) }),
     ...(toolCallId == null ? {} : { toolCallId }),
     ...(name == null ? {} : { name }),
   } as ChatMessage;
 }
 
-function callIn(given: unknown): ToolCall {
-  const { id = '', function: called } = asRecord(given) ?? {};
-  const { name, arguments: args = {} } = asRecord(called) ?? {};
-  return { id, name, arguments: typeof args === 'string' ? argumentsIn(args) : args } as ToolCall;
+function callIn(given: Value): ToolCall {
+  const called = fieldOf(given, 'function') ?? null;
+  const [id, name] = [fieldOf(given, 'id') ?? Text.empty, fieldOf(called, 'name') ?? null];
+  const written = fieldOf(called, 'arguments') ?? new Dict();
+  const args = written instanceof Text ? argumentsIn(written.value) : written;
+  const call = { id: plainOf(id), name: plainOf(name), arguments: plainOf(args) };
+  return { ...call, ...spelling('argumentsText', args) } as ToolCall;
 }
 
-function argumentsIn(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch (cause) {
-    throw new KvError('bad-argument', 'the arguments of a call are no JSON', {
-      values: { arguments: text.slice(0, 200) },
-      cause,
-    });
-  }
+function argumentsIn(text: string): Value {
+  const value = spelledValue(text);
+  if (value !== undefined) return value;
+  throw new KvError('bad-argument', 'the arguments of a call are no JSON', {
+    values: { arguments: text.slice(0, 200) },
+  });
+}
+
+/** A tool by itself, or as the `function` of one. */
+function toolIn(given: Value): ChatTool {
+  const tool = fieldOf(given, 'function') ?? given;
+  return { ...(plainOf(tool) as ChatTool), ...spelling('parametersText', fieldOf(tool, 'parameters')) };
 }

@@ -214,7 +214,7 @@ export class VocabularyTokenizer implements Tokenizer {
 
   #request(messages: readonly ChatMessage[], options: ChatRenderOptions): ChatRequest {
     const { bosId, eosIds } = this.#parts;
-    const { tools = [], addGenerationPrompt = true, continuesLast = false, date = new Date() } = options;
+    const { tools = [], addGenerationPrompt = true, continueFinalMessage = false, date = new Date() } = options;
     const template = options.template ?? this.templateFor(tools);
     if (template === null) {
       throw new KvError('bad-tokenizer', 'the model has no chat template', { hint: 'give a text instead of messages' });
@@ -222,7 +222,7 @@ export class VocabularyTokenizer implements Tokenizer {
     checkMessages(messages);
     const text = (id: number | null | undefined): string => (id == null ? '' : (this.#addedById.get(id)?.text ?? ''));
     const variables = { bos_token: text(bosId), eos_token: text(eosIds[0]) };
-    return { template, messages, tools, addGenerationPrompt, continuesLast, variables, date };
+    return { template, messages, tools, addGenerationPrompt, continueFinalMessage, variables, date };
   }
 
   *#encodeChat(

@@ -152,6 +152,8 @@ export interface ChatTool {
   readonly description?: string;
   /** Its arguments, as a JSON schema of an object. */
   readonly parameters?: Readonly<Record<string, unknown>>;
+  /** The same as JSON; templates write numbers as they stand there (2.0). Default: as JavaScript has them (2). */
+  readonly parametersText?: string;
   /**
    * False: where toolChoice asks for calls that fulfil their schemas and this one cannot be followed, its arguments may
    * be any object. Default: true, which refuses it by name.
@@ -167,6 +169,11 @@ export interface ToolCall {
   readonly name: string;
   /** The arguments as the model gave them: without toolChoice nobody has checked them against the schema. */
   readonly arguments: Readonly<Record<string, unknown>>;
+  /**
+   * The same as JSON, where `arguments` cannot say all of it: JavaScript has one number for 2 and 2.0. Templates write
+   * numbers as they stand there. Default: as JavaScript has them (2).
+   */
+  readonly argumentsText?: string;
 }
 
 /** One message of a conversation, for the chat template of the model. */
@@ -201,7 +208,7 @@ export interface ChatRenderOptions extends Pick<EncodeOptions, 'tokensMax'> {
   /** End with the prompt for the assistant; default true. */
   readonly addGenerationPrompt?: boolean;
   /** End behind the text of the last message, so that the answer goes on with it; default false. */
-  readonly continuesLast?: boolean;
+  readonly continueFinalMessage?: boolean;
   /** What the template is told of the time; default: now. */
   readonly date?: Date;
   /** Given to the template as `tools`. */

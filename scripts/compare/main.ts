@@ -1,8 +1,12 @@
 /** `npm run compare -- NAME …` compares a part of the product with the program that others have for the same. */
 import { KvError } from '../../native/index.ts';
+import { expressions } from './expressions.ts';
 import { templates } from './templates.ts';
 
-const COMPARISONS: ReadonlyMap<string, (args: readonly string[]) => number> = new Map([['templates', templates]]);
+const COMPARISONS: ReadonlyMap<string, (args: readonly string[]) => number> = new Map([
+  ['expressions', expressions],
+  ['templates', templates],
+]);
 
 const [name = '', ...args] = process.argv.slice(2);
 try {

@@ -10,28 +10,33 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { renderChat } from '../../engine/transformer/chat-template.ts';
 import { conversationIn } from '../../engine/transformer/conversation-file.ts';
+import { compact, spelledValue } from '../../engine/transformer/template/spelled.ts';
+import type { Text } from '../../engine/transformer/template/text.ts';
+import { Dict } from '../../engine/transformer/template/values.ts';
 import { KvError } from '../../native/index.ts';
 
 const GOLDEN = fileURLToPath(new URL('../../test/golden/templates/', import.meta.url));
 const PYTHON = fileURLToPath(new URL('templates.py', import.meta.url));
 const VARIABLES = { bos_token: '<s>', eos_token: '</s>' };
 
-/** As it is sent to an OpenAI server. */
-export interface Spoken {
-  readonly messages: readonly object[];
-  readonly tools?: readonly object[];
-  readonly add_generation_prompt?: boolean;
-}
-
-export type Spokens = Readonly<Record<string, Spoken>>;
+/** By name, JSON of conversations as they are sent to an OpenAI server: numbers are as they were written. */
+export type Spokens = Readonly<Record<string, string>>;
 /** By template and conversation; null: refused. */
 export type Rendered = Readonly<Record<string, Readonly<Record<string, string | null>>>>;
 
 /** What we make of it; null: refused. */
-export function renderHere(template: string, spoken: Spoken, date: Date): string | null {
-  const { messages, options } = conversationIn(spoken);
-  const { tools, addGenerationPrompt = true } = options;
-  const request = { template, messages, tools, addGenerationPrompt, continuesLast: false, variables: VARIABLES, date };
+export function renderHere(template: string, spoken: string, date: Date): string | null {
+  const { messages, options } = conversationIn(Buffer.from(spoken), 'a conversation');
+  const { tools, addGenerationPrompt = true, continueFinalMessage = false } = options;
+  const request = {
+    template,
+    messages,
+    tools,
+    addGenerationPrompt,
+    continueFinalMessage,
+    variables: VARIABLES,
+    date,
+  };
   try {
     return renderChat(request).value;
   } catch (error) {
@@ -40,9 +45,17 @@ export function renderHere(template: string, spoken: Spoken, date: Date): string
   }
 }
 
-/** What Python makes of templates and values. */
-function renderThere(date: string, templates: Readonly<Record<string, string>>, values: object): Rendered {
-  const input = JSON.stringify({ date, templates, values });
+export const readConstructs = (): Constructs => readJson<Constructs>(join(GOLDEN, 'constructs.json'));
+
+/** What Python makes of templates. values: by name, JSON of all that they are given, or conversations. */
+export function renderThere(
+  date: string,
+  templates: Readonly<Record<string, string>>,
+  values: Spokens,
+  kind: 'values' | 'conversations',
+): Rendered {
+  const variables = kind === 'values' ? {} : VARIABLES;
+  const input = JSON.stringify({ date, templates, kind, variables, values });
   const { stdout, stderr, error } = spawnSync('python3', [PYTHON], { input, encoding: 'utf8', maxBuffer: 2 ** 30 });
   if (error !== undefined || stdout === '')
     throw new KvError(
@@ -70,23 +83,19 @@ export interface Constructs {
   readonly templates: readonly string[];
 }
 
-/** What Python is given of a conversation, as transformers gives it. */
-const valuesOf = ({ messages, tools, add_generation_prompt: prompt = true }: Spoken): object => ({
-  ...VARIABLES,
-  messages,
-  tools: tools ?? null,
-  documents: null,
-  add_generation_prompt: prompt,
-});
-
-const mapped = <T, R>(record: Readonly<Record<string, T>>, change: (value: T) => R): Record<string, R> =>
-  Object.fromEntries(Object.entries(record).map(([name, value]) => [name, change(value)]));
+/** A file of conversations by name. */
+export function readSpokens(path: string): Spokens {
+  const file = spelledValue(readFileSync(path, 'utf8'));
+  if (!(file instanceof Dict)) throw new KvError('bad-argument', `${path} has no conversations by name`);
+  return Object.fromEntries(file.entries().map(([name, value]) => [(name as Text).value, compact(value)]));
+}
 
 function record(): void {
-  const { date, data, templates } = readJson<Constructs>(join(GOLDEN, 'constructs.json'));
-  const spoken = readJson<Spokens>(join(GOLDEN, 'conversations.json'));
-  const constructs = renderThere(date, Object.fromEntries(templates.map((text) => [text, text])), { data });
-  const chats = renderThere(date, readTemplates(GOLDEN), mapped(spoken, valuesOf));
+  const { date, data, templates } = readConstructs();
+  const spoken = readSpokens(join(GOLDEN, 'conversations.json'));
+  const values = { data: JSON.stringify(data) };
+  const constructs = renderThere(date, Object.fromEntries(templates.map((text) => [text, text])), values, 'values');
+  const chats = renderThere(date, readTemplates(GOLDEN), spoken, 'conversations');
   const lines = templates.map((text) => `    ${escaped(constructs[text]!['data'])}`).join(',\n');
   const files = Object.entries(chats).map(([name, texts]) => `    ${JSON.stringify(name)}: ${escaped(texts)}`);
   const recorded = `{\n  "constructs": [\n${lines}\n  ],\n  "chats": {\n${files.join(',\n')}\n  }\n}\n`;
@@ -108,10 +117,10 @@ export function templates(args: readonly string[]): number {
   const file = at < 0 ? join(GOLDEN, 'conversations.json') : args[at + 1]!;
   const folder = args.find((arg, index) => !arg.startsWith('--') && (at < 0 || index !== at + 1));
   if (folder === undefined) throw new KvError('bad-argument', 'npm run compare -- templates DIR: a folder of *.jinja');
-  const spoken = readJson<Spokens>(file);
+  const spoken = readSpokens(file);
   const date = '2025-06-07T08:09:10';
   const texts = readTemplates(folder);
-  const theirs = renderThere(date, texts, mapped(spoken, valuesOf));
+  const theirs = renderThere(date, texts, spoken, 'conversations');
   let differences = 0;
   for (const [name, text] of Object.entries(texts)) {
     const found = Object.entries(spoken).flatMap(([conversation, one]) => {

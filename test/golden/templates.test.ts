@@ -11,16 +11,16 @@ import type { Text } from '../../engine/transformer/template/text.ts';
 import {
   type Constructs,
   type Rendered,
+  readSpokens,
   readTemplates,
   renderHere,
-  type Spokens,
 } from '../../scripts/compare/templates.ts';
 
 const folder = fileURLToPath(new URL('templates/', import.meta.url));
 const read = <T>(name: string): T => JSON.parse(readFileSync(folder + name, 'utf8')) as T;
 const { date, data, templates } = read<Constructs>('constructs.json');
 const recorded = read<{ readonly constructs: readonly (string | null)[]; readonly chats: Rendered }>('rendered.json');
-const spoken = read<Spokens>('conversations.json');
+const spoken = readSpokens(`${folder}conversations.json`);
 const chats = readTemplates(folder);
 
 function render(template: string, values: Readonly<Record<string, unknown>>): Text | null {

@@ -73,6 +73,7 @@ export async function idsOf(
     template: chat.template,
     tools,
     date: chat.date,
+    continueFinalMessage: chat.continueFinalMessage,
     written: stays(chat.written),
     saysTheSame: (rendered, message) => saysTheSame(format, rendered, message),
     tokensMax: countedTokens(model),

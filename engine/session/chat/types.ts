@@ -38,7 +38,7 @@ export interface Compressed {
 
 /** An answer, what it took, and what the chat had to give up for it. */
 export interface ChatAnswer extends Generated {
-  /** The message as the chat keeps it: text and calls. */
+  /** The message as the chat keeps it: text and calls; with `continueFinalMessage` also what it went on with. */
   readonly message: ChatMessage;
   /**
    * Tools that the model asks for: answer each with a message of role 'tool'. Empty: none. What is no proper call is in
@@ -75,6 +75,8 @@ export interface Conversation {
   /** With 'compress' what the budget can hold in the lowest formats, otherwise the same. */
   readonly mostTokens: number;
   readonly atContextEnd: ContextEnd;
+  /** The answer goes on with the text of the last message. */
+  readonly continueFinalMessage: boolean;
 }
 
 /** What it answers. */

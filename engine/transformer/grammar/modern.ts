@@ -10,7 +10,7 @@ export function isNothing(schema: unknown): boolean {
 
 /** Where nothing is old, the same. What is beside nothing that looks into it is not evaluated by anything else. */
 export function modern(given: Node): Node {
-  const node = evaluated(given);
+  const node = withNull(evaluated(given));
   const { items, additionalItems, exclusiveMinimum: above, exclusiveMaximum: below, ...others } = node;
   const hasOldBound = typeof above === 'boolean' || typeof below === 'boolean';
   if (!Array.isArray(items) && additionalItems === undefined && !hasOldBound) return node;
@@ -29,6 +29,19 @@ export function modern(given: Node): Node {
     }
   }
   return made;
+}
+
+/** `nullable` of OpenAPI 3.0, beside a type: null is allowed as well. */
+function withNull({ nullable, ...node }: Node): Node {
+  const { type, enum: values, const: value } = node;
+  if (nullable !== true || type === undefined) return nullable === undefined ? node : { nullable, ...node };
+  const listed = Array.isArray(values) ? values : value === undefined ? null : [value];
+  const { const: _, ...others } = node;
+  return {
+    ...others,
+    type: [...new Set([...(Array.isArray(type) ? type : [type]), 'null'])],
+    ...(listed === null ? {} : { enum: [...new Set([...listed, null])] }),
+  };
 }
 
 /** All properties and items that it names are those that were evaluated. */

@@ -2,15 +2,17 @@
 import type { Bounds } from './bounds.ts';
 import { equal } from './compare.ts';
 import { TemplateFault } from './fault.ts';
-import { Text } from './text.ts';
+import { sameKind, Text } from './text.ts';
 import { TEXT_METHODS } from './text-methods.ts';
 import {
   argumentsOf,
   type Call,
   Callable,
   Dict,
+  itemsOf,
   lengthOf,
   numberOf,
+  Range,
   Thing,
   Tuple,
   typeName,
@@ -18,6 +20,7 @@ import {
   type Value,
   View,
 } from './values.ts';
+import { textOf } from './written.ts';
 
 type Method<T> = (of: T, call: Call) => Value;
 
@@ -81,14 +84,39 @@ function methodOf(of: Value, name: string): Callable | undefined {
     const method = methods.get(name);
     return method === undefined ? undefined : new Callable(name, (call) => method(to, call));
   };
-  if (of instanceof Text) return bound(TEXT_METHODS, of);
+  if (of instanceof Text) return of.isMarkup ? markupMethod(name, of) : bound(TEXT_METHODS, of);
   if ((Array.isArray(of) || of instanceof Dict) && CHANGING.includes(name))
     return new Callable(name, () => {
       throw new TemplateFault(`${name} would change what the template was given`);
     });
   if (of instanceof Dict) return bound(DICT_METHODS, of);
   if (Array.isArray(of)) return bound(LIST_METHODS, of);
-  return of instanceof Tuple ? bound(LIST_METHODS, of.items) : undefined;
+  return of instanceof Tuple || of instanceof Range ? bound(LIST_METHODS, of.items) : undefined;
+}
+
+/** Methods of markup escape what they are given, and give markup. */
+function markupMethod(name: string, of: Text): Callable | undefined {
+  const method = TEXT_METHODS.get(name);
+  if (method === undefined) return undefined;
+  const markup = (value: Value): Value => {
+    if (value instanceof Text) return value.markup;
+    if (value instanceof Tuple) return new Tuple(value.items.map(markup));
+    return Array.isArray(value) ? value.map(markup) : value;
+  };
+  return new Callable(name, (call) => {
+    const escaped = (value: Value): Value => textOf(value, call.machine.bounds).escaped;
+    const { args, named } = call;
+    if (name === 'join')
+      return markup(method(of, { ...call, args: args.map((one) => itemsOf(one, call.machine.bounds).map(escaped)) }));
+    if (name === 'format') {
+      const names = [...named].map(([field, value]) => [field, escaped(value)] as const);
+      return markup(method(of, { ...call, args: args.map(escaped), named: new Map(names) }));
+    }
+    const isFilled = ['replace', 'center', 'ljust', 'rjust'].includes(name);
+    const [first, second, ...rest] = args;
+    if (!isFilled || second === undefined) return markup(method(of, call));
+    return markup(method(of, { ...call, args: [first!, escaped(second), ...rest] }));
+  });
 }
 
 function ownOf(of: Value, name: string): Value | undefined {
@@ -125,7 +153,7 @@ export function itemOf(of: Value, at: Value): Value {
     const place = Number(index) + (index < 0n ? length : 0);
     if (place < 0 || place >= length) return missing(of, `item ${index}`);
     if (of instanceof Text) return of.letterAt(place);
-    return (of instanceof Tuple ? of.items : (of as Value[]))[place]!;
+    return (of instanceof Tuple || of instanceof Range ? of.items : (of as Value[]))[place]!;
   }
   if (!(at instanceof Text)) return missing(of, 'an item');
   return orMissing(ownOf(of, at.value), of, at.value);
@@ -147,12 +175,13 @@ export function sliceOf(of: Value, [first = null, last = null, by = null]: reado
   const [from, to] = [limit(first, step > 0 ? 0 : length - 1), limit(last, step > 0 ? length : -1)];
   if (of instanceof Text && step === 1) {
     bounds.letters(Math.max(0, to - from));
-    return from >= to ? Text.empty : of.slice(of.unitOf(from), of.unitOf(to));
+    return from >= to ? of.slice(0, 0) : of.slice(of.unitOf(from), of.unitOf(to));
   }
+  if (of instanceof Range) return new Range(of.from + from * of.by, of.from + to * of.by, of.by * step);
   const places: number[] = [];
   for (let at = from; step > 0 ? at < to : at > to; at += step) places.push(at);
   bounds.step(places.length);
-  if (of instanceof Text) return Text.join(places.map((at) => of.letterAt(at)));
+  if (of instanceof Text) return sameKind(of, Text.join(places.map((at) => of.letterAt(at))));
   if (of instanceof Tuple) return new Tuple(places.map((at) => of.items[at]!));
   return places.map((at) => (of as Value[])[at]!);
 }

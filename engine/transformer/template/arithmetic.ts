@@ -3,7 +3,7 @@ import type { Bounds } from './bounds.ts';
 import { TemplateFault } from './fault.ts';
 import { formatPercent } from './formats.ts';
 import type { Operator } from './nodes.ts';
-import { Text } from './text.ts';
+import { sameKind, Text } from './text.ts';
 import { numberOf, Tuple, typeName, Undefined, type Value } from './values.ts';
 
 /** Ints beyond it have no text in Python either. */
@@ -39,7 +39,7 @@ function repeated(left: Value, right: Value, bounds: Bounds): Value | undefined 
   const count = Math.max(0, Number(times));
   if (what instanceof Text) {
     bounds.letters(count * what.value.length);
-    return Text.from(what.value.repeat(count), what);
+    return sameKind(what, Text.from(what.value.repeat(count), what));
   }
   const items = what instanceof Tuple ? what.items : Array.isArray(what) ? what : undefined;
   if (items === undefined) return undefined;

@@ -3,7 +3,7 @@ import { type Bounds, DEPTH_MAX } from './bounds.ts';
 import { TemplateFault } from './fault.ts';
 import type { Comparison } from './nodes.ts';
 import { Text } from './text.ts';
-import { Dict, itemsOf, iterable, numberOf, Tuple, typeName, Undefined, type Value, View } from './values.ts';
+import { Dict, itemsOf, iterable, numberOf, Range, Tuple, typeName, Undefined, type Value, View } from './values.ts';
 import { comparePoints } from './written.ts';
 
 export function equal(one: Value, other: Value, bounds: Bounds, depth = 0): boolean {
@@ -27,6 +27,8 @@ export function equal(one: Value, other: Value, bounds: Bounds, depth = 0): bool
       return found !== undefined && equal(value, found, bounds, depth + 1);
     });
   }
+  if (one instanceof Range && other instanceof Range)
+    return one.items.length === other.items.length && one.items.every((item, at) => item === other.items[at]);
   if (isSet(one) && isSet(other))
     return one.items.length === other.items.length && one.items.every((item) => contains(other, item, bounds));
   return one === other || (one instanceof Undefined && other instanceof Undefined);

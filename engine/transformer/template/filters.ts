@@ -2,10 +2,13 @@
 import { attributeOf } from './access.ts';
 import { TemplateFault } from './fault.ts';
 import { centered, fixed, formatPercent } from './formats.ts';
+import { undetermined } from './globals.ts';
+import { withLinks, withoutTags } from './html.ts';
 import { LIST_FILTERS } from './list-filters.ts';
+import { pretty } from './pretty.ts';
 import { SPACES } from './space.ts';
-import { Text } from './text.ts';
-import { capitalized, intOf, recased, replaced, stripped, textOfArgument } from './text-methods.ts';
+import { sameKind, Text } from './text.ts';
+import { capitalized, intOf, recased, replaced, stripped, TEXT_METHODS, textOfArgument } from './text-methods.ts';
 import {
   argumentsOf,
   type Call,
@@ -21,6 +24,7 @@ import {
   Undefined,
   type Value,
 } from './values.ts';
+import { wrapped } from './wrap.ts';
 import { jsonText, textOf } from './written.ts';
 
 /** A filter of the text that a value has. */
@@ -52,7 +56,7 @@ function json(value: Value, call: Call): Text {
       ? indent.value
       : indent === null
         ? null
-        : ' '.repeat(Math.min(64, intOf(indent, 0, 'tojson')));
+        : ' '.repeat(Math.min(64, Math.max(0, intOf(indent, 0, 'tojson'))));
   const style = {
     ascii: isTrue(ascii),
     indent: wide,
@@ -72,18 +76,17 @@ function indented(value: Value, call: Call): Text {
   const text = value;
   const indent =
     width instanceof Text ? width : Text.own(' '.repeat(Math.min(1000, Math.max(0, intOf(width, 4, 'indent')))));
-  const lines: Text[] = [];
-  let at = 0;
-  for (let end = text.value.indexOf('\n'); end >= 0; end = text.value.indexOf('\n', at)) {
-    lines.push(text.slice(at, end + 1));
-    at = end + 1;
-  }
-  lines.push(text.slice(at));
+  const whole = Text.join([text, Text.own('\n')]);
+  const lines = linesIn(whole, call);
   call.machine.bounds.letters(text.value.length + lines.length * indent.value.length);
   const isIndented = (line: Text, index: number): boolean =>
-    index === 0 ? isTrue(first) : isTrue(blank) || (line.value !== '\n' && line.value !== '');
-  return Text.join(lines.flatMap((line, index) => (isIndented(line, index) ? [indent, line] : [line])));
+    index === 0 ? isTrue(first) : isTrue(blank) || line.value !== '';
+  const parts = lines.map((line, index) => (isIndented(line, index) ? Text.join([indent, line]) : line));
+  return sameKind(text, Text.join(parts, Text.own('\n')));
 }
+
+const linesIn = (text: Text, { machine }: Call): Text[] =>
+  TEXT_METHODS.get('splitlines')!(text, { args: [], named: new Map(), machine }) as Text[];
 
 function toInt(value: Value, call: Call): Value {
   const [otherwise = 0n, base = 10n] = argumentsOf(call, 'int', 'default', 'base');
@@ -136,6 +139,10 @@ function rounded(value: Value, call: Call): Value {
   return even / scale;
 }
 
+function forceEscaped(value: Value, call: Call): Text {
+  return escaped(textOf(value, call.machine.bounds).plain, call);
+}
+
 function escaped(value: Value, call: Call): Text {
   const text = textOf(value, call.machine.bounds);
   call.machine.bounds.letters(text.value.length);
@@ -154,13 +161,15 @@ function truncated(value: Value, call: Call): Value {
   const most = intOf(length, 255, 'truncate');
   const tail = optionalText(end, '...', call);
   const count = lengthOf(value);
-  if (most < tail.length) throw new TemplateFault('truncate to fewer letters than its end has');
-  if (count !== undefined && count <= most + intOf(leeway, 5, 'truncate')) return value;
+  const over = intOf(leeway, 5, 'truncate');
+  if (most < tail.length || over < 0) throw new TemplateFault('truncate to fewer letters than its end has');
+  if (count !== undefined && count <= most + over) return value;
   if (!(value instanceof Text)) throw new TemplateFault(`truncate of a ${typeName(value)}`);
   const text = value;
   const cut = text.slice(0, text.unitOf(Math.max(0, most - tail.length)));
   const space = isTrue(kill) ? -1 : cut.value.lastIndexOf(' ');
-  return Text.join([space < 0 ? cut : cut.slice(0, space), tail]);
+  const kept = space < 0 ? cut : cut.slice(0, space);
+  return text.isMarkup ? Text.join([kept, tail.escaped]).markup : Text.join([kept, tail]);
 }
 
 function formatFilter(value: Value, { args, named, machine }: Call): Text {
@@ -196,7 +205,7 @@ function xmlAttributes(value: Value, call: Call): Text {
   if (!(value instanceof Dict)) throw new TemplateFault(`xmlattr of a ${typeName(value)}`);
   const parts = value.entries().flatMap(([key, one]) => {
     if (one === null || one instanceof Undefined) return [];
-    const name = textOf(key, call.machine.bounds);
+    const name = textOfArgument(key, 'xmlattr');
     if (/[\s/>=]/.test(name.value)) throw new TemplateFault('the name of an attribute has a letter that none has');
     return [Text.join([escaped(name, call), Text.own('="'), escaped(one, call), Text.own('"')])];
   });
@@ -209,7 +218,7 @@ const counted = (text: Text): bigint => BigInt(text.value.match(/[\p{L}\p{N}_]+/
 /** A text, or pairs as a query has them. */
 function urlEncode(value: Value, call: Call): Text {
   const { bounds } = call.machine;
-  const quoted = (one: Value): Text => recased(textOf(one, bounds), urlEncoded, bounds);
+  const quoted = (one: Value): Text => recased(textOf(one, bounds).plain, urlEncoded, bounds);
   if (value instanceof Text || value instanceof Undefined || iterable(value) === undefined) return quoted(value);
   const inQuery = (one: Value): Text =>
     recased(quoted(one), (text) => text.replaceAll('/', '%2F').replaceAll('%20', '+'), bounds);
@@ -219,6 +228,63 @@ function urlEncode(value: Value, call: Call): Text {
     return Text.join([inQuery(pair[0]!), Text.own('='), inQuery(pair[1]!)]);
   });
   return Text.join(parts, Text.own('&'));
+}
+
+function urlized(value: Value, call: Call): Text {
+  const { bounds } = call.machine;
+  const [most = null, nofollow = false, target = null, rel = null, schemes = null] = argumentsOf(
+    call,
+    'urlize',
+    'trim_url_limit',
+    'nofollow',
+    'target',
+    'rel',
+    'extra_schemes',
+  );
+  const text = textOf(value, bounds).escaped;
+  const given =
+    rel === null
+      ? []
+      : textOfArgument(rel, 'urlize')
+          .value.split(/\s+/)
+          .filter((one) => one !== '');
+  const rels = [...new Set([...given, ...(isTrue(nofollow) ? ['nofollow'] : []), 'noopener'])].sort();
+  const extra = schemes === null ? [] : itemsOf(schemes, bounds).map((one) => textOfArgument(one, 'urlize'));
+  if (!extra.every((one) => /^(?:[\w.+-]{2,}:\/{0,2})$/.test(one.value)))
+    throw new TemplateFault('urlize takes the beginnings of addresses');
+  const aim = target === null ? null : textOf(target, bounds);
+  const style = {
+    shown: most === null ? null : intOf(most, 0, 'urlize'),
+    attributes: ` rel="${Text.own(rels.join(' ')).escaped.value}"${aim?.value ? ` target="${aim.escaped.value}"` : ''}`,
+    schemes: extra.map((one) => one.value),
+  };
+  return Text.from(withLinks(text.value, style, bounds), text, ...extra, ...(aim === null ? [] : [aim]));
+}
+
+function wordWrapped(value: Value, call: Call): Text {
+  const { bounds } = call.machine;
+  const [width, long = true, between = Text.own('\n'), hyphens = true] = argumentsOf(
+    call,
+    'wordwrap',
+    'width',
+    'break_long_words',
+    'wrapstring',
+    'break_on_hyphens',
+  );
+  if (value instanceof Undefined) value.fail();
+  const wrapping = {
+    width: intOf(width, 79, 'wordwrap'),
+    breakLongWords: isTrue(long),
+    breakOnHyphens: isTrue(hyphens),
+  };
+  const gap = between === null ? Text.own('\n') : textOfArgument(between, 'wordwrap');
+  const text = textOfArgument(value, 'wordwrap');
+  const lines = linesIn(text, call);
+  if (wrapping.width < 1 && lines.length > 0) throw new TemplateFault('wordwrap to a width of nothing');
+  return Text.join(
+    lines.map((line) => Text.join(wrapped(line, wrapping, bounds), gap)),
+    gap,
+  );
 }
 
 const urlEncoded = (text: string): string =>
@@ -244,17 +310,19 @@ export const FILTERS: ReadonlyMap<string, Filter> = new Map<string, Filter>([
   ['escape', escaped],
   ['filesizeformat', fileSize],
   ['float', toFloat],
-  ['forceescape', escaped],
+  ['forceescape', forceEscaped],
   ['format', formatFilter],
   ['indent', indented],
   ['int', toInt],
   ['length', length],
   ['lower', cased(lower)],
+  ['pprint', (value, { machine }) => pretty(value, machine.bounds)],
+  ['random', () => undetermined('random')],
   [
     'replace',
     ofText(['old', 'new', 'count'], (text, [old, now, times], call) =>
       replaced(
-        text,
+        text.plain,
         optionalText(old, '', call),
         optionalText(now, '', call),
         intOf(times, -1, 'replace'),
@@ -265,12 +333,15 @@ export const FILTERS: ReadonlyMap<string, Filter> = new Map<string, Filter>([
   ['round', rounded],
   ['safe', ofText([], (text) => text.markup)],
   ['string', ofText([], (text) => text)],
-  ['title', cased(titled)],
+  ['striptags', ofText([], (text, _args, call) => Text.from(withoutTags(text.value, call.machine.bounds), text))],
+  ['title', ofText([], (text, _args, call) => recased(text.plain, titled, call.machine.bounds))],
   ['tojson', json],
   ['trim', ofText(['chars'], (text, [letters], call) => stripped(text, letters, 'both', call.machine.bounds))],
   ['truncate', truncated],
   ['upper', cased(upper)],
   ['urlencode', urlEncode],
+  ['urlize', urlized],
   ['wordcount', ofText([], counted)],
+  ['wordwrap', wordWrapped],
   ['xmlattr', xmlAttributes],
 ]);

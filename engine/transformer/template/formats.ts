@@ -1,8 +1,8 @@
 /** `%` on a text, and `format`. */
 import type { Bounds } from './bounds.ts';
 import { TemplateFault } from './fault.ts';
-import { Text } from './text.ts';
-import { Dict, lengthOf, numberOf, Tuple, typeName, type Value } from './values.ts';
+import { sameKind, Text } from './text.ts';
+import { Dict, lengthOf, numberOf, Range, Tuple, typeName, Undefined, type Value } from './values.ts';
 import { floatText, represented, textOf } from './written.ts';
 
 /** Widths and digits beyond it are no prompt's. */
@@ -23,6 +23,8 @@ interface Spec {
 const PERCENT = /%(?:\(([^)]*)\))?([-+ 0#]*)(\d*)(?:\.(\d+))?([diouxXeEfFgGcrsa%])|%/g;
 
 export function formatPercent(pattern: Text, right: Value, bounds: Bounds): Text {
+  const escaped = (value: Value): Value =>
+    pattern.isMarkup && numberOf(value) === undefined ? textOf(value, bounds).escaped : value;
   const values = right instanceof Tuple ? right.items : [right];
   const parts: Text[] = [];
   let [from, used] = [0, 0];
@@ -37,12 +39,13 @@ export function formatPercent(pattern: Text, right: Value, bounds: Bounds): Text
     }
     const value = key === undefined ? values[used++] : right instanceof Dict ? right.named(key) : undefined;
     if (value === undefined) throw new TemplateFault('a format has too few values');
-    parts.push(formatted(value, percentSpec(flags, width, precision, type), bounds));
+    parts.push(formatted(escaped(value), percentSpec(flags, width, precision, type), bounds));
   }
-  const isMapping = right instanceof Dict || (right !== null && !(right instanceof Text) && Array.isArray(right));
+  const isMapping =
+    right instanceof Dict || right instanceof Range || right instanceof Undefined || Array.isArray(right);
   if (used < values.length && !isMapping) throw new TemplateFault('a format has too many values');
   parts.push(pattern.slice(from));
-  return Text.join(parts);
+  return sameKind(pattern, Text.join(parts));
 }
 
 function percentSpec(flags: string, width: string, precision: string | undefined, type: string): Spec {

@@ -5,17 +5,21 @@ import { TemplateFault, TemplateRefusal } from './fault.ts';
 import { strftime } from './strftime.ts';
 import { Text } from './text.ts';
 import { intOf, textOfArgument } from './text-methods.ts';
-import { argumentsOf, type Call, Callable, Dict, itemsOf, Namespace, Thing, type Value } from './values.ts';
+import { argumentsOf, type Call, Callable, Dict, itemsOf, Namespace, Range, Thing, type Value } from './values.ts';
 import { textOf } from './written.ts';
+
+/** What the sandbox of Jinja allows. */
+const RANGE_MAX = 100_000;
 
 function range({ args, machine }: Call): Value {
   if (args.length < 1 || args.length > 3) throw new TemplateFault('range takes one to three whole numbers');
   const [one, two, by] = args.map((arg) => intOf(arg, 0, 'range'));
   const [from, to, step] = two === undefined ? [0, one!, 1] : [one!, two, by ?? 1];
   if (step === 0) throw new TemplateFault('range has no step');
-  const count = Math.max(0, Math.ceil((to - from) / step));
-  machine.bounds.step(count);
-  return Array.from({ length: count }, (_, index) => BigInt(from + index * step));
+  const count = Math.ceil((to - from) / step);
+  if (count > RANGE_MAX) throw new TemplateFault(`range counts up to ${RANGE_MAX}`);
+  machine.bounds.step(Math.max(0, count));
+  return new Range(from, to, step);
 }
 
 /** What `dict` and `namespace` are given: a dict or pairs, and names. */
@@ -71,6 +75,11 @@ function joiner(call: Call): Callable {
     used = true;
     return text;
   });
+}
+
+/** A prompt is made again for every answer, to count it, and when a log is replayed: it must be the same each time. */
+export function undetermined(name: string): never {
+  throw new TemplateFault(`${name} gives something else each time, and a prompt has to be the same`);
 }
 
 function raise(call: Call): never {
@@ -149,6 +158,7 @@ export function globalsAt(date: Date): ReadonlyMap<string, Value> {
     namespace,
     cycler: ({ args }) => new Cycler(args),
     joiner,
+    lipsum: () => undetermined('lipsum'),
     raise_exception: raise,
     strftime_now: ({ args: [format] }) => Text.own(strftime(date, textOfArgument(format, 'strftime_now').value)),
   };

@@ -3,7 +3,7 @@ import { itemOf } from './access.ts';
 import { operate } from './arithmetic.ts';
 import { equal, order } from './compare.ts';
 import { TemplateFault } from './fault.ts';
-import { Text } from './text.ts';
+import { sameKind, Text } from './text.ts';
 import { intOf, textOfArgument } from './text-methods.ts';
 import {
   argumentsOf,
@@ -64,7 +64,9 @@ function dictsort(value: Value, call: Call): Value {
     'reverse',
   );
   if (!(value instanceof Dict)) throw new TemplateFault(`dictsort of a ${typeName(value)}`);
-  const at = textOfArgument(by, 'dictsort').value === 'value' ? 1n : 0n;
+  const side = textOfArgument(by, 'dictsort').value;
+  if (side !== 'key' && side !== 'value') throw new TemplateFault('dictsort by what is neither key nor value');
+  const at = side === 'value' ? 1n : 0n;
   return sortedBy(
     value.entries().map((entry) => new Tuple(entry)),
     keyBy(at, isCased),
@@ -86,6 +88,7 @@ const extreme =
 function sum(value: Value, call: Call): Value {
   const [attribute, start = 0n] = argumentsOf(call, 'sum', 'attribute', 'start');
   const { bounds } = call.machine;
+  if (start instanceof Text) throw new TemplateFault('sum of texts');
   return itemsOf(value, bounds).reduce<Value>(
     (total, item) => operate('+', total, attribute == null ? item : lookedUp(item, attribute), bounds),
     start,
@@ -140,8 +143,9 @@ function groupby(value: Value, call: Call): Value {
 
 function batch(value: Value, call: Call): Value {
   const [size, fill] = argumentsOf(call, 'batch', 'linecount', 'fill_with');
-  const wide = Math.max(1, intOf(size, 1, 'batch'));
+  const wide = intOf(size, 1, 'batch');
   const items = itemsOf(value, call.machine.bounds);
+  if (wide < 1) return new Lazy(items.length === 0 ? [] : wide === 0 ? [[], [...items]] : [[...items]]);
   const rows = Array.from({ length: Math.ceil(items.length / wide) }, (_, row) =>
     items.slice(row * wide, row * wide + wide),
   );
@@ -155,14 +159,16 @@ function batch(value: Value, call: Call): Value {
 
 function slice(value: Value, call: Call): Value {
   const [count, fill] = argumentsOf(call, 'slice', 'slices', 'fill_with');
-  const columns = Math.max(1, intOf(count, 1, 'slice'));
+  const columns = intOf(count, 1, 'slice');
+  if (columns === 0) throw new TemplateFault('slice into nothing');
   const items = itemsOf(value, call.machine.bounds);
+  if (columns < 0) return new Lazy([]);
   call.machine.bounds.step(columns);
   const [each, more] = [Math.floor(items.length / columns), items.length % columns];
   const slices = Array.from({ length: columns }, (_, at): Value => {
     const from = at * each + Math.min(at, more);
     const part = items.slice(from, from + each + (at < more ? 1 : 0));
-    return fill != null && more > 0 && at >= more ? [...part, fill] : part;
+    return fill != null && at >= more ? [...part, fill] : part;
   });
   return new Lazy(slices);
 }
@@ -220,12 +226,13 @@ function first(value: Value, call: Call): Value {
 function last(value: Value, call: Call): Value {
   if (value instanceof Lazy) throw new TemplateFault('a generator has no last item');
   const items = itemsOf(value, call.machine.bounds);
-  return items.length === 0 ? new Undefined('the last of nothing') : items.at(-1)!;
+  if (items.length === 0) return new Undefined('the last of nothing');
+  return value instanceof Text ? sameKind(value, items.at(-1) as Text) : items.at(-1)!;
 }
 
 function reverse(value: Value, call: Call): Value {
   const items = [...itemsOf(value, call.machine.bounds)].reverse();
-  if (value instanceof Text) return Text.join(items as Text[]);
+  if (value instanceof Text) return sameKind(value, Text.join(items as Text[]));
   return value instanceof Lazy ? items : new Lazy(items);
 }
 
@@ -235,25 +242,35 @@ function items(value: Value): Value {
   return new Lazy(value.entries().map((entry) => new Tuple(entry)));
 }
 
+/** Nothing is done, and nothing fails, before something is taken from it. */
+const lazily =
+  (filter: Filter): Filter =>
+  (value, call) => {
+    function* items(): Generator<Value> {
+      yield* filter(value, call) as Lazy;
+    }
+    return new Lazy(items(), value);
+  };
+
 export const LIST_FILTERS: readonly (readonly [string, Filter])[] = [
-  ['batch', batch],
+  ['batch', lazily(batch)],
   ['dictsort', dictsort],
   ['first', first],
   ['groupby', groupby],
-  ['items', items],
+  ['items', lazily(items)],
   ['join', join],
   ['last', last],
   ['list', (value, call) => [...itemsOf(value, call.machine.bounds)]],
-  ['map', map],
+  ['map', lazily(map)],
   ['max', extreme('max', 1)],
   ['min', extreme('min', -1)],
-  ['reject', selecting(false, false)],
-  ['rejectattr', selecting(false, true)],
+  ['reject', lazily(selecting(false, false))],
+  ['rejectattr', lazily(selecting(false, true))],
   ['reverse', reverse],
-  ['select', selecting(true, false)],
-  ['selectattr', selecting(true, true)],
-  ['slice', slice],
+  ['select', lazily(selecting(true, false))],
+  ['selectattr', lazily(selecting(true, true))],
+  ['slice', lazily(slice)],
   ['sort', sort],
   ['sum', sum],
-  ['unique', unique],
+  ['unique', lazily(unique)],
 ];

@@ -3,9 +3,10 @@
 import { operate } from './arithmetic.ts';
 import { compared, equal } from './compare.ts';
 import { TemplateFault } from './fault.ts';
+import { Loop } from './globals.ts';
 import type { Comparison } from './nodes.ts';
 import { Text } from './text.ts';
-import { type Call, Callable, Dict, iterable, numberOf, Tuple, Undefined, type Value } from './values.ts';
+import { type Call, Callable, Dict, iterable, numberOf, Range, Tuple, Undefined, type Value } from './values.ts';
 import { textOf } from './written.ts';
 
 export type Test = (value: Value, call: Call) => boolean;
@@ -22,7 +23,8 @@ const leaves = (value: Value, by: Value, rest: bigint, { machine: { bounds } }: 
   equal(operate('%', value, by, bounds), rest, bounds);
 
 const isEqual = comparing('==');
-const isCallable = (value: Value): boolean => value instanceof Callable;
+const isCallable = (value: Value): boolean =>
+  value instanceof Callable || value instanceof Loop || value instanceof Undefined;
 /** True if the text of a value has letters of one case alone. */
 function hasCase(value: Value, call: Call, change: (text: string) => string, other: (text: string) => string): boolean {
   const text = textOf(value, call.machine.bounds).value;
@@ -70,6 +72,7 @@ export const TESTS: ReadonlyMap<string, Test> = new Map<string, Test>([
       value instanceof Text ||
       value instanceof Tuple ||
       value instanceof Dict ||
+      value instanceof Range ||
       Array.isArray(value) ||
       value instanceof Undefined,
   ],

@@ -236,6 +236,7 @@ const aligning =
     const wide = intOf(width, 0, name);
     call.machine.bounds.letters(Math.max(0, wide));
     const filling = fill === undefined ? ' ' : textOfArgument(fill, name).value;
+    if ([...filling].length !== 1) throw new TemplateFault(`${name} fills with one letter`);
     return align === '^' ? centered(text, wide, filling) : pad(text, wide, filling, align);
   };
 
@@ -264,16 +265,21 @@ export const TEXT_METHODS: ReadonlyMap<string, Method> = new Map<string, Method>
   ['center', aligning('center', '^')],
   ['count', count],
   ['endswith', (text, call) => hasEnd(text, call, 'endswith')],
+  ['expandtabs', withoutTabs],
   ['find', (text, call) => BigInt(found(text, call, 'find', false))],
   ['format', formatMethod],
   ['index', (text, call) => foundOrFault(text, call, 'index', false)],
   ['isalnum', all('isalnum', /^[\p{L}\p{N}]+$/u)],
   ['isalpha', all('isalpha', /^\p{L}+$/u)],
+  ['isascii', all('isascii', /^\p{ASCII}*$/u)],
   ['isdecimal', all('isdecimal', /^\p{Nd}+$/u)],
   ['isdigit', all('isdigit', /^[\p{Nd}\u00b2\u00b3\u00b9\u2070-\u2089\u2460-\u2468]+$/u)],
+  ['isidentifier', all('isidentifier', /^[\p{XIDS}_]\p{XIDC}*$/u)],
   ['islower', all('islower', /^(?=[\s\S]*\p{Ll})[^\p{Lu}\p{Lt}]+$/u)],
   ['isnumeric', all('isnumeric', /^\p{N}+$/u)],
+  ['isprintable', all('isprintable', /^(?:(?! )[^\p{C}\p{Z}]| )*$/u)],
   ['isspace', (text, call) => text.value !== '' && stripped(text, undefined, 'both', call.machine.bounds).value === ''],
+  ['istitle', (text, call) => isTitle(text.value, call)],
   ['isupper', all('isupper', /^(?=[\s\S]*\p{Lu})[^\p{Ll}\p{Lt}]+$/u)],
   ['join', joined],
   ['ljust', aligning('ljust', '<')],
@@ -298,6 +304,42 @@ export const TEXT_METHODS: ReadonlyMap<string, Method> = new Map<string, Method>
   ['upper', casing('upper', upper)],
   ['zfill', zeroFilled],
 ]);
+
+/** Tabulators as spaces up to the next column. */
+function withoutTabs(text: Text, call: Call): Text {
+  const [size] = argumentsOf(call, 'expandtabs', 'tabsize');
+  const wide = intOf(size, 8, 'expandtabs');
+  call.machine.bounds.letters(text.value.length);
+  const parts: Text[] = [];
+  let [from, column] = [0, 0];
+  for (let at = 0; at < text.value.length; at++) {
+    const letter = text.value[at]!;
+    if (letter === '\t') {
+      const spaces = wide > 0 ? wide - (column % wide) : 0;
+      call.machine.bounds.letters(spaces);
+      parts.push(text.slice(from, at), Text.own(' '.repeat(spaces)));
+      from = at + 1;
+      column += spaces;
+    } else if (letter === '\n' || letter === '\r') column = 0;
+    else if (!/[\udc00-\udfff]/.test(letter)) column++;
+  }
+  return Text.join([...parts, text.slice(from)]);
+}
+
+/** True if each word begins with a capital letter, and has no other. */
+function isTitle(text: string, call: Call): boolean {
+  argumentsOf(call, 'istitle');
+  call.machine.bounds.letters(text.length);
+  let [isInWord, hasLetters] = [false, false];
+  for (const letter of text) {
+    const isCapital = /[\p{Lu}\p{Lt}]/u.test(letter);
+    const isCased = isCapital || /\p{Lowercase}/u.test(letter);
+    if (isCased && isCapital === isInWord) return false;
+    isInWord = isCased;
+    hasLetters ||= isCased;
+  }
+  return hasLetters;
+}
 
 function foundOrFault(text: Text, call: Call, what: string, fromRight: boolean): bigint {
   const at = found(text, call, what, fromRight);

@@ -49,7 +49,7 @@ export class Text {
   }
 
   static join(parts: readonly Text[], between: Text = Text.empty): Text {
-    if (parts.length === 1) return parts[0]!;
+    if (parts.length === 1) return parts[0]!.plain;
     const given: number[] = [];
     let value = '';
     const add = (part: Text): void => {
@@ -71,7 +71,7 @@ export class Text {
   /** By units of UTF-16, from 0. */
   slice(from: number, to: number = this.value.length): Text {
     if (from <= 0 && to >= this.value.length) return this;
-    if (from >= to) return Text.empty;
+    if (from >= to) return this.isMarkup ? Text.empty.markup : Text.empty;
     const given: number[] = [];
     for (let at = 0; at < this.given.length; at += 2) {
       const [first, last] = [Math.max(this.given[at]!, from), Math.min(this.given[at + 1]!, to)];
@@ -89,6 +89,11 @@ export class Text {
   /** The same as markup. */
   get markup(): Text {
     return this.isMarkup ? this : new Text(this.value, this.given, true);
+  }
+
+  /** The same as no markup. */
+  get plain(): Text {
+    return this.isMarkup ? new Text(this.value, this.given) : this;
   }
 
   /** Escaped for HTML, unless it is markup. */
@@ -134,7 +139,7 @@ export class Text {
   }
 
   letters(): Text[] {
-    return Array.from({ length: this.length }, (_, point) => this.letterAt(point));
+    return Array.from({ length: this.length }, (_, point) => this.letterAt(point).plain);
   }
 
   get #points(): readonly number[] | null {
@@ -142,3 +147,6 @@ export class Text {
     return this.#starts;
   }
 }
+
+/** Markup if `like` is. */
+export const sameKind = (like: Text, text: Text): Text => (like.isMarkup ? text.markup : text);

@@ -75,6 +75,29 @@ export class View extends Thing {
   }
 }
 
+/** What `range` gives: it has places, and is written as it was called. */
+export class Range extends Thing {
+  readonly from: number;
+  readonly to: number;
+  readonly by: number;
+  readonly items: readonly bigint[];
+
+  /** By steps other than 0. */
+  constructor(from: number, to: number, by: number) {
+    super('range');
+    this.from = from;
+    this.to = to;
+    this.by = by;
+    const count = Math.max(0, Math.ceil((to - from) / by));
+    this.items = Array.from({ length: count }, (_, index) => BigInt(from + index * by));
+  }
+
+  override attribute(name: string): Value | undefined {
+    const ends: Readonly<Record<string, number>> = { start: this.from, stop: this.to, step: this.by };
+    return Object.hasOwn(ends, name) ? BigInt(ends[name]!) : undefined;
+  }
+}
+
 /** `namespace()`, the only thing whose attributes a template sets. */
 export class Namespace extends Thing {
   readonly fields = new Map<string, Value>();
@@ -130,7 +153,21 @@ function keyOf(key: Value): string {
   if (typeof key === 'bigint') return `n${key}`;
   if (typeof key === 'number') return Number.isInteger(key) ? `n${BigInt(key)}` : `n${key}`;
   if (key instanceof Tuple) return tupleKey(key);
+  if (key instanceof Undefined) return 'undefined';
+  if (key instanceof Range) return `r${key.items.join()}`;
+  if (key instanceof Lazy || (key instanceof Thing && !(key instanceof View && key.typeName !== 'dict_values')))
+    return identityOf(key);
   throw new TemplateFault(`${typeName(key)} cannot be the key of a dict`);
+}
+
+const identities = new WeakMap<object, string>();
+let identitiesMade = 0;
+
+/** What tells an object from all others. */
+function identityOf(thing: object): string {
+  const known = identities.get(thing) ?? `o${++identitiesMade}`;
+  identities.set(thing, known);
+  return known;
 }
 
 function tupleKey({ items }: Tuple): string {
@@ -194,11 +231,14 @@ export function typeName(value: Value): string {
 export function isTrue(value: Value): boolean {
   if (value instanceof Text) return value.value !== '';
   if (value instanceof Dict) return value.size > 0;
-  if (value instanceof Tuple || value instanceof View) return value.items.length > 0;
+  if (isListed(value)) return value.items.length > 0;
   if (Array.isArray(value)) return value.length > 0;
   if (value instanceof Undefined) return false;
   return typeof value === 'object' ? value !== null : Boolean(value);
 }
+
+const isListed = (value: Value): value is Tuple | View | Range =>
+  value instanceof Tuple || value instanceof View || value instanceof Range;
 
 /** A bool counts as a number; undefined: it is none. */
 export function numberOf(value: Value): bigint | number | undefined {
@@ -227,7 +267,7 @@ export function itemsOf(value: Value, bounds: Bounds): readonly Value[] {
 export function iterable(value: Value): Iterable<Value> | undefined {
   if (Array.isArray(value) || value instanceof Lazy) return value;
   if (value instanceof Text) return value.letters();
-  if (value instanceof Tuple || value instanceof View) return value.items;
+  if (isListed(value)) return value.items;
   if (value instanceof Dict) return value.keys();
   return value instanceof Undefined ? [] : undefined;
 }
@@ -236,7 +276,7 @@ export function iterable(value: Value): Iterable<Value> | undefined {
 export function lengthOf(value: Value): number | undefined {
   if (value instanceof Text) return value.length;
   if (Array.isArray(value)) return value.length;
-  if (value instanceof Tuple || value instanceof View) return value.items.length;
+  if (isListed(value)) return value.items.length;
   if (value instanceof Dict) return value.size;
   return value instanceof Undefined ? 0 : undefined;
 }

@@ -2,7 +2,7 @@
 import { type Bounds, DEPTH_MAX } from './bounds.ts';
 import { TemplateFault } from './fault.ts';
 import { Text } from './text.ts';
-import { Dict, Namespace, Tuple, typeName, Undefined, type Value, View } from './values.ts';
+import { Dict, Namespace, Range, Tuple, typeName, Undefined, type Value, View } from './values.ts';
 
 /** A value that is written, with its brackets and commas, takes the time of so many steps. */
 const STEPS_WRITTEN = 8;
@@ -50,7 +50,9 @@ function represent(value: Value, to: Writer, depth: number): void {
     }
     to.add(close);
   };
-  if (value instanceof Text) to.add(quoted(value, to.bounds));
+  if (value instanceof Text && value.isMarkup)
+    for (const part of ['Markup(', quoted(value, to.bounds), ')']) to.add(part);
+  else if (value instanceof Text) to.add(quoted(value, to.bounds));
   else if (Array.isArray(value)) list('[', value, ']');
   else if (value instanceof Tuple) list('(', value.items, value.items.length === 1 ? ',)' : ')');
   else if (value instanceof View) list(`${value.typeName}([`, value.items, '])');
@@ -83,6 +85,7 @@ function plainText(value: Value): string {
   if (typeof value === 'bigint') return String(value);
   if (typeof value === 'number') return floatText(value);
   if (value instanceof Undefined) return 'Undefined';
+  if (value instanceof Range) return `range(${value.from}, ${value.to}${value.by === 1 ? '' : `, ${value.by}`})`;
   throw new TemplateFault(`a ${typeName(value)} has no text`);
 }
 

@@ -1,13 +1,16 @@
 /**
  * What a way of writing tool calls is, and what most of them have in common: JSON, of which a model may write anything.
  */
-import { asRecord, jsonOf, KvError } from '../../../../native/index.ts';
+import { KvError } from '../../../../native/index.ts';
 import { literal, type Notation } from '../../../transformer/grammar/notation.ts';
 import type { Rules } from '../../../transformer/grammar/rules.ts';
+import { plainOf, spelledValue, spellingOf } from '../../../transformer/template/spelled.ts';
+import { Text } from '../../../transformer/template/text.ts';
+import { Dict, type Value } from '../../../transformer/template/values.ts';
 import type { ToolCall } from '../../../transformer/types.ts';
 
 /** A call as the model wrote it; most families give it no id. */
-export interface ParsedCall extends Pick<ToolCall, 'name' | 'arguments'> {
+export interface ParsedCall extends Pick<ToolCall, 'name' | 'arguments' | 'argumentsText'> {
   readonly id?: string;
 }
 
@@ -98,22 +101,31 @@ export function jsonEnd(text: string, from: number): number {
   return -1;
 }
 
+/** A call with these arguments. */
+export function calledWith(name: string, given: Dict): ParsedCall {
+  const argumentsText = spellingOf(given);
+  const plain = plainOf(given) as ParsedCall['arguments'];
+  return { name, arguments: plain, ...(argumentsText === undefined ? {} : { argumentsText }) };
+}
+
 /**
  * A call of { name, arguments }, or `parameters` as some have it; arguments may be JSON in a string. null: it is none.
  */
-export function callOf(value: unknown): ParsedCall | null {
-  const call = asRecord(value);
-  if (call === undefined) return null;
-  const inner = asRecord(call['function']) ?? call;
-  const { name, id } = { name: inner['name'], id: call['id'] };
-  const given = inner['arguments'] ?? inner['parameters'] ?? {};
-  const read = asRecord(typeof given === 'string' ? jsonOf(given) : given);
-  if (typeof name !== 'string' || name === '' || read === undefined) return null;
-  return { name, arguments: read, ...(typeof id === 'string' && id !== '' ? { id } : {}) };
+export function callOf(value: Value): ParsedCall | null {
+  if (!(value instanceof Dict)) return null;
+  const called = value.named('function');
+  const inner = called instanceof Dict ? called : value;
+  const [name, id] = [inner.named('name'), value.named('id')];
+  const given = inner.named('arguments') ?? inner.named('parameters') ?? new Dict();
+  const read = given instanceof Text ? spelledValue(given.value) : given;
+  if (!(name instanceof Text) || name.value === '' || !(read instanceof Dict)) return null;
+  return { ...calledWith(name.value, read), ...(id instanceof Text && id.value !== '' ? { id: id.value } : {}) };
 }
 
-/** The calls of a list, or of one call by itself; null where one of them is none. */
-export function callsOf(value: unknown): ParsedCall[] | null {
+/** The calls of JSON that is a list, or one call by itself; null where it is none, or one of them is none. */
+export function callsIn(json: string): ParsedCall[] | null {
+  const value = spelledValue(json);
+  if (value === undefined) return null;
   const calls = (Array.isArray(value) ? value : [value]).map(callOf);
   return calls.length > 0 && calls.every((call) => call !== null) ? calls : null;
 }

@@ -4,7 +4,10 @@
  * their own, numbers, true, false, null, lists and objects; of Gemma 3, which has no marks for calls, an answer stays
  * text.
  */
-import { bareName, betweenMarks, type CallFormat, type Parsed, type ParsedCall, repeated } from './call.ts';
+import { numberIn } from '../../../transformer/template/spelled.ts';
+import { Text } from '../../../transformer/template/text.ts';
+import { Dict, type Value } from '../../../transformer/template/values.ts';
+import { bareName, betweenMarks, type CallFormat, calledWith, type Parsed, type ParsedCall, repeated } from './call.ts';
 import { gemmaNotation } from './gemma-notation.ts';
 
 const KINDS = [
@@ -41,9 +44,7 @@ function call(inner: string, quote: string): ParsedCall[] | null {
   if (head === null) return null;
   const reader = new Values(inner.slice(head[0].length), quote);
   const given = reader.value(0);
-  return given === undefined || !reader.isAtEnd
-    ? null
-    : [{ name: head[1]!, arguments: given as Readonly<Record<string, unknown>> }];
+  return !(given instanceof Dict) || !reader.isAtEnd ? null : [calledWith(head[1]!, given)];
 }
 
 /** Reads values from left to right; undefined where something is none. */
@@ -61,29 +62,29 @@ class Values {
     return this.#text.slice(this.#at).trim() === '';
   }
 
-  value(depth: number): unknown {
+  value(depth: number): Value | undefined {
     if (depth > DEPTH_MAX) return undefined;
     if (this.#takes('{')) return this.#object(depth);
     if (this.#takes('[')) return this.#list(depth);
-    if (this.#takes(this.#quote)) return this.#until(this.#quote);
+    if (this.#takes(this.#quote)) return this.#quoted();
     return plain(this.#next(/[^,:{}[\]]*/y).trim());
   }
 
-  #object(depth: number): unknown {
-    const fields: [string, unknown][] = [];
+  #object(depth: number): Value | undefined {
+    const fields: [Text, Value][] = [];
     while (!this.#takes('}')) {
       if (fields.length > 0 && !this.#takes(',')) return undefined;
       const name = this.#takes(this.#quote) ? this.#until(this.#quote) : this.#name();
       if (name === undefined || !this.#takes(':')) return undefined;
       const value = this.value(depth + 1);
       if (value === undefined) return undefined;
-      fields.push([name, value]);
+      fields.push([Text.given(name), value]);
     }
-    return Object.fromEntries(fields);
+    return new Dict(fields);
   }
 
-  #list(depth: number): unknown {
-    const all: unknown[] = [];
+  #list(depth: number): Value | undefined {
+    const all: Value[] = [];
     while (!this.#takes(']')) {
       if (all.length > 0 && !this.#takes(',')) return undefined;
       const value = this.value(depth + 1);
@@ -113,6 +114,11 @@ class Values {
     return true;
   }
 
+  #quoted(): Text | undefined {
+    const text = this.#until(this.#quote);
+    return text === undefined ? undefined : Text.given(text);
+  }
+
   #until(mark: string): string | undefined {
     const end = this.#text.indexOf(mark, this.#at);
     if (end < 0) return undefined;
@@ -122,12 +128,12 @@ class Values {
   }
 }
 
-const WORDS: Readonly<Record<string, unknown>> = { true: true, false: false, null: null };
+const WORDS: Readonly<Record<string, Value>> = { true: true, false: false, null: null };
 
 /** A word without quotes: a number, true, false, null, or itself. */
-function plain(word: string): unknown {
+function plain(word: string): Value | undefined {
   if (word === '') return undefined;
-  if (Object.hasOwn(WORDS, word)) return WORDS[word];
-  const number = /^-?\d+(\.\d+)?([eE][-+]?\d+)?$/.test(word) ? Number(word) : Number.NaN;
-  return Number.isFinite(number) ? number : word;
+  if (Object.hasOwn(WORDS, word)) return WORDS[word]!;
+  const number = /^-?\d+(\.\d+)?([eE][-+]?\d+)?$/.test(word) ? numberIn(word) : Number.NaN;
+  return Number.isFinite(Number(number)) ? number : Text.given(word);
 }

@@ -2,8 +2,7 @@
  * Hermes, and Qwen 2.5 and 3 after it: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, as often as there are
  * calls.
  */
-import { jsonOf } from '../../../../native/index.ts';
-import { betweenMarks, type CallFormat, callsOf, jsonCall, repeated } from './call.ts';
+import { betweenMarks, type CallFormat, callsIn, jsonCall, repeated } from './call.ts';
 
 const [OPEN, CLOSE] = ['<tool_call>', '</tool_call>'];
 
@@ -14,7 +13,7 @@ export const hermes: CallFormat = {
   controls: [OPEN, CLOSE],
   opens: [OPEN],
   opensAtStart: [],
-  parse: (answer) => betweenMarks(answer, OPEN, CLOSE, (inner) => callsOf(jsonOf(inner))),
+  parse: (answer) => betweenMarks(answer, OPEN, CLOSE, callsIn),
   grammar(tools, rules, { mark, once }): string {
     const call = rules.add(`${mark(OPEN)} "\\n"? ${jsonCall(tools, rules)} "\\n"? ${mark(CLOSE)}`);
     return repeated(call, '"\\n"?', once);

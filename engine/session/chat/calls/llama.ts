@@ -4,7 +4,9 @@
  * `<|python_tag|>name.call(query="…")`. Other code behind the tag is text.
  */
 import { jsonOf } from '../../../../native/index.ts';
-import { type CallFormat, callsOf, jsonCall, jsonEnd, type Parsed, type ParsedCall, repeated } from './call.ts';
+import { spelledValue } from '../../../transformer/template/spelled.ts';
+import { Dict } from '../../../transformer/template/values.ts';
+import { type CallFormat, callOf, jsonCall, jsonEnd, type Parsed, type ParsedCall, repeated } from './call.ts';
 
 const TAG = '<|python_tag|>';
 const BUILT_IN = /^(\w+)\.call\((.*)\)$/s;
@@ -35,11 +37,13 @@ function objects(written: string): ParsedCall[] | null {
   const all: ParsedCall[] = [];
   for (let rest = written; rest !== ''; ) {
     const end = rest.startsWith('{') ? jsonEnd(rest, 0) : -1;
-    const value = end < 0 ? undefined : jsonOf(rest.slice(0, end));
-    const calls = callsOf(value);
+    const value = end < 0 ? undefined : spelledValue(rest.slice(0, end));
     // An answer in JSON may have a name too.
-    if (calls === null || !['parameters', 'arguments'].some((key) => Object.hasOwn(value as object, key))) return null;
-    all.push(...calls);
+    if (!(value instanceof Dict) || !['parameters', 'arguments'].some((key) => value.named(key) !== undefined))
+      return null;
+    const call = callOf(value);
+    if (call === null) return null;
+    all.push(call);
     rest = rest.slice(end).replace(/^[\s;]+/, '');
   }
   return all.length === 0 ? null : all;

@@ -2,11 +2,13 @@
  * Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}, "id": …}]`, and since its eleventh tokenizer
  * `[TOOL_CALLS]name[ARGS]{…}`, once for each call, with `[CALL_ID]…` between name and arguments where calls have ids.
  */
-import { jsonOf } from '../../../../native/index.ts';
+import { spelledValue } from '../../../transformer/template/spelled.ts';
+import { Dict } from '../../../transformer/template/values.ts';
 import {
   bareName,
   type CallFormat,
-  callsOf,
+  calledWith,
+  callsIn,
   jsonCalls,
   jsonEnd,
   type Parsed,
@@ -56,10 +58,12 @@ function endOf(written: string): number {
 /** What stands behind one mark: a list of calls, or a name and its arguments. */
 function read(written: string): ParsedCall[] | null {
   // A name is followed by a mark in square brackets; a list begins with one.
-  if (written.startsWith('[')) return callsOf(jsonOf(written));
+  if (written.startsWith('[')) return callsIn(written);
   const open = written.indexOf('{');
   if (open < 0) return null;
   const [name, id] = written.slice(0, open).replace(ARGUMENTS, '').split(ID);
-  const given = { name: name!.trim(), arguments: jsonOf(written.slice(open)), id: id?.trim() };
-  return given.arguments === undefined ? null : callsOf(given);
+  const given = spelledValue(written.slice(open));
+  if (name!.trim() === '' || !(given instanceof Dict)) return null;
+  const told = id?.trim() ?? '';
+  return [{ ...calledWith(name!.trim(), given), ...(told === '' ? {} : { id: told }) }];
 }

@@ -2,8 +2,7 @@
  * Phi-4-mini: `<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>`, or an answer that is `functools[…]` with
  * the same list.
  */
-import { jsonOf } from '../../../../native/index.ts';
-import { betweenMarks, type CallFormat, callsOf, jsonCalls, type Parsed } from './call.ts';
+import { betweenMarks, type CallFormat, callsIn, jsonCalls, type Parsed } from './call.ts';
 
 const [OPEN, CLOSE, WORD] = ['<|tool_call|>', '<|/tool_call|>', 'functools'];
 
@@ -15,8 +14,8 @@ export const phi: CallFormat = {
   opensAtStart: [`${WORD}[`],
   parse(answer): Parsed | null {
     const whole = answer.trim();
-    if (!whole.startsWith(WORD)) return betweenMarks(answer, OPEN, CLOSE, (inner) => callsOf(jsonOf(inner)));
-    const calls = callsOf(jsonOf(whole.slice(WORD.length)));
+    if (!whole.startsWith(WORD)) return betweenMarks(answer, OPEN, CLOSE, callsIn);
+    const calls = callsIn(whole.slice(WORD.length));
     return calls === null ? null : { text: '', calls };
   },
   grammar(tools, rules, spelling): string {

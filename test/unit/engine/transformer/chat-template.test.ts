@@ -84,6 +84,40 @@ describe('tools', () => {
   });
 });
 
+test.each(['{{ messages | random }}', '{{ lipsum() }}'])(
+  'a template that says something else each time is refused: %s',
+  (template) => {
+    expect(() => chat([{ role: 'user', content: 'Hi' }], { template })).toThrow(
+      /(random|lipsum) gives something else each time/,
+    );
+  },
+);
+
+describe('numbers', () => {
+  const template =
+    '{% for m in messages %}{{ m.tool_calls[0].function.arguments.n }}{% endfor %} {{ tools[0].function.parameters.default }}';
+  const said = (call: object, tool: object): string => {
+    const calls = [{ id: 'c', name: 'now', arguments: { n: 2 }, ...call }];
+    const tools = [{ name: 'now', parameters: { default: 3 }, ...tool }];
+    return text(chat([{ role: 'assistant', content: '', toolCalls: calls }], { template, tools }));
+  };
+
+  test('are written as JavaScript has them, or as their text spells them', () => {
+    expect(said({}, {})).toBe('2 3');
+    expect(said({ argumentsText: '{"n": 2.0}' }, { parametersText: '{"default": 3.0}' })).toBe('2.0 3.0');
+    expect(said({ argumentsText: '{"n": 2e0}' }, {})).toBe('2.0 3');
+  });
+
+  test.each([
+    ['another number', { argumentsText: '{"n": 2.5}' }],
+    ['more', { argumentsText: '{"n": 2.0, "m": 1}' }],
+    ['no JSON', { argumentsText: '{"n": 2.0' }],
+    ['no text', { argumentsText: 2 }],
+  ])('a text that says %s is refused', (_, call) => {
+    expect(() => said(call, {})).toThrow(/argumentsText of now is no JSON of its arguments/);
+  });
+});
+
 describe('a message that is to be continued', () => {
   const begun = (content: string): ChatMessage[] => [
     { role: 'user', content: 'Hi' },
@@ -96,19 +130,19 @@ describe('a message that is to be continued', () => {
     [' I thi \n', '<|start|>user:Hi<|end|><|start|>assistant:I thi'],
     ['<|end|>', '<|start|>user:Hi<|end|><|start|>assistant:<|end|>'],
   ])('%j ends the prompt', (content, prompt) => {
-    const ids = chat(begun(content), { continuesLast: true });
+    const ids = chat(begun(content), { continueFinalMessage: true });
     expect(text(ids)).toBe(prompt);
     expect(ids.filter((id) => id === 1)).toHaveLength(1);
   });
 
   test('keeps white space at its end if the template does', () => {
     const template = '{% for m in messages %}{{ m.content }};{% endfor %}';
-    expect(text(chat(begun('I thi '), { template, continuesLast: true }))).toBe('Hi;I thi ');
+    expect(text(chat(begun('I thi '), { template, continueFinalMessage: true }))).toBe('Hi;I thi ');
   });
 
   test('is refused where the template writes something else', () => {
     const template = '{% for m in messages %}{{ m.role }}{% endfor %}';
-    expect(() => chat(begun('I'), { template, continuesLast: true })).toThrow(/does not write the text/);
+    expect(() => chat(begun('I'), { template, continueFinalMessage: true })).toThrow(/does not write the text/);
   });
 });
 

@@ -1,14 +1,15 @@
 // Conversations as OpenAI servers take them, read from a file: what templates get of them, and what is refused.
 import { expect, test } from 'vitest';
-import { conversationIn } from '../../../../engine/transformer/conversation-file.ts';
+import { type ReadConversation, conversationIn as read } from '../../../../engine/transformer/conversation-file.ts';
 import { refusal } from '../../../refusal.ts';
 
+const conversationIn = (json: unknown): ReadConversation => read(Buffer.from(JSON.stringify(json)), 'chat.json');
 const question = { role: 'user', content: 'Hi' } as const;
 
 test('a list of messages is a conversation without tools', () => {
   expect(conversationIn([question])).toEqual({
     messages: [question],
-    options: { tools: [], addGenerationPrompt: true, continuesLast: false },
+    options: { tools: [], addGenerationPrompt: true, continueFinalMessage: false },
   });
 });
 
@@ -34,7 +35,22 @@ test('calls have their arguments as data or as JSON, and what is null is left ou
     },
     { role: 'tool', content: 'noon', toolCallId: 'c' },
   ]);
-  expect(options).toEqual({ tools: [{ name: 'now' }], addGenerationPrompt: false, continuesLast: true });
+  expect(options).toEqual({ tools: [{ name: 'now' }], addGenerationPrompt: false, continueFinalMessage: true });
+});
+
+test('numbers of arguments and schemas stay as they were written, names in their order', () => {
+  const call = (args: string): string => `{"id": "c", "function": {"name": "now", "arguments": ${args}}}`;
+  const calls = [call('{"a": 2.0, "9": 1E3, "1": -0}'), call('"{\\"a\\": 2.0}"'), call('{"a": 2, "b": "2.0"}')];
+  const schema = '{"type": "object", "properties": {"a": {"default": 2.0}}}';
+  const json = `{"messages": [{"role": "assistant", "tool_calls": [${calls.join()}]}],
+    "tools": [{"function": {"name": "now", "parameters": ${schema}}}]}`;
+  const { messages, options } = read(Buffer.from(json), 'chat.json');
+  expect(messages[0]!.toolCalls).toEqual([
+    { id: 'c', name: 'now', arguments: { a: 2, 9: 1000, 1: 0 }, argumentsText: '{"a":2.0,"9":1000.0,"1":0}' },
+    { id: 'c', name: 'now', arguments: { a: 2 }, argumentsText: '{"a":2.0}' },
+    { id: 'c', name: 'now', arguments: { a: 2, b: '2.0' } },
+  ]);
+  expect(options.tools[0]!.parametersText).toBe(schema.replaceAll(' ', ''));
 });
 
 test.each<[string, unknown]>([

@@ -69,6 +69,47 @@ describe('a chat', () => {
     await chat.close();
   });
 
+  it('goes on with an answer that was cut as if it had never been, and reads nothing for it', async () => {
+    const [cut, whole] = [await open({ temperature: 0 }), await open({ temperature: 0 })];
+    const long = await say(whole, 'Who kept the bees?', { maxTokens: 30 });
+    const first = await say(cut, 'Who kept the bees?', { maxTokens: 18 });
+    const second = await cut.send([], { maxTokens: 12, continueFinalMessage: true }).result;
+    expect(second.promptTokens).toBeLessThanOrEqual(1);
+    expect(first.text + second.text).toBe(long.text);
+    expect(cut.messages).toEqual(whole.messages);
+    expect(second.message).toEqual(cut.messages[2]);
+    const third = await say(cut, 'And then?');
+    expect(third.reusedTokens).toBeGreaterThanOrEqual(second.contextTokens - 1);
+    await cut.close();
+    await whole.close();
+  });
+
+  it('goes on with the beginning of an answer, and with the same when it is answered anew', async () => {
+    const chat = await open();
+    const begun: ChatMessage[] = [
+      { role: 'user', content: 'Who kept the bees?' },
+      { role: 'assistant', content: 'It was' },
+    ];
+    const first = await chat.send(begun, { continueFinalMessage: true }).result;
+    expect(first.message).toEqual({ role: 'assistant', content: `It was${first.text}` });
+    const second = await chat.regenerate().result;
+    expect(second).toMatchObject({ seed: 1, message: { content: `It was${second.text}` } });
+    expect(chat.messages.slice(1)).toEqual([begun[0], second.message]);
+    await chat.close();
+  });
+
+  it.each<[string, ChatMessage[]]>([
+    ['a question', [{ role: 'user', content: 'Who?' }]],
+    ['calls', [{ role: 'assistant', content: 'x', toolCalls: [{ id: 'c', name: 'f', arguments: {} }] }]],
+    ['nothing', []],
+  ])('does not go on with %s', async (_, input) => {
+    const chat = await open();
+    const error = await refused(chat.send(input, { continueFinalMessage: true }).result);
+    expect(error).toMatchObject({ code: 'bad-argument' });
+    expect(chat.messages).toHaveLength(1);
+    await chat.close();
+  });
+
   it('goes back, and reads from there', async () => {
     const chat = await open();
     const first = await say(chat, 'Who kept the bees?');

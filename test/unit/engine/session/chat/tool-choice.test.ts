@@ -92,7 +92,7 @@ describe('a call', () => {
       ],
       tools: TOOLS,
       addGenerationPrompt: true,
-      continuesLast: false,
+      continueFinalMessage: false,
       variables: {},
       date: new Date(),
     }).value;

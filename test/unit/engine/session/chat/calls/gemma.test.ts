@@ -66,3 +66,9 @@ it('is told by its marks', () => {
   expect(gemma.isOf('<|tool_call>')).toBe(true);
   expect(gemma.isOf('<|tool_call|> <start_of_turn>')).toBe(false);
 });
+
+it('tells how numbers were written, where JavaScript cannot say it', () => {
+  expect(gemma.parse('<|tool_call>call:a{x:2.0}<tool_call|>')?.calls).toEqual([
+    { name: 'a', arguments: { x: 2 }, argumentsText: '{"x":2.0}' },
+  ]);
+});

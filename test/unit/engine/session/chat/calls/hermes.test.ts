@@ -42,3 +42,13 @@ it('is told by its mark, but not where XML stands between the marks', () => {
   expect(hermes.isOf('<tool_call><function=name>')).toBe(false);
   expect(hermes.isOf('<|im_start|>')).toBe(false);
 });
+
+it('tells how numbers were written, where JavaScript cannot say it', () => {
+  const calls = (given: string): unknown =>
+    hermes.parse(`<tool_call>{"name": "f", "arguments": ${given}}</tool_call>`)?.calls;
+  expect(calls('{"x": 2, "y": 2.5}')).toEqual([{ name: 'f', arguments: { x: 2, y: 2.5 } }]);
+  const spelled = '{"x":2.0,"2":12345678901234567890}';
+  expect(calls('{"x": 2.0, "2": 12345678901234567890}')).toEqual([
+    { name: 'f', arguments: { x: 2, 2: Number('12345678901234567890') }, argumentsText: spelled },
+  ]);
+});
