@@ -36,6 +36,17 @@ export class Gate {
     }
   }
 
+  /** The same within `during`, for what needs nothing of the thread: whoever closes the gate does not wait for it. */
+  async outside<T>(work: () => Promise<T>): Promise<T> {
+    if (--this.#calls === 0) this.#set(IDLE);
+    try {
+      return await work();
+    } finally {
+      if (this.#calls++ === 0) this.#set(BUSY);
+      this.pass();
+    }
+  }
+
   /** Called where no native work is under way. Never returns once the gate was closed. */
   pass(): void {
     if (Atomics.load(this.#words, CLOSED) === 0) return;

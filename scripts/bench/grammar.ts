@@ -124,7 +124,7 @@ async function follow(
 }
 
 export async function grammarRows(model: LoadedModel, rounds: number): Promise<GrammarRow[]> {
-  const grammars = new Grammars(model);
+  const grammars = Grammars.of(model);
   const rows: GrammarRow[] = [];
   // The library is opened, and told the vocabulary, with the first grammar.
   (await grammars.open({ gbnf: 'root ::= "a"' }))?.close();

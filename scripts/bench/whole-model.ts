@@ -42,7 +42,7 @@ export class WholeModel {
     this.#runtime = {
       model,
       dense,
-      grammars: new Grammars(model),
+      grammars: Grammars.of(model),
       denseChoice: { name: 'native', why: 'it is what is measured', isSecondBest: false },
       threads: THREADS,
       cacheThreads: THREADS,

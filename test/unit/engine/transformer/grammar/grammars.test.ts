@@ -186,7 +186,7 @@ describe('what never ends', () => {
 });
 
 it('names what is wrong and where', async () => {
-  const open = (grammar: GrammarOption): Promise<unknown> => new Grammars(model()).open(grammar);
+  const open = (grammar: GrammarOption): Promise<unknown> => grammars().open(grammar);
   expect((await refused(open({ gbnf: 'root ::= a\na ::= "x' }))).message).toMatch(/line 2/);
   const schema = { type: 'object', properties: { n: { contains: {} } } };
   expect((await refused(open({ jsonSchema: schema }))).message).toMatch(/'contains' at #\/properties\/n/);
