@@ -150,6 +150,7 @@ export async function grammarRows(model: LoadedModel, rounds: number): Promise<G
       ...{ msPerToken: typical(means), p95Ms: each[Math.floor(0.95 * each.length)]!, mostMs: each.at(-1)! },
     });
   }
+  await grammars.close();
   return rows;
 }
 

@@ -26,9 +26,9 @@ export interface OpenedLibrary {
 
 /**
  * A library with a memory of its own, since one that has aborted cannot be trusted any more. name: that of its package.
- * Throws 'missing-dependency'.
+ * bytesMax: what its memory grows to. Throws 'missing-dependency'.
  */
-export function openLibrary(name: string = PACKAGE): OpenedLibrary {
+export function openLibrary(name: string = PACKAGE, bytesMax = MEMORY_BYTES_MAX): OpenedLibrary {
   const require = createRequire(import.meta.url);
   let path: string;
   let text: string;
@@ -47,7 +47,7 @@ export function openLibrary(name: string = PACKAGE): OpenedLibrary {
   const names = ['exports', 'module', 'require', '__filename', 'process', 'console', 'WebAssembly'];
   const run = compileFunction(text, names, { filename: path });
   const console = { log: hear, warn: hear, error: hear };
-  run.call(module.exports, module.exports, module, require, path, undefined, console, BOUNDED);
+  run.call(module.exports, module.exports, module, require, path, undefined, console, bounded(bytesMax));
   const takeSaid = (): readonly string[] => {
     const taken = said;
     said = [];
@@ -71,20 +71,21 @@ const wasm = Reflect.get(globalThis, 'WebAssembly') as {
   ): Promise<{ readonly instance: { readonly exports: Readonly<Record<string, unknown>> } }>;
 };
 
-/** A library that needs more is told that there is none, and aborts. */
-const BOUNDED = {
+/** WebAssembly for the library. If it needs more memory, it is told that there is none, and aborts. */
+const bounded = (bytesMax: number): Pick<typeof wasm, 'RuntimeError' | 'instantiate'> => ({
   RuntimeError: wasm.RuntimeError,
-  async instantiate(code: Uint8Array, imports: object): ReturnType<typeof wasm.instantiate> {
+  async instantiate(code, imports) {
     const made = await wasm.instantiate(code, imports);
-    for (const memory of Object.values(made.instance.exports)) if (memory instanceof wasm.Memory) bound(memory);
+    for (const memory of Object.values(made.instance.exports))
+      if (memory instanceof wasm.Memory) bound(memory, bytesMax);
     return made;
   },
-};
+});
 
-function bound(memory: WasmMemory): void {
+function bound(memory: WasmMemory, bytesMax: number): void {
   const grow = memory.grow.bind(memory);
   memory.grow = (pages) => {
-    if (memory.buffer.byteLength + pages * PAGE_BYTES > MEMORY_BYTES_MAX) throw new RangeError('no more memory');
+    if (memory.buffer.byteLength + pages * PAGE_BYTES > bytesMax) throw new RangeError('no more memory');
     return grow(pages);
   };
 }

@@ -4,7 +4,6 @@
 
 import { describe, expect, it, test } from 'vitest';
 import type { Range } from '../../../../../engine/transformer/grammar/characters.ts';
-import { Grammars } from '../../../../../engine/transformer/grammar/grammars.ts';
 import type { GrammarOption } from '../../../../../engine/transformer/grammar/options.ts';
 import { RandomNumbers } from '../../../../../engine/transformer/sampling/random.ts';
 import { refused } from '../../../../refusal.ts';

@@ -2,8 +2,10 @@
 // wants it, and is refused by name where it takes longer than the bound. Its thread is ended then, and no other.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createEngine, type Engine } from '../../../../../engine/index.ts';
+import { CompiledGrammars } from '../../../../../engine/transformer/grammar/compiled.ts';
 import { allows } from '../../../../../engine/transformer/grammar/constraint.ts';
 import { Grammars } from '../../../../../engine/transformer/grammar/grammars.ts';
+import { openLibrary } from '../../../../../engine/transformer/grammar/library.ts';
 import { vocabularyOf } from '../../../../../engine/transformer/grammar/vocabulary.ts';
 import { Workshop } from '../../../../../engine/transformer/grammar/workshop.ts';
 import { loadModel } from '../../../../../engine/transformer/load.ts';
@@ -79,6 +81,19 @@ describe('threads of grammars', () => {
     expect([begins, allows(before.mask, idOf('.'))]).toEqual([false, true]);
     before.close();
     await grammars.close();
+  });
+
+  it('refuse what takes more memory than the bound, and then follow the next', async () => {
+    const name = '@mlc-ai/web-xgrammar';
+    const grammars = new CompiledGrammars(await vocabularyOf(model), [], () => openLibrary(name, 18 << 20));
+    const counts = Array.from({ length: 20 }, () => '[^a-z]{1,99}').join(' ');
+    const error = await refused(grammars.compile('counts', { gbnf: `root ::= ${counts}` }));
+    expect([error.code, error.message]).toEqual([
+      'unsupported',
+      'the grammar is too large or nests too deeply to be compiled',
+    ]);
+    await grammars.compile('quick', QUICK);
+    expect([grammars.keeps('counts'), grammars.keeps('quick')]).toEqual([false, true]);
   });
 
   it('compile once what several ask for, and go on where only one of them leaves', async () => {
