@@ -72,7 +72,7 @@ export class GateKeeper {
   closeNow(): boolean {
     const end = performance.now() + WAIT_MS;
     Atomics.store(this.#words, CLOSED, 1);
-    while (this.#isBusy) {
+    while (this.isBusy) {
       const left = end - performance.now();
       if (left <= 0) return false;
       Atomics.wait(this.#words, STATE, BUSY, left);
@@ -84,14 +84,15 @@ export class GateKeeper {
   async close(): Promise<boolean> {
     const end = performance.now() + WAIT_MS;
     Atomics.store(this.#words, CLOSED, 1);
-    while (this.#isBusy) {
+    while (this.isBusy) {
       if (performance.now() > end) return false;
       await new Promise((resolve) => setTimeout(resolve, 2));
     }
     return true;
   }
 
-  get #isBusy(): boolean {
+  /** True while the thread works. */
+  get isBusy(): boolean {
     return Atomics.load(this.#words, STATE) === BUSY;
   }
 }

@@ -34,6 +34,8 @@ export class Workshops {
   readonly #options: WorkshopOptions;
   #vocabulary: Promise<Vocabulary> | null = null;
   readonly #open = new Set<Workshop>();
+  /** When they end that nobody uses. */
+  readonly #idle = new WeakMap<Workshop, NodeJS.Timeout>();
   /** Told when a thread may have become free. */
   readonly #waiting = new Set<() => void>();
   #isClosed = false;
@@ -85,6 +87,7 @@ export class Workshops {
       const found = this.#find(asked) ?? this.#begin(vocabulary);
       if (found !== null) {
         found.users++;
+        clearTimeout(this.#idle.get(found));
         return { workshop: found, compiled: found.compile(asked, compileMsMax) };
       }
       let heard = (): void => {};
@@ -119,12 +122,12 @@ export class Workshops {
     workshop.users--;
     if (workshop.users > 0) return;
     if (workshop.isBusy || workshop.isEnded) void this.#end(workshop);
-    else setTimeout(() => this.#endIdle(workshop), IDLE_MS).unref();
+    else this.#idle.set(workshop, setTimeout(() => this.#endIdle(workshop), IDLE_MS).unref());
     this.#tell();
   }
 
   #endIdle(workshop: Workshop): void {
-    if (workshop.users === 0 && this.#open.size > 1) void this.#end(workshop);
+    if (this.#open.size > 1) void this.#end(workshop);
   }
 
   async #end(workshop: Workshop): Promise<void> {
