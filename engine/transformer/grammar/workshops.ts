@@ -20,6 +20,7 @@ export interface WorkshopOptions {
   /** Name of the package of the library. */
   readonly library?: string;
   readonly compileMsMax?: number;
+  readonly threadsMax?: number;
   /** Does what nothing of this thread is needed for. */
   readonly resting?: <Result>(work: () => Promise<Result>) => Promise<Result>;
 }
@@ -111,8 +112,9 @@ export class Workshops {
   }
 
   #begin(vocabulary: Vocabulary): Workshop | null {
-    if (this.#open.size >= THREADS_MAX) return null;
-    const workshop = new Workshop({ vocabulary, library: this.#options.library ?? '@mlc-ai/web-xgrammar' });
+    const { library = '@mlc-ai/web-xgrammar', threadsMax = THREADS_MAX } = this.#options;
+    if (this.#open.size >= threadsMax) return null;
+    const workshop = new Workshop({ vocabulary, library });
     this.#open.add(workshop);
     return workshop;
   }
