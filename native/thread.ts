@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
-import { Worker } from 'node:worker_threads';
+import { type ResourceLimits, Worker } from 'node:worker_threads';
 import { KvError } from './error.ts';
 import { registeredModules, servesYardsticks, yardstickModule } from './formats/registry.ts';
 
@@ -30,16 +30,16 @@ function compiledOf(source: URL): URL | null {
  * .ts file too. When sources are run, a line of JavaScript loads tsx in the thread first, because on Node 20 `execArgv:
  * ['--import', 'tsx']` has no effect unless the process itself was started with it. The thread does not inherit the
  * flags of the process, because some, such as `--input-type`, are for the main program and would end the thread.
- * Formats and yardsticks that this thread has registered are registered there too.
+ * Formats and yardsticks that this thread has registered are registered there too. limits: of its heap.
  */
-export function startThread(source: URL, workerData: unknown): Worker {
+export function startThread(source: URL, workerData: unknown, limits: ResourceLimits = {}): Worker {
   const isBuilt = !import.meta.url.endsWith('.ts');
   const module = isBuilt ? new URL(source.href.replace(/\.ts$/, '.js')) : source;
   const formats = registeredModules();
   const isProduct = formats.length === 0 && !servesYardsticks();
   const compiled = !isBuilt && isProduct ? compiledOf(source) : null;
-  if (compiled !== null) return open(compiled, workerData);
-  if (isBuilt && isProduct) return open(module, workerData);
+  if (compiled !== null) return open(compiled, workerData, limits);
+  if (isBuilt && isProduct) return open(module, workerData, limits);
   const lines: string[] = [];
   if (!isBuilt) {
     // `require` finds the CommonJS version, which cannot register hooks from a data: module. The ES module is beside
@@ -57,13 +57,13 @@ export function startThread(source: URL, workerData: unknown): Worker {
     for (const format of formats) lines.push(`await registerFormats(${JSON.stringify(format)});`);
   }
   lines.push(`await import(${JSON.stringify(module.href)});`);
-  return open(new URL(`data:text/javascript,${encodeURIComponent(lines.join('\n'))}`), workerData);
+  return open(new URL(`data:text/javascript,${encodeURIComponent(lines.join('\n'))}`), workerData, limits);
 }
 
 /** Throws 'bad-argument' for data that no thread can be given: functions, symbols. */
-function open(module: URL, workerData: unknown): Worker {
+function open(module: URL, workerData: unknown, resourceLimits: ResourceLimits): Worker {
   try {
-    return new Worker(module, { workerData, execArgv: [] });
+    return new Worker(module, { workerData, execArgv: [], resourceLimits });
   } catch (cause) {
     throw new KvError('bad-argument', `what was given cannot be sent to a thread: ${(cause as Error).message}`, {
       hint: 'options are plain data',

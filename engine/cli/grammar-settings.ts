@@ -2,8 +2,8 @@
 import { existsSync } from 'node:fs';
 import { KvError, parseJson } from '../../native/index.ts';
 import type { Generated } from '../session/types.ts';
-import { grammarText } from '../transformer/grammar/grammars.ts';
 import { checkGrammar, type GrammarOption, type JsonSchema } from '../transformer/grammar/options.ts';
+import { grammarText } from '../transformer/grammar/source.ts';
 import { readText } from './read-text.ts';
 
 /** Throws 'bad-argument' for both at once and for what is no JSON, and what reading a file throws. */

@@ -51,7 +51,7 @@ export class Answer {
   /** Its owner closes it. Throws 'bad-argument' for options out of range, and what Grammars.open throws. */
   static async open({ model, grammars }: Answering, options: AnswerOptions): Promise<Answer> {
     const answer = new Answer(model, options);
-    answer.#constraint = await (options.following?.() ?? grammars.open(options.grammar));
+    answer.#constraint = await (options.following?.() ?? grammars.open(options.grammar, options.signal));
     if (answer.#constraint?.isOver === true) answer.#finish = 'stop';
     return answer;
   }
@@ -82,10 +82,10 @@ export class Answer {
    * logits [V] behind all tokens so far → the next token, which is to be read and then pushed; null: the text ends
    * here. Throws as Sampler.next.
    */
-  next(logits: Float32Array, history: readonly number[]): number | null {
+  async next(logits: Float32Array, history: readonly number[]): Promise<number | null> {
     let mask = this.#constraint?.mask ?? null;
     let id = this.#sampler.next(logits, history, mask);
-    while (this.#constraint?.refuses(id) === true) {
+    while ((await this.#constraint?.refuses(id)) === true) {
       mask = without(mask, id, this.#model.config.vocabSize);
       id = this.#sampler.next(logits, history, mask);
     }
@@ -97,7 +97,7 @@ export class Answer {
     return id;
   }
 
-  /** The token was read. → text that may be shown now. Throws as Constraint.accept. */
+  /** The token is written, which nothing takes back. → text that may be shown now. Throws as Constraint.accept. */
   async push(id: number): Promise<string> {
     this.#count++;
     await this.#constraint?.accept(id);
@@ -116,18 +116,18 @@ export class Answer {
   }
 
   /** What it is now that it has ended. */
-  get generated(): Pick<Generated, 'text' | 'tokens' | 'finish' | 'grammarComplete' | 'logprobs'> {
+  async generated(): Promise<Pick<Generated, 'text' | 'tokens' | 'finish' | 'grammarComplete' | 'logprobs'>> {
     return {
       text: this.#text,
       tokens: this.#count,
       finish: this.#finish ?? 'aborted',
-      grammarComplete: this.#isComplete,
+      grammarComplete: await this.#isComplete(),
       // One more may have been drawn, which was not written.
       logprobs: this.#top === null ? null : this.#logprobs.slice(0, this.#count),
     };
   }
 
-  get #isComplete(): boolean | null {
+  async #isComplete(): Promise<boolean | null> {
     const isComplete = this.#constraint?.isComplete ?? null;
     return isComplete === true ? this.#constraint!.fulfils(this.#text) : isComplete;
   }

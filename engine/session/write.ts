@@ -32,7 +32,7 @@ export async function* write(reader: Reader, answer: Answer, asked: Asked): Asyn
       answer.abort();
       break;
     }
-    const id = drawn ?? answer.next(await reader.logits(), tokens);
+    const id = drawn ?? (await answer.next(await reader.logits(), tokens));
     if (id === null) break;
     // Only now is it certain that something follows the prompt; sealing its last page still counts as the prompt's
     // work.
@@ -64,7 +64,7 @@ export async function* write(reader: Reader, answer: Answer, asked: Asked): Asyn
   if (rest !== '') yield rest;
   const seconds = (performance.now() - start) / 1000;
   return {
-    ...answer.generated,
+    ...(await answer.generated()),
     drafted: lookup?.drafted ?? 0,
     accepted: lookup?.accepted ?? 0,
     promptTokens: asked.tokens,
@@ -84,16 +84,19 @@ async function follow(
   draft: readonly number[],
 ): Promise<{ readonly pieces: readonly string[]; readonly drawn: number | undefined }> {
   const { tokens } = reader;
+  // Its grammar finds what may come next in a thread of its own, while the model reads the token in this one.
+  const pushed = answer.push(id);
+  pushed.catch(() => {});
   const rows = await reader.forward([id, ...draft]);
   const width = rows.length / (1 + draft.length);
   const row = (index: number): Float32Array => rows.subarray(index * width, (index + 1) * width);
   const first = tokens.length - draft.length;
-  const pieces = [await answer.push(id)];
+  const pieces = [await pushed];
   let drawn: number | undefined;
   let taken = 0;
   try {
     while (taken < draft.length && answer.finish === null) {
-      const next = answer.next(await reader.logits(row(taken)), tokens.slice(0, first + taken));
+      const next = await answer.next(await reader.logits(row(taken)), tokens.slice(0, first + taken));
       if (next === null) break;
       if (next !== draft[taken]) {
         drawn = next;

@@ -36,6 +36,17 @@ export class Gate {
     }
   }
 
+  /** The same within `during`, for what needs nothing of the thread: whoever closes the gate does not wait for it. */
+  async outside<T>(work: () => Promise<T>): Promise<T> {
+    if (--this.#calls === 0) this.#set(IDLE);
+    try {
+      return await work();
+    } finally {
+      if (this.#calls++ === 0) this.#set(BUSY);
+      this.pass();
+    }
+  }
+
   /** Called where no native work is under way. Never returns once the gate was closed. */
   pass(): void {
     if (Atomics.load(this.#words, CLOSED) === 0) return;
@@ -61,7 +72,7 @@ export class GateKeeper {
   closeNow(): boolean {
     const end = performance.now() + WAIT_MS;
     Atomics.store(this.#words, CLOSED, 1);
-    while (this.#isBusy) {
+    while (this.isBusy) {
       const left = end - performance.now();
       if (left <= 0) return false;
       Atomics.wait(this.#words, STATE, BUSY, left);
@@ -73,14 +84,15 @@ export class GateKeeper {
   async close(): Promise<boolean> {
     const end = performance.now() + WAIT_MS;
     Atomics.store(this.#words, CLOSED, 1);
-    while (this.#isBusy) {
+    while (this.isBusy) {
       if (performance.now() > end) return false;
       await new Promise((resolve) => setTimeout(resolve, 2));
     }
     return true;
   }
 
-  get #isBusy(): boolean {
+  /** True while the thread works. */
+  get isBusy(): boolean {
     return Atomics.load(this.#words, STATE) === BUSY;
   }
 }

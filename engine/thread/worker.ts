@@ -19,6 +19,7 @@ const opening = gate.during(() =>
   Host.open({
     ...options,
     safePoint: () => gate.pass(),
+    resting: (work) => gate.outside(work),
     onProgress: (progress) => server.tell(progress),
   }),
 );

@@ -124,7 +124,7 @@ async function follow(
 }
 
 export async function grammarRows(model: LoadedModel, rounds: number): Promise<GrammarRow[]> {
-  const grammars = new Grammars(model);
+  const grammars = Grammars.of(model);
   const rows: GrammarRow[] = [];
   // The library is opened, and told the vocabulary, with the first grammar.
   (await grammars.open({ gbnf: 'root ::= "a"' }))?.close();
@@ -150,6 +150,7 @@ export async function grammarRows(model: LoadedModel, rounds: number): Promise<G
       ...{ msPerToken: typical(means), p95Ms: each[Math.floor(0.95 * each.length)]!, mostMs: each.at(-1)! },
     });
   }
+  await grammars.close();
   return rows;
 }
 

@@ -39,10 +39,11 @@ export class WholeModel {
     this.loadCpuSeconds = loadCpuSeconds;
     this.weightTypes = dense.weightTypes;
     const { layers, queryHeads, kvHeads, headDim } = model.config;
+    const grammars = Grammars.of(model);
     this.#runtime = {
       model,
       dense,
-      grammars: new Grammars(model),
+      grammars,
       denseChoice: { name: 'native', why: 'it is what is measured', isSecondBest: false },
       threads: THREADS,
       cacheThreads: THREADS,
@@ -50,6 +51,7 @@ export class WholeModel {
       loadMs: 0,
       shape: { layers, queryHeads, kvHeads, headDim },
       close: async () => {
+        await grammars.close();
         await dense.close();
         model.weights.close();
       },

@@ -73,7 +73,9 @@ export async function answerChat(
   // Tools whose calls fulfil their schemas.
   let checked: readonly string[] | null = null;
   const following = async (): Promise<Following | null> => {
-    const opened = await openChosen(model, session.runtime.grammars, { choice, tools, template, format: known });
+    const { signal } = options;
+    const chosen = { choice, tools, template, format: known, signal };
+    const opened = await openChosen(model, session.runtime.grammars, chosen);
     if (opened !== null && choice !== 'none')
       checked = tools.map(({ name }) => name).filter((name) => !opened.unchecked.includes(name));
     return opened?.following ?? null;

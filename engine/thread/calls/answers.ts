@@ -66,7 +66,7 @@ async function generate(
 async function continuations(host: Host, asked: Continuing, { tell, signal }: Reading): Promise<Generated[]> {
   const { n, ...options } = asked.options;
   checkContinuations(n, options);
-  const maxTokens = await Answer.check(host.runtime, options);
+  const maxTokens = await Answer.check(host.runtime, { ...options, signal });
   const session = host.session(asked.session);
   const ids = await tokenizeFor(session, host.runtime.model, asked.prompt, signal);
   const onProgress = (progress: Progress): void => tell({ progress });

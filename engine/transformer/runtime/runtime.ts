@@ -33,6 +33,8 @@ export interface RuntimeOptions {
   readonly signal?: AbortSignal | undefined;
   /** Called between pieces of native work: the thread may be ended in there. */
   readonly safePoint?: () => void;
+  /** Does what nothing of the thread is needed for: the thread may be ended meanwhile. */
+  readonly resting?: <Result>(work: () => Promise<Result>) => Promise<Result>;
 }
 
 /** All cores that this process may use; a container or an affinity mask may leave it fewer than the machine has. */
@@ -53,6 +55,7 @@ export class Runtime {
     { dense, choice }: Awaited<ReturnType<typeof openDense>>,
     threads: number,
     loadMs: number,
+    resting: RuntimeOptions['resting'],
   ) {
     this.model = model;
     this.dense = dense;
@@ -60,7 +63,7 @@ export class Runtime {
     this.threads = threads;
     this.native = nativeInfo();
     this.loadMs = loadMs;
-    this.grammars = new Grammars(model);
+    this.grammars = Grammars.of(model, given({ resting }));
   }
 
   static async open(options: RuntimeOptions): Promise<Runtime> {
@@ -80,7 +83,7 @@ export class Runtime {
       model.weights.close();
       throw namingFile(model.path, error);
     });
-    return new Runtime(model, dense, threads, performance.now() - start);
+    return new Runtime(model, dense, threads, performance.now() - start, options.resting);
   }
 
   /** Threads of a cache, which takes no more of them than this. */
@@ -94,6 +97,7 @@ export class Runtime {
   }
 
   async close(): Promise<void> {
+    await this.grammars.close();
     await this.dense.close();
     this.model.weights.close();
   }

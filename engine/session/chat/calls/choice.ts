@@ -51,6 +51,8 @@ export interface Chosen {
   readonly template: string;
   /** How the model writes calls; null: in no way that is known. */
   readonly format: CallFormat | null;
+  /** Aborts the compiling of a grammar. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** What an answer follows for its calls. */
@@ -67,7 +69,7 @@ export interface ChosenFollowing {
 export async function openChosen(
   model: Pick<LoadedModel, 'tokenizer' | 'name'>,
   grammars: Grammars,
-  { choice, tools, template, format }: Chosen,
+  { choice, tools, template, format, signal }: Chosen,
 ): Promise<ChosenFollowing | null> {
   const isWanted = choice !== undefined && choice !== 'auto' && choice !== 'none';
   if (format === null && isWanted)
@@ -89,7 +91,7 @@ export async function openChosen(
     marks: tokens.marks,
   });
   try {
-    const call = await grammars.withMarks(tokens.ids).follow(text, 'schema of the tools');
+    const call = await grammars.withMarks(tokens.ids).follow(text, 'schema of the tools', signal);
     const watch = new CallWatch(model.tokenizer, format, tokens);
     return { following: isWanted ? call : new CallFollowing(watch, call), unchecked };
   } catch (error) {

@@ -30,9 +30,9 @@ export class CallFollowing implements Following {
   }
 
   /** A token that would begin a call, and say more behind its mark than a call can. */
-  refuses(id: number): boolean {
+  async refuses(id: number): Promise<boolean> {
     const begun = this.#hasBegun ? null : this.#watch.begun(id);
-    return begun !== null && this.#call?.admits(begun) !== true;
+    return begun !== null && (await this.#call?.admits(begun)) !== true;
   }
 
   async accept(id: number): Promise<void> {
@@ -43,7 +43,7 @@ export class CallFollowing implements Following {
     await this.#call!.begin(begun);
   }
 
-  fulfils(text: string): boolean {
+  async fulfils(text: string): Promise<boolean> {
     return !this.#hasBegun || this.#call!.fulfils(text);
   }
 

@@ -3,7 +3,6 @@
  * family.
  */
 import { asRecord, KvError } from '../../../../native/index.ts';
-import { markCharacter } from '../../../transformer/grammar/grammars.ts';
 import { literal } from '../../../transformer/grammar/notation.ts';
 import { type JsonSchema, Repetitions } from '../../../transformer/grammar/options.ts';
 import { Rules } from '../../../transformer/grammar/rules.ts';
@@ -13,6 +12,7 @@ import {
   type FollowedText,
   schemaExpression,
 } from '../../../transformer/grammar/schema.ts';
+import { markCharacter } from '../../../transformer/grammar/source.ts';
 import type { ChatTool } from '../../../transformer/types.ts';
 import type { CallFormat, Spelling } from './call.ts';
 

@@ -2,7 +2,7 @@
  * Where in an answer a call begins: the text of its tokens is looked through for marks, whichever tokens these are
  * written in.
  */
-import { markCharacter } from '../../../transformer/grammar/grammars.ts';
+import { markCharacter } from '../../../transformer/grammar/source.ts';
 import type { Tokenizer } from '../../../transformer/types.ts';
 import type { CallFormat } from './call.ts';
 

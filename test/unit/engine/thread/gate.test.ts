@@ -32,6 +32,29 @@ it('is waited at until the last of several works is done', async () => {
   expect(isClosed).toBe(true);
 });
 
+it('waits for nobody who needs nothing of the thread, until he does again', async () => {
+  const keeper = new GateKeeper();
+  const gate = new Gate(keeper.shared);
+  const ends: (() => void)[] = [];
+  const work = (): Promise<void> => new Promise((end) => ends.push(end));
+  const resting = gate.during(async () => {
+    await gate.outside(work);
+    await work();
+  });
+  expect(keeper.isBusy).toBe(false);
+  const other = gate.during(work);
+  expect(keeper.isBusy).toBe(true);
+  ends[1]!();
+  await other;
+  expect(keeper.isBusy).toBe(false);
+  ends[0]!();
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(keeper.isBusy).toBe(true);
+  ends[2]!();
+  await resting;
+  expect(keeper.isBusy).toBe(false);
+});
+
 it('holds a thread that comes to it for good', async () => {
   const keeper = new GateKeeper();
   const words = new Int32Array(new SharedArrayBuffer(4));

@@ -17,13 +17,16 @@ export function onGrammars() {
   const byteIds = new Map<number, number>();
   beforeAll(async () => {
     model = await loadModel(MODEL, {});
-    grammars = new Grammars(model);
+    grammars = Grammars.of(model);
     for (let id = 0; id < model.config.vocabSize; id++) {
       const bytes = model.tokenizer.bytes(id);
       if (bytes.length === 1) byteIds.set(bytes[0]!, id);
     }
   });
-  afterAll(() => model.weights.close());
+  afterAll(async () => {
+    await grammars.close();
+    model.weights.close();
+  });
   const follow = async (grammar: GrammarOption, text: string): Promise<Followed> => {
     const constraint = (await grammars.open(grammar))!;
     try {
@@ -32,7 +35,7 @@ export function onGrammars() {
         if (!allows(constraint.mask, id)) return 'refused';
         await constraint.accept(id);
       }
-      return constraint.isComplete && constraint.fulfils(text) ? 'complete' : 'begun';
+      return constraint.isComplete && (await constraint.fulfils(text)) ? 'complete' : 'begun';
     } finally {
       constraint.close();
     }

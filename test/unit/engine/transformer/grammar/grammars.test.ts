@@ -4,7 +4,6 @@
 
 import { describe, expect, it, test } from 'vitest';
 import type { Range } from '../../../../../engine/transformer/grammar/characters.ts';
-import { Grammars } from '../../../../../engine/transformer/grammar/grammars.ts';
 import type { GrammarOption } from '../../../../../engine/transformer/grammar/options.ts';
 import { RandomNumbers } from '../../../../../engine/transformer/sampling/random.ts';
 import { refused } from '../../../../refusal.ts';
@@ -186,7 +185,7 @@ describe('what never ends', () => {
 });
 
 it('names what is wrong and where', async () => {
-  const open = (grammar: GrammarOption): Promise<unknown> => new Grammars(model()).open(grammar);
+  const open = (grammar: GrammarOption): Promise<unknown> => grammars().open(grammar);
   expect((await refused(open({ gbnf: 'root ::= a\na ::= "x' }))).message).toMatch(/line 2/);
   const schema = { type: 'object', properties: { n: { contains: {} } } };
   expect((await refused(open({ jsonSchema: schema }))).message).toMatch(/'contains' at #\/properties\/n/);

@@ -2,8 +2,8 @@
 // refused, or followed as something else.
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { grammarText } from '../../../../../engine/transformer/grammar/grammars.ts';
 import type { GrammarOption, JsonSchema } from '../../../../../engine/transformer/grammar/options.ts';
+import { grammarText } from '../../../../../engine/transformer/grammar/source.ts';
 import { refused } from '../../../../refusal.ts';
 import { onGrammars } from './following.ts';
 

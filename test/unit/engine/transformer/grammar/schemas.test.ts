@@ -33,7 +33,7 @@ async function follow(model: LoadedModel, count: number, seed: number): Promise<
     multipleOfPrecision: 9,
   });
   const logits = new RandomLogits(model, seed);
-  const grammars = new Grammars(model);
+  const grammars = Grammars.of(model);
   const size = model.config.vocabSize;
   let complete = 0;
   for (let i = 0; i < count; i++) {
@@ -50,7 +50,7 @@ async function follow(model: LoadedModel, count: number, seed: number): Promise<
     );
     const ids = await randomText(model, constraint, sampler, logits, rng);
     const text = model.tokenizer.decode(ids, { continues: true });
-    if (constraint.isComplete && constraint.fulfils(text)) {
+    if (constraint.isComplete && (await constraint.fulfils(text))) {
       complete++;
       const value: unknown = JSON.parse(text);
       expect(ajv.validate(schema, value), `${what}\n${text}\n${ajv.errorsText()}`).toBe(true);
@@ -58,6 +58,7 @@ async function follow(model: LoadedModel, count: number, seed: number): Promise<
     }
     constraint.close();
   }
+  await grammars.close();
   return complete;
 }
 

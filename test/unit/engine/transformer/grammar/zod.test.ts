@@ -283,7 +283,7 @@ async function drawn(jsonSchema: Readonly<Record<string, unknown>>, count: numbe
     );
     const ids = await randomText(model(), constraint, sampler, logits, rng);
     const written = model().tokenizer.decode(ids, { continues: true });
-    if (constraint.isComplete && constraint.fulfils(written)) values.push(JSON.parse(written));
+    if (constraint.isComplete && (await constraint.fulfils(written))) values.push(JSON.parse(written));
     constraint.close();
   }
   return values;

@@ -11,7 +11,6 @@ import { callFormatOf } from '../../../../../../engine/session/chat/calls/format
 import { hermes } from '../../../../../../engine/session/chat/calls/hermes.ts';
 import { allows, type Following } from '../../../../../../engine/transformer/grammar/constraint.ts';
 import { Grammars } from '../../../../../../engine/transformer/grammar/grammars.ts';
-import { openLibrary } from '../../../../../../engine/transformer/grammar/library.ts';
 import { loadModel } from '../../../../../../engine/transformer/load.ts';
 import type { ChatTool, LoadedModel } from '../../../../../../engine/transformer/types.ts';
 import { refused } from '../../../../../refusal.ts';
@@ -28,17 +27,23 @@ const TOOLS: readonly ChatTool[] = [
 const folder = markedModel(hermes.controls);
 let model: LoadedModel;
 let marked: LoadedModel;
+/** Of each model. */
+const grammars = new Map<LoadedModel, Grammars>();
 beforeAll(async () => {
   model = await loadModel(MODEL, {});
   marked = await loadModel(folder, {});
+  for (const one of [model, marked]) grammars.set(one, Grammars.of(one));
 });
-afterAll(() => {
-  for (const one of [model, marked]) one.weights.close();
+afterAll(async () => {
+  for (const one of [model, marked]) {
+    await grammars.get(one)!.close();
+    one.weights.close();
+  }
   rmSync(folder, { recursive: true });
 });
 
 const open = (choice: ToolChoice | undefined, template = '<tool_call>', of = model, tools = TOOLS) =>
-  openChosen(of, new Grammars(of), { choice, tools, template, format: callFormatOf(template) }).then(
+  openChosen(of, grammars.get(of)!, { choice, tools, template, format: callFormatOf(template) }).then(
     (opened) => opened?.following ?? null,
   );
 
@@ -57,7 +62,7 @@ async function write(following: Following, text: string, of = model, whole = fal
     : [...Buffer.from(text)].map((byte) => bytes.get(byte)!);
   let written = '';
   for (const id of ids) {
-    if (following.refuses(id) || (following.mask !== null && !allows(following.mask, id))) break;
+    if ((await following.refuses(id)) || (following.mask !== null && !allows(following.mask, id))) break;
     await following.accept(id);
     written += of.tokenizer.decode([id], { continues: true, special: true });
   }
@@ -150,9 +155,13 @@ it('keeps marks that stand in texts of arguments', async () => {
 });
 
 describe('without the library', () => {
+  let without: Grammars;
+  beforeAll(() => {
+    without = Grammars.of(model, { library: '@mlc-ai/web-xgrammar-that-is-not-installed' });
+  });
+  afterAll(() => without.close());
   const choose = (choice: ToolChoice) => {
-    const grammars = new Grammars(model, [], () => openLibrary('@mlc-ai/web-xgrammar-that-is-not-installed'));
-    return openChosen(model, grammars, { choice, tools: TOOLS, template: '<tool_call>', format: hermes });
+    return openChosen(model, without, { choice, tools: TOOLS, template: '<tool_call>', format: hermes });
   };
 
   it("'auto' leaves an answer free, and 'none' needs none", async () => {
