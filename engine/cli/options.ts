@@ -11,6 +11,7 @@ import { type FormatPair, given, KvError, parseJson, parsePair, readRegular } fr
 import { type AnchorOptions, type LogRule, readMasterKey, useMasterKeys } from '../../witness/index.ts';
 import { ENGINE_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, SessionOptions } from '../options/types.ts';
+import { eventLog } from './event-log.ts';
 import { optionsOf } from './option-settings.ts';
 import type { SettingName } from './settings.ts';
 
@@ -35,6 +36,7 @@ export function engineOptions(settings: Settings): EngineOptions {
     logRules: logRules(settings),
     anchor: anchorOf(settings),
     qdrant: qdrantOptions(settings),
+    logger: eventLog(settings),
   });
 }
 

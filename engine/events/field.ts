@@ -2,7 +2,7 @@
  * What a field of an event may hold: ids, names of a closed list, codes and numbers. None of them has room for what
  * somebody asked, was answered, or keeps secret.
  */
-import { bytesText } from '../../native/index.ts';
+import { bytesText, plural } from '../../native/index.ts';
 
 /** A field of an event: what it may hold, and what that is in words. */
 export interface EventField<T> {
@@ -44,11 +44,19 @@ export const code = (means: string): EventField<string> => ({
   means,
 });
 
-type Unit = 'bytes' | 'tokens' | 'ms' | 'nats' | 'entries' | 'segments' | 'sessions' | 'points';
+type Unit = 'bytes' | 'tokens' | 'ms' | 'nats' | 'entries' | 'segments' | 'sessions';
+/** What is counted, one of it. */
+const ONE: Readonly<Record<Exclude<Unit, 'bytes' | 'nats'>, string>> = {
+  tokens: 'token',
+  ms: 'ms',
+  entries: 'entry',
+  segments: 'segment',
+  sessions: 'session',
+};
 
 const inUnit = (value: number, unit: Unit): string => {
   if (unit === 'bytes') return bytesText(value);
-  return unit === 'nats' ? `${Number(value.toPrecision(3))} nats` : `${value} ${unit}`;
+  return unit === 'nats' ? `${Number(value.toPrecision(3))} nats` : plural(value, ONE[unit], unit);
 };
 
 /** A count or a measure from 0 on. */

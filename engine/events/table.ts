@@ -76,9 +76,9 @@ export const EVENTS = {
       session,
       tokens,
       budgetNats: amount('nats', 'the divergence budget of the session'),
-      predictedNats: amount('nats', 'the divergence that is expected now'),
+      predictedNats: amount('nats', 'the divergence expected of its moves so far'),
     },
-    says: 'The divergence budget of session {session} gave way to its byte budget: {budgetNats} were allowed, {predictedNats} are expected.',
+    says: 'The divergence budget of session {session} gave way to its byte budget: {budgetNats} are allowed, its moves so far come to {predictedNats}, and more must follow.',
   },
   'engine-budget-pressed': {
     level: 'debug',
@@ -122,7 +122,7 @@ export const EVENTS = {
     says: 'Not anchored: no place has a checkpoint that covers the last {entries} of the log, so a change there would not show. Sign one now: palimpsest audit checkpoint --key audit.key -o anchor.txt',
   },
   'log-refused': {
-    level: 'error',
+    level: 'warn',
     fields: { code: code('what the disk said') },
     says: 'The log cannot be written ({code}).',
   },
@@ -158,7 +158,7 @@ export const EVENTS = {
     says: 'The state folder was taken over ({part}) from a writer that ended without releasing it.',
   },
   'model-changed': {
-    level: 'error',
+    level: 'warn',
     fields: { session },
     says: 'A file of the model was changed while it is in use; a call of session {session} ended with it. Open the model again.',
   },

@@ -210,6 +210,7 @@ export const GOVERNING_OPTIONS = {
     rule: oneName('bytes', 'kld'),
     default: 'bytes',
     help: 'which budget is kept where both are given and cannot be',
+    flag: '--priority <budget>',
   },
   cacheTypes: {
     rule: suchThat<CacheTypes>(
