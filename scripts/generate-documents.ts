@@ -1,7 +1,8 @@
 /**
  * Writes the parts of documents that are described elsewhere: of the formats, from their descriptors, a table between
  * `<!-- formats: … -->` and `<!-- end -->`, and a list of names between `<!-- format names: … -->` and `<!-- end -->`;
- * and between `<!-- events: … -->` and `<!-- end -->` the table of events. With `--check` it writes nothing, and fails when a document has something else there.
+ * of the events of an engine a table between `<!-- events: … -->` and `<!-- end -->`. With `--check` it writes nothing,
+ * and fails when a document has something else there.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

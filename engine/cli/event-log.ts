@@ -3,15 +3,13 @@ import { columnsOf, jsonText, printable, wrap } from '../../native/index.ts';
 import type { EngineEvent } from '../events/event.ts';
 import type { Logger, LogLine } from '../events/logger.ts';
 import { LEVELS, type LogLevel } from '../events/table.ts';
-import { flag, type Settings, text } from './options.ts';
 import { besideProgress } from './progress.ts';
 
 const WORDS: Readonly<Record<LogLevel, string>> = { debug: 'debug', info: 'info', warn: 'warning', error: 'error' };
 
-/** The least important level is told where it is asked for. Programs that read stderr as JSON get an object a line. */
-export function eventLog(settings: Settings): Logger {
-  const least = LEVELS.indexOf((text(settings, 'logLevel') ?? 'error') as LogLevel);
-  const asJson = flag(settings, 'json') || text(settings, 'progress') === 'jsonl';
+/** Tells events of a level and those above it; as sentences, or to programs that read stderr as objects, one a line. */
+export function eventLog(lowest: LogLevel, asJson: boolean): Logger {
+  const least = LEVELS.indexOf(lowest);
   const lineOf = (level: LogLevel, event: EngineEvent, sentence: string): string =>
     asJson
       ? jsonText({ level, ...event, sentence })

@@ -28,12 +28,12 @@ const LOAD_LABELS: Readonly<Record<LoadProgress['stage'], string>> = {
   load: 'loading',
 };
 
-/** The bar that a terminal shows now. */
-let shown: ProgressLine | null = null;
+/** The bars that a terminal shows now: one, or none. */
+const shown = new Set<ProgressLine>();
 
 /** Writes a line to stderr in the place of the bar, which comes back with the next progress. */
 export function besideProgress(line: string): void {
-  shown?.erase();
+  for (const bar of shown) bar.erase();
   process.stderr.write(`${line}\n`);
 }
 
@@ -62,7 +62,7 @@ export class ProgressLine {
     const line = progressText(label, done, total, words, columnsOf(process.stderr));
     process.stderr.write(`\r${line.padEnd(this.#shown)}`);
     this.#shown = line.length;
-    shown = this;
+    shown.add(this);
   }
 
   /** Shows how far a model is: MiB of its files, or layers. Programs get the numbers as they are. */
@@ -89,6 +89,6 @@ export class ProgressLine {
 
   #gone(): void {
     this.#shown = 0;
-    if (shown === this) shown = null;
+    shown.delete(this);
   }
 }

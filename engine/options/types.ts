@@ -74,9 +74,9 @@ export interface EngineOptions extends StateOptions {
   /** Called while the model is downloaded, verified and made ready. */
   readonly onProgress?: (progress: LoadProgress) => void;
   /**
-   * Told of what somebody who keeps an engine running has to know, such as a session that was parked or a Qdrant that is
-   * away: one call of the function of its level for each event, with the event as an object and as a sentence. pino and
-   * console are such objects. It runs in the caller's thread, where the model never waits for it. Default: nobody is
+   * Told of what somebody who keeps an engine running has to know, such as a session that was parked or a Qdrant that
+   * is away: one call of the function of its level for each event, with the event as an object and as a sentence. pino
+   * and console are such objects. It runs in the caller's thread, and the model never waits for it. Default: nobody is
    * told.
    */
   readonly logger?: Logger;
