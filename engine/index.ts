@@ -132,6 +132,10 @@ export {
 } from '../witness/index.ts';
 export type { Forecast } from './cache/budget.ts';
 export type { LayerReport, MemoryUsage, QualityFeedback, SessionReport } from './cache/types.ts';
+export type { EngineEvent, EventFields } from './events/event.ts';
+export type { EventField } from './events/field.ts';
+export type { Logger, LogLine } from './events/logger.ts';
+export { EVENTS, type EventName } from './events/table.ts';
 export type { OpenCacheOptions } from './options/cache-options.ts';
 export type { LatentOptions, LatentProjection } from './options/latent-options.ts';
 export type {

@@ -1,10 +1,12 @@
 /**
- * Writes the parts of documents that describe the formats, from the formats' descriptors: a table between
- * `<!-- formats: … -->` and `<!-- end -->`, and a list of names between `<!-- format names: … -->` and `<!-- end -->`.
- * With `--check` it writes nothing, and fails when a document has something else there.
+ * Writes the parts of documents that are described elsewhere: of the formats, from their descriptors, a table between
+ * `<!-- formats: … -->` and `<!-- end -->`, and a list of names between `<!-- format names: … -->` and `<!-- end -->`;
+ * of the events of an engine a table between `<!-- events: … -->` and `<!-- end -->`. With `--check` it writes nothing,
+ * and fails when a document has something else there.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { EVENTS, type EventRow } from '../engine/events/table.ts';
 import {
   CODECS,
   FORMAT_NAMES,
@@ -54,6 +56,11 @@ function row(name: FormatName): string {
   return `| ${cells.join(' | ')} |`;
 }
 
+function eventRow(name: string, { level, fields, says }: EventRow): string {
+  const told = Object.entries(fields).map(([field, { type, means }]) => `\`${field}\`: ${means} (${type})`);
+  return `| \`${name}\` | ${level} | ${says.replaceAll(/[{}]/g, '`')} | ${told.join('; ')} |`;
+}
+
 const TEXTS: Readonly<Record<string, string>> = {
   'format names': FORMAT_NAMES.filter(isAutomatic)
     .map((name) => `\`${name}\``)
@@ -63,13 +70,20 @@ const TEXTS: Readonly<Record<string, string>> = {
 |---|---|---|---|---|---|---|---|
 ${FORMAT_NAMES.map(row).join('\n')}
 `,
+  events: `
+| event | level | says | fields |
+|---|---|---|---|
+${Object.entries(EVENTS)
+  .map(([name, event]) => eventRow(name, event))
+  .join('\n')}
+`,
 };
 
-for (const name of ['README.md', 'ARCHITECTURE.md', 'native/README.md']) {
+for (const name of ['README.md', 'ARCHITECTURE.md', 'native/README.md', 'docs/operate.md']) {
   const file = join(import.meta.dirname, '..', name);
   const old = readFileSync(file, 'utf8');
   const text = old.replace(
-    /(<!-- (formats|format names): .*? -->)[\s\S]*?(<!-- end -->)/g,
+    /(<!-- (formats|format names|events): .*? -->)[\s\S]*?(<!-- end -->)/g,
     (_, begin: string, what: string, end: string) => begin + TEXTS[what] + end,
   );
   if (text === old) continue;

@@ -35,6 +35,8 @@ interface Owner {
 }
 
 export interface WriterLock {
+  /** The lock of a writer that ended without releasing it, or what was left of one, was in its place. */
+  readonly isTakenOver: boolean;
   release(): void;
 }
 
@@ -67,13 +69,14 @@ function lockOrThrow(dir: string, path: string): WriterLock {
     token: randomBytes(8).toString('hex'),
   };
   const aside = `${path}.${mine.token}`;
+  let isTakenOver = false;
   try {
     fs.writeFileSync(aside, `${JSON.stringify(mine)}\n`, { flag: 'wx' });
     for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
       try {
         fs.linkSync(aside, path);
         removeLeft(dir);
-        return { release: () => release(path, mine) };
+        return { isTakenOver, release: () => release(path, mine) };
       } catch (error) {
         if (codeOf(error) !== 'EEXIST') throw error;
       }
@@ -81,6 +84,7 @@ function lockOrThrow(dir: string, path: string): WriterLock {
       if (owner === 'none') continue;
       if (owner !== 'nobody' && isAlive(owner, mine)) throw lockedBy(owner, path);
       removeStale(dir, path, mine);
+      isTakenOver = true;
     }
   } finally {
     fs.rmSync(aside, { force: true });

@@ -109,8 +109,14 @@ async function openSeries(settings: Settings, series: number, lock: WriterLock):
     recovered.end === null ? createSeries(settings, folder, series, logId) : continueSeries(recovered, series);
   if (tip.nextSeq - firstSeqOf(series) > SERIES_ENTRIES - SPARE_ENTRIES) return null;
   const writer = new LogWriter(settings, folder, lock, tip);
-  settings.anchor?.tell((kind, isAway) => writer.append(NO_SESSION, 'note', { what: 'anchor', kind, isAway }));
+  const { onNews } = settings;
+  settings.anchor?.tell((kind, isAway) => {
+    onNews({ what: 'anchor', place: kind, isAway });
+    writer.append(NO_SESSION, 'note', { what: 'anchor', kind, isAway });
+  });
+  if (lock.isTakenOver) onNews({ what: 'taken-over' });
   if (recovered.droppedBytes > 0) {
+    onNews({ what: 'repaired', droppedBytes: recovered.droppedBytes });
     writer.append(NO_SESSION, 'recovered', { droppedBytes: recovered.droppedBytes, segment: recovered.segment });
     try {
       await writer.flush();
@@ -145,6 +151,7 @@ function checkOptions(options: WitnessOptions): Settings {
     segmentBytesMax: options.segmentBytesMax ?? SEGMENT_BYTES_MAX,
     segmentMsMax: options.segmentMsMax ?? SEGMENT_MS_MAX,
     onSegment: options.onSegment ?? (() => {}),
+    onNews: options.onNews ?? (() => {}),
     keyId: options.keyId ?? anchor?.keyId ?? NO_KEY,
     anchor,
     commitIntervalMs: options.commitIntervalMs ?? COMMIT_INTERVAL_MS,

@@ -4,6 +4,12 @@ import type { EntryBodies } from './types.ts';
 /** In the place of what the disk said: a rule of the caller left the entries out. */
 export const LEFT_OUT_BY_RULE = 'RULE';
 
+/** What the disk said. Messages name paths of the machine, and codes are enough to tell one trouble from another. */
+export function codeOf(error: unknown): string {
+  const { code } = error as NodeJS.ErrnoException;
+  return typeof code === 'string' && /^[A-Z][A-Z0-9_]{1,40}$/.test(code) ? code : 'unknown';
+}
+
 /** A stretch of time in which the disk refused and entries were dropped (mode drop). */
 export class Trouble {
   readonly #error: string;
@@ -12,9 +18,7 @@ export class Trouble {
   #fromMs: number | null = null;
 
   constructor(error: unknown) {
-    const { code } = error as NodeJS.ErrnoException;
-    // Messages name paths of the machine, and codes are enough to tell one trouble from another.
-    this.#error = typeof code === 'string' && /^[A-Z][A-Z0-9_]{1,40}$/.test(code) ? code : 'unknown';
+    this.#error = codeOf(error);
   }
 
   count(session: string, timeMs: number): void {

@@ -75,6 +75,17 @@ export interface LogRule {
   readonly kinds?: readonly EntryKind[];
 }
 
+/** What happens to a log while it is written, where its own entries say nothing or later. */
+export type LogNews =
+  | { readonly what: 'taken-over' }
+  | { readonly what: 'repaired'; readonly droppedBytes: number }
+  /** The disk refuses, with this code. */
+  | { readonly what: 'refused'; readonly code: string }
+  /** It takes entries again; so many will never be in the log. */
+  | { readonly what: 'written-again'; readonly lostEntries: number }
+  /** A place for checkpoints refuses them, or takes them again. */
+  | { readonly what: 'anchor'; readonly place: 'file' | 'stdout' | 'http' | 'postgres'; readonly isAway: boolean };
+
 export interface WitnessOptions {
   /** Folder of the segments, created when missing. */
   readonly dir: string;
@@ -86,6 +97,8 @@ export interface WitnessOptions {
   readonly segmentMsMax?: number;
   /** Told whenever a segment is complete and the next one has begun, before its first entry is on disk. */
   readonly onSegment?: () => void;
+  /** Told what happens to the log outside of it. It must not throw. */
+  readonly onNews?: (news: LogNews) => void;
   /**
    * Id of the key that signs checkpoints of this log, 16 hex digits: stands in the header of every segment. Left out:
    * none.

@@ -20,12 +20,13 @@ import { planRemoval, removeFiles } from './remove.ts';
 import { FORMAT_VERSION, type SegmentHeader } from './segment.ts';
 import { firstSeqOf } from './series.ts';
 import { spellBody } from './spell.ts';
-import { Trouble } from './trouble.ts';
+import { codeOf, Trouble } from './trouble.ts';
 import {
   type DecisionBody,
   type EntryBodies,
   type EntryKind,
   type FailureMode,
+  type LogNews,
   NO_SESSION,
   type RetentionBody,
   type WitnessLog,
@@ -43,6 +44,7 @@ export interface Settings {
   readonly segmentBytesMax: number;
   readonly segmentMsMax: number;
   readonly onSegment: () => void;
+  readonly onNews: (news: LogNews) => void;
   readonly keyId: string;
   readonly commitIntervalMs: number;
   readonly bufferBytesMax: number;
@@ -107,6 +109,8 @@ export class LogWriter implements WitnessLog {
   /** Modes block and halt: set once, for good. */
   #failure: KvError | null = null;
   #failureTold = false;
+  /** True from the first refusal of the disk to the next batch that it takes. */
+  #isRefused = false;
   /** Mode drop: what the disk says at the moment, and what was lost since it began to. */
   #trouble: Trouble | null = null;
   #closing: Promise<void> | null = null;
@@ -339,7 +343,9 @@ export class LogWriter implements WitnessLog {
 
   /** Decides by the mode what a refusal of the disk means. → try again? */
   #goesOn(error: unknown, failedMs: number): boolean {
-    const { mode, blockMsMax } = this.#settings;
+    const { mode, blockMsMax, onNews } = this.#settings;
+    if (!this.#isRefused) onNews({ what: 'refused', code: codeOf(error) });
+    this.#isRefused = true;
     if (mode === 'drop') {
       this.#trouble ??= new Trouble(error);
       for (const waiter of this.#waiters.splice(0)) waiter.resolve(this.#acknowledgedSeq);
@@ -375,6 +381,8 @@ export class LogWriter implements WitnessLog {
     this.#settings.anchor?.advance(batch.finish(), batch.lastMs);
     while (this.#waiters[0] !== undefined && this.#waiters[0].seq <= this.#acknowledgedSeq)
       this.#waiters.shift()?.resolve(this.#acknowledgedSeq);
+    if (this.#isRefused) this.#settings.onNews({ what: 'written-again', lostEntries: this.droppedCount });
+    this.#isRefused = false;
     if (this.#queue.first === undefined) this.#tellTrouble();
   }
 

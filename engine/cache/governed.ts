@@ -174,6 +174,7 @@ export class Governed {
       const governed = new Governed(options, kv, pool);
       if (governed.shared !== null && governed.shared.trouble !== null)
         governed.meter.fallbacks.add({ reason: 'shared' });
+      governed.#tellStart();
       return governed;
     } catch (error) {
       kv?.close();
@@ -326,10 +327,17 @@ export class Governed {
   /** Lets the lower-ranked of two budgets give way, because both cannot be kept. The log says so once. */
   giveWay(which: Priority, neededBytes = 0): void {
     const { budgetBytes, terms, length } = this;
+    const session = this.id;
     if (which === 'bytes') this.room.gaveWay(neededBytes);
     if (this.#gaveWay === which) return;
     this.#gaveWay = which;
     this.meter.fallbacks.add({ reason: which === 'kld' ? 'kld-budget' : 'byte-budget' });
+    if (which === 'bytes')
+      this.meter.tell('byte-budget-gave-way', { session, tokens: length, budgetBytes: budgetBytes!, neededBytes });
+    else {
+      const nats = { budgetNats: terms.kldBudget!, predictedNats: this.summary.predictedKld };
+      this.meter.tell('divergence-budget-gave-way', { session, tokens: length, ...nats });
+    }
     this.mover.write('note', { gaveWay: which, tokens: length, budgetBytes, kldBudget: terms.kldBudget });
   }
 
@@ -392,6 +400,16 @@ export class Governed {
   /** The server that start values were asked of, as it was then; null: none was. */
   get shared(): SharedStatus | null {
     return this.#options.evidence?.lookup?.shared ?? null;
+  }
+
+  /** Tells whether earlier sessions were found to start from, where any were asked for. */
+  #tellStart(): void {
+    const lookup = this.#options.evidence?.lookup ?? null;
+    if (lookup === null) return;
+    const { id: session, meter } = this;
+    const { length: sessions } = lookup.neighbours;
+    if (sessions > 0) meter.tell('thresholds-found', { session, sessions });
+    else meter.tell('thresholds-not-found', { session });
   }
 
   /**

@@ -9,9 +9,11 @@ import {
 } from '../../memory/index.ts';
 import { type FormatPair, given, KvError, parseJson, parsePair, readRegular } from '../../native/index.ts';
 import { type AnchorOptions, type LogRule, readMasterKey, useMasterKeys } from '../../witness/index.ts';
+import type { LogLevel } from '../events/table.ts';
 import { ENGINE_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, SessionOptions } from '../options/types.ts';
 import { defaultCacheDir } from '../transformer/cache-dir.ts';
+import { eventLog } from './event-log.ts';
 import { optionsOf } from './option-settings.ts';
 import type { SettingName } from './settings.ts';
 
@@ -38,6 +40,11 @@ export function engineOptions(settings: Settings): EngineOptions {
     logRules: logRules(settings),
     anchor: anchorOf(settings),
     qdrant: qdrantOptions(settings),
+    logger: eventLog(
+      (text(settings, 'logLevel') ?? 'error') as LogLevel,
+      // What reads progress as objects reads these as well.
+      flag(settings, 'json') || text(settings, 'progress') === 'jsonl',
+    ),
   });
 }
 

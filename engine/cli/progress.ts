@@ -28,6 +28,15 @@ const LOAD_LABELS: Readonly<Record<LoadProgress['stage'], string>> = {
   load: 'loading',
 };
 
+/** The bars that a terminal shows now: one, or none. */
+const shown = new Set<ProgressLine>();
+
+/** Writes a line to stderr in the place of the bar, which comes back with the next progress. */
+export function besideProgress(line: string): void {
+  for (const bar of shown) bar.erase();
+  process.stderr.write(`${line}\n`);
+}
+
 export class ProgressLine {
   readonly #kind: ProgressKind;
   #shown = 0;
@@ -53,6 +62,7 @@ export class ProgressLine {
     const line = progressText(label, done, total, words, columnsOf(process.stderr));
     process.stderr.write(`\r${line.padEnd(this.#shown)}`);
     this.#shown = line.length;
+    shown.add(this);
   }
 
   /** Shows how far a model is: MiB of its files, or layers. Programs get the numbers as they are. */
@@ -68,12 +78,17 @@ export class ProgressLine {
   /** Takes the bar away, so that what is printed next stands in its place. */
   erase(): void {
     if (this.#shown > 0) process.stderr.write(`\r${' '.repeat(this.#shown)}\r`);
-    this.#shown = 0;
+    this.#gone();
   }
 
   /** Ends the line of the bar, so that what is printed next begins on a new one. */
   done(): void {
     if (this.#shown > 0) process.stderr.write('\n');
+    this.#gone();
+  }
+
+  #gone(): void {
     this.#shown = 0;
+    shown.delete(this);
   }
 }

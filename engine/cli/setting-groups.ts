@@ -11,6 +11,8 @@ export const ENGINE: readonly SettingName[] = [...settingNames(LOADING_OPTIONS),
 export const SHARED: readonly SettingName[] = settingNames({ qdrant: STATE_OPTIONS.qdrant });
 /** The state folder and its log. */
 export const STATE: readonly SettingName[] = ['state', 'masterKey', ...settingNames(STATE_OPTIONS)];
+/** What an engine tells beside its work. */
+export const TOLD: readonly SettingName[] = ['logLevel', 'progress', 'json'];
 /** What bounds and governs a cache. */
 export const CACHE: readonly SettingName[] = [...settingNames(SESSION_OPTIONS), 'trustedKey'];
 /** A prompt and how it is answered. */

@@ -18,6 +18,7 @@ import {
 import { FORMS } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
 import { parseBudget } from '../cache/budget.ts';
+import { LEVELS } from '../events/table.ts';
 import { CONTINUATION_OPTIONS, ENGINE_OPTIONS, PARK_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import { SERVE_OPTIONS } from '../serve/options.ts';
 import { CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
@@ -108,6 +109,12 @@ export const SETTINGS = {
     help: 'bar, jsonl (one object a line on stderr) or none',
     default: 'bar',
     choices: ['bar', 'jsonl', 'none'],
+  },
+  logLevel: {
+    flags: '--log-level <level>',
+    help: 'events of the engine on stderr from this level on; with --json or --progress jsonl as objects',
+    default: 'error',
+    choices: LEVELS,
   },
   json: { flags: '--json', help: 'the last line of stdout is one line of JSON' },
   text: { flags: '--text <file...>', help: 'texts to evaluate or calibrate on' },

@@ -5,6 +5,7 @@
  */
 import { FORMAT_NAMES, FORMATS, LATENT_NAMES, TIERS } from '../../native/index.ts';
 import { type Decision, isLatent, type PageForm, type Verdict } from '../../policy/index.ts';
+import { type TellEvent, untold } from '../events/event.ts';
 import { type Labels, Registry } from './registry.ts';
 
 export const PREFIX = 'palimpsest_';
@@ -67,8 +68,8 @@ function actionOf({ from, to }: Decision): 'demote' | 'promote' | 'latent' {
 export const tierOf = (form: PageForm): KvLabels['tier'] => (isLatent(form) ? 'latent' : FORMATS[form].tier);
 
 /**
- * The metrics of one engine, or of the sessions that a log tells of. Counting is a few additions; nothing is computed
- * before the text is asked for.
+ * The metrics of one engine, or of the sessions that a log tells of, and who is told of its events. Counting is a few
+ * additions; nothing is computed before the text is asked for.
  */
 export class Meter {
   readonly #registry = new Registry(PREFIX);
@@ -152,8 +153,12 @@ export class Meter {
   readonly promptTokens = this.#registry.counter('prompt_tokens_total', 'Tokens of prompts that were read.', {});
   readonly generatedTokens = this.#registry.counter('generation_tokens_total', 'Tokens that were generated.', {});
 
+  /** Tells what is no number. */
+  readonly tell: TellEvent;
+
   /** `fallbacks`: those that this meter can see. They are counted from 0, so that the first is seen as a rise. */
-  constructor(fallbacks: readonly Fallback[] = FALLBACKS) {
+  constructor(fallbacks: readonly Fallback[] = FALLBACKS, tell: TellEvent = untold) {
+    this.tell = tell;
     for (const one of [
       ...[this.dropped, this.mismatches, this.roomWaits, this.roomRefusals],
       ...[this.promptTokens, this.generatedTokens],

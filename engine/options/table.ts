@@ -28,6 +28,7 @@ import {
 } from '../../native/index.ts';
 import { type Policy, policies } from '../../policy/index.ts';
 import type { FailureMode } from '../../witness/index.ts';
+import { isLogger, type Logger } from '../events/logger.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
 import { DENSE_THREADS } from '../transformer/limits.ts';
 import { SAMPLING_OPTIONS } from '../transformer/sampling/options.ts';
@@ -105,6 +106,12 @@ export const LOADING_OPTIONS = {
     rule: suchThat((value) => typeof value === 'function', 'a function'),
     refusal: 'onProgress is a function',
     help: 'told how far download and loading are',
+  },
+  logger: {
+    rule: suchThat<Logger>(isLogger, 'an object with debug, info, warn and error'),
+    refusal: 'logger is an object with the functions debug, info, warn and error',
+    hint: 'console, or a logger of pino',
+    help: 'told of events, by level',
   },
   signal: { rule: seenLater('a signal'), help: 'aborts download and loading' },
 } as const satisfies Rows<
@@ -202,6 +209,7 @@ export const GOVERNING_OPTIONS = {
     rule: oneName('bytes', 'kld'),
     default: 'bytes',
     help: 'which budget is kept where both are given and cannot be',
+    flag: '--priority <budget>',
   },
   cacheTypes: {
     rule: suchThat<CacheTypes>(

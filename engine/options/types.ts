@@ -3,6 +3,7 @@ import type { QdrantOptions } from '../../memory/index.ts';
 import type { BindingName, FormatPair, Isa, LatentName, WindowName } from '../../native/index.ts';
 import type { Priority, ThresholdSet } from '../../policy/index.ts';
 import type { AnchorOptions, FailureMode, LogRule } from '../../witness/index.ts';
+import type { Logger } from '../events/logger.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
 import type { SamplingOptions } from '../transformer/sampling/options.ts';
 import type { ChatMessage, LoadProgress } from '../transformer/types.ts';
@@ -75,6 +76,13 @@ export interface EngineOptions extends StateOptions {
   readonly offline?: boolean;
   /** Called while the model is downloaded, verified and made ready. */
   readonly onProgress?: (progress: LoadProgress) => void;
+  /**
+   * Told of what somebody who keeps an engine running has to know, such as a session that was parked or a Qdrant that
+   * is away: one call of the function of its level for each event, with the event as an object and as a sentence. pino
+   * and console are such objects. It runs in the caller's thread, and the model never waits for it. Default: nobody is
+   * told.
+   */
+  readonly logger?: Logger;
   /** Aborts the download and the loading; what was downloaded is kept, and the next one goes on from there. */
   readonly signal?: AbortSignal;
   /** Witness log, indexes and learned thresholds; null: nothing is written. Default './.palimpsest'. */

@@ -53,7 +53,7 @@ export class Admission {
       this.#working.set(session, tokens);
       return;
     }
-    this.#shared.meter.roomWaits.add({});
+    this.#waits(session, tokens);
     await this.#wait(session, tokens, signal);
   }
 
@@ -76,12 +76,25 @@ export class Admission {
    */
   async anotherEnds(session: Session): Promise<boolean> {
     if ([...this.#working.keys()].every((one) => one === session || this.#stuck.has(one))) return false;
-    this.#shared.meter.roomWaits.add({});
+    this.#waits(session, session.governed.length);
     try {
       return await new Promise<boolean>((resolve) => this.#stuck.set(session, resolve));
     } finally {
       this.#stuck.delete(session);
     }
+  }
+
+  #waits({ id: session }: Session, tokens: number): void {
+    const { meter, pool } = this.#shared;
+    meter.roomWaits.add({});
+    meter.tell('call-waits', { session, tokens, budgetBytes: pool.budgetBytes });
+  }
+
+  /** A call is refused, or ends, because the others leave it no room; it would have held so many tokens. */
+  refused({ id: session }: Session, tokens: number): void {
+    const { meter, pool } = this.#shared;
+    meter.roomRefusals.add({});
+    meter.tell('call-refused', { session, tokens, budgetBytes: pool.budgetBytes });
   }
 
   async #wait(session: Session, tokens: number, signal: AbortSignal | undefined): Promise<void> {
@@ -158,8 +171,8 @@ export class Admission {
 
   #refusal(session: Session, tokens: number): KvError {
     const { roomBytes, neededBytes } = this.#numbers(session, tokens);
-    const { pool, meter } = this.#shared;
-    meter.roomRefusals.add({});
+    const { pool } = this.#shared;
+    this.refused(session, tokens);
     return new KvError(
       'budget-exceeded',
       `${tokens} tokens need ${neededBytes} bytes in the lowest formats, and the other sessions leave ${roomBytes}`,

@@ -97,7 +97,7 @@ async function open(options: OpenCacheOptions, origin?: Origin): Promise<PolicyC
   const unlearned = options.thresholds ?? defaultThresholds(options.layers);
   const terms = termsWithLatents(shapeOf(options), requestOf(options), unlearned, latents);
   const state =
-    stateDir === undefined ? null : await openState(stateDir, onLogFailure, qdrant, logRules, undefined, anchor);
+    stateDir === undefined ? null : await openState(stateDir, { mode: onLogFailure, qdrant, rules: logRules, anchor });
   try {
     const start = await startOf(options, terms.budgetBytes, state);
     return PolicyCache.open(options, withThresholds(terms, start.thresholds), state, start, origin);

@@ -56,12 +56,19 @@ export class SharedMemory implements Sharing {
         await this.turns.during(reads, work);
         return;
       } catch (error) {
+        this.#tellChange(session, error);
         if (!isShort(session.governed, error)) throw error;
         if (await this.#admission.anotherEnds(session)) continue;
-        this.#parts.meter.roomRefusals.add({});
+        this.#admission.refused(session, session.governed.length);
         throw error;
       }
     }
+  }
+
+  /** A step reads no other files than those of the model. */
+  #tellChange({ id }: Session, error: unknown): void {
+    if (error instanceof KvError && (error.code === 'checksum-mismatch' || error.code === 'bad-file'))
+      this.#parts.meter.tell('model-changed', { session: id });
   }
 
   wake(session: Session, isAtWork: boolean): void {
@@ -101,7 +108,17 @@ export class SharedMemory implements Sharing {
       .sort((a, b) => b.usedBytes - a.usedBytes);
     for (const { governed } of others) {
       if ((asking.room.poolRoomBytes ?? 0) >= neededBytes) return;
+      const before = governed.kv.usedBytes;
       giveUp(governed, neededBytes);
+      const freedBytes = before - governed.kv.usedBytes;
+      const { budgetBytes } = this.#parts.pool;
+      if (freedBytes > 0)
+        this.#parts.meter.tell('engine-budget-pressed', {
+          session: governed.id,
+          asking: asking.id,
+          freedBytes,
+          budgetBytes,
+        });
     }
   }
 

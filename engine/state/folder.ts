@@ -23,6 +23,7 @@ import {
   isKeyName,
   isLogDir,
   keysDir,
+  type LogNews,
   type LogRule,
   lockWriter,
   NO_SESSION,
@@ -33,8 +34,9 @@ import {
   type WitnessLog,
   type WriterLock,
 } from '../../witness/index.ts';
+import { type TellEvent, untold } from '../events/event.ts';
 import type { LogRetention } from '../options/types.ts';
-import { LogKeeper, segmentBytesOf } from './log-keeper.ts';
+import { LogKeeper, segmentBytesOf, tellRetained } from './log-keeper.ts';
 import { policyOf } from './retention-policy.ts';
 
 export interface State {
@@ -95,25 +97,40 @@ function removeUnusedKeys(log: string): void {
   }
 }
 
+/** What happens to the log, as the engine tells it. */
+function tellNews(news: LogNews, tell: TellEvent): void {
+  if (news.what === 'taken-over') tell('state-taken-over', { part: 'log' });
+  else if (news.what === 'repaired') tell('log-repaired', { droppedBytes: news.droppedBytes });
+  else if (news.what === 'refused') tell('log-refused', { code: news.code });
+  else if (news.what === 'written-again') tell('log-written-again', { lostEntries: news.lostEntries });
+  else tell(news.isAway ? 'anchor-away' : 'anchor-back', { place: news.place });
+}
+
 /** 'open' and 'close' entries, without those that the book has. */
 const lessons =
   (dir: string) =>
   (known: readonly number[]): Iterable<Entry> =>
     readLog(logDir(dir), { from: known, kinds: ['open', 'close'] });
 
-export async function openState(
-  dir: string,
-  mode: FailureMode,
-  qdrant?: QdrantOptions,
-  rules: readonly LogRule[] = [],
-  retention?: LogRetention,
-  anchor?: AnchorOptions,
-): Promise<State> {
+/** How a state folder is opened. */
+export interface OpenStateOptions {
+  /** What a log that cannot be written means. */
+  readonly mode: FailureMode;
+  readonly qdrant?: QdrantOptions | undefined;
+  readonly rules?: readonly LogRule[] | undefined;
+  readonly retention?: LogRetention | undefined;
+  readonly anchor?: AnchorOptions | undefined;
+  /** Told of events. Default: nobody is. */
+  readonly tell?: TellEvent;
+}
+
+export async function openState(dir: string, options: OpenStateOptions): Promise<State> {
+  const { mode, qdrant, rules = [], retention, anchor, tell = untold } = options;
   if (qdrant !== undefined) checkQdrantOptions(qdrant);
   makeFolder(dir);
   removeUnusedKeys(logDir(dir));
   let writer: WitnessLog | null = null;
-  const keeper = retention === undefined ? null : new LogKeeper(logDir(dir), retention);
+  const keeper = retention === undefined ? null : new LogKeeper(logDir(dir), retention, tell);
   const log = await openWitnessLog({
     dir: logDir(dir),
     mode,
@@ -122,15 +139,18 @@ export async function openState(
     ...given({ anchor, segmentBytesMax: retention && segmentBytesOf(retention) }),
     // While the log is opened it has no writer yet, and retention follows anyway.
     onSegment: () => writer !== null && keeper?.segmentEnded(writer),
+    onNews: (news) => tellNews(news, tell),
   });
   const onShared = ({ trouble, waiting }: SharedStatus): void => {
+    tell(trouble === null ? 'qdrant-back' : 'qdrant-away', {});
     // What a server says of its trouble may hold anything, and its address is nobody's business.
     log.append(NO_SESSION, 'note', { what: 'qdrant', isAway: trouble !== null, waiting });
   };
   try {
-    if (retention !== undefined) await retain(logDir(dir), policyOf(retention, Date.now()), log);
+    if (retention !== undefined) tellRetained(await retain(logDir(dir), policyOf(retention, Date.now()), log), tell);
     writer = log;
     const { book, lock } = await keepBook(dir, log.id, given<Shared>({ shared: qdrant, onShared }));
+    if (lock?.isTakenOver === true) tell('state-taken-over', { part: 'memory' });
     return {
       dir,
       log,

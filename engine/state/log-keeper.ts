@@ -4,6 +4,7 @@
  */
 import { type KvError, startThread, ThreadClient } from '../../native/index.ts';
 import { NO_SESSION, type RetentionReport, retainPlanned, type WitnessLog } from '../../witness/index.ts';
+import type { TellEvent } from '../events/event.ts';
 import type { LogRetention } from '../options/types.ts';
 import { policyOf } from './retention-policy.ts';
 import type { RetentionCalls } from './retention-thread.ts';
@@ -19,9 +20,18 @@ export function segmentBytesOf(retention: LogRetention): number {
   return Math.min(SEGMENT_BYTES_MOST, Math.max(SEGMENT_BYTES_LEAST, Math.floor(maxBytes / SHARE)));
 }
 
+/** Tells what went, where something did. */
+export function tellRetained({ series, sessions, bytesBefore, bytesAfter }: RetentionReport, tell: TellEvent): void {
+  const sum = (of: (one: RetentionReport['series'][number]) => number): number =>
+    series.reduce((total, one) => total + of(one), 0);
+  const [segments, entries] = [sum((one) => one.segments), sum((one) => one.entries)];
+  if (segments > 0) tell('log-retained', { segments, entries, sessions: sessions.length, bytesBefore, bytesAfter });
+}
+
 export class LogKeeper {
   readonly #dir: string;
   readonly #retention: LogRetention;
+  readonly #tellEvent: TellEvent;
   #run: Promise<void> | null = null;
   /** A segment ended while the one before was being dealt with. */
   #isAgain = false;
@@ -29,9 +39,10 @@ export class LogKeeper {
   /** The last thing that went wrong, so that the log has it once. */
   #trouble: string | null = null;
 
-  constructor(dir: string, retention: LogRetention) {
+  constructor(dir: string, retention: LogRetention, tell: TellEvent) {
     this.#dir = dir;
     this.#retention = retention;
+    this.#tellEvent = tell;
   }
 
   /** A segment of the log is complete. */
@@ -57,7 +68,7 @@ export class LogKeeper {
       try {
         // What the entry that began the new segment says is on disk before the log is read.
         await log.flush();
-        await retainPlanned(this.#dir, () => this.#planned(), log);
+        tellRetained(await retainPlanned(this.#dir, () => this.#planned(), log), this.#tellEvent);
         this.#trouble = null;
       } catch (error) {
         this.#tell(log, (error as KvError).code);
@@ -82,6 +93,7 @@ export class LogKeeper {
   #tell(log: WitnessLog, code: string): void {
     if (this.#trouble === code || this.#isClosed) return;
     this.#trouble = code;
+    this.#tellEvent('retention-failed', { code });
     try {
       log.append(NO_SESSION, 'note', { what: 'retention', error: code });
     } catch {

@@ -6,6 +6,8 @@ import { isMainThread, type Worker } from 'node:worker_threads';
 import { checkKeys, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
 import type { Forecast } from '../cache/budget.ts';
 import type { TourEvent, TourOptions, TourResult } from '../evaluate/tour.ts';
+import type { EngineEvent } from '../events/event.ts';
+import { listen } from '../events/logger.ts';
 import { RESUME_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, Progress, Prompt, ResumeOptions, SessionOptions } from '../options/types.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
@@ -52,15 +54,18 @@ export class Engine {
   #info: LoadedInfo | null = null;
   #unanchoredEntries: number | null = null;
   readonly #onLoading: EngineOptions['onProgress'];
+  readonly #hear: ((event: EngineEvent) => void) | null;
 
   /** @internal use createEngine */
   constructor(options: EngineOptions) {
     this.#onLoading = options.onProgress;
+    this.#hear = options.logger === undefined ? null : listen(options.logger);
     this.#worker = startThread(new URL('./worker.ts', import.meta.url), {
       host: hostOptions(options),
       gate: this.#gate.shared,
       // A thread that ends takes those along that it has started, and no gate is asked.
       isGuarded: isMainThread,
+      isHeard: this.#hear !== null,
     });
     keep(this.#gate);
     closeAtEnd(this);
@@ -72,7 +77,7 @@ export class Engine {
       thread: "the model's thread",
       keepsAlive: 'while called',
       ended: () => new KvError('closed', 'the engine was closed'),
-      onNews: (progress) => this.#loading(progress),
+      onNews: (news) => (news.kind === 'loading' ? this.#loading(news.progress) : this.#hear?.(news.event)),
     });
   }
 

@@ -8,7 +8,8 @@ import { checkOptions, given, KvError, openPool, type PagePool } from '../../nat
 import { type AnchorOptions, type FailureMode, type LogRule, useMasterKeys } from '../../witness/index.ts';
 import type { IdlePlace } from '../cache/away.ts';
 import { memoryBytes } from '../cache/budget.ts';
-import { Meter } from '../metrics/meter.ts';
+import { type EngineEvent, eventTeller, untold } from '../events/event.ts';
+import { FALLBACKS, Meter } from '../metrics/meter.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
 import type { LogRetention, SessionOptions } from '../options/types.ts';
 import { leave, setupOf } from '../session/experience.ts';
@@ -32,12 +33,14 @@ export interface HostOptions extends RuntimeOptions {
   /** Most bytes of all sessions together; left out: the memory of the machine. */
   readonly kvBudgetBytes?: number | undefined;
   readonly idleSessions: 'keep' | IdlePlace;
+  /** Told of events; left out: nobody is. */
+  readonly onEvent?: (event: EngineEvent) => void;
 }
 
 export class Host {
   readonly runtime: Runtime;
   readonly state: State | null;
-  readonly meter = new Meter();
+  readonly meter: Meter;
   readonly predictor: ModelPredictor;
   readonly shared: SharedMemory;
   readonly #sessions = new Map<string, Session>();
@@ -46,9 +49,11 @@ export class Host {
   /** What all sessions may take together, where the caller said it. */
   readonly #budgetBytes: number | undefined;
 
-  private constructor(runtime: Runtime, state: State | null, { kvBudgetBytes, idleSessions }: HostOptions) {
+  private constructor(runtime: Runtime, state: State | null, meter: Meter, options: HostOptions) {
+    const { kvBudgetBytes, idleSessions } = options;
     this.runtime = runtime;
     this.state = state;
+    this.meter = meter;
     this.predictor = new ModelPredictor(runtime.model, state?.dir ?? null);
     const form = idleSessions === 'keep' ? null : this.#idleForm(idleSessions);
     this.#pool = openPool(kvBudgetBytes ?? memoryBytes());
@@ -61,7 +66,9 @@ export class Host {
 
   static async open(options: HostOptions): Promise<Host> {
     const { stateDir, onLogFailure, qdrant, logRules, logRetention, anchor } = options;
-    const open = (dir: string) => openState(dir, onLogFailure, qdrant, logRules, logRetention, anchor);
+    const tell = options.onEvent === undefined ? untold : eventTeller(options.onEvent);
+    const open = (dir: string) =>
+      openState(dir, { mode: onLogFailure, qdrant, rules: logRules, retention: logRetention, anchor, tell });
     useMasterKeys(options.masterKeys);
     // Refuse a bad folder before loading a model, and make a new folder only once there is a model to use it.
     let state = stateDir !== null && existsSync(stateDir) ? await open(stateDir) : null;
@@ -69,7 +76,7 @@ export class Host {
     try {
       runtime = await Runtime.open(options);
       if (stateDir !== null) state ??= await open(stateDir);
-      return new Host(runtime, state, options);
+      return new Host(runtime, state, new Meter(FALLBACKS, tell), options);
     } catch (error) {
       await state?.close();
       await runtime?.close();
@@ -95,8 +102,10 @@ export class Host {
     await attempt(async () => this.#pool.close());
     await attempt(() => this.state?.close());
     await attempt(() => this.runtime.close());
+    const entries = this.state?.log.unanchoredEntries ?? null;
+    if (entries !== null && entries > 0) this.meter.tell('entries-unanchored', { entries });
     if (failed.length > 0) throw failed[0];
-    return this.state?.log.unanchoredEntries ?? null;
+    return entries;
   }
 
   get sessions(): Iterable<Session> {

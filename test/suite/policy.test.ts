@@ -4,7 +4,7 @@ import { REASONS } from '../../engine/metrics/meter.ts';
 import { BOUND_IDS, createPolicy, policies } from '../../policy/index.ts';
 import { RULES } from '../../witness/index.ts';
 import { policySuite } from './policy.ts';
-import { contextOf, f16Bytes, simulate } from './policy-simulation.ts';
+import { contextOf, epsilonOf, f16Bytes, simulate } from './policy-simulation.ts';
 
 const LAYERS = 30;
 /** What policies take that are nothing without options. */
@@ -50,15 +50,19 @@ test('every reason that a policy gives is known by name', () => {
   expect([...new Set(unknown)]).toEqual([]);
 });
 
-// The list is written by hand: a policy that is added must be looked at here.
-test('every policy says what it needs', () => {
-  expect(Object.keys(policies).map((id) => [id, createPolicy(id, optionsOf(id, LAYERS)).needsTrials])).toEqual([
-    ['price', true],
-    ['price-1', true],
-    ['uniform', false],
-    ['age', false],
-    ['table', false],
-    ['fixed', false],
-    ['none', false],
-  ]);
+// Trials cost time, so a policy that does not need them must not look at them; and one that says that it does would
+// have sessions measure for nothing if it did not.
+test.each(Object.keys(policies))('%s decides by what trials say if it says that it needs them, and only then', (id) => {
+  const context = contextOf({ layers: 4 });
+  const tokens = 20 * 128;
+  const decided = (seed: number) =>
+    simulate({
+      policy: createPolicy(id, optionsOf(id, context.layers)),
+      context,
+      tokens,
+      budgetBytes: NO_BUDGETS.includes(id) ? null : Math.floor(0.25 * f16Bytes(context, tokens)),
+      epsilon: epsilonOf(seed),
+    }).entries.flatMap(({ decisions }) => decisions.map(({ layer, page, side, to }) => [layer, page, side, to]));
+  const { needsTrials } = createPolicy(id, optionsOf(id, context.layers));
+  expect(JSON.stringify(decided(1)) === JSON.stringify(decided(2))).toBe(!needsTrials);
 });

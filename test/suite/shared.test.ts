@@ -7,6 +7,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { createEngine } from '../../engine/index.ts';
 import { openCache } from '../../engine/session/policy-cache.ts';
 import { logDir } from '../../engine/state/folder.ts';
 import { openSessionIndex } from '../../engine/state/sessions.ts';
@@ -206,6 +207,29 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     await machine.catchUp();
     expect(await machine.there()).toEqual([2, 4, 6]);
     await machine.book.close();
+  });
+
+  test('are told by an engine when the server is away, and when it is back', async () => {
+    const told: string[] = [];
+    const line = ({ event }: { readonly event: string }): void => void told.push(event);
+    const engine = await createEngine({
+      model: 'reference',
+      threads: 1,
+      stateDir: join(root, 'told'),
+      qdrant: { url: server.url, collection: fresh() },
+      logger: { debug() {}, info: line, warn: line, error: line },
+    });
+    await server.kill();
+    await (await engine.openSession()).close();
+    expect(told).toEqual(['qdrant-away']);
+    await server.start();
+    // It is left alone for a second, and for longer where it answers slowly.
+    while (!told.includes('qdrant-back')) {
+      await new Promise((resolve) => setTimeout(resolve, 250));
+      await (await engine.openSession()).close();
+    }
+    await engine.close();
+    expect(told).toEqual(['qdrant-away', 'qdrant-back']);
   });
 
   // The whole way: caches in two state folders on one server, the server away in between, its notes in the log, and the

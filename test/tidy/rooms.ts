@@ -58,17 +58,30 @@ const DOORS: readonly string[] = ['index.ts', 'lab.ts'];
 /** Folders of the engine, each with those that it may import. */
 const ENGINE: Readonly<Record<string, readonly string[]>> = {
   transformer: [],
-  metrics: [],
-  options: ['transformer'],
+  events: [],
+  metrics: ['events'],
+  options: ['transformer', 'events'],
   cache: ['transformer', 'metrics', 'options'],
-  state: ['options', 'cache'],
+  state: ['events', 'options', 'cache'],
   session: ['transformer', 'metrics', 'options', 'cache', 'state'],
   evaluate: ['transformer', 'options', 'cache', 'state', 'session'],
   calibrate: ['transformer', 'options', 'cache', 'session'],
   trace: ['transformer', 'options', 'cache', 'session', 'evaluate'],
-  thread: ['transformer', 'metrics', 'options', 'cache', 'state', 'session', 'evaluate'],
+  thread: ['transformer', 'events', 'metrics', 'options', 'cache', 'state', 'session', 'evaluate'],
   serve: ['metrics', 'options', 'state', 'thread'],
-  cli: ['transformer', 'options', 'cache', 'state', 'session', 'evaluate', 'calibrate', 'trace', 'thread', 'serve'],
+  cli: [
+    'transformer',
+    'events',
+    'options',
+    'cache',
+    'state',
+    'session',
+    'evaluate',
+    'calibrate',
+    'trace',
+    'thread',
+    'serve',
+  ],
 };
 
 /** Folders within a folder of the engine, '' being what lies beside them, each with those that it may import. */

@@ -148,6 +148,12 @@ export class IdleSessions {
     const bytes = { bytesBefore: away.heldBytes, bytesAfter: governed.usedBytes };
     const by = why === null ? { by: 'pages' } : { by: 'reading', why };
     governed.mover.write('note', { idle: 'woken', ...by, ...bytes, tokens: why === null ? governed.length : 0 });
+    governed.meter.tell('session-woken', {
+      session: session.id,
+      by: why === null ? 'pages' : 'reading',
+      tokens: governed.length,
+      ...bytes,
+    });
     if (typeof from === 'string') removeParked(from);
   }
 
@@ -218,6 +224,8 @@ export class IdleSessions {
       if (!(error instanceof KvError)) throw error;
       this.#kept.set(session, session.calls);
       governed.mover.write('note', { idle: 'kept', ...why, why: error.message, tokens: tokens.length });
+      const { cause } = why;
+      governed.meter.tell('session-kept', { session: id, cause, code: error.code, tokens: tokens.length });
       return;
     }
     // A page that would take more predicted stays as it is, and only sessions of more than PREDICTED_BITS come here.
@@ -238,6 +246,14 @@ export class IdleSessions {
       ...bytes,
       parkedBytes: parkedLength,
       tokens: tokens.length,
+    });
+    governed.meter.tell('session-parked', {
+      session: id,
+      place: this.place,
+      cause: why.cause,
+      tokens: tokens.length,
+      idleMs,
+      ...bytes,
     });
   }
 

@@ -1,7 +1,7 @@
 /** All that can be asked of the model's thread. */
 import type { ThreadClient } from '../../../native/index.ts';
-import type { LoadProgress } from '../../transformer/types.ts';
 import type { Host } from '../host.ts';
+import type { News } from '../news.ts';
 import { answerCalls } from './answers.ts';
 import { chatCalls } from './chats.ts';
 import { engineCalls } from './engine.ts';
@@ -20,5 +20,5 @@ export const hostCalls = (host: Host) => ({
 
 export type HostCalls = ReturnType<typeof hostCalls>;
 
-/** The side that asks. Its news are of the loading of the model. */
-export type HostClient = ThreadClient<HostCalls, LoadProgress>;
+/** The side that asks. */
+export type HostClient = ThreadClient<HostCalls, News>;

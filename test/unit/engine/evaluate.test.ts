@@ -162,7 +162,7 @@ it('finds for a state folder what the next session there comes to, and changes n
   const [unread] = await evaluate(runtime, { ...ask, texts: [text] });
   expect(row!.meanKld, 'with and without the folder').not.toBe(unread!.meanKld);
 
-  const state = await openState(dir, 'block');
+  const state = await openState(dir, { mode: 'block' });
   const options = { kvBudget: '25%', policy: 'price', tokensExpected: tokens.length, compareTokens: 512 };
   const session = Session.open(runtime, await setupOf(runtime, options, state));
   await session.read(tokens);

@@ -31,7 +31,7 @@ async function write({ log }: State, bytes: number, name: string): Promise<strin
 
 it('a log is as large as it may be while it is written, and what is left replays', { timeout: 120_000 }, async () => {
   const stateDir = folder();
-  const open = (): Promise<State> => openState(stateDir, 'block', undefined, [], { maxSize: MOST });
+  const open = (): Promise<State> => openState(stateDir, { mode: 'block', retention: { maxSize: MOST } });
   const states = [await open(), await open()];
   let last = '';
   for (let round = 0; round < 4; round++)
@@ -50,13 +50,13 @@ it('a log is as large as it may be while it is written, and what is left replays
 
 it('a session that goes on keeps its beginning, and loses it when it has ended', { timeout: 120_000 }, async () => {
   const stateDir = folder();
-  const state = await openState(stateDir, 'block', undefined, [], { maxSize: MOST });
+  const state = await openState(stateDir, { mode: 'block', retention: { maxSize: MOST } });
   state.log.append('goes on', 'note', { n: 0 });
   await write(state, 2 * MOST, 'others');
   expect([...readLog(logDir(stateDir), { session: 'goes on' })]).toHaveLength(1);
   expect(bytesOf(stateDir)).toBeGreaterThan(MOST);
   await state.close();
-  const again = await openState(stateDir, 'block', undefined, [], { maxSize: MOST });
+  const again = await openState(stateDir, { mode: 'block', retention: { maxSize: MOST } });
   await again.close();
   expect(bytesOf(stateDir)).toBeLessThan(MOST + 70_000);
   expect([...readLog(logDir(stateDir), { session: 'goes on' })]).toHaveLength(0);

@@ -1,0 +1,358 @@
+// What an engine tells its logger, each event brought about as it happens to people: sessions parked and woken, budgets
+// that give way, servers that are away, a log that is cut, refused and repaired, a model file that changes. No event
+// holds a word of what was said, a logger that throws or is slow harms nobody, and every event of the table is told.
+import { spawnSync } from 'node:child_process';
+import { appendFileSync, cpSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { type EngineEvent, eventTeller } from '../../../../engine/events/event.ts';
+import {
+  createEngine,
+  type Engine,
+  type EngineOptions,
+  EVENTS,
+  type EventName,
+  type Logger,
+  type SessionOptions,
+} from '../../../../engine/index.ts';
+import { logDir, memoryDir, openState } from '../../../../engine/state/folder.ts';
+import { makeCheckpointKeys, readLog } from '../../../../witness/index.ts';
+import { refused } from '../../../refusal.ts';
+import { scratchFolders } from '../../witness/folder.ts';
+import { recordSession } from '../../witness/session.ts';
+import { ids, MODEL, PROMPT_TOKENS } from '../on-reference.ts';
+
+const folder = scratchFolders();
+/** What no event may hold. */
+const SECRET = 'The password of Aloysius is heliotrope. ';
+
+interface Heard {
+  readonly level: keyof Logger;
+  readonly event: EngineEvent;
+  readonly sentence: string;
+}
+
+/** Names of all events that any test of this file was told. */
+const everTold = new Set<EventName>();
+
+/** A logger that keeps what it is told. */
+function listener(): { logger: Logger; heard: Heard[]; names: () => EventName[] } {
+  const heard: Heard[] = [];
+  const line =
+    (level: keyof Logger) =>
+    (event: EngineEvent, sentence: string): void => {
+      heard.push({ level, event, sentence });
+      everTold.add(event.event);
+    };
+  const logger = { debug: line('debug'), info: line('info'), warn: line('warn'), error: line('error') };
+  return { logger, heard, names: () => heard.map(({ event }) => event.event) };
+}
+
+async function withEngine(options: Partial<EngineOptions>, work: (engine: Engine) => Promise<void>): Promise<void> {
+  const engine = await createEngine({ model: MODEL, threads: 1, stateDir: null, ...options });
+  try {
+    await work(engine);
+  } finally {
+    await engine.close();
+  }
+}
+
+const until = async (isTrue: () => boolean): Promise<void> => {
+  while (!isTrue()) await new Promise((resolve) => setTimeout(resolve, 5));
+};
+
+/** An address on loopback where nobody listens. */
+async function nobody(): Promise<string> {
+  const server: Server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port } = server.address() as AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  return `http://127.0.0.1:${port}`;
+}
+
+describe('sessions', () => {
+  it('that are parked and come back are told in order, without a word of what was said', async () => {
+    const { logger, heard, names } = listener();
+    const text = SECRET.repeat(20);
+    await withEngine({ logger, stateDir: folder(), idleSessions: 'disk' }, async (engine) => {
+      const [first, second] = [await engine.openSession({ policy: 'none' }), await engine.openSession()];
+      await first.read(text);
+      await second.setLowMemory(true);
+      const answer = await first.generate(SECRET, { maxTokens: 20, temperature: 0.8, seed: 3 }).text();
+      expect(names()).toEqual(['thresholds-not-found', 'thresholds-not-found', 'session-parked', 'session-woken']);
+      const { level, event, sentence } = heard[2]!;
+      expect(level).toBe('info');
+      expect(event).toMatchObject({ session: first.id, place: 'disk', cause: 'low-memory', bytesAfter: 0 });
+      expect(sentence).toContain(`Session ${first.id.slice(-8)} was parked (disk, low-memory): `);
+      expect(heard[3]!.event).toMatchObject({ session: first.id, by: 'pages', bytesBefore: 0 });
+      const all = JSON.stringify(heard);
+      for (const word of [...SECRET.split(' '), ...answer.split(/\W+/)].filter((one) => one.length > 5))
+        expect(all).not.toContain(word);
+    });
+    expect(heard.map(({ event }) => event.timeMs)).toEqual(
+      heard.map(({ event }) => event.timeMs).sort((a, b) => a - b),
+    );
+  });
+
+  it('that cannot be parked are told with the code of the reason', async () => {
+    const { logger, heard } = listener();
+    const stateDir = folder();
+    writeFileSync(join(stateDir, 'parked'), 'in the way of the folder');
+    await withEngine({ logger, stateDir, idleSessions: 'disk' }, async (engine) => {
+      const [first, second] = [await engine.openSession({ policy: 'none' }), await engine.openSession()];
+      await first.read(ids(300));
+      await second.setLowMemory(true);
+    });
+    expect(heard.map(({ event }) => event)).toContainEqual(
+      expect.objectContaining({ event: 'session-kept', cause: 'low-memory', code: 'io', tokens: 300 }),
+    );
+  });
+
+  it.each([
+    ['bytes', 'divergence-budget-gave-way'],
+    ['kld', 'byte-budget-gave-way'],
+  ] as const)(
+    'with two budgets of which %s is kept are told by how much the other gave way',
+    async (priority, name) => {
+      const { logger, heard } = listener();
+      const both: SessionOptions = { kvBudget: '22%', kldBudget: 1e-5, priority, tokensExpected: PROMPT_TOKENS };
+      await withEngine({ logger }, async (engine) => {
+        await (await engine.openSession(both)).read(ids(PROMPT_TOKENS));
+      });
+      const told = heard.filter(({ event }) => event.event.endsWith('gave-way'));
+      expect(told.map(({ event }) => event.event)).toEqual([name]);
+      const [{ event, level }] = told as [Heard];
+      expect(level).toBe('warn');
+      if (event.event === 'byte-budget-gave-way') expect(event.neededBytes).toBeGreaterThan(event.budgetBytes);
+      if (event.event === 'divergence-budget-gave-way') expect(event.predictedNats).toBeGreaterThan(0);
+    },
+  );
+
+  it('that are short of what an engine has are told: who waits, whose pages go lower, who is refused', async () => {
+    const { logger, names } = listener();
+    await withEngine({ logger, kvBudget: '0.8MiB', idleSessions: 'keep' }, async (engine) => {
+      const [first, second] = [await engine.openSession(), await engine.openSession()];
+      await first.read(ids(400));
+      const reading = second.read(ids(200));
+      const more = refused(first.read(ids(1900)));
+      await reading;
+      await more;
+    });
+    expect([...new Set(names())]).toEqual(['call-waits', 'engine-budget-pressed', 'call-refused']);
+  });
+
+  it('that start from what earlier ones taught say so', async () => {
+    const stateDir = folder();
+    for (const expected of ['thresholds-not-found', 'thresholds-found'] as const) {
+      const { logger, names } = listener();
+      await withEngine({ logger, stateDir }, async (engine) => {
+        const session = await engine.openSession({ kvBudget: '60%', tokensExpected: 400 });
+        await session.read(ids(400));
+        await session.close();
+      });
+      expect(names()).toEqual([expected]);
+    }
+  });
+});
+
+describe('servers', () => {
+  it('that are away and come back are told, and what no place has signed when the engine closes', async () => {
+    const { logger, names, heard } = listener();
+    let isAway = true;
+    const server = createServer((_, response) => response.writeHead(isAway ? 503 : 200).end());
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    afterAll(() => server.close());
+    const { port } = server.address() as AddressInfo;
+    const key = join(folder(), 'audit.key');
+    makeCheckpointKeys(key);
+    const state = { stateDir: folder(), logger };
+    const to = [`http://127.0.0.1:${port}/checkpoints`];
+    await withEngine({ ...state, anchor: { key, to } }, async (engine) => {
+      await (await engine.openSession()).read(ids(10));
+      await until(() => names().includes('anchor-away'));
+      isAway = false;
+      await until(() => names().includes('anchor-back'));
+    });
+    expect(names().filter((name) => name.startsWith('anchor'))).toEqual(['anchor-away', 'anchor-back']);
+    expect(names()).not.toContain('entries-unanchored');
+    await withEngine({ ...state, anchor: { key, to: [join(folder(), 'no', 'folder')] } }, async (engine) => {
+      await (await engine.openSession()).read(ids(10));
+    });
+    expect(heard.at(-1)).toMatchObject({ level: 'error', event: { event: 'entries-unanchored' } });
+  }, 120_000);
+
+  it('that share sessions are told once when they are away', async () => {
+    const { logger, names, heard } = listener();
+    const url = await nobody();
+    await withEngine({ logger, stateDir: folder(), qdrant: { url, apiKey: 'heliotrope' } }, async (engine) => {
+      for (let n = 0; n < 2; n++) await (await engine.openSession()).close();
+    });
+    expect(names().filter((name) => name.startsWith('qdrant'))).toEqual(['qdrant-away']);
+    expect(JSON.stringify(heard)).not.toMatch(/heliotrope|127\.0\.0\.1/);
+  });
+});
+
+describe('a state folder', () => {
+  /** A folder that is opened as an engine opens it, with small segments. */
+  const opened = (stateDir: string, heard: EngineEvent[]) =>
+    openState(stateDir, {
+      mode: 'drop',
+      retention: { maxSize: 100_000 },
+      tell: eventTeller((event) => {
+        heard.push(event);
+        everTold.add(event.event);
+      }),
+    });
+  const namesOf = (heard: readonly EngineEvent[]) => heard.map(({ event }) => event);
+
+  it('tells what retention removed, and why it could not', async () => {
+    const [stateDir, heard] = [folder(), [] as EngineEvent[]];
+    const state = await opened(stateDir, heard);
+    for (let n = 0; !heard.some(({ event }) => event === 'log-retained'); n++) {
+      recordSession(state.log, `s${n}`);
+      await state.log.flush();
+    }
+    const [first] = heard;
+    expect(first).toMatchObject({ event: 'log-retained', segments: expect.any(Number) });
+    // A folder in the place of a segment cannot be read.
+    const segment = readdirSync(logDir(stateDir)).find((name) => name.endsWith('.wal'))!;
+    renameSync(join(logDir(stateDir), segment), join(stateDir, 'aside'));
+    for (let n = 0; !heard.some(({ event }) => event === 'retention-failed'); n++) {
+      recordSession(state.log, `t${n}`);
+      await state.log.flush();
+    }
+    await state.close();
+  }, 60_000);
+
+  it('tells that the disk refuses the log and takes it again, with what was lost', async () => {
+    const [stateDir, heard] = [folder(), [] as EngineEvent[]];
+    const state = await opened(stateDir, heard);
+    state.log.append('s', 'note', { n: 0 });
+    await state.log.flush();
+    renameSync(logDir(stateDir), join(stateDir, 'aside'));
+    // The next segment has no folder to be in.
+    for (let n = 0; !namesOf(heard).includes('log-refused'); n++) {
+      state.log.append('s', 'note', { n, pad: 'x'.repeat(10_000) });
+      await state.log.flush();
+    }
+    renameSync(join(stateDir, 'aside'), logDir(stateDir));
+    await until(() => namesOf(heard).includes('log-written-again'));
+    expect(heard.filter(({ event }) => event.startsWith('log-'))).toMatchObject([
+      { event: 'log-refused', code: 'ENOENT' },
+      { event: 'log-written-again' },
+    ]);
+    await state.close();
+  }, 60_000);
+
+  it('tells that a writer was killed in it: whose place it takes, and what it cuts off', async () => {
+    const [stateDir, heard] = [folder(), [] as EngineEvent[]];
+    const script = `import('${join(import.meta.dirname, '../../../../engine/state/folder.ts')}').then(async ({ openState }) => {
+      const { log } = await openState(${JSON.stringify(stateDir)}, { mode: 'block' });
+      log.append('s', 'note', { n: 0 });
+      await log.flush();
+      process.kill(process.pid, 'SIGKILL');
+    })`;
+    spawnSync(process.execPath, ['--import', 'tsx', '-e', script]);
+    const [segment] = readdirSync(logDir(stateDir)).filter((name) => name.endsWith('.wal'));
+    appendFileSync(join(logDir(stateDir), segment!), 'cut');
+    const state = await opened(stateDir, heard);
+    expect(heard).toMatchObject([
+      { event: 'state-taken-over', part: 'log' },
+      { event: 'log-repaired', droppedBytes: 3 },
+      { event: 'state-taken-over', part: 'memory' },
+    ]);
+    await state.close();
+    rmSync(memoryDir(stateDir), { recursive: true });
+  }, 60_000);
+});
+
+it('a model file that is overwritten is told with the session that met it', async () => {
+  const { logger, heard } = listener();
+  const model = join(folder(), 'model');
+  cpSync(MODEL, model, { recursive: true });
+  await withEngine({ logger, model }, async (engine) => {
+    const session = await engine.openSession();
+    writeFileSync(join(model, 'model.safetensors'), '');
+    await refused(session.read(ids(5)));
+    expect(heard.map(({ event }) => event)).toMatchObject([{ event: 'model-changed', session: session.id }]);
+  });
+});
+
+describe('a logger', () => {
+  it('is an object with a function for each level, or refused before anything is loaded', async () => {
+    for (const logger of [null, {}, { debug() {}, info() {}, warn() {} }, () => {}])
+      expect(await refused(createEngine({ model: 'nowhere', logger: logger as unknown as Logger }))).toMatchObject({
+        code: 'bad-argument',
+        message: 'logger is an object with the functions debug, info, warn and error',
+      });
+  });
+
+  it('that throws or rejects changes no answer, and the process warns of it once', async () => {
+    const warnings: Error[] = [];
+    const warn = (warning: Error): void => void warnings.push(warning);
+    process.on('warning', warn);
+    const texts: string[] = [];
+    const info = (): never => {
+      throw new Error('no space in the logger');
+    };
+    const debug = (): Promise<never> => Promise.reject(new Error('no space in the logger'));
+    for (const logger of [undefined, { debug, info, warn: info, error: info }])
+      await withEngine({ ...(logger && { logger }), stateDir: folder(), idleSessions: 'disk' }, async (engine) => {
+        const [first, second] = [await engine.openSession({ policy: 'none' }), await engine.openSession()];
+        await first.read(ids(300));
+        await second.setLowMemory(true);
+        texts.push(await first.generate(ids(5), { maxTokens: 12, temperature: 0.8, seed: 3 }).text());
+      });
+    await new Promise((resolve) => setImmediate(resolve));
+    process.off('warning', warn);
+    expect(new Set(texts).size).toBe(1);
+    expect(warnings.map(({ message }) => message)).toEqual(['no space in the logger']);
+  });
+
+  it('that is slow does not hold the engine up', async () => {
+    const stateDir = folder();
+    const entries = (): number => [...readLog(logDir(stateDir), { kinds: ['situation'] })].length;
+    let [before, after] = [0, 0];
+    // In the caller's thread, which does nothing else until the log has more of the answer.
+    const info = (event: EngineEvent): void => {
+      if (event.event !== 'session-woken') return;
+      before = entries();
+      while (after <= before) after = entries();
+    };
+    const none = (): void => {};
+    const logger = { debug: none, info, warn: none, error: none };
+    await withEngine({ logger, stateDir, idleSessions: 'disk' }, async (engine) => {
+      const first = await engine.openSession({ kvBudget: '40%', tokensExpected: 900 });
+      const second = await engine.openSession();
+      await first.read(ids(300));
+      await second.setLowMemory(true);
+      await first.read(ids(600, 2));
+    });
+    expect(after).toBeGreaterThan(before);
+  }, 60_000);
+});
+
+describe('the table of events', () => {
+  it('has a sentence of the fields of each', () => {
+    for (const [name, { fields, says }] of Object.entries(EVENTS)) {
+      const named = [...says.matchAll(/\{(\w+)\}/g)].map(([, field]) => field!);
+      expect(Object.keys(fields), name).toEqual(expect.arrayContaining(named));
+    }
+  });
+
+  it('is what is told, and nothing beside', () => {
+    const tell = eventTeller(() => {});
+    const told = (fields: object) => () => tell('retention-failed', fields as { code: string });
+    expect(told({ code: 'io' })).not.toThrow();
+    for (const fields of [{}, { code: SECRET }, { code: 'io', prompt: SECRET }, { code: 5 }])
+      expect(told(fields)).toThrow(/event retention-failed is told with a (code|field)/);
+  });
+
+  it('has no event that is never told', () => {
+    // A Qdrant that comes back is in test/suite/shared.test.ts, which has a server.
+    const missing = Object.keys(EVENTS).filter((name) => !everTold.has(name as EventName) && name !== 'qdrant-back');
+    expect(missing).toEqual([]);
+  });
+});
