@@ -1,6 +1,6 @@
 /**
- * `npm run fetch:texts` brings the public texts that quality is measured on (scripts/texts.json) into .cache/texts, each
- * checked by its SHA-256; what is there is not fetched again.
+ * `npm run fetch:texts` brings the public texts that quality is measured on (scripts/texts.json) into .cache/texts,
+ * each checked by its SHA-256; what is there is not fetched again.
  *   --from URL   another server that has the repositories as GitHub does: URL/OWNER/NAME/COMMIT/PATH
  *   --to DIR     another folder
  * Ends with 2 if a text is missing at the end, and names it.

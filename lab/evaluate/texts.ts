@@ -1,6 +1,6 @@
 /**
- * The public texts that quality is measured on (scripts/texts.json). They are where `npm run fetch:texts` puts them, or,
- * compressed, in a folder shared/data beside the checkout.
+ * The public texts that quality is measured on (scripts/texts.json). They are where `npm run fetch:texts` puts them,
+ * or, compressed, in a folder shared/data beside the checkout.
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';

@@ -11,6 +11,7 @@ export const ENVIRONMENT_READERS: Readonly<Record<string, string>> = {
   'engine/cli/program.ts': 'the command line hands it to the settings',
   'engine/transformer/hub/settings.ts':
     'models of the Hub and of Ollama are where the variables of their own programs say',
+  'engine/transformer/cache-dir.ts': 'fetched models are where the system keeps the caches of a user',
   'engine/transformer/fetch.ts': 'looks for python3 on the PATH, as starting it by its name would',
 };
 

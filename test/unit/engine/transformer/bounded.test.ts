@@ -35,13 +35,13 @@ test('what it throws is thrown', () => {
 });
 
 test.runIf(process.platform === 'linux')(
-  'the computing of other threads does not count, however many are busy',
+  'the computing of other threads does not count, however many are busy (needs Linux)',
   async () => {
     const busy = Array.from({ length: 12 }, () => new Worker('for (;;);', { eval: true }));
     try {
       await Promise.all(busy.map((worker) => new Promise((resolve) => worker.once('online', resolve))));
-      // A fifth of the bound by this thread's own count, which takes it several times as much of the clock: a number of
-      // rounds would not do, because their compiler waits for its turn too, and interpreted ones take ten times as long.
+      // A fifth of the bound by this thread's own count, which takes it several times as much of the clock. A number
+      // of rounds would not do: their compiler waits for its turn too, and interpreted they take ten times as long.
       const ended = within(150, () => {
         const untilMs = computedMs() + 30;
         while (computedMs() < untilMs);

@@ -7,19 +7,19 @@ import { refused } from '../../../refusal.ts';
 
 afterEach(() => vi.unstubAllEnvs());
 
-const HOME = '/home/ada';
+const HOME = '/of/ada';
 
 test('is where the system keeps the caches of a user', () => {
-  expect(defaultCacheDir({ HOME }, 'linux')).toBe('/home/ada/.cache/palimpsest');
+  expect(defaultCacheDir({ HOME }, 'linux')).toBe('/of/ada/.cache/palimpsest');
   expect(defaultCacheDir({ HOME, XDG_CACHE_HOME: '/var/ada' }, 'linux')).toBe('/var/ada/palimpsest');
-  expect(defaultCacheDir({ HOME }, 'darwin')).toBe('/home/ada/Library/Caches/palimpsest');
+  expect(defaultCacheDir({ HOME }, 'darwin')).toBe('/of/ada/Library/Caches/palimpsest');
   expect(defaultCacheDir({ LOCALAPPDATA: '/local' }, 'win32')).toBe('/local/palimpsest/Cache');
-  expect(defaultCacheDir({ HOME }, 'win32')).toBe('/home/ada/AppData/Local/palimpsest/Cache');
+  expect(defaultCacheDir({ HOME }, 'win32')).toBe('/of/ada/AppData/Local/palimpsest/Cache');
 });
 
 test('is the folder that PALIMPSEST_CACHE names, unless it is empty', () => {
   expect(defaultCacheDir({ HOME, PALIMPSEST_CACHE: '/models' }, 'linux')).toBe('/models');
-  expect(defaultCacheDir({ HOME, PALIMPSEST_CACHE: '' }, 'linux')).toBe('/home/ada/.cache/palimpsest');
+  expect(defaultCacheDir({ HOME, PALIMPSEST_CACHE: '' }, 'linux')).toBe('/of/ada/.cache/palimpsest');
 });
 
 test('is where a model is looked for whose folder nobody names', async () => {
