@@ -15,6 +15,8 @@ import { entryId, firstSeqOf, seriesDir, seriesOf } from './series.ts';
 import { Frontier, leafHash, nodeHash } from './tree.ts';
 import { walkLog } from './walk.ts';
 
+export type { Disclosure } from './encryption.ts';
+
 /** What a third party needs beside the verifier key: `witness/README.md` shows a program that checks it. */
 export interface InclusionProof {
   /** The entry as it is stored: canonical JSON. Its leaf is SHA-256(0x00 ‖ these bytes in UTF-8). */
