@@ -33,6 +33,7 @@ export interface InclusionProof {
   readonly disclosed?: Disclosure;
 }
 
+/** What a proof is to show. */
 export interface ProveOptions {
   /**
    * Gives also the plain body of an encrypted entry, for whoever gets the proof to read. Nothing else of its session
@@ -183,7 +184,8 @@ const noEntry = (seq: number): KvError =>
 /**
  * What a proof says, checked against `keys` alone: the entry, with its plain body where the proof discloses it, else as
  * it is stored, so that the body may be encrypted. Throws 'bad-signature' where none of the keys signed the checkpoint,
- * where the entry is not among those that were signed or says another body than is disclosed, or where this is no proof.
+ * where the entry is not among those that were signed or says another body than is disclosed, or where this is no
+ * proof.
  */
 export function checkProof(proof: unknown, keys: readonly VerifierKey[]): Record<string, unknown> {
   const said = proofIn(proof);
