@@ -157,6 +157,18 @@ describe('a proof that discloses', () => {
     }
   });
 
+  it('shows the largest body that a log takes, and one that is larger is not written', async () => {
+    const dir = folder();
+    const log = await openWitnessLog({ dir, encrypt: true });
+    const text = 'x'.repeat(786_100);
+    expect(() => log.append('s', 'note', { text: `${text}${'x'.repeat(300)}` })).toThrow(
+      expect.objectContaining({ code: 'bad-argument' }),
+    );
+    log.append('s', 'note', { text });
+    await log.close();
+    expect(checkProof(disclosed(dir, 0, signed(dir)), trusted)['body']).toEqual({ text });
+  });
+
   it('needs the key of its session, which may be wrapped, and gives the same when it is wrapped anew', async () => {
     const [old, next] = [randomBytes(32), randomBytes(32)];
     useMasterKeys([old]);
@@ -273,6 +285,15 @@ describe('whoever holds the key of a session', () => {
       const entry = `{"seq":0,"timeMs":0,"session":"s","kind":"note","body":{"committed":"${bytes.toString('base64')}"}}`;
       const told = { salt: salt.toString('base64'), body: text.toString() };
       expect(() => checkProof(madeUp(entry, { disclosed: told }), trusted)).toThrow(refused('this proves nothing'));
+    }
+  });
+
+  it('cannot disclose what is no encrypted text', () => {
+    for (const bytes of [Buffer.alloc(3), Buffer.alloc(12 + 32 + 1 + 16)]) {
+      const dir = forged(bytes);
+      expect(() => disclosed(dir, 0, signed(dir))).toThrow(
+        expect.objectContaining({ code: 'bad-log', message: 'the note entry has no encrypted body' }),
+      );
     }
   });
 

@@ -184,6 +184,17 @@ describe('a master key', () => {
     expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 28 + 1 });
   });
 
+  it('opens no key that is shorter than what it wraps', async () => {
+    useMasterKeys([randomBytes(32)]);
+    const { dir } = await encryptedLog();
+    const { master } = JSON.parse(readFileSync(keyFile(dir, 'second'), 'utf8')) as { master: string };
+    for (const wrapped of ['', 'AAAA', 'A'.repeat(24), 'A'.repeat(36)]) {
+      const text = JSON.stringify({ version: 1, session: 'second', master, wrapped });
+      writeFileSync(keyFile(dir, 'second'), text);
+      expect(() => verifyLog(dir)).toThrow(expect.objectContaining({ code: 'bad-file' }));
+    }
+  });
+
   it('is asked for before more is written, and can be followed by another', async () => {
     const [old, next] = [randomBytes(32), randomBytes(32)];
     useMasterKeys([old]);
