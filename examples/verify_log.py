@@ -4,7 +4,7 @@
     python3 verify_log.py proof FILE KEY
 
 KEY is NAME+HASH+BASE64, as `palimpsest audit keygen` prints it. Prints one line of JSON, or says what is wrong and
-ends with 1.
+ends with 1. Of a proof that discloses the body of an encrypted entry the line has that body.
 """
 import base64, hashlib, json, os, re, struct, sys
 
@@ -94,7 +94,7 @@ def entry_of(payload):
 def header_of(data):
     need(data[:8] == b"PALIMLOG" and len(data) >= 116, "it is no segment of a log")
     version, size = struct.unpack_from("<II", data, 8)
-    need(version == 2, "it is of format %d, and this program reads 2" % version)
+    need(version in (2, 3), "it is of format %d, and this program reads 2 and 3" % version)
     head = dict(zip(("number", "seq"), struct.unpack_from("<QQ", data, 32)), id=data[16:32].hex(), before=data[48:80])
     (head["leaves"],) = struct.unpack_from("<Q", data, 104)
     count = bin(head["leaves"]).count("1")
@@ -236,12 +236,23 @@ def check_proof(proof, key):
             h = sha(b"\1", h, p)
         f, s = f // 2, s // 2
     need(s == 0 and h == point["state"][0], "the entry is not what was signed")
-    return entry_of(proof["entry"].encode())
+    entry = entry_of(proof["entry"].encode())
+    need(entry["seq"] == point["series"] * 2**32 + proof["leafIndex"], "the entry names another place")
+    if "disclosed" in proof:
+        salt, body = base64.b64decode(proof["disclosed"]["salt"]), proof["disclosed"]["body"].encode()
+        commitment = base64.b64decode(entry["body"].get("committed", ""))[12:44]
+        need(len(salt) == 32 and sha(b"\4", salt, body) == commitment, "the entry is not committed to this body")
+        plain = json.loads(body, parse_int=float)
+        need(isinstance(plain, dict) and spell(plain).encode() == body, "the body is not in the one spelling")
+        entry["body"] = plain
+    return entry
 
 def main(what, path, *more):
     if what == "proof":
-        entry = check_proof(json.load(open(path, encoding="utf-8")), *more)
-        return {"seq": int(entry["seq"]), "kind": entry["kind"]}
+        proof = json.load(open(path, encoding="utf-8"))
+        entry = check_proof(proof, *more)
+        found = {"seq": int(entry["seq"]), "kind": entry["kind"]}
+        return dict(found, body=entry["body"]) if "disclosed" in proof else found
     if not more:
         return check_log(path)
     text = open(more[0], encoding="utf-8").read()

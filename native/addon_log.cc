@@ -119,7 +119,8 @@ Napi::Value openLogEntries(const Info& info) {
     KeyRing keys;
     if (!forms.read(numbers.data, numbers.length, names.data, names.length) || !keys.read(ring.data, ring.length)) return kBadValue;
     const OpenedEntries entries = {bytes.data, firstSeq, known, kinds.data, texts.length > 0 ? room.data : nullptr, texts.data};
-    out.data[0] = static_cast<double>(openEntries(keys, forms, threadsOf(info.Env(), threads), threads, static_cast<size_t>(from), entries));
+    out.data[0] = static_cast<double>(
+        openEntries(digestsOf(info.Env()), keys, forms, threadsOf(info.Env(), threads), threads, static_cast<size_t>(from), entries));
     return kOk;
   });
 }
@@ -142,7 +143,7 @@ Napi::Value sealLogBodies(const Info& info) {
       const PlainBody body = {bodies.data[3 * i], bodies.data[3 * i + 1], bodies.data[3 * i + 2]};
       if (body.payload > body.at || body.at > bytes.length || body.bytes > bytes.length) return kBadValue;
       if (sealedChars(body.bytes) > bytes.length - body.at) return kBadValue;
-      done.data[i] = Aes::exists() && sealBody(&aes, keys, nonceStart.data, bytes.data, body) ? 1 : 0;
+      done.data[i] = Aes::exists() && sealBody(digestsOf(info.Env()), &aes, keys, nonceStart.data, bytes.data, body) ? 1 : 0;
     }
     return kOk;
   });

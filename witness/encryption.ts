@@ -1,12 +1,15 @@
 /**
  * An encrypted body: AES-256-GCM under the key of its session (NIST SP 800-38D; node:crypto computes it). seq, session
  * and kind are bound to it, so that it opens in its own place only. Nonces are the writer's four random bytes and the
- * seq, which a writer gives once. On disk: {"sealed":"<base64 of nonce, ciphertext and tag>"}, a body like any other to
- * whoever follows the chain.
+ * seq, which a writer gives once. On disk: {"committed":"<base64 of nonce, commitment, ciphertext and tag>"}, a body
+ * like any other to whoever follows the chain. Before format 3 there was no commitment, and "sealed" in the place of
+ * "committed": such bodies are read, and nothing of them can be disclosed.
  */
+import { isUtf8 } from 'node:buffer';
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
 import { jsonOf, KvError } from '../native/index.ts';
 import { canonicalJson, isInOrder } from './canonical.ts';
+import { COMMITMENT_BYTES, commitmentOf, saltKeyOf, saltOf } from './commitment.ts';
 import { ENTRIES } from './entries/index.ts';
 import { type Envelope, PAYLOAD_BYTES_MAX, payloadHead } from './entry.ts';
 import { type EntryKind, NO_SESSION } from './types.ts';
@@ -17,7 +20,7 @@ const TAG_BYTES = 16;
 const CIPHER = 'aes-256-gcm';
 const TWO_32 = 2 ** 32;
 /** No body is shorter than '{}'. */
-const ENCRYPTED_BYTES_MIN = NONCE_BYTES + 2 + TAG_BYTES;
+const BODY_BYTES_MIN = 2;
 
 interface Place {
   readonly seq: number;
@@ -34,10 +37,9 @@ export const mustEncrypt = (session: string, kind: EntryKind): boolean =>
 
 /** True if the body of an entry that was read is encrypted. */
 export function isEncrypted({ session, kind, body }: Envelope): boolean {
+  const { committed, sealed } = body as { committed?: unknown; sealed?: unknown };
   return (
-    mustEncrypt(session, kind) &&
-    typeof (body as { sealed?: unknown }).sealed === 'string' &&
-    Object.keys(body as object).length === 1
+    mustEncrypt(session, kind) && typeof (committed ?? sealed) === 'string' && Object.keys(body as object).length === 1
   );
 }
 
@@ -52,14 +54,17 @@ export interface Encryption {
 }
 
 /** What stands around the encrypted text in a payload; the last bracket ends the envelope. */
-export const ENCRYPTED_HEAD = '{"sealed":"';
+export const ENCRYPTED_HEAD = '{"committed":"';
+/** The beginning of an encrypted body before format 3. */
+export const SEALED_HEAD = '{"sealed":"';
 export const ENCRYPTED_TAIL = '"}}';
 
 /** More than an encrypted payload takes beyond four thirds of its body. */
-export const ENCRYPTED_EXTRA_BYTES = 64;
+export const ENCRYPTED_EXTRA_BYTES = 128;
 
 /** Characters of an encrypted text of so many bytes. */
-export const encryptedChars = (bytes: number): number => 4 * Math.ceil((NONCE_BYTES + bytes + TAG_BYTES) / 3);
+export const encryptedChars = (bytes: number): number =>
+  4 * Math.ceil((NONCE_BYTES + COMMITMENT_BYTES + bytes + TAG_BYTES) / 3);
 
 /**
  * The payload of a body's text in two parts, where it will be encrypted too. Throws 'bad-argument' for one that takes
@@ -90,36 +95,111 @@ export function encryptBytes({ key, nonceStart, place }: Encryption, bytes: Uint
   nonce.set(nonceStart);
   nonce.writeUInt32BE(Math.floor(place.seq / TWO_32), 4);
   nonce.writeUInt32BE(place.seq % TWO_32, 8);
+  const commitment = commitmentOf(saltFor(key, nonce), bytes);
   const cipher = createCipheriv(CIPHER, key, nonce).setAAD(boundTo(place));
-  return Buffer.concat([nonce, cipher.update(bytes), cipher.final(), cipher.getAuthTag()]).toString('base64');
+  const parts = [nonce, commitment, cipher.update(bytes), cipher.final(), cipher.getAuthTag()];
+  return Buffer.concat(parts).toString('base64');
+}
+
+const saltFor = (key: KeyObject, nonce: Uint8Array): Buffer => saltOf(saltKeyOf(key.export()), nonce);
+
+/** An encrypted text, taken apart. */
+interface EncryptedText {
+  readonly nonce: Buffer;
+  /** null: it is of before format 3. */
+  readonly commitment: Buffer | null;
+  /** With the tag behind it. */
+  readonly ciphertext: Buffer;
+}
+
+/** null: it is no encrypted text. */
+function partsOf({ body }: Envelope): EncryptedText | null {
+  const { committed, sealed } = body as { readonly committed?: string; readonly sealed: string };
+  const text = committed ?? sealed;
+  const bodyAt = NONCE_BYTES + (committed === undefined ? 0 : COMMITMENT_BYTES);
+  const bytes = Buffer.from(text, 'base64');
+  if (bytes.length < bodyAt + BODY_BYTES_MIN + TAG_BYTES || bytes.toString('base64') !== text) return null;
+  const commitment = committed === undefined ? null : bytes.subarray(NONCE_BYTES, bodyAt);
+  return { nonce: bytes.subarray(0, NONCE_BYTES), commitment, ciphertext: bytes.subarray(bodyAt) };
+}
+
+function noText({ kind }: Envelope): never {
+  throw new KvError('bad-log', `the ${kind} entry has no encrypted body`, { values: { kind } });
+}
+
+/** What a text says, where it is the one spelling of an object; undefined: it is not. */
+export function bodyOf(text: string): object | undefined {
+  const value = jsonOf(text);
+  const isPlain = typeof value === 'object' && value !== null && !Array.isArray(value);
+  return isPlain && isOnlySpelling(text, value) ? value : undefined;
+}
+
+function isOnlySpelling(text: string, value: object): boolean {
+  if (isInOrder(value)) return text === JSON.stringify(value);
+  try {
+    return text === canonicalJson(value);
+  } catch {
+    // No writer spells what is nested so deep.
+    return false;
+  }
 }
 
 /**
  * The body of an encrypted entry; null without a key, when only its form is checked. Throws 'bad-log' for what was not
- * encrypted so.
+ * encrypted so, or does not say what it committed to.
  */
-export function openText(key: KeyObject | null, { seq, session, kind, body }: Envelope): unknown {
-  const { sealed } = body as { readonly sealed: string };
-  const bytes = Buffer.from(sealed, 'base64');
-  if (bytes.length < ENCRYPTED_BYTES_MIN || bytes.toString('base64') !== sealed)
-    throw new KvError('bad-log', `the ${kind} entry has no encrypted body`, { values: { kind } });
-  if (key === null) return null;
-  const text = opened(key, boundTo({ seq, session, kind }), bytes)?.toString('utf8');
-  const value = text === undefined ? undefined : jsonOf(text);
-  const isOurs =
-    typeof value === 'object' &&
-    value !== null &&
-    text === (isInOrder(value) ? JSON.stringify(value) : canonicalJson(value));
-  if (!isOurs)
+export function openText(key: KeyObject | null, envelope: Envelope): unknown {
+  const parts = partsOf(envelope) ?? noText(envelope);
+  return key === null ? null : (bodyOf(plainText(key, envelope, parts)) ?? notOurs(envelope));
+}
+
+function plainText(key: KeyObject, envelope: Envelope, { nonce, commitment, ciphertext }: EncryptedText): string {
+  const bytes = opened(key, boundTo(envelope), nonce, ciphertext) ?? notOurs(envelope);
+  const { kind, session } = envelope;
+  if (commitment !== null && !commitmentOf(saltFor(key, nonce), bytes).equals(commitment))
+    throw new KvError('bad-log', `the ${kind} entry says another body than it committed to`, {
+      values: { kind, session },
+    });
+  return isUtf8(bytes) ? bytes.toString('utf8') : notOurs(envelope);
+}
+
+function notOurs({ kind, session }: Envelope): never {
+  throw new KvError(
+    'bad-log',
+    `the ${kind} entry was not encrypted with the key of its session, or not in this place`,
+    { values: { kind, session } },
+  );
+}
+
+/** What shows somebody without a key what an encrypted entry says. */
+export interface Disclosure {
+  /** Base64 of the 32 bytes that the commitment of this entry was made with, and of no other. */
+  readonly salt: string;
+  /** The text of the body, as it was encrypted. */
+  readonly body: string;
+}
+
+/** Discloses one encrypted entry. Throws 'unsupported' where it commits to nothing, and what `openText` throws. */
+export function disclose(key: KeyObject, envelope: Envelope): Disclosure {
+  const parts = partsOf(envelope) ?? noText(envelope);
+  const { kind, session } = envelope;
+  if (parts.commitment === null)
     throw new KvError(
-      'bad-log',
-      `the ${kind} entry was not encrypted with the key of its session, or not in this place`,
+      'unsupported',
+      `the ${kind} entry cannot be disclosed: formats of the log before 3 commit to no body`,
       {
         values: { kind, session },
+        hint: 'prove it without --disclose; entries that are written from now on can be disclosed',
       },
     );
-  return value;
+  const body = plainText(key, envelope, parts);
+  if (bodyOf(body) === undefined) notOurs(envelope);
+  return { salt: saltFor(key, parts.nonce).toString('base64'), body };
 }
+
+/** True if an encrypted entry committed to this body with this salt. */
+export const isDisclosed = (envelope: Envelope, { salt, body }: Disclosure): boolean =>
+  partsOf(envelope)?.commitment?.equals(commitmentOf(Buffer.from(salt, 'base64'), Buffer.from(body))) ?? false;
 
 /** Bytes bound to a name → base64. */
 export function encryptBox(key: KeyObject, nonce: Uint8Array, name: string, bytes: Uint8Array): string {
@@ -128,16 +208,19 @@ export function encryptBox(key: KeyObject, nonce: Uint8Array, name: string, byte
 }
 
 /** What `encryptBox` encrypted; null where key or name are others. */
-export const openBox = (key: KeyObject, name: string, box: string): Uint8Array | null =>
-  opened(key, Buffer.from(name), Buffer.from(box, 'base64'));
+export function openBox(key: KeyObject, name: string, box: string): Uint8Array | null {
+  const bytes = Buffer.from(box, 'base64');
+  return opened(key, Buffer.from(name), bytes.subarray(0, NONCE_BYTES), bytes.subarray(NONCE_BYTES));
+}
 
-function opened(key: KeyObject, bound: Uint8Array, bytes: Uint8Array): Buffer | null {
-  if (bytes.length < NONCE_BYTES + TAG_BYTES) return null;
+/** `bytes`: what was encrypted, with the tag behind it. */
+function opened(key: KeyObject, bound: Uint8Array, nonce: Uint8Array, bytes: Uint8Array): Buffer | null {
+  if (bytes.length < TAG_BYTES) return null;
   const end = bytes.length - TAG_BYTES;
-  const decipher = createDecipheriv(CIPHER, key, bytes.subarray(0, NONCE_BYTES), { authTagLength: TAG_BYTES });
+  const decipher = createDecipheriv(CIPHER, key, nonce, { authTagLength: TAG_BYTES });
   decipher.setAAD(bound).setAuthTag(bytes.subarray(end));
   try {
-    return Buffer.concat([decipher.update(bytes.subarray(NONCE_BYTES, end)), decipher.final()]);
+    return Buffer.concat([decipher.update(bytes.subarray(0, end)), decipher.final()]);
   } catch {
     return null;
   }

@@ -24,6 +24,8 @@ import {
 } from '../native/index.ts';
 import { checkBody } from './body.ts';
 import {
+  type Disclosure,
+  disclose,
   type Encryption,
   encryptBox,
   isEncrypted,
@@ -193,6 +195,16 @@ export class SessionKeys {
     if (body === null) return null;
     checkBody(kind, body);
     return { ...envelope, body } as Entry;
+  }
+
+  /**
+   * What shows somebody without a key what an encrypted entry says. Throws 'sealed' where it cannot be opened here,
+   * 'unsupported' where its format commits to no body, 'bad-log'.
+   */
+  disclose(envelope: Envelope): Disclosure {
+    const key = this.#keyOf(envelope.session);
+    if (typeof key === 'string') throw unopenedError(envelope.session, key);
+    return disclose(key, envelope);
   }
 
   /**

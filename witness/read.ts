@@ -5,7 +5,7 @@
 import { given, KvError, opensBodies } from '../native/index.ts';
 import { SenselessBody } from './body.ts';
 import { canonicalText } from './canonical.ts';
-import { ENCRYPTED_HEAD } from './encryption.ts';
+import { ENCRYPTED_HEAD, SEALED_HEAD } from './encryption.ts';
 import { type Envelope, parseEnvelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { findId } from './id.ts';
@@ -148,8 +148,8 @@ export const senseless = ({ seq, timeMs, session, kind }: Envelope, { message }:
 
 /** In the place of the kind of an entry that nobody wants. */
 const KIND_PASSED_OVER = 254;
-/** What every encrypted body begins with. */
-const ENCRYPTED_BYTES = Buffer.from(ENCRYPTED_HEAD);
+/** What encrypted bodies begin with. */
+const ENCRYPTED_HEADS = [ENCRYPTED_HEAD, SEALED_HEAD].map((head) => Buffer.from(head));
 
 /** Entries of runs as the binary opened them. */
 class BodyReader {
@@ -165,7 +165,7 @@ class BodyReader {
   open(run: Run, isPassedOver: (index: number) => boolean): void {
     const { bytes, count, kinds } = run;
     for (let index = 0; index < count; index++) if (isPassedOver(index)) kinds[index] = KIND_PASSED_OVER;
-    this.#hasOpened = opensBodies() && bytes.includes(ENCRYPTED_BYTES);
+    this.#hasOpened = opensBodies() && ENCRYPTED_HEADS.some((head) => bytes.includes(head));
     if (!this.#hasOpened) return;
     const { room, texts } = this.#bodies;
     if (room.length < bytes.length || texts.length < 2 * count)

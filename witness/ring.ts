@@ -3,6 +3,7 @@
  * many entries in one call.
  */
 import type { KeyObject } from 'node:crypto';
+import { saltKeyOf } from './commitment.ts';
 
 /** Names that stand in an envelope as they are; the binary looks at no others. */
 const PLAIN = /^[ !#-[\]-~]{1,200}$/;
@@ -25,8 +26,10 @@ export class KeyRing {
     }
     const name = Buffer.from(session, 'latin1');
     const secret = key?.export() ?? Buffer.alloc(0);
-    this.#keys.set(session, Buffer.concat([Buffer.of(key === null ? 0 : 1, name.length), name, secret]));
+    const salts = key === null ? secret : saltKeyOf(secret);
+    this.#keys.set(session, Buffer.concat([Buffer.of(key === null ? 0 : 1, name.length), name, secret, salts]));
     secret.fill(0);
+    salts.fill(0);
     this.#forgetBytes();
   }
 

@@ -10,6 +10,7 @@ import {
   checkProof,
   entryId,
   headerKeyId,
+  type InclusionProof,
   makeCheckpointKeys,
   parseEntryId,
   proveEntry,
@@ -23,8 +24,10 @@ import { flag, type Settings, text } from './options.ts';
 
 const log = (settings: Settings): string => logDir(text(settings, 'state') ?? '.palimpsest');
 
-/** An entry has a MiB at most, and its text may be escaped once more. */
+/** An entry has a MiB at most, so has the body that is disclosed, and the text of both may be escaped once more. */
 const PROOF_BYTES_MAX = 8 * 2 ** 20;
+/** A file with what an encrypted entry says is for its owner alone, who decides to whom it goes. */
+const OWNER_ALONE = 0o600;
 
 function say(settings: Settings, json: unknown, sentence: string): void {
   process.stdout.write(`${flag(settings, 'json') ? jsonText(json) : sentence}\n`);
@@ -83,9 +86,16 @@ export async function check(settings: Settings, path: string): Promise<void> {
       hint: 'name the verifier key of the log that the proof is of',
     });
   const hint = 'name a file that `audit prove` wrote';
-  const entry = checkProof(readJson(path, { bytesMax: PROOF_BYTES_MAX, code: 'bad-signature', hint }), keys);
+  const proof = readJson(path, { bytesMax: PROOF_BYTES_MAX, code: 'bad-signature', hint });
+  const entry = checkProof(proof, keys);
+  const disclosed = (proof as InclusionProof).disclosed !== undefined;
   const { seq, kind } = entry as { seq: number; kind: string };
-  say(settings, { entry }, `entry ${entryId(seq)} (${kind}) is one of those that were signed:\n${jsonText(entry)}`);
+  const what = disclosed ? `, and this is what it was encrypted from` : '';
+  say(
+    settings,
+    { entry, disclosed },
+    `entry ${entryId(seq)} (${kind}) is one of those that were signed${what}:\n${jsonText(entry)}`,
+  );
 }
 
 export async function prove(settings: Settings, id: string): Promise<void> {
@@ -95,16 +105,19 @@ export async function prove(settings: Settings, id: string): Promise<void> {
       hint: 'a proof leads to a checkpoint that was signed: palimpsest audit checkpoint --key audit.key -o anchor.txt',
     });
   const seq = parseEntryId(id);
-  const proof = proveEntry(log(settings), seq, checkpoints);
+  const disclose = flag(settings, 'disclose');
+  const proof = proveEntry(log(settings), seq, checkpoints, { disclose });
   const output = text(settings, 'output');
   if (output === undefined) {
     process.stdout.write(`${JSON.stringify(proof)}\n`);
     return;
   }
-  fs.writeFileSync(output, `${JSON.stringify(proof, null, 1)}\n`);
+  const disclosed = proof.disclosed !== undefined;
+  fs.writeFileSync(output, `${JSON.stringify(proof, null, 1)}\n`, disclosed ? { mode: OWNER_ALONE } : {});
+  const open = disclosed ? ', with its plain body' : disclose ? ', and was never encrypted' : '';
   say(
     settings,
-    { path: output, treeSize: proof.treeSize, hashes: proof.path.length },
-    `${output}: entry ${entryId(seq)} is one of the ${proof.treeSize} that were signed`,
+    { path: output, treeSize: proof.treeSize, hashes: proof.path.length, disclosed },
+    `${output}: entry ${entryId(seq)} is one of the ${proof.treeSize} that were signed${open}`,
   );
 }

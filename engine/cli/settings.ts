@@ -103,6 +103,7 @@ export const SETTINGS = {
     flags: '--trusted-key <file...>',
     help: 'public keys; only files that one of them signed are taken',
   },
+  disclose: { flags: '--disclose', help: 'the proof also gives the plain body of an encrypted entry, and of no other' },
   against: { flags: '--against <file...>', help: 'files of checkpoints that were kept outside of the log' },
   progress: {
     flags: '--progress <kind>',

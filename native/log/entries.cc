@@ -70,13 +70,7 @@ void hashRest(const Digests& digests, const Message& message, size_t middleDone,
   finish(state, hash);
 }
 
-void hashLeaf(const Digests& digests, const uint8_t* payload, size_t count, uint8_t* hash) {
-  const Message message(kLeafByte, payload, count);
-  uint32_t state[8];
-  begin(state);
-  if (message.hasFirst) digests.compress(state, message.first, 1);
-  hashRest(digests, message, 0, state, hash);
-}
+void hashLeaf(const Digests& digests, const uint8_t* payload, size_t count, uint8_t* hash) { hashBytes(digests, kLeafByte, payload, count, hash); }
 
 void hashTwoLeaves(const Digests& digests, const uint8_t* payload, size_t count, uint8_t* hash, const uint8_t* otherPayload, size_t otherCount, uint8_t* otherHash) {
   const Message message(kLeafByte, payload, count), other(kLeafByte, otherPayload, otherCount);
@@ -131,6 +125,14 @@ bool isPossible(uint64_t payloadBytes, size_t room) {
 }
 
 }  // namespace
+
+void hashBytes(const Digests& digests, uint8_t prefix, const uint8_t* bytes, size_t count, uint8_t* hash) {
+  const Message message(prefix, bytes, count);
+  uint32_t state[8];
+  begin(state);
+  if (message.hasFirst) digests.compress(state, message.first, 1);
+  hashRest(digests, message, 0, state, hash);
+}
 
 bool ChainState::read(const uint8_t* bytes, size_t count) {
   if (count != kHashBytes && count != kChainStateBytes) return false;

@@ -1,4 +1,4 @@
-// The entries of a log in format 2, as witness/entry.ts describes them: u32 length, u32 CRC-32C over length and
+// The entries of a log in formats 2 and 3, as witness/entry.ts describes them: u32 length, u32 CRC-32C over length and
 // payload, payload, 32 bytes of chain hash; a leaf is SHA-256(0x00 ‖ payload), a link SHA-256(0x03 ‖ link before ‖
 // leaf), a node SHA-256(0x01 ‖ left ‖ right).
 #pragma once
@@ -14,6 +14,9 @@ namespace palimpsest {
 
 constexpr size_t kEntryHeadBytes = 8;
 constexpr size_t kEntryExtraBytes = kEntryHeadBytes + kHashBytes;
+
+// SHA-256(prefix ‖ bytes).
+void hashBytes(const Digests& digests, uint8_t prefix, const uint8_t* bytes, size_t count, uint8_t* hash);
 
 // Where a series stands after an entry. As bytes: the hash of its chain, the number of leaves (u64, little endian) and
 // the roots of the full subtrees over them, largest first. Without the tree it is the hash alone.

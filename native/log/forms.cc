@@ -448,7 +448,8 @@ int Forms::kindOf(const uint8_t* payload, size_t count, uint64_t seq) const {
   if (!readEnvelope(text, end, &envelope) || envelope.seq != static_cast<double>(seq) || end[-1] != '}') return -1;
   // The last bracket ends the envelope.
   const std::string_view body(envelope.body, static_cast<size_t>(end - 1 - envelope.body));
-  return body.starts_with(kSealedHead.substr(0, kSealedHead.size() - 1)) ? -1 : kindOf(envelope.kind, body);
+  const auto beginsAs = [&](std::string_view head) { return body.starts_with(head.substr(0, head.size() - 1)); };
+  return beginsAs(kCommittedHead) || beginsAs(kSealedHead) ? -1 : kindOf(envelope.kind, body);
 }
 
 int Forms::kindOf(std::string_view kind, std::string_view body) const {

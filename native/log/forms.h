@@ -64,7 +64,9 @@ struct Envelope {
 };
 // False where it is not certain that the text begins with an envelope, spelled as a writer spells it.
 bool readEnvelope(const char* text, const char* end, Envelope* envelope);
-// What every encrypted body begins with, and what follows its text.
+// What every encrypted body begins with, and what follows its text. Before format 3 of the log bodies were sealed
+// without a commitment.
+constexpr std::string_view kCommittedHead = "{\"committed\":\"";
 constexpr std::string_view kSealedHead = "{\"sealed\":\"";
 constexpr std::string_view kSealedTail = "\"}}";
 

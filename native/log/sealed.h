@@ -1,5 +1,6 @@
-// Encrypted bodies, as witness/encryption.ts describes them: {"sealed":"<base64 of nonce, ciphertext and tag>"}, bound
-// to seq, kind and session of their entry.
+// Encrypted bodies, as witness/encryption.ts describes them: {"committed":"<base64 of nonce, commitment, ciphertext and
+// tag>"}, bound to seq, kind and session of their entry. Before format 3 of the log there was no commitment, and
+// "sealed" in the place of "committed".
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 #include "../cache/threads.h"
 #include "aes.h"
+#include "digest.h"
 #include "forms.h"
 
 namespace palimpsest {
@@ -18,12 +20,12 @@ class KeyRing {
  public:
   struct Key {
     std::string_view session;
-    // Null: nobody has it.
+    // Null: nobody has it. Behind it lies the key that salts are made with.
     const uint8_t* bytes;
   };
 
   // Reads of each whether there is a key, how many bytes its name has, the name, and where there is one 32 bytes of
-  // key. False for what is none; `bytes` must stay where it is for as long as this is used.
+  // key and 32 of the key for salts. False for what is none; `bytes` must stay where it is for as long as this is used.
   bool read(const uint8_t* bytes, size_t count);
   // Null for a session that is not here.
   const Key* find(std::string_view session) const;
@@ -44,7 +46,7 @@ size_t sealedChars(size_t bytes);
 // Seals the body where it lies, with the nonce that begins with `nonceStart` (4 bytes) and ends with the seq. False,
 // and nothing is changed, where the key is not in the ring, the envelope is not one that `readEnvelope` knows, or
 // OpenSSL refuses. The room must have been checked.
-bool sealBody(Aes* aes, const KeyRing& keys, const uint8_t* nonceStart, uint8_t* bytes, const PlainBody& body);
+bool sealBody(const Digests& digests, Aes* aes, const KeyRing& keys, const uint8_t* nonceStart, uint8_t* bytes, const PlainBody& body);
 
 // What became of the entries whose form was not certain: opened ones that certainly are sound get their kind.
 struct OpenedEntries {
@@ -63,6 +65,6 @@ constexpr uint8_t kUnopened = 255;
 
 // Opens the sealed ones from entry `from` on by `threads` threads. Index of the first whose session is not in the ring,
 // or how many there are.
-size_t openEntries(const KeyRing& keys, const Forms& forms, Threads& pool, int threads, size_t from, const OpenedEntries& entries);
+size_t openEntries(const Digests& digests, const KeyRing& keys, const Forms& forms, Threads& pool, int threads, size_t from, const OpenedEntries& entries);
 
 }  // namespace palimpsest

@@ -96,7 +96,7 @@ bool spell(const SpellPlan& plan, const double* numbers, size_t numberCount, boo
       continue;
     }
     if (step[0] == kSpellBody) {
-      if (isSealed && !put(kSealedHead.data(), kSealedHead.size())) return false;
+      if (isSealed && !put(kCommittedHead.data(), kCommittedHead.size())) return false;
       body = at;
       continue;
     }

@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import {
+  type InclusionProof,
   makeCheckpointKeys,
   openWitnessLog,
   parseCheckpoint,
@@ -89,8 +90,10 @@ describe.skipIf(spawnSync('python3', ['--version']).status !== 0)('in Python (ne
     for (let n = 0; n < 20; n++) for (const log of logs) log.append('s', 'note', { n });
     for (const log of logs) await log.close();
     expect(sound('log', dir)).toMatchObject({ entries: 40 });
-    const { entries } = verifyLog(join(golden, 'log-v2'));
-    expect(sound('log', join(golden, 'log-v2'))).toMatchObject({ entries });
+    for (const version of ['log-v2', 'log-v3']) {
+      const { entries } = verifyLog(join(golden, version));
+      expect(sound('log', join(golden, version))).toMatchObject({ entries });
+    }
     expect(python('log', join(golden, 'log-v1')).err).toContain('it is of format 1');
   });
 
@@ -132,6 +135,46 @@ describe.skipIf(spawnSync('python3', ['--version']).status !== 0)('in Python (ne
     rmSync(join(dir, last));
     expect(python('log', dir).code).toBe(0);
     expect(python('log', dir, `${dir}.anchor`, trusted).err).toContain('the end of series 0 is missing');
+  });
+
+  test('a body that is disclosed is the one to which the encrypted entry is committed', async () => {
+    const dir = fresh();
+    const log = await openWitnessLog({ dir, encrypt: true });
+    for (let n = 0; n < HARD.length; n++) log.append('s', 'note', { n, hard: HARD[n] });
+    log.append('', 'note', { about: 'the log' });
+    await log.close();
+    const keyPath = `${dir}.key`;
+    const verifier = makeCheckpointKeys(keyPath);
+    const trusted = verifierText(verifier);
+    const checkpoints = signLog(dir, keyPath).map((note) => parseCheckpoint(note, [verifier], 'here'));
+    const disclosed = (seq: number): InclusionProof => proveEntry(dir, seq, checkpoints, { disclose: true });
+    const said = (proof: unknown): ReturnType<typeof python> => {
+      writeFileSync(`${dir}.proof`, JSON.stringify(proof));
+      return python('proof', `${dir}.proof`, trusted);
+    };
+    for (const seq of [3, 6, HARD.length - 2, HARD.length - 1]) {
+      const { code, out, err } = said(disclosed(seq));
+      expect([code, err]).toEqual([0, '']);
+      expect(JSON.parse(out)).toEqual({
+        seq,
+        kind: 'note',
+        body: JSON.parse(JSON.stringify({ n: seq, hard: HARD[seq] })),
+      });
+    }
+    expect(JSON.parse(said(proveEntry(dir, 3, checkpoints)).out)).toEqual({ seq: 3, kind: 'note' });
+    expect(JSON.parse(said(disclosed(HARD.length)).out)).toEqual({ seq: HARD.length, kind: 'note' });
+    const [proof, other] = [disclosed(3), disclosed(4)];
+    const { salt, body } = proof.disclosed!;
+    for (const wrong of [
+      { salt, body: body.replace('"n":3', '"n":4') },
+      { salt: Buffer.alloc(32).toString('base64'), body },
+      { salt: other.disclosed!.salt, body },
+      other.disclosed,
+      { salt: '', body },
+    ])
+      expect(said({ ...proof, disclosed: wrong }).err).toContain('the entry is not committed to this body');
+    const plain = proveEntry(dir, HARD.length, checkpoints);
+    expect(said({ ...plain, disclosed: proof.disclosed }).err).toContain('the entry is not committed to this body');
   });
 
   test('a changed byte, a segment that is missing and two that were renamed are damage', async () => {

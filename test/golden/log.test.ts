@@ -1,7 +1,7 @@
-// Are the bytes of a log still the bytes? Reads the segments in log-v1/ and log-v2/ with a second reader, written here
+// Are the bytes of a log still the bytes? Reads the segments in log-v1/, log-v2/ and log-v3/ with a second reader, written here
 // from the tables in witness/README.md with nothing of witness/, and asks the room to agree with it: entries, head,
 // tree, verification, replay. A changed format gets a new version and a new folder; these must open for ever.
-import { createHash } from 'node:crypto';
+import { createDecipheriv, createHash, hkdfSync } from 'node:crypto';
 import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { crc32, gunzipSync } from 'node:zlib';
@@ -11,6 +11,7 @@ import { scratchFolders } from '../unit/witness/folder.ts';
 
 const dir = join(import.meta.dirname, 'log-v1');
 const dir2 = join(import.meta.dirname, 'log-v2');
+const dir3 = join(import.meta.dirname, 'log-v3');
 const folder = scratchFolders();
 const sha256 = (...parts: Uint8Array[]): Buffer => createHash('sha256').update(Buffer.concat(parts)).digest();
 
@@ -62,19 +63,23 @@ function treeHash(leaves: readonly Uint8Array[]): Buffer {
   return sha256(Buffer.of(1), treeHash(leaves.slice(0, half)), treeHash(leaves.slice(half)));
 }
 
-function readByTheTable2(): { entries: unknown[]; head: string; root: string; id: string } {
+function readByTheTable2(
+  dir: string,
+  version: number,
+  keyId: string,
+): { entries: unknown[]; head: string; root: string; id: string } {
   const payloads: Buffer[] = [];
   let head: Buffer = Buffer.alloc(32);
   let id = '';
-  for (const [number, name] of readdirSync(dir2).sort().entries()) {
-    const bytes = readFileSync(join(dir2, name));
+  for (const [number, name] of readdirSync(dir).filter((name) => name.endsWith('.wal')).sort().entries()) {
+    const bytes = readFileSync(join(dir, name));
     const count = (at: number): number => Number(bytes.readBigUInt64LE(at));
     const length = bytes.readUInt32LE(12);
     expect(bytes.toString('latin1', 0, 8)).toBe('PALIMLOG');
-    expect([bytes.readUInt32LE(8), count(32), count(40), count(96)]).toEqual([2, number, payloads.length, 0]);
+    expect([bytes.readUInt32LE(8), count(32), count(40), count(96)]).toEqual([version, number, payloads.length, 0]);
     id = bytes.toString('hex', 16, 32);
     expect(bytes.subarray(48, 80).equals(head)).toBe(true);
-    expect(bytes.toString('hex', 88, 96)).toBe('0123456789abcdef');
+    expect(bytes.toString('hex', 88, 96)).toBe(keyId);
     expect(count(104)).toBe(payloads.length);
     const frontier: Buffer[] = [];
     for (let from = 0, size = 2 ** 31; size >= 1; size /= 2) {
@@ -101,12 +106,38 @@ function readByTheTable2(): { entries: unknown[]; head: string; root: string; id
 }
 
 it('of format 2 are still the bytes', () => {
-  const { entries, head, root, id } = readByTheTable2();
+  const { entries, head, root, id } = readByTheTable2(dir2, 2, '0123456789abcdef');
   expect(head).toBe('d4d32e1c4a8ecd2f417b88c30fd5ec8e9bab5d7ff03f1339238e61267735e513');
   expect(entries).toEqual(readByTheTable().entries);
   const sums = { logId: id, segments: 3, entries: 14, headHash: head, unopened: 0, problem: null, tornBytes: 0 };
   expect(verifyLog(dir2)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: root, removedEntries: 0, ...sums }], foreign: [] });
   expect([...readLog(dir2)]).toEqual(entries);
+});
+
+/** The bodies of a session as docs/log-format.md says they are opened, each after its commitment. */
+function opened(entries: readonly unknown[]): unknown[] {
+  const [name] = readdirSync(join(dir3, 'keys'));
+  const key = Buffer.from((JSON.parse(readFileSync(join(dir3, 'keys', name!), 'utf8')) as { key: string }).key, 'base64');
+  return (entries as { seq: number; kind: string; session: string; body: { committed: string } }[]).map((entry) => {
+    if (entry.session === '') return entry;
+    const bytes = Buffer.from(entry.body.committed, 'base64');
+    const [nonce, commitment, end] = [bytes.subarray(0, 12), bytes.subarray(12, 44), bytes.length - 16];
+    const decipher = createDecipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(`${entry.seq} ${entry.kind} ${entry.session}`));
+    const text = Buffer.concat([decipher.update(bytes.subarray(44, end)), decipher.setAuthTag(bytes.subarray(end)).final()]);
+    const salt = Buffer.from(hkdfSync('sha256', key, '', Buffer.concat([Buffer.from('palimpsest salt'), nonce]), 32));
+    expect(sha256(Buffer.of(4), salt, text).equals(commitment)).toBe(true);
+    return { ...entry, body: JSON.parse(text.toString('utf8')) };
+  });
+}
+
+it('of format 3 are still the bytes, and every entry is committed to its body', () => {
+  const { entries, head, root, id } = readByTheTable2(dir3, 3, '0000000000000000');
+  expect(head).toBe('12763fc9035edc5fd50846c6359fcb7625753c0cd3aa44f963cdb6b480bc6588');
+  const plain = opened(entries);
+  expect(plain).toEqual(readByTheTable().entries);
+  const sums = { logId: id, segments: 3, entries: 14, headHash: head, unopened: 0, problem: null, tornBytes: 0 };
+  expect(verifyLog(dir3)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: root, removedEntries: 0, ...sums }], foreign: [] });
+  expect([...readLog(dir3)]).toEqual(plain);
 });
 
 it('are still the bytes', () => {

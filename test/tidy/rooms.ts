@@ -107,7 +107,20 @@ type Layers = Readonly<Record<string, readonly string[]>>;
 /** witness/, from bytes to whoever keeps a log for years. */
 const WITNESS: Layers = {
   bytes: [
-    ...['canonical', 'chain', 'crc32c', 'tree', 'chain-state', 'segment', 'files', 'lock', 'ring', 'id', 'series'],
+    ...[
+      'canonical',
+      'chain',
+      'commitment',
+      'crc32c',
+      'tree',
+      'chain-state',
+      'segment',
+      'files',
+      'lock',
+      'ring',
+      'id',
+      'series',
+    ],
     ...['csv', 'idle-text', 'words', 'pause'],
   ],
   checkpoints: ['note', 'checkpoint', 'against', 'anchor-file'],

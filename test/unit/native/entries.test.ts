@@ -231,7 +231,8 @@ describe('certainly sound', () => {
     try {
       const envelope = parseEnvelope(payload);
       if (envelope.seq !== seq || !isCanonical(payload, envelope)) return false;
-      if (typeof (envelope.body as { sealed?: unknown }).sealed === 'string') return false;
+      const { committed, sealed } = envelope.body as { committed?: unknown; sealed?: unknown };
+      if (typeof (committed ?? sealed) === 'string') return false;
       checkBody(envelope.kind, envelope.body);
       return true;
     } catch {
@@ -275,6 +276,7 @@ describe('certainly sound', () => {
       text({ ...good, tokens: '1' }),
       text(sorted({ ...decision, epsilonNow: undefined })),
       text({ sealed: 'AAAA' }, 'note'),
+      text({ committed: 'AAAA' }, 'note'),
       text([], 'note'),
       text({}, 'nothing'),
       text({ by: 'x'.repeat(4097) }, 'erase'),

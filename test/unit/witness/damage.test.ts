@@ -186,9 +186,11 @@ describe('a header', () => {
     return bytes;
   };
 
-  it('reads as it was written, in both formats, also with more behind it', () => {
+  it('reads as it was written, in all formats, also with more behind it', () => {
     expect(decodeHeader(encodeHeader(good))).toEqual(good);
     expect(decodeHeader(Buffer.concat([encodeHeader(good), Buffer.alloc(100, 1)]))).toEqual(good);
+    const newer = { ...good, version: 3 } as const;
+    expect(decodeHeader(encodeHeader(newer))).toEqual(newer);
     const old = { ...good, version: 1, beganMs: 0, keyId: NO_KEY, firstSegment: 0, leaves: 0, peaks: [] } as const;
     expect(decodeHeader(encodeHeader(old))).toEqual(old);
     const leaves = 2 ** 32 - 1;
@@ -199,7 +201,11 @@ describe('a header', () => {
   it.each<[string, (bytes: Buffer) => Buffer, string]>([
     ['that is too short for any', (bytes) => bytes.subarray(0, 83), 'has 83 bytes, at least 84'],
     ['of another kind of file', (bytes) => put(bytes, (b) => b.write('PALIMLOC')), 'not a segment of a witness log'],
-    ['of a later version', (bytes) => put(bytes, (b) => b.writeUInt32LE(3, 8)), 'format version 3 is unknown'],
+    [
+      'of a later version',
+      (bytes) => put(bytes, (b) => b.writeUInt32LE(4, 8)),
+      'format version 4 is unknown, this build reads 1, 2, 3',
+    ],
     ['of version 0', (bytes) => put(bytes, (b) => b.writeUInt32LE(0, 8)), 'format version 0 is unknown'],
     [
       'that says it is shorter than any',

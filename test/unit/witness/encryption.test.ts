@@ -64,7 +64,7 @@ describe('an encrypted log', () => {
     const { dir } = await encryptedLog();
     rmSync(join(dir, 'keys'), { recursive: true });
     const bytes = readFileSync(join(dir, '00000000.wal'));
-    expect(bytes.includes('"session":"second","kind":"note","body":{"sealed":"')).toBe(true);
+    expect(bytes.includes('"session":"second","kind":"note","body":{"committed":"')).toBe(true);
     expect(bytes.includes('the log')).toBe(true);
   });
 
@@ -80,9 +80,9 @@ describe('an encrypted log', () => {
     const log = await openWitnessLog({ dir, encrypt: true });
     for (let n = 0; n < 3; n++) log.append('s', 'note', { same: true });
     await log.close();
-    const sealed = readFileSync(join(dir, '00000000.wal'), 'latin1').match(/"sealed":"[^"]+"/g)!;
+    const sealed = readFileSync(join(dir, '00000000.wal'), 'latin1').match(/"committed":"[^"]+"/g)!;
     expect(new Set(sealed).size).toBe(3);
-    expect(new Set(sealed.map((text) => text.slice(10, 26))).size).toBe(3);
+    expect(new Set(sealed.map((text) => text.slice(13, 29))).size).toBe(3);
   });
 
   it('goes on under the same key when a writer comes back to a session', async () => {
@@ -136,8 +136,8 @@ describe('without the key of a session', () => {
 describe('an encrypted body', () => {
   const key = createSecretKey(randomBytes(32));
   const place = { seq: 2 ** 32 + 7, session: 's', kind: 'note' as const };
-  const body = (text: string): { sealed: string } => ({
-    sealed: encryptBytes({ key, nonceStart: randomBytes(4), place }, Buffer.from(text)),
+  const body = (text: string): { committed: string } => ({
+    committed: encryptBytes({ key, nonceStart: randomBytes(4), place }, Buffer.from(text)),
   });
   const opened = (change: Partial<Entry>): unknown =>
     openText(key, { ...place, timeMs: 0, body: body('{"a":1}'), ...change } as Entry);
@@ -149,27 +149,30 @@ describe('an encrypted body', () => {
   });
 
   it('is refused with any bit of it changed', () => {
-    const bytes = Buffer.from(body('{"a":1}').sealed, 'base64');
+    const bytes = Buffer.from(body('{"a":1}').committed, 'base64');
     for (let bit = 0; bit < bytes.length * 8; bit++) {
       const changed = Buffer.from(bytes);
       changed[bit >> 3]! ^= 1 << (bit & 7);
-      expect(() => opened({ body: { sealed: changed.toString('base64') } as never })).toThrow(
+      expect(() => opened({ body: { committed: changed.toString('base64') } as never })).toThrow(
         expect.objectContaining({ code: 'bad-log' }),
       );
     }
   });
 
   it('is refused when it is no base64, too short, or holds what is no canonical JSON', () => {
-    for (const sealed of [
+    for (const committed of [
       '',
       'AAAA',
       '!!!!',
-      `${body('{}').sealed} `,
-      body('{"b":1,"a":2}').sealed,
-      body('{').sealed,
-      body('7').sealed,
+      `${body('{}').committed} `,
+      body('{"b":1,"a":2}').committed,
+      body('{').committed,
+      body('7').committed,
+      body('[]').committed,
+      body('[['.repeat(40) + ']]'.repeat(40)).committed,
+      body(`{"a":${'['.repeat(40)}${']'.repeat(40)}}`).committed,
     ])
-      expect(() => opened({ body: { sealed } as never })).toThrow(expect.objectContaining({ code: 'bad-log' }));
+      expect(() => opened({ body: { committed } as never })).toThrow(expect.objectContaining({ code: 'bad-log' }));
   });
 });
 
@@ -183,6 +186,17 @@ describe('a master key', () => {
     useMasterKeys([randomBytes(32)]);
     expect(() => [...readLog(dir, { session: 'second' })]).toThrow(expect.objectContaining({ code: 'sealed' }));
     expect(verifyLog(dir)).toMatchObject({ ok: true, unopened: 28 + 1 });
+  });
+
+  it('opens no key that is shorter than what it wraps', async () => {
+    useMasterKeys([randomBytes(32)]);
+    const { dir } = await encryptedLog();
+    const { master } = JSON.parse(readFileSync(keyFile(dir, 'second'), 'utf8')) as { master: string };
+    for (const wrapped of ['', 'AAAA', 'A'.repeat(24), 'A'.repeat(36)]) {
+      const text = JSON.stringify({ version: 1, session: 'second', master, wrapped });
+      writeFileSync(keyFile(dir, 'second'), text);
+      expect(() => verifyLog(dir)).toThrow(expect.objectContaining({ code: 'bad-file' }));
+    }
   });
 
   it('is asked for before more is written, and can be followed by another', async () => {

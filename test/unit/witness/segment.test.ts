@@ -1,10 +1,16 @@
-// Segments of format 2: what their headers say, what may follow what, when a new one begins, and how the oldest are
+// Segments since format 2: what their headers say, what may follow what, when a new one begins, and how the oldest are
 // removed. Small logs, on the real disk, and on a simulated one that dies at every operation of a removal.
 import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { openWitnessLog, readEntry, readLog, verifyLog } from '../../../witness/index.ts';
-import { decodeHeader, encodeHeader, type SegmentHeader, segmentHash } from '../../../witness/segment.ts';
+import {
+  decodeHeader,
+  encodeHeader,
+  FORMAT_VERSION,
+  type SegmentHeader,
+  segmentHash,
+} from '../../../witness/segment.ts';
 import { Frontier, leafHash, nodeHash } from '../../../witness/tree.ts';
 import { fill, scratchFolders } from './folder.ts';
 import { SimulatedDisk } from './simulated-disk.ts';
@@ -35,10 +41,33 @@ describe('a Merkle tree', () => {
   });
 });
 
+describe('a log of format 2', () => {
+  it('is continued by segments of format 3, and never goes back', async () => {
+    const dir = folder();
+    cpSync(join(golden, 'log-v2'), dir, { recursive: true });
+    const before = [...readLog(dir)];
+    for (const more of [3, 1]) {
+      const log = await openWitnessLog({ dir });
+      await fill(log, more);
+      await log.close();
+    }
+    expect(walIn(dir).map((name) => headerOf(dir, name).version)).toEqual([2, 2, 2, 3]);
+    expect([...readLog(dir)].slice(0, 14)).toEqual(before);
+    expect(verifyLog(dir)).toMatchObject({ ok: true, entries: 18, segments: 4 });
+    const back = { ...headerOf(dir, '00000003.wal'), version: 2 } as const;
+    const entries = readFileSync(join(dir, '00000003.wal')).subarray(encodeHeader(back).length);
+    const header = { ...headerOf(dir, '00000002.wal'), version: 3 } as const;
+    const rest = readFileSync(join(dir, '00000002.wal')).subarray(encodeHeader(header).length);
+    writeFileSync(join(dir, '00000002.wal'), Buffer.concat([encodeHeader(header), rest]));
+    writeFileSync(join(dir, '00000003.wal'), Buffer.concat([encodeHeader(back), entries]));
+    expect(verifyLog(dir).ok).toBe(false);
+  });
+});
+
 describe('a log of format 1', () => {
-  // A writer never adds to an old segment: the next one is of format 2, its tree has the old entries as well, and all
-  // of it verifies.
-  it('is continued by segments of format 2', async () => {
+  // A writer never adds to an old segment: the next one is of the format of today, its tree has the old entries as
+  // well, and all of it verifies.
+  it('is continued by segments of the format of today', async () => {
     const dir = folder();
     cpSync(join(golden, 'log-v1'), dir, { recursive: true });
     const old = readFileSync(join(dir, '00000001.wal'));
@@ -49,7 +78,12 @@ describe('a log of format 1', () => {
     await log.close();
     expect(readFileSync(join(dir, '00000001.wal')).equals(old)).toBe(true);
     expect(walIn(dir)).toEqual(['00000000.wal', '00000001.wal', '00000002.wal']);
-    expect(headerOf(dir, '00000002.wal')).toMatchObject({ version: 2, number: 2, firstSeq: 14, leaves: 14 });
+    expect(headerOf(dir, '00000002.wal')).toMatchObject({
+      version: FORMAT_VERSION,
+      number: 2,
+      firstSeq: 14,
+      leaves: 14,
+    });
     expect([...readLog(dir)].slice(0, 14)).toEqual(before);
     const report = verifyLog(dir);
     expect(report).toMatchObject({ ok: true, entries: 17, segments: 3 });

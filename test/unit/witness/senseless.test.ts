@@ -51,7 +51,7 @@ async function forged(
   for (const [at, entry] of entries.entries()) {
     const encryption = keys.encryption(at, entry['session'] as string, entry['kind'] as Entry['kind']);
     if (encryption !== null)
-      entry['body'] = { sealed: encryptBytes(encryption, Buffer.from(canonicalJson(entry['body']))) };
+      entry['body'] = { committed: encryptBytes(encryption, Buffer.from(canonicalJson(entry['body']))) };
   }
   keys.save();
   forgeLog(logDir(state), entries);

@@ -1,9 +1,9 @@
 // Checkpoints at the command line: keys are made, a log is signed, verified against what was signed, cut, replaced, and
 // an entry proved. Every refusal names the first problem and ends with exit code 2.
-import { cpSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { openWitnessLog } from '../../../../witness/index.ts';
+import { destroySession, openWitnessLog } from '../../../../witness/index.ts';
 import { dir, expectRefused, lastLine, palimpsest, type Result } from './command.ts';
 
 const at = (name: string): string => join(dir, name);
@@ -81,4 +81,42 @@ it('proves one entry', async () => {
   expect(JSON.parse((await audit('prove', '3', '--state', 'state', ...against)).out)).toEqual(proof);
   expectRefused(await audit('prove', '9', '--state', 'state', ...against), 'not-found', /no checkpoint covers entry 9/);
   expectRefused(await audit('prove', '3', '--state', 'state'), 'bad-argument', /--against FILE and --trusted-key KEY/);
+});
+
+it('discloses one entry of an encrypted session to somebody who has nothing but the proof and the key', async () => {
+  const log = await openWitnessLog({ dir: join(at('encrypted'), 'log'), encrypt: true });
+  for (const word of ['one', 'two', 'three']) log.append('s', 'note', { word });
+  log.append('', 'note', { word: 'open' });
+  await log.close();
+  const state = ['--state', 'encrypted', '--against', 'encrypted.txt', '--trusted-key', 'audit.key.pub'];
+  await audit('checkpoint', '--state', 'encrypted', '--key', 'audit.key', '-o', 'encrypted.txt');
+  const { code, out } = await audit('prove', '1', '--disclose', ...state, '-o', 'shown.json');
+  expect([code, out]).toEqual([0, 'shown.json: entry 1 is one of the 4 that were signed, with its plain body\n']);
+  expect(statSync(at('shown.json')).mode & 0o777).toBe(0o600);
+  const proof = JSON.parse(readFileSync(at('shown.json'), 'utf8'));
+  expect(JSON.parse((await audit('prove', '1', '--disclose', ...state)).out)).toEqual(proof);
+  const plain = await audit('prove', '3', '--disclose', ...state, '-o', 'open.json');
+  expect(plain.out).toBe('open.json: entry 3 is one of the 4 that were signed, and was never encrypted\n');
+  await audit('prove', '1', ...state, '-o', 'closed.json');
+
+  destroySession(join(at('encrypted'), 'log'), 's');
+  expectRefused(await audit('prove', '1', '--disclose', ...state), 'sealed', /session s was erased/);
+  mkdirSync(at('elsewhere'));
+  for (const name of ['shown.json', 'closed.json', 'audit.key.pub']) cpSync(at(name), join(at('elsewhere'), name));
+  rmSync(at('encrypted'), { recursive: true });
+  const check = (name: string, ...more: string[]): Promise<Result> =>
+    audit('check', join('elsewhere', name), '--trusted-key', 'elsewhere/audit.key.pub', ...more);
+  const shown = await check('shown.json');
+  expect(shown.code).toBe(0);
+  expect(shown.out).toMatch(
+    /^entry 1 \(note\) is one of those that were signed, and this is what it was encrypted from:/,
+  );
+  expect(shown.out).toContain('"body":{"word":"two"}');
+  const entry = expect.objectContaining({ seq: 1, session: 's', kind: 'note', body: { word: 'two' } });
+  expect(lastLine((await check('shown.json', '--json')).out)).toEqual({ entry, disclosed: true });
+  const closed = lastLine((await check('closed.json', '--json')).out);
+  expect(closed).toMatchObject({ disclosed: false, entry: { body: { committed: expect.any(String) } } });
+  const other = { ...proof, disclosed: { ...proof.disclosed, body: '{"word":"one"}' } };
+  writeFileSync(join(at('elsewhere'), 'other.json'), JSON.stringify(other));
+  expectRefused(await check('other.json'), 'bad-signature', /not committed to the body that it discloses/);
 });
