@@ -26,6 +26,7 @@ import {
   lockWriter,
   NO_SESSION,
   openWitnessLog,
+  RemovalAnswers,
   readLog,
   readLogId,
   retain,
@@ -124,8 +125,9 @@ export async function openState(
     // What a server says of its trouble may hold anything, and its address is nobody's business.
     log.append(NO_SESSION, 'note', { what: 'qdrant', isAway: trouble !== null, waiting });
   };
+  const answers = new RemovalAnswers(log);
   try {
-    if (retention !== undefined) await retain(logDir(dir), policyOf(retention, Date.now()), log);
+    if (retention !== undefined) await retain(logDir(dir), policyOf(retention, Date.now()), { open: log });
     writer = log;
     const { book, lock } = await keepBook(dir, log.id, given<Shared>({ shared: qdrant, onShared }));
     return {
@@ -137,6 +139,7 @@ export async function openState(
           // What it says of its server still goes into the log.
           await book.close();
         } finally {
+          await answers.close();
           await keeper?.close();
           await log.close();
           lock?.release();
@@ -144,6 +147,7 @@ export async function openState(
       },
     };
   } catch (error) {
+    await answers.close();
     await log.close();
     throw error;
   }

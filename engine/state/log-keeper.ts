@@ -3,7 +3,7 @@
  * goes is planned in a thread of its own, because that reads the whole log; the removal itself takes milliseconds.
  */
 import { type KvError, startThread, ThreadClient } from '../../native/index.ts';
-import { NO_SESSION, type RetentionReport, retainPlanned, type WitnessLog } from '../../witness/index.ts';
+import { NO_SESSION, type RetentionPlan, retainPlanned, type WitnessLog } from '../../witness/index.ts';
 import type { LogRetention } from '../options/types.ts';
 import { policyOf } from './retention-policy.ts';
 import type { RetentionCalls } from './retention-thread.ts';
@@ -57,7 +57,7 @@ export class LogKeeper {
       try {
         // What the entry that began the new segment says is on disk before the log is read.
         await log.flush();
-        await retainPlanned(this.#dir, () => this.#planned(), log);
+        await retainPlanned(this.#dir, () => this.#planned(), { open: log });
         this.#trouble = null;
       } catch (error) {
         this.#tell(log, (error as KvError).code);
@@ -65,7 +65,7 @@ export class LogKeeper {
     }
   }
 
-  async #planned(): Promise<RetentionReport> {
+  async #planned(): Promise<RetentionPlan> {
     const worker = startThread(new URL('./retention-thread.ts', import.meta.url), null);
     const calls = new ThreadClient<RetentionCalls>(worker, {
       thread: 'the thread that plans retention',

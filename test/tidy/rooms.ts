@@ -124,7 +124,7 @@ const WITNESS: Layers = {
   writing: [
     ...['batch', 'batch-queue', 'batch-files', 'recover', 'remove', 'anchor-targets', 'anchor', 'writer', 'log'],
   ],
-  keeping: ['erase', 'retention', 'rewrap'],
+  keeping: ['removals', 'erase', 'retention', 'rewrap'],
   door: ['index'],
 };
 
