@@ -94,7 +94,7 @@ def entry_of(payload):
 def header_of(data):
     need(data[:8] == b"PALIMLOG" and len(data) >= 116, "it is no segment of a log")
     version, size = struct.unpack_from("<II", data, 8)
-    need(version == 2, "it is of format %d, and this program reads 2" % version)
+    need(version in (2, 3), "it is of format %d, and this program reads 2 and 3" % version)
     head = dict(zip(("number", "seq"), struct.unpack_from("<QQ", data, 32)), id=data[16:32].hex(), before=data[48:80])
     (head["leaves"],) = struct.unpack_from("<Q", data, 104)
     count = bin(head["leaves"]).count("1")

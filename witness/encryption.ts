@@ -1,14 +1,15 @@
 /**
  * An encrypted body: AES-256-GCM under the key of its session (NIST SP 800-38D; node:crypto computes it). seq, session
  * and kind are bound to it, so that it opens in its own place only. Nonces are the writer's four random bytes and the
- * seq, which a writer gives once. On disk: {"sealed":"<base64 of nonce, ciphertext and tag>"}, a body like any other to
- * whoever follows the chain.
+ * seq, which a writer gives once. What is encrypted is the packed form of the body (`pack.ts`), before format 3 its text.
+ * On disk: {"sealed":"<base64 of nonce, ciphertext and tag>"}, a body like any other to whoever follows the chain.
  */
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
 import { jsonOf, KvError } from '../native/index.ts';
 import { canonicalJson, isInOrder } from './canonical.ts';
 import { ENTRIES } from './entries/index.ts';
 import { type Envelope, PAYLOAD_BYTES_MAX, payloadHead } from './entry.ts';
+import { PACKED_MARK, unpackBody } from './pack.ts';
 import { type EntryKind, NO_SESSION } from './types.ts';
 
 export const KEY_BYTES = 32;
@@ -16,7 +17,7 @@ export const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 const CIPHER = 'aes-256-gcm';
 const TWO_32 = 2 ** 32;
-/** No body is shorter than '{}'. */
+/** No body is shorter than '{}', packed or not. */
 const ENCRYPTED_BYTES_MIN = NONCE_BYTES + 2 + TAG_BYTES;
 
 interface Place {
@@ -61,30 +62,33 @@ export const ENCRYPTED_EXTRA_BYTES = 64;
 /** Characters of an encrypted text of so many bytes. */
 export const encryptedChars = (bytes: number): number => 4 * Math.ceil((NONCE_BYTES + bytes + TAG_BYTES) / 3);
 
+/** A body as it is encrypted: its text, or its packed form. */
+export type Body = string | Uint8Array;
+
 /**
- * The payload of a body's text in two parts, where it will be encrypted too. Throws 'bad-argument' for one that takes
+ * The payload of a body in two parts, where it will be encrypted too. Throws 'bad-argument' for one that takes
  * more bytes than an entry may have.
  */
 export function payloadParts(
   { seq, session, kind }: Place,
   timeMs: number,
-  bodyText: string,
+  body: Body,
   isEncrypted: boolean,
-): { readonly head: string; readonly bodyText: string } {
+): { readonly head: string; readonly body: Body } {
   const head = payloadHead(seq, timeMs, session, kind);
   const bytesMax = PAYLOAD_BYTES_MAX;
-  const chars = head.length + bodyText.length;
-  if (chars * 4 + ENCRYPTED_EXTRA_BYTES <= bytesMax) return { head, bodyText };
-  const bodyBytes = Buffer.byteLength(bodyText);
+  const chars = head.length + body.length;
+  if (chars * 4 + ENCRYPTED_EXTRA_BYTES <= bytesMax) return { head, body };
+  const bodyBytes = Buffer.byteLength(body);
   const bytes =
     Buffer.byteLength(head) + (isEncrypted ? encryptedChars(bodyBytes) + ENCRYPTED_EXTRA_BYTES : bodyBytes + 1);
-  if (bytes <= bytesMax) return { head, bodyText };
+  if (bytes <= bytesMax) return { head, body };
   throw new KvError('bad-argument', `an entry of ${chars} characters is over the ${bytesMax} bytes that one may have`, {
     values: { kind, session, length: chars, bytesMax },
   });
 }
 
-/** Bytes of a body's text → its encrypted text. */
+/** Bytes of a body → its encrypted text. */
 export function encryptBytes({ key, nonceStart, place }: Encryption, bytes: Uint8Array): string {
   const nonce = Buffer.allocUnsafe(NONCE_BYTES);
   nonce.set(nonceStart);
@@ -104,13 +108,9 @@ export function openText(key: KeyObject | null, { seq, session, kind, body }: En
   if (bytes.length < ENCRYPTED_BYTES_MIN || bytes.toString('base64') !== sealed)
     throw new KvError('bad-log', `the ${kind} entry has no encrypted body`, { values: { kind } });
   if (key === null) return null;
-  const text = opened(key, boundTo({ seq, session, kind }), bytes)?.toString('utf8');
-  const value = text === undefined ? undefined : jsonOf(text);
-  const isOurs =
-    typeof value === 'object' &&
-    value !== null &&
-    text === (isInOrder(value) ? JSON.stringify(value) : canonicalJson(value));
-  if (!isOurs)
+  const plain = opened(key, boundTo({ seq, session, kind }), bytes);
+  const value = plain?.[0] === PACKED_MARK ? unpackBody(plain) : textBody(plain);
+  if (typeof value !== 'object' || value === null)
     throw new KvError(
       'bad-log',
       `the ${kind} entry was not encrypted with the key of its session, or not in this place`,
@@ -119,6 +119,14 @@ export function openText(key: KeyObject | null, { seq, session, kind, body }: En
       },
     );
   return value;
+}
+
+/** What a body's text says; undefined: it is none, or not spelled as the log spells it. */
+function textBody(bytes: Buffer | null): unknown {
+  const text = bytes?.toString('utf8');
+  const value = text === undefined ? undefined : jsonOf(text);
+  if (typeof value !== 'object' || value === null) return undefined;
+  return text === (isInOrder(value) ? JSON.stringify(value) : canonicalJson(value)) ? value : undefined;
 }
 
 /** Bytes bound to a name → base64. */

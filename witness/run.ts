@@ -6,7 +6,7 @@ import { assert, type EntryForms, type FollowedEntries, followEntries } from '..
 import { HASH_BYTES } from './chain.ts';
 import { chainState, stateHash, stateTree } from './chain-state.ts';
 import { ENTRY_EXTRA_BYTES, ENTRY_HEAD_BYTES } from './entry.ts';
-import { FORMAT_VERSION, type SegmentHeader } from './segment.ts';
+import type { SegmentHeader } from './segment.ts';
 import type { Frontier } from './tree.ts';
 
 /** Entries of one call. With what a window of a segment holds that is hardly ever the limit. */
@@ -104,7 +104,7 @@ export class RunReader {
    * not for the binary: the caller looks at it.
    */
   follow(bytes: Buffer, version: number, { seq, hash, tree }: RunStart, most: number): Followed | null {
-    if (version !== FORMAT_VERSION || bytes.length < ENTRY_EXTRA_BYTES || most < 1) return null;
+    if (version === 1 || bytes.length < ENTRY_EXTRA_BYTES || most < 1) return null;
     const room = Math.min(most, ENTRIES_MAX);
     const { ends, kinds, hashes } = this.#out;
     const state = chainState(hash, tree);

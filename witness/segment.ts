@@ -2,7 +2,7 @@
  * The head of a segment file, all numbers little endian:
  *
  *      0  8  'PALIMLOG'
- *      8  4  format version, 2
+ *      8  4  format version, 3; 2 is the same with bodies that are encrypted as text
  *     12  4  bytes of this head: 116 + 32 · p
  *     16 16  log id, random at creation, the same in every segment
  *     32  8  segment number, counts from 0
@@ -24,7 +24,10 @@ import { crc32c } from './crc32c.ts';
 import { peakCount } from './tree.ts';
 
 /** The version that is written. All are read. */
-export const FORMAT_VERSION = 2;
+export const FORMAT_VERSION = 3;
+const VERSIONS = [1, 2, FORMAT_VERSION] as const;
+export type Version = (typeof VERSIONS)[number];
+const isVersion = (version: number): version is Version => (VERSIONS as readonly number[]).includes(version);
 export const LOG_ID_BYTES = 16;
 export const KEY_ID_BYTES = 8;
 export const NO_KEY = '0'.repeat(2 * KEY_ID_BYTES);
@@ -39,7 +42,7 @@ export const HEADER_BYTES_MAX = PEAKS_OFFSET + PEAKS_MAX * HASH_BYTES + CRC_BYTE
 const SEGMENT_NAME = /^(\d{8,15})\.wal$/;
 
 export interface SegmentHeader {
-  readonly version: 1 | 2;
+  readonly version: Version;
   /** Hex. */
   readonly logId: string;
   readonly number: number;
@@ -70,7 +73,7 @@ export function segmentNumbers(names: readonly string[]): number[] {
 }
 
 /** Bytes of a header of this version over so many leaves. */
-export const headerBytes = (version: 1 | 2, leaves: number): number =>
+export const headerBytes = (version: Version, leaves: number): number =>
   version === 1 ? HEADER_BYTES_1 : PEAKS_OFFSET + peakCount(leaves) * HASH_BYTES + CRC_BYTES;
 
 export function encodeHeader(header: SegmentHeader): Buffer {
@@ -103,13 +106,13 @@ export function decodeHeader(bytes: Buffer): SegmentHeader | string {
     return `the header has ${bytes.length} bytes, at least ${HEADER_BYTES_MIN} are needed`;
   if (bytes.toString('latin1', 0, 8) !== MAGIC) return 'this is not a segment of a witness log';
   const version = bytes.readUInt32LE(8);
-  if (version !== 1 && version !== 2) return `format version ${version} is unknown, this build reads 1 and 2`;
+  if (!isVersion(version)) return `format version ${version} is unknown, this build reads ${VERSIONS.join(', ')}`;
   const said = bytes.readUInt32LE(12);
-  const length = version === 2 ? said : HEADER_BYTES_1;
+  const length = version > 1 ? said : HEADER_BYTES_1;
   if (length < HEADER_BYTES_MIN || length > HEADER_BYTES_MAX || length > bytes.length)
     return `the header says it has ${length} bytes, ${HEADER_BYTES_MIN} to ${Math.min(bytes.length, HEADER_BYTES_MAX)} are possible`;
   const end = length - CRC_BYTES;
-  const crc = version === 2 ? crc32c(bytes.subarray(0, end)) : crc32(bytes.subarray(0, end));
+  const crc = version > 1 ? crc32c(bytes.subarray(0, end)) : crc32(bytes.subarray(0, end));
   if (bytes.readUInt32LE(end) !== crc) return 'the checksum of the header is wrong';
   if (version === 1 && said !== 0) return 'the reserved bytes of the header are not zero';
   const count = (offset: number): number => Number(bytes.readBigUInt64LE(offset));
@@ -153,13 +156,13 @@ export function isHeaderStart(
     readonly peaks: readonly Uint8Array[] | null;
   },
 ): boolean {
-  return ([1, 2] as const).some((version) => {
+  return VERSIONS.some((version) => {
     const { leaves } = expected;
     const peaks = expected.peaks ?? [];
     const whole = encodeHeader({ ...expected, version, peaks, beganMs: 0, keyId: NO_KEY, firstSegment: 0 });
     if (bytes.length >= whole.length) return false;
     const unknownTo = expected.peaks === null ? headerBytes(2, leaves) : UNKNOWN_TO;
-    if (version === 2) {
+    if (version > 1) {
       const end = whole.length - CRC_BYTES;
       whole.set(bytes.subarray(UNKNOWN_FROM, Math.min(unknownTo, end)), UNKNOWN_FROM);
       whole.writeUInt32LE(crc32c(whole.subarray(0, end)), end);

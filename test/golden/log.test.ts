@@ -1,7 +1,7 @@
-// Are the bytes of a log still the bytes? Reads the segments in log-v1/ and log-v2/ with a second reader, written here
-// from the tables in witness/README.md with nothing of witness/, and asks the room to agree with it: entries, head,
+// Are the bytes of a log still the bytes? Reads the segments in log-v1/, log-v2/ and log-v3/ with a second reader,
+// written here from the tables in witness/README.md and docs/log-format.md with nothing of witness/, and asks the room to agree with it: entries, head,
 // tree, verification, replay. A changed format gets a new version and a new folder; these must open for ever.
-import { createHash } from 'node:crypto';
+import { createDecipheriv, createHash } from 'node:crypto';
 import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { crc32, gunzipSync } from 'node:zlib';
@@ -107,6 +107,75 @@ it('of format 2 are still the bytes', () => {
   const sums = { logId: id, segments: 3, entries: 14, headHash: head, unopened: 0, problem: null, tornBytes: 0 };
   expect(verifyLog(dir2)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: root, removedEntries: 0, ...sums }], foreign: [] });
   expect([...readLog(dir2)]).toEqual(entries);
+});
+
+/** What a packed body says, by the table in docs/log-format.md, and with the lists that stand there. */
+function unpacked(bytes: Buffer): unknown {
+  const page = readFileSync(join(import.meta.dirname, '..', '..', 'docs', 'log-format.md'), 'utf8');
+  const lines = (what: string): string[][] =>
+    new RegExp(`<!-- packed ${what}: .*? -->([^]*?)<!-- end -->`)
+      .exec(page)![1]!
+      .trim()
+      .split('\n')
+      .map((line) => line.trim().split(' '));
+  const [texts, shapes, numbers]: [string[], string[][], number[]] = [lines('texts').flat(), lines('shapes'), []];
+  let at = 1;
+  const take = (count: number): Buffer => bytes.subarray(at, (at += count));
+  const count = (): number => {
+    const byte = take(1)[0]!;
+    return byte < 0x80 ? byte : byte - 0x80 + 0x80 * count();
+  };
+  const object = (keys: string[]): unknown => Object.fromEntries(keys.map((key) => [key, value()]));
+  const known = <T>(item: T, among: T[]): T => {
+    among.push(item);
+    return item;
+  };
+  const value = (): unknown => {
+    const byte = take(1)[0]!;
+    if (byte < 0x40) return byte;
+    if (byte >= 0x80) return texts[byte - 0x80];
+    if (byte >= 0x60) return object(shapes[byte - 0x60]!);
+    const ways: Record<number, () => unknown> = {
+      0x40: () => null,
+      0x41: () => false,
+      0x42: () => true,
+      0x43: count,
+      0x44: () => -1 - count(),
+      0x45: () => known(take(4).readFloatLE(), numbers),
+      0x46: () => known(take(8).readDoubleLE(), numbers),
+      0x47: () => numbers[count()],
+      0x48: () => known(take(count()).toString(), texts),
+      0x49: () => texts[count()],
+      0x4a: () => Array.from({ length: count() }, value),
+      0x4b: () => object(known(Array.from({ length: count() }, value) as string[], shapes)),
+      0x4c: () => object(shapes[count()]!),
+    };
+    return ways[byte]!();
+  };
+  return value();
+}
+
+it('of format 3, whose sealed bodies are packed, are still the bytes, and say what format 2 says', () => {
+  const packed = join(import.meta.dirname, 'log-v3');
+  const sums = { ok: true, segments: 4, entries: 14, unopened: 0, problem: null, foreign: [] };
+  const headHash = '4086c7c97cc08cd0eb4d14efb7bad51fe14b01181456b89c61bf91f40ab4ad92';
+  expect(verifyLog(packed)).toMatchObject({ ...sums, headHash });
+  const entries = [...readLog(packed)];
+  const { entries: before } = readByTheTable2();
+  expect(entries).toEqual(before);
+  const keyFile = readdirSync(join(packed, 'keys'))[0]!;
+  const key = Buffer.from(JSON.parse(readFileSync(join(packed, 'keys', keyFile), 'utf8')).key, 'base64');
+  const sealed = readdirSync(packed)
+    .filter((name) => name.endsWith('.wal'))
+    .flatMap((name) => [...readFileSync(join(packed, name), 'latin1').matchAll(/\{"seq":(\d+),.*?"kind":"(\w+)","body":\{"sealed":"(.*?)"/g)]);
+  expect(sealed).toHaveLength(13);
+  for (const [, seq, kind, text] of sealed) {
+    const bytes = Buffer.from(text!, 'base64');
+    const cipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, 12)).setAuthTag(bytes.subarray(-16));
+    cipher.setAAD(Buffer.from(`${seq} ${kind} golden`));
+    const body = Buffer.concat([cipher.update(bytes.subarray(12, -16)), cipher.final()]);
+    expect(unpacked(body)).toEqual(entries[Number(seq)]!.body);
+  }
 });
 
 it('are still the bytes', () => {

@@ -109,6 +109,8 @@ const WITNESS: Layers = {
       'forms',
       'entry',
       'mask',
+      'pack-lists',
+      'pack',
       'encryption',
       'run',
       'keys',

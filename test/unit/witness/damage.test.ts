@@ -199,7 +199,7 @@ describe('a header', () => {
   it.each<[string, (bytes: Buffer) => Buffer, string]>([
     ['that is too short for any', (bytes) => bytes.subarray(0, 83), 'has 83 bytes, at least 84'],
     ['of another kind of file', (bytes) => put(bytes, (b) => b.write('PALIMLOC')), 'not a segment of a witness log'],
-    ['of a later version', (bytes) => put(bytes, (b) => b.writeUInt32LE(3, 8)), 'format version 3 is unknown'],
+    ['of a later version', (bytes) => put(bytes, (b) => b.writeUInt32LE(4, 8)), 'format version 4 is unknown'],
     ['of version 0', (bytes) => put(bytes, (b) => b.writeUInt32LE(0, 8)), 'format version 0 is unknown'],
     [
       'that says it is shorter than any',

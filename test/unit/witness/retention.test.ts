@@ -36,7 +36,7 @@ async function days(count: number, more: { encrypt?: boolean } = {}): Promise<Wr
   const dir = folder();
   const startMs = Date.now() - count * DAY_MS;
   let now = startMs;
-  const log = await openWitnessLog({ dir, encrypt: true, segmentBytesMax: 6000, clock: () => now++, ...more });
+  const log = await openWitnessLog({ dir, encrypt: true, segmentBytesMax: 2000, clock: () => now++, ...more });
   const next = (session: string, close = true): void => void recordSession(log, session, { close });
   for (let n = 0; n < count; n++) {
     now = startMs + n * DAY_MS;
@@ -176,7 +176,7 @@ it('a session that runs stays, and so does everything behind it; one that was ki
     sessions: expect.arrayContaining(['s0']),
   });
   await log.close();
-  const now = await openWitnessLog({ dir, encrypt: true, segmentBytesMax: 6000 });
+  const now = await openWitnessLog({ dir, encrypt: true, segmentBytesMax: 2000 });
   recordSession(now, 'running', { close: false });
   recordSession(now, 'ended');
   await now.flush();

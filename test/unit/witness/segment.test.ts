@@ -38,7 +38,7 @@ describe('a Merkle tree', () => {
 describe('a log of format 1', () => {
   // A writer never adds to an old segment: the next one is of format 2, its tree has the old entries as well, and all
   // of it verifies.
-  it('is continued by segments of format 2', async () => {
+  it('is continued by segments of format 3', async () => {
     const dir = folder();
     cpSync(join(golden, 'log-v1'), dir, { recursive: true });
     const old = readFileSync(join(dir, '00000001.wal'));
@@ -49,7 +49,7 @@ describe('a log of format 1', () => {
     await log.close();
     expect(readFileSync(join(dir, '00000001.wal')).equals(old)).toBe(true);
     expect(walIn(dir)).toEqual(['00000000.wal', '00000001.wal', '00000002.wal']);
-    expect(headerOf(dir, '00000002.wal')).toMatchObject({ version: 2, number: 2, firstSeq: 14, leaves: 14 });
+    expect(headerOf(dir, '00000002.wal')).toMatchObject({ version: 3, number: 2, firstSeq: 14, leaves: 14 });
     expect([...readLog(dir)].slice(0, 14)).toEqual(before);
     const report = verifyLog(dir);
     expect(report).toMatchObject({ ok: true, entries: 17, segments: 3 });

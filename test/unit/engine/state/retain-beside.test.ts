@@ -24,7 +24,7 @@ async function old(): Promise<string> {
   const log = await openWitnessLog({
     dir: logDir(stateDir),
     encrypt: true,
-    segmentBytesMax: 6000,
+    segmentBytesMax: 2000,
     clock: () => now++,
   });
   for (let n = 0; n < 4; n++) recordSession(log, `s${n}`);
