@@ -4,6 +4,7 @@
  * it names by the place where it stood first in the same body or in two lists that are the same for ever
  * (`pack-lists.ts`). There is one packed form for everything. docs/log-format.md has the bytes.
  */
+import { isUtf8 } from 'node:buffer';
 import { PACKED_SHAPES, PACKED_TEXTS } from './pack-lists.ts';
 
 /** Every packed body begins with it; no text of a body does, which is `{`. */
@@ -235,8 +236,6 @@ export function packBody(value: unknown): Buffer | null {
 /** Thrown within this file where bytes are no packed body. */
 class Unreadable extends Error {}
 
-const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
-
 class Unpacker {
   readonly #bytes: Buffer;
   #at = 1;
@@ -323,7 +322,9 @@ class Unpacker {
     }
     if (tag !== TAG.newText) throw new Unreadable();
     const bytes = this.#following();
-    const text = decoder.decode(this.#bytes.subarray(this.#at, this.#at + bytes));
+    const utf8 = this.#bytes.subarray(this.#at, this.#at + bytes);
+    if (!isUtf8(utf8)) throw new Unreadable();
+    const text = utf8.toString('utf8');
     this.#at += bytes;
     this.#texts.push(text);
     return text;
@@ -356,9 +357,9 @@ export function unpackBody(bytes: Buffer): unknown {
   let value: unknown;
   try {
     value = new Unpacker(bytes).unpack();
-  } catch (error) {
-    if (error instanceof Unreadable || error instanceof TypeError) return undefined;
-    throw error;
+  } catch {
+    // `Unreadable`: nothing else is thrown.
+    return undefined;
   }
   return packBody(value)?.equals(bytes) === true ? value : undefined;
 }

@@ -49,6 +49,28 @@ it('every value comes back, and what it repeats takes less', () => {
   expect(twice - once).toBe(3);
 });
 
+it('long bodies, many texts, many shapes and many fields come back', () => {
+  const long = { text: 'x'.repeat(70_000), list: Array.from({ length: 70_000 }, (_, n) => n / 7) };
+  expect(unpackBody(packed(long))).toEqual(long);
+  const texts = Array.from({ length: 300 }, (_, n) => `text ${n % 200}`);
+  expect(unpackBody(packed(texts))).toEqual(texts);
+  const shapes = Array.from({ length: 80 }, (_, n) => ({ [`key ${n % 40}`]: n, page: n }));
+  expect(unpackBody(packed(shapes))).toEqual(shapes);
+  // A hundred keys, and the same number of keys with other names.
+  const wide = ['a', 'b'].map((name) => Object.fromEntries(Array.from({ length: 100 }, (_, n) => [`${name}${n}`, n])));
+  expect(unpackBody(packed(wide))).toEqual(wide);
+});
+
+it('a fault of whoever made the data is no body without a packed form', () => {
+  const fault = new Error('a fault');
+  const data = {
+    get page(): number {
+      throw fault;
+    },
+  };
+  expect(() => packBody(data)).toThrow(fault);
+});
+
 it('one fact has one form: order of keys, fields that are undefined and the sign of zero make no other', () => {
   const one = packed({ a: 1, b: { c: 0, d: 2 } });
   expect(packed({ b: { d: 2, c: -0 }, a: 1, e: undefined })).toEqual(one);
@@ -80,6 +102,22 @@ it('changed and cut bytes are what some value packs to, or refused', () => {
     const value = unpackBody(cut);
     if (value !== undefined) expect(packed(value)).toEqual(cut);
   }
+  // Text that is no UTF-8, a list too deep, a shape and a text that nobody wrote, and a key that sets a prototype.
+  const deep = [...new Array(33).fill([0x4a, 1]).flat(), 1];
+  const proto = [0x4b, 1, 0x48, 9, ...Buffer.from('__proto__'), 1];
+  for (const bad of [
+    [0x48, 1, 0xff],
+    deep,
+    [0x7f],
+    [0x4c, 0x7f],
+    [0x49, 0xff, 0x7f],
+    [0x4b, 1, 1, 1],
+    proto,
+    [0x4d],
+    [1, 1],
+  ])
+    expect(unpackBody(Buffer.of(1, ...bad))).toBe(undefined);
+  expect(unpackBody(Buffer.from('{}'))).toBe(undefined);
   // Counts that nothing follows, and counts that never end.
   for (const tag of [0x43, 0x47, 0x48, 0x49, 0x4a, 0x4b, 0x4c])
     for (const rest of [[], [0xff], new Array(12).fill(0xff), [0xff, 0xff, 0xff, 0xff, 0x7f, 0x80]])
