@@ -1,7 +1,7 @@
 /**
  * Writes the parts of documents that describe the formats, from the formats' descriptors: a table between
  * `<!-- formats: … -->` and `<!-- end -->`, and a list of names between `<!-- format names: … -->` and `<!-- end -->`.
- * Between `<!-- packed texts: … -->` or `<!-- packed shapes: … -->` and `<!-- end -->` it writes what packed bodies name.
+ * Between `<!-- packed texts: … -->` or `<!-- packed shapes: … -->` and `<!-- end -->` stands what packed bodies name.
  * With `--check` it writes nothing, and fails when a document has something else there.
  */
 import { readFileSync, writeFileSync } from 'node:fs';

@@ -1,7 +1,8 @@
 /**
  * What packed bodies name by a number (`pack.ts`): texts, and the keys of objects. A body that was written once is read
  * with these lists for ever, so nothing in them is changed, moved or removed. What is not in them is spelled out, so
- * new fields need no place here; one that comes often may be put at the end of a list, under a new version of the format.
+ * new fields need no place here. One that comes often may be put at the end of a list, under a new version of the
+ * format.
  */
 
 const listed = (text: string): readonly string[] => text.trim().split(/\s+/);

@@ -4,10 +4,13 @@ import { createHash } from 'node:crypto';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { readLog } from '../../../witness/index.ts';
+import { openWitnessLog, readLog, verifyLog } from '../../../witness/index.ts';
 import { packBody, unpackBody } from '../../../witness/pack.ts';
 import { PACKED_SHAPES, PACKED_TEXTS } from '../../../witness/pack-lists.ts';
 import { mulberry32 } from '../../random.ts';
+import { scratchFolders } from './folder.ts';
+
+const folder = scratchFolders();
 
 const packed = (value: unknown): Buffer => Buffer.from(packBody(value)!);
 const golden = join(import.meta.dirname, '..', '..', 'golden');
@@ -59,6 +62,16 @@ it('long bodies, many texts, many shapes and many fields come back', () => {
   // A hundred keys, and the same number of keys with other names.
   const wide = ['a', 'b'].map((name) => Object.fromEntries(Array.from({ length: 100 }, (_, n) => [`${name}${n}`, n])));
   expect(unpackBody(packed(wide))).toEqual(wide);
+});
+
+it('a log whose sessions say what has no packed form reads as it was written', async () => {
+  const dir = folder();
+  const log = await openWitnessLog({ dir, encrypt: true });
+  const bodies = [{ n: 0.5 }, { half: '\ud800' }, { again: { 'a\0b': 1 } }];
+  for (const body of bodies) log.append('s', 'note', body);
+  await log.close();
+  expect([...readLog(dir)].map(({ body }) => body)).toEqual(bodies);
+  expect(verifyLog(dir)).toMatchObject({ ok: true, entries: 3 });
 });
 
 it('a fault of whoever made the data is no body without a packed form', () => {

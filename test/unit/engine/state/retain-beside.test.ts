@@ -1,5 +1,5 @@
 // Retention from one process while another one writes the log: the writer is asked and does it, and whoever is killed
-// in the middle leaves a log that verifies and that the next one can go on with. Real processes, since a lock names one.
+// in the middle leaves a log that verifies and that the next one goes on with. Real processes, since a lock names one.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readdirSync, statSync } from 'node:fs';
