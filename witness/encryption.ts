@@ -2,7 +2,8 @@
  * An encrypted body: AES-256-GCM under the key of its session (NIST SP 800-38D; node:crypto computes it). seq, session
  * and kind are bound to it, so that it opens in its own place only. Nonces are the writer's four random bytes and the
  * seq, which a writer gives once. What is encrypted is the packed form of the body (`pack.ts`), before format 3 its
- * text. On disk: {"sealed":"<base64 of nonce, ciphertext and tag>"}, a body like any other to whoever follows the chain.
+ * text. On disk: {"sealed":"<base64 of nonce, ciphertext and tag>"}, a body like any other to whoever follows the
+ * chain.
  */
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
 import { jsonOf, KvError } from '../native/index.ts';

@@ -1,6 +1,6 @@
 /**
- * Packed bodies: JSON data in about a seventh of its text. Bodies that are encrypted are packed before. Each says all by
- * itself, so that it can be opened and explained alone: what it repeats (a text, a number, the keys of an object) it
+ * Packed bodies: JSON data in about a seventh of its text. Bodies that are encrypted are packed before. Each says all
+ * by itself, so that it can be opened and explained alone: what it repeats (a text, a number, the keys of an object) it
  * names by the place where it stood first in the same body or in two lists that are the same for ever
  * (`pack-lists.ts`). There is one packed form for everything. docs/log-format.md has the bytes.
  */
