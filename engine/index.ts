@@ -122,6 +122,7 @@ export {
   signLog,
   type TimelineEvent,
   timeline,
+  type Unopened,
   useMasterKeys,
   type VerifierKey,
   type VerifyReport,

@@ -1,8 +1,9 @@
 /**
  * Writes the parts of documents that are described elsewhere: of the formats, from their descriptors, a table between
  * `<!-- formats: … -->` and `<!-- end -->`, and a list of names between `<!-- format names: … -->` and `<!-- end -->`;
- * of the events of an engine a table between `<!-- events: … -->` and `<!-- end -->`. With `--check` it writes nothing,
- * and fails when a document has something else there.
+ * of the events of an engine a table between `<!-- events: … -->` and `<!-- end -->`. Between
+ * `<!-- packed texts: … -->` or `<!-- packed shapes: … -->` and `<!-- end -->` stands what packed bodies name. With
+ * `--check` it writes nothing, and fails when a document has something else there.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -17,6 +18,7 @@ import {
   PAGE_TOKENS,
 } from '../native/format.ts';
 import { fieldBytes } from '../native/formats/descriptor.ts';
+import { PACKED_SHAPES, PACKED_TEXTS } from '../witness/pack-lists.ts';
 
 const fieldsOf = (name: FormatName) => FORMATS[name].parts.flatMap(({ fields }) => fields);
 
@@ -61,10 +63,23 @@ function eventRow(name: string, { level, fields, says }: EventRow): string {
   return `| \`${name}\` | ${level} | ${says.replaceAll(/[{}]/g, '`')} | ${told.join('; ')} |`;
 }
 
+/** Some words to a line, as a block of code. */
+function block(words: readonly string[]): string {
+  const lines = [''];
+  for (const word of words) {
+    const last = lines.at(-1) as string;
+    if (last.length + word.length > 130) lines.push(word);
+    else lines[lines.length - 1] = last === '' ? word : `${last} ${word}`;
+  }
+  return `\n\n${lines.map((line) => `    ${line}`).join('\n')}\n\n`;
+}
+
 const TEXTS: Readonly<Record<string, string>> = {
   'format names': FORMAT_NAMES.filter(isAutomatic)
     .map((name) => `\`${name}\``)
     .join(', '),
+  'packed texts': block(PACKED_TEXTS),
+  'packed shapes': `\n\n${PACKED_SHAPES.map((keys) => `    ${keys.join(' ')}`).join('\n')}\n\n`,
   formats: `
 | format | bits of an element | d = 64 | d = 128 | error of a Gaussian row, at most | tier | may come from | layout version |
 |---|---|---|---|---|---|---|---|
@@ -79,11 +94,11 @@ ${Object.entries(EVENTS)
 `,
 };
 
-for (const name of ['README.md', 'ARCHITECTURE.md', 'native/README.md', 'docs/operate.md']) {
+for (const name of ['README.md', 'ARCHITECTURE.md', 'native/README.md', 'docs/log-format.md', 'docs/operate.md']) {
   const file = join(import.meta.dirname, '..', name);
   const old = readFileSync(file, 'utf8');
   const text = old.replace(
-    /(<!-- (formats|format names|events): .*? -->)[\s\S]*?(<!-- end -->)/g,
+    /(<!-- (formats|format names|events|packed texts|packed shapes): .*? -->)[\s\S]*?(<!-- end -->)/g,
     (_, begin: string, what: string, end: string) => begin + TEXTS[what] + end,
   );
   if (text === old) continue;

@@ -3,6 +3,7 @@ import { assert, chainEntries, encryptBodies, type SpellPlan, spellEntry } from 
 import { HASH_BYTES } from './chain.ts';
 import { chainState, stateHash, stateTree } from './chain-state.ts';
 import {
+  type Body,
   ENCRYPTED_EXTRA_BYTES,
   ENCRYPTED_HEAD,
   ENCRYPTED_TAIL,
@@ -130,31 +131,31 @@ export class Batch {
    * The same by the binary, which spells the entry of a plan of at most `bytesMax` bytes. → false: it does not, and
    * nothing was added
    */
-  addPlanned(seq: number, plan: SpellPlan, bytesMax: number, encryption: Encryption | null, timeMs: number): boolean {
+  addPlanned(seq: number, plan: SpellPlan, bytesMax: number, timeMs: number): boolean {
     this.#reserve(bytesMax + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
-    if (!spellEntry(this.#bytes, start, plan, encryption !== null)) return false;
-    const [payloadBytes, body, bytes] = plan.numbers as unknown as readonly [number, number, number];
-    if (encryption !== null) this.#plain.push({ start, at: start + body, bytes, encryption });
+    if (!spellEntry(this.#bytes, start, plan, false)) return false;
+    const [payloadBytes] = plan.numbers as unknown as readonly [number];
     this.#take(seq, payloadBytes, timeMs);
     return true;
   }
 
   /** The same of a payload in two parts. `encryption` null: as it is. */
-  addParts(seq: number, head: string, bodyText: string, encryption: Encryption | null, timeMs: number): void {
-    if (encryption === null) this.add(seq, `${head}${bodyText}}`, timeMs);
-    else this.addEncrypted(seq, head, bodyText, encryption, timeMs);
+  addParts(seq: number, head: string, body: Body, encryption: Encryption | null, timeMs: number): void {
+    if (encryption === null) this.add(seq, `${head}${body}}`, timeMs);
+    else this.addEncrypted(seq, head, body, encryption, timeMs);
   }
 
   /**
    * The same for a body that is to be encrypted: it lies where its encrypted text will stand, whose length is known.
    * `head`: what stands before it.
    */
-  addEncrypted(seq: number, head: string, bodyText: string, encryption: Encryption, timeMs: number): void {
-    this.#reserve((head.length + bodyText.length) * 4 + ENCRYPTED_EXTRA_BYTES + ENTRY_EXTRA_BYTES);
+  addEncrypted(seq: number, head: string, body: Body, encryption: Encryption, timeMs: number): void {
+    this.#reserve((head.length + body.length) * 4 + ENCRYPTED_EXTRA_BYTES + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
     const at = start + this.#bytes.write(`${head}${ENCRYPTED_HEAD}`, start, 'utf8');
-    const bytes = this.#bytes.write(bodyText, at, 'utf8');
+    const bytes = typeof body === 'string' ? this.#bytes.write(body, at, 'utf8') : body.length;
+    if (typeof body !== 'string') this.#bytes.set(body, at);
     const end = at + encryptedChars(bytes);
     const payloadEnd = end + this.#bytes.write(ENCRYPTED_TAIL, end, 'latin1');
     this.#plain.push({ start, at, bytes, encryption });

@@ -1,9 +1,10 @@
 /**
  * An encrypted body: AES-256-GCM under the key of its session (NIST SP 800-38D; node:crypto computes it). seq, session
  * and kind are bound to it, so that it opens in its own place only. Nonces are the writer's four random bytes and the
- * seq, which a writer gives once. On disk: {"committed":"<base64 of nonce, commitment, ciphertext and tag>"}, a body
- * like any other to whoever follows the chain. Before format 3 there was no commitment, and "sealed" in the place of
- * "committed": such bodies are read, and nothing of them can be disclosed.
+ * seq, which a writer gives once. What is encrypted is the packed form of the body (`pack.ts`) or its text. On disk:
+ * {"committed":"<base64 of nonce, commitment, ciphertext and tag>"}, a body like any other to whoever follows the
+ * chain. Before format 3 there was no commitment, "sealed" in the place of "committed", and texts alone: such bodies are
+ * read, and nothing of them can be disclosed.
  */
 import { isUtf8 } from 'node:buffer';
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';
@@ -12,6 +13,7 @@ import { canonicalJson, isInOrder } from './canonical.ts';
 import { COMMITMENT_BYTES, commitmentOf, saltKeyOf, saltOf } from './commitment.ts';
 import { ENTRIES } from './entries/index.ts';
 import { type Envelope, PAYLOAD_BYTES_MAX, payloadHead } from './entry.ts';
+import { PACKED_MARK, unpackBody } from './pack.ts';
 import { type EntryKind, NO_SESSION } from './types.ts';
 
 export const KEY_BYTES = 32;
@@ -19,7 +21,7 @@ export const NONCE_BYTES = 12;
 const TAG_BYTES = 16;
 const CIPHER = 'aes-256-gcm';
 const TWO_32 = 2 ** 32;
-/** No body is shorter than '{}'. */
+/** No body is shorter than '{}', packed or not. */
 const BODY_BYTES_MIN = 2;
 
 interface Place {
@@ -66,30 +68,33 @@ export const ENCRYPTED_EXTRA_BYTES = 128;
 export const encryptedChars = (bytes: number): number =>
   4 * Math.ceil((NONCE_BYTES + COMMITMENT_BYTES + bytes + TAG_BYTES) / 3);
 
+/** A body as it is encrypted: its text, or its packed form. */
+export type Body = string | Uint8Array;
+
 /**
- * The payload of a body's text in two parts, where it will be encrypted too. Throws 'bad-argument' for one that takes
+ * The payload of a body in two parts, where it will be encrypted too. Throws 'bad-argument' for one that takes
  * more bytes than an entry may have.
  */
 export function payloadParts(
   { seq, session, kind }: Place,
   timeMs: number,
-  bodyText: string,
+  body: Body,
   isEncrypted: boolean,
-): { readonly head: string; readonly bodyText: string } {
+): { readonly head: string; readonly body: Body } {
   const head = payloadHead(seq, timeMs, session, kind);
   const bytesMax = PAYLOAD_BYTES_MAX;
-  const chars = head.length + bodyText.length;
-  if (chars * 4 + ENCRYPTED_EXTRA_BYTES <= bytesMax) return { head, bodyText };
-  const bodyBytes = Buffer.byteLength(bodyText);
+  const chars = head.length + body.length;
+  if (chars * 4 + ENCRYPTED_EXTRA_BYTES <= bytesMax) return { head, body };
+  const bodyBytes = Buffer.byteLength(body);
   const bytes =
     Buffer.byteLength(head) + (isEncrypted ? encryptedChars(bodyBytes) + ENCRYPTED_EXTRA_BYTES : bodyBytes + 1);
-  if (bytes <= bytesMax) return { head, bodyText };
+  if (bytes <= bytesMax) return { head, body };
   throw new KvError('bad-argument', `an entry of ${chars} characters is over the ${bytesMax} bytes that one may have`, {
     values: { kind, session, length: chars, bytesMax },
   });
 }
 
-/** Bytes of a body's text → its encrypted text. */
+/** Bytes of a body → its encrypted text. */
 export function encryptBytes({ key, nonceStart, place }: Encryption, bytes: Uint8Array): string {
   const nonce = Buffer.allocUnsafe(NONCE_BYTES);
   nonce.set(nonceStart);
@@ -127,11 +132,17 @@ function noText({ kind }: Envelope): never {
   throw new KvError('bad-log', `the ${kind} entry has no encrypted body`, { values: { kind } });
 }
 
-/** What a text says, where it is the one spelling of an object; undefined: it is not. */
-export function bodyOf(text: string): object | undefined {
+/** What was encrypted says, where it is the one form of an object, packed or as text; undefined: it is not. */
+export function bodyOf(bytes: Buffer): object | undefined {
+  const value = bytes[0] === PACKED_MARK ? unpackBody(bytes) : textBody(bytes);
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : undefined;
+}
+
+function textBody(bytes: Buffer): unknown {
+  if (!isUtf8(bytes)) return undefined;
+  const text = bytes.toString('utf8');
   const value = jsonOf(text);
-  const isPlain = typeof value === 'object' && value !== null && !Array.isArray(value);
-  return isPlain && isOnlySpelling(text, value) ? value : undefined;
+  return typeof value === 'object' && value !== null && isOnlySpelling(text, value) ? value : undefined;
 }
 
 function isOnlySpelling(text: string, value: object): boolean {
@@ -150,17 +161,17 @@ function isOnlySpelling(text: string, value: object): boolean {
  */
 export function openText(key: KeyObject | null, envelope: Envelope): unknown {
   const parts = partsOf(envelope) ?? noText(envelope);
-  return key === null ? null : (bodyOf(plainText(key, envelope, parts)) ?? notOurs(envelope));
+  return key === null ? null : (bodyOf(plainBytes(key, envelope, parts)) ?? notOurs(envelope));
 }
 
-function plainText(key: KeyObject, envelope: Envelope, { nonce, commitment, ciphertext }: EncryptedText): string {
+function plainBytes(key: KeyObject, envelope: Envelope, { nonce, commitment, ciphertext }: EncryptedText): Buffer {
   const bytes = opened(key, boundTo(envelope), nonce, ciphertext) ?? notOurs(envelope);
   const { kind, session } = envelope;
   if (commitment !== null && !commitmentOf(saltFor(key, nonce), bytes).equals(commitment))
     throw new KvError('bad-log', `the ${kind} entry says another body than it committed to`, {
       values: { kind, session },
     });
-  return isUtf8(bytes) ? bytes.toString('utf8') : notOurs(envelope);
+  return bytes;
 }
 
 function notOurs({ kind, session }: Envelope): never {
@@ -175,7 +186,7 @@ function notOurs({ kind, session }: Envelope): never {
 export interface Disclosure {
   /** Base64 of the 32 bytes that the commitment of this entry was made with, and of no other. */
   readonly salt: string;
-  /** The text of the body, as it was encrypted. */
+  /** Base64 of the body as it was encrypted: packed, or its text. */
   readonly body: string;
 }
 
@@ -192,14 +203,15 @@ export function disclose(key: KeyObject, envelope: Envelope): Disclosure {
         hint: 'prove it without --disclose; entries that are written from now on can be disclosed',
       },
     );
-  const body = plainText(key, envelope, parts);
+  const body = plainBytes(key, envelope, parts);
   if (bodyOf(body) === undefined) notOurs(envelope);
-  return { salt: saltFor(key, parts.nonce).toString('base64'), body };
+  return { salt: saltFor(key, parts.nonce).toString('base64'), body: body.toString('base64') };
 }
 
 /** True if an encrypted entry committed to this body with this salt. */
 export const isDisclosed = (envelope: Envelope, { salt, body }: Disclosure): boolean =>
-  partsOf(envelope)?.commitment?.equals(commitmentOf(Buffer.from(salt, 'base64'), Buffer.from(body))) ?? false;
+  partsOf(envelope)?.commitment?.equals(commitmentOf(Buffer.from(salt, 'base64'), Buffer.from(body, 'base64'))) ??
+  false;
 
 /** Bytes bound to a name → base64. */
 export function encryptBox(key: KeyObject, nonce: Uint8Array, name: string, bytes: Uint8Array): string {

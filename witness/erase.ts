@@ -8,6 +8,7 @@ import { type LogFiles, nodeFiles } from './files.ts';
 import { destroyKey, markErased } from './keys.ts';
 import { openWitnessLog } from './log.ts';
 import { findSession } from './read.ts';
+import { aloneAmongRemovals } from './removals.ts';
 import { isRunning, type LoggedSession, surveyLog } from './survey.ts';
 
 /** The session that a person means. Throws what `findSession` throws. */
@@ -48,6 +49,13 @@ export function destroySession(dir: string, session: string, files: LogFiles = n
   destroyKey(files, dir, session);
 }
 
+/** The same while nobody begins a hold. Throws what `findErasable` throws when that became true since it was asked. */
+export const destroyUnlessHeld = (dir: string, session: string): Promise<void> =>
+  aloneAmongRemovals(dir, () => {
+    findErasable(dir, session);
+    destroySession(dir, session);
+  });
+
 /**
  * Writes that a session was erased, or that a hold on it begins or ends. `by`: the command. Throws what opening and
  * writing a log throw.
@@ -77,7 +85,18 @@ export async function holdSession(
   typed: string,
   { release = false, by }: { readonly release?: boolean; readonly by: string },
 ): Promise<{ readonly session: string; readonly changed: boolean }> {
-  const { session, isHeld, erasedMs } = sessionIn(dir, typed, nodeFiles);
+  const { session } = sessionIn(dir, typed, nodeFiles);
+  return aloneAmongRemovals(dir, () => holdAlone(dir, session, release, by));
+}
+
+/** Nobody removes or erases the session meanwhile, but somebody may have done it since it was looked for. */
+async function holdAlone(
+  dir: string,
+  id: string,
+  release: boolean,
+  by: string,
+): Promise<{ readonly session: string; readonly changed: boolean }> {
+  const { session, isHeld, erasedMs } = sessionIn(dir, id, nodeFiles);
   if (erasedMs !== null)
     throw new KvError('sealed', `session ${session} was erased; there is nothing to hold`, { values: { session } });
   if (isHeld !== release) return { session, changed: false };

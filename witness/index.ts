@@ -44,6 +44,7 @@ export { headerKeyId, makeCheckpointKeys, readVerifier, type VerifierKey, verifi
 export * from './proof.ts';
 export * from './query.ts';
 export * from './read.ts';
+export { RemovalAnswers } from './removals.ts';
 export * from './replay.ts';
 export { sessionReport } from './report/index.ts';
 export * from './retention.ts';

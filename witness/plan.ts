@@ -16,7 +16,7 @@ const step = (name: (typeof SPELL_STEPS)[number]): number => SPELL_STEPS.indexOf
 const [TEXT, NUMBER, NUMBER_OR_NULL] = [step('text'), step('number'), step('number-or-null')];
 const [FLAG, WORD, BODY] = [step('flag'), step('word'), step('body')];
 
-/** More than an entry of this plan takes, encrypted too: all words as long as they may be. */
+/** More than an entry of this plan takes: all words as long as they may be. */
 export const DECISION_BYTES_MAX = 8 * 1024;
 
 /** A text, or a hole. */

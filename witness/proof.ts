@@ -210,7 +210,7 @@ function proofIn(value: unknown): Said {
   const proof = { entry, leafIndex: leafIndex as number, path: path as string[], checkpoint };
   if (disclosed === undefined) return proof;
   const { salt, body } = asRecord(disclosed) ?? {};
-  if (!isBase64(salt, SALT_BYTES) || !isText(body, PAYLOAD_BYTES_MAX))
+  if (!isBase64(salt, SALT_BYTES) || !isText(body, PAYLOAD_BYTES_MAX) || !isBase64(body, base64Bytes(body)))
     throw noProof('it discloses something that is no salt and no body');
   return { ...proof, disclosed: { salt, body } };
 }
@@ -223,6 +223,9 @@ const isBase64 = (value: unknown, bytes: number): value is string =>
   isText(value, 4 * Math.ceil(bytes / 3)) &&
   Buffer.from(value, 'base64').length === bytes &&
   Buffer.from(value, 'base64').toString('base64') === value;
+
+/** Bytes that so long a text of base64 says. */
+const base64Bytes = (text: string): number => Math.floor((3 * text.replace(/={1,2}$/, '').length) / 4);
 
 /** Follows the path from the entry to the root that was signed (RFC 9162, section 2.1.3.2). */
 function checkPath({ proof: { entry, leafIndex, path }, point: { size, rootHash } }: Checked): void {
@@ -262,9 +265,9 @@ function envelopeIn({ proof: { entry, leafIndex }, point: { series } }: Checked)
 function bodyIn(envelope: Envelope, { disclosed }: Said): unknown {
   if (disclosed === undefined) return envelope.body;
   if (!isEncrypted(envelope)) throw noProof('it discloses the body of an entry that is not encrypted');
-  const body = bodyOf(disclosed.body);
-  if (body === undefined) throw noProof('the body that it discloses is not in the one spelling');
   if (!isDisclosed(envelope, disclosed)) throw noProof('the entry is not committed to the body that it discloses');
+  const body = bodyOf(Buffer.from(disclosed.body, 'base64'));
+  if (body === undefined) throw noProof('the body that it discloses is not in the one form');
   return body;
 }
 

@@ -1,16 +1,20 @@
 /**
  * Retention: how long and how much of a log is kept. Whole segments go, the oldest of a series first, and only those
  * whose sessions have ended and are not held. What goes is planned from the envelopes alone, so that a dry run says
- * exactly what would be done.
+ * exactly what would be done. Planning takes seconds on a large log, so what was written meanwhile is looked at again
+ * while nobody else may begin a hold, and then it goes.
  */
 import { KvError } from '../native/index.ts';
+import { parseEnvelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { forgetKeys } from './keys.ts';
 import { openWitnessLog } from './log.ts';
+import { aloneAmongRemovals, askWriter } from './removals.ts';
 import { SegmentFile } from './scan.ts';
-import { seriesDir } from './series.ts';
+import { listSeries, seriesDir } from './series.ts';
 import { isRunning, type LoggedSegment, type LoggedSession, lockedSince, surveyLog } from './survey.ts';
 import type { WitnessLog } from './types.ts';
+import { walkSeries } from './walk.ts';
 
 /** What is kept. At least one of the two is named. */
 export interface RetentionPolicy {
@@ -46,8 +50,17 @@ export interface RetentionReport {
   readonly bytesAfter: number;
   /** Held sessions that kept a segment from going. */
   readonly held: readonly string[];
-  /** Series that another process writes: it has to do this itself. */
+  /** Series that another process writes, which did not do it: it was not asked, or did not answer. */
   readonly busy: readonly number[];
+}
+
+/** A plan, and what it was made from. */
+export interface RetentionPlan {
+  readonly report: RetentionReport;
+  /** Sessions that something says of what goes. */
+  readonly touched: ReadonlySet<string>;
+  /** Series, and the seq behind the last entry that was seen of each. */
+  readonly seen: ReadonlyMap<number, number>;
 }
 
 interface Candidate extends LoggedSegment {
@@ -57,11 +70,15 @@ interface Candidate extends LoggedSegment {
 }
 
 /** What the policy would remove of the log in `dir`. Throws 'not-found', 'bad-log', 'bad-argument'. */
-export function planRetention(dir: string, policy: RetentionPolicy, files: LogFiles = nodeFiles): RetentionReport {
+export const planRetention = (dir: string, policy: RetentionPolicy, files: LogFiles = nodeFiles): RetentionReport =>
+  planSegments(dir, policy, files).report;
+
+/** The same with what it was made from. Throws the same. */
+export function planSegments(dir: string, policy: RetentionPolicy, files: LogFiles = nodeFiles): RetentionPlan {
   const { beforeMs = Number.NEGATIVE_INFINITY, maxBytes = Number.POSITIVE_INFINITY } = policy;
   if (policy.beforeMs === undefined && policy.maxBytes === undefined)
     throw new KvError('bad-argument', 'retention needs an age or a size', { hint: 'name one, or both' });
-  const { sessions, segments } = surveyLog(files, dir);
+  const { sessions, segments, seen } = surveyLog(files, dir);
   const kept = new Map<number, Candidate[]>();
   for (const segment of segments) {
     const row = kept.get(segment.series) ?? [];
@@ -106,46 +123,79 @@ export function planRetention(dir: string, policy: RetentionPolicy, files: LogFi
     return [{ series: number, firstSegment: row[0]!.number, segments: own.length, entries, bytes: lost }];
   });
   const lostSessions = new Set(gone.flatMap((segment) => [...segment.recorded]).filter((id) => !left.has(id)));
-  return { series, sessions: [...lostSessions], bytesBefore, bytesAfter: bytes, held: [...held], busy: [] };
+  const report = { series, sessions: [...lostSessions], bytesBefore, bytesAfter: bytes, held: [...held], busy: [] };
+  return { report, touched: new Set(gone.flatMap((segment) => [...segment.sessions])), seen };
+}
+
+/** How the oldest segments go. */
+export interface RetainHow {
+  /** The caller's own writer, for its series. Default: none. */
+  readonly open?: WitnessLog | null;
+  /** How long the writer of another series is asked to do it, milliseconds. Default 0: it is not asked. */
+  readonly askMs?: number;
 }
 
 /**
  * Removes what the policy says. An entry of each series says so first, then the segments go, then the keys of sessions
- * of which nothing is left. `open`: the caller's own writer, for its series. Series of other writers are left to them.
- * Throws what planning and writing throw.
+ * of which nothing is left. Throws what planning and writing throw, and 'locked' when others hold and erase without an
+ * end.
  */
-export const retain = (
-  dir: string,
-  policy: RetentionPolicy,
-  open: WitnessLog | null = null,
-): Promise<RetentionReport> => retainPlanned(dir, async () => planRetention(dir, policy), open);
+export const retain = (dir: string, policy: RetentionPolicy, how: RetainHow = {}): Promise<RetentionReport> =>
+  retainPlanned(dir, async () => planSegments(dir, policy), how);
 
-/** The same where `planRetention` is asked elsewhere, in a thread of its own. */
+/** The same where `planSegments` is asked elsewhere, in a thread of its own. */
 export async function retainPlanned(
   dir: string,
-  planned: () => Promise<RetentionReport>,
-  open: WitnessLog | null,
+  planned: () => Promise<RetentionPlan>,
+  how: RetainHow = {},
 ): Promise<RetentionReport> {
-  const plan = await planned();
-  const busy: number[] = [];
-  for (const { series, firstSegment } of plan.series) {
-    if (open?.series === series) await open.removeSegments(firstSegment);
-    else if (!(await removeIn(dir, series, firstSegment))) busy.push(series);
+  let plan = await planned();
+  if (plan.report.series.length === 0) return plan.report;
+  return aloneAmongRemovals(dir, async () => {
+    while (isOutdated(dir, plan)) plan = await planned();
+    const busy: number[] = [];
+    for (const one of plan.report.series) if (!(await removeIn(dir, one, how))) busy.push(one.series);
+    if (busy.length === 0) {
+      forgetKeys(nodeFiles, dir, plan.report.sessions);
+      return plan.report;
+    }
+    // What is left says what was done.
+    const { report: still } = await planned();
+    const sessions = plan.report.sessions.filter((id) => !still.sessions.includes(id));
+    forgetKeys(nodeFiles, dir, sessions);
+    const series = plan.report.series.filter((one) => !busy.includes(one.series));
+    return { ...plan.report, series, sessions, bytesAfter: still.bytesBefore, busy };
+  });
+}
+
+/** True if something was written since of a session that something goes of: it is held, or it goes on. */
+function isOutdated(dir: string, { touched, seen }: RetentionPlan): boolean {
+  return listSeries(nodeFiles, dir).some((series) => {
+    const from = seen.get(series) ?? 0;
+    for (const { seq, payload } of walkSeries(nodeFiles, dir, series, from))
+      if (seq >= from && touched.has(parseEnvelope(payload).session)) return true;
+    return false;
+  });
+}
+
+/** false: another process writes this series, and was not asked or did not do it. */
+async function removeIn(
+  dir: string,
+  { series, firstSegment }: RetainedSeries,
+  { open = null, askMs = 0 }: RetainHow,
+): Promise<boolean> {
+  if (open?.series === series) {
+    await open.removeSegments(firstSegment);
+    return true;
   }
-  if (busy.length === 0) {
-    forgetKeys(nodeFiles, dir, plan.sessions);
-    return plan;
-  }
-  // What is left says what was done.
-  const still = await planned();
-  const sessions = plan.sessions.filter((id) => !still.sessions.includes(id));
-  forgetKeys(nodeFiles, dir, sessions);
-  const series = plan.series.filter((one) => !busy.includes(one.series));
-  return { ...plan, series, sessions, bytesAfter: still.bytesBefore, busy };
+  if (await removeUnwritten(dir, series, firstSegment)) return true;
+  if (askMs === 0) return false;
+  // A writer that ends while it is asked leaves the series to whoever comes.
+  return (await askWriter(dir, series, firstSegment, askMs)) || (await removeUnwritten(dir, series, firstSegment));
 }
 
 /** false: another process writes this series. */
-async function removeIn(dir: string, series: number, firstSegment: number): Promise<boolean> {
+async function removeUnwritten(dir: string, series: number, firstSegment: number): Promise<boolean> {
   let log: WitnessLog;
   try {
     log = await openWitnessLog({ dir, series });

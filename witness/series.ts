@@ -16,6 +16,9 @@ export { firstSeqOf, SERIES_ENTRIES, seriesOf };
 /** Far more writers than a machine can have, and seqs stay below 2^53. */
 export const SERIES_MAX = 10_000;
 
+/** Folder of a log in which those who remove segments find each other (`removals.ts`). */
+export const REMOVALS_NAME = 'removals';
+
 const SERIES_NAME = /^writer-(\d{4})$/;
 
 export const seriesName = (series: number): string => `writer-${String(series).padStart(4, '0')}`;

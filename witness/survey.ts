@@ -49,16 +49,20 @@ export interface Survey {
   readonly sessions: ReadonlyMap<string, LoggedSession>;
   /** In order of series and number. */
   readonly segments: readonly LoggedSegment[];
+  /** Series, and the seq behind the last entry of each. */
+  readonly seen: ReadonlyMap<number, number>;
 }
 
 /** Reads every envelope. Throws 'not-found' without a log, 'bad-log'. */
 export function surveyLog(files: LogFiles, dir: string): Survey {
   const sessions = new Map<string, LoggedSession>();
   const segments: LoggedSegment[] = [];
+  const seen = new Map<number, number>();
   for (const { segment, seq, payload } of walkAll(files, dir)) {
     const envelope = parseEnvelope(payload);
     const { session, kind, timeMs } = envelope;
     const series = seriesOf(seq);
+    seen.set(series, seq + 1);
     const number = segmentNumbers([segment])[0] as number;
     let place = segments.at(-1);
     if (place?.series !== series || place.number !== number) {
@@ -85,7 +89,7 @@ export function surveyLog(files: LogFiles, dir: string): Survey {
       known.isHeld = kind === 'hold';
     }
   }
-  return { sessions, segments };
+  return { sessions, segments, seen };
 }
 
 const newSession = (session: string): LoggedSession => ({

@@ -20,7 +20,7 @@ import { senseless } from './read.ts';
 import { offsetIn, payloadIn, type Run, stateWithin } from './run.ts';
 import { badLog } from './scan.ts';
 import { segmentName } from './segment.ts';
-import { listFolder, listSeries, seriesDir, seriesName } from './series.ts';
+import { listFolder, listSeries, REMOVALS_NAME, seriesDir, seriesName } from './series.ts';
 import { Frontier } from './tree.ts';
 import type { Entry, ForeignPart, RecoveredBody, SenselessEntry, SeriesReport, VerifyReport } from './types.ts';
 import { checkLogId, type LogEnd, listSegments, logIdOf, walkRuns } from './walk.ts';
@@ -190,7 +190,7 @@ class SeriesCheck {
     const { files, logDir, series } = asked;
     this.#dir = seriesDir(logDir, series);
     this.#names = listFolder(files, this.#dir);
-    this.#own = new Set(series === 0 ? [LOCK_NAME, KEYS_NAME] : [LOCK_NAME]);
+    this.#own = new Set(series === 0 ? [LOCK_NAME, KEYS_NAME, REMOVALS_NAME] : [LOCK_NAME]);
   }
 
   /** Throws 'bad-log' at the first thing that is wrong. */

@@ -9,11 +9,12 @@ import { Batch, type ChainEnd } from './batch.ts';
 import { BatchFiles } from './batch-files.ts';
 import { BatchQueue } from './batch-queue.ts';
 import { checkWritten } from './body.ts';
-import { type Encryption, payloadParts } from './encryption.ts';
+import { type Body, type Encryption, mustEncrypt, payloadParts } from './encryption.ts';
 import { payloadText } from './entry.ts';
 import type { LogFiles } from './files.ts';
 import type { SessionKeys } from './keys.ts';
 import type { WriterLock } from './lock.ts';
+import { packBody } from './pack.ts';
 import { Pause } from './pause.ts';
 import { DECISION_BYTES_MAX, fillDecision } from './plan.ts';
 import { planRemoval, removeFiles } from './remove.ts';
@@ -180,9 +181,8 @@ export class LogWriter implements WitnessLog {
     const timeMs = this.#now();
     // Before anything is spelled: while the disk refuses, an entry costs its caller no more than being counted.
     if (this.#trouble !== null) return this.#lose(session, timeMs);
-    // The binary spells a decision in the end, from numbers.
-    const plan = kind === 'decision' ? fillDecision(this.#nextSeq, timeMs, session, body as DecisionBody) : null;
-    const spelled = plan ?? spellBody(kind, body);
+    const isPacked = this.#settings.keys !== null && mustEncrypt(session, kind);
+    const spelled = (isPacked ? packBody(body) : this.#planned(session, kind, body, timeMs)) ?? spellBody(kind, body);
     let encryption: Encryption | null = null;
     try {
       encryption = this.#settings.keys?.encryption(this.#nextSeq, session, kind) ?? null;
@@ -227,24 +227,30 @@ export class LogWriter implements WitnessLog {
     return this.#lastMs;
   }
 
-  /** `spelled`: the text of the body, or the plan of a decision that was filled in. */
+  /** The binary spells a decision in the end, from numbers. */
+  #planned(session: string, kind: EntryKind, body: AnyBody, timeMs: number): SpellPlan | null {
+    return kind === 'decision' ? fillDecision(this.#nextSeq, timeMs, session, body as DecisionBody) : null;
+  }
+
+  /** `spelled`: the body as text or packed, or the plan of a decision that was filled in. */
   #add(
     session: string,
     kind: EntryKind,
     body: AnyBody,
-    spelled: string | SpellPlan,
+    spelled: Body | SpellPlan,
     encryption: Encryption | null,
   ): number {
     const seq = this.#nextSeq;
     const place = { seq, session, kind };
-    const payload = (text: string) => payloadParts(place, this.#lastMs, text, encryption !== null);
-    const [plan, parts] = typeof spelled === 'string' ? [null, payload(spelled)] : [spelled, null];
+    const payload = (text: Body) => payloadParts(place, this.#lastMs, text, encryption !== null);
+    const isBody = typeof spelled === 'string' || spelled instanceof Uint8Array;
+    const [plan, parts] = isBody ? [null, payload(spelled)] : [spelled, null];
     if (this.#isFull()) this.#rotate();
     const { open } = this.#queue;
     const lengthBefore = open.length;
-    if (plan === null || !open.addPlanned(seq, plan, DECISION_BYTES_MAX, encryption, this.#lastMs)) {
-      const { head, bodyText } = parts ?? payload(spellBody(kind, body));
-      open.addParts(seq, head, bodyText, encryption, this.#lastMs);
+    if (plan === null || !open.addPlanned(seq, plan, DECISION_BYTES_MAX, this.#lastMs)) {
+      const { head, body: whole } = parts ?? payload(spellBody(kind, body));
+      open.addParts(seq, head, whole, encryption, this.#lastMs);
     }
     this.#bytes += open.length - lengthBefore;
     this.#nextSeq = seq + 1;

@@ -130,6 +130,6 @@ function retentionText(report: RetentionReport, dryRun: boolean): string {
   const left =
     busy.length === 0
       ? ''
-      : ` Series ${busy.join(', ')} is being written by another process, which has to do this itself (logRetention of its engine).`;
+      : ` Series ${busy.join(', ')} is being written by another process, which was asked and did not do it within ten seconds; nothing of it went.`;
   return `${what}; ${sizes}.${keeps}${left}`;
 }

@@ -9,7 +9,7 @@ import { forgetShared, type QdrantOptions } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
 import {
   checkMasterKey,
-  destroySession,
+  destroyUnlessHeld,
   findErasable,
   forgetEmbedded,
   forgetOnServer,
@@ -81,7 +81,7 @@ export async function eraseSession(stateDir: string, session: string, options: E
   let qdrantPoints: number | null = null;
   const failures: { readonly place: string; readonly error: KvError }[] = [];
   const steps: Readonly<Record<keyof typeof PLACES, () => Promise<void> | void>> = {
-    key: () => destroySession(log, id),
+    key: () => destroyUnlessHeld(log, id),
     sql: () => forgetEmbedded(sqlDir(stateDir)),
     database: async () => {
       if (database !== undefined) databaseRows = await forgetOnServer(database, { logId, session: id, fromMs, toMs });

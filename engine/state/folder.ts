@@ -28,6 +28,7 @@ import {
   lockWriter,
   NO_SESSION,
   openWitnessLog,
+  RemovalAnswers,
   readLog,
   readLogId,
   retain,
@@ -146,8 +147,10 @@ export async function openState(dir: string, options: OpenStateOptions): Promise
     // What a server says of its trouble may hold anything, and its address is nobody's business.
     log.append(NO_SESSION, 'note', { what: 'qdrant', isAway: trouble !== null, waiting });
   };
+  const answers = new RemovalAnswers(log);
   try {
-    if (retention !== undefined) tellRetained(await retain(logDir(dir), policyOf(retention, Date.now()), log), tell);
+    if (retention !== undefined)
+      tellRetained(await retain(logDir(dir), policyOf(retention, Date.now()), { open: log }), tell);
     writer = log;
     const { book, lock } = await keepBook(dir, log.id, given<Shared>({ shared: qdrant, onShared }));
     if (lock?.isTakenOver === true) tell('state-taken-over', { part: 'memory' });
@@ -160,6 +163,7 @@ export async function openState(dir: string, options: OpenStateOptions): Promise
           // What it says of its server still goes into the log.
           await book.close();
         } finally {
+          await answers.close();
           await keeper?.close();
           await log.close();
           lock?.release();
@@ -167,6 +171,7 @@ export async function openState(dir: string, options: OpenStateOptions): Promise
       },
     };
   } catch (error) {
+    await answers.close();
     await log.close();
     throw error;
   }

@@ -3,7 +3,13 @@
  * goes is planned in a thread of its own, because that reads the whole log; the removal itself takes milliseconds.
  */
 import { type KvError, startThread, ThreadClient } from '../../native/index.ts';
-import { NO_SESSION, type RetentionReport, retainPlanned, type WitnessLog } from '../../witness/index.ts';
+import {
+  NO_SESSION,
+  type RetentionPlan,
+  type RetentionReport,
+  retainPlanned,
+  type WitnessLog,
+} from '../../witness/index.ts';
 import type { TellEvent } from '../events/event.ts';
 import type { LogRetention } from '../options/types.ts';
 import { policyOf } from './retention-policy.ts';
@@ -68,7 +74,7 @@ export class LogKeeper {
       try {
         // What the entry that began the new segment says is on disk before the log is read.
         await log.flush();
-        tellRetained(await retainPlanned(this.#dir, () => this.#planned(), log), this.#tellEvent);
+        tellRetained(await retainPlanned(this.#dir, () => this.#planned(), { open: log }), this.#tellEvent);
         this.#trouble = null;
       } catch (error) {
         this.#tell(log, (error as KvError).code);
@@ -76,7 +82,7 @@ export class LogKeeper {
     }
   }
 
-  async #planned(): Promise<RetentionReport> {
+  async #planned(): Promise<RetentionPlan> {
     const worker = startThread(new URL('./retention-thread.ts', import.meta.url), null);
     const calls = new ThreadClient<RetentionCalls>(worker, {
       thread: 'the thread that plans retention',

@@ -5,6 +5,9 @@ import type { LogRetention } from '../options/types.ts';
 import { logDir, sqlDir } from './folder.ts';
 import { policyOf } from './retention-policy.ts';
 
+/** A writer answers between two steps of its sessions; one that does not within this time is left alone. */
+const ASK_MS = 10_000;
+
 /** Options of retainLog. */
 export interface RetainOptions extends LogRetention {
   /** Only say what would go. Default false. */
@@ -13,14 +16,15 @@ export interface RetainOptions extends LogRetention {
 
 /**
  * Removes the oldest segments of the log as a policy says: whole segments, of sessions that ended and are not held.
- * What is left verifies, and says what was removed. Series that another process writes are left to it (`busy`). Throws
- * 'not-found', 'bad-log', 'bad-argument', 'log-unwritable', 'io'.
+ * What is left verifies, and says what was removed. An engine that runs is asked to do it for what it writes; one that
+ * does not within ten seconds is named (`busy`), and nothing of its series goes. Throws 'not-found', 'bad-log',
+ * 'bad-argument', 'log-unwritable', 'locked', 'io'.
  */
 export async function retainLog(stateDir: string, options: RetainOptions): Promise<RetentionReport> {
   const dir = logDir(stateDir);
   const policy = policyOf(options, Date.now());
   if (options.dryRun === true) return planRetention(dir, policy);
-  const report = await retain(dir, policy);
+  const report = await retain(dir, policy, { askMs: ASK_MS });
   if (report.sessions.length > 0) await forgetTables(stateDir);
   return report;
 }

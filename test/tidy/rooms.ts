@@ -135,6 +135,8 @@ const WITNESS: Layers = {
       'forms',
       'entry',
       'mask',
+      'pack-lists',
+      'pack',
       'encryption',
       'run',
       'keys',
@@ -150,7 +152,7 @@ const WITNESS: Layers = {
   writing: [
     ...['batch', 'batch-queue', 'batch-files', 'recover', 'remove', 'anchor-targets', 'anchor', 'writer', 'log'],
   ],
-  keeping: ['erase', 'retention', 'rewrap'],
+  keeping: ['removals', 'erase', 'retention', 'rewrap'],
   door: ['index'],
 };
 

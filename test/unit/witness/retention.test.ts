@@ -8,9 +8,11 @@ import {
   holdSession,
   openWitnessLog,
   planRetention,
+  planSegments,
   readLog,
   replay,
   retain,
+  retainPlanned,
   verifyLog,
   type WitnessLog,
 } from '../../../witness/index.ts';
@@ -34,7 +36,7 @@ async function days(count: number, more: { encrypt?: boolean } = {}): Promise<Wr
   const dir = folder();
   const startMs = Date.now() - count * DAY_MS;
   let now = startMs;
-  const log = await openWitnessLog({ dir, encrypt: true, segmentBytesMax: 6000, clock: () => now++, ...more });
+  const log = await openWitnessLog({ dir, encrypt: true, segmentBytesMax: 2000, clock: () => now++, ...more });
   const next = (session: string, close = true): void => void recordSession(log, session, { close });
   for (let n = 0; n < count; n++) {
     now = startMs + n * DAY_MS;
@@ -126,6 +128,38 @@ it('a held session, and all segments from it on, stay until the hold ends', asyn
   expect(verifyLog(dir)).toMatchObject({ ok: true });
 });
 
+it('a hold that begins while it is planned what goes is seen before it goes', async () => {
+  const { dir, log, atMs } = await days(6);
+  await log.close();
+  const policy = { beforeMs: atMs(5) };
+  let plans = 0;
+  const report = await retainPlanned(dir, async () => {
+    const plan = planSegments(dir, policy);
+    // Whoever plans has read the log by now.
+    if (plans++ === 0) await holdSession(dir, 's2', { by: 'a test' });
+    return plan;
+  });
+  expect(plans).toBe(2);
+  expect(report.held).toEqual(['s2']);
+  expect(replay(dir, 's2', () => tinyPolicy())).toMatchObject({ equal: true, complete: true });
+  expect(report.sessions).toContain('s0');
+});
+
+it('a hold that begins while segments go waits, and is refused when nothing of its session is left', async () => {
+  const { dir, log, atMs } = await days(5);
+  await log.close();
+  let isPlanned = false;
+  const retained = retainPlanned(dir, async () => {
+    const plan = planSegments(dir, { beforeMs: atMs(4) });
+    isPlanned = true;
+    return plan;
+  });
+  await expect.poll(() => isPlanned).toBe(true);
+  const [report, held] = await Promise.allSettled([retained, holdSession(dir, 's0', { by: 'a test' })]);
+  expect(report).toMatchObject({ status: 'fulfilled', value: { sessions: expect.arrayContaining(['s0']) } });
+  expect(held).toMatchObject({ status: 'rejected', reason: { code: 'not-found' } });
+});
+
 it('a session that runs stays, and so does everything behind it; one that was killed does not', async () => {
   const { dir, log, next, atMs } = await days(3);
   next('open', false);
@@ -137,19 +171,19 @@ it('a session that runs stays, and so does everything behind it; one that was ki
   expect(dead.series[0]!.series).toBe(0);
   // The writer of the series is this process: only its own hand may remove.
   expect(await retain(dir, { beforeMs: atMs(2) })).toMatchObject({ series: [], busy: [0] });
-  expect(await retain(dir, { beforeMs: atMs(2) }, log)).toMatchObject({
+  expect(await retain(dir, { beforeMs: atMs(2) }, { open: log })).toMatchObject({
     busy: [],
     sessions: expect.arrayContaining(['s0']),
   });
   await log.close();
-  const now = await openWitnessLog({ dir, encrypt: true, segmentBytesMax: 6000 });
+  const now = await openWitnessLog({ dir, encrypt: true, segmentBytesMax: 2000 });
   recordSession(now, 'running', { close: false });
   recordSession(now, 'ended');
   await now.flush();
   const plan = planRetention(dir, { beforeMs: Date.now() + DAY_MS, maxBytes: 1 });
   expect(plan.sessions).not.toContain('running');
   expect(plan.sessions).not.toContain('ended');
-  await retain(dir, { maxBytes: 1 }, now);
+  await retain(dir, { maxBytes: 1 }, { open: now });
   expect(sessionsOf(dir)).toEqual(expect.arrayContaining(['running', 'ended']));
   await now.close();
   expect(verifyLog(dir)).toMatchObject({ ok: true });
