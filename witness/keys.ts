@@ -4,8 +4,8 @@
  * is one, wraps them. Without it they lie there as they are, readable for the owner of the folder alone (mode 0600).
  *
  * A key file is written to a temporary name, synced and renamed before the first entry that it encrypts reaches the
- * disk. `NAME.erased` in its place says that the key was destroyed on purpose. A file that is no key any more closes its
- * own session to readers and nothing else.
+ * disk. `NAME.erased` in its place says that the key was destroyed on purpose. A file that is no key any more closes
+ * its own session to readers and nothing else.
  */
 import { createHash, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
 import { basename, join } from 'node:path';
