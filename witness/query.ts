@@ -4,7 +4,6 @@ import { checkLimit, conditionsOf, meets } from './condition.ts';
 import { Counts, checkCountKey } from './count.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { nodeFiles } from './files.ts';
-import type { Unopened } from './keys.ts';
 import { newestOf } from './newest.ts';
 import { type ReadOptions, readLog, readSeries } from './read.ts';
 import { listSeries, seriesOf } from './series.ts';
@@ -25,7 +24,7 @@ export interface LogQueryOptions {
    * asked for, but cannot be opened: it was erased, its key is not here ('missing'), or the file of its key is
    * damaged. What else was asked for cannot be known of it.
    */
-  readonly onPassedOver?: (session: string, why: Unopened) => void;
+  readonly onPassedOver?: (session: string, why: 'erased' | 'missing' | 'damaged') => void;
   /** Told of an entry, perhaps several times, that was looked at likewise and makes no sense. */
   readonly onSenseless?: (entry: SenselessEntry) => void;
 }
