@@ -113,7 +113,10 @@ describe('a text behind a control token, where a space goes before a text', () =
 });
 
 describe('an added token', () => {
-  const words = ['<s>', ...new Set([...'xyz', ...byteLetters(Buffer.from('  Zürichu\u0308\u1e27\u0085\ufeff\u2003\u00a0'))])];
+  const words = [
+    '<s>',
+    ...new Set([...'xyz', ...byteLetters(Buffer.from('  Zürichu\u0308\u1e27\u0085\ufeff\u2003\u00a0'))]),
+  ];
   const first = words.length;
   const more = [
     added(first, 'Zürich', { normalized: true }),
