@@ -9,7 +9,7 @@ export interface AddedToken {
   readonly control: boolean;
   /** Never recognised in untrusted text. True of control tokens, ends of turns and turn markers. */
   readonly guarded: boolean;
-  /** Found in normalized text as well, if it is not guarded. */
+  /** Found in normalized text, if it is not guarded. */
   readonly normalized?: boolean;
   /** Swallows white space on its left / right. */
   readonly trimLeft?: boolean;

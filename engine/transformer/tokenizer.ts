@@ -57,9 +57,12 @@ export class VocabularyTokenizer implements Tokenizer {
 
   constructor(parts: TokenizerParts) {
     this.#parts = parts;
-    this.#all = new AddedTokenFinder(parts.added);
-    this.#harmless = new AddedTokenFinder(parts.added.filter((token) => !token.guarded));
-    this.#normalized = normalizedFinder(parts);
+    const normalized = normalizedOf(parts);
+    const asWritten = parts.added.filter((token) => !normalized.includes(token));
+    this.#all = new AddedTokenFinder(asWritten);
+    this.#harmless = new AddedTokenFinder(asWritten.filter((token) => !token.guarded));
+    const formed = normalized.map((token) => ({ ...token, text: parts.normalForm!(token.text) }));
+    this.#normalized = formed.length === 0 ? null : new AddedTokenFinder(formed);
     this.#addedById = new Map(parts.added.map((token) => [token.id, token]));
   }
 
@@ -253,11 +256,9 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 }
 
-function normalizedFinder({ added, normalForm }: TokenizerParts): AddedTokenFinder | null {
-  const found = added.filter((token) => token.normalized === true && !token.guarded);
-  if (normalForm === undefined || found.length === 0) return null;
-  return new AddedTokenFinder(found.map((token) => ({ ...token, text: normalForm(token.text) })));
-}
+/** Added tokens that are found in normalized text and nowhere else, where a mark behind a letter may be part of it. */
+const normalizedOf = ({ added, normalForm }: TokenizerParts): readonly AddedToken[] =>
+  normalForm === undefined ? [] : added.filter((token) => token.normalized === true && !token.guarded);
 
 const lettersOf = (sections: readonly ChatSection[]): number =>
   sections.reduce<number>((sum, section) => sum + (typeof section === 'number' ? 0 : section.value.length), 0);

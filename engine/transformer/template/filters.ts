@@ -131,7 +131,8 @@ function rounded(value: Value, call: Call): Value {
   if (how === 'ceil') return Math.ceil(float * scale) / scale;
   if (how === 'floor') return Math.floor(float * scale) / scale;
   if (how !== 'common') throw new TemplateFault(`round by ${how}`);
-  if (typeof number === 'bigint' && places >= 0) return number;
+  if (typeof number === 'bigint')
+    return places >= 0 ? number : roundedInt(number, 10n ** BigInt(Math.min(400, -places)));
   if (places > 0) return Math.sign(float) * Number(fixed(Math.abs(float), places));
   const whole = Math.round(float * scale);
   // A half goes to the even side, as Python rounds.
@@ -141,6 +142,14 @@ function rounded(value: Value, call: Call): Value {
 
 function forceEscaped(value: Value, call: Call): Text {
   return escaped(textOf(value, call.machine.bounds).plain, call);
+}
+
+/** To a multiple of a scale; a half goes to the even one. */
+function roundedInt(number: bigint, scale: bigint): bigint {
+  const rest = ((number % scale) + scale) % scale;
+  const below = number - rest;
+  const goesUp = 2n * rest > scale || (2n * rest === scale && (below / scale) % 2n !== 0n);
+  return goesUp ? below + scale : below;
 }
 
 function escaped(value: Value, call: Call): Text {

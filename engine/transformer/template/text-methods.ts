@@ -119,6 +119,7 @@ export function replaced(text: Text, old: Text, now: Text, times: number, bounds
 /** True if a text begins or ends with one of these; from and to are counted as slices count. */
 function hasEnd(text: Text, call: Call, what: 'startswith' | 'endswith'): boolean {
   const [sought, first, last] = argumentsOf(call, what, 'prefix', 'start', 'end');
+  if (isBeyond(text, first)) return false;
   const { value } = part(text, first, last);
   const texts = sought instanceof Tuple ? sought.items : [sought];
   return texts.some((one) => {
@@ -127,6 +128,9 @@ function hasEnd(text: Text, call: Call, what: 'startswith' | 'endswith'): boolea
     return what === 'startswith' ? value.startsWith(end) : value.endsWith(end);
   });
 }
+
+/** True if a part begins behind the end of a text, where not even nothing is found. */
+const isBeyond = (text: Text, first: Value | undefined): boolean => intOf(first, 0, 'a place in a text') > text.length;
 
 /** The part of a text that slices with these ends name. */
 function part(text: Text, first: Value | undefined, last: Value | undefined): Text {
@@ -144,6 +148,7 @@ function part(text: Text, first: Value | undefined, last: Value | undefined): Te
 function found(text: Text, call: Call, what: string, fromRight: boolean): number {
   const [sought, first, last] = argumentsOf(call, what, 'sub', 'start', 'end');
   const { value } = textOfArgument(sought, what);
+  if (isBeyond(text, first)) return -1;
   const among = part(text, first, last);
   call.machine.bounds.search(among.value.length, value.length);
   const unit = fromRight ? among.value.lastIndexOf(value) : among.value.indexOf(value);
@@ -156,6 +161,7 @@ function count(text: Text, call: Call): bigint {
   const [sought, first, last] = argumentsOf(call, 'count', 'sub', 'start', 'end');
   const among = part(text, first, last);
   const what = textOfArgument(sought, 'count');
+  if (isBeyond(text, first)) return 0n;
   return BigInt(what.value === '' ? among.length + 1 : textGaps(among, what, -1, false, call.machine.bounds).length);
 }
 
