@@ -42,6 +42,79 @@ def root_of(peaks):
         h = sha(b"\1", peak, h)
     return h
 
+# Packed bodies. The lists of texts and keys stand in the page that says how they are packed.
+
+class Packed:
+    def __init__(self, data):
+        page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "docs", "log-format.md")
+        with open(page, encoding="utf-8") as file:
+            found = re.findall("<!-- packed .*?-->(.*?)<!-- end -->", file.read(), re.S)
+        need(len(found) == 2, "docs/log-format.md lacks the lists of packed bodies")
+        self.texts, self.numbers, self.data, self.at, self.chars = found[0].split(), [], data, 1, 0
+        self.shapes = [line.split() for line in found[1].split("\n") if line.strip()]
+
+    def take(self, count):
+        need(self.at + count <= len(self.data), "the packed body is cut off")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def count(self):
+        total, factor = 0, 1
+        while True:
+            (byte,) = self.take(1)
+            total, factor = total + byte % 128 * factor, factor * 128
+            need(factor <= 2**56, "a count does not end")
+            if byte < 128:
+                return total
+
+    def known(self, item, items):
+        items.append(item)
+        return item
+
+    def one_of(self, items, place):
+        need(place < len(items), "the packed body names what is not there")
+        return items[place]
+
+    def say(self, text):
+        self.chars += len(text)
+        need(self.chars <= 2**24, "the packed body says too much")
+        return text
+
+    def items(self):
+        count = self.count()
+        need(count <= len(self.data) - self.at, "the packed body is cut off")
+        return range(count)
+
+    def fields(self, keys):
+        self.say("".join(keys))
+        return {key: self.value() for key in keys}
+
+    def value(self):
+        (byte,) = self.take(1)
+        if byte < 0x40:
+            return float(byte)
+        if byte >= 0x80:
+            return self.say(self.one_of(self.texts, byte - 0x80))
+        if byte >= 0x60:
+            return self.fields(self.one_of(self.shapes, byte - 0x60))
+        ways = {
+            0x40: lambda: None,
+            0x41: lambda: False,
+            0x42: lambda: True,
+            0x43: lambda: float(self.count()),
+            0x44: lambda: float(-1 - self.count()),
+            0x45: lambda: self.known(struct.unpack("<f", self.take(4))[0], self.numbers),
+            0x46: lambda: self.known(struct.unpack("<d", self.take(8))[0], self.numbers),
+            0x47: lambda: self.one_of(self.numbers, self.count()),
+            0x48: lambda: self.say(self.known(self.take(self.count()).decode(), self.texts)),
+            0x49: lambda: self.say(self.one_of(self.texts, self.count())),
+            0x4A: lambda: [self.value() for _ in self.items()],
+            0x4B: lambda: self.fields(self.known([self.value() for _ in self.items()], self.shapes)),
+            0x4C: lambda: self.fields(self.one_of(self.shapes, self.count())),
+        }
+        need(byte in ways, "the packed body has an unknown byte")
+        return ways[byte]()
+
 # The one spelling of a payload.
 
 def number(x):
@@ -239,11 +312,13 @@ def check_proof(proof, key):
     entry = entry_of(proof["entry"].encode())
     need(entry["seq"] == point["series"] * 2**32 + proof["leafIndex"], "the entry names another place")
     if "disclosed" in proof:
-        salt, body = base64.b64decode(proof["disclosed"]["salt"]), proof["disclosed"]["body"].encode()
+        salt, body = (base64.b64decode(proof["disclosed"][name]) for name in ("salt", "body"))
         commitment = base64.b64decode(entry["body"].get("committed", ""))[12:44]
         need(len(salt) == 32 and sha(b"\4", salt, body) == commitment, "the entry is not committed to this body")
-        plain = json.loads(body, parse_int=float)
-        need(isinstance(plain, dict) and spell(plain).encode() == body, "the body is not in the one spelling")
+        is_packed = body[:1] == b"\1"
+        plain = Packed(body).value() if is_packed else json.loads(body, parse_int=float)
+        need(isinstance(plain, dict), "the body is no object")
+        need(is_packed or spell(plain).encode() == body, "the body is not in the one spelling")
         entry["body"] = plain
     return entry
 
