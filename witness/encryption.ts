@@ -3,8 +3,8 @@
  * and kind are bound to it, so that it opens in its own place only. Nonces are the writer's four random bytes and the
  * seq, which a writer gives once. What is encrypted is the packed form of the body (`pack.ts`) or its text. On disk:
  * {"committed":"<base64 of nonce, commitment, ciphertext and tag>"}, a body like any other to whoever follows the
- * chain. Before format 3 there was no commitment, "sealed" in the place of "committed", and texts alone: such bodies are
- * read, and nothing of them can be disclosed.
+ * chain. Before format 3 there was no commitment, "sealed" in the place of "committed", and texts alone: such bodies
+ * are read, and nothing of them can be disclosed.
  */
 import { isUtf8 } from 'node:buffer';
 import { createCipheriv, createDecipheriv, type KeyObject } from 'node:crypto';

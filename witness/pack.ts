@@ -32,7 +32,7 @@ const SHAPES_SMALL = 0x20;
 const TEXT_FIRST = 0x80;
 const TEXTS_SMALL = 0x80;
 const DEPTH_MAX = 32;
-/** Characters of all texts and keys together: what is repeated is short here, and would be endless when it is printed. */
+/** Characters of all texts and keys together: what is repeated is short here, and would be endless when it is told. */
 const CHARS_MAX = 2 ** 24;
 /** A key that would set the prototype of an object. */
 const PROTOTYPE_KEY = '__proto__';
