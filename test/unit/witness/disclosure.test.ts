@@ -292,7 +292,9 @@ describe('whoever holds the key of a session', () => {
       expect(commitmentOf(salt, Buffer.from(text)).equals(bytes.subarray(12, 44))).toBe(true);
       const entry = `{"seq":0,"timeMs":0,"session":"s","kind":"note","body":{"committed":"${bytes.toString('base64')}"}}`;
       const told = { salt: salt.toString('base64'), body: Buffer.from(text).toString('base64') };
-      expect(() => checkProof(madeUp(entry, { disclosed: told }), trusted)).toThrow(refused('not (in the one form|committed)'));
+      expect(() => checkProof(madeUp(entry, { disclosed: told }), trusted)).toThrow(
+        refused('not (in the one form|committed)'),
+      );
     }
   });
 
