@@ -11,7 +11,7 @@ import { type Contradiction, SeriesCheckpoints } from './against.ts';
 import { SenselessBody } from './body.ts';
 import { NO_HASH } from './chain.ts';
 import type { Checkpoint } from './checkpoint.ts';
-import { isCanonical, parseEnvelope } from './entry.ts';
+import { type Envelope, isCanonical, parseEnvelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { FORM_KINDS } from './forms.ts';
 import { isKeyName, KEYS_NAME, keysDir, SessionKeys } from './keys.ts';
@@ -333,7 +333,8 @@ function checkEntries(
       if (entry?.kind === 'recovered') setAside.push((entry as Entry<'recovered'>).body);
       if (entry === null) report.unopened++;
     } catch (error) {
-      if (!(error instanceof KvError) || error.code !== 'bad-log') throw error;
+      // What the disk says of a file of keys says nothing about the log.
+      if (!isBadLog(error)) throw error;
       return { entries: index, fault: error };
     }
   }
@@ -358,21 +359,28 @@ function openHere(
   tell: (error: KvError, entry: SenselessEntry) => void,
 ): Entry | null | undefined {
   const seq = run.seq + index;
-  const payload = payloadIn(run, index);
+  const wrong = (what: string): KvError => badLog(run.segment, offsetIn(run, index), seq, what);
+  const envelope = envelopeIn(payloadIn(run, index), seq, wrong);
   try {
-    const envelope = parseEnvelope(payload);
-    if (envelope.seq !== seq) throw new Error(`the entry says it is ${envelope.seq}`);
-    if (!isCanonical(payload, envelope)) throw new Error('the entry is not spelled canonically');
-    try {
-      return keys.open(envelope);
-    } catch (error) {
-      if (!(error instanceof SenselessBody)) throw error;
-      tell(badLog(run.segment, offsetIn(run, index), seq, error.message), senseless(envelope, error));
-      return undefined;
-    }
+    return keys.open(envelope);
   } catch (error) {
-    // What the disk says of a file of keys says nothing about the log.
-    if (error instanceof KvError && error.code !== 'bad-log') throw error;
-    throw badLog(run.segment, offsetIn(run, index), seq, (error as Error).message);
+    if (!isBadLog(error)) throw error;
+    if (!(error instanceof SenselessBody)) throw wrong(error.message);
+    tell(wrong(error.message), senseless(envelope, error));
+    return undefined;
   }
 }
+
+function envelopeIn(payload: Buffer, seq: number, wrong: (what: string) => KvError): Envelope {
+  let envelope: Envelope;
+  try {
+    envelope = parseEnvelope(payload);
+  } catch (error) {
+    throw wrong((error as Error).message);
+  }
+  if (envelope.seq !== seq) throw wrong(`the entry says it is ${envelope.seq}`);
+  if (!isCanonical(payload, envelope)) throw wrong('the entry is not spelled canonically');
+  return envelope;
+}
+
+const isBadLog = (error: unknown): error is KvError => (error as { code?: unknown }).code === 'bad-log';

@@ -5,6 +5,7 @@ import { createSecretKey, randomBytes } from 'node:crypto';
 import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
+import { useEntriesBinary } from '../../../native/entries.ts';
 import { encryptBytes, openText } from '../../../witness/encryption.ts';
 import { nodeFiles } from '../../../witness/files.ts';
 import {
@@ -251,6 +252,26 @@ describe('a key file that is damaged', () => {
     if (text === null) mkdirSync(path);
     else writeFileSync(path, text);
   };
+
+  it.each([true, false])(
+    'that the disk does not give says nothing of the log (with the binary: %s)',
+    async (binary) => {
+      const { dir } = await encryptedLog();
+      const files = {
+        ...nodeFiles,
+        openSync: (path: string, flags: string, mode?: number): number => {
+          if (path === keyFile(dir, 'first')) throw Object.assign(new Error('the disk'), { code: 'EIO' });
+          return nodeFiles.openSync(path, flags, mode);
+        },
+      };
+      useEntriesBinary(binary);
+      try {
+        expect(() => verifyLog(dir, files)).toThrow(expect.objectContaining({ code: 'EIO' }));
+      } finally {
+        useEntriesBinary(true);
+      }
+    },
+  );
 
   it('closes the entries of its session, by name, and nothing else', async () => {
     const { dir, seqs } = await encryptedLog();
