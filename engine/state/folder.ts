@@ -163,8 +163,9 @@ export async function openState(dir: string, options: OpenStateOptions): Promise
           // What it says of its server still goes into the log.
           await book.close();
         } finally {
-          await answers.close();
+          // Who waits for another writer is waited for, and may itself be asked meanwhile.
           await keeper?.close();
+          await answers.close();
           await log.close();
           lock?.release();
         }

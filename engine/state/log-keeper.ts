@@ -12,7 +12,7 @@ import {
 } from '../../witness/index.ts';
 import type { TellEvent } from '../events/event.ts';
 import type { LogRetention } from '../options/types.ts';
-import { policyOf } from './retention-policy.ts';
+import { ASK_MS, policyOf } from './retention-policy.ts';
 import type { RetentionCalls } from './retention-thread.ts';
 
 /** A size is kept by segments of a sixteenth of it, within these bounds: only whole ones go. */
@@ -74,7 +74,9 @@ export class LogKeeper {
       try {
         // What the entry that began the new segment says is on disk before the log is read.
         await log.flush();
-        tellRetained(await retainPlanned(this.#dir, () => this.#planned(), { open: log }), this.#tellEvent);
+        // Other writers of the folder may have had their last segment before this one, and what is oldest is theirs.
+        const how = { open: log, askMs: ASK_MS };
+        tellRetained(await retainPlanned(this.#dir, () => this.#planned(), how), this.#tellEvent);
         this.#trouble = null;
       } catch (error) {
         this.#tell(log, (error as KvError).code);

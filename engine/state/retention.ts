@@ -3,10 +3,7 @@ import { KvError } from '../../native/index.ts';
 import { forgetEmbedded, planRetention, type RetentionReport, retain } from '../../witness/index.ts';
 import type { LogRetention } from '../options/types.ts';
 import { logDir, sqlDir } from './folder.ts';
-import { policyOf } from './retention-policy.ts';
-
-/** A writer answers between two steps of its sessions; one that does not within this time is left alone. */
-const ASK_MS = 10_000;
+import { ASK_MS, policyOf } from './retention-policy.ts';
 
 /** Options of retainLog. */
 export interface RetainOptions extends LogRetention {

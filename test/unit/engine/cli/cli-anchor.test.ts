@@ -116,7 +116,7 @@ it('discloses one entry of an encrypted session to somebody who has nothing but 
   expect(lastLine((await check('shown.json', '--json')).out)).toEqual({ entry, disclosed: true });
   const closed = lastLine((await check('closed.json', '--json')).out);
   expect(closed).toMatchObject({ disclosed: false, entry: { body: { committed: expect.any(String) } } });
-  const other = { ...proof, disclosed: { ...proof.disclosed, body: '{"word":"one"}' } };
+  const other = { ...proof, disclosed: { ...proof.disclosed, body: Buffer.from('{"word":"one"}').toString('base64') } };
   writeFileSync(join(at('elsewhere'), 'other.json'), JSON.stringify(other));
   expectRefused(await check('other.json'), 'bad-signature', /not committed to the body that it discloses/);
 });
