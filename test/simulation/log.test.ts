@@ -2,6 +2,7 @@
 // forget, jumps of the clock. Nothing that was acknowledged is lost, nothing is there that nobody made, and made =
 // logged + dropped. Disks that break their promise are found, so the simulation can fail. `npm run sim -- log --seeds
 // N` runs more seeds, `npm run sim -- log SEED` one, with all it does.
+// Nothing shorter proves it: what a crash leaves depends on the call at which it comes, and on what came before.
 import { describe, expect, it, test } from 'vitest';
 import { syncFolder } from '../../native/index.ts';
 import type { LogFiles } from '../../witness/index.ts';
