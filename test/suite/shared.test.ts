@@ -135,9 +135,9 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     expect(shared!.trouble).toContain('was not reached');
     expect(machine.notes).toEqual(['away']);
     await server.start();
-    // It is left alone for a second or two, then the next session's end sends everything.
+    // It is left alone for a second or two, or for a minute if its first answer takes too long; then the next session's
+    // end sends everything.
     for (let n = 4; machine.book.status.shared!.trouble !== null; n++) {
-      expect(n).toBeLessThan(100);
       await new Promise((resolve) => setTimeout(resolve, 200));
       await machine.record(2 * n);
     }
