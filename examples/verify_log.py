@@ -254,6 +254,7 @@ def is_signed(key, message, signature):
 # Checkpoints and proofs.
 
 def key_of(text):
+    need(text.count("+") >= 2, "this is no key: it is NAME+HASH+BASE64")
     name, key_hash, encoded = text.split("+", 2)
     raw = base64.b64decode(encoded)
     need(len(raw) == 33 and raw[0] == 1 and sha(name.encode(), b"\n", raw)[:4].hex() == key_hash, "this is no key")
@@ -338,3 +339,5 @@ if __name__ == "__main__":
         print(json.dumps(main(*sys.argv[1:])))
     except Damage as error:
         sys.exit("damaged: %s" % error)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        sys.exit("cannot be read: %s: %s" % (type(error).__name__, error))
