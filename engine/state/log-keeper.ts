@@ -79,7 +79,7 @@ export class LogKeeper {
         tellRetained(await retainPlanned(this.#dir, () => this.#planned(), how), this.#tellEvent);
         this.#trouble = null;
       } catch (error) {
-        this.#tell(log, (error as KvError).code);
+        this.#tell(log, (error as Partial<KvError>).code ?? 'unknown');
       }
     }
   }
