@@ -93,7 +93,7 @@ function drawDecisions(): void {
   byId('ask-side').append(...present('side').map((side) => option(String(side), SIDE_NAMES[side]!)));
   const forms = [...new Set([...present('from'), ...present('to')])].sort((a, b) => a - b);
   byId('ask-form').append(...forms.map((form) => option(String(form), data.forms[form]!)));
-  const names = [...new Set(data.reasons.flatMap(([rule, threshold]) => [rule, threshold]))].sort();
+  const names = [...new Set(data.reasons.flat())].sort();
   byId('ask-reason').append(...names.map((name) => option(name, name)));
   const run = (): void => list?.filter(asked());
   for (const name of FIELDS) byId(`ask-${name}`).addEventListener('input', run);
