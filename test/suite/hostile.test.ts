@@ -38,7 +38,7 @@ function sessionsOn(urls: Readonly<Record<string, string>>): Promise<{ code: num
      console.log(JSON.stringify(troubles));`,
   );
   const child = spawn(process.execPath, [script], {
-    timeout: 120_000,
+    timeout: 400_000,
     killSignal: 'SIGKILL',
     stdio: ['ignore', 'pipe', 'inherit'],
   });
@@ -47,7 +47,7 @@ function sessionsOn(urls: Readonly<Record<string, string>>): Promise<{ code: num
   return new Promise((resolve) => child.on('close', (code) => resolve({ code, out })));
 }
 
-test('a Qdrant that fails in any way costs one wait and one line, and no process', { timeout: 180_000 }, async () => {
+test('a Qdrant that fails in any way costs one wait and one line, and no process', { timeout: 500_000 }, async () => {
   const kinds = Object.keys(OVER_HTTP) as (keyof typeof OVER_HTTP)[];
   const servers = await Promise.all(kinds.map((kind) => HostileServer.open(OVER_HTTP[kind])));
   const urls = Object.fromEntries(kinds.map((kind, n) => [kind, `http://127.0.0.1:${servers[n]!.port}`]));

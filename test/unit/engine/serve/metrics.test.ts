@@ -135,7 +135,7 @@ describe('an engine', () => {
     ]);
     const own = ['situation', 'decision', 'change', 'note'] as const;
     const logged = own.reduce((sum, kind) => sum + entriesOf(state, session.id, kind).length, 0);
-    expect(countOf(text, 'log_append_seconds')).toBeGreaterThanOrEqual(logged);
+    expect(countOf(await engine.metrics(), 'log_append_seconds')).toBeGreaterThanOrEqual(logged);
     expect(countOf(text, 'quality_kld')).toBe(0);
 
     await session.compare();
