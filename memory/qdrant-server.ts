@@ -7,7 +7,7 @@
  */
 import { createRequire } from 'node:module';
 import type { QdrantClient } from '@qdrant/js-client-rest';
-import { KvError, show } from '../native/index.ts';
+import { KvError, show, unlessAborted } from '../native/index.ts';
 import { Deadline, type Limits } from './vector.ts';
 
 /** Where experience is shared with other machines. */
@@ -39,6 +39,8 @@ const ATTEMPTS = 5;
 const ANSWER_BYTES_MAX = 64 * 2 ** 20;
 /** What an answer that is longer ends with. */
 const TOO_LONG = 'UND_ERR_RES_EXCEEDED_MAX_SIZE';
+/** A call that was aborted has ended by then, unless the abort was lost. */
+const END_MS = 50;
 const BACKOFF_MS = 50;
 const BACKOFF_MAX_MS = 2000;
 /** The universal query came with 1.10; a new major version may mean other things by the same names. */
@@ -89,7 +91,7 @@ export class QdrantServer {
   /** For people; nothing secret. */
   readonly url: string;
   readonly #calls: Calls;
-  readonly #connections: Connections;
+  #connections: Connections;
 
   private constructor(url: string, calls: Calls, connections: Connections) {
     this.url = url;
@@ -147,13 +149,28 @@ export class QdrantServer {
     make: (calls: Calls, init: Init) => Promise<R>,
   ): Promise<R> {
     const deadline = new Deadline({ deadlineMs: DEADLINE_DEFAULT_MS, ...limits });
-    const ends = [AbortSignal.timeout(Math.max(1, Math.ceil(deadline.leftMs)))];
-    if (limits?.signal !== undefined) ends.push(limits.signal);
-    const signal = AbortSignal.any(ends);
+    const stop = new AbortController();
+    const abort = (): void => stop.abort();
+    // On Node 20 what AbortSignal.any makes of AbortSignal.timeout is lost when memory is collected.
+    const timer = setTimeout(abort, Math.max(1, Math.ceil(deadline.leftMs)));
+    limits?.signal?.addEventListener('abort', abort, { once: true });
+    try {
+      return await this.#tries(deadline, (init) => make(this.#calls, init), stop.signal);
+    } finally {
+      clearTimeout(timer);
+      limits?.signal?.removeEventListener('abort', abort);
+    }
+  }
+
+  async #tries<R extends QdrantAnswer>(
+    deadline: Deadline,
+    make: (init: Init) => Promise<R>,
+    signal: AbortSignal,
+  ): Promise<R> {
     for (let attempt = 1; ; attempt++) {
       let failed: unknown;
       try {
-        const answer = await make(this.#calls, { signal, redirect: 'error', dispatcher: this.#connections });
+        const answer = await this.#try(make, signal);
         if (typeof answer.data !== 'object' || answer.data === null) throw this.#notItself();
         return answer;
       } catch (error) {
@@ -167,6 +184,26 @@ export class QdrantServer {
       await new Promise((resolve) => setTimeout(resolve, pauseMs));
       deadline.check();
     }
+  }
+
+  /**
+   * One call. Node's fetch forgets its signal while it reads the body of an answer if memory is collected meanwhile; a
+   * call that does not end when it should is let be, and its connections are closed.
+   */
+  async #try<R>(make: (init: Init) => Promise<R>, signal: AbortSignal): Promise<R> {
+    const connections = this.#connections;
+    const answer = make({ signal, redirect: 'error', dispatcher: connections });
+    try {
+      return await unlessAborted(answer, signal, () => new Error('it did not answer in time'));
+    } catch (error) {
+      if (signal.aborted && !(await endsWithin(END_MS, answer))) this.#renew(connections);
+      throw error;
+    }
+  }
+
+  #renew(old: Connections): void {
+    if (this.#connections === old) this.#connections = boundedConnections();
+    void old.destroy();
   }
 
   #notItself(): KvError {
@@ -200,6 +237,17 @@ export class QdrantServer {
     });
   }
 }
+
+/** True if it ends, in whatever way. */
+const endsWithin = (ms: number, work: Promise<unknown>): Promise<boolean> =>
+  new Promise((resolve) => {
+    const timer = setTimeout(() => resolve(false), ms);
+    const ended = (): void => {
+      clearTimeout(timer);
+      resolve(true);
+    };
+    work.then(ended, ended);
+  });
 
 const isTooLong = (error: unknown): boolean => (error as { cause?: { code?: unknown } }).cause?.code === TOO_LONG;
 

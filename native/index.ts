@@ -1,4 +1,5 @@
 /** HOW fast? Numbers: pages, formats, attention. The room's only entry. */
+export { unlessAborted } from './abort.ts';
 export { show } from './arguments.ts';
 export { openKvCache } from './cache.ts';
 export * from './dense.ts';

@@ -3,7 +3,7 @@
  * that compiles answers nobody. So a grammar is compiled where no answer follows another one; where there is no such
  * thread, one more begins.
  */
-import { KvError } from '../../../native/index.ts';
+import { KvError, unlessAborted } from '../../../native/index.ts';
 import type { LoadedModel } from '../types.ts';
 import { Constraint } from './constraint.ts';
 import { type Vocabulary, vocabularyOf } from './vocabulary.ts';
@@ -59,7 +59,7 @@ export class Workshops {
     for (;;) {
       const { workshop, compiled } = await resting(() => this.#place(asked, signal));
       try {
-        await resting(() => unlessAborted(compiled, signal));
+        await resting(() => unlessAborted(compiled, signal, aborted));
         const opened = await workshop.open(asked, () => this.#leave(workshop));
         if (opened !== null) return new Constraint(opened.matched, opened.standing, fulfils);
       } catch (error) {
@@ -96,7 +96,7 @@ export class Workshops {
         heard = resolve;
         this.#waiting.add(heard);
       });
-      await unlessAborted(change, signal).finally(() => this.#waiting.delete(heard));
+      await unlessAborted(change, signal, aborted).finally(() => this.#waiting.delete(heard));
     }
   }
 
@@ -143,21 +143,3 @@ export class Workshops {
 }
 
 const aborted = (): KvError => new KvError('aborted', 'aborted while the grammar was compiled');
-
-/** The same work, of which nothing is waited for once the signal says so. Throws 'aborted'. */
-async function unlessAborted<Result>(work: Promise<Result>, signal: AbortSignal | undefined): Promise<Result> {
-  if (signal === undefined) return work;
-  let abort = (): void => {};
-  const end = new Promise<never>((_, reject) => {
-    abort = () => reject(aborted());
-    signal.addEventListener('abort', abort, { once: true });
-  });
-  try {
-    if (signal.aborted) throw aborted();
-    return await Promise.race([work, end]);
-  } finally {
-    signal.removeEventListener('abort', abort);
-    // Nobody hears of it any more.
-    work.catch(() => {});
-  }
-}
