@@ -107,15 +107,8 @@ export async function frontier(request: FrontierRequest): Promise<readonly Front
   for (const row of results.rows) frontierRow.parse(row);
   const { commit } = machine();
   for (const name of request.models) {
-    const [suffix, change] = REWIRED.find(([end]) => name.endsWith(end)) ?? ['', (runtime: Runtime) => runtime];
-    const own = await Runtime.open({
-      model: name.slice(0, name.length - suffix.length),
-      dense,
-      threads: request.threads,
-      cacheDir: request.cacheDir,
-    });
+    const { runtime, own } = await modelOf(name, request);
     try {
-      const runtime = change(own);
       const bench: Bench = { request, runtime, scorer: new Scorer(runtime), results, commit };
       for (const context of request.contexts) {
         if (context > runtime.model.config.contextLength) {
@@ -135,6 +128,16 @@ export async function frontier(request: FrontierRequest): Promise<readonly Front
     }
   }
   return results.rows;
+}
+
+/** Opens a model, rewired as its name says. `own` is what is to be closed. */
+export async function modelOf(
+  name: string,
+  { dense, threads, cacheDir }: Pick<FrontierRequest, 'dense' | 'threads' | 'cacheDir'>,
+): Promise<{ readonly runtime: Runtime; readonly own: Runtime }> {
+  const [suffix, change] = REWIRED.find(([end]) => name.endsWith(end)) ?? ['', (runtime: Runtime) => runtime];
+  const own = await Runtime.open({ model: name.slice(0, name.length - suffix.length), dense, threads, cacheDir });
+  return { runtime: change(own), own };
 }
 
 /** Refuses what is no cache, before anything is read. Throws 'unsupported', 'bad-argument'. */

@@ -4,6 +4,7 @@
  *   (none)     the quality table of the README: parts fixed, policies, recall
  *   learning   what experience is worth: parts bytes, curve, questions, ablations
  *   stated     whether a stated divergence is kept and used
+ *   harm       the divergence of price beside that of uniform, on the models of --models and texts, within --budgets
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
  *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality,
  *   recall, speed, short
@@ -53,6 +54,7 @@ import { everyCache } from './every-cache.ts';
 import { FRONTIER_CONTEXTS, FRONTIER_PARTS, frontier } from './frontier.ts';
 import { frontierPage } from './frontier-page.ts';
 import { frontierTable } from './frontier-table.ts';
+import { HARM_BUDGETS, harm, ratios } from './harm.ts';
 import { latents } from './latents.ts';
 import { learning, PARTS } from './learning.ts';
 import { OUTLIERS } from './outliers.ts';
@@ -61,7 +63,7 @@ import { MODEL_SHAPES, modelShape, SIZE_CONTEXTS, sizeTables } from './sizes.ts'
 import { ASKED, stated } from './stated.ts';
 import { qualityTables, TABLE_PARTS } from './table.ts';
 
-const COMMANDS = ['learning', 'stated', 'latents', 'frontier', 'decide', 'sizes'];
+const COMMANDS = ['learning', 'stated', 'latents', 'harm', 'frontier', 'decide', 'sizes'];
 /** Budgets at which latents are compared. */
 const LATENT_BUDGETS = ['10%', '12.5%', '15%', '20%'];
 const TABLE_KINDS = ['wiki', 'novel', 'german', 'code'];
@@ -133,6 +135,7 @@ async function main(): Promise<void> {
   if (all.command === 'sizes') tellSizes(all);
   else if (all.command === 'decide') await tellDecisions(all);
   else if (all.command === 'frontier') await tellFrontier(all);
+  else if (all.command === 'harm') await tellHarm(all);
   else await measureModel(all);
 }
 
@@ -179,6 +182,22 @@ async function tellFrontier({
   if (values.markdown !== undefined) replaceFile(values.markdown, Buffer.from(table));
   if (values.html !== undefined) replaceFile(values.html, Buffer.from(frontierPage(rows)));
   process.stdout.write(table);
+}
+
+async function tellHarm({ values, selected, lengths, passages, dense, threads, cacheDir, json }: Asked): Promise<void> {
+  const rows = await harm({
+    models: list(values.models) ?? MODELS,
+    kinds: selected(TABLE_KINDS),
+    passages,
+    budgets: list(values.budgets) ?? HARM_BUDGETS,
+    tokens: lengths[0]!,
+    dense,
+    threads,
+    cacheDir,
+    json,
+    say,
+  });
+  process.stdout.write(ratios(rows));
 }
 
 /** What runs one model. */
