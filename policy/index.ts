@@ -2,7 +2,7 @@
 import { KvError } from '../native/index.ts';
 import { age, ageOne } from './policies/age.ts';
 import { price } from './policies/price.ts';
-import { priceOne, priceTwo } from './policies/price-earlier.ts';
+import { priceOne, priceThree, priceTwo } from './policies/price-earlier.ts';
 import { fixedPolicy, nonePolicy, tablePolicy } from './policies/table.ts';
 import { uniform, uniformOne } from './policies/uniform.ts';
 import type { Policy } from './types.ts';
@@ -56,6 +56,7 @@ export const policies: Readonly<Record<string, (options: Readonly<Record<string,
 const EARLIER: Readonly<Record<string, Policy>> = {
   'price 1': priceOne,
   'price 2': priceTwo,
+  'price 3': priceThree,
   'uniform 1': uniformOne,
   'age 1': ageOne,
 };

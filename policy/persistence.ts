@@ -15,14 +15,27 @@ const LN_MAX = 2;
 /** A factor that moves by less than this share leaves prices as they are. */
 const MOVED = 0.02;
 
+/** What the factor of a place follows: the mean of ln(found / expected), or Σ found / Σ expected. */
+export type PersistenceKind = 'logarithms' | 'sums';
+
 export class Persistence {
-  /** By place, layer and side: Σ of ln(found / expected) of ε, and how many. */
+  readonly #kind: PersistenceKind;
+  /** By place, layer and side: Σ of ln(found / expected) of ε, Σ of both of ε², and how many. */
   readonly #sum: Float64Array;
+  readonly #found: Float64Array;
+  readonly #expected: Float64Array;
   readonly #count: Float64Array;
   readonly #factor: Float64Array;
 
-  constructor(places: number) {
+  /**
+   * Version 3 of the price policy goes by logarithms. Later ones go by sums: in a layer that looks back rarely most
+   * trials find little and a few find much, and what its errors cost are those few.
+   */
+  constructor(places: number, kind: PersistenceKind) {
+    this.#kind = kind;
     this.#sum = new Float64Array(places);
+    this.#found = new Float64Array(places);
+    this.#expected = new Float64Array(places);
     this.#count = new Float64Array(places);
     this.#factor = new Float64Array(places).fill(1);
   }
@@ -35,6 +48,8 @@ export class Persistence {
     const ln = 0.5 * Math.log(found / expected);
     if (!Number.isFinite(ln)) return;
     this.#sum[place]! += Math.max(-LN_MAX, Math.min(LN_MAX, ln));
+    this.#found[place]! += found;
+    this.#expected[place]! += expected;
     this.#count[place]! += 1;
   }
 
@@ -57,12 +72,17 @@ export class Persistence {
   settle(): Uint8Array | null {
     let moved: Uint8Array | null = null;
     for (let place = 0; place < this.#factor.length; place++) {
-      const factor = Math.exp((2 * this.#sum[place]!) / (this.#count[place]! + PRIOR_COUNT));
+      const factor = Math.exp((2 * this.#sumOf(place)) / (this.#count[place]! + PRIOR_COUNT));
       if (Math.abs(factor / this.#factor[place]! - 1) < MOVED) continue;
       this.#factor[place] = factor;
       moved ??= new Uint8Array(this.#factor.length);
       moved[place] = 1;
     }
     return moved;
+  }
+
+  #sumOf(place: number): number {
+    if (this.#kind === 'logarithms' || this.#count[place] === 0) return this.#sum[place]!;
+    return 0.5 * this.#count[place]! * Math.log(this.#found[place]! / this.#expected[place]!);
   }
 }

@@ -1,7 +1,7 @@
 /**
- * The first two versions of the price policy, as they were: their logs are decided again by them. The second had no
- * evidence of its own; the first had no law of errors either, and is also compared with (`price-1`). What is not here
- * they have in common with the present one (price.ts).
+ * The first three versions of the price policy, as they were: their logs are decided again by them. The third believed
+ * every trial as it was; the second had no evidence of its own; the first had no law of errors either, and is also
+ * compared with (`price-1`). What is not here they have in common with the present one (price.ts).
  */
 import { type FormatPair, forecastMovablePages } from '../../native/index.ts';
 import { defaultLaw, type Law } from '../law.ts';
@@ -9,7 +9,7 @@ import { Offers } from '../offers.ts';
 import { TextFactor } from '../text-factor.ts';
 import { thresholdOf } from '../thresholds.ts';
 import type { Policy, PolicyContext, PolicySummary, Situation } from '../types.ts';
-import { PRICE, PriceSession, type Sources } from './price.ts';
+import { PRICE, PriceSession, price, type Sources, sourcesOf } from './price.ts';
 import { boundsOf } from './price-bounds.ts';
 import type { Plan } from './price-plan.ts';
 
@@ -18,10 +18,10 @@ const BOUNDS = { chosen: 1, cautious: 1, length: 0 } as const;
 /** What they took the spread to be between what probes of a text measure and what its sessions do, in logarithms. */
 const PROBE_SD = 0.3;
 
-function sourcesOf(context: PolicyContext, law: Law | null): Sources {
+function earlySources(context: PolicyContext, law: Law | null): Sources {
   const bounds = boundsOf(context.thresholds, BOUNDS);
   const text = new TextFactor(law, bounds.probeGain, PROBE_SD);
-  return { context, offers: new Offers(context, law), bounds, text, doubted: new Set() };
+  return { context, offers: new Offers(context, law, 'nothing'), bounds, text, doubted: new Set() };
 }
 
 const lawOf = ({ thresholds, layers }: PolicyContext): Law => thresholds.law ?? defaultLaw(layers);
@@ -36,7 +36,7 @@ class SecondSession extends PriceSession {
   readonly #worstAt = new Float64Array(this.context.layers);
 
   constructor(context: PolicyContext, law: Law | null = lawOf(context)) {
-    super(context, (given) => sourcesOf(given, law));
+    super(context, (given) => earlySources(given, law));
   }
 
   protected override get spentLate(): number {
@@ -129,4 +129,10 @@ export const priceTwo: Policy = {
   keepsOriginals: false,
   holdsLatents: false,
   open: (context) => new SecondSession(context),
+};
+
+export const priceThree: Policy = {
+  ...price,
+  version: 3,
+  open: (context) => new PriceSession(context, (given) => sourcesOf(given, 'persistence')),
 };

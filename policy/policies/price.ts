@@ -54,14 +54,15 @@ export interface Sources {
   readonly doubted: ReadonlySet<number>;
 }
 
-function sourcesOf(given: PolicyContext): Sources {
+/** What versions since the third decide from. */
+export function sourcesOf(given: PolicyContext, learns: 'persistence' | 'levels' = 'levels'): Sources {
   const { thresholds, doubted } = believable(given.thresholds);
   const context = { ...given, thresholds };
   const law = thresholds.law ?? defaultLaw(context.layers);
   const bounds = boundsOf(given.thresholds);
   return {
     context,
-    offers: new Offers(context, law, true),
+    offers: new Offers(context, law, learns),
     bounds,
     text: new TextFactor(law, bounds.probeGain),
     doubted,
@@ -96,7 +97,7 @@ export class PriceSession implements PolicySession {
   /** null: no latents are kept. */
   readonly #latents: LatentChoice | null;
 
-  constructor(given: PolicyContext, sources: (given: PolicyContext) => Sources = sourcesOf) {
+  constructor(given: PolicyContext, sources: (given: PolicyContext) => Sources = (asked) => sourcesOf(asked)) {
     checkThresholds(given.thresholds, given.layers);
     const { context, offers, bounds, text, doubted } = sources(given);
     const threshold = (id: ThresholdId): Threshold => thresholdOf(given.thresholds, id);
@@ -166,7 +167,7 @@ export class PriceSession implements PolicySession {
     if (page !== this.page) {
       this.#pagePrice = this.price;
       this.#evidence.fade();
-      offers.settlePersistence();
+      offers.learn();
     }
     this.page = page;
     offers.wake(tokens);
@@ -264,7 +265,7 @@ export class PriceSession implements PolicySession {
       const rule = decision.retry ? 'not-seen' : this.#isSettled(decision.page) ? 'settled-trial' : 'fresh-trial';
       return this.#verdict(true, planned, bound, rule);
     }
-    const now = (this.offers.weight(slot) * epsilonNow * epsilonNow) / decision.bytesFreed;
+    const now = (this.offers.weight(slot) * this.offers.outlook(slot) * epsilonNow * epsilonNow) / decision.bytesFreed;
     if (now <= bound) return this.#verdict(true, now, bound, 'trial-again');
     return this.urgent
       ? this.#verdict(true, now, bound, 'deficit-override')
@@ -486,7 +487,7 @@ export const PRICE = { id: 'price', needsTrials: true, skipsReplaced: true } as 
 
 export const price: Policy = {
   ...PRICE,
-  version: 3,
+  version: 4,
   triesAgain: true,
   probes: true,
   keepsOriginals: true,

@@ -196,12 +196,16 @@ it('are still the bytes', () => {
   expect(entries.at(-1)).toMatchObject({ body: { text: 'ü \u2028 \ud83d\ude00 "quoted"\n', numbers: [0, -1.5, 1e21, 5e-324, 0.1] } });
 });
 
-it('of a session that version 2 of the price policy decided are decided again by that version', () => {
+it.each([
+  [2, 41],
+  [3, 160],
+])('of a session that version %i of the price policy decided are decided again by that version', (version, decisions) => {
   const copy = folder();
-  writeFileSync(join(copy, '00000000.wal'), gunzipSync(readFileSync(join(import.meta.dirname, 'price-2.wal.gz'))));
+  const stored = readFileSync(join(import.meta.dirname, `price-${version}.wal.gz`));
+  writeFileSync(join(copy, '00000000.wal'), gunzipSync(stored));
   expect(verifyLog(copy)).toMatchObject({ ok: true });
   const entries = [...readLog(copy)].filter(({ session }) => session !== '');
-  expect(replaySession(entries)).toMatchObject({ policy: 'price@2', equal: true, complete: true, decisions: 41 });
+  expect(replaySession(entries)).toMatchObject({ policy: `price@${version}`, equal: true, complete: true, decisions });
 });
 
 it('of sessions in formats that the product only describes are verified, read and decided again without a build that computes them', () => {

@@ -22,6 +22,7 @@ import {
 import {
   type CanaryReport,
   type Decision,
+  defaultLaw,
   defaultThresholds,
   FORMS,
   isLatent,
@@ -87,6 +88,11 @@ export function contextOf({
   };
 }
 
+/** A law under which errors do not fade, as those of a simulation do not. */
+export const lasting = (layers: number): Pick<ThresholdSet, 'law'> => ({
+  law: { ...defaultLaw(layers), offset: { value: 1e6, sd: 0.2, samples: 1 } },
+});
+
 export type Epsilon = Readonly<Partial<Record<PageForm, number>>>;
 
 /**
@@ -130,6 +136,8 @@ export interface Run {
   readonly epsilon?: (layer: number, page: number, side: Part) => Epsilon;
   /** Factor on the error that a repeated trial measures against the predicted one; 1 by default. */
   readonly drift?: (decision: Decision, tokens: number) => number | null;
+  /** True if pages in the window format are tried again when they are one to seven pages old, and err as before. */
+  readonly again?: boolean;
   readonly lowMemoryFrom?: number;
   /** Originals kept at once; none by default. */
   readonly originals?: number;
@@ -355,6 +363,7 @@ class Session {
       stepLatencyBudgetMs: this.#run.latencyMs === undefined ? this.stepLatencyBudgetMs : 1,
       trials,
       outcomes: this.#outcomes,
+      ...(this.#run.again === true && full && !urgent ? { again: this.#again(tokens) } : {}),
       ...this.#canaries(tokens, full && !urgent),
     };
     const decisions = this.#policy.decide(situation);
@@ -366,6 +375,18 @@ class Session {
     const epsilonNow = this.#outcomes.map((outcome) => outcome.epsilonNow);
     this.#entries.push({ situation, decisions, verdicts, epsilonNow });
     return decisions.length;
+  }
+
+  #again(tokens: number): TrialReport[] {
+    const newest = movablePages(tokens) - 1;
+    return [...this.#formats].flatMap(([key, from]): TrialReport[] => {
+      const [layer, page, side] = key.split('/') as [string, string, Part];
+      const age = newest - Number(page);
+      if (from !== this.#context.windowFormat || age < 1 || age > 7) return [];
+      const epsilon = this.#epsilon(Number(layer), Number(page), side);
+      const lowest = FORMS.findLast((form) => epsilon[form] !== undefined)!;
+      return [{ layer: Number(layer), page: Number(page), side, from, epsilon: { [lowest]: epsilon[lowest]! } }];
+    });
   }
 
   /** What the situation says about originals: their bytes, and at full pages their probes. */

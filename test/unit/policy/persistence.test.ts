@@ -7,7 +7,7 @@ import { Hand, report } from './hand.ts';
 
 describe('persistence', () => {
   test('is the same everywhere until it was measured, and moves half of the way with as many trials as the assumption counts for', () => {
-    const persistence = new Persistence(2);
+    const persistence = new Persistence(2, 'logarithms');
     expect(persistence.settle()).toBeNull();
     for (let i = 0; i < 8; i++) persistence.learn(1, 1, Math.exp(2));
     expect(persistence.factor(1)).toBe(1);
@@ -18,7 +18,7 @@ describe('persistence', () => {
   });
 
   test('one wild measurement says no more than another, and one of nothing says nothing', () => {
-    const persistence = new Persistence(1);
+    const persistence = new Persistence(1, 'logarithms');
     persistence.learn(0, 0, 0);
     persistence.learn(0, 0, 1);
     persistence.learn(0, Number.NaN, 1);
@@ -26,6 +26,29 @@ describe('persistence', () => {
     persistence.learn(0, 1e-100, 1e100);
     persistence.settle();
     expect(persistence.factor(0)).toBeCloseTo(Math.exp((2 * 2) / 9), 12);
+  });
+});
+
+describe('persistence by sums', () => {
+  // Nine trials in ten find nothing, and one finds ten times as much: in the mean errors last as expected.
+  test('is what was found in the mean, not what is found mostly', () => {
+    const [sums, logarithms] = [new Persistence(1, 'sums'), new Persistence(1, 'logarithms')];
+    for (const persistence of [sums, logarithms]) {
+      for (let trial = 0; trial < 100; trial++) persistence.learn(0, 1, trial % 10 === 0 ? 10 : 1e-3);
+      persistence.settle();
+    }
+    expect(sums.factor(0)).toBeCloseTo(1, 1);
+    expect(logarithms.factor(0)).toBeLessThan(0.05);
+  });
+
+  test('moves half of the way with as many trials as the assumption counts for, and nothing says nothing', () => {
+    const persistence = new Persistence(2, 'sums');
+    persistence.learn(0, 0, 1);
+    persistence.learn(0, 1, 0);
+    for (let i = 0; i < 8; i++) persistence.learn(1, 1, Math.exp(2));
+    expect([...persistence.settle()!]).toEqual([0, 1]);
+    expect(persistence.factor(1)).toBeCloseTo(Math.exp(1), 12);
+    expect(persistence.factor(0)).toBe(1);
   });
 });
 
