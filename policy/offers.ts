@@ -191,8 +191,8 @@ export class Offers {
   }
 
   /**
-   * What was found of a step beside what its first trial promised, both in nats, teaches how errors fade and last. Moves
-   * that are tried again before they are made were chosen, so they are no sample of their layer.
+   * What was found of a step beside what its first trial promised, both in nats, teaches how errors fade and last.
+   * Moves that are tried again before they are made were chosen, so they are no sample of their layer.
    */
   #learn(slot: number, tokens: number, promised: number, found: number, isChosen = false): void {
     const [fading, persistence, levels] = [this.#fading, this.#persistence, this.#levels];
@@ -542,8 +542,8 @@ export class Offers {
 
   /**
    * What is left of the errors of a page over the next pages, which is what a move made now costs, beside what is left
-   * of those of a page that has just left the window. With 0, 1 and 4 pages ahead SmolLM2-135M has 0.26, 0.22 and 0.22 of
-   * the divergence of `uniform`, with 4 and 12 the reference model 0.66 and 0.75 (25% of f16; two and eight texts).
+   * of those of a page that has just left the window. SmolLM2-135M has 0.26 of the divergence of `uniform` without it
+   * and 0.22 with it, the reference model 0.54 and 0.66 (25% of f16; two and eight texts).
    */
   #ahead(slot: number): number {
     return this.#energyAhead(ageOf(this.sides.page[slot]!, this.#tokens)) / this.#energyAhead(1);

@@ -1,6 +1,7 @@
 /**
- * `npm run evaluate -- harm`: whether the price policy does harm anywhere. Its divergence beside that of `uniform`, which
- * measures nothing, at equal budgets: over models with and without outlier channels in their keys, texts and budgets.
+ * `npm run evaluate -- harm`: whether the price policy does harm anywhere. Its divergence beside that of `uniform`,
+ * which measures nothing, at equal budgets: over models with and without outlier channels in their keys, texts and
+ * budgets.
  */
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { nativeInfo } from '../../native/index.ts';

@@ -132,8 +132,8 @@ INLINE VecF loadSigned(const int8_t* p) {
 #endif
 }
 
-// The first kLanes integers, for comparing positions. A constant: of a loop that fills a vector, gcc 12 makes a loop over
-// memory in large functions, sixteen times a row where rows are rotated.
+// The first kLanes integers, for comparing positions. A constant: of a loop that fills a vector, gcc 12 makes a loop
+// over memory in large functions, sixteen times a row where rows are rotated.
 INLINE VecI iota() {
 #if defined(__AVX512F__)
   return VecI{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

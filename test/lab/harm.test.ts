@@ -1,6 +1,6 @@
-// Whether measuring does harm: the price policy beside `uniform`, which measures nothing, on the reference model as it is
-// and with outlier channels in its keys, at equal bytes. Nothing shorter proves it: one text says nothing, since the
-// divergence of a single one differs by a third from run to run of other settings.
+// Whether measuring does harm: the price policy beside `uniform`, which measures nothing, on the reference model as
+// it is and with outlier channels in its keys, at equal bytes. Nothing shorter proves it: one text says nothing, since
+// what both diverge by differs from text to text by more than the two differ.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';

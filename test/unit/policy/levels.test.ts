@@ -17,7 +17,7 @@ interface World {
   readonly later: number;
 }
 
-/** Pages of one layer and side in such a world, tried so often again: by slot, what they are and what is said of them. */
+/** Pages of one layer and side in such a world, tried so often again: by slot, what they are and what is said. */
 function tried({ pages, first, later }: World, count: number, repeats: number, seed = 1) {
   const chance = normal(seed);
   const levels = new Levels(1);
