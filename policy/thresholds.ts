@@ -265,7 +265,16 @@ export type ThresholdId = keyof typeof DEFINITIONS;
 const IDS = Object.keys(DEFINITIONS) as ThresholdId[];
 
 /** Bounds that no set has, since policies take them from their options or choose them as they go. */
-const MADE = ['age.young', 'uniform.step', 'fixed.k', 'fixed.v', 'table.k', 'table.v'] as const;
+const MADE = [
+  'age.young',
+  'uniform.step',
+  'tiers.hot',
+  'tiers.warm',
+  'fixed.k',
+  'fixed.v',
+  'table.k',
+  'table.v',
+] as const;
 
 /** Every id of a bound that a policy of this package names as the reason of a move. */
 export const BOUND_IDS: readonly string[] = [...IDS, ...MADE];

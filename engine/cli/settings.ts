@@ -4,7 +4,7 @@
  * the name in capitals) and the keys of a TOML or JSON file are all made from this. A flag takes precedence over the
  * environment, the environment over the file, and the file over the default.
  */
-import { type Command, InvalidArgumentError, Option } from 'commander';
+import { type Command, Option } from 'commander';
 import { parse as parseToml } from 'smol-toml';
 import {
   asRecord,
@@ -23,8 +23,10 @@ import { CONTINUATION_OPTIONS, ENGINE_OPTIONS, PARK_OPTIONS, SESSION_OPTIONS } f
 import { SERVE_OPTIONS } from '../serve/options.ts';
 import { CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
 import { parseSample } from '../trace/sample.ts';
+import { layerList } from './layer-list.ts';
 import { settingsOf } from './option-settings.ts';
 import { type Setting, whole } from './setting.ts';
+import { TIER_READERS } from './tier-settings.ts';
 
 /** Throws if this is not a budget for any length of prompt. Its bytes are computed when the length is known. */
 const budget = (text: string): string => {
@@ -50,19 +52,6 @@ const cacheType = (text: string): string => {
   return text;
 };
 
-/** Parses a list of layers: '0,3-5' is [0, 3, 4, 5]. */
-export function layerList(text: string): number[] {
-  const layers = new Set<number>();
-  for (const part of text.split(/[\s,]+/).filter((piece) => piece !== '')) {
-    const match = /^(\d{1,4})(?:-(\d{1,4}))?$/.exec(part);
-    const from = Number(match?.[1]);
-    const to = Number(match?.[2] ?? match?.[1]);
-    if (match === null || to < from) throw new InvalidArgumentError(`'${part}' is not a layer or a range such as 0-3.`);
-    for (let layer = from; layer <= to; layer++) layers.add(layer);
-  }
-  return [...layers].sort((a, b) => a - b);
-}
-
 /** Throws if this is no range; the text stays, for it is read where it is used. */
 const wholeRange = (text: string): string => {
   parseRange(text);
@@ -81,6 +70,7 @@ export const SETTINGS = {
     cacheTypeK: cacheType,
     cacheTypeV: cacheType,
     skipLayers: layerList,
+    ...TIER_READERS,
   }),
   ...settingsOf(CONTINUATION_OPTIONS),
   ...settingsOf(CONVERSATION_OPTIONS),

@@ -5,12 +5,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Command } from 'commander';
 import { afterEach, describe, expect, it } from 'vitest';
+import { layerList } from '../../../../engine/cli/layer-list.ts';
 import type { Setting } from '../../../../engine/cli/setting.ts';
 import {
   addSettings,
   environmentName,
   keyName,
-  layerList,
   readSettings,
   SETTINGS,
   type SettingName,
