@@ -14,6 +14,7 @@ import {
   parsePair,
   type Side,
   show,
+  unknownName,
   WINDOW_FORMAT,
   WINDOW_TOKENS,
   type WindowName,
@@ -21,10 +22,13 @@ import {
 import {
   checkOwnSizes,
   createPolicy,
+  defaultThresholds,
   type Policy,
   type PolicyContext,
+  type ThresholdId,
   type ThresholdSet,
   type TiersOptions,
+  thresholdOf,
   tiersAsked,
   usefulPair,
 } from '../../policy/index.ts';
@@ -66,6 +70,8 @@ export interface Terms {
   readonly stepLatencyBudgetMs: number | null;
   /** f16 throughout: nothing is decided. */
   readonly exact: boolean;
+  /** Values that take the place of those of thresholds, by id. */
+  readonly thresholdValues: Readonly<Record<string, number>>;
   /** Formats that need for bytes brings each layer to. */
   readonly lowest: readonly FormatPair[];
 }
@@ -133,6 +139,7 @@ export function effective(asked: Asked, window: Window, thresholds: ThresholdSet
     tokensExpected,
     stepLatencyBudgetMs: request.stepLatencyBudgetMs ?? null,
     exact,
+    thresholdValues: request.thresholdValues ?? {},
     lowest: isForced(asked) ? lowestPairs(asked) : untouchedPairs(asked),
     context: {
       layers: shape.layers,
@@ -147,7 +154,7 @@ export function effective(asked: Asked, window: Window, thresholds: ThresholdSet
       // Left out where they are what logs of earlier versions mean.
       ...(window.openFormat === 'f16' ? {} : { openFormat: window.openFormat }),
       ...(window.windowTokens === PAGE_TOKENS ? {} : { windowTokens: window.windowTokens }),
-      thresholds,
+      thresholds: withValues(thresholds, request.thresholdValues ?? {}),
       skipLayers: [...new Set(skipLayers)],
       floor: asked.floor,
       ...(outlierKeys.length === 0 ? {} : { outlierKeys }),
@@ -170,7 +177,19 @@ export const askedOf = ({ kvBudget, kldBudget, policy }: TermsRequest) => ({
 
 /** The same with other thresholds, on which nothing else depends. */
 export function withThresholds(terms: Terms, thresholds: ThresholdSet): Terms {
-  return { ...terms, context: { ...terms.context, thresholds } };
+  return { ...terms, context: { ...terms.context, thresholds: withValues(thresholds, terms.thresholdValues) } };
+}
+
+/** Throws 'bad-thresholds' for an id that no threshold has; ranges are for the policy. */
+function withValues(set: ThresholdSet, values: Readonly<Record<string, number>>): ThresholdSet {
+  const known = Object.keys(defaultThresholds(1).thresholds);
+  const thresholds = { ...set.thresholds };
+  for (const [id, value] of Object.entries(values)) {
+    if (!known.includes(id)) throw unknownName('bad-thresholds', 'there is no threshold', id, known);
+    const before = thresholdOf(set, id as ThresholdId);
+    thresholds[id] = { ...before, value, origin: 'option', source: 'thresholdValues', samples: 0, evidence: [] };
+  }
+  return { ...set, thresholds };
 }
 
 /** A request, and what was made of it so far. */

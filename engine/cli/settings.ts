@@ -5,21 +5,13 @@
  * environment, the environment over the file, and the file over the default.
  */
 import { type Command, Option } from 'commander';
-import { parse as parseToml } from 'smol-toml';
-import {
-  asRecord,
-  type JsonRules,
-  KvError,
-  parseJson,
-  parsePair,
-  readRegular,
-  unknownName,
-} from '../../native/index.ts';
+import { KvError, parseJson, parsePair, readRegular, unknownName } from '../../native/index.ts';
 import { FORMS } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
 import { parseBudget } from '../cache/budget.ts';
 import { LEVELS } from '../events/table.ts';
 import { CONTINUATION_OPTIONS, ENGINE_OPTIONS, PARK_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
+import { parseTable } from '../options/table-file.ts';
 import { SERVE_OPTIONS } from '../serve/options.ts';
 import { CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
 import { parseSample } from '../trace/sample.ts';
@@ -314,31 +306,4 @@ function readFile(path: string): Map<SettingName, unknown> {
     result.set(name, value);
   }
   return result;
-}
-
-function parseTable(path: string, content: Uint8Array): Readonly<Record<string, unknown>> {
-  const rules = {
-    what: path,
-    code: 'bad-config',
-    hint: 'a TOML file, or a JSON file whose name ends in .json',
-  } as const;
-  // Some editors put the mark of a byte order there.
-  const plain = Buffer.from(
-    Buffer.from(content)
-      .toString('utf8')
-      .replace(/^\uFEFF/, ''),
-  );
-  if (!path.endsWith('.json')) return tomlOf(plain.toString('utf8'), rules);
-  const table = asRecord(parseJson(plain, rules));
-  if (table !== undefined) return table;
-  throw new KvError(rules.code, `${path} holds no settings`, { values: { path }, hint: rules.hint });
-}
-
-function tomlOf(text: string, { what, code, hint }: JsonRules): Readonly<Record<string, unknown>> {
-  try {
-    return parseToml(text);
-  } catch (cause) {
-    const [first] = (cause as Error).message.split('\n');
-    throw new KvError(code, `${what} is not TOML: ${first}`, { values: { path: what }, hint, cause });
-  }
 }

@@ -239,7 +239,7 @@ export const GOVERNING_OPTIONS = {
       },
       tierWarm: {
         flag: '--tier-warm <size,K:V>',
-        help: 'the same of the warm one (default: 4096,trellis4:trellis2); each of the two may be left out',
+        help: 'the same of the warm one (default: 4096,trellis4); each of the two may be left out',
       },
       tierCold: {
         flag: '--tier-cold <K:V>',
@@ -298,6 +298,17 @@ export const GOVERNING_OPTIONS = {
     help: 'start from this threshold file instead of what was learned here',
     flag: '--thresholds <file>',
     setting: 'thresholds',
+    parked: false,
+  },
+  thresholdValues: {
+    rule: seenLater<Readonly<Record<string, number>>>('numbers by the ids of thresholds'),
+    help: 'values in place of those of single thresholds, whatever was learned',
+    parked: false,
+  },
+  policyFile: {
+    rule: anyText('a path', 1),
+    help: 'TOML or JSON of policy, formats, window, tiers, budgets and thresholds; flags go before what it says',
+    flag: '--policy-file <file>',
     parked: false,
   },
 } as const satisfies Rows<GoverningOptions>;

@@ -169,6 +169,12 @@ export interface GoverningOptions {
   readonly thresholds?: ThresholdSet;
   /** A file of such thresholds, that saveThresholds wrote. */
   readonly thresholdsPath?: string;
+  /** Values that take the place of those of single thresholds, by their ids, whatever was learned. Default: none. */
+  readonly thresholdValues?: Readonly<Record<string, number>>;
+  /**
+   * A policy file in TOML or JSON, which says how the cache is governed where these options do not. Default: none.
+   */
+  readonly policyFile?: string;
 }
 
 /**

@@ -36,7 +36,7 @@ export interface TierOptions {
 export interface TiersOptions {
   /** The tier that pages enter when they leave the window. Default 512 tokens in q8. */
   readonly hot?: TierOptions;
-  /** The tier of pages that the hot one has no place for. Default 4096 tokens in trellis4:trellis2. */
+  /** The tier of pages that the hot one has no place for. Default 4096 tokens in trellis4:trellis4. */
   readonly warm?: TierOptions;
   /** The tier of all others, which has no end. Default trellis3:trellis1. */
   readonly cold?: Pick<TierOptions, 'types'>;
@@ -81,7 +81,7 @@ export interface TiersAsked {
 
 const DEFAULTS = {
   hot: { size: 512, types: 'q8:q8' },
-  warm: { size: 4096, types: 'trellis4:trellis2' },
+  warm: { size: 4096, types: 'trellis4:trellis4' },
   cold: { types: 'trellis3:trellis1' },
   importance: 0.5,
   decay: 0.5,

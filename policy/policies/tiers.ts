@@ -142,15 +142,14 @@ class TiersAim implements Aim {
     const [hot, warm, cold] = this.#pairs.map((pair) => pairBytes(pair, this.#context)) as [number, number, number];
     const asked = (name: 'hot' | 'warm', bytes: number): number => this.#unitsAsked(name, budgetBytes, bytes);
     const wanted = Math.max(asked('hot', hot), this.#asked.anchors.length * this.#active.length);
-    const hotWanted = Math.min(units, wanted);
-    const betterWanted = Math.min(units, wanted + asked('warm', warm));
-    if (budgetBytes === null) return [hotWanted, betterWanted];
+    const betterWanted = wanted + asked('warm', warm);
+    if (budgetBytes === null) return [wanted, betterWanted];
     const spare = movableBytes(this.#context, budgetBytes, pages) - this.#reserve - units * cold;
     const most = (bytes: number, each: number): number => (each <= 0 ? units : Math.max(0, Math.floor(bytes / each)));
     const better = Math.min(betterWanted, most(spare, warm - cold));
-    const left = spare - better * (warm - cold);
-    const hotter = Math.min(hotWanted, better, most(left, hot - warm));
-    this.#isBound = better < betterWanted || hotter < hotWanted;
+    const left = spare - Math.min(units, better) * (warm - cold);
+    const hotter = Math.min(wanted, better, most(left, hot - warm));
+    this.#isBound = better < Math.min(units, betterWanted) || hotter < Math.min(units, wanted);
     return [hotter, better];
   }
 
