@@ -10,8 +10,8 @@ import { openCache } from '../../../../engine/index.ts';
 import { readPolicyFile } from '../../../../engine/options/policy-file.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
 import { readLog, replay } from '../../../../witness/index.ts';
-import { refusal, refused } from '../../../refusal.ts';
 import { mulberry32 } from '../../../random.ts';
+import { refusal, refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 
 const folder = scratchFolders();
@@ -26,12 +26,15 @@ function file(content: string, name = 'policy.toml'): string {
 }
 
 /** A cache that is governed so, and reads so many pages. */
-async function govern(options: Readonly<Record<string, unknown>>, pages: number) {
-  const cache = await openCache({ ...SHAPE, tokensExpected: pages * 128, ...options });
+async function govern(
+  { layers = SHAPE.layers, ...options }: Readonly<Record<string, unknown>> & { layers?: number },
+  pages: number,
+) {
+  const cache = await openCache({ ...SHAPE, layers, tokensExpected: pages * 128, ...options });
   const random = mulberry32(1);
   const rows = (heads: number) => Float32Array.from({ length: 128 * heads * 64 }, () => random() - 0.5);
   for (let page = 0; page < pages; page++)
-    for (let layer = 0; layer < SHAPE.layers; layer++) {
+    for (let layer = 0; layer < layers; layer++) {
       cache.append(layer, rows(1), rows(1));
       cache.attention(layer, rows(2));
     }
@@ -51,7 +54,7 @@ function told(stateDir: string) {
 describe('a policy file', () => {
   test('the one of the guide governs a cache, and its log is replayed without it', async () => {
     const stateDir = folder();
-    await govern({ stateDir, policyFile: file(EXAMPLE) }, 16);
+    await govern({ layers: 6, stateDir, policyFile: file(EXAMPLE) }, 16);
     const { context, policy, report } = told(stateDir);
     expect(policy).toMatchObject({ id: 'tiers', options: { anchors: [1], warm: { size: '20%' }, decay: 0.5 } });
     expect(context).toMatchObject({ skipLayers: [0], windowTokens: 64 });
@@ -62,7 +65,10 @@ describe('a policy file', () => {
 
   test('what is given beside it goes first', async () => {
     const stateDir = folder();
-    await govern({ stateDir, policyFile: file(EXAMPLE), windowTokens: 128, skipLayers: [], tiers: { hot: { size: 0 } } }, 16);
+    await govern(
+      { stateDir, policyFile: file(EXAMPLE), windowTokens: 128, skipLayers: [], tiers: { hot: { size: 0 } } },
+      16,
+    );
     const { context, policy } = told(stateDir);
     expect(policy.options).toMatchObject({ hot: { size: 0 }, anchors: [] });
     expect(context).toMatchObject({ skipLayers: [] });
@@ -70,13 +76,20 @@ describe('a policy file', () => {
   });
 
   test('formats of every layer are policy table, in TOML as in JSON', async () => {
-    const layers = [{ layers: '0', types: 'trellis4:trellis2' }, { layers: 1, types: 'rot3' }];
-    const toml = 'policyVersion = 1\n[[layers]]\nlayers = "0"\ntypes = "trellis4:trellis2"\n[[layers]]\nlayers = 1\ntypes = "rot3"\n';
+    const layers = [
+      { layers: '0', types: 'trellis4:trellis2' },
+      { layers: 1, types: 'rot3' },
+    ];
+    const toml =
+      'policyVersion = 1\n[[layers]]\nlayers = "0"\ntypes = "trellis4:trellis2"\n[[layers]]\nlayers = 1\ntypes = "rot3"\n';
     const json = file(JSON.stringify({ policyVersion: 1, layers }), 'policy.json');
     expect(readPolicyFile(json)).toEqual(readPolicyFile(file(toml)));
     const stateDir = folder();
     await govern({ stateDir, policyFile: json }, 5);
-    const pairs = [{ k: 'trellis4', v: 'trellis2' }, { k: 'rot3', v: 'rot3' }];
+    const pairs = [
+      { k: 'trellis4', v: 'trellis2' },
+      { k: 'rot3', v: 'rot3' },
+    ];
     expect(told(stateDir).policy).toMatchObject({ id: 'table', options: { layers: pairs } });
     const three = file(JSON.stringify({ policyVersion: 1, layers: [...layers, { layers: 2, types: 'q8' }] }), 'p.json');
     expect(await refused(openCache({ ...SHAPE, policyFile: three }))).toMatchObject({ code: 'bad-config' });
@@ -122,7 +135,10 @@ describe('a policy file', () => {
   test('an id that no threshold has is refused, and so is a value out of its range', async () => {
     const open = (line: string) =>
       refused(openCache({ ...SHAPE, policyFile: file(`policyVersion = 1\n[thresholds]\n${line}`) }));
-    expect(await open('"canary.evry" = 8')).toMatchObject({ code: 'bad-thresholds', hint: 'did you mean canary.every?' });
+    expect(await open('"canary.evry" = 8')).toMatchObject({
+      code: 'bad-thresholds',
+      hint: 'did you mean canary.every?',
+    });
     expect(await open('"canary.every" = 1')).toMatchObject({ code: 'bad-thresholds' });
   });
 });
