@@ -30,6 +30,7 @@ const compared = {
   meanKld: divergence,
   medianKld: divergence,
   kld99: divergence,
+  kld999: divergence,
   sameTop: share,
 };
 
@@ -232,9 +233,10 @@ export interface Point {
   readonly bits: number;
   readonly bytesAtRest: number;
   readonly meanKld: number;
-  /** Means of the medians and 99th percentiles of the texts. */
+  /** Means of the medians and of the 99th and 99.9th percentiles of the texts. */
   readonly medianKld: number;
   readonly kld99: number;
+  readonly kld999: number;
   readonly sameTop: number;
   readonly perplexity: number;
   readonly perplexityExact: number;
@@ -283,6 +285,7 @@ export function pointsOf(rows: readonly FrontierRow[], model: string, context: n
         meanKld: of(({ meanKld }) => meanKld),
         medianKld: of(({ medianKld }) => medianKld),
         kld99: of(({ kld99 }) => kld99),
+        kld999: of(({ kld999 }) => kld999),
         sameTop: of(({ sameTop }) => sameTop),
         perplexity: Math.exp(of(({ perplexity }) => Math.log(perplexity))),
         perplexityExact: Math.exp(of(({ perplexityExact }) => Math.log(perplexityExact))),

@@ -27,6 +27,7 @@ export const FRONTIER_COLUMNS: readonly FrontierColumn[] = [
   { title: 'KLD', is: 'mean divergence from the exact cache in nats', value: ({ meanKld }) => small(meanKld) },
   { title: 'median', is: 'its median, as the mean over the texts', value: ({ medianKld }) => small(medianKld) },
   { title: '99%', is: 'its 99th percentile, likewise', value: ({ kld99 }) => small(kld99) },
+  { title: '99.9%', is: 'its 99.9th, likewise: of 512 tokens the largest', value: ({ kld999 }) => small(kld999) },
   {
     title: 'ΔPPL',
     is: 'change of the perplexity',
@@ -93,7 +94,7 @@ function shortTables(rows: Rows<'short'>): OtherTable[] {
     `${model}, ${chunks} chunks of 128 + 64 tokens, ${kind}`;
   return groups(rows, titleOf).map(([title, all]) => ({
     title,
-    head: ['cache', 'bits', 'KLD', 'median', '99%', 'PPL', 'exact PPL', 'same top'],
+    head: ['cache', 'bits', 'KLD', 'median', '99%', '99.9%', 'PPL', 'exact PPL', 'same top'],
     rows: all.flatMap(({ cache, measured: one }) =>
       one === null
         ? []
@@ -101,7 +102,7 @@ function shortTables(rows: Rows<'short'>): OtherTable[] {
             [
               bareName(cache),
               one.bits.toFixed(2),
-              ...[one.meanKld, one.medianKld, one.kld99].map(small),
+              ...[one.meanKld, one.medianKld, one.kld99, one.kld999].map(small),
               ...[one.perplexity, one.perplexityExact].map((ppl) => ppl.toFixed(2)),
               percent(one.sameTop),
             ],

@@ -3,6 +3,9 @@
  * format do, and from then on are what the method makes of them; the sinks of the first page stay exact. Attention is
  * that of the native cache over decoded rows. Rows are decoded once, when a page is coded, and not at every step as a
  * program would have to; nothing is counted for them.
+ *
+ * Without a window a page is coded as soon as it is full, and then its tokens are read once more where they are scored:
+ * they see codes alone, their own among them.
  */
 import {
   f16CacheBytes,
@@ -42,6 +45,16 @@ export interface PageCode {
   readonly code: (page: number, layers: readonly KeptRows[], firstRow: number) => void;
   /** Bytes of all layers with so many coded pages, and so many tokens in the window. */
   readonly heldBytes: (coded: number, windowTokens: number) => number;
+  /** First tokens that stay exact where there is a window. Default: those of all caches. */
+  readonly sinkTokens?: number;
+  /** How many newer tokens keep a page in the window. Default: a page. */
+  readonly windowTokens?: number;
+}
+
+/** How pages are read. */
+export interface Paging {
+  /** False: no page waits in a window, and sinks are those of all caches. Default true. */
+  readonly hasWindow?: boolean;
 }
 
 /** Begins a sequence of so many tokens, whose positions are those of the table. */
@@ -52,6 +65,7 @@ export async function readPaged(
   runtime: Runtime,
   method: PageMethod,
   { ids, scored, signal }: MethodReading,
+  { hasWindow = true }: Paging = {},
 ): Promise<MethodRead> {
   const { shape, threads, model } = runtime;
   const { layers, kvHeads, headDim, slidingWindow } = model.config;
@@ -62,12 +76,15 @@ export async function readPaged(
     { length: layers },
     (): KeptRows => ({ k: new Float32Array(ids.length * nd), v: new Float32Array(ids.length * nd) }),
   );
+  const sinks = hasWindow ? (code.sinkTokens ?? SINK_TOKENS) : SINK_TOKENS;
+  const windowTokens = hasWindow ? code.windowTokens : 0;
   let coded = 0;
   const codeUntil = (pages: number): void => {
-    for (; coded < pages; coded++) code.code(coded, kept, coded === 0 ? SINK_TOKENS : 0);
+    for (; coded < pages; coded++) code.code(coded, kept, coded === 0 ? sinks : 0);
   };
   const held = (tokens: number): number =>
-    layers * 4 * nd * Math.min(SINK_TOKENS, tokens) + code.heldBytes(coded, tokens - firstToken(coded));
+    layers * 4 * nd * Math.min(sinks, tokens) + code.heldBytes(coded, tokens - firstToken(coded));
+  let isAgain = false;
   let bytes = 0;
   const pool = openPool(2 ** 40);
   try {
@@ -78,15 +95,25 @@ export async function readPaged(
       signal,
       stride: rowsLeft,
       before: (start) => {
+        isAgain = false;
         bytes = Math.max(bytes, held(start));
-        codeUntil(movablePages(start));
+        codeUntil(movablePages(start, windowTokens));
+      },
+      after: (start, tokens) => {
+        if (hasWindow) return false;
+        bytes = Math.max(bytes, held(start + tokens));
+        codeUntil(movablePages(start + tokens, windowTokens));
+        isAgain = start + tokens > ids.length - scored && firstToken(coded) === start + tokens;
+        return isAgain;
       },
       attend: (input, start, out) => {
         const { layer, tokens, q, k, v } = input;
         const own = kept[layer]!;
-        own.k.set(k.subarray(0, tokens * nd), start * nd);
-        own.v.set(v.subarray(0, tokens * nd), start * nd);
-        code.see?.(input, start, own);
+        if (!isAgain) {
+          own.k.set(k.subarray(0, tokens * nd), start * nd);
+          own.v.set(v.subarray(0, tokens * nd), start * nd);
+          code.see?.(input, start, own);
+        }
         const cache = openKvCache({
           shape: { ...shape, layers: 1 },
           pool,
@@ -103,7 +130,7 @@ export async function readPaged(
       },
     });
     bytes = Math.max(bytes, held(ids.length));
-    codeUntil(movablePages(ids.length));
+    codeUntil(movablePages(ids.length, windowTokens));
     return {
       hidden,
       bytes,
