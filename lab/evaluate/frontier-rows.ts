@@ -230,7 +230,10 @@ export interface Point {
   readonly context: number;
   readonly cache: string;
   readonly texts: number;
+  /** Of the most that it ever took. */
   readonly bits: number;
+  /** Of what it takes when all is read. */
+  readonly bitsAtRest: number;
   readonly bytesAtRest: number;
   readonly meanKld: number;
   /** Means of the medians and of the 99th and 99.9th percentiles of the texts. */
@@ -281,6 +284,7 @@ export function pointsOf(rows: readonly FrontierRow[], model: string, context: n
         cache,
         texts,
         bits: (16 * of(({ bytes }) => bytes)) / of(({ bytesF16 }) => bytesF16),
+        bitsAtRest: (16 * of(({ bytesAtRest }) => bytesAtRest)) / of(({ bytesF16 }) => bytesF16),
         bytesAtRest: of(({ bytesAtRest }) => bytesAtRest),
         meanKld: of(({ meanKld }) => meanKld),
         medianKld: of(({ medianKld }) => medianKld),

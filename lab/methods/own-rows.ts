@@ -65,11 +65,11 @@ export function rowsOfHeads(
   headDim: number,
   { heads, first, count }: { readonly heads: number; readonly first: number; readonly count: number },
 ): Float32Array {
-  const each = count * headDim;
-  return Float32Array.from(
-    { length: (rows.length / heads) * count },
-    (_, i) => rows[(Math.floor(i / each) * heads + first) * headDim + (i % each)]!,
-  );
+  const [each, whole] = [count * headDim, heads * headDim];
+  const out = new Float32Array((rows.length / heads) * count);
+  for (let from = first * headDim, to = 0; to < out.length; from += whole, to += each)
+    out.set(rows.subarray(from, from + each), to);
+  return out;
 }
 
 /**
