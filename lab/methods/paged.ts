@@ -67,8 +67,8 @@ export async function readPaged(
   { ids, scored, signal }: MethodReading,
   { hasWindow = true }: Paging = {},
 ): Promise<MethodRead> {
-  const { shape, threads, model } = runtime;
-  const { layers, kvHeads, headDim, slidingWindow } = model.config;
+  const { shape, model } = runtime;
+  const { layers, kvHeads, headDim } = model.config;
   const nd = kvHeads * headDim;
   const rope = new RopeTable(model.config, ids.length);
   const code = await method(runtime, rope, ids.length);
@@ -107,26 +107,15 @@ export async function readPaged(
         return isAgain;
       },
       attend: (input, start, out) => {
-        const { layer, tokens, q, k, v } = input;
+        const { layer, tokens, k, v } = input;
         const own = kept[layer]!;
         if (!isAgain) {
           own.k.set(k.subarray(0, tokens * nd), start * nd);
           own.v.set(v.subarray(0, tokens * nd), start * nd);
           code.see?.(input, start, own);
         }
-        const cache = openKvCache({
-          shape: { ...shape, layers: 1 },
-          pool,
-          windowFormat: 'f16',
-          slidingWindow: [slidingWindow[layer] ?? null],
-          threads,
-        });
-        try {
-          cache.append(0, own.k.subarray(0, (start + tokens) * nd), own.v.subarray(0, (start + tokens) * nd));
-          cache.attend(0, q.subarray(0, out.length), out);
-        } finally {
-          cache.close();
-        }
+        const seen = { k: own.k.subarray(0, (start + tokens) * nd), v: own.v.subarray(0, (start + tokens) * nd) };
+        attendOver(runtime, pool, seen, input, out);
       },
     });
     bytes = Math.max(bytes, held(ids.length));
@@ -139,6 +128,29 @@ export async function readPaged(
     };
   } finally {
     pool.close();
+  }
+}
+
+/** Puts into `out` the attention of the queries of a layer to rows, by the native cache. */
+function attendOver(
+  { shape, threads, model }: Runtime,
+  pool: ReturnType<typeof openPool>,
+  { k, v }: KeptRows,
+  { layer, q }: LayerInput,
+  out: Float32Array,
+): void {
+  const cache = openKvCache({
+    shape: { ...shape, layers: 1 },
+    pool,
+    windowFormat: 'f16',
+    slidingWindow: [model.config.slidingWindow[layer] ?? null],
+    threads,
+  });
+  try {
+    cache.append(0, k, v);
+    cache.attend(0, q.subarray(0, out.length), out);
+  } finally {
+    cache.close();
   }
 }
 
