@@ -36,8 +36,8 @@ export const OSCAR_WINDOW = 256;
 /** Low and step. */
 const GROUP_BYTES = 4;
 /**
- * What is added to all eigenvalues, as a share of their mean, so that directions in which nothing was seen belong to the
- * basis as well. It changes no eigenvector.
+ * What is added to all eigenvalues, as a share of their mean, so that directions in which nothing was seen belong to
+ * the basis as well. It changes no eigenvector.
  */
 const LEAST_POWER = 1e-3;
 
