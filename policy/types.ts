@@ -220,8 +220,8 @@ export interface Situation {
    */
   readonly canaries?: readonly CanaryReport[];
   /**
-   * Where attention went, of layers in turn, for policies that ask for it (`readsMasses`); there when pages have left the
-   * window.
+   * Where attention went, of layers in turn, for policies that ask for it (`readsMasses`); there when pages have left
+   * the window.
    */
   readonly masses?: readonly MassReport[];
 }

@@ -8,8 +8,8 @@ import type { GoverningOptions, StateOptions } from './types.ts';
 export interface OpenCacheOptions extends CacheShape, GoverningOptions, StateOptions {
   /**
    * What moves pages: 'price' (default with a budget), 'uniform', 'age', 'tiers' (default with tiers), 'fixed' (default
-   * with one pair of cacheTypes and no budget), 'table' (with one pair for every layer), 'none' (default otherwise), or a
-   * policy of your own.
+   * with one pair of cacheTypes and no budget), 'table' (with one pair for every layer), 'none' (default otherwise), or
+   * a policy of your own.
    */
   readonly policy?: string | Policy;
   /** Factor on q·k, default 1/sqrt(headDim). */

@@ -10,6 +10,8 @@ import {
   isMove,
   KvError,
   PAGE_TOKENS,
+  pageEnd,
+  pageOf,
   parsePair,
   SIDES,
   show,
@@ -19,8 +21,8 @@ import type { PolicyContext } from '../types.ts';
 import { checkPair } from '../unsafe.ts';
 
 /**
- * The most that a tier holds of each layer: a number of tokens, `'4 pages'`, or `'25%'` of the bytes of the budget. Pages
- * are whole: what is begun counts.
+ * The most that a tier holds of each layer: a number of tokens, `'4 pages'`, or `'25%'` of the bytes of the budget.
+ * Pages are whole: what is begun counts.
  */
 export type TierSize = number | string;
 
@@ -47,7 +49,7 @@ export interface TiersOptions {
   readonly importance?: number;
   /** What the attention of earlier queries counts, a page of tokens later: 0 to 1. Default 0.5. */
   readonly decay?: number;
-  /** Pages, from 0, that stay in the hot tier of every layer before all others. Default: none; the sinks stay anyway. */
+  /** Pages, from 0, that stay in the hot tier of every layer before all others. Default: none; sinks always stay. */
   readonly anchors?: readonly number[];
   /**
    * Numbers that are to share a scale in the formats below q8. Every format has one such size; another is refused.
@@ -120,7 +122,7 @@ export function roomOf(path: string, size: unknown): TierRoom {
   if (digits === undefined) return refuse(path, size, says);
   const count = Number(digits);
   if (unit === '%') return count <= 100 ? { share: count / 100 } : refuse(path, size, 'at most 100%');
-  const pages = Math.ceil(unit?.startsWith('page') === true ? count : count / PAGE_TOKENS);
+  const pages = Math.ceil(unit?.startsWith('page') === true ? count : pageOf(pageEnd(count)));
   if (!Number.isInteger(count) || pages > PAGES_MAX) return refuse(path, size, says);
   return { pages };
 }
@@ -199,7 +201,7 @@ function checkWayDown(asked: TiersAsked): void {
 /** Bytes of a scale that several tokens of a channel share: a half. */
 const SCALE_BYTES = 2;
 
-/** Numbers that share a scale: some tokens of a channel where the format has scales of channels, else a token of a head. */
+/** Numbers that share a scale: some tokens of a channel where scales belong to channels, else a token of a head. */
 function groupOf(format: FormatName, headDim: number): number {
   const scales = FORMATS[format].parts.flatMap(({ fields }) => fields).find(({ name }) => name === 'scales');
   return scales?.channelBytes === undefined ? headDim : (PAGE_TOKENS * SCALE_BYTES) / scales.channelBytes;

@@ -107,7 +107,7 @@ class TiersAim implements Aim {
     };
   }
 
-  /** Takes in where attention went. What page 0 received is that of the sinks for the most part, and says nothing of it. */
+  /** Takes in where attention went. What page 0 received is mostly that of the sinks, and says nothing of its codes. */
   #weigh(masses: readonly MassReport[]): void {
     for (const { layer, shares } of masses) {
       const here = this.#layers[layer];
@@ -118,7 +118,7 @@ class TiersAim implements Aim {
     }
   }
 
-  /** Pages that somebody else has moved on, or that come so from a parked session, are at best in the tier of their forms. */
+  /** A page that something else moved, or that came so from a parked session, is at best in the tier of its formats. */
   #takeIn(sides: Sides): void {
     for (const slot of sides.slots) {
       const side: Side | undefined = SIDES[sides.side[slot]!];

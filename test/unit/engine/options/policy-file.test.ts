@@ -1,6 +1,6 @@
 /**
- * A policy file: the one of the guide governs a cache and a command, what is wrong is refused with its place, and what is
- * given beside it goes first. The log needs no file.
+ * A policy file: the one of the guide governs a cache and a command, what is wrong is refused with its place, and what
+ * is given beside it goes first. The log needs no file.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
