@@ -34,7 +34,14 @@ export {
   tiersAsked,
 } from './policies/tier-options.ts';
 export { type Band, Scan, type Step } from './scan.ts';
-export { BOUND_IDS, checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
+export {
+  BOUND_IDS,
+  checkThresholds,
+  checkThresholdValue,
+  defaultThresholds,
+  type ThresholdId,
+  thresholdOf,
+} from './thresholds.ts';
 export * from './types.ts';
 export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe, unsafeRule, usefulPair } from './unsafe.ts';
 

@@ -14,15 +14,14 @@ import {
   parsePair,
   type Side,
   show,
-  unknownName,
   WINDOW_FORMAT,
   WINDOW_TOKENS,
   type WindowName,
 } from '../../native/index.ts';
 import {
   checkOwnSizes,
+  checkThresholdValue,
   createPolicy,
-  defaultThresholds,
   type Policy,
   type PolicyContext,
   type ThresholdId,
@@ -180,12 +179,11 @@ export function withThresholds(terms: Terms, thresholds: ThresholdSet): Terms {
   return { ...terms, context: { ...terms.context, thresholds: withValues(thresholds, terms.thresholdValues) } };
 }
 
-/** Throws 'bad-thresholds' for an id that no threshold has; ranges are for the policy. */
+/** Throws 'bad-thresholds' for an id that no threshold has, and a value out of its range. */
 function withValues(set: ThresholdSet, values: Readonly<Record<string, number>>): ThresholdSet {
-  const known = Object.keys(defaultThresholds(1).thresholds);
   const thresholds = { ...set.thresholds };
   for (const [id, value] of Object.entries(values)) {
-    if (!known.includes(id)) throw unknownName('bad-thresholds', 'there is no threshold', id, known);
+    checkThresholdValue(id, value);
     const before = thresholdOf(set, id as ThresholdId);
     thresholds[id] = { ...before, value, origin: 'option', source: 'thresholdValues', samples: 0, evidence: [] };
   }

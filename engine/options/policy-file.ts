@@ -15,10 +15,11 @@ import {
   show,
   unknownName,
 } from '../../native/index.ts';
-import { tiersAsked } from '../../policy/index.ts';
+import { checkThresholdValue, tiersAsked } from '../../policy/index.ts';
+import { parseBudget } from '../cache/budget.ts';
 import { GOVERNING_OPTIONS, SESSION_OPTIONS } from './table.ts';
 import { parseTable } from './table-file.ts';
-import type { GoverningOptions } from './types.ts';
+import type { GoverningOptions, KvBudget } from './types.ts';
 
 /** What a file can say. */
 export type FromFile = Omit<GoverningOptions, 'policyFile' | 'thresholds' | 'thresholdsPath'> & {
@@ -29,6 +30,8 @@ export type FromFile = Omit<GoverningOptions, 'policyFile' | 'thresholds' | 'thr
 const VERSION = 1;
 /** A file with everything in it has some kilobytes. */
 const BYTES_MAX = 2 ** 20;
+/** What a share of a budget is a share of, where nothing but its spelling is looked at. */
+const F16_BYTES = 2 ** 40;
 /** Far more layers than any model has. */
 const LAYERS_MAX = 4096;
 const EXAMPLE = 'docs/guide.md, A policy file, has an example';
@@ -54,12 +57,13 @@ function refuse(where: string, value: unknown, says: string, hint: string = EXAM
 }
 
 /** Does work whose refusals are told with the place in the file. */
-function at<T>(where: string, value: unknown, work: () => T): T {
+function at<T>(where: string, work: () => T): T {
   try {
     return work();
   } catch (error) {
-    if (error instanceof KvError) return refuse(where, value, error.message, error.hint ?? EXAMPLE);
-    throw error;
+    if (!(error instanceof KvError)) throw error;
+    const { message, values, hint = EXAMPLE } = error;
+    throw new KvError('bad-config', `${where}: ${message}`, { values: { at: where, ...values }, hint });
   }
 }
 
@@ -84,7 +88,7 @@ function formatsOf(where: string, value: unknown): NonNullable<GoverningOptions[
     checkNames(here, table, ['layers', 'types']);
     const pair = table['types'];
     if (typeof pair !== 'string') return refuse(`${here}.types`, pair, 'must be formats such as "trellis4:trellis2"');
-    at(`${here}.types`, pair, () => parsePair(pair));
+    at(`${here}.types`, () => parsePair(pair));
     for (const layer of layersOf(`${here}.layers`, table['layers'])) {
       if (types[layer] !== undefined) refuse(`${here}.layers`, table['layers'], `layer ${layer} has formats already`);
       types[layer] = pair;
@@ -119,7 +123,8 @@ function sectionOf(path: string, name: keyof typeof SECTIONS, table: Table): Tab
     if (!allows(row, value)) refuse(where(field), value, refusalOf(field, row), row.help);
     if (field === 'policy' && !SESSION_OPTIONS.policy.choices.includes(String(value)))
       refuse(where(field), value, 'is no policy', `use one of ${SESSION_OPTIONS.policy.choices.join(', ')}`);
-    if (field === 'cacheTypes') at(where(field), value, () => parsePair(String(value)));
+    if (field === 'cacheTypes') at(where(field), () => parsePair(String(value)));
+    if (field === 'kvBudget') at(where(field), () => parseBudget(value as KvBudget, F16_BYTES));
   }
   return Object.fromEntries(Object.keys(rows).flatMap((field) => (field in table ? [[field, table[field]]] : [])));
 }
@@ -142,11 +147,10 @@ export function readPolicyFile(path: string): FromFile {
   const { layers, tiers, thresholds, cacheTypes: pair } = table;
   if (layers !== undefined && pair !== undefined)
     refuse(`${path}: cacheTypes`, pair, 'formats of all layers and formats of each do not go together');
-  if (tiers !== undefined) at(`${path}: tiers`, tiers, () => tiersAsked(tiers));
+  if (tiers !== undefined) at(`${path}: tiers`, () => tiersAsked(tiers));
   const values = thresholds === undefined ? undefined : tableAt(`${path}: thresholds`, thresholds);
   for (const [id, value] of Object.entries(values ?? {}))
-    if (typeof value !== 'number' || !Number.isFinite(value))
-      refuse(`${path}: thresholds.${id}`, value, 'must be a number');
+    at(`${path}: thresholds.${id}`, () => checkThresholdValue(id, value));
   return given<FromFile>({
     ...Object.assign({}, ...options),
     tiers: tiers as FromFile['tiers'],

@@ -301,9 +301,8 @@ export const GOVERNING_OPTIONS = {
     parked: false,
   },
   thresholdValues: {
-    rule: seenLater<Readonly<Record<string, number>>>('numbers by the ids of thresholds'),
+    rule: suchThat<Readonly<Record<string, number>>>(isNumbers, 'numbers by the ids of thresholds'),
     help: 'values in place of those of single thresholds, whatever was learned',
-    parked: false,
   },
   policyFile: {
     rule: anyText('a path', 1),
@@ -312,6 +311,12 @@ export const GOVERNING_OPTIONS = {
     parked: false,
   },
 } as const satisfies Rows<GoverningOptions>;
+
+/** True of an object that holds numbers alone; which ids and ranges there are is seen later. */
+function isNumbers(given: unknown): boolean {
+  if (typeof given !== 'object' || given === null || Array.isArray(given)) return false;
+  return Object.values(given).every((value) => typeof value === 'number');
+}
 
 function isPolicy(given: unknown): boolean {
   const { id, version, needsTrials, open } = (given ?? {}) as Partial<Policy>;

@@ -2,7 +2,7 @@
  * A policy file: the one of the guide governs a cache and a command, what is wrong is refused with its place, and what
  * is given beside it goes first. The log needs no file.
  */
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { inspectPath } from '../../../../engine/cli/inspect.ts';
@@ -13,6 +13,7 @@ import { readLog, replay } from '../../../../witness/index.ts';
 import { mulberry32 } from '../../../random.ts';
 import { refusal, refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
+import { ids, openEngine } from '../on-reference.ts';
 
 const folder = scratchFolders();
 const GUIDE = readFileSync(new URL('../../../../docs/guide.md', import.meta.url), 'utf8');
@@ -41,13 +42,20 @@ async function govern(
   await cache.close();
 }
 
+/** What the first entry of a session says of how it is governed. */
+interface Opened {
+  readonly context: {
+    readonly skipLayers: number[];
+    readonly windowTokens?: number;
+    readonly thresholds: { readonly thresholds: Record<string, unknown> };
+  };
+  readonly policy: { readonly id: string; readonly options: Record<string, unknown> };
+}
+
 /** The first entry of the only session of a state folder, and whether deciding again gives the same. */
 function told(stateDir: string) {
   const [open] = readLog(logDir(stateDir), { kinds: ['open'] });
-  const { context, policy } = open!.body as {
-    context: { skipLayers: number[]; windowTokens?: number; thresholds: { thresholds: Record<string, unknown> } };
-    policy: { id: string; options: Record<string, unknown> };
-  };
+  const { context, policy } = open!.body as unknown as Opened;
   return { context, policy, report: replay(logDir(stateDir), open!.session) };
 }
 
@@ -115,7 +123,10 @@ describe('a policy file', () => {
     ['policyVersion = 1\ncacheTypes = "rot9"', /cacheTypes: unknown cache type 'rot9'/],
     ['policyVersion = 1\n[tiers]\nhto = 1', /tiers: tiers has no field 'hto'/],
     ['policyVersion = 1\n[tiers.cold]\ntypes = "trellis1"', /tiers: .*is not served/],
-    ['policyVersion = 1\n[thresholds]\nx = "1"', /thresholds.x: must be a number/],
+    ['policyVersion = 1\n[triggers]\nkvBudget = "lots"', /triggers.kvBudget: 'lots' is not a KV budget/],
+    ['policyVersion = 1\n[thresholds]\n"canary.every" = "8"', /thresholds.canary.every: canary.every is 8, not within/],
+    ['policyVersion = 1\n[thresholds]\n"canary.every" = 1', /thresholds.canary.every: canary.every is 1, not within/],
+    ['policyVersion = 1\n[thresholds]\n"canary.evry" = 8', /there is no threshold 'canary.evry'/],
     ['policyVersion = 1\nlayers = 3', /layers: must be a list/],
     ['policyVersion = 1\n[[layers]]\nlayers = "3-1"\ntypes = "q8"', /layers\[0\].layers: must be layers/],
     ['policyVersion = 1\n[[layers]]\nlayers = "1"\ntypes = "q8"', /layers: layer 0 has no formats/],
@@ -132,13 +143,36 @@ describe('a policy file', () => {
     expect(error.hint).toBeTruthy();
   });
 
-  test('an id that no threshold has is refused, and so is a value out of its range', async () => {
-    const open = (line: string) =>
-      refused(openCache({ ...SHAPE, policyFile: file(`policyVersion = 1\n[thresholds]\n${line}`) }));
-    expect(await open('"canary.evry" = 8')).toMatchObject({
+  test('single values that are given to a cache are refused where no threshold may be so', async () => {
+    const open = (thresholdValues: unknown) => refused(openCache({ ...SHAPE, thresholdValues } as never));
+    expect(await open({ 'canary.evry': 8 })).toMatchObject({
       code: 'bad-thresholds',
       hint: 'did you mean canary.every?',
     });
-    expect(await open('"canary.every" = 1')).toMatchObject({ code: 'bad-thresholds' });
+    expect(await open({ 'canary.every': 1 })).toMatchObject({ code: 'bad-thresholds', values: { min: 8 } });
+    expect(await open({ 'canary.every': '8' })).toMatchObject({ code: 'bad-argument' });
+    expect(await open([8])).toMatchObject({ code: 'bad-argument' });
+  });
+
+  test('a session that was parked goes on as the file said, without it', async () => {
+    const state = folder();
+    const engine = await openEngine(state);
+    try {
+      const policyFile = file(EXAMPLE);
+      const session = await engine.openSession({ policyFile, tokensExpected: 1024 });
+      await session.read(ids(20));
+      await session.park();
+      await session.close();
+      rmSync(policyFile);
+      await (await engine.resume(session.id)).close();
+    } finally {
+      await engine.close();
+    }
+    const entries = [...readLog(logDir(state), { kinds: ['open'] })];
+    const [first, second, ...others] = entries.map(({ body }) => body as unknown as Opened);
+    expect(others).toEqual([]);
+    expect(second!.policy).toEqual(first!.policy);
+    expect(second!.context).toEqual(first!.context);
+    expect(second!.context.thresholds.thresholds['canary.every']).toMatchObject({ value: 256, origin: 'option' });
   });
 });
