@@ -31,6 +31,7 @@ import {
   tiersAsked,
   usefulPair,
 } from '../../policy/index.ts';
+import { parseBudget } from '../options/parse-budget.ts';
 import { CACHE_OPTIONS, GOVERNING_OPTIONS } from '../options/table.ts';
 import type { CacheTypes, GoverningOptions } from '../options/types.ts';
 import {
@@ -42,7 +43,6 @@ import {
   fixedBytes,
   leastBudget,
   OPEN_FORMAT,
-  parseBudget,
   sideBytes,
   type Window,
 } from './budget.ts';

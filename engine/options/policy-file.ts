@@ -16,7 +16,7 @@ import {
   unknownName,
 } from '../../native/index.ts';
 import { checkThresholdValue, tiersAsked } from '../../policy/index.ts';
-import { parseBudget } from '../cache/budget.ts';
+import { parseBudget } from './parse-budget.ts';
 import { GOVERNING_OPTIONS, SESSION_OPTIONS } from './table.ts';
 import { parseTable } from './table-file.ts';
 import type { GoverningOptions, KvBudget } from './types.ts';
