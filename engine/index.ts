@@ -54,6 +54,7 @@ export type {
   Law,
   LayerChange,
   LogRange,
+  MassReport,
   Outcome,
   PageForm,
   Policy,
@@ -66,6 +67,9 @@ export type {
   Threshold,
   ThresholdOrigin,
   ThresholdSet,
+  TierOptions,
+  TierSize,
+  TiersOptions,
   TrialReport,
   Verdict,
 } from '../policy/index.ts';

@@ -4,6 +4,7 @@ import { age, ageOne } from './policies/age.ts';
 import { price } from './policies/price.ts';
 import { priceOne, priceThree, priceTwo } from './policies/price-earlier.ts';
 import { fixedPolicy, nonePolicy, tablePolicy } from './policies/table.ts';
+import { tiersPolicy } from './policies/tiers.ts';
 import { uniform, uniformOne } from './policies/uniform.ts';
 import type { Policy } from './types.ts';
 
@@ -24,8 +25,23 @@ export {
   type Signal,
 } from './machine.ts';
 export { OutlierKeys } from './outlier-keys.ts';
+export {
+  checkOwnSizes,
+  type TierOptions,
+  type TierSize,
+  type TiersAsked,
+  type TiersOptions,
+  tiersAsked,
+} from './policies/tier-options.ts';
 export { type Band, Scan, type Step } from './scan.ts';
-export { BOUND_IDS, checkThresholds, defaultThresholds, type ThresholdId, thresholdOf } from './thresholds.ts';
+export {
+  BOUND_IDS,
+  checkThresholds,
+  checkThresholdValue,
+  defaultThresholds,
+  type ThresholdId,
+  thresholdOf,
+} from './thresholds.ts';
 export * from './types.ts';
 export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe, unsafeRule, usefulPair } from './unsafe.ts';
 
@@ -47,6 +63,7 @@ export const policies: Readonly<Record<string, (options: Readonly<Record<string,
   'price-1': plain(priceOne),
   uniform: plain(uniform),
   age: plain(age),
+  tiers: tiersPolicy,
   table: tablePolicy,
   fixed: fixedPolicy,
   none: plain(nonePolicy),

@@ -2,7 +2,7 @@
  * Every bound that a policy compares something with, with its unit and where the number comes from. "Measured" means:
  * on SmolLM2-135M-Instruct, windows of 2K and 4K tokens, four kinds of text; policy/README.md says more.
  */
-import { checkOption, KvError, SHAPE_OPTIONS, show } from '../native/index.ts';
+import { checkOption, KvError, SHAPE_OPTIONS, show, unknownName } from '../native/index.ts';
 import { checkLaw } from './law.ts';
 import type { Threshold, ThresholdSet } from './types.ts';
 
@@ -265,7 +265,16 @@ export type ThresholdId = keyof typeof DEFINITIONS;
 const IDS = Object.keys(DEFINITIONS) as ThresholdId[];
 
 /** Bounds that no set has, since policies take them from their options or choose them as they go. */
-const MADE = ['age.young', 'uniform.step', 'fixed.k', 'fixed.v', 'table.k', 'table.v'] as const;
+const MADE = [
+  'age.young',
+  'uniform.step',
+  'tiers.hot',
+  'tiers.warm',
+  'fixed.k',
+  'fixed.v',
+  'table.k',
+  'table.v',
+] as const;
 
 /** Every id of a bound that a policy of this package names as the reason of a move. */
 export const BOUND_IDS: readonly string[] = [...IDS, ...MADE];
@@ -306,6 +315,17 @@ const ORDERED: readonly (readonly [lower: ThresholdId, higher: ThresholdId])[] =
   ['quality.watched', 'quality.degraded'],
   ['quality.watched.leave', 'quality.degraded.leave'],
 ];
+
+/** Throws 'bad-thresholds' if no threshold has this id, or the value is out of its range. */
+export function checkThresholdValue(id: string, value: unknown): void {
+  if (!Object.hasOwn(DEFINITIONS, id)) throw unknownName('bad-thresholds', 'there is no threshold', id, IDS);
+  const { min, max } = DEFINITIONS[id as ThresholdId];
+  if (typeof value === 'number' && value >= min && value <= max) return;
+  throw new KvError('bad-thresholds', `${id} is ${show(value)}, not within ${min} to ${max}`, {
+    values: { id, value: show(value), min, max },
+    hint: `give a number from ${min} to ${max}`,
+  });
+}
 
 /**
  * Checks what a policy relies on: ranges, order, one gain and one coefficient per layer and side. Unknown ids pass.

@@ -152,6 +152,17 @@ export interface CanaryReport {
   readonly age: number;
 }
 
+/** Where the attention of the newest queries of one layer went. */
+export interface MassReport {
+  /** Layer, from 0. */
+  readonly layer: number;
+  /**
+   * What each sealed page received since the last report of the layer, from page 0 on, as shares of what all of them
+   * did. That of page 0 counts what the sinks received, which are kept apart from its codes.
+   */
+  readonly shares: readonly number[];
+}
+
 /**
  * The small serialisable view a policy sees at one scheduling point. Increments only: what is new since the last one.
  */
@@ -208,6 +219,11 @@ export interface Situation {
    * move from `to` to `from`.
    */
   readonly canaries?: readonly CanaryReport[];
+  /**
+   * Where attention went, of layers in turn, for policies that ask for it (`readsMasses`); there when pages have left
+   * the window.
+   */
+  readonly masses?: readonly MassReport[];
 }
 
 /** Why, in data: `measured` was compared with `bound` of threshold `threshold`. */
@@ -345,6 +361,13 @@ export interface Policy {
    * 'keys.outliers' says.
    */
   readonly outlierKeys?: readonly FormatName[];
+  /** True when it is to be told where attention went (`masses` of situations). */
+  readonly readsMasses?: boolean;
+  /**
+   * Pairs that it moves pages to, where some of their formats are not among those that policies choose from: sessions
+   * then know them.
+   */
+  readonly pairs?: readonly FormatPair[];
   /** True when it moves pages to latents. Where it does not, latents that a cache keeps stay beside their pages. */
   readonly holdsLatents?: boolean;
   /**

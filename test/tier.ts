@@ -128,6 +128,7 @@ export const MERGE_FILES: readonly string[] = [
  */
 export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] = [
   ['test/lab/kvarn.test.ts', 0],
+  ['test/lab/oscar.test.ts', 9],
   ['test/lab/kvquant.test.ts', 1],
   ['test/lab/xquant.test.ts', 2],
   ['test/package/lab.test.ts', 3],

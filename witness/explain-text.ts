@@ -83,6 +83,11 @@ export const RULES: Readonly<Record<string, string>> = {
   fixed: 'the page takes the format that the fixed table gives it',
   table: 'the page takes the format that the table gives it',
   age: 'the page is old enough for the next format of the age rule',
+  'tier-hot': 'the page is among the first of the hot tier, which has formats of its own',
+  'tier-warm':
+    'the hot tier is full with anchors, pages that more attention goes to, and newer ones, so the page takes the formats of the warm tier',
+  'tier-cold':
+    'the hot and the warm tier are full with anchors, pages that more attention goes to, and newer ones, so the page takes the formats of the cold tier',
   uniform: 'all pages alike take the format whose bits fit the budget',
   'kld-gives-way':
     'the next pages would not fit otherwise, and the byte budget is ranked before the divergence budget, which this move exceeds',
@@ -91,8 +96,12 @@ export const RULES: Readonly<Record<string, string>> = {
 
 const ruleText = (rule: string): string => `rule '${rule}'${RULES[rule] === undefined ? '' : ` (${RULES[rule]})`}`;
 
-function tellWhy({ policy, because }: Facts): string {
-  return `Planned by policy '${policy}', ${ruleText(because.rule)}. ${tellComparison(because)}`;
+function tellWhy({ policy, because, attention }: Facts): string {
+  const had =
+    attention === null
+      ? ''
+      : ` Of the attention that the sealed pages of the layer had lately, ${percent(attention.share)} went to this page (entry ${entryId(attention.seq)}).`;
+  return `Planned by policy '${policy}', ${ruleText(because.rule)}. ${tellComparison(because)}${had}`;
 }
 
 function tellComparison({ threshold, measured, bound, unit }: Because): string {

@@ -57,6 +57,7 @@ export function explain(dir: string, seq: number, files?: LogFiles): Explanation
       story.trial === null
         ? null
         : { ...story.trial, candidates: open === null ? [] : candidates(story.trial.report, open, decision) },
+    attention: story.attention,
     situation: story.situation,
     guard: guardOf(story, open),
     alternatives: alternatives(story.plan, seq),
@@ -80,6 +81,7 @@ interface Story {
   readonly open: Entry<'open'> | null;
   readonly neighbours: readonly LikeSession[];
   readonly trial: { readonly seq: number; readonly report: TrialReport } | null;
+  readonly attention: Explanation['attention'];
   readonly situation: Explanation['situation'];
   /** All moves that were planned on it. */
   readonly plan: readonly DecisionRow[];
@@ -96,7 +98,8 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
   let open: Entry<'open'> | null = null;
   let neighbours: readonly LikeSession[] = [];
   let trial: Story['trial'] = null;
-  let seen: { seq: number; seen: Omit<Situation, 'trials' | 'outcomes'> } | null = null;
+  let seen: { seq: number; seen: Omit<Situation, 'trials' | 'outcomes' | 'masses'> } | null = null;
+  let attention: Explanation['attention'] = null;
   let planned = 0;
   let refused = 0;
   let quality = 'healthy';
@@ -108,9 +111,11 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
     if (entry.kind === 'open') open = entry as Entry<'open'>;
     if (entry.kind === 'evidence' && entry.seq < told.seq) neighbours = (entry as Entry<'evidence'>).body.neighbours;
     if (entry.kind === 'situation' && entry.seq < told.seq) {
-      const { trials, outcomes: _outcomes, ...rest } = (entry as Entry<'situation'>).body.situation;
+      const { trials, outcomes: _outcomes, masses = [], ...rest } = (entry as Entry<'situation'>).body.situation;
       const report = trials.find((one) => one.layer === layer && one.page === page && one.side === side);
       if (report !== undefined) trial = { seq: entry.seq, report };
+      const share = masses.find((one) => one.layer === layer)?.shares[page];
+      if (share !== undefined) attention = { seq: entry.seq, share };
       if (rest.index === told.body.situation) seen = { seq: entry.seq, seen: rest };
     }
     if (entry.kind === 'situation' && entry.seq > told.seq) {
@@ -138,7 +143,7 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
     }
   }
   const situation = seen === null ? null : { ...seen, planned, refused };
-  return { open, neighbours, trial, situation, plan, quality, page: rows, canaries, layer: changes };
+  return { attention, open, neighbours, trial, situation, plan, quality, page: rows, canaries, layer: changes };
 }
 
 function guardOf({ situation, quality }: Story, open: OpenBody | null): Explanation['guard'] {

@@ -54,12 +54,17 @@ export interface Explanation {
     readonly candidates: readonly Candidate[];
   } | null;
   /**
+   * The share of the attention of its layer that its page had before the decision, of all sealed pages, with the seq of
+   * the situation that told it; null where the policy asks for none.
+   */
+  readonly attention: { readonly seq: number; readonly share: number } | null;
+  /**
    * The state that the policy saw, with its seq; the trials of other pages are left out. null when its entry is
    * missing.
    */
   readonly situation: {
     readonly seq: number;
-    readonly seen: Omit<Situation, 'trials' | 'outcomes'>;
+    readonly seen: Omit<Situation, 'trials' | 'outcomes' | 'masses'>;
     readonly planned: number;
     readonly refused: number;
   } | null;

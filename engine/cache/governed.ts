@@ -40,6 +40,7 @@ import type { Content } from './content.ts';
 import { Kin, type OnMove } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { LearnedThresholds } from './learned-thresholds.ts';
+import { Masses } from './masses.ts';
 import { Mover } from './mover.ts';
 import { type NativeOptions, openNative } from './open-native.ts';
 import { copyBytes, ownPages } from './own-pages.ts';
@@ -73,7 +74,7 @@ type Heard = Pick<Situation, 'probe' | 'text'>;
 
 /** What a plan is made of: bytes and time as they are, and what was measured and moved since the last one. */
 type Now = Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'stepLatencyMsP95' | 'trials' | 'outcomes'> &
-  Required<Pick<Situation, 'changes' | 'again'>>;
+  Required<Pick<Situation, 'changes' | 'again' | 'masses'>>;
 
 export class Governed {
   readonly id: string;
@@ -97,6 +98,8 @@ export class Governed {
   readonly promised: Promised;
   /** Where attention went lately. */
   readonly masses: MassTrace;
+  /** The same as the policy is told of it; null where it does not ask. */
+  readonly told: Masses | null;
   readonly tally: Tally;
   #length = 0;
   #lowMemory = false;
@@ -146,6 +149,7 @@ export class Governed {
         ? null
         : new Latents(options.latents, kv, shape, latents === undefined ? [] : context.skipLayers);
     this.masses = new MassTrace(kv);
+    this.told = terms.policy.readsMasses === true ? new Masses(kv) : null;
     const hear: OnMove = (move, bytesBefore) =>
       this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], bytesBefore);
     this.kin = new Kin(this.canaries, hear, origin?.kin);
@@ -492,7 +496,7 @@ export class Governed {
     const { budgetBytes, canaryBytes } = this;
     const canaries = this.canaries.take();
     const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.terms;
-    const { changes, again } = now;
+    const { changes, again, masses } = now;
     const heard = this.#heard;
     this.#heard = {};
     return {
@@ -516,6 +520,7 @@ export class Governed {
       ...heard,
       ...(canaryBytes === 0 ? {} : { canaryBytes }),
       ...(canaries.length === 0 ? {} : { canaries }),
+      ...(masses.length === 0 ? {} : { masses }),
     };
   }
 

@@ -15,7 +15,7 @@ import {
   TRIAL_QUERIES,
   WINDOW_FORMAT,
 } from '../../native/index.ts';
-import { KLD_GIVES_WAY, type TrialReport } from '../../policy/index.ts';
+import { KLD_GIVES_WAY, type MassReport, type TrialReport } from '../../policy/index.ts';
 import type { WayBack } from './back.ts';
 import type { Governed } from './governed.ts';
 import type { Stepper, StepTimes } from './stepper.ts';
@@ -32,6 +32,7 @@ const ROUNDS_CHOOSY = 4;
  */
 const TOLD_AT_ONCE = 2048;
 const NO_TRIALS: readonly TrialReport[] = [];
+const NO_MASSES: readonly MassReport[] = [];
 
 /** Runs `tokenIds` (at most tokensAtOnce of the cache) through all layers. */
 export async function runStep(stepper: Stepper, tokenIds: Int32Array): Promise<void> {
@@ -235,6 +236,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
   let fresh = trials;
   // Asked for only where pages leave the window: by then every trial that was started has been waited for.
   let again = trials.length === 0 ? NO_TRIALS : cache.trials.reportsAgain(TOLD_AT_ONCE / 2);
+  let masses = trials.length === 0 ? NO_MASSES : (cache.told?.take() ?? NO_MASSES);
   let pressing = false;
   for (let round = 0; round < ROUNDS_MAX; ) {
     // An entry of the log has a largest size: what is more than one situation holds is told in several, of which only
@@ -253,8 +255,10 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
       outcomes: mover.takeOutcomes(TOLD_AT_ONCE),
       changes: isWhole ? mover.takeChanges() : [],
       again,
+      masses,
     });
     again = NO_TRIALS;
+    masses = NO_MASSES;
     fresh = fresh.length <= TOLD_AT_ONCE ? NO_TRIALS : fresh.slice(TOLD_AT_ONCE);
     mover.write('situation', { situation });
     const decisions = policy.decide(situation);

@@ -18,7 +18,20 @@ import {
   WINDOW_TOKENS,
   type WindowName,
 } from '../../native/index.ts';
-import { createPolicy, type Policy, type PolicyContext, type ThresholdSet, usefulPair } from '../../policy/index.ts';
+import {
+  checkOwnSizes,
+  checkThresholdValue,
+  createPolicy,
+  type Policy,
+  type PolicyContext,
+  type ThresholdId,
+  type ThresholdSet,
+  type TiersOptions,
+  thresholdOf,
+  tiersAsked,
+  usefulPair,
+} from '../../policy/index.ts';
+import { parseBudget } from '../options/parse-budget.ts';
 import { CACHE_OPTIONS, GOVERNING_OPTIONS } from '../options/table.ts';
 import type { CacheTypes, GoverningOptions } from '../options/types.ts';
 import {
@@ -30,7 +43,6 @@ import {
   fixedBytes,
   leastBudget,
   OPEN_FORMAT,
-  parseBudget,
   sideBytes,
   type Window,
 } from './budget.ts';
@@ -57,6 +69,8 @@ export interface Terms {
   readonly stepLatencyBudgetMs: number | null;
   /** f16 throughout: nothing is decided. */
   readonly exact: boolean;
+  /** Values that take the place of those of thresholds, by id. */
+  readonly thresholdValues: Readonly<Record<string, number>>;
   /** Formats that need for bytes brings each layer to. */
   readonly lowest: readonly FormatPair[];
 }
@@ -81,14 +95,27 @@ export function askedIn(shape: CacheShape, request: TermsRequest): Asked {
       ? null
       : parseBudget(kvBudget, tokensExpected === null ? null : f16CacheBytes(shape, tokensExpected));
   const budgeted = budgetBytes !== null || kldBudget !== undefined;
-  const unasked = Array.isArray(types) ? 'table' : budgeted ? 'price' : pair === undefined ? 'none' : 'fixed';
-  const { policy, policyOptions } = policyOf(exact ? 'none' : (request.policy ?? unasked), types);
+  const unasked =
+    request.tiers !== undefined
+      ? 'tiers'
+      : Array.isArray(types)
+        ? 'table'
+        : budgeted
+          ? 'price'
+          : pair === undefined
+            ? 'none'
+            : 'fixed';
+  const { policy, policyOptions } = policyOf(
+    exact ? 'none' : (request.policy ?? unasked),
+    types,
+    exact ? undefined : request.tiers,
+  );
   const named = namedPairs(policy, types);
   // Whoever names formats gets those and no others.
   const outlierKeys = (types === undefined && policy.outlierKeys) || [];
   const asked: Asked = {
     ...{ shape, request, exact, policy, policyOptions, named, types, outlierKeys, budgetBytes, tokensExpected },
-    windowFormat: windowFormatOf(exact, named),
+    windowFormat: windowFormatOf(exact, [...(named ?? []), ...(policy.pairs ?? [])]),
     floor: named === null ? floorOf(pair, policy.lowest) : null,
   };
   checkTogether(asked);
@@ -96,8 +123,8 @@ export function askedIn(shape: CacheShape, request: TermsRequest): Asked {
 }
 
 /** True if nothing says in which formats its pages are to be. */
-const asksForNothing = ({ kldBudget, policy, cacheTypes }: TermsRequest): boolean =>
-  (kldBudget ?? policy ?? cacheTypes) === undefined;
+const asksForNothing = ({ kldBudget, policy, cacheTypes, tiers }: TermsRequest): boolean =>
+  (kldBudget ?? policy ?? cacheTypes ?? tiers) === undefined;
 
 /** What is effective of what was asked for, with a window that was found for it. */
 export function effective(asked: Asked, window: Window, thresholds: ThresholdSet): Terms {
@@ -111,18 +138,22 @@ export function effective(asked: Asked, window: Window, thresholds: ThresholdSet
     tokensExpected,
     stepLatencyBudgetMs: request.stepLatencyBudgetMs ?? null,
     exact,
+    thresholdValues: request.thresholdValues ?? {},
     lowest: isForced(asked) ? lowestPairs(asked) : untouchedPairs(asked),
     context: {
       layers: shape.layers,
       kvHeads: shape.kvHeads,
       headDim: shape.headDim,
       windowFormat: asked.windowFormat,
-      pageBytes: sideBytes(shape, types === undefined ? onTheWay(asked) : [types].flat()),
+      pageBytes: sideBytes(shape, [
+        ...(types === undefined ? onTheWay(asked) : [types].flat()),
+        ...(policy.pairs ?? []),
+      ]),
       fixedBytes: fixedBytes(shape, window.openFormat),
       // Left out where they are what logs of earlier versions mean.
       ...(window.openFormat === 'f16' ? {} : { openFormat: window.openFormat }),
       ...(window.windowTokens === PAGE_TOKENS ? {} : { windowTokens: window.windowTokens }),
-      thresholds,
+      thresholds: withValues(thresholds, request.thresholdValues ?? {}),
       skipLayers: [...new Set(skipLayers)],
       floor: asked.floor,
       ...(outlierKeys.length === 0 ? {} : { outlierKeys }),
@@ -145,7 +176,18 @@ export const askedOf = ({ kvBudget, kldBudget, policy }: TermsRequest) => ({
 
 /** The same with other thresholds, on which nothing else depends. */
 export function withThresholds(terms: Terms, thresholds: ThresholdSet): Terms {
-  return { ...terms, context: { ...terms.context, thresholds } };
+  return { ...terms, context: { ...terms.context, thresholds: withValues(thresholds, terms.thresholdValues) } };
+}
+
+/** Throws 'bad-thresholds' for an id that no threshold has, and a value out of its range. */
+function withValues(set: ThresholdSet, values: Readonly<Record<string, number>>): ThresholdSet {
+  const thresholds = { ...set.thresholds };
+  for (const [id, value] of Object.entries(values)) {
+    checkThresholdValue(id, value);
+    const before = thresholdOf(set, id as ThresholdId);
+    thresholds[id] = { ...before, value, origin: 'option', source: 'thresholdValues', samples: 0, evidence: [] };
+  }
+  return { ...set, thresholds };
 }
 
 /** A request, and what was made of it so far. */
@@ -168,16 +210,24 @@ function namedPairs(policy: Policy, types: FormatPair | FormatPair[] | undefined
 }
 
 /** A fixed f16 side must never have been 8-bit. */
-function windowFormatOf(exact: boolean, named: readonly FormatPair[] | null): WindowName {
-  return exact || named?.some(({ k, v }) => k === 'f16' || v === 'f16') ? 'f16' : WINDOW_FORMAT;
+function windowFormatOf(exact: boolean, pairs: readonly FormatPair[]): WindowName {
+  return exact || pairs.some(({ k, v }) => k === 'f16' || v === 'f16') ? 'f16' : WINDOW_FORMAT;
 }
 
 /** Refuses what does not go together. */
-function checkTogether({ request: { openFormat, kldBudget }, exact, policy, windowFormat }: Asked): void {
+function checkTogether({
+  request: { openFormat, kldBudget },
+  exact,
+  policy,
+  policyOptions,
+  windowFormat,
+  budgetBytes,
+}: Asked): void {
   if (!exact && windowFormat === 'f16' && (openFormat ?? 'f16') !== 'f16')
     throw new KvError('bad-argument', `pages in f16 are not open in ${openFormat}`, {
       values: { openFormat, windowFormat },
     });
+  if (!exact && budgetBytes === null && policy.id === 'tiers') checkOwnSizes(policyOptions);
   if (!exact && kldBudget !== undefined && !policy.needsTrials) {
     throw new KvError('unsupported', `policy '${policy.id}' measures nothing, so it cannot keep a divergence budget`, {
       values: { policy: policy.id, kldBudget },
@@ -270,8 +320,15 @@ function isExact(shape: CacheShape, request: TermsRequest, types: FormatPair | F
 function policyOf(
   given: string | Policy,
   types: FormatPair | FormatPair[] | undefined,
+  tiers: TiersOptions | undefined,
 ): Pick<Terms, 'policy' | 'policyOptions'> {
   const id = typeof given === 'string' ? given : given.id;
+  if (tiers !== undefined && given !== 'tiers') {
+    throw new KvError('bad-argument', `policy '${id}' has no tiers`, {
+      values: { policy: id, tiers: JSON.stringify(tiers) },
+      hint: "leave out the tiers, or use policy 'tiers'",
+    });
+  }
   if (Array.isArray(types) !== (id === 'table')) {
     throw new KvError('bad-argument', `policy '${id}' and these cacheTypes do not go together`, {
       values: { policy: id, cacheTypes: JSON.stringify(types) },
@@ -283,7 +340,9 @@ function policyOf(
     ? { layers: types }
     : id === 'fixed' && types !== undefined
       ? { ...types }
-      : {};
+      : id === 'tiers'
+        ? { ...tiersAsked(tiers) }
+        : {};
   return { policy: createPolicy(id, policyOptions), policyOptions };
 }
 

@@ -24,7 +24,8 @@ import {
   useBinding,
   wrap,
 } from '../../native/index.ts';
-import { type Forecast, forecast, parseBudget } from '../cache/budget.ts';
+import { type Forecast, forecast } from '../cache/budget.ts';
+import { parseBudget } from '../options/parse-budget.ts';
 import { chooseDense } from '../transformer/dense-choice.ts';
 import { isAway, obtainModel } from '../transformer/hub/obtain.ts';
 import { surveyModel } from '../transformer/hub/survey.ts';

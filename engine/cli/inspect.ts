@@ -4,6 +4,7 @@ import { basename, dirname, join } from 'node:path';
 import { inspectIndex, readThresholdFile } from '../../memory/index.ts';
 import { columnsOf, fields, jsonText, KvError, openFlags, printable } from '../../native/index.ts';
 import { isLogDir, verifyLog, verifyText } from '../../witness/index.ts';
+import { isPolicyFile, readPolicyFile } from '../options/policy-file.ts';
 import { logDir, memoryDir, sqlDir } from '../state/folder.ts';
 import { MAGIC } from '../trace/header.ts';
 import { Trace } from '../trace/reader.ts';
@@ -17,7 +18,7 @@ import { fitOf } from './machine-fit.ts';
 import { cacheDirOf, flag, number, type Settings, text } from './options.ts';
 import { contentOf, describe } from './thresholds.ts';
 
-type Kind = 'model' | 'thresholds' | 'trace' | 'log' | 'index' | 'state';
+type Kind = 'policy' | 'model' | 'thresholds' | 'trace' | 'log' | 'index' | 'state';
 
 /** The kind of a file, found from its content rather than its name, or the kind of a folder, found from its files. */
 export function kindOf(path: string): Kind {
@@ -35,6 +36,7 @@ export function kindOf(path: string): Kind {
   if (/^(vectors|payloads)\.\d+\./.test(basename(path))) throw partOf(path, 'a part of a vector index');
   const head = headOf(path);
   if (head.subarray(0, MAGIC.length).equals(MAGIC)) return 'trace';
+  if (isPolicyFile(path)) return 'policy';
   // No model is a JSON file, and the reader of thresholds says what is wrong with one.
   return head.toString('utf8').trimStart().startsWith('{') ? 'thresholds' : 'model';
 }
@@ -93,6 +95,11 @@ export async function inspectPath(
     }
     case 'state':
       return inspectState(path, cacheDir, columns);
+    case 'policy': {
+      const said = readPolicyFile(path);
+      const plain = `policy\n${fields(flat(said), columns)}`;
+      return { ok: true, json: { kind, ...said }, plain };
+    }
     case 'thresholds': {
       const file = readThresholdFile(path);
       return { ok: true, json: { ...contentOf(file), kind }, plain: `thresholds\n${describe(file, columns)}` };

@@ -16,6 +16,7 @@ import { defaultCacheDir } from '../transformer/cache-dir.ts';
 import { eventLog } from './event-log.ts';
 import { optionsOf } from './option-settings.ts';
 import type { SettingName } from './settings.ts';
+import { tiersOf } from './tier-settings.ts';
 
 export type Settings = Partial<Record<SettingName, unknown>>;
 
@@ -121,6 +122,7 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
     ...optionsOf<SessionOptions>(settings, SESSION_OPTIONS),
     tokensExpected,
     cacheTypes: types,
+    tiers: tiersOf(settings),
     thresholdsPath: thresholdsPathOf(settings),
   });
 }

@@ -4,27 +4,21 @@
  * the name in capitals) and the keys of a TOML or JSON file are all made from this. A flag takes precedence over the
  * environment, the environment over the file, and the file over the default.
  */
-import { type Command, InvalidArgumentError, Option } from 'commander';
-import { parse as parseToml } from 'smol-toml';
-import {
-  asRecord,
-  type JsonRules,
-  KvError,
-  parseJson,
-  parsePair,
-  readRegular,
-  unknownName,
-} from '../../native/index.ts';
+import { type Command, Option } from 'commander';
+import { KvError, parseJson, parsePair, readRegular, unknownName } from '../../native/index.ts';
 import { FORMS } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
-import { parseBudget } from '../cache/budget.ts';
 import { LEVELS } from '../events/table.ts';
+import { parseBudget } from '../options/parse-budget.ts';
 import { CONTINUATION_OPTIONS, ENGINE_OPTIONS, PARK_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
+import { parseTable } from '../options/table-file.ts';
 import { SERVE_OPTIONS } from '../serve/options.ts';
 import { CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
 import { parseSample } from '../trace/sample.ts';
+import { layerList } from './layer-list.ts';
 import { settingsOf } from './option-settings.ts';
 import { type Setting, whole } from './setting.ts';
+import { TIER_READERS } from './tier-settings.ts';
 
 /** Throws if this is not a budget for any length of prompt. Its bytes are computed when the length is known. */
 const budget = (text: string): string => {
@@ -50,19 +44,6 @@ const cacheType = (text: string): string => {
   return text;
 };
 
-/** Parses a list of layers: '0,3-5' is [0, 3, 4, 5]. */
-export function layerList(text: string): number[] {
-  const layers = new Set<number>();
-  for (const part of text.split(/[\s,]+/).filter((piece) => piece !== '')) {
-    const match = /^(\d{1,4})(?:-(\d{1,4}))?$/.exec(part);
-    const from = Number(match?.[1]);
-    const to = Number(match?.[2] ?? match?.[1]);
-    if (match === null || to < from) throw new InvalidArgumentError(`'${part}' is not a layer or a range such as 0-3.`);
-    for (let layer = from; layer <= to; layer++) layers.add(layer);
-  }
-  return [...layers].sort((a, b) => a - b);
-}
-
 /** Throws if this is no range; the text stays, for it is read where it is used. */
 const wholeRange = (text: string): string => {
   parseRange(text);
@@ -81,6 +62,7 @@ export const SETTINGS = {
     cacheTypeK: cacheType,
     cacheTypeV: cacheType,
     skipLayers: layerList,
+    ...TIER_READERS,
   }),
   ...settingsOf(CONTINUATION_OPTIONS),
   ...settingsOf(CONVERSATION_OPTIONS),
@@ -324,31 +306,4 @@ function readFile(path: string): Map<SettingName, unknown> {
     result.set(name, value);
   }
   return result;
-}
-
-function parseTable(path: string, content: Uint8Array): Readonly<Record<string, unknown>> {
-  const rules = {
-    what: path,
-    code: 'bad-config',
-    hint: 'a TOML file, or a JSON file whose name ends in .json',
-  } as const;
-  // Some editors put the mark of a byte order there.
-  const plain = Buffer.from(
-    Buffer.from(content)
-      .toString('utf8')
-      .replace(/^\uFEFF/, ''),
-  );
-  if (!path.endsWith('.json')) return tomlOf(plain.toString('utf8'), rules);
-  const table = asRecord(parseJson(plain, rules));
-  if (table !== undefined) return table;
-  throw new KvError(rules.code, `${path} holds no settings`, { values: { path }, hint: rules.hint });
-}
-
-function tomlOf(text: string, { what, code, hint }: JsonRules): Readonly<Record<string, unknown>> {
-  try {
-    return parseToml(text);
-  } catch (cause) {
-    const [first] = (cause as Error).message.split('\n');
-    throw new KvError(code, `${what} is not TOML: ${first}`, { values: { path: what }, hint, cause });
-  }
 }

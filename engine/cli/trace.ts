@@ -1,7 +1,7 @@
 /** `palimpsest trace record` writes a run down, so that caches can be simulated over it without the model. */
 import { columnsOf, fields, grouped, jsonText, KvError, printable } from '../../native/index.ts';
-import { parseBudget } from '../cache/budget.ts';
 import { parseCache } from '../evaluate/evaluate.ts';
+import { parseBudget } from '../options/parse-budget.ts';
 import { countedTokens, tokenize } from '../session/prompt.ts';
 import { type Recorded, recordTrace } from '../trace/record.ts';
 import { parseSample } from '../trace/sample.ts';

@@ -67,7 +67,7 @@ export const LAB = 'palimpsest-lab';
  * How the names of its methods begin, so that an error can tell where they are. A test of the lab compares both lists.
  */
 const LAB_NAMES =
-  /^(kvquant|kvarn|rotatekv|xquant|nsn|pq|q?pca|ec)[0-9]|^rot[1-4](:rot[1-4])?\+[a-z]{3,}|^(h2o|streaming|snapkv|pyramidkv|scissorhands|age-tiers|anchors|coded-h2o)@/;
+  /^(kvquant|kvarn|oscar|rotatekv|xquant|nsn|pq|q?pca|ec)[0-9]|^[^@]+\+w0$|^rot[1-4](:rot[1-4])?\+[a-z]{3,}|^(h2o|streaming|snapkv|pyramidkv|scissorhands|age-tiers|anchors|coded-h2o)@/;
 
 const registered = new Map<string, CacheMethods>();
 

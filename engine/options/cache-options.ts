@@ -7,8 +7,9 @@ import type { GoverningOptions, StateOptions } from './types.ts';
 /** Options of openCache. Only the shape is needed. */
 export interface OpenCacheOptions extends CacheShape, GoverningOptions, StateOptions {
   /**
-   * What moves pages: 'price' (default with a budget), 'uniform', 'age', 'fixed' (default with one pair of cacheTypes
-   * and no budget), 'table' (with one pair for every layer), 'none' (default otherwise), or a policy of your own.
+   * What moves pages: 'price' (default with a budget), 'uniform', 'age', 'tiers' (default with tiers), 'fixed' (default
+   * with one pair of cacheTypes and no budget), 'table' (with one pair for every layer), 'none' (default otherwise), or
+   * a policy of your own.
    */
   readonly policy?: string | Policy;
   /** Factor on q·k, default 1/sqrt(headDim). */

@@ -26,7 +26,7 @@ import {
   WINDOW_TOKENS,
   whole,
 } from '../../native/index.ts';
-import { type Policy, policies } from '../../policy/index.ts';
+import { type Policy, policies, type TiersOptions } from '../../policy/index.ts';
 import type { FailureMode } from '../../witness/index.ts';
 import { isLogger, type Logger } from '../events/logger.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
@@ -229,6 +229,40 @@ export const GOVERNING_OPTIONS = {
       },
     },
   },
+  tiers: {
+    rule: seenLater<TiersOptions>('{ hot, warm, cold, importance, decay, anchors, group }'),
+    help: 'sizes and formats of the tiers of policy tiers',
+    flags: {
+      tierHot: {
+        flag: '--tier-hot <size,K:V>',
+        help: "policy tiers: the hot tier's most tokens, pages or share of the budget, and its formats (default: 512,q8)",
+      },
+      tierWarm: {
+        flag: '--tier-warm <size,K:V>',
+        help: 'the same of the warm one (default: 4096,trellis4); each of the two may be left out',
+      },
+      tierCold: {
+        flag: '--tier-cold <K:V>',
+        help: 'formats of the cold one, which has all other pages (default: trellis3:trellis1)',
+      },
+      tierImportance: {
+        flag: '--tier-importance <share>',
+        help: "share of a tier's places for pages with most attention; newer pages have the others (default: 0.5)",
+      },
+      tierDecay: {
+        flag: '--tier-decay <factor>',
+        help: 'what attention counts a page of tokens later (default: 0.5)',
+      },
+      tierAnchors: {
+        flag: '--tier-anchors <list>',
+        help: 'pages that stay hot before all others, e.g. 0,4-5 (default: none)',
+      },
+      tierGroup: {
+        flag: '--tier-group <n>',
+        help: 'numbers that are to share a scale; refused where the formats have another group (default: theirs)',
+      },
+    },
+  },
   skipLayers: {
     rule: seenLater<readonly number[]>('a list of layers'),
     help: 'layers that stay in the window format, e.g. 0,28-29',
@@ -266,7 +300,23 @@ export const GOVERNING_OPTIONS = {
     setting: 'thresholds',
     parked: false,
   },
+  thresholdValues: {
+    rule: suchThat<Readonly<Record<string, number>>>(isNumbers, 'numbers by the ids of thresholds'),
+    help: 'values in place of those of single thresholds, whatever was learned',
+  },
+  policyFile: {
+    rule: anyText('a path', 1),
+    help: 'TOML or JSON of policy, formats, window, tiers, budgets and thresholds; flags go before what it says',
+    flag: '--policy-file <file>',
+    parked: false,
+  },
 } as const satisfies Rows<GoverningOptions>;
+
+/** True of an object that holds numbers alone; which ids and ranges there are is seen later. */
+function isNumbers(given: unknown): boolean {
+  if (typeof given !== 'object' || given === null || Array.isArray(given)) return false;
+  return Object.values(given).every((value) => typeof value === 'number');
+}
 
 function isPolicy(given: unknown): boolean {
   const { id, version, needsTrials, open } = (given ?? {}) as Partial<Policy>;

@@ -1,7 +1,7 @@
 /** Options of engines, sessions and answers: public types. Units are last in every name. */
 import type { QdrantOptions } from '../../memory/index.ts';
 import type { BindingName, FormatPair, Isa, LatentName, WindowName } from '../../native/index.ts';
-import type { Priority, ThresholdSet } from '../../policy/index.ts';
+import type { Priority, ThresholdSet, TiersOptions } from '../../policy/index.ts';
 import type { AnchorOptions, FailureMode, LogRule } from '../../witness/index.ts';
 import type { Logger } from '../events/logger.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
@@ -138,6 +138,11 @@ export interface GoverningOptions {
    * a policy may use. One pair for every layer means policy 'table'.
    */
   readonly cacheTypes?: CacheTypes;
+  /**
+   * Sizes and formats of the three tiers of policy 'tiers', and what keeps a page in them; given alone, they are that
+   * policy. Default: those of TiersOptions.
+   */
+  readonly tiers?: TiersOptions;
   /** Layers that stay in the window format. Default: none. */
   readonly skipLayers?: readonly number[];
   /** Tokens planned for: prompt + answer. Budgets in percent need it. */
@@ -164,6 +169,12 @@ export interface GoverningOptions {
   readonly thresholds?: ThresholdSet;
   /** A file of such thresholds, that saveThresholds wrote. */
   readonly thresholdsPath?: string;
+  /** Values that take the place of those of single thresholds, by their ids, whatever was learned. Default: none. */
+  readonly thresholdValues?: Readonly<Record<string, number>>;
+  /**
+   * A policy file in TOML or JSON, which says how the cache is governed where these options do not. Default: none.
+   */
+  readonly policyFile?: string;
 }
 
 /**
@@ -171,7 +182,7 @@ export interface GoverningOptions {
  * cache small.
  */
 export interface SessionOptions extends GoverningOptions {
-  /** 'price' (default with a budget), 'uniform', 'age', 'table', 'fixed', 'none'. */
+  /** 'price' (default with a budget), 'uniform', 'age', 'tiers' (default with tiers), 'table', 'fixed', 'none'. */
   readonly policy?: string;
   /** f16 throughout, nothing is ever moved. Default false. */
   readonly exact?: boolean;

@@ -5,10 +5,11 @@ import { type Fingerprint, type Lookup, loadThresholdFile, type ThresholdBook } 
 import type { CacheShape } from '../../native/index.ts';
 import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
 import { readEntry, type WitnessLog } from '../../witness/index.ts';
-import { f16CacheBytes, parseBudget } from '../cache/budget.ts';
+import { f16CacheBytes } from '../cache/budget.ts';
 import { fingerprintOf, printOf } from '../cache/fingerprint.ts';
 import type { Governed } from '../cache/governed.ts';
 import { formatShares } from '../cache/report.ts';
+import { parseBudget } from '../options/parse-budget.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { shippedThresholds } from '../state/shipped-laws.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';

@@ -24,6 +24,7 @@ import { fork, makeRoom, rowNorm, settle, takeBack } from '../cache/step.ts';
 import { askedOf, type Terms, withThresholds } from '../cache/terms.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
 import { type OpenCacheOptions, requestOf, shapeOf } from '../options/cache-options.ts';
+import { withPolicyFile } from '../options/policy-file.ts';
 import { CACHE_OPTIONS, STATE_OPTIONS } from '../options/table.ts';
 import { openState, type State } from '../state/folder.ts';
 import { leave, type StartValues, startValues } from './experience.ts';
@@ -59,11 +60,12 @@ export type LoadCacheOptions = Omit<OpenCacheOptions, keyof CacheShape> & Partia
 export async function loadCache(path: string, options: LoadCacheOptions = {}): Promise<PolicyCache> {
   checkPath(path, 'a saved cache');
   checkKeys(options as OpenCacheOptions, CACHE_OPTIONS, 'loadCache');
+  const asked = withPolicyFile(options);
   const saved = readSaved(path);
   const { shape, modelDigest, session: resumedFrom, tokens } = saved.head;
-  checkSaved(saved, path, options, options.modelDigest);
+  checkSaved(saved, path, asked, asked.modelDigest);
   const known = modelDigest === '' ? {} : { modelDigest };
-  const cache = await open({ ...known, ...options, ...shape }, { resumedFrom, tokens });
+  const cache = await open({ ...known, ...asked, ...shape }, { resumedFrom, tokens });
   try {
     cache.fill(saved, path);
     return cache;
@@ -76,7 +78,7 @@ export async function loadCache(path: string, options: LoadCacheOptions = {}): P
 /** Opens a cache. Throws 'bad-argument', 'bad-shape', 'budget-too-small', 'unsupported', 'io', 'bad-log'. */
 export async function openCache(options: OpenCacheOptions): Promise<PolicyCache> {
   checkKeys(options, CACHE_OPTIONS, 'openCache');
-  return open(options);
+  return open(withPolicyFile(options));
 }
 
 /** Where the tokens of a cache come from that begins with some. */

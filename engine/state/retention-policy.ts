@@ -1,7 +1,7 @@
 /** Retention as people write it, and as the log takes it. */
 import { KvError } from '../../native/index.ts';
 import { parseTime, type RetentionPolicy } from '../../witness/index.ts';
-import { parseBudget } from '../cache/budget.ts';
+import { parseBudget } from '../options/parse-budget.ts';
 import type { LogRetention } from '../options/types.ts';
 
 /**

@@ -2,7 +2,7 @@
 import { resolve } from 'node:path';
 import { checkKeys, checkOption, checkOptions, KvError } from '../../native/index.ts';
 import { masterKeysInUse } from '../../witness/index.ts';
-import { parseBudget } from '../cache/budget.ts';
+import { parseBudget } from '../options/parse-budget.ts';
 import { ENGINE_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, LogRetention } from '../options/types.ts';
 import { policyOf } from '../state/retention-policy.ts';

@@ -8,6 +8,7 @@ import type { Forecast } from '../cache/budget.ts';
 import type { TourEvent, TourOptions, TourResult } from '../evaluate/tour.ts';
 import type { EngineEvent } from '../events/event.ts';
 import { listen } from '../events/logger.ts';
+import { withPolicyFile } from '../options/policy-file.ts';
 import { RESUME_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, Progress, Prompt, ResumeOptions, SessionOptions } from '../options/types.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
@@ -123,7 +124,7 @@ export class Engine {
    */
   async openSession(options: SessionOptions = {}): Promise<EngineSession> {
     checkKeys(options, SESSION_OPTIONS, 'openSession');
-    return new EngineSession(await this.#calls.call('open', options), this.#calls);
+    return new EngineSession(await this.#calls.call('open', withPolicyFile(options)), this.#calls);
   }
 
   /**
@@ -133,7 +134,7 @@ export class Engine {
    * example.
    */
   async chat(options: ChatOptions = {}): Promise<Chat> {
-    return new Chat(this.#calls, await openChat(this, this.#calls, options));
+    return new Chat(this.#calls, await openChat(this, this.#calls, withPolicyFile(options)));
   }
 
   /**
@@ -153,7 +154,7 @@ export class Engine {
       });
     const { onProgress, signal, ...session } = options;
     const onEvent = ({ progress }: { progress: Progress }): void => onProgress?.(progress);
-    const params = { path: pathOrId, options: session };
+    const params = { path: pathOrId, options: withPolicyFile(session) };
     const { id, resumed } = await this.#calls.call('resume', params, { onEvent, signal });
     return new EngineSession(id, this.#calls, resumed);
   }

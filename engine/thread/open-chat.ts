@@ -1,6 +1,7 @@
 /** Opens a conversation: checks its options, and plans its session for as many tokens as the budget can hold. */
 import { checkKeys, checkOptions, KvError, PAGE_TOKENS, show } from '../../native/index.ts';
-import { f16CacheBytes, parseBudget, windowBudget } from '../cache/budget.ts';
+import { f16CacheBytes, windowBudget } from '../cache/budget.ts';
+import { parseBudget } from '../options/parse-budget.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SendOptions, SessionOptions } from '../options/types.ts';
 import type { Conversation } from '../session/chat/types.ts';

@@ -4,9 +4,10 @@
  */
 import { KvError, PAGE_TOKENS } from '../../native/index.ts';
 import type { ThresholdSet } from '../../policy/index.ts';
-import { f16CacheBytes, parseBudget } from '../cache/budget.ts';
+import { f16CacheBytes } from '../cache/budget.ts';
 import type { CacheSpec } from '../evaluate/evaluate.ts';
 import { findYardstick } from '../evaluate/methods.ts';
+import { parseBudget } from '../options/parse-budget.ts';
 import { predictKld } from './divergence.ts';
 import { Errors, laterPage } from './later.ts';
 import type { Logged } from './logged.ts';

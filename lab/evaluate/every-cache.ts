@@ -5,8 +5,10 @@ import { kvarnOf } from '../methods/kvarn.ts';
 import { kvQuantOf } from '../methods/kvquant.ts';
 import { methodCaches } from '../methods/methods.ts';
 import { modifiedOf } from '../methods/modifiers.ts';
+import { oscarOf } from '../methods/oscar.ts';
 import { rotateKvOf } from '../methods/rotatekv.ts';
 import { transformOf } from '../methods/transform.ts';
+import { windowlessOf } from '../methods/windowless.ts';
 import { xquantOf } from '../methods/xquant.ts';
 
 /** Budgets that policies are measured at. */
@@ -68,12 +70,14 @@ export const everyCache = (): string[] => ['exact', ...formatCaches(), ...policy
  * What a cache is an example of: a family of formats, a policy or a kind of eviction. Charts draw each with a sign of
  * its own.
  */
-export function kindOf(cache: string): string {
+export function kindOf(named: string): string {
+  const cache = windowlessOf(named) ?? named;
   if (xquantOf(cache) !== null) return 'xquant';
   if (modifiedOf(cache) !== null) return 'modified';
   if (rotateKvOf(cache) !== null) return 'rotatekv';
   if (kvQuantOf(cache) !== null) return 'kvquant';
   if (kvarnOf(cache) !== null) return 'kvarn';
+  if (oscarOf(cache) !== null) return 'oscar';
   if (transformOf(cache) !== null) return 'transform';
   const [first = ''] = cache.split(/[:@+]/);
   return ALL_FAMILIES.find(([, { formats }]) => formats.some(({ name }) => name === first))?.[0] ?? first;

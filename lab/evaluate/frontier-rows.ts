@@ -30,6 +30,7 @@ const compared = {
   meanKld: divergence,
   medianKld: divergence,
   kld99: divergence,
+  kld999: divergence,
   sameTop: share,
 };
 
@@ -229,12 +230,16 @@ export interface Point {
   readonly context: number;
   readonly cache: string;
   readonly texts: number;
+  /** Of the most that it ever took. */
   readonly bits: number;
+  /** Of what it takes when all is read. */
+  readonly bitsAtRest: number;
   readonly bytesAtRest: number;
   readonly meanKld: number;
-  /** Means of the medians and 99th percentiles of the texts. */
+  /** Means of the medians and of the 99th and 99.9th percentiles of the texts. */
   readonly medianKld: number;
   readonly kld99: number;
+  readonly kld999: number;
   readonly sameTop: number;
   readonly perplexity: number;
   readonly perplexityExact: number;
@@ -279,10 +284,12 @@ export function pointsOf(rows: readonly FrontierRow[], model: string, context: n
         cache,
         texts,
         bits: (16 * of(({ bytes }) => bytes)) / of(({ bytesF16 }) => bytesF16),
+        bitsAtRest: (16 * of(({ bytesAtRest }) => bytesAtRest)) / of(({ bytesF16 }) => bytesF16),
         bytesAtRest: of(({ bytesAtRest }) => bytesAtRest),
         meanKld: of(({ meanKld }) => meanKld),
         medianKld: of(({ medianKld }) => medianKld),
         kld99: of(({ kld99 }) => kld99),
+        kld999: of(({ kld999 }) => kld999),
         sameTop: of(({ sameTop }) => sameTop),
         perplexity: Math.exp(of(({ perplexity }) => Math.log(perplexity))),
         perplexityExact: Math.exp(of(({ perplexityExact }) => Math.log(perplexityExact))),

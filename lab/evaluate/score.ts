@@ -46,6 +46,8 @@ export interface Score {
 /** How far a run is from the exact cache. */
 export interface Compared extends Divergence {
   readonly medianKld: number;
+  /** Of 512 tokens, the largest. */
+  readonly kld999: number;
 }
 
 /** The same of a session, with its report; `code` says why there is none. */
@@ -177,5 +179,6 @@ export class Scorer {
 /** What sums over scored tokens come to. */
 export function comparedBy(sums: DivergenceSums): Compared {
   const sorted = [...sums.klds].sort((a, b) => a - b);
-  return { ...toDivergence(sums), medianKld: sorted[Math.floor(sorted.length / 2)]! };
+  const at = (share: number): number => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]!;
+  return { ...toDivergence(sums), medianKld: at(0.5), kld999: at(0.999) };
 }

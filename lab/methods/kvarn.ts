@@ -49,13 +49,13 @@ function deviations(
   const count = rows.length / d;
   const each = axis === 'token' ? count : d;
   const [sums, squares] = [new Float64Array(each), new Float64Array(each)];
-  for (let i = 0; i < rows.length; i++) {
-    const [t, c] = [Math.floor(i / d), i % d];
-    const x = rows[i]! / tokens[t]! / channels[c]!;
-    const at = axis === 'token' ? t : c;
-    sums[at]! += x;
-    squares[at]! += x * x;
-  }
+  for (let t = 0; t < count; t++)
+    for (let c = 0; c < d; c++) {
+      const x = rows[t * d + c]! / tokens[t]! / channels[c]!;
+      const at = axis === 'token' ? t : c;
+      sums[at]! += x;
+      squares[at]! += x * x;
+    }
   const of = rows.length / each;
   return sums.map((sum, at) => Math.sqrt(Math.max(0, squares[at]! - (sum * sum) / of) / (of - 1)));
 }

@@ -7,11 +7,13 @@ import { kvarnCaches, kvarnOf, kvarnPages } from './kvarn.ts';
 import { kvQuantCaches, kvQuantOf, kvQuantPages } from './kvquant.ts';
 import { modifiedCaches, modifiedOf, modifiedPages } from './modifiers.ts';
 import { nsnPages } from './nsn.ts';
+import { oscarCaches, oscarOf, oscarPages } from './oscar.ts';
 import { type PageMethod, readPaged } from './paged.ts';
 import { productPages, productTextPages } from './product.ts';
 import { xquantPages } from './rematerialize.ts';
 import { rotateKvOf, rotateKvPages } from './rotatekv.ts';
 import { transformCaches, transformOf, transformPages } from './transform.ts';
+import { formatPages, formatsOf, windowless, windowlessOf } from './windowless.ts';
 import { xquantCaches, xquantOf } from './xquant.ts';
 
 /** Published methods of coded pages that have one name. */
@@ -20,6 +22,9 @@ const PUBLISHED: ReadonlyMap<string, PageMethod> = new Map<string, PageMethod>([
   ['pq2', productPages],
   ['pq2-text', productTextPages],
 ]);
+
+/** What is measured without a window as well: two bits, where a window is most of a short cache. */
+const WINDOWLESS = ['oscar2', 'oscar2-wide', 'kvarn2', 'nsn2', 'trellis2:trellis2', 'trellis2:trellis1', 'rot2:rot2'];
 
 /** The method of coded pages that a cache names; null for any other cache. */
 export function pageMethodOf(cache: string): PageMethod | null {
@@ -31,6 +36,8 @@ export function pageMethodOf(cache: string): PageMethod | null {
   if (kvQuant !== null) return kvQuantPages(kvQuant);
   const kvarn = kvarnOf(cache);
   if (kvarn !== null) return kvarnPages(kvarn);
+  const oscar = oscarOf(cache);
+  if (oscar !== null) return oscarPages(oscar);
   const transform = transformOf(cache);
   if (transform !== null) return transformPages(transform);
   const rotated = rotateKvOf(cache);
@@ -44,17 +51,25 @@ export const methodCaches = (): string[] => [
   ...['rotatekv4', 'rotatekv3', 'rotatekv2'],
   ...kvQuantCaches(),
   ...kvarnCaches(),
+  ...oscarCaches(),
   ...transformCaches(),
   ...PUBLISHED.keys(),
   ...modifiedCaches(),
+  ...WINDOWLESS.map(windowless),
 ];
 
 /** The method that a cache names: an eviction rule, or one of coded pages; null for the caches of sessions. */
 export function methodOf(cache: string): CacheMethod | null {
   const eviction = evictionOf(cache);
   if (eviction !== null) return (runtime, reading) => evicted(runtime, eviction, reading);
-  const pages = pageMethodOf(cache);
-  return pages === null ? null : (runtime, reading) => readPaged(runtime, pages, reading);
+  const bare = windowlessOf(cache);
+  const pages = bare === null ? pageMethodOf(cache) : windowlessPages(bare);
+  return pages === null ? null : (runtime, reading) => readPaged(runtime, pages, reading, { hasWindow: bare === null });
+}
+
+function windowlessPages(bare: string): PageMethod | null {
+  const formats = formatsOf(bare);
+  return formats === null ? pageMethodOf(bare) : formatPages(formats);
 }
 
 /** What the product registers. */

@@ -42,6 +42,36 @@ async function readOwn(runtime: Runtime, tokens: number, see: NonNullable<PageCo
   return ids.length;
 }
 
+/** Rows of a layer as attention has them: keys [T, nd] after their rotary embedding, values, and queries [T, Hd]. */
+export interface SeenRows extends KeptRows {
+  readonly q: Float32Array;
+}
+
+/** Rows and queries of each layer, as the exact cache has them. */
+export async function ownSeen(runtime: Runtime, tokens: number): Promise<readonly SeenRows[]> {
+  const { layers, queryHeads, headDim } = runtime.model.config;
+  const kept: KeptRows[] = [];
+  const queries = Array.from({ length: layers }, (): Float32Array[] => []);
+  await readOwn(runtime, tokens, ({ layer, tokens: read, q }, _start, rows) => {
+    kept[layer] = rows;
+    queries[layer]!.push(q.slice(0, read * queryHeads * headDim));
+  });
+  return kept.map((rows, layer) => ({ ...rows, q: joined(queries[layer]!) }));
+}
+
+/** Rows [T · count, d] of `count` of the heads of rows [T, heads · d], from the first one on. */
+export function rowsOfHeads(
+  rows: Float32Array,
+  headDim: number,
+  { heads, first, count }: { readonly heads: number; readonly first: number; readonly count: number },
+): Float32Array {
+  const [each, whole] = [count * headDim, heads * headDim];
+  const out = new Float32Array((rows.length / heads) * count);
+  for (let from = first * headDim, to = 0; to < out.length; from += whole, to += each)
+    out.set(rows.subarray(from, from + each), to);
+  return out;
+}
+
 /**
  * Moments [d, d] of each KV head of a layer: keys after their rotary embedding and values about their means, and the
  * queries of all its heads about zero.
@@ -54,28 +84,21 @@ export interface Moments {
 
 /** Moments of the rows of each layer but the first tokens, as the exact cache has them. */
 export async function ownMoments(runtime: Runtime, tokens: number): Promise<readonly Moments[]> {
-  const { layers, kvHeads, queryHeads, headDim } = runtime.model.config;
-  const kept: KeptRows[] = [];
-  const queries = Array.from({ length: layers }, (): Float32Array[] => []);
-  await readOwn(runtime, tokens, ({ layer, tokens: read, q }, _start, rows) => {
-    kept[layer] = rows;
-    queries[layer]!.push(q.slice(0, read * queryHeads * headDim));
-  });
+  const { kvHeads, queryHeads, headDim } = runtime.model.config;
   const group = queryHeads / kvHeads;
-  const headOf = (rows: Float32Array, heads: number, first: number, count: number): Float32Array => {
-    const each = count * headDim;
-    return Float32Array.from(
-      { length: (rows.length / heads) * count },
-      (_, i) => rows[(Math.floor(i / each) * heads + first) * headDim + (i % each)]!,
-    );
-  };
   const heads = Array.from({ length: kvHeads }, (_, head) => head);
   const behind = (rows: Float32Array): Float32Array => rows.subarray(SINK_TOKENS * kvHeads * headDim);
-  return kept.map(({ k, v }, layer) => ({
-    k: heads.map((head) => momentsOf(headOf(behind(k), kvHeads, head, 1), headDim, true)),
-    v: heads.map((head) => momentsOf(headOf(behind(v), kvHeads, head, 1), headDim, true)),
-    q: heads.map((head) => momentsOf(headOf(joined(queries[layer]!), queryHeads, head * group, group), headDim, false)),
-  }));
+  return (await ownSeen(runtime, tokens)).map(({ k, v, q }) => {
+    const about = (rows: Float32Array, head: number): Float32Array =>
+      momentsOf(rowsOfHeads(behind(rows), headDim, { heads: kvHeads, first: head, count: 1 }), headDim, true);
+    const asked = (head: number): Float32Array =>
+      rowsOfHeads(q, headDim, { heads: queryHeads, first: head * group, count: group });
+    return {
+      k: heads.map((head) => about(k, head)),
+      v: heads.map((head) => about(v, head)),
+      q: heads.map((head) => momentsOf(asked(head), headDim, false)),
+    };
+  });
 }
 
 /** Moments of rows [rows, width] about their mean, or about zero: [width, width]. */

@@ -3,6 +3,9 @@
  * format do, and from then on are what the method makes of them; the sinks of the first page stay exact. Attention is
  * that of the native cache over decoded rows. Rows are decoded once, when a page is coded, and not at every step as a
  * program would have to; nothing is counted for them.
+ *
+ * Without a window a page is coded as soon as it is full, and then its tokens are read once more where they are scored:
+ * they see codes alone, their own among them.
  */
 import {
   f16CacheBytes,
@@ -42,6 +45,16 @@ export interface PageCode {
   readonly code: (page: number, layers: readonly KeptRows[], firstRow: number) => void;
   /** Bytes of all layers with so many coded pages, and so many tokens in the window. */
   readonly heldBytes: (coded: number, windowTokens: number) => number;
+  /** First tokens that stay exact where there is a window. Default: those of all caches. */
+  readonly sinkTokens?: number;
+  /** How many newer tokens keep a page in the window. Default: a page. */
+  readonly windowTokens?: number;
+}
+
+/** How pages are read. */
+export interface Paging {
+  /** False: no page waits in a window, and sinks are those of all caches. Default true. */
+  readonly hasWindow?: boolean;
 }
 
 /** Begins a sequence of so many tokens, whose positions are those of the table. */
@@ -52,9 +65,10 @@ export async function readPaged(
   runtime: Runtime,
   method: PageMethod,
   { ids, scored, signal }: MethodReading,
+  { hasWindow = true }: Paging = {},
 ): Promise<MethodRead> {
-  const { shape, threads, model } = runtime;
-  const { layers, kvHeads, headDim, slidingWindow } = model.config;
+  const { shape, model } = runtime;
+  const { layers, kvHeads, headDim } = model.config;
   const nd = kvHeads * headDim;
   const rope = new RopeTable(model.config, ids.length);
   const code = await method(runtime, rope, ids.length);
@@ -62,12 +76,15 @@ export async function readPaged(
     { length: layers },
     (): KeptRows => ({ k: new Float32Array(ids.length * nd), v: new Float32Array(ids.length * nd) }),
   );
+  const sinks = hasWindow ? (code.sinkTokens ?? SINK_TOKENS) : SINK_TOKENS;
+  const windowTokens = hasWindow ? code.windowTokens : 0;
   let coded = 0;
   const codeUntil = (pages: number): void => {
-    for (; coded < pages; coded++) code.code(coded, kept, coded === 0 ? SINK_TOKENS : 0);
+    for (; coded < pages; coded++) code.code(coded, kept, coded === 0 ? sinks : 0);
   };
   const held = (tokens: number): number =>
-    layers * 4 * nd * Math.min(SINK_TOKENS, tokens) + code.heldBytes(coded, tokens - firstToken(coded));
+    layers * 4 * nd * Math.min(sinks, tokens) + code.heldBytes(coded, tokens - firstToken(coded));
+  let isAgain = false;
   let bytes = 0;
   const pool = openPool(2 ** 40);
   try {
@@ -78,32 +95,31 @@ export async function readPaged(
       signal,
       stride: rowsLeft,
       before: (start) => {
+        isAgain = false;
         bytes = Math.max(bytes, held(start));
-        codeUntil(movablePages(start));
+        codeUntil(movablePages(start, windowTokens));
+      },
+      after: (start, tokens) => {
+        if (hasWindow) return false;
+        bytes = Math.max(bytes, held(start + tokens));
+        codeUntil(movablePages(start + tokens, windowTokens));
+        isAgain = start + tokens > ids.length - scored && firstToken(coded) === start + tokens;
+        return isAgain;
       },
       attend: (input, start, out) => {
-        const { layer, tokens, q, k, v } = input;
+        const { layer, tokens, k, v } = input;
         const own = kept[layer]!;
-        own.k.set(k.subarray(0, tokens * nd), start * nd);
-        own.v.set(v.subarray(0, tokens * nd), start * nd);
-        code.see?.(input, start, own);
-        const cache = openKvCache({
-          shape: { ...shape, layers: 1 },
-          pool,
-          windowFormat: 'f16',
-          slidingWindow: [slidingWindow[layer] ?? null],
-          threads,
-        });
-        try {
-          cache.append(0, own.k.subarray(0, (start + tokens) * nd), own.v.subarray(0, (start + tokens) * nd));
-          cache.attend(0, q.subarray(0, out.length), out);
-        } finally {
-          cache.close();
+        if (!isAgain) {
+          own.k.set(k.subarray(0, tokens * nd), start * nd);
+          own.v.set(v.subarray(0, tokens * nd), start * nd);
+          code.see?.(input, start, own);
         }
+        const seen = { k: own.k.subarray(0, (start + tokens) * nd), v: own.v.subarray(0, (start + tokens) * nd) };
+        attendOver(runtime, pool, seen, input, out);
       },
     });
     bytes = Math.max(bytes, held(ids.length));
-    codeUntil(movablePages(ids.length));
+    codeUntil(movablePages(ids.length, windowTokens));
     return {
       hidden,
       bytes,
@@ -112,6 +128,29 @@ export async function readPaged(
     };
   } finally {
     pool.close();
+  }
+}
+
+/** Puts into `out` the attention of the queries of a layer to rows, by the native cache. */
+function attendOver(
+  { shape, threads, model }: Runtime,
+  pool: ReturnType<typeof openPool>,
+  { k, v }: KeptRows,
+  { layer, q }: LayerInput,
+  out: Float32Array,
+): void {
+  const cache = openKvCache({
+    shape: { ...shape, layers: 1 },
+    pool,
+    windowFormat: 'f16',
+    slidingWindow: [model.config.slidingWindow[layer] ?? null],
+    threads,
+  });
+  try {
+    cache.append(0, k, v);
+    cache.attend(0, q.subarray(0, out.length), out);
+  } finally {
+    cache.close();
   }
 }
 

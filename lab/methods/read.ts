@@ -16,6 +16,11 @@ export interface Reading {
   readonly signal?: AbortSignal | undefined;
   /** Called before `tokens` are read behind `start` others. */
   readonly before: (start: number, tokens: number) => void;
+  /**
+   * Called when `tokens` behind `start` others have been read. True: they are read once more, and what that gives is
+   * kept.
+   */
+  readonly after?: (start: number, tokens: number) => boolean;
 }
 
 /**
@@ -24,7 +29,7 @@ export interface Reading {
  */
 export async function readThrough(
   { dense, model: { config } }: Runtime,
-  { ids, rope, scored, stride, attend, before, signal }: Reading,
+  { ids, rope, scored, stride, attend, before, after, signal }: Reading,
 ): Promise<Float32Array> {
   const { layers, kvHeads, queryHeads, headDim, hiddenSize, scoreCap, architecture } = config;
   if (scoreCap !== null)
@@ -37,10 +42,7 @@ export async function readThrough(
     );
   const hidden = new Float32Array(scored * hiddenSize);
   const first = ids.length - scored;
-  for (let start = 0; start < ids.length; ) {
-    if (signal?.aborted === true) throw new KvError('aborted', 'aborted while a method read its tokens');
-    const tokens = Math.min(stride(start), ids.length - start);
-    before(start, tokens);
+  const rowsOf = async (start: number, tokens: number): Promise<Float32Array> => {
     const out = new Float32Array(tokens * queryHeads * headDim);
     let input = await dense.first(dense.embed(Int32Array.from(ids.slice(start, start + tokens))), tokens);
     for (let layer = 0; ; layer++) {
@@ -48,10 +50,16 @@ export async function readThrough(
       rope.apply(input.k, tokens, kvHeads, start);
       out.fill(0);
       attend(input, start, out);
-      if (layer + 1 === layers) break;
+      if (layer + 1 === layers) return dense.last(out, input.x, tokens);
       input = await dense.next(layer, out, input.x, tokens);
     }
-    const rows = await dense.last(out, input.x, tokens);
+  };
+  for (let start = 0; start < ids.length; ) {
+    if (signal?.aborted === true) throw new KvError('aborted', 'aborted while a method read its tokens');
+    const tokens = Math.min(stride(start), ids.length - start);
+    before(start, tokens);
+    let rows = await rowsOf(start, tokens);
+    if (after?.(start, tokens) === true) rows = await rowsOf(start, tokens);
     const skipped = Math.max(0, first - start);
     if (skipped < tokens)
       hidden.set(rows.subarray(skipped * hiddenSize, tokens * hiddenSize), (start + skipped - first) * hiddenSize);

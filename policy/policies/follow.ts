@@ -64,7 +64,7 @@ export function followPolicy(
   id: string,
   version: number,
   aim: (context: PolicyContext) => Aim,
-  more: Pick<Policy, 'lowest'> = {},
+  more: Pick<Policy, 'lowest' | 'pairs' | 'readsMasses'> = {},
 ): Policy {
   return { ...more, id, version, needsTrials: false, open: (context) => new FollowSession(id, context, aim(context)) };
 }

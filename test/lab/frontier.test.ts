@@ -34,7 +34,7 @@ describe('a run over the reference model with and without outliers', () => {
   const request = (): FrontierRequest => ({
     models: ['reference', `reference${OUTLIERS}`],
     contexts: [CONTEXT, 2 ** 20],
-    caches: [...LADDER, 'price@35%', 'uniform@1%', 'h2o@50%', 'snapkv@50%', 'xquant4'],
+    caches: [...LADDER, 'price@35%', 'uniform@1%', 'h2o@50%', 'snapkv@50%', 'xquant4', 'rot2:rot2+w0'],
     parts: ['quality'],
     kinds: [CHRONICLE],
     passages: 1,
@@ -69,6 +69,15 @@ describe('a run over the reference model with and without outliers', () => {
       for (let i = 1; i < kld.length; i++) expect(kld[i], `${model} ${LADDER[i]}`).toBeGreaterThan(kld[i - 1]!);
       const bits = LADDER.map((cache) => points.find((point) => point.cache === cache)!.bits);
       for (let i = 1; i < bits.length; i++) expect(bits[i]).toBeLessThan(bits[i - 1]!);
+      const [windowed, without] = [LADDER[3]!, 'rot2:rot2+w0'].map(
+        (name) => points.find(({ cache }) => cache === name)!,
+      ) as [(typeof points)[number], (typeof points)[number]];
+      expect(without.bitsAtRest, 'no window').toBeLessThan(windowed.bitsAtRest);
+      expect(without.bitsAtRest, 'while a page is filled, it is there in f16').toBeLessThan(without.bits - 1);
+      expect(without.meanKld, 'not even the page of a token is exact').toBeGreaterThan(windowed.meanKld);
+      for (const { cache, medianKld, kld99, kld999 } of points)
+        expect(medianKld <= kld99 && kld99 <= kld999, cache).toBe(true);
+      expect(kld[3], 'the mean of what is told by percentiles').toBeLessThan(windowed.kld999);
       const { recall } = points.find(({ cache }) => cache === 'price@35%')!;
       expect(recall.many).toHaveLength(model === 'reference' ? 2 : 0);
     }
@@ -115,9 +124,10 @@ describe('a run over the reference model with and without outliers', () => {
     expect(page.match(/<section>/g)).toHaveLength(2 + 4);
     // The exact cache has no place on a logarithmic axis.
     const signs = page.match(/<path transform/g)!.length;
-    expect(signs).toBe(2 * (LADDER.length - 1 + 3));
+    expect(signs).toBe(2 * (LADDER.length - 1 + 4));
     expect(page).not.toMatch(/NaN|undefined|https?:|<script/);
     expect(frontierTable(rows)).toContain('| **rot2:rot2** |');
+    expect(frontierTable(rows)).toContain('| cache | bits | at rest | KLD | median | 99% | 99.9% |');
   });
 });
 
@@ -191,6 +201,7 @@ it('every format is a method, and so are policies and eviction rules', () => {
     'pyramidkv',
     'scissorhands',
     'rot',
+    'oscar',
     'xquant',
   ])
     expect(caches.map(kindOf)).toContain(method);

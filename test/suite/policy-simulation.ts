@@ -134,6 +134,8 @@ export interface Run {
   /** Tokens per step: 128 as in prefill, 1 as in decode. */
   readonly chunk?: number;
   readonly epsilon?: (layer: number, page: number, side: Part) => Epsilon;
+  /** Attention that a page receives; evenly spread by default. For policies that ask for it. */
+  readonly mass?: (layer: number, page: number, tokens: number) => number;
   /** Factor on the error that a repeated trial measures against the predicted one; 1 by default. */
   readonly drift?: (decision: Decision, tokens: number) => number | null;
   /** True if pages in the window format are tried again when they are one to seven pages old, and err as before. */
@@ -365,6 +367,7 @@ class Session {
       outcomes: this.#outcomes,
       ...(this.#run.again === true && full && !urgent ? { again: this.#again(tokens) } : {}),
       ...this.#canaries(tokens, full && !urgent),
+      ...(trials.length === 0 ? {} : this.#masses(tokens)),
     };
     const decisions = this.#policy.decide(situation);
     this.#outcomes = [];
@@ -387,6 +390,20 @@ class Session {
       const lowest = FORMS.findLast((form) => epsilon[form] !== undefined)!;
       return [{ layer: Number(layer), page: Number(page), side, from, epsilon: { [lowest]: epsilon[lowest]! } }];
     });
+  }
+
+  /** What the situation says of attention, to a policy that asks. */
+  #masses(tokens: number): Pick<Situation, 'masses'> {
+    if (this.#run.policy.readsMasses !== true) return {};
+    const { mass = () => 1 } = this.#run;
+    const sharesOf = (layer: number): number[] => {
+      const received = Array.from({ length: this.#sealed }, (_, page) => mass(layer, page, tokens));
+      const total = received.reduce((sum, one) => sum + one, 0);
+      return received.map((one) => one / total);
+    };
+    return {
+      masses: Array.from({ length: this.#context.layers }, (_, layer) => ({ layer, shares: sharesOf(layer) })),
+    };
   }
 
   /** What the situation says about originals: their bytes, and at full pages their probes. */

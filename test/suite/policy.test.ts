@@ -3,6 +3,7 @@ import { expect, test } from 'vitest';
 import { REASONS } from '../../engine/metrics/meter.ts';
 import { BOUND_IDS, createPolicy, policies } from '../../policy/index.ts';
 import { RULES } from '../../witness/index.ts';
+import { mulberry32 } from '../random.ts';
 import { policySuite } from './policy.ts';
 import { contextOf, epsilonOf, f16Bytes, simulate } from './policy-simulation.ts';
 
@@ -49,6 +50,25 @@ test('every reason that a policy gives is known by name', () => {
   ]);
   expect([...new Set(unknown)]).toEqual([]);
 });
+
+// Attention is added up for those alone who ask for it, so a policy that says so must go by it.
+test.each(Object.keys(policies))(
+  '%s decides by where attention went if it says that it reads it, and only then',
+  (id) => {
+    const context = contextOf({ layers: 4 });
+    const tokens = 20 * 128;
+    const { readsMasses = false } = createPolicy(id, optionsOf(id, context.layers));
+    const decided = (seed: number) =>
+      simulate({
+        policy: { ...createPolicy(id, optionsOf(id, context.layers)), readsMasses: true },
+        context,
+        tokens,
+        budgetBytes: NO_BUDGETS.includes(id) ? null : Math.floor(0.25 * f16Bytes(context, tokens)),
+        mass: (layer, page) => mulberry32(seed * 7919 + layer * 131 + page)(),
+      }).entries.flatMap(({ decisions }) => decisions.map(({ layer, page, side, to }) => [layer, page, side, to]));
+    expect(JSON.stringify(decided(1)) === JSON.stringify(decided(2))).toBe(!readsMasses);
+  },
+);
 
 // Trials cost time, so a policy that does not need them must not look at them; and one that says that it does would
 // have sessions measure for nothing if it did not.

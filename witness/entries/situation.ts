@@ -1,5 +1,5 @@
 /** A scheduling point of a session: what its policy saw. `policy/types.ts` says what every field means. */
-import type { CanaryReport, Outcome, ProbeReport, Situation } from '../../policy/index.ts';
+import type { CanaryReport, MassReport, Outcome, ProbeReport, Situation } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { changes, estimate, format, move, place, reals, side, trials } from './parts.ts';
 import {
@@ -38,6 +38,8 @@ const canary = noun<CanaryReport>()({
   age: whole,
 });
 
+const mass = noun<MassReport>()({ layer: count, shares: reals });
+
 export const SITUATION = {
   'situation.index': { type: count, row: 'situation', report: 'index+' },
   'situation.tokens': { type: whole, row: 'tokens', report: 'tokens+' },
@@ -59,6 +61,7 @@ export const SITUATION = {
   'situation.probe': { type: optional(probe) },
   'situation.canaryBytes': { type: optional(whole) },
   'situation.canaries': { type: optional(list(canary, 1)) },
+  'situation.masses': { type: optional(list(mass, 1)), since: '0.1.0' },
 } as const satisfies Fields;
 
 export type SituationBody = BodyOf<typeof SITUATION>;

@@ -103,6 +103,13 @@ function spellChanges(it: NonNullable<SituationBody['situation']['changes']>[num
   );
 }
 
+function spellMasses(it: NonNullable<SituationBody['situation']['masses']>[number]): string {
+  return (
+    `{"layer":${number(it.layer)}` +
+    `,"shares":${list(it.shares, number)}}`
+  );
+}
+
 function spellOutcomes(it: SituationBody['situation']['outcomes'][number]): string {
   return (
     `{"accepted":${it.accepted}` +
@@ -152,6 +159,7 @@ function spellSituation(it: SituationBody['situation']): string {
     `,"index":${number(it.index)}` +
     `,"kldBudget":${nullable(it.kldBudget)}` +
     `,"lowMemory":${it.lowMemory}` +
+    (it.masses === undefined ? '' : `,"masses":${list(it.masses, spellMasses)}`) +
     `,"movesMax":${number(it.movesMax)}` +
     `,"outcomes":${list(it.outcomes, spellOutcomes)}` +
     (it.probe === undefined ? '' : `,"probe":${spellProbe(it.probe)}`) +

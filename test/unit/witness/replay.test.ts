@@ -239,6 +239,7 @@ describe('replay', () => {
     ['price', {}],
     ['uniform', {}],
     ['age', {}],
+    ['tiers', { hot: { size: 128 }, warm: { size: 128 } }],
     ['fixed', { k: 'rot4', v: 'rot2' }],
   ] as const)('gives the same bytes for policy %s', async (id, policyOptions) => {
     const dir = folder();

@@ -1,13 +1,7 @@
 // Budgets as people write them, the bytes they mean, and the refusal of what cannot work; checked by hand-made numbers.
 import { describe, expect, it } from 'vitest';
-import {
-  bytesAt,
-  checkBudget,
-  f16CacheBytes,
-  fixedBytes,
-  forecast,
-  parseBudget,
-} from '../../../../engine/cache/budget.ts';
+import { bytesAt, checkBudget, f16CacheBytes, fixedBytes, forecast } from '../../../../engine/cache/budget.ts';
+import { parseBudget } from '../../../../engine/options/parse-budget.ts';
 import { type FormatName, KvError, openBytes, openKvCache, openPool, pageBytes } from '../../../../native/index.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };

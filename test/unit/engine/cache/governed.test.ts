@@ -196,7 +196,7 @@ describe('a governed cache', () => {
     const { governed } = session;
     const now = {
       ...{ bytes: 0, sealBytes: 0, movesMax: 0, urgent: false, stepLatencyMsP95: 0 },
-      ...{ trials: [], outcomes: [], changes: [], again: [] },
+      ...{ trials: [], outcomes: [], changes: [], again: [], masses: [] },
     };
     const text = (value: number) => ({ value, sd: 0.5, samples: 1 });
     const probe = { tokens: 512, rows: 16, meanKld: 0.1, standardError: 0.01, epsilon2: { k: [], v: [] } };

@@ -5,12 +5,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Command } from 'commander';
 import { afterEach, describe, expect, it } from 'vitest';
+import { layerList } from '../../../../engine/cli/layer-list.ts';
 import type { Setting } from '../../../../engine/cli/setting.ts';
 import {
   addSettings,
   environmentName,
   keyName,
-  layerList,
   readSettings,
   SETTINGS,
   type SettingName,
@@ -72,6 +72,12 @@ describe('settings', () => {
       cacheTypeK: 'rot4',
       cacheTypeV: 'rot2',
       skipLayers: '0,2-3',
+      tierHot: '256,q8',
+      tierWarm: '4 pages',
+      tierCold: 'trellis3:trellis1',
+      tierImportance: '0.25',
+      tierDecay: '0.25',
+      tierAnchors: '0,4-5',
       topP: '0.5',
       typicalP: '0.5',
       minP: '0.5',
