@@ -45,7 +45,8 @@ class Sums {
 export class Levels {
   readonly #sums: readonly Sums[];
   // By slot.
-  #place = new Int32Array(SLOTS);
+  /** −1: it was not tried. */
+  #place = new Int32Array(SLOTS).fill(-1);
   #first = new Float64Array(SLOTS);
   #count = new Uint16Array(SLOTS);
   #sum = new Float64Array(SLOTS);
@@ -73,10 +74,10 @@ export class Levels {
 
   /** It was tried again; r is ln of what was found over what its first trial promised for its age. */
   again(slot: number, r: number): void {
-    if (!Number.isFinite(r)) return;
+    const sums = this.#sumsOf(slot);
+    if (sums === undefined || !Number.isFinite(r)) return;
     const bounded = Math.max(-LN_MAX, Math.min(LN_MAX, r));
     const [x, count, sum] = [this.#first[slot]!, this.#count[slot]!, this.#sum[slot]!];
-    const sums = this.#sums[this.#place[slot]!]!;
     sums.count++;
     sums.r += bounded;
     sums.rr += bounded * bounded;
@@ -106,31 +107,40 @@ export class Levels {
     const prior = PRIOR_COUNT * ASSUMED.first;
     const slope = (covariance - prior * (1 - ASSUMED.found)) / (spread + prior);
     this.#found = 1 + Math.max(-1, Math.min(0, slope));
-    const lost = (1 - this.#found) ** 2 * ((spread + prior) / (count + PRIOR_COUNT));
+    const unfound = 1 - this.#found;
+    const lost = unfound * unfound * ((spread + prior) / (count + PRIOR_COUNT));
     this.#page = Math.max(0, (shared - lost * pairs + ASSUMED.page * PRIOR_COUNT) / (pairs + PRIOR_COUNT));
     const whole = (total + PRIOR_COUNT * (lost + ASSUMED.page + ASSUMED.chance)) / (count + PRIOR_COUNT);
     this.#chance = Math.max(CHANCE_LEAST, whole - lost - this.#page);
   }
 
-  /** By how much a first trial is expected to lie above what is found later of its page, in ln ε. */
+  #sumsOf(slot: number): Sums | undefined {
+    return this.#sums[this.#place[slot] ?? -1];
+  }
+
+  /** By how much a first trial is expected to lie above what is found later of its page, in ln ε; 0 without one. */
   excess(slot: number): number {
-    const { first, pages } = this.#sums[this.#place[slot]!]!;
+    const sums = this.#sumsOf(slot);
+    if (sums === undefined) return 0;
+    const { first, pages } = sums;
     return (1 - this.#found) * (this.#first[slot]! - first / pages);
   }
 
-  /** What is to be added to ln ε of a first trial, so that it stands for what is expected of its page. */
+  /** What is to be added to ln ε of a first trial, so that it stands for what is expected of its page; 0 without one. */
   shift(slot: number): number {
+    const sums = this.#sumsOf(slot);
+    if (sums === undefined) return 0;
     const excess = this.excess(slot);
     const tries = this.#count[slot]!;
     if (tries === 0) return -excess;
-    const { r, count } = this.#sums[this.#place[slot]!]!;
+    const { r, count } = sums;
     const kept = this.#page / (this.#page + this.#chance / tries);
     return -excess + kept * (this.#sum[slot]! / tries - r / (count + MEAN_COUNT) + excess);
   }
 
   #grow(): void {
     const size = this.#place.length * 2;
-    this.#place = grown(this.#place, new Int32Array(size));
+    this.#place = grown(this.#place, new Int32Array(size).fill(-1));
     this.#first = grown(this.#first, new Float64Array(size));
     this.#count = grown(this.#count, new Uint16Array(size));
     this.#sum = grown(this.#sum, new Float64Array(size));

@@ -90,6 +90,8 @@ describe('levels', () => {
     for (let slot = 0; slot < 10_000; slot++) levels.first(slot, 0, -4);
     levels.again(9000, Number.NaN);
     levels.again(9000, Number.NEGATIVE_INFINITY);
+    levels.again(10_000, 1);
+    levels.again(1e6, 1);
     levels.settle();
     expect(levels.shift(9000)).toBeCloseTo(0, 12);
     levels.again(9000, 1e9);
@@ -97,5 +99,6 @@ describe('levels', () => {
     levels.settle();
     expect(levels.shift(9000)).toBeGreaterThan(0);
     expect(levels.shift(9000)).toBeLessThan(2);
+    for (const never of [10_000, 1e6]) expect([levels.excess(never), levels.shift(never)]).toEqual([0, 0]);
   });
 });

@@ -356,6 +356,21 @@ describe('judging', () => {
     expect(again!.epsilonTo! / 0.02).toBeLessThan(1.2);
   });
 
+  test('of a page that was never tried nothing is expected, and predictions stay numbers', () => {
+    const hand = new Hand(contextOf({ layers: 1 }));
+    const trials = [0, 1].flatMap((page) => [report(0, page, 'k', {}), report(0, page, 'v', { rot4: 0.01 })]);
+    hand.decide({ tokens: 512, trials });
+    const change = { layer: 0, page: 0, side: 'k', from: 'q8', to: 'rot4' } as const;
+    for (const tokens of [640, 768]) hand.decide({ tokens, ...(tokens === 640 ? { changes: [change] } : {}) });
+    const [decision] = hand.decide({ tokens: 768, ...deficit });
+    expect(decision).toMatchObject({ side: 'v', to: 'rot4', epsilonTo: expect.closeTo(0.01, 12) });
+    hand.settle(decision!, true);
+    hand.decide({ tokens: 896 });
+    const { predictedKld, layerKld } = hand.policy.summary();
+    expect(predictedKld).toBeGreaterThan(0);
+    expect(layerKld[0]).toBeCloseTo(predictedKld, 12);
+  });
+
   // Later errors that are now larger, now smaller than their trial, many of them refused: the budget holds all the
   // same.
   test('a session of drifting errors refuses some, and ends within its budget', () => {
