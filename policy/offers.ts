@@ -62,6 +62,8 @@ export class Offers {
   #raised = new Float64Array(SLOTS).fill(1);
   /** What #change times what errors last was when a slot was priced last. */
   #priced = new Float64Array(SLOTS);
+  /** What is left of errors ahead, by age in pages; worked out anew once a page, so that all pages of one go by it. */
+  #aheadByAge: number[] = [];
   readonly #fading: Fading | null;
   /** null: errors last equally long in all layers, as in versions 1 and 2. */
   readonly #persistence: Persistence | null;
@@ -151,7 +153,12 @@ export class Offers {
 
   /** Brings the errors of a side to what is expected of its page. */
   #shrink(levels: Levels, slot: number): void {
-    this.#scale(slot, (this.#raised[slot]! * Math.exp(2 * levels.shift(slot))) / this.#change[slot]!);
+    this.#scale(slot, this.#expected(levels, slot) / this.#change[slot]!);
+  }
+
+  /** What is expected of ε² of a side over its first trial. */
+  #expected(levels: Levels, slot: number): number {
+    return this.#raised[slot]! * Math.exp(2 * levels.shift(slot));
   }
 
   /** The errors of all forms of a side change in the same proportion. */
@@ -453,6 +460,8 @@ export class Offers {
   reprice(slot: number): void {
     this.hide(slot);
     const { sides } = this;
+    const lasting = this.#lasting(slot);
+    this.#priced[slot] = this.#change[slot]! * lasting;
     if (sides.pending[slot] === 1 || this.#skip[sides.layer[slot]!] === 1) return;
     const latent = sides.latent(slot);
     if (latent >= 0 && this.#goesToLatent(latent) !== (latent === slot)) return;
@@ -462,8 +471,7 @@ export class Offers {
     const to = nextRung(this.#epsilon2, at, bytes, from, this.#lowestOf(slot), beside);
     if (to < 0) return;
     this.next[slot] = to;
-    this.#priced[slot] = this.#change[slot]! * this.#lasting(slot);
-    this.price[slot] = this.#lasting(slot) * this.weight(slot) * rungPrice(this.#epsilon2, at, bytes, from, to, beside);
+    this.price[slot] = lasting * this.weight(slot) * rungPrice(this.#epsilon2, at, bytes, from, to, beside);
     (this.#restUntil[slot]! > this.#tokens ? this.#resting : this.#ready).add(slot);
   }
 
@@ -504,6 +512,7 @@ export class Offers {
     if (moved !== null) this.divergence.weigh(this.#persistence!.expected);
     const levels = this.#levels;
     levels?.settle();
+    this.#aheadByAge = [];
     for (const slot of this.sides.slots)
       if (levels !== null) this.#expect(levels, slot);
       else if (moved !== null && this.#places(slot).some((place) => moved[place] === 1)) this.#repricePage(slot);
@@ -511,9 +520,20 @@ export class Offers {
 
   /** Works out anew what is expected of a side, and its price if that has moved. */
   #expect(levels: Levels, slot: number): void {
+    const level = this.#expected(levels, slot) * this.#lasting(slot);
+    const moved = level / this.#priced[slot]!;
+    if (Math.abs(moved - 1) < MOVED) return;
     this.#shrink(levels, slot);
-    const level = this.#change[slot]! * this.#lasting(slot);
-    if (Math.abs(level / this.#priced[slot]! - 1) >= MOVED) this.#repricePage(slot);
+    // All forms of the side move alike, so its next step stays the same, unless it depends on the way of its page.
+    const heap = this.#ready.has(slot) ? this.#ready : this.#resting;
+    if (this.sides.latent(slot) >= 0 || !heap.has(slot)) {
+      this.#repricePage(slot);
+      return;
+    }
+    heap.remove(slot);
+    this.#priced[slot] = level;
+    this.price[slot]! *= moved;
+    heap.add(slot);
   }
 
   /** The place of keys or of values of a layer, where it is learned how long errors last. */
@@ -535,9 +555,11 @@ export class Offers {
 
   /** What stays of the errors of its layer and side beside others. */
   #persisting(slot: number): number {
-    if (this.#persistence === null) return 1;
-    const places = this.#places(slot);
-    return places.reduce((sum, place) => sum + this.#persistence!.factor(place), 0) / places.length;
+    const persistence = this.#persistence;
+    if (persistence === null) return 1;
+    if (this.sides.side[slot] !== BOTH) return persistence.factor(this.#place(slot));
+    const keys = 2 * this.sides.layer[slot]!;
+    return (persistence.factor(keys) + persistence.factor(keys + 1)) / 2;
   }
 
   /**
@@ -546,7 +568,10 @@ export class Offers {
    * and 0.22 with it, the reference model 0.54 and 0.66 (25% of f16; two and eight texts).
    */
   #ahead(slot: number): number {
-    return this.#energyAhead(ageOf(this.sides.page[slot]!, this.#tokens)) / this.#energyAhead(1);
+    const age = ageOf(this.sides.page[slot]!, this.#tokens);
+    const known = this.#aheadByAge;
+    for (let next = known.length; next <= age; next++) known.push(this.#energyAhead(next) / this.#energyAhead(1));
+    return known[age]!;
   }
 
   #energyAhead(age: number): number {

@@ -33,6 +33,7 @@ export interface Ablation {
 export const ABLATIONS: readonly Ablation[] = [
   { without: 'trials', policy: untried(createPolicy('price')) },
   { without: 'repeated trials', thresholds: { 'trial.again': 0 } },
+  { without: 'shrinkage', policy: createPolicy('price', {}, 3) },
   { without: 'canaries', thresholds: { 'canary.share': 0 } },
   { without: 'gain probes', thresholds: { 'probe.share': 0, 'probe.share.kld': 0 } },
   { without: 'retrieval', untaught: true },
