@@ -126,7 +126,7 @@ export class Levels {
     return (1 - this.#found) * (this.#first[slot]! - first / pages);
   }
 
-  /** What is to be added to ln ε of a first trial, so that it stands for what is expected of its page; 0 without one. */
+  /** What is added to ln ε of a first trial, so that it stands for what is expected of its page. 0 without one. */
   shift(slot: number): number {
     const sums = this.#sumsOf(slot);
     if (sums === undefined) return 0;

@@ -172,8 +172,8 @@ export class Offers {
   /**
    * A page side was tried again. How the first trial's error compares with this one tells how errors fade. Where the
    * side still has its first format, the error of each format becomes what is expected of it by all trials (in earlier
-   * versions their mean); one that was not tried this time is taken to have changed in proportion to one that was. Reports of sides that are not known, or have
-   * moved since, are passed over.
+   * versions their mean); one that was not tried this time is taken to have changed in proportion to one that was.
+   * Reports of sides that are not known, or have moved since, are passed over.
    */
   again({ layer, page, side, from, epsilon }: TrialReport, tokens: number): void {
     const slot = this.sides.find(layer, page, PARTS.indexOf(side));

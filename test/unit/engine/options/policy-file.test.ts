@@ -17,7 +17,7 @@ import { ids, openEngine } from '../on-reference.ts';
 
 const folder = scratchFolders();
 const GUIDE = readFileSync(new URL('../../../../docs/guide.md', import.meta.url), 'utf8');
-const EXAMPLE = /```toml\n(policyVersion = 1\n[^`]*)```/.exec(GUIDE)![1]!;
+const EXAMPLE = /^ {4}policyVersion = 1\n(?:(?: {4}.*)?\n)*/m.exec(GUIDE)![0].replaceAll(/^ {4}/gm, '');
 const SHAPE = { layers: 2, queryHeads: 2, kvHeads: 1, headDim: 64 };
 
 function file(content: string, name = 'policy.toml'): string {
