@@ -19,8 +19,6 @@ const PRIOR_COUNT = 32;
 const ASSUMED = { found: 0.6, first: 0.12, page: 0.05, chance: 0.4 } as const;
 /** Trials of one page are never taken to be surer than this variance. */
 const CHANCE_LEAST = 0.01;
-/** Repeated trials at what was promised that stand beside those of a layer and side. */
-const MEAN_COUNT = 8;
 /** No single trial says more than this. */
 const LN_MAX = 2;
 
@@ -135,7 +133,7 @@ export class Levels {
     if (tries === 0) return -excess;
     const { r, count } = sums;
     const kept = this.#page / (this.#page + this.#chance / tries);
-    return -excess + kept * (this.#sum[slot]! / tries - r / (count + MEAN_COUNT) + excess);
+    return -excess + kept * (this.#sum[slot]! / tries - r / count + excess);
   }
 
   #grow(): void {

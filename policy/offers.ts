@@ -53,6 +53,8 @@ export class Offers {
   #tries = new Uint16Array(SLOTS);
   /** ε² as it is known now over that of the first trial. */
   #change = new Float64Array(SLOTS);
+  /** ε by the trials of a slot, the last as much as all before it, over that of the first one. */
+  #recent = new Float64Array(SLOTS);
   /**
    * Divergence per ε², [layers][PARTS]; where both sides come from a latent, the mean of theirs, since nobody has
    * measured a better one.
@@ -134,6 +136,7 @@ export class Offers {
     this.triedAt[slot] = tokens;
     this.#tries[slot] = 1;
     this.#change[slot] = 1;
+    this.#recent[slot] = 1;
     this.#raised[slot] = 1;
     this.#aim[slot] = 0;
     this.#meet(slot);
@@ -186,9 +189,12 @@ export class Offers {
     const promised = this.#added(slot, now, to) / this.#change[slot]!;
     this.#learn(slot, tokens, promised, this.weight(slot) * measured * measured);
     if (from !== this.#context.windowFormat) return;
-    if (this.#levels !== null) this.#shrink(this.#levels, slot);
-    else {
-      const ratio = this.#meanRatio(slot, Math.sqrt(this.#epsilon2[at + to]!), measured);
+    const known = Math.sqrt(this.#epsilon2[at + to]!);
+    if (this.#levels !== null) {
+      this.#follow(slot, known, measured);
+      this.#shrink(this.#levels, slot);
+    } else {
+      const ratio = this.#meanRatio(slot, known, measured);
       this.#scale(slot, ratio * ratio);
     }
     this.#tries[slot]! += 1;
@@ -219,6 +225,17 @@ export class Offers {
   #meanRatio(slot: number, mean: number, measured: number): number {
     const tries = this.#tries[slot]!;
     return (tries * mean + measured) / ((tries + 1) * mean);
+  }
+
+  /** Takes in one more trial of a slot; `expected` is what is expected of the ε that was measured. */
+  #follow(slot: number, expected: number, measured: number): void {
+    const recent = expected * this.#overExpected(slot);
+    this.#recent[slot]! *= (recent + measured) / (2 * recent);
+  }
+
+  /** ε by the trials of a slot, the last as much as all before it, over what is expected of it. */
+  #overExpected(slot: number): number {
+    return this.#levels === null ? 1 : this.#recent[slot]! / Math.sqrt(this.#change[slot]!);
   }
 
   /**
@@ -498,7 +515,8 @@ export class Offers {
     const at = slot * FORM_COUNT;
     const squared = this.#epsilon2[at + to]! - Math.max(0, this.#epsilon2[at + rank(from)]!);
     const measured = epsilon[FORMS[to]!]!;
-    return { measured, promised: Math.sqrt(Math.max(0, squared)), tries: this.#tries[slot]! };
+    const promised = this.#overExpected(slot) * Math.sqrt(Math.max(0, squared));
+    return { measured, promised, tries: this.#tries[slot]! };
   }
 
   /** Divergence per ε² of a slot's layer and side, for the queries that ε was measured with. */
@@ -597,10 +615,13 @@ export class Offers {
     return this.weight(slot) * Math.max(0, this.#epsilon2[at + to]! - this.#epsilon2[at + from]!);
   }
 
-  /** ε of a slot in a format, null when it was not tried. */
+  /**
+   * ε of a slot in a format by its trials, null when it was not tried: the last counts as much as all before it, in
+   * earlier versions all alike. Later errors are compared with it; prices go by what is expected.
+   */
   epsilon(slot: number, format: number): number | null {
     const value = this.#epsilon2[slot * FORM_COUNT + format]!;
-    return value < 0 ? null : Math.sqrt(value);
+    return value < 0 ? null : this.#overExpected(slot) * Math.sqrt(value);
   }
 
   /** Keys may go to 2 bits only where the values are confirmed below 4 (unsafe.ts). */
@@ -622,6 +643,7 @@ export class Offers {
       const weight = this.weight(slot);
       this.#learn(slot, this.#tokens, (weight * predicted) / this.#change[slot]!, weight * measured, true);
       const ratio = this.#meanRatio(slot, Math.sqrt(predicted), Math.sqrt(measured));
+      if (this.#levels !== null) this.#follow(slot, Math.sqrt(predicted), Math.sqrt(measured));
       this.#tries[slot]! += 1;
       if (this.#levels !== null) {
         if (refused) this.#raised[slot]! *= ratio * ratio;
@@ -646,6 +668,7 @@ export class Offers {
     this.triedAt = grown(this.triedAt, new Float64Array(size));
     this.#tries = grown(this.#tries, new Uint16Array(size));
     this.#change = grown(this.#change, new Float64Array(size));
+    this.#recent = grown(this.#recent, new Float64Array(size));
     this.#priced = grown(this.#priced, new Float64Array(size));
     this.#raised = grown(this.#raised, new Float64Array(size).fill(1));
     this.#epsilon2 = grown(this.#epsilon2, new Float64Array(size * FORM_COUNT));

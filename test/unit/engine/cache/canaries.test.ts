@@ -160,7 +160,7 @@ describe('canaries', () => {
           const page = keys[asked.page * SHAPE.layers + layer]!;
           for (let i = 0; i < q.length; i++) {
             const [t, head, c] = [Math.floor(i / 256), Math.floor((i % 256) / 128), i % 64];
-            q[i] = 1.2 * page[t * ROW + head * 64 + c]!;
+            q[i] = 1.6 * page[t * ROW + head * 64 + c]!;
           }
         }
         keys.push(k);
@@ -183,7 +183,7 @@ describe('canaries', () => {
     await cache.flush();
     expect(notes().map((note) => [note.layer, note.source])).toContainEqual([layer, 'error']);
     while (at < planted + 512) step({ layer, page });
-    while (at < 4608) step(null);
+    while (at < 5376) step(null);
     await cache.close();
     const arrows = new Arrows();
     for (const note of notes()) if (note.layer === layer) arrows.see([note.state]);
@@ -194,7 +194,7 @@ describe('canaries', () => {
         'quality: watched → degraded',
         'quality: degraded → recovering',
         'quality: recovering → healthy',
-        'storage: exact → shut',
+        'storage: archive → shut',
         'storage: shut → exact',
       ]),
     );
