@@ -11,7 +11,7 @@ import { FIRST_LATENT, FORM_COUNT, FORMS, fillEpsilon2, nextRung, rank, rungPric
 import type { Law } from './law.ts';
 import { Levels } from './levels.ts';
 import { OutlierKeys } from './outlier-keys.ts';
-import { Persistence } from './persistence.ts';
+import { MOVED, Persistence } from './persistence.ts';
 import { BOTH, grown, Sides, SLOTS } from './sides.ts';
 import type { FormChange, Outcome, PolicyContext, TrialReport } from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
@@ -22,8 +22,6 @@ const LOWEST_FREE_KEYS = FORMAT_NAMES.findLastIndex(
   (name) => FORMATS[name].codeBits > COARSE_KEY_BITS && isAutomatic(name),
 );
 
-/** A side whose expected errors moved by less than this share keeps its price. */
-const MOVED = 0.02;
 /** Pages that errors are looked ahead at. */
 const AHEAD_PAGES = 4;
 

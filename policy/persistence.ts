@@ -12,8 +12,8 @@
 const PRIOR_COUNT = 8;
 /** No single trial says more than this. */
 const LN_MAX = 2;
-/** A factor that moves by less than this share leaves prices as they are. */
-const MOVED = 0.02;
+/** What moves by less than this share leaves prices as they are. */
+export const MOVED = 0.02;
 
 /** What the factor of a place follows: the mean of ln(found / expected), or Σ found / Σ expected. */
 export type PersistenceKind = 'logarithms' | 'sums';

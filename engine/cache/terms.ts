@@ -94,19 +94,8 @@ export function askedIn(shape: CacheShape, request: TermsRequest): Asked {
     kvBudget === undefined || exact
       ? null
       : parseBudget(kvBudget, tokensExpected === null ? null : f16CacheBytes(shape, tokensExpected));
-  const budgeted = budgetBytes !== null || kldBudget !== undefined;
-  const unasked =
-    request.tiers !== undefined
-      ? 'tiers'
-      : Array.isArray(types)
-        ? 'table'
-        : budgeted
-          ? 'price'
-          : pair === undefined
-            ? 'none'
-            : 'fixed';
   const { policy, policyOptions } = policyOf(
-    exact ? 'none' : (request.policy ?? unasked),
+    exact ? 'none' : (request.policy ?? unasked(request, types, budgetBytes)),
     types,
     exact ? undefined : request.tiers,
   );
@@ -120,6 +109,18 @@ export function askedIn(shape: CacheShape, request: TermsRequest): Asked {
   };
   checkTogether(asked);
   return asked;
+}
+
+/** The policy of a session that names none. */
+function unasked(
+  { tiers, kldBudget }: TermsRequest,
+  types: FormatPair | FormatPair[] | undefined,
+  budgetBytes: number | null,
+): string {
+  if (tiers !== undefined) return 'tiers';
+  if (Array.isArray(types)) return 'table';
+  if (budgetBytes !== null || kldBudget !== undefined) return 'price';
+  return types === undefined ? 'none' : 'fixed';
 }
 
 /** True if nothing says in which formats its pages are to be. */

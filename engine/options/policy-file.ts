@@ -16,6 +16,7 @@ import {
   unknownName,
 } from '../../native/index.ts';
 import { checkThresholdValue, tiersAsked } from '../../policy/index.ts';
+import { layersIn } from './layer-list.ts';
 import { parseBudget } from './parse-budget.ts';
 import { GOVERNING_OPTIONS, SESSION_OPTIONS } from './table.ts';
 import { parseTable } from './table-file.ts';
@@ -102,15 +103,9 @@ function formatsOf(where: string, value: unknown): NonNullable<GoverningOptions[
 
 /** '0-3, 7' or 5 → its layers. */
 function layersOf(where: string, value: unknown): readonly number[] {
-  const layers = String(value)
-    .split(',')
-    .flatMap((part) => {
-      const [, first, last = first] = /^\s*(\d{1,4})(?:-(\d{1,4}))?\s*$/.exec(part) ?? [];
-      const [from, to] = [Number(first), Number(last)];
-      if (!(from <= to && to < LAYERS_MAX)) refuse(where, value, 'must be layers such as "0-3, 7"');
-      return Array.from({ length: to - from + 1 }, (_, i) => from + i);
-    });
-  return layers;
+  const wrong = (): never => refuse(where, value, 'must be layers such as "0-3, 7"');
+  const layers = layersIn(String(value), wrong);
+  return layers.length > 0 && layers.every((layer) => layer < LAYERS_MAX) ? layers : wrong();
 }
 
 /** Options of one section, each as its row says. */
