@@ -255,8 +255,8 @@ export interface Decision {
   /** Format that it is to get. */
   readonly to: PageForm;
   /**
-   * Predicted ε of the source and target format against the exact page (0 for q8 and f16 unless tried); null when the
-   * policy does not use trials.
+   * ε of the source and target format against the exact page, by trials of the page (0 for q8 and f16 unless tried);
+   * null when the policy does not use trials.
    */
   readonly epsilonFrom: number | null;
   /** The error of the target format. */
