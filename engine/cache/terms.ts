@@ -84,7 +84,6 @@ export function termsOf(shape: CacheShape, request: TermsRequest, thresholds: Th
 /** What is asked for, before its bytes are looked at. Throws 'bad-argument' or 'unsupported'. */
 export function askedIn(shape: CacheShape, request: TermsRequest): Asked {
   checkRequest(request, shape.layers);
-  const { kldBudget } = request;
   const types = typesOf(request.cacheTypes);
   const pair = Array.isArray(types) ? undefined : types;
   const tokensExpected = request.tokensExpected ?? null;

@@ -121,6 +121,18 @@ describe.skipIf(target === null || !makesFormats)(
       expect(rows[1]!.effectiveBits).toBeLessThan(6);
     });
 
+    it('has a cache of single tokens for programs of any kind', () => {
+      const program = `
+        import { TokenCache } from 'palimpsest-lab';
+        const cache = new TokenCache({ tokens: 4, kvHeads: 1, headDim: 8, bits: 4, rule: { id: 'h2o' } });
+        for (let token = 0; token < 6; token++) cache.append(new Float32Array(8).fill(token), new Float32Array(8));
+        console.log(JSON.stringify([cache.positions, cache.rows([5]).keys[0][0], cache.usedBytes]));`;
+      const ran = run(process.execPath, ['--input-type=module', '-e', program], app);
+      expect(ran.stderr).toBe('');
+      // What came before had no attention, so the newest stay; 4 bytes of codes, a step and an offset, keys and values.
+      expect(JSON.parse(ran.stdout)).toEqual([[2, 3, 4, 5], 5, 4 * 2 * 8]);
+    });
+
     it('has sessions of other programs use its formats', () => {
       const text = readFileSync(join(root, 'models/text/chronicle.txt'), 'utf8').slice(0, 3000);
       writeFileSync(join(app, 'story.txt'), text);

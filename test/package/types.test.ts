@@ -65,8 +65,8 @@ describe('the declarations', () => {
   });
 });
 
-/** A field of files, a setting of the compiler, and a name that was given up. */
-const ELSEWHERE: readonly string[] = ['layoutVersion', 'skipLibCheck', 'schedulerMs'];
+/** A field of files, a setting of the compiler, a name that was given up, and an export of palimpsest-lab. */
+const ELSEWHERE: readonly string[] = ['layoutVersion', 'skipLibCheck', 'schedulerMs', 'TokenCache'];
 
 describe('the changelog', () => {
   it('names nothing that the package does not have', () => {

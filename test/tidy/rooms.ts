@@ -50,7 +50,7 @@ export function labProblem(file: string, { specifier, kind }: Import, dependenci
 
 /** True if a module goes into the package palimpsest-lab; the rest of lab/ is the bench of the checkout. */
 export const isPublishedLab = (path: string): boolean =>
-  /^lab\/(methods\/|rules\/|(index|register|formats)\.ts$)/.test(path);
+  /^lab\/(methods\/|rules\/|token-cache\/|(index|register|formats)\.ts$)/.test(path);
 
 /** The doors of the engine, which import all of its folders: the library, and what palimpsest-lab is made with. */
 const DOORS: readonly string[] = ['index.ts', 'lab.ts'];
