@@ -81,11 +81,11 @@ describe.skipIf(target === null || !makesFormats)(
     it('is what an error names while it is missing', () => {
       const { status, stderr } = evaluate('q8,kvarn3');
       expect(status).toBe(2);
-      expect(stderr).toContain("'kvarn3' is a method of palimpsest-lab, which is not installed [missing-dependency]");
-      expect(stderr).toContain(`npm install palimpsest-lab@${version}`);
-      expect(evaluate('q8,turbo3').stderr).toContain(
-        "'turbo3' is a method of palimpsest-lab, which is not installed [missing-dependency]",
-      );
+      const { error } = JSON.parse(stderr) as { error: { code: string; message: string; hint: string } };
+      expect(error.code).toBe('missing-dependency');
+      expect(error.message).toBe("'kvarn3' is a method of palimpsest-lab, which is not installed");
+      expect(error.hint).toContain(`npm install palimpsest-lab@${version}`);
+      expect(evaluate('q8,turbo3').stderr).toContain("'turbo3' is a method of palimpsest-lab, which is not installed");
       const unknown = evaluate('kvarm3');
       expect(unknown.status).toBe(2);
       expect(unknown.stderr).not.toContain('palimpsest-lab');
