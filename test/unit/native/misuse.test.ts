@@ -172,6 +172,7 @@ describe('the face', () => {
     setIsa(best);
     expect(refused).toBeGreaterThan(2000);
     const out = new Float32Array(256);
+    cache.setOutputSketch(0, normals(random, 32 * 256));
     cache.attend(0, normals(random, 256), out);
     expect(out.every(Number.isFinite)).toBe(true);
   });
