@@ -641,9 +641,9 @@ export class Offers {
       const weight = this.weight(slot);
       this.#learn(slot, this.#tokens, (weight * predicted) / this.#change[slot]!, weight * measured, true);
       const ratio = this.#meanRatio(slot, Math.sqrt(predicted), Math.sqrt(measured));
-      if (this.#levels !== null) this.#follow(slot, Math.sqrt(predicted), Math.sqrt(measured));
       this.#tries[slot]! += 1;
       if (this.#levels !== null) {
+        this.#follow(slot, Math.sqrt(predicted), Math.sqrt(measured));
         if (refused) this.#raised[slot]! *= ratio * ratio;
         this.#shrink(this.#levels, slot);
         return;

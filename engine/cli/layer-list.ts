@@ -4,7 +4,8 @@ import { layersIn } from '../options/layer-list.ts';
 
 /** Parses a list of layers: '0,3-5' is [0, 3, 4, 5]. */
 export function layerList(text: string): number[] {
-  const layers = layersIn(text, (part) => {
+  const parts = text.split(/[\s,]+/).filter((part) => part !== '');
+  const layers = layersIn(parts, (part) => {
     throw new InvalidArgumentError(`'${part}' is not a layer or a range such as 0-3.`);
   });
   return [...new Set(layers)].sort((a, b) => a - b);

@@ -104,8 +104,12 @@ function formatsOf(where: string, value: unknown): NonNullable<GoverningOptions[
 /** '0-3, 7' or 5 → its layers. */
 function layersOf(where: string, value: unknown): readonly number[] {
   const wrong = (): never => refuse(where, value, 'must be layers such as "0-3, 7"');
-  const layers = layersIn(String(value), wrong);
-  return layers.length > 0 && layers.every((layer) => layer < LAYERS_MAX) ? layers : wrong();
+  const parts = String(value).split(',');
+  const layers = layersIn(
+    parts.map((part) => part.trim()),
+    wrong,
+  );
+  return layers.every((layer) => layer < LAYERS_MAX) ? layers : wrong();
 }
 
 /** Options of one section, each as its row says. */

@@ -7,7 +7,7 @@
 import type { Kept, Observed, Yardstick, YardstickSession } from 'palimpsest/lab';
 import { addColumns, best, Scores, split } from './tokens.ts';
 
-class H2oSession implements YardstickSession {
+export class H2oSession implements YardstickSession {
   readonly #scores = new Scores();
 
   observe(step: Observed): void {

@@ -1,8 +1,8 @@
 /**
- * Rows of numbers as codes of 2, 3, 4 or 8 bits on an even grid, packed. Offsets and steps are f16 and chosen before
- * codes are, so that a row reads back as it was counted.
+ * Rows of numbers as codes of 2, 3, 4 or 8 bits on an even grid, packed. Offsets and steps are f16, rounded
+ * outwards and chosen before codes are, so that a grid holds all of its row.
  */
-import { assert, fromHalf, KvError, toHalf } from 'palimpsest/lab';
+import { assert, fromHalf, KvError, reference } from 'palimpsest/lab';
 
 export const GRID_BITS = [2, 3, 4, 8] as const;
 export type GridBits = (typeof GRID_BITS)[number];
@@ -18,14 +18,6 @@ export interface GridRow {
   /** f16, one for each group. */
   readonly steps: Uint16Array;
   readonly offsets: Uint16Array;
-}
-
-/** The nearest whole number; of two equally near ones the even one, so that errors do not lean to one side. */
-export function roundHalfEven(x: number): number {
-  const below = Math.floor(x);
-  const over = x - below;
-  if (over !== 0.5) return over < 0.5 ? below : below + 1;
-  return below % 2 === 0 ? below : below + 1;
 }
 
 /** Throws 'bad-value' for a number that f16 cannot hold. */
@@ -48,12 +40,18 @@ export function encodeGrid(row: Float32Array, groups: number, bits: GridBits): G
   const size = row.length / groups;
   const parts = Array.from({ length: groups }, (_, group) => row.subarray(group * size, (group + 1) * size));
   const top = 2 ** bits - 1;
-  const offsets = toHalf(Float32Array.from(parts, (part) => Math.min(...part)));
+  // + 0 makes −0 to 0.
+  const offsets = Uint16Array.from(parts, (part) => reference.halfBelow(Math.min(...part) + 0));
   const least = fromHalf(offsets);
-  const steps = toHalf(Float32Array.from(parts, (part, group) => Math.max(0, Math.max(...part) - least[group]!) / top));
+  const steps = Uint16Array.from(parts, (part, group) =>
+    reference.halfAbove(Math.fround((Math.max(...part) - least[group]!) / top)),
+  );
   const step = fromHalf(steps);
   const codes = parts.flatMap((part, group) =>
-    Array.from(part, (x) => (step[group] === 0 ? 0 : bounded((x - least[group]!) / step[group]!, 0, top))),
+    Array.from(part, (x) => {
+      const code = step[group] === 0 ? 0 : reference.roundHalfEven((x - least[group]!) / step[group]!);
+      return Math.min(top, code);
+    }),
   );
   return { codes: pack(codes, bits), bits, length: row.length, steps, offsets };
 }
@@ -72,8 +70,6 @@ export function decodeRow({ codes, bits, length, steps, offsets }: GridRow): Flo
 export function rowBytes(length: number, groups: number, bits: GridBits): number {
   return Math.ceil((length * bits) / 8) + 2 * HALF_BYTES * groups;
 }
-
-const bounded = (x: number, least: number, most: number): number => Math.min(most, Math.max(least, roundHalfEven(x)));
 
 function pack(codes: readonly number[], bits: GridBits): Uint8Array {
   const packed = new Uint8Array(Math.ceil((codes.length * bits) / 8));

@@ -4,8 +4,9 @@
  * rows tells it how much attention they got. palimpsest's own cache (`openCache`) holds pages and drops none.
  */
 import { KvError } from 'palimpsest/lab';
+import { H2oSession } from '../rules/h2o.ts';
 import { pyramidCapacity } from '../rules/snapkv.ts';
-import { best, split } from '../rules/tokens.ts';
+import { split } from '../rules/tokens.ts';
 import { decodeRow, encodeGrid, GRID_BITS, type GridBits, type GridRow, rowBytes } from './grid.ts';
 
 /**
@@ -32,7 +33,6 @@ interface Entry {
   readonly position: number;
   readonly key: GridRow;
   readonly value: GridRow;
-  mass: number;
 }
 
 /** Bytes of one number in f16, which ratios are against. */
@@ -40,6 +40,7 @@ const F16_BYTES = 2;
 
 export class TokenCache {
   readonly #options: TokenCacheOptions;
+  readonly #hitters = new H2oSession();
   #entries: Entry[] = [];
   #appended = 0;
 
@@ -94,7 +95,7 @@ export class TokenCache {
     for (const [name, row] of Object.entries({ key, value }))
       if (row.length !== this.#rowLength) throw wrong(`numbers of ${name}`, row.length, String(this.#rowLength));
     const code = (row: Float32Array): GridRow => encodeGrid(row, kvHeads, bits);
-    this.#entries.push({ position: this.#appended, key: code(key), value: code(value), mass: 0 });
+    this.#entries.push({ position: this.#appended, key: code(key), value: code(value) });
     this.#appended++;
     if (this.length > this.capacity) this.evict(this.capacity);
   }
@@ -115,7 +116,8 @@ export class TokenCache {
         values: { at, given: String(masses[at]) },
         hint: 'masses are finite and at least 0',
       });
-    for (const [i, entry] of this.#entries.entries()) entry.mass += masses[i]!;
+    const queries = [this.#appended - 1];
+    this.#hitters.observe({ held: this.positions, queries, attention: Float32Array.from(masses) });
   }
 
   /** Drops tokens until at most so many are held. Throws 'bad-argument' if that is no count. */
@@ -133,10 +135,7 @@ export class TokenCache {
       const others = held.filter((position) => position >= rule.sinks);
       return [...sinks, ...split(others, Math.min(rule.window, tokens - sinks.length)).recent];
     }
-    if (held.length <= tokens) return held;
-    const masses = new Map(this.#entries.map(({ position, mass }) => [position, mass]));
-    const { older, recent } = split(held, Math.floor(tokens / 2));
-    return [...best(older, tokens - recent.length, (position) => masses.get(position)!), ...recent];
+    return this.#hitters.keep(held, tokens).tokens;
   }
 
   get #rowLength(): number {

@@ -3,7 +3,8 @@
 export { CODECS } from '../format.ts';
 export { demote, planes, type RotHead, type RotName } from '../formats/rot/rot.ts';
 export { type EncodedHead, type Head, type ReferenceCodec, tileOffset, toTile } from './codec.ts';
-export { fromHalf, toHalf } from './half.ts';
+export { roundHalfEven } from './float32.ts';
+export { fromHalf, halfAbove, halfBelow, toHalf } from './half.ts';
 export {
   decodeLatent,
   demoteLatent,

@@ -1,7 +1,7 @@
 /** A cache of single tokens in codes, with rules that drop some: rows, rules, bytes and refusals. */
 import { describe, expect, test } from 'vitest';
 import { TokenCache, type TokenCacheOptions } from '../../lab/index.ts';
-import { decodeRow, encodeGrid, GRID_BITS, roundHalfEven } from '../../lab/token-cache/grid.ts';
+import { decodeRow, encodeGrid, GRID_BITS } from '../../lab/token-cache/grid.ts';
 import { mulberry32 } from '../random.ts';
 
 const SHAPE = { kvHeads: 2, headDim: 4 } as const;
@@ -29,8 +29,21 @@ describe('codes of a row', () => {
     expect(encodeGrid(numbers, 4, bits).codes).toHaveLength(8 * bits);
   });
 
-  test('halves go to the even number, on both sides of 0', () => {
-    expect([2.5, 3.5, 4.5, -2.5, -3.5, 1.3, 1.7, -1.7].map(roundHalfEven)).toEqual([2, 4, 4, -2, -4, 1, 2, -2]);
+  test('halves go to the even code', () => {
+    // From 0 to 15 in 4 bits the step is 1, so a number is its own place between two codes.
+    const halves = Float32Array.from({ length: 16 }, (_, i) => (i === 0 ? 0 : i === 15 ? 15 : i + 0.5));
+    const even = [0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14, 15];
+    expect([...decodeRow(encodeGrid(halves, 1, 4))]).toEqual(even);
+  });
+
+  test('a small range is kept, at 0 and far from it', () => {
+    const near = Float32Array.from({ length: 32 }, (_, i) => (i % 2 === 0 ? 0 : 2 ** -12));
+    for (const [i, x] of decodeRow(encodeGrid(near, 2, 8)).entries())
+      expect(Math.abs(x - near[i]!)).toBeLessThan(2 ** -16);
+    // f16 has 100 and 100.0625.
+    const far = near.map((x) => 100.03 + 64 * x);
+    for (const [i, x] of decodeRow(encodeGrid(far, 2, 8)).entries())
+      expect(Math.abs(x - far[i]!)).toBeLessThan(2 ** -11);
   });
 
   test('a group of equal numbers reads back as f16 has it', () => {
@@ -84,6 +97,21 @@ describe('a token cache', () => {
       expect(cache.positions.at(-1)).toBe(token);
     }
     expect(cache.positions.slice(0, 4)).toEqual([0, 1, 2, 3]);
+  });
+
+  test('holds what its own tokens were looked at for, and no other cache does', () => {
+    const kept = [6, 7].map((hitter) => {
+      const cache = open();
+      for (let token = 0; token < 20; token++) {
+        cache.append(row(token), row(token));
+        cache.observe(cache.positions.map((position) => (position === hitter ? 0.9 : 0.001)));
+      }
+      return cache.positions.slice(0, 4);
+    });
+    expect(kept).toEqual([
+      [0, 1, 2, 6],
+      [0, 1, 2, 7],
+    ]);
   });
 
   test('has more tokens for lower layers, as many in the mean', () => {

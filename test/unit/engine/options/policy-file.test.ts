@@ -130,6 +130,8 @@ describe('a policy file', () => {
     ['policyVersion = 1\nlayers = 3', /layers: must be a list/],
     ['policyVersion = 1\n[[layers]]\nlayers = "3-1"\ntypes = "q8"', /layers\[0\].layers: must be layers/],
     ['policyVersion = 1\n[[layers]]\nlayers = ""\ntypes = "q8"', /layers\[0\].layers: must be layers/],
+    ['policyVersion = 1\n[[layers]]\nlayers = "0 1"\ntypes = "q8"', /layers\[0\].layers: must be layers/],
+    ['policyVersion = 1\n[[layers]]\nlayers = "0,"\ntypes = "q8"', /layers\[0\].layers: must be layers/],
     ['policyVersion = 1\n[[layers]]\nlayers = "0-4096"\ntypes = "q8"', /layers\[0\].layers: must be layers/],
     [`policyVersion = 1\n[[layers]]\nlayers = "${'0-4095,'.repeat(3)}"\ntypes = "q8"`, /layers\[0\].layers: must be/],
     ['policyVersion = 1\n[[layers]]\nlayers = "1"\ntypes = "q8"', /layers: layer 0 has no formats/],
