@@ -8,6 +8,7 @@ import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { checkOption, SHAPE_OPTIONS } from '../native/index.ts';
 import { defaultLaw, type Threshold, type ThresholdSet } from '../policy/index.ts';
+import { joinCourses } from './courses.ts';
 import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice, textFactor } from './estimate.ts';
 import type { Filter } from './filter.ts';
 import { checkFingerprint, currentFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
@@ -269,12 +270,18 @@ class Book implements ThresholdBook {
     const measured = counted.flatMap(({ experience: { text }, weight }) =>
       text === undefined ? [] : [{ ...text, weight }],
     );
+    // Layers of another model are others, also where its family is the same.
+    const courses = counted.flatMap(({ experience: { course }, weight, sameModel }) =>
+      course === undefined || !sameModel ? [] : [{ course, weight }],
+    );
+    const course = joinCourses(courses, query.layers);
     const given = base?.law ?? query.defaults?.law;
     const assumed = given ?? (measured.length === 0 ? undefined : defaultLaw(query.layers));
 
     return {
       version: 1,
       ...(assumed === undefined ? {} : { law: { ...assumed, text: textFactor(assumed.text, measured) } }),
+      ...(course === null ? {} : { course }),
       thresholds: { ...fallback.thresholds, ...learned },
       // A session's gains are those it was started with. Nothing measures them, so they are no evidence.
       gains: fallback.gains,

@@ -17,6 +17,11 @@ export interface LoggedEntry {
 
 const finite = z.number();
 const positive = z.number().positive();
+const estimate = z.object({
+  value: positive.max(1e12),
+  sd: finite.min(0).max(50),
+  samples: finite.min(0).max(1e9),
+});
 const gains = z.array(positive.max(1e6)).max(4096);
 const experience = z.object({
   seq: z.int().min(0),
@@ -34,7 +39,14 @@ const experience = z.object({
   meanKld: finite.min(0).nullable(),
   predictedKld: finite.min(0),
   tokens: z.int().min(0),
-  text: z.object({ value: positive.max(1e12), sd: finite.min(0).max(50), samples: finite.min(0).max(1e9) }).optional(),
+  text: estimate.optional(),
+  course: z
+    .object({
+      persistence: z.object({ k: z.array(estimate).max(4096), v: z.array(estimate).max(4096) }),
+      left: z.array(estimate).max(64),
+      noise: z.object({ found: finite.min(0).max(1), page: finite.min(0).max(100), chance: finite.min(0).max(100) }),
+    })
+    .optional(),
 });
 
 const openPart = z.object({

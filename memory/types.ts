@@ -1,5 +1,5 @@
 /** What the system remembers about its work. (The KV cache is native/'s; this room never holds keys or values.) */
-import type { Estimate, ThresholdSet } from '../policy/index.ts';
+import type { Course, Estimate, ThresholdSet } from '../policy/index.ts';
 import type { SharedStatus } from './shared-index.ts';
 
 /**
@@ -37,6 +37,8 @@ export interface Experience {
    * How much an error cost in its text beside others, by its own measurements alone; absent where nothing was measured.
    */
   readonly text?: Estimate | undefined;
+  /** What it found of errors behind their first trials; absent where it tried no page again. */
+  readonly course?: Course | undefined;
 }
 
 /** Start values for a session, and what they rest on. */

@@ -5,6 +5,7 @@
  * again from the log goes the same way.
  */
 import { type FormatName, isFormatName, movablePages, PARTS, type Side } from '../native/index.ts';
+import type { Course } from './course.ts';
 import { rank } from './ladder.ts';
 import type {
   CanaryReport,
@@ -61,6 +62,14 @@ class AskedSession implements PolicySession {
 
   haste(layer: number): number {
     return this.#session.haste?.(layer) ?? 1;
+  }
+
+  repeats(layer: number, page: number, newest: number): boolean {
+    return this.#session.repeats?.(layer, page, newest) ?? true;
+  }
+
+  course(): Course | null {
+    return this.#session.course?.() ?? null;
   }
 
   /**

@@ -6,15 +6,19 @@
  * Without evidence it is offset²·age^(−2·fade). A session that measures pages again at later ages moves it towards what
  * it finds.
  */
-import type { Law } from './law.ts';
+import { type Course, OCTAVES } from './course.ts';
+import type { Estimate, Law } from './law.ts';
 
-/** Ages from 2^k up to 2^(k+1) share what was measured; no page grows older than 2^20 others. */
-const OCTAVES = 20;
 /** Measurements that the assumed course counts as in each octave: two pages of a model of 30 layers. Chosen. */
 const PRIOR_COUNT = 120;
+/** Between what earlier sessions found and what the law assumes. Texts differ by a factor of three. */
+const FACTOR_MAX = 4;
+/** Fewer trials say nothing of an octave to others. */
+const COUNT_LEAST = 10;
 
 export class Fading {
   readonly #law: Pick<Law, 'fade' | 'offset'>;
+  readonly #left: readonly number[];
   /** By octave of the age: Σ of what first trials promised, Σ of what was found later, and how many. */
   readonly #promised = new Float64Array(OCTAVES);
   readonly #found = new Float64Array(OCTAVES);
@@ -22,8 +26,10 @@ export class Fading {
   /** energyAt by age, as far as it was asked for since the last measurement. */
   #known: number[] = [];
 
-  constructor(law: Pick<Law, 'fade' | 'offset'>) {
+  /** `known`: what earlier sessions found takes the place of what the law assumes, as far as it goes. */
+  constructor(law: Pick<Law, 'fade' | 'offset'>, known?: Course) {
     this.#law = law;
+    this.#left = (known?.left ?? []).map(({ value }) => Math.min(1, value));
   }
 
   /** The share of ε² that is left at an age in pages; never above 1. */
@@ -46,10 +52,20 @@ export class Fading {
     this.#known = [];
   }
 
+  /** What this session alone has found, by octave from an age of 2 pages on, as far as enough of them were tried. */
+  get found(): Estimate[] {
+    const left: Estimate[] = [];
+    for (let at = 1; this.#count[at]! >= COUNT_LEAST && this.#found[at]! > 0; at++)
+      left.push({ value: Math.min(1, this.#found[at]! / this.#promised[at]!), sd: 0, samples: this.#count[at]! });
+    return left;
+  }
+
   #energy(age: number): number {
     const { offset, fade } = this.#law;
-    const assumed = age <= 1 ? 1 : Math.min(1, offset.value ** 2 * age ** (-2 * fade.value));
     const at = octaveOf(age);
+    const byLaw = age <= 1 ? 1 : Math.min(1, offset.value ** 2 * age ** (-2 * fade.value));
+    const told = this.#left[at - 1];
+    const assumed = told === undefined ? byLaw : Math.min(1, byLaw * bounded(told / byLaw));
     const count = this.#count[at]!;
     if (age <= 1 || count === 0) return assumed;
     const measured = Math.min(1, this.#found[at]! / this.#promised[at]!);
@@ -57,4 +73,6 @@ export class Fading {
   }
 }
 
+/** What sessions told is no stranger than this, or they were others. */
+const bounded = (factor: number): number => Math.max(1 / FACTOR_MAX, Math.min(FACTOR_MAX, factor));
 const octaveOf = (age: number): number => Math.min(OCTAVES - 1, 31 - Math.clz32(age));

@@ -20,7 +20,7 @@ export interface Change {
 }
 
 const STATE_REGIONS = ['storage', 'quality', 'pressure', 'latency'] as const;
-const BAND: Readonly<Record<Signal, number>> = { demand: 0, quality: 1, pressure: 2, latency: 3 };
+const BAND = Object.fromEntries(SIGNALS.map((signal, band) => [signal, band])) as Readonly<Record<Signal, number>>;
 
 export class Layers {
   readonly count: number;
@@ -30,15 +30,22 @@ export class Layers {
   readonly stopped: Uint8Array;
   /** 1 where only what must move may move. */
   readonly held: Uint8Array;
+  /** 1 where a sample of the pages is tried again, and not all. */
+  readonly sampled: Uint8Array;
+  /** The regions whose states are told. */
+  readonly #told: readonly string[];
   readonly #scan: Scan;
   readonly #snapshots: Snapshot[];
   readonly #bounds: readonly (readonly { enter: LayerEvent; leave: LayerEvent }[])[];
 
+  /** Whether layers can be trusted depends on what earlier sessions told; where none did, nothing is said of trust. */
   constructor(layers: number, set: ThresholdSet) {
     this.count = layers;
     this.openTier = new Uint8Array(layers);
     this.stopped = new Uint8Array(layers);
     this.held = new Uint8Array(layers);
+    this.sampled = new Uint8Array(layers);
+    this.#told = set.course === undefined ? STATE_REGIONS : [...STATE_REGIONS, 'trust'];
     const value = (id: Parameters<typeof thresholdOf>[1]): number => thresholdOf(set, id).value;
     this.#bounds = SIGNALS.map((signal) =>
       SIGNAL_STEPS[signal].map(({ enter, leave }) => ({
@@ -86,10 +93,10 @@ export class Layers {
     return (this.#snapshots[layer]!.value as Readonly<Record<string, string>>).quality === 'healthy';
   }
 
-  /** e.g. 'archive/healthy/critical/headroom', in the order of STATE_REGIONS. */
+  /** e.g. 'archive/healthy/critical/headroom', in the order of STATE_REGIONS; 'trust' behind them where it is told. */
   stateName(layer: number): string {
     const value = this.#snapshots[layer]!.value as Readonly<Record<string, string>>;
-    return STATE_REGIONS.map((region) => value[region]).join('/');
+    return this.#told.map((region) => value[region]).join('/');
   }
 
   #send(count: number): Change[] {
@@ -138,6 +145,12 @@ export class Layers {
         return;
       case 'resumeEarlyMoves':
         this.held[layer] = 0;
+        return;
+      case 'repeatSample':
+        this.sampled[layer] = 1;
+        return;
+      case 'repeatAll':
+        this.sampled[layer] = 0;
         return;
       default:
         assert(false, `the machine asked for an unknown action '${(action as { type: string }).type}'`);

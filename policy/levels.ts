@@ -9,14 +9,16 @@
  * r = m − (1 − b)·(x − mean x) + u + e, where u belongs to the page and e is chance. Means are those of a layer and
  * side; b and the variances of x, u and e are the session's, because one layer has too few pages to tell them.
  */
+import type { Noise } from './course.ts';
 import { grown, SLOTS } from './sides.ts';
 
 /**
- * What stands in until a session has trials of its own, as so many repeated trials. Between what SmolLM2-135M and the
- * reference model show: b 0.5 and 0.4, variances of x 0.2 and 0.19, of u 0.16 and 0.02, of e 0.2 and 0.5.
+ * What stands in until a session has trials of its own, where no earlier one says it, as so many repeated trials.
+ * Between what SmolLM2-135M and the reference model show: b 0.5 and 0.4, variances of x 0.2 and 0.19, of u 0.16 and 0.02, of e 0.2 and 0.5.
  */
 const PRIOR_COUNT = 32;
-const ASSUMED = { found: 0.6, first: 0.12, page: 0.05, chance: 0.4 } as const;
+const ASSUMED: Noise = { found: 0.6, page: 0.05, chance: 0.4 };
+const FIRST_ASSUMED = 0.12;
 /** Trials of one page are never taken to be surer than this variance. */
 const CHANCE_LEAST = 0.01;
 /** No single trial says more than this. */
@@ -49,12 +51,17 @@ export class Levels {
   #count = new Uint16Array(SLOTS);
   #sum = new Float64Array(SLOTS);
   /** b, and the variances of u and of e. */
-  #found: number = ASSUMED.found;
-  #page: number = ASSUMED.page;
-  #chance: number = ASSUMED.chance;
+  #found: number;
+  #page: number;
+  #chance: number;
+  readonly #assumed: Noise;
 
   /** Pages are compared with those of the same place. */
-  constructor(places: number) {
+  constructor(places: number, assumed: Noise = ASSUMED) {
+    this.#assumed = assumed;
+    this.#found = assumed.found;
+    this.#page = assumed.page;
+    this.#chance = assumed.chance;
     this.#sums = Array.from({ length: places }, () => new Sums());
   }
 
@@ -102,14 +109,21 @@ export class Levels {
       shared += one.products - 2 * r * one.halves + r * r * one.pairs;
       pairs += one.pairs;
     }
-    const prior = PRIOR_COUNT * ASSUMED.first;
-    const slope = (covariance - prior * (1 - ASSUMED.found)) / (spread + prior);
+    const assumed = this.#assumed;
+    const prior = PRIOR_COUNT * FIRST_ASSUMED;
+    const slope = (covariance - prior * (1 - assumed.found)) / (spread + prior);
     this.#found = 1 + Math.max(-1, Math.min(0, slope));
     const unfound = 1 - this.#found;
     const lost = unfound * unfound * ((spread + prior) / (count + PRIOR_COUNT));
-    this.#page = Math.max(0, (shared - lost * pairs + ASSUMED.page * PRIOR_COUNT) / (pairs + PRIOR_COUNT));
-    const whole = (total + PRIOR_COUNT * (lost + ASSUMED.page + ASSUMED.chance)) / (count + PRIOR_COUNT);
+    this.#page = Math.max(0, (shared - lost * pairs + assumed.page * PRIOR_COUNT) / (pairs + PRIOR_COUNT));
+    const whole = (total + PRIOR_COUNT * (lost + assumed.page + assumed.chance)) / (count + PRIOR_COUNT);
     this.#chance = Math.max(CHANCE_LEAST, whole - lost - this.#page);
+  }
+
+  /** What this session has found; null before its first repeated trial. */
+  get noise(): Noise | null {
+    if (this.#sums.every(({ count }) => count === 0)) return null;
+    return { found: this.#found, page: this.#page, chance: this.#chance };
   }
 
   #sumsOf(slot: number): Sums | undefined {

@@ -1,5 +1,5 @@
 /**
- * The machine of one layer: four regions side by side. Every arrow is guarded by a threshold; the event carries what
+ * The machine of one layer: five regions side by side. Every arrow is guarded by a threshold; the event carries what
  * was measured and the bound, so that whoever sees the arrow can say why. It is used through the pure functions
  * `initialTransition` and `transition` only; what an arrow does is returned as data and carried out by layers.ts.
  *
@@ -8,6 +8,7 @@
  *   quality   what the layer has committed to so far              healthy ⇄ watched → degraded ⇄ recovering → healthy
  *   pressure  bytes against the budget                            relaxed ⇄ elevated ⇄ critical
  *   latency   step time against its budget                        headroom ⇄ tight
+ *   trust     whether all pages are tried again, or a sample     unknown → trusted ⇄ watched
  */
 import { createHash } from 'node:crypto';
 import { setup } from 'xstate';
@@ -15,7 +16,8 @@ import type { Tier } from './ladder.ts';
 import type { ThresholdId } from './thresholds.ts';
 
 /** `demand` opens tiers: it is the pressure, or the foreseen pressure where there is evidence to act on early. */
-export const SIGNALS = ['demand', 'quality', 'pressure', 'latency'] as const;
+/** `agreement`: how well trials agree with what earlier sessions say; 0 where none says anything. */
+export const SIGNALS = ['demand', 'quality', 'pressure', 'latency', 'agreement'] as const;
 export type Signal = (typeof SIGNALS)[number];
 
 /** Bounds of each signal, lowest step first. */
@@ -35,6 +37,7 @@ export const SIGNAL_STEPS: Readonly<
     { enter: 'pressure.critical', leave: 'pressure.ease' },
   ],
   latency: [{ enter: 'latency.enter', leave: 'latency.leave' }],
+  agreement: [{ enter: 'trust.enter', leave: 'trust.leave' }],
 };
 
 export interface LayerEvent {
@@ -52,7 +55,10 @@ export type LayerAction =
   | { readonly type: 'resumeDemotions' }
   /** Steps are slow: only what must move moves. */
   | { readonly type: 'holdEarlyMoves' }
-  | { readonly type: 'resumeEarlyMoves' };
+  | { readonly type: 'resumeEarlyMoves' }
+  /** What is known of the layer holds: a sample of its pages is tried again. */
+  | { readonly type: 'repeatSample' }
+  | { readonly type: 'repeatAll' };
 
 const through = (threshold: ThresholdId) => ({ type: 'crosses' as const, params: { threshold } });
 const open = (tier: Tier) => ({ type: 'openTier' as const, params: { tier } });
@@ -72,6 +78,8 @@ export const layerMachine = setup({
     resumeDemotions: () => {},
     holdEarlyMoves: () => {},
     resumeEarlyMoves: () => {},
+    repeatSample: () => {},
+    repeatAll: () => {},
   },
 }).createMachine({
   id: 'layer',
@@ -153,6 +161,20 @@ export const layerMachine = setup({
         },
       },
     },
+    trust: {
+      initial: 'unknown',
+      states: {
+        unknown: {
+          on: { 'agreement.rise': { guard: through('trust.enter'), target: 'trusted', actions: 'repeatSample' } },
+        },
+        trusted: {
+          on: { 'agreement.fall': { guard: through('trust.leave'), target: 'watched', actions: 'repeatAll' } },
+        },
+        watched: {
+          on: { 'agreement.rise': { guard: through('trust.enter'), target: 'trusted', actions: 'repeatSample' } },
+        },
+      },
+    },
   },
 });
 
@@ -165,10 +187,13 @@ export function machineDigest(): string {
 }
 
 /**
- * The digest of the machine before this one, which decides the same: it had an arrow from healthy to degraded, and no
- * scan takes it.
+ * The digests of machines before this one, which decide the same: the first had an arrow from healthy to degraded, and
+ * no scan takes it; the second knew nothing of trust, which no session had that was given no course of errors.
  */
-const EARLIER = 'c2b5cac08a79bfbc81322263f8e6e20db3b06adc38877436170ef6e60ba408a8';
+const EARLIER: readonly string[] = [
+  'c2b5cac08a79bfbc81322263f8e6e20db3b06adc38877436170ef6e60ba408a8',
+  '03816a352fc2671bacba104b545b954f3c3652048dbc8ee720ed5c0c2c532f34',
+];
 
 /** True if a log that names this machine is decided again by the present one. */
-export const isKnownMachine = (digest: string): boolean => digest === EARLIER || digest === machineDigest();
+export const isKnownMachine = (digest: string): boolean => EARLIER.includes(digest) || digest === machineDigest();

@@ -3,16 +3,18 @@
  * taken and those of sides that rest after a move, so the cheapest is at hand without looking at the others.
  */
 import { FORMAT_NAMES, FORMATS, isAutomatic, LOWEST_FORMATS, PARTS, SIDES } from '../native/index.ts';
+import type { Course } from './course.ts';
 import { ageOf, Divergence } from './divergence.ts';
 import type { Repeated } from './evidence.ts';
 import { Fading } from './fading.ts';
 import { SlotHeap } from './heap.ts';
 import { FIRST_LATENT, FORM_COUNT, FORMS, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
-import type { Law } from './law.ts';
+import type { Estimate, Law } from './law.ts';
 import { Levels } from './levels.ts';
 import { OutlierKeys } from './outlier-keys.ts';
 import { MOVED, Persistence } from './persistence.ts';
 import { BOTH, grown, Sides, SLOTS } from './sides.ts';
+import { Agreement } from './trust.ts';
 import type { FormChange, Outcome, PolicyContext, TrialReport } from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
 import { endPrice, isLatentBetter, type PagePoints, type Point } from './ways.ts';
@@ -40,6 +42,8 @@ export class Offers {
   readonly layerKld: Float64Array;
   readonly divergence: Divergence;
   readonly layerEpsilonMax: Float64Array;
+  /** Whether repeated trials find what was expected of them. */
+  readonly agreement: Agreement;
   readonly #context: PolicyContext;
   readonly #lowest: readonly number[];
   readonly #skip: Uint8Array;
@@ -97,10 +101,14 @@ export class Offers {
    */
   constructor(context: PolicyContext, law: Law | null, learns: 'nothing' | 'persistence' | 'levels') {
     this.#context = context;
-    this.#fading = law === null ? null : new Fading(law);
+    const course = learns === 'levels' ? context.thresholds.course : undefined;
+    this.#fading = law === null ? null : new Fading(law, course);
     this.#persistence =
-      learns === 'nothing' ? null : new Persistence(2 * context.layers, learns === 'levels' ? 'sums' : 'logarithms');
-    this.#levels = learns === 'levels' ? new Levels(PARTS.length * context.layers) : null;
+      learns === 'nothing'
+        ? null
+        : new Persistence(2 * context.layers, learns === 'levels' ? 'sums' : 'logarithms', course);
+    this.#levels = learns === 'levels' ? new Levels(PARTS.length * context.layers, course?.noise) : null;
+    this.agreement = new Agreement(context.layers);
     this.divergence = new Divergence(context.layers, this.#fading);
     const { c, gains } = context.thresholds;
     const weights = SIDES.map((side) =>
@@ -216,7 +224,31 @@ export class Offers {
     fading?.learn(age, expected, found);
     if (levels === null || fading === null) return;
     const lasting = isOne ? persistence.factor(this.#place(slot)) : 1;
-    levels.again(slot, 0.5 * Math.log(found / (promised * fading.energyAt(age) * lasting)));
+    const foreseen = promised * fading.energyAt(age) * lasting;
+    levels.again(slot, 0.5 * Math.log(found / foreseen));
+    if (!isChosen) this.agreement.note(this.sides.layer[slot]!, foreseen, found);
+  }
+
+  /** What the session has found of errors behind their first trials; null: nothing yet. */
+  course(): Course | null {
+    const [persistence, noise] = [this.#persistence, this.#levels?.noise];
+    if (persistence === null || noise == null) return null;
+    const told = ({ value, samples }: Estimate): Estimate => ({
+      value: Number(value.toPrecision(4)),
+      sd: Number((2 * Math.sqrt(noise.chance / Math.max(1, samples))).toPrecision(4)),
+      samples,
+    });
+    const ofSide = (side: number): Estimate[] =>
+      Array.from({ length: this.#context.layers }, (_, layer) => told(persistence.found(2 * layer + side)));
+    return {
+      persistence: { k: ofSide(0), v: ofSide(1) },
+      left: (this.#fading?.found ?? []).map(told),
+      noise: {
+        found: Number(noise.found.toPrecision(4)),
+        page: Number(noise.page.toPrecision(4)),
+        chance: Number(noise.chance.toPrecision(4)),
+      },
+    };
   }
 
   /** By what factor the mean of a slot's trials changes with another one. */
@@ -528,6 +560,7 @@ export class Offers {
     if (moved !== null) this.divergence.weigh(this.#persistence!.expected);
     const levels = this.#levels;
     levels?.settle();
+    this.agreement.fade();
     this.#aheadByAge = [];
     for (const slot of this.sides.slots)
       if (levels !== null) this.#expect(levels, slot);

@@ -4,9 +4,11 @@
  * some layers look back at old pages as much as at new ones while others hardly do. Every page that is tried again says
  * something about it, so a session learns it from itself.
  */
+import type { Course } from './course.ts';
+import type { Estimate } from './law.ts';
 
 /**
- * Repeated trials that the assumption a = 0 counts as. Those of one page are alike, so they are worth fewer than they
+ * Repeated trials that the assumption a = 0, or what earlier sessions say, counts as. Those of one page are alike, so they are worth fewer than they
  * are. Measured: 4 to 16 give the same.
  */
 const PRIOR_COUNT = 8;
@@ -26,18 +28,21 @@ export class Persistence {
   readonly #expected: Float64Array;
   readonly #count: Float64Array;
   readonly #factor: Float64Array;
+  /** `a` by earlier sessions; 0 where they say nothing. */
+  readonly #assumed: Float64Array;
 
   /**
    * Version 3 of the price policy goes by logarithms. Later ones go by sums: in a layer that looks back rarely most
    * trials find little and a few find much, and what its errors cost are those few.
    */
-  constructor(places: number, kind: PersistenceKind) {
+  constructor(places: number, kind: PersistenceKind, known?: Course) {
     this.#kind = kind;
     this.#sum = new Float64Array(places);
     this.#found = new Float64Array(places);
     this.#expected = new Float64Array(places);
     this.#count = new Float64Array(places);
-    this.#factor = new Float64Array(places).fill(1);
+    this.#factor = Float64Array.from({ length: places }, (_, place) => knownOf(known, place)?.value ?? 1);
+    this.#assumed = this.#factor.map((factor) => 0.5 * Math.log(factor));
   }
 
   /**
@@ -72,7 +77,8 @@ export class Persistence {
   settle(): Uint8Array | null {
     let moved: Uint8Array | null = null;
     for (let place = 0; place < this.#factor.length; place++) {
-      const factor = Math.exp((2 * this.#sumOf(place)) / (this.#count[place]! + PRIOR_COUNT));
+      const sum = this.#sumOf(place) + PRIOR_COUNT * this.#assumed[place]!;
+      const factor = Math.exp((2 * sum) / (this.#count[place]! + PRIOR_COUNT));
       if (Math.abs(factor / this.#factor[place]! - 1) < MOVED) continue;
       this.#factor[place] = factor;
       moved ??= new Uint8Array(this.#factor.length);
@@ -81,8 +87,18 @@ export class Persistence {
     return moved;
   }
 
+  /** What this session alone has found of a place, with the trials that it rests on. */
+  found(place: number): Estimate {
+    const samples = this.#count[place]!;
+    return { value: Math.exp(samples === 0 ? 0 : (2 * this.#sumOf(place)) / samples), sd: 0, samples };
+  }
+
   #sumOf(place: number): number {
     if (this.#kind === 'logarithms' || this.#count[place] === 0) return this.#sum[place]!;
     return 0.5 * this.#count[place]! * Math.log(this.#found[place]! / this.#expected[place]!);
   }
 }
+
+/** What is known of a place; places are numbered by layer, keys before values. */
+const knownOf = (course: Course | undefined, place: number): Estimate | undefined =>
+  course?.persistence[place % 2 === 0 ? 'k' : 'v'][place >> 1];

@@ -3,6 +3,7 @@
  * on SmolLM2-135M-Instruct, windows of 2K and 4K tokens, four kinds of text; policy/README.md says more.
  */
 import { checkOption, KvError, SHAPE_OPTIONS, show, unknownName } from '../native/index.ts';
+import { checkCourse } from './course.ts';
 import { checkLaw } from './law.ts';
 import type { Threshold, ThresholdSet } from './types.ts';
 
@@ -250,6 +251,15 @@ const DEFINITIONS = {
     source:
       'chosen, not measured: who asks for latents asks for bytes, and a latency budget bounds time; 16 of them take as long as the rest of a step that writes one token (measured: 0.63 ms for a page and layer of 0.58, beside 15 ms, one core)',
   },
+  'trust.enter': {
+    value: 0.6,
+    unit: 'share',
+    min: 0,
+    max: 1,
+    source:
+      'a mean error within e^±0.5 of what was expected, its uncertainty counted in; entered at 0.4, the reference model had 1.11 times the divergence of trying all pages again, at 0.6 0.94 and 1.11 (measured, two sets of three texts)',
+  },
+  'trust.leave': { value: 0.5, unit: 'share', min: 0, max: 1, source: `${CHOSEN}; below its way in` },
   'latency.enter': {
     value: 1,
     unit: 'share',
@@ -307,6 +317,7 @@ const PAIRS: readonly (readonly [enter: ThresholdId, leave: ThresholdId])[] = [
   ['quality.watched', 'quality.watched.leave'],
   ['quality.degraded', 'quality.degraded.leave'],
   ['latency.enter', 'latency.leave'],
+  ['trust.enter', 'trust.leave'],
 ];
 /** States of one region follow one another. */
 const ORDERED: readonly (readonly [lower: ThresholdId, higher: ThresholdId])[] = [
@@ -361,4 +372,5 @@ export function checkThresholds(set: ThresholdSet, layers: number): void {
     for (const [layer, gain] of gains.entries()) within(`gain of layer ${layer} ${side}`, gain, 1e-3, 1e3);
   }
   if (set.law !== undefined) checkLaw(set.law, layers);
+  if (set.course !== undefined) checkCourse(set.course, layers);
 }

@@ -3,6 +3,7 @@
  * from the log alone, so a policy sees nothing that is not in a `Situation` or in the state it made from earlier ones.
  */
 import type { FormatName, FormatPair, LatentName, Part, Side, WindowName } from '../native/index.ts';
+import type { Course } from './course.ts';
 import type { Estimate, Law } from './law.ts';
 
 /** What a page may be in: a format of keys or of values, or a latent, from which both are computed again. */
@@ -55,6 +56,10 @@ export interface ThresholdSet {
    * What was learned of the way from errors to divergence; absent where nothing was, and in logs of earlier versions.
    */
   readonly law?: Law;
+  /**
+   * What earlier sessions of the model found of errors behind their first trials; absent where none of them told it.
+   */
+  readonly course?: Course;
   /**
    * Where in which logs the evidence for all of this stands, so that it is not counted twice when files are merged;
    * absent when not known.
@@ -406,6 +411,13 @@ export interface PolicySession {
    * decision follows from it.
    */
   haste?(layer: number): number;
+  /**
+   * Whether a page is to be tried again when page `newest` comes to be tried; left out: all are. What a session is not
+   * told it cannot decide by, so a replay does not ask.
+   */
+  repeats?(layer: number, page: number, newest: number): boolean;
+  /** What it has found of errors behind their first trials; null, or left out: nothing. */
+  course?(): Course | null;
 }
 
 /** The quality of a layer is in another state. */

@@ -131,7 +131,12 @@ export class Governed {
     this.learnt = new LearnedThresholds(context.thresholds, shape.layers, this.policy);
     setShares(kv, terms);
     this.tally = new Tally(shape.layers);
-    this.trials = new TrialQueue(kv, terms, this.tally);
+    this.trials = new TrialQueue(
+      kv,
+      terms,
+      this.tally,
+      (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
+    );
     this.canaries = new Canaries(kv, terms, this.tally, (layer) => this.policy.haste?.(layer) ?? 1);
     this.mover = new Mover({
       session: this.id,

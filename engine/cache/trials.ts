@@ -26,6 +26,7 @@ import {
   type PageForm,
   type Policy,
   type PolicyContext,
+  type PolicySession,
   RUNGS,
   type TrialReport,
   thresholdOf,
@@ -130,6 +131,7 @@ export class TrialQueue {
   readonly #ages: readonly number[];
   readonly #outliers: OutlierKeys;
   readonly #tally: Tally;
+  readonly #repeats: NonNullable<PolicySession['repeats']>;
   /** Pages that have come to be tried. */
   #admitted = 0;
   /** How many first trials are due, from the tokens since the last ones. */
@@ -144,7 +146,13 @@ export class TrialQueue {
   /** Reported already: what a fork is told of pages that it shares. */
   #reported: TrialReport[] = [];
 
-  constructor(cache: KvCache, { context, policy }: Pick<Terms, 'context' | 'policy'>, tally: Tally) {
+  /** `repeats`: whether the policy wants a page to be tried again. */
+  constructor(
+    cache: KvCache,
+    { context, policy }: Pick<Terms, 'context' | 'policy'>,
+    tally: Tally,
+    repeats: NonNullable<PolicySession['repeats']>,
+  ) {
     this.#cache = cache;
     this.#context = context;
     this.#needsTrials = policy.needsTrials;
@@ -153,6 +161,7 @@ export class TrialQueue {
     this.#ages = Array.from({ length: Math.max(0, ages - 1) }, (_, i) => i + 2);
     this.#outliers = new OutlierKeys(context);
     this.#tally = tally;
+    this.#repeats = repeats;
   }
 
   /** Counts `tokensNew`: in proportion, more trials of waiting pages become due. */
@@ -196,7 +205,11 @@ export class TrialQueue {
       const pages = this.#ages.map((age) => newest - age + 1).filter((page) => page >= 0);
       const older = newest - this.#ages.length;
       if (this.#ages.length > 0 && older > 0) pages.push((newest * TURN + layer) % older);
-      for (const page of pages) places.push({ layer, page });
+      for (const page of pages) if (this.#repeats(layer, page, newest)) places.push({ layer, page });
+    }
+    if (places.length === 0) {
+      this.#waitingAgain = [];
+      return;
     }
     const step = stepOf(places.length);
     this.#waitingAgain = places.map((_, i) => places[((i + newest) * step) % places.length]!);

@@ -32,9 +32,11 @@ export class BookLookup {
     const lookup = await this.#ask(fingerprint);
     // The session may have been closed meanwhile: nothing follows its last entry.
     if (this.#reader.isClosed) return;
-    const text = lookup.thresholds.law?.text;
+    // How errors go on is taken from the first answer alone: by now the session has seen some of it itself.
+    const { course: _, ...thresholds } = lookup.thresholds;
+    const text = thresholds.law?.text;
     if (text === undefined || lookup.neighbours.length === 0) return;
     governed.heard({ text });
-    governed.mover.write('evidence', { fingerprint, neighbours: lookup.neighbours, thresholds: lookup.thresholds });
+    governed.mover.write('evidence', { fingerprint, neighbours: lookup.neighbours, thresholds });
   }
 }

@@ -103,6 +103,7 @@ export async function leave(
   if (log === null || openSeq < 0) return;
   const { gains, c } = cache.terms.context.thresholds;
   const text = summary.text?.measured;
+  const course = cache.policy.course?.() ?? null;
   const kvBytes = cache.peakBytes;
   const kvBytesF16 = f16CacheBytes(shape, tokens);
   const seq = log.append(cache.id, 'close', {
@@ -119,6 +120,7 @@ export async function leave(
     gains,
     c,
     ...(text == null ? {} : { text }),
+    ...(course === null ? {} : { course }),
     formats: formatShares(cache),
     reason,
   });

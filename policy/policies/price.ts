@@ -5,6 +5,7 @@
  * threshold λ. Under a divergence budget the predicted sum is held and bytes move instead. policy/README.md tells why.
  */
 import { forecastMovablePages, movablePages, PAGE_TOKENS, PARTS, pageOf, tokensBehind } from '../../native/index.ts';
+import type { Course } from '../course.ts';
 import { OUTLIER_KEYS } from '../decisions.gen.ts';
 import { believable, Evidence } from '../evidence.ts';
 import { defaultLaw } from '../law.ts';
@@ -13,6 +14,7 @@ import { Offers } from '../offers.ts';
 import { bytesAt } from '../sides.ts';
 import { TextFactor } from '../text-factor.ts';
 import { checkThresholds, type ThresholdId, thresholdOf } from '../thresholds.ts';
+import { isSampled } from '../trust.ts';
 import {
   type Because,
   type CanaryReport,
@@ -184,9 +186,27 @@ export class PriceSession implements PolicySession {
     if (situation.probe !== undefined) this.text.learn(situation.probe);
     if (fresh || situation.canaries !== undefined)
       for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.severity(layer));
+    if (fresh) this.#trust();
     this.#signal(situation);
     if (fresh || situation.canaries !== undefined) this.correct();
     this.#latents?.choose(situation, this.price, this.layers.held.includes(1));
+  }
+
+  /** Tells the machine how far each layer goes the way that earlier sessions told; not at all where none did. */
+  #trust(): void {
+    const { layers, offers } = this;
+    if (this.context.thresholds.course === undefined) return;
+    for (let layer = 0; layer < layers.count; layer++)
+      layers.set('agreement', layer, layers.isHealthy(layer) ? offers.agreement.of(layer) : 0);
+  }
+
+  /** Of a trusted layer a sample of the pages is tried again. */
+  repeats(layer: number, page: number, newest: number): boolean {
+    return this.layers.sampled[layer] === 0 || isSampled(layer, page, newest);
+  }
+
+  course(): Course | null {
+    return this.offers.course();
   }
 
   /** What the situation says about earlier predictions. */

@@ -12,6 +12,7 @@ import {
   type WindowName,
 } from '../../native/index.ts';
 import type {
+  Course,
   Estimate,
   FormChange,
   Law,
@@ -58,6 +59,12 @@ const law = noun<Law>()({
   epsilon: perSide(record(format, estimate)),
 });
 
+export const course = noun<Course>()({
+  persistence: perSide(estimate),
+  left: list(estimate),
+  noise: object({ found: real, page: real, chance: real }),
+});
+
 const threshold = noun<Threshold>()({
   id: text,
   value: real,
@@ -75,6 +82,7 @@ export const thresholds = noun<ThresholdSet>()({
   gains,
   c: real,
   law: optional(law),
+  course: optional(course),
   ranges: optional(list(noun<LogRange>()({ logId: text, from: whole, to: whole }))),
 });
 

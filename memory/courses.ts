@@ -1,0 +1,57 @@
+/**
+ * What several sessions found of errors behind their first trials, as one: means in logarithms, each session by its
+ * weight and, for a layer and side, by how many trials it rests on. Between sessions a layer differs by more than any
+ * of them is uncertain of itself, so the spread among them is the uncertainty of the next one.
+ */
+import { type Course, type Estimate, OCTAVES } from '../policy/index.ts';
+
+export interface WeightedCourse {
+  readonly course: Course;
+  /** 0 to 1: how near the session was. */
+  readonly weight: number;
+}
+
+/** Trials at which a session counts half of what it would with ever so many. */
+const TRIALS_HALF = 8;
+/** Spread of ln of one number between sessions, until there are enough to measure it. Chosen. */
+const SPREAD_ASSUMED = 0.5;
+
+/** Sessions of one model of `layers` layers; null without any. */
+export function joinCourses(given: readonly WeightedCourse[], layers: number): Course | null {
+  const fits = ({ persistence: { k, v } }: Course): boolean => k.length === layers && v.length === layers;
+  const all = given.filter(({ course, weight }) => weight > 0 && fits(course));
+  if (all.length === 0) return null;
+  const ofSide = (side: 'k' | 'v'): Estimate[] =>
+    Array.from({ length: layers }, (_, layer) => joined(all, ({ persistence }) => persistence[side][layer]));
+  const total = all.reduce((sum, { weight }) => sum + weight, 0);
+  const mean = (of: (noise: Course['noise']) => number): number =>
+    rounded(all.reduce((sum, { course, weight }) => sum + weight * of(course.noise), 0) / total);
+  const known = Math.max(...all.map(({ course }) => course.left.length));
+  return {
+    persistence: { k: ofSide('k'), v: ofSide('v') },
+    left: Array.from({ length: Math.min(known, OCTAVES - 1) }, (_, octave) => joined(all, ({ left }) => left[octave])),
+    noise: { found: mean(({ found }) => found), page: mean(({ page }) => page), chance: mean(({ chance }) => chance) },
+  };
+}
+
+function joined(all: readonly WeightedCourse[], of: (course: Course) => Estimate | undefined): Estimate {
+  let [weight, sum, squares, samples] = [0, 0, 0, 0];
+  for (const one of all) {
+    const told = of(one.course);
+    if (told === undefined || !(told.samples > 0)) continue;
+    const own = (one.weight * told.samples) / (told.samples + TRIALS_HALF);
+    const ln = Math.log(told.value);
+    weight += own;
+    sum += own * ln;
+    squares += own * ln * ln;
+    samples++;
+  }
+  if (weight === 0) return { value: 1, sd: SPREAD_ASSUMED, samples: 0 };
+  const mean = sum / weight;
+  const spread = Math.max(0, squares - weight * mean * mean);
+  const sd = Math.sqrt((spread + SPREAD_ASSUMED ** 2) / (weight + 1));
+  return { value: rounded(Math.exp(mean)), sd: rounded(sd), samples };
+}
+
+/** Four digits say all that is known, and keep logs small. */
+const rounded = (value: number): number => Number(value.toPrecision(4));
