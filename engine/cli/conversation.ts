@@ -20,6 +20,7 @@ import { closing, generateOptions, stream } from './answer.ts';
 import { ChatInput } from './chat-input.ts';
 import { failureText } from './failure.ts';
 import { jsonResult } from './json-result.ts';
+import { lowMemoryText } from './low-memory.ts';
 import { optionsOf } from './option-settings.ts';
 import { flag, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
@@ -38,10 +39,17 @@ const GOES_ON: readonly string[] = [
 const HELP = `/help         this
 /continue     goes on with the last answer, where it was cut
 /budget       what the cache holds, and within which budget
+/lowmem on    says that memory is short, so that pages go lower; off: no longer
 /save FILE    what was said, as JSON that inspect --chat and OpenAI clients take
 A line that ends in \\ goes on in the next one; what is pasted is one question.
 Ctrl-C ends an answer, twice between two answers the conversation; so does Ctrl-D. A question that begins with / is
 asked after a space.`;
+
+/** What is missing behind the commands that take something. */
+const TAKES = new Map([
+  ['lowmem', '/lowmem takes on or off'],
+  ['save', '/save takes the name of a file'],
+]);
 
 /** What a conversation on a terminal works with. */
 interface Talk {
@@ -171,11 +179,14 @@ async function command({ chat }: Talk, typed: string): Promise<void> {
   if (name === 'help') process.stderr.write(`${HELP}\n`);
   else if (name === 'budget')
     process.stderr.write(`${fields(memoryRows(await chat.session.report()), columnsOf(process.stderr))}\n`);
-  else if (name === 'save' && path !== '') {
+  else if (name === 'lowmem' && (path === 'on' || path === 'off')) {
+    await chat.session.setLowMemory(path === 'on');
+    say(lowMemoryText(path === 'on'));
+  } else if (name === 'save' && path !== '') {
     replaceFile(path, Buffer.from(`${jsonText(chat.messages)}\n`));
     say(`${path}: ${plural(chat.messages.length, 'message')}`);
   } else
-    throw new KvError('bad-argument', name === 'save' ? '/save takes the name of a file' : `there is no /${name}`, {
+    throw new KvError('bad-argument', TAKES.get(name!) ?? `there is no /${name}`, {
       hint: '/help lists what there is; a question that begins with / is asked after a space',
     });
 }

@@ -1,7 +1,9 @@
 /** A model on its way into memory, downloaded where it is not here, with its progress on stderr; and on its way out. */
 import { printable } from '../../native/index.ts';
-import type { Engine } from '../thread/engine.ts';
+import type { EngineOptions } from '../options/types.ts';
+import { createEngine, type Engine } from '../thread/engine.ts';
 import type { LoadProgress } from '../transformer/types.ts';
+import { LowMemorySignal } from './low-memory.ts';
 import { type Settings, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 
@@ -42,10 +44,26 @@ export async function loadingModel<T extends { readonly info: Remarked } | { rea
 }
 
 /**
- * Closes an engine. Where its log has entries that no anchor took a checkpoint of, which an event says, that is a
- * failure.
+ * Works with an engine, which hears of low memory meanwhile, and closes it. Where its log then has entries that no
+ * anchor took a checkpoint of, which an event says, that is a failure.
  */
-export async function closeEngine(engine: Engine): Promise<void> {
-  await engine.close();
-  if ((engine.unanchoredEntries ?? 0) > 0) process.exitCode = 2;
+export async function withEngine<T>(
+  settings: Settings,
+  options: EngineOptions,
+  signal: AbortSignal,
+  work: (engine: Engine) => Promise<T>,
+): Promise<T> {
+  const memory = new LowMemorySignal();
+  try {
+    const engine = await loadingModel(settings, signal, (how) => createEngine({ ...options, ...how }));
+    try {
+      memory.reaches(engine);
+      return await work(engine);
+    } finally {
+      await engine.close();
+      if ((engine.unanchoredEntries ?? 0) > 0) process.exitCode = 2;
+    }
+  } finally {
+    memory.end();
+  }
 }

@@ -6,14 +6,14 @@ import { GENERATE_OPTIONS } from '../options/table.ts';
 import type { Prompt } from '../options/types.ts';
 import { checkContinuations, countedTokens } from '../session/prompt.ts';
 import type { Divergence, Generated } from '../session/types.ts';
-import { createEngine, type Engine } from '../thread/engine.ts';
+import type { Engine } from '../thread/engine.ts';
 import type { EngineSession } from '../thread/engine-session.ts';
 import { checkLength, closing, firstMessages, generateOptions, printLogprobs, stream } from './answer.ts';
 import { converse } from './conversation.ts';
 import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
-import { closeEngine, loadingModel } from './loading.ts';
+import { withEngine } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -47,19 +47,14 @@ export async function run(settings: Settings): Promise<void> {
       hint: 'an empty prompt has no next token; give at least one character',
     });
   await interruptible(async (signal) => {
-    const engine = await loadingModel(settings, signal, (how) => createEngine({ ...options, ...how }));
-    let session: string;
-    try {
+    const session = await withEngine(settings, options, signal, (engine) => {
       if (chat && !engine.info.chat)
         throw new KvError('bad-tokenizer', `${engine.info.name} has no chat template`, {
           values: { model: engine.info.path },
           hint: 'leave out --chat: the prompt is then read as plain text',
         });
-      session =
-        content === null ? await converse(engine, settings, signal) : await once(engine, settings, content, signal);
-    } finally {
-      await closeEngine(engine);
-    }
+      return content === null ? converse(engine, settings, signal) : once(engine, settings, content, signal);
+    });
     // Only now does the log have the end of the session.
     const report = text(settings, 'report');
     if (report !== undefined) writeReport(settings, session, report);

@@ -19,11 +19,11 @@ import { findParked, type ParkedSession, parkedDir, parkedSessions, readParked }
 import { countedTokens } from '../session/prompt.ts';
 import type { Generated } from '../session/types.ts';
 import type { ParkedFile } from '../thread/calls/parking.ts';
-import { createEngine, type Engine } from '../thread/engine.ts';
+import type { Engine } from '../thread/engine.ts';
 import type { EngineSession } from '../thread/engine-session.ts';
 import { checkLength, closing, firstMessages, generateOptions, stream } from './answer.ts';
 import { interruptible } from './interrupt.ts';
-import { closeEngine, loadingModel } from './loading.ts';
+import { withEngine } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -64,7 +64,7 @@ export async function park(settings: Settings): Promise<void> {
   const options = engineOptions(settings);
   cacheTypes(settings);
   const content = await readText(path, 'prompt');
-  await withEngine(options, settings, async (engine, progress, signal) => {
+  await onEngine(options, settings, async (engine, progress, signal) => {
     const prompt: Prompt = flag(settings, 'chat') ? [...firstMessages(settings), { role: 'user', content }] : content;
     const ids = await engine.tokenize(prompt, countedTokens(engine.info));
     const tokens = Math.max(number(settings, 'tokens') ?? 0, ids.length + ANSWER_TOKENS);
@@ -92,7 +92,7 @@ export async function resume(settings: Settings, given: string): Promise<void> {
   const content = prompt === undefined ? null : await readText(prompt, 'prompt');
   if (content === null && lastHidden === null)
     throw new KvError('bad-argument', 'nothing was read yet in this session', { hint: '--prompt FILE' });
-  await withEngine(options, settings, async (engine, progress, signal) => {
+  await onEngine(options, settings, async (engine, progress, signal) => {
     const session = await engine.resume(path, {
       signal,
       onProgress: (event) => progress.update('reading again', event),
@@ -115,21 +115,21 @@ export async function resume(settings: Settings, given: string): Promise<void> {
   });
 }
 
-async function withEngine(
+async function onEngine(
   options: ReturnType<typeof engineOptions>,
   settings: Settings,
   work: (engine: Engine, progress: ProgressLine, signal: AbortSignal) => Promise<void>,
 ): Promise<void> {
-  await interruptible(async (signal) => {
-    const engine = await loadingModel(settings, signal, (how) => createEngine({ ...options, ...how }));
-    const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
-    try {
-      await work(engine, progress, signal);
-    } finally {
-      progress.done();
-      await closeEngine(engine);
-    }
-  });
+  await interruptible((signal) =>
+    withEngine(settings, options, signal, async (engine) => {
+      const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
+      try {
+        await work(engine, progress, signal);
+      } finally {
+        progress.done();
+      }
+    }),
+  );
 }
 
 async function answer(

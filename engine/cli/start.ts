@@ -10,12 +10,11 @@ import { ownText } from '../evaluate/own-text.ts';
 import type { TourEvent, TourResult } from '../evaluate/tour.ts';
 import type { SessionOptions } from '../options/types.ts';
 import type { Generated } from '../session/types.ts';
-import { createEngine } from '../thread/engine.ts';
 import { fetchModel } from '../transformer/fetch.ts';
 import { isOffline } from '../transformer/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
-import { closeEngine, loadingModel } from './loading.ts';
+import { withEngine } from './loading.ts';
 import { cacheDirOf, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
@@ -48,10 +47,8 @@ async function chooseModel(settings: Settings): Promise<string> {
 
 export async function start(settings: Settings): Promise<void> {
   const model = await chooseModel(settings);
-  await interruptible(async (signal) => {
-    const given = engineOptions({ ...settings, model });
-    const engine = await loadingModel(settings, signal, (how) => createEngine({ ...given, ...how }));
-    try {
+  await interruptible((signal) =>
+    withEngine(settings, engineOptions({ ...settings, model }), signal, async (engine) => {
       const documentTokens =
         number(settings, 'tokens') ?? DOCUMENT_TOKENS[model as keyof typeof DOCUMENT_TOKENS] ?? 4000;
       const { tokensExpected: _, ...options } = sessionOptions({ kvBudget: '25%', ...settings }, 0);
@@ -101,10 +98,8 @@ export async function start(settings: Settings): Promise<void> {
           }),
         );
       }
-    } finally {
-      await closeEngine(engine);
-    }
-  });
+    }),
+  );
 }
 
 class TourScreen {

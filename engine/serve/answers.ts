@@ -160,6 +160,7 @@ export const ANSWERS = {
     .describe(
       'whether every byte of the log is what was written. Against a cut tail compare headHash and entries with what was kept elsewhere',
     ),
+  lowMemory: z.strictObject({ low: z.boolean().describe('what the engine was told') }),
   error: z.strictObject({
     error: z.strictObject({
       code: z

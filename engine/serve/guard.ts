@@ -1,5 +1,6 @@
 /**
- * Who may ask, and how much. Every request passes here before anything else looks at it: method, size, rate, Host and
+ * Who may ask, and how much, and who may change something: that takes a token, and a way that does not leave this
+ * machine. Every request passes here before anything else looks at it: method, size, rate, Host and
  * token. The limits on connections and time are those of node:http and are set in server.ts.
  */
 import { createHash, timingSafeEqual } from 'node:crypto';
@@ -76,19 +77,45 @@ export class Guard {
     this.#tokenHash = rules.token === null ? null : hash(rules.token);
   }
 
-  /** Throws a Refusal. */
-  check({ method, url = '', headers, socket }: IncomingMessage): void {
-    this.#spend(addressOf(socket.remoteAddress ?? ''));
-    if (method !== 'GET' && method !== 'HEAD')
-      throw new Refusal(405, new KvError('unsupported', 'only GET and HEAD are served', { hint: SHOWS_ONLY }), {
-        allow: 'GET, HEAD',
-      });
+  /** Throws a Refusal. `changes`: what is asked for changes something. */
+  check({ method = '', url = '', headers, socket }: IncomingMessage, changes: boolean): void {
+    const remote = socket.remoteAddress ?? '';
+    this.#spend(addressOf(remote));
+    const allowed = changes ? ['POST'] : ['GET', 'HEAD'];
+    if (!allowed.includes(method))
+      throw new Refusal(
+        405,
+        new KvError('unsupported', `only ${allowed.join(' and ')} ${changes ? 'is' : 'are'} served`, {
+          hint: SHOWS_ONLY,
+        }),
+        { allow: allowed.join(', ') },
+      );
     if (url.length > URL_CHARS_MAX)
       throw new Refusal(414, new KvError('bad-argument', `an address has at most ${URL_CHARS_MAX} characters`));
     if (headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) !== 0)
       throw new Refusal(413, new KvError('bad-argument', 'a request has no body here'), { connection: 'close' });
     this.#checkHost(headers.host ?? '');
     this.#checkToken(headers.authorization ?? '');
+    if (changes) this.#checkChange(remote);
+  }
+
+  /**
+   * A page of anybody's can have a browser on this machine send a POST, and whoever runs a program here can send one:
+   * only the token tells them from those who may.
+   */
+  #checkChange(remote: string): void {
+    if (this.#tokenHash === null)
+      throw new Refusal(
+        403,
+        new KvError('not-allowed', 'a server without a token changes nothing', { hint: 'serve(engine, { token })' }),
+      );
+    if (!this.#rules.isLoopback || !isLoopback(remote.replace(/^::ffff:/, '')))
+      throw new Refusal(
+        403,
+        new KvError('not-allowed', 'a server that other machines may reach changes nothing', {
+          hint: 'serve on 127.0.0.1',
+        }),
+      );
   }
 
   #checkHost(host: string): void {

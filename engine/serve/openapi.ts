@@ -22,7 +22,7 @@ const parametersOf = (schema: z.ZodObject, where: 'path' | 'query'): object[] =>
     };
   });
 
-function operation({ does, inPath, inQuery, type, answer }: Route): object {
+function operation({ does, inPath, inQuery, type, answer, changes }: Route): object {
   const media = type.split(';')[0]!;
   const schema = answer === undefined ? { type: media === 'application/json' ? 'object' : 'string' } : schemaOf(answer);
   return {
@@ -35,7 +35,7 @@ function operation({ does, inPath, inQuery, type, answer }: Route): object {
         content: { 'application/json': { schema: { $ref: '#/components/schemas/Error' } } },
       },
     },
-    security: [{}, { token: [] }],
+    security: changes === true ? [{ token: [] }] : [{}, { token: [] }],
   };
 }
 
@@ -46,9 +46,12 @@ export function openApi(): object {
     info: {
       title: 'palimpsest live view',
       version: packageVersion(),
-      description: 'What the caches of an engine hold and decide, read from its log. Nothing can be changed here.',
+      description:
+        'What the caches of an engine hold and decide, read from its log. What is asked by POST changes something, and needs a token.',
     },
-    paths: Object.fromEntries(ROUTES.map((route) => [route.path, { get: operation(route) }])),
+    paths: Object.fromEntries(
+      ROUTES.map((route) => [route.path, { [route.changes === true ? 'post' : 'get']: operation(route) }]),
+    ),
     components: {
       schemas: { Error: schemaOf(ANSWERS.error) },
       securitySchemes: { token: { type: 'http', scheme: 'bearer' } },

@@ -21,7 +21,7 @@ const session = z.string().min(1).max(200).describe('id of a session');
 const none = z.strictObject({});
 
 /** Where an answer comes from. */
-export type Source = 'log' | 'metrics' | 'document' | 'stream';
+export type Source = 'log' | 'metrics' | 'document' | 'stream' | 'engine';
 
 export interface Route {
   readonly path: string;
@@ -29,6 +29,8 @@ export interface Route {
   readonly source: Source;
   /** What the log's reader is asked. */
   readonly method?: 'sessions' | 'session' | 'decisions' | 'explain' | 'quality' | 'memory' | 'verify';
+  /** True if it changes something: it is asked by POST, under the conditions of guard.ts. */
+  readonly changes?: true;
   readonly inPath: z.ZodObject;
   readonly inQuery: z.ZodObject;
   readonly type: string;
@@ -150,6 +152,16 @@ export const ROUTES: readonly Route[] = [
     type: EXPOSITION_TYPE,
   },
   {
+    path: '/v1/low-memory',
+    does: 'Tells the engine behind this server that memory is short, or no longer: pages of its sessions go lower, and sessions that wait are parked.',
+    source: 'engine',
+    changes: true,
+    inPath: none,
+    inQuery: z.strictObject({ low: z.boolean().describe('whether it is short') }),
+    type: JSON_TYPE,
+    answer: ANSWERS.lowMemory,
+  },
+  {
     path: '/openapi.json',
     does: 'This document.',
     source: 'document',
@@ -158,6 +170,10 @@ export const ROUTES: readonly Route[] = [
     type: JSON_TYPE,
   },
 ];
+
+/** True if a request for this address changes something. */
+export const changes = (url: string): boolean =>
+  ROUTES.some((route) => route.changes === true && route.path === url.split('?', 1)[0]);
 
 /**
  * What a request asks for: its route, and the parameters of path and query, checked. Throws 'not-found',

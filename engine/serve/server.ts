@@ -1,6 +1,7 @@
 /**
- * The live view: metrics, and a small API that answers questions about a log, over HTTP. Only reads. Two uses: over a
- * state folder that any process writes, and beside an engine, whose own metrics are then complete.
+ * The live view: metrics, and a small API that answers questions about a log, over HTTP. Two uses: over a state folder
+ * that any process writes, and beside an engine, whose own metrics are then complete. It only reads, but that it passes
+ * on to the engine that memory is short.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -14,7 +15,7 @@ import { checkToken, Guard, isLoopback, Refusal } from './guard.ts';
 import { openApi } from './openapi.ts';
 import { SERVE_OPTIONS, type ServeOptions, STREAM_OPTIONS } from './options.ts';
 import { LogReader } from './reader.ts';
-import { type Route, resolve } from './routes.ts';
+import { changes, type Route, resolve } from './routes.ts';
 import { type StreamRules, Streams } from './stream.ts';
 
 /** A running live view. */
@@ -193,7 +194,7 @@ class View implements LiveView {
     const gone = new AbortController();
     response.on('close', () => gone.abort());
     try {
-      this.#guard.check(request);
+      this.#guard.check(request, changes(request.url ?? ''));
       const { route, parameters } = resolve(...addressOfRequest(request.url ?? ''));
       await this.#serve(route, parameters, request, response, gone.signal);
     } catch (error) {
@@ -226,9 +227,19 @@ class View implements LiveView {
     if (source === 'stream') return '';
     if (source === 'document') return JSON.stringify(openApi());
     if (source === 'metrics') return this.#metrics(gone);
+    if (source === 'engine') return JSON.stringify(await this.#lowMemory(parameters as { low: boolean }));
     const { reader } = this.#log;
     if (method === 'verify') return JSON.stringify(await reader.verify());
     return JSON.stringify(await reader.ask(method!, parameters as never, gone));
+  }
+
+  async #lowMemory({ low }: { readonly low: boolean }): Promise<{ readonly low: boolean }> {
+    if (this.#engine === null)
+      throw new KvError('not-found', 'no engine is behind this server, which reads the log of a folder', {
+        hint: 'send SIGUSR2 to the process that runs the engine, or serve(engine) in it',
+      });
+    await this.#engine.setLowMemory(low);
+    return { low };
   }
 
   /** Complete where the engine runs here; else what the log tells. */

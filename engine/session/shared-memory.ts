@@ -75,8 +75,8 @@ export class SharedMemory implements Sharing {
     this.#idle?.wake(session, isAtWork);
   }
 
-  /** Parks every other session that waits, where they are parked anywhere. */
-  parkAll(asking: Governed): void {
+  /** Parks every session that waits but for the one that asks, where they are parked anywhere. */
+  parkAll(asking: Governed | null): void {
     this.#idle?.parkAll(asking);
   }
 

@@ -169,6 +169,15 @@ export class Engine {
   }
 
   /**
+   * Tells the policies of all sessions, and of those that open afterwards, that memory is short, or no longer. Sessions
+   * that wait are parked, in memory or on disk if `idleSessions` says so. What a session is told by itself counts for
+   * it until the engine is told again.
+   */
+  async setLowMemory(value: boolean): Promise<void> {
+    await this.#calls.call('memoryIsLow', value === true);
+  }
+
+  /**
    * @internal the demonstration behind `npm start`: a document with codes, read within a budget and by the exact cache,
    *   compared
    */

@@ -48,6 +48,7 @@ export class Host {
   readonly #pool: PagePool;
   /** What all sessions may take together, where the caller said it. */
   readonly #budgetBytes: number | undefined;
+  #lowMemory = false;
 
   private constructor(runtime: Runtime, state: State | null, meter: Meter, options: HostOptions) {
     const { kvBudgetBytes, idleSessions } = options;
@@ -122,6 +123,14 @@ export class Host {
   /** Keeps a session until it is closed. */
   keep(session: Session): void {
     this.#sessions.set(session.id, session);
+    if (this.#lowMemory) session.lowMemory = true;
+  }
+
+  /** Somebody says that memory is short, or no longer: to all sessions, and to those that open afterwards. */
+  memoryIsLow(isLow: boolean): void {
+    this.#lowMemory = isLow;
+    for (const session of this.sessions) session.lowMemory = isLow;
+    if (isLow) this.shared.parkAll(null);
   }
 
   /** What a session with these options is opened with. Throws what planning throws. */

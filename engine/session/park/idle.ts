@@ -30,11 +30,11 @@ export type IdleForm =
 
 /**
  * Why sessions are parked, for the log: the pool has no room for so many bytes of a session, or its caller said that
- * memory is short.
+ * memory is short, of the engine where no session is named.
  */
 type Cause =
   | { readonly cause: 'pool'; readonly asking: string; readonly lackingBytes: number }
-  | { readonly cause: 'low-memory'; readonly asking: string };
+  | { readonly cause: 'low-memory'; readonly asking?: string };
 
 /** So often a session comes back soon after it was parked before it is taken for one that is used all the time. */
 const RETURNS_MAX = 2;
@@ -99,10 +99,11 @@ export class IdleSessions {
     }
   }
 
-  /** Parks every other session that waits. */
-  parkAll(asking: Governed): void {
+  /** Parks every session that waits, but for the one that asks; null: nobody asks for room of its own. */
+  parkAll(asking: Governed | null): void {
     if (this.place === 'reread') return;
-    for (const session of this.#waiting(asking)) this.#park(session, { cause: 'low-memory', asking: asking.id });
+    const why: Cause = asking === null ? { cause: 'low-memory' } : { cause: 'low-memory', asking: asking.id };
+    for (const session of this.#waiting(asking)) this.#park(session, why);
   }
 
   /** Bytes that makeRoom would free for this cache, about. */
@@ -185,7 +186,7 @@ export class IdleSessions {
   }
 
   /** Sessions that could be parked for another cache, the one that has waited longest first. */
-  #waiting(asking: Governed): Session[] {
+  #waiting(asking: Governed | null): Session[] {
     const isWaiting = (session: Session): boolean => session.governed !== asking && this.#isParkable(session);
     return [...this.#sessions()].filter(isWaiting).sort((a, b) => a.idleSinceMs - b.idleSinceMs);
   }

@@ -24,6 +24,8 @@ export const engineCalls = (host: Host) => ({
 
   forecast: ({ tokens }: { tokens: number }): Forecast => forecast(host.runtime.shape, tokens),
 
+  memoryIsLow: (isLow: boolean): void => host.memoryIsLow(isLow),
+
   flush: (): Promise<number> => host.flush(),
 
   close: (): Promise<number | null> => host.close(),

@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Forecast } from '../../../../engine/cache/budget.ts';
 import type { SessionsFit } from '../../../../engine/cli/machine-fit.ts';
 import { sqlDir } from '../../../../engine/state/folder.ts';
-import { readLog } from '../../../../witness/index.ts';
+import { type DecisionBody, readLog } from '../../../../witness/index.ts';
 import { placeEmptySql } from '../../../empty-sql.ts';
 import { isDealt } from '../../../tier.ts';
 import { type RawValue, tinyGguf, tinyWords } from '../transformer/model-files.ts';
@@ -194,6 +194,25 @@ describe('run', () => {
     );
     expect((await palimpsest(['doctor'], { env: { PALIMPSEST_TEST_SEED: '1' } })).code).toBe(0);
   });
+});
+
+describe('low memory', () => {
+  it.skipIf(process.platform === 'win32')(
+    'is told by SIGUSR2, and taken back by the next (needs signals)',
+    async () => {
+      const told = join(dir, 'told');
+      let chunks = 0;
+      const { code, err } = await palimpsest([...run('--kv-budget', '55%', '-n', '600'), '--state', told], {
+        with: (child) => child.stdout!.on('data', () => [1, 300].includes(++chunks) && child.kill('SIGUSR2')),
+      });
+      expect({ code, err }).toMatchObject({ code: 0, err: expect.stringContaining('memory is short') });
+      expect(err).toContain('memory is no longer short');
+      const rules = [...readLog(join(told, 'log'), { kinds: ['decision'] })].map(
+        ({ body }) => (body as DecisionBody).decision.because.rule,
+      );
+      expect(rules).toContain('low-memory');
+    },
+  );
 });
 
 describe('endings', () => {

@@ -107,12 +107,22 @@ describe('run --chat on a terminal', () => {
     const model = join(dir, 'chat-model');
     cpSync(referenceModel, model, { recursive: true });
     writeFileSync(join(model, 'chat_template.jinja'), '{% for m in messages %}{{ m.content }}\n{% endfor %}');
-    const keys = [`${pasted('hello\rhello')}\r`, '/budget\r', '/nonsense\r', '/continue\r', '/save said.json\r'];
+    const keys = [
+      `${pasted('hello\rhello')}\r`,
+      '/budget\r',
+      '/nonsense\r',
+      '/lowmem on\r',
+      '/lowmem\r',
+      '/continue\r',
+      '/save said.json\r',
+    ];
     const args = ['run', '-m', model, '--chat', '-n', '3', '--state', join(dir, 'state'), '--progress', 'none'];
     const { code, shown } = await onTerminal(args, keys);
     expect({ code, shown }).toMatchObject({ code: 0, shown: expect.stringContaining('cut at 3 tokens') });
     expect(shown).toContain('there is no /nonsense');
     expect(shown).toContain('KV cache');
+    expect(shown).toContain('memory is short');
+    expect(shown).toContain('/lowmem takes on or off');
     expect(existsSync(join(dir, 'said.json'))).toBe(true);
     const said = JSON.parse(readFileSync(join(dir, 'said.json'), 'utf8'));
     // What /continue adds is part of the same answer.

@@ -134,17 +134,46 @@ test('what does not exist or is misspelt is refused by code', async () => {
     expect([path, ...(await refusal(over.url, path))]).toEqual([path, status, code]);
 });
 
+test('an engine beside it is told of low memory by whoever has the token, and by nobody else', async () => {
+  const path = '/v1/low-memory?low=true';
+  const token = 'dGhpcyBpcyBhIHRva2Vu';
+  const post = (authorization = `Bearer ${token}`) => ({ method: 'POST', headers: { authorization } });
+  await using own = await openEngine(join(folder(), 'own'));
+  await using live = await serve(own, { port: 0, token });
+  const session = await written(own, { kvBudget: '60%' });
+  const before = (await session.report()).kvBytesNow;
+  expect(await refusal(live.url, path, post('Bearer another-token-of-one'))).toEqual([401, 'not-allowed']);
+  expect(await refusal(live.url, path, { headers: post().headers })).toEqual([405, 'unsupported']);
+  expect(await refusal(live.url, '/v1/low-memory', post())).toEqual([400, 'bad-argument']);
+  expect(await refusal(live.url, '/v1/low-memory?low=perhaps', post())).toEqual([400, 'bad-argument']);
+  expect(await refusal(live.url, path, { ...post(), body: '{}' })).toEqual([413, 'bad-argument']);
+  expect(await refusal(live.url, '/v1/sessions', post())).toEqual([405, 'unsupported']);
+  // Without a token anybody's page could send it, and other machines may send nothing even with one.
+  expect(await refusal(beside.url, path, post())).toEqual([403, 'not-allowed']);
+  await using open = await serve(own, { port: 0, token, host: '0.0.0.0' });
+  expect(await refusal(open.url, path, post())).toEqual([403, 'not-allowed']);
+  await using folderOnly = await serve(state, { port: 0, token });
+  expect(await refusal(folderOnly.url, path, post())).toEqual([404, 'not-found']);
+  expect((await session.report()).kvBytesNow).toBe(before);
+  const answer = await fetch(live.url + path, post());
+  expect([answer.status, ANSWERS.lowMemory.parse(await answer.json())]).toEqual([200, { low: true }]);
+  await session.generate(null, { maxTokens: 30, temperature: 1 }).result;
+  expect((await session.report()).kvBytesNow).toBeLessThan(before);
+});
+
 describe('the OpenAPI document', () => {
   interface Document {
     openapi: string;
     paths: Record<
       string,
-      {
-        get: {
+      Record<
+        'get' | 'post',
+        {
           parameters: { name: string; in: string; required: boolean; schema: object }[];
           responses: { 200: { content: Record<string, { schema: object }> }; default: object };
-        };
-      }
+          security: object[];
+        }
+      >
     >;
     components: { schemas: Record<string, object> };
   }
@@ -153,7 +182,9 @@ describe('the OpenAPI document', () => {
     const document = await ask<Document>(over.url, '/openapi.json');
     expect(document.openapi).toMatch(/^3\.1\./);
     expect(Object.keys(document.paths)).toEqual(ROUTES.map(({ path }) => path));
-    for (const [path, { get }] of Object.entries(document.paths)) {
+    for (const [path, { get: asked, post }] of Object.entries(document.paths)) {
+      const get = asked ?? post;
+      expect([path, get.security]).toEqual([path, asked === undefined ? [{ token: [] }] : [{}, { token: [] }]]);
       const inPath = get.parameters.filter((one) => one.in === 'path');
       expect(inPath.map(({ name }) => `{${name}}`)).toEqual(path.match(/\{\w+\}/g) ?? []);
       expect(inPath.every(({ required }) => required)).toBe(true);

@@ -214,6 +214,19 @@ describe.each(PLACES.filter((_, place) => isForHome(place, 2)))('sessions that w
     expect(notesOf(dir, first.id)[0]).toMatchObject({ cause: 'low-memory', asking: second.id });
   });
 
+  it('are all parked when the engine is told so, and nobody asks', async () => {
+    const dir = folder();
+    const engine = await open(dir, { idleSessions: place });
+    const sessions = [await read(engine, 1), await read(engine, 2)];
+    await engine.setLowMemory(true);
+    await engine.setLowMemory(false);
+    expect(await Promise.all(sessions.map(parkedAt))).toEqual([place, place]);
+    await engine.close();
+    const [note] = notesOf(dir, sessions[0]!.id);
+    expect(note).toMatchObject({ cause: 'low-memory' });
+    expect(note).not.toHaveProperty('asking');
+  });
+
   it('are no longer parked when they are used in turn: then the pages of all go lower instead', async () => {
     const dir = folder();
     const engine = await open(dir, { kvBudget: 1.5 * SESSION_BYTES, idleSessions: place });

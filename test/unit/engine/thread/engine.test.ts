@@ -270,6 +270,28 @@ describe('a budget', () => {
   });
 });
 
+describe('an engine that is told of low memory', () => {
+  it('tells all its sessions, and those that open afterwards, until it is told again', async () => {
+    await using own = await openEngine(null);
+    const bytesOf = async (session: EngineSession): Promise<number> => (await session.report()).kvBytesNow;
+    const more = (session: EngineSession) => session.generate(ids(1), { maxTokens: 30, temperature: 1 }).result;
+    const options = { kvBudget: '60%', tokensExpected: PROMPT_TOKENS + 200 };
+    const first = await written(own, options);
+    const before = await bytesOf(first);
+    await own.setLowMemory(true);
+    await more(first);
+    const low = await bytesOf(first);
+    expect(low).toBeLessThan(before);
+    const second = await written(own, options);
+    expect(await bytesOf(second)).toBeLessThan(before);
+    await own.setLowMemory(false);
+    const third = await written(own, options);
+    expect(await bytesOf(third)).toBe(before);
+    await own.close();
+    await expect(own.setLowMemory(true)).rejects.toMatchObject({ code: 'closed' });
+  });
+});
+
 describe('abort', () => {
   it('while it reads: says how far it came, takes back what was read, leaves the session usable, and the log says how it ended', async () => {
     const session = await engine.openSession({ kvBudget: '30%', tokensExpected: PROMPT_TOKENS });
