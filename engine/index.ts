@@ -138,6 +138,7 @@ export {
   whyNot,
 } from '../witness/index.ts';
 export type { Forecast } from './cache/budget.ts';
+export type { TierRow, TierSummary } from './cache/tier-summary.ts';
 export type { LayerReport, MemoryUsage, QualityFeedback, SessionReport } from './cache/types.ts';
 export type { EngineEvent, EventFields } from './events/event.ts';
 export type { EventField } from './events/field.ts';
@@ -176,7 +177,7 @@ export {
   PolicyCache,
   type QualityMetrics,
 } from './session/policy-cache.ts';
-export type { Divergence, Generated } from './session/types.ts';
+export type { Divergence, Generated, StreamedText } from './session/types.ts';
 export {
   type EraseOptions,
   type Erasure,

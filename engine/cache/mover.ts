@@ -71,6 +71,7 @@ export class Mover {
   readonly #onMove: OnMove;
   #outcomes: Outcome[] = [];
   #changes: FormChange[] = [];
+  #changesSoFar = 0;
 
   constructor({ session, cache, log, meter, tally, canaries, dropsLatents, onMove }: MoverParts) {
     this.#session = session;
@@ -97,6 +98,11 @@ export class Mover {
     const outcomes = this.#outcomes;
     this.#outcomes = outcomes.slice(most);
     return outcomes.length <= most ? outcomes : outcomes.slice(0, most);
+  }
+
+  /** Times that pages changed their form, by a decision or otherwise: where it is the same, so are they. */
+  get changesSoFar(): number {
+    return this.#changesSoFar;
   }
 
   /**
@@ -144,6 +150,7 @@ export class Mover {
   /** Pages have changed their form: the log has it, and the next situation tells the policy. */
   tell({ cause, tokens }: Cause, changes: readonly FormChange[], bytesBefore: number): void {
     if (changes.length === 0) return;
+    this.#changesSoFar++;
     this.#changes.push(...changes);
     this.write('change', { cause, changes, bytesBefore, bytesAfter: this.#cache.usedBytes, tokens });
   }
@@ -166,6 +173,7 @@ export class Mover {
 
   #move(decision: Decision, tokens: number, canaryBytesMax: number): number {
     const { side } = decision;
+    this.#changesSoFar++;
     const start = performance.now();
     const bytesFreed =
       side === 'kv' ? this.#toLatent(decision) : this.#transcode(decision, side, tokens, canaryBytesMax);

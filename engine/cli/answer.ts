@@ -1,5 +1,5 @@
 /** An answer on the command line: what it is generated with, how it is shown, and how its session ends. */
-import { columnsOf, given, KvError } from '../../native/index.ts';
+import { columnsOf, given, jsonText, KvError } from '../../native/index.ts';
 import { GENERATE_OPTIONS } from '../options/table.ts';
 import type { GenerateOptions } from '../options/types.ts';
 import type { Generated } from '../session/types.ts';
@@ -55,9 +55,10 @@ export async function stream<Result extends Generated>(
   progress: ProgressLine,
 ): Promise<Result> {
   try {
-    for await (const piece of generation) {
+    for await (const { text, tiers } of generation.events()) {
       progress.done();
-      process.stdout.write(piece);
+      process.stdout.write(text);
+      if (tiers !== null) process.stderr.write(`${jsonText({ label: 'writing', text, tiers })}\n`);
     }
     const generated = await generation.result;
     progress.done();

@@ -36,6 +36,14 @@ export async function run(settings: Settings): Promise<void> {
   cacheTypes(settings);
   checkContinuations(completions(settings), samplingOptions(settings));
   await grammarOption(settings);
+  if (flag(settings, 'tierSummary') && completions(settings) > 1)
+    throw new KvError(
+      'bad-argument',
+      'of several completions no tiers are told, since they are printed when all are written',
+      {
+        hint: 'leave out --tier-summary or --completions',
+      },
+    );
   if (path === undefined && completions(settings) > 1)
     throw new KvError('bad-argument', 'a conversation goes on with one answer', {
       hint: 'leave out --completions, or give the one question with --prompt FILE',

@@ -10,7 +10,13 @@ import { FORMS } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
 import { LEVELS } from '../events/table.ts';
 import { parseBudget } from '../options/parse-budget.ts';
-import { CONTINUATION_OPTIONS, ENGINE_OPTIONS, PARK_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
+import {
+  CONTINUATION_OPTIONS,
+  ENGINE_OPTIONS,
+  GENERATE_OPTIONS,
+  PARK_OPTIONS,
+  SESSION_OPTIONS,
+} from '../options/table.ts';
 import { parseTable } from '../options/table-file.ts';
 import { SERVE_OPTIONS } from '../serve/options.ts';
 import { CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
@@ -64,6 +70,7 @@ export const SETTINGS = {
     skipLayers: layerList,
     ...TIER_READERS,
   }),
+  ...settingsOf(GENERATE_OPTIONS),
   ...settingsOf(CONTINUATION_OPTIONS),
   ...settingsOf(CONVERSATION_OPTIONS),
   ...settingsOf(PARK_OPTIONS),

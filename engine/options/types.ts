@@ -242,6 +242,11 @@ export interface GenerateOptions extends SamplingOptions {
    * place: of its own distribution, before anything of SamplingOptions changes it. Default: none.
    */
   readonly logprobs?: number;
+  /**
+   * True: `events()` of the generation also says with each text where the bytes of the cache are by then: tiers,
+   * formats, pages of keys and values. Default false.
+   */
+  readonly tierSummary?: boolean;
   /** Aborts the generation; while the prompt is read, what was read of it is taken back. */
   readonly signal?: AbortSignal;
   /** Called while the prompt is read. */
@@ -267,7 +272,7 @@ export interface SendOptions extends GenerateOptions {
 }
 
 /** Options of continuations. */
-export interface ContinuationOptions extends GenerateOptions {
+export interface ContinuationOptions extends Omit<GenerateOptions, 'tierSummary'> {
   /** How many, 1 to 256. The first has the seed, each further one the next seed. */
   readonly n: number;
 }

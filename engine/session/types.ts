@@ -1,4 +1,6 @@
 /** What a session answers: public types. Units are last in every name. */
+import type { TierSummary } from '../cache/tier-summary.ts';
+import type { Progress } from '../options/types.ts';
 import type { GeneratedToken } from '../transformer/sampling/logprobs.ts';
 
 /** What a generation made, and how fast. */
@@ -26,6 +28,19 @@ export interface Generated {
   readonly prefillTokensPerSecond: number;
   /** Speed of writing; 0 when nothing was written. */
   readonly tokensPerSecond: number;
+}
+
+/** A text of an answer as it comes. */
+export interface StreamedText {
+  /** Of one token, or of several that make a letter or were held back. */
+  readonly text: string;
+  /** Where the bytes of the cache are now that it is written; null where `tierSummary` was not asked for. */
+  readonly tiers: TierSummary | null;
+}
+
+/** What is told of an answer while it is made: how far the reading of its prompt is, then its texts. */
+export interface Written extends Partial<StreamedText> {
+  readonly progress?: Progress;
 }
 
 /** How far a session is from the exact cache on the same tokens. */

@@ -6,7 +6,7 @@ import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types
 import { COMPARE_OPTIONS, CONTINUATION_OPTIONS, GENERATE_OPTIONS, PARK_OPTIONS } from '../options/table.ts';
 import type { ContinuationOptions, GenerateOptions, ParkOptions, Progress, Prompt } from '../options/types.ts';
 import type { Resumed } from '../session/park/resume.ts';
-import type { Divergence, Generated } from '../session/types.ts';
+import type { Divergence, Generated, StreamedText, Written } from '../session/types.ts';
 import type { HostClient } from './calls/index.ts';
 import type { ParkedFile } from './calls/parking.ts';
 
@@ -187,22 +187,22 @@ export class Generation<Result extends Pick<Generated, 'text'> = Generated> impl
    * with what onProgress threw.
    */
   readonly result: Promise<Result>;
-  readonly #texts: string[] = [];
+  readonly #texts: StreamedText[] = [];
   readonly #leave: () => void;
   #waiting: (() => void)[] = [];
   #done = false;
 
   /** @internal */
   constructor(
-    start: (onEvent: (event: { readonly text?: string; readonly progress?: Progress }) => void) => Promise<Result>,
+    start: (onEvent: (event: Written) => void) => Promise<Result>,
     leave: () => void,
     onProgress?: (progress: Progress) => void,
   ) {
     this.#leave = leave;
-    this.result = start(({ text, progress }) => {
+    this.result = start(({ text, tiers = null, progress }) => {
       if (progress !== undefined) onProgress?.(progress);
       if (text !== undefined) {
-        this.#texts.push(text);
+        this.#texts.push({ text, tiers });
         this.#wake();
       }
     });
@@ -215,6 +215,11 @@ export class Generation<Result extends Pick<Generated, 'text'> = Generated> impl
 
   /** Text as it comes. Leaving the loop aborts the generation. */
   async *[Symbol.asyncIterator](): AsyncGenerator<string, void> {
+    for await (const { text } of this.events()) yield text;
+  }
+
+  /** The same, each text with what `tierSummary` asks for. Leaving the loop aborts the generation. */
+  async *events(): AsyncGenerator<StreamedText, void> {
     let at = 0;
     try {
       for (;;) {

@@ -1,17 +1,29 @@
 /** Calls that read prompts into a session, answer them, and compare what was answered. */
 import type { Caller } from '../../../native/index.ts';
+import { TierSummaries } from '../../cache/tier-summary.ts';
 import { compareWithExact } from '../../evaluate/compare.ts';
 import type { ContinuationOptions, GenerateOptions, Progress, Prompt } from '../../options/types.ts';
 import { Answer } from '../../session/answer.ts';
 import { checkContinuations, tokenizeFor } from '../../session/prompt.ts';
 import type { Session } from '../../session/session.ts';
-import type { Divergence, Generated } from '../../session/types.ts';
+import type { Divergence, Generated, Written } from '../../session/types.ts';
 import type { Host } from '../host.ts';
 
 /** How far reading has come. */
 type Reading = Caller<{ readonly progress: Progress }>;
 /** The same, and text as it is written. */
-type Writing = Caller<{ readonly progress?: Progress; readonly text?: string }>;
+type Writing = Caller<Written>;
+
+/** Tells with each text where the bytes of the session's cache are, if that was asked for. */
+export function withTiers(
+  { governed }: Session,
+  { tierSummary = false }: GenerateOptions,
+  tell: (event: Written) => void,
+): (event: Written) => void {
+  if (!tierSummary) return tell;
+  const summaries = new TierSummaries(governed);
+  return (event) => tell(event.text === undefined ? event : { ...event, tiers: summaries.now() });
+}
 
 export interface Continuing {
   readonly session: string;
@@ -55,10 +67,11 @@ async function generate(
   { tell, signal }: Writing,
 ): Promise<Generated> {
   const stream = session.generate(prompt, { ...options, signal, onProgress: (progress) => tell({ progress }) });
+  const told = withTiers(session, options, tell);
   for (;;) {
     const next = await stream.next();
     if (next.done === true) return next.value;
-    tell({ text: next.value });
+    told({ text: next.value });
   }
 }
 

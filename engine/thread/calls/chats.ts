@@ -1,9 +1,11 @@
 /** Calls about a conversation, whose messages are on the caller's side. */
 import type { Caller } from '../../../native/index.ts';
-import type { Progress, SendOptions, ToolChoice } from '../../options/types.ts';
+import type { SendOptions, ToolChoice } from '../../options/types.ts';
 import { answerChat, countChat, describeChat } from '../../session/chat/answering.ts';
 import type { Answered, ChatCount, ChatDescription, Conversation } from '../../session/chat/types.ts';
+import type { Written } from '../../session/types.ts';
 import type { Host } from '../host.ts';
+import { withTiers } from './answers.ts';
 
 export interface OfChat {
   readonly session: string;
@@ -21,6 +23,10 @@ export const chatCalls = (host: Host) => ({
 
   answerChat: (
     { session, chat, options }: OfChat & { readonly options: SendOptions },
-    { tell, signal }: Caller<{ readonly text?: string; readonly progress?: Progress }>,
-  ): Promise<Answered> => answerChat(host.runtime.model, host.session(session), chat, { ...options, signal }, tell),
+    { tell, signal }: Caller<Written>,
+  ): Promise<Answered> => {
+    const answering = host.session(session);
+    const told = withTiers(answering, options, tell);
+    return answerChat(host.runtime.model, answering, chat, { ...options, signal }, told);
+  },
 });

@@ -196,14 +196,40 @@ describe('run', () => {
   });
 });
 
+describe('--tier-summary', () => {
+  it('prints a line of JSON on stderr with each text, and is refused where no text is streamed', async () => {
+    const { out, err } = await answered(run('--kv-budget', '40%', '--tier-summary', '--progress', 'none'));
+    const lines = err
+      .split('\n')
+      .filter((line) => line.startsWith('{'))
+      .map((line) => JSON.parse(line));
+    expect(lines.length).toBeGreaterThan(1);
+    expect(out).toContain(lines.map(({ text }) => text).join(''));
+    for (const { label, tiers } of lines) {
+      expect(label).toBe('writing');
+      expect(tiers.rows.map(({ tier }: { tier: string }) => tier)).toContain('open');
+    }
+    const several = ['--tier-summary', '--completions', '2', '--temp', '1'];
+    expectRefused(await palimpsest(run(...several)), 'bad-argument', /completions/);
+  });
+});
+
 describe('low memory', () => {
   it.skipIf(process.platform === 'win32')(
     'is told by SIGUSR2, and taken back by the next (needs signals)',
     async () => {
       const told = join(dir, 'told');
-      let chunks = 0;
       const { code, err } = await palimpsest([...run('--kv-budget', '55%', '-n', '600'), '--state', told], {
-        with: (child) => child.stdout!.on('data', () => [1, 300].includes(++chunks) && child.kill('SIGUSR2')),
+        with: (child) => {
+          let said = '';
+          child.stdout!.once('data', () => child.kill('SIGUSR2'));
+          // Once more for each of the first two that it answers: low, no longer, low to the end.
+          child.stderr!.on('data', (chunk) => {
+            const before = said.split('memory is').length;
+            said += String(chunk);
+            if (said.split('memory is').length > before && before < 3) child.kill('SIGUSR2');
+          });
+        },
       });
       expect({ code, err }).toMatchObject({ code: 0, err: expect.stringContaining('memory is short') });
       expect(err).toContain('memory is no longer short');

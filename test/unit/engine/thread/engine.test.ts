@@ -4,7 +4,7 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { createEngine, type Engine, type EngineSession } from '../../../../engine/index.ts';
+import { createEngine, type Engine, type EngineSession, type StreamedText } from '../../../../engine/index.ts';
 import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, withEngine, written } from '../on-reference.ts';
@@ -267,6 +267,48 @@ describe('a budget', () => {
     await session.generate(null, { maxTokens: 30, temperature: 1 }).result;
     expect((await session.report()).kvBytesNow).toBeLessThan(before);
     await session.close();
+  });
+});
+
+describe('a summary of tiers', () => {
+  it('comes with each text and says where the bytes are by then, as report and metrics do', async () => {
+    await using own = await openEngine(null);
+    const session = await written(own, { kvBudget: '30%', tokensExpected: PROMPT_TOKENS + 500 });
+    const generation = session.generate(ids(2, 9), { maxTokens: 400, temperature: 1, seed: 3, tierSummary: true });
+    const events: StreamedText[] = [];
+    for await (const event of generation.events()) events.push(event);
+    const result = await generation.result;
+    expect(events.map(({ text }) => text).join('')).toBe(result.text);
+    const tiers = events.map((event) => event.tiers!);
+    expect(tiers.at(-1)!.tokens).toBeGreaterThan(tiers[0]!.tokens + 350);
+    const report = await session.report();
+    const { layers, memory } = report;
+    const last = tiers.at(-1)!;
+    expect(last.bytes).toBe(report.kvBytesNow);
+    expect(last.rows.find(({ tier }) => tier === 'open')!.bytes).toBe(memory.openBytes);
+    for (const { rows, bytes, tokens } of tiers) {
+      expect(rows.reduce((sum, row) => sum + row.bytes, 0)).toBe(bytes);
+      const sealed = Math.floor((tokens - 1) / 128) * layers.length;
+      expect(rows.reduce((sum, { keyPages }) => sum + keyPages, 0)).toBe(sealed);
+      expect(rows.reduce((sum, { valuePages }) => sum + valuePages, 0)).toBe(sealed);
+    }
+    for (const side of ['k', 'v'] as const) {
+      const told = Object.fromEntries(
+        last.rows.map(({ format, keyPages, valuePages }) => [format, side === 'k' ? keyPages : valuePages]),
+      );
+      const counted: Record<string, number> = {};
+      for (const layer of layers)
+        for (const [format, count] of Object.entries(side === 'k' ? layer.kPages : layer.vPages))
+          counted[format] = (counted[format] ?? 0) + count;
+      expect(told).toMatchObject(counted);
+    }
+    // Pages were sealed and moved while it wrote, and the summaries show both.
+    expect(new Set(tiers.map(({ rows }) => rows.map(({ keyPages }) => keyPages).join())).size).toBeGreaterThan(2);
+    const metrics = await own.metrics();
+    for (const { tier, format, bytes } of last.rows)
+      expect(metrics).toContain(`palimpsest_kv_bytes{tier="${tier}",dtype="${format}"} ${bytes}\n`);
+    for await (const { tiers: none } of session.generate(null, { maxTokens: 2 }).events()) expect(none).toBeNull();
+    expect(await codeOf(session.generate(null, { tierSummary: 1 as unknown as boolean }).result)).toBe('bad-argument');
   });
 });
 

@@ -56,6 +56,20 @@ describe('a chat', () => {
     await chat.close();
   });
 
+  it('says with each text where the bytes of its cache are, if it is asked to', async () => {
+    const chat = await open({ tierSummary: true });
+    const answer = chat.send('Who kept the bees?');
+    let tokens = 0;
+    for await (const { tiers } of answer.events()) {
+      expect(tiers!.tokens).toBeGreaterThanOrEqual(tokens);
+      tokens = tiers!.tokens;
+    }
+    await answer.result;
+    expect(tokens).toBe((await chat.session.report()).tokens);
+    for await (const { tiers } of chat.regenerate({ tierSummary: false }).events()) expect(tiers).toBeNull();
+    await chat.close();
+  });
+
   it('answers anew with the next seed, and reads one token for it', async () => {
     const chat = await open();
     const first = await say(chat, 'Who kept the bees?', { seed: 4 });
