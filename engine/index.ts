@@ -146,6 +146,7 @@ export type { Logger, LogLine } from './events/logger.ts';
 export { EVENTS, type EventName } from './events/table.ts';
 export type { OpenCacheOptions } from './options/cache-options.ts';
 export type { LatentOptions, LatentProjection } from './options/latent-options.ts';
+export type { PolicyModule } from './options/policy-module.ts';
 export type {
   CacheTypes,
   ContinuationOptions,

@@ -36,6 +36,8 @@ export interface ReplayReport {
   readonly situations: number;
   /** Decisions compared, refused ones included. */
   readonly decisions: number;
+  /** SHA-256 of the file of a policy of the caller's own, as it was when it decided; absent where there is none. */
+  readonly policyModule?: string;
   /** Every decision and verdict in the log is what the policy says, and none is missing between two situations. */
   readonly equal: boolean;
   /** The last plan is there to its end. False after a kill in the middle of one; that is no difference. */
@@ -98,7 +100,30 @@ export function replay(dir: string, session: string, create: PolicyFactory = cre
   const id = findSession(dir, session);
   const nonsense: SenselessEntry[] = [];
   const entries = readLog(dir, { session: id, onSenseless: (entry) => nonsense.push(entry) });
-  return { ...untilNonsense(entries, nonsense, create), ...lacking(dir, id) };
+  try {
+    return { ...untilNonsense(entries, nonsense, create), ...lacking(dir, id) };
+  } catch (error) {
+    throw error instanceof KvError && error.code === 'unsupported' ? withLacking(dir, id, error) : error;
+  }
+}
+
+/** What cannot be decided again without the policy, where it is one of the caller's own; else the error as it is. */
+function withLacking(dir: string, session: string, error: KvError): KvError {
+  const open = [...readLog(dir, { session, kinds: ['open'] })][0] as Entry<'open'> | undefined;
+  const module = open?.body.policy.module;
+  if (open === undefined || module === undefined) return error;
+  const { id, version } = open.body.policy;
+  let decisions = 0;
+  for (const _ of readLog(dir, { session, kinds: ['decision'] })) decisions++;
+  return new KvError(
+    'unsupported',
+    `session ${session} was decided by policy '${id}' ${version} of a module that is not here, so none of its ${decisions} decisions can be made again`,
+    {
+      values: { session, policy: id, version, decisions, sha256: module.sha256, export: module.export },
+      hint: 'audit replay --policy-module FILE with the file of that SHA-256; replay(dir, session, create) in a program',
+      cause: error,
+    },
+  );
 }
 
 /** Ends at the first entry that makes no sense: what it said cannot be decided again. */
@@ -336,9 +361,11 @@ class Replay {
   }
 
   report(): ReplayReport {
+    const { module } = this.#open.policy;
     return {
       session: this.session,
       policy: this.#name,
+      ...(module === undefined ? {} : { policyModule: module.sha256 }),
       situations: this.#situations,
       decisions: this.#decisions,
       equal: this.difference === null,

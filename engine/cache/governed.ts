@@ -385,13 +385,19 @@ export class Governed {
   /** Writes the first entry, once. */
   begin(): void {
     if (this.log === null || this.#openSeq >= 0) return;
-    const { policy, policyOptions, context, budgetBytes } = this.terms;
+    const { policy, policyOptions, policyModule, context, budgetBytes } = this.terms;
     const { model, requested, effective } = this.#options.opened;
     const seq = this.log.append(this.id, 'open', {
       model,
       shape: this.shape,
       machine: machineOf(this.#options.native.threads ?? 1),
-      policy: { id: policy.id, version: policy.version, options: policyOptions, machine: machineDigest() },
+      policy: {
+        id: policy.id,
+        version: policy.version,
+        options: policyOptions,
+        machine: machineDigest(),
+        ...(policyModule === undefined ? {} : { module: policyModule }),
+      },
       context,
       requested,
       effective: { budgetBytes, policy: policy.id, windowFormat: context.windowFormat, ...effective },

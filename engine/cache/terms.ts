@@ -32,6 +32,7 @@ import {
   usefulPair,
 } from '../../policy/index.ts';
 import { parseBudget } from '../options/parse-budget.ts';
+import { isPolicyModule, type PolicyModule, type PolicyOrigin } from '../options/policy-module.ts';
 import { CACHE_OPTIONS, GOVERNING_OPTIONS } from '../options/table.ts';
 import type { CacheTypes, GoverningOptions } from '../options/types.ts';
 import {
@@ -49,7 +50,9 @@ import {
 
 /** What is asked of a cache: options that govern it, those that are undefined counting as not given. */
 export type TermsRequest = { readonly [Name in keyof GoverningOptions]?: GoverningOptions[Name] | undefined } & {
-  readonly policy?: string | Policy | undefined;
+  readonly policy?: string | Policy | PolicyModule | undefined;
+  /** Where a policy of one's own came from, if it is that of a module. */
+  readonly policyOrigin?: PolicyOrigin | undefined;
   /** f16 throughout, nothing moves. */
   readonly exact?: boolean;
   /** The budget of all sessions of an engine, which one that asks for nothing else has as well. */
@@ -62,6 +65,8 @@ const ASKED = { ...GOVERNING_OPTIONS, policy: CACHE_OPTIONS.policy };
 export interface Terms {
   readonly policy: Policy;
   readonly policyOptions: Readonly<Record<string, unknown>>;
+  /** The module that the policy came from, if it did from one. */
+  readonly policyModule?: Pick<PolicyOrigin, 'sha256' | 'export'>;
   readonly context: PolicyContext;
   readonly budgetBytes: number | null;
   readonly kldBudget: number | null;
@@ -97,6 +102,7 @@ export function askedIn(shape: CacheShape, request: TermsRequest): Asked {
     exact ? 'none' : (request.policy ?? unasked(request, types, budgetBytes)),
     types,
     exact ? undefined : request.tiers,
+    request.policyOrigin,
   );
   const named = namedPairs(policy, types);
   // Whoever names formats gets those and no others.
@@ -129,10 +135,11 @@ const asksForNothing = ({ kldBudget, policy, cacheTypes, tiers }: TermsRequest):
 /** What is effective of what was asked for, with a window that was found for it. */
 export function effective(asked: Asked, window: Window, thresholds: ThresholdSet): Terms {
   const { shape, request, policy, policyOptions, exact, types, outlierKeys, budgetBytes, tokensExpected } = asked;
-  const { kldBudget, skipLayers = [] } = request;
+  const { kldBudget, skipLayers = [], policyOrigin: origin } = request;
   return {
     policy,
     policyOptions,
+    ...(origin === undefined || exact ? {} : { policyModule: { sha256: origin.sha256, export: origin.export } }),
     budgetBytes,
     kldBudget: kldBudget ?? null,
     tokensExpected,
@@ -171,7 +178,7 @@ const onTheWay = ({ outlierKeys }: Asked): FormatPair[] => outlierKeys.map((k) =
 export const askedOf = ({ kvBudget, kldBudget, policy }: TermsRequest) => ({
   kvBudget: kvBudget ?? null,
   kldBudget: kldBudget ?? null,
-  policy: (typeof policy === 'object' ? policy.id : policy) ?? null,
+  policy: (typeof policy === 'object' && !isPolicyModule(policy) ? policy.id : policy) ?? null,
 });
 
 /** The same with other thresholds, on which nothing else depends. */
@@ -318,10 +325,19 @@ function isExact(shape: CacheShape, request: TermsRequest, types: FormatPair | F
 }
 
 function policyOf(
-  given: string | Policy,
+  given: string | Policy | PolicyModule,
   types: FormatPair | FormatPair[] | undefined,
   tiers: TiersOptions | undefined,
+  origin: PolicyOrigin | undefined,
 ): Pick<Terms, 'policy' | 'policyOptions'> {
+  if (isPolicyModule(given))
+    throw new KvError(
+      'unsupported',
+      'here a policy is named, or given itself; its module is for sessions and openCache',
+      {
+        values: { module: show(given.module) },
+      },
+    );
   const id = typeof given === 'string' ? given : given.id;
   if (tiers !== undefined && given !== 'tiers') {
     throw new KvError('bad-argument', `policy '${id}' has no tiers`, {
@@ -335,7 +351,7 @@ function policyOf(
       hint: "policy 'table' takes one pair for each layer: cacheTypes: ['rot4:rot2', …]; the others take one pair",
     });
   }
-  if (typeof given !== 'string') return { policy: given, policyOptions: {} };
+  if (typeof given !== 'string') return { policy: given, policyOptions: origin?.options ?? {} };
   const policyOptions = Array.isArray(types)
     ? { layers: types }
     : id === 'fixed' && types !== undefined

@@ -4,6 +4,7 @@
  */
 import { currentFingerprint, type Filter } from '../../memory/index.ts';
 import { columnsOf, fields, given, jsonOf, jsonText, KvError, type Side } from '../../native/index.ts';
+import { createPolicy, policies } from '../../policy/index.ts';
 import {
   type AuditIndex,
   type AuditIndexOptions,
@@ -28,6 +29,7 @@ import {
   meaningOfWords,
   openAuditIndex,
   openLogQuery,
+  type PolicyFactory,
   parseEntryId,
   parseRange,
   parseTime,
@@ -56,10 +58,11 @@ import {
   whyNot,
   whyNotText,
 } from '../../witness/index.ts';
+import { loadPolicyModule } from '../options/policy-module.ts';
 import { logDir, readBook, rebuildBook, sqlDir } from '../state/folder.ts';
 import { checkpointsOf } from './anchor.ts';
 import { explainEmpty, explainNoSessions } from './no-match.ts';
-import { flag, number, qdrantOptions, type Settings, text } from './options.ts';
+import { flag, number, policyModule, qdrantOptions, type Settings, text } from './options.ts';
 import { countPassedOver, tellPassedOver, tellSenseless } from './passed-over.ts';
 import { ProgressLine } from './progress.ts';
 import type { SettingName } from './settings.ts';
@@ -309,8 +312,19 @@ export async function verify(settings: Settings): Promise<void> {
 }
 
 export async function replayCommand(settings: Settings, typed: string): Promise<void> {
-  const report = replay(log(settings), typed);
-  print(settings, report, () => replayText(report));
+  const module = policyModule(settings);
+  const loaded = module === undefined ? null : await loadPolicyModule(module);
+  const create: PolicyFactory = (id, options, version) =>
+    loaded === null || Object.hasOwn(policies, id) ? createPolicy(id, options, version) : loaded.make(options);
+  const report = replay(log(settings), typed, create);
+  const given = loaded?.sha256 ?? null;
+  const isOther = given !== null && report.policyModule !== undefined && report.policyModule !== given;
+  const remark = isOther ? `\nThe module given is not the file that decided: its SHA-256 is ${given}.` : '';
+  print(
+    settings,
+    loaded === null ? report : { ...report, policyModuleGiven: given },
+    () => replayText(report) + remark,
+  );
   if (!report.equal || report.missing !== 0) process.exitCode = 2;
 }
 

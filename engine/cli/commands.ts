@@ -286,7 +286,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
     does: 'Take every decision of a session again from the log alone and compare.',
     brief: 'Take every decision of a session again and compare.',
     examples: ['palimpsest audit replay 0c42f114'],
-    settings: AUDIT,
+    settings: ['policyModule', 'policyExport', ...AUDIT],
     act: async (settings, args) => (await audit()).replayCommand(settings, args[0]!),
   },
   {

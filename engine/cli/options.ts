@@ -10,6 +10,7 @@ import {
 import { type FormatPair, given, KvError, parseJson, parsePair, readRegular } from '../../native/index.ts';
 import { type AnchorOptions, type LogRule, readMasterKey, useMasterKeys } from '../../witness/index.ts';
 import type { LogLevel } from '../events/table.ts';
+import type { PolicyModule } from '../options/policy-module.ts';
 import { ENGINE_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, SessionOptions } from '../options/types.ts';
 import { defaultCacheDir } from '../transformer/cache-dir.ts';
@@ -120,11 +121,38 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
   }
   return given<SessionOptions>({
     ...optionsOf<SessionOptions>(settings, SESSION_OPTIONS),
+    policy: policyOf(settings),
     tokensExpected,
     cacheTypes: types,
     tiers: tiersOf(settings),
     thresholdsPath: thresholdsPathOf(settings),
   });
+}
+
+/** The policy that is named, or the module of one. Throws 'bad-argument' for both, and for parts of no module. */
+function policyOf(settings: Settings): string | PolicyModule | undefined {
+  const [named, module] = [text(settings, 'policy'), policyModule(settings)];
+  if (module === undefined || named === undefined) return module ?? named;
+  throw new KvError('bad-argument', 'a session has one policy: one of this package, or that of a module', {
+    values: { policy: named, policyModule: module.module },
+    hint: 'leave out --policy, or --policy-module',
+  });
+}
+
+/** The module of a policy that the settings name; undefined: none. Throws 'bad-argument'. */
+export function policyModule(settings: Settings): PolicyModule | undefined {
+  const module = text(settings, 'policyModule');
+  const [name, json] = [text(settings, 'policyExport'), text(settings, 'policyOptions')];
+  if (module === undefined && name === undefined && json === undefined) return undefined;
+  if (module === undefined)
+    throw new KvError('bad-argument', '--policy-export and --policy-options are of a module, and none is named', {
+      hint: 'add --policy-module FILE',
+    });
+  const options =
+    json === undefined
+      ? undefined
+      : (parseJson(Buffer.from(json), { code: 'bad-argument', what: '--policy-options' }) as PolicyModule['options']);
+  return given<PolicyModule>({ module, export: name, options });
 }
 
 /** From here on the log is encrypted and opened with these keys. Throws 'bad-config', 'not-found', 'io'. */

@@ -36,13 +36,15 @@ export async function findSimulated(names: readonly string[]): Promise<CacheSpec
   await serveNamed(names);
   const specs = names.map(parseCache);
   for (const { name, options } of specs) {
-    if (hasPolicy(options) || findYardstick(options.policy!) !== null) continue;
+    if (hasPolicy(options) || findYardstick(options.policy as string) !== null) continue;
     if (!(await registerLab())) askForLab(name);
   }
   return specs;
 }
 
-const hasPolicy = ({ policy }: SessionOptions): boolean => policy === undefined || Object.hasOwn(policies, policy);
+/** The policy of a cache that was parsed from a name has a name, if it has one. */
+const hasPolicy = ({ policy }: SessionOptions): boolean =>
+  typeof policy !== 'string' || Object.hasOwn(policies, policy);
 
 function parsedOr(name: string): CacheSpec | Error {
   try {

@@ -2,6 +2,7 @@
 import type { CacheShape, PagePool } from '../../native/index.ts';
 import type { Policy } from '../../policy/index.ts';
 import type { LatentOptions } from './latent-options.ts';
+import type { PolicyModule, Ready } from './policy-module.ts';
 import type { GoverningOptions, StateOptions } from './types.ts';
 
 /** Options of openCache. Only the shape is needed. */
@@ -9,9 +10,9 @@ export interface OpenCacheOptions extends CacheShape, GoverningOptions, StateOpt
   /**
    * What moves pages: 'price' (default with a budget), 'uniform', 'age', 'tiers' (default with tiers), 'fixed' (default
    * with one pair of cacheTypes and no budget), 'table' (with one pair for every layer), 'none' (default otherwise), or
-   * a policy of your own.
+   * a policy of your own: itself, or its module.
    */
-  readonly policy?: string | Policy;
+  readonly policy?: string | Policy | PolicyModule;
   /** Factor on q·k, default 1/sqrt(headDim). */
   readonly scale?: number;
   /**
@@ -49,7 +50,7 @@ export interface OpenCacheOptions extends CacheShape, GoverningOptions, StateOpt
   readonly modelDigest?: string;
 }
 
-export const shapeOf = ({ layers, queryHeads, kvHeads, headDim }: OpenCacheOptions): CacheShape => ({
+export const shapeOf = ({ layers, queryHeads, kvHeads, headDim }: CacheShape): CacheShape => ({
   layers,
   queryHeads,
   kvHeads,
@@ -57,7 +58,7 @@ export const shapeOf = ({ layers, queryHeads, kvHeads, headDim }: OpenCacheOptio
 });
 
 /** A pool that bounds several caches is the budget of one that has none of its own. */
-export const requestOf = (options: OpenCacheOptions): OpenCacheOptions => {
+export const requestOf = (options: Ready<OpenCacheOptions>): Ready<OpenCacheOptions> => {
   const kvBudget = options.kvBudget ?? options.pool?.budgetBytes;
   return kvBudget === undefined ? options : { ...options, kvBudget };
 };

@@ -4,6 +4,7 @@
  * and what it says counts as if it had been given: the log has it, and replaying needs no file.
  */
 import { statSync } from 'node:fs';
+import { dirname, resolve } from 'node:path';
 import {
   allows,
   given,
@@ -18,13 +19,14 @@ import {
 import { checkThresholdValue, tiersAsked } from '../../policy/index.ts';
 import { layersIn } from './layer-list.ts';
 import { parseBudget } from './parse-budget.ts';
+import { checkModule, type PolicyModule } from './policy-module.ts';
 import { GOVERNING_OPTIONS, SESSION_OPTIONS } from './table.ts';
 import { parseTable } from './table-file.ts';
 import type { GoverningOptions, KvBudget } from './types.ts';
 
 /** What a file can say. */
 export type FromFile = Omit<GoverningOptions, 'policyFile' | 'thresholds' | 'thresholdsPath'> & {
-  readonly policy?: string;
+  readonly policy?: string | PolicyModule;
 };
 
 /** The version of this layout, which a file begins with. */
@@ -47,8 +49,11 @@ export const SECTIONS = {
   triggers: { kvBudget, kldBudget, stepLatencyBudgetMs },
 } as const satisfies Readonly<Record<string, Readonly<Record<string, Option>>>>;
 
-/** What is no plain option: `layers` and `tiers` have a shape of their own, `thresholds` any id. */
-const OTHERS = ['policyVersion', 'layers', 'tiers', 'thresholds'];
+/**
+ * What is no plain option: `policyModule` stands for `policy`, `layers` and `tiers` have a shape of their own,
+ * `thresholds` any id.
+ */
+const OTHERS = ['policyVersion', 'policyModule', 'layers', 'tiers', 'thresholds'];
 
 type Table = Readonly<Record<string, unknown>>;
 
@@ -128,6 +133,15 @@ function sectionOf(path: string, name: keyof typeof SECTIONS, table: Table): Tab
   return Object.fromEntries(Object.keys(rows).flatMap((field) => (field in table ? [[field, table[field]]] : [])));
 }
 
+/** A module as a policy names it, from the folder of the file that does. It is not loaded: that is for who opens. */
+function moduleOf(path: string, value: unknown): PolicyModule {
+  const where = `${path}: policyModule`;
+  const said = typeof value === 'string' ? { module: value } : tableAt(where, value);
+  at(where, () => checkModule(said as unknown as PolicyModule));
+  const { module, ...rest } = said as unknown as PolicyModule;
+  return { module: /^\.{1,2}[\\/]/.test(module) ? resolve(dirname(path), module) : module, ...rest };
+}
+
 /**
  * What a policy file says, as options. Throws 'bad-config' for what is unknown or out of range, with the place in the
  * file; 'not-found', 'io'.
@@ -146,12 +160,16 @@ export function readPolicyFile(path: string): FromFile {
   const { layers, tiers, thresholds, cacheTypes: pair } = table;
   if (layers !== undefined && pair !== undefined)
     refuse(`${path}: cacheTypes`, pair, 'formats of all layers and formats of each do not go together');
+  const module = table['policyModule'];
+  if (module !== undefined && table['policy'] !== undefined)
+    refuse(`${path}: policyModule`, module, 'a policy of this package and that of a module do not go together');
   if (tiers !== undefined) at(`${path}: tiers`, () => tiersAsked(tiers));
   const values = thresholds === undefined ? undefined : tableAt(`${path}: thresholds`, thresholds);
   for (const [id, value] of Object.entries(values ?? {}))
     at(`${path}: thresholds.${id}`, () => checkThresholdValue(id, value));
   return given<FromFile>({
     ...Object.assign({}, ...options),
+    ...(module === undefined ? {} : { policy: moduleOf(path, module) }),
     tiers: tiers as FromFile['tiers'],
     thresholdValues: values as FromFile['thresholdValues'],
     ...(layers === undefined ? {} : { cacheTypes: formatsOf(`${path}: layers`, layers) }),

@@ -16,7 +16,6 @@ import {
   oneName,
   oneNumber,
   type Rows,
-  type Rule,
   real,
   SHAPE_OPTIONS,
   seenLater,
@@ -33,6 +32,7 @@ import type { GrammarOption } from '../transformer/grammar/options.ts';
 import { DENSE_THREADS } from '../transformer/limits.ts';
 import { SAMPLING_OPTIONS } from '../transformer/sampling/options.ts';
 import type { OpenCacheOptions } from './cache-options.ts';
+import { isPolicy, isPolicyModule, type PolicyModule } from './policy-module.ts';
 import type {
   CacheTypes,
   ContinuationOptions,
@@ -318,32 +318,38 @@ function isNumbers(given: unknown): boolean {
   return Object.values(given).every((value) => typeof value === 'number');
 }
 
-function isPolicy(given: unknown): boolean {
-  const { id, version, needsTrials, open } = (given ?? {}) as Partial<Policy>;
-  return (
-    typeof id === 'string' &&
-    id !== '' &&
-    Number.isInteger(version) &&
-    typeof needsTrials === 'boolean' &&
-    typeof open === 'function'
-  );
-}
-
-/** A name, or a policy of one's own. */
-const POLICY = suchThat<string | Policy>(
-  (given) => typeof given === 'string' || isPolicy(given),
-  'a name, or an object { id, version, needsTrials, open }',
+/** A name, or the module of a policy of one's own: what can be sent to the thread of an engine. */
+const NAMED_POLICY = suchThat<string | PolicyModule>(
+  (given) => typeof given === 'string' || isPolicyModule(given),
+  'a name, or { module, export, options } of a policy of your own',
 );
+/** The same, or the policy itself. */
+const POLICY = suchThat<string | Policy | PolicyModule>(
+  (given) => typeof given === 'string' || isPolicyModule(given) || isPolicy(given),
+  'a name, an object { id, version, needsTrials, open }, or { module, export, options }',
+);
+/** All but `table`, because no flag can hold its formats for each layer. */
+const POLICY_NAMES = Object.keys(policies).filter((id) => id !== 'table');
 
 export const SESSION_OPTIONS = {
   ...GOVERNING_OPTIONS,
   policy: {
-    // The threads of an engine are given names alone: a policy of one's own does not pass between them.
-    rule: POLICY as Rule<string>,
-    help: 'what moves pages (default: price under a budget)',
-    flag: '--policy <id>',
-    // All but `table`, because no flag can hold its formats for each layer.
-    choices: Object.keys(policies).filter((id) => id !== 'table'),
+    rule: NAMED_POLICY,
+    help: 'what moves pages (default: price under a budget), or the module of a policy of your own',
+    choices: POLICY_NAMES,
+    flags: {
+      policy: {
+        flag: '--policy <id>',
+        help: 'what moves pages (default: price under a budget)',
+        choices: POLICY_NAMES,
+      },
+      policyModule: {
+        flag: '--policy-module <file>',
+        help: 'a policy of your own: an ES module, or the name of a package',
+      },
+      policyExport: { flag: '--policy-export <name>', help: 'what that module exports it as (default: default)' },
+      policyOptions: { flag: '--policy-options <json>', help: 'what its function is given, an object in JSON' },
+    },
   },
   exact: { rule: truth, default: false, help: 'f16 throughout, nothing is ever moved' },
   witness: {

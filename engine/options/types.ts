@@ -7,6 +7,7 @@ import type { Logger } from '../events/logger.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
 import type { SamplingOptions } from '../transformer/sampling/options.ts';
 import type { ChatMessage, LoadProgress } from '../transformer/types.ts';
+import type { PolicyModule } from './policy-module.ts';
 
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
 export type KvBudget = string | number;
@@ -182,8 +183,11 @@ export interface GoverningOptions {
  * cache small.
  */
 export interface SessionOptions extends GoverningOptions {
-  /** 'price' (default with a budget), 'uniform', 'age', 'tiers' (default with tiers), 'table', 'fixed', 'none'. */
-  readonly policy?: string;
+  /**
+   * 'price' (default with a budget), 'uniform', 'age', 'tiers' (default with tiers), 'table', 'fixed', 'none', or the
+   * module of a policy of your own, which the model's thread imports.
+   */
+  readonly policy?: string | PolicyModule;
   /** f16 throughout, nothing is ever moved. Default false. */
   readonly exact?: boolean;
   /** Write decisions to the log, default true when the engine has a state folder. */

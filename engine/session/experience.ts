@@ -10,6 +10,7 @@ import { fingerprintOf, printOf } from '../cache/fingerprint.ts';
 import type { Governed } from '../cache/governed.ts';
 import { formatShares } from '../cache/report.ts';
 import { parseBudget } from '../options/parse-budget.ts';
+import { withPolicyModule } from '../options/policy-module.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { shippedThresholds } from '../state/shipped-laws.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
@@ -60,7 +61,7 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
 
 /**
  * What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones.
- * Where `log` is null nothing is written.
+ * Where `log` is null nothing is written. Throws what loading the module of a policy throws.
  */
 export async function setupOf(
   { model, shape }: Runtime,
@@ -68,6 +69,7 @@ export async function setupOf(
   state: { readonly book: ThresholdBook | null; readonly log: WitnessLog | null } | null,
 ): Promise<SessionSetup> {
   const { config, digest } = model;
+  const ready = await withPolicyModule(options);
   const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
   const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
   const start = await startValues(
@@ -81,7 +83,7 @@ export async function setupOf(
   const defaults = start.defaults === undefined ? {} : { defaults: start.defaults };
   const recall = (fingerprint: Fingerprint): Promise<Lookup> => book!.lookup({ ...query, ...defaults, fingerprint });
   return {
-    ...options,
+    ...ready,
     ...start,
     ...(asks ? { recall } : {}),
     log: options.witness === false ? null : (state?.log ?? null),

@@ -25,6 +25,7 @@ import { askedOf, type Terms, withThresholds } from '../cache/terms.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
 import { type OpenCacheOptions, requestOf, shapeOf } from '../options/cache-options.ts';
 import { withPolicyFile } from '../options/policy-file.ts';
+import { type Ready, withPolicyModule } from '../options/policy-module.ts';
 import { CACHE_OPTIONS, STATE_OPTIONS } from '../options/table.ts';
 import { openState, type State } from '../state/folder.ts';
 import { leave, type StartValues, startValues } from './experience.ts';
@@ -87,9 +88,13 @@ interface Origin {
   readonly tokens: number;
 }
 
-async function open(options: OpenCacheOptions, origin?: Origin): Promise<PolicyCache> {
-  checkShape(options);
-  checkOptions(options, CACHE_OPTIONS);
+/** What a cache is opened with, its policy loaded. */
+type Opened = Ready<OpenCacheOptions>;
+
+async function open(asked: OpenCacheOptions, origin?: Origin): Promise<PolicyCache> {
+  checkShape(asked);
+  checkOptions(asked, CACHE_OPTIONS);
+  const options = await withPolicyModule(asked);
   // Refuse bad options before making a folder.
   const { stateDir, latents, onLogFailure = STATE_OPTIONS.onLogFailure.default, qdrant, logRules, anchor } = options;
   if (qdrant !== undefined && stateDir === undefined)
@@ -113,7 +118,7 @@ async function open(options: OpenCacheOptions, origin?: Origin): Promise<PolicyC
  * Only a model that the caller names is known again. What else ran in the state folder is no kin of it, since nothing
  * says what that is.
  */
-function startOf(options: OpenCacheOptions, budgetBytes: number | null, state: State | null): Promise<StartValues> {
+function startOf(options: Opened, budgetBytes: number | null, state: State | null): Promise<StartValues> {
   const { modelDigest, tokensExpected, thresholds, thresholdsPath } = options;
   const book = modelDigest === undefined ? null : (state?.book ?? null);
   const model = modelDigest ?? '';
@@ -133,7 +138,7 @@ interface SharedState {
 export class PolicyCache {
   /** The shape that it was opened with. */
   readonly shape: CacheShape;
-  readonly #options: OpenCacheOptions;
+  readonly #options: Opened;
   /** Shared with its forks: the last one closes it. */
   readonly #shared: SharedState | null;
   #governed: Governed;
@@ -141,7 +146,7 @@ export class PolicyCache {
   readonly #pendingNorms: (Float32Array | null)[];
   #closed = false;
 
-  private constructor(options: OpenCacheOptions, governed: Governed, shared: SharedState | null) {
+  private constructor(options: Opened, governed: Governed, shared: SharedState | null) {
     this.shape = governed.shape;
     this.#options = options;
     this.#shared = shared;
@@ -151,13 +156,7 @@ export class PolicyCache {
   }
 
   /** @internal use openCache */
-  static open(
-    options: OpenCacheOptions,
-    terms: Terms,
-    state: State | null,
-    start: StartValues,
-    origin?: Origin,
-  ): PolicyCache {
+  static open(options: Opened, terms: Terms, state: State | null, start: StartValues, origin?: Origin): PolicyCache {
     const governed = govern(options, terms, state?.log ?? null, start, origin);
     return new PolicyCache(options, governed, state === null ? null : { state, users: 0 });
   }
@@ -456,7 +455,7 @@ function normsOf(x: Float32Array, tokens: number): Float32Array {
 }
 
 function govern(
-  options: OpenCacheOptions,
+  options: Opened,
   terms: Terms,
   log: WitnessLog | null,
   evidence?: GovernedOptions['evidence'],

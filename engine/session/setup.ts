@@ -5,6 +5,7 @@ import type { Policy, ThresholdSet } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import type { LayerRows } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
+import type { PolicyModule, PolicyOrigin } from '../options/policy-module.ts';
 import type { SessionOptions } from '../options/types.ts';
 import type { Sharing } from './sharing.ts';
 
@@ -13,7 +14,9 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
    * The policy that SessionOptions names, or a policy of one's own: in the thread that runs it, since what decides
    * cannot be sent to another.
    */
-  readonly policy?: string | Policy;
+  readonly policy?: string | Policy | PolicyModule;
+  /** The module that a policy of one's own came from. */
+  readonly policyOrigin?: PolicyOrigin;
   readonly log: WitnessLog | null;
   readonly thresholds: ThresholdSet;
   /** Where the thresholds came from, for the log. */

@@ -78,7 +78,7 @@ export class Simulator {
 
   /** The yardstick that a cache names; null for a policy. Throws 'bad-argument' when it has no budget in bytes. */
   #yardstick({ name, options }: CacheSpec): YardstickRequest | null {
-    const yardstick = options.policy === undefined ? null : findYardstick(options.policy);
+    const yardstick = typeof options.policy === 'string' ? findYardstick(options.policy) : null;
     if (yardstick === null) return null;
     if (options.kvBudget === undefined)
       throw new KvError('bad-argument', `'${name}' needs a budget in bytes`, {

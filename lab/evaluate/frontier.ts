@@ -144,7 +144,7 @@ export async function modelOf(
 function checkCache(cache: string): void {
   if (methodOf(cache) !== null) return;
   const { policy } = parseCache(cache).options;
-  if (policy !== undefined && policy !== 'fixed') createPolicy(policy);
+  if (policy !== undefined && policy !== 'fixed') createPolicy(policy as string);
 }
 
 const subjectOf = ({ runtime: { model }, commit }: Bench, context: number, cache: string) => ({

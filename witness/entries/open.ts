@@ -44,6 +44,12 @@ export const OPEN = {
   'policy.options': { type: plain },
   /** Digest of the state machine of its layers. */
   'policy.machine': { type: text },
+  /** The file of a policy of the caller's own, without which its decisions cannot be made again. */
+  'policy.module': {
+    type: optional(object({ sha256: text, export: text })),
+    since: '0.1.0',
+    means: 'Of a policy of the caller: SHA-256 of the file of its module, and the name that it is exported by.',
+  },
   'context.layers': { type: layers },
   'context.kvHeads': { type: count },
   'context.headDim': { type: count, unit: 'channels' },

@@ -62,7 +62,8 @@ function parkedOptions(given: Readonly<Record<string, unknown>>, what: string): 
         values: { file: what, option, known: Object.keys(PARKED_OPTIONS).join(', ') },
         hint: 'resume only files of people whom you trust; options can be given to resume itself',
       });
-    if (!allows(row, value))
+    // A policy of the caller's own is never parked: what a file names is no reason to run it.
+    if (!allows(row, value) || (option === 'policy' && typeof value !== 'string'))
       throw new KvError('bad-file', `an option in ${what} cannot be so: ${refusalOf(option, row)}`, {
         values: { file: what, [option]: show(value) },
       });

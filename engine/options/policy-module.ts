@@ -1,0 +1,169 @@
+/**
+ * Policies of one's own for sessions, whose policy runs in the model's thread: named by their module, which is imported
+ * there. What it exports is checked before anything is opened. The log has its SHA-256, so that a replay can say
+ * whether it was given the same.
+ */
+import { createHash } from 'node:crypto';
+import { statSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join, resolve } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { KvError, readRegular, show, unknownName } from '../../native/index.ts';
+import { type Policy, policies } from '../../policy/index.ts';
+
+/** Where a policy of one's own is. */
+export interface PolicyModule {
+  /**
+   * An ES module: the path or `file:` URL of a file, or the name of a package that can be resolved from the working
+   * folder.
+   */
+  readonly module: string;
+  /** What it exports: a policy, or a function that makes one of `options`. Default 'default'. */
+  readonly export?: string;
+  /** Plain data for that function; the log has it, so that a replay makes the same policy. Default: none. */
+  readonly options?: Readonly<Record<string, unknown>>;
+}
+
+/** What the log says of where a policy came from. */
+export interface PolicyOrigin {
+  /** The options that made it. */
+  readonly options: Readonly<Record<string, unknown>>;
+  /** Of its file, without what that imports. */
+  readonly sha256: string;
+  readonly export: string;
+}
+
+/** An export of a module, from which policies are made. */
+export interface LoadedModule {
+  readonly sha256: string;
+  /** Throws 'bad-argument' for what is no policy of one's own. */
+  make(options: Readonly<Record<string, unknown>>): Policy;
+}
+
+/** A source has some kilobytes, and a bundle some megabytes. */
+const BYTES_MAX = 64 * 2 ** 20;
+const FIELDS = ['module', 'export', 'options'];
+const HINT =
+  "policy: { module: './my-policy.mjs', export: 'default', options: {} }; policy/README.md says what a policy is";
+
+export function isPolicy(given: unknown): given is Policy {
+  const { id, version, needsTrials, open } = (given ?? {}) as Partial<Policy>;
+  return (
+    typeof id === 'string' &&
+    id !== '' &&
+    Number.isInteger(version) &&
+    typeof needsTrials === 'boolean' &&
+    typeof open === 'function'
+  );
+}
+
+const isPlainObject = (given: unknown): given is Readonly<Record<string, unknown>> =>
+  typeof given === 'object' && given !== null && !Array.isArray(given);
+
+/** True of what names a module, well or badly. */
+export const isPolicyModule = (given: unknown): given is PolicyModule => isPlainObject(given) && 'module' in given;
+
+/** Throws 'bad-argument' for what no module can be named by. */
+export function checkModule(given: PolicyModule): void {
+  const { module, export: name = 'default', options = {} } = given;
+  const unknown = Object.keys(given).find((field) => !FIELDS.includes(field));
+  if (unknown !== undefined) throw unknownName('bad-argument', 'a module of a policy has no field', unknown, FIELDS);
+  if (typeof module === 'string' && module !== '' && typeof name === 'string' && isPlainObject(options)) return;
+  throw new KvError('bad-argument', 'a policy of a module is { module, export, options }: two texts and plain data', {
+    values: { module: show(module), export: show(name), options: show(options) },
+    hint: HINT,
+  });
+}
+
+/** Throws 'not-found' where there is neither such a file nor such a package. */
+function fileOf(module: string): string {
+  if (module.startsWith('file:')) return fileURLToPath(module);
+  const path = resolve(module);
+  if (statSync(path, { throwIfNoEntry: false })?.isFile() === true) return path;
+  try {
+    return createRequire(join(process.cwd(), 'package.json')).resolve(module);
+  } catch (cause) {
+    throw new KvError('not-found', `there is no file and no package ${show(module)} for a policy`, {
+      values: { module, path },
+      hint: 'name the file of an ES module',
+      cause,
+    });
+  }
+}
+
+/** Imports a module, in this thread. Throws 'bad-argument', 'not-found', 'io'. */
+export async function loadPolicyModule(given: PolicyModule): Promise<LoadedModule> {
+  checkModule(given);
+  const { module, export: name = 'default' } = given;
+  const refuse = (why: string, cause?: unknown): never => {
+    throw new KvError('bad-argument', `the policy of module ${show(module)} cannot be used: ${why}`, {
+      values: { module, export: name },
+      hint: HINT,
+      cause,
+    });
+  };
+  const attempt = <T>(what: string, work: () => T): T => {
+    try {
+      return work();
+    } catch (cause) {
+      if (cause instanceof KvError) throw cause;
+      return refuse(`${what} threw: ${cause instanceof Error ? cause.message : show(cause)}`, cause);
+    }
+  };
+  const path = attempt('its address', () => fileOf(module));
+  const sha256 = createHash('sha256')
+    .update(readRegular(path, { bytesMax: BYTES_MAX, code: 'bad-argument' }))
+    .digest('hex');
+  const address = pathToFileURL(path);
+  // A file that was changed is another module, and not the one that was imported before.
+  address.searchParams.set('sha256', sha256);
+  let exported: unknown;
+  try {
+    exported = ((await import(address.href)) as Readonly<Record<string, unknown>>)[name];
+  } catch (cause) {
+    refuse(`it does not load: ${cause instanceof Error ? cause.message : show(cause)}`, cause);
+  }
+  if (typeof exported !== 'function' && !isPolicy(exported))
+    refuse(`its export '${name}' is no policy, an object { id, version, needsTrials, open }, and no function`);
+  return {
+    sha256,
+    make: (options) => {
+      if (typeof exported !== 'function' && Object.keys(options).length > 0)
+        refuse(`its export '${name}' is a policy and no function, so it takes no options`);
+      const policy = typeof exported === 'function' ? attempt('its function', () => exported(options)) : exported;
+      if (!isPolicy(policy))
+        return refuse('its function gives no policy, an object { id, version, needsTrials, open }');
+      if (Object.hasOwn(policies, policy.id))
+        refuse(`its id '${policy.id}' is that of a policy of this package, which logs would take it for`);
+      return policy;
+    },
+  };
+}
+
+/** Options whose policy can be opened: by its name, or itself. */
+export type Ready<Options> = Omit<Options, 'policy'> & {
+  readonly policy?: string | Policy;
+  readonly policyOrigin?: PolicyOrigin;
+};
+
+/** Options as they were, with the policy itself in place of the module that it is in. Throws what loading throws. */
+export async function withPolicyModule<
+  Options extends { readonly policy?: string | Policy | PolicyModule | undefined },
+>(options: Options): Promise<Ready<Options>> {
+  const { policy, ...rest } = options;
+  if (policy === undefined) return rest;
+  if (!isPolicyModule(policy)) return { ...rest, policy };
+  const { sha256, make } = await loadPolicyModule(policy);
+  const { options: given = {}, export: name = 'default' } = policy;
+  // What is logged is what the policy was made of: data alone, whatever the caller does to it later.
+  const plain = plainCopy(given);
+  return { ...rest, policy: make(plain), policyOrigin: { options: plain, sha256, export: name } };
+}
+
+function plainCopy(given: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> {
+  try {
+    return JSON.parse(JSON.stringify(given)) as Readonly<Record<string, unknown>>;
+  } catch (cause) {
+    throw new KvError('bad-argument', 'options of a policy are plain data, as JSON has it', { hint: HINT, cause });
+  }
+}
