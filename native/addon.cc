@@ -116,6 +116,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::truncate>("truncate"), InstanceMethod<&CacheHandle::with<latentCall>>("latent"),
                         InstanceMethod<&CacheHandle::with<exportPageCall>>("exportPage"), InstanceMethod<&CacheHandle::with<importPageCall>>("importPage"),
                         InstanceMethod<&CacheHandle::with<importPagesCall>>("importPages"),
+                        InstanceMethod<&CacheHandle::with<exportSideCall>>("exportSide"), InstanceMethod<&CacheHandle::with<exchangeSideCall>>("exchangeSide"),
                         InstanceMethod<&CacheHandle::with<startMoveCall>>("startMove"), InstanceMethod<&CacheHandle::with<finishMovesCall>>("finishMoves"),
                         InstanceMethod<&CacheHandle::with<startTrialCall>>("startTrial"), InstanceMethod<&CacheHandle::with<finishTrialsCall>>("finishTrials")});
   }

@@ -1,4 +1,4 @@
-// The part of the binding (addon.cc) for moves, trials, the page table and stored pages.
+// The part of the binding (addon.cc) for moves, trials, the page table, and stored pages and sides.
 #include <napi.h>
 
 #include <array>
@@ -41,11 +41,11 @@ bool readCandidates(const Napi::Value& value, std::vector<TrialCandidate>* candi
 }  // namespace
 
 // (layer, Uint8Array kind [pages], kFormat [pages], vFormat [pages], latent [pages] 0 or the latent format + 1,
-// Float64Array mass [pages + 1])
+// Float64Array mass [pages + 1], Float64Array[1] <- mass of the sinks)
 Status tableCall(Cache& cache, const Info& info) {
   int layer;
   Span<uint8_t> columns[4];
-  Span<double> mass;
+  Span<double> mass, sinks;
   if (!readInt(info[0], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
   const Layer& it = cache.layer(layer);
   for (int i = 0; i < 4; i++) {
@@ -54,6 +54,7 @@ Status tableCall(Cache& cache, const Info& info) {
   }
   if (!readArray(info[5], napi_float64_array, &mass)) return kBadArgument;
   if (mass.length != it.pages.size() + 1) return kBadShape;
+  if (!readArray(info[6], napi_float64_array, &sinks) || sinks.length != 1) return kBadShape;
   for (int index = 0; index < it.sealed(); index++) {
     const Page& page = it.page(index);
     const bool isResident = page.kind == kResident;
@@ -64,6 +65,7 @@ Status tableCall(Cache& cache, const Info& info) {
     mass.data[index] = it.mass[index];
   }
   mass.data[it.sealed()] = it.openMass;
+  sinks.data[0] = it.sinkMass;
   return kOk;
 }
 
@@ -198,6 +200,36 @@ Status importPageCall(Cache& cache, const Info& info) {
   if (kind < kResident || kind > kLatent || latent < 0 || latent > kLatentFormats) return kBadArgument;
   if (kind == kResident && (!isFormat(k) || !isFormat(v))) return kBadArgument;
   return cache.importPage(layer, {static_cast<PageKind>(kind), {k, v}, latent - 1, width, bytes.data, bytes.length});
+}
+
+// (layer, page, side, Float64Array[2] <- format, bytes; Uint8Array [bytes] <- or undefined to get only the numbers)
+Status exportSideCall(Cache& cache, const Info& info) {
+  int layer, page, side;
+  Span<double> about;
+  Span<uint8_t> out;
+  if (!readPage(cache, info, &layer, &page) || !readInt(info[2], 0, 1, &side)) return kBadArgument;
+  if (!readArray(info[3], napi_float64_array, &about) || about.length != 2) return kBadShape;
+  const Page& it = cache.layer(layer).page(page);
+  if (it.kind != kResident) return kUnsupported;
+  const PageSide& held = it.side(side == 0);
+  about.data[0] = held.format;
+  about.data[1] = static_cast<double>(held.bytes());
+  if (absent(info[4])) return kOk;
+  if (!readArray(info[4], napi_uint8_array, &out) || out.length != held.bytes()) return kBadShape;
+  cache.exportSide(layer, page, side == 0, out.data);
+  return kOk;
+}
+
+// (layer, page, side, format, Uint8Array bytes, Float64Array[1] <- bytes freed)
+Status exchangeSideCall(Cache& cache, const Info& info) {
+  int layer, page, side, format;
+  Span<uint8_t> bytes;
+  Span<double> out;
+  if (!readPage(cache, info, &layer, &page) || !readInt(info[2], 0, 1, &side)) return kBadArgument;
+  if (!readInt(info[3], 0, kFormatSlots - 1, &format) || !isFormat(format)) return kBadArgument;
+  if (!readArray(info[4], napi_uint8_array, &bytes)) return kBadArgument;
+  if (!readArray(info[5], napi_float64_array, &out) || out.length != 1) return kBadShape;
+  return cache.exchangeSide(layer, page, side == 0, {format, bytes.data, bytes.length}, out.data);
 }
 
 }  // namespace palimpsest

@@ -32,6 +32,7 @@ import { importPages } from './predicted.ts';
 import { badQuery, badValue } from './refusals.ts';
 import { checkedOptions } from './shape.ts';
 import * as shares from './shares.ts';
+import { exchangeSide, exportSide } from './sides.ts';
 import { exportPage, importPage } from './stored.ts';
 import { checkCandidates, movesOf, original, REFUSED, Trials } from './trials.ts';
 import type {
@@ -45,6 +46,7 @@ import type {
   PageRecords,
   PageTable,
   RotaryTable,
+  StoredSide,
   TrialCandidate,
 } from './types.ts';
 
@@ -194,10 +196,10 @@ class NativeCache implements KvCache {
     const column = (): Uint8Array => new Uint8Array(pages);
     const [kind, kFormat, vFormat, latent] = [column(), column(), column(), column()] as const;
     const mass = new Float64Array(pages + 1);
-    check(handle.table(layer, kind, kFormat, vFormat, latent, mass), 'read the page table', { layer });
+    check(handle.table(layer, kind, kFormat, vFormat, latent, mass, this.#one), 'read the page table', { layer });
     toRanks(kFormat);
     toRanks(vFormat);
-    return { pages, kind, kFormat, vFormat, latent, mass };
+    return { pages, kind, kFormat, vFormat, latent, mass, sinkMass: this.#one[0]! };
   }
 
   format(layer: number, page: number, side: Side): FormatName {
@@ -366,6 +368,21 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);
     return exportPage(handle, this.shape, layer, page, this.table(layer));
+  }
+
+  exportSide(layer: number, page: number, side: Side): StoredSide {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    return exportSide(handle, layer, page, side, () => formatIn(this.table(layer), page, side));
+  }
+
+  exchangeSide(layer: number, page: number, side: Side, stored: StoredSide): number {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    const refuse = (): unknown => formatIn(this.table(layer), page, side);
+    return this.#within(`exchange a side of page ${page} of layer ${layer}`, () =>
+      exchangeSide(handle, this.shape, layer, page, side, stored, refuse),
+    );
   }
 
   importPage(layer: number, bytes: Uint8Array): void {

@@ -43,9 +43,11 @@ Status formatCall(Cache& cache, const Napi::CallbackInfo& info);
 Status trialCall(Cache& cache, const Napi::CallbackInfo& info);
 Status startTrialCall(Cache& cache, const Napi::CallbackInfo& info);
 Status finishTrialsCall(Cache& cache, const Napi::CallbackInfo& info);
-// Stored bytes of a page, also in addon_moves.cc.
+// Stored bytes of a page and of a side, also in addon_moves.cc.
 Status exportPageCall(Cache& cache, const Napi::CallbackInfo& info);
 Status importPageCall(Cache& cache, const Napi::CallbackInfo& info);
+Status exportSideCall(Cache& cache, const Napi::CallbackInfo& info);
+Status exchangeSideCall(Cache& cache, const Napi::CallbackInfo& info);
 // All pages at once, in addon_predicted.cc.
 Status importPagesCall(Cache& cache, const Napi::CallbackInfo& info);
 

@@ -68,6 +68,7 @@ export interface CacheHandle {
     vFormat: Uint8Array,
     latent: Uint8Array,
     mass: Float64Array,
+    sinks: Float64Array,
   ): number;
   format(layer: number, page: number, side: number, out: Float64Array): number;
   trial(layer: number, page: number, moves: Uint8Array, errors: Float64Array): number;
@@ -94,6 +95,10 @@ export interface CacheHandle {
   exportPage(layer: number, page: number, about: Int32Array, out?: Uint8Array): number;
   /** `about` holds the kind, the formats of keys and values, the format of the latent + 1, and its width. */
   importPage(layer: number, about: Int32Array, bytes: Uint8Array): number;
+  /** Writes to `about` the format and the number of bytes. Writes the bytes to `out` if it is given. */
+  exportSide(layer: number, page: number, side: number, about: Float64Array, out?: Uint8Array): number;
+  /** Writes the freed bytes to `out`. */
+  exchangeSide(layer: number, page: number, side: number, format: number, bytes: Uint8Array, out: Float64Array): number;
   /** native/addon_predicted.cc describes the arguments. */
   importPages(
     bytes: Uint8Array,

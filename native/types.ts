@@ -182,6 +182,12 @@ export interface PageTable {
    * The last entry is the open page.
    */
   readonly mass: Float64Array;
+  /**
+   * What of the first page's mass the sinks received, which are exact whatever form the page has: mass[0] − sinkMass is
+   * that of its coded rows. It is counted while the sinks are kept by themselves, so not while their page is in f16 or
+   * held as a latent.
+   */
+  readonly sinkMass: number;
 }
 
 export interface AttendOptions {
@@ -219,6 +225,12 @@ export interface FinishedMove {
    * null.
    */
   readonly refused: 'budget-exceeded' | null;
+}
+
+/** One side of a page as bytes: the parts of its format, without a head and without the sinks. */
+export interface StoredSide {
+  readonly format: FormatName;
+  readonly bytes: Uint8Array;
 }
 
 /** A page among bytes. */
@@ -400,6 +412,18 @@ export interface KvCache {
   restore(layer: number, page: number, format: FormatName, options?: { readonly keepLatent?: boolean }): number;
   /** The bytes of a sealed page with everything that belongs to it, in the form that native/stored.ts describes. */
   exportPage(layer: number, page: number): Uint8Array;
+  /** One side of a sealed page as bytes alone. Throws 'unsupported' for a page that is held as a latent. */
+  exportSide(layer: number, page: number, side: Side): StoredSide;
+  /**
+   * Puts a side that exportSide() wrote, of this page or of another of the same head size and KV heads, in place of one
+   * side of a sealed page, in whatever format, and returns how many bytes that freed (negative if the page grew). A
+   * page that forks share changes for all of them. A kept original stays the one that was kept. If it throws, nothing
+   * has changed. Throws 'unsupported' for a page that is held as a latent, for a format that does not serve the head
+   * size, and while a move of the side is under way, 'bad-shape' if the bytes are not as long as the format says,
+   * 'bad-value' if a row would decode to NaN or infinity, and 'budget-exceeded'. The bytes carry no checksum: the
+   * caller vouches that they are those that were written.
+   */
+  exchangeSide(layer: number, page: number, side: Side, stored: StoredSide): number;
   /**
    * Appends a page that exportPage() wrote to a layer that ends at a page boundary, at the position that the page had.
    * If it throws, nothing has changed. Throws 'bad-argument' if the layer does not end at the page's position,

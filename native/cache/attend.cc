@@ -68,13 +68,17 @@ Plan planCall(const Cache& cache, const Layer& layer, int tokens, int window, in
   return plan;
 }
 
-// Result of one range of a line when the history is divided: [rows] max, [rows] sum, [rows][d] mixed, [rows][pages]
-// mass, [rows][pages] max.
+// The masses that a row notes of a range: what the sinks received (which the first page's has as well), then of every
+// page. Where ranges are put together, the first note of one is the last of the one before, to which it adds nothing.
+constexpr int kSinkNote = 0, kFirstNote = 1;
+
+// Result of one range of a line when the history is divided: [rows] max, [rows] sum, [rows][d] mixed, [rows][notes]
+// mass, [rows][notes] max.
 struct PartialShape {
   size_t rows;   // of one head
   size_t d;
-  size_t pages;  // of a range, rounded up to whole vectors
-  size_t size() const { return rows * (2 + d + 2 * pages); }
+  size_t notes;  // of a range, rounded up to whole vectors
+  size_t size() const { return rows * (2 + d + 2 * notes); }
 };
 
 // The slot in which the query of a position is kept; negative when it is not kept.
@@ -97,9 +101,9 @@ class Call {
   Call(Cache& cache, Layer& layer, int index, const Plan& plan, const float* q, float* out, float* lse, bool observe)
       : cache_(cache), layer_(layer), index_(index), plan_(plan), q_(q), out_(out), lse_(lse), observe_(observe), window_(cache.options().window[index]) {
     const CacheShape& shape = cache.shape();
-    const size_t pages = (static_cast<size_t>(plan.rangePages()) + 15) / 16 * 16;
-    partial_ = {static_cast<size_t>(plan.blockTokens) * shape.group(), static_cast<size_t>(shape.headDim), pages};
-    linePages_ = plan.rangeStart(plan.ranges - 1) - plan.firstPage + pages;
+    const size_t notes = (static_cast<size_t>(plan.rangePages()) + kFirstNote + 15) / 16 * 16;
+    partial_ = {static_cast<size_t>(plan.blockTokens) * shape.group(), static_cast<size_t>(shape.headDim), notes};
+    lineNotes_ = plan.rangeStart(plan.ranges - 1) - plan.firstPage + notes;
   }
 
   // Does everything that allocates, before any thread starts.
@@ -112,7 +116,7 @@ class Call {
       scratch.loaded = -1;
       scratch.query.reserve(cache_.kernels(), shape.headDim, static_cast<int>(partial_.rows * heads), plan_.headsAtOnce);
       scratch.sides.resize((kPagesAtOnce + kPagesAhead) * 2 * heads);
-      scratch.base.grow(std::max(2 * partial_.rows * partial_.pages * heads, static_cast<size_t>(sharesSize())));
+      scratch.base.grow(std::max(2 * partial_.rows * partial_.notes * heads, static_cast<size_t>(sharesSize())));
       scratch.lines.grow(2 * kSinkTokens * heads * shape.headDim);
     }
     cache_.prepareLatents(index_, plan_.firstPage, plan_.pages);
@@ -121,8 +125,8 @@ class Call {
     const size_t lines = plan_.lines(shape.kvHeads);
     if (plan_.ranges > 1) workers.partial.grow(partial_.size() * lines * plan_.ranges);
     if (!observe_) return;
-    workers.mass.grow(lines * linePages_);
-    std::fill_n(workers.mass.data(), lines * linePages_, 0.0f);
+    workers.mass.grow(lines * lineNotes_);
+    std::fill_n(workers.mass.data(), lines * lineNotes_, 0.0f);
   }
 
   void run(int item, int thread) {
@@ -136,7 +140,7 @@ class Call {
     if (scratch.loaded == whole) rows.restart();
     else load(rows, firstHead, block);
     scratch.loaded = whole;
-    const size_t cells = static_cast<size_t>(rows.rows) * partial_.pages;
+    const size_t cells = static_cast<size_t>(rows.rows) * partial_.notes;
     float* pageMass = scratch.base.data();
     float* pageMax = pageMass + cells;
     if (observe_) {
@@ -152,8 +156,8 @@ class Call {
       const float* max = &rows.max[first];
       const float* sum = &rows.sum[first];
       const float* mixed = &rows.mixed[first * partial_.d];
-      const float* mass = pageMass + first * partial_.pages;
-      const float* then = pageMax + first * partial_.pages;
+      const float* mass = pageMass + first * partial_.notes;
+      const float* then = pageMax + first * partial_.notes;
       const size_t line = plan_.line(firstHead + h, block);
       if (plan_.ranges == 1) {
         if (observe_) addMass(massLine(line), perHead, mass, then, max, sum);
@@ -166,8 +170,8 @@ class Call {
       std::copy_n(sum, perHead, part + n);
       std::copy_n(mixed, perHead * partial_.d, part + 2 * n);
       if (!observe_) continue;
-      std::copy_n(mass, perHead * partial_.pages, part + n * (2 + partial_.d));
-      std::copy_n(then, perHead * partial_.pages, part + n * (2 + partial_.d + partial_.pages));
+      std::copy_n(mass, perHead * partial_.notes, part + n * (2 + partial_.d));
+      std::copy_n(then, perHead * partial_.notes, part + n * (2 + partial_.d + partial_.notes));
     }
   }
 
@@ -201,7 +205,7 @@ class Call {
       }
       for (int range = 0; observe_ && range < plan_.ranges; range++) {
         const float* pageMass = partOf(line, range) + n * (2 + d);
-        addMass(massLine(line) + plan_.rangeStart(range) - plan_.firstPage, rows, pageMass, pageMass + n * partial_.pages, whole, whole + n);
+        addMass(massLine(line) + plan_.rangeStart(range) - plan_.firstPage, rows, pageMass, pageMass + n * partial_.notes, whole, whole + n);
       }
       store(head, block, rows, whole, whole + n, whole + 2 * n);
     }
@@ -214,8 +218,10 @@ class Call {
     if (!observe_) return;
     for (size_t i = 0; i < plan_.lines(cache_.shape().kvHeads); i++) {
       const float* line = massLine(i);
-      for (int page = plan_.firstPage; page < layer_.sealed(); page++) layer_.mass[page] += line[page - plan_.firstPage];
-      layer_.openMass += line[layer_.sealed() - plan_.firstPage];
+      const float* pages = line + kFirstNote;
+      layer_.sinkMass += line[kSinkNote];
+      for (int page = plan_.firstPage; page < layer_.sealed(); page++) layer_.mass[page] += pages[page - plan_.firstPage];
+      layer_.openMass += pages[layer_.sealed() - plan_.firstPage];
     }
   }
 
@@ -225,8 +231,8 @@ class Call {
   float* partOf(size_t line, int range) { return &cache_.workers().partial[partial_.size() * (line * plan_.ranges + range)]; }
   // The shares of the ranges of a row, in whole vectors.
   int sharesSize() const { return (plan_.ranges + 15) / 16 * 16; }
-  // The mass of the pages from the first range on.
-  float* massLine(size_t line) { return &cache_.workers().mass[linePages_ * line]; }
+  // The notes of a line from the first range on.
+  float* massLine(size_t line) { return &cache_.workers().mass[lineNotes_ * line]; }
 
   int blockTokens(int block) const { return std::min(plan_.blockTokens, plan_.tokens - block * plan_.blockTokens); }
 
@@ -296,7 +302,7 @@ class Call {
         int next = p;
         while (next < end && isPlain(rows, next)) next++;
         if (next > p) {
-          rows.run(at, next - p, known - p, p * kPageTokens, notesFrom(scratch, p - base));
+          rows.run(at, next - p, known - p, p * kPageTokens, notesFrom(scratch, noteOf(p, base)));
           p = next;
           continue;
         }
@@ -305,9 +311,9 @@ class Call {
         int skip = 0;
         if (p == 0 && (isCoded(page.k.format) || isCoded(page.v.format))) {
           skip = kSinkTokens;
-          if (meetSinks(scratch, firstHead)) noteMass(scratch, p - base);
+          meetSinks(scratch, firstHead, noteOf(p, base));
         }
-        if (rows.page(at, p * kPageTokens, skip, kPageTokens)) noteMass(scratch, p - base);
+        if (rows.page(at, p * kPageTokens, skip, kPageTokens)) noteMass(scratch, noteOf(p, base));
         p++;
       }
     }
@@ -324,8 +330,8 @@ class Call {
     open.k.views(cache_.openShape(true, open.room), firstHead, heads, sides);
     open.v.views(cache_.openShape(false, open.room), firstHead, heads, sides + heads);
     const bool hasSinks = layer_.sealed() == 0 && cache_.codesOpenRows();
-    const int note = layer_.sealed() - base;
-    if (hasSinks && meetSinks(scratch, firstHead)) noteMass(scratch, note);
+    const int note = noteOf(layer_.sealed(), base);
+    if (hasSinks) meetSinks(scratch, firstHead, note);
     const FreshRows* fresh = cache_.freshRows(index_);
     const int start = layer_.sealed() * kPageTokens;
     rows.room = open.room;
@@ -344,14 +350,17 @@ class Call {
     return page > 0 && layer_.page(page).kind == kResident && rows.seesAll(page * kPageTokens, (page + 1) * kPageTokens);
   }
 
-  // note: of a page, counted from the first of the range.
+  // Where a page is noted, in a range whose first page is `base`.
+  static int noteOf(int page, int base) { return kFirstNote + page - base; }
+
   PageNotes notesFrom(Scratch& scratch, int note) const {
     if (!observe_) return {};
     float* mass = scratch.base.data() + note;
-    return {mass, mass + static_cast<size_t>(scratch.query.rows) * partial_.pages, partial_.pages};
+    return {mass, mass + static_cast<size_t>(scratch.query.rows) * partial_.notes, partial_.notes};
   }
 
-  bool meetSinks(Scratch& scratch, int firstHead) {
+  // What they receive is noted as theirs, and as that of their page.
+  void meetSinks(Scratch& scratch, int firstHead, int note) {
     const size_t d = partial_.d;
     float* exactK = scratch.lines.data();
     float* exactV = exactK + plan_.headsAtOnce * kSinkTokens * d;
@@ -359,7 +368,9 @@ class Call {
       cache_.restoreSinks(layer_, true, firstHead + h, exactK + h * kSinkTokens * d, d);
       cache_.restoreSinks(layer_, false, firstHead + h, exactV + h * kSinkTokens * d, d);
     }
-    return scratch.query.sinks(exactK, exactV);
+    if (!scratch.query.sinks(exactK, exactV)) return;
+    noteMass(scratch, kSinkNote);
+    noteMass(scratch, note);
   }
 
   // Adds the mass that the page (or the sinks) just received, relative to the present maximum.
@@ -367,11 +378,11 @@ class Call {
     if (!observe_) return;
     const QueryRows& rows = scratch.query;
     float* pageMass = scratch.base.data();
-    float* pageMax = pageMass + static_cast<size_t>(rows.rows) * partial_.pages;
+    float* pageMax = pageMass + static_cast<size_t>(rows.rows) * partial_.notes;
     for (int r = 0; r < rows.rows; r++) {
       if (rows.rowMass[r] == 0.0f) continue;
-      float* mass = pageMass + partial_.pages * r + note;
-      float* max = pageMax + partial_.pages * r + note;
+      float* mass = pageMass + partial_.notes * r + note;
+      float* max = pageMax + partial_.notes * r + note;
       const float before = *mass > 0 ? *mass * powerOfTwo(*max - rows.max[r]) : 0.0f;
       *mass = before + rows.rowMass[r];
       *max = rows.max[r];
@@ -381,8 +392,8 @@ class Call {
   // Adds the probability that each page of a range received, summed over rows, given the final maximum and sum.
   void addMass(float* line, int rows, const float* pageMass, const float* pageMax, const float* max, const float* sum) {
     for (int r = 0; r < rows; r++) {
-      const size_t at = partial_.pages * r;
-      cache_.kernels()->addShares(pageMass + at, pageMax + at, max[r], 1.0f / sum[r], line, static_cast<int>(partial_.pages));
+      const size_t at = partial_.notes * r;
+      cache_.kernels()->addShares(pageMass + at, pageMax + at, max[r], 1.0f / sum[r], line, static_cast<int>(partial_.notes));
     }
   }
 
@@ -408,7 +419,7 @@ class Call {
   const bool observe_;
   const int window_;
   PartialShape partial_;
-  size_t linePages_;  // of the mass of a line
+  size_t lineNotes_;  // of all ranges of a line
 };
 
 void keepQueries(const Cache& cache, Layer& layer, const float* q, const float* out, const float* lse, const float* xNorms, int tokens) {

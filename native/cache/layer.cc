@@ -351,6 +351,7 @@ void Cache::setSketch(int index, const float* sketch) {
 // unit of all.
 void Cache::forgetRows(Layer& layer, int row) {
   layer.openMass = 0;
+  if (layer.sealed() == 0) layer.sinkMass = 0;
   for (const bool isKey : {true, false}) {
     for (int head = 0; head < shape().kvHeads && layer.open.room > 0; head++) {
       const SideTarget target = layer.open.side(isKey).target(openShape(isKey, layer.open.room), head);
@@ -389,7 +390,9 @@ void Cache::dropPages(Layer& layer, int pages) {
   layer.mass.resize(pages);
   layer.openMass = 0;
   layer.open = OpenPage();
-  if (pages == 0) layer.sinks = PartRef();
+  if (pages > 0) return;
+  layer.sinks = PartRef();
+  layer.sinkMass = 0;
 }
 
 bool Cache::hasSketch(int index) const {

@@ -93,6 +93,7 @@ struct Layer {
   std::vector<std::shared_ptr<Page>> pages;
   std::vector<double> mass;  // attention that each sealed page received
   double openMass = 0;
+  double sinkMass = 0;           // what of the first page's mass the sinks received where they are met by themselves
   uint64_t skipped[2] = {0, 0};  // heads of pages whose values could have been skipped, and how many of them were
   KeptQueries kept;
   std::shared_ptr<const std::vector<uint16_t>> sketch;  // [H*d][32] half, divided by sketchScale
@@ -161,6 +162,13 @@ struct StoredPage {
   int formats[2];    // of keys and values; used when kind is kResident
   int latentFormat;  // -1 for none
   int latentWidth;
+  const uint8_t* bytes;
+  size_t size;
+};
+
+// One side of a page from outside, not trusted either.
+struct StoredSide {
+  int format;
   const uint8_t* bytes;
   size_t size;
 };
@@ -279,6 +287,12 @@ class Cache : public PartOwner {
   size_t storedBytes(int layer, int page) const;
   // out: [storedBytes()].
   void exportPage(int layer, int page, uint8_t* out) const;
+  // One side of a resident page as bytes, the parts of its format one behind the other: sideBytes() of them.
+  void exportSide(int layer, int page, bool isKey, uint8_t* out) const;
+  // Puts such bytes in place of one side, for every cache that shares the page. A kept original stays what it was.
+  // Answers kUnsupported while the side is moving, for pages held as latents and for formats that do not serve the head
+  // size, kBadShape when sizes disagree, and kBadValue when a row would not be finite. freed: as in transcode.
+  Status exchangeSide(int layer, int page, bool isKey, const StoredSide& stored, double* freed);
   // Adds a stored page after the last one. Answers kUnsupported unless the layer ends at a page boundary (or for a
   // latent without weights), kBadShape when sizes disagree, kBadValue when a row would not be finite. All or nothing.
   Status importPage(int layer, const StoredPage& stored);
@@ -361,6 +375,7 @@ class Cache : public PartOwner {
   // Whether every row of a resident page decodes to finite numbers. rows: [128][d], overwritten. space: of
   // decodeSpace(d).
   bool holdsNumbers(const Page& page, float* rows, Workspace space) const;
+  bool holdsNumbers(const PageSide& side, bool isKey, float* rows, Workspace space) const;
   struct PageWork;
   struct Drafts;
   Status checkRecords(const PageRecords& given, size_t* bytes) const;

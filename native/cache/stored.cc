@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "layer.h"
+#include "trial.h"
 
 namespace palimpsest {
 
@@ -101,6 +102,37 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   return kOk;
 }
 
+void Cache::exportSide(int index, int pageIndex, bool isKey, uint8_t* out) const {
+  for (const PartRef& part : layers_[index].page(pageIndex).side(isKey).part) {
+    if (part.size() > 0) std::memcpy(out, part.bytes(), part.size());
+    out += part.size();
+  }
+}
+
+Status Cache::exchangeSide(int index, int pageIndex, bool isKey, const StoredSide& stored, double* freed) {
+  *freed = 0;
+  Page& page = layers_[index].page(pageIndex);
+  if (page.kind != kResident || (page.moving & sideBit(isKey)) || !servesHeadDim(stored.format, shape().headDim)) return kUnsupported;
+  if (stored.size != sideBytes(stored.format, shape().kvHeads, shape().headDim)) return kBadShape;
+  // What a kept original has of the old bytes stays.
+  if (!account_->hasRoom(stored.size, page.side(isKey).bytesBeside(page.original[isKey ? 0 : 1]))) return kBudgetExceeded;
+  PageSide fresh;
+  if (!fresh.draft(*account_, stored.format, sideShape(isKey))) return kNoMemory;
+  // Copied before they are checked, because another thread may change the caller's bytes.
+  const uint8_t* at = stored.bytes;
+  for (const PartRef& part : fresh.part) {
+    if (part.size() > 0) std::memcpy(part.bytes(), at, part.size());
+    at += part.size();
+  }
+  if (!holdsNumbers(fresh, isKey, workers_->scratch[0].keyRows.data(), workers_->scratch[0].workspace())) return kBadValue;
+  endTrials(*workers_, page);
+  const double before = static_cast<double>(account_->usedBytes());
+  page.side(isKey) = std::move(fresh);
+  page.side(isKey).count(*account_);
+  *freed = before - static_cast<double>(account_->usedBytes());
+  return kOk;
+}
+
 // Whether all halves are finite.
 bool Cache::areHalves(const uint16_t* halves, size_t count) const {
   std::vector<float> rows(count);
@@ -109,17 +141,19 @@ bool Cache::areHalves(const uint16_t* halves, size_t count) const {
 }
 
 bool Cache::holdsNumbers(const Page& page, float* rows, Workspace space) const {
+  return holdsNumbers(page.k, true, rows, space) && holdsNumbers(page.v, false, rows, space);
+}
+
+bool Cache::holdsNumbers(const PageSide& of, bool isKey, float* rows, Workspace space) const {
   const size_t d = shape().headDim;
-  for (const bool isKey : {true, false}) {
-    const SideShape side = sideShape(isKey);
-    for (int head = 0; head < side.kvHeads; head++) {
-      const SideView view = page.side(isKey).view(side, head);
-      if (!kernels_->cold->isSound(view, side.headDim)) return false;
-      // The rows of the sinks are checked too: their results are not used, but attention may compute them with the
-      // others.
-      kernels_->cold->decode(view, isKey, side.headDim, 0, rows, d, space);
-      if (!withinMagnitude(rows, d * kPageTokens, kLargestRow)) return false;
-    }
+  const SideShape side = sideShape(isKey);
+  for (int head = 0; head < side.kvHeads; head++) {
+    const SideView view = of.view(side, head);
+    if (!kernels_->cold->isSound(view, side.headDim)) return false;
+    // The rows of the sinks are checked too: their results are not used, but attention may compute them with the
+    // others.
+    kernels_->cold->decode(view, isKey, side.headDim, 0, rows, d, space);
+    if (!withinMagnitude(rows, d * kPageTokens, kLargestRow)) return false;
   }
   return true;
 }

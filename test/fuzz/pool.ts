@@ -17,7 +17,7 @@ import type { Binary, CacheHandle, PoolHandle } from '../../native/load.ts';
 import { gaussian } from '../native/rows.ts';
 import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
 
-const [UNSUPPORTED, BUDGET_EXCEEDED, BUDGET_TOO_SMALL] = [4, 5, 6];
+const [BAD_SHAPE, BAD_VALUE, UNSUPPORTED, BUDGET_EXCEEDED, BUDGET_TOO_SMALL] = [2, 3, 4, 5, 6];
 const TOKENS_MAX = 700;
 const LATENT_WIDTH = 64;
 const NOISE = 120_000;
@@ -71,14 +71,14 @@ class Pair {
   hasLatent(layer: number, page: number): boolean {
     const [, pages] = this.count(layer);
     const columns = [0, 1, 2, 3].map(() => new Uint8Array(pages)) as [Uint8Array, Uint8Array, Uint8Array, Uint8Array];
-    succeed(this.mine.table(layer, ...columns, new Float64Array(pages + 1)), 'table');
+    succeed(this.mine.table(layer, ...columns, new Float64Array(pages + 1), new Float64Array(1)), 'table');
     return columns[3][page] !== 0;
   }
 
   /** Does the same to the twin where it was done, and nothing where it was refused. → whether it was done */
-  both(what: string, work: (cache: CacheHandle) => number): boolean {
+  both(what: string, work: (cache: CacheHandle) => number, refusals: readonly number[] = []): boolean {
     const status = work(this.mine);
-    if (status === UNSUPPORTED || status === BUDGET_EXCEEDED) return false;
+    if ([UNSUPPORTED, BUDGET_EXCEEDED, ...refusals].includes(status)) return false;
     succeed(status, what);
     succeed(work(this.alone), `${what} alone`);
     return true;
@@ -128,9 +128,9 @@ class Pair {
     for (let layer = 0; layer < this.layers; layer++) {
       const [tokens, pages] = this.count(layer, cache);
       const columns = [0, 1, 2, 3].map(() => new Uint8Array(pages)) as [Uint8Array, Uint8Array, Uint8Array, Uint8Array];
-      const mass = new Float64Array(pages + 1);
-      succeed(cache.table(layer, ...columns, mass), 'table');
-      seen.push(...columns, mass);
+      const [mass, sinks] = [new Float64Array(pages + 1), new Float64Array(1)];
+      succeed(cache.table(layer, ...columns, mass, sinks), 'table');
+      seen.push(...columns, mass, sinks);
       for (let page = 0; page <= pages; page++) {
         for (const side of [0, 1]) {
           const rows = new Float32Array(Math.min(PAGE_TOKENS, tokens - page * PAGE_TOKENS) * this.row);
@@ -243,7 +243,8 @@ class Session {
       const [page, part, to] = [whole(random, 0, Math.max(0, pages - 1)), whole(random, 0, 2), whole(random, 0, 4)];
       const what = random();
       if (pages > 0 && pair.hasLatent(layer, page) && what < 0.3) this.#latent(pair, layer, page, to);
-      else if (pages > 0 && random() < 0.25) this.#original(pair, layer, page, part % 2);
+      else if (pages > 0 && random() < 0.2) this.#original(pair, layer, page, part % 2);
+      else if (pages > 0 && random() < 0.15) this.#exchange(pair, layer, page, part % 2);
       else if (pages > 0) this.#change(pair, { layer, page, part, to }, what);
     } else if (kind < 0.88) {
       // Nobody gets the room of a move that is under way, but a budget that is lowered beneath it refuses it in the
@@ -313,6 +314,28 @@ class Session {
     const stays = operation === restore ? one(this.#random, [undefined, true, false]) : undefined;
     const format = operation === restore ? to : whole(this.#random, 0, LATENT_NAMES.length - 1);
     pair.compared('a held or kept latent', 1, (cache, out) => cache.latent(operation, layer, page, format, out, stays));
+  }
+
+  /**
+   * A side as bytes in place of another, of the same cache or of one with other sizes; now and then with a byte that
+   * somebody has changed, or in the name of another format.
+   */
+  #exchange(pair: Pair, layer: number, page: number, side: number): void {
+    const random = this.#random;
+    const from = random() < 0.8 ? pair : one(random, this.#pairs);
+    const [, pages] = from.count(0);
+    if (pages === 0) return;
+    const about = new Float64Array(2);
+    const at = whole(random, 0, pages - 1);
+    if (from.mine.exportSide(0, at, side, about) !== 0) return;
+    const bytes = new Uint8Array(about[1]!);
+    succeed(from.mine.exportSide(0, at, side, about, bytes), 'exportSide');
+    if (random() < 0.2) bytes[whole(random, 0, bytes.length - 1)]! ^= whole(random, 1, 255);
+    const format = random() < 0.9 ? about[0]! : whole(random, 0, 4);
+    const freed = [new Float64Array(1), new Float64Array(1)] as const;
+    const work = (cache: CacheHandle): number =>
+      cache.exchangeSide(layer, page, side, format, bytes, freed[cache === pair.mine ? 0 : 1]);
+    if (pair.both('exchangeSide', work, [BAD_SHAPE, BAD_VALUE])) expectSame('an exchanged side', freed[0], freed[1]);
   }
 
   /** Something with the kept original of a page side. */

@@ -160,6 +160,19 @@ class Case {
     return this;
   }
 
+  exportSide(page: number): this {
+    const about = new Float64Array(2);
+    well(this.cache.exportSide(0, page, 1, about));
+    this.bytes = new Uint8Array(about[1]!);
+    well(this.cache.exportSide(0, page, 1, about, this.bytes));
+    return this;
+  }
+
+  exchangeSide(page: number): this {
+    well(this.cache.exchangeSide(0, page, 1, FORMATS.q8.id, this.bytes, new Float64Array(1)));
+    return this;
+  }
+
   import(position: number): this {
     importPage(this.other, SHAPE, 0, position, this.bytes);
     return this;
@@ -234,8 +247,8 @@ class Case {
     const pages = count[1]!;
     const [kind, kFormat, vFormat, latent] = [0, 1, 2, 3].map(() => new Uint8Array(pages)) as never[];
     const mass = new Float64Array(pages + 1);
-    well(cache.table(layer, kind!, kFormat!, vFormat!, latent!, mass));
-    return { pages, kind: kind!, kFormat: kFormat!, vFormat: vFormat!, latent: latent!, mass };
+    well(cache.table(layer, kind!, kFormat!, vFormat!, latent!, mass, count.subarray(1)));
+    return { pages, kind: kind!, kFormat: kFormat!, vFormat: vFormat!, latent: latent!, mass, sinkMass: count[1]! };
   }
 
   /** Everything that can be seen of the cache and of the other one, if that is open. */
@@ -377,6 +390,11 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
   'exporting a page': [
     (it) => it.append(300).latents().keep(0),
     (it) => exportPage(it.cache, SHAPE, 0, 0, it.table(it.cache, 0)),
+  ],
+  'exchanging a side': [
+    (it) => it.append(300).attend(200).exportSide(1).startTrial(),
+    (it) => it.exchangeSide(0),
+    (it) => it.finishTrials(1),
   ],
   'importing a first page': [(it) => it.append(300).export(0).openOther(), (it) => it.import(0)],
   'importing a page behind a full one': [(it) => it.append(300).export(1).openOther(128), (it) => it.import(128)],
