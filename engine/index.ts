@@ -165,6 +165,7 @@ export type {
   StateOptions,
   ToolChoice,
 } from './options/types.ts';
+export type { OriginalsReport } from './originals/types.ts';
 export type { ServeOptions } from './serve/options.ts';
 export { type LiveView, serve } from './serve/server.ts';
 export type { StreamRules } from './serve/stream.ts';

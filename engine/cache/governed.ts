@@ -32,6 +32,8 @@ import {
 } from '../../policy/index.ts';
 import { newId, type OpenBody, type WitnessLog } from '../../witness/index.ts';
 import { Meter } from '../metrics/meter.ts';
+import { Originals } from '../originals/originals.ts';
+import type { OriginalsReport, OriginalsTerms } from '../originals/types.ts';
 import type { Away, Neighbours } from './away.ts';
 import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
@@ -58,6 +60,8 @@ export interface GovernedOptions extends NativeOptions {
   readonly pool?: PagePool | undefined;
   /** The other sessions of that pool, which give memory up when it is short. */
   readonly neighbours?: Neighbours | undefined;
+  /** What originals it keeps outside of its budget; left out: none. */
+  readonly originals?: OriginalsTerms | undefined;
   readonly log: WitnessLog | null;
   /** Counts what it does; left out: one of its own, which nobody reads. */
   readonly meter?: Meter | undefined;
@@ -89,6 +93,8 @@ export class Governed {
   readonly learnt: LearnedThresholds;
   readonly trials: TrialQueue;
   readonly canaries: Canaries;
+  /** Null where none are kept. */
+  readonly originals: Originals | null;
   readonly mover: Mover;
   readonly pacing: Pacing;
   readonly latents: Latents | null;
@@ -138,6 +144,15 @@ export class Governed {
       (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
     );
     this.canaries = new Canaries(kv, terms, this.tally, (layer) => this.policy.haste?.(layer) ?? 1);
+    this.originals =
+      options.originals === undefined
+        ? null
+        : new Originals({
+            cache: kv,
+            terms: options.originals,
+            windowFormat: context.windowFormat,
+            onLost: (error) => this.#lostOriginals(error),
+          });
     this.mover = new Mover({
       session: this.id,
       cache: kv,
@@ -145,6 +160,7 @@ export class Governed {
       meter: this.meter,
       tally: this.tally,
       canaries: this.canaries,
+      originals: this.originals,
       dropsLatents: context.latents !== undefined,
       onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
     });
@@ -202,6 +218,7 @@ export class Governed {
     const options = {
       ...this.#options,
       latents: undefined,
+      originals: undefined,
       meter: this.meter,
       opened: { ...opened, effective: { ...opened.effective, forkOf: this.id, tokens: this.length } },
     };
@@ -328,6 +345,11 @@ export class Governed {
     return this.#openSeq;
   }
 
+  /** What it keeps of pages outside of its budget; null: nothing. */
+  get originalsReport(): OriginalsReport | null {
+    return this.originals?.report() ?? null;
+  }
+
   /** The budget that could not be kept beside the other one. */
   get gaveWay(): Priority | null {
     return this.#gaveWay;
@@ -412,6 +434,14 @@ export class Governed {
     });
   }
 
+  /** Originals are gone for good: whoever keeps the engine is told, and the log is. */
+  #lostOriginals(error: KvError): void {
+    if (this.#closed) return;
+    const { id: session, length: tokens } = this;
+    this.meter.tell('originals-lost', { session, tokens, code: error.code });
+    this.log?.append(session, 'note', { originalsLost: error.code, tokens });
+  }
+
   /** The server that start values were asked of, as it was then; null: none was. */
   get shared(): SharedStatus | null {
     return this.#options.evidence?.lookup?.shared ?? null;
@@ -452,6 +482,7 @@ export class Governed {
     const isSame = way.take(() => this.#reopen());
     if (!isSame || pagesGo) this.masses.forget(tokens);
     this.canaries.sync();
+    this.originals?.cut(pages);
     this.kin.cut(pages);
     this.#holds(tokens);
   }
@@ -585,6 +616,7 @@ export class Governed {
     this.promised.end();
     // Nobody would probe what relatives still share.
     if (this.hasForks) this.canaries.dropAll();
+    this.originals?.close();
     this.kv.close();
     // Forks count bytes in the same pool: the last one closes it.
     const isLast = this.kin.leave();

@@ -13,6 +13,7 @@ import {
 } from '../../policy/index.ts';
 import { type ChangeBody, checkWritten, type EntryBodies, type WitnessLog } from '../../witness/index.ts';
 import type { Meter } from '../metrics/meter.ts';
+import type { Originals } from '../originals/originals.ts';
 import type { Canaries } from './canaries.ts';
 import { formsOf, latentOf } from './forms.ts';
 import type { OnMove } from './kin.ts';
@@ -27,6 +28,8 @@ interface MoverParts {
   readonly meter: Meter;
   readonly tally: Tally;
   readonly canaries: Canaries;
+  /** Null where none are kept. */
+  readonly originals: Originals | null;
   /** Latents go with the first of a page's sides that moves. */
   readonly dropsLatents: boolean;
   /** Hears of every move that was decided. */
@@ -67,19 +70,22 @@ export class Mover {
   readonly #meter: Meter;
   readonly #tally: Tally;
   readonly #canaries: Canaries;
+  readonly #originals: Originals | null;
   readonly #dropsLatents: boolean;
   readonly #onMove: OnMove;
   #outcomes: Outcome[] = [];
   #changes: FormChange[] = [];
   #changesSoFar = 0;
 
-  constructor({ session, cache, log, meter, tally, canaries, dropsLatents, onMove }: MoverParts) {
+  constructor(parts: MoverParts) {
+    const { session, cache, log, meter, tally, canaries, originals, dropsLatents, onMove } = parts;
     this.#session = session;
     this.#cache = cache;
     this.#log = log;
     this.#meter = meter;
     this.#tally = tally;
     this.#canaries = canaries;
+    this.#originals = originals;
     this.#dropsLatents = dropsLatents;
     this.#onMove = onMove;
   }
@@ -203,6 +209,7 @@ export class Mover {
     // It can no longer take the place of both sides.
     const latentBytes =
       this.#dropsLatents && latentOf(this.#cache.table(layer), page) !== null ? this.#cache.dropLatent(layer, page) : 0;
+    this.#originals?.before(layer, page, side);
     const now = this.#cache.format(layer, page, side);
     // A page that was restored from its latent is better than the policy knows, and may still be moved.
     if (FORMATS[now].rank > FORMATS[from].rank)

@@ -25,6 +25,7 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     scratchBytes: memory.scratchBytes,
     budgetBytes: terms.budgetBytes,
     gaveWay: cache.gaveWay,
+    originals: cache.originalsReport,
     effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
     memory,
     valuesMet: counted.reduce((sum, { met }) => sum + met, 0),

@@ -2,6 +2,7 @@
 import type { SharedStatus } from '../../memory/index.ts';
 import type { CacheMemory, Part } from '../../native/index.ts';
 import type { PageForm, PolicySummary, Priority } from '../../policy/index.ts';
+import type { OriginalsReport } from '../originals/types.ts';
 
 /**
  * What goes into one layer of a cache in one step, and what is asked of it. T tokens, H query and n KV heads of d
@@ -82,6 +83,11 @@ export interface SessionReport {
   readonly gaveWay: Priority | null;
   /** 16 · kvBytes / kvBytesF16: window, sinks and all metadata included. */
   readonly effectiveBits: number;
+  /**
+   * What is kept of pages outside of the budget; null: nothing, since it was not asked for or this is a fork. A resumed
+   * session has originals of what moves from then on.
+   */
+  readonly originals: OriginalsReport | null;
   /** Where the bytes are. */
   readonly memory: CacheMemory;
   /**

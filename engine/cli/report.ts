@@ -1,7 +1,8 @@
 /** The report of a session, for people to read. */
-import { brief, bytesText, PAGE_TOKENS, percent, table } from '../../native/index.ts';
+import { brief, bytesText, PAGE_TOKENS, percent, plural, table } from '../../native/index.ts';
 import { FORMS } from '../../policy/index.ts';
 import type { LayerReport, SessionReport } from '../cache/types.ts';
+import type { OriginalsReport } from '../originals/types.ts';
 import type { Divergence } from '../session/types.ts';
 
 /** The width of a number of pages. A context of 128K tokens has 1,024 pages. */
@@ -40,6 +41,13 @@ export function layerTable(report: SessionReport, columns?: number): string {
   );
 }
 
+function originalsText({ place, sides, bytes, sidesLeftOut, lost }: OriginalsReport): string {
+  if (lost !== null) return `lost while it read (${lost}): the cache went on without them`;
+  const where = place === 'disk' ? 'on disk' : 'in memory, outside of the budget';
+  const leftOut = sidesLeftOut === 0 ? '' : `; ${sidesLeftOut} more had no room there`;
+  return `${plural(sides, 'page side')} as they were before they moved, ${bytesText(bytes)} ${where}${leftOut}`;
+}
+
 /** A row of a report. `fields` prints them. */
 export type ReportRow = readonly [name: string, value: string];
 
@@ -52,6 +60,7 @@ export function memoryRows(report: SessionReport): ReportRow[] {
       `${bytesText(report.kvBytes)} at its peak, ${percent(share)} of f16 (${bytesText(report.kvBytesF16)})${budget}; ${report.effectiveBits.toFixed(2)} bits per number, window, sinks and metadata included; ${bytesText(report.reservedPeakBytes)} of memory held for it at its peak; scratch for trials ${bytesText(report.scratchBytes)}`,
     ],
   ];
+  if (report.originals !== null) rows.push(['Originals', originalsText(report.originals)]);
   if (report.gaveWay !== null)
     rows.push([
       'Gave way',

@@ -68,6 +68,7 @@ export const SETTINGS = {
     cacheTypeK: cacheType,
     cacheTypeV: cacheType,
     skipLayers: layerList,
+    originalsBytes: budget,
     ...TIER_READERS,
   }),
   ...settingsOf(GENERATE_OPTIONS),

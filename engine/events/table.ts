@@ -80,6 +80,11 @@ export const EVENTS = {
     },
     says: 'The divergence budget of session {session} gave way to its byte budget: {budgetNats} are allowed, its moves so far come to {predictedNats}, and more must follow.',
   },
+  'originals-lost': {
+    level: 'warn',
+    fields: { session, tokens, code: code('why') },
+    says: 'Session {session} goes on without originals of its pages ({code}).',
+  },
   'engine-budget-pressed': {
     level: 'debug',
     fields: {

@@ -365,6 +365,31 @@ export const SESSION_OPTIONS = {
     // A session that has them is not parked.
     parked: false,
   },
+  originals: {
+    rule: oneName('none', 'disk', 'memory'),
+    default: 'none',
+    refusal: "originals are kept on 'disk', in 'memory', or not at all ('none')",
+    help: 'where originals of pages that move are kept, outside of the budget',
+    flag: '--originals <place>',
+  },
+  originalsDir: {
+    rule: anyText('a path', 1),
+    help: 'folder of the file of originals (default: the state folder, or else that of temporary files)',
+    flag: '--originals-dir <dir>',
+    parked: false,
+  },
+  originalsBytes: {
+    rule: seenLater<string | number>('bytes'),
+    default: 2 ** 30,
+    help: 'most bytes of originals: 64MiB, 1.5GB',
+    flag: '--originals-bytes <bytes>',
+  },
+  originalsFormat: {
+    rule: oneName('q8', 'trellis4', 'rot4'),
+    default: 'q8',
+    help: 'what originals are kept in',
+    flag: '--originals-format <type>',
+  },
   compareTokens: {
     rule: whole(0, undefined, 'a whole number'),
     default: 0,

@@ -200,6 +200,20 @@ export interface SessionOptions extends GoverningOptions {
    */
   readonly latents?: LatentName | { readonly format: LatentName; readonly keep?: LatentKeep };
   /**
+   * Where the originals of pages are kept, outside of every budget, when the pages move: in a file that is sealed under
+   * a key of this session alone, on 'disk', or in 'memory'. Forks and resumed sessions begin without. Default 'none'.
+   */
+  readonly originals?: 'none' | 'disk' | 'memory';
+  /** The folder of that file. Default: the state folder, or else that of temporary files. */
+  readonly originalsDir?: string;
+  /** Most bytes of originals: '64MiB', '1.5GB', or a number. Pages that come later have none. Default 1 GiB. */
+  readonly originalsBytes?: string | number;
+  /**
+   * What originals are kept in: 'q8', as they leave the window, or 'trellis4' or 'rot4', which take half of that and
+   * time to encode. Default 'q8'.
+   */
+  readonly originalsFormat?: 'q8' | 'trellis4' | 'rot4';
+  /**
    * Keep the final residual rows of so many last tokens (4·hidden bytes each), so that compare() can be asked. Default
    * 0.
    */

@@ -21,6 +21,7 @@ import type { Spent } from '../cache/tally.ts';
 import { askedOf } from '../cache/terms.ts';
 import type { LayerRows, SessionReport } from '../cache/types.ts';
 import type { Prompt } from '../options/types.ts';
+import { originalsTerms } from '../originals/terms.ts';
 import { nameInLog } from '../transformer/load.ts';
 import { Rotary } from '../transformer/rotary.ts';
 import { outputSketches } from '../transformer/runtime/output-sketch.ts';
@@ -81,6 +82,7 @@ export class Session implements Reader {
       },
       sketches: terms.policy.needsTrials ? outputSketches(runtime) : [],
       latents,
+      originals: originalsTerms(setup),
       pool: setup.pool,
       neighbours: setup.shared,
       meter: setup.meter,

@@ -7,6 +7,7 @@ import type { LayerRows } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { PolicyModule, PolicyOrigin } from '../options/policy-module.ts';
 import type { SessionOptions } from '../options/types.ts';
+import type { OriginalFiles } from '../originals/types.ts';
 import type { Sharing } from './sharing.ts';
 
 export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
@@ -34,6 +35,10 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly origin?: Readonly<Record<string, unknown>>;
   /** Counts what the session does, among others; left out: one of its own. */
   readonly meter?: Meter;
+  /** What originals are written and read by; left out: node:fs. */
+  readonly originalFiles?: OriginalFiles;
+  /** The state folder of its engine; left out: it has none. */
+  readonly stateDir?: string;
   /** Sees the rows of each layer before the cache does. */
   readonly onRows?: (rows: LayerRows) => void;
 }

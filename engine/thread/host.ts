@@ -138,7 +138,8 @@ export class Host {
     checkSession(options);
     const setup = await setupOf(this.runtime, options, this.state);
     const { shared, meter } = this;
-    return { ...setup, pool: this.#pool, meter, shared, ...given({ sharedBudgetBytes: this.#budgetBytes }) };
+    const known = given({ sharedBudgetBytes: this.#budgetBytes, stateDir: this.state?.dir });
+    return { ...setup, pool: this.#pool, meter, shared, ...known };
   }
 
   /** Waits until all that was logged is on disk. → highest acknowledged sequence number, −1 without a log */

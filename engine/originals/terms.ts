@@ -1,0 +1,40 @@
+/** Turns what was asked of originals into what is effective. */
+import { given, KvError, show } from '../../native/index.ts';
+import { parseBudget } from '../options/parse-budget.ts';
+import { SESSION_OPTIONS } from '../options/table.ts';
+import type { SessionOptions } from '../options/types.ts';
+import type { OriginalFiles, OriginalsTerms } from './types.ts';
+
+type Asked = Pick<SessionOptions, 'originals' | 'originalsDir' | 'originalsBytes' | 'originalsFormat'> & {
+  readonly stateDir?: string | undefined;
+  readonly originalFiles?: OriginalFiles | undefined;
+};
+
+/** What originals a session keeps; undefined: none. Throws 'bad-argument' for what says something of none. */
+export function originalsTerms(asked: Asked): OriginalsTerms | undefined {
+  const { originals = SESSION_OPTIONS.originals.default, originalsDir, originalsBytes, originalsFormat } = asked;
+  if (originals === 'none') {
+    const idle = Object.entries({ originalsDir, originalsBytes, originalsFormat }).find(([, one]) => one !== undefined);
+    if (idle === undefined) return undefined;
+    throw new KvError('bad-argument', `${idle[0]} says something of originals, and none are kept`, {
+      values: { [idle[0]]: show(idle[1]) },
+      hint: "give originals: 'disk' or 'memory' as well",
+    });
+  }
+  return {
+    place: originals,
+    dir: originalsDir ?? asked.stateDir ?? null,
+    bytesMax: bytesOf(originalsBytes ?? SESSION_OPTIONS.originalsBytes.default),
+    format: originalsFormat ?? SESSION_OPTIONS.originalsFormat.default,
+    ...given({ files: asked.originalFiles }),
+  };
+}
+
+function bytesOf(given: string | number): number {
+  if (typeof given === 'string' && given.includes('%'))
+    throw new KvError('bad-argument', `originals have no size of which ${given} could be a share`, {
+      values: { originalsBytes: given },
+      hint: 'write bytes with a unit (256MiB, 1.5GB)',
+    });
+  return parseBudget(given, null);
+}
