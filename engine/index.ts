@@ -106,6 +106,7 @@ export {
   openLogQuery,
   type PagePlace,
   type PolicyFactory,
+  type PromotedSide,
   type ProveOptions,
   parseCheckpoint,
   proveEntry,

@@ -44,6 +44,7 @@ export function tell(facts: Facts): { title: string; text: string }[] {
     { title: 'before', text: tellHistory(facts.before, facts, 'Nothing was decided about this page before.') },
     { title: 'after', text: tellHistory(facts.after, facts, 'Nothing was decided about this page afterwards.') },
     { title: 'later', text: tellCanaries(facts) },
+    ...(facts.promotions.length === 0 ? [] : [{ title: 'answers', text: tellPromotions(facts) }]),
     { title: 'layer', text: tellLayer(facts) },
     {
       title: 'record',
@@ -263,6 +264,15 @@ function tellCanaries({ canaries, decision }: Facts): string {
     ({ seq, age, epsilonNow }) => `${brief(epsilonNow)} after ${plural(age, 'token')} (${entryId(seq)})`,
   );
   return `Its original was kept. Against it, ε was promised as ${brief(canaries[0]!.epsilonPromised)} and measured as ${shortList(told)}.`;
+}
+
+function tellPromotions({ promotions }: Facts): string {
+  const told = promotions.map(({ seq, tokens, side, from, to, share }) => {
+    const why =
+      share === undefined ? 'back' : `for a question that gave ${percent(share)} of its attention to the page`;
+    return `${sideName(side)} ${from} to ${to} at ${plural(tokens, 'token')}, ${why} (${entryId(seq)})`;
+  });
+  return `Sides of the page came back from their originals while an answer was written: ${shortList(told)}. The policy was not told.`;
 }
 
 const SOURCES: Readonly<Record<LayerChange['source'], string>> = {

@@ -5,14 +5,8 @@
  */
 
 import { fields, KvError, PAGE_TOKENS, type Side, sidesOf } from '../native/index.ts';
-import {
-  type Decision,
-  defaultLaw,
-  type LayerChange,
-  type Situation,
-  type TrialReport,
-  thresholdOf,
-} from '../policy/index.ts';
+import { type Decision, defaultLaw, type Situation, type TrialReport, thresholdOf } from '../policy/index.ts';
+import type { NoteBody } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { qualityIn, tell, tried } from './explain-text.ts';
 import type { Candidate, Explanation } from './explanation.ts';
@@ -64,6 +58,7 @@ export function explain(dir: string, seq: number, files?: LogFiles): Explanation
     before: story.page.filter((row) => row.seq < seq),
     after: story.page.filter((row) => row.seq > seq),
     canaries: story.canaries,
+    promotions: story.promotions,
     layer: story.layer,
   };
   return { ...facts, sentences: tell(facts) };
@@ -89,6 +84,7 @@ interface Story {
   readonly quality: string;
   readonly page: readonly DecisionRow[];
   readonly canaries: Explanation['canaries'];
+  readonly promotions: Explanation['promotions'];
   readonly layer: Explanation['layer'];
 }
 
@@ -106,6 +102,7 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
   const plan: DecisionRow[] = [];
   const rows: DecisionRow[] = [];
   const canaries: Explanation['canaries'][number][] = [];
+  const promotions: Explanation['promotions'][number][] = [];
   const changes: Explanation['layer'][number][] = [];
   for (const entry of entries) {
     if (entry.kind === 'open') open = entry as Entry<'open'>;
@@ -124,7 +121,9 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
       if (report?.to === told.body.decision.to) canaries.push({ ...report, seq: entry.seq, tokens });
     }
     if (entry.kind === 'note') {
-      const { layerChanges = [], tokens = 0 } = entry.body as { layerChanges?: LayerChange[]; tokens?: number };
+      const { layerChanges = [], promoted = [], returned = [], tokens = 0 } = (entry as Entry<'note'>).body as NoteBody;
+      for (const one of [...promoted, ...returned])
+        if (one.layer === layer && one.page === page) promotions.push({ ...one, seq: entry.seq, tokens });
       for (const change of layerChanges)
         if (change.layer === layer) {
           changes.push({ ...change, seq: entry.seq, tokens });
@@ -143,7 +142,19 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
     }
   }
   const situation = seen === null ? null : { ...seen, planned, refused };
-  return { attention, open, neighbours, trial, situation, plan, quality, page: rows, canaries, layer: changes };
+  return {
+    attention,
+    open,
+    neighbours,
+    trial,
+    situation,
+    plan,
+    quality,
+    page: rows,
+    canaries,
+    promotions,
+    layer: changes,
+  };
 }
 
 function guardOf({ situation, quality }: Story, open: OpenBody | null): Explanation['guard'] {

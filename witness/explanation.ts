@@ -8,6 +8,7 @@ import type {
   Threshold,
   TrialReport,
 } from '../policy/index.ts';
+import type { PromotedSide } from './entries/log-notes.ts';
 import type { DecisionRow, LikeSession } from './types.ts';
 
 /** One format that the page could have taken, by its trial when its exact content was still there. */
@@ -92,6 +93,11 @@ export interface Explanation {
    * situation that told it.
    */
   readonly canaries: readonly (CanaryReport & { readonly seq: number; readonly tokens: number })[];
+  /**
+   * When a side of its page came back from its original for an answer (`share`: what the question gave to the page, of
+   * the attention of the layer), or went again; with the seq and the tokens of the note that told it.
+   */
+  readonly promotions: readonly (PromotedSide & { readonly seq: number; readonly tokens: number })[];
   /** Changes of the quality of its layer in the whole session. */
   readonly layer: readonly (LayerChange & { readonly seq: number; readonly tokens: number })[];
   /** All of it in words, for people. */

@@ -17,6 +17,7 @@ import {
   wrap,
 } from '../native/index.ts';
 import type { LayerChange, Situation } from '../policy/index.ts';
+import type { NoteBody, PromotedSide } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { idleText } from './idle-text.ts';
 import { readEnvelopes, readLog } from './read.ts';
@@ -320,8 +321,14 @@ function qualityText({ layer, state, source, measured, bound, threshold }: Layer
   return `Layer ${layer} is ${quality}: ${source} of severity ${brief(measured)} against ${brief(bound)} ('${threshold}').`;
 }
 
+const sidesText = (sides: readonly PromotedSide[]): string =>
+  `${plural(sides.length, 'page side')} in ${layersText(sides.map(({ layer }) => layer))} (${tally(sides.map(({ from, to }) => `${from}→${to}`))})`;
+
 function noteText(body: Readonly<Record<string, unknown>>): string {
   const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why } = body;
+  const { promoted, returned } = body as NoteBody;
+  if (promoted !== undefined) return `For an answer, ${sidesText(promoted)} came back from originals.`;
+  if (returned !== undefined) return `${sidesText(returned)} went back to what they were.`;
   if (typeof takenBack === 'number') return `${plural(takenBack, 'token was', 'tokens were')} taken back.`;
   if (typeof gaveWay === 'string')
     return `The budget of ${gaveWay} gave way${typeof budgetBytes === 'number' ? `; bytes may now be ${bytesText(budgetBytes)}` : ''}.`;

@@ -48,6 +48,7 @@ import { type NativeOptions, openNative } from './open-native.ts';
 import { copyBytes, ownPages } from './own-pages.ts';
 import { Pacing } from './pacing.ts';
 import { Promised } from './promised.ts';
+import { Promoted, reserveFor } from './promoted.ts';
 import { Room } from './room.ts';
 import { Tally } from './tally.ts';
 import type { Terms } from './terms.ts';
@@ -95,6 +96,8 @@ export class Governed {
   readonly canaries: Canaries;
   /** Null where none are kept. */
   readonly originals: Originals | null;
+  /** Pages that are better than policies know, for an answer; null where there are no originals. */
+  readonly promoted: Promoted | null;
   readonly mover: Mover;
   readonly pacing: Pacing;
   readonly latents: Latents | null;
@@ -137,22 +140,12 @@ export class Governed {
     this.learnt = new LearnedThresholds(context.thresholds, shape.layers, this.policy);
     setShares(kv, terms);
     this.tally = new Tally(shape.layers);
-    this.trials = new TrialQueue(
-      kv,
-      terms,
-      this.tally,
-      (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
-    );
+    this.trials = new TrialQueue(kv, terms, this.tally, {
+      repeats: (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
+      lowForm: (...side) => this.promoted?.lowForm(...side) ?? null,
+    });
     this.canaries = new Canaries(kv, terms, this.tally, (layer) => this.policy.haste?.(layer) ?? 1);
-    this.originals =
-      options.originals === undefined
-        ? null
-        : new Originals({
-            cache: kv,
-            terms: options.originals,
-            windowFormat: context.windowFormat,
-            onLost: (error) => this.#lostOriginals(error),
-          });
+    this.originals = options.originals === undefined ? null : this.#openOriginals(options.originals);
     this.mover = new Mover({
       session: this.id,
       cache: kv,
@@ -164,6 +157,15 @@ export class Governed {
       dropsLatents: context.latents !== undefined,
       onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
     });
+    this.promoted =
+      this.originals === null
+        ? null
+        : new Promoted({
+            cache: kv,
+            originals: this.originals,
+            isShared: () => this.hasForks,
+            note: (body) => this.mover.write('note', body),
+          });
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents =
       options.latents === undefined
@@ -182,10 +184,15 @@ export class Governed {
       kv,
       kin: this.kin,
       canaries: this.canaries,
+      promoted: this.promoted,
       sharedPool: options.pool,
       neighbours: options.neighbours,
       promised: this.promised,
       budgetBytes: origin === undefined ? terms.budgetBytes : origin.room.ownBytes,
+      reserveBytes:
+        this.promoted === null || terms.budgetBytes === null
+          ? 0
+          : reserveFor(options.originals?.promote ?? 0, shape, terms.budgetBytes),
       spareBytes: Math.max(spareBytes(pageBytes, context.windowFormat), ...lower),
     });
   }
@@ -222,6 +229,7 @@ export class Governed {
       meter: this.meter,
       opened: { ...opened, effective: { ...opened.effective, forkOf: this.id, tokens: this.length } },
     };
+    this.promoted?.giveBack();
     const shared = this.#settledPages;
     const kv = this.kv.fork();
     try {
@@ -347,7 +355,7 @@ export class Governed {
 
   /** What it keeps of pages outside of its budget; null: nothing. */
   get originalsReport(): OriginalsReport | null {
-    return this.originals?.report() ?? null;
+    return this.originals?.report(this.promoted?.everRaised) ?? null;
   }
 
   /** The budget that could not be kept beside the other one. */
@@ -380,7 +388,7 @@ export class Governed {
     return this.room.budgetBytes;
   }
 
-  /** Bytes without those of kept originals. */
+  /** Bytes without those of kept originals, and without what promoted pages take more. */
   get usedBytes(): number {
     return this.room.usedBytes;
   }
@@ -434,6 +442,12 @@ export class Governed {
     });
   }
 
+  #openOriginals(terms: OriginalsTerms): Originals {
+    const { windowFormat } = this.terms.context;
+    const onLost = (error: KvError): void => this.#lostOriginals(error);
+    return new Originals({ cache: this.kv, terms, windowFormat, onLost });
+  }
+
   /** Originals are gone for good: whoever keeps the engine is told, and the log is. */
   #lostOriginals(error: KvError): void {
     if (this.#closed) return;
@@ -482,6 +496,7 @@ export class Governed {
     const isSame = way.take(() => this.#reopen());
     if (!isSame || pagesGo) this.masses.forget(tokens);
     this.canaries.sync();
+    this.promoted?.cut(pages);
     this.originals?.cut(pages);
     this.kin.cut(pages);
     this.#holds(tokens);
@@ -493,6 +508,7 @@ export class Governed {
    */
   vacate(): void {
     if (this.kv.length() > 0) this.trials.finish();
+    this.promoted?.giveBack();
     this.canaries.dropAll();
     this.#peakBytes = this.peakBytes;
     this.kv.become(() => this.#reopen());

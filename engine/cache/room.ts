@@ -1,12 +1,13 @@
 /**
  * The room of a cache: how many bytes it and its kin may take, by their own budget and by what others leave of a shared
- * pool. All are without the bytes of kept originals, unless a name says otherwise.
+ * pool. All are without the bytes of kept originals and what promoted pages take more, unless a name says otherwise.
  */
 import type { KvCache, PagePool } from '../../native/index.ts';
 import type { Neighbours, Pressed } from './away.ts';
 import type { Canaries } from './canaries.ts';
 import type { Kin } from './kin.ts';
 import type { Promised } from './promised.ts';
+import type { Promoted } from './promoted.ts';
 
 interface RoomParts {
   /** The cache, as others know it. */
@@ -15,6 +16,8 @@ interface RoomParts {
   readonly kin: Kin;
   /** Of this cache. */
   readonly canaries: Canaries;
+  /** Pages that are better than policies know; null where none can be. */
+  readonly promoted: Promoted | null;
   /** The pool, where other caches share it. */
   readonly sharedPool: PagePool | undefined;
   /** The other sessions of that pool. */
@@ -23,15 +26,19 @@ interface RoomParts {
   readonly promised: Promised;
   readonly budgetBytes: number | null;
   readonly spareBytes: number;
+  /** Bytes of the budget that stay free for promotions. */
+  readonly reserveBytes: number;
 }
 
 export class Room {
   readonly #parts: RoomParts;
   #budgetBytes: number | null;
+  #reserveBytes: number;
 
   constructor(parts: RoomParts) {
     this.#parts = parts;
     this.#budgetBytes = parts.budgetBytes;
+    this.#reserveBytes = parts.reserveBytes;
   }
 
   /** The own budget, kept originals included: as planned, until it gave way to the divergence budget. */
@@ -45,14 +52,14 @@ export class Room {
   }
 
   get usedBytes(): number {
-    return this.#parts.kv.usedBytes - this.canaryBytes;
+    return this.#parts.kv.usedBytes - this.canaryBytes - this.promotedBytes;
   }
 
   /** The own budget, at most what others leave of a shared pool, what parking idle ones would free included. */
   get budgetBytes(): number | null {
     const { asking, kv, sharedPool, neighbours, promised } = this.#parts;
     if (this.#budgetBytes === null) return null;
-    const own = this.#budgetBytes - this.canaryBytes - promised.relativesBytes;
+    const own = this.#budgetBytes - this.canaryBytes - this.#setAside - promised.relativesBytes;
     if (sharedPool === undefined) return own;
     const left = this.usedBytes + Math.min(kv.roomBytes, this.poolRoomBytes!);
     return left >= own ? own : Math.min(own, left + (neighbours?.reclaimableBytes(asking) ?? 0));
@@ -102,13 +109,40 @@ export class Room {
 
   /** The own budget gave way: it is now what is needed. */
   gaveWay(neededBytes: number): void {
-    this.#budgetBytes = neededBytes + this.canaryBytes;
+    this.#budgetBytes = neededBytes + this.canaryBytes + this.#setAside;
     this.#parts.kv.setBudget(this.#budgetBytes);
   }
 
   /** Bytes of the originals that this cache and its kin keep. */
   get canaryBytes(): number {
     return this.#parts.kin.canaryBytes;
+  }
+
+  /** What promoted pages take more than policies know. */
+  get promotedBytes(): number {
+    return this.#parts.promoted?.bytes ?? 0;
+  }
+
+  /** Bytes of the budget that stay free for promotions. */
+  get reserveBytes(): number {
+    return this.#reserveBytes;
+  }
+
+  /** There is no other room left: from now on nothing stays free for promotions. */
+  spendReserve(): void {
+    this.#reserveBytes = 0;
+  }
+
+  /** Bytes that promotions may take: of a budget what stays free for them, and a move has room beside them. */
+  get promotableBytes(): number {
+    const { kv } = this.#parts;
+    const left = Math.min(kv.roomBytes, this.poolRoomBytes ?? kv.roomBytes) - this.spareBytes;
+    return Math.max(0, this.#budgetBytes === null ? left : Math.min(left, this.#reserveBytes));
+  }
+
+  /** What policies do without for promotions, made or to be made. */
+  get #setAside(): number {
+    return Math.max(this.promotedBytes, this.#reserveBytes);
   }
 
   /** Bytes that originals may take: none in forks, which share those of their origin. */

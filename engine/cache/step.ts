@@ -18,6 +18,7 @@ import {
 import { KLD_GIVES_WAY, type MassReport, type TrialReport } from '../../policy/index.ts';
 import type { WayBack } from './back.ts';
 import type { Governed } from './governed.ts';
+import type { AskedPage } from './promoted.ts';
 import type { Stepper, StepTimes } from './stepper.ts';
 
 /** The native cache keeps one query in this many tokens for trials. */
@@ -33,6 +34,12 @@ const ROUNDS_CHOOSY = 4;
 const TOLD_AT_ONCE = 2048;
 const NO_TRIALS: readonly TrialReport[] = [];
 const NO_MASSES: readonly MassReport[] = [];
+
+/** A question of so many tokens, and the pages of each layer that it looked at, the first most. */
+export interface Asked {
+  readonly pages: readonly (readonly AskedPage[])[];
+  readonly tokens: number;
+}
 
 /** Runs `tokenIds` (at most tokensAtOnce of the cache) through all layers. */
 export async function runStep(stepper: Stepper, tokenIds: Int32Array): Promise<void> {
@@ -135,6 +142,7 @@ function freeAmong(cache: Governed, dueBytes: number, tokensNew: number): void {
  * legal move frees more.
  */
 export function giveUp(cache: Governed, neededBytes: number): void {
+  cache.promoted?.giveBack();
   try {
     free(cache, neededBytes, 0);
   } catch (error) {
@@ -153,9 +161,12 @@ function free(cache: Governed, dueBytes: number, tokensNew: number): void {
     try {
       decide(cache, { ...point, trials: cache.trials.reports(cache.length) });
     } catch (error) {
-      // Kept originals are the first to go where no legal move is left.
-      if (!isTooSmall(error) || cache.canaries.count === 0) throw error;
-      cache.canaries.dropAll();
+      // What is promoted or free for that, and kept originals, are the first to go where no legal move is left.
+      const { canaries, room } = cache;
+      if (!isTooSmall(error) || (canaries.count === 0 && room.promotedBytes + room.reserveBytes === 0)) throw error;
+      cache.promoted?.giveBack();
+      room.spendReserve();
+      canaries.dropAll();
       decide(cache, { ...point, trials: NO_TRIALS });
     }
   });
@@ -213,6 +224,20 @@ export function settle(cache: Governed, tokensNew: number): void {
   });
 }
 
+/**
+ * A question has been read: of each layer, the first `most` pages that it looked at come back for its answer, as far as
+ * there is room for them. → how many page sides came back
+ */
+export function promote(cache: Governed, { pages, tokens }: Asked, most: number): number {
+  const { promoted, room, hasFailed } = cache;
+  if (promoted === null || hasFailed) return 0;
+  const chosen = promoted.choose(pages, most);
+  if (chosen.length === 0) return 0;
+  // What was started of trials belongs to pages as they are.
+  cache.trials.finish();
+  return promoted.promote(chosen, room.promotableBytes, tokens);
+}
+
 interface Point {
   readonly movesMax: number;
   /** Reports of pages that may move from now on. */
@@ -265,6 +290,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     const layerChanges = policy.takeChanges?.() ?? [];
     if (layerChanges.length > 0) mover.write('note', { layerChanges, tokens: cache.length });
     for (const [order, decision] of decisions.entries()) {
+      cache.promoted?.release(decision.layer, decision.page, decision.side);
       const epsilonNow = decision.retry ? cache.trials.again(decision) : null;
       const verdict = policy.judge(decision, epsilonNow);
       const { canaryBytesMax } = cache.room;

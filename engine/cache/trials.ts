@@ -122,6 +122,14 @@ interface Started extends PageOfLayer {
   readonly isAgain: boolean;
 }
 
+/** What others know of pages. */
+export interface Asked {
+  /** Whether the policy wants a page to be tried again. */
+  readonly repeats: NonNullable<PolicySession['repeats']>;
+  /** The form of a side that is promoted for an answer, of which policies know nothing; null: it is not. */
+  readonly lowForm: (layer: number, page: number, side: Side) => FormatName | null;
+}
+
 export class TrialQueue {
   readonly #cache: KvCache;
   readonly #context: PolicyContext;
@@ -131,7 +139,7 @@ export class TrialQueue {
   readonly #ages: readonly number[];
   readonly #outliers: OutlierKeys;
   readonly #tally: Tally;
-  readonly #repeats: NonNullable<PolicySession['repeats']>;
+  readonly #asked: Asked;
   /** Pages that have come to be tried. */
   #admitted = 0;
   /** How many first trials are due, from the tokens since the last ones. */
@@ -146,13 +154,7 @@ export class TrialQueue {
   /** Reported already: what a fork is told of pages that it shares. */
   #reported: TrialReport[] = [];
 
-  /** `repeats`: whether the policy wants a page to be tried again. */
-  constructor(
-    cache: KvCache,
-    { context, policy }: Pick<Terms, 'context' | 'policy'>,
-    tally: Tally,
-    repeats: NonNullable<PolicySession['repeats']>,
-  ) {
+  constructor(cache: KvCache, { context, policy }: Pick<Terms, 'context' | 'policy'>, tally: Tally, asked: Asked) {
     this.#cache = cache;
     this.#context = context;
     this.#needsTrials = policy.needsTrials;
@@ -161,7 +163,7 @@ export class TrialQueue {
     this.#ages = Array.from({ length: Math.max(0, ages - 1) }, (_, i) => i + 2);
     this.#outliers = new OutlierKeys(context);
     this.#tally = tally;
-    this.#repeats = repeats;
+    this.#asked = asked;
   }
 
   /** Counts `tokensNew`: in proportion, more trials of waiting pages become due. */
@@ -205,7 +207,7 @@ export class TrialQueue {
       const pages = this.#ages.map((age) => newest - age + 1).filter((page) => page >= 0);
       const older = newest - this.#ages.length;
       if (this.#ages.length > 0 && older > 0) pages.push((newest * TURN + layer) % older);
-      for (const page of pages) if (this.#repeats(layer, page, newest)) places.push({ layer, page });
+      for (const page of pages) if (this.#asked.repeats(layer, page, newest)) places.push({ layer, page });
     }
     if (places.length === 0) {
       this.#waitingAgain = [];
@@ -239,6 +241,8 @@ export class TrialQueue {
   /** One format of each side that is lower than the present one; a side in the lowest is not tried. */
   #candidatesAgain({ layer, page }: PageOfLayer): Candidates {
     if (this.#context.skipLayers.includes(layer)) return [];
+    // What a page that is better for an answer would lose says nothing of the page as it is otherwise.
+    if (SIDES.some((side) => this.#asked.lowForm(layer, page, side) !== null)) return [];
     const latent = this.#latent(layer, page);
     if (latent?.isHeld === true) return [];
     const whole: Candidates = latent === null ? [] : [{ side: 'kv', format: latent.name }];
@@ -296,7 +300,8 @@ export class TrialQueue {
     const latent = this.#latent(layer, page);
     const { windowFormat } = this.#context;
     if (side === 'kv') return latent === null ? null : latent.isHeld ? latent.name : windowFormat;
-    return latent?.isHeld === true ? windowFormat : this.#cache.format(layer, page, side);
+    if (latent?.isHeld === true) return windowFormat;
+    return this.#asked.lowForm(layer, page, side) ?? this.#cache.format(layer, page, side);
   }
 
   /** What a fork takes over, or a session that was parked. With `wait`, trials that were started have ended before. */

@@ -390,6 +390,12 @@ export const SESSION_OPTIONS = {
     help: 'what originals are kept in',
     flag: '--originals-format <type>',
   },
+  promote: {
+    rule: whole(0, 64),
+    default: 0,
+    help: 'pages of each layer that come back for an answer, by what its question looks at (needs originals)',
+    flag: '--promote <n>',
+  },
   compareTokens: {
     rule: whole(0, undefined, 'a whole number'),
     default: 0,

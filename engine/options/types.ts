@@ -214,6 +214,12 @@ export interface SessionOptions extends GoverningOptions {
    */
   readonly originalsFormat?: 'q8' | 'trellis4' | 'rot4';
   /**
+   * For as long as an answer is written, so many pages of each layer come back in four bits: those that the last tokens
+   * of the prompt look at most. Up to an eighth of the budget stays free for them, so all others are a little lower.
+   * Needs `originals`. Default 0, none.
+   */
+  readonly promote?: number;
+  /**
    * Keep the final residual rows of so many last tokens (4·hidden bytes each), so that compare() can be asked. Default
    * 0.
    */

@@ -86,11 +86,8 @@ export class Originals {
 
   /** Keeps the present form of a side beside its original, in the same place. → whether it is kept now */
   keepPresent(layer: number, page: number, side: Side): boolean {
+    this.forgetPresent(layer, page, side);
     const key = presentKeyOf(layer, page, side);
-    const format = this.#cache.format(layer, page, side);
-    const before = this.#kept.get(key);
-    if (before?.format === format) return true;
-    if (before !== undefined) this.#drop(key, before);
     return this.#attempt(() => this.#keep(key, this.#cache.exportSide(layer, page, side))) ?? false;
   }
 
@@ -111,7 +108,8 @@ export class Originals {
     for (const [key, kept] of this.#kept) if (pageOfKey(key) >= pages) this.#drop(key, kept);
   }
 
-  report(): OriginalsReport {
+  /** `sidesPromoted`: that came back for answers. */
+  report(sidesPromoted = 0): OriginalsReport {
     const { place, bytesMax } = this.terms;
     return {
       place: this.#records === null ? 'none' : place,
@@ -119,6 +117,7 @@ export class Originals {
       bytes: this.#records?.bytes ?? 0,
       bytesMax,
       sidesLeftOut: this.#leftOut,
+      sidesPromoted,
       lost: this.#lost?.code ?? null,
     };
   }

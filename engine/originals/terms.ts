@@ -5,7 +5,7 @@ import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SessionOptions } from '../options/types.ts';
 import type { OriginalFiles, OriginalsTerms } from './types.ts';
 
-type Asked = Pick<SessionOptions, 'originals' | 'originalsDir' | 'originalsBytes' | 'originalsFormat'> & {
+type Asked = Pick<SessionOptions, 'originals' | 'originalsDir' | 'originalsBytes' | 'originalsFormat' | 'promote'> & {
   readonly stateDir?: string | undefined;
   readonly originalFiles?: OriginalFiles | undefined;
 };
@@ -14,9 +14,11 @@ type Asked = Pick<SessionOptions, 'originals' | 'originalsDir' | 'originalsBytes
 export function originalsTerms(asked: Asked): OriginalsTerms | undefined {
   const { originals = SESSION_OPTIONS.originals.default, originalsDir, originalsBytes, originalsFormat } = asked;
   if (originals === 'none') {
-    const idle = Object.entries({ originalsDir, originalsBytes, originalsFormat }).find(([, one]) => one !== undefined);
+    const promote = asked.promote === 0 ? undefined : asked.promote;
+    const said = Object.entries({ originalsDir, originalsBytes, originalsFormat, promote });
+    const idle = said.find(([, one]) => one !== undefined);
     if (idle === undefined) return undefined;
-    throw new KvError('bad-argument', `${idle[0]} says something of originals, and none are kept`, {
+    throw new KvError('bad-argument', `${idle[0]} needs originals, and none are kept`, {
       values: { [idle[0]]: show(idle[1]) },
       hint: "give originals: 'disk' or 'memory' as well",
     });
@@ -25,6 +27,7 @@ export function originalsTerms(asked: Asked): OriginalsTerms | undefined {
     place: originals,
     dir: originalsDir ?? asked.stateDir ?? null,
     bytesMax: bytesOf(originalsBytes ?? SESSION_OPTIONS.originalsBytes.default),
+    promote: asked.promote ?? SESSION_OPTIONS.promote.default,
     format: originalsFormat ?? SESSION_OPTIONS.originalsFormat.default,
     ...given({ files: asked.originalFiles }),
   };

@@ -15,6 +15,8 @@ export interface OriginalsTerms {
   readonly dir: string | null;
   readonly bytesMax: number;
   readonly format: NonNullable<SessionOptions['originalsFormat']>;
+  /** Pages of each layer that come back for an answer. */
+  readonly promote: number;
   /** Left out: those of node:fs. */
   readonly files?: OriginalFiles;
 }
@@ -31,6 +33,8 @@ export interface OriginalsReport {
   readonly bytesMax: number;
   /** Page sides that moved without one, because there was no room. */
   readonly sidesLeftOut: number;
+  /** Page sides that came back for answers so far. */
+  readonly sidesPromoted: number;
   /** Why there are none any more: the code of an error; null where nothing failed. */
   readonly lost: string | null;
 }

@@ -14,8 +14,9 @@ import {
 import { Governed } from '../cache/governed.ts';
 import { termsWithLatents } from '../cache/latents.ts';
 import { modelLatents } from '../cache/model-latents.ts';
+import { QUESTION_TOKENS, Question } from '../cache/promoted.ts';
 import { reportOf } from '../cache/report.ts';
-import { endPrompt, fork, runStep, takeBack } from '../cache/step.ts';
+import { type Asked, endPrompt, fork, promote, runStep, takeBack } from '../cache/step.ts';
 import type { StepTimes } from '../cache/stepper.ts';
 import type { Spent } from '../cache/tally.ts';
 import { askedOf } from '../cache/terms.ts';
@@ -28,6 +29,7 @@ import { outputSketches } from '../transformer/runtime/output-sketch.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { Answer, type AnswerOptions } from './answer.ts';
 import { BookLookup } from './book-lookup.ts';
+import { logSumExp } from './divergence.ts';
 import { Occupancy } from './occupancy.ts';
 import { Probe } from './probe.ts';
 import { checkFits, checkIds, type ReadOptions, tokenizeFor } from './prompt.ts';
@@ -52,6 +54,8 @@ export class Session implements Reader {
   #probe: Probe | null = null;
   readonly #text: TextProbe;
   readonly #book: BookLookup;
+  /** What was read last, where pages may come back for an answer to it; with the length of the cache behind it. */
+  #question: (Asked & { readonly end: number }) | null = null;
   #isFreed = false;
   /** The step under way; settled when there is none. */
   #stepping: Promise<void> = Promise.resolve();
@@ -71,6 +75,7 @@ export class Session implements Reader {
     const { stepLatencyBudgetMs } = setup;
     const rotary = Rotary.planned(model.config, setup.tokensExpected);
     const latents = setup.latents === undefined ? undefined : modelLatents(model, rotary, setup.latents);
+    const originals = originalsTerms(setup);
     const terms = termsWithLatents(shape, setup, setup.thresholds, latents);
     const governed = Governed.open({
       shape,
@@ -82,7 +87,7 @@ export class Session implements Reader {
       },
       sketches: terms.policy.needsTrials ? outputSketches(runtime) : [],
       latents,
-      originals: originalsTerms(setup),
+      originals,
       pool: setup.pool,
       neighbours: setup.shared,
       meter: setup.meter,
@@ -99,6 +104,7 @@ export class Session implements Reader {
           threads: runtime.threads,
           dense: runtime.dense.name,
           ...given({ idleSessions: setup.shared?.place ?? undefined }),
+          ...given({ originals: originals?.place, promote: originals?.promote }),
           ...setup.origin,
         },
       },
@@ -209,7 +215,7 @@ export class Session implements Reader {
     const way = this.governed.wayBack(tokenIds.length);
     const before = this.#trail.copy();
     try {
-      await this.#readOn(tokenIds, options);
+      await this.#readAsked(tokenIds, options);
       if (options.tokensFollow === true) endPrompt(this.governed);
     } catch (error) {
       if (!this.isClosed && way.isOpen) {
@@ -226,18 +232,65 @@ export class Session implements Reader {
     }
   }
 
-  async #readOn(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
+  /** Reads a prompt, and notes which pages its last tokens look at, where that is of use. */
+  async #readAsked(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
+    this.#question = null;
+    const tokens = Math.min(QUESTION_TOKENS, tokenIds.length);
+    if (this.#promotes === 0 || tokens === 0) return this.#readOn(tokenIds, options);
+    const from = tokenIds.length - tokens;
+    await this.#readOn(tokenIds, options, 0, from);
+    const question = new Question(this.cache);
+    await this.#readOn(tokenIds, options, from);
+    this.#question = { pages: question.pages(), tokens, end: this.tokens.length };
+  }
+
+  get #promotes(): number {
+    return this.governed.originals?.terms.promote ?? 0;
+  }
+
+  /**
+   * Brings the pages back that the question looks at, and reads its end again, as far as it is in the open page: what
+   * it then says follows from them.
+   */
+  async #promote(): Promise<void> {
+    const question = this.#question;
+    this.#question = null;
+    if (question === null || question.end !== this.tokens.length) return;
+    if (promote(this.governed, question, this.#promotes) === 0) return;
+    const open = firstToken(this.cache.table(0).pages);
+    const from = Math.max(this.tokens.length - question.tokens, open);
+    const ids = this.tokens.slice(from);
+    this.rewind(from);
+    try {
+      while (this.tokens.length < from + ids.length) {
+        const at = this.tokens.length - from;
+        await this.#forward(ids.slice(at, at + this.governed.tokensAtOnce), true);
+      }
+    } catch (error) {
+      // The cache lacks tokens that its owner has read.
+      if (!this.isClosed) this.#occupancy.tear();
+      throw error;
+    }
+  }
+
+  async #readOn(
+    tokenIds: readonly number[],
+    options: ReadOptions,
+    from = 0,
+    to: number = tokenIds.length,
+  ): Promise<void> {
     const start = performance.now();
     const { turns } = this.setup.shared ?? {};
-    for (let at = 0; at < tokenIds.length; ) {
+    for (let at = from; at < to; ) {
       if (options.signal?.aborted)
         throw new KvError('aborted', 'aborted while the prompt was read', {
           values: { tokensRead: at, tokens: tokenIds.length },
         });
       await this.#book.lookUp();
-      const rows = this.#probe === null ? this.#text.rowsDue(tokenIds.length - at) : 0;
+      const rows = this.#probe === null ? this.#text.rowsDue(to - at) : 0;
       const { tokensAtOnce } = this.governed;
-      const chunk = tokenIds.slice(at, at + (rows > 0 ? rows : (turns?.piece(tokensAtOnce) ?? tokensAtOnce)));
+      const most = rows > 0 ? rows : (turns?.piece(tokensAtOnce) ?? tokensAtOnce);
+      const chunk = tokenIds.slice(at, Math.min(to, at + most));
       if (rows === 0) await this.#forward(chunk, true);
       else await this.#text.read(chunk);
       at += chunk.length;
@@ -246,7 +299,7 @@ export class Session implements Reader {
         phase: 'prefill',
         tokens: at,
         tokensTotal: tokenIds.length,
-        tokensPerSecond: (at * 1000) / (performance.now() - start),
+        tokensPerSecond: ((at - from) * 1000) / (performance.now() - start),
         kvBytes: this.governed.kv.usedBytes,
         acknowledgedSeq: this.setup.log?.acknowledgedSeq ?? -1,
       });
@@ -270,14 +323,44 @@ export class Session implements Reader {
         const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
         await this.#enter(this.tokens.length + ids.length + answer.maxTokens, reading);
         await this.#read(ids, reading);
+        await this.#promote();
         const lookup = lookupOf(this, options);
         return yield* write(this, answer, { tokens: ids.length, startMs, signal: options.signal, lookup });
       } finally {
-        this.#left();
+        this.#answered();
       }
     } finally {
       answer.close();
     }
+  }
+
+  /**
+   * How likely an answer is behind a prompt, in nats, where the prompt is read as generate() reads it. The cache then
+   * holds both.
+   */
+  async likelihood(prompt: readonly number[], answer: readonly number[]): Promise<number> {
+    this.#check([...prompt, ...answer], 0);
+    this.#occupancy.begin();
+    try {
+      await this.#enter(this.tokens.length + prompt.length + answer.length, {});
+      await this.#read(prompt, {});
+      await this.#promote();
+      let nats = 0;
+      for (const id of answer) {
+        const row = await this.logits();
+        nats += row[id]! - logSumExp(row).logSum;
+        await this.#forward([id], false);
+      }
+      return nats;
+    } finally {
+      this.#answered();
+    }
+  }
+
+  /** An answer has been written, or as much of it as there will be. */
+  #answered(): void {
+    if (!this.isClosed) this.governed.promoted?.giveBack();
+    this.#left();
   }
 
   logits(row: Float32Array = this.#trail.last!): Promise<Float32Array> {

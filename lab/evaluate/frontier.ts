@@ -10,11 +10,13 @@ import {
   recalledBy as byMethod,
   documentLength,
   questionTokens,
+  type RecallDocument,
   recallDocument,
 } from '../../engine/evaluate/recall.ts';
 import { setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
+import type { Tokenizer } from '../../engine/transformer/types.ts';
 import { KvError, nativeInfo, PAGE_TOKENS } from '../../native/index.ts';
 import { createPolicy } from '../../policy/index.ts';
 import { machine } from '../../scripts/bench/machine.ts';
@@ -228,6 +230,23 @@ async function score(
   return { measured: { scored, bits, bytes, bytesAtRest, bytesF16, ...divergence }, code };
 }
 
+/**
+ * A document with a code at each of the depths, after which a question and its answer fit the context and the open
+ * page.
+ */
+export function documentWithKeys(
+  tokenizer: Tokenizer,
+  kinds: readonly string[],
+  context: number,
+  seed: number,
+  depths: readonly number[],
+): RecallDocument {
+  const length = documentLength(tokenizer, context - questionTokens(tokenizer));
+  const text = filler(kinds, 2 * context);
+  const from = Math.floor((text.length / 2) * ((seed * 0.618) % 1));
+  return recallDocument(tokenizer, text.slice(from) + text.slice(0, from), length, seed, depths);
+}
+
 async function recall(bench: Bench, context: number): Promise<void> {
   const { request } = bench;
   for (const cache of request.caches) {
@@ -257,13 +276,9 @@ async function recalledBy(
   { context, cache, keys, document, depths: all }: RecallRow,
 ): Promise<boolean[]> {
   const { tokenizer } = runtime.model;
-  const asked = questionTokens(tokenizer);
-  const length = documentLength(tokenizer, context - asked);
-  const text = filler(request.kinds, 2 * context);
   const documents = (keys === 'many' ? [all] : all.map((depth) => [depth])).map((depths, at) => {
     const seed = keys === 'many' ? document : ONE_KEY_SEED + document * all.length + at;
-    const from = Math.floor((text.length / 2) * ((seed * 0.618) % 1));
-    return recallDocument(tokenizer, text.slice(from) + text.slice(0, from), length, seed, depths);
+    return documentWithKeys(tokenizer, request.kinds, context, seed, depths);
   });
   const found: boolean[] = [];
   const method = methodOf(cache);
@@ -272,7 +287,7 @@ async function recalledBy(
       for (const question of questions) found.push(await byMethod(method, { runtime, document: tokens, question }));
       continue;
     }
-    const options = { ...parseCache(cache).options, tokensExpected: length + asked };
+    const options = { ...parseCache(cache).options, tokensExpected: tokens.length + questionTokens(tokenizer) };
     const session = Session.open(runtime, await setupOf(runtime, options, { book: null, log: null }));
     try {
       await session.read(tokens);

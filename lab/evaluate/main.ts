@@ -5,6 +5,7 @@
  *   learning   what experience is worth: parts bytes, curve, questions, ablations
  *   stated     whether a stated divergence is kept and used
  *   harm       the divergence of price beside that of uniform, on the models of --models and texts, within --budgets
+ *   promotion  what pages that come back for an answer are worth, by how likely the codes of recall documents are
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
  *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality,
  *   recall, speed, short
@@ -33,6 +34,9 @@
  *    a KV head for each query head
  *   --contexts LIST  frontier: these numbers of tokens, 512,2048,4096,8192 by default
  *   --depths LIST    frontier: where the codes of recall documents stand, 0.1,0.3,0.5,0.7,0.9 by default
+ *   --promote LIST   promotion: pages of each layer that come back, 0,2,4,8,16 by default
+ *   --beside         promotion: what stays free for them is given beside the budget
+ *   --seeds LIST     promotion: seeds of the documents, 0,1 by default
  *   --shapes LIST    sizes: names such as Llama-2-70B, or layers and heads as in 80:64/8x128
  *   --batch N        sizes: sequences, 1 by default
  *   --html FILE      frontier: draws all rows of the file as a page
@@ -59,11 +63,12 @@ import { latents } from './latents.ts';
 import { learning, PARTS } from './learning.ts';
 import { OUTLIERS } from './outliers.ts';
 import { CHRONICLE, KINDS, WINDOWS } from './passages.ts';
+import { PROMOTED_PAGES, promotion } from './promotion.ts';
 import { MODEL_SHAPES, modelShape, SIZE_CONTEXTS, sizeTables } from './sizes.ts';
 import { ASKED, stated } from './stated.ts';
 import { qualityTables, TABLE_PARTS } from './table.ts';
 
-const COMMANDS = ['learning', 'stated', 'latents', 'harm', 'frontier', 'decide', 'sizes'];
+const COMMANDS = ['learning', 'stated', 'latents', 'harm', 'promotion', 'frontier', 'decide', 'sizes'];
 /** Budgets at which latents are compared. */
 const LATENT_BUDGETS = ['10%', '12.5%', '15%', '20%'];
 const TABLE_KINDS = ['wiki', 'novel', 'german', 'code'];
@@ -91,6 +96,9 @@ const OPTIONS = {
   shapes: { type: 'string' },
   batch: { type: 'string', default: '1' },
   depths: { type: 'string' },
+  promote: { type: 'string' },
+  beside: { type: 'boolean', default: false },
+  seeds: { type: 'string' },
   html: { type: 'string' },
   markdown: { type: 'string' },
   threads: { type: 'string' },
@@ -243,6 +251,19 @@ async function measure(
       stateDir: values.state ?? null,
       say,
     });
+  } else if (command === 'promotion') {
+    process.stdout.write(
+      await promotion({
+        runtime,
+        caches: list(values.caches) ?? ['price@13.75%'],
+        contexts: lengths,
+        kinds: selected(TABLE_KINDS),
+        documents: list(values.seeds)?.map(Number) ?? [0, 1],
+        isBeside: values.beside,
+        pages: list(values.promote)?.map(Number) ?? PROMOTED_PAGES,
+        say,
+      }),
+    );
   } else if (command === 'latents') {
     const budgets = list(values.budgets) ?? LATENT_BUDGETS;
     await latents({ runtime, dense, json, kinds: selected(TABLE_KINDS), lengths, budgets, passages, say });

@@ -1,6 +1,8 @@
 /** What the log says about itself, and what was done to a session from outside. */
+import type { FormatName, Side } from '../../native/index.ts';
 import type { LayerChange } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
+import { format, side } from './parts.ts';
 import { count, list, noun, one, optional, real, text, whole } from './type.ts';
 
 export const RECOVERED = {
@@ -38,12 +40,43 @@ const layerChange = noun<LayerChange>()({
   source: one(['error', 'topic', 'gain']),
 });
 
+/**
+ * A page side that came back from its original for an answer, with the share of the attention of its layer that the
+ * question gave to its page, or that went again.
+ */
+export interface PromotedSide {
+  /** Number of the layer, from 0. */
+  readonly layer: number;
+  /** Number of the page, from 0. */
+  readonly page: number;
+  /** Keys or values. */
+  readonly side: Side;
+  /** The format that it had. */
+  readonly from: FormatName;
+  /** The format that it got. */
+  readonly to: FormatName;
+  /** Of the attention of its layer; absent where it went again. */
+  readonly share?: number;
+}
+
+const promotedSide = noun<PromotedSide>()({
+  layer: count,
+  page: count,
+  side,
+  from: format,
+  to: format,
+  share: optional(real),
+});
+
 /** A note may say anything. Where these fields stand in it, they are this. */
 export const NOTE = {
   layerChanges: { type: optional(list(layerChange)) },
+  promoted: { type: optional(list(promotedSide)), since: '0.1.0' },
+  returned: { type: optional(list(promotedSide)), since: '0.1.0' },
   tokens: { type: optional(whole) },
 } as const satisfies Fields;
 
+export type NoteBody = BodyOf<typeof NOTE>;
 export type RecoveredBody = BodyOf<typeof RECOVERED>;
 export type RetentionBody = BodyOf<typeof RETENTION>;
 export type DoneBody = BodyOf<typeof DONE>;

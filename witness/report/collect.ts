@@ -1,7 +1,8 @@
 /** One walk over the entries of a session: everything that its report shows. */
-import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, printable, show } from '../../native/index.ts';
+import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, plural, printable, show } from '../../native/index.ts';
 import { type Because, FORMS, type LayerChange, type PageForm } from '../../policy/index.ts';
 import { DECISION } from '../entries/decision.ts';
+import type { NoteBody } from '../entries/log-notes.ts';
 import { SITUATION } from '../entries/situation.ts';
 import { ORIGINS, RULES } from '../explain-text.ts';
 import { idleText } from '../idle-text.ts';
@@ -147,7 +148,7 @@ class Collector {
   }
 
   #note({ seq, body }: Entry<'note'>): void {
-    const note = body as { layerChanges?: LayerChange[]; tokens?: number; gaveWay?: unknown } & Told;
+    const note = body as { layerChanges?: LayerChange[]; tokens?: number; gaveWay?: unknown } & NoteBody & Told;
     const tokens = note.tokens ?? this.#tokens;
     const tell = (text: string): void => void this.#happenings.push({ seq, tokens, layer: null, state: null, text });
     for (const { layer, state, threshold, measured, bound, source } of note.layerChanges ?? []) {
@@ -158,6 +159,9 @@ class Collector {
     }
     if (note.gaveWay === 'bytes') tell('The byte budget gave way to the divergence budget, which is ranked before it.');
     if (note.gaveWay === 'kld') tell('The divergence budget gave way to the byte budget, which is ranked before it.');
+    if (note.promoted !== undefined)
+      tell(`${plural(note.promoted.length, 'page side')} came back from originals for an answer.`);
+    if (note.returned !== undefined) tell(`${plural(note.returned.length, 'page side')} went back to what they were.`);
     if (typeof note.takenBack === 'number') tell(`${note.takenBack} tokens were taken back.`);
     if (typeof note.parked === 'number') tell(`Parked with ${note.parked} tokens.`);
     const idle = idleText(note);

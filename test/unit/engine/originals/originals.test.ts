@@ -39,7 +39,7 @@ function filled(): KvCache {
 const keeping = (cache: KvCache, terms: Partial<OriginalsTerms> = {}): Originals =>
   new Originals({
     cache,
-    terms: { place: 'disk', dir: folder(), bytesMax: 2 ** 20, format: 'q8', ...terms },
+    terms: { place: 'disk', dir: folder(), bytesMax: 2 ** 20, format: 'q8', promote: 0, ...terms },
     windowFormat: 'q8',
     onLost: (error) => expect.fail(error.message),
   });
@@ -106,6 +106,7 @@ describe('originals of a cache', () => {
       cache.transcode(0, 1, 'k', format);
       expect(originals.keepPresent(0, 1, 'k')).toBe(true);
       const { bytes } = originals.report();
+      // Once more: one such form is kept of a side.
       expect([originals.keepPresent(0, 1, 'k'), originals.report().bytes]).toEqual([true, bytes]);
       expectSame(originals.readPresent(0, 1, 'k'), cache.exportSide(0, 1, 'k'));
       return bytes;
