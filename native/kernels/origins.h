@@ -89,7 +89,7 @@ INLINE void encodeMean(const float* x, size_t stride, int firstRow, int count, i
 
 // Sets the bits of the rows from firstRow on that are nearer to zero than to the mean, and returns how many they are.
 template <int D>
-static COLD int findFromZero(const float* x, size_t stride, int firstRow, const float* mean, uint8_t* fromZero) {
+static __attribute__((noinline)) int findFromZero(const float* x, size_t stride, int firstRow, const float* mean, uint8_t* fromZero) {
   constexpr int kCount = D / kLanes;
   const auto product = [&](const float* row) MEMBER {
     VecF v[kCount];
@@ -118,7 +118,7 @@ static COLD int findFromZero(const float* x, size_t stride, int firstRow, const 
 
 // The mean, and which rows are coded from zero instead.
 template <int D>
-static COLD void encodeOrigins(const float* x, size_t stride, int firstRow, const Origins& targets, float* mean, Workspace space) {
+static __attribute__((noinline)) void encodeOrigins(const float* x, size_t stride, int firstRow, const Origins& targets, float* mean, Workspace space) {
   const int rows = kPageTokens - firstRow;
   encodeMean<D>(x, stride, firstRow, rows, targets.mean, targets.meanScale, mean);
   const int apart = findFromZero<D>(x, stride, firstRow, mean, targets.fromZero);

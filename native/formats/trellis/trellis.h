@@ -105,6 +105,36 @@ struct Trellis : Rotated<trellisDivisor> {
     return octaves;
   }
 
+  // Four channels of one row after the other: out[4 * c + row] = rows[row][c].
+  template <int D>
+  static MEMBER void interleave(const int16_t (&rows)[4][D], int16_t* out) {
+    typedef uint16_t Shorts __attribute__((vector_size(kLanes * 2)));
+    typedef uint64_t Fours __attribute__((vector_size(kLanes * 8)));
+    for (int c = 0; c < D; c += kLanes) {
+      Fours fours{};
+      for (int row = 0; row < 4; row++) {
+        Shorts shorts;
+        __builtin_memcpy(&shorts, rows[row] + c, sizeof shorts);
+        fours |= __builtin_convertvector(shorts, Fours) << (16 * row);
+      }
+      __builtin_memcpy(out + 4 * c, &fours, sizeof fours);
+    }
+  }
+
+  // What levels leave of targets.
+  static MEMBER void subtractLevels(const int16_t* aims, const int8_t* levels, int elements, int16_t* left) {
+    typedef int8_t Levels __attribute__((vector_size(kLanes * 2)));
+    typedef int16_t Shorts __attribute__((vector_size(kLanes * 4)));
+    for (int e = 0; e < elements; e += 2 * kLanes) {
+      Levels level;
+      Shorts aim;
+      __builtin_memcpy(&level, levels + e, sizeof level);
+      __builtin_memcpy(&aim, aims + e, sizeof aim);
+      aim -= __builtin_convertvector(level, Shorts) * static_cast<int16_t>(kTrellisLevelOne);
+      __builtin_memcpy(left + e, &aim, sizeof aim);
+    }
+  }
+
   // Rows over their root mean square as targets in tile order.
   template <int D>
   static void aim(bool isKey, const float* y, const float* squares, int16_t* targets) {
@@ -126,9 +156,7 @@ struct Trellis : Rotated<trellisDivisor> {
       if (isKey) {
         for (int c = 0; c < D; c += 4) __builtin_memcpy(targets + c * kPageTokens + t * 4, rows[t % 4] + c, 4 * sizeof(int16_t));
       } else if (t % 4 == 3) {
-        for (int c = 0; c < D; c++) {
-          for (int row = 0; row < 4; row++) targets[(t - 3) * D + c * 4 + row] = rows[row][c];
-        }
+        interleave<D>(rows, targets + (t - 3) * D);
       }
     }
   }
@@ -184,7 +212,7 @@ struct Trellis : Rotated<trellisDivisor> {
         searchOf(kHighCodes, aims, kSteps, high, space);
         packPairs<0>(high, kElements, plane);
         unpack(2, plane, nullptr, kElements, tile);
-        for (int e = 0; e < kElements; e++) left[e] = static_cast<int16_t>(aims[e] - tile[e] * kTrellisLevelOne);
+        subtractLevels(aims, tile, kElements, left);
         hasHigh = true;
       }
       if (bits > 1 && to.at(kTrellisHigh)) __builtin_memcpy(to.at(kTrellisHigh), plane, kPlane);
