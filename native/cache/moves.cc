@@ -106,8 +106,8 @@ void Mover::add(Task* task) {
   wake_.notify_one();
 }
 
-bool Mover::take(Task* task) {
-  std::unique_lock<std::mutex> lock(mutex_);
+// Under the lock. False if the task does not wait.
+bool Mover::remove(Task* task) {
   Task* before = nullptr;
   for (Task* at = first_; at; before = at, at = at->next) {
     if (at != task) continue;
@@ -115,8 +115,19 @@ bool Mover::take(Task* task) {
     if (last_ == task) last_ = before;
     return true;
   }
+  return false;
+}
+
+bool Mover::take(Task* task) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (remove(task)) return true;
   idle_.wait(lock, [&] { return running_ != task; });
   return false;
+}
+
+bool Mover::takeWaiting(Task* task) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return remove(task);
 }
 
 void Mover::work() {

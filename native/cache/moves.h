@@ -103,6 +103,8 @@ class Mover {
   void add(Task* task);
   // True: the task had not begun, and the caller has it back. False: it is done; the call waited for it if necessary.
   bool take(Task* task);
+  // The same without waiting. False: the task has begun, or is done.
+  bool takeWaiting(Task* task);
   size_t bytes() const;
 
   // Used by the calling thread only.
@@ -111,6 +113,7 @@ class Mover {
 
  private:
   void work();
+  bool remove(Task* task);
 
   std::mutex mutex_;
   std::condition_variable wake_;

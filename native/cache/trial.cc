@@ -460,12 +460,21 @@ void endTrials(Workers& workers, const Page& page) {
 }
 
 size_t finishTrials(Cache& cache, bool wait, double* errors) {
-  Mover& mover = cache.workers().mover;
+  Workers& workers = cache.workers();
+  Mover& mover = workers.mover;
   size_t count = 0;
+  // The thread begins with the first and goes from each to the next at once, so that whoever waits for them in that
+  // order waits for all. The caller begins with the last.
+  for (size_t i = mover.trials.size(); wait && i-- > 0;) {
+    StartedTrial& trial = *mover.trials[i];
+    if (trial.owner != &cache || trial.done.load() || !mover.takeWaiting(&trial)) continue;
+    trial.run(workers.scratch[0]);
+    trial.done.store(true);
+  }
   for (std::unique_ptr<StartedTrial>& trial : mover.trials) {
     if (trial->owner != &cache) continue;
     if (!wait && !trial->done.load()) break;
-    bringToEnd(cache.workers(), *trial);
+    bringToEnd(workers, *trial);
     errors = std::copy(trial->errors.begin(), trial->errors.end(), errors);
     trial->release();
     // The next trial reuses its memory.

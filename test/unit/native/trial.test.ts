@@ -3,6 +3,7 @@
  * page as it is, and with one side of it replaced by what a transcode would leave (made on a twin that shares nothing),
  * in float64. One that was started must say the same to the bit, whatever happens to the cache before it is asked for.
  */
+import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import {
   encodeLatent,
@@ -338,6 +339,15 @@ describe('trial', () => {
   });
 });
 
+/** Nanoseconds that the calling thread has run; null where the system does not say. */
+function cpuOfThread(): number | null {
+  try {
+    return Number(readFileSync('/proc/thread-self/schedstat', 'utf8').split(' ')[0]);
+  } catch {
+    return null;
+  }
+}
+
 describe('startTrial', () => {
   const candidates: TrialCandidate[] = [...below('q8', 'k'), ...below('q8', 'v')];
 
@@ -371,6 +381,29 @@ describe('startTrial', () => {
       pool.close();
     }
   });
+
+  it.skipIf(cpuOfThread() === null)(
+    'is worked off by whoever waits for it as well, not by its thread alone (needs Linux, which says what a thread has run)',
+    () => {
+      const cache = open();
+      run(cache, uniform(19), 600, 100, false);
+      const pages = Array.from({ length: 150 }, (_, i) => i % 3);
+      const spent = (work: () => void): number => {
+        const before = cpuOfThread()!;
+        work();
+        return cpuOfThread()! - before;
+      };
+      const expected: Float64Array[] = [];
+      const alone = spent(() => expected.push(...pages.map((page) => cache.trial(0, page, candidates))));
+      for (const page of pages) cache.startTrial(0, page, candidates);
+      const found: Float64Array[] = [];
+      const here = spent(() => found.push(...cache.finishTrials(true)));
+      expect(found).toEqual(expected);
+      // Half of it on two cores, more where the thread has none.
+      expect(here).toBeGreaterThan(0.15 * alone);
+      cache.close();
+    },
+  );
 
   it('answers those that have ended without waiting, in order and each once', () => {
     const cache = open();
