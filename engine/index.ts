@@ -46,6 +46,7 @@ export {
 export type {
   Because,
   CanaryReport,
+  Course,
   Decision,
   Estimate,
   FormatEstimates,
@@ -55,6 +56,7 @@ export type {
   LayerChange,
   LogRange,
   MassReport,
+  Noise,
   Outcome,
   PageForm,
   Policy,

@@ -14,7 +14,8 @@ import { grown, SLOTS } from './sides.ts';
 
 /**
  * What stands in until a session has trials of its own, where no earlier one says it, as so many repeated trials.
- * Between what SmolLM2-135M and the reference model show: b 0.5 and 0.4, variances of x 0.2 and 0.19, of u 0.16 and 0.02, of e 0.2 and 0.5.
+ * Between what SmolLM2-135M and the reference model show: b 0.5 and 0.4, variances of x 0.2 and 0.19, of u 0.16 and
+ * 0.02, of e 0.2 and 0.5.
  */
 const PRIOR_COUNT = 32;
 const ASSUMED: Noise = { found: 0.6, page: 0.05, chance: 0.4 };

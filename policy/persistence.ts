@@ -8,8 +8,8 @@ import type { Course } from './course.ts';
 import type { Estimate } from './law.ts';
 
 /**
- * Repeated trials that the assumption a = 0, or what earlier sessions say, counts as. Those of one page are alike, so they are worth fewer than they
- * are. Measured: 4 to 16 give the same.
+ * Repeated trials that the assumption a = 0, or what earlier sessions say, counts as. Those of one page are alike, so
+ * they are worth fewer than they are. Measured: 4 to 16 give the same.
  */
 const PRIOR_COUNT = 8;
 /** No single trial says more than this. */

@@ -52,7 +52,7 @@ import { Promoted, reserveFor } from './promoted.ts';
 import { Room } from './room.ts';
 import { Tally } from './tally.ts';
 import type { Terms } from './terms.ts';
-import { TrialQueue, type TrialsLeft } from './trials.ts';
+import { type Asked, TrialQueue, type TrialsLeft } from './trials.ts';
 import type { MemoryUsage } from './types.ts';
 import { MassTrace } from './workload.ts';
 
@@ -110,6 +110,11 @@ export class Governed {
   /** The same as the policy is told of it; null where it does not ask. */
   readonly told: Masses | null;
   readonly tally: Tally;
+  /** What the trial queue asks of others. */
+  readonly #asked: Asked = {
+    repeats: (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
+    lowForm: (...side) => this.promoted?.lowForm(...side) ?? null,
+  };
   #length = 0;
   #lowMemory = false;
   #openSeq = -1;
@@ -140,10 +145,7 @@ export class Governed {
     this.learnt = new LearnedThresholds(context.thresholds, shape.layers, this.policy);
     setShares(kv, terms);
     this.tally = new Tally(shape.layers);
-    this.trials = new TrialQueue(kv, terms, this.tally, {
-      repeats: (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
-      lowForm: (...side) => this.promoted?.lowForm(...side) ?? null,
-    });
+    this.trials = new TrialQueue(kv, terms, this.tally, this.#asked);
     this.canaries = new Canaries(kv, terms, this.tally, (layer) => this.policy.haste?.(layer) ?? 1);
     this.originals = options.originals === undefined ? null : this.#openOriginals(options.originals);
     this.mover = new Mover({

@@ -14,9 +14,15 @@ type Asked = Pick<SessionOptions, 'originals' | 'originalsDir' | 'originalsBytes
 export function originalsTerms(asked: Asked): OriginalsTerms | undefined {
   const { originals = SESSION_OPTIONS.originals.default, originalsDir, originalsBytes, originalsFormat } = asked;
   if (originals === 'none') {
-    const promote = asked.promote === 0 ? undefined : asked.promote;
-    const said = Object.entries({ originalsDir, originalsBytes, originalsFormat, promote });
-    const idle = said.find(([, one]) => one !== undefined);
+    const { originalsBytes: most, originalsFormat: format, promote } = SESSION_OPTIONS;
+    // The command line gives every option, at its default where nobody named it.
+    const said = [
+      ['originalsDir', originalsDir ?? null, null],
+      ['originalsBytes', originalsBytes === undefined ? most.default : bytesOf(originalsBytes), most.default],
+      ['originalsFormat', originalsFormat ?? format.default, format.default],
+      ['promote', asked.promote ?? promote.default, promote.default],
+    ] as const;
+    const idle = said.find(([, one, unsaid]) => one !== unsaid);
     if (idle === undefined) return undefined;
     throw new KvError('bad-argument', `${idle[0]} needs originals, and none are kept`, {
       values: { [idle[0]]: show(idle[1]) },

@@ -17,5 +17,6 @@ it(`${DECISIONS} decisions are the same again, come to rest, and take every arro
   expect(decisions).toBeGreaterThanOrEqual(DECISIONS);
   expect(putBack).toBeGreaterThan(0);
   expect({ different, restless }).toEqual({ different: 0, restless: 0 });
-  expect(arrows.missing).toEqual([]);
+  // These sessions know nothing of earlier ones, so no layer is trusted; course.test.ts takes the arrows of trust.
+  expect(arrows.missing).toEqual(['trust: unknown → trusted', 'trust: trusted → watched', 'trust: watched → trusted']);
 });
