@@ -3,7 +3,7 @@
  * weight and, for a layer and side, by how many trials it rests on. Between sessions a layer differs by more than any
  * of them is uncertain of itself, so the spread among them is the uncertainty of the next one.
  */
-import { type Course, type Estimate, OCTAVES } from '../policy/index.ts';
+import { type Course, type Estimate, fourDigits, OCTAVES } from '../policy/index.ts';
 
 export interface WeightedCourse {
   readonly course: Course;
@@ -25,7 +25,7 @@ export function joinCourses(given: readonly WeightedCourse[], layers: number): C
     Array.from({ length: layers }, (_, layer) => joined(all, ({ persistence }) => persistence[side][layer]));
   const total = all.reduce((sum, { weight }) => sum + weight, 0);
   const mean = (of: (noise: Course['noise']) => number): number =>
-    rounded(all.reduce((sum, { course, weight }) => sum + weight * of(course.noise), 0) / total);
+    fourDigits(all.reduce((sum, { course, weight }) => sum + weight * of(course.noise), 0) / total);
   const known = Math.max(...all.map(({ course }) => course.left.length));
   return {
     persistence: { k: ofSide('k'), v: ofSide('v') },
@@ -50,8 +50,5 @@ function joined(all: readonly WeightedCourse[], of: (course: Course) => Estimate
   const mean = sum / weight;
   const spread = Math.max(0, squares - weight * mean * mean);
   const sd = Math.sqrt((spread + SPREAD_ASSUMED ** 2) / (weight + 1));
-  return { value: rounded(Math.exp(mean)), sd: rounded(sd), samples };
+  return { value: fourDigits(Math.exp(mean)), sd: fourDigits(sd), samples };
 }
-
-/** Four digits say all that is known, and keep logs small. */
-const rounded = (value: number): number => Number(value.toPrecision(4));

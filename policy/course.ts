@@ -3,7 +3,7 @@
  * them. A session has few old pages to learn this from, and when it knows it most of its moves are made.
  */
 import { KvError, type Side, show } from '../native/index.ts';
-import { ESTIMATE_MAX, ESTIMATE_SD_MAX, type Estimate, SAMPLES_MAX } from './law.ts';
+import { checkEstimate, type Estimate } from './law.ts';
 
 /** How far a trial can be believed: what of its difference is found again, and two variances of ln ε. */
 export interface Noise {
@@ -34,19 +34,18 @@ const SIDES: readonly Side[] = ['k', 'v'];
 
 /** Throws 'bad-thresholds' unless every number is in its range and there is one estimate per layer and side. */
 export function checkCourse(course: Course, layers: number): void {
-  const within = (id: string, value: unknown, least: number, most: number): void => {
-    if (typeof value === 'number' && value >= least && value <= most) return;
+  const refuse = (id: string, value: unknown, least: number, most: number): never => {
     throw new KvError('bad-thresholds', `${id} is ${show(value)}, not within ${least} to ${most}`, {
       values: { id, layers },
       hint: 'leave the course out; sessions of this version write it',
     });
   };
+  const within = (id: string, value: unknown, least: number, most: number): void => {
+    if (!(typeof value === 'number' && value >= least && value <= most)) refuse(id, value, least, most);
+  };
   const estimates = (given: readonly Estimate[] | undefined, id: string): void => {
-    for (const [at, one] of (given ?? []).entries()) {
-      within(`${id}.${at}.value`, one?.value, 1 / ESTIMATE_MAX, ESTIMATE_MAX);
-      within(`${id}.${at}.sd`, one?.sd, 0, ESTIMATE_SD_MAX);
-      within(`${id}.${at}.samples`, one?.samples, 0, SAMPLES_MAX);
-    }
+    for (const [at, one] of (given ?? []).entries())
+      checkEstimate(one, (name, number, least, most) => refuse(`${id}.${at}.${name}`, number, least, most));
   };
   for (const side of SIDES) {
     const given = course.persistence?.[side];
@@ -59,3 +58,6 @@ export function checkCourse(course: Course, layers: number): void {
   within('course.noise.page', course.noise?.page, 0, VARIANCE_MAX);
   within('course.noise.chance', course.noise?.chance, 0, VARIANCE_MAX);
 }
+
+/** Four digits say all that is known of such numbers, and keep logs small. */
+export const fourDigits = (value: number): number => Number(value.toPrecision(4));

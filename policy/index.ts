@@ -10,7 +10,7 @@ import type { Policy } from './types.ts';
 
 export { Arrows } from './arrows.ts';
 export { openPolicy } from './asked.ts';
-export { type Course, checkCourse, type Noise, OCTAVES } from './course.ts';
+export { type Course, checkCourse, fourDigits, type Noise, OCTAVES } from './course.ts';
 export { believable, Evidence } from './evidence.ts';
 export { FORMS, isLatent, RUNGS, STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
 export * from './law.ts';

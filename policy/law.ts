@@ -40,6 +40,20 @@ export const SAMPLES_MAX = 1e9;
 
 const SIDES: readonly Side[] = ['k', 'v'];
 
+/** Tells `refuse` each number of an estimate that is none, or lies outside of its range. */
+export function checkEstimate(
+  given: Estimate | undefined,
+  refuse: (name: keyof Estimate, number: unknown, least: number, most: number) => void,
+): void {
+  const within = (name: keyof Estimate, least: number, most: number): void => {
+    const number: unknown = given?.[name];
+    if (!(typeof number === 'number' && number >= least && number <= most)) refuse(name, number, least, most);
+  };
+  within('value', 1 / ESTIMATE_MAX, ESTIMATE_MAX);
+  within('sd', 0, ESTIMATE_SD_MAX);
+  within('samples', 0, SAMPLES_MAX);
+}
+
 /**
  * Checks lengths and ranges of a law. Throws 'bad-thresholds' with the path of the first number that cannot be used.
  */
@@ -55,16 +69,10 @@ export function checkLaw(law: Law, layers: number): void {
     if (values.length === layers || (mayBeEmpty && values.length === 0)) return values;
     return refuse(id, `has ${values.length} entries for ${layers} layers`);
   };
-  const estimate = (given: Estimate | undefined, id: string): void => {
-    const within = (name: 'value' | 'sd' | 'samples', least: number, most: number): void => {
-      const number: unknown = given?.[name];
-      if (!(typeof number === 'number' && number >= least && number <= most))
-        refuse(`${id}.${name}`, `is ${show(number)}, not within ${least} to ${most}`);
-    };
-    within('value', 1 / ESTIMATE_MAX, ESTIMATE_MAX);
-    within('sd', 0, ESTIMATE_SD_MAX);
-    within('samples', 0, SAMPLES_MAX);
-  };
+  const estimate = (given: Estimate | undefined, id: string): void =>
+    checkEstimate(given, (name, number, least, most) => {
+      refuse(`${id}.${name}`, `is ${show(number)}, not within ${least} to ${most}`);
+    });
   for (const name of ['text', 'offset', 'fade'] as const) estimate(law[name], `law.${name}`);
   for (const side of SIDES) {
     const id = `law.coefficient.${side}`;

@@ -3,7 +3,7 @@
  * taken and those of sides that rest after a move, so the cheapest is at hand without looking at the others.
  */
 import { FORMAT_NAMES, FORMATS, isAutomatic, LOWEST_FORMATS, PARTS, SIDES } from '../native/index.ts';
-import type { Course } from './course.ts';
+import { type Course, fourDigits } from './course.ts';
 import { ageOf, Divergence } from './divergence.ts';
 import type { Repeated } from './evidence.ts';
 import { Fading } from './fading.ts';
@@ -234,8 +234,8 @@ export class Offers {
     const [persistence, noise] = [this.#persistence, this.#levels?.noise];
     if (persistence === null || noise == null) return null;
     const told = ({ value, samples }: Estimate): Estimate => ({
-      value: Number(value.toPrecision(4)),
-      sd: Number((2 * Math.sqrt(noise.chance / Math.max(1, samples))).toPrecision(4)),
+      value: fourDigits(value),
+      sd: fourDigits(2 * Math.sqrt(noise.chance / Math.max(1, samples))),
       samples,
     });
     const ofSide = (side: number): Estimate[] =>
@@ -243,11 +243,7 @@ export class Offers {
     return {
       persistence: { k: ofSide(0), v: ofSide(1) },
       left: (this.#fading?.found ?? []).map(told),
-      noise: {
-        found: Number(noise.found.toPrecision(4)),
-        page: Number(noise.page.toPrecision(4)),
-        chance: Number(noise.chance.toPrecision(4)),
-      },
+      noise: { found: fourDigits(noise.found), page: fourDigits(noise.page), chance: fourDigits(noise.chance) },
     };
   }
 
