@@ -85,6 +85,7 @@ describe('settings', () => {
       side: 'k',
       sample: 'layers=2',
       maxBytes: '1MiB',
+      originalsBytes: '64MiB',
       allowOrigin: 'https://dashboard.example',
     };
     for (const name of names.filter((other) => other !== 'config')) {

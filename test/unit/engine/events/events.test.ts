@@ -2,7 +2,7 @@
 // that give way, servers that are away, a log that is cut, refused and repaired, a model file that changes. No event
 // holds a word of what was said, a logger that throws or is slow harms nobody, and every event of the table is told.
 import { spawnSync } from 'node:child_process';
-import { appendFileSync, cpSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import fs, { appendFileSync, cpSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -17,7 +17,11 @@ import {
   type Logger,
   type SessionOptions,
 } from '../../../../engine/index.ts';
+import { Meter } from '../../../../engine/metrics/meter.ts';
+import { Session } from '../../../../engine/session/session.ts';
 import { logDir, memoryDir, openState } from '../../../../engine/state/folder.ts';
+import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
+import { defaultThresholds } from '../../../../policy/index.ts';
 import { makeCheckpointKeys, readLog } from '../../../../witness/index.ts';
 import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
@@ -191,6 +195,34 @@ describe('servers', () => {
     });
     expect(names().filter((name) => name.startsWith('qdrant'))).toEqual(['qdrant-away']);
     expect(JSON.stringify(heard)).not.toMatch(/heliotrope|127\.0\.0\.1/);
+  });
+});
+
+describe('originals', () => {
+  it('that a disk takes no more are told as lost, once', async () => {
+    const heard: EngineEvent[] = [];
+    const tell = eventTeller((event) => {
+      heard.push(event);
+      everTold.add(event.event);
+    });
+    const full = Object.assign(new Error('no space'), { code: 'ENOSPC' });
+    const write = ((...given: unknown[]) =>
+      queueMicrotask(() => (given.at(-1) as (error: Error, written: number) => void)(full, 0))) as typeof fs.write;
+    const runtime = await Runtime.open({ model: MODEL, threads: 1 });
+    const session = Session.open(runtime, {
+      kvBudget: '40%',
+      tokensExpected: PROMPT_TOKENS,
+      originals: 'disk',
+      originalsDir: folder(),
+      originalFiles: { ...fs, write },
+      meter: new Meter([], tell),
+      log: null,
+      thresholds: defaultThresholds(runtime.shape.layers),
+    });
+    await session.read(ids(PROMPT_TOKENS - 1));
+    session.close();
+    await runtime.close();
+    expect(heard).toMatchObject([{ event: 'originals-lost', session: session.id, code: 'io' }]);
   });
 });
 
