@@ -14,6 +14,7 @@ import type { Filter } from './filter.ts';
 import { checkFingerprint, currentFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
 import { joinRanges, rangesOf } from './log-ranges.ts';
 import { openVectorIndex } from './open-index.ts';
+import { joinPrefixes } from './prefix.ts';
 import { openQdrantIndex } from './qdrant-index.ts';
 import { checkQdrantOptions, type QdrantOptions } from './qdrant-server.ts';
 import {
@@ -37,13 +38,15 @@ import {
 } from './threshold-file.ts';
 import { mergeThresholdFiles } from './threshold-merge.ts';
 import type { ThresholdFile } from './threshold-schema.ts';
-import type { Experience, Fingerprint, Lookup } from './types.ts';
+import type { Experience, Fingerprint, Lookup, PrefixLookup } from './types.ts';
 import { type Neighbour, nearestFirst, type VectorEntry, type VectorIndex } from './vector.ts';
 
 /** Number of sessions asked for. A larger number only adds sessions that are farther away. Chosen, not measured. */
 const NEIGHBOURS = 8;
 /** Distance at which a session counts e^−½: a quarter of the price axis, i.e. budgets of 25% and 19%. Chosen. */
 const BANDWIDTH = 0.25;
+/** Sessions with the same beginning that are asked. Chosen: a mean of more is hardly surer. */
+const PREFIX_NEIGHBOURS = 64;
 /** What a session of another model of the same family counts against one of the same model. Chosen. */
 const FAMILY_WEIGHT = 0.25;
 /** Evidence worth less than this is no evidence. */
@@ -92,6 +95,11 @@ export interface LookupQuery {
   readonly defaults?: ThresholdSet;
 }
 
+export interface PrefixQuery extends Pick<LookupQuery, 'modelDigest' | 'fingerprint' | 'layers'> {
+  /** Digests of the pages, from the first one on. */
+  readonly pages: readonly string[];
+}
+
 export interface ThresholdBook {
   readonly status: BookStatus;
   /** Seqs of the sessions in the book, ascending. */
@@ -102,6 +110,8 @@ export interface ThresholdBook {
   count(): Promise<number>;
   /** Start values for a session. Never throws for want of evidence, nor for a server that is away. */
   lookup(query: LookupQuery): Promise<Lookup>;
+  /** What sessions of the model that began with these pages (prefix.ts) know of them. Never throws for want of any. */
+  lookupPrefix(query: PrefixQuery): Promise<PrefixLookup>;
   /** Adds the session that these entries are of, and saves. The same again replaces. Throws 'io'. */
   record(open: TimedEntry, close: TimedEntry): Promise<void>;
   /**
@@ -200,14 +210,30 @@ class Book implements ThresholdBook {
     });
     return {
       thresholds: this.#estimate(weighted, query, importedThresholds(this.#dir, query.modelDigest)),
-      neighbours: near.map(({ id: { log, seq }, distance, payload }) => ({
-        session: payload.session,
-        distance: Math.round(distance * 1e6) / 1e6,
-        seq,
-        ...(log === this.#log ? {} : { log }),
-      })),
+      neighbours: this.#told(near),
       shared: this.status.shared,
     };
+  }
+
+  #told(near: readonly Neighbour<SessionRecord>[]): Lookup['neighbours'] {
+    return near.map(({ id: { log, seq }, distance, payload }) => ({
+      session: payload.session,
+      distance: Math.round(distance * 1e6) / 1e6,
+      seq,
+      ...(log === this.#log ? {} : { log }),
+    }));
+  }
+
+  async lookupPrefix({ modelDigest, fingerprint, layers, pages }: PrefixQuery): Promise<PrefixLookup> {
+    checkFingerprint(fingerprint);
+    checkLayers(layers);
+    const [first] = pages;
+    if (first === undefined) return { known: null, neighbours: [] };
+    const near = await this.#search(fingerprint, PREFIX_NEIGHBOURS, {
+      must: [TEACHES, { field: 'modelDigest', equals: modelDigest }, { field: 'prefix', equals: first }],
+    });
+    const given = near.flatMap(({ payload }) => payload.experience?.prefix ?? []);
+    return { known: joinPrefixes(given, pages, layers), neighbours: this.#told(near) };
   }
 
   /** Same model first; the rest of the k places goes to its family. */

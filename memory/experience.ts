@@ -5,6 +5,7 @@
 import { z } from 'zod';
 import { KvError } from '../native/index.ts';
 import { currentFingerprint, FINGERPRINT_DIM } from './fingerprint.ts';
+import { PREFIX_PAGES_MAX } from './prefix.ts';
 import type { Experience } from './types.ts';
 
 /** The part of a log entry that this room reads; the log's own entries are of this shape. */
@@ -45,6 +46,16 @@ const experience = z.object({
       persistence: z.object({ k: z.array(estimate).max(4096), v: z.array(estimate).max(4096) }),
       left: z.array(estimate).max(64),
       noise: z.object({ found: finite.min(0).max(1), page: finite.min(0).max(100), chance: finite.min(0).max(100) }),
+    })
+    .optional(),
+  prefix: z
+    .object({
+      pages: z
+        .array(z.string().regex(/^[\w-]{22}$/))
+        .min(1)
+        .max(PREFIX_PAGES_MAX),
+      later: z.base64().max(PREFIX_PAGES_MAX * 4096 * 4),
+      answers: z.int().min(1).max(1e9),
     })
     .optional(),
 });

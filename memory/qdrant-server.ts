@@ -18,6 +18,11 @@ export interface QdrantOptions {
   readonly apiKey?: string;
   /** What the names of the collections begin with. Default 'palimpsest'. */
   readonly collection?: string;
+  /**
+   * A secret, the same on all machines that are to learn from each other what is asked of beginnings that their texts
+   * have in common; the server is not told. Default: each state folder has its own.
+   */
+  readonly prefixKey?: string;
 }
 
 /** What a call brings. */
@@ -46,8 +51,11 @@ const BACKOFF_MAX_MS = 2000;
 /** The universal query came with 1.10; a new major version may mean other things by the same names. */
 const VERSION_LEAST = [1, 10] as const;
 
+/** Characters of a secret that nobody guesses. */
+const PREFIX_KEY_LEAST = 16;
+
 /** Throws 'bad-config' for an address or a name that cannot be one. → the address without anything secret */
-export function checkQdrantOptions({ url, apiKey, collection }: QdrantOptions): URL {
+export function checkQdrantOptions({ url, apiKey, collection, prefixKey }: QdrantOptions): URL {
   const refuse = (what: string, cause?: unknown): never => {
     throw new KvError('bad-config', `the Qdrant server cannot be used: ${what}`, {
       hint: 'an address such as http://127.0.0.1:6333, the key apart from it',
@@ -66,6 +74,8 @@ export function checkQdrantOptions({ url, apiKey, collection }: QdrantOptions): 
   if (apiKey !== undefined && !/^[\x21-\x7e]{1,4096}$/.test(apiKey)) refuse('the key must be printable ASCII');
   if (collection !== undefined && !/^[A-Za-z0-9_-]{1,100}$/.test(collection))
     refuse('the name of a collection has letters, digits, - and _ only');
+  if (prefixKey !== undefined && !(typeof prefixKey === 'string' && prefixKey.length >= PREFIX_KEY_LEAST))
+    refuse(`the key of beginnings must have at least ${PREFIX_KEY_LEAST} characters`);
   return parsed;
 }
 

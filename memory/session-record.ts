@@ -48,6 +48,8 @@ export interface SessionRecord {
   readonly endMs: number | null;
   /** Series of the log that its process wrote. */
   readonly writer: number;
+  /** Digest of the first page of its beginning (prefix.ts); null: nothing was asked of it. */
+  readonly prefix: string | null;
   /** True if it has an experience. */
   readonly teaches: boolean;
   /** What it taught; null: nothing, for example because it failed. */
@@ -68,6 +70,7 @@ export const SESSION_FIELDS = {
   endMs: 'integer',
   effectiveBits: 'float',
   meanKld: 'float',
+  prefix: 'keyword',
   teaches: 'bool',
 } as const satisfies Fields;
 
@@ -95,6 +98,7 @@ const record = outcome.extend({
   policy: z.string().max(100),
   endMs: z.int().nullable(),
   writer: whole,
+  prefix: z.string().max(40).nullable().default(null),
   teaches: z.boolean(),
   experience: z.unknown(),
 });
@@ -149,6 +153,7 @@ export function sessionOf(
     policy: policy.id,
     endMs: close.timeMs ?? null,
     writer: seriesOf(close.seq),
+    prefix: experience?.prefix?.pages[0] ?? null,
     teaches: experience !== null,
     experience,
   };

@@ -1,5 +1,6 @@
 /** What the system remembers about its work. (The KV cache is native/'s; this room never holds keys or values.) */
 import type { Course, Estimate, ThresholdSet } from '../policy/index.ts';
+import type { KnownPrefix, Prefix } from './prefix.ts';
 import type { SharedStatus } from './shared-index.ts';
 
 /**
@@ -39,6 +40,8 @@ export interface Experience {
   readonly text?: Estimate | undefined;
   /** What it found of errors behind their first trials; absent where it tried no page again. */
   readonly course?: Course | undefined;
+  /** What its beginning was, and what was asked of it; absent where nothing was. */
+  readonly prefix?: Prefix | undefined;
 }
 
 /** Start values for a session, and what they rest on. */
@@ -53,4 +56,10 @@ export interface Lookup {
   }[];
   /** How the server was that was asked as well; null: none was named. */
   readonly shared: SharedStatus | null;
+}
+
+/** What sessions that began alike know, and which they are. */
+export interface PrefixLookup extends Pick<Lookup, 'neighbours'> {
+  /** null: none began alike. */
+  readonly known: KnownPrefix | null;
 }

@@ -9,13 +9,14 @@ import type { Repeated } from './evidence.ts';
 import { Fading } from './fading.ts';
 import { SlotHeap } from './heap.ts';
 import { FIRST_LATENT, FORM_COUNT, FORMS, fillEpsilon2, nextRung, rank, rungPrice, UNTRIED } from './ladder.ts';
+import { Later } from './later.ts';
 import type { Estimate, Law } from './law.ts';
 import { Levels } from './levels.ts';
 import { OutlierKeys } from './outlier-keys.ts';
 import { MOVED, Persistence } from './persistence.ts';
 import { BOTH, grown, Sides, SLOTS } from './sides.ts';
 import { Agreement } from './trust.ts';
-import type { FormChange, Outcome, PolicyContext, TrialReport } from './types.ts';
+import type { FormChange, LaterReport, Outcome, PolicyContext, TrialReport } from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
 import { endPrice, isLatentBetter, type PagePoints, type Point } from './ways.ts';
 
@@ -51,6 +52,8 @@ export class Offers {
   readonly #factor: Float64Array;
   /** What trials of pages have in common; null: each is believed as it is, as in the first three versions. */
   readonly #levels: Levels | null;
+  /** What others know of the pages of its beginning. */
+  readonly #later = new Later();
   /** Times that a slot was measured. */
   #tries = new Uint16Array(SLOTS);
   /** ε² as it is known now over that of the first trial. */
@@ -176,6 +179,13 @@ export class Offers {
     for (let form = 0; form < FORM_COUNT; form++)
       if (this.#epsilon2[at + form]! > 0) this.#epsilon2[at + form]! *= ratio;
     this.#change[slot]! *= ratio;
+  }
+
+  /** Earlier sessions know these pages: what they say changes the order in which they move. */
+  know(reports: readonly LaterReport[]): void {
+    for (const report of reports) this.#later.know(report);
+    const pages = new Set(reports.map(({ page }) => page));
+    for (const slot of this.sides.slots) if (pages.has(this.sides.page[slot]!)) this.#repricePage(slot);
   }
 
   /**
@@ -595,7 +605,17 @@ export class Offers {
   /** What ε² is multiplied with to stand for later queries, beside other layers and pages of other ages. */
   #lasting(slot: number): number {
     const lasting = this.#persisting(slot);
-    return this.#levels === null ? lasting : lasting * this.#ahead(slot);
+    return this.#levels === null ? lasting : this.#asOthersSay(slot, lasting * this.#ahead(slot));
+  }
+
+  /** The same with what others know of the page. */
+  #asOthersSay(slot: number, lasting: number): number {
+    const [layer, page, side] = [this.sides.layer[slot]!, this.sides.page[slot]!, this.sides.side[slot]!];
+    if (this.#later.isEmpty || side === BOTH) return lasting;
+    const at = slot * FORM_COUNT;
+    const known = this.#epsilon2.subarray(at, at + FORM_COUNT);
+    const lowest = known[known.findLastIndex((epsilon2) => epsilon2 > 0)] ?? 0;
+    return lowest === 0 ? lasting : this.#later.expected(layer, page, side, lasting * lowest) / lowest;
   }
 
   /** What stays of the errors of its layer and side beside others. */

@@ -217,6 +217,8 @@ export interface Situation {
    * asked.
    */
   readonly text?: Estimate;
+  /** What earlier sessions with the same beginning say of its pages; absent when nobody was asked, or knew any. */
+  readonly later?: readonly LaterReport[];
   /** Bytes of kept originals, which `bytes` and `budgetBytes` leave out; absent when none is kept. */
   readonly canaryBytes?: number;
   /**
@@ -229,6 +231,20 @@ export interface Situation {
    * the window.
    */
   readonly masses?: readonly MassReport[];
+}
+
+/** What errors in a page of a known beginning cost the tokens that were read after it. */
+export interface LaterReport {
+  /** Number of the page, from 0. */
+  readonly page: number;
+  /** Answers that it rests on. */
+  readonly answers: number;
+  /**
+   * ε² of coding the page's keys once more without a trellis, mean over these answers, [layers]; 0: not known.
+   */
+  readonly k: readonly number[];
+  /** The same of its values. */
+  readonly v: readonly number[];
 }
 
 /** Why, in data: `measured` was compared with `bound` of threshold `threshold`. */

@@ -252,7 +252,7 @@ const layersText = (layers: readonly number[]): string =>
   `${new Set(layers).size === 1 ? 'layer' : 'layers'} ${runsText(layers)}`;
 
 /** What a situation says that was measured since the one before; null: nothing but trials. */
-function measuredText({ canaries = [], again = [], probe, text, tokens, lowMemory }: Situation): string | null {
+function measuredText({ canaries = [], again = [], probe, text, later, tokens, lowMemory }: Situation): string | null {
   const parts: string[] = [];
   if (canaries.length > 0) {
     const ratio = (one: (typeof canaries)[number]): number =>
@@ -274,16 +274,26 @@ function measuredText({ canaries = [], again = [], probe, text, tokens, lowMemor
     parts.push(
       `Earlier sessions say that an error costs ${brief(text.value)} times as much in such a text as in others.`,
     );
+  if (later !== undefined) parts.push(beginningText(later));
   if (lowMemory) parts.push(`Low memory was signalled from outside at ${plural(tokens, 'token')}.`);
   return parts.length === 0 ? null : parts.join(' ');
 }
 
+function beginningText(later: NonNullable<Situation['later']>): string {
+  const answers = Math.max(0, ...later.map((one) => one.answers));
+  return `Earlier sessions began with the same ${plural(later.length, 'page')} and say what ${plural(answers, 'answer')} asked of them.`;
+}
+
+/** The nearest sessions by name. */
+function someText(neighbours: EvidenceBody['neighbours']): string {
+  const near = neighbours.slice(0, 3).map(({ session, distance }) => `${session} (distance ${brief(distance)})`);
+  return `${near.join(', ')}${neighbours.length > near.length ? ` and ${neighbours.length - near.length} more` : ''}`;
+}
+
 function evidenceText({ neighbours, thresholds }: EvidenceBody): string {
   const learned = Object.values(thresholds.thresholds).filter(({ origin }) => origin === 'learned');
-  const near = neighbours.slice(0, 3).map(({ session, distance }) => `${session} (distance ${brief(distance)})`);
-  const rest = neighbours.length > near.length ? ` and ${neighbours.length - near.length} more` : '';
   const found =
-    near.length === 0 ? 'no earlier session is like this one' : `most like this one: ${near.join(', ')}${rest}`;
+    neighbours.length === 0 ? 'no earlier session is like this one' : `most like this one: ${someText(neighbours)}`;
   const taught =
     learned.length === 0
       ? 'nothing is learned from them'
@@ -326,9 +336,11 @@ const sidesText = (sides: readonly PromotedSide[]): string =>
 
 function noteText(body: Readonly<Record<string, unknown>>): string {
   const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why } = body;
-  const { promoted, returned } = body as NoteBody;
+  const { promoted, returned, beginning } = body as NoteBody;
   if (promoted !== undefined) return `For an answer, ${sidesText(promoted)} came back from originals.`;
   if (returned !== undefined) return `${sidesText(returned)} went back to what they were.`;
+  if (beginning !== undefined)
+    return `Began as ${plural(beginning.length, 'earlier session')} did: ${someText(beginning)}.`;
   if (typeof takenBack === 'number') return `${plural(takenBack, 'token was', 'tokens were')} taken back.`;
   if (typeof gaveWay === 'string')
     return `The budget of ${gaveWay} gave way${typeof budgetBytes === 'number' ? `; bytes may now be ${bytesText(budgetBytes)}` : ''}.`;

@@ -3,7 +3,7 @@
  * moves, pacing, latents, and the log that it is written to. A `Session` is this plus a model and tokens, a
  * `PolicyCache` this plus the caller's arrays. In what order its parts act is said in step.ts.
  */
-import type { Fingerprint, Lookup, SharedStatus } from '../../memory/index.ts';
+import type { Fingerprint, Lookup, Prefix, SharedStatus } from '../../memory/index.ts';
 import {
   assert,
   type CacheShape,
@@ -72,10 +72,10 @@ export interface GovernedOptions extends NativeOptions {
 }
 
 /**
- * What was learnt of a text that no situation has told yet: what a probe found, and what earlier sessions say now that
- * more is known.
+ * What was learnt of a text that no situation has told yet: what a probe found, and what earlier sessions say of it now
+ * that more is known, and of its beginning.
  */
-type Heard = Pick<Situation, 'probe' | 'text'>;
+type Heard = Pick<Situation, 'probe' | 'text' | 'later'>;
 
 /** What a plan is made of: bytes and time as they are, and what was measured and moved since the last one. */
 type Now = Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'stepLatencyMsP95' | 'trials' | 'outcomes'> &
@@ -120,6 +120,7 @@ export class Governed {
   #openSeq = -1;
   #heard: Heard = {};
   #content: Content = {};
+  #prefix: Prefix | null = null;
   #gaveWay: Priority | null = null;
   #away: Away | null = null;
   readonly #options: GovernedOptions;
@@ -315,6 +316,16 @@ export class Governed {
   /** Something was learnt of its text, and the next situation tells it: of each kind the newest. */
   heard(evidence: Heard): void {
     this.#heard = { ...this.#heard, ...evidence };
+  }
+
+  /** What was asked of its beginning; null: nothing yet. */
+  get prefix(): Prefix | null {
+    return this.#prefix;
+  }
+
+  /** What it leaves to those who begin alike. */
+  remember(prefix: Prefix): void {
+    this.#prefix = prefix;
   }
 
   /** What kind of text it holds, as far as its owner knows. */

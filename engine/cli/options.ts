@@ -89,6 +89,7 @@ export function qdrantOptions(settings: Settings): QdrantOptions | undefined {
     url,
     apiKey: text(settings, 'qdrantApiKey'),
     collection: text(settings, 'qdrantCollection'),
+    prefixKey: text(settings, 'qdrantPrefixKey'),
   });
   checkQdrantOptions(options);
   return options;

@@ -161,6 +161,10 @@ export const STATE_OPTIONS = {
         flag: '--qdrant-collection <name>',
         help: 'what the names of its collections begin with (default: palimpsest)',
       },
+      qdrantPrefixKey: {
+        flag: '--qdrant-prefix-key <secret>',
+        help: 'the same on machines that learn from each other what is asked of texts that begin alike; better given in the environment or a file',
+      },
     },
   },
 } as const satisfies Rows<StateOptions>;

@@ -14,6 +14,7 @@ import { withPolicyModule } from '../options/policy-module.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { shippedThresholds } from '../state/shipped-laws.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
+import type { Beginnings } from './known-prefix.ts';
 import type { SessionSetup } from './setup.ts';
 
 /** Thresholds to start with, and where they came from. */
@@ -66,7 +67,11 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
 export async function setupOf(
   { model, shape }: Runtime,
   options: SessionOptions,
-  state: { readonly book: ThresholdBook | null; readonly log: WitnessLog | null } | null,
+  state: {
+    readonly book: ThresholdBook | null;
+    readonly log: WitnessLog | null;
+    readonly prefixKey?: Uint8Array;
+  } | null,
 ): Promise<SessionSetup> {
   const { config, digest } = model;
   const ready = await withPolicyModule(options);
@@ -82,10 +87,12 @@ export async function setupOf(
   const query = { modelDigest: digest, family: config.architecture, layers: shape.layers };
   const defaults = start.defaults === undefined ? {} : { defaults: start.defaults };
   const recall = (fingerprint: Fingerprint): Promise<Lookup> => book!.lookup({ ...query, ...defaults, fingerprint });
+  const ask: Beginnings['ask'] = (asked) => book!.lookupPrefix({ modelDigest: digest, layers: shape.layers, ...asked });
   return {
     ...ready,
     ...start,
     ...(asks ? { recall } : {}),
+    ...(state?.prefixKey === undefined ? {} : { beginnings: { key: state.prefixKey, ...(asks ? { ask } : {}) } }),
     log: options.witness === false ? null : (state?.log ?? null),
   };
 }
@@ -123,6 +130,7 @@ export async function leave(
     c,
     ...(text == null ? {} : { text }),
     ...(course === null ? {} : { course }),
+    ...(cache.prefix === null ? {} : { prefix: cache.prefix }),
     formats: formatShares(cache),
     reason,
   });

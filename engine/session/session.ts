@@ -30,6 +30,7 @@ import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { Answer, type AnswerOptions } from './answer.ts';
 import { BookLookup } from './book-lookup.ts';
 import { logSumExp } from './divergence.ts';
+import { KnownPrefix } from './known-prefix.ts';
 import { Occupancy } from './occupancy.ts';
 import { Probe } from './probe.ts';
 import { checkFits, checkIds, type ReadOptions, tokenizeFor } from './prompt.ts';
@@ -54,6 +55,7 @@ export class Session implements Reader {
   #probe: Probe | null = null;
   readonly #text: TextProbe;
   readonly #book: BookLookup;
+  readonly #prefix: KnownPrefix;
   /** What was read last, where pages may come back for an answer to it; with the length of the cache behind it. */
   #question: (Asked & { readonly end: number }) | null = null;
   #isFreed = false;
@@ -68,6 +70,7 @@ export class Session implements Reader {
     this.#trail = new Trail(runtime.model.config.hiddenSize, setup.compareTokens ?? 0);
     this.#text = new TextProbe(this);
     this.#book = new BookLookup(this, setup.recall);
+    this.#prefix = new KnownPrefix(this, setup.beginnings);
   }
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
@@ -279,6 +282,7 @@ export class Session implements Reader {
     from = 0,
     to: number = tokenIds.length,
   ): Promise<void> {
+    await this.#prefix.begin(tokenIds);
     const start = performance.now();
     const { turns } = this.setup.shared ?? {};
     for (let at = from; at < to; ) {
@@ -325,7 +329,9 @@ export class Session implements Reader {
         await this.#read(ids, reading);
         await this.#promote();
         const lookup = lookupOf(this, options);
-        return yield* write(this, answer, { tokens: ids.length, startMs, signal: options.signal, lookup });
+        const written = yield* write(this, answer, { tokens: ids.length, startMs, signal: options.signal, lookup });
+        this.#prefix.measure();
+        return written;
       } finally {
         this.#answered();
       }
@@ -351,6 +357,7 @@ export class Session implements Reader {
         nats += row[id]! - logSumExp(row).logSum;
         await this.#forward([id], false);
       }
+      this.#prefix.measure();
       return nats;
     } finally {
       this.#answered();
@@ -476,6 +483,7 @@ export class Session implements Reader {
     takeBack(this.governed, this.governed.wayBack(0, tokens));
     this.#trail.cut(this.tokens.length - tokens);
     this.tokens.length = tokens;
+    this.#prefix.cut(tokens);
   }
 
   /** Tells the policy that memory is short; pressure rises at the next token boundary. */

@@ -8,6 +8,7 @@ import type { Meter } from '../metrics/meter.ts';
 import type { PolicyModule, PolicyOrigin } from '../options/policy-module.ts';
 import type { SessionOptions } from '../options/types.ts';
 import type { OriginalFiles } from '../originals/types.ts';
+import type { Beginnings } from './known-prefix.ts';
 import type { Sharing } from './sharing.ts';
 
 export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
@@ -31,6 +32,8 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly sharedBudgetBytes?: number;
   /** Asks what earlier sessions like this one say, now that more is known of it. */
   readonly recall?: (fingerprint: Fingerprint) => Promise<Lookup>;
+  /** For texts that begin as others did; left out: nothing is known or learned of beginnings. */
+  readonly beginnings?: Beginnings;
   /** Goes into the first entry of the log, beside what is effective: what it goes on from. */
   readonly origin?: Readonly<Record<string, unknown>>;
   /** Counts what the session does, among others; left out: one of its own. */

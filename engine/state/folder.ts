@@ -38,12 +38,15 @@ import {
 import { type TellEvent, untold } from '../events/event.ts';
 import type { LogRetention } from '../options/types.ts';
 import { LogKeeper, segmentBytesOf, tellRetained } from './log-keeper.ts';
+import { prefixKey } from './prefix-key.ts';
 import { policyOf } from './retention-policy.ts';
 
 export interface State {
   readonly dir: string;
   readonly log: WitnessLog;
   readonly book: ThresholdBook;
+  /** Beginnings of texts are told apart under it. */
+  readonly prefixKey: Uint8Array;
   close(): Promise<void>;
 }
 
@@ -158,6 +161,7 @@ export async function openState(dir: string, options: OpenStateOptions): Promise
       dir,
       log,
       book,
+      prefixKey: prefixKey(memoryDir(dir), qdrant?.prefixKey),
       close: async () => {
         try {
           // What it says of its server still goes into the log.

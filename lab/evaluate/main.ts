@@ -6,6 +6,7 @@
  *   stated     whether a stated divergence is kept and used
  *   harm       the divergence of price beside that of uniform, on the models of --models and texts, within --budgets
  *   promotion  what pages that come back for an answer are worth, by how likely the codes of recall documents are
+ *   prefix     what sessions are worth that began with the same two documents and were asked something else
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
  *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality,
  *   recall, speed, short
@@ -24,7 +25,7 @@
  *                    which is faster and the same in both runs that are compared (default of learning and stated)
  *   --caches LIST    these caches instead of those of the table
  *   --budgets LIST   these budgets instead of those of learning, e.g. 25%,kld:0.01
- *   --sessions LIST  points of the learning curve, 0,1,3,10,30 by default
+ *   --sessions LIST  points of the learning curve, 0,1,3,10,30 by default; of prefix 0,1,5,20
  *   --asked LIST     divergences to be stated
  *   --probe N        tokens that probes for the table in hindsight read, 256 by default; 0: no such table
  *   --documents N    recall documents of learning, with five questions each, 20 by default
@@ -63,12 +64,13 @@ import { latents } from './latents.ts';
 import { learning, PARTS } from './learning.ts';
 import { OUTLIERS } from './outliers.ts';
 import { CHRONICLE, KINDS, WINDOWS } from './passages.ts';
+import { PREFIX_BUDGETS, PREFIX_SESSIONS, prefix } from './prefix.ts';
 import { PROMOTED_PAGES, promotion } from './promotion.ts';
 import { MODEL_SHAPES, modelShape, SIZE_CONTEXTS, sizeTables } from './sizes.ts';
 import { ASKED, stated } from './stated.ts';
 import { qualityTables, TABLE_PARTS } from './table.ts';
 
-const COMMANDS = ['learning', 'stated', 'latents', 'harm', 'promotion', 'frontier', 'decide', 'sizes'];
+const COMMANDS = ['learning', 'stated', 'latents', 'harm', 'promotion', 'prefix', 'frontier', 'decide', 'sizes'];
 /** Budgets at which latents are compared. */
 const LATENT_BUDGETS = ['10%', '12.5%', '15%', '20%'];
 const TABLE_KINDS = ['wiki', 'novel', 'german', 'code'];
@@ -261,6 +263,19 @@ async function measure(
         documents: list(values.seeds)?.map(Number) ?? [0, 1],
         isBeside: values.beside,
         pages: list(values.promote)?.map(Number) ?? PROMOTED_PAGES,
+        say,
+      }),
+    );
+  } else if (command === 'prefix') {
+    process.stdout.write(
+      await prefix({
+        runtime,
+        dense,
+        cacheDir,
+        kinds: selected(TABLE_KINDS),
+        tokens: Math.min(lengths[0]!, runtime.model.config.contextLength),
+        budgets: list(values.budgets) ?? PREFIX_BUDGETS,
+        sessions: list(values.sessions)?.map(Number) ?? PREFIX_SESSIONS,
         say,
       }),
     );

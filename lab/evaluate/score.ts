@@ -13,7 +13,8 @@ import {
 import { setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
 import type { Divergence } from '../../engine/session/types.ts';
-import { readBook } from '../../engine/state/folder.ts';
+import { memoryDir, readBook } from '../../engine/state/folder.ts';
+import { prefixKey } from '../../engine/state/prefix-key.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { ThresholdBook } from '../../memory/index.ts';
 import { KvError, type KvErrorCode } from '../../native/index.ts';
@@ -120,7 +121,7 @@ export class Scorer {
     const setup = await setupOf(
       this.runtime,
       { compareTokens: SCORED_TOKENS, ...asked, tokensExpected: ids.length },
-      { book, log: null },
+      { book, log: null, ...(stateDir === null ? {} : { prefixKey: prefixKey(memoryDir(stateDir), undefined) }) },
     );
     return Session.open(this.runtime, {
       ...setup,

@@ -181,6 +181,7 @@ export class PriceSession implements PolicySession {
     for (const change of situation.changes ?? []) offers.change(change);
     for (const report of situation.trials) offers.add(report, tokens);
     this.learn(situation);
+    if (situation.later !== undefined) offers.know(situation.later);
     for (const report of situation.again ?? []) offers.again(report, tokens);
     if (situation.text !== undefined) this.text.expected = situation.text;
     if (situation.probe !== undefined) this.text.learn(situation.probe);

@@ -18,8 +18,10 @@ import {
   type SessionRecord,
   sessionsOf,
 } from '../../memory/index.ts';
-import { readLog, readLogId } from '../../witness/index.ts';
+import { given } from '../../native/index.ts';
+import { type Entry, readLog, readLogId } from '../../witness/index.ts';
 import { seeded } from '../random.ts';
+import { ids } from '../unit/engine/on-reference.ts';
 import { here, Machine, query, sessionAt } from './machine.ts';
 import { HAS_BINARY, Line, QdrantProcess, removeServers } from './qdrant-server.ts';
 
@@ -115,6 +117,33 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     expect(await paths('old')).toEqual([undefined, undefined, undefined]);
     expect(await paths('other')).toEqual(['/srv/state', '/srv/state']);
     await old.book.close();
+  });
+
+  // The digests of one machine say nothing to another, unless both have the key.
+  test('learn from each other what is asked of texts that begin alike', async () => {
+    const collection = fresh();
+    const prompt = (question: number): number[] => [...ids(900, 1), ...ids(60, question)];
+    const knownBy = async (name: string, prefixKey: string | undefined, question: number): Promise<number> => {
+      const stateDir = join(root, name);
+      const qdrant = { url: server.url, collection, ...given({ prefixKey }) };
+      const engine = await createEngine({ model: 'reference', stateDir, qdrant });
+      try {
+        const session = await engine.openSession({ kvBudget: '30%', tokensExpected: 1024 });
+        await session.generate(prompt(question), { maxTokens: 24, temperature: 0 }).result;
+        await session.close();
+        const entries = [
+          ...readLog(logDir(stateDir), { session: session.id, kinds: ['situation'] }),
+        ] as Entry<'situation'>[];
+        return Math.max(0, ...entries.flatMap(({ body }) => body.situation.later ?? []).map(({ answers }) => answers));
+      } finally {
+        await engine.close();
+      }
+    };
+    const secret = 'known on both machines';
+    expect(await knownBy('first', secret, 2)).toBe(0);
+    expect(await knownBy('second', secret, 3)).toBe(1);
+    expect(await knownBy('stranger', undefined, 4)).toBe(0);
+    expect(await knownBy('first', secret, 5)).toBe(2);
   });
 
   test('need a state folder to be shared from', async () => {

@@ -1,6 +1,6 @@
 /** A session ended: what it held, and what it taught. */
 import type { BodyOf, Fields } from './field.ts';
-import { course, estimate, gains, reals } from './parts.ts';
+import { course, estimate, gains, prefix, reals } from './parts.ts';
 import { count, nullable, object, one, optional, real, record, text, whole } from './type.ts';
 
 /** Share of the sealed pages in each format. */
@@ -24,6 +24,8 @@ export const CLOSE = {
   text: { type: optional(estimate), since: '0.1.0' },
   /** What it found of errors behind their first trials; left out where pages were not tried again. */
   course: { type: optional(course), since: '0.1.0' },
+  /** What was asked of its beginning, told by keyed digests of its pages; left out where nothing was. */
+  prefix: { type: optional(prefix), since: '0.1.0' },
   formats: { type: optional(object({ k: shares, v: shares })), since: '0.1.0' },
   reason: { type: one(['done', 'aborted', 'error']) },
 } as const satisfies Fields;

@@ -15,9 +15,11 @@ export interface LikeSession {
   readonly log?: string;
 }
 
+export const likeSession = noun<LikeSession>()({ session: text, distance: real, seq: whole, log: optional(text) });
+
 export const EVIDENCE = {
   fingerprint: { type: reals },
-  neighbours: { type: list(noun<LikeSession>()({ session: text, distance: real, seq: whole, log: optional(text) })) },
+  neighbours: { type: list(likeSession) },
   thresholds: { type: thresholds },
 } as const satisfies Fields;
 

@@ -1,6 +1,7 @@
 /** What the log says about itself, and what was done to a session from outside. */
 import type { FormatName, Side } from '../../native/index.ts';
 import type { LayerChange } from '../../policy/index.ts';
+import { likeSession } from './evidence.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { format, side } from './parts.ts';
 import { count, list, noun, one, optional, real, text, whole } from './type.ts';
@@ -73,6 +74,8 @@ export const NOTE = {
   layerChanges: { type: optional(list(layerChange)) },
   promoted: { type: optional(list(promotedSide)), since: '0.1.0' },
   returned: { type: optional(list(promotedSide)), since: '0.1.0' },
+  /** Sessions that began with the same pages. */
+  beginning: { type: optional(list(likeSession)), since: '0.1.0' },
   tokens: { type: optional(whole) },
 } as const satisfies Fields;
 

@@ -65,6 +65,8 @@ export const course = noun<Course>()({
   noise: object({ found: real, page: real, chance: real }),
 });
 
+export const prefix = object({ pages: list(text, 1), later: text, answers: whole });
+
 const threshold = noun<Threshold>()({
   id: text,
   value: real,

@@ -1,5 +1,5 @@
 /** A scheduling point of a session: what its policy saw. `policy/types.ts` says what every field means. */
-import type { CanaryReport, MassReport, Outcome, ProbeReport, Situation } from '../../policy/index.ts';
+import type { CanaryReport, LaterReport, MassReport, Outcome, ProbeReport, Situation } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { changes, estimate, format, move, place, reals, side, trials } from './parts.ts';
 import {
@@ -38,6 +38,8 @@ const canary = noun<CanaryReport>()({
   age: whole,
 });
 
+const later = noun<LaterReport>()({ page: count, answers: whole, k: reals, v: reals });
+
 const mass = noun<MassReport>()({ layer: count, shares: reals });
 
 export const SITUATION = {
@@ -59,6 +61,7 @@ export const SITUATION = {
   'situation.again': { type: optional(list(trials, 1)) },
   'situation.text': { type: optional(estimate) },
   'situation.probe': { type: optional(probe) },
+  'situation.later': { type: optional(list(later, 1)), since: '0.1.0' },
   'situation.canaryBytes': { type: optional(whole) },
   'situation.canaries': { type: optional(list(canary, 1)) },
   'situation.masses': { type: optional(list(mass, 1)), since: '0.1.0' },

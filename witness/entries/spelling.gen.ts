@@ -103,6 +103,15 @@ function spellChanges(it: NonNullable<SituationBody['situation']['changes']>[num
   );
 }
 
+function spellLater(it: NonNullable<SituationBody['situation']['later']>[number]): string {
+  return (
+    `{"answers":${number(it.answers)}` +
+    `,"k":${list(it.k, number)}` +
+    `,"page":${number(it.page)}` +
+    `,"v":${list(it.v, number)}}`
+  );
+}
+
 function spellMasses(it: NonNullable<SituationBody['situation']['masses']>[number]): string {
   return (
     `{"layer":${number(it.layer)}` +
@@ -158,6 +167,7 @@ function spellSituation(it: SituationBody['situation']): string {
     (it.changes === undefined ? '' : `,"changes":${list(it.changes, spellChanges)}`) +
     `,"index":${number(it.index)}` +
     `,"kldBudget":${nullable(it.kldBudget)}` +
+    (it.later === undefined ? '' : `,"later":${list(it.later, spellLater)}`) +
     `,"lowMemory":${it.lowMemory}` +
     (it.masses === undefined ? '' : `,"masses":${list(it.masses, spellMasses)}`) +
     `,"movesMax":${number(it.movesMax)}` +

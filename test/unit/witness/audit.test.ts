@@ -187,7 +187,16 @@ describe('list', () => {
     const payload = {
       ...{ session: 'one\u001b[2J', modelDigest: 'd', family: 'llama', policy: 'price', priceThreshold: 2e-9 },
       ...{ effectiveBits: 4.25, meanKld: 0.0123, predictedKld: 0.04, tokens: 900, kvBytes: 1, decisions: 0 },
-      ...{ formats: null, reason: 'done', endMs: null, stateDir: null, writer: 0, teaches: false, experience: null },
+      ...{
+        formats: null,
+        reason: 'done',
+        endMs: null,
+        stateDir: null,
+        writer: 0,
+        prefix: null,
+        teaches: false,
+        experience: null,
+      },
     };
     const other = { ...payload, session: 'two', meanKld: null };
     const text = similarText([

@@ -165,7 +165,7 @@ describe('the record', () => {
     expect(await codeOf(writing)).toBe('budget-too-small');
     expect((await session.report()).tokens).toBeGreaterThan(300);
     const notes = entriesOf(state, session.id, 'note').map(({ body }) => body);
-    expect(notes.filter((body) => !('layerChanges' in body))).toMatchObject([{ tokens: 0 }]);
+    expect(notes.filter((body) => !('layerChanges' in body || 'beginning' in body))).toMatchObject([{ tokens: 0 }]);
     const { decisions } = await session.report();
     expect(decisions).toBeGreaterThan(10);
     await session.close('error');
