@@ -52,6 +52,7 @@ export type {
   FormatEstimates,
   FormChange,
   LatentContext,
+  LaterForm,
   Law,
   LayerChange,
   LogRange,

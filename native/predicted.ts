@@ -142,7 +142,7 @@ export function importPages(handle: CacheHandle, shape: CacheShape, given: PageR
       continue;
     }
     const content = contentOf(bytes.subarray(at, at + length), firstToken(Math.floor(i / shape.layers)));
-    numbers.set([0, content.k, content.v, at + content.at, content.length], NUMBERS * i);
+    numbers.set([content.isFreed ? 2 : 0, content.k, content.v, at + content.at, content.length], NUMBERS * i);
   }
   // -1: no record is damaged. The call may end before it says so.
   const out = Float64Array.of(-1);

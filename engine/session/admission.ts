@@ -190,8 +190,8 @@ export class Admission {
  */
 function needOf({ governed }: Session, tokens: number, counted: readonly Session[]): number {
   const { terms, shape, room, latents, kin } = governed;
-  const { openFormat = 'f16', windowFormat, windowTokens = PAGE_TOKENS } = terms.context;
-  const all = bytesAt(shape, tokens, terms.lowest, { openFormat, windowFormat, windowTokens });
+  const { openFormat = 'f16', windowFormat, windowTokens = PAGE_TOKENS, slidingWindow } = terms.context;
+  const all = bytesAt(shape, tokens, terms.lowest, { openFormat, windowFormat, windowTokens, slidingWindow });
   const kept =
     latents === null ? 0 : latents.sealedBytes * shape.layers * (terms.budgetBytes === null ? sealedPages(tokens) : 1);
   const origin = counted.find((other) => other.governed.kin.has(kin));
