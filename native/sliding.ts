@@ -19,11 +19,11 @@ export const freedPage = (page: number): KvError =>
     hint: 'table().kind says which pages are still there',
   });
 
-/** The error of attention, and of going back, to where freed pages would be seen. */
+/** The error of attention that would see freed pages, and of going back or importing to where that would be so. */
 export const seesFreed = (doing: string, values: Readonly<Record<string, unknown>>): KvError =>
   new KvError('unsupported', `cannot ${doing}: pages that it would see have been freed`, {
     values,
-    hint: 'read these tokens again, or fork() before you append what may be taken back',
+    hint: 'read these tokens again, fork() before you append what may be taken back, and give a cache the sliding windows that its pages were freed by',
   });
 
 /** → bytes freed */

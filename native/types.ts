@@ -443,8 +443,8 @@ export interface KvCache {
   importPage(layer: number, bytes: Uint8Array): void;
   /**
    * Puts all pages of an empty cache in place at once, stored or predicted, on as many threads as the cache has. If it
-   * throws, nothing has changed. Throws 'unsupported' if the cache is not empty, 'bad-file' for a page that is damaged
-   * or holds numbers that are not finite, and otherwise as importPage() does.
+   * throws, nothing has changed. Throws 'unsupported' if the cache is not empty or would see a freed page, 'bad-file'
+   * for a page that is damaged or holds numbers that are not finite, and otherwise as importPage() does.
    */
   importPages(pages: PageRecords): void;
   memory(): CacheMemory;

@@ -62,9 +62,9 @@ Status Cache::checkRecords(const PageRecords& given, size_t* bytes) const {
     const int layer = i % layers, page = i / layers;
     if (record.isFreed) {
       const int window = options_.window[layer];
-      const bool isBelow = layer + 1 < layers && given.records[i + 1].isPredicted;
-      // Whatever goes on behind these pages does not see it, and nothing is predicted from it.
-      if (window == 0 || isBelow || (page + 1) * kPageTokens > given.pages * kPageTokens - window + 1) {
+      // Whatever goes on behind these pages must not see it, and nothing is predicted from it.
+      if (window == 0 || (page + 1) * kPageTokens > given.pages * kPageTokens - window + 1) return kUnsupported;
+      if (layer + 1 < layers && given.records[i + 1].isPredicted) {
         *given.damaged = i;
         return kBadValue;
       }

@@ -183,8 +183,8 @@ describe('a page that the sliding window has left behind', () => {
       openKvCache({ shape, pool: openPool(2 ** 30), ...more });
     // So few pages that what follows would see page 2.
     const few = records.slice(0, 3 * shape.layers);
-    expect(codeOf(() => empty().importPages({ bytes, records: few, predicted }))).toBe('bad-file');
-    expect(codeOf(() => empty({}).importPages({ bytes, records, predicted }))).toBe('bad-file');
+    expect(codeOf(() => empty().importPages({ bytes, records: few, predicted }))).toBe('unsupported');
+    expect(codeOf(() => empty({}).importPages({ bytes, records, predicted }))).toBe('unsupported');
     // A freed page that has a rest of something.
     const stored = cache.exportPage(0, 1);
     const longer = Buffer.concat([stored.subarray(0, 128), new Uint8Array(16), new Uint8Array(4)]);

@@ -11,7 +11,7 @@ import { logDir } from '../../../../engine/state/folder.ts';
 import { freedPages, type KvCache, openKvCache, openPool } from '../../../../native/index.ts';
 import { type Entry, explain, readLog, replaySession, timeline, verifyLog, whyNot } from '../../../../witness/index.ts';
 import { normals, sameBits, uniform } from '../../../native/dense.ts';
-import { codeOf } from '../../../refusal.ts';
+import { codeOf, refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 
 const folder = scratchFolders();
@@ -144,6 +144,10 @@ describe('pages that sliding windows have left behind', () => {
     fill(cache, 1100, 100);
     const file = join(dir, 'cache.kv');
     cache.save(file);
+    const { slidingWindow: _, ...without } = options;
+    expect((await refused(loadCache(file, { ...without, stateDir: folder(), kvBudget: 800_000 }))).message).toMatch(
+      /pages that it would see have been freed/,
+    );
     const loaded = await loadCache(file, options);
     expect(loaded.memoryUsage().totalBytes).toBe(cache.memoryUsage().totalBytes);
     const [a, b] = [uniform(8), uniform(8)];
