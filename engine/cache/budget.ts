@@ -75,6 +75,13 @@ export interface Forecast {
 }
 
 /**
+ * Pages of a layer that are freed at a length whatever is under way: a step of up to a page ends before what it leaves
+ * behind is freed, and while a prompt is read what is seen from its beginning stays.
+ */
+export const surelyFreed = (tokens: number, slidingWindow: number | null): number =>
+  slidingWindow === null ? 0 : Math.max(0, freedPages(tokens - PAGE_TOKENS, slidingWindow) - pagesSeen(slidingWindow));
+
+/**
  * Most bytes up to `tokens` when all movable pages are in the pair of their layer, and those in the window in its
  * format.
  */
@@ -90,12 +97,10 @@ export function bytesAt(shape: CacheShape, tokens: number, pairs: readonly Forma
   for (let at = Math.max(0, tokens - PAGE_TOKENS); at <= tokens; at++) {
     const movable = forecastMovablePages(at, window.windowTokens);
     const inWindow = layers * (sealedPages(at) - movable) * 2 * side(window.windowFormat);
-    // A step of up to a page ends before what it leaves behind is freed, and while a prompt is read what is seen from
-    // its beginning stays.
-    const freed = windows.reduce((sum, { layer, size }) => {
-      const pages = freedPages(at - PAGE_TOKENS, size) - pagesSeen(size);
-      return sum + Math.max(0, Math.min(movable, pages)) * lowOf(pairs[layer]!);
-    }, 0);
+    const freed = windows.reduce(
+      (sum, { layer, size }) => sum + Math.min(movable, surelyFreed(at, size)) * lowOf(pairs[layer]!),
+      0,
+    );
     most = Math.max(most, openBytes(shape, at, window.openFormat) + movable * low - freed + inWindow);
   }
   return most;
