@@ -53,6 +53,7 @@ export type {
   FormatEstimates,
   FormChange,
   LatentContext,
+  LaterForm,
   LaterReport,
   Law,
   LayerChange,

@@ -15,7 +15,7 @@
     # Two of the product's files are compiled again for cache_test, since they ask whether an allocation is to fail.
     'asking_sources': ['addon.cc', 'cache/pool.cc'],
     # What checks and translates arguments, and what keeps books of pages, is compiled for size, to half of it: what a call of it leads to takes far longer.
-    'border_sources': ['cache/heap.cc', 'cache/hold.cc', 'cache/layer.cc', 'cache/moves.cc', 'cache/pages.cc', 'cache/stored.cc', '<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon_\') && f.endsWith(\'.cc\')).join(\' \')")'],
+    'border_sources': ['cache/heap.cc', 'cache/hold.cc', 'cache/layer.cc', 'cache/moves.cc', 'cache/pages.cc', 'cache/sliding.cc', 'cache/stored.cc', '<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon_\') && f.endsWith(\'.cc\')).join(\' \')")'],
     'other_sources': ['<!@(node -p "[\'cache\', \'log\'].flatMap((dir) => require(\'fs\').readdirSync(dir).filter((f) => f.endsWith(\'.cc\')).map((f) => dir + \'/\' + f)).filter((f) => ![\'heap\', \'hold\', \'layer\', \'moves\', \'pages\', \'pool\', \'stored\'].some((name) => f === \'cache/\' + name + \'.cc\')).join(\' \')")'],
     # Kernels throw nothing, so they need no tables by which a stack is unwound.
     'kernel_flags': ['-fno-exceptions', '-fno-asynchronous-unwind-tables'],

@@ -25,7 +25,7 @@ import { firstToken, pageStart, sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
 import type { LatentName } from './latent.ts';
 import { type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS } from './layout.ts';
-import { type CacheHandle, check, errorOf, loadBinary, type PoolHandle } from './load.ts';
+import { type CacheHandle, check, codeOf, errorOf, loadBinary, type PoolHandle } from './load.ts';
 import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
 import { NativePool } from './pool.ts';
 import { importPages } from './predicted.ts';
@@ -33,6 +33,7 @@ import { badQuery, badValue } from './refusals.ts';
 import { checkedOptions } from './shape.ts';
 import * as shares from './shares.ts';
 import { exchangeSide, exportSide } from './sides.ts';
+import { freedPage, freePage, seesFreed } from './sliding.ts';
 import { exportPage, importPage } from './stored.ts';
 import { checkCandidates, movesOf, original, REFUSED, Trials } from './trials.ts';
 import type {
@@ -108,7 +109,9 @@ class NativeCache implements KvCache {
         hint: `take back to a multiple of ${PAGE_TOKENS} while no move is under way, or fork() before you append what you may want to take back`,
       });
     }
-    check(handle.truncate(tokens), 'truncate', { tokens, length: now });
+    const status = handle.truncate(tokens);
+    if (codeOf(status) === 'unsupported') throw seesFreed('take tokens back', { tokens, length: now });
+    check(status, 'truncate', { tokens, length: now });
   }
 
   append(layer: number, k: Float32Array, v: Float32Array): void {
@@ -180,6 +183,7 @@ class NativeCache implements KvCache {
     const status = handle.attend(layer, q, out, xNorms, lse, observe);
     if (status === 0) return;
     const error = errorOf(status, `attend over layer ${layer}`, { layer, tokens });
+    if (error.code === 'unsupported') throw seesFreed(`attend over layer ${layer}`, { layer, tokens, held });
     throw error.code === 'bad-value' ? badQuery(error, q, layer, row) : error;
   }
 
@@ -324,6 +328,7 @@ class NativeCache implements KvCache {
     const found = out === undefined ? new Float32Array(wanted) : floats(out, 'out');
     if (found.length !== wanted) shapeError('out must be [tokens, n, d]', { out: found.length, wanted });
     const status = handle.decode(layer, page, sideId(side), found);
+    if (codeOf(status) === 'unsupported') throw freedPage(page);
     check(status, `decode page ${page} of layer ${layer}`, { layer, page, side });
     return found;
   }
@@ -383,6 +388,12 @@ class NativeCache implements KvCache {
     return this.#within(`exchange a side of page ${page} of layer ${layer}`, () =>
       exchangeSide(handle, this.shape, layer, page, side, stored, refuse),
     );
+  }
+
+  freePage(layer: number, page: number): number {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    return freePage(handle, layer, page, this.#one, this.length(layer));
   }
 
   importPage(layer: number, bytes: Uint8Array): void {

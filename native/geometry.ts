@@ -56,6 +56,24 @@ export const roomEnd = (tokens: number): number => tokens - openRows(tokens) + r
 export const movablePages = (tokens: number, windowTokens: number = PAGE_TOKENS): number =>
   Math.max(0, Math.floor((tokens - windowTokens) / PAGE_TOKENS));
 
+/** How many pages of a layer with this sliding window no query at position `tokens`, or behind it, sees. */
+export const pagesLeftBehind = (tokens: number, slidingWindow: number | null): number =>
+  slidingWindow === null ? 0 : pageOf(Math.max(0, tokens - slidingWindow + 1));
+
+/**
+ * How many of them are freed: those that nothing sees even where a page of newer tokens is taken back, as answers and
+ * guesses are.
+ */
+export const freedPages = (tokens: number, slidingWindow: number | null): number =>
+  pagesLeftBehind(Math.max(0, tokens - PAGE_TOKENS), slidingWindow);
+
+/** How many pages a query sees at most, where they end nowhere in particular. */
+export const pagesSeen = (slidingWindow: number): number => Math.ceil(slidingWindow / PAGE_TOKENS) + 1;
+
+/** The first length behind `tokens` at which one more of them is. */
+export const nextFreed = (tokens: number, slidingWindow: number): number =>
+  firstToken(freedPages(tokens, slidingWindow) + 2) + slidingWindow - 1;
+
 /** How many tokens have been appended since a page left the window; negative while it is in the window. */
 export const tokensBehind = (page: number, tokens: number): number => tokens - (page + 2) * PAGE_TOKENS;
 

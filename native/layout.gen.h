@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "7 formats=14 layout=b5f679244c5e778b6ed85817545bf3b2";
+constexpr char kAbi[] = "8 formats=14 layout=b5f679244c5e778b6ed85817545bf3b2";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;

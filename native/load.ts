@@ -99,6 +99,8 @@ export interface CacheHandle {
   exportSide(layer: number, page: number, side: number, about: Float64Array, out?: Uint8Array): number;
   /** Writes the freed bytes to `out`. */
   exchangeSide(layer: number, page: number, side: number, format: number, bytes: Uint8Array, out: Float64Array): number;
+  /** Writes the freed bytes to `out`. */
+  freePage(layer: number, page: number, out: Float64Array): number;
   /** native/addon_predicted.cc describes the arguments. */
   importPages(
     bytes: Uint8Array,

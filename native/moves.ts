@@ -13,6 +13,7 @@ import {
 } from './format.ts';
 import { LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check, codeOf } from './load.ts';
+import { freedPage, isFreed } from './sliding.ts';
 import type { FinishedMove, PageTable } from './types.ts';
 
 /** Replaces ids of C++ by indices into FORMAT_NAMES. */
@@ -23,10 +24,14 @@ export function toRanks(ids: Uint8Array): void {
 
 export type StartedMove = Pick<FinishedMove, 'layer' | 'page' | 'side' | 'from' | 'to'>;
 
-/** The format of one side of a sealed page. Throws 'unsupported' if the page is held as a latent and so has none. */
+/**
+ * The format of one side of a sealed page. Throws 'unsupported' for a page that is held as a latent or freed, and so
+ * has none.
+ */
 export function formatIn(table: PageTable, page: number, side: Side): FormatName {
   const format = FORMAT_NAMES[(side === 'k' ? table.kFormat : table.vFormat)[page]!];
   if (format !== undefined) return format;
+  if (isFreed(table, page)) throw freedPage(page);
   const latent = LATENT_NAMES[table.latent[page]! - 1];
   throw new KvError('unsupported', `page ${page} is held as ${latent}: its keys and values have no format`, {
     values: { page, side, latent },

@@ -7,7 +7,8 @@ import { closed, fail, floats, formatId, integer, record, shapeError, show } fro
 import { KvError } from './error.ts';
 import { firstToken } from './geometry.ts';
 import type { Side } from './layout.ts';
-import { type CacheHandle, check, errorOf, loadBinary, type PredictorHandle } from './load.ts';
+import { type CacheHandle, check, codeOf, errorOf, loadBinary, type PredictorHandle } from './load.ts';
+import { seesFreed } from './sliding.ts';
 import { storedContent } from './stored.ts';
 import type { CacheShape, PageRecord, PageRecords, RotaryTable } from './types.ts';
 
@@ -131,6 +132,7 @@ export function importPages(handle: CacheHandle, shape: CacheShape, given: PageR
   const pages = records.length / shape.layers;
   const numbers = new Float64Array(NUMBERS * records.length);
   const contentOf = storedContent(shape);
+  let hasFreed = false;
   for (const [i, one] of (records as readonly PageRecord[]).entries()) {
     record(one, 'a record');
     const { at, length, formats } = one;
@@ -142,7 +144,8 @@ export function importPages(handle: CacheHandle, shape: CacheShape, given: PageR
       continue;
     }
     const content = contentOf(bytes.subarray(at, at + length), firstToken(Math.floor(i / shape.layers)));
-    numbers.set([0, content.k, content.v, at + content.at, content.length], NUMBERS * i);
+    hasFreed ||= content.isFreed;
+    numbers.set([content.isFreed ? 2 : 0, content.k, content.v, at + content.at, content.length], NUMBERS * i);
   }
   // -1: no record is damaged. The call may end before it says so.
   const out = Float64Array.of(-1);
@@ -159,6 +162,7 @@ export function importPages(handle: CacheHandle, shape: CacheShape, given: PageR
         cause: errorOf(status, 'import pages', {}),
       },
     );
+  if (codeOf(status) === 'unsupported' && hasFreed) throw seesFreed('put these pages in place', { pages });
   check(status, 'import pages', { pages, bytes: bytes.length });
 }
 

@@ -15,7 +15,7 @@
  *   100  zeros
  *
  * After the head come the parts of the keys and of the values, the latent, and, if the page is at position 0, the exact
- * sinks. The last four bytes are the CRC-32 (as in gzip) of everything before them.
+ * sinks; of a freed page no more than those. The last four bytes are the CRC-32 (as in gzip) of everything before them.
  */
 import { crc32 } from 'node:zlib';
 import { fail, show } from './arguments.ts';
@@ -33,8 +33,8 @@ const NAME_BYTES = 16;
 const NAMES_AT = 40;
 
 /**
- * The formats of a page by their ids: keys and values are null if it is held as a latent, and the latent is null if it
- * has none.
+ * The formats of a page by their ids: keys and values are null if it is held as a latent or freed, and the latent is
+ * null if it has none.
  */
 interface Content {
   readonly kind: number;
@@ -121,8 +121,10 @@ export function importPage(
   check(status, `import a page into layer ${layer}`, { layer, position, bytes: bytes.length });
 }
 
-/** Where the parts of a page with keys and values alone lie among its bytes, and the ids of its formats. */
-interface Resident {
+/** Where the parts of a page without latents lie among its bytes, and the ids of its formats. */
+interface Whole {
+  /** Nothing is left of it but the sinks of the first page, and its formats mean nothing. */
+  readonly isFreed: boolean;
   readonly k: number;
   readonly v: number;
   readonly at: number;
@@ -130,8 +132,8 @@ interface Resident {
 }
 
 /** Reads heads of stored pages, of which those that say the same are read once, and verifies checksums. */
-export function storedContent(shape: CacheShape): (bytes: Uint8Array, position: number) => Resident {
-  const known = new Map<string, Resident>();
+export function storedContent(shape: CacheShape): (bytes: Uint8Array, position: number) => Whole {
+  const known = new Map<string, Whole>();
   return (bytes, position) => {
     checkSum(bytes);
     const all = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
@@ -141,9 +143,11 @@ export function storedContent(shape: CacheShape): (bytes: Uint8Array, position: 
     if (before !== undefined && all.readUInt32LE(12) === position) return before;
     const { kind, formats, latentWidth } = readHead(bytes, shape, position);
     const [k, v] = formats;
-    if (PAGE_KINDS[kind] !== 'resident' || latentWidth > 0 || k === null || v === null)
+    const isFreed = PAGE_KINDS[kind] === 'freed';
+    if (!isFreed && (PAGE_KINDS[kind] !== 'resident' || latentWidth > 0 || k === null || v === null))
       throw new KvError('unsupported', 'stored page: pages with latents are imported one by one');
-    const content = { k, v, at: HEAD_BYTES, length: bytes.length - HEAD_BYTES - CRC_BYTES };
+    const at = { at: HEAD_BYTES, length: bytes.length - HEAD_BYTES - CRC_BYTES };
+    const content = { isFreed, k: k ?? 0, v: v ?? 0, ...at };
     known.set(key, content);
     return content;
   };
@@ -197,7 +201,8 @@ function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Conte
     });
   }
   const isResident = PAGE_KINDS[kind] === 'resident';
-  if (!isResident && PAGE_KINDS[kind] !== 'latent') damaged('its kind is unknown', { kind });
+  if (!isResident && PAGE_KINDS[kind] !== 'latent' && PAGE_KINDS[kind] !== 'freed')
+    damaged('its kind is unknown', { kind });
   if (bytes.subarray(NAMES_AT + 3 * (NAME_BYTES + 4), HEAD_BYTES).some((byte) => byte !== 0))
     damaged('unused bytes are not zero', {});
   const formats = [0, 1, 2].map((i) => {
@@ -207,6 +212,7 @@ function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Conte
   if (formats.slice(0, 2).some((id) => (id !== null) !== isResident) || (formats[2] !== null) !== latentWidth > 0) {
     damaged('its kind does not fit its formats', { kind, latentWidth });
   }
+  if (PAGE_KINDS[kind] === 'freed' && latentWidth > 0) damaged('nothing is left of it but a latent', { latentWidth });
   return { kind, formats, latentWidth };
 }
 

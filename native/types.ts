@@ -159,9 +159,10 @@ export interface CacheMemory {
 
 /**
  * How a sealed page is held. A `resident` page has keys and values, each in a format. A `latent` page has only the
- * latent from which both are recomputed. No page is `parked` yet: the name is reserved for pages outside the pool.
+ * latent from which both are recomputed. A `freed` page has nothing: the sliding window of its layer has left it
+ * behind. No page is `parked` yet: the name is reserved for pages outside the pool.
  */
-export const PAGE_KINDS = ['resident', 'latent', 'parked'] as const;
+export const PAGE_KINDS = ['resident', 'latent', 'parked', 'freed'] as const;
 export type PageKind = (typeof PAGE_KINDS)[number];
 
 /** The sealed pages of one layer in the order of their positions, as parallel arrays of length `pages`. */
@@ -267,7 +268,8 @@ export interface KvCache {
   /**
    * Computes the causal attention of the last T tokens of the layer, from q [T, H, d] to out [T, H, d], with one
    * softmax over all tokens that each may attend to. Throws 'bad-value' when q holds NaN, ±inf or a number above 65504
-   * in size, because queries are kept as f16. In that case no query is kept and no mass is counted.
+   * in size, because queries are kept as f16, and 'unsupported' for tokens that see a freed page. In either case no
+   * query is kept and no mass is counted.
    */
   attend(layer: number, q: Float32Array, out: Float32Array, options?: AttendOptions): void;
   /**
@@ -284,9 +286,9 @@ export interface KvCache {
   skipped(layer: number): { readonly met: number; readonly skipped: number };
   /**
    * Forgets the tokens from position `tokens` on in every layer. Sealed pages go whole: `tokens` is in the open page or
-   * a multiple of 128, and what forks share stays theirs. Throws 'unsupported' for a length within a sealed page, or
-   * for one before it while a move is under way. The mass of the open page starts again from 0: mass is counted by the
-   * page, so the part of the forgotten tokens is not known.
+   * a multiple of 128, and what forks share stays theirs. Throws 'unsupported' for a length within a sealed page, for
+   * one before it while a move is under way, or for one from which a freed page would be seen again. The mass of the
+   * open page starts again from 0: mass is counted by the page, so the part of the forgotten tokens is not known.
    */
   truncate(tokens: number): void;
   /** The bytes that sealing one page of one layer takes from the budget: both sides, and sealLatentBytes. */
@@ -400,6 +402,14 @@ export interface KvCache {
    */
   toLatent(layer: number, page: number, format: LatentName): number;
   /**
+   * Gives the bytes of a sealed page back that no query from now on sees, because the sliding window of its layer has
+   * left it behind, and returns how many that are: those that no fork holds on, since forks keep the page. Latents and
+   * kept originals go with it. Nothing brings it back, and what needs its keys and values throws 'unsupported' from
+   * then on. A page that is freed already stays so. Throws 'unsupported' for a page that a later query may see, and
+   * while a move of it is under way.
+   */
+  freePage(layer: number, page: number): number;
+  /**
    * Forgets the latent that is kept beside a page, and returns how many bytes that freed. Throws 'unsupported' if there
    * is none.
    */
@@ -433,8 +443,8 @@ export interface KvCache {
   importPage(layer: number, bytes: Uint8Array): void;
   /**
    * Puts all pages of an empty cache in place at once, stored or predicted, on as many threads as the cache has. If it
-   * throws, nothing has changed. Throws 'unsupported' if the cache is not empty, 'bad-file' for a page that is damaged
-   * or holds numbers that are not finite, and otherwise as importPage() does.
+   * throws, nothing has changed. Throws 'unsupported' if the cache is not empty or would see a freed page, 'bad-file'
+   * for a page that is damaged or holds numbers that are not finite, and otherwise as importPage() does.
    */
   importPages(pages: PageRecords): void;
   memory(): CacheMemory;

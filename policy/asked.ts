@@ -4,12 +4,14 @@
  * is refused: the log has the reason, and the policy hears of it among the outcomes, as of any other refusal. Deciding
  * again from the log goes the same way.
  */
-import { type FormatName, isFormatName, movablePages, PARTS, type Side } from '../native/index.ts';
+import { type FormatName, isFormatName, movablePages, PARTS, SIDES, type Side } from '../native/index.ts';
 import type { Course } from './course.ts';
 import { rank } from './ladder.ts';
+import { isRemade } from './sides.ts';
 import type {
   CanaryReport,
   Decision,
+  FormChange,
   LayerChange,
   Policy,
   PolicyContext,
@@ -31,6 +33,8 @@ class AskedSession implements PolicySession {
   readonly #context: PolicyContext;
   /** Forms of the page sides that are not in the window format. */
   readonly #forms = new Map<number, FormatName>();
+  /** Pages of which nothing is left, by the keys of their keys. */
+  readonly #freed = new Set<number>();
   #tokens = 0;
   #canaries = NO_CANARIES;
 
@@ -80,7 +84,9 @@ class AskedSession implements PolicySession {
     if (tokens < this.#tokens) this.#forget(tokens);
     this.#tokens = tokens;
     this.#canaries = canaries;
-    for (const change of changes) this.#become(change);
+    for (const change of changes)
+      if (isRemade(change)) this.#become(change);
+      else this.#free(change);
     for (const { layer, page, side, from } of trials) this.#become({ layer, page, side, to: from });
   }
 
@@ -92,10 +98,16 @@ class AskedSession implements PolicySession {
     else this.#forms.set(key, to);
   }
 
+  #free({ layer, page }: FormChange): void {
+    this.#freed.add(this.#key(layer, page, 'k'));
+    for (const side of SIDES) this.#forms.delete(this.#key(layer, page, side));
+  }
+
   /** Pages that are in the window at this length, or gone, are reported anew when they have left it. */
   #forget(tokens: number): void {
     const first = this.#key(0, movablePages(tokens, this.#context.windowTokens), 'k');
     for (const key of this.#forms.keys()) if (key >= first) this.#forms.delete(key);
+    for (const key of this.#freed) if (key >= first) this.#freed.delete(key);
   }
 
   #ask({ layer, page, side, from, to }: Decision): Unsafe | null {
@@ -107,6 +119,7 @@ class AskedSession implements PolicySession {
       to,
       partner: side === 'kv' ? lower : side === 'k' ? v : k,
       movable: page < movablePages(this.#tokens, this.#context.windowTokens),
+      isFreed: this.#freed.has(this.#key(layer, page, 'k')),
       isBack: this.#canaries.some(
         (it) => it.layer === layer && it.page === page && it.side === side && it.to === from && it.from === to,
       ),

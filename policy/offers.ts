@@ -14,7 +14,7 @@ import type { Estimate, Law } from './law.ts';
 import { Levels } from './levels.ts';
 import { OutlierKeys } from './outlier-keys.ts';
 import { MOVED, Persistence } from './persistence.ts';
-import { BOTH, grown, Sides, SLOTS } from './sides.ts';
+import { BOTH, grown, isRemade, Sides, SLOTS } from './sides.ts';
 import { Agreement } from './trust.ts';
 import type { FormChange, LaterReport, Outcome, PolicyContext, TrialReport } from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
@@ -318,7 +318,12 @@ export class Offers {
 
   /** Tokens may have been taken back: pages that are unknown again offer nothing and cost nothing. */
   forget(tokens: number): void {
-    for (const slot of this.sides.forget(tokens)) {
+    this.#withdraw(this.sides.forget(tokens));
+  }
+
+  /** Sides that are not known any more offer nothing and cost nothing. */
+  #withdraw(slots: readonly number[]): void {
+    for (const slot of slots) {
       this.hide(slot);
       this.#setAim(slot, 0);
       this.#commit(slot, -this.#added(slot, rank(this.#context.windowFormat), this.sides.format[slot]!));
@@ -327,9 +332,13 @@ export class Offers {
 
   /**
    * Takes in that a side changed its format without a plan. Its cost becomes that of the new format; a side that became
-   * finer rests until it must move.
+   * finer rests until it must move. Of a page that is freed nobody sees what its moves have cost.
    */
   change(change: FormChange): void {
+    if (!isRemade(change)) {
+      this.#withdraw(this.sides.free(change));
+      return;
+    }
     const slot = this.sides.change(change);
     if (slot < 0) return;
     const [from, to] = [rank(change.from), rank(change.to)];

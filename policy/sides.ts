@@ -5,7 +5,17 @@
  * A page that has a latent is a third slot as long as it has one. While the page is held as the latent, its sides count
  * as if they were in the window format still, and the third slot counts what the page takes less than that.
  */
-import { assert, forecastMovablePages, KvError, movablePages, PARTS, sealedPages } from '../native/index.ts';
+import {
+  assert,
+  firstToken,
+  forecastMovablePages,
+  freedPages,
+  KvError,
+  movablePages,
+  PAGE_TOKENS,
+  PARTS,
+  sealedPages,
+} from '../native/index.ts';
 import { FIRST_LATENT, FORMS, isLatent, rank } from './ladder.ts';
 import type { Decision, FormChange, Outcome, PageForm, PolicyContext, TrialReport } from './types.ts';
 
@@ -16,6 +26,13 @@ import type { Decision, FormChange, Outcome, PageForm, PolicyContext, TrialRepor
 export const SLOTS = 4096;
 
 const NONE: readonly number[] = [];
+
+/** A change after which the page is still there. */
+export type Remade = FormChange & { readonly to: PageForm };
+
+/** True if a page is still there after a change. */
+export const isRemade = (change: FormChange): change is Remade => change.to !== 'freed';
+
 /** Index in PARTS of the slots of latents. */
 export const BOTH = PARTS.indexOf('kv');
 
@@ -198,10 +215,26 @@ export class Sides {
    * Takes in that a side changed its format without a plan. → its slot, −1 when the side is not known yet and its
    * report will tell
    */
-  change({ layer, page, side, to }: FormChange): number {
+  change({ layer, page, side, to }: Remade): number {
     const slot = this.find(layer, page, PARTS.indexOf(side));
     if (slot >= 0) this.#become(slot, to);
     return slot;
+  }
+
+  /** Nothing is left of a page: neither its sides nor its latent are known any more. → slots that are forgotten */
+  free({ layer, page }: Pick<FormChange, 'layer' | 'page'>): readonly number[] {
+    const slots = PARTS.flatMap((_, sideIndex) => {
+      const slot = this.find(layer, page, sideIndex);
+      return slot < 0 ? [] : [slot];
+    });
+    for (const slot of slots) {
+      this.#slots.delete(this.#key(layer, page, this.side[slot]!));
+      this.bytes -= this.bytesOf(slot);
+      if (this.side[slot] === BOTH) this.#latents--;
+      if (this.pending[slot] === 1) this.pendingBytes -= this.#planned[slot]!;
+      this.pending[slot] = 0;
+    }
+    return slots;
   }
 
   /** The order of slots whose prices are equal: by layer, then page, then side. Negative when `a` comes first. */
@@ -241,6 +274,22 @@ export function grown<A extends Int32Array | Uint8Array | Uint16Array | Float64A
 
 const isIndex = (value: number, end: number): boolean => Number.isInteger(value) && value >= 0 && value < end;
 
+/** Of so many pages that may move, those that a layer has let go by then. */
+export const freedOf = (
+  { slidingWindow, windowTokens = PAGE_TOKENS }: Pick<PolicyContext, 'slidingWindow' | 'windowTokens'>,
+  layer: number,
+  pages: number,
+): number => Math.min(pages, freedPages(firstToken(pages) + windowTokens, slidingWindow?.[layer] ?? null));
+
+/** Of so many pages of each layer that may move, those that are there, in all layers. */
+export function heldPages(context: PolicyContext, pages: number): number {
+  const { layers, slidingWindow } = context;
+  if (slidingWindow === undefined) return layers * pages;
+  let held = 0;
+  for (let layer = 0; layer < layers; layer++) held += pages - freedOf(context, layer, pages);
+  return held;
+}
+
 /**
  * Bytes of a session of this length if its movable page sides take `sideBytes` each on average and the page in the
  * window keeps its format.
@@ -249,5 +298,7 @@ export function bytesAt(context: PolicyContext, tokens: number, sideBytes: numbe
   const movable = forecastMovablePages(tokens, context.windowTokens);
   const side = context.pageBytes[context.windowFormat];
   const window = (sealedPages(tokens) - movable) * (side + latentBytesBeside(context) / 2);
+  if (context.slidingWindow !== undefined)
+    return context.fixedBytes + 2 * (heldPages(context, movable) * sideBytes + context.layers * window);
   return context.fixedBytes + 2 * context.layers * (movable * sideBytes + window);
 }

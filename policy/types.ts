@@ -9,6 +9,9 @@ import type { Estimate, Law } from './law.ts';
 /** What a page may be in: a format of keys or of values, or a latent, from which both are computed again. */
 export type PageForm = FormatName | LatentName;
 
+/** What a page may have become: of one that is freed nothing is left, and it comes back only with its tokens. */
+export type LaterForm = PageForm | 'freed';
+
 /** Where a threshold's value came from. */
 export type ThresholdOrigin = 'default' | 'learned' | 'file' | 'option' | 'controller';
 
@@ -105,8 +108,8 @@ export interface Outcome {
 }
 
 /**
- * A page side that has another format without the policy's doing: restored from its latent or given back, or moved by a
- * fork that shares the page.
+ * A page side that has another format without the policy's doing: restored from its latent or given back, moved by a
+ * fork that shares the page, or freed.
  */
 export interface FormChange {
   /** Layer, from 0. */
@@ -117,8 +120,8 @@ export interface FormChange {
   readonly side: Part;
   /** Format before. */
   readonly from: PageForm;
-  /** Format after. */
-  readonly to: PageForm;
+  /** Format after; 'freed' when nothing is left of the page, since no query from now on sees it. */
+  readonly to: LaterForm;
 }
 
 /**
@@ -325,6 +328,11 @@ export interface PolicyContext {
   readonly openFormat?: WindowName;
   /** Newer tokens that must follow a sealed page before it may move; absent: a page of them, likewise. */
   readonly windowTokens?: number;
+  /**
+   * How far the queries of each layer look back, in tokens, their own included; null: over all. Pages that a layer has
+   * left behind are freed. Absent where all layers see everything, and in logs of earlier versions, which freed none.
+   */
+  readonly slidingWindow?: readonly (number | null)[];
   /**
    * Bytes of one page side per format, all heads; of a latent, which is both sides in one, of the page. Yardsticks that
    * are not named and latents that no page may become are absent.

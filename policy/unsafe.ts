@@ -31,6 +31,8 @@ export interface Move {
    * never in a page's codes.
    */
   readonly movable: boolean;
+  /** Nothing is left of the page. */
+  readonly isFreed?: boolean;
   /** The original of the side was kept, has just been measured, and is put back. */
   readonly isBack?: boolean;
 }
@@ -50,6 +52,11 @@ const keysAndValues = ({ side, to, partner }: Move): Readonly<Record<Side, Forma
   side === 'k' && !isLatent(to) ? { k: to, v: partner } : { k: partner, v: isLatent(to) ? partner : to };
 
 export const UNSAFE: readonly Unsafe[] = [
+  {
+    id: 'freed',
+    reason: 'the sliding window of the layer has left the page behind, and nothing of it is there to be moved',
+    applies: ({ isFreed = false }) => isFreed,
+  },
   {
     id: 'promotion',
     reason:

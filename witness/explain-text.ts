@@ -44,6 +44,7 @@ export function tell(facts: Facts): { title: string; text: string }[] {
     { title: 'before', text: tellHistory(facts.before, facts, 'Nothing was decided about this page before.') },
     { title: 'after', text: tellHistory(facts.after, facts, 'Nothing was decided about this page afterwards.') },
     { title: 'later', text: tellCanaries(facts) },
+    ...(facts.freed === null ? [] : [{ title: 'freed', text: tellFreed(facts.freed) }]),
     ...(facts.promotions.length === 0 ? [] : [{ title: 'answers', text: tellPromotions(facts) }]),
     { title: 'layer', text: tellLayer(facts) },
     {
@@ -265,6 +266,9 @@ function tellCanaries({ canaries, decision }: Facts): string {
   );
   return `Its original was kept. Against it, ε was promised as ${brief(canaries[0]!.epsilonPromised)} and measured as ${shortList(told)}.`;
 }
+
+const tellFreed = ({ seq, tokens }: NonNullable<Facts['freed']>): string =>
+  `With ${plural(tokens, 'token')} in the cache the sliding window of its layer had left the page behind, and it was freed (${entryId(seq)}): what the move has cost is seen by nobody any more.`;
 
 function tellPromotions({ promotions }: Facts): string {
   const told = promotions.map(({ seq, tokens, side, from, to, share }) => {

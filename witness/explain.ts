@@ -59,6 +59,7 @@ export function explain(dir: string, seq: number, files?: LogFiles): Explanation
     after: story.page.filter((row) => row.seq > seq),
     canaries: story.canaries,
     promotions: story.promotions,
+    freed: story.freed,
     layer: story.layer,
   };
   return { ...facts, sentences: tell(facts) };
@@ -85,6 +86,7 @@ interface Story {
   readonly page: readonly DecisionRow[];
   readonly canaries: Explanation['canaries'];
   readonly promotions: Explanation['promotions'];
+  readonly freed: Explanation['freed'];
   readonly layer: Explanation['layer'];
 }
 
@@ -103,6 +105,7 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
   const rows: DecisionRow[] = [];
   const canaries: Explanation['canaries'][number][] = [];
   const promotions: Explanation['promotions'][number][] = [];
+  let freed: Explanation['freed'] = null;
   const changes: Explanation['layer'][number][] = [];
   for (const entry of entries) {
     if (entry.kind === 'open') open = entry as Entry<'open'>;
@@ -120,6 +123,7 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
       const report = probed.find((one) => one.layer === layer && one.page === page && one.side === side);
       if (report?.to === told.body.decision.to) canaries.push({ ...report, seq: entry.seq, tokens });
     }
+    if (entry.kind === 'change') freed ??= freedBy(entry as Entry<'change'>, told);
     if (entry.kind === 'note') {
       const { layerChanges = [], promoted = [], returned = [], tokens = 0 } = (entry as Entry<'note'>).body as NoteBody;
       for (const one of [...promoted, ...returned])
@@ -153,8 +157,16 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
     page: rows,
     canaries,
     promotions,
+    freed,
     layer: changes,
   };
+}
+
+/** When an entry freed the page of a decision that was made before; null: it did not. */
+function freedBy({ seq, body: { changes, tokens } }: Entry<'change'>, told: Entry<'decision'>): Explanation['freed'] {
+  const { layer, page } = told.body.decision;
+  const isIts = changes.some((one) => one.to === 'freed' && one.layer === layer && one.page === page);
+  return isIts && seq > told.seq ? { seq, tokens } : null;
 }
 
 function guardOf({ situation, quality }: Story, open: OpenBody | null): Explanation['guard'] {

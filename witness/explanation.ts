@@ -98,6 +98,8 @@ export interface Explanation {
    * the attention of the layer), or went again; with the seq and the tokens of the note that told it.
    */
   readonly promotions: readonly (PromotedSide & { readonly seq: number; readonly tokens: number })[];
+  /** When the sliding window of its layer had left the page behind, and it was freed; null: it never was. */
+  readonly freed: { readonly seq: number; readonly tokens: number } | null;
   /** Changes of the quality of its layer in the whole session. */
   readonly layer: readonly (LayerChange & { readonly seq: number; readonly tokens: number })[];
   /** All of it in words, for people. */

@@ -319,6 +319,7 @@ const CAUSES: Readonly<Record<ChangeBody['cause'], string>> = {
   restore: 'made again from their latents',
   'give-back': 'given back for room',
   shared: 'moved by a fork that shares them',
+  'sliding-window': 'left behind by the sliding window of their layer and freed',
 };
 
 function changeText({ cause, changes, bytesBefore, bytesAfter }: ChangeBody): string {

@@ -19,6 +19,7 @@ import {
 import {
   defaultLaw,
   FORMS,
+  type LaterForm,
   type LayerChange,
   type PageForm,
   type Situation,
@@ -38,6 +39,7 @@ export type WhyNotReason =
   | 'window'
   | 'skipped'
   | 'sinks'
+  | 'freed'
   | 'moved'
   | 'refused'
   | 'no-need'
@@ -57,8 +59,8 @@ export interface WhyNot {
   readonly page: number;
   /** Keys or values. */
   readonly side: Side;
-  /** Its form when the session's log ends; null: it was never there. */
-  readonly form: PageForm | null;
+  /** Its form when the session's log ends, or that it was freed; null: it was never there. */
+  readonly form: LaterForm | null;
   /** In the order in which they matter, each with the entries that it rests on. */
   readonly answers: readonly {
     readonly reason: WhyNotReason;
@@ -140,6 +142,8 @@ class Story {
   readonly #quality: { readonly seq: number; readonly tokens: number; readonly state: string }[] = [];
   #trial: { readonly seq: number; readonly report: TrialReport; readonly tokens: number } | null = null;
   #form: PageForm;
+  /** When nothing was left of it; null: it is there. */
+  #freed: { readonly seq: number; readonly tokens: number } | null = null;
   #tokens = 0;
   /** Divergence per ε² of this layer and side, as its last decision had it; null: none was made. */
   #weight: number | null = null;
@@ -155,14 +159,20 @@ class Story {
     if (entry.kind === 'situation') this.#situation(entry as Entry<'situation'>);
     if (entry.kind === 'decision') this.#decision(decisionRow(entry as Entry<'decision'>));
     if (entry.kind === 'close') this.#tokens = (entry as Entry<'close'>).body.tokens;
-    if (entry.kind === 'change')
-      for (const change of (entry as Entry<'change'>).body.changes) if (this.#isOurs(change)) this.#form = change.to;
+    if (entry.kind === 'change') this.#change(entry as Entry<'change'>);
     if (entry.kind === 'note') {
       const { layerChanges = [], tokens = 0 } = entry.body as { layerChanges?: LayerChange[]; tokens?: number };
       for (const { layer, state } of layerChanges)
         if (layer === this.#place.layer)
           this.#quality.push({ seq: entry.seq, tokens, state: state.split('/')[1] ?? state });
     }
+  }
+
+  #change({ seq, body: { changes, tokens } }: Entry<'change'>): void {
+    for (const change of changes)
+      if (!this.#isOurs(change)) continue;
+      else if (change.to === 'freed') this.#freed = { seq, tokens };
+      else this.#form = change.to;
   }
 
   #isOurs(one: { readonly layer: number; readonly page: number; readonly side: string }): boolean {
@@ -173,6 +183,8 @@ class Story {
   #situation({ seq, body }: Entry<'situation'>): void {
     const { trials, outcomes: _, ...situation } = body.situation;
     this.#tokens = situation.tokens;
+    // Its tokens were taken back: the page that comes then is another.
+    if (situation.tokens < firstToken(this.#place.page + 1)) this.#freed = null;
     this.#points.push({ seq, situation, rows: [] });
     const report = trials.find((one) => one.side === this.#place.side && this.#isOurs(one));
     if (report !== undefined) this.#trial = { seq, report, tokens: situation.tokens };
@@ -193,7 +205,14 @@ class Story {
     const { layer, page, side } = this.#place;
     const answers = this.#answers();
     const isThere = this.#tokens >= firstToken(page + 1) || this.#trial !== null;
-    return { session: this.#session, layer, page, side, form: isThere ? this.#form : null, answers };
+    return {
+      session: this.#session,
+      layer,
+      page,
+      side,
+      form: !isThere ? null : this.#freed === null ? this.#form : 'freed',
+      answers,
+    };
   }
 
   #answers(): Answer[] {
@@ -218,6 +237,14 @@ class Story {
         answer(
           'sinks',
           `The first ${SINK_TOKENS} tokens of this page are sinks and stay in f16 whatever becomes of it.`,
+        ),
+      );
+    if (this.#freed !== null)
+      answers.push(
+        answer(
+          'freed',
+          `With ${plural(this.#freed.tokens, 'token')} in the cache the sliding window of layer ${layer} had left it behind: it was freed, and nothing is left of it to move.`,
+          [this.#freed.seq],
         ),
       );
     const window = context.windowTokens ?? PAGE_TOKENS;

@@ -39,13 +39,15 @@ export class WayBack {
   readonly #rows: readonly (readonly Float32Array[])[] | null = null;
   readonly #inputs: readonly Float32Array[] | null = null;
   #twin: KvCache | null = null;
+  readonly #onClosed: (() => void) | undefined;
   readonly #isLost: boolean = false;
 
   /**
-   * `tokensNew` will be read behind `tokens`. Throws 'unsupported' for a length that the cache has passed and cannot go
-   * back to.
+   * `tokensNew` will be read behind `tokens`. `onClosed` hears when nobody goes back any more. Throws 'unsupported' for
+   * a length that the cache has passed and cannot go back to.
    */
-  constructor(cache: Reversible, tokens: number, tokensNew: number) {
+  constructor(cache: Reversible, tokens: number, tokensNew: number, onClosed?: () => void) {
+    this.#onClosed = onClosed;
     const { kv, shape, latents, hasForks, hasRoom } = cache;
     this.tokens = tokens;
     this.#kv = kv;
@@ -102,6 +104,7 @@ export class WayBack {
   close(): void {
     this.#twin?.close();
     this.#twin = null;
+    this.#onClosed?.();
   }
 
   #rebuild(rows: readonly (readonly Float32Array[])[], reopen: () => KvCache): void {

@@ -6,12 +6,14 @@ import {
   type FormatName,
   type FormatPair,
   forecastMovablePages,
+  freedPages,
   isAutomatic,
   KvError,
   LOWER_FORMATS,
   openBytes,
   PAGE_TOKENS,
   pageBytes,
+  pagesSeen,
   sealedPages,
   servedFormats,
   TRIAL_QUERIES,
@@ -52,6 +54,8 @@ export interface Window {
   readonly openFormat: WindowName;
   readonly windowFormat: WindowName;
   readonly windowTokens: number;
+  /** How far the queries of each layer look back; left out: over all. */
+  readonly slidingWindow?: readonly (number | null)[] | undefined;
 }
 
 /** Open pages and sinks of a session that has filled a page: what no move can free. */
@@ -71,20 +75,33 @@ export interface Forecast {
 }
 
 /**
+ * Pages of a layer that are freed at a length whatever is under way: a step of up to a page ends before what it leaves
+ * behind is freed, and while a prompt is read what is seen from its beginning stays.
+ */
+export const surelyFreed = (tokens: number, slidingWindow: number | null): number =>
+  slidingWindow === null ? 0 : Math.max(0, freedPages(tokens - PAGE_TOKENS, slidingWindow) - pagesSeen(slidingWindow));
+
+/**
  * Most bytes up to `tokens` when all movable pages are in the pair of their layer, and those in the window in its
  * format.
  */
 export function bytesAt(shape: CacheShape, tokens: number, pairs: readonly FormatPair[], window: Window): number {
   const { layers, kvHeads, headDim } = shape;
   const side = (format: FormatName): number => pageBytes(format, kvHeads, headDim);
-  const low = pairs.reduce((sum, { k, v }) => sum + side(k) + side(v), 0);
+  const lowOf = ({ k, v }: FormatPair): number => side(k) + side(v);
+  const low = pairs.reduce((sum, pair) => sum + lowOf(pair), 0);
+  const windows = (window.slidingWindow ?? []).flatMap((size, layer) => (size === null ? [] : [{ layer, size }]));
   let most = 0;
   // A page that leaves the window takes more before than a page that grows behind it, so that what counts may be a page
   // back.
   for (let at = Math.max(0, tokens - PAGE_TOKENS); at <= tokens; at++) {
     const movable = forecastMovablePages(at, window.windowTokens);
     const inWindow = layers * (sealedPages(at) - movable) * 2 * side(window.windowFormat);
-    most = Math.max(most, openBytes(shape, at, window.openFormat) + movable * low + inWindow);
+    const freed = windows.reduce(
+      (sum, { layer, size }) => sum + Math.min(movable, surelyFreed(at, size)) * lowOf(pairs[layer]!),
+      0,
+    );
+    most = Math.max(most, openBytes(shape, at, window.openFormat) + movable * low - freed + inWindow);
   }
   return most;
 }

@@ -184,6 +184,15 @@ export class Canaries {
     this.#setDue();
   }
 
+  /** Gives the originals of a page back, which is about to be freed. */
+  drop(layer: number, page: number): void {
+    const gone = this.#list.filter((it) => it.layer === layer && it.page === page);
+    if (gone.length === 0) return;
+    for (const { side } of gone)
+      if (this.#cache.originalFormat(layer, page, side) !== null) this.#cache.dropOriginal(layer, page, side);
+    this.sync();
+  }
+
   /** Gives every original back, or those of pages from `first` on. */
   dropAll(first = 0): void {
     this.sync();

@@ -50,6 +50,7 @@ import { Pacing } from './pacing.ts';
 import { Promised } from './promised.ts';
 import { Promoted, reserveFor } from './promoted.ts';
 import { Room } from './room.ts';
+import { SlidingWindows } from './sliding.ts';
 import { Tally } from './tally.ts';
 import type { Terms } from './terms.ts';
 import { type Asked, TrialQueue, type TrialsLeft } from './trials.ts';
@@ -100,6 +101,7 @@ export class Governed {
   readonly promoted: Promoted | null;
   readonly mover: Mover;
   readonly pacing: Pacing;
+  readonly sliding: SlidingWindows;
   readonly latents: Latents | null;
   readonly kin: Kin;
   readonly room: Room;
@@ -114,7 +116,15 @@ export class Governed {
   readonly #asked: Asked = {
     repeats: (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
     lowForm: (...side) => this.promoted?.lowForm(...side) ?? null,
+    isFreed: (layer, page) => this.sliding.isFreed(layer, page),
   };
+  /** Hears of moves that relatives make of shared pages: here they may be freed. */
+  readonly #hear: OnMove = (move, bytesBefore) => {
+    if (this.sliding.isFreed(move.layer, move.page)) return;
+    this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], bytesBefore);
+  };
+  /** Its pages, also while they are parked. */
+  readonly #pages = { length: (): number => this.length, table: (layer: number): PageTable => this.table(layer) };
   #length = 0;
   #lowMemory = false;
   #openSeq = -1;
@@ -169,6 +179,7 @@ export class Governed {
             isShared: () => this.hasForks,
             note: (body) => this.mover.write('note', body),
           });
+    this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? []);
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents =
       options.latents === undefined
@@ -176,9 +187,7 @@ export class Governed {
         : new Latents(options.latents, kv, shape, latents === undefined ? [] : context.skipLayers);
     this.masses = new MassTrace(kv);
     this.told = terms.policy.readsMasses === true ? new Masses(kv) : null;
-    const hear: OnMove = (move, bytesBefore) =>
-      this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], bytesBefore);
-    this.kin = new Kin(this.canaries, hear, origin?.kin);
+    this.kin = new Kin(this.canaries, this.#hear, origin?.kin);
     this.promised = new Promised(pool, this.kin);
     // A lower latent is made beside the kept one.
     const lower = LATENT_NAMES.filter((name) => name !== latents?.kept).map((name) => pageBytes[name] ?? 0);
@@ -486,13 +495,34 @@ export class Governed {
 
   /**
    * The way back to a length, where the cache is now unless another is named, for one that reads `tokensNew` behind it.
-   * Whoever asked closes it.
+   * Whoever asked closes it. Throws 'unsupported' where pages are freed that would be seen from there.
    */
   wayBack(tokensNew: number, tokens = this.length): WayBack {
-    const { kv, shape, latents, hasForks, terms, room } = this;
+    const { kv, shape, latents, hasForks, terms, room, sliding } = this;
     const { windowFormat } = terms.context;
     const hasRoom = room.leaves(room.forkBytes);
-    return new WayBack({ kv, shape, latents, hasForks, hasRoom, windowFormat }, tokens, tokensNew);
+    sliding.checkBack(tokens);
+    const way = new WayBack({ kv, shape, latents, hasForks, hasRoom, windowFormat }, tokens, tokensNew, () =>
+      sliding.forget(way),
+    );
+    // Where it goes right away, nothing comes between.
+    if (tokensNew > 0) sliding.keepFor(way);
+    return way;
+  }
+
+  /** True if it can go back to this length: nothing that is freed is seen from there. */
+  reaches(tokens: number): boolean {
+    return this.sliding.reaches(tokens);
+  }
+
+  /** Frees the pages that sliding windows have left behind. */
+  freeBehind(): void {
+    const pages = this.sliding.due(this.#length);
+    if (pages.length === 0) return;
+    for (const { layer, page } of pages) this.promoted?.release(layer, page, 'kv');
+    this.mover.free(pages, this.#length);
+    // The next plan tells it.
+    this.pacing.reported();
   }
 
   /** Takes `way`: moves of pages that are still there stay made. `takeBack` of step.ts tells the policy. */
@@ -501,6 +531,7 @@ export class Governed {
     this.promised.end();
     this.trials.takeBack(tokens);
     this.pacing.takeBack(tokens);
+    this.sliding.takeBack(tokens);
     this.#peakBytes = this.peakBytes;
     const pages = pageOf(tokens);
     const pagesGo = this.kv.table(0).pages > pages;

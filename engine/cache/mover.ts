@@ -8,6 +8,7 @@ import {
   type FormChange,
   isLatent,
   type Outcome,
+  type PageForm,
   type Situation,
   type Verdict,
 } from '../../policy/index.ts';
@@ -17,6 +18,7 @@ import type { Originals } from '../originals/originals.ts';
 import type { Canaries } from './canaries.ts';
 import { formsOf, latentOf } from './forms.ts';
 import type { OnMove } from './kin.ts';
+import type { PageOfLayer } from './sliding.ts';
 import type { Tally } from './tally.ts';
 
 /** What a mover works on and with. */
@@ -57,7 +59,8 @@ interface Cause {
 }
 
 /** An accepted move and its entry in the log. */
-interface NotableMove extends FormChange {
+interface NotableMove extends Omit<FormChange, 'to'> {
+  readonly to: PageForm;
   readonly seq: number;
   readonly epsilon: number;
 }
@@ -144,13 +147,28 @@ export class Mover {
     this.#canaries.sync();
     const after = formsOf(this.#cache, layer, page);
     // Both sides of a page that was held as a latent are in the format in which they were made again.
-    const changes = before.map(({ side, form: from }, i) => ({ layer, page, side, from, to: after[i]!.form }));
-    this.tell(
-      cause,
-      changes.filter(({ from, to }) => from !== to),
-      bytesBefore,
-    );
+    const changes = before.flatMap(({ side, form: from }, i) => {
+      const to = after[i]!.form;
+      return from === 'freed' || from === to ? [] : [{ layer, page, side, from, to }];
+    });
+    this.tell(cause, changes, bytesBefore);
     return bytesFreed;
+  }
+
+  /** Frees pages that the sliding windows of their layers have left behind, with what was kept of them. */
+  free(pages: readonly PageOfLayer[], tokens: number): void {
+    const bytesBefore = this.#cache.usedBytes;
+    const changes = pages.flatMap(({ layer, page }) =>
+      formsOf(this.#cache, layer, page).flatMap(({ side, form }) =>
+        form === 'freed' ? [] : [{ layer, page, side, from: form, to: 'freed' } as const],
+      ),
+    );
+    for (const { layer, page } of pages) {
+      this.#canaries.drop(layer, page);
+      this.#originals?.drop(layer, page);
+      this.#cache.freePage(layer, page);
+    }
+    this.tell({ cause: 'sliding-window', tokens }, changes, bytesBefore);
   }
 
   /** Pages have changed their form: the log has it, and the next situation tells the policy. */

@@ -2,7 +2,7 @@
  * Pages that a fork does not share: those that are in the window of the cache that it goes on from, or have left it and
  * may not all have moved. Each of the two goes on to move its own, so that neither is moved under the other.
  */
-import { FORMAT_NAMES, firstToken, type KvCache, openRows, SIDES } from '../../native/index.ts';
+import { FORMAT_NAMES, firstToken, isFreed, type KvCache, openRows, SIDES } from '../../native/index.ts';
 import type { PolicyContext } from '../../policy/index.ts';
 import { latentOf } from './forms.ts';
 
@@ -12,6 +12,7 @@ export function copyBytes(kv: KvCache, { layers, pageBytes }: PolicyContext, fir
   for (let layer = 0; layer < layers; layer++) {
     const table = kv.table(layer);
     for (let page = first; page < table.pages; page++) {
+      if (isFreed(table, page)) continue;
       for (const formats of [table.kFormat, table.vFormat]) bytes += pageBytes[FORMAT_NAMES[formats[page]!]!]!;
       const latent = latentOf(table, page);
       if (latent !== null) bytes += pageBytes[latent.name] ?? 0;

@@ -3,7 +3,16 @@
  * ahead. What is never touched in a step need not be fetched from memory in it, so a step does something worth the
  * waking up or nothing at all.
  */
-import { isPageFull, nextPoint, openRows, PAGE_TOKENS, partOfPage, roomFor, sealedPages } from '../../native/index.ts';
+import {
+  freedPages,
+  isPageFull,
+  nextPoint,
+  openRows,
+  PAGE_TOKENS,
+  partOfPage,
+  roomFor,
+  sealedPages,
+} from '../../native/index.ts';
 import type { PolicyContext } from '../../policy/index.ts';
 import { RecentLatency } from './latency.ts';
 
@@ -113,11 +122,12 @@ export class Pacing {
    * What a page that leaves the window gives back if its sides become as small as the others are on average, or nearly.
    */
   #givenBack(tokens: number, usedBytes: number): number {
-    const { layers, pageBytes, windowFormat, fixedBytes } = this.#context;
+    const { layers, pageBytes, windowFormat, fixedBytes, slidingWindow = [] } = this.#context;
     const pages = sealedPages(tokens);
     if (pages < 2) return 0;
     const windowBytes = 2 * layers * pageBytes[windowFormat];
-    const average = (usedBytes - fixedBytes - windowBytes) / (pages - 1);
+    const freed = slidingWindow.reduce<number>((sum, size) => sum + freedPages(tokens, size), 0) / layers;
+    const average = (usedBytes - fixedBytes - windowBytes) / Math.max(1, pages - 1 - freed);
     return GIVEN_BACK * Math.max(0, windowBytes - Math.max(average, 0));
   }
 }

@@ -1,5 +1,5 @@
 /** A session in numbers: what its bytes are, where they went, and what it cost to decide. */
-import { isLatent, type PageForm } from '../../policy/index.ts';
+import { isLatent, type LaterForm, type PageForm } from '../../policy/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { formsBySide } from './forms.ts';
 import type { Governed } from './governed.ts';
@@ -48,15 +48,16 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
 }
 
 /**
- * Share of all sealed pages that each format has, for keys and for values, or the latents in their place; empty without
- * pages.
+ * Share of all sealed pages that are there which each format has, for keys and for values, or the latents in their
+ * place; empty without pages.
  */
 export function formatShares(cache: Governed): { k: Record<string, number>; v: Record<string, number> } {
   const tables = Array.from({ length: cache.shape.layers }, (_, layer) => cache.table(layer));
   const sharesOf = (forms: readonly PageForm[]): Record<string, number> =>
     Object.fromEntries(Object.entries(countForms(forms)).map(([name, count]) => [name, count / forms.length]));
   const forms = tables.map(formsBySide);
-  return { k: sharesOf(forms.flatMap(({ k }) => k)), v: sharesOf(forms.flatMap(({ v }) => v)) };
+  const there = (all: readonly LaterForm[]): PageForm[] => all.filter((form) => form !== 'freed');
+  return { k: sharesOf(there(forms.flatMap(({ k }) => k))), v: sharesOf(there(forms.flatMap(({ v }) => v))) };
 }
 
 function layerReport(cache: Governed, layer: number, state: string): LayerReport {
@@ -65,7 +66,8 @@ function layerReport(cache: Governed, layer: number, state: string): LayerReport
   const { k, v } = formsBySide(cache.table(layer));
   const { pageBytes } = terms.context;
   // A latent is keys and values in one.
-  const sideBytes = (form: PageForm): number => (pageBytes[form] ?? 0) / (isLatent(form) ? 2 : 1);
+  const sideBytes = (form: LaterForm): number =>
+    form === 'freed' ? 0 : (pageBytes[form] ?? 0) / (isLatent(form) ? 2 : 1);
   const { openBytes, sinkBytes } = away?.memory ?? kv.memory();
   const bytes = [...k, ...v].reduce((sum, form) => sum + sideBytes(form), (openBytes + sinkBytes) / layers);
   const { tried, accepted, refused, epsilonMax } = tally.layer(layer);
@@ -82,7 +84,7 @@ function layerReport(cache: Governed, layer: number, state: string): LayerReport
   };
 }
 
-function countForms(forms: readonly PageForm[]): Record<string, number> {
+function countForms(forms: readonly LaterForm[]): Record<string, number> {
   const counts: Record<string, number> = {};
   for (const form of forms) counts[form] = (counts[form] ?? 0) + 1;
   return counts;

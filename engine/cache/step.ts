@@ -4,7 +4,7 @@
  *   make room                                    before anything is appended: pages that fill up will be sealed
  *   project → append → attend                    layer by layer (runStep; a caller with a runtime of its own projects
  *   by itself)
- *   situate → try → decide → judge → move → witness    at the token boundary (settle)
+ *   let go → situate → try → decide → judge → move → witness    at the token boundary (settle)
  */
 import {
   isPageFull,
@@ -207,8 +207,11 @@ export function settle(cache: Governed, tokensNew: number): void {
   const planIsDue = pacing.planIsDue(cache.lowMemory);
   // In most steps nothing is due, and data that is not touched need not be fetched from memory.
   const isProbeDue = cache.canaries.isDue(tokens);
-  if (!pacing.isPoint(tokens) && !trials.areDue && !planIsDue && !isProbeDue && !cache.hasFailed) return;
+  const isBehind = cache.sliding.isDue(tokens);
+  if (!pacing.isPoint(tokens) && !trials.areDue && !planIsDue && !isProbeDue && !isBehind && !cache.hasFailed) return;
   cache.governing(() => {
+    // Before anything is tried or planned: what nobody sees any more is neither.
+    if (isBehind) cache.freeBehind();
     pacing.reached(tokens);
     cache.masses.note(tokens);
     trials.admit(tokens, tokensNew);

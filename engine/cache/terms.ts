@@ -55,6 +55,8 @@ export type TermsRequest = { readonly [Name in keyof GoverningOptions]?: Governi
   readonly policyOrigin?: PolicyOrigin | undefined;
   /** f16 throughout, nothing moves. */
   readonly exact?: boolean;
+  /** How far the queries of each layer look back; left out: over all. */
+  readonly slidingWindow?: readonly (number | null)[] | undefined;
   /** The budget of all sessions of an engine, which one that asks for nothing else has as well. */
   readonly sharedBudgetBytes?: number | undefined;
 };
@@ -160,6 +162,7 @@ export function effective(asked: Asked, window: Window, thresholds: ThresholdSet
       // Left out where they are what logs of earlier versions mean.
       ...(window.openFormat === 'f16' ? {} : { openFormat: window.openFormat }),
       ...(window.windowTokens === PAGE_TOKENS ? {} : { windowTokens: window.windowTokens }),
+      ...(request.slidingWindow?.some((size) => size !== null) ? { slidingWindow: [...request.slidingWindow] } : {}),
       thresholds: withValues(thresholds, request.thresholdValues ?? {}),
       skipLayers: [...new Set(skipLayers)],
       floor: asked.floor,
@@ -258,7 +261,8 @@ function windowIn(asked: Asked): Window {
   const openFormat =
     windowFormat === 'f16' ? 'f16' : (request.openFormat ?? (budgetBytes === null ? 'f16' : OPEN_FORMAT));
   const windowTokens = request.windowTokens ?? defaultWindowTokens(shape, budgetBytes, windowFormat);
-  const wanted: Window = { openFormat, windowFormat, windowTokens };
+  const { slidingWindow } = request;
+  const wanted: Window = { openFormat, windowFormat, windowTokens, slidingWindow };
   if (budgetBytes === null) return wanted;
   const coded: Window = { ...wanted, openFormat: request.openFormat ?? windowFormat };
   const smallest: Window = { ...coded, windowTokens: request.windowTokens ?? Math.min(...WINDOW_TOKENS) };

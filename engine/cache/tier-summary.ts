@@ -3,6 +3,7 @@ import {
   type CacheMemory,
   FORMAT_NAMES,
   type FormatName,
+  isFreed,
   type LatentName,
   movablePages,
   sealedPages,
@@ -56,6 +57,7 @@ function countPages({ kv, shape }: Governed, from: number): PageCounts {
     const table = kv.table(layer);
     const { kFormat, vFormat } = table;
     for (let page = from; page < table.pages; page++) {
+      if (isFreed(table, page)) continue;
       const latent = latentOf(table, page);
       if (latent !== null) {
         const which = latent.isHeld ? counts.held : counts.kept;

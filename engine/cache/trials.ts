@@ -32,6 +32,7 @@ import {
   thresholdOf,
 } from '../../policy/index.ts';
 import { latentOf } from './forms.ts';
+import type { PageOfLayer } from './sliding.ts';
 import type { Tally } from './tally.ts';
 import type { Terms } from './terms.ts';
 
@@ -100,11 +101,6 @@ const AT_ONCE = 5;
 const NOTHING = new Float64Array(0);
 const NO_REPORTS: readonly TrialReport[] = [];
 
-interface PageOfLayer {
-  readonly layer: number;
-  readonly page: number;
-}
-
 const placeOf = ({ layer, page }: PageOfLayer): PageOfLayer => ({ layer, page });
 
 /** A queue as it stands: what it has found, and what waits in it. */
@@ -128,6 +124,8 @@ export interface Asked {
   readonly repeats: NonNullable<PolicySession['repeats']>;
   /** The form of a side that is promoted for an answer, of which policies know nothing; null: it is not. */
   readonly lowForm: (layer: number, page: number, side: Side) => FormatName | null;
+  /** Whether nothing is left of a page. */
+  readonly isFreed: (layer: number, page: number) => boolean;
 }
 
 export class TrialQueue {
@@ -240,7 +238,7 @@ export class TrialQueue {
 
   /** One format of each side that is lower than the present one; a side in the lowest is not tried. */
   #candidatesAgain({ layer, page }: PageOfLayer): Candidates {
-    if (this.#context.skipLayers.includes(layer)) return [];
+    if (this.#context.skipLayers.includes(layer) || this.#asked.isFreed(layer, page)) return [];
     // What a page that is better for an answer would lose says nothing of the page as it is otherwise.
     if (SIDES.some((side) => this.#asked.lowForm(layer, page, side) !== null)) return [];
     const latent = this.#latent(layer, page);
@@ -279,7 +277,7 @@ export class TrialQueue {
 
   /**
    * The report with the form that the page has now: a fork that shares it may have moved it since, or it may have been
-   * restored. None of a latent that is gone.
+   * restored. None of a latent that is gone, and of a page that is freed.
    */
   #asItIs(report: TrialReport): readonly TrialReport[] {
     const from = this.#form(report.layer, report.page, report.side);
@@ -294,9 +292,10 @@ export class TrialQueue {
 
   /**
    * What a side of a page is in, as far as a policy knows: while a latent takes its place, in what it was before. null:
-   * the page has no latent.
+   * the page has no latent, or is freed.
    */
   #form(layer: number, page: number, side: Part): PageForm | null {
+    if (this.#asked.isFreed(layer, page)) return null;
     const latent = this.#latent(layer, page);
     const { windowFormat } = this.#context;
     if (side === 'kv') return latent === null ? null : latent.isHeld ? latent.name : windowFormat;
@@ -374,7 +373,7 @@ export class TrialQueue {
    */
   #candidates({ layer, page }: PageOfLayer): Candidates {
     const { windowFormat, skipLayers, pageBytes } = this.#context;
-    if (!this.#needsTrials || skipLayers.includes(layer)) return [];
+    if (!this.#needsTrials || skipLayers.includes(layer) || this.#asked.isFreed(layer, page)) return [];
     const latent = this.#latent(layer, page);
     const lower = latent === null ? [] : LATENT_NAMES.slice(LATENT_NAMES.indexOf(latent.name) + Number(latent.isHeld));
     const latents = lower

@@ -20,7 +20,10 @@ export interface OpenCacheOptions extends CacheShape, GoverningOptions, StateOpt
    * stays as it is.
    */
   readonly scoreCap?: number | null;
-  /** Tokens that a query may look back, itself included, one entry per layer; null: all. Default: all. */
+  /**
+   * Tokens that a query may look back, itself included, one entry per layer; null: all. Pages that no later query sees
+   * are freed. Default: all.
+   */
   readonly slidingWindow?: readonly (number | null)[];
   /** ALiBi slopes, [queryHeads]: score −= slope · distance. Default: none. */
   readonly alibiSlopes?: Float32Array;

@@ -414,7 +414,7 @@ export const CACHE_OPTIONS = {
   ...ATTENTION_OPTIONS,
   slidingWindow: {
     rule: seenLater('a list of tokens or null'),
-    help: 'tokens that a query of each layer may look back',
+    help: 'tokens that a query of each layer may look back; pages that no later query sees are freed',
   },
   alibiSlopes: { rule: seenLater('a Float32Array'), help: 'slopes of ALiBi, one for each query head' },
   pool: { rule: seenLater('a pool'), help: 'a pool whose bytes several caches share' },

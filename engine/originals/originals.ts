@@ -11,6 +11,7 @@ import {
   type FormatName,
   type KvCache,
   KvError,
+  SIDES,
   type Side,
   type StoredSide,
 } from '../../native/index.ts';
@@ -106,6 +107,15 @@ export class Originals {
   /** Pages behind the first `pages` are gone. */
   cut(pages: number): void {
     for (const [key, kept] of this.#kept) if (pageOfKey(key) >= pages) this.#drop(key, kept);
+  }
+
+  /** A page is about to be freed: nobody will want what it was. */
+  drop(layer: number, page: number): void {
+    for (const side of SIDES)
+      for (const key of [keyOf(layer, page, side), presentKeyOf(layer, page, side)]) {
+        const kept = this.#kept.get(key);
+        if (kept !== undefined) this.#drop(key, kept);
+      }
   }
 
   /** `sidesPromoted`: that came back for answers. */

@@ -4,7 +4,7 @@
  * waits for those before it until then. So whoever has begun finds room to its end, whoever else writes meanwhile.
  */
 import { KvError, PAGE_TOKENS, type PagePool, sealedPages } from '../../native/index.ts';
-import { bytesAt, sideBytes } from '../cache/budget.ts';
+import { bytesAt, sideBytes, surelyFreed } from '../cache/budget.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { Session } from './session.ts';
 
@@ -190,13 +190,16 @@ export class Admission {
  */
 function needOf({ governed }: Session, tokens: number, counted: readonly Session[]): number {
   const { terms, shape, room, latents, kin } = governed;
-  const { openFormat = 'f16', windowFormat, windowTokens = PAGE_TOKENS } = terms.context;
-  const all = bytesAt(shape, tokens, terms.lowest, { openFormat, windowFormat, windowTokens });
+  const { openFormat = 'f16', windowFormat, windowTokens = PAGE_TOKENS, slidingWindow } = terms.context;
+  const all = bytesAt(shape, tokens, terms.lowest, { openFormat, windowFormat, windowTokens, slidingWindow });
   const kept =
     latents === null ? 0 : latents.sealedBytes * shape.layers * (terms.budgetBytes === null ? sealedPages(tokens) : 1);
   const origin = counted.find((other) => other.governed.kin.has(kin));
   const shared = origin === undefined ? 0 : kin.sharedWith(origin.governed.kin);
   const sides = sideBytes(shape, terms.lowest);
-  const sharedBytes = terms.lowest.reduce((sum, { k, v }) => sum + shared * (sides[k] + sides[v]), 0);
+  const sharedBytes = terms.lowest.reduce((sum, { k, v }, layer) => {
+    const there = Math.max(0, shared - surelyFreed(tokens, slidingWindow?.[layer] ?? null));
+    return sum + there * (sides[k] + sides[v]);
+  }, 0);
   return Math.min(Math.max(all + kept - sharedBytes, 0), room.ownBytes ?? Number.POSITIVE_INFINITY);
 }

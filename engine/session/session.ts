@@ -79,13 +79,14 @@ export class Session implements Reader {
     const rotary = Rotary.planned(model.config, setup.tokensExpected);
     const latents = setup.latents === undefined ? undefined : modelLatents(model, rotary, setup.latents);
     const originals = originalsTerms(setup);
-    const terms = termsWithLatents(shape, setup, setup.thresholds, latents);
+    const { slidingWindow } = model.config;
+    const terms = termsWithLatents(shape, { ...setup, slidingWindow }, setup.thresholds, latents);
     const governed = Governed.open({
       shape,
       terms,
       native: {
         threads: runtime.cacheThreads,
-        slidingWindow: model.config.slidingWindow,
+        slidingWindow,
         scoreCap: model.config.scoreCap,
       },
       sketches: terms.policy.needsTrials ? outputSketches(runtime) : [],
@@ -179,9 +180,12 @@ export class Session implements Reader {
     let alike = 0;
     while (alike < least && tokens[alike] === tokenIds[alike]) alike++;
     if (alike === tokens.length && (alike < tokenIds.length || this.#trail.last !== null)) return alike;
-    const kept = Math.min(alike, tokenIds.length - 1);
-    if (kept >= firstToken(this.governed.table(0).pages)) return kept;
-    return this.governed.latents === null ? pageStart(kept) : 0;
+    const { governed } = this;
+    const most = Math.min(alike, tokenIds.length - 1);
+    const isOpen = most >= firstToken(governed.table(0).pages);
+    const kept = isOpen ? most : governed.latents === null ? pageStart(most) : 0;
+    // What has been freed on the way is read again, with all that follows it.
+    return governed.reaches(kept) ? kept : 0;
   }
 
   /** Refuses before any work what cannot be read: no tokens, no token ids, or too many. */

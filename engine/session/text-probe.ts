@@ -83,6 +83,7 @@ export class TextProbe {
       for (const side of SIDES) {
         const byFormat = new Map<FormatName, number[]>();
         for (let page = Math.max(0, movable - PAGES_MAX); page < movable; page++) {
+          if (this.#reader.governed.sliding.isFreed(layer, page)) continue;
           const format = lowerFormat(side, kv.format(layer, page, side));
           if (format !== undefined) byFormat.set(format, [...(byFormat.get(format) ?? []), page]);
         }

@@ -33,13 +33,14 @@ export function runPolicy(
   onOutputs: OnOutputs,
 ): PolicyRun {
   const { shape, header } = trace;
-  const effective = termsOf(shape, { ...request, tokensExpected: header.tokens }, thresholds);
+  const slidingWindow = header.sampling.layers.map((layer) => header.slidingWindow[layer]!);
+  const effective = termsOf(shape, { ...request, slidingWindow, tokensExpected: header.tokens }, thresholds);
   const decisions: SimulatedDecision[] = [];
   const terms = { ...effective, policy: watched(effective.policy, (made) => decisions.push(made)) };
   const cache = Governed.open({
     shape,
     terms,
-    native: { slidingWindow: header.sampling.layers.map((layer) => header.slidingWindow[layer]!) },
+    native: { slidingWindow },
     sketches: terms.policy.needsTrials ? sketches : [],
     log: null,
     opened: { model: { ...header.model, architecture: 'trace' }, requested: {}, effective: {} },

@@ -446,6 +446,7 @@ Status attend(Cache& cache, int index, const float* q, int tokens, float* out, c
   // Queries are kept as f16. Since scale and slopes are bounded as well (kLargestFactor), every score is then finite.
   const size_t elements = tokens * cache.shape().queryElements();
   if (!withinMagnitude(q, elements, kHalfMax)) return kBadValue;
+  if (cache.seesFreed(index, layer.length - tokens, layer.sealed())) return kUnsupported;
   for (int t = 0; xNorms && t < tokens; t++) {
     if (!(xNorms[t] >= 0) || !std::isfinite(xNorms[t])) return kBadValue;
   }

@@ -370,6 +370,9 @@ Status Cache::truncate(int tokens) {
     if (tokens >= layer.sealed() * kPageTokens) continue;
     if (tokens % kPageTokens != 0 || !moves_.empty()) return kUnsupported;
   }
+  for (int layer = 0; layer < shape().layers; layer++) {
+    if (seesFreed(layer, tokens, std::min(pages, layers_[layer].sealed()))) return kUnsupported;
+  }
   fresh_.layer = -1;
   for (Layer& layer : layers_) {
     if (tokens < layer.sealed() * kPageTokens) dropPages(layer, pages);

@@ -47,6 +47,7 @@ struct CacheOptions {
 enum PageKind : uint8_t {
   kResident = 0,  // keys and values, each in a format; a latent may be kept beside them
   kLatent = 1,    // only the latent, from which keys and values are recomputed; both sides are empty
+  kFreed = 3,     // nothing: it is before all that a sliding window sees
 };
 
 // A sealed page. A cache and its forks share it as one object, so that a change is made and counted once for all of
@@ -186,6 +187,7 @@ struct RotaryRows {
 // All pages of a cache, none of which is trusted: page after page, and of each layer by layer.
 struct PageRecord {
   bool isPredicted;
+  bool isFreed;    // as it is stored: at most the sinks
   int formats[2];  // of keys and values, in which the page is to be
   // A page as it is stored is like StoredPage. Predicted: the sinks of page 0 (rows of keys, then of values, f16), and
   // residuals (predictor.h).
@@ -247,8 +249,8 @@ class Cache : public PartOwner {
   // Keys or values of one head of a sealed page as rows `stride` apart, with exact sinks, however the page is held.
   void materialize(int layer, int page, bool isKey, int head, float* rows, size_t stride, Scratch& scratch) const;
   // Forgets the rows from `tokens` on in every layer: rows of the open page, or, while no move is under way, whole
-  // sealed pages and all behind them. Mass is counted per page, so the share of remaining open rows is unknown, and the
-  // open page's count starts from zero again.
+  // sealed pages and all behind them; not so far back that a freed page would be seen again. Mass is counted per page,
+  // so the share of remaining open rows is unknown, and the open page's count starts from zero again.
   Status truncate(int tokens);
   void setSketch(int layer, const float* sketch);
   bool hasSketch(int layer) const;
@@ -278,6 +280,11 @@ class Cache : public PartOwner {
   Status restoreOriginal(int layer, int page, bool isKey, double* freed);
   // Holds a page that has a latent as that latent alone, or as a lower one made of it. freed: as in transcode.
   Status toLatent(int layer, int page, int format, double* freed);
+  // Lets go of a sealed page that no query from now on sees through the sliding window of its layer; forks that share
+  // the page keep it. Refused for others, and while the page is moving. freed: as in transcode.
+  Status freePage(int layer, int page, double* freed);
+  // Whether a query at `position`, or a later one, sees a freed page among the first `pages` of a layer.
+  bool seesFreed(int layer, int position, int pages) const;
   // Forgets a latent that is kept beside keys and values.
   Status dropLatent(int layer, int page, double* freed);
   // Recomputes keys and values of a page from its latent, both in `format`. The latent is then freed or kept beside

@@ -68,8 +68,9 @@ class AgeAim implements Aim {
     const [young, old] = [bytesOf(this.#ages.young), bytesOf(this.#ages.old)];
     const spare = movableBytes(context, budgetBytes, pages) - this.#reserve - units * old;
     if (units === 0 || spare >= units * (young - old)) return Number.POSITIVE_INFINITY;
-    // Skipped layers count as units here as everywhere, though they never move.
-    return Math.max(0, Math.floor((spare / (young - old)) * ((pages * context.layers) / units)));
+    // Skipped layers count as units here as everywhere, though they never move. Of the others the newest are there.
+    const { layers, skipLayers } = context;
+    return Math.max(0, Math.floor((spare / (young - old)) * (layers / (layers - new Set(skipLayers).size))));
   }
 }
 

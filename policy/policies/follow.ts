@@ -4,7 +4,7 @@
  */
 import { FORMAT_NAMES, FORMATS, type FormatName, KvError, SIDES, type Side } from '../../native/index.ts';
 import { isLatent, rank } from '../ladder.ts';
-import { Sides } from '../sides.ts';
+import { isRemade, Sides } from '../sides.ts';
 import { checkThresholds } from '../thresholds.ts';
 import type {
   Because,
@@ -76,9 +76,11 @@ function follow(situation: Situation, state: FollowSession): Decision[] {
     const slot = sides.settle(outcome);
     if (!outcome.accepted) state.work.push(slot);
   }
-  const gone = sides.forget(tokens);
+  const gone = [...sides.forget(tokens)];
+  for (const change of situation.changes ?? [])
+    if (isRemade(change)) sides.change(change);
+    else gone.push(...sides.free(change));
   if (gone.length > 0) state.work = state.work.filter((slot) => !gone.includes(slot));
-  for (const change of situation.changes ?? []) sides.change(change);
   for (const report of situation.trials) state.work.push(sides.add(report, tokens));
   const lack = budgetBytes === null ? 0 : bytes + sealBytes - sides.pendingBytes - budgetBytes;
   const all = (): number[] => [...sides.slots];

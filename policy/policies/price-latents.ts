@@ -2,6 +2,7 @@
 import { type FormatName, LATENT_NAMES, LOWEST_FORMATS, type Side } from '../../native/index.ts';
 import { rank } from '../ladder.ts';
 import type { Offers } from '../offers.ts';
+import { freedOf, heldPages } from '../sides.ts';
 import type { PolicyContext, Situation } from '../types.ts';
 import { usefulPair } from '../unsafe.ts';
 import { movableBytes, pagesAhead } from './uniform.ts';
@@ -30,13 +31,17 @@ export class LatentChoice {
    * known is taken to become twice as long. `isSlow`: steps that are too slow already are not made slower.
    */
   choose(situation: Situation, price: number, isSlow: boolean): void {
-    const { layers, skipLayers } = this.#context;
+    const { skipLayers } = this.#context;
     const { budgetBytes, tokensExpected, trials } = situation;
     let most = isSlow ? 0 : this.#affordable;
     if (budgetBytes === null) this.#endPrice = price;
     else {
       const pages = pagesAhead(situation, this.#context) * (tokensExpected === null ? 2 : 1);
-      const units = Math.max(1, pages * (layers - new Set(skipLayers).size));
+      const skipped = [...new Set(skipLayers)].reduce(
+        (sum, layer) => sum + pages - freedOf(this.#context, layer, pages),
+        0,
+      );
+      const units = Math.max(1, heldPages(this.#context, pages) - skipped);
       const bytes = Math.max(0, movableBytes(this.#context, budgetBytes, pages));
       if (trials.length > 0)
         this.#endPrice = this.#offers.endPrice(bytes / units, this.#offers.sides.pageMax) ?? this.#endPrice;

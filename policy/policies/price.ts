@@ -11,7 +11,7 @@ import { believable, Evidence } from '../evidence.ts';
 import { defaultLaw } from '../law.ts';
 import { Layers } from '../layers.ts';
 import { Offers } from '../offers.ts';
-import { bytesAt } from '../sides.ts';
+import { bytesAt, heldPages } from '../sides.ts';
 import { TextFactor } from '../text-factor.ts';
 import { checkThresholds, type ThresholdId, thresholdOf } from '../thresholds.ts';
 import { isSampled } from '../trust.ts';
@@ -406,8 +406,10 @@ export class PriceSession implements PolicySession {
       projected === null || tokensExpected === null
         ? 1
         : (2 *
-            this.context.layers *
-            forecastMovablePages(Math.max(tokens, tokensExpected), this.context.windowTokens)) /
+            heldPages(
+              this.context,
+              forecastMovablePages(Math.max(tokens, tokensExpected), this.context.windowTokens),
+            )) /
           sides.known;
     let over =
       projected === null

@@ -5,7 +5,7 @@
  */
 import { forecastMovablePages, PAGE_TOKENS, partOfPage, SIDES, sealedPages } from '../../native/index.ts';
 import { STEPS, STEPS_OF_ROT, type Steps } from '../ladder.ts';
-import { latentBytesBeside, type Sides } from '../sides.ts';
+import { freedOf, latentBytesBeside, type Sides } from '../sides.ts';
 import type { Because, Decision, PolicyContext, Situation } from '../types.ts';
 import { type Aim, allowed, followPolicy, pairBytes, refuseKldBudget, widthBecause } from './follow.ts';
 
@@ -89,13 +89,16 @@ export function movableBytes(context: PolicyContext, budgetBytes: number, pages:
   const { layers, fixedBytes, pageBytes, windowFormat, windowTokens = PAGE_TOKENS, skipLayers } = context;
   const page = 2 * pageBytes[windowFormat];
   const window = layers * partOfPage(page + latentBytesBeside(context), windowTokens);
-  return budgetBytes - fixedBytes - window - new Set(skipLayers).size * pages * page;
+  const skipped = [...new Set(skipLayers)].reduce((sum, layer) => sum + pages - freedOf(context, layer, pages), 0);
+  return budgetBytes - fixedBytes - window - skipped * page;
 }
 
-/** Numbers of all units (page · layers + layer) that may move. */
-export function unitsOf({ layers, skipLayers }: PolicyContext, pages: number): number[] {
+/** Numbers of all units (page · layers + layer) that may move and are there when so many pages of a layer may. */
+export function unitsOf(context: PolicyContext, pages: number): number[] {
+  const { layers, skipLayers } = context;
+  const freed = Array.from({ length: layers }, (_, layer) => freedOf(context, layer, pages));
   return Array.from({ length: pages * layers }, (_, unit) => unit).filter(
-    (unit) => !skipLayers.includes(unit % layers),
+    (unit) => !skipLayers.includes(unit % layers) && Math.floor(unit / layers) >= freed[unit % layers]!,
   );
 }
 

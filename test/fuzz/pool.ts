@@ -14,10 +14,12 @@ import {
   SINK_TOKENS,
 } from '../../native/layout.ts';
 import type { Binary, CacheHandle, PoolHandle } from '../../native/load.ts';
+import { PAGE_KINDS } from '../../native/types.ts';
 import { gaussian } from '../native/rows.ts';
 import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
 
 const [BAD_SHAPE, BAD_VALUE, UNSUPPORTED, BUDGET_EXCEEDED, BUDGET_TOO_SMALL] = [2, 3, 4, 5, 6];
+const FREED = PAGE_KINDS.indexOf('freed');
 const TOKENS_MAX = 700;
 const LATENT_WIDTH = 64;
 const NOISE = 120_000;
@@ -134,6 +136,10 @@ class Pair {
       for (let page = 0; page <= pages; page++) {
         for (const side of [0, 1]) {
           const rows = new Float32Array(Math.min(PAGE_TOKENS, tokens - page * PAGE_TOKENS) * this.row);
+          if (page < pages && columns[0][page] === FREED) {
+            if (cache.decode(layer, page, side, rows) !== UNSUPPORTED) throw new Error('a freed page was decoded');
+            continue;
+          }
           succeed(cache.decode(layer, page, side, rows), 'decode');
           seen.push(rows);
         }
@@ -245,6 +251,7 @@ class Session {
       if (pages > 0 && pair.hasLatent(layer, page) && what < 0.3) this.#latent(pair, layer, page, to);
       else if (pages > 0 && random() < 0.2) this.#original(pair, layer, page, part % 2);
       else if (pages > 0 && random() < 0.15) this.#exchange(pair, layer, page, part % 2);
+      else if (pages > 0 && random() < 0.1) pair.compared('freed', 1, (cache, out) => cache.freePage(layer, page, out));
       else if (pages > 0) this.#change(pair, { layer, page, part, to }, what);
     } else if (kind < 0.88) {
       // Nobody gets the room of a move that is under way, but a budget that is lowered beneath it refuses it in the

@@ -2,7 +2,7 @@
  * Plain attention in float64 over what a cache says it holds: the yardstick for everything that attend() and trial()
  * do.
  */
-import { FORMAT_NAMES, type FormatName, type KvCache, PAGE_TOKENS, type Side } from '../../native/index.ts';
+import { FORMAT_NAMES, type FormatName, isFreed, type KvCache, PAGE_TOKENS, type Side } from '../../native/index.ts';
 
 /** Seeded uniform numbers in [0, 1). */
 export { seeded as uniform } from '../../engine/evaluate/recall.ts';
@@ -19,12 +19,14 @@ export function pick<T>(random: () => number, list: readonly T[]): T {
   return list[Math.floor(random() * list.length)]!;
 }
 
-/** Every row of one side of a layer as the cache decodes it: [tokens, n, d]. */
+/** Every row of one side of a layer as the cache decodes it, zeros for freed pages: [tokens, n, d]. */
 export function history(cache: KvCache, layer: number, side: Side): Float32Array {
   const { pages } = cache.table(layer);
   const rows = cache.shape.kvHeads * cache.shape.headDim;
   const all = new Float32Array(cache.length(layer) * rows);
-  for (let page = 0; page <= pages; page++) all.set(cache.decode(layer, page, side), page * PAGE_TOKENS * rows);
+  for (let page = 0; page <= pages; page++)
+    if (page === pages || !isFreed(cache.table(layer), page))
+      all.set(cache.decode(layer, page, side), page * PAGE_TOKENS * rows);
   return all;
 }
 

@@ -39,7 +39,17 @@ const SPREADS = [1e-6, 1e-3, 0.1, 1, 30, 1000, 1.5e4];
 describe('pages', () => {
   it(`of ${WORLDS} random caches attend, move, try and travel as they should`, () => {
     console.log(`pages simulation, seed ${SEED}`);
-    const count = { attended: 0, moved: 0, refused: 0, latents: 0, restored: 0, tried: 0, twins: 0, forks: 0 };
+    const count = {
+      attended: 0,
+      moved: 0,
+      refused: 0,
+      latents: 0,
+      restored: 0,
+      tried: 0,
+      twins: 0,
+      forks: 0,
+      freed: 0,
+    };
     for (let world = 0; world < WORLDS; world++) {
       const random = uniform(SEED + world);
       const headDim = pick(random, [64, 80, 128]);
@@ -128,7 +138,21 @@ describe('pages', () => {
           cache.append(layer, k, v);
           last.set(cache, { layer, k, v });
         } else if (what < 0.4) {
-          check(cache, layer, queries(layer, Math.min(cache.length(layer), pick(random, [1, 1, 7, 70]))));
+          const tokens = Math.min(cache.length(layer), pick(random, [1, 1, 7, 70]));
+          // Older ones of them may see what has been freed.
+          if (tokens === 1) check(cache, layer, queries(layer, 1));
+          else tried(() => check(cache, layer, queries(layer, tokens)));
+        } else if (what < 0.43) {
+          // The oldest page of a layer that has a window, where one has.
+          const windowed = Math.max(0, slidingWindow.indexOf(200));
+          const { kind, pages } = cache.table(windowed);
+          const oldest = kind.findIndex((one) => PAGE_KINDS[one] !== 'freed');
+          tried(() => {
+            const before = pool.usedBytes;
+            const freed = pages === 0 ? 0 : cache.freePage(windowed, Math.max(0, oldest));
+            expect(pool.usedBytes).toBe(before - freed);
+            count.freed++;
+          });
         } else if (what < 0.65) {
           tried(() => {
             const [part, to] = [pick(random, PARTS), pick(random, SERVED_FORMATS)];
@@ -157,8 +181,8 @@ describe('pages', () => {
             count.restored++;
           });
         } else if (what < 0.9) {
-          attend(cache, layer, queries(layer, Math.min(cache.length(layer), 130)));
           tried(() => {
+            attend(cache, layer, queries(layer, Math.min(cache.length(layer), 130)));
             const { kFormat, vFormat, latent } = cache.table(layer);
             // A page that is held as a latent has no formats, and only latents to become.
             const has = [FORMAT_NAMES[kFormat[page]!], FORMAT_NAMES[vFormat[page]!]];
@@ -207,7 +231,7 @@ describe('pages', () => {
           const { pages, kind, kFormat } = cache.table(layer);
           if (cache.length(layer) > 0) check(cache, layer, queries(layer, 1));
           for (let page = 0; page < pages; page++)
-            expect(kFormat[page] === 255).toBe(PAGE_KINDS[kind[page]!] === 'latent');
+            expect(kFormat[page] === 255).toBe(PAGE_KINDS[kind[page]!] !== 'resident');
         }
         cache.close();
       }

@@ -5,9 +5,10 @@ import { one, whole } from './type.ts';
 
 export const CHANGE = {
   /**
-   * Keys and values were made again from a latent, were given back for room, or a fork that shares the page moved it.
+   * Keys and values were made again from a latent, were given back for room, a fork that shares the page moved it, or
+   * the sliding window of its layer has left it behind.
    */
-  cause: { type: one(['restore', 'give-back', 'shared']) },
+  cause: { type: one(['restore', 'give-back', 'shared', 'sliding-window']) },
   changes: { type: changes },
   bytesBefore: { type: whole },
   bytesAfter: { type: whole },

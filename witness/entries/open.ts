@@ -56,6 +56,7 @@ export const OPEN = {
   'context.windowFormat': { type: windowFormat },
   'context.openFormat': { type: optional(windowFormat), since: '0.1.0' },
   'context.windowTokens': { type: optional(one(WINDOW_TOKENS)), since: '0.1.0' },
+  'context.slidingWindow': { type: optional(list(nullable(count), 0, LAYERS_MAX)), unit: 'tokens', since: '0.1.0' },
   // A build may know formats that this one does not.
   'context.pageBytes': { type: known<PolicyContext['pageBytes']>(record(text, whole)) },
   'context.latents': { type: optional(noun<LatentContext>()({ kept: latent, operations: real })), since: '0.1.0' },

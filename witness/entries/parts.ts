@@ -15,6 +15,7 @@ import type {
   Course,
   Estimate,
   FormChange,
+  LaterForm,
   Law,
   LogRange,
   PageForm,
@@ -40,6 +41,11 @@ export const latent = one<LatentName>(LATENT_NAMES, { alias: ['native', 'LatentN
 export const windowFormat = known<WindowName>(format);
 /** Whatever a page may be in. */
 export const form = one<PageForm>(FORMS, { expected: 'the name of a format', alias: ['policy', 'PageForm'] });
+/** What it may have become. */
+const laterForm = one<LaterForm>([...FORMS, 'freed'], {
+  expected: "the name of a format, or 'freed'",
+  alias: ['policy', 'LaterForm'],
+});
 export const side = one(SIDES, { alias: ['native', 'Side'] });
 export const part = one(PARTS, { alias: ['native', 'Part'] });
 const ORIGINS = ['default', 'learned', 'file', 'option', 'controller'] as const satisfies ThresholdOrigin[];
@@ -91,6 +97,6 @@ export const thresholds = noun<ThresholdSet>()({
 export const place = { layer: count, page: count, side: part, from: form };
 export const move = { ...place, to: form };
 
-export const changes = list(noun<FormChange>()(move), 1);
+export const changes = list(noun<FormChange>()({ ...place, to: laterForm }), 1);
 
 export const trials = noun<TrialReport>()({ ...place, epsilon: record(form, real) });

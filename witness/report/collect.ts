@@ -1,6 +1,6 @@
 /** One walk over the entries of a session: everything that its report shows. */
 import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, plural, printable, show } from '../../native/index.ts';
-import { type Because, FORMS, type LayerChange, type PageForm } from '../../policy/index.ts';
+import { type Because, FORMS, type LaterForm, type LayerChange, type PageForm } from '../../policy/index.ts';
 import { DECISION } from '../entries/decision.ts';
 import type { NoteBody } from '../entries/log-notes.ts';
 import { SITUATION } from '../entries/situation.ts';
@@ -16,7 +16,9 @@ import type { Happening, Reason, ReportData } from './page/data.ts';
  */
 export const DECISIONS_MAX = 250_000;
 
-const formOf = (form: PageForm): number => FORMS.indexOf(form);
+/** What pages are in, and what is left of those that were freed. */
+const LATER_FORMS: readonly LaterForm[] = [...FORMS, 'freed'];
+const formOf = (form: LaterForm): number => LATER_FORMS.indexOf(form);
 const sideOf = (side: Part): number => PARTS.indexOf(side);
 
 const PLACE_COLUMNS = ['layer', 'page', 'side', 'from'];
@@ -226,9 +228,10 @@ function sessionFacts({ session, body }: Entry<'open'>) {
     layers: shape.layers,
     pageTokens: PAGE_TOKENS,
     f16BytesPerToken: f16Bytes(body, 1),
-    forms: FORMS,
-    formBits: FORMS.map(bitsOf),
-    formBytes: FORMS.map((form) => context.pageBytes[form] ?? null),
+    forms: LATER_FORMS,
+    formBits: [...FORMS.map(bitsOf), 0],
+    formBytes: [...FORMS.map((form) => context.pageBytes[form] ?? null), null],
+    freedForm: formOf('freed'),
     formats: FORMAT_NAMES.length,
     windowForm: formOf(context.windowFormat),
     openForm: formOf(context.openFormat ?? 'f16'),

@@ -13,6 +13,7 @@ import {
   type FormatName,
   firstToken,
   fromHalf,
+  isFreed,
   type KvCache,
   KvError,
   PAGE_TOKENS,
@@ -50,14 +51,20 @@ export class PagePredictor {
     this.#table = table;
   }
 
-  /** The bytes of a page, or null where they would be no fewer than `storedBytes`. */
+  /** The bytes of a page, or null where they would be no fewer than `storedBytes`, or it is freed. */
   encode(kv: KvCache, layer: number, page: number, storedBytes: number): Buffer | null {
+    if (isFreed(kv.table(layer), page)) {
+      this.#written = null;
+      return null;
+    }
     const head = headOf(kv, layer, page);
-    const room = Math.max(0, storedBytes - head.length - 1);
+    // Above a freed page nothing is predicted.
+    const isFirst = layer > 0 && this.#written === null;
+    const room = isFirst ? 0 : Math.max(0, storedBytes - head.length - 1);
     if (this.#room.length < room) this.#room = new Uint8Array(room);
     const rows = this.#rowsOf(kv, layer, page);
     const levels = new Int8Array(2 * rows.k.length);
-    const below = layer === 0 ? null : this.#written;
+    const below = layer === 0 ? null : (this.#written ?? new Int8Array(levels.length));
     const out = this.#room.subarray(0, room);
     const written = this.predictor.packedToWrite().write(layer, below, rows, firstRowOf(page), out, levels);
     this.#written = levels;

@@ -51,13 +51,14 @@ function opened(): {
 }
 const seen = (): ReturnType<typeof opened> => {
   const session = opened();
-  session.see({});
+  session.see({ changes: [{ layer: 1, page: 3, side: 'k', from: 'q8', to: 'freed' }] });
   return session;
 };
 const refused = (id: string): string => `refused: ${unsafeRule(id)}`;
 
 test('what is unsafe is refused under its rule, whatever the policy thinks of it', () => {
   const cases: readonly [string, Planned][] = [
+    ['freed', { page: 3, side: 'k', from: 'q8', to: 'rot4' }],
     ['promotion', { page: 0, side: 'k', from: 'rot4', to: 'q8' }],
     ['re-encode', { page: 0, side: 'v', from: 'rot4', to: 'rot4' }],
     ['window', { page: 7, side: 'v', from: 'q8', to: 'rot4' }],
@@ -109,6 +110,15 @@ test('reports, changes of others and pages that are read anew are taken in', () 
   told.see({ tokens: 200 });
   told.see({});
   expect(told.judge(keys), 'the page was taken back and is another one').toEqual([refused('keys-below-values')]);
+});
+
+test('a freed page moves again when its tokens were read again', () => {
+  const move = { page: 3, side: 'v', from: 'q8', to: 'rot4' } as const;
+  const session = seen();
+  expect(session.judge(move, { ...move, page: 2 })).toEqual([refused('freed'), 'made: mine']);
+  session.see({ tokens: 2 * 128 });
+  session.see({});
+  expect(session.judge(move)).toEqual(['made: mine']);
 });
 
 test('an original that was just measured may be put back, where its side is worth more than the other', () => {

@@ -32,13 +32,15 @@ export interface ReportData {
   readonly pageTokens: number;
   /** What one token takes in f16, all layers. */
   readonly f16BytesPerToken: number;
-  /** Names of the formats and latents, best first, and the bits of a number in each. */
+  /** Names of the formats and latents, best first, then of pages that were freed, and the bits of a number in each. */
   readonly forms: readonly string[];
   readonly formBits: readonly number[];
   /** Bytes of a page side in each; of a latent, of the page. null where there is none. */
   readonly formBytes: readonly (number | null)[];
   /** How many of `forms` are formats; latents follow. */
   readonly formats: number;
+  /** In `forms`, the last: that of pages of which nothing is left. */
+  readonly freedForm: number;
   /** In `forms`: that of sealed pages and that of the page that tokens are appended to. */
   readonly windowForm: number;
   readonly openForm: number;

@@ -43,8 +43,9 @@ const INK: readonly (readonly [bits: number, share: number])[] = [
   [16, 1],
 ];
 
-/** From a trace for a bit to 1 for sixteen. */
+/** From a trace for a bit to 1 for sixteen; none for nothing. */
 export function inkOf(bits: number): number {
+  if (bits === 0) return 0;
   const at = Math.max(
     1,
     INK.findIndex(([limit]) => Math.min(bits, 16) <= limit),
@@ -59,8 +60,9 @@ export function mix({ ink, paper }: Palette, share: number): string {
   return `rgb(${parts.join(' ')})`;
 }
 
-/** What stands in a cell that is large enough: the bits of its format, with an x for a latent. */
-export const letterOf = (form: string): string => (form === 'f16' ? '16' : form.replace(/^(x?)\D*(\d+)$/, '$1$2'));
+/** What stands in a cell that is large enough: the bits of its format, with an x for a latent; nothing for no bits. */
+export const letterOf = (form: string): string =>
+  form === 'f16' ? '16' : form.replace(/^(x?)\D*(\d+)$/, '$1$2').replace(/^\D+$/, '');
 
 /** One picture of one side. */
 export class TierMap {
@@ -135,7 +137,7 @@ export class TierMap {
 
   #cells(context: CanvasRenderingContext2D, frame: number, width: number, cell: number, colours: Palette): void {
     const { layers, pages, frames } = this.#history;
-    const { formBits, forms, formats, pageTokens, openForm } = this.#data;
+    const { formBits, forms, formats, freedForm, pageTokens, openForm } = this.#data;
     const state = this.#history.formsAt(frame);
     const { tokens } = frames[frame]!;
     const sealed = Math.min(pages, sealedPages(tokens, pageTokens));
@@ -157,7 +159,7 @@ export class TierMap {
         const count = Math.min(bundle, sealed - page);
         context.fillStyle = count === 1 ? looks[form]! : mix(colours, this.#meanInk(state, layer, page, count));
         context.fillRect(x, y, w * count - gap, height);
-        if (form >= formats && count === 1) hatch(context, x, y, w - gap, height, colours);
+        if (form >= formats && form !== freedForm && count === 1) hatch(context, x, y, w - gap, height, colours);
         if (!isLettered) continue;
         context.fillStyle = mix(colours, inkOf(formBits[form]!) > 0.5 ? 0 : 1);
         context.fillText(letterOf(forms[form]!), x + (w - gap) / 2, y + height / 2 + 0.5);

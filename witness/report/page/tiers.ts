@@ -15,7 +15,7 @@ export function drawLegend(): void {
     if (used[form] !== true) return [];
     const swatch = el(
       'span',
-      { class: `swatch${form >= data.formats ? ' latent' : ''}`, 'aria-hidden': 'true' },
+      { class: `swatch${form >= data.formats && form !== data.freedForm ? ' latent' : ''}`, 'aria-hidden': 'true' },
       letterOf(name),
     );
     const paint = (): void => {
@@ -25,7 +25,8 @@ export function drawLegend(): void {
       swatch.style.color = mix(colours, ink > 0.5 ? 0 : 1);
     };
     repaints.push(paint);
-    return [el('li', {}, swatch, `${name}, ${brief(data.formBits[form]!, 2)} bits`)];
+    const bits = form === data.freedForm ? 'left behind by a sliding window' : `${brief(data.formBits[form]!, 2)} bits`;
+    return [el('li', {}, swatch, `${name}, ${bits}`)];
   });
   byId('legend').replaceChildren(...items);
 }

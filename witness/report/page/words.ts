@@ -135,6 +135,9 @@ function tellThreshold({ data, decisions }: Sources, { row }: Decided): string {
   return `${now} The session began with ${amount(start.value, start.unit)}: ${start.source}.`;
 }
 
+/** What a page may be tried in. */
+const triedForms = ({ forms, freedForm }: ReportData): readonly string[] => forms.slice(0, freedForm);
+
 /** The row of the page's trial that the decision rests on; −1 when there was none. */
 function trialOf({ trials }: Sources, { seq, layer, page, side }: Decided): number {
   const [seqs, layers, pages, sides] = [trials.of('seq'), trials.of('layer'), trials.of('page'), trials.of('side')];
@@ -149,7 +152,7 @@ function tellTrial(sources: Sources, one: Decided): string {
   const parts: string[] = [];
   const trial = trialOf(sources, one);
   if (trial >= 0) {
-    const errors = data.forms.flatMap((form) => {
+    const errors = triedForms(data).flatMap((form) => {
       const error = trials.of(form)[trial]!;
       return Number.isNaN(error) ? [] : [`${form} ${brief(error)}`];
     });
@@ -226,7 +229,7 @@ function tellOthers(sources: Sources, one: Decided): string {
   const others =
     trial < 0
       ? []
-      : data.forms.flatMap((form, i) => {
+      : triedForms(data).flatMap((form, i) => {
           const error = trials.of(form)[trial]!;
           const bytes = data.formBytes[i] ?? null;
           if (Number.isNaN(error) || form === one.to) return [];

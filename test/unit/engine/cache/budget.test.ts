@@ -1,6 +1,13 @@
 // Budgets as people write them, the bytes they mean, and the refusal of what cannot work; checked by hand-made numbers.
 import { describe, expect, it } from 'vitest';
-import { bytesAt, checkBudget, f16CacheBytes, fixedBytes, forecast } from '../../../../engine/cache/budget.ts';
+import {
+  bytesAt,
+  checkBudget,
+  f16CacheBytes,
+  fixedBytes,
+  forecast,
+  surelyFreed,
+} from '../../../../engine/cache/budget.ts';
 import { parseBudget } from '../../../../engine/options/parse-budget.ts';
 import { type FormatName, KvError, openBytes, openKvCache, openPool, pageBytes } from '../../../../native/index.ts';
 
@@ -64,6 +71,18 @@ describe('the forecast', () => {
       pool.close();
     },
   );
+  it('leaves out what sliding windows have let go of, whatever is under way', () => {
+    // A query at 2,000 of a window of 200 sees 1,801. Of 12 pages before 1,801 − 2 · 128 the 3 that a prompt may see
+    // from its beginning stay.
+    expect(surelyFreed(2000, 200)).toBe(9);
+    expect([surelyFreed(2000, null), surelyFreed(300, 200)]).toEqual([0, 0]);
+    const window = { openFormat: 'f16', windowFormat: 'q8', windowTokens: 128 } as const;
+    const slidingWindow = [200, null];
+    // The most is taken at 1,990 tokens, where the ninth is still there.
+    expect(bytesAt(shape, 2000, both('rot4', 'rot2'), { ...window, slidingWindow })).toBe(
+      bytesAt(shape, 2000, both('rot4', 'rot2'), window) - 8 * (pageBytes('rot4', 2, 64) + pageBytes('rot2', 2, 64)),
+    );
+  });
   it('orders the pairs by size', () => {
     const { pairs } = forecast(shape, 4096);
     for (let i = 1; i < pairs.length; i++) expect(pairs[i]!.bytes).toBeLessThan(pairs[i - 1]!.bytes);

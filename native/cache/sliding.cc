@@ -1,0 +1,42 @@
+// Pages that a sliding window has left behind (layer.h): no query from now on sees them, and they give their bytes
+// back.
+#include <algorithm>
+
+#include "layer.h"
+#include "trial.h"
+
+namespace palimpsest {
+
+namespace {
+
+// The first position that a query sees.
+int firstSeen(int position, int window) { return std::max(0, position - window + 1); }
+
+}  // namespace
+
+bool Cache::seesFreed(int index, int position, int pages) const {
+  const int window = options_.window[index];
+  if (window == 0) return false;
+  for (int page = firstSeen(position, window) / kPageTokens; page < pages; page++) {
+    if (layers_[index].page(page).kind == kFreed) return true;
+  }
+  return false;
+}
+
+Status Cache::freePage(int index, int pageIndex, double* freed) {
+  *freed = 0;
+  Layer& layer = layers_[index];
+  const int window = options_.window[index];
+  const Page& page = layer.page(pageIndex);
+  if (window == 0 || page.moving || (pageIndex + 1) * kPageTokens > firstSeen(layer.length, window)) return kUnsupported;
+  if (page.kind == kFreed) return kOk;
+  auto nothing = std::make_shared<Page>();
+  nothing->kind = kFreed;
+  endTrials(*workers_, page);
+  const double before = static_cast<double>(account_->usedBytes());
+  layer.pages[pageIndex] = std::move(nothing);
+  *freed = before - static_cast<double>(account_->usedBytes());
+  return kOk;
+}
+
+}  // namespace palimpsest

@@ -1,0 +1,39 @@
+/**
+ * Pages that a sliding window has left behind: KvCache.freePage(), which types.ts describes, and what freed pages
+ * refuse.
+ */
+import { KvError } from './error.ts';
+import { firstToken } from './geometry.ts';
+import { type CacheHandle, check, codeOf } from './load.ts';
+import { PAGE_KINDS, type PageTable } from './types.ts';
+
+const FREED = PAGE_KINDS.indexOf('freed');
+
+/** True for a page of which nothing is left. */
+export const isFreed = (table: PageTable, page: number): boolean => table.kind[page] === FREED;
+
+/** The error of everything that needs the keys and values of a freed page. */
+export const freedPage = (page: number): KvError =>
+  new KvError('unsupported', `page ${page} has been freed: the sliding window of its layer has left it behind`, {
+    values: { page },
+    hint: 'table().kind says which pages are still there',
+  });
+
+/** The error of attention that would see freed pages, and of going back or importing to where that would be so. */
+export const seesFreed = (doing: string, values: Readonly<Record<string, unknown>>): KvError =>
+  new KvError('unsupported', `cannot ${doing}: pages that it would see have been freed`, {
+    values,
+    hint: 'read these tokens again, fork() before you append what may be taken back, and give a cache the sliding windows that its pages were freed by',
+  });
+
+/** → bytes freed */
+export function freePage(handle: CacheHandle, layer: number, page: number, out: Float64Array, tokens: number): number {
+  const status = handle.freePage(layer, page, out);
+  if (codeOf(status) === 'unsupported')
+    throw new KvError('unsupported', `page ${page} of layer ${layer} may still be seen, or is being moved`, {
+      values: { layer, page, tokens, first: firstToken(page) },
+      hint: 'free a page when the sliding window of its layer has left it behind and no move of it is under way',
+    });
+  check(status, `free page ${page} of layer ${layer}`, { layer, page });
+  return out[0]!;
+}
