@@ -23,8 +23,9 @@ import { KvError } from './error.ts';
 import { FORMATS, type FormatName, nameOfId, type Part, type Side, sidesOf } from './format.ts';
 import { firstToken, pageStart, sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
+import { keepRows, keptRows } from './kept-rows.ts';
 import type { LatentName } from './latent.ts';
-import { type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS } from './layout.ts';
+import { type KEPT_ROWS_OPERATIONS, type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS } from './layout.ts';
 import { type CacheHandle, check, errorOf, loadBinary, type PoolHandle } from './load.ts';
 import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
 import { NativePool } from './pool.ts';
@@ -46,6 +47,7 @@ import type {
   PageRecords,
   PageTable,
   RotaryTable,
+  RowPlace,
   StoredSide,
   TrialCandidate,
 } from './types.ts';
@@ -248,6 +250,27 @@ class NativeCache implements KvCache {
 
   trialOriginal(layer: number, page: number, side: Side): number {
     return this.#original('try', layer, page, side);
+  }
+
+  keepRows(layer: number, page: number, side: Side, rows: readonly RowPlace[]): number {
+    return keepRows(this.#open(), layer, page, side, rows, () => this.#sealedPage(this.#layer(layer), page));
+  }
+
+  keptRows(layer: number, page: number, side: Side): number {
+    return this.#keptRows('count', layer, page, side);
+  }
+
+  dropRows(layer: number, page: number, side: Side): number {
+    return this.#keptRows('drop', layer, page, side);
+  }
+
+  trialRows(layer: number, page: number, side: Side): number {
+    return this.#keptRows('try', layer, page, side);
+  }
+
+  #keptRows(operation: keyof typeof KEPT_ROWS_OPERATIONS, layer: number, page: number, side: Side): number {
+    const check = (): unknown => this.#sealedPage(this.#layer(layer), page);
+    return keptRows(this.#open(), operation, layer, page, side, null, check);
   }
 
   #original(operation: keyof typeof ORIGINAL_OPERATIONS, layer: number, page: number, side: Side): number {

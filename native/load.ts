@@ -76,6 +76,18 @@ export interface CacheHandle {
   /** ORIGINAL_OPERATIONS lists the operations. Writes the freed bytes, the error or the format. */
   original(operation: number, layer: number, page: number, side: number, out: Float64Array): number;
   /**
+   * KEPT_ROWS_OPERATIONS lists the operations. Writes the bytes taken or freed, the error or the number of rows; only
+   * keeping reads the places.
+   */
+  keptRows(
+    operation: number,
+    layer: number,
+    page: number,
+    side: number,
+    places: Uint16Array,
+    out: Float64Array,
+  ): number;
+  /**
    * Writes how many trials were finished, and then their errors. There must be room for those of all trials under way.
    */
   finishTrials(wait: boolean, out: Float64Array): number;
