@@ -4,9 +4,12 @@
  */
 import { fail, record, show, sideId, sideNumber } from './arguments.ts';
 import type { Side } from './format.ts';
-import { HEADS_MAX, KEPT_ROWS_MAX, KEPT_ROWS_OPERATIONS, PAGE_TOKENS } from './layout.ts';
+import { HEADS_MAX, KEPT_ROWS_MAX, KEPT_ROWS_OPERATIONS, PAGE_PART_ALIGN, PAGE_TOKENS, padded } from './layout.ts';
 import { type CacheHandle, codeOf, errorOf } from './load.ts';
 import type { RowPlace } from './types.ts';
+
+/** The bytes that so many rows take. */
+export const keptRowsBytes = (rows: number, headDim: number): number => padded(rows * (4 + headDim), PAGE_PART_ALIGN);
 
 /** Keeps rows of a page side. `check` throws for a layer or page that does not exist. Returns the bytes they take. */
 export function keepRows(

@@ -108,7 +108,13 @@ class AskedSession implements PolicySession {
       partner: side === 'kv' ? lower : side === 'k' ? v : k,
       movable: page < movablePages(this.#tokens, this.#context.windowTokens),
       isBack: this.#canaries.some(
-        (it) => it.layer === layer && it.page === page && it.side === side && it.to === from && it.from === to,
+        (it) =>
+          it.rows === undefined &&
+          it.layer === layer &&
+          it.page === page &&
+          it.side === side &&
+          it.to === from &&
+          it.from === to,
       ),
     });
   }

@@ -27,9 +27,14 @@ const FADED = -1;
  * age of 3 pages, 1.0 at 10), and how many of them a mean must lie away to be told: fewer for canaries, which are few
  * and measured against what the page was. One measurement counts for at most three.
  */
-const SPREADS = [0.9, 0.9, 0.6, 0.9];
-const CERTAIN = [1, 1, 2, 2];
+const SPREADS = [0.9, 0.9, 0.6, 0.9, 1.1];
+const CERTAIN = [1, 1, 2, 2, 2];
 const WILD = 3;
+/**
+ * Rows are kept by their place and not because an error in them was large, so what they say does not fade: ln(measured
+ * / promised) of four rows is 0 ± 1.1 at any age up to eight pages. That counts as what a page is expected to show.
+ */
+const ROWS_UNFADED = FADED;
 /** Pages of this age, in pages, say something about the topic. */
 const TOPIC_AGE = 3;
 /** Older pages count alike. */
@@ -59,12 +64,13 @@ export interface Repeated {
 }
 
 /**
- * Where measurements of a layer come from: canaries of keys and of values, the first repetition of a trial, and later
- * ones.
+ * Where measurements of a layer come from: canaries of keys and of values, the first repetition of a trial, later ones,
+ * and kept rows.
  */
-const SOURCES = 4;
+const SOURCES = 5;
 const FIRST = 2;
 const LATER = 3;
+const ROWS = 4;
 
 export class Evidence {
   readonly #layers: number;
@@ -80,6 +86,8 @@ export class Evidence {
   readonly #sums = new Float64Array(AGES + 1);
   readonly #counts = new Float64Array(AGES + 1);
   #boundaries = 0;
+  /** Sources that count: kept rows only once there are any. */
+  #sources = ROWS;
   /** How far the first trials of this page and of the one before lie from their levels. */
   #shifts: readonly [number, number] = [0, 0];
   #shiftUntil = 0;
@@ -91,8 +99,13 @@ export class Evidence {
   }
 
   /** A canary was probed. */
-  canary({ layer, side, epsilonNow, epsilonPromised }: CanaryReport): void {
-    this.#note(layer, SIDES.indexOf(side), epsilonNow, epsilonPromised);
+  canary({ layer, side, epsilonNow, epsilonPromised, rows }: CanaryReport): void {
+    if (rows === undefined) {
+      this.#note(layer, SIDES.indexOf(side), epsilonNow, epsilonPromised);
+      return;
+    }
+    this.#sources = SOURCES;
+    this.#note(layer, ROWS, epsilonNow, epsilonPromised * Math.exp(-ROWS_UNFADED));
   }
 
   /**
@@ -195,7 +208,7 @@ export class Evidence {
   /** Measured over promised error of a layer; that of its worst source. */
   ratio(layer: number): number {
     let worst = Number.NEGATIVE_INFINITY;
-    for (let source = 0; source < SOURCES; source++)
+    for (let source = 0; source < this.#sources; source++)
       worst = Math.max(worst, this.#means[layer * SOURCES + source]!.told);
     return Math.exp(worst);
   }

@@ -155,6 +155,11 @@ export interface CanaryReport {
   readonly epsilonNow: number;
   /** Tokens since the original was kept. */
   readonly age: number;
+  /**
+   * How many rows of the side both errors are those of, where no more of it was kept: a row is that of one KV head and
+   * one token. Left out: the whole side, and it can be put back.
+   */
+  readonly rows?: number;
 }
 
 /** Where the attention of the newest queries of one layer went. */

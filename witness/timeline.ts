@@ -259,7 +259,7 @@ function measuredText({ canaries = [], again = [], probe, text, tokens, lowMemor
       one.epsilonNow / Math.max(Number.MIN_VALUE, one.epsilonPromised);
     const worst = canaries.reduce((a, b) => (ratio(b) > ratio(a) ? b : a));
     parts.push(
-      `${plural(canaries.length, 'kept original was', 'kept originals were')} measured; the worst, ${worst.side === 'k' ? 'keys' : 'values'} of page ${worst.page} in layer ${worst.layer} in ${worst.to}, errs by ${brief(worst.epsilonNow)} where ${brief(worst.epsilonPromised)} was promised.`,
+      `what was kept of ${plural(canaries.length, 'page side')} was measured; the worst, ${worst.side === 'k' ? 'keys' : 'values'} of page ${worst.page} in layer ${worst.layer} in ${worst.to}, errs by ${brief(worst.epsilonNow)} where ${brief(worst.epsilonPromised)} was promised.`,
     );
   }
   if (again.length > 0)

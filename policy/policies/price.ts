@@ -259,7 +259,8 @@ export class PriceSession implements PolicySession {
 
   #fill(plan: Plan, situation: Situation): Decision[] {
     for (const report of situation.canaries ?? [])
-      if (this.layers.stopped[report.layer] === 1) plan.promote(report, this.#reversal(report));
+      if (report.rows === undefined && this.layers.stopped[report.layer] === 1)
+        plan.promote(report, this.#reversal(report));
     if (situation.kldBudget !== null && situation.budgetBytes === null) this.spend(plan, situation.kldBudget);
     else if (this.price > 0 && this.movesEarly(situation)) this.#early(plan, this.price);
     // Moves that were held back may have to be made after all.

@@ -36,6 +36,7 @@ const canary = noun<CanaryReport>()({
   epsilonPromised: real,
   epsilonNow: real,
   age: whole,
+  rows: optional(count),
 });
 
 const mass = noun<MassReport>()({ layer: count, shares: reals });

@@ -88,6 +88,7 @@ function spellCanaries(it: NonNullable<SituationBody['situation']['canaries']>[n
     `,"from":"${it.from}"` +
     `,"layer":${number(it.layer)}` +
     `,"page":${number(it.page)}` +
+    (it.rows === undefined ? '' : `,"rows":${number(it.rows)}`) +
     `,"side":"${it.side}"` +
     `,"to":"${it.to}"}`
   );

@@ -68,6 +68,31 @@ describe('evidence', () => {
     expect([...scan.levels]).toEqual(new Array(LAYERS).fill(0));
   });
 
+  it('of kept rows is told where many of a layer err by far more than was promised, and not of what they usually say', () => {
+    const rows = (evidence: Evidence, scan: Scan, count: number, ln: (layer: number) => number): number[] => {
+      for (let boundary = 0; boundary < count; boundary++) {
+        evidence.fade();
+        for (let layer = 0; layer < LAYERS; layer++)
+          for (const side of ['k', 'v'] as const)
+            evidence.canary({
+              ...{ layer, page: boundary, side, from: 'q8', to: 'rot2', age: 256, rows: 4 },
+              ...{ epsilonPromised: 1e-3, epsilonNow: 1e-3 * Math.exp(ln(layer)) },
+            });
+        evidence.settle(128 * (boundary + 1), 0.9);
+        for (let layer = 0; layer < LAYERS; layer++) scan.signals[layer] = evidence.ratio(layer);
+        scan.run();
+      }
+      return [...scan.levels].flatMap((level, layer) => (level > 0 ? [layer] : []));
+    };
+    const values = normals(uniform(5), 2 * 60 * LAYERS);
+    let at = 0;
+    const usual = (): number => 1.1 * values[at++]!;
+    const [evidence, scan] = [new Evidence(LAYERS), watched()];
+    expect(rows(evidence, scan, 30, usual)).toEqual([]);
+    expect(rows(evidence, scan, 2, (layer) => usual() + (layer === 7 ? 5 : 0))).toEqual([7]);
+    expect(rows(evidence, scan, 16, usual)).toEqual([]);
+  });
+
   it('of older pages that are needed less than before is a change of topic, for 512 tokens', () => {
     const [evidence, scan] = [new Evidence(LAYERS), watched()];
     boundaries(evidence, scan, 12, (_layer, age) => -0.2 * age);
