@@ -59,6 +59,7 @@ export type {
   Noise,
   Outcome,
   PageForm,
+  PageSide,
   Policy,
   PolicyContext,
   PolicySession,

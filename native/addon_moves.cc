@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "arguments.h"
 #include "cache/trial.h"
 #include "environment.h"
+#include "log/digest.h"
 
 namespace palimpsest {
 
@@ -115,6 +117,26 @@ Status formatCall(Cache& cache, const Info& info) {
   const Page& it = cache.layer(layer).page(page);
   if (it.kind != kResident) return kUnsupported;
   out.data[0] = it.side(side == 0).format;
+  return kOk;
+}
+
+// (layer, first page, Float64Array[2 * pages] <- CRC-32C of the codes of keys and values of so many sealed pages, NaN
+// where a page has none)
+Status sideDigestsCall(Cache& cache, const Info& info) {
+  int layer, first;
+  Span<double> out;
+  if (!readInt(info[0], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
+  const Layer& it = cache.layer(layer);
+  if (!readInt(info[1], 0, it.sealed(), &first) || !readArray(info[2], napi_float64_array, &out)) return kBadArgument;
+  if (out.length % 2 != 0 || out.length / 2 > it.pages.size() - first) return kBadShape;
+  for (size_t at = 0; at < out.length; at++) {
+    const Page& page = it.page(first + static_cast<int>(at / 2));
+    uint32_t crc = ~0u;
+    for (const PartRef& part : page.side(at % 2 == 0).part) {
+      if (part) crc = bestDigests().crc(crc, part.bytes(), part.size());
+    }
+    out.data[at] = page.kind == kResident ? static_cast<double>(~crc) : std::numeric_limits<double>::quiet_NaN();
+  }
   return kOk;
 }
 

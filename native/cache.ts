@@ -387,6 +387,15 @@ class NativeCache implements KvCache {
     return this.#within(doing, () => held.latentCall(handle, operation, layer, page, id, this.#one, last));
   }
 
+  sideDigests(layer: number, page?: number): Float64Array {
+    const handle = this.#open();
+    const { pages } = this.#count(this.#layer(layer));
+    if (page !== undefined) this.#sealedPage(layer, page);
+    const digests = new Float64Array(page === undefined ? 2 * pages : 2);
+    check(handle.sideDigests(layer, page ?? 0, digests), 'read the codes of a layer', { layer });
+    return digests;
+  }
+
   exportPage(layer: number, page: number): Uint8Array {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);

@@ -354,6 +354,12 @@ export interface KvCache {
    * move of it is under way, or the page is held as a latent, and 'budget-exceeded'.
    */
   keepRows(layer: number, page: number, side: Side, rows: readonly RowPlace[]): number;
+  /**
+   * Numbers that say whether the codes of sealed pages are still those that they were, of all or of one page: those of
+   * its keys and its values, page after page, NaN for a page that is held as a latent. Sides with the same bytes in the
+   * same form have the same number.
+   */
+  sideDigests(layer: number, page?: number): Float64Array;
   /** The number of rows that a side keeps. */
   keptRows(layer: number, page: number, side: Side): number;
   /** Forgets kept rows and returns how many bytes that freed. Throws 'unsupported' where there are none. */

@@ -45,7 +45,7 @@ const SIDES_MIN = 6;
 const SETTLED = 4;
 /** How much a shift of the first trials counts beside one of the repeated trials. */
 const FIRST_SHARE = 0.3;
-/** Tokens for which a change of topic is remembered. */
+/** Tokens for which a change of topic, or damage, is remembered. */
 const SHIFT_TOKENS = 512;
 
 /** A mean of ln ratio with the weight of what it rests on, and what was told of it last. */
@@ -91,6 +91,8 @@ export class Evidence {
   /** How far the first trials of this page and of the one before lie from their levels. */
   #shifts: readonly [number, number] = [0, 0];
   #shiftUntil = 0;
+  /** By layer. */
+  readonly #damagedUntil = new Map<number, number>();
 
   constructor(layers: number) {
     this.#layers = layers;
@@ -200,6 +202,16 @@ export class Evidence {
     return (sum + PRIOR * this.#session[source]!) / (weight + PRIOR);
   }
 
+  /** Codes of a layer are no longer those that were made. */
+  damaged(layer: number, tokens: number): void {
+    this.#damagedUntil.set(layer, tokens + SHIFT_TOKENS);
+  }
+
+  /** True if codes of a layer were damaged lately. */
+  isDamaged(layer: number, tokens: number): boolean {
+    return tokens < (this.#damagedUntil.get(layer) ?? 0);
+  }
+
   /** True if the topic seems to have changed lately. */
   hasShifted(tokens: number): boolean {
     return tokens < this.#shiftUntil;
@@ -215,17 +227,20 @@ export class Evidence {
 }
 
 /**
- * The thresholds with gains and coefficients of the law that can be believed: none below a share of the median of its
- * side. → and the layers that had one
+ * The thresholds with gains and coefficients of the law that can be believed: in place of one below a share of the
+ * median of its side stands another share of it. → and the layers that had one
  */
 export function believable(set: ThresholdSet): { readonly thresholds: ThresholdSet; readonly doubted: Set<number> } {
   const share = thresholdOf(set, 'gain.least').value;
+  // Logs of sessions that began without the bound are decided again as they were.
+  const instead = Object.hasOwn(set.thresholds, 'gain.doubted') ? thresholdOf(set, 'gain.doubted').value : share;
   const doubted = new Set<number>();
   const raised = (gains: readonly number[]): readonly number[] => {
-    const least = share * [...gains].sort((a, b) => a - b)[gains.length >> 1]!;
+    const median = [...gains].sort((a, b) => a - b)[gains.length >> 1]!;
     return gains.map((gain, layer) => {
-      if (gain < least) doubted.add(layer);
-      return Math.max(gain, least);
+      if (gain >= share * median) return gain;
+      doubted.add(layer);
+      return instead * median;
     });
   };
   const gains = { k: raised(set.gains.k), v: raised(set.gains.v) };

@@ -283,6 +283,7 @@ function tellPromotions({ promotions }: Facts): string {
 const SOURCES: Readonly<Record<LayerChange['source'], string>> = {
   error: 'measured over promised error',
   topic: 'a change of topic',
+  codes: 'codes that were damaged',
   gain: 'a gain that is not believed',
 };
 

@@ -1,5 +1,5 @@
 /** A scheduling point of a session: what its policy saw. `policy/types.ts` says what every field means. */
-import type { CanaryReport, MassReport, Outcome, ProbeReport, Situation } from '../../policy/index.ts';
+import type { CanaryReport, MassReport, Outcome, PageSide, ProbeReport, Situation } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { changes, estimate, format, move, place, reals, side, trials } from './parts.ts';
 import {
@@ -39,6 +39,8 @@ const canary = noun<CanaryReport>()({
   rows: optional(count),
 });
 
+const pageSide = noun<PageSide>()({ layer: count, page: count, side });
+
 const mass = noun<MassReport>()({ layer: count, shares: reals });
 
 export const SITUATION = {
@@ -62,6 +64,7 @@ export const SITUATION = {
   'situation.probe': { type: optional(probe) },
   'situation.canaryBytes': { type: optional(whole) },
   'situation.canaries': { type: optional(list(canary, 1)) },
+  'situation.damaged': { type: optional(list(pageSide, 1)), since: '0.1.0' },
   'situation.masses': { type: optional(list(mass, 1)), since: '0.1.0' },
 } as const satisfies Fields;
 

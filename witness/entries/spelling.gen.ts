@@ -104,6 +104,14 @@ function spellChanges(it: NonNullable<SituationBody['situation']['changes']>[num
   );
 }
 
+function spellDamaged(it: NonNullable<SituationBody['situation']['damaged']>[number]): string {
+  return (
+    `{"layer":${number(it.layer)}` +
+    `,"page":${number(it.page)}` +
+    `,"side":"${it.side}"}`
+  );
+}
+
 function spellMasses(it: NonNullable<SituationBody['situation']['masses']>[number]): string {
   return (
     `{"layer":${number(it.layer)}` +
@@ -157,6 +165,7 @@ function spellSituation(it: SituationBody['situation']): string {
     (it.canaries === undefined ? '' : `,"canaries":${list(it.canaries, spellCanaries)}`) +
     (it.canaryBytes === undefined ? '' : `,"canaryBytes":${number(it.canaryBytes)}`) +
     (it.changes === undefined ? '' : `,"changes":${list(it.changes, spellChanges)}`) +
+    (it.damaged === undefined ? '' : `,"damaged":${list(it.damaged, spellDamaged)}`) +
     `,"index":${number(it.index)}` +
     `,"kldBudget":${nullable(it.kldBudget)}` +
     `,"lowMemory":${it.lowMemory}` +

@@ -152,6 +152,25 @@ describe('kept rows', () => {
     cache.close();
   });
 
+  it('and a number of each side says whether its codes are what they were', () => {
+    const { cache } = filled();
+    cache.transcode(0, 0, 'v', 'rot4');
+    cache.transcode(0, 1, 'v', 'rot4');
+    const before = cache.sideDigests(0);
+    expect(new Set(before).size).toBe(2 * 3);
+    expect(cache.sideDigests(0)).toEqual(before);
+    const own = cache.exportSide(0, 1, 'v');
+    cache.exchangeSide(0, 1, 'v', cache.exportSide(0, 0, 'v'));
+    expect([...cache.sideDigests(0)].flatMap((one, at) => (one === before[at] ? [] : [at]))).toEqual([3]);
+    expect(cache.sideDigests(0)[3]).toBe(before[1]);
+    cache.exchangeSide(0, 1, 'v', own);
+    expect(cache.sideDigests(0)).toEqual(before);
+    expect([...cache.sideDigests(0, 1)]).toEqual([...before.slice(2, 4)]);
+    expect(codeOf(() => cache.sideDigests(1))).toBe('bad-argument');
+    expect(codeOf(() => cache.sideDigests(0, 3))).toBe('bad-argument');
+    cache.close();
+  });
+
   it('are refused by name: twice, under way, without any, without room, and places that are none', () => {
     const { cache } = filled();
     expect(codeOf(() => cache.dropRows(0, 0, 'v'))).toBe('unsupported');

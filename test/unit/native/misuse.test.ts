@@ -155,6 +155,7 @@ describe('the face', () => {
           'keptRows',
           'dropRows',
           'trialRows',
+          'sideDigests',
           'importPages',
         ] as const
       ).map((name) => [cache, name, 4] as [object, string, number]),

@@ -67,7 +67,7 @@ async function readWatched(tokens: number, seed = 5): Promise<SituationBody['sit
 
 describe('canary rows', () => {
   it.each([1024, 2048, 4096])(
-    'watch every layer and side in a fifth of %i tokens, for less than 0.3%% of it',
+    'watch every layer and side within a fifth of f16, for less than 0.003 of it (%i tokens)',
     async (tokens) => {
       const seen = await readWatched(tokens);
       const told = seen.flatMap(({ canaries = [] }) => canaries);
