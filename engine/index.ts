@@ -62,6 +62,7 @@ export type {
   Noise,
   Outcome,
   PageForm,
+  PageSide,
   Policy,
   PolicyContext,
   PolicySession,

@@ -12,6 +12,7 @@ import {
   DENSE_TYPES,
   ISA_NAMES,
   ISAS_BEST_FIRST,
+  KEPT_ROWS_OPERATIONS,
   LATENT_NAMES,
   LATENT_OPERATIONS,
   LIMITS,
@@ -28,6 +29,7 @@ const described = () => ({
   isas: [ISA_NAMES, ISAS_BEST_FIRST],
   latents: [LATENT_NAMES, LATENT_OPERATIONS],
   originals: ORIGINAL_OPERATIONS,
+  keptRows: KEPT_ROWS_OPERATIONS,
   dense: [DENSE_SLOTS, DENSE_NORMS, DENSE_FEATURES, DENSE_FORMS, DENSE_TYPES],
   formats: servedFamilies(),
 });

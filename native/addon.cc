@@ -109,6 +109,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::setSkipShare>("setSkipShare"), InstanceMethod<&CacheHandle::skipped>("skipped"),
                         InstanceMethod<&CacheHandle::with<tableCall>>("table"), InstanceMethod<&CacheHandle::with<formatCall>>("format"),
                         InstanceMethod<&CacheHandle::with<trialCall>>("trial"), InstanceMethod<&CacheHandle::with<originalCall>>("original"),
+                        InstanceMethod<&CacheHandle::with<keptRowsCall>>("keptRows"), InstanceMethod<&CacheHandle::with<sideDigestsCall>>("sideDigests"),
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
                         InstanceMethod<&CacheHandle::with<transcodeCall>>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
                         InstanceMethod<&CacheHandle::memory>("memory"),

@@ -1,12 +1,15 @@
 // The part of the binding (addon.cc) for moves, trials, the page table, and stored pages and sides.
 #include <napi.h>
 
+#include <algorithm>
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "arguments.h"
 #include "cache/trial.h"
 #include "environment.h"
+#include "log/digest.h"
 
 namespace palimpsest {
 
@@ -117,6 +120,26 @@ Status formatCall(Cache& cache, const Info& info) {
   return kOk;
 }
 
+// (layer, first page, Float64Array[2 * pages] <- CRC-32C of the codes of keys and values of so many sealed pages, NaN
+// where a page has none)
+Status sideDigestsCall(Cache& cache, const Info& info) {
+  int layer, first;
+  Span<double> out;
+  if (!readInt(info[0], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
+  const Layer& it = cache.layer(layer);
+  if (!readInt(info[1], 0, it.sealed(), &first) || !readArray(info[2], napi_float64_array, &out)) return kBadArgument;
+  if (out.length % 2 != 0 || out.length / 2 > it.pages.size() - first) return kBadShape;
+  for (size_t at = 0; at < out.length; at++) {
+    const Page& page = it.page(first + static_cast<int>(at / 2));
+    uint32_t crc = ~0u;
+    for (const PartRef& part : page.side(at % 2 == 0).part) {
+      if (part) crc = bestDigests().crc(crc, part.bytes(), part.size());
+    }
+    out.data[at] = page.kind == kResident ? static_cast<double>(~crc) : std::numeric_limits<double>::quiet_NaN();
+  }
+  return kOk;
+}
+
 // (layer, page, Uint8Array [part, format, part, format ...], Float64Array errors)
 Status trialCall(Cache& cache, const Info& info) {
   int layer, page;
@@ -148,6 +171,40 @@ Status originalCall(Cache& cache, const Info& info) {
     case kOriginalFormat:
       out.data[0] = original.format;
       return original.isThere() ? kOk : kUnsupported;
+  }
+  return kBadArgument;
+}
+
+// (operation, layer, page, side, Uint16Array places of the rows to keep, Float64Array[1] <- bytes taken or freed, the
+// error, or the number of rows)
+Status keptRowsCall(Cache& cache, const Info& info) {
+  int operation, layer, page, side;
+  Span<uint16_t> places;
+  Span<double> out;
+  if (!readInt(info[0], 0, kKeptRowsOperations - 1, &operation) || !readInt(info[1], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
+  if (!readInt(info[2], 0, cache.layer(layer).sealed() - 1, &page) || !readInt(info[3], 0, 1, &side)) return kBadArgument;
+  if (!readArray(info[4], napi_uint16_array, &places) || places.length > kKeptRowsMax) return kBadArgument;
+  if (!readArray(info[5], napi_float64_array, &out) || out.length != 1) return kBadShape;
+  const bool isKey = side == 0;
+  const KeptRows& rows = cache.layer(layer).page(page).rows[side];
+  switch (static_cast<KeptRowsOperation>(operation)) {
+    case kRowsKeep: {
+      if (places.length == 0) return kBadArgument;
+      // Copied before they are checked, because another thread may change the caller's bytes.
+      uint16_t copied[kKeptRowsMax];
+      std::copy_n(places.data, places.length, copied);
+      const Status status = cache.keepRows(layer, page, isKey, copied, static_cast<int>(places.length));
+      out.data[0] = static_cast<double>(rows.part.size());
+      return status;
+    }
+    case kRowsDrop: return cache.dropRows(layer, page, isKey, out.data);
+    case kRowsTry: {
+      const TrialCandidate candidate{sideBit(isKey), kAsKeptRows};
+      return trial(cache, layer, page, &candidate, 1, out.data);
+    }
+    case kRowsCount:
+      out.data[0] = rows.count;
+      return kOk;
   }
   return kBadArgument;
 }

@@ -23,8 +23,9 @@ import { KvError } from './error.ts';
 import { FORMATS, type FormatName, nameOfId, type Part, type Side, sidesOf } from './format.ts';
 import { firstToken, pageStart, sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
+import { keepRows, keptRows } from './kept-rows.ts';
 import type { LatentName } from './latent.ts';
-import { type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS } from './layout.ts';
+import { type KEPT_ROWS_OPERATIONS, type ORIGINAL_OPERATIONS, PAGE_TOKENS, SKETCH_ROWS } from './layout.ts';
 import { type CacheHandle, check, codeOf, errorOf, loadBinary, type PoolHandle } from './load.ts';
 import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
 import { NativePool } from './pool.ts';
@@ -47,6 +48,7 @@ import type {
   PageRecords,
   PageTable,
   RotaryTable,
+  RowPlace,
   StoredSide,
   TrialCandidate,
 } from './types.ts';
@@ -254,6 +256,27 @@ class NativeCache implements KvCache {
     return this.#original('try', layer, page, side);
   }
 
+  keepRows(layer: number, page: number, side: Side, rows: readonly RowPlace[]): number {
+    return keepRows(this.#open(), layer, page, side, rows, () => this.#sealedPage(this.#layer(layer), page));
+  }
+
+  keptRows(layer: number, page: number, side: Side): number {
+    return this.#keptRows('count', layer, page, side);
+  }
+
+  dropRows(layer: number, page: number, side: Side): number {
+    return this.#keptRows('drop', layer, page, side);
+  }
+
+  trialRows(layer: number, page: number, side: Side): number {
+    return this.#keptRows('try', layer, page, side);
+  }
+
+  #keptRows(operation: keyof typeof KEPT_ROWS_OPERATIONS, layer: number, page: number, side: Side): number {
+    const check = (): unknown => this.#sealedPage(this.#layer(layer), page);
+    return keptRows(this.#open(), operation, layer, page, side, null, check);
+  }
+
   #original(operation: keyof typeof ORIGINAL_OPERATIONS, layer: number, page: number, side: Side): number {
     const check = (): unknown => this.#sealedPage(this.#layer(layer), page);
     return original(this.#open(), operation, layer, page, side, this.#one, check);
@@ -367,6 +390,15 @@ class NativeCache implements KvCache {
     const [id, last] = held.checkedOperation(operation, format, given);
     const doing = `${operation} page ${page} of layer ${layer}${format === undefined ? '' : ` as ${format}`}`;
     return this.#within(doing, () => held.latentCall(handle, operation, layer, page, id, this.#one, last));
+  }
+
+  sideDigests(layer: number, page?: number): Float64Array {
+    const handle = this.#open();
+    const { pages } = this.#count(this.#layer(layer));
+    if (page !== undefined) this.#sealedPage(layer, page);
+    const digests = new Float64Array(page === undefined ? 2 * pages : 2);
+    check(handle.sideDigests(layer, page ?? 0, digests), 'read the codes of a layer', { layer });
+    return digests;
   }
 
   exportPage(layer: number, page: number): Uint8Array {

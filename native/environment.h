@@ -39,6 +39,8 @@ Status startMoveCall(Cache& cache, const Napi::CallbackInfo& info);
 Status finishMovesCall(Cache& cache, const Napi::CallbackInfo& info);
 Status tableCall(Cache& cache, const Napi::CallbackInfo& info);
 Status originalCall(Cache& cache, const Napi::CallbackInfo& info);
+Status keptRowsCall(Cache& cache, const Napi::CallbackInfo& info);
+Status sideDigestsCall(Cache& cache, const Napi::CallbackInfo& info);
 Status formatCall(Cache& cache, const Napi::CallbackInfo& info);
 Status trialCall(Cache& cache, const Napi::CallbackInfo& info);
 Status startTrialCall(Cache& cache, const Napi::CallbackInfo& info);

@@ -28,9 +28,10 @@ export { narrowedScale } from './formats/rot/rot.ts';
 export { gathered } from './gathered.ts';
 export * from './geometry.ts';
 export * from './json.ts';
+export { keptRowsBytes } from './kept-rows.ts';
 export { checkKeys, given, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
-export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX, padded, THREADS_MAX } from './layout.ts';
+export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX, KEPT_ROWS_MAX, padded, THREADS_MAX } from './layout.ts';
 export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './load.ts';
 export {
   above,

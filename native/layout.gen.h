@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "8 formats=14 layout=b5f679244c5e778b6ed85817545bf3b2";
+constexpr char kAbi[] = "8 formats=14 layout=b7da8a3547e63c665bd3b9c168675b51";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -13,6 +13,7 @@ constexpr int kOpenRowsLeast = 16;
 constexpr int kTrialQueries = 16;
 constexpr int kTrialStride = 8;
 constexpr int kTrialCandidatesMax = 128;
+constexpr int kKeptRowsMax = 128;
 constexpr int kLatentCandidatesFrom = 128;
 constexpr int kSketchRows = 32;
 constexpr int kPagePartAlign = 64;
@@ -37,6 +38,8 @@ enum LatentOperation : int { kLatentWeights = 0, kLatentRotary = 1, kLatentHold 
 constexpr int kLatentOperations = 8;
 enum OriginalOperation : int { kOriginalKeep = 0, kOriginalDrop = 1, kOriginalRestore = 2, kOriginalTry = 3, kOriginalFormat = 4 };
 constexpr int kOriginalOperations = 5;
+enum KeptRowsOperation : int { kRowsKeep = 0, kRowsDrop = 1, kRowsTry = 2, kRowsCount = 3 };
+constexpr int kKeptRowsOperations = 4;
 enum DenseSlot : int { kDenseQ = 0, kDenseK = 1, kDenseV = 2, kDenseO = 3, kDenseGate = 4, kDenseUp = 5, kDenseDown = 6 };
 constexpr int kDenseSlots = 7;
 enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3, kAttnPost = 4, kMlpPost = 5 };

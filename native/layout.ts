@@ -24,6 +24,8 @@ export const TRIAL_QUERIES = 16;
 export const TRIAL_STRIDE = 8;
 /** The most candidates of one trial. */
 export const TRIAL_CANDIDATES_MAX = 128;
+/** The most rows that a page side keeps. */
+export const KEPT_ROWS_MAX = 128;
 /** In candidates of trials, ids from here on are latents: this plus the index in LATENT_NAMES. */
 export const LATENT_CANDIDATES_FROM = 128;
 /** The number of rows of the random sketch of W_o. */
@@ -56,6 +58,7 @@ export const LIMITS = {
   TRIAL_QUERIES,
   TRIAL_STRIDE,
   TRIAL_CANDIDATES_MAX,
+  KEPT_ROWS_MAX,
   LATENT_CANDIDATES_FROM,
   SKETCH_ROWS,
   PAGE_PART_ALIGN,
@@ -121,6 +124,8 @@ export const LATENT_OPERATIONS = {
 } as const;
 /** The operations of CacheHandle.original. */
 export const ORIGINAL_OPERATIONS = { keep: 0, drop: 1, restore: 2, try: 3, format: 4 } as const;
+/** The operations of CacheHandle.keptRows. */
+export const KEPT_ROWS_OPERATIONS = { keep: 0, drop: 1, try: 2, count: 3 } as const;
 /** The matrices of a layer. The output matrix is matrix `q` of an additional layer after the last one. */
 export const DENSE_SLOTS = ['q', 'k', 'v', 'o', 'gate', 'up', 'down'] as const;
 /** The norms of a layer. The final norm is `attnNorm` of an additional layer after the last one. */

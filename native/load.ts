@@ -71,10 +71,24 @@ export interface CacheHandle {
     sinks: Float64Array,
   ): number;
   format(layer: number, page: number, side: number, out: Float64Array): number;
+  /** Writes the CRC-32C of the codes of keys and values of so many sealed pages, NaN where a page has none. */
+  sideDigests(layer: number, first: number, out: Float64Array): number;
   trial(layer: number, page: number, moves: Uint8Array, errors: Float64Array): number;
   startTrial(layer: number, page: number, moves: Uint8Array): number;
   /** ORIGINAL_OPERATIONS lists the operations. Writes the freed bytes, the error or the format. */
   original(operation: number, layer: number, page: number, side: number, out: Float64Array): number;
+  /**
+   * KEPT_ROWS_OPERATIONS lists the operations. Writes the bytes taken or freed, the error or the number of rows; only
+   * keeping reads the places.
+   */
+  keptRows(
+    operation: number,
+    layer: number,
+    page: number,
+    side: number,
+    places: Uint16Array,
+    out: Float64Array,
+  ): number;
   /**
    * Writes how many trials were finished, and then their errors. There must be room for those of all trials under way.
    */

@@ -228,6 +228,12 @@ export interface FinishedMove {
   readonly refused: 'budget-exceeded' | null;
 }
 
+/** A row of a page side: that of one KV head, from 0, and one token of the page, from 0. */
+export interface RowPlace {
+  readonly head: number;
+  readonly token: number;
+}
+
 /** One side of a page as bytes: the parts of its format, without a head and without the sinks. */
 export interface StoredSide {
   readonly format: FormatName;
@@ -342,6 +348,30 @@ export interface KvCache {
    * now. Throws 'unsupported' where there is none.
    */
   trialOriginal(layer: number, page: number, side: Side): number;
+  /**
+   * Keeps some rows of one side of a sealed page as they are now, in 8 bits, and returns how many bytes they take of
+   * the budget. They stay what they were, whatever the side becomes, until they are dropped, the page is gone or it is
+   * held as a latent; they belong to the page, so forks share them, and exportPage() leaves them out. Places ascend by
+   * head and token; sinks are exact and no such place. Throws 'unsupported' if rows of that side are kept already, a
+   * move of it is under way, or the page is held as a latent, and 'budget-exceeded'.
+   */
+  keepRows(layer: number, page: number, side: Side, rows: readonly RowPlace[]): number;
+  /**
+   * Numbers that say whether the codes of sealed pages are still those that they were, of all or of one page: those of
+   * its keys and its values, page after page, NaN for a page that is held as a latent. Sides with the same bytes in the
+   * same form have the same number.
+   */
+  sideDigests(layer: number, page?: number): Float64Array;
+  /** The number of rows that a side keeps. */
+  keptRows(layer: number, page: number, side: Side): number;
+  /** Forgets kept rows and returns how many bytes that freed. Throws 'unsupported' where there are none. */
+  dropRows(layer: number, page: number, side: Side): number;
+  /**
+   * The error ε, as of trial(), that the present form of a side causes in its kept rows alone, on the queries kept now:
+   * what attention would be with those rows as they were kept, against what it is. Throws 'unsupported' where there
+   * are none.
+   */
+  trialRows(layer: number, page: number, side: Side): number;
   /** True if trial() relates errors to the residual stream, because the layer has a sketch and norms. */
   hasSketch(layer: number): boolean;
   /** Sets the sketch S·W_o of a layer, [32, H·d]. */

@@ -121,7 +121,13 @@ class AskedSession implements PolicySession {
       movable: page < movablePages(this.#tokens, this.#context.windowTokens),
       isFreed: this.#freed.has(this.#key(layer, page, 'k')),
       isBack: this.#canaries.some(
-        (it) => it.layer === layer && it.page === page && it.side === side && it.to === from && it.from === to,
+        (it) =>
+          it.rows === undefined &&
+          it.layer === layer &&
+          it.page === page &&
+          it.side === side &&
+          it.to === from &&
+          it.from === to,
       ),
     });
   }

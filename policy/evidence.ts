@@ -27,9 +27,14 @@ const FADED = -1;
  * age of 3 pages, 1.0 at 10), and how many of them a mean must lie away to be told: fewer for canaries, which are few
  * and measured against what the page was. One measurement counts for at most three.
  */
-const SPREADS = [0.9, 0.9, 0.6, 0.9];
-const CERTAIN = [1, 1, 2, 2];
+const SPREADS = [0.9, 0.9, 0.6, 0.9, 1.1];
+const CERTAIN = [1, 1, 2, 2, 2];
 const WILD = 3;
+/**
+ * Rows are kept by their place and not because an error in them was large, so what they say does not fade: ln(measured
+ * / promised) of four rows is 0 ± 1.1 at any age up to eight pages. That counts as what a page is expected to show.
+ */
+const ROWS_UNFADED = FADED;
 /** Pages of this age, in pages, say something about the topic. */
 const TOPIC_AGE = 3;
 /** Older pages count alike. */
@@ -40,7 +45,7 @@ const SIDES_MIN = 6;
 const SETTLED = 4;
 /** How much a shift of the first trials counts beside one of the repeated trials. */
 const FIRST_SHARE = 0.3;
-/** Tokens for which a change of topic is remembered. */
+/** Tokens for which a change of topic, or damage, is remembered. */
 const SHIFT_TOKENS = 512;
 
 /** A mean of ln ratio with the weight of what it rests on, and what was told of it last. */
@@ -59,12 +64,13 @@ export interface Repeated {
 }
 
 /**
- * Where measurements of a layer come from: canaries of keys and of values, the first repetition of a trial, and later
- * ones.
+ * Where measurements of a layer come from: canaries of keys and of values, the first repetition of a trial, later ones,
+ * and kept rows.
  */
-const SOURCES = 4;
+const SOURCES = 5;
 const FIRST = 2;
 const LATER = 3;
+const ROWS = 4;
 
 export class Evidence {
   readonly #layers: number;
@@ -80,9 +86,13 @@ export class Evidence {
   readonly #sums = new Float64Array(AGES + 1);
   readonly #counts = new Float64Array(AGES + 1);
   #boundaries = 0;
+  /** Sources that count: kept rows only once there are any. */
+  #sources = ROWS;
   /** How far the first trials of this page and of the one before lie from their levels. */
   #shifts: readonly [number, number] = [0, 0];
   #shiftUntil = 0;
+  /** By layer. */
+  readonly #damagedUntil = new Map<number, number>();
 
   constructor(layers: number) {
     this.#layers = layers;
@@ -91,8 +101,13 @@ export class Evidence {
   }
 
   /** A canary was probed. */
-  canary({ layer, side, epsilonNow, epsilonPromised }: CanaryReport): void {
-    this.#note(layer, SIDES.indexOf(side), epsilonNow, epsilonPromised);
+  canary({ layer, side, epsilonNow, epsilonPromised, rows }: CanaryReport): void {
+    if (rows === undefined) {
+      this.#note(layer, SIDES.indexOf(side), epsilonNow, epsilonPromised);
+      return;
+    }
+    this.#sources = SOURCES;
+    this.#note(layer, ROWS, epsilonNow, epsilonPromised * Math.exp(-ROWS_UNFADED));
   }
 
   /**
@@ -187,6 +202,16 @@ export class Evidence {
     return (sum + PRIOR * this.#session[source]!) / (weight + PRIOR);
   }
 
+  /** Codes of a layer are no longer those that were made. */
+  damaged(layer: number, tokens: number): void {
+    this.#damagedUntil.set(layer, tokens + SHIFT_TOKENS);
+  }
+
+  /** True if codes of a layer were damaged lately. */
+  isDamaged(layer: number, tokens: number): boolean {
+    return tokens < (this.#damagedUntil.get(layer) ?? 0);
+  }
+
   /** True if the topic seems to have changed lately. */
   hasShifted(tokens: number): boolean {
     return tokens < this.#shiftUntil;
@@ -195,24 +220,27 @@ export class Evidence {
   /** Measured over promised error of a layer; that of its worst source. */
   ratio(layer: number): number {
     let worst = Number.NEGATIVE_INFINITY;
-    for (let source = 0; source < SOURCES; source++)
+    for (let source = 0; source < this.#sources; source++)
       worst = Math.max(worst, this.#means[layer * SOURCES + source]!.told);
     return Math.exp(worst);
   }
 }
 
 /**
- * The thresholds with gains and coefficients of the law that can be believed: none below a share of the median of its
- * side. → and the layers that had one
+ * The thresholds with gains and coefficients of the law that can be believed: in place of one below a share of the
+ * median of its side stands another share of it. → and the layers that had one
  */
 export function believable(set: ThresholdSet): { readonly thresholds: ThresholdSet; readonly doubted: Set<number> } {
   const share = thresholdOf(set, 'gain.least').value;
+  // Logs of sessions that began without the bound are decided again as they were.
+  const instead = Object.hasOwn(set.thresholds, 'gain.doubted') ? thresholdOf(set, 'gain.doubted').value : share;
   const doubted = new Set<number>();
   const raised = (gains: readonly number[]): readonly number[] => {
-    const least = share * [...gains].sort((a, b) => a - b)[gains.length >> 1]!;
+    const median = [...gains].sort((a, b) => a - b)[gains.length >> 1]!;
     return gains.map((gain, layer) => {
-      if (gain < least) doubted.add(layer);
-      return Math.max(gain, least);
+      if (gain >= share * median) return gain;
+      doubted.add(layer);
+      return instead * median;
     });
   };
   const gains = { k: raised(set.gains.k), v: raised(set.gains.v) };

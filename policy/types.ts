@@ -158,6 +158,21 @@ export interface CanaryReport {
   readonly epsilonNow: number;
   /** Tokens since the original was kept. */
   readonly age: number;
+  /**
+   * How many rows of the side both errors are those of, where no more of it was kept: a row is that of one KV head and
+   * one token. Left out: the whole side, and it can be put back.
+   */
+  readonly rows?: number;
+}
+
+/** One side of a page. */
+export interface PageSide {
+  /** Layer, from 0. */
+  readonly layer: number;
+  /** Page, from 0. */
+  readonly page: number;
+  /** Its keys, or its values. */
+  readonly side: Side;
 }
 
 /** Where the attention of the newest queries of one layer went. */
@@ -229,6 +244,8 @@ export interface Situation {
    * move from `to` to `from`.
    */
   readonly canaries?: readonly CanaryReport[];
+  /** Page sides whose codes are others than they were, though no move made them; left out where there are none. */
+  readonly damaged?: readonly PageSide[];
   /**
    * Where attention went, of layers in turn, for policies that ask for it (`readsMasses`); there when pages have left
    * the window.
@@ -458,9 +475,9 @@ export interface LayerChange {
   readonly bound: number;
   /**
    * What the measurement came from: 'error' measured over promised, 'topic' a shift of all errors, 'gain' a gain that
-   * is not believed.
+   * is not believed, 'codes' a page whose codes were damaged.
    */
-  readonly source: 'error' | 'topic' | 'gain';
+  readonly source: 'error' | 'topic' | 'gain' | 'codes';
 }
 
 /** What a policy has to say about a session. */

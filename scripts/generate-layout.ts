@@ -150,6 +150,10 @@ enum OriginalOperation : int { ${Object.entries(layout.ORIGINAL_OPERATIONS)
   .map(([name, id]) => `kOriginal${camel(name)} = ${id}`)
   .join(', ')} };
 constexpr int kOriginalOperations = ${Object.keys(layout.ORIGINAL_OPERATIONS).length};
+enum KeptRowsOperation : int { ${Object.entries(layout.KEPT_ROWS_OPERATIONS)
+  .map(([name, id]) => `kRows${camel(name)} = ${id}`)
+  .join(', ')} };
+constexpr int kKeptRowsOperations = ${Object.keys(layout.KEPT_ROWS_OPERATIONS).length};
 enum DenseSlot : int { ${values('Dense', layout.DENSE_SLOTS)} };
 constexpr int kDenseSlots = ${layout.DENSE_SLOTS.length};
 enum DenseNorm : int { ${values('', layout.DENSE_NORMS)} };

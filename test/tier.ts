@@ -105,6 +105,7 @@ export const MERGE_FILES: readonly string[] = [
   'test/fuzz/**',
   'test/lab/yardstick*.test.ts',
   'test/model/chat.test.ts',
+  'test/model/faults.test.ts',
   'test/model/logits.test.ts',
   'test/model/quality.test.ts',
   'test/package/install.test.ts',

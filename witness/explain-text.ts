@@ -260,11 +260,16 @@ function tellHistory(rows: readonly DecisionRow[], { decision }: Facts, none: st
 
 function tellCanaries({ canaries, decision }: Facts): string {
   if (canaries.length === 0)
-    return decision.accepted ? 'No original was kept to measure it against later.' : 'Nothing was moved.';
+    return decision.accepted ? 'Nothing of its original was kept to measure it against later.' : 'Nothing was moved.';
   const told = canaries.map(
     ({ seq, age, epsilonNow }) => `${brief(epsilonNow)} after ${plural(age, 'token')} (${entryId(seq)})`,
   );
-  return `Its original was kept. Against it, ε was promised as ${brief(canaries[0]!.epsilonPromised)} and measured as ${shortList(told)}.`;
+  const { rows } = canaries[0]!;
+  const kept =
+    rows === undefined
+      ? 'Its original was kept. Against it'
+      : `Of its original ${plural(rows, 'row was', 'rows were')} kept. In ${rows === 1 ? 'it' : 'them'} alone`;
+  return `${kept}, ε was promised as ${brief(canaries[0]!.epsilonPromised)} and measured as ${shortList(told)}.`;
 }
 
 const tellFreed = ({ seq, tokens }: NonNullable<Facts['freed']>): string =>
@@ -282,6 +287,7 @@ function tellPromotions({ promotions }: Facts): string {
 const SOURCES: Readonly<Record<LayerChange['source'], string>> = {
   error: 'measured over promised error',
   topic: 'a change of topic',
+  codes: 'codes that were damaged',
   gain: 'a gain that is not believed',
 };
 

@@ -252,16 +252,29 @@ const layersText = (layers: readonly number[]): string =>
   `${new Set(layers).size === 1 ? 'layer' : 'layers'} ${runsText(layers)}`;
 
 /** What a situation says that was measured since the one before; null: nothing but trials. */
-function measuredText({ canaries = [], again = [], probe, text, later, tokens, lowMemory }: Situation): string | null {
+function measuredText({
+  canaries = [],
+  damaged = [],
+  again = [],
+  probe,
+  text,
+  later,
+  tokens,
+  lowMemory,
+}: Situation): string | null {
   const parts: string[] = [];
   if (canaries.length > 0) {
     const ratio = (one: (typeof canaries)[number]): number =>
       one.epsilonNow / Math.max(Number.MIN_VALUE, one.epsilonPromised);
     const worst = canaries.reduce((a, b) => (ratio(b) > ratio(a) ? b : a));
     parts.push(
-      `${plural(canaries.length, 'kept original was', 'kept originals were')} measured; the worst, ${worst.side === 'k' ? 'keys' : 'values'} of page ${worst.page} in layer ${worst.layer} in ${worst.to}, errs by ${brief(worst.epsilonNow)} where ${brief(worst.epsilonPromised)} was promised.`,
+      `what was kept of ${plural(canaries.length, 'page side')} was measured; the worst, ${worst.side === 'k' ? 'keys' : 'values'} of page ${worst.page} in layer ${worst.layer} in ${worst.to}, errs by ${brief(worst.epsilonNow)} where ${brief(worst.epsilonPromised)} was promised.`,
     );
   }
+  if (damaged.length > 0)
+    parts.push(
+      `The codes of ${plural(damaged.length, 'page side')} in ${layersText(damaged.map(({ layer }) => layer))} are no longer those that were made.`,
+    );
   if (again.length > 0)
     parts.push(
       `${plural(again.length, 'page side was', 'page sides were')} tried again in ${layersText(again.map(({ layer }) => layer))}.`,

@@ -538,6 +538,7 @@ export class Governed {
     // A fork may hold these pages on, and nobody would count their originals.
     if (pagesGo && way.isInPlace) this.canaries.dropAll(pages);
     const isSame = way.take(() => this.#reopen());
+    this.canaries.digests.cut(isSame ? pages : 0);
     if (!isSame || pagesGo) this.masses.forget(tokens);
     this.canaries.sync();
     this.promoted?.cut(pages);
@@ -554,6 +555,7 @@ export class Governed {
     if (this.kv.length() > 0) this.trials.finish();
     this.promoted?.giveBack();
     this.canaries.dropAll();
+    this.canaries.digests.cut();
     this.#peakBytes = this.peakBytes;
     this.kv.become(() => this.#reopen());
     this.masses.forget(this.length);
@@ -597,6 +599,7 @@ export class Governed {
   situate(now: Now): Situation {
     const { budgetBytes, canaryBytes } = this;
     const canaries = this.canaries.take();
+    const damaged = this.canaries.digests.take();
     const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.terms;
     const { changes, again, masses } = now;
     const heard = this.#heard;
@@ -622,6 +625,7 @@ export class Governed {
       ...heard,
       ...(canaryBytes === 0 ? {} : { canaryBytes }),
       ...(canaries.length === 0 ? {} : { canaries }),
+      ...(damaged.length === 0 ? {} : { damaged }),
       ...(masses.length === 0 ? {} : { masses }),
     };
   }

@@ -233,10 +233,13 @@ export class Mover {
     if (FORMATS[now].rank > FORMATS[from].rank)
       assert(false, `decision of layer ${layer} page ${page} ${side} says ${from}, the cache says ${now}`);
     const isFiner = FORMATS[to].rank < FORMATS[now].rank;
+    const move = { ...decision, side, from, to };
+    this.#canaries.digests.before(layer, page, side);
     const bytesFreed = isFiner
       ? this.#canaries.restore(layer, page, side)
-      : this.#canaries.before({ ...decision, side, from, to }, tokens, canaryBytesMax) +
-        this.#cache.transcode(layer, page, side, to);
+      : this.#canaries.before(move, tokens, canaryBytesMax) + this.#cache.transcode(layer, page, side, to);
+    if (!isFiner) this.#canaries.after(move);
+    this.#canaries.digests.after(layer, page, side);
     return latentBytes + bytesFreed;
   }
 }

@@ -97,7 +97,7 @@ const quality = z.strictObject({
         threshold: text,
         measured: real,
         bound: real,
-        source: z.enum(['error', 'topic', 'gain']),
+        source: z.enum(['error', 'topic', 'gain', 'codes']),
         seq: count,
       }),
     )

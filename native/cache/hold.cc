@@ -116,6 +116,7 @@ Status Cache::holdAs(Page& page, int pageIndex, PageLatent latent, double* freed
   if (!recomputesToHalves(latent, pageIndex)) return kBadValue;
   const double before = static_cast<double>(account_->usedBytes());
   for (PageSide* side : {&page.k, &page.v, &page.original[0], &page.original[1]}) *side = PageSide();
+  for (KeptRows& rows : page.rows) rows = KeptRows();
   page.latent = std::move(latent);
   page.kind = kLatent;
   page.latent.count(*account_);

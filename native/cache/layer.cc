@@ -75,6 +75,7 @@ void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit
       for (PageSide& side : page->original) {
         for (PartRef& part : side.part) visit(part);
       }
+      for (KeptRows& rows : page->rows) visit(rows.part);
       for (PartRef& part : page->latent.part) visit(part);
     }
   }

@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "kept_rows.h"
 #include "latent_pages.h"
 #include "moves.h"
 #include "page.h"
@@ -56,15 +57,16 @@ struct Page {
   PageSide k;
   PageSide v;
   PageSide original[2];  // keys, values: an earlier form of a side that is kept beside it, empty where there is none
+  KeptRows rows[2];      // keys, values: some rows as they were at one time
   PageLatent latent;
   PageKind kind = kResident;
   uint8_t moving = 0;  // Sides with a move under way
   uint32_t walk = 0;   // the last walk that visited its parts
   PageSide& side(bool isKey) { return isKey ? k : v; }
   const PageSide& side(bool isKey) const { return isKey ? k : v; }
-  // Bytes of what the page is held as, and the bytes that kept originals add to them.
+  // Bytes of what the page is held as, and the bytes that kept originals and rows add to them.
   size_t heldBytes() const { return k.bytes() + v.bytes() + latent.bytes(); }
-  size_t bytes() const { return heldBytes() + original[0].bytesBeside(k) + original[1].bytesBeside(v); }
+  size_t bytes() const { return heldBytes() + original[0].bytesBeside(k) + original[1].bytesBeside(v) + rows[0].part.size() + rows[1].part.size(); }
 };
 
 // The page that tokens are appended to.
@@ -278,6 +280,11 @@ class Cache : public PartOwner {
   // Forgets a kept original, or puts it back in place of the present form, which is freed. freed: as in transcode.
   Status dropOriginal(int layer, int page, bool isKey, double* freed);
   Status restoreOriginal(int layer, int page, bool isKey, double* freed);
+  // Keeps some rows of a side as they are now, in 8 bits (kept_rows.h). places: [count], at least one, at most
+  // kKeptRowsMax. A side keeps rows once at most; those of sinks are none. Refused as keepOriginal.
+  Status keepRows(int layer, int page, bool isKey, const uint16_t* places, int count);
+  // Forgets them. freed: as in transcode.
+  Status dropRows(int layer, int page, bool isKey, double* freed);
   // Holds a page that has a latent as that latent alone, or as a lower one made of it. freed: as in transcode.
   Status toLatent(int layer, int page, int format, double* freed);
   // Lets go of a sealed page that no query from now on sees through the sliding window of its layer; forks that share

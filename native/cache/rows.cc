@@ -123,20 +123,31 @@ void QueryRows::remix(const SideView& v) {
 }
 
 bool QueryRows::sinks(const float* k, const float* v) {
+  constexpr int kPositions[kSinkTokens] = {0, 1, 2, 3};
   const int visible = mask(0, 0, kSinkTokens);
-  if (visible == 0) return false;
+  if (visible > 0) mixFew(k, v, kSinkTokens, kPositions, visible);
+  return visible > 0;
+}
+
+void QueryRows::few(const float* k, const float* v, int count, const int* positions) {
+  std::fill_n(first.data(), rows, 0);
+  std::fill_n(last.data(), rows, count);
+  mixFew(k, v, count, positions, count);
+}
+
+void QueryRows::mixFew(const float* k, const float* v, int count, const int* positions, int visible) {
   const size_t d = headDim;
   const int perHead = rows / heads;
   for (int r = 0; r < rows; r++) {
-    const float* keys = k + r / perHead * kSinkTokens * d;
+    const float* keys = k + r / perHead * count * d;
     float* score = &scores[static_cast<size_t>(r) * kPageTokens];
     for (int t = 0; t < visible; t++) score[t] = kernels->dot(&q[r * d], keys + t * d, headDim);
     if (cap > 0) kernels->capScores(score, visible, cap);
-    for (int t = 0; alibi && t < visible; t++) score[t] -= slope[r] * static_cast<float>(position[r] - t);
+    for (int t = 0; alibi && t < visible; t++) score[t] -= slope[r] * static_cast<float>(position[r] - positions[t]);
   }
   kernels->softmaxPage(scores.data(), rows, kPageTokens, first.data(), last.data(), max.data(), sum.data(), rescale.data(), share.data(), rowMass.data());
   for (int r = 0; r < rows; r++) {
-    const float* values = v + r / perHead * kSinkTokens * d;
+    const float* values = v + r / perHead * count * d;
     skippedMass[r] *= rescale[r];
     kernels->scaleRow(rescale[r], &mixed[r * d], headDim);
     kernels->scaleRow(rescale[r], &mixedTurned[r * d], headDim);
@@ -144,7 +155,6 @@ bool QueryRows::sinks(const float* k, const float* v) {
       kernels->axpy(scores[static_cast<size_t>(r) * kPageTokens + t] * share[r], values + t * d, &mixed[r * d], headDim);
     }
   }
-  return true;
 }
 
 void QueryRows::finish() {

@@ -57,12 +57,16 @@ struct QueryRows {
   void remix(const SideView& v);
   // Meets the sinks, float rows [heads][4][d] at positions 0..3.
   bool sinks(const float* k, const float* v);
+  // Meets `count` single tokens at these ascending positions, which every row sees: float rows [heads][count][d].
+  void few(const float* k, const float* v, int count, const int* positions);
   // Rotates the sums of rotated formats back and adds them to mixed.
   void finish();
   size_t bytes() const;
 
  private:
   int mask(int start, int skip, int count);
+  // The same after first and last were set.
+  void mixFew(const float* k, const float* v, int count, const int* positions, int visible);
   PageRows view();
 
   bool ready[2] = {false, false};   // as in PageRows

@@ -73,6 +73,7 @@ class Trial {
 
   // Evaluates one KV head: the page as it is, then each candidate. results: [heads][candidates][queries][width()].
   void run(int head, Scratch& scratch, float* results) const {
+    if (count_ == 1 && candidates_[0].format == kAsKeptRows) return runKept(head, scratch, results);
     QueryRows& rows = scratch.query;
     load(rows, head);
     SideView k, v;
@@ -82,18 +83,8 @@ class Trial {
       k = now_.k.view(cache_.sideShape(true), head);
       v = now_.v.view(cache_.sideShape(false), head);
     }
-    const size_t d = cache_.shape().headDim;
     meet(rows, k, v);
-    Base base;
-    base.max = scratch.base.data();
-    base.sum = base.max + rows.rows;
-    base.mixed = base.sum + rows.rows;
-    base.delta = base.mixed + rows.rows * d;
-    base.powers = base.delta + rows.rows * d;
-    std::fill_n(base.powers, powersSize(rows.rows), 0.0f);
-    std::copy_n(rows.max.data(), rows.rows, base.max);
-    std::copy_n(rows.sum.data(), rows.rows, base.sum);
-    std::copy_n(rows.mixed.data(), rows.rows * d, base.mixed);
+    const Base base = baseOf(rows, scratch);
     // Candidates for values come first, because they use the probabilities that the page as it is has just produced.
     // Candidates for both sides come last; the others need only one side encoded at a time.
     for (const Sides sides : {kValues, kKeys, kBothSides}) {
@@ -168,6 +159,56 @@ class Trial {
     float* delta;   // [rows][d]
     float* powers;
   };
+
+  // What the rows have met is the base of what they meet next.
+  Base baseOf(const QueryRows& rows, Scratch& scratch) const {
+    const size_t d = cache_.shape().headDim;
+    Base base;
+    base.max = scratch.base.data();
+    base.sum = base.max + rows.rows;
+    base.mixed = base.sum + rows.rows;
+    base.delta = base.mixed + rows.rows * d;
+    base.powers = base.delta + rows.rows * d;
+    std::fill_n(base.powers, powersSize(rows.rows), 0.0f);
+    std::copy_n(rows.max.data(), rows.rows, base.max);
+    std::copy_n(rows.sum.data(), rows.rows, base.sum);
+    std::copy_n(rows.mixed.data(), rows.rows * d, base.mixed);
+    return base;
+  }
+
+  // The queries meet only the kept rows of one side: as they are, then as they were.
+  void runKept(int head, Scratch& scratch, float* results) const {
+    const bool isKey = candidates_[0].sides == kKeys;
+    const KeptRows& kept = now_.rows[isKey ? 0 : 1];
+    int first;
+    const int count = kept.ofHead(head, &first);
+    float* out = resultsOf(results, head, 0);
+    if (count == 0) {
+      std::fill_n(out, queries() * width(), 0.0f);
+      return;
+    }
+    const int d = cache_.shape().headDim;
+    float* rowsOf[2] = {scratch.keyRows.data(), scratch.valueRows.data()};
+    int positions[kPageTokens];
+    for (const bool side : {true, false}) {
+      const uint16_t* sinks = (side ? keySinks_ : valueSinks_) + static_cast<size_t>(head) * kSinkTokens * d;
+      float* rows = rowsOf[side ? 0 : 1];
+      materializeHead(cache_.kernels(), (side ? now_.k : now_.v).view(cache_.sideShape(side), head), side, d, firstRow(), sinks, rows, d, scratch.workspace());
+      for (int i = 0; i < count; i++) {
+        const int token = kept.places()[first + i] % kPageTokens;  // at least i: places ascend
+        if (token != i) std::copy_n(rows + static_cast<size_t>(token) * d, d, rows + static_cast<size_t>(i) * d);
+        positions[i] = pageIndex_ * kPageTokens + token;
+      }
+    }
+    QueryRows& rows = scratch.query;
+    load(rows, head);
+    rows.few(rowsOf[0], rowsOf[1], count, positions);
+    const Base base = baseOf(rows, scratch);
+    for (int i = 0; i < count; i++) kept.read(cache_.kernels(), first + i, rowsOf[isKey ? 0 : 1] + static_cast<size_t>(i) * d, d);
+    rows.restart();
+    rows.few(rowsOf[0], rowsOf[1], count, positions);
+    compare(head, rows, base, out);
+  }
 
   float* resultsOf(float* results, int head, int candidate) const {
     return results + (static_cast<size_t>(head) * count_ + candidate) * queries() * width();
@@ -327,6 +368,10 @@ Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candi
       continue;
     }
     if (now.kind != kResident) return kUnsupported;
+    if (to == kAsKeptRows) {
+      if (count != 1 || candidates[i].sides == kBothSides || !now.rows[candidates[i].sides == kKeys ? 0 : 1].isThere()) return kUnsupported;
+      continue;
+    }
     if (to != kAsOriginal && !servesHeadDim(to, cache.shape().headDim)) return kUnsupported;
     for (const bool isKey : {true, false}) {
       if (to == kAsOriginal) {
@@ -373,7 +418,7 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
   if (status != kOk) return status;
   const Layer& layer = cache.layer(index);
   const Page& now = layer.page(page);
-  Trial trial(cache, index, page, {now.k, now.v, now.original, now.latent, now.kind}, layer.kept, candidates, count);
+  Trial trial(cache, index, page, {now.k, now.v, now.original, now.rows, now.latent, now.kind}, layer.kept, candidates, count);
   if (trial.queries() == 0) {
     std::fill_n(errors, count, std::numeric_limits<double>::quiet_NaN());
     return kOk;
@@ -415,7 +460,7 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   own->sketch = layer.sketch;
   own->candidates.assign(candidates, candidates + count);
   own->errors.assign(count, std::numeric_limits<double>::quiet_NaN());
-  const TrialPage now{own->k, own->v, nullptr, own->latent, own->page->kind};
+  const TrialPage now{own->k, own->v, nullptr, nullptr, own->latent, own->page->kind};
   own->trial = std::make_unique<Trial>(cache, index, page, now, own->kept, own->candidates.data(), count);
   own->results.resize(own->trial->resultSize());
   own->room.resize(own->trial->measureSize());

@@ -19,6 +19,9 @@ namespace palimpsest {
 // The format of a candidate whose sides are the kept originals, as they are. Such a candidate cannot be tried in the
 // background.
 constexpr int kAsOriginal = -1;
+// The format of a candidate whose side has its kept rows as they were, while only those rows are looked at: all else of
+// the page is as it is. It is the only candidate of its trial, for one side, and cannot be tried in the background.
+constexpr int kAsKeptRows = -2;
 
 // What the page would be: some of its sides in one format, or (kLatentCandidatesFrom + LatentFormat, both sides) held
 // as its latent or a lower one.
@@ -34,6 +37,7 @@ struct TrialPage {
   const PageSide& k;
   const PageSide& v;
   const PageSide* originals;  // [2]; read by candidates that are kept originals
+  const KeptRows* rows;       // [2]; read by candidates that have kept rows
   const PageLatent& latent;
   PageKind kind;
 };

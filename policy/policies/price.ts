@@ -185,7 +185,7 @@ export class PriceSession implements PolicySession {
     for (const report of situation.again ?? []) offers.again(report, tokens);
     if (situation.text !== undefined) this.text.expected = situation.text;
     if (situation.probe !== undefined) this.text.learn(situation.probe);
-    if (fresh || situation.canaries !== undefined)
+    if (fresh || situation.canaries !== undefined || situation.damaged !== undefined)
       for (let layer = 0; layer < this.layers.count; layer++) this.layers.set('quality', layer, this.severity(layer));
     if (fresh) this.#trust();
     this.#signal(situation);
@@ -211,8 +211,9 @@ export class PriceSession implements PolicySession {
   }
 
   /** What the situation says about earlier predictions. */
-  protected learn({ tokens, trials, again = [], canaries = [] }: Situation): void {
+  protected learn({ tokens, trials, again = [], canaries = [], damaged = [] }: Situation): void {
     const evidence = this.#evidence;
+    for (const { layer } of damaged) evidence.damaged(layer, tokens);
     if (trials.length > 0) evidence.trials(trials);
     for (const report of again) evidence.again(report.layer, pageOf(tokens) - report.page, this.offers.known(report));
     for (const report of canaries) evidence.canary(report);
@@ -260,7 +261,8 @@ export class PriceSession implements PolicySession {
 
   #fill(plan: Plan, situation: Situation): Decision[] {
     for (const report of situation.canaries ?? [])
-      if (this.layers.stopped[report.layer] === 1) plan.promote(report, this.#reversal(report));
+      if (report.rows === undefined && this.layers.stopped[report.layer] === 1)
+        plan.promote(report, this.#reversal(report));
     if (situation.kldBudget !== null && situation.budgetBytes === null) this.spend(plan, situation.kldBudget);
     else if (this.price > 0 && this.movesEarly(situation)) this.#early(plan, this.price);
     // Moves that were held back may have to be made after all.
@@ -363,9 +365,16 @@ export class PriceSession implements PolicySession {
     for (const { layer, event } of arrows) {
       if (!event.type.startsWith('quality')) continue;
       const { threshold, measured, bound } = event;
-      const source = this.#errorSeverity(layer) >= measured ? 'error' : this.#doubted.has(layer) ? 'gain' : 'topic';
+      const isError = this.#errorSeverity(layer) >= measured;
+      const source = isError ? 'error' : this.#doubtOf(layer);
       this.#changes.push({ layer, state: this.layers.stateName(layer), threshold, measured, bound, source });
     }
+  }
+
+  /** Why a layer is watched whose errors are as promised. */
+  #doubtOf(layer: number): LayerChange['source'] {
+    if (this.#doubted.has(layer)) return 'gain';
+    return this.#evidence.isDamaged(layer, this.tokens) ? 'codes' : 'topic';
   }
 
   /** Measured over promised error of a layer against what is too much. */
@@ -375,10 +384,12 @@ export class PriceSession implements PolicySession {
 
   /**
    * How bad a layer is, 1 being too much: how far its errors exceed what was promised; a layer whose gain is not
-   * believed, and every layer after a change of topic, is watched at least.
+   * believed or whose codes were damaged, and every layer after a change of topic, is watched at least.
    */
   protected severity(layer: number): number {
-    const isDoubtful = this.#doubted.has(layer) || this.#evidence.hasShifted(this.tokens);
+    const { tokens } = this;
+    const evidence = this.#evidence;
+    const isDoubtful = this.#doubted.has(layer) || evidence.hasShifted(tokens) || evidence.isDamaged(layer, tokens);
     return Math.max(this.#errorSeverity(layer), isDoubtful ? this.bounds.watched : 0);
   }
 

@@ -7,6 +7,7 @@
 import { FORMATS, PAGE_TOKENS } from '../../native/format.ts';
 import { latentBytes } from '../../native/latent.ts';
 import {
+  KEPT_ROWS_OPERATIONS,
   LATENT_CANDIDATES_FROM,
   LATENT_NAMES,
   LATENT_OPERATIONS,
@@ -18,7 +19,7 @@ import { PAGE_KINDS } from '../../native/types.ts';
 import { gaussian } from '../native/rows.ts';
 import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
 
-const [BAD_SHAPE, BAD_VALUE, UNSUPPORTED, BUDGET_EXCEEDED, BUDGET_TOO_SMALL] = [2, 3, 4, 5, 6];
+const [BAD_ARGUMENT, BAD_SHAPE, BAD_VALUE, UNSUPPORTED, BUDGET_EXCEEDED, BUDGET_TOO_SMALL] = [1, 2, 3, 4, 5, 6];
 const FREED = PAGE_KINDS.indexOf('freed');
 const TOKENS_MAX = 700;
 const LATENT_WIDTH = 64;
@@ -87,9 +88,15 @@ class Pair {
   }
 
   /** As `both`, with an array of `length` numbers that is written. */
-  compared(what: string, length: number, work: (cache: CacheHandle, out: Float64Array) => number): void {
+  compared(
+    what: string,
+    length: number,
+    work: (cache: CacheHandle, out: Float64Array) => number,
+    refusals: readonly number[] = [],
+  ): void {
     const [mine, alone] = [new Float64Array(length), new Float64Array(length)];
-    if (this.both(what, (cache) => work(cache, cache === this.mine ? mine : alone))) expectSame(what, mine, alone);
+    if (this.both(what, (cache) => work(cache, cache === this.mine ? mine : alone), refusals))
+      expectSame(what, mine, alone);
   }
 
   finishMoves(wait: boolean): void {
@@ -250,6 +257,7 @@ class Session {
       const what = random();
       if (pages > 0 && pair.hasLatent(layer, page) && what < 0.3) this.#latent(pair, layer, page, to);
       else if (pages > 0 && random() < 0.2) this.#original(pair, layer, page, part % 2);
+      else if (pages > 0 && random() < 0.25) this.#keptRows(pair, layer, page, part % 2);
       else if (pages > 0 && random() < 0.15) this.#exchange(pair, layer, page, part % 2);
       else if (pages > 0 && random() < 0.1) pair.compared('freed', 1, (cache, out) => cache.freePage(layer, page, out));
       else if (pages > 0) this.#change(pair, { layer, page, part, to }, what);
@@ -350,6 +358,18 @@ class Session {
     const { keep, ...others } = ORIGINAL_OPERATIONS;
     const operation = this.#random() < 0.5 ? keep : one(this.#random, Object.values(others));
     pair.compared('an original', 1, (cache, out) => cache.original(operation, layer, page, side, out));
+  }
+
+  /** Something with the kept rows of a page side. */
+  #keptRows(pair: Pair, layer: number, page: number, side: number): void {
+    const random = this.#random;
+    const { keep, ...others } = KEPT_ROWS_OPERATIONS;
+    const operation = random() < 0.5 ? keep : one(random, Object.values(others));
+    const drawn = Array.from({ length: whole(random, 1, 12) }, () => whole(random, 0, 2 * PAGE_TOKENS - 1));
+    const places = Uint16Array.from(random() < 0.9 ? [...new Set(drawn)].sort((a, b) => a - b) : drawn);
+    pair.compared('kept rows', 1, (cache, out) => cache.keptRows(operation, layer, page, side, places, out), [
+      BAD_ARGUMENT,
+    ]);
   }
 
   #usedBytes(): number {

@@ -38,7 +38,7 @@ const layerChange = noun<LayerChange>()({
   threshold: text,
   measured: real,
   bound: real,
-  source: one(['error', 'topic', 'gain']),
+  source: one(['error', 'topic', 'gain', 'codes']),
 });
 
 /**

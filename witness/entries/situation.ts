@@ -1,5 +1,13 @@
 /** A scheduling point of a session: what its policy saw. `policy/types.ts` says what every field means. */
-import type { CanaryReport, LaterReport, MassReport, Outcome, ProbeReport, Situation } from '../../policy/index.ts';
+import type {
+  CanaryReport,
+  LaterReport,
+  MassReport,
+  Outcome,
+  PageSide,
+  ProbeReport,
+  Situation,
+} from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { changes, estimate, format, move, place, reals, side, trials } from './parts.ts';
 import {
@@ -36,9 +44,11 @@ const canary = noun<CanaryReport>()({
   epsilonPromised: real,
   epsilonNow: real,
   age: whole,
+  rows: optional(count),
 });
 
 const later = noun<LaterReport>()({ page: count, answers: whole, k: reals, v: reals });
+const pageSide = noun<PageSide>()({ layer: count, page: count, side });
 
 const mass = noun<MassReport>()({ layer: count, shares: reals });
 
@@ -64,6 +74,7 @@ export const SITUATION = {
   'situation.later': { type: optional(list(later, 1)), since: '0.1.0' },
   'situation.canaryBytes': { type: optional(whole) },
   'situation.canaries': { type: optional(list(canary, 1)) },
+  'situation.damaged': { type: optional(list(pageSide, 1)), since: '0.1.0' },
   'situation.masses': { type: optional(list(mass, 1)), since: '0.1.0' },
 } as const satisfies Fields;
 

@@ -88,6 +88,7 @@ function spellCanaries(it: NonNullable<SituationBody['situation']['canaries']>[n
     `,"from":"${it.from}"` +
     `,"layer":${number(it.layer)}` +
     `,"page":${number(it.page)}` +
+    (it.rows === undefined ? '' : `,"rows":${number(it.rows)}`) +
     `,"side":"${it.side}"` +
     `,"to":"${it.to}"}`
   );
@@ -100,6 +101,14 @@ function spellChanges(it: NonNullable<SituationBody['situation']['changes']>[num
     `,"page":${number(it.page)}` +
     `,"side":"${it.side}"` +
     `,"to":"${it.to}"}`
+  );
+}
+
+function spellDamaged(it: NonNullable<SituationBody['situation']['damaged']>[number]): string {
+  return (
+    `{"layer":${number(it.layer)}` +
+    `,"page":${number(it.page)}` +
+    `,"side":"${it.side}"}`
   );
 }
 
@@ -165,6 +174,7 @@ function spellSituation(it: SituationBody['situation']): string {
     (it.canaries === undefined ? '' : `,"canaries":${list(it.canaries, spellCanaries)}`) +
     (it.canaryBytes === undefined ? '' : `,"canaryBytes":${number(it.canaryBytes)}`) +
     (it.changes === undefined ? '' : `,"changes":${list(it.changes, spellChanges)}`) +
+    (it.damaged === undefined ? '' : `,"damaged":${list(it.damaged, spellDamaged)}`) +
     `,"index":${number(it.index)}` +
     `,"kldBudget":${nullable(it.kldBudget)}` +
     (it.later === undefined ? '' : `,"later":${list(it.later, spellLater)}`) +

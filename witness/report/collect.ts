@@ -210,6 +210,7 @@ class Collector {
 const SOURCES: Readonly<Record<LayerChange['source'], string>> = {
   error: 'measured over promised error',
   topic: 'a change of topic',
+  codes: 'codes that were damaged',
   gain: 'a gain that is not believed',
 };
 

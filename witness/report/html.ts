@@ -228,7 +228,7 @@ const SECTIONS = `<p id="live" class="hidden-text" aria-live="polite"></p>
 <div id="error-chart" class="plot"></div>
 </div>
 <h3>Against originals that were kept</h3>
-<p id="no-canaries" class="note" hidden>No original was measured again in this session.</p>
+<p id="no-canaries" class="note" hidden>Nothing that was kept of originals was measured again in this session.</p>
 <div id="canaries-drawn">
 <p class="note">The error of demoted pages for the queries of that moment, over the error that was promised when they were moved. Circles are keys, squares values. <span id="canary-sum"></span></p>
 <div id="canary-chart" class="plot"></div>

@@ -129,6 +129,9 @@ test('an original that was just measured may be put back, where its side is wort
   session.judge({ page: 0, side: 'v', from: 'q8', to: 'rot2' });
   expect(session.judge(back)).toEqual([refused('promotion')]);
   session.see({ canaries });
+  session.see({ canaries: canaries.map((one) => ({ ...one, rows: 4 })) });
+  expect(session.judge(back), 'rows are no side').toEqual([refused('promotion')]);
+  session.see({ canaries });
   expect(session.judge({ ...back, page: 1 }), 'another page').toEqual([refused('promotion')]);
   expect(session.judge(back)).toEqual(['made: mine']);
   const coarse = seen();

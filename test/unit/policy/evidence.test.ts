@@ -2,8 +2,9 @@
 // that break are told soon and forgotten when they hold again, and older pages that are needed less than before are a
 // change of topic.
 import { describe, expect, it } from 'vitest';
-import { Evidence } from '../../../policy/evidence.ts';
+import { believable, Evidence } from '../../../policy/evidence.ts';
 import { Scan } from '../../../policy/scan.ts';
+import { defaultThresholds } from '../../../policy/thresholds.ts';
 import { normals, uniform } from '../../native/dense.ts';
 
 const LAYERS = 30;
@@ -66,6 +67,47 @@ describe('evidence', () => {
     expect([...scan.levels].flatMap((level, layer) => (level > 0 ? [layer] : []))).toEqual([7]);
     boundaries(evidence, scan, 16, healthy);
     expect([...scan.levels]).toEqual(new Array(LAYERS).fill(0));
+  });
+
+  it('of kept rows is told where many of a layer err by far more than was promised, and not of what they usually say', () => {
+    const rows = (evidence: Evidence, scan: Scan, count: number, ln: (layer: number) => number): number[] => {
+      for (let boundary = 0; boundary < count; boundary++) {
+        evidence.fade();
+        for (let layer = 0; layer < LAYERS; layer++)
+          for (const side of ['k', 'v'] as const)
+            evidence.canary({
+              ...{ layer, page: boundary, side, from: 'q8', to: 'rot2', age: 256, rows: 4 },
+              ...{ epsilonPromised: 1e-3, epsilonNow: 1e-3 * Math.exp(ln(layer)) },
+            });
+        evidence.settle(128 * (boundary + 1), 0.9);
+        for (let layer = 0; layer < LAYERS; layer++) scan.signals[layer] = evidence.ratio(layer);
+        scan.run();
+      }
+      return [...scan.levels].flatMap((level, layer) => (level > 0 ? [layer] : []));
+    };
+    const values = normals(uniform(5), 2 * 60 * LAYERS);
+    let at = 0;
+    const usual = (): number => 1.1 * values[at++]!;
+    const [evidence, scan] = [new Evidence(LAYERS), watched()];
+    expect(rows(evidence, scan, 30, usual)).toEqual([]);
+    expect(rows(evidence, scan, 2, (layer) => usual() + (layer === 7 ? 5 : 0))).toEqual([7]);
+    expect(rows(evidence, scan, 16, usual)).toEqual([]);
+  });
+
+  it('of damaged codes is remembered for 512 tokens, of their layer alone', () => {
+    const evidence = new Evidence(LAYERS);
+    evidence.damaged(4, 1000);
+    expect([1000, 1511, 1512].map((tokens) => evidence.isDamaged(4, tokens))).toEqual([true, true, false]);
+    expect(evidence.isDamaged(5, 1000)).toBe(false);
+  });
+
+  it('of gains that are not believed: the median stands in their place, or the least where a log knows no better', () => {
+    const set = defaultThresholds(5);
+    const wrong = { ...set, gains: { k: [1, 0.01, 2, 3, 0.5], v: [1, 1, 1, 1, 1] } };
+    const { thresholds, doubted } = believable(wrong);
+    expect([thresholds.gains.k, [...doubted]]).toEqual([[1, 1, 2, 3, 0.5], [1]]);
+    const { 'gain.doubted': _, ...before } = set.thresholds;
+    expect(believable({ ...wrong, thresholds: before }).thresholds.gains.k).toEqual([1, 1 / 30, 2, 3, 0.5]);
   });
 
   it('of older pages that are needed less than before is a change of topic, for 512 tokens', () => {

@@ -269,7 +269,7 @@ function tellCanaries({ data, canaries }: Sources, one: Decided): string {
     told.push(`${brief(at('now', row))} after ${grouped(at('age', row))} tokens`);
   }
   if (told.length === 0)
-    return one.accepted ? 'No original was kept to measure it against later.' : 'Nothing was moved.';
+    return one.accepted ? 'Nothing of its original was kept to measure it against later.' : 'Nothing was moved.';
   const rest = told.length > 5 ? ` and ${told.length - 5} more` : '';
-  return `Its original was kept. Against it, ε was promised as ${brief(promised)} and measured as ${told.slice(0, 5).join(', ')}${rest}.`;
+  return `Its original was kept, or rows of it. Against that, ε was promised as ${brief(promised)} and measured as ${told.slice(0, 5).join(', ')}${rest}.`;
 }

@@ -52,6 +52,57 @@ const openWatched = (stateDir: string): Promise<PolicyCache> =>
 const reports = (dir: string, session: string): CanaryReport[] =>
   situations(dir, session).flatMap(({ canaries = [] }) => canaries);
 
+/** All of a session of this many tokens within a fifth of f16, with the share that is the default. */
+async function readWatched(tokens: number, seed = 5): Promise<SituationBody['situation'][]> {
+  const dir = folder();
+  const budget = Math.floor((0.22 * F16_BYTES * tokens) / TOKENS);
+  const thresholds = withShare(0.0025);
+  const cache = await openCache({ ...SHAPE, kvBudget: budget, tokensExpected: tokens, stateDir: dir, thresholds });
+  read(cache, tokens, uniform(seed));
+  expect(cache.memoryUsage().peakBytes).toBeLessThanOrEqual(budget);
+  await cache.close();
+  expect(replaySession([...readLog(logDir(dir), { session: cache.session })])).toMatchObject({ equal: true });
+  return situations(dir, cache.session);
+}
+
+describe('canary rows', () => {
+  it.each([1024, 2048, 4096])(
+    'watch every layer and side within a fifth of f16, for less than 0.003 of it (%i tokens)',
+    async (tokens) => {
+      const seen = await readWatched(tokens);
+      const told = seen.flatMap(({ canaries = [] }) => canaries);
+      const watched = new Set(told.map(({ layer, side }) => `${layer}${side}`));
+      expect(watched.size).toBe(2 * SHAPE.layers);
+      for (const { rows, from, to, epsilonPromised } of told) {
+        expect(rows).toBeGreaterThan(0);
+        expect([from, to === from, epsilonPromised > 0]).toEqual(['q8', false, true]);
+      }
+      // The budget of a situation is without what is kept.
+      for (const { canaryBytes = 0, budgetBytes } of seen)
+        expect(canaryBytes / (budgetBytes! + canaryBytes)).toBeLessThanOrEqual(0.003);
+      const logs = told.map(({ epsilonNow, epsilonPromised }) => Math.log(epsilonNow / epsilonPromised));
+      expect(logs.length).toBeGreaterThan(20);
+      // Rows and queries are alike throughout, so what was promised is what comes.
+      expect(Math.abs(logs.reduce((sum, log) => sum + log, 0) / logs.length)).toBeLessThan(0.3);
+    },
+  );
+
+  it('are the same for the same positions, whatever is read, and none where canary.rows is 0', async () => {
+    const dir = folder();
+    const options = { ...SHAPE, kvBudget: Math.floor(0.22 * F16_BYTES), tokensExpected: TOKENS, stateDir: dir };
+    const none = await openCache({ ...options, thresholds: withShare(0.0025, { 'canary.rows': 0 }) });
+    read(none, TOKENS, uniform(5));
+    await none.close();
+    // A whole side does not fit into this share.
+    expect(situations(dir, none.session).some(({ canaryBytes }) => canaryBytes !== undefined)).toBe(false);
+    const places = async (seed: number): Promise<string[]> => {
+      const told = (await readWatched(TOKENS, seed)).flatMap(({ canaries = [] }) => canaries);
+      return [...new Set(told.map(({ layer, side, rows }) => `${layer}${side}${rows}`))].sort();
+    };
+    expect(await places(1)).toEqual(await places(2));
+  });
+});
+
 describe('canaries', () => {
   it.each([1, 128])(
     'are probed, told and logged, and the budget holds all of it (%i tokens at a time)',
@@ -140,7 +191,9 @@ describe('canaries', () => {
       stateDir: dir,
       // Noise does not fade with age, so what is too much lies closer to what is promised. Queries that ask for one
       // page alone are a change of topic too.
+      // Whole sides alone: rows cannot be put back.
       thresholds: withShare(0.1, {
+        'canary.rows': 0,
         'quality.watched': 0.56,
         'quality.watched.leave': 0.55,
         'quality.degraded': 0.58,

@@ -111,7 +111,13 @@ describe('an engine', () => {
     const text = await engine.metrics();
     const usage = await session.memoryUsage();
     const decisions = entriesOf(state, session.id, 'decision');
-    const canaryBytes = entriesOf(state, session.id, 'situation').at(-1)!.body.situation.canaryBytes ?? 0;
+    const { canaryBytes = 0, budgetBytes } = entriesOf(state, session.id, 'situation').at(-1)!.body.situation;
+    const kept = familyOf(text, 'kv_bytes')!.samples.filter(({ labels }) => labels['tier'] === 'kept');
+    const keptBytes = kept.reduce((sum, { value }) => sum + value, 0);
+    // The moves that followed the last situation may have kept more.
+    expect(keptBytes).toBeGreaterThanOrEqual(canaryBytes);
+    expect(keptBytes).toBeLessThanOrEqual(0.0025 * (budgetBytes! + canaryBytes));
+    expect(keptBytes).toBeGreaterThan(0);
     expect(decisions.length).toBeGreaterThan(20);
     expect(sumOf(text, 'decisions_total')).toBe(decisions.length);
     const refused = familyOf(text, 'decisions_total')!.samples.filter(({ labels }) => labels['action'] === 'refuse');
@@ -120,7 +126,7 @@ describe('an engine', () => {
     );
     // Every rule of the default policy is known by name.
     expect(text).not.toContain('reason="other"');
-    expect(sumOf(text, 'kv_bytes')).toBe(usage.totalBytes + canaryBytes);
+    expect(sumOf(text, 'kv_bytes')).toBe(usage.totalBytes);
     expect(sumOf(text, 'kv_cache_usage_ratio')).toBeGreaterThan(0.5);
     expect(sumOf(text, 'kv_cache_usage_ratio')).toBeLessThanOrEqual(1);
     expect(sumOf(text, 'effective_dtype_mismatch_total')).toBe(0);
