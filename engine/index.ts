@@ -142,7 +142,7 @@ export {
 } from '../witness/index.ts';
 export type { Forecast } from './cache/budget.ts';
 export type { TierRow, TierSummary } from './cache/tier-summary.ts';
-export type { LayerReport, MemoryUsage, QualityFeedback, SessionReport } from './cache/types.ts';
+export type { LayerReport, MemoryUsage, QualityFeedback, SessionReport, StatedReport } from './cache/types.ts';
 export type { EngineEvent, EventFields } from './events/event.ts';
 export type { EventField } from './events/field.ts';
 export type { Logger, LogLine } from './events/logger.ts';

@@ -22,6 +22,7 @@ import { decisionRow } from './entries/rows.gen.ts';
 import { idleText } from './idle-text.ts';
 import { readEnvelopes, readLog } from './read.ts';
 import { entryId } from './series.ts';
+import { statedText } from './stated-text.ts';
 import type {
   ChangeBody,
   CloseBody,
@@ -332,6 +333,8 @@ function noteText(body: Readonly<Record<string, unknown>>): string {
   if (typeof takenBack === 'number') return `${plural(takenBack, 'token was', 'tokens were')} taken back.`;
   if (typeof gaveWay === 'string')
     return `The budget of ${gaveWay} gave way${typeof budgetBytes === 'number' ? `; bytes may now be ${bytesText(budgetBytes)}` : ''}.`;
+  const stated = statedText(body);
+  if (stated !== null) return stated;
   if (typeof parked === 'number') return `Parked with ${plural(parked, 'token')}.`;
   if (typeof resumed === 'number')
     return typeof why === 'string'

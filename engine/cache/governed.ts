@@ -50,6 +50,7 @@ import { Pacing } from './pacing.ts';
 import { Promised } from './promised.ts';
 import { Promoted, reserveFor } from './promoted.ts';
 import { Room } from './room.ts';
+import { Stated } from './stated.ts';
 import { Tally } from './tally.ts';
 import type { Terms } from './terms.ts';
 import { type Asked, TrialQueue, type TrialsLeft } from './trials.ts';
@@ -110,6 +111,8 @@ export class Governed {
   /** The same as the policy is told of it; null where it does not ask. */
   readonly told: Masses | null;
   readonly tally: Tally;
+  /** Whether the divergence that was stated is kept; null: none was. */
+  readonly stated: Stated | null;
   /** What the trial queue asks of others. */
   readonly #asked: Asked = {
     repeats: (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
@@ -159,15 +162,8 @@ export class Governed {
       dropsLatents: context.latents !== undefined,
       onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
     });
-    this.promoted =
-      this.originals === null
-        ? null
-        : new Promoted({
-            cache: kv,
-            originals: this.originals,
-            isShared: () => this.hasForks,
-            note: (body) => this.mover.write('note', body),
-          });
+    this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
+    this.stated = terms.kldBudget === null ? null : this.#openStated(terms.kldBudget);
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents =
       options.latents === undefined
@@ -441,6 +437,20 @@ export class Governed {
       fingerprint,
       neighbours: lookup.neighbours,
       thresholds: context.thresholds,
+    });
+  }
+
+  #openStated(budgetNats: number): Stated {
+    const { id: session, meter } = this;
+    return new Stated({ session, budgetNats, meter, note: (body) => this.mover.write('note', body) });
+  }
+
+  #openPromoted(originals: Originals): Promoted {
+    return new Promoted({
+      cache: this.kv,
+      originals,
+      isShared: () => this.hasForks,
+      note: (body) => this.mover.write('note', body),
     });
   }
 

@@ -73,6 +73,11 @@ export const NOTE = {
   layerChanges: { type: optional(list(layerChange)) },
   promoted: { type: optional(list(promotedSide)), since: '0.1.0' },
   returned: { type: optional(list(promotedSide)), since: '0.1.0' },
+  /** Whether the divergence that was stated for the session is kept from here on. */
+  statedDivergence: { type: optional(one(['broken', 'kept'])), since: '0.1.0' },
+  /** What was stated, and what the moves so far are expected to cost. */
+  budgetNats: { type: optional(real), unit: 'nats', since: '0.1.0' },
+  expectedNats: { type: optional(real), unit: 'nats', since: '0.1.0' },
   tokens: { type: optional(whole) },
 } as const satisfies Fields;
 
