@@ -359,7 +359,11 @@ function closeText({
   refused,
   predictedKld,
   meanKld,
+  measured: reread,
 }: CloseBody): string {
-  const measured = meanKld === null ? 'not measured' : `measured as ${brief(meanKld)}`;
-  return `${ENDS[reason]} with ${plural(tokens, 'token')}: ${bytesText(kvBytes)} at its peak, ${percent(kvBytes / Math.max(1, kvBytesF16))} of f16, ${brief(effectiveBits)} bits per number; ${plural(decisions, 'move')}, ${refused} refused; divergence predicted as ${brief(predictedKld)} nats, ${measured}.`;
+  const measured = [
+    ...(meanKld === null ? [] : [`measured as ${brief(meanKld)}`]),
+    ...(reread === undefined ? [] : [`${brief(reread.meanKld)} on ${reread.tokens} tokens that were read twice`]),
+  ];
+  return `${ENDS[reason]} with ${plural(tokens, 'token')}: ${bytesText(kvBytes)} at its peak, ${percent(kvBytes / Math.max(1, kvBytesF16))} of f16, ${brief(effectiveBits)} bits per number; ${plural(decisions, 'move')}, ${refused} refused; divergence predicted as ${brief(predictedKld)} nats, ${measured.join(', ') || 'not measured'}.`;
 }

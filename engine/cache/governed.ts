@@ -73,10 +73,10 @@ export interface GovernedOptions extends NativeOptions {
 }
 
 /**
- * What was learnt of a text that no situation has told yet: what a probe found, and what earlier sessions say now that
- * more is known.
+ * What was learnt of a text that no situation has told yet: what a probe found and reading tokens twice, and what
+ * earlier sessions say now that more is known.
  */
-type Heard = Pick<Situation, 'probe' | 'text'>;
+type Heard = Pick<Situation, 'probe' | 'reread' | 'text'>;
 
 /** What a plan is made of: bytes and time as they are, and what was measured and moved since the last one. */
 type Now = Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'stepLatencyMsP95' | 'trials' | 'outcomes'> &

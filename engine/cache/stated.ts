@@ -1,7 +1,8 @@
 /**
- * Whether a session keeps the divergence that was stated for it. What its moves are expected to cost by now is compared
- * with that at every plan; where it is more, whoever keeps the engine is told, once when it begins and once when it
- * ends, and so are the log and the metrics. No decision follows from it.
+ * Whether a session keeps the divergence that was stated for it. What its moves are expected to cost by now, as
+ * predicted and, where tokens are read twice, as measured, is compared with that at every plan; where it is more,
+ * whoever keeps the engine is told, once when it begins and once when it ends, and so are the log and the metrics. No
+ * decision follows from it.
  */
 import type { PolicySummary } from '../../policy/index.ts';
 import type { Meter } from '../metrics/meter.ts';
@@ -22,6 +23,7 @@ interface StatedParts {
 export class Stated {
   readonly #parts: StatedParts;
   #expectedNats = 0;
+  #measuredTokens = 0;
   #worstNats = 0;
   #isBroken = false;
   #timesBroken = 0;
@@ -31,11 +33,13 @@ export class Stated {
   }
 
   /** Called behind every plan. */
-  look(tokens: number, { predictedKld }: Pick<PolicySummary, 'predictedKld'>): void {
+  look(tokens: number, { predictedKld, measured }: Pick<PolicySummary, 'predictedKld' | 'measured'>): void {
     const { budgetNats } = this.#parts;
-    this.#expectedNats = predictedKld;
-    this.#worstNats = Math.max(this.#worstNats, predictedKld);
-    const isBroken = predictedKld > (this.#isBroken ? KEPT_SHARE : 1) * budgetNats;
+    const expectedNats = measured?.expectedKld ?? predictedKld;
+    this.#measuredTokens = measured?.tokens ?? 0;
+    this.#expectedNats = expectedNats;
+    this.#worstNats = Math.max(this.#worstNats, expectedNats);
+    const isBroken = expectedNats > (this.#isBroken ? KEPT_SHARE : 1) * budgetNats;
     if (isBroken === this.#isBroken) return;
     this.#isBroken = isBroken;
     this.#tell(tokens);
@@ -43,21 +47,22 @@ export class Stated {
 
   #tell(tokens: number): void {
     const { session, budgetNats, meter, note } = this.#parts;
-    const expectedNats = this.#expectedNats;
+    const [expectedNats, measuredTokens] = [this.#expectedNats, this.#measuredTokens];
     if (this.#isBroken) {
       this.#timesBroken++;
       meter.brokenDivergence.add({});
     }
     meter.tell(this.#isBroken ? 'stated-divergence-broken' : 'stated-divergence-kept', {
-      ...{ session, tokens, budgetNats, expectedNats },
+      ...{ session, tokens, budgetNats, expectedNats, measuredTokens },
     });
-    note({ statedDivergence: this.#isBroken ? 'broken' : 'kept', tokens, budgetNats, expectedNats });
+    note({ statedDivergence: this.#isBroken ? 'broken' : 'kept', tokens, budgetNats, expectedNats, measuredTokens });
   }
 
   report(): StatedReport {
     return {
       budgetNats: this.#parts.budgetNats,
       expectedNats: this.#expectedNats,
+      measuredTokens: this.#measuredTokens,
       worstNats: this.#worstNats,
       isBroken: this.#isBroken,
       timesBroken: this.#timesBroken,

@@ -51,7 +51,9 @@ export interface StatedReport {
   readonly budgetNats: number;
   /** What the moves so far are expected to cost now. */
   readonly expectedNats: number;
-  /** The most that they ever were. */
+  /** Tokens by which that was measured; 0: it is predicted alone. */
+  readonly measuredTokens: number;
+  /** The most that was ever expected of them. */
   readonly worstNats: number;
   /** True while more is expected than was stated. */
   readonly isBroken: boolean;
@@ -132,7 +134,7 @@ export interface SessionReport {
   readonly summary: PolicySummary;
   /** Time for situations, decisions and verdicts. */
   readonly decideMs: number;
-  /** Time for trials, beside the steps or in them. */
+  /** Time for trials and for reading twice, beside the steps or in them. */
   readonly trialMs: number;
   /** Time for moves. */
   readonly transcodeMs: number;

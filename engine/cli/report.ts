@@ -76,11 +76,19 @@ export function memoryRows(report: SessionReport): ReportRow[] {
   return rows;
 }
 
-function statedText({ budgetNats, expectedNats, worstNats, timesBroken, isBroken }: StatedReport): string {
+function statedText({
+  budgetNats,
+  expectedNats,
+  measuredTokens,
+  worstNats,
+  timesBroken,
+  isBroken,
+}: StatedReport): string {
   const stated = `divergence of ${nats(budgetNats)}`;
-  if (isBroken) return `${stated}, which is broken: ${nats(expectedNats)} are expected`;
+  const known = measuredTokens === 0 ? 'as predicted' : `as predicted and measured on ${measuredTokens} tokens`;
+  if (isBroken) return `${stated}, which is broken: ${nats(expectedNats)} are expected, ${known}`;
   const before = timesBroken === 0 ? '' : `; it was broken before, by up to ${nats(worstNats)}`;
-  return `${stated}, of which ${nats(expectedNats)} are expected to be spent${before}`;
+  return `${stated}, of which ${nats(expectedNats)} are expected to be spent, ${known}${before}`;
 }
 
 const nats = (value: number): string => `${value.toPrecision(3)} nats`;

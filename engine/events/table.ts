@@ -25,6 +25,7 @@ const cause = oneOf(['pool', 'low-memory'], 'the sessions together need the memo
 const server = oneOf(['file', 'stdout', 'http', 'postgres'], 'what kind of place');
 const budgetNats = amount('nats', 'the divergence budget of the session');
 const expectedNats = amount('nats', 'the divergence expected of its moves so far');
+const measuredTokens = amount('tokens', 'tokens by which that was measured; none: it is predicted alone');
 const room = {
   session,
   tokens: amount('tokens', 'tokens at the end of the call'),
@@ -84,13 +85,13 @@ export const EVENTS = {
   },
   'stated-divergence-broken': {
     level: 'warn',
-    fields: { session, tokens, budgetNats, expectedNats },
-    says: 'Session {session} is expected to have diverged by {expectedNats}, and {budgetNats} were stated.',
+    fields: { session, tokens, budgetNats, expectedNats, measuredTokens },
+    says: 'Session {session} is expected to have diverged by {expectedNats} ({measuredTokens} measured), and {budgetNats} were stated.',
   },
   'stated-divergence-kept': {
     level: 'info',
-    fields: { session, tokens, budgetNats, expectedNats },
-    says: 'Session {session} keeps its stated divergence again: {expectedNats} are expected of {budgetNats}.',
+    fields: { session, tokens, budgetNats, expectedNats, measuredTokens },
+    says: 'Session {session} keeps its stated divergence again: {expectedNats} are expected ({measuredTokens} measured) of {budgetNats}.',
   },
   'originals-lost': {
     level: 'warn',

@@ -78,6 +78,8 @@ export const NOTE = {
   /** What was stated, and what the moves so far are expected to cost. */
   budgetNats: { type: optional(real), unit: 'nats', since: '0.1.0' },
   expectedNats: { type: optional(real), unit: 'nats', since: '0.1.0' },
+  /** Tokens by which that was measured; 0: it is predicted alone. */
+  measuredTokens: { type: optional(whole), since: '0.1.0' },
   tokens: { type: optional(whole) },
 } as const satisfies Fields;
 

@@ -1,5 +1,5 @@
 /** A scheduling point of a session: what its policy saw. `policy/types.ts` says what every field means. */
-import type { CanaryReport, MassReport, Outcome, ProbeReport, Situation } from '../../policy/index.ts';
+import type { CanaryReport, MassReport, Outcome, ProbeReport, RereadReport, Situation } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { changes, estimate, format, move, place, reals, side, trials } from './parts.ts';
 import {
@@ -27,6 +27,8 @@ const probe = noun<ProbeReport>()({
   standardError: real,
   epsilon2: object({ k: reals, v: reals }),
 });
+
+const reread = noun<RereadReport>()({ tokens: whole, rows: count, meanKld: real, standardError: real });
 
 const canary = noun<CanaryReport>()({
   ...place,
@@ -59,6 +61,7 @@ export const SITUATION = {
   'situation.again': { type: optional(list(trials, 1)) },
   'situation.text': { type: optional(estimate) },
   'situation.probe': { type: optional(probe) },
+  'situation.reread': { type: optional(reread), since: '0.1.0' },
   'situation.canaryBytes': { type: optional(whole) },
   'situation.canaries': { type: optional(list(canary, 1)) },
   'situation.masses': { type: optional(list(mass, 1)), since: '0.1.0' },

@@ -224,11 +224,13 @@ describe('a stated divergence', () => {
     expect(told()).toMatchObject([{ event: 'stated-divergence-broken', session: session.id, budgetNats: 5e-5 }]);
     expect(session.report().stated).toMatchObject({ budgetNats: 5e-5, isBroken: true, timesBroken: 1 });
     const row = () => memoryRows(session.report()).find(([name]) => name === 'Stated')?.[1];
-    expect(row()).toMatch(/^divergence of 0\.0000500 nats, which is broken: 0\.000\d+ nats are expected$/);
+    expect(row()).toMatch(
+      /^divergence of 0\.0000500 nats, which is broken: 0\.000\d+ nats are expected, as predicted$/,
+    );
     session.rewind(0);
     expect(told().slice(1)).toMatchObject([{ event: 'stated-divergence-kept', tokens: 0 }]);
     expect(session.report().stated).toMatchObject({ isBroken: false, timesBroken: 1 });
-    expect(row()).toMatch(/are expected to be spent; it was broken before, by up to 0\.000\d+ nats$/);
+    expect(row()).toMatch(/are expected to be spent, as predicted; it was broken before, by up to 0\.000\d+ nats$/);
     for (const { expectedNats, event } of told() as { expectedNats: number; event: string }[])
       expect(expectedNats > 5e-5).toBe(event === 'stated-divergence-broken');
     expect(meter.text(['stated_divergence_broken_total'])).toContain('stated_divergence_broken_total 1');
