@@ -59,6 +59,7 @@ export type {
   LayerChange,
   LogRange,
   MassReport,
+  MeasuredKld,
   Noise,
   Outcome,
   PageForm,
@@ -69,6 +70,7 @@ export type {
   PolicySummary,
   Priority,
   ProbeReport,
+  RereadReport,
   Situation,
   Threshold,
   ThresholdOrigin,
@@ -146,7 +148,7 @@ export {
 } from '../witness/index.ts';
 export type { Forecast } from './cache/budget.ts';
 export type { TierRow, TierSummary } from './cache/tier-summary.ts';
-export type { LayerReport, MemoryUsage, QualityFeedback, SessionReport } from './cache/types.ts';
+export type { LayerReport, MemoryUsage, QualityFeedback, SessionReport, StatedReport } from './cache/types.ts';
 export type { EngineEvent, EventFields } from './events/event.ts';
 export type { EventField } from './events/field.ts';
 export type { Logger, LogLine } from './events/logger.ts';

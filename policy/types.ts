@@ -140,6 +140,33 @@ export interface ProbeReport {
   readonly epsilon2: { readonly k: readonly number[]; readonly v: readonly number[] };
 }
 
+/**
+ * What the output of a few tokens was, beside what it is when the same tokens are read once more over the originals of
+ * all pages.
+ */
+export interface RereadReport {
+  /** Tokens before those that were read twice. */
+  readonly tokens: number;
+  /** Tokens that were read twice. */
+  readonly rows: number;
+  /** Mean divergence of what the session put out from what it would have over originals, in nats. */
+  readonly meanKld: number;
+  /** Its standard error. */
+  readonly standardError: number;
+}
+
+/** What was measured of the divergence of a session, beside what is predicted. */
+export interface MeasuredKld {
+  /** Tokens that were read twice. */
+  readonly tokens: number;
+  /** Mean divergence of these from the exact cache, in nats, with what reading twice does not see. */
+  readonly meanKld: number;
+  /** Measured over predicted divergence, as far as it is believed. */
+  readonly level: Estimate;
+  /** What is expected now: that times what is predicted of pages as old as they were when they were moved. */
+  readonly expectedKld: number;
+}
+
 /** A page side whose original was kept when it was demoted, and what its form costs the queries of now. */
 export interface CanaryReport {
   /** Layer, from 0. */
@@ -230,6 +257,8 @@ export interface Situation {
   readonly again?: readonly TrialReport[];
   /** What a gain probe found; absent when none was made. */
   readonly probe?: ProbeReport;
+  /** What reading tokens twice has found; absent where none was. */
+  readonly reread?: RereadReport;
   /**
    * What earlier sessions like this one say of its text factor, now that more of it is known; absent when nobody was
    * asked.
@@ -400,6 +429,11 @@ export interface Policy {
   readonly triesAgain?: boolean;
   /** True when a few tokens of a prompt are to be probed, as the thresholds 'probe.share' and 'probe.share.kld' say. */
   readonly probes?: boolean;
+  /**
+   * True when a stated divergence is to be measured where a session has originals, as the thresholds 'reread.…' say
+   * (`reread` of situations).
+   */
+  readonly rereads?: boolean;
   /** True when originals of demoted page sides are to be kept and measured again, as the thresholds 'canary.…' say. */
   readonly keepsOriginals?: boolean;
   /**
@@ -497,4 +531,6 @@ export interface PolicySummary {
    * alone. Absent for policies that do not know.
    */
   readonly text?: { readonly used: Estimate; readonly measured: Estimate | null };
+  /** Absent where nothing was measured. */
+  readonly measured?: MeasuredKld;
 }

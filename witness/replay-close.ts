@@ -44,6 +44,7 @@ export function differenceAtEnd(
     priceThreshold: summary.priceThreshold,
     predictedKld: summary.predictedKld,
     text: summary.text?.measured,
+    measured: summary.measured,
   };
   for (const [name, value] of Object.entries(expected)) {
     const [logged, replayed] = [body[name as keyof typeof body], value].map((one) => canonicalJson(one ?? null));

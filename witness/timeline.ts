@@ -22,6 +22,7 @@ import { decisionRow } from './entries/rows.gen.ts';
 import { idleText } from './idle-text.ts';
 import { readEnvelopes, readLog } from './read.ts';
 import { entryId } from './series.ts';
+import { statedText } from './stated-text.ts';
 import type {
   ChangeBody,
   CloseBody,
@@ -358,6 +359,8 @@ function noteText(body: Readonly<Record<string, unknown>>): string {
   if (typeof takenBack === 'number') return `${plural(takenBack, 'token was', 'tokens were')} taken back.`;
   if (typeof gaveWay === 'string')
     return `The budget of ${gaveWay} gave way${typeof budgetBytes === 'number' ? `; bytes may now be ${bytesText(budgetBytes)}` : ''}.`;
+  const stated = statedText(body);
+  if (stated !== null) return stated;
   if (typeof parked === 'number') return `Parked with ${plural(parked, 'token')}.`;
   if (typeof resumed === 'number')
     return typeof why === 'string'
@@ -382,7 +385,11 @@ function closeText({
   refused,
   predictedKld,
   meanKld,
+  measured: reread,
 }: CloseBody): string {
-  const measured = meanKld === null ? 'not measured' : `measured as ${brief(meanKld)}`;
-  return `${ENDS[reason]} with ${plural(tokens, 'token')}: ${bytesText(kvBytes)} at its peak, ${percent(kvBytes / Math.max(1, kvBytesF16))} of f16, ${brief(effectiveBits)} bits per number; ${plural(decisions, 'move')}, ${refused} refused; divergence predicted as ${brief(predictedKld)} nats, ${measured}.`;
+  const measured = [
+    ...(meanKld === null ? [] : [`measured as ${brief(meanKld)}`]),
+    ...(reread === undefined ? [] : [`${brief(reread.meanKld)} on ${reread.tokens} tokens that were read twice`]),
+  ];
+  return `${ENDS[reason]} with ${plural(tokens, 'token')}: ${bytesText(kvBytes)} at its peak, ${percent(kvBytes / Math.max(1, kvBytesF16))} of f16, ${brief(effectiveBits)} bits per number; ${plural(decisions, 'move')}, ${refused} refused; divergence predicted as ${brief(predictedKld)} nats, ${measured.join(', ') || 'not measured'}.`;
 }

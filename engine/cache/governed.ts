@@ -51,6 +51,7 @@ import { Promised } from './promised.ts';
 import { Promoted, reserveFor } from './promoted.ts';
 import { Room } from './room.ts';
 import { SlidingWindows } from './sliding.ts';
+import { Stated } from './stated.ts';
 import { Tally } from './tally.ts';
 import type { Terms } from './terms.ts';
 import { type Asked, TrialQueue, type TrialsLeft } from './trials.ts';
@@ -73,10 +74,10 @@ export interface GovernedOptions extends NativeOptions {
 }
 
 /**
- * What was learnt of a text that no situation has told yet: what a probe found, and what earlier sessions say of it now
- * that more is known, and of its beginning.
+ * What was learnt of a text that no situation has told yet: what a probe found and reading tokens twice, and what
+ * earlier sessions say now that more is known, of its text and of its beginning.
  */
-type Heard = Pick<Situation, 'probe' | 'text' | 'later'>;
+type Heard = Pick<Situation, 'probe' | 'reread' | 'text' | 'later'>;
 
 /** What a plan is made of: bytes and time as they are, and what was measured and moved since the last one. */
 type Now = Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'stepLatencyMsP95' | 'trials' | 'outcomes'> &
@@ -112,6 +113,8 @@ export class Governed {
   /** The same as the policy is told of it; null where it does not ask. */
   readonly told: Masses | null;
   readonly tally: Tally;
+  /** Whether the divergence that was stated is kept; null: none was. */
+  readonly stated: Stated | null;
   /** What the trial queue asks of others. */
   readonly #asked: Asked = {
     repeats: (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
@@ -170,16 +173,9 @@ export class Governed {
       dropsLatents: context.latents !== undefined,
       onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
     });
-    this.promoted =
-      this.originals === null
-        ? null
-        : new Promoted({
-            cache: kv,
-            originals: this.originals,
-            isShared: () => this.hasForks,
-            note: (body) => this.mover.write('note', body),
-          });
+    this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
     this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? []);
+    this.stated = terms.kldBudget === null ? null : this.#openStated(terms.kldBudget);
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents =
       options.latents === undefined
@@ -461,6 +457,20 @@ export class Governed {
       fingerprint,
       neighbours: lookup.neighbours,
       thresholds: context.thresholds,
+    });
+  }
+
+  #openStated(budgetNats: number): Stated {
+    const { id: session, meter } = this;
+    return new Stated({ session, budgetNats, meter, note: (body) => this.mover.write('note', body) });
+  }
+
+  #openPromoted(originals: Originals): Promoted {
+    return new Promoted({
+      cache: this.kv,
+      originals,
+      isShared: () => this.hasForks,
+      note: (body) => this.mover.write('note', body),
     });
   }
 

@@ -25,6 +25,7 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     scratchBytes: memory.scratchBytes,
     budgetBytes: terms.budgetBytes,
     gaveWay: cache.gaveWay,
+    stated: cache.stated?.report() ?? null,
     originals: cache.originalsReport,
     effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
     memory,

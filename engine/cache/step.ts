@@ -308,6 +308,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     // Originals that were kept meanwhile have made the budget smaller.
     const deficit = cache.budgetBytes === null ? 0 : bytes + sealBytes - (cache.budgetBytes - cache.room.spareBytes);
     pacing.decided(decisions.length);
+    cache.stated?.look(cache.length, cache.summary);
     if (dueBytes === null || deficit <= 0) return;
     if (decisions.length > 0) continue;
     if (urgent && terms.context.priority !== 'kld') break;

@@ -65,7 +65,7 @@ export class Tally {
     this.#layers[layer]!.refused++;
   }
 
-  /** Trials, beside the steps or in them. */
+  /** Trials and what is read twice, beside the steps or in them. */
   trialsTook(ms: number): void {
     this.#spent.trialMs += ms;
   }

@@ -45,6 +45,22 @@ export interface LayerReport {
   readonly state: string;
 }
 
+/** A stated divergence, and what the moves of a session are expected to cost beside it, by the plan made last. */
+export interface StatedReport {
+  /** What was stated. */
+  readonly budgetNats: number;
+  /** What the moves so far are expected to cost now. */
+  readonly expectedNats: number;
+  /** Tokens by which that was measured; 0: it is predicted alone. */
+  readonly measuredTokens: number;
+  /** The most that was ever expected of them. */
+  readonly worstNats: number;
+  /** True while more is expected than was stated. */
+  readonly isBroken: boolean;
+  /** Times that this began. */
+  readonly timesBroken: number;
+}
+
 /** A session in numbers. */
 export interface SessionReport {
   /** Its name in the log. */
@@ -81,6 +97,8 @@ export interface SessionReport {
   readonly budgetBytes: number | null;
   /** The budget that could not be kept beside the other one, which is ranked first; null while both are kept. */
   readonly gaveWay: Priority | null;
+  /** Whether the divergence that was stated is kept; null: none was. */
+  readonly stated: StatedReport | null;
   /** 16 · kvBytes / kvBytesF16: window, sinks and all metadata included. */
   readonly effectiveBits: number;
   /**
@@ -116,7 +134,7 @@ export interface SessionReport {
   readonly summary: PolicySummary;
   /** Time for situations, decisions and verdicts. */
   readonly decideMs: number;
-  /** Time for trials, beside the steps or in them. */
+  /** Time for trials and for reading twice, beside the steps or in them. */
   readonly trialMs: number;
   /** Time for moves. */
   readonly transcodeMs: number;

@@ -1,7 +1,7 @@
 /** The report of a session, for people to read. */
 import { brief, bytesText, PAGE_TOKENS, percent, plural, table } from '../../native/index.ts';
 import { FORMS } from '../../policy/index.ts';
-import type { LayerReport, SessionReport } from '../cache/types.ts';
+import type { LayerReport, SessionReport, StatedReport } from '../cache/types.ts';
 import type { OriginalsReport } from '../originals/types.ts';
 import type { Divergence } from '../session/types.ts';
 
@@ -68,12 +68,30 @@ export function memoryRows(report: SessionReport): ReportRow[] {
         ? 'the divergence budget: the byte budget could not be kept beside it'
         : 'the byte budget: the divergence budget could not be kept beside it',
     ]);
+  if (report.stated !== null) rows.push(['Stated', statedText(report.stated)]);
   if (report.shared !== null && report.shared.trouble !== null)
     rows.push(['Qdrant', `away, so only sessions of this machine were asked: ${report.shared.trouble}`]);
   if (report.policy === 'none' && report.layers.some(({ kPages }) => (kPages.q8 ?? 0) > 0))
     rows.push(['Policy', 'none: without a budget sealed pages stay 8-bit; --kv-budget 25% lets them go lower']);
   return rows;
 }
+
+function statedText({
+  budgetNats,
+  expectedNats,
+  measuredTokens,
+  worstNats,
+  timesBroken,
+  isBroken,
+}: StatedReport): string {
+  const stated = `divergence of ${nats(budgetNats)}`;
+  const known = measuredTokens === 0 ? 'as predicted' : `as predicted and measured on ${measuredTokens} tokens`;
+  if (isBroken) return `${stated}, which is broken: ${nats(expectedNats)} are expected, ${known}`;
+  const before = timesBroken === 0 ? '' : `; it was broken before, by up to ${nats(worstNats)}`;
+  return `${stated}, of which ${nats(expectedNats)} are expected to be spent, ${known}${before}`;
+}
+
+const nats = (value: number): string => `${value.toPrecision(3)} nats`;
 
 export const divergenceRow = (divergence: Divergence): ReportRow => [
   'Divergence',

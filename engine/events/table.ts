@@ -23,6 +23,9 @@ const bytesBefore = amount('bytes', 'what it took in memory before');
 const bytesAfter = amount('bytes', 'what it takes in memory now');
 const cause = oneOf(['pool', 'low-memory'], 'the sessions together need the memory, or a caller said it is low');
 const server = oneOf(['file', 'stdout', 'http', 'postgres'], 'what kind of place');
+const budgetNats = amount('nats', 'the divergence budget of the session');
+const expectedNats = amount('nats', 'the divergence expected of its moves so far');
+const measuredTokens = amount('tokens', 'tokens by which that was measured; none: it is predicted alone');
 const room = {
   session,
   tokens: amount('tokens', 'tokens at the end of the call'),
@@ -75,10 +78,20 @@ export const EVENTS = {
     fields: {
       session,
       tokens,
-      budgetNats: amount('nats', 'the divergence budget of the session'),
-      predictedNats: amount('nats', 'the divergence expected of its moves so far'),
+      budgetNats,
+      predictedNats: expectedNats,
     },
     says: 'The divergence budget of session {session} gave way to its byte budget: {budgetNats} are allowed, its moves so far come to {predictedNats}, and more must follow.',
+  },
+  'stated-divergence-broken': {
+    level: 'warn',
+    fields: { session, tokens, budgetNats, expectedNats, measuredTokens },
+    says: 'Session {session} is expected to have diverged by {expectedNats} ({measuredTokens} measured), and {budgetNats} were stated.',
+  },
+  'stated-divergence-kept': {
+    level: 'info',
+    fields: { session, tokens, budgetNats, expectedNats, measuredTokens },
+    says: 'Session {session} keeps its stated divergence again: {expectedNats} are expected ({measuredTokens} measured) of {budgetNats}.',
   },
   'originals-lost': {
     level: 'warn',

@@ -143,6 +143,11 @@ export class Meter {
     'Mean divergence from the exact cache, in nats, of each session that ended and had measured it.',
     KLD_BOUNDS,
   );
+  readonly brokenDivergence = this.#registry.counter(
+    'stated_divergence_broken_total',
+    'Times that the divergence expected of the moves of a session came to exceed what was stated for it.',
+    {},
+  );
   readonly firstTokenSeconds = this.#registry.histogram(
     'time_to_first_token_seconds',
     'Time from a prompt to the first token after it.',
@@ -163,7 +168,7 @@ export class Meter {
   constructor(fallbacks: readonly Fallback[] = FALLBACKS, tell: TellEvent = untold) {
     this.tell = tell;
     for (const one of [
-      ...[this.dropped, this.mismatches, this.roomWaits, this.roomRefusals],
+      ...[this.dropped, this.mismatches, this.roomWaits, this.roomRefusals, this.brokenDivergence],
       ...[this.promptTokens, this.generatedTokens],
     ])
       one.add({}, 0);

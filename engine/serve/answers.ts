@@ -88,6 +88,10 @@ const quality = z.strictObject({
   decisions: count,
   refused: count,
   gaveWay: z.enum(['bytes', 'kld']).nullable().describe('the budget that could not be kept beside the other'),
+  statedDivergence: z
+    .enum(['broken', 'kept'])
+    .nullable()
+    .describe('whether it kept the divergence that was stated for it when this last changed; null: it never did'),
   missingEntries: count.describe('entries of it that the log says it does not hold'),
   layers: z
     .array(

@@ -18,7 +18,13 @@ import type { MemoryRow, Page, QualityRow, SessionDetail, Sessions } from './ans
 /**
  * Metrics that the log of a folder tells. Others are known only to the process that runs the engine, and are left out.
  */
-const KNOWN = ['decisions_total', 'sessions_ended_total', 'fallback_total', 'quality_kld'] as const;
+const KNOWN = [
+  'decisions_total',
+  'sessions_ended_total',
+  'fallback_total',
+  'stated_divergence_broken_total',
+  'quality_kld',
+] as const;
 const FALLBACKS: readonly Fallback[] = ['byte-budget', 'kld-budget', 'shared'];
 
 /** Memory and quality of a session without what its row says. */
@@ -30,6 +36,7 @@ interface Told {
   };
   predictedKld: number | null;
   gaveWay: QualityRow['gaveWay'];
+  statedDivergence: QualityRow['statedDivergence'];
   missingEntries: number;
   readonly layers: Map<number, QualityRow['layers'][number]>;
   probes: number;
@@ -128,7 +135,8 @@ export class LogView {
   }
 
   #qualityOf({ session, end, meanKld, decisions, refused }: SessionRow): QualityRow {
-    const { lastMs, predictedKld, gaveWay, missingEntries, layers, probes, worst } = this.#told.get(session)!;
+    const told = this.#told.get(session)!;
+    const { lastMs, predictedKld, gaveWay, statedDivergence, missingEntries, layers, probes, worst } = told;
     return {
       session,
       end,
@@ -138,6 +146,7 @@ export class LogView {
       decisions,
       refused,
       gaveWay,
+      statedDivergence,
       missingEntries,
       layers: [...layers.values()].sort((a, b) => a.layer - b.layer),
       canaries: { probes, worst },
@@ -153,7 +162,7 @@ export class LogView {
   }
 
   #note({ session, seq, body }: Entry<'note'>): void {
-    const { gaveWay, layerChanges, what, trouble, note, sessions } = body as Note & {
+    const { gaveWay, statedDivergence, layerChanges, what, trouble, note, sessions } = body as Note & {
       readonly layerChanges?: readonly Omit<QualityRow['layers'][number], 'seq'>[];
     };
     if (what === 'qdrant' && typeof trouble === 'string') this.#meter.fallbacks.add({ reason: 'shared' });
@@ -168,6 +177,8 @@ export class LogView {
       told.gaveWay = gaveWay;
       this.#meter.fallbacks.add({ reason: gaveWay === 'kld' ? 'kld-budget' : 'byte-budget' });
     }
+    if (statedDivergence === 'broken' || statedDivergence === 'kept') told.statedDivergence = statedDivergence;
+    if (statedDivergence === 'broken') this.#meter.brokenDivergence.add({});
     for (const change of layerChanges ?? []) told.layers.set(change.layer, { ...change, seq });
   }
 }
@@ -185,6 +196,7 @@ const nothingTold = (): Told => ({
   },
   predictedKld: null,
   gaveWay: null,
+  statedDivergence: null,
   missingEntries: 0,
   layers: new Map(),
   probes: 0,

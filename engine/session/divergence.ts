@@ -85,6 +85,33 @@ export function divergenceOf(exact: Float32Array, exactLogSum: number, ours: Flo
   return Math.max(0, kld);
 }
 
+/** Logits this far below the largest of both rows are so unlikely that they change nothing: e^-20 is 2e-9. */
+const UNLIKELY = -20;
+
+/** The same of two rows alone, in one pass: for many rows, of which nothing else is asked. */
+export function divergenceBetween(exact: Float32Array, ours: Float32Array): number {
+  const [p, q] = [largest(exact), largest(ours)];
+  let sumP = 0;
+  let sumQ = 0;
+  let moved = 0;
+  for (let i = 0; i < exact.length; i++) {
+    const a = exact[i]! - p;
+    const b = ours[i]! - q;
+    if (a < UNLIKELY && b < UNLIKELY) continue;
+    const weight = Math.exp(a);
+    sumP += weight;
+    sumQ += Math.exp(b);
+    moved += weight * (a - b);
+  }
+  return Math.max(0, moved / sumP - Math.log(sumP) + Math.log(sumQ));
+}
+
+function largest(row: Float32Array): number {
+  let max = row[0]!;
+  for (let i = 1; i < row.length; i++) if (row[i]! > max) max = row[i]!;
+  return max;
+}
+
 /** ln Σ exp of a row of logits, and the index of the largest. */
 export function logSumExp(row: Float32Array): { logSum: number; top: number } {
   let top = 0;

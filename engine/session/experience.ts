@@ -2,7 +2,7 @@
  * What a conversation starts with and what it leaves behind. Both are in the log; the book is only an index over it.
  */
 import { type Fingerprint, type Lookup, loadThresholdFile, type ThresholdBook } from '../../memory/index.ts';
-import type { CacheShape } from '../../native/index.ts';
+import { type CacheShape, given } from '../../native/index.ts';
 import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
 import { readEntry, type WitnessLog } from '../../witness/index.ts';
 import { f16CacheBytes } from '../cache/budget.ts';
@@ -129,6 +129,7 @@ export async function leave(
     gains,
     c,
     ...(text == null ? {} : { text }),
+    ...given({ measured: summary.measured }),
     ...(course === null ? {} : { course }),
     ...(cache.prefix === null ? {} : { prefix: cache.prefix }),
     formats: formatShares(cache),

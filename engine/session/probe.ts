@@ -7,9 +7,7 @@
 import {
   type FormatName,
   type KvCache,
-  type KvCacheOptions,
   KvError,
-  openKvCache,
   openPool,
   openRows,
   type Side,
@@ -21,6 +19,7 @@ import type { Governed } from '../cache/governed.ts';
 import type { LayerRows } from '../cache/types.ts';
 import type { Rotary } from '../transformer/rotary.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
+import { type CopyTerms, copiedLayer } from './copied-layer.ts';
 import { divergenceOf, logSumExp } from './divergence.ts';
 
 /** Pages of one layer and side that are to be in another format. */
@@ -61,8 +60,8 @@ const BLOCK_ROWS = 32;
 export class Probe {
   readonly #runtime: Runtime;
   readonly #rotary: Rotary;
-  readonly #formats: Required<Pick<KvCacheOptions, 'windowFormat' | 'openFormat'>>;
   readonly #pool = openPool(memoryBytes());
+  readonly #terms: CopyTerms;
   /** Layers at which moves may begin. */
   readonly #layers: ReadonlySet<number>;
   /** A cache of one layer for each, from the lowest of these upwards. They stay as they are; forks of them read on. */
@@ -78,7 +77,7 @@ export class Probe {
   ) {
     this.#runtime = runtime;
     this.#rotary = rotary;
-    this.#formats = { windowFormat, openFormat };
+    this.#terms = { runtime, pool: this.#pool, formats: { windowFormat, openFormat } };
     this.#layers = layers;
   }
 
@@ -163,19 +162,10 @@ export class Probe {
 
   /** A layer of a cache, with pages and open rows of their own, as the cache of that layer. */
   #copy(layer: number, of: KvCache, at: number): KvCache {
-    const { shape, model, cacheThreads: threads } = this.#runtime;
     const tokens = of.length(at);
     const pages = sealedPages(tokens);
-    const copy = openKvCache({
-      shape: { ...shape, layers: 1 },
-      pool: this.#pool,
-      threads,
-      ...this.#formats,
-      slidingWindow: [model.config.slidingWindow[layer] ?? null],
-      scoreCap: model.config.scoreCap,
-    });
+    const copy = copiedLayer(this.#terms, { of, layer, at, pages });
     try {
-      for (let page = 0; page < pages; page++) copy.importPage(0, of.exportPage(at, page));
       if (openRows(tokens) > 0) copy.append(0, of.decode(at, pages, 'k'), of.decode(at, pages, 'v'));
       return copy;
     } catch (error) {

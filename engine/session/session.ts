@@ -36,6 +36,7 @@ import { Probe } from './probe.ts';
 import { checkFits, checkIds, type ReadOptions, tokenizeFor } from './prompt.ts';
 import { lookupOf } from './prompt-lookup.ts';
 import type { Reader } from './reader.ts';
+import { Rereading } from './rereading.ts';
 import type { SessionSetup } from './setup.ts';
 import { TextProbe } from './text-probe.ts';
 import { Trail } from './trail.ts';
@@ -56,6 +57,7 @@ export class Session implements Reader {
   readonly #text: TextProbe;
   readonly #book: BookLookup;
   readonly #prefix: KnownPrefix;
+  readonly #rereading: Rereading;
   /** What was read last, where pages may come back for an answer to it; with the length of the cache behind it. */
   #question: (Asked & { readonly end: number }) | null = null;
   #isFreed = false;
@@ -71,6 +73,7 @@ export class Session implements Reader {
     this.#text = new TextProbe(this);
     this.#book = new BookLookup(this, setup.recall);
     this.#prefix = new KnownPrefix(this, setup.beginnings);
+    this.#rereading = new Rereading(this);
   }
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
@@ -536,6 +539,7 @@ export class Session implements Reader {
     this.#occupancy.checkSound();
     try {
       await runStep(this, tokenIds);
+      await this.#rereading.measure();
     } catch (error) {
       // Layers before the fault have these tokens and the others have not, so no later step may build on them.
       if (!this.#isFreed && this.cache.length(0) !== this.tokens.length) this.#occupancy.tear();
@@ -552,6 +556,7 @@ export class Session implements Reader {
 
   holds(tokenIds: Int32Array, hidden: Float32Array): void {
     this.#probe?.output(hidden);
+    this.#rereading.sees(this.tokens.length, tokenIds.length, hidden);
     for (const id of tokenIds) this.tokens.push(id);
     this.#trail.add(tokenIds.length, hidden);
   }

@@ -30,6 +30,7 @@
  *   --probe N        tokens that probes for the table in hindsight read, 256 by default; 0: no such table
  *   --documents N    recall documents of learning, with five questions each, 20 by default
  *   --state DIR      stated: the state folder to start from
+ *   --reread N       stated: sessions keep originals in memory, and of every N tokens some are read twice over them
  *   --model NAME     another model
  *   --models LIST    frontier: these models; NAME+outliers is one with outlier channels in its keys, NAME+mha one with
  *    a KV head for each query head
@@ -92,6 +93,7 @@ const OPTIONS = {
   probe: { type: 'string', default: '256' },
   documents: { type: 'string' },
   state: { type: 'string' },
+  reread: { type: 'string', default: '0' },
   model: { type: 'string', default: 'smollm2-135m' },
   models: { type: 'string' },
   contexts: { type: 'string' },
@@ -251,6 +253,7 @@ async function measure(
       asked: list(values.asked)?.map(Number) ?? ASKED,
       passages,
       stateDir: values.state ?? null,
+      reread: Number(values.reread),
       say,
     });
   } else if (command === 'promotion') {

@@ -1,6 +1,8 @@
 /** `npm run evaluate -- stated`: whether a stated divergence is kept and used, and how well it was predicted. */
+import type { SessionReport } from '../../engine/cache/types.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { KvErrorCode } from '../../native/index.ts';
+import { type Threshold, type ThresholdSet, thresholdOf } from '../../policy/index.ts';
 import { passagesOf } from './passages.ts';
 import { arrowTable, conditionsOf, Results } from './results.ts';
 import { Scorer } from './score.ts';
@@ -10,9 +12,13 @@ export interface StatedRow {
   readonly kind: string;
   readonly tokens: number;
   readonly asked: number;
+  /** Tokens from one that is read twice to the next; left out: none is. */
+  readonly reread?: number;
   readonly predicted: number | null;
   readonly measured: number | null;
   readonly bits: number | null;
+  /** What reading took, the trials and what is read twice included. */
+  readonly readMs?: number;
   readonly code: KvErrorCode | null;
 }
 
@@ -28,6 +34,8 @@ export interface StatedRequest {
   readonly passages: number;
   /** Folder whose sessions taught; null: none did. */
   readonly stateDir: string | null;
+  /** Sessions keep originals, and read tokens twice every so many; 0: they do neither. */
+  readonly reread: number;
   readonly say: (line: string) => void;
 }
 
@@ -36,8 +44,8 @@ export const ASKED = [0.002, 0.005, 0.01, 0.02, 0.05] as const;
 const USED_MIN = 0.5;
 const PREDICTED_WITHIN = 0.3;
 
-const keyOf = ({ text, tokens, asked }: Pick<StatedRow, 'text' | 'tokens' | 'asked'>): string =>
-  [text, tokens, asked].join(' | ');
+const keyOf = ({ text, tokens, asked, reread }: Pick<StatedRow, 'text' | 'tokens' | 'asked' | 'reread'>): string =>
+  [text, tokens, asked, ...(reread === undefined ? [] : [`reread ${reread}`])].join(' | ');
 
 /** Computes the rows that the file lacks, and prints the shares. */
 export async function stated({
@@ -49,6 +57,7 @@ export async function stated({
   asked,
   passages,
   stateDir,
+  reread,
   say,
 }: StatedRequest): Promise<void> {
   const results = Results.open<StatedRow>(json, conditionsOf('stated', runtime, dense), keyOf);
@@ -57,21 +66,36 @@ export async function stated({
     for (const kind of kinds)
       for (const passage of passagesOf(runtime.model.tokenizer, kind, passages, tokens))
         for (const kldBudget of asked) {
-          const conditions = { text: passage.text, kind, tokens, asked: kldBudget };
+          const conditions = { text: passage.text, kind, tokens, asked: kldBudget, ...(reread > 0 ? { reread } : {}) };
           if (results.find(keyOf(conditions)) !== undefined) continue;
-          const { kld: measured, ...score } = await scorer.score(passage, {
-            options: { kldBudget },
+          const { compared, report, code } = await scorer.compare(passage, {
+            options: { kldBudget, ...(reread > 0 ? { originals: 'memory', originalsBytes: ORIGINALS_BYTES } : {}) },
             stateDir,
             isShipped: true,
+            adjust: (set) => withReread(set, reread),
           });
-          results.add({ ...conditions, measured, ...score });
-          const { predicted, bits } = score;
+          const measured = compared?.meanKld ?? null;
+          const predicted = report?.summary.predictedKld ?? null;
+          const bits = report?.effectiveBits ?? null;
+          const took = report === null ? {} : { readMs: readMsOf(report) };
+          results.add({ ...conditions, measured, predicted, bits, ...took, code });
           say(
             `${keyOf(conditions)}: measured ${measured?.toPrecision(3)}, predicted ${predicted?.toPrecision(3)}, ${bits?.toFixed(2)} bits`,
           );
         }
   process.stdout.write(`${shares(results.rows)}\n${arrowTable(scorer.arrows)}`);
 }
+
+/** More than originals of any passage here take. */
+const ORIGINALS_BYTES = '16GiB';
+
+function withReread(set: ThresholdSet, every: number): ThresholdSet {
+  const threshold: Threshold = { ...thresholdOf(set, 'reread.every'), value: every, origin: 'option' };
+  return { ...set, thresholds: { ...set.thresholds, [threshold.id]: threshold } };
+}
+
+const readMsOf = ({ denseMs, attentionMs, trialMs, decideMs, transcodeMs }: SessionReport): number =>
+  Math.round(denseMs + attentionMs + trialMs + decideMs + transcodeMs);
 
 /** The three shares that are aimed at, for all rows and for each budget. */
 export function shares(rows: readonly StatedRow[]): string {

@@ -19,6 +19,10 @@ const IDS = {
   shift: 'quality.shift',
   watched: 'quality.watched',
   operations: 'latent.operations',
+  seen: 'reread.seen',
+  rereadSd: 'reread.sd',
+  spread: 'reread.spread',
+  aim: 'reread.aim',
 } as const satisfies Readonly<Record<string, ThresholdId>>;
 
 export type Bounds = Readonly<Record<keyof typeof IDS, number>>;

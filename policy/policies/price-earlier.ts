@@ -134,5 +134,6 @@ export const priceTwo: Policy = {
 export const priceThree: Policy = {
   ...price,
   version: 3,
+  rereads: false,
   open: (context) => new PriceSession(context, (given) => sourcesOf(given, 'persistence')),
 };

@@ -10,6 +10,7 @@ import { OUTLIER_KEYS } from '../decisions.gen.ts';
 import { believable, Evidence } from '../evidence.ts';
 import { defaultLaw } from '../law.ts';
 import { Layers } from '../layers.ts';
+import { Measured } from '../measured.ts';
 import { Offers } from '../offers.ts';
 import { bytesAt, heldPages } from '../sides.ts';
 import { TextFactor } from '../text-factor.ts';
@@ -92,6 +93,8 @@ export class PriceSession implements PolicySession {
   /** Bytes that low memory is measured against, fixed when it was signalled. */
   #lowMemoryBase: number | null = null;
   protected readonly text: TextFactor;
+  /** What reading tokens twice has found of the divergence. */
+  readonly #measured: Measured;
   /** What the session has learned about its predictions. */
   readonly #evidence: Evidence;
   readonly #doubted: ReadonlySet<number>;
@@ -108,6 +111,7 @@ export class PriceSession implements PolicySession {
     this.bounds = bounds;
     this.text = text;
     this.#doubted = doubted;
+    this.#measured = new Measured(bounds);
     this.#evidence = new Evidence(context.layers);
     this.layers = new Layers(context.layers, context.thresholds);
     this.#pagePrice = this.price;
@@ -126,9 +130,24 @@ export class PriceSession implements PolicySession {
     return this.#factor * (divergence.total(this.tokens) + this.bounds.past * divergence.past);
   }
 
-  /** What moves of this sum will add to predictedKld. */
+  /**
+   * The same at the ages that pages had when they were moved, a page of tokens ago. Budgets are spent by these, and by
+   * the next plan much has faded, so what is measured is compared with them as well.
+   */
+  get #plannedKld(): number {
+    const { divergence } = this.offers;
+    return this.#factor * (divergence.total(this.tokens - PAGE_TOKENS) + this.bounds.past * divergence.past);
+  }
+
+  /** What is expected of the moves so far, as measured where it was. */
+  get #expectedKld(): number {
+    return this.#measured.isKnown ? this.#measured.level.value * this.#plannedKld : this.predictedKld;
+  }
+
+  /** What moves of this sum will add to what is expected. */
   protected nats(cost: number): number {
-    return this.#factor * cost;
+    const nats = this.#factor * cost;
+    return this.#measured.isKnown ? this.#measured.level.value * nats : nats;
   }
 
   /** What costs by the law count as in this text at this length, for moves that were chosen because they seem cheap. */
@@ -145,6 +164,7 @@ export class PriceSession implements PolicySession {
   summary(): PolicySummary {
     const { layers, offers } = this;
     const { divergence } = offers;
+    const measured = this.#measured.told(this.#plannedKld);
     const share = this.predictedKld / Math.max(Number.MIN_VALUE, divergence.total(this.tokens));
     return {
       priceThreshold: this.priceSet ? this.price : 0,
@@ -153,12 +173,13 @@ export class PriceSession implements PolicySession {
       layerEpsilonMax: [...offers.layerEpsilonMax],
       layerKld: Array.from(divergence.byLayer(this.tokens), (kld) => kld * share),
       text: { used: this.text.used, measured: this.text.measured },
+      ...(measured === undefined ? {} : { measured }),
     };
   }
 
   /** What became of the last plan, and what is new. */
   #absorb(situation: Situation): void {
-    const { tokens } = situation;
+    const { tokens, reread } = situation;
     const { offers } = this;
     this.urgent = situation.urgent;
     this.tokens = tokens;
@@ -177,6 +198,8 @@ export class PriceSession implements PolicySession {
     for (const outcome of situation.outcomes) {
       this.committed(outcome.layer, offers.settle(outcome, tokens, tokens + this.bounds.dwell));
     }
+    this.#measured.expect(tokens, this.#plannedKld);
+    if (reread !== undefined) this.#measured.learn(reread);
     offers.forget(tokens);
     for (const change of situation.changes ?? []) offers.change(change);
     for (const report of situation.trials) offers.add(report, tokens);
@@ -440,7 +463,8 @@ export class PriceSession implements PolicySession {
    */
   protected spend(plan: Plan, kldBudget: number): void {
     const { tokens, tokensExpected } = plan.situation;
-    const reserve = Math.exp(this.bounds.cautious * this.text.used.sd);
+    const { cautious, aim } = this.bounds;
+    const reserve = this.#measured.isKnown ? this.#measured.level.value / aim : Math.exp(cautious * this.text.used.sd);
     const power = tokensExpected === null ? 0 : this.spentLate;
     // What is decided now stands until the next page is full.
     const share = power === 0 ? 1 : Math.min(1, (tokens + PAGE_TOKENS) / tokensExpected!) ** power;
@@ -471,7 +495,7 @@ export class PriceSession implements PolicySession {
     const movable = movablePages(tokens, this.context.windowTokens);
     if (!urgent && sides.known < 2 * this.context.layers * movable) return;
     const cap = urgent || this.#pagePrice === 0 ? Number.POSITIVE_INFINITY : this.#pagePrice * this.#price.rise.value;
-    const committed = this.predictedKld;
+    const committed = this.#expectedKld;
     for (;;) {
       const deficit = bytes + sealBytes - sides.pendingBytes - plan.freed - budgetBytes;
       if (deficit <= 0 || !(urgent || plan.hasRoom)) return;
@@ -502,7 +526,7 @@ export class PriceSession implements PolicySession {
     const target = this.lowMemoryBytes(plan.situation);
     const { bytes, kldBudget } = plan.situation;
     const sealBytes = sealAhead(plan.situation, this.context);
-    const committed = this.predictedKld;
+    const committed = this.#expectedKld;
     while (
       target !== null &&
       plan.hasRoom &&
@@ -524,6 +548,7 @@ export const price: Policy = {
   version: 4,
   triesAgain: true,
   probes: true,
+  rereads: true,
   keepsOriginals: true,
   holdsLatents: true,
   outlierKeys: OUTLIER_KEYS,

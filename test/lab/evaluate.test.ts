@@ -7,8 +7,9 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { termsOf } from '../../engine/cache/terms.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { descent, type SideCost, tableWithin } from '../../lab/evaluate/hindsight.ts';
+import { CHRONICLE } from '../../lab/evaluate/passages.ts';
 import { conditionsOf, Results } from '../../lab/evaluate/results.ts';
-import { shares } from '../../lab/evaluate/stated.ts';
+import { shares, stated } from '../../lab/evaluate/stated.ts';
 import { ABLATIONS, ablated, isKnown } from '../../lab/evaluate/variants.ts';
 import { FORMAT_NAMES, SIDES, servesSide, TRIAL_CANDIDATES } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
@@ -87,6 +88,28 @@ it('a part that is left out is left out', () => {
   expect(again).toMatchObject(whole);
   expect(ablated(whole, ABLATIONS.find(({ without }) => without === 'retrieval')!).stateDir).toBeNull();
   expect(isKnown({ without: 'nothing', thresholds: { 'no.such': 0 } })).toBe(false);
+});
+
+it('a stated divergence is scored with what is read twice and without, in rows of their own', async () => {
+  const json = join(folder(), 'stated.json');
+  const said: string[] = [];
+  const asked = {
+    runtime,
+    dense: 'auto',
+    json,
+    kinds: [CHRONICLE],
+    lengths: [1024],
+    asked: [2e-4],
+    passages: 1,
+  } as const;
+  for (const reread of [0, 256, 256])
+    await stated({ ...asked, stateDir: null, reread, say: (line) => void said.push(line) });
+  const { rows } = JSON.parse(readFileSync(json, 'utf8')) as { rows: Record<string, number>[] };
+  expect(rows.map((row) => row['reread'])).toEqual([undefined, 256]);
+  expect(said).toHaveLength(2);
+  for (const row of rows) for (const name of ['measured', 'predicted', 'readMs']) expect(row[name]).toBeGreaterThan(0);
+  // What is measured is decided by.
+  expect(rows[1]!['predicted']).not.toBe(rows[0]!['predicted']);
 });
 
 it('shares count runs by what was asked, measured and predicted', () => {

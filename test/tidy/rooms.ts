@@ -123,7 +123,7 @@ const WITNESS: Layers = {
       'id',
       'series',
     ],
-    ...['csv', 'idle-text', 'words', 'pause'],
+    ...['csv', 'idle-text', 'stated-text', 'words', 'pause'],
   ],
   checkpoints: ['note', 'checkpoint', 'against', 'anchor-file'],
   entries: [

@@ -1,10 +1,13 @@
 /** A session ended: what it held, and what it taught. */
+import type { MeasuredKld } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { course, estimate, gains, prefix, reals } from './parts.ts';
-import { count, nullable, object, one, optional, real, record, text, whole } from './type.ts';
+import { count, noun, nullable, object, one, optional, real, record, text, whole } from './type.ts';
 
 /** Share of the sealed pages in each format. */
 const shares = record(text, real);
+
+const measured = noun<MeasuredKld>()({ tokens: count, meanKld: real, level: estimate, expectedKld: real });
 
 export const CLOSE = {
   tokens: { type: whole },
@@ -22,6 +25,8 @@ export const CLOSE = {
   c: { type: real },
   /** What the session measured of its text factor; left out where it measured nothing. */
   text: { type: optional(estimate), since: '0.1.0' },
+  /** What reading tokens twice found of its divergence; left out where none were. */
+  measured: { type: optional(measured), since: '0.1.0' },
   /** What it found of errors behind their first trials; left out where pages were not tried again. */
   course: { type: optional(course), since: '0.1.0' },
   /** What was asked of its beginning, told by keyed digests of its pages; left out where nothing was. */

@@ -76,6 +76,13 @@ export const NOTE = {
   returned: { type: optional(list(promotedSide)), since: '0.1.0' },
   /** Sessions that began with the same pages. */
   beginning: { type: optional(list(likeSession)), since: '0.1.0' },
+  /** Whether the divergence that was stated for the session is kept from here on. */
+  statedDivergence: { type: optional(one(['broken', 'kept'])), since: '0.1.0' },
+  /** What was stated, and what the moves so far are expected to cost. */
+  budgetNats: { type: optional(real), unit: 'nats', since: '0.1.0' },
+  expectedNats: { type: optional(real), unit: 'nats', since: '0.1.0' },
+  /** Tokens by which that was measured; 0: it is predicted alone. */
+  measuredTokens: { type: optional(whole), since: '0.1.0' },
   tokens: { type: optional(whole) },
 } as const satisfies Fields;
 

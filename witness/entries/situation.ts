@@ -6,6 +6,7 @@ import type {
   Outcome,
   PageSide,
   ProbeReport,
+  RereadReport,
   Situation,
 } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
@@ -35,6 +36,8 @@ const probe = noun<ProbeReport>()({
   standardError: real,
   epsilon2: object({ k: reals, v: reals }),
 });
+
+const reread = noun<RereadReport>()({ tokens: whole, rows: count, meanKld: real, standardError: real });
 
 const canary = noun<CanaryReport>()({
   ...place,
@@ -72,6 +75,7 @@ export const SITUATION = {
   'situation.text': { type: optional(estimate) },
   'situation.probe': { type: optional(probe) },
   'situation.later': { type: optional(list(later, 1)), since: '0.1.0' },
+  'situation.reread': { type: optional(reread), since: '0.1.0' },
   'situation.canaryBytes': { type: optional(whole) },
   'situation.canaries': { type: optional(list(canary, 1)) },
   'situation.damaged': { type: optional(list(pageSide, 1)), since: '0.1.0' },

@@ -158,6 +158,15 @@ function spellProbe(it: NonNullable<SituationBody['situation']['probe']>): strin
   );
 }
 
+function spellReread(it: NonNullable<SituationBody['situation']['reread']>): string {
+  return (
+    `{"meanKld":${number(it.meanKld)}` +
+    `,"rows":${number(it.rows)}` +
+    `,"standardError":${number(it.standardError)}` +
+    `,"tokens":${number(it.tokens)}}`
+  );
+}
+
 function spellText(it: NonNullable<SituationBody['situation']['text']>): string {
   return (
     `{"samples":${number(it.samples)}` +
@@ -183,6 +192,7 @@ function spellSituation(it: SituationBody['situation']): string {
     `,"movesMax":${number(it.movesMax)}` +
     `,"outcomes":${list(it.outcomes, spellOutcomes)}` +
     (it.probe === undefined ? '' : `,"probe":${spellProbe(it.probe)}`) +
+    (it.reread === undefined ? '' : `,"reread":${spellReread(it.reread)}`) +
     `,"sealBytes":${number(it.sealBytes)}` +
     `,"stepLatencyBudgetMs":${nullable(it.stepLatencyBudgetMs)}` +
     `,"stepLatencyMsP95":${number(it.stepLatencyMsP95)}` +

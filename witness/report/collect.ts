@@ -6,6 +6,7 @@ import type { NoteBody } from '../entries/log-notes.ts';
 import { SITUATION } from '../entries/situation.ts';
 import { ORIGINS, RULES } from '../explain-text.ts';
 import { idleText } from '../idle-text.ts';
+import { statedText } from '../stated-text.ts';
 import type { Entry, OpenBody } from '../types.ts';
 import { reportColumns } from './columns.ts';
 import { Packer } from './pack.ts';
@@ -161,6 +162,8 @@ class Collector {
     }
     if (note.gaveWay === 'bytes') tell('The byte budget gave way to the divergence budget, which is ranked before it.');
     if (note.gaveWay === 'kld') tell('The divergence budget gave way to the byte budget, which is ranked before it.');
+    const stated = statedText(note);
+    if (stated !== null) tell(stated);
     if (note.promoted !== undefined)
       tell(`${plural(note.promoted.length, 'page side')} came back from originals for an answer.`);
     if (note.returned !== undefined) tell(`${plural(note.returned.length, 'page side')} went back to what they were.`);

@@ -3,9 +3,11 @@
 // cannot both be kept the one ranked second gives way.
 import { describe, expect, it } from 'vitest';
 import { type OpenCacheOptions, openCache, type PolicyCache } from '../../../../engine/index.ts';
+import { LogView } from '../../../../engine/serve/log-view.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
 import { KvError } from '../../../../native/index.ts';
-import { readLog, replaySession } from '../../../../witness/index.ts';
+import { type Entry, readLog, replaySession, timeline } from '../../../../witness/index.ts';
+import { collect } from '../../../../witness/report/collect.ts';
 import { normals, uniform } from '../../../native/dense.ts';
 import { isForHome } from '../../../tier.ts';
 import { scratchFolders } from '../../witness/folder.ts';
@@ -114,15 +116,44 @@ describe('a budget in bytes and one in divergence', () => {
         expect(predictedKld).toBeLessThanOrEqual(both.kldBudget);
       }
       const gaveWay = priority === 'bytes' ? 'kld' : 'bytes';
-      expect(cache.report()).toMatchObject({ gaveWay, budgetBytes: both.kvBudget });
+      const isBroken = priority === 'bytes';
+      expect(cache.report()).toMatchObject({ gaveWay, budgetBytes: both.kvBudget, stated: { isBroken } });
       await cache.close();
       const entries = [...readLog(logDir(dir), { session: cache.session })];
+      const [tokens, expectedNats] = [expect.any(Number), expect.any(Number)];
+      const told = { statedDivergence: 'broken', tokens, budgetNats: both.kldBudget, expectedNats, measuredTokens: 0 };
       expect(entries.filter(({ kind }) => kind === 'note').map(({ body }) => body)).toEqual([
-        { gaveWay, tokens: expect.any(Number), budgetBytes: expect.any(Number), kldBudget: both.kldBudget },
+        { gaveWay, tokens, budgetBytes: expect.any(Number), kldBudget: both.kldBudget },
+        ...(isBroken ? [told] : []),
       ]);
       expect(replaySession(entries)).toMatchObject({ equal: true, complete: true });
     },
   );
+
+  it('of which the one in divergence is broken: whoever reads the log is told, and that it is kept again', async () => {
+    const dir = folder();
+    const cache = await openCache({ ...both, priority: 'bytes', stateDir: dir });
+    fill(cache, TOKENS);
+    expect(cache.metrics()).toContain('stated_divergence_broken_total 1');
+    await cache.flush();
+    const entries = [...readLog(logDir(dir), { session: cache.session })];
+    const broken = entries.find(({ body }) => 'statedDivergence' in body)!;
+    const kept = { ...broken, body: { ...broken.body, statedDivergence: 'kept', expectedNats: 5e-5 } } as Entry;
+    const view = new LogView();
+    for (const [more, now, says] of [
+      [entries, 'broken', /^The stated divergence is broken: [\d.e-]+ nats are expected, and 1\.00e-4 were stated\.$/],
+      [[kept], 'kept', /^The stated divergence is kept again: 5\.00e-5 nats are expected of 1\.00e-4\.$/],
+    ] as const) {
+      for (const entry of more) view.add(entry);
+      expect(view.session(cache.session).quality.statedDivergence).toBe(now);
+      expect(view.metrics()).toContain('stated_divergence_broken_total 1');
+      const { happenings } = collect([...entries, ...more]).data;
+      expect(happenings.map(({ text }) => text)).toContainEqual(expect.stringMatching(says));
+    }
+    const told = timeline(logDir(dir), cache.session).filter(({ text }) => text.startsWith('The stated divergence'));
+    expect(told).toHaveLength(1);
+    await cache.close();
+  });
 
   it('keeps the one in bytes unless told otherwise', async () => {
     const cache = await openCache(both);

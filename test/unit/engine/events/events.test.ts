@@ -7,6 +7,7 @@ import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
+import { memoryRows } from '../../../../engine/cli/report.ts';
 import { type EngineEvent, eventTeller } from '../../../../engine/events/event.ts';
 import {
   createEngine,
@@ -195,6 +196,59 @@ describe('servers', () => {
     });
     expect(names().filter((name) => name.startsWith('qdrant'))).toEqual(['qdrant-away']);
     expect(JSON.stringify(heard)).not.toMatch(/heliotrope|127\.0\.0\.1/);
+  });
+});
+
+describe('a stated divergence', () => {
+  it('that is broken is told once, and once when it is kept again', async () => {
+    const heard: EngineEvent[] = [];
+    const meter = new Meter(
+      [],
+      eventTeller((event) => {
+        heard.push(event);
+        everTold.add(event.event);
+      }),
+    );
+    const runtime = await Runtime.open({ model: MODEL, threads: 1 });
+    const session = Session.open(runtime, {
+      kvBudget: '22%',
+      kldBudget: 5e-5,
+      priority: 'bytes',
+      tokensExpected: PROMPT_TOKENS,
+      meter,
+      log: null,
+      thresholds: defaultThresholds(runtime.shape.layers),
+    });
+    const told = () => heard.filter(({ event }) => event.startsWith('stated-divergence'));
+    await session.read(ids(PROMPT_TOKENS));
+    expect(told()).toMatchObject([{ event: 'stated-divergence-broken', session: session.id, budgetNats: 5e-5 }]);
+    expect(session.report().stated).toMatchObject({ budgetNats: 5e-5, isBroken: true, timesBroken: 1 });
+    const row = () => memoryRows(session.report()).find(([name]) => name === 'Stated')?.[1];
+    expect(row()).toMatch(
+      /^divergence of 0\.0000500 nats, which is broken: 0\.000\d+ nats are expected, as predicted$/,
+    );
+    session.rewind(0);
+    expect(told().slice(1)).toMatchObject([{ event: 'stated-divergence-kept', tokens: 0 }]);
+    expect(session.report().stated).toMatchObject({ isBroken: false, timesBroken: 1 });
+    expect(row()).toMatch(/are expected to be spent, as predicted; it was broken before, by up to 0\.000\d+ nats$/);
+    for (const { expectedNats, event } of told() as { expectedNats: number; event: string }[])
+      expect(expectedNats > 5e-5).toBe(event === 'stated-divergence-broken');
+    expect(meter.text(['stated_divergence_broken_total'])).toContain('stated_divergence_broken_total 1');
+    session.close();
+    await runtime.close();
+  });
+
+  it('that is kept is not told, and where none is nothing is said of it', async () => {
+    const { logger, names } = listener();
+    await withEngine({ logger }, async (engine) => {
+      const stated = await engine.openSession({ kldBudget: 0.01, tokensExpected: PROMPT_TOKENS });
+      await stated.read(ids(PROMPT_TOKENS));
+      const report = (await stated.report()).stated;
+      expect(report).toMatchObject({ budgetNats: 0.01, isBroken: false, timesBroken: 0 });
+      expect(report!.expectedNats).toBeGreaterThan(0);
+      expect((await (await engine.openSession()).report()).stated).toBeNull();
+    });
+    expect(names()).toEqual([]);
   });
 });
 

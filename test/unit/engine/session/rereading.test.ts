@@ -1,0 +1,185 @@
+// A stated divergence is measured where a session has originals: tokens are read a second time over them. What is
+// reported is what the same session puts out once its pages are exchanged for their originals; it is in the log,
+// decides what is spent, and replays; and it is not done where nothing could come of it.
+import { describe, expect, it } from 'vitest';
+import type { SessionOptions } from '../../../../engine/options/types.ts';
+import {
+  addDivergence,
+  divergenceBetween,
+  divergenceOf,
+  emptySums,
+  logSumExp,
+  NO_TARGET,
+} from '../../../../engine/session/divergence.ts';
+import { Session } from '../../../../engine/session/session.ts';
+import { SIDES } from '../../../../native/index.ts';
+import { defaultThresholds, type RereadReport, type ThresholdId, thresholdOf } from '../../../../policy/index.ts';
+import { type Entry, openWitnessLog, readLog, replaySession, verifyLog } from '../../../../witness/index.ts';
+import { normals, uniform } from '../../../native/dense.ts';
+import { scratchFolders } from '../../witness/folder.ts';
+import { ids } from '../on-reference.ts';
+import { onRuntime } from '../on-runtime.ts';
+
+const folder = scratchFolders();
+const TOKENS = 1400;
+const ROWS = 32;
+const prompt = ids(TOKENS);
+const ON: Partial<Record<ThresholdId, number>> = { 'reread.every': 256 };
+
+describe('reading twice', () => {
+  const { runtime } = onRuntime();
+  const stated = { kldBudget: 0.002, tokensExpected: TOKENS, originals: 'memory' } as const;
+
+  function opened(
+    options: SessionOptions,
+    values: Partial<Record<ThresholdId, number>> = ON,
+    log: Parameters<typeof Session.open>[1]['log'] = null,
+  ): Session {
+    const set = defaultThresholds(runtime().shape.layers);
+    const changed = Object.entries(values).map(([id, value]) => [
+      id,
+      { ...thresholdOf(set, id as ThresholdId), value, origin: 'option' as const },
+    ]);
+    const thresholds = { ...set, thresholds: { ...set.thresholds, ...Object.fromEntries(changed) } };
+    return Session.open(runtime(), { ...stated, compareTokens: ROWS, ...options, log, thresholds });
+  }
+
+  async function logged(
+    work: (session: Session) => Promise<void>,
+    options: SessionOptions = {},
+    values: Partial<Record<ThresholdId, number>> = ON,
+  ): Promise<{ entries: Entry[]; reports: RereadReport[]; session: Session }> {
+    const dir = folder();
+    const log = await openWitnessLog({ dir });
+    const session = opened(options, values, log);
+    await work(session);
+    session.close();
+    await log.close();
+    expect(verifyLog(dir).problem).toBeNull();
+    const entries = [...readLog(dir, { session: session.id })];
+    const reports = entries.flatMap(({ body }) => {
+      const { situation } = body as { situation?: { reread?: RereadReport } };
+      return situation?.reread === undefined ? [] : [situation.reread];
+    });
+    return { entries, reports, session };
+  }
+
+  const read = async (session: Session): Promise<void> => session.read(prompt);
+
+  it('finds what the session puts out once its pages are exchanged for their originals', async () => {
+    const { reports } = await logged(read);
+    expect(reports.map(({ tokens }) => tokens)).toEqual([768, 1024]);
+    for (const { tokens, rows, meanKld } of reports) {
+      expect(rows).toBe(ROWS);
+      const hidden: Float32Array[] = [];
+      for (const isExchanged of [true, false]) {
+        const session = opened({});
+        await session.read(prompt.slice(0, tokens));
+        const { originals, kv, shape } = session.governed;
+        let exchanged = 0;
+        for (let layer = 0; layer < shape.layers && isExchanged; layer++)
+          for (let page = 0; page < kv.table(layer).pages; page++)
+            for (const side of SIDES) {
+              const original = originals!.read(layer, page, side);
+              if (original === null) continue;
+              kv.exchangeSide(layer, page, side, original);
+              exchanged++;
+            }
+        expect(exchanged > 0).toBe(isExchanged);
+        await session.read(prompt.slice(tokens, tokens + ROWS));
+        hidden.push(session.hiddenRows());
+        session.close();
+      }
+      const sums = emptySums();
+      const targets = new Int32Array(ROWS).fill(NO_TARGET);
+      const width = runtime().model.config.hiddenSize;
+      await addDivergence(sums, runtime().dense, hidden[0]!, hidden[1]!, targets, width);
+      const really = sums.klds.reduce((sum, kld) => sum + kld, 0) / ROWS;
+      expect(really).toBeGreaterThan(1e-6);
+      expect(meanKld / really).toBeCloseTo(1, 1);
+    }
+  });
+
+  it('is in the log, which replays, and in what the session says at its end', async () => {
+    const { entries, reports, session } = await logged(async (one) => {
+      await read(one);
+      expect(one.report().summary.measured).toMatchObject({ tokens: 2 * ROWS, level: { samples: 2 } });
+      expect(one.report().stated).toMatchObject({ measuredTokens: 2 * ROWS });
+    });
+    expect(reports).toHaveLength(2);
+    expect(replaySession(entries)).toMatchObject({ equal: true });
+    // Without one of the reports other moves would have been decided.
+    const without = entries.map((entry) => {
+      const { situation } = entry.body as { situation?: Record<string, unknown> };
+      if (situation?.['reread'] === undefined) return entry;
+      const { reread: _, ...rest } = situation;
+      return { ...entry, body: { ...entry.body, situation: rest } } as Entry;
+    });
+    expect(replaySession(without).equal).toBe(false);
+    expect(session.isClosed).toBe(true);
+  });
+
+  it('goes on while an answer is written, a token at a time', async () => {
+    const { reports, entries } = await logged(
+      async (session) => {
+        await session.read(prompt.slice(0, 600));
+        for await (const _ of session.generate(null, { maxTokens: 500, temperature: 1, seed: 3, stop: [] }));
+      },
+      { kldBudget: 0.02 },
+    );
+    expect(reports.some(({ tokens, rows }) => tokens >= 640 && rows === ROWS)).toBe(true);
+    expect(replaySession(entries)).toMatchObject({ equal: true });
+  });
+
+  it('is not done where nothing is stated, without originals, in few bits, or where it is not asked for', async () => {
+    for (const [options, values] of [
+      [{ kldBudget: undefined, kvBudget: '30%' }, ON],
+      [{ originals: 'none' }, ON],
+      [{ originalsFormat: 'trellis4' }, ON],
+      [{}, { 'reread.every': 0 }],
+      [{ policy: 'uniform', kldBudget: undefined, kvBudget: '30%' }, ON],
+    ] as [SessionOptions, Partial<Record<ThresholdId, number>>][]) {
+      const { reports } = await logged(read, options, values);
+      expect(reports).toEqual([]);
+    }
+  });
+
+  it('is not done once a page has moved without an original', async () => {
+    const few = await logged(read, { originalsBytes: 100_000 });
+    expect(few.reports).toEqual([]);
+  });
+
+  it('is given up for tokens that are taken back, and done where they are read again', async () => {
+    const { reports } = await logged(async (session) => {
+      await session.read(prompt.slice(0, 768 + 20));
+      session.rewind(768 - 10);
+      await session.read(prompt.slice(768 - 10));
+    });
+    expect(reports.map(({ tokens }) => tokens)).toContain(768);
+  });
+
+  it('that finds more than was stated says that it is broken, and by how many tokens it knows', async () => {
+    const both = { kvBudget: '30%', kldBudget: 1, priority: 'bytes' } as const;
+    const statedAt = (session: Session) => session.governed.stated!.report();
+    const predicted = statedAt((await logged(read, both, { 'reread.every': 0 })).session).worstNats;
+    const kldBudget = 2 * predicted;
+    const unmeasured = await logged(read, { ...both, kldBudget }, { 'reread.every': 0 });
+    expect(statedAt(unmeasured.session)).toMatchObject({ timesBroken: 0, measuredTokens: 0 });
+    const { entries, session } = await logged(read, { ...both, kldBudget }, { ...ON, 'reread.seen': 0.01 });
+    const [note] = entries.map(({ body }) => body).filter((body) => 'statedDivergence' in body);
+    expect(note).toMatchObject({ statedDivergence: 'broken', budgetNats: kldBudget });
+    expect((note as { measuredTokens: number }).measuredTokens).toBeGreaterThanOrEqual(ROWS);
+    expect(statedAt(session).timesBroken).toBe(1);
+  });
+});
+
+it('the divergence of two rows in one pass is that of their sums', () => {
+  const random = uniform(7);
+  for (const scale of [0, 1e-3, 0.1, 3]) {
+    const exact = normals(random, 4000).map((one) => 4 * one);
+    const ours = exact.map((one, i) => one + scale * normals(random, 1)[0]! * (i % 3));
+    const [p, q] = [logSumExp(exact), logSumExp(ours)];
+    const expected = divergenceOf(exact, p.logSum, ours, q.logSum);
+    expect(Math.abs(divergenceBetween(exact, ours) - expected)).toBeLessThan(1e-9 + 1e-6 * expected);
+  }
+});
