@@ -1,7 +1,7 @@
 /**
  * `npm run evaluate -- prefix`: what sessions are worth that began alike. A system prompt with two documents, about
- * which each session is asked something else; then the divergence of one more session over other questions, at equal bytes,
- * with what those left behind and without.
+ * which each session is asked something else; then the divergence of one more session over other questions, at equal
+ * bytes, with what those left behind and without.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
