@@ -1,7 +1,9 @@
 /**
  * What errors in pages of a beginning cost the tokens that earlier sessions read behind it. A session itself knows its
  * pages from the queries that came right after them; what will be asked of a document at its end only others can tell,
- * who were asked before.
+ * who were asked before. That something is asked is evidence; that a few answers asked nothing of a page is hardly any,
+ * so what others say makes a page dearer and never cheaper. (Both ways the reference model had up to 3.7 times the
+ * divergence of knowing nothing after five sessions, and SmolLM2-135M 0.48 times; upwards alone 0.99 and 0.47.)
  */
 import { SIDES } from '../native/index.ts';
 import type { LaterReport } from './types.ts';
@@ -14,7 +16,7 @@ import type { LaterReport } from './types.ts';
 const ANSWERS_HALF = 5;
 /** What the session finds itself always counts for something. */
 const SHARE_MAX = 0.8;
-/** What others say is no farther than this from what the session finds, as a factor of ε². */
+/** What others say is no more than so many times what the session finds, in ε². */
 const FACTOR_MAX = 100;
 /**
  * ε² of a page that is coded once more without a trellis, as others measure it, over that of its first trial in the
@@ -42,7 +44,7 @@ export class Later {
     const told = report?.[SIDES[side]!][layer] ?? Number.NaN;
     if (report === undefined || !(told > 0 && own > 0)) return own;
     const share = Math.min(SHARE_MAX, report.answers / (report.answers + ANSWERS_HALF));
-    const others = Math.max(own / FACTOR_MAX, Math.min(own * FACTOR_MAX, told / RECODED));
+    const others = Math.max(own, Math.min(own * FACTOR_MAX, told / RECODED));
     return share * others + (1 - share) * own;
   }
 }
