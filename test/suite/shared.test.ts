@@ -140,10 +140,10 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
       }
     };
     const secret = 'known on both machines';
-    expect(await knownBy('first', secret, 2)).toBe(0);
-    expect(await knownBy('second', secret, 3)).toBe(1);
-    expect(await knownBy('stranger', undefined, 4)).toBe(0);
-    expect(await knownBy('first', secret, 5)).toBe(2);
+    expect(await knownBy('begins', secret, 2)).toBe(0);
+    expect(await knownBy('begins-too', secret, 3)).toBe(1);
+    expect(await knownBy('without-key', undefined, 4)).toBe(0);
+    expect(await knownBy('begins', secret, 5)).toBe(2);
   });
 
   test('need a state folder to be shared from', async () => {
