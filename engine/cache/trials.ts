@@ -328,15 +328,15 @@ export class TrialQueue {
     this.#foundAgain = [...left.foundAgain];
   }
 
-  /**
-   * Tokens were taken back: pages that are gone are forgotten, and those that are in the window again are reported once
-   * more when they leave it.
-   */
   /** Waits for those under way: their pages are about to go. */
   finish(): void {
     this.#collect(true);
   }
 
+  /**
+   * Tokens were taken back: pages that are gone are forgotten, and those that are in the window again are reported once
+   * more when they leave it.
+   */
   takeBack(tokens: number): void {
     this.#collect(true);
     const sealed = sealedPages(tokens);

@@ -9,7 +9,7 @@ import { Session } from '../../../../engine/session/session.ts';
 import { logDir, memoryDir, openState } from '../../../../engine/state/folder.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { createPolicy } from '../../../../policy/index.ts';
-import { readLog, replaySession } from '../../../../witness/index.ts';
+import { readLog, replaySession, timeline } from '../../../../witness/index.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { entriesOf, ids, withEngine } from '../on-reference.ts';
 
@@ -52,6 +52,11 @@ it('what was asked of a beginning is known to the next session that begins alike
   expect(told[0]!.k.some((epsilon2) => epsilon2 > 0)).toBe(true);
   const notes = entriesOf(state, second, 'note').flatMap(({ body }) => body['beginning'] ?? []);
   expect(notes).toMatchObject([{ session: first }]);
+  const story = timeline(logDir(state), second).map(({ text }) => text);
+  expect(story.filter((text) => text.includes(`Began as 1 earlier session did: ${first}`))).toHaveLength(1);
+  expect(story.filter((text) => text.includes('began with the same 9 pages and say what 1 answer asked'))).toHaveLength(
+    1,
+  );
 
   const third = await read(2, 1);
   expect(laterIn(third)).toEqual([]);
