@@ -31,7 +31,7 @@ import { seedFrom } from '../tier.ts';
 const WORLDS = 12;
 // Each commit has twelve worlds of its own.
 const SEED = Number(process.env['PALIMPSEST_SIM_SEED'] ?? 20261123 + WORLDS * seedFrom(0));
-const STEPS = 90;
+const STEPS = 160;
 const WIDTH = 64;
 const TOKENS_MAX = 900;
 const SPREADS = [1e-6, 1e-3, 0.1, 1, 30, 1000, 1.5e4];

@@ -41,7 +41,7 @@ describe('one pool, three sessions', () => {
     const openSession = (session: number) => {
       const shape = shapes[session]!;
       const windowFormat = shape.headDim === 16 ? 'f16' : pick(random, ['q8', 'f16'] as const);
-      const own = random() < 0.5 ? {} : { budgetBytes: Math.floor(150_000 + random() * 800_000) };
+      const own = random() < 0.5 ? {} : { budgetBytes: Math.floor(120_000 + random() * 300_000) };
       const cache = openKvCache({ shape, pool, windowFormat, threads: session === 1 ? 2 : 1, ...own });
       caches.push({ cache, session, rooms: Array.from({ length: shape.layers }, () => 0) });
     };
