@@ -69,7 +69,7 @@ const memory = z.strictObject({
   kvBytesPeak: count.nullable().describe('the most they ever were; null before the session ended'),
   kvBytesF16: count.nullable().describe('what the same tokens take in f16; null before the session ended'),
   budgetBytes: count.nullable().describe('null: no budget of bytes'),
-  canaryBytes: count.describe('originals that are kept to be measured again'),
+  canaryBytes: count.describe('of these, originals and rows that are kept to be measured again'),
   stepLatencyMsP95: real.describe('of recent steps of one token; 0: unknown'),
   effectiveBits: real.nullable().describe('bits per number, all metadata included; null before the session ended'),
   formats: z

@@ -205,7 +205,10 @@ const nothingTold = (): Told => ({
 
 function situate(told: Told, { seq, body }: Entry<'situation'>): void {
   const { bytes, budgetBytes, canaryBytes = 0, stepLatencyMsP95, canaries = [] } = body.situation;
-  Object.assign(told.memory, { kvBytes: bytes, budgetBytes, canaryBytes, stepLatencyMsP95 });
+  // A policy is told of both without what is kept for measuring.
+  const kvBytes = bytes + canaryBytes;
+  const budget = budgetBytes === null ? null : budgetBytes + canaryBytes;
+  Object.assign(told.memory, { kvBytes, budgetBytes: budget, canaryBytes, stepLatencyMsP95 });
   const excess = ({ epsilonNow, epsilonPromised }: { epsilonNow: number; epsilonPromised: number }): number =>
     epsilonNow / epsilonPromised;
   for (const { layer, page, side, to, epsilonPromised, epsilonNow } of canaries) {
