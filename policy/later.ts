@@ -10,8 +10,8 @@ import type { LaterReport } from './types.ts';
 
 /**
  * Answers from which on what others say counts as much as what the session finds itself, and no more however many they
- * are: each looks at a few places. (SmolLM2-135M, 20% of f16, over knowing nothing: five answers 0.77 with half and 1.21
- * with all of it, thirty-six 0.70 and 0.72.)
+ * are: each looks at a few places. (SmolLM2-135M, 20% of f16, over knowing nothing: five answers 0.77 with half and
+ * 1.21 with all of it, thirty-six 0.70 and 0.72.)
  */
 const ANSWERS_HALF = 5;
 const SHARE_MAX = 0.5;

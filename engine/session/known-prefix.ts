@@ -48,14 +48,18 @@ export class KnownPrefix {
     this.#given = terms.policy.needsTrials && !terms.exact ? given : undefined;
   }
 
+  /** True if these are the first tokens of a text, of which others may know. */
+  isBeginning(ids: readonly number[]): boolean {
+    return this.#given !== undefined && this.#reader.tokens.length === 0 && pageOf(ids.length) > 0;
+  }
+
   /** The first tokens of a text come to be read. */
   async begin(ids: readonly number[]): Promise<void> {
     const { governed, runtime } = this.#reader;
-    if (this.#given === undefined || this.#reader.tokens.length > 0) return;
-    const { key, ask } = this.#given;
+    const { key, ask } = this.#given!;
     const pages = pageDigests(key, runtime.model.digest, ids);
     if (pages[0] !== this.#pages[0] || pages.length !== this.#pages.length) this.#start(pages);
-    if (ask === undefined || pages.length === 0) return;
+    if (ask === undefined) return;
     const fingerprint = fingerprintOf(governed);
     const { known, neighbours } = await ask({ pages, fingerprint });
     // The session may have been closed meanwhile: nothing follows its last entry.
@@ -85,7 +89,7 @@ export class KnownPrefix {
   /** Tokens were taken back: what follows them now is another text. */
   cut(tokens: number): void {
     this.#measuredAt = Math.min(this.#measuredAt, tokens);
-    if (pageOf(tokens) < this.#pages.length && tokens > 0) this.#pages = this.#pages.slice(0, pageOf(tokens));
+    if (pageOf(tokens) < this.#pages.length) this.#pages = this.#pages.slice(0, pageOf(tokens));
   }
 
   /** An answer has been written: what did it and its question ask of the beginning? */

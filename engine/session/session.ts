@@ -289,7 +289,7 @@ export class Session implements Reader {
     from = 0,
     to: number = tokenIds.length,
   ): Promise<void> {
-    await this.#prefix.begin(tokenIds);
+    if (this.#prefix.isBeginning(tokenIds)) await this.#prefix.begin(tokenIds);
     const start = performance.now();
     const { turns } = this.setup.shared ?? {};
     for (let at = from; at < to; ) {
