@@ -161,8 +161,10 @@ export class CanaryRows {
 
   /** Forgets rows that are gone with their page. */
   sync(): void {
+    // All layers have as many pages between two steps, and this comes every few tokens of an answer.
+    const { pages } = this.#cache.table(0);
     const isThere = ({ layer, page, side }: Kept): boolean =>
-      page < this.#cache.table(layer).pages && this.#cache.keptRows(layer, page, side) > 0;
+      page < pages && this.#cache.keptRows(layer, page, side) > 0;
     this.#hold(this.#list.filter(isThere));
   }
 

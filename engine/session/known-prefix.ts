@@ -102,9 +102,11 @@ export class KnownPrefix {
     if (pages === 0 || tokens.length - this.#measuredAt < TOKENS_LEAST) return;
     const start = performance.now();
     const places = pages * shape.layers;
+    const tables = Array.from({ length: shape.layers }, (_, layer) => kv.table(layer));
     for (let i = 0; i < Math.min(places, PLACES_AT_ONCE); i++) {
       const at = (this.#next + i) % places;
-      this.#measurePage(at % shape.layers, Math.floor(at / shape.layers));
+      const [layer, page] = [at % shape.layers, Math.floor(at / shape.layers)];
+      if (tables[layer]!.kind[page] === RESIDENT) this.#measurePage(layer, page);
     }
     this.#next = (this.#next + PLACES_AT_ONCE) % places;
     this.#answers++;
@@ -115,7 +117,6 @@ export class KnownPrefix {
 
   #measurePage(layer: number, page: number): void {
     const { kv, shape } = this.#reader.governed;
-    if (kv.table(layer).kind[page] !== RESIDENT) return;
     const candidates = SIDES.flatMap((side): TrialCandidate[] =>
       kv.format(layer, page, side) === RECODED[side] ? [] : [{ side, format: RECODED[side] }],
     );
