@@ -201,15 +201,25 @@ export function temporaryFor(path: string): string {
   return temporary;
 }
 
+/** The same files, made so that only their owner can read them. */
+export const privately = (
+  files: Omit<SyncedFiles, 'openSync'> & { openSync(path: string, flags: string, mode: number): number } = fs,
+): SyncedFiles => ({
+  openSync: (path, flags) => files.openSync(path, flags, 0o600),
+  closeSync: (fd) => files.closeSync(fd),
+  fsyncSync: (fd) => files.fsyncSync(fd),
+  writeSync: (fd, source, offset, length, position) => files.writeSync(fd, source, offset, length, position),
+});
+
 /**
  * Replaces the content of a file atomically: writes and syncs a temporary file, renames it, and syncs the folder.
  * Throws 'io'.
  */
-export function replaceFile(path: string, bytes: Uint8Array): void {
+export function replaceFile(path: string, bytes: Uint8Array, files: SyncedFiles = fs): void {
   let temporary = '';
   try {
     temporary = temporaryFor(path);
-    writeSynced(temporary, bytes, 'wx');
+    writeSynced(temporary, bytes, 'wx', files);
     fs.renameSync(temporary, path);
     syncFolder(dirname(path));
   } catch (cause) {

@@ -16,8 +16,8 @@ import {
   KvError,
   type OpenedBodies,
   openEntries,
+  privately,
   readRegular,
-  type SyncedFiles,
   syncFolder,
   temporaryName,
   writeSynced,
@@ -484,11 +484,3 @@ export function readSmall(files: LogFiles, path: string): string | null {
     files.closeSync(fd);
   }
 }
-
-/** The same files, made so that only their owner can read them. */
-const privately = (files: LogFiles): SyncedFiles => ({
-  openSync: (path, flags) => files.openSync(path, flags, 0o600),
-  closeSync: (fd) => files.closeSync(fd),
-  fsyncSync: (fd) => files.fsyncSync(fd),
-  writeSync: (fd, source, offset, length, position) => files.writeSync(fd, source, offset, length, position),
-});

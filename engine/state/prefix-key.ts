@@ -3,9 +3,9 @@
  * asked for, or one that its machine has in common with others which share a server.
  */
 import { createHash, randomBytes } from 'node:crypto';
-import { readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { KvError } from '../../native/index.ts';
+import { KvError, privately, replaceFile } from '../../native/index.ts';
 
 const KEY_BYTES = 32;
 
@@ -36,12 +36,6 @@ function readKey(path: string): Uint8Array | null {
 
 /** Of two processes that make one at once both go on with that of the last. */
 function makeKey(path: string): Uint8Array {
-  const temporary = `${path}.${process.pid}-${randomBytes(4).toString('hex')}.part`;
-  try {
-    writeFileSync(temporary, randomBytes(KEY_BYTES), { mode: 0o600, flag: 'wx', flush: true });
-    renameSync(temporary, path);
-  } catch (cause) {
-    throw new KvError('io', `cannot write ${path}: ${(cause as Error).message}`, { values: { path }, cause });
-  }
+  replaceFile(path, randomBytes(KEY_BYTES), privately());
   return readKey(path)!;
 }
