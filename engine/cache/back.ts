@@ -26,7 +26,7 @@ export interface Reversible {
   readonly latents: Latents | null;
   readonly hasForks: boolean;
   /** Whether a fork of it would leave what was promised to others. */
-  readonly hasRoom: boolean;
+  readonly hasRoom: () => boolean;
   readonly windowFormat: FormatName;
 }
 
@@ -60,7 +60,7 @@ export class WayBack {
     if (!isReopened && sealsBetween(tokens, tokensNew) === 0) return;
     this.#inputs = latents?.waiting(tokens) ?? null;
     if (hasForks && !isReopened) {
-      this.#twin = hasRoom ? forkOf(kv) : null;
+      this.#twin = hasRoom() ? forkOf(kv) : null;
       this.#isLost = this.#twin === null;
     } else {
       const numbers = openRows(tokens) * shape.kvHeads * shape.headDim;

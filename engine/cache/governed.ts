@@ -510,7 +510,7 @@ export class Governed {
   wayBack(tokensNew: number, tokens = this.length): WayBack {
     const { kv, shape, latents, hasForks, terms, room, sliding } = this;
     const { windowFormat } = terms.context;
-    const hasRoom = room.leaves(room.forkBytes);
+    const hasRoom = (): boolean => room.leaves(room.forkBytes);
     sliding.checkBack(tokens);
     const way = new WayBack({ kv, shape, latents, hasForks, hasRoom, windowFormat }, tokens, tokensNew, () =>
       sliding.forget(way),

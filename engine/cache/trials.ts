@@ -132,7 +132,8 @@ export class TrialQueue {
   readonly #cache: KvCache;
   readonly #context: PolicyContext;
   readonly #needsTrials: boolean;
-  readonly #policy: Pick<Policy, 'skipsReplaced'>;
+  /** What pages that leave the window are tried in, where their keys have no outlier channels. */
+  readonly #tried: ReadonlySet<FormatName>;
   /** Pages behind a page when it is tried again, as long as it has the format that it was sealed in. */
   readonly #ages: readonly number[];
   readonly #outliers: OutlierKeys;
@@ -156,7 +157,8 @@ export class TrialQueue {
     this.#cache = cache;
     this.#context = context;
     this.#needsTrials = policy.needsTrials;
-    this.#policy = policy;
+    const isServed = (format: FormatName): boolean => context.pageBytes[format] !== undefined;
+    this.#tried = new Set(LOWER_FORMATS.filter((format) => isTried(format, policy, isServed)));
     const ages = policy.triesAgain === true ? thresholdOf(context.thresholds, 'trial.again').value : 0;
     this.#ages = Array.from({ length: Math.max(0, ages - 1) }, (_, i) => i + 2);
     this.#outliers = new OutlierKeys(context);
@@ -384,9 +386,8 @@ export class TrialQueue {
       (side) => FORMATS[this.#cache.format(layer, page, side)].rank <= FORMATS[windowFormat].rank,
     );
     if (!isWhole) return [];
-    const isServed = (format: FormatName): boolean => pageBytes[format] !== undefined;
     const isCandidate = ({ side, format }: SideCandidate): boolean =>
-      this.#outliers.wants({ side, format }, { layer, page }) ?? isTried(format, this.#policy, isServed);
+      this.#outliers.wants({ side, format }, { layer, page }) ?? this.#tried.has(format);
     return [...FIRST_TRIAL.filter(isCandidate), ...latents];
   }
 
