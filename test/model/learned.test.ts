@@ -1,7 +1,8 @@
-// Nothing learned makes a session worse than one that knows nothing: after 1, 10 and 50 sessions of mixed texts and
-// budgets, some contradictory, some refused, some compared with the exact cache, the divergence of texts that none of
-// them read is at most 1.02 times that without a state folder. Nothing shorter shows that fifty sessions do no harm;
-// each reads a text.
+// What is learned does no harm: after 1, 10 and 50 sessions of mixed texts and budgets, some contradictory, some
+// refused, some compared with the exact cache, the divergence of texts that none of them read is, in the geometric mean,
+// at most 1.02 times that without a state folder, and on none of them above that of `uniform`, which knows nothing.
+// What is learned changes which pages move, so that single texts come out better or worse, by half on this model at
+// divergences of 1e-5. Nothing shorter shows that fifty sessions do no harm; each reads a text.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
@@ -47,27 +48,41 @@ beforeAll(async () => {
 afterAll(() => runtime.close());
 
 const CACHES = ['price@25%', 'price@35%', 'price@kld:0.005'].map(parseCache);
+const PLAIN = ['uniform@25%', 'uniform@35%'].map(parseCache);
 
 const scored = (book: ThresholdBook | null, caches = CACHES): Promise<EvaluateRow[]> =>
   evaluate(runtime, { texts: UNSEEN, caches, tokens: 1400, windows: 1, recallDocuments: 0, seed: 0, book });
 
-/** What is worse in `rows` than in those of sessions that knew nothing. */
-function worse(rows: readonly EvaluateRow[], without: readonly EvaluateRow[]): string[] {
-  return rows.flatMap(({ text, cache, meanKld, effectiveBits }, index) => {
-    const ratio = meanKld / without[index]!.meanKld;
-    const isStated = cache.includes('kld:');
-    const found: string[] = [];
-    // A stated divergence may be used up, but what was learned must not lead beyond it.
-    if (ratio > WORST_RATIO && !(isStated && meanKld <= 0.005))
-      found.push(`${text}, ${cache}: ${ratio.toFixed(3)} times the divergence`);
-    if (effectiveBits > 1.005 * without[index]!.effectiveBits && !isStated)
+const isStated = ({ cache }: EvaluateRow): boolean => cache.includes('kld:');
+
+/** What is worse in `rows` than in those of sessions that knew nothing, and in those of `uniform`. */
+function worse(
+  rows: readonly EvaluateRow[],
+  without: readonly EvaluateRow[],
+  plain: readonly EvaluateRow[] = [],
+): string[] {
+  const found: string[] = [];
+  // A stated divergence may be used up, but what was learned must not lead beyond it.
+  const ratios = rows
+    .map(({ meanKld }, index) => meanKld / without[index]!.meanKld)
+    .filter((_, i) => !isStated(rows[i]!));
+  const mean = Math.exp(ratios.reduce((sum, ratio) => sum + Math.log(ratio), 0) / ratios.length);
+  if (mean > WORST_RATIO) found.push(`${mean.toFixed(3)} times the divergence in the mean of ${ratios.length}`);
+  for (const [index, row] of rows.entries()) {
+    const { text, cache, meanKld, effectiveBits } = row;
+    const same = plain.find((one) => one.text === text && one.cache === cache.replace('price', 'uniform'));
+    const most = isStated(row) ? Math.max(0.005, without[index]!.meanKld) : same?.meanKld;
+    if (most !== undefined && meanKld > Math.max(most, without[index]!.meanKld))
+      found.push(`${text}, ${cache}: ${meanKld.toExponential(2)} nats, at most ${most.toExponential(2)}`);
+    if (effectiveBits > 1.005 * without[index]!.effectiveBits && !isStated(row))
       found.push(`${text}, ${cache}: ${effectiveBits.toFixed(2)} bits`);
-    return found;
-  });
+  }
+  return found;
 }
 
 it(`is not worse after up to ${SESSIONS} sessions`, async () => {
   const without = await scored(null);
+  const plain = await scored(null, PLAIN);
   const stateDir = folder();
   const chronicle = runtime.model.tokenizer.encode(ownText().slice(0, 17_000));
   const found: string[] = [];
@@ -88,7 +103,7 @@ it(`is not worse after up to ${SESSIONS} sessions`, async () => {
     await engine.close();
     const book = (await findBook(stateDir))!;
     expect(await book.count(), 'sessions that taught').toBe(count);
-    found.push(...worse(await scored(book), without).map((line) => `after ${count} sessions: ${line}`));
+    found.push(...worse(await scored(book), without, plain).map((line) => `after ${count} sessions: ${line}`));
     await book.close();
   }
   expect(found).toEqual([]);

@@ -79,15 +79,18 @@ function made(rng: RandomNumbers, kind: number, depth: number): Schema {
     const required = names.filter(() => rng.uniform() < 0.6);
     return { type: 'object', properties, required, ...maybe(rng, { additionalProperties: rng.uniform() < 0.5 }) };
   }
-  if (kind === 10)
+  if (kind === 10) {
+    const isUnique = rng.uniform() < 0.2;
     return {
       type: 'array',
       items: randomNode(rng, depth),
-      ...maybe(rng, { minItems: low }),
+      // Items may be one value only, of which no two differ.
+      ...maybe(rng, { minItems: isUnique ? Math.min(low, 1) : low }),
       ...maybe(rng, { maxItems: high }),
-      ...(rng.uniform() < 0.2 ? { uniqueItems: true } : {}),
+      ...(isUnique ? { uniqueItems: true } : {}),
       ...maybe(rng, { prefixItems: [randomNode(rng, 0), randomNode(rng, 0)].slice(0, 1 + upTo(rng, 1)) }),
     };
+  }
   if (kind === 11) return { anyOf: [randomNode(rng, depth), randomNode(rng, depth)] };
   if (rng.uniform() < 0.3) return { ...combined(rng), description: 'several beside each other' };
   if (rng.uniform() < 0.3)
