@@ -99,7 +99,6 @@ export const formMachine = setup({
         putBack: into('tried'),
         materialize: into('tried', 'coded'),
         giveBack: into('coded', 'archived'),
-        promote: 'promoted',
         free: 'freed',
         takeBack: 'window',
       },
@@ -127,7 +126,8 @@ export const formMachine = setup({
     },
     promoted: {
       meta: refuses('promoted'),
-      on: { return: into('coded', 'archived'), takeBack: 'window' },
+      // What comes back comes in four bits, which is what coded sides have.
+      on: { return: into('archived'), takeBack: 'window' },
     },
     freed: { meta: refuses('freed'), on: { takeBack: 'window' } },
   },

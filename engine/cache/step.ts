@@ -16,7 +16,7 @@ import {
   TRIAL_QUERIES,
   WINDOW_FORMAT,
 } from '../../native/index.ts';
-import { isLatent, KLD_GIVES_WAY, type MassReport, type TrialReport } from '../../policy/index.ts';
+import { isLatent, KLD_GIVES_WAY, type LayerChange, type MassReport, type TrialReport } from '../../policy/index.ts';
 import type { WayBack } from './back.ts';
 import type { Governed } from './governed.ts';
 import type { AskedPage } from './promoted.ts';
@@ -293,8 +293,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     fresh = fresh.length <= TOLD_AT_ONCE ? NO_TRIALS : fresh.slice(TOLD_AT_ONCE);
     mover.write('situation', { situation });
     const decisions = policy.decide(situation);
-    const layerChanges = policy.takeChanges?.() ?? [];
-    if (layerChanges.length > 0) mover.write('note', { layerChanges, tokens: cache.length });
+    noteChanges(cache, policy.takeChanges?.() ?? []);
     for (const [order, decision] of decisions.entries()) {
       cache.promoted?.release(decision.layer, decision.page, decision.side);
       const epsilonNow = decision.retry ? cache.trials.again(decision) : null;
@@ -319,6 +318,14 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     pressing = true;
   }
   throw noRoom(cache, bytes, sealBytes);
+}
+
+/** Layers whose quality or trust is in another state, each kind of them in its own field. */
+function noteChanges({ mover, length: tokens }: Governed, changes: readonly LayerChange[]): void {
+  const layerChanges = changes.filter(({ source }) => source !== 'agreement');
+  const trustChanges = changes.filter(({ source }) => source === 'agreement');
+  if (layerChanges.length > 0) mover.write('note', { layerChanges, tokens });
+  if (trustChanges.length > 0) mover.write('note', { trustChanges, tokens });
 }
 
 /** Pages have left the window: each side is in what it is reported to be in, and both in a latent that is held. */

@@ -5,9 +5,11 @@
  */
 import { describe, expect, it } from 'vitest';
 import { openCache } from '../../../../engine/index.ts';
+import { Session } from '../../../../engine/session/session.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
-import type { Decision, Policy } from '../../../../policy/index.ts';
-import { type Entry, explain, readLog, replaySession } from '../../../../witness/index.ts';
+import { PAGE_TOKENS, SIDES } from '../../../../native/index.ts';
+import { type Decision, type FormKind, kindOf, type Policy } from '../../../../policy/index.ts';
+import { type Entry, explain, openWitnessLog, readLog, replaySession, timeline } from '../../../../witness/index.ts';
 import { normals, uniform } from '../../../native/dense.ts';
 import { inputs, model, QUERY, SHAPE } from '../../../native/latent-model.ts';
 import { scratchFolders } from '../../witness/folder.ts';
@@ -95,6 +97,55 @@ describe('a session', () => {
     session.rewind(0);
     expect(sum(taken(session), /→ window \(takeBack\)/)).toBe(left);
     session.close();
+  });
+
+  it('tells in its timeline where its sides are, how they came there, and which layers it trusts', async () => {
+    const dir = folder();
+    const first = open({ kvBudget: '25%', tokensExpected: 1500 });
+    await first.read(ids(1400));
+    const course = first.governed.policy.course!()!;
+    first.close();
+    const log = await openWitnessLog({ dir });
+    const { runtime, setup } = first;
+    const told = { ...setup.thresholds, course };
+    const session = Session.open(runtime, { kvBudget: '25%', tokensExpected: 1500, thresholds: told, log });
+    await session.read(ids(1300, 5));
+    session.rewind(8 * PAGE_TOKENS);
+    await session.read(ids(300, 7));
+    const trusted = session.governed.summary.layerStates.map((state) => state.split('/')[4]);
+    const last = (): string => timeline(dir, session.id).find(({ kind }) => kind === 'states')!.text;
+    const kinds = Array.from({ length: runtime.shape.layers }, (_, layer) => {
+      const { pages } = session.cache.table(layer);
+      const left = Array.from({ length: pages - 1 }, (_page, page) => page);
+      return left.flatMap((page) => SIDES.map((side) => kindOf(session.cache.format(layer, page, side))));
+    });
+    await log.flush();
+    const text = last();
+    const counted = (kind: FormKind): number =>
+      [
+        ...text.split('. They went ')[0]!.matchAll(/(?<states>[^;:]*) in (?<each>each of )?layers? (?<layers>[^;]*)/g),
+      ].reduce((sum, { groups }) => {
+        const times = groups!['layers']!.split(', ').reduce((total, run) => {
+          const [from, to = from] = run.split(' to ').map(Number);
+          return total + to! - from! + 1;
+        }, 0);
+        return sum + times * Number(new RegExp(`(\\d+) ${kind}`).exec(groups!['states']!)?.[1] ?? 0);
+      }, 0);
+    for (const kind of ['tried', 'coded', 'archived'] as const)
+      expect(counted(kind), `${kind}: ${text}`).toBe(kinds.flat().filter((one) => one === kind).length);
+    for (const arrow of ['window→tried', 'tried→coded', 'coded→archived', '→window']) expect(text).toContain(arrow);
+    session.close();
+    await log.close();
+    const lines = timeline(dir, session.id).map((event) => event.text);
+    const trust = lines.filter((line) => / is trusted: its trials agree by /.test(line));
+    expect(trust.length).toBeGreaterThan(0);
+    for (const [layer, state] of trusted.entries())
+      if (state === 'trusted')
+        expect(
+          trust.some((line) => line.includes(`Layer ${layer} is trusted`)),
+          `${layer}`,
+        ).toBe(true);
+    expect(replaySession([...readLog(dir, { session: session.id })])).toMatchObject({ equal: true, complete: true });
   });
 
   it('does not make a move that is no arrow, whoever accepted it', async () => {
