@@ -35,6 +35,8 @@ class AskedSession implements PolicySession {
   readonly #forms = new Map<number, FormatName>();
   /** Pages of which nothing is left, by the keys of their keys. */
   readonly #freed = new Set<number>();
+  /** Pages that are held as latents, likewise. */
+  readonly #held = new Set<number>();
   #tokens = 0;
   #canaries = NO_CANARIES;
 
@@ -92,7 +94,12 @@ class AskedSession implements PolicySession {
 
   #become({ layer, page, side, to }: Pick<Decision, 'layer' | 'page' | 'side' | 'to'>): void {
     // While a page is held as a latent, its sides count as if they were in the window format still.
-    if (side === 'kv' || !isFormatName(to)) return;
+    if (side === 'kv') {
+      if (isFormatName(to)) this.#held.delete(this.#key(layer, page, 'k'));
+      else this.#held.add(this.#key(layer, page, 'k'));
+      return;
+    }
+    if (!isFormatName(to)) return;
     const key = this.#key(layer, page, side);
     if (to === this.#context.windowFormat) this.#forms.delete(key);
     else this.#forms.set(key, to);
@@ -100,6 +107,7 @@ class AskedSession implements PolicySession {
 
   #free({ layer, page }: FormChange): void {
     this.#freed.add(this.#key(layer, page, 'k'));
+    this.#held.delete(this.#key(layer, page, 'k'));
     for (const side of SIDES) this.#forms.delete(this.#key(layer, page, side));
   }
 
@@ -107,7 +115,7 @@ class AskedSession implements PolicySession {
   #forget(tokens: number): void {
     const first = this.#key(0, movablePages(tokens, this.#context.windowTokens), 'k');
     for (const key of this.#forms.keys()) if (key >= first) this.#forms.delete(key);
-    for (const key of this.#freed) if (key >= first) this.#freed.delete(key);
+    for (const pages of [this.#freed, this.#held]) for (const key of pages) if (key >= first) pages.delete(key);
   }
 
   #ask({ layer, page, side, from, to }: Decision): Unsafe | null {
@@ -120,6 +128,8 @@ class AskedSession implements PolicySession {
       partner: side === 'kv' ? lower : side === 'k' ? v : k,
       movable: page < movablePages(this.#tokens, this.#context.windowTokens),
       isFreed: this.#freed.has(this.#key(layer, page, 'k')),
+      isHeld: this.#held.has(this.#key(layer, page, 'k')),
+      isElsewhere: side !== 'kv' && rank(side === 'k' ? k : v) > rank(from),
       isBack: this.#canaries.some(
         (it) =>
           it.rows === undefined &&

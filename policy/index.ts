@@ -12,6 +12,22 @@ export { Arrows } from './arrows.ts';
 export { openPolicy } from './asked.ts';
 export { type Course, checkCourse, fourDigits, type Noise, OCTAVES } from './course.ts';
 export { believable, Evidence } from './evidence.ts';
+export { FormArrows } from './form-arrows.ts';
+export {
+  FORM_ARROWS,
+  FORM_EVENTS,
+  FORM_KINDS,
+  FORM_STATES,
+  type FormArrow,
+  type FormEvent,
+  type FormEventType,
+  type FormKind,
+  type FormState,
+  formMachine,
+  kindOf,
+  nextForm,
+  refusalOf,
+} from './form-machine.ts';
 export { FORMS, isLatent, RUNGS, STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
 export * from './law.ts';
 export { type Change, Layers } from './layers.ts';

@@ -20,6 +20,7 @@ import {
   TIERS,
   type Tier,
 } from '../native/index.ts';
+import { kindOf, nextForm } from './form-machine.ts';
 import type { PageForm } from './types.ts';
 
 export { TIERS, type Tier } from '../native/index.ts';
@@ -40,14 +41,16 @@ export const rank = (form: PageForm): number => FORMS.indexOf(form);
 /** The rank of the first latent. */
 export const FIRST_LATENT = FORMAT_NAMES.length;
 
-/** Latents are coded when a page is sealed, so only a page that still has the formats of that time can become one. */
-function mayBecome(from: PageForm, to: PageForm): boolean {
-  if (isFormatName(from) && isFormatName(to)) return isMove(from, to);
-  return isLatent(to) && (isLatent(from) ? rank(to) > rank(from) : TIER_RANK[rank(from)] === 0);
+/** True if the machine has an arrow for a step down, and the lower form can be made of the other one. */
+function isStep(from: PageForm, to: PageForm): boolean {
+  if (isLatent(to)) return rank(to) > rank(from) && nextForm(kindOf(from), 'rematerialize', 'latent') !== null;
+  return !isLatent(from) && isMove(from, to) && nextForm(kindOf(from), 'demote', kindOf(to)) !== null;
 }
 
-/** By rank: whether a page side, or a page, may go from one form to another at all. */
-const MAY_BECOME = FORMS.map((from) => FORMS.map((to) => mayBecome(from, to)));
+/** By rank: whether a page side, or a page, may go from one form to another at all. Made when it is first asked. */
+let steps: readonly (readonly boolean[])[] | undefined;
+const mayBecome = (): readonly (readonly boolean[])[] =>
+  (steps ??= FORMS.map((from) => FORMS.map((to) => isStep(from, to))));
 
 export const FORM_COUNT = FORMS.length;
 /** ε² of a format that was not tried. */
@@ -68,8 +71,9 @@ export function nextRung(
 ): number {
   let best = -1;
   let bestPrice = Number.POSITIVE_INFINITY;
+  const may = mayBecome()[from]!;
   for (let to = from + 1; to <= lowest; to++) {
-    if (epsilon2[at + to]! < 0 || bytes[to]! >= bytes[from]! || !MAY_BECOME[from]![to]) continue;
+    if (epsilon2[at + to]! < 0 || bytes[to]! >= bytes[from]! || !may[to]) continue;
     const price = rungPrice(epsilon2, at, bytes, from, to, beside);
     if (price <= bestPrice) {
       best = to;

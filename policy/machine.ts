@@ -12,6 +12,7 @@
  */
 import { createHash } from 'node:crypto';
 import { setup } from 'xstate';
+import { formMachine } from './form-machine.ts';
 import type { Tier } from './ladder.ts';
 import type { ThresholdId } from './thresholds.ts';
 
@@ -179,20 +180,25 @@ export const layerMachine = setup({
 });
 
 /**
- * SHA-256 of the machine's definition, in hex: says in a log which machine decided. Equal on every machine and version
- * of Node.
+ * SHA-256 of the definitions of both machines, that of a layer and that of a page side, in hex: says in a log which
+ * machines decided. Equal on every machine and version of Node.
  */
 export function machineDigest(): string {
-  return createHash('sha256').update(JSON.stringify(layerMachine.config)).digest('hex');
+  const definitions = [layerMachine.config, formMachine.config];
+  return createHash('sha256')
+    .update(definitions.map((one) => JSON.stringify(one)).join(''))
+    .digest('hex');
 }
 
 /**
  * The digests of machines before this one, which decide the same: the first had an arrow from healthy to degraded, and
- * no scan takes it; the second knew nothing of trust, which no session had that was given no course of errors.
+ * no scan takes it; the second knew nothing of trust, which no session had that was given no course of errors; the
+ * third was that of a layer alone, and said nothing of forms, which pages changed as they may now.
  */
 const EARLIER: readonly string[] = [
   'c2b5cac08a79bfbc81322263f8e6e20db3b06adc38877436170ef6e60ba408a8',
   '03816a352fc2671bacba104b545b954f3c3652048dbc8ee720ed5c0c2c532f34',
+  '7ff8af2830edd110334ddcaa0925987f52848c0a06e497f2e645c826eeda230b',
 ];
 
 /** True if a log that names this machine is decided again by the present one. */

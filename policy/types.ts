@@ -477,8 +477,8 @@ export interface PolicySession {
    */
   summary(): PolicySummary;
   /**
-   * Layers whose quality has changed its state since the last call, and why, for the log; left out: none ever does. No
-   * decision follows from it.
+   * Layers whose quality or trust has changed its state since the last call, and why, for the log; left out: none ever
+   * does. No decision follows from it.
    */
   takeChanges?(): readonly LayerChange[];
   /**
@@ -495,7 +495,7 @@ export interface PolicySession {
   course?(): Course | null;
 }
 
-/** The quality of a layer is in another state. */
+/** The quality of a layer, or its trust, is in another state. */
 export interface LayerChange {
   /** Layer, from 0. */
   readonly layer: number;
@@ -509,9 +509,10 @@ export interface LayerChange {
   readonly bound: number;
   /**
    * What the measurement came from: 'error' measured over promised, 'topic' a shift of all errors, 'gain' a gain that
-   * is not believed, 'codes' a page whose codes were damaged.
+   * is not believed, 'codes' a page whose codes were damaged; or, where it is its trust that is in another state,
+   * 'agreement' of trials with what earlier sessions told.
    */
-  readonly source: 'error' | 'topic' | 'gain' | 'codes';
+  readonly source: 'error' | 'topic' | 'gain' | 'codes' | 'agreement';
 }
 
 /** What a policy has to say about a session. */

@@ -1,7 +1,8 @@
 /**
  * Moves and pairs that are known to lose more than they save, as data with their reasons. No policy can make one: every
  * move that any of them plans is asked here before it is carried out (`asked.ts`). Those of this room plan none, which
- * tests find at every state that can be reached.
+ * tests find at every state that can be reached. Which form may follow which is for the machine to say
+ * (form-machine.ts); what stands here beside its refusals is about formats and pairs of them.
  */
 import {
   FORMAT_NAMES,
@@ -14,7 +15,8 @@ import {
   type Side,
   servesSide,
 } from '../native/index.ts';
-import { FIRST_LATENT, isLatent, rank, STEPS, TIER_RANK } from './ladder.ts';
+import { type FormEventType, type FormRefusal, type FormState, kindOf, refusalOf } from './form-machine.ts';
+import { isLatent, rank, STEPS } from './ladder.ts';
 import type { PageForm } from './types.ts';
 
 export interface Move {
@@ -33,6 +35,10 @@ export interface Move {
   readonly movable: boolean;
   /** Nothing is left of the page. */
   readonly isFreed?: boolean;
+  /** The page is held as a latent; its sides count as in the format of the window. */
+  readonly isHeld?: boolean;
+  /** It starts from a finer form than the side has. */
+  readonly isElsewhere?: boolean;
   /** The original of the side was kept, has just been measured, and is put back. */
   readonly isBack?: boolean;
 }
@@ -51,27 +57,48 @@ export const COARSE_KEY_BITS = 2;
 const keysAndValues = ({ side, to, partner }: Move): Readonly<Record<Side, FormatName>> =>
   side === 'k' && !isLatent(to) ? { k: to, v: partner } : { k: partner, v: isLatent(to) ? partner : to };
 
+/** What a side is in before a move; of both sides what the lower is in, which a latent would take the place of. */
+function stateOf({ side, from, partner, movable, isFreed = false, isHeld = false }: Move): FormState {
+  if (isFreed) return 'freed';
+  if (!movable) return 'window';
+  if (isHeld && side !== 'kv') return 'latent';
+  return kindOf(side === 'kv' && kindOf(partner) !== 'tried' ? partner : from);
+}
+
+/** What a move is to the machine. */
+function eventOf({ from, to, isBack = false }: Move): FormEventType {
+  if (to === from) return 'rewrite';
+  if (rank(to) < rank(from)) return isBack ? 'putBack' : 'refine';
+  return isLatent(to) ? 'rematerialize' : 'demote';
+}
+
+/** True where the machine has no arrow for a move, and says so under this rule. */
+const refused =
+  (rule: FormRefusal) =>
+  (move: Move): boolean =>
+    refusalOf(stateOf(move), eventOf(move), kindOf(move.to)) === rule;
+
 export const UNSAFE: readonly Unsafe[] = [
   {
     id: 'freed',
     reason: 'the sliding window of the layer has left the page behind, and nothing of it is there to be moved',
-    applies: ({ isFreed = false }) => isFreed,
+    applies: refused('freed'),
   },
   {
     id: 'promotion',
     reason:
       'bytes come back, information does not: a finer format would hold the coarser one’s decode. It takes an original that was kept, and there is none',
-    applies: ({ from, to, isBack = false }) => rank(to) < rank(from) && !isBack,
+    applies: refused('promotion'),
   },
   {
     id: 're-encode',
     reason: 'writing a page again in the format it has is pure loss',
-    applies: ({ from, to }) => to === from,
+    applies: refused('re-encode'),
   },
   {
     id: 'window',
     reason: 'the newest tokens carry most of the attention and their page has no newer queries to be tried with',
-    applies: ({ movable }) => !movable,
+    applies: refused('window'),
   },
   {
     id: 'other-side',
@@ -83,9 +110,7 @@ export const UNSAFE: readonly Unsafe[] = [
     id: 'latent-of-codes',
     reason:
       'a latent is coded when its page is sealed and stays as long as the page is as it was then: keys and values in lower formats do not lead to one',
-    applies: ({ side, from, to, partner }) =>
-      (side === 'kv') !== isLatent(to) ||
-      (side === 'kv' && (rank(from) < FIRST_LATENT ? TIER_RANK[rank(from)] : TIER_RANK[rank(partner)]) !== 0),
+    applies: (move) => (move.side === 'kv') !== isLatent(move.to) || refused('latent-of-codes')(move),
   },
   {
     id: 'keys-below-values',
@@ -95,6 +120,16 @@ export const UNSAFE: readonly Unsafe[] = [
       const pair = keysAndValues(move);
       return isUselessPair(pair.k, pair.v) && (move.side === 'k' || move.isBack === true);
     },
+  },
+  {
+    id: 'held',
+    reason: 'the page is held as the inputs of its layer: it has no keys and values of its own that could move',
+    applies: refused('held'),
+  },
+  {
+    id: 'elsewhere',
+    reason: 'the side of the page is not in the form that the move starts from, but in a lower one',
+    applies: ({ isElsewhere = false }) => isElsewhere,
   },
 ];
 

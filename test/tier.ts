@@ -139,6 +139,7 @@ export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] =
   ['test/lab/refresh.test.ts', 6],
   ['test/model/learned.test.ts', 7],
   ['test/lab/harm.test.ts', 2],
+  ['test/lab/machine.test.ts', 6],
   ['test/lab/frontier.test.ts', 8],
   ['test/everywhere/formats.test.ts', 9],
 ];

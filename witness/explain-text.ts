@@ -289,6 +289,7 @@ const SOURCES: Readonly<Record<LayerChange['source'], string>> = {
   topic: 'a change of topic',
   codes: 'codes that were damaged',
   gain: 'a gain that is not believed',
+  agreement: 'agreement with what earlier sessions told',
 };
 
 function tellLayer({ layer }: Facts): string {

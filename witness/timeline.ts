@@ -16,9 +16,10 @@ import {
   timeText,
   wrap,
 } from '../native/index.ts';
-import type { LayerChange, Situation } from '../policy/index.ts';
+import { FORM_STATES, type LayerChange, type Situation } from '../policy/index.ts';
 import type { NoteBody, PromotedSide } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
+import { FormStates } from './form-states.ts';
 import { idleText } from './idle-text.ts';
 import { readEnvelopes, readLog } from './read.ts';
 import { entryId } from './series.ts';
@@ -43,7 +44,17 @@ export interface TimelineEvent {
   /** Tokens in the cache then. */
   readonly tokens: number;
   /** What kind of thing. */
-  readonly kind: 'evidence' | 'open' | 'quiet' | 'plan' | 'measured' | 'change' | 'note' | 'close' | 'sealed';
+  readonly kind:
+    | 'evidence'
+    | 'open'
+    | 'quiet'
+    | 'plan'
+    | 'measured'
+    | 'change'
+    | 'note'
+    | 'states'
+    | 'close'
+    | 'sealed';
   /** In words. */
   readonly text: string;
 }
@@ -124,6 +135,8 @@ class Story {
   #tokens = 0;
   #point: Point | null = null;
   #quiet: Point[] = [];
+  #forms: FormStates | null = null;
+  #last: Entry | null = null;
 
   senseless(entry: SenselessEntry): void {
     this.#settle();
@@ -132,6 +145,9 @@ class Story {
   }
 
   add(entry: Entry): void {
+    if (entry.kind === 'open') this.#forms = new FormStates((entry as Entry<'open'>).body);
+    this.#forms?.add(entry);
+    this.#last = entry;
     if (entry.kind === 'decision') {
       this.#point?.rows.push(decisionRow(entry as Entry<'decision'>));
       return;
@@ -153,6 +169,7 @@ class Story {
     const mark = MARKS[entry.kind];
     if (mark !== undefined) this.#tell(entry, 'note', mark);
     if (entry.kind === 'close') {
+      this.#states(entry);
       this.#tokens = (entry.body as CloseBody).tokens;
       this.#tell(entry, 'close', closeText(entry.body as CloseBody));
     }
@@ -161,7 +178,15 @@ class Story {
   end(): TimelineEvent[] {
     this.#settle();
     this.#hush();
+    if (this.#last !== null) this.#states(this.#last);
     return this.#events;
+  }
+
+  /** Where sides of pages are at the end, or now, and how they came there. Told once. */
+  #states(entry: Entry): void {
+    const forms = this.#forms;
+    this.#forms = null;
+    if (forms !== null && forms.arrows.length > 0) this.#tell(entry, 'states', statesText(forms));
   }
 
   #tell({ seq, timeMs }: Pick<Entry, 'seq' | 'timeMs'>, kind: TimelineEvent['kind'], text: string): void {
@@ -199,9 +224,11 @@ class Story {
   }
 
   #note(entry: Entry<'note'>): void {
-    const { layerChanges = [], tokens } = entry.body as { layerChanges?: LayerChange[]; tokens?: number };
+    const { layerChanges = [], trustChanges = [] } = entry.body as NoteBody;
+    const { tokens } = entry.body as { tokens?: number };
     if (tokens !== undefined) this.#tokens = tokens;
-    this.#tell(entry, 'note', layerChanges.length > 0 ? layerChanges.map(qualityText).join(' ') : noteText(entry.body));
+    const told = [...layerChanges.map(qualityText), ...trustChanges.map(trustText)];
+    this.#tell(entry, 'note', told.length > 0 ? told.join(' ') : noteText(entry.body));
   }
 }
 
@@ -344,6 +371,29 @@ function changeText({ cause, changes, bytesBefore, bytesAfter }: ChangeBody): st
 function qualityText({ layer, state, source, measured, bound, threshold }: LayerChange): string {
   const quality = state.split('/')[1] ?? state;
   return `Layer ${layer} is ${quality}: ${source} of severity ${brief(measured)} against ${brief(bound)} ('${threshold}').`;
+}
+
+/** The fifth part of a layer's states is its trust. */
+function trustText({ layer, state, measured, bound, threshold }: LayerChange): string {
+  return `Layer ${layer} is ${state.split('/')[4] ?? state}: its trials agree by ${brief(measured)} with what earlier sessions told, against ${brief(bound)} ('${threshold}').`;
+}
+
+/** Layers that have equally many sides in each state are told together. */
+function statesText(forms: FormStates): string {
+  const layers = new Map<string, number[]>();
+  for (const [layer, counts] of forms.byLayer) {
+    const text = FORM_STATES.flatMap((state) =>
+      counts[state] === undefined ? [] : [`${counts[state]} ${state}`],
+    ).join(', ');
+    layers.set(text, [...(layers.get(text) ?? []), layer]);
+  }
+  const states = [...layers].map(([text, of]) => `${text} in ${of.length > 1 ? 'each of ' : ''}${layersText(of)}`);
+  const arrows = forms.arrows.map(
+    ({ from, to, sides, firstAt, lastAt }) =>
+      `${from}→${to} ${sides} (${firstAt === lastAt ? `at ${grouped(firstAt)}` : `${grouped(firstAt)} to ${grouped(lastAt)}`} tokens)`,
+  );
+  const now = states.length === 0 ? 'None has left the window now' : states.join('; ');
+  return `Sides of pages behind the window: ${now}. They went ${arrows.join(', ')}.`;
 }
 
 const sidesText = (sides: readonly PromotedSide[]): string =>

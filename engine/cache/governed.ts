@@ -19,9 +19,14 @@ import {
   type PageTable,
   packageVersion,
   pageOf,
+  SIDES,
   sealedPages,
 } from '../../native/index.ts';
 import {
+  FormArrows,
+  type FormState,
+  kindOf,
+  type LaterForm,
   machineDigest,
   openPolicy,
   type PolicySession,
@@ -39,6 +44,7 @@ import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
 import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
+import { formsBySide } from './forms.ts';
 import { Kin, type OnMove } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { LearnedThresholds } from './learned-thresholds.ts';
@@ -113,6 +119,8 @@ export class Governed {
   /** The same as the policy is told of it; null where it does not ask. */
   readonly told: Masses | null;
   readonly tally: Tally;
+  /** The arrows that sides of its pages took. */
+  readonly arrows = new FormArrows();
   /** Whether the divergence that was stated is kept; null: none was. */
   readonly stated: Stated | null;
   /** What the trial queue asks of others. */
@@ -125,6 +133,11 @@ export class Governed {
   readonly #hear: OnMove = (move, bytesBefore) => {
     if (this.sliding.isFreed(move.layer, move.page)) return;
     this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], bytesBefore);
+  };
+  /** What a side of a page is in that has this form and is not promoted. */
+  readonly #stateOf = (page: number, form: LaterForm): FormState => {
+    if (form === 'freed') return 'freed';
+    return page < movablePages(this.#length, this.terms.context.windowTokens) ? kindOf(form) : 'window';
   };
   /** Its pages, also while they are parked. */
   readonly #pages = { length: (): number => this.length, table: (layer: number): PageTable => this.table(layer) };
@@ -172,6 +185,8 @@ export class Governed {
       originals: this.originals,
       dropsLatents: context.latents !== undefined,
       onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
+      arrows: this.arrows,
+      stateOf: this.#stateOf,
     });
     this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
     this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? []);
@@ -471,6 +486,8 @@ export class Governed {
       originals,
       isShared: () => this.hasForks,
       note: (body) => this.mover.write('note', body),
+      arrows: this.arrows,
+      stateOf: this.#stateOf,
     });
   }
 
@@ -544,6 +561,7 @@ export class Governed {
     this.sliding.takeBack(tokens);
     this.#peakBytes = this.peakBytes;
     const pages = pageOf(tokens);
+    this.#backInWindow(tokens);
     const pagesGo = this.kv.table(0).pages > pages;
     // A fork may hold these pages on, and nobody would count their originals.
     if (pagesGo && way.isInPlace) this.canaries.dropAll(pages);
@@ -555,6 +573,25 @@ export class Governed {
     this.originals?.cut(pages);
     this.kin.cut(pages);
     this.#holds(tokens);
+  }
+
+  /** Pages that are in the window at this length again, or gone, take their arrow. */
+  #backInWindow(tokens: number): void {
+    const { windowTokens } = this.terms.context;
+    const [first, end] = [movablePages(tokens, windowTokens), movablePages(this.#length, windowTokens)];
+    for (let layer = 0; first < end && layer < this.shape.layers; layer++) {
+      const forms = formsBySide(this.table(layer));
+      for (let page = first; page < end; page++) {
+        for (const side of SIDES) {
+          const form = forms[side][page]!;
+          // What is promoted stays so, unless its page goes.
+          const isPromoted = (this.promoted?.lowForm(layer, page, side) ?? null) !== null;
+          if (isPromoted && page < pageOf(tokens)) continue;
+          const kept = form === 'freed' ? this.terms.context.windowFormat : form;
+          this.arrows.take(isPromoted ? 'promoted' : this.#stateOf(page, form), 'takeBack', kept);
+        }
+      }
+    }
   }
 
   /**

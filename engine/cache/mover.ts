@@ -5,8 +5,12 @@
 import { assert, FORMATS, type KvCache, type Side } from '../../native/index.ts';
 import {
   type Decision,
+  type FormArrows,
   type FormChange,
+  type FormEventType,
+  type FormState,
   isLatent,
+  type LaterForm,
   type Outcome,
   type PageForm,
   type Situation,
@@ -20,6 +24,11 @@ import { formsOf, latentOf } from './forms.ts';
 import type { OnMove } from './kin.ts';
 import type { PageOfLayer } from './sliding.ts';
 import type { Tally } from './tally.ts';
+
+/** Which way of the machine of forms a page goes that changes without a decision. */
+const WAYS = { restore: 'materialize', 'give-back': 'giveBack' } as const satisfies Readonly<
+  Partial<Record<ChangeBody['cause'], FormEventType>>
+>;
 
 /** What a mover works on and with. */
 interface MoverParts {
@@ -36,6 +45,10 @@ interface MoverParts {
   readonly dropsLatents: boolean;
   /** Hears of every move that was decided. */
   readonly onMove: OnMove;
+  /** What pages' sides are asked for before they change, and counted in. */
+  readonly arrows: FormArrows;
+  /** The state of a side of a page that is in this form and not promoted. */
+  readonly stateOf: (page: number, form: LaterForm) => FormState;
 }
 
 /** A decision on which the policy has given its verdict. */
@@ -76,12 +89,14 @@ export class Mover {
   readonly #originals: Originals | null;
   readonly #dropsLatents: boolean;
   readonly #onMove: OnMove;
+  readonly #arrows: FormArrows;
+  readonly #stateOf: MoverParts['stateOf'];
   #outcomes: Outcome[] = [];
   #changes: FormChange[] = [];
   #changesSoFar = 0;
 
   constructor(parts: MoverParts) {
-    const { session, cache, log, meter, tally, canaries, originals, dropsLatents, onMove } = parts;
+    const { session, cache, log, meter, tally, canaries, originals, dropsLatents, onMove, arrows, stateOf } = parts;
     this.#session = session;
     this.#cache = cache;
     this.#log = log;
@@ -91,6 +106,8 @@ export class Mover {
     this.#originals = originals;
     this.#dropsLatents = dropsLatents;
     this.#onMove = onMove;
+    this.#arrows = arrows;
+    this.#stateOf = stateOf;
   }
 
   /** The accepted move with the largest ε so far: the one worth asking about. */
@@ -140,7 +157,10 @@ export class Mover {
   }
 
   /** Makes a change of a page that no policy decided, and tells the policy and the log. → bytes freed */
-  change({ layer, page, ...cause }: Cause & { layer: number; page: number }, work: () => number): number {
+  change(
+    { layer, page, ...cause }: Cause & { cause: keyof typeof WAYS; layer: number; page: number },
+    work: () => number,
+  ): number {
     const before = formsOf(this.#cache, layer, page);
     const bytesBefore = this.#cache.usedBytes;
     const bytesFreed = work();
@@ -149,8 +169,9 @@ export class Mover {
     // Both sides of a page that was held as a latent are in the format in which they were made again.
     const changes = before.flatMap(({ side, form: from }, i) => {
       const to = after[i]!.form;
-      return from === 'freed' || from === to ? [] : [{ layer, page, side, from, to }];
+      return from === 'freed' || to === 'freed' || from === to ? [] : [{ layer, page, side, from, to }];
     });
+    for (const { from, to } of changes) this.#arrows.take(this.#stateOf(page, from), WAYS[cause.cause], to);
     this.tell(cause, changes, bytesBefore);
     return bytesFreed;
   }
@@ -163,6 +184,7 @@ export class Mover {
         form === 'freed' ? [] : [{ layer, page, side, from: form, to: 'freed' } as const],
       ),
     );
+    for (const { page, from } of changes) this.#arrows.take(this.#stateOf(page, from), 'free', from);
     for (const { layer, page } of pages) {
       this.#canaries.drop(layer, page);
       this.#originals?.drop(layer, page);
@@ -215,6 +237,8 @@ export class Mover {
 
   #toLatent({ layer, page, from, to }: Decision): number {
     assert(isLatent(to), `layer ${layer} page ${page} is to go from ${from} to ${to}, which is no latent`);
+    for (const { form } of formsOf(this.#cache, layer, page))
+      this.#arrows.take(this.#stateOf(page, form), 'rematerialize', to);
     return this.#cache.toLatent(layer, page, to);
   }
 
@@ -233,6 +257,7 @@ export class Mover {
     if (FORMATS[now].rank > FORMATS[from].rank)
       assert(false, `decision of layer ${layer} page ${page} ${side} says ${from}, the cache says ${now}`);
     const isFiner = FORMATS[to].rank < FORMATS[now].rank;
+    if (to !== now) this.#arrows.take(this.#stateOf(page, now), isFiner ? 'putBack' : 'demote', to);
     const move = { ...decision, side, from, to };
     this.#canaries.digests.before(layer, page, side);
     const bytesFreed = isFiner

@@ -20,6 +20,7 @@ import {
   type Side,
   sidesOf,
 } from '../../native/index.ts';
+import type { FormArrows, FormState } from '../../policy/index.ts';
 import type { Originals } from '../originals/originals.ts';
 
 /** The part of a budget that stays free for what comes back for an answer, at most: others pay for it all along. */
@@ -67,6 +68,9 @@ interface PromotedParts {
   /** True while other caches share pages with this one: then none is promoted. */
   readonly isShared: () => boolean;
   readonly note: Note;
+  readonly arrows: FormArrows;
+  /** The state of a side of a page that is in this form and not promoted. */
+  readonly stateOf: (page: number, form: FormatName) => FormState;
 }
 
 /** What attention gave to the pages of every layer while a question was read. */
@@ -108,15 +112,19 @@ export class Promoted {
   readonly #originals: Originals;
   readonly #isShared: () => boolean;
   readonly #note: Note;
+  readonly #arrows: FormArrows;
+  readonly #stateOf: PromotedParts['stateOf'];
   #sides: readonly PromotedSide[] = [];
   #bytes = 0;
   #everRaised = 0;
 
-  constructor({ cache, originals, isShared, note }: PromotedParts) {
+  constructor({ cache, originals, isShared, note, arrows, stateOf }: PromotedParts) {
     this.#cache = cache;
     this.#originals = originals;
     this.#isShared = isShared;
     this.#note = note;
+    this.#arrows = arrows;
+    this.#stateOf = stateOf;
   }
 
   /** What promoted sides take more than in their low forms. */
@@ -199,6 +207,7 @@ export class Promoted {
     if (going.length === 0) return;
     const bytesBefore = this.#cache.usedBytes;
     for (const { layer, page, side, from } of going) {
+      this.#arrows.take('promoted', 'return', from);
       const low = this.#originals.readPresent(layer, page, side);
       // Where the low form is lost with all originals, it is made again of the promoted one.
       if (low?.format === from) this.#cache.exchangeSide(layer, page, side, low);
@@ -227,16 +236,19 @@ export class Promoted {
       if (!this.#originals.has(layer, page, side) || cache.originalFormat(layer, page, side) !== null) return [];
       const from = cache.format(layer, page, side);
       const bytes = pageBytes(to, kvHeads, headDim) - pageBytes(from, kvHeads, headDim);
-      return FORMATS[from].rank > FORMATS[to].rank && bytes > 0 ? [{ layer, page, side, from, to, bytes }] : [];
+      const isLower =
+        FORMATS[from].rank > FORMATS[to].rank && this.#arrows.may(this.#stateOf(page, from), 'promote', to);
+      return isLower && bytes > 0 ? [{ layer, page, side, from, to, bytes }] : [];
     });
   }
 
   #raise(side: PromotedSide): boolean {
-    const { layer, page, side: of, to } = side;
+    const { layer, page, side: of, from, to } = side;
     const originals = this.#originals;
     const original = originals.read(layer, page, of);
     // Without its low form in a safe place a side would not go back as it was.
     if (original === null || !originals.keepPresent(layer, page, of)) return false;
+    this.#arrows.take(this.#stateOf(page, from), 'promote', to);
     this.#cache.exchangeSide(layer, page, of, originals.encoded(original, page, of, to));
     this.#keep([...this.#sides, side]);
     this.#everRaised++;

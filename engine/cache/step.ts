@@ -9,13 +9,14 @@
 import {
   isPageFull,
   KvError,
+  LATENT_NAMES,
   movablePages,
   PAGE_TOKENS,
   sealsBetween,
   TRIAL_QUERIES,
   WINDOW_FORMAT,
 } from '../../native/index.ts';
-import { KLD_GIVES_WAY, type MassReport, type TrialReport } from '../../policy/index.ts';
+import { isLatent, KLD_GIVES_WAY, type LayerChange, type MassReport, type TrialReport } from '../../policy/index.ts';
 import type { WayBack } from './back.ts';
 import type { Governed } from './governed.ts';
 import type { AskedPage } from './promoted.ts';
@@ -263,6 +264,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
   const stepLatencyMsP95 = pacing.latency.p95;
   let bytes = cache.usedBytes;
   let fresh = trials;
+  leaves(cache, trials);
   // Asked for only where pages leave the window: by then every trial that was started has been waited for.
   let again = trials.length === 0 ? NO_TRIALS : cache.trials.reportsAgain(TOLD_AT_ONCE / 2);
   let masses = trials.length === 0 ? NO_MASSES : (cache.told?.take() ?? NO_MASSES);
@@ -291,8 +293,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     fresh = fresh.length <= TOLD_AT_ONCE ? NO_TRIALS : fresh.slice(TOLD_AT_ONCE);
     mover.write('situation', { situation });
     const decisions = policy.decide(situation);
-    const layerChanges = policy.takeChanges?.() ?? [];
-    if (layerChanges.length > 0) mover.write('note', { layerChanges, tokens: cache.length });
+    noteChanges(cache, policy.takeChanges?.() ?? []);
     for (const [order, decision] of decisions.entries()) {
       cache.promoted?.release(decision.layer, decision.page, decision.side);
       const epsilonNow = decision.retry ? cache.trials.again(decision) : null;
@@ -317,6 +318,26 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     pressing = true;
   }
   throw noRoom(cache, bytes, sealBytes);
+}
+
+/** Layers whose quality or trust is in another state, each kind of them in its own field. */
+function noteChanges({ mover, length: tokens }: Governed, changes: readonly LayerChange[]): void {
+  const layerChanges = changes.filter(({ source }) => source !== 'agreement');
+  const trustChanges = changes.filter(({ source }) => source === 'agreement');
+  if (layerChanges.length > 0) mover.write('note', { layerChanges, tokens });
+  if (trustChanges.length > 0) mover.write('note', { trustChanges, tokens });
+}
+
+/** Pages have left the window: each side is in what it is reported to be in, and both in a latent that is held. */
+function leaves({ arrows }: Governed, reports: readonly TrialReport[]): void {
+  const held = new Set(
+    reports.flatMap(({ layer, page, side, from }) => (side === 'kv' && isLatent(from) ? [`${layer}/${page}`] : [])),
+  );
+  for (const { layer, page, side, from } of reports) {
+    if (side === 'kv') continue;
+    const isHeld = held.size > 0 && held.has(`${layer}/${page}`);
+    arrows.take('window', 'leave', isHeld ? LATENT_NAMES[0]! : from);
+  }
 }
 
 function noRoom({ budgetBytes, length: tokens }: Governed, usedBytes: number, sealBytes: number): KvError {

@@ -114,7 +114,7 @@ export async function learning(request: LearningRequest): Promise<void> {
   }
   if (request.parts.includes('questions')) await recall(request, results);
   print(request, results.rows);
-  process.stdout.write(arrowTable(scorer.arrows));
+  process.stdout.write(arrowTable(scorer.arrows, scorer.forms));
 }
 
 const told = (score: Score, { kldBefore, kldHindsight }: Yardsticks): string =>

@@ -4,6 +4,7 @@
  *   (none)     the quality table of the README: parts fixed, policies, recall
  *   learning   what experience is worth: parts bytes, curve, questions, ablations
  *   stated     whether a stated divergence is kept and used
+ *   machine    which arrows of the machines sessions take, and what they are without the machine of a layer
  *   harm       the divergence of price beside that of uniform, on the models of --models and texts, within --budgets
  *   promotion  what pages that come back for an answer are worth, by how likely the codes of recall documents are
  *   prefix     what sessions are worth that began with the same two documents and were asked something else
@@ -63,6 +64,7 @@ import { frontierTable } from './frontier-table.ts';
 import { HARM_BUDGETS, harm, ratios } from './harm.ts';
 import { latents } from './latents.ts';
 import { learning, PARTS } from './learning.ts';
+import { MACHINE_PARTS, machine } from './machine.ts';
 import { OUTLIERS } from './outliers.ts';
 import { CHRONICLE, KINDS, WINDOWS } from './passages.ts';
 import { PREFIX_BUDGETS, PREFIX_SESSIONS, prefix } from './prefix.ts';
@@ -71,7 +73,18 @@ import { MODEL_SHAPES, modelShape, SIZE_CONTEXTS, sizeTables } from './sizes.ts'
 import { ASKED, stated } from './stated.ts';
 import { qualityTables, TABLE_PARTS } from './table.ts';
 
-const COMMANDS = ['learning', 'stated', 'latents', 'harm', 'promotion', 'prefix', 'frontier', 'decide', 'sizes'];
+const COMMANDS = [
+  'learning',
+  'stated',
+  'latents',
+  'harm',
+  'machine',
+  'promotion',
+  'prefix',
+  'frontier',
+  'decide',
+  'sizes',
+];
 /** Budgets at which latents are compared. */
 const LATENT_BUDGETS = ['10%', '12.5%', '15%', '20%'];
 const TABLE_KINDS = ['wiki', 'novel', 'german', 'code'];
@@ -115,7 +128,16 @@ const list = (text: string | undefined): string[] | null => text?.split(',') ?? 
 function asked() {
   const { values, positionals: words } = parseArgs({ allowPositionals: true, options: OPTIONS });
   const command = words.find((word) => COMMANDS.includes(word)) ?? 'table';
-  const known = [...COMMANDS, ...KINDS, CHRONICLE, ...LENGTHS, ...TABLE_PARTS, ...PARTS, ...FRONTIER_PARTS];
+  const known = [
+    ...COMMANDS,
+    ...KINDS,
+    CHRONICLE,
+    ...LENGTHS,
+    ...TABLE_PARTS,
+    ...PARTS,
+    ...MACHINE_PARTS,
+    ...FRONTIER_PARTS,
+  ];
   const unknown = words.find((word) => !known.includes(word));
   if (unknown !== undefined)
     throw new KvError('bad-argument', `evaluate knows no '${unknown}'`, { hint: `one of ${known.join(', ')}` });
@@ -148,6 +170,7 @@ async function main(): Promise<void> {
   else if (all.command === 'decide') await tellDecisions(all);
   else if (all.command === 'frontier') await tellFrontier(all);
   else if (all.command === 'harm') await tellHarm(all);
+  else if (all.command === 'machine') await tellMachine(all);
   else await measureModel(all);
 }
 
@@ -210,6 +233,28 @@ async function tellHarm({ values, selected, lengths, passages, dense, threads, c
     say,
   });
   process.stdout.write(ratios(rows));
+}
+
+async function tellMachine(all: Asked): Promise<void> {
+  const { values, words, selected, lengths, passages, dense, threads, cacheDir, json } = all;
+  const named = KINDS_OF_FRONTIER.filter((kind) => words.includes(kind));
+  const kinds = named.length > 0 ? named : selected([CHRONICLE]);
+  const models = list(values.models) ?? ['smollm2-135m', 'reference'];
+  const tokens = lengths[0]!;
+  process.stdout.write(
+    await machine({
+      models,
+      parts: selected(MACHINE_PARTS),
+      kinds,
+      passages,
+      tokens,
+      dense,
+      threads,
+      cacheDir,
+      json,
+      say,
+    }),
+  );
 }
 
 /** What runs one model. */

@@ -79,10 +79,16 @@ export class Results<Row extends object> {
 export const geometricMean = (values: readonly number[]): number =>
   Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length);
 
-/** The arrows of the machine that sessions took, layers counted apart; nothing where no session ran. */
-export function arrowTable({ counts }: Arrows): string {
-  const taken = [...counts].filter(([, count]) => count > 0);
-  if (taken.length === 0) return '';
-  const rows = taken.map(([arrow, count]) => `  ${arrow}  ${count}`).join('\n');
-  return `\n${taken.length} of ${counts.size} arrows of the machine were taken by the sessions computed now\n${rows}\n`;
+/**
+ * The arrows of the machines that sessions took, layers and sides of pages counted apart; nothing where no session ran.
+ */
+export function arrowTable(arrows: Arrows, forms: ReadonlyMap<string, number>): string {
+  return [['layers', arrows.counts] as const, ['page sides', forms] as const]
+    .map(([what, counts]) => {
+      const taken = [...counts].filter(([, count]) => count > 0);
+      if (taken.length === 0) return '';
+      const rows = taken.map(([arrow, count]) => `  ${arrow}  ${count}`).join('\n');
+      return `\n${taken.length} of ${counts.size} arrows of ${what} were taken by the sessions computed now\n${rows}\n`;
+    })
+    .join('');
 }

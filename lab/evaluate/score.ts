@@ -68,6 +68,8 @@ export class Scorer {
   readonly runtime: Runtime;
   /** What the layers of all sessions that the price policy governs went through. */
   readonly arrows = new Arrows();
+  /** What sides of pages of all sessions went through. */
+  readonly forms = new Map<string, number>();
   /** Rows of the exact cache for the passage that was scored last. */
   #exact: { readonly passage: Passage; readonly rows: Float32Array } | null = null;
 
@@ -100,6 +102,8 @@ export class Scorer {
       const report = session.report();
       const compared = await this.against(passage, session.hiddenRows());
       await asked.look?.(session);
+      for (const [arrow, count] of session.governed.arrows.counts)
+        this.forms.set(arrow, (this.forms.get(arrow) ?? 0) + count);
       return { compared, report, code: null };
     } catch (error) {
       if (error instanceof KvError && REFUSALS.includes(error.code))

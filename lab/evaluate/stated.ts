@@ -83,7 +83,7 @@ export async function stated({
             `${keyOf(conditions)}: measured ${measured?.toPrecision(3)}, predicted ${predicted?.toPrecision(3)}, ${bits?.toFixed(2)} bits`,
           );
         }
-  process.stdout.write(`${shares(results.rows)}\n${arrowTable(scorer.arrows)}`);
+  process.stdout.write(`${shares(results.rows)}\n${arrowTable(scorer.arrows, scorer.forms)}`);
 }
 
 /** More than originals of any passage here take. */

@@ -2,11 +2,15 @@
  * What sessions are compared with: policies of before, and the policy of today with one of its parts left out. Each is
  * one entry of a list.
  */
+import { KvError } from '../../native/index.ts';
 import {
   createPolicy,
   defaultThresholds,
+  type Layers,
   type Policy,
+  type PolicySession,
   type ThresholdSet,
+  TIERS,
   type TrialReport,
 } from '../../policy/index.ts';
 import type { Asked } from './score.ts';
@@ -33,6 +37,7 @@ export interface Ablation {
 export const ABLATIONS: readonly Ablation[] = [
   { without: 'trials', policy: untried(createPolicy('price')) },
   { without: 'repeated trials', thresholds: { 'trial.again': 0 } },
+  { without: 'machine', policy: unruled(createPolicy('price')) },
   { without: 'shrinkage', policy: createPolicy('price', {}, 3) },
   { without: 'canaries', thresholds: { 'canary.share': 0 } },
   { without: 'gain probes', thresholds: { 'probe.share': 0, 'probe.share.kld': 0 } },
@@ -43,6 +48,22 @@ export const ABLATIONS: readonly Ablation[] = [
   { without: 'per-channel keys', thresholds: { 'keys.outliers': 0 } },
   { without: '1-bit values', options: { cacheTypes: 'rot2:rot2' } },
 ];
+
+/**
+ * The policy with machines of layers that take no arrow: every tier is open from the start, and no layer is watched,
+ * held or trusted. What stays is the price.
+ */
+export function unruled(policy: Policy): Policy {
+  const open: Policy['open'] = (context) => {
+    const session = policy.open(context);
+    const { layers } = session as PolicySession & { readonly layers?: Layers };
+    if (layers === undefined) throw new KvError('unsupported', `policy '${policy.id}' has no machine to do without`);
+    layers.openTier.fill(TIERS.length - 1);
+    layers.update = () => [];
+    return session;
+  };
+  return { ...policy, open };
+}
 
 /** True if this version has what the ablation leaves out. */
 export function isKnown({ thresholds = {} }: Ablation): boolean {

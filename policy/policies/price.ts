@@ -383,11 +383,20 @@ export class PriceSession implements PolicySession {
     this.tell(layers.update());
   }
 
-  /** The quality of some layers has changed. */
+  /** The quality of some layers has changed, or their trust. */
   protected tell(arrows: ReturnType<Layers['update']>): void {
     for (const { layer, event } of arrows) {
-      if (!event.type.startsWith('quality')) continue;
       const { threshold, measured, bound } = event;
+      if (event.type.startsWith('agreement'))
+        this.#changes.push({
+          layer,
+          state: this.layers.stateName(layer),
+          threshold,
+          measured,
+          bound,
+          source: 'agreement',
+        });
+      if (!event.type.startsWith('quality')) continue;
       const isError = this.#errorSeverity(layer) >= measured;
       const source = isError ? 'error' : this.#doubtOf(layer);
       this.#changes.push({ layer, state: this.layers.stateName(layer), threshold, measured, bound, source });

@@ -148,7 +148,18 @@ const WITNESS: Layers = {
   reading: ['scan', 'walk', 'read', 'survey'],
   proofs: ['verify', 'proof', 'sign-log'],
   questions: [
-    ...['condition', 'count', 'filter', 'newest', 'query', 'explanation', 'explain-text', 'explain', 'timeline'],
+    ...[
+      'condition',
+      'count',
+      'filter',
+      'newest',
+      'query',
+      'explanation',
+      'explain-text',
+      'explain',
+      'form-states',
+      'timeline',
+    ],
     ...['why-not', 'replay', 'replay-close', 'sql/', 'audit', 'report/'],
   ],
   writing: [

@@ -38,7 +38,7 @@ const layerChange = noun<LayerChange>()({
   threshold: text,
   measured: real,
   bound: real,
-  source: one(['error', 'topic', 'gain', 'codes']),
+  source: one(['error', 'topic', 'gain', 'codes', 'agreement']),
 });
 
 /**
@@ -72,6 +72,8 @@ const promotedSide = noun<PromotedSide>()({
 /** A note may say anything. Where these fields stand in it, they are this. */
 export const NOTE = {
   layerChanges: { type: optional(list(layerChange)) },
+  /** Layers whose trust is in another state. */
+  trustChanges: { type: optional(list(layerChange)), since: '0.1.0' },
   promoted: { type: optional(list(promotedSide)), since: '0.1.0' },
   returned: { type: optional(list(promotedSide)), since: '0.1.0' },
   /** Sessions that began with the same pages. */

@@ -51,7 +51,9 @@ function opened(): {
 }
 const seen = (): ReturnType<typeof opened> => {
   const session = opened();
-  session.see({ changes: [{ layer: 1, page: 3, side: 'k', from: 'q8', to: 'freed' }] });
+  const latent = { layer: 1, page: 4, side: 'kv', from: 'q8', to: 'xq4' } as const;
+  const lower = { layer: 1, page: 5, side: 'v', from: 'q8', to: 'rot2' } as const;
+  session.see({ changes: [{ layer: 1, page: 3, side: 'k', from: 'q8', to: 'freed' }, latent, lower] });
   return session;
 };
 const refused = (id: string): string => `refused: ${unsafeRule(id)}`;
@@ -65,6 +67,8 @@ test('what is unsafe is refused under its rule, whatever the policy thinks of it
     ['other-side', { page: 0, side: 'k', from: 'q8', to: 'rot1' }],
     ['latent-of-codes', { page: 0, side: 'v', from: 'q8', to: 'xq4' }],
     ['keys-below-values', { page: 0, side: 'k', from: 'q8', to: 'rot2' }],
+    ['held', { page: 4, side: 'v', from: 'q8', to: 'rot4' }],
+    ['elsewhere', { page: 5, side: 'v', from: 'q8', to: 'rot4' }],
   ];
   expect(cases.map(([id]) => id)).toEqual(UNSAFE.map(({ id }) => id));
   for (const [id, move] of cases) expect(seen().judge(move), id).toEqual([refused(id)]);
