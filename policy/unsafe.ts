@@ -15,12 +15,12 @@ import {
   servesSide,
 } from '../native/index.ts';
 import { FIRST_LATENT, isLatent, rank, STEPS, TIER_RANK } from './ladder.ts';
-import type { PageForm } from './types.ts';
+import type { LaterForm, PageForm } from './types.ts';
 
 export interface Move {
   readonly side: Part;
   readonly from: PageForm;
-  readonly to: PageForm;
+  readonly to: LaterForm;
   /**
    * Format of the same page's other side; of both sides where `side` is both, and while they come from a latent that of
    * the window.
@@ -33,6 +33,8 @@ export interface Move {
   readonly movable: boolean;
   /** Nothing is left of the page. */
   readonly isFreed?: boolean;
+  /** The policy says that it lets pages go. */
+  readonly evicts?: boolean;
   /** The original of the side was kept, has just been measured, and is put back. */
   readonly isBack?: boolean;
 }
@@ -48,20 +50,32 @@ const VALUE_BITS_BESIDE_COARSE_KEYS = 4;
 /** Keys of this many bits or fewer are a waste beside such values. */
 export const COARSE_KEY_BITS = 2;
 
-const keysAndValues = ({ side, to, partner }: Move): Readonly<Record<Side, FormatName>> =>
+/** A move after which the page is still there. */
+interface Remaking extends Move {
+  readonly to: PageForm;
+}
+
+/** For rules about the form that a page gets: nothing is left of one that is let go. */
+const remade =
+  (applies: (move: Remaking) => boolean) =>
+  ({ to, ...move }: Move): boolean =>
+    to !== 'freed' && applies({ ...move, to });
+
+const keysAndValues = ({ side, to, partner }: Remaking): Readonly<Record<Side, FormatName>> =>
   side === 'k' && !isLatent(to) ? { k: to, v: partner } : { k: partner, v: isLatent(to) ? partner : to };
 
 export const UNSAFE: readonly Unsafe[] = [
   {
     id: 'freed',
-    reason: 'the sliding window of the layer has left the page behind, and nothing of it is there to be moved',
+    reason:
+      'the page was let go, or the sliding window of the layer has left it behind: nothing of it is there to be moved',
     applies: ({ isFreed = false }) => isFreed,
   },
   {
     id: 'promotion',
     reason:
       'bytes come back, information does not: a finer format would hold the coarser one’s decode. It takes an original that was kept, and there is none',
-    applies: ({ from, to, isBack = false }) => rank(to) < rank(from) && !isBack,
+    applies: remade(({ from, to, isBack = false }) => rank(to) < rank(from) && !isBack),
   },
   {
     id: 're-encode',
@@ -74,27 +88,35 @@ export const UNSAFE: readonly Unsafe[] = [
     applies: ({ movable }) => !movable,
   },
   {
+    id: 'eviction',
+    reason:
+      'a page that is let go is lost, with its keys and its values: only a policy that says so (`evicts`) may do that, and only to both at once',
+    applies: ({ side, to, evicts = false }) => to === 'freed' && (side !== 'kv' || !evicts),
+  },
+  {
     id: 'other-side',
     reason:
       'the format is for the other side: 1-bit keys beside 2-bit values cost two to six times what 2-bit keys beside 1-bit values cost (measured)',
-    applies: ({ side, to }) => side !== 'kv' && !isLatent(to) && !servesSide(to, side),
+    applies: remade(({ side, to }) => side !== 'kv' && !isLatent(to) && !servesSide(to, side)),
   },
   {
     id: 'latent-of-codes',
     reason:
       'a latent is coded when its page is sealed and stays as long as the page is as it was then: keys and values in lower formats do not lead to one',
-    applies: ({ side, from, to, partner }) =>
-      (side === 'kv') !== isLatent(to) ||
-      (side === 'kv' && (rank(from) < FIRST_LATENT ? TIER_RANK[rank(from)] : TIER_RANK[rank(partner)]) !== 0),
+    applies: remade(
+      ({ side, from, to, partner }) =>
+        (side === 'kv') !== isLatent(to) ||
+        (side === 'kv' && (rank(from) < FIRST_LATENT ? TIER_RANK[rank(from)] : TIER_RANK[rank(partner)]) !== 0),
+    ),
   },
   {
     id: 'keys-below-values',
     reason:
       '2-bit keys beside values of 4 bits or more: 2-bit keys cost twenty times what 2-bit values cost (measured), so the bytes are better taken from the values',
-    applies: (move) => {
+    applies: remade((move) => {
       const pair = keysAndValues(move);
       return isUselessPair(pair.k, pair.v) && (move.side === 'k' || move.isBack === true);
-    },
+    }),
   },
 ];
 

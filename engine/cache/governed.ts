@@ -174,7 +174,7 @@ export class Governed {
       onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
     });
     this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
-    this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? []);
+    this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? [], terms.policy.evicts);
     this.stated = terms.kldBudget === null ? null : this.#openStated(terms.kldBudget);
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents =
@@ -272,7 +272,7 @@ export class Governed {
   get #settledPages(): number {
     const { policy, context } = this.terms;
     if (policy.id === 'none') return sealedPages(this.#length);
-    const isDone = policy.needsTrials || this.pacing.isIdle;
+    const isDone = policy.needsTrials || policy.evicts === true || this.pacing.isIdle;
     return Math.max(0, movablePages(this.#length, context.windowTokens) - (isDone ? 0 : 1));
   }
 
