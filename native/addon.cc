@@ -119,6 +119,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::with<importPagesCall>>("importPages"),
                         InstanceMethod<&CacheHandle::with<exportSideCall>>("exportSide"), InstanceMethod<&CacheHandle::with<exchangeSideCall>>("exchangeSide"),
                         InstanceMethod<&CacheHandle::with<freePageCall>>("freePage"),
+                        InstanceMethod<&CacheHandle::with<evictPageCall>>("evictPage"),
                         InstanceMethod<&CacheHandle::with<startMoveCall>>("startMove"), InstanceMethod<&CacheHandle::with<finishMovesCall>>("finishMoves"),
                         InstanceMethod<&CacheHandle::with<startTrialCall>>("startTrial"), InstanceMethod<&CacheHandle::with<finishTrialsCall>>("finishTrials")});
   }
@@ -411,7 +412,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       const Layer& it = cache_->layer(layer);
       const size_t tokens = page == it.sealed() ? it.openRows() : kPageTokens;
       if (rows.length != tokens * cache_->shape().rowElements()) return kBadShape;
-      if (page < it.sealed() && it.page(page).kind == kFreed) return kUnsupported;
+      if (page < it.sealed() && it.page(page).isGone()) return kUnsupported;
       cache_->decode(layer, page, isKey, rows.data);
       return kOk;
     });

@@ -254,7 +254,7 @@ Status importPageCall(Cache& cache, const Info& info) {
   if (!readArray(info[1], napi_int32_array, &about) || about.length != 5) return kBadShape;
   if (!readArray(info[2], napi_uint8_array, &bytes)) return kBadArgument;
   const auto [kind, k, v, latent, width] = std::array<int32_t, 5>{about.data[0], about.data[1], about.data[2], about.data[3], about.data[4]};
-  if ((kind != kResident && kind != kLatent && kind != kFreed) || latent < 0 || latent > kLatentFormats) return kBadArgument;
+  if ((kind != kResident && kind != kLatent && kind != kFreed && kind != kEvicted) || latent < 0 || latent > kLatentFormats) return kBadArgument;
   if (kind == kResident && (!isFormat(k) || !isFormat(v))) return kBadArgument;
   return cache.importPage(layer, {static_cast<PageKind>(kind), {k, v}, latent - 1, width, bytes.data, bytes.length});
 }
@@ -296,6 +296,15 @@ Status freePageCall(Cache& cache, const Info& info) {
   if (!readPage(cache, info, &layer, &page)) return kBadArgument;
   if (!readArray(info[2], napi_float64_array, &out) || out.length != 1) return kBadShape;
   return cache.freePage(layer, page, out.data);
+}
+
+// (layer, page, Float64Array[1] <- bytes freed)
+Status evictPageCall(Cache& cache, const Info& info) {
+  int layer, page;
+  Span<double> out;
+  if (!readPage(cache, info, &layer, &page)) return kBadArgument;
+  if (!readArray(info[2], napi_float64_array, &out) || out.length != 1) return kBadShape;
+  return cache.evictPage(layer, page, out.data);
 }
 
 }  // namespace palimpsest

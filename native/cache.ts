@@ -34,7 +34,7 @@ import { badQuery, badValue } from './refusals.ts';
 import { checkedOptions } from './shape.ts';
 import * as shares from './shares.ts';
 import { exchangeSide, exportSide } from './sides.ts';
-import { freedPage, freePage, seesFreed } from './sliding.ts';
+import { evictPage, freedPage, freePage, seesFreed } from './sliding.ts';
 import { exportPage, importPage } from './stored.ts';
 import { checkCandidates, movesOf, original, REFUSED, Trials } from './trials.ts';
 import type {
@@ -426,6 +426,12 @@ class NativeCache implements KvCache {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);
     return freePage(handle, layer, page, this.#one, this.length(layer));
+  }
+
+  evictPage(layer: number, page: number): number {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    return evictPage(handle, layer, page, this.#one);
   }
 
   importPage(layer: number, bytes: Uint8Array): void {

@@ -51,6 +51,7 @@ Status importPageCall(Cache& cache, const Napi::CallbackInfo& info);
 Status exportSideCall(Cache& cache, const Napi::CallbackInfo& info);
 Status exchangeSideCall(Cache& cache, const Napi::CallbackInfo& info);
 Status freePageCall(Cache& cache, const Napi::CallbackInfo& info);
+Status evictPageCall(Cache& cache, const Napi::CallbackInfo& info);
 // All pages at once, in addon_predicted.cc.
 Status importPagesCall(Cache& cache, const Napi::CallbackInfo& info);
 

@@ -64,7 +64,7 @@ export { ROT_LEVELS } from './reference/tables.gen.ts';
 export { type AnswerOf, type Caller, type ParamsOf, ThreadClient, ThreadServer } from './rpc.ts';
 export { firstSeqOf, SERIES_ENTRIES, seriesOf } from './series.ts';
 export { ATTENTION_OPTIONS, checkShape, openBytes, SHAPE_OPTIONS } from './shape.ts';
-export { isFreed } from './sliding.ts';
+export { isEvicted, isFreed } from './sliding.ts';
 export * from './text.ts';
 export { startThread } from './thread.ts';
 export * from './types.ts';

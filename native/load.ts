@@ -115,6 +115,8 @@ export interface CacheHandle {
   exchangeSide(layer: number, page: number, side: number, format: number, bytes: Uint8Array, out: Float64Array): number;
   /** Writes the freed bytes to `out`. */
   freePage(layer: number, page: number, out: Float64Array): number;
+  /** Writes the freed bytes to `out`. */
+  evictPage(layer: number, page: number, out: Float64Array): number;
   /** native/addon_predicted.cc describes the arguments. */
   importPages(
     bytes: Uint8Array,

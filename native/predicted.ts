@@ -115,6 +115,8 @@ export class PackedPredictor {
   }
 }
 
+/** How records of stored pages are told to the binary; 1 is a page that is predicted. */
+const WAYS = { resident: 0, freed: 2, evicted: 3 } as const;
 /** Numbers of a record in the binary. */
 const NUMBERS = 5;
 
@@ -144,8 +146,8 @@ export function importPages(handle: CacheHandle, shape: CacheShape, given: PageR
       continue;
     }
     const content = contentOf(bytes.subarray(at, at + length), firstToken(Math.floor(i / shape.layers)));
-    hasFreed ||= content.isFreed;
-    numbers.set([content.isFreed ? 2 : 0, content.k, content.v, at + content.at, content.length], NUMBERS * i);
+    hasFreed ||= content.kind === 'freed';
+    numbers.set([WAYS[content.kind], content.k, content.v, at + content.at, content.length], NUMBERS * i);
   }
   // -1: no record is damaged. The call may end before it says so.
   const out = Float64Array.of(-1);

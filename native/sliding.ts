@@ -1,6 +1,6 @@
 /**
- * Pages that a sliding window has left behind: KvCache.freePage(), which types.ts describes, and what freed pages
- * refuse.
+ * Pages of which nothing is left, since a sliding window has left them behind or a policy let them go:
+ * KvCache.freePage() and evictPage(), which types.ts describes, and what such pages refuse.
  */
 import { KvError } from './error.ts';
 import { firstToken } from './geometry.ts';
@@ -9,17 +9,26 @@ import { PAGE_KINDS, type PageTable } from './types.ts';
 
 const FREED = PAGE_KINDS.indexOf('freed');
 
-/** True for a page of which nothing is left. */
-export const isFreed = (table: PageTable, page: number): boolean => table.kind[page] === FREED;
+const EVICTED = PAGE_KINDS.indexOf('evicted');
 
-/** The error of everything that needs the keys and values of a freed page. */
+/** True for a page of which nothing is left. */
+export const isFreed = (table: PageTable, page: number): boolean =>
+  table.kind[page] === FREED || table.kind[page] === EVICTED;
+
+/** True for one of these that attention skips where it would see it. */
+export const isEvicted = (table: PageTable, page: number): boolean => table.kind[page] === EVICTED;
+
+/** The error of everything that needs the keys and values of a page of which nothing is left. */
 export const freedPage = (page: number): KvError =>
-  new KvError('unsupported', `page ${page} has been freed: the sliding window of its layer has left it behind`, {
+  new KvError('unsupported', `page ${page} has been freed: nothing is left of it`, {
     values: { page },
     hint: 'table().kind says which pages are still there',
   });
 
-/** The error of attention that would see freed pages, and of going back or importing to where that would be so. */
+/**
+ * The error of attention that would see freed pages, or whose queries are those of evicted ones, and of going back or
+ * importing to where that would be so.
+ */
 export const seesFreed = (doing: string, values: Readonly<Record<string, unknown>>): KvError =>
   new KvError('unsupported', `cannot ${doing}: pages that it would see have been freed`, {
     values,
@@ -35,5 +44,17 @@ export function freePage(handle: CacheHandle, layer: number, page: number, out: 
       hint: 'free a page when the sliding window of its layer has left it behind and no move of it is under way',
     });
   check(status, `free page ${page} of layer ${layer}`, { layer, page });
+  return out[0]!;
+}
+
+/** → bytes freed */
+export function evictPage(handle: CacheHandle, layer: number, page: number, out: Float64Array): number {
+  const status = handle.evictPage(layer, page, out);
+  if (codeOf(status) === 'unsupported')
+    throw new KvError('unsupported', `page ${page} of layer ${layer} is freed, or is being moved`, {
+      values: { layer, page },
+      hint: 'evict a page that is there while no move of it is under way',
+    });
+  check(status, `evict page ${page} of layer ${layer}`, { layer, page });
   return out[0]!;
 }

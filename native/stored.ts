@@ -15,7 +15,8 @@
  *   100  zeros
  *
  * After the head come the parts of the keys and of the values, the latent, and, if the page is at position 0, the exact
- * sinks; of a freed page no more than those. The last four bytes are the CRC-32 (as in gzip) of everything before them.
+ * sinks; of a freed or evicted page no more than those. The last four bytes are the CRC-32 (as in gzip) of everything
+ * before them.
  */
 import { crc32 } from 'node:zlib';
 import { fail, show } from './arguments.ts';
@@ -24,7 +25,7 @@ import { checkServed, FORMAT_NAMES, FORMATS, isFormatName, nameOfId, PAGE_TOKENS
 import { firstToken } from './geometry.ts';
 import { LATENT_LAYOUT_VERSION, LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check } from './load.ts';
-import { type CacheShape, PAGE_KINDS, type PageTable } from './types.ts';
+import { type CacheShape, PAGE_KINDS, type PageKind, type PageTable } from './types.ts';
 
 const MAGIC = 'KVPAGE01';
 const HEAD_BYTES = 128;
@@ -33,14 +34,17 @@ const NAME_BYTES = 16;
 const NAMES_AT = 40;
 
 /**
- * The formats of a page by their ids: keys and values are null if it is held as a latent or freed, and the latent is
- * null if it has none.
+ * The formats of a page by their ids: keys and values are null if it is held as a latent or nothing is left of it, and
+ * the latent is null if it has none.
  */
 interface Content {
   readonly kind: number;
   readonly formats: readonly [k: number | null, v: number | null, latent: number | null];
   readonly latentWidth: number;
 }
+
+/** True for pages of which nothing is left. */
+const isGone = (kind: PageKind | undefined): boolean => kind === 'freed' || kind === 'evicted';
 
 const damaged = (message: string, values: Readonly<Record<string, unknown>>): never => {
   throw new KvError('bad-file', `stored page: ${message}`, { values, hint: 'export the page again' });
@@ -123,8 +127,8 @@ export function importPage(
 
 /** Where the parts of a page without latents lie among its bytes, and the ids of its formats. */
 interface Whole {
-  /** Nothing is left of it but the sinks of the first page, and its formats mean nothing. */
-  readonly isFreed: boolean;
+  /** A page of which nothing is left has at most the sinks of the first page, and its formats mean nothing. */
+  readonly kind: 'resident' | 'freed' | 'evicted';
   readonly k: number;
   readonly v: number;
   readonly at: number;
@@ -143,11 +147,11 @@ export function storedContent(shape: CacheShape): (bytes: Uint8Array, position: 
     if (before !== undefined && all.readUInt32LE(12) === position) return before;
     const { kind, formats, latentWidth } = readHead(bytes, shape, position);
     const [k, v] = formats;
-    const isFreed = PAGE_KINDS[kind] === 'freed';
-    if (!isFreed && (PAGE_KINDS[kind] !== 'resident' || latentWidth > 0 || k === null || v === null))
+    const name = PAGE_KINDS[kind] as PageKind;
+    if (!isGone(name) && (name !== 'resident' || latentWidth > 0 || k === null || v === null))
       throw new KvError('unsupported', 'stored page: pages with latents are imported one by one');
     const at = { at: HEAD_BYTES, length: bytes.length - HEAD_BYTES - CRC_BYTES };
-    const content = { isFreed, k: k ?? 0, v: v ?? 0, ...at };
+    const content = { kind: name as Whole['kind'], k: k ?? 0, v: v ?? 0, ...at };
     known.set(key, content);
     return content;
   };
@@ -201,7 +205,7 @@ function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Conte
     });
   }
   const isResident = PAGE_KINDS[kind] === 'resident';
-  if (!isResident && PAGE_KINDS[kind] !== 'latent' && PAGE_KINDS[kind] !== 'freed')
+  if (!isResident && PAGE_KINDS[kind] !== 'latent' && !isGone(PAGE_KINDS[kind]))
     damaged('its kind is unknown', { kind });
   if (bytes.subarray(NAMES_AT + 3 * (NAME_BYTES + 4), HEAD_BYTES).some((byte) => byte !== 0))
     damaged('unused bytes are not zero', {});
@@ -212,7 +216,7 @@ function readHead(bytes: Uint8Array, shape: CacheShape, position: number): Conte
   if (formats.slice(0, 2).some((id) => (id !== null) !== isResident) || (formats[2] !== null) !== latentWidth > 0) {
     damaged('its kind does not fit its formats', { kind, latentWidth });
   }
-  if (PAGE_KINDS[kind] === 'freed' && latentWidth > 0) damaged('nothing is left of it but a latent', { latentWidth });
+  if (isGone(PAGE_KINDS[kind]) && latentWidth > 0) damaged('nothing is left of it but a latent', { latentWidth });
   return { kind, formats, latentWidth };
 }
 

@@ -160,9 +160,10 @@ export interface CacheMemory {
 /**
  * How a sealed page is held. A `resident` page has keys and values, each in a format. A `latent` page has only the
  * latent from which both are recomputed. A `freed` page has nothing: the sliding window of its layer has left it
- * behind. No page is `parked` yet: the name is reserved for pages outside the pool.
+ * behind. An `evicted` page has nothing either, though queries would see it: attention skips it. No page is `parked`
+ * yet: the name is reserved for pages outside the pool.
  */
-export const PAGE_KINDS = ['resident', 'latent', 'parked', 'freed'] as const;
+export const PAGE_KINDS = ['resident', 'latent', 'parked', 'freed', 'evicted'] as const;
 export type PageKind = (typeof PAGE_KINDS)[number];
 
 /** The sealed pages of one layer in the order of their positions, as parallel arrays of length `pages`. */
@@ -439,6 +440,15 @@ export interface KvCache {
    * while a move of it is under way.
    */
   freePage(layer: number, page: number): number;
+  /**
+   * Gives the bytes of a sealed page back though queries would see it, and returns how many that are. From then on
+   * attention skips the page: the softmax is over what is left, and other tokens keep their positions. The sinks of the
+   * first page stay, since they are kept apart from it. A page that forks share is gone for all of them; latents and
+   * kept originals go with it. Nothing brings it back, and what needs its keys and values throws 'unsupported' from
+   * then on, as attention does for queries of its own tokens, or of tokens before it. A page that is evicted already
+   * stays so. Throws 'unsupported' for a page that is freed, and while a move of it is under way.
+   */
+  evictPage(layer: number, page: number): number;
   /**
    * Forgets the latent that is kept beside a page, and returns how many bytes that freed. Throws 'unsupported' if there
    * is none.

@@ -7,11 +7,10 @@
 import { type FormatName, isFormatName, movablePages, PARTS, SIDES, type Side } from '../native/index.ts';
 import type { Course } from './course.ts';
 import { rank } from './ladder.ts';
-import { isRemade } from './sides.ts';
+import { isRemade, type Remade } from './sides.ts';
 import type {
   CanaryReport,
   Decision,
-  FormChange,
   LayerChange,
   Policy,
   PolicyContext,
@@ -24,13 +23,16 @@ import { type Unsafe, unsafe, unsafeRule } from './unsafe.ts';
 
 /** Begins a session whose unsafe moves are refused. Throws what `open` of the policy throws. */
 export const openPolicy = (policy: Policy, context: PolicyContext): PolicySession =>
-  new AskedSession(policy.open(context), context);
+  new AskedSession(policy.open(context), context, policy.evicts === true);
 
 const NO_CANARIES: readonly CanaryReport[] = [];
+
+type Moved = Pick<Decision, 'layer' | 'page' | 'side' | 'to'>;
 
 class AskedSession implements PolicySession {
   readonly #session: PolicySession;
   readonly #context: PolicyContext;
+  readonly #evicts: boolean;
   /** Forms of the page sides that are not in the window format. */
   readonly #forms = new Map<number, FormatName>();
   /** Pages of which nothing is left, by the keys of their keys. */
@@ -40,9 +42,10 @@ class AskedSession implements PolicySession {
   #tokens = 0;
   #canaries = NO_CANARIES;
 
-  constructor(session: PolicySession, context: PolicyContext) {
+  constructor(session: PolicySession, context: PolicyContext, evicts: boolean) {
     this.#session = session;
     this.#context = context;
+    this.#evicts = evicts;
   }
 
   decide(situation: Situation): readonly Decision[] {
@@ -54,7 +57,7 @@ class AskedSession implements PolicySession {
     const found = this.#ask(decision);
     if (found !== null) return refusal(found);
     const verdict = this.#session.judge(decision, epsilonNow);
-    if (verdict.accepted) this.#become(decision);
+    if (verdict.accepted) this.#take(decision);
     return verdict;
   }
 
@@ -86,13 +89,16 @@ class AskedSession implements PolicySession {
     if (tokens < this.#tokens) this.#forget(tokens);
     this.#tokens = tokens;
     this.#canaries = canaries;
-    for (const change of changes)
-      if (isRemade(change)) this.#become(change);
-      else this.#free(change);
+    for (const change of changes) this.#take(change);
     for (const { layer, page, side, from } of trials) this.#become({ layer, page, side, to: from });
   }
 
-  #become({ layer, page, side, to }: Pick<Decision, 'layer' | 'page' | 'side' | 'to'>): void {
+  #take(change: Moved): void {
+    if (isRemade(change)) this.#become(change);
+    else this.#free(change);
+  }
+
+  #become({ layer, page, side, to }: Remade<Moved>): void {
     // While a page is held as a latent, its sides count as if they were in the window format still.
     if (side === 'kv') {
       if (isFormatName(to)) this.#held.delete(this.#key(layer, page, 'k'));
@@ -105,7 +111,7 @@ class AskedSession implements PolicySession {
     else this.#forms.set(key, to);
   }
 
-  #free({ layer, page }: FormChange): void {
+  #free({ layer, page }: Moved): void {
     this.#freed.add(this.#key(layer, page, 'k'));
     this.#held.delete(this.#key(layer, page, 'k'));
     for (const side of SIDES) this.#forms.delete(this.#key(layer, page, side));
@@ -127,6 +133,7 @@ class AskedSession implements PolicySession {
       to,
       partner: side === 'kv' ? lower : side === 'k' ? v : k,
       movable: page < movablePages(this.#tokens, this.#context.windowTokens),
+      evicts: this.#evicts,
       isFreed: this.#freed.has(this.#key(layer, page, 'k')),
       isHeld: this.#held.has(this.#key(layer, page, 'k')),
       isElsewhere: side !== 'kv' && rank(side === 'k' ? k : v) > rank(from),

@@ -11,7 +11,7 @@
  *   archived   from the first rung of the archive tier on   the same
  *   latent     held as the inputs of its layer              rematerialize → a lower one, materialize → keys and values
  *   promoted   better than policies know, for an answer     return → what it was
- *   freed      behind the sliding window                    takeBack → window, with its tokens
+ *   freed      nothing is left: let go by a policy, or behind the sliding window; takeBack → window, with its tokens
  */
 import { setup } from 'xstate';
 import { assert, FORMAT_NAMES, FORMATS, isFormatName } from '../native/index.ts';

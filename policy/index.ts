@@ -1,8 +1,12 @@
 /** WHY move it? Situation → decisions, and nothing else: no clock, no chance, no files. The room's only entry. */
 import { KvError } from '../native/index.ts';
 import { age, ageOne } from './policies/age.ts';
+import { h2o } from './policies/h2o.ts';
 import { price } from './policies/price.ts';
 import { priceOne, priceThree, priceTwo } from './policies/price-earlier.ts';
+import { scissorhands } from './policies/scissorhands.ts';
+import { pyramidkv, snapkv } from './policies/snapkv.ts';
+import { streaming } from './policies/streaming.ts';
 import { fixedPolicy, nonePolicy, tablePolicy } from './policies/table.ts';
 import { tiersPolicy } from './policies/tiers.ts';
 import { uniform, uniformOne } from './policies/uniform.ts';
@@ -81,6 +85,11 @@ export const policies: Readonly<Record<string, (options: Readonly<Record<string,
   uniform: plain(uniform),
   age: plain(age),
   tiers: tiersPolicy,
+  'streaming-pages': plain(streaming),
+  'h2o-pages': plain(h2o),
+  'snapkv-pages': plain(snapkv),
+  'pyramidkv-pages': plain(pyramidkv),
+  'scissorhands-pages': plain(scissorhands),
   table: tablePolicy,
   fixed: fixedPolicy,
   none: plain(nonePolicy),

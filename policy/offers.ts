@@ -2,7 +2,7 @@
  * What every page side offers next: one step down its hull, with its price. Offers lie in two heaps, those that may be
  * taken and those of sides that rest after a move, so the cheapest is at hand without looking at the others.
  */
-import { FORMAT_NAMES, FORMATS, isAutomatic, LOWEST_FORMATS, PARTS, SIDES } from '../native/index.ts';
+import { assert, FORMAT_NAMES, FORMATS, isAutomatic, LOWEST_FORMATS, PARTS, SIDES } from '../native/index.ts';
 import { type Course, fourDigits } from './course.ts';
 import { ageOf, Divergence } from './divergence.ts';
 import type { Repeated } from './evidence.ts';
@@ -281,6 +281,7 @@ export class Offers {
    */
   settle(outcome: Outcome, tokens: number, restUntil: number): number {
     const slot = this.sides.settle(outcome);
+    assert(isRemade(outcome), `layer ${outcome.layer} page ${outcome.page} was let go, and no offer says so`);
     const from = rank(outcome.from);
     const to = rank(outcome.to);
     const { epsilonNow } = outcome;

@@ -17,7 +17,7 @@ import {
   sealedPages,
 } from '../native/index.ts';
 import { FIRST_LATENT, FORMS, isLatent, rank } from './ladder.ts';
-import type { Decision, FormChange, Outcome, PageForm, PolicyContext, TrialReport } from './types.ts';
+import type { Decision, FormChange, LaterForm, Outcome, PageForm, PolicyContext, TrialReport } from './types.ts';
 
 /**
  * Initial room, enough for 4,096 tokens of 64 layers. Unused room takes no memory, while growing takes as long as ten
@@ -28,10 +28,11 @@ export const SLOTS = 4096;
 const NONE: readonly number[] = [];
 
 /** A change after which the page is still there. */
-export type Remade = FormChange & { readonly to: PageForm };
+export type Remade<Change extends { readonly to: LaterForm } = FormChange> = Change & { readonly to: PageForm };
 
 /** True if a page is still there after a change. */
-export const isRemade = (change: FormChange): change is Remade => change.to !== 'freed';
+export const isRemade = <Change extends { readonly to: LaterForm }>(change: Change): change is Remade<Change> =>
+  change.to !== 'freed';
 
 /** Index in PARTS of the slots of latents. */
 export const BOTH = PARTS.indexOf('kv');
@@ -148,7 +149,7 @@ export class Sides {
     const sideIndex = PARTS.indexOf(side);
     const slot = this.find(layer, page, sideIndex);
     const isPlanned = slot >= 0 && this.pending[slot] === 1 && this.format[slot] === rank(from);
-    if (!isPlanned || to === from || !this.#fits(sideIndex, rank(to))) {
+    if (!isPlanned || to === from || to === 'freed' || !this.#fits(sideIndex, rank(to))) {
       throw new KvError(
         'bad-value',
         `no move of layer ${layer} page ${page} ${side} from ${from} to ${to} is under way`,

@@ -9,7 +9,10 @@ import type { Estimate, Law } from './law.ts';
 /** What a page may be in: a format of keys or of values, or a latent, from which both are computed again. */
 export type PageForm = FormatName | LatentName;
 
-/** What a page may have become: of one that is freed nothing is left, and it comes back only with its tokens. */
+/**
+ * What a page may have become: of one that is freed nothing is left, because no query sees it any more or because it
+ * was let go, and it comes back only with its tokens.
+ */
 export type LaterForm = PageForm | 'freed';
 
 /** Where a threshold's value came from. */
@@ -94,8 +97,8 @@ export interface Outcome {
   readonly side: Part;
   /** Format before. */
   readonly from: PageForm;
-  /** Format that was planned. */
-  readonly to: PageForm;
+  /** Format that was planned, or 'freed'. */
+  readonly to: LaterForm;
   /** True if the move was made. */
   readonly accepted: boolean;
   /**
@@ -120,7 +123,7 @@ export interface FormChange {
   readonly side: Part;
   /** Format before. */
   readonly from: PageForm;
-  /** Format after; 'freed' when nothing is left of the page, since no query from now on sees it. */
+  /** Format after; 'freed' when nothing is left of the page. */
   readonly to: LaterForm;
 }
 
@@ -318,12 +321,15 @@ export interface Decision {
   readonly layer: number;
   /** Page of the layer, from 0. */
   readonly page: number;
-  /** Keys, values, or both where a latent is concerned. */
+  /** Keys, values, or both where a latent is concerned or the page is let go. */
   readonly side: Part;
   /** Format that the side has. */
   readonly from: PageForm;
-  /** Format that it is to get. */
-  readonly to: PageForm;
+  /**
+   * Format that it is to get; 'freed' for a whole page (`side` is 'kv', `from` the format of its keys) that is let go
+   * though queries would see it, by policies that say so (`evicts`): attention skips it from then on.
+   */
+  readonly to: LaterForm;
   /**
    * ε of the source and target format against the exact page, by trials of the page (0 for q8 and f16 unless tried);
    * null when the policy does not use trials.
@@ -443,6 +449,8 @@ export interface Policy {
   readonly outlierKeys?: readonly FormatName[];
   /** True when it is to be told where attention went (`masses` of situations). */
   readonly readsMasses?: boolean;
+  /** True when it lets whole pages go though queries would see them: decisions for 'freed'. Others may not. */
+  readonly evicts?: boolean;
   /**
    * Pairs that it moves pages to, where some of their formats are not among those that policies choose from: sessions
    * then know them.

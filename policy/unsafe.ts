@@ -17,12 +17,12 @@ import {
 } from '../native/index.ts';
 import { type FormEventType, type FormRefusal, type FormState, kindOf, refusalOf } from './form-machine.ts';
 import { isLatent, rank, STEPS } from './ladder.ts';
-import type { PageForm } from './types.ts';
+import type { LaterForm, PageForm } from './types.ts';
 
 export interface Move {
   readonly side: Part;
   readonly from: PageForm;
-  readonly to: PageForm;
+  readonly to: LaterForm;
   /**
    * Format of the same page's other side; of both sides where `side` is both, and while they come from a latent that of
    * the window.
@@ -39,6 +39,8 @@ export interface Move {
   readonly isHeld?: boolean;
   /** It starts from a finer form than the side has. */
   readonly isElsewhere?: boolean;
+  /** The policy says that it lets pages go. */
+  readonly evicts?: boolean;
   /** The original of the side was kept, has just been measured, and is put back. */
   readonly isBack?: boolean;
 }
@@ -54,7 +56,18 @@ const VALUE_BITS_BESIDE_COARSE_KEYS = 4;
 /** Keys of this many bits or fewer are a waste beside such values. */
 export const COARSE_KEY_BITS = 2;
 
-const keysAndValues = ({ side, to, partner }: Move): Readonly<Record<Side, FormatName>> =>
+/** A move after which the page is still there. */
+interface Remaking extends Move {
+  readonly to: PageForm;
+}
+
+/** For rules about the form that a page gets: nothing is left of one that is let go. */
+const remade =
+  (applies: (move: Remaking) => boolean) =>
+  ({ to, ...move }: Move): boolean =>
+    to !== 'freed' && applies({ ...move, to });
+
+const keysAndValues = ({ side, to, partner }: Remaking): Readonly<Record<Side, FormatName>> =>
   side === 'k' && !isLatent(to) ? { k: to, v: partner } : { k: partner, v: isLatent(to) ? partner : to };
 
 /** What a side is in before a move; of both sides what the lower is in, which a latent would take the place of. */
@@ -67,6 +80,7 @@ function stateOf({ side, from, partner, movable, isFreed = false, isHeld = false
 
 /** What a move is to the machine. */
 function eventOf({ from, to, isBack = false }: Move): FormEventType {
+  if (to === 'freed') return 'free';
   if (to === from) return 'rewrite';
   if (rank(to) < rank(from)) return isBack ? 'putBack' : 'refine';
   return isLatent(to) ? 'rematerialize' : 'demote';
@@ -76,12 +90,13 @@ function eventOf({ from, to, isBack = false }: Move): FormEventType {
 const refused =
   (rule: FormRefusal) =>
   (move: Move): boolean =>
-    refusalOf(stateOf(move), eventOf(move), kindOf(move.to)) === rule;
+    refusalOf(stateOf(move), eventOf(move), kindOf(move.to === 'freed' ? move.from : move.to)) === rule;
 
 export const UNSAFE: readonly Unsafe[] = [
   {
     id: 'freed',
-    reason: 'the sliding window of the layer has left the page behind, and nothing of it is there to be moved',
+    reason:
+      'the page was let go, or the sliding window of the layer has left it behind: nothing of it is there to be moved',
     applies: refused('freed'),
   },
   {
@@ -101,25 +116,31 @@ export const UNSAFE: readonly Unsafe[] = [
     applies: refused('window'),
   },
   {
+    id: 'eviction',
+    reason:
+      'a page that is let go is lost, with its keys and its values: only a policy that says so (`evicts`) may do that, and only to both at once',
+    applies: ({ side, to, evicts = false }) => to === 'freed' && (side !== 'kv' || !evicts),
+  },
+  {
     id: 'other-side',
     reason:
       'the format is for the other side: 1-bit keys beside 2-bit values cost two to six times what 2-bit keys beside 1-bit values cost (measured)',
-    applies: ({ side, to }) => side !== 'kv' && !isLatent(to) && !servesSide(to, side),
+    applies: remade(({ side, to }) => side !== 'kv' && !isLatent(to) && !servesSide(to, side)),
   },
   {
     id: 'latent-of-codes',
     reason:
       'a latent is coded when its page is sealed and stays as long as the page is as it was then: keys and values in lower formats do not lead to one',
-    applies: (move) => (move.side === 'kv') !== isLatent(move.to) || refused('latent-of-codes')(move),
+    applies: remade((move) => (move.side === 'kv') !== isLatent(move.to) || refused('latent-of-codes')(move)),
   },
   {
     id: 'keys-below-values',
     reason:
       '2-bit keys beside values of 4 bits or more: 2-bit keys cost twenty times what 2-bit values cost (measured), so the bytes are better taken from the values',
-    applies: (move) => {
+    applies: remade((move) => {
       const pair = keysAndValues(move);
       return isUselessPair(pair.k, pair.v) && (move.side === 'k' || move.isBack === true);
-    },
+    }),
   },
   {
     id: 'held',

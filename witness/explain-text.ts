@@ -90,6 +90,15 @@ export const RULES: Readonly<Record<string, string>> = {
     'the hot tier is full with anchors, pages that more attention goes to, and newer ones, so the page takes the formats of the warm tier',
   'tier-cold':
     'the hot and the warm tier are full with anchors, pages that more attention goes to, and newer ones, so the page takes the formats of the cold tier',
+  'streaming-pages': 'the layer has more pages than places, and the newest stay beside the sinks: the page is let go',
+  'h2o-pages':
+    'the layer has more pages than places, and the newest stay and those that attention went to most: the page is let go',
+  'snapkv-pages':
+    'the layer has more pages than places, and those stay that the newest queries look at most: the page is let go',
+  'pyramidkv-pages':
+    'the layer has more pages than places, of which lower layers have more, and those stay that the newest queries look at most: the page is let go',
+  'scissorhands-pages':
+    'the layer has more pages than places, half of which are cleared of the pages that were found unimportant most often of late: the page is let go',
   uniform: 'all pages alike take the format whose bits fit the budget',
   'kld-gives-way':
     'the next pages would not fit otherwise, and the byte budget is ranked before the divergence budget, which this move exceeds',

@@ -343,15 +343,17 @@ class Replay {
 
   /**
    * Bytes follow from each other: nothing but moves changes them within a plan, a refused move changes nothing, and one
-   * that was made frees the difference of two page sizes and what a latent took that went with it, or nothing where a
-   * fork still holds the page.
+   * that was made frees the difference of two page sizes and what a latent took that went with it, both sides of a page
+   * that is let go, or nothing where a fork still holds the page.
    */
   #account({ seq, body }: Entry<'decision'>): void {
     const { decision, epsilonNow, verdict, bytesBefore, bytesAfter, tokens } = body;
     const { layer, page, side, from, to } = decision;
     const bytesFreed = bytesBefore - bytesAfter;
     const frees = (bytes: number): boolean => bytes - (this.#bytesOf[to] ?? 0) === bytesFreed;
-    const isPossible = bytesFreed === 0 || (verdict.accepted && this.#sources.some(frees));
+    const isOfPage =
+      to === 'freed' && this.#sources.some((one) => this.#sources.some((two) => one + two === bytesFreed));
+    const isPossible = bytesFreed === 0 || (verdict.accepted && (isOfPage || this.#sources.some(frees)));
     if (bytesBefore !== this.#bytes) this.#differs(seq, 'bytes', `${bytesBefore} before`, `${this.#bytes} before`);
     if (!isPossible)
       this.#differs(seq, 'bytes', `${bytesFreed} freed`, verdict.accepted ? `${decision.bytesFreed} freed` : '0 freed');

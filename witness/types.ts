@@ -1,6 +1,6 @@
 /** The record: what an entry is, and what the log promises. */
 import type { Part } from '../native/index.ts';
-import type { PageForm } from '../policy/index.ts';
+import type { LaterForm, PageForm } from '../policy/index.ts';
 import type { AnchorReport } from './against.ts';
 import type { AnchorOptions } from './checkpoint.ts';
 import type { ENTRIES, RetentionBody } from './entries/index.ts';
@@ -285,8 +285,8 @@ export interface DecisionFilter {
   readonly side?: Part;
   /** Format or latent that the page had. */
   readonly from?: PageForm;
-  /** The form that it was to get. */
-  readonly to?: PageForm;
+  /** The form that it was to get; 'freed' for pages that were let go. */
+  readonly to?: LaterForm;
   /** Matches the rule or the threshold id of the decision's `because` or of its verdict's. */
   readonly reason?: string;
   /** Matches the threshold id alone. */

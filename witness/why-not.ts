@@ -143,7 +143,7 @@ class Story {
   #trial: { readonly seq: number; readonly report: TrialReport; readonly tokens: number } | null = null;
   #form: PageForm;
   /** When nothing was left of it; null: it is there. */
-  #freed: { readonly seq: number; readonly tokens: number } | null = null;
+  #freed: { readonly seq: number; readonly tokens: number; readonly isLetGo: boolean } | null = null;
   #tokens = 0;
   /** Divergence per ε² of this layer and side, as its last decision had it; null: none was made. */
   #weight: number | null = null;
@@ -168,10 +168,10 @@ class Story {
     }
   }
 
-  #change({ seq, body: { changes, tokens } }: Entry<'change'>): void {
+  #change({ seq, body: { cause, changes, tokens } }: Entry<'change'>): void {
     for (const change of changes)
       if (!this.#isOurs(change)) continue;
-      else if (change.to === 'freed') this.#freed = { seq, tokens };
+      else if (change.to === 'freed') this.#freed = { seq, tokens, isLetGo: cause !== 'sliding-window' };
       else this.#form = change.to;
   }
 
@@ -198,7 +198,9 @@ class Story {
       this.#weight = (row.price * row.bytesFreed) / added;
     if (!this.#isOurs(row)) return;
     this.#own.push(row);
-    if (row.accepted) this.#form = row.to;
+    if (!row.accepted) return;
+    if (row.to === 'freed') this.#freed = { seq: row.seq, tokens: row.tokens, isLetGo: true };
+    else this.#form = row.to;
   }
 
   tell(): WhyNot {
@@ -243,7 +245,7 @@ class Story {
       answers.push(
         answer(
           'freed',
-          `With ${plural(this.#freed.tokens, 'token')} in the cache the sliding window of layer ${layer} had left it behind: it was freed, and nothing is left of it to move.`,
+          `With ${plural(this.#freed.tokens, 'token')} in the cache ${this.#freed.isLetGo ? `policy '${policy.id}' let it go` : `the sliding window of layer ${layer} had left it behind: it was freed`}, and nothing is left of it to move.`,
           [this.#freed.seq],
         ),
       );

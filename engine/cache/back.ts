@@ -9,6 +9,7 @@
 import {
   type CacheShape,
   type FormatName,
+  isFreed,
   type KvCache,
   KvError,
   openRows,
@@ -57,7 +58,9 @@ export class WayBack {
     const isWhole = tokens === pageStart(tokens) && (latents === null || tokens === 0);
     const isReopened = tokens < kv.length(0) && kv.table(0).pages > pages && !isWhole;
     if (isReopened && !isOpenAgain(cache, pages)) throw sealedAway(kv, tokens);
-    if (!isReopened && sealsBetween(tokens, tokensNew) === 0) return;
+    // What is cut behind a full page that is sealed goes in its place, and of one that was let go there are no rows.
+    const isCut = isWhole && pages < kv.table(0).pages && isGone(kv, shape, pages);
+    if (isCut || (!isReopened && sealsBetween(tokens, tokensNew) === 0)) return;
     this.#inputs = latents?.waiting(tokens) ?? null;
     if (hasForks && !isReopened) {
       this.#twin = hasRoom() ? forkOf(kv) : null;
@@ -127,9 +130,14 @@ export class WayBack {
 const isOpenAgain = ({ kv, shape, latents, hasForks, windowFormat }: Reversible, page: number): boolean =>
   !hasForks &&
   latents === null &&
+  !isGone(kv, shape, page) &&
   Array.from({ length: shape.layers }, (_, layer) => layer).every((layer) =>
     SIDES.every((side) => kv.format(layer, page, side) === windowFormat),
   );
+
+/** True if nothing is left of a page in some of the layers. */
+const isGone = (kv: KvCache, { layers }: CacheShape, page: number): boolean =>
+  Array.from({ length: layers }, (_, layer) => layer).some((layer) => isFreed(kv.table(layer), page));
 
 const sealedAway = (kv: KvCache, tokens: number): KvError =>
   new KvError('unsupported', `tokens behind ${tokens} cannot be taken back: their page has been sealed`, {

@@ -82,13 +82,18 @@ export const surelyFreed = (tokens: number, slidingWindow: number | null): numbe
   slidingWindow === null ? 0 : Math.max(0, freedPages(tokens - PAGE_TOKENS, slidingWindow) - pagesSeen(slidingWindow));
 
 /**
- * Most bytes up to `tokens` when all movable pages are in the pair of their layer, and those in the window in its
- * format.
+ * Most bytes up to `tokens` when all movable pages are in the pair of their layer, or let go where it has none, and
+ * those in the window in its format.
  */
-export function bytesAt(shape: CacheShape, tokens: number, pairs: readonly FormatPair[], window: Window): number {
+export function bytesAt(
+  shape: CacheShape,
+  tokens: number,
+  pairs: readonly (FormatPair | null)[],
+  window: Window,
+): number {
   const { layers, kvHeads, headDim } = shape;
   const side = (format: FormatName): number => pageBytes(format, kvHeads, headDim);
-  const lowOf = ({ k, v }: FormatPair): number => side(k) + side(v);
+  const lowOf = (pair: FormatPair | null): number => (pair === null ? 0 : side(pair.k) + side(pair.v));
   const low = pairs.reduce((sum, pair) => sum + lowOf(pair), 0);
   const windows = (window.slidingWindow ?? []).flatMap((size, layer) => (size === null ? [] : [{ layer, size }]));
   let most = 0;
@@ -125,9 +130,9 @@ export function forecast(shape: CacheShape, tokens: number): Forecast {
   };
 }
 
-/** The lowest pair of formats that pages of each layer may reach, and the window. */
+/** The lowest pair of formats that pages of each layer may reach (null: they may be let go), and the window. */
 export interface Least extends Window {
-  readonly pairs: readonly FormatPair[];
+  readonly pairs: readonly (FormatPair | null)[];
   /** Formats that pages may take on their way there, beside those that every session may use. */
   readonly onTheWay?: readonly FormatPair[];
 }
@@ -144,7 +149,8 @@ export const spareBytes = (pageBytes: Readonly<Record<FormatName, number>>, wind
  * may use.
  */
 export function leastBudget(shape: CacheShape, tokensExpected: number | null, least: Least): number {
-  const spare = spareBytes(sideBytes(shape, [...least.pairs, ...(least.onTheWay ?? [])]), least.windowFormat);
+  const named = least.pairs.filter((pair) => pair !== null);
+  const spare = spareBytes(sideBytes(shape, [...named, ...(least.onTheWay ?? [])]), least.windowFormat);
   return bytesAt(shape, tokensExpected ?? PAGE_TOKENS, least.pairs, least) + spare;
 }
 
@@ -171,7 +177,7 @@ export function checkBudget(shape: CacheShape, budgetBytes: number, tokensExpect
       neededBytes,
       windowBytes: fixedBytes(shape, openFormat) + shape.layers * 2 * sideBytes(shape)[windowFormat],
       tokens,
-      lowest: [...new Set(pairs.map(({ k, v }) => `${k}:${v}`))].join(' '),
+      lowest: [...new Set(pairs.map((pair) => (pair === null ? 'freed' : `${pair.k}:${pair.v}`)))].join(' '),
       formats: servedFormats().join(' '),
     },
     hint: `give at least ${(Math.ceil((10 * neededBytes) / 2 ** 20) / 10).toFixed(1)}MiB, allow lower formats, or shorten the prompt`,

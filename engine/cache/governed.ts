@@ -189,7 +189,7 @@ export class Governed {
       stateOf: this.#stateOf,
     });
     this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
-    this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? []);
+    this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? [], terms.policy.evicts);
     this.stated = terms.kldBudget === null ? null : this.#openStated(terms.kldBudget);
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents =
@@ -287,7 +287,7 @@ export class Governed {
   get #settledPages(): number {
     const { policy, context } = this.terms;
     if (policy.id === 'none') return sealedPages(this.#length);
-    const isDone = policy.needsTrials || this.pacing.isIdle;
+    const isDone = policy.needsTrials || policy.evicts === true || this.pacing.isIdle;
     return Math.max(0, movablePages(this.#length, context.windowTokens) - (isDone ? 0 : 1));
   }
 

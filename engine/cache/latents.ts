@@ -108,6 +108,15 @@ export function termsWithLatents(
   const terms = effective(asked, windowOf(asked), thresholds);
   if (latents === undefined) return terms;
   checkLatents(latents, shape.layers);
+  if (terms.policy.evicts === true)
+    throw new KvError(
+      'unsupported',
+      `policy '${terms.policy.id}' lets pages go, and latents are there to make them again`,
+      {
+        values: { policy: terms.policy.id, latents: latents.format },
+        hint: "leave latents out, or use policy 'price'",
+      },
+    );
   const { budgetBytes } = terms;
   const moved = withLatents(terms, shape, latents);
   if (budgetBytes === null) return { ...terms, context: moved };

@@ -2,7 +2,7 @@
  * The mover: the one place where a page changes its form. A change happens and becomes an entry of the log, or neither;
  * a planned move that was refused becomes an entry as well.
  */
-import { assert, FORMATS, type KvCache, type Side } from '../../native/index.ts';
+import { assert, FORMATS, isFreed, type KvCache, type Side } from '../../native/index.ts';
 import {
   type Decision,
   type FormArrows,
@@ -12,7 +12,6 @@ import {
   isLatent,
   type LaterForm,
   type Outcome,
-  type PageForm,
   type Situation,
   type Verdict,
 } from '../../policy/index.ts';
@@ -72,8 +71,7 @@ interface Cause {
 }
 
 /** An accepted move and its entry in the log. */
-interface NotableMove extends Omit<FormChange, 'to'> {
-  readonly to: PageForm;
+interface NotableMove extends FormChange {
   readonly seq: number;
   readonly epsilon: number;
 }
@@ -222,7 +220,11 @@ export class Mover {
     this.#changesSoFar++;
     const start = performance.now();
     const bytesFreed =
-      side === 'kv' ? this.#toLatent(decision) : this.#transcode(decision, side, tokens, canaryBytesMax);
+      decision.to === 'freed'
+        ? this.#evict(decision)
+        : side === 'kv'
+          ? this.#toLatent(decision)
+          : this.#transcode(decision, side, tokens, canaryBytesMax);
     if (!this.#isIn(decision)) this.#meter.mismatches.add({});
     this.#tally.moveTook(performance.now() - start);
     return bytesFreed;
@@ -230,13 +232,26 @@ export class Mover {
 
   /** True if a page is in the form that was decided: asked of the cache, not of what was asked of it. */
   #isIn({ layer, page, side, to }: Decision): boolean {
+    if (to === 'freed') return isFreed(this.#cache.table(layer), page);
     if (side !== 'kv') return this.#cache.format(layer, page, side) === to;
     const latent = latentOf(this.#cache.table(layer), page);
     return latent?.isHeld === true && latent.name === to;
   }
 
+  /** Lets go of a page, with what was kept of it. */
+  #evict({ layer, page }: Decision): number {
+    for (const { form } of formsOf(this.#cache, layer, page))
+      if (form !== 'freed') this.#arrows.take(this.#stateOf(page, form), 'free', form);
+    this.#canaries.drop(layer, page);
+    this.#originals?.drop(layer, page);
+    return this.#cache.evictPage(layer, page);
+  }
+
   #toLatent({ layer, page, from, to }: Decision): number {
-    assert(isLatent(to), `layer ${layer} page ${page} is to go from ${from} to ${to}, which is no latent`);
+    assert(
+      to !== 'freed' && isLatent(to),
+      `layer ${layer} page ${page} is to go from ${from} to ${to}, which is no latent`,
+    );
     for (const { form } of formsOf(this.#cache, layer, page))
       this.#arrows.take(this.#stateOf(page, form), 'rematerialize', to);
     return this.#cache.toLatent(layer, page, to);
@@ -245,7 +260,7 @@ export class Mover {
   #transcode(decision: Decision, side: Side, tokens: number, canaryBytesMax: number): number {
     const { layer, page, from, to } = decision;
     assert(
-      !isLatent(from) && !isLatent(to),
+      !isLatent(from) && to !== 'freed' && !isLatent(to),
       `the ${side} side of layer ${layer} page ${page} is to go from ${from} to ${to}`,
     );
     // It can no longer take the place of both sides.

@@ -6,6 +6,7 @@
  */
 import {
   freedPages,
+  isEvicted,
   isFreed,
   type KvCache,
   KvError,
@@ -35,6 +36,7 @@ export class SlidingWindows {
   readonly #cache: Pick<KvCache, 'length' | 'table'>;
   /** By layer; null: it sees everything. */
   readonly #windows: readonly (number | null)[];
+  readonly #evicts: boolean;
   /** Pages of each layer that are freed, from the first one on. */
   readonly #freed: number[];
   /** Ways, and how many pages are sealed where they lead. */
@@ -42,8 +44,10 @@ export class SlidingWindows {
   /** Before this length no page is left behind. */
   #dueAt: number;
 
-  constructor(cache: Pick<KvCache, 'length' | 'table'>, windows: readonly (number | null)[]) {
+  /** evicts: whether pages may be let go that queries would see. */
+  constructor(cache: Pick<KvCache, 'length' | 'table'>, windows: readonly (number | null)[], evicts = false) {
     this.#cache = cache;
+    this.#evicts = evicts;
     this.#windows = windows;
     this.#freed = windows.map(() => 0);
     this.#dueAt = this.#next(0);
@@ -89,6 +93,7 @@ export class SlidingWindows {
 
   /** True if nothing is left of a page. */
   isFreed(layer: number, page: number): boolean {
+    if (this.#evicts && isFreed(this.#cache.table(layer), page)) return true;
     const window = this.#windows[layer] ?? null;
     if (window === null || page >= pagesLeftBehind(this.#cache.length(layer), window)) return false;
     return page < this.#freed[layer]! || isFreed(this.#cache.table(layer), page);
@@ -103,7 +108,8 @@ export class SlidingWindows {
     if (window === null || this.#freed[layer] === 0) return false;
     const table = this.#cache.table(layer);
     const pages = Math.min(table.pages, pageOf(pageEnd(tokens)));
-    for (let page = pagesLeftBehind(tokens, window); page < pages; page++) if (isFreed(table, page)) return true;
+    for (let page = pagesLeftBehind(tokens, window); page < pages; page++)
+      if (isFreed(table, page) && !isEvicted(table, page)) return true;
     return false;
   }
 

@@ -78,8 +78,8 @@ export interface Terms {
   readonly exact: boolean;
   /** Values that take the place of those of thresholds, by id. */
   readonly thresholdValues: Readonly<Record<string, number>>;
-  /** Formats that need for bytes brings each layer to. */
-  readonly lowest: readonly FormatPair[];
+  /** Formats that need for bytes brings each layer to; null: its pages are let go. */
+  readonly lowest: readonly (FormatPair | null)[];
 }
 
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
@@ -273,14 +273,16 @@ function windowIn(asked: Asked): Window {
   return window;
 }
 
-/** The lowest formats that each layer may take. */
-function lowestPairs(asked: Asked): FormatPair[] {
+/** The lowest formats that each layer may take; null: its pages may be let go. */
+function lowestPairs(asked: Asked): (FormatPair | null)[] {
   const { shape, request, policy, named, windowFormat, floor } = asked;
   const { skipLayers = [] } = request;
-  const lowest = (layer: number): FormatPair =>
+  const lowest = (layer: number): FormatPair | null =>
     skipLayers.includes(layer) || policy.id === 'none'
       ? { k: windowFormat, v: windowFormat }
-      : (named?.[layer % named.length] ?? lowestPair(floor));
+      : policy.evicts === true
+        ? null
+        : (named?.[layer % named.length] ?? lowestPair(floor));
   return Array.from({ length: shape.layers }, (_, layer) => lowest(layer));
 }
 

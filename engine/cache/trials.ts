@@ -258,13 +258,19 @@ export class TrialQueue {
     const first = this.#found[0] ?? this.#started[0] ?? this.#waiting[0];
     if (first === undefined || first.page >= movable) return NO_REPORTS;
     this.#try(this.#waiting.filter(({ page }) => page < movable).length);
-    const ready = this.#found.filter(({ page }) => page < movable).flatMap((report) => this.#asItIs(report));
-    if (ready.length > 0) this.#found = this.#found.filter(({ page }) => page >= movable);
+    const ready = this.#found.filter(({ page }) => page < movable);
+    if (ready.length === 0) return NO_REPORTS;
+    this.#found = this.#found.filter(({ page }) => page >= movable);
+    const told: TrialReport[] = [];
     for (const report of ready) {
-      this.#reported.push(report);
-      this.#outliers.learn(report);
+      const now = this.#asItIs(report)[0];
+      // Nobody need be told of a page of which nothing is left; a file tells what was found of every page.
+      this.#reported.push(now ?? report);
+      if (now === undefined) continue;
+      this.#outliers.learn(now);
+      told.push(now);
     }
-    return ready;
+    return told;
   }
 
   /**
@@ -425,7 +431,9 @@ export class TrialQueue {
   /** `errors`: of the candidates. Every side of a first trial is reported, also where nothing was tried. */
   #report({ layer, page, candidates, isAgain }: Started, errors: Float64Array): void {
     for (const side of PARTS) {
-      const from = this.#form(layer, page, side);
+      // Of a page of which nothing is left a file tells as of others, and the policy is told nothing.
+      const gone = side === 'kv' || !this.#asked.isFreed(layer, page) ? null : this.#context.windowFormat;
+      const from = this.#form(layer, page, side) ?? gone;
       if (from === null) continue;
       const epsilon: Partial<Record<PageForm, number>> = {};
       // No kept query sees the whole page (sliding window). Nobody will miss it, but only what was measured is

@@ -1,7 +1,7 @@
 /** What a cache is given in a step, and what it says of itself: public types. Units are last in every name. */
 import type { SharedStatus } from '../../memory/index.ts';
 import type { CacheMemory, Part } from '../../native/index.ts';
-import type { PageForm, PolicySummary, Priority } from '../../policy/index.ts';
+import type { LaterForm, PageForm, PolicySummary, Priority } from '../../policy/index.ts';
 import type { OriginalsReport } from '../originals/types.ts';
 
 /**
@@ -128,7 +128,7 @@ export interface SessionReport {
     readonly page: number;
     readonly side: Part;
     readonly from: PageForm;
-    readonly to: PageForm;
+    readonly to: LaterForm;
   } | null;
   /** What the policy says. */
   readonly summary: PolicySummary;

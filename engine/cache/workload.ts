@@ -3,7 +3,7 @@
  * large keys are beside values. The axes of a fingerprint that nobody knows beforehand.
  */
 import type { Measurements } from '../../memory/index.ts';
-import { halvesReached, type KvCache } from '../../native/index.ts';
+import { halvesReached, isFreed, type KvCache } from '../../native/index.ts';
 
 type Measured = Pick<Measurements, 'keyValueRatio' | 'keyOutlier' | 'attentionEntropy' | 'sinkMass' | 'recencyMass'>;
 
@@ -77,7 +77,7 @@ export function measureWork(cache: KvCache, masses: MassTrace): Measured {
   return { ...masses.shares(), ...keyNorms(cache) };
 }
 
-/** From the newest sealed page of each layer; keys as they are kept, after RoPE. */
+/** From the newest sealed page of each layer that is there; keys as they are kept, after RoPE. */
 function keyNorms(cache: KvCache): Pick<Measured, 'keyValueRatio' | 'keyOutlier'> {
   const { layers, kvHeads, headDim } = cache.shape;
   const channels = kvHeads * headDim;
@@ -85,7 +85,9 @@ function keyNorms(cache: KvCache): Pick<Measured, 'keyValueRatio' | 'keyOutlier'
   let values = 0;
   let outlier = 0;
   for (let layer = 0; layer < layers; layer++) {
-    const page = cache.table(layer).pages - 1;
+    const table = cache.table(layer);
+    let page = table.pages - 1;
+    while (page >= 0 && isFreed(table, page)) page--;
     if (page < 0) return {};
     const rms = channelRms(cache.decode(layer, page, 'k'), channels);
     outlier += Math.max(...rms) / (rms.reduce((sum, one) => sum + one, 0) / channels);

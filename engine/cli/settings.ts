@@ -154,8 +154,16 @@ export const SETTINGS = {
   page: { flags: '--page <n>', help: 'only this page', parse: whole(0, 1_000_000) },
   ofModel: { flags: '--of-model <name>', help: 'only sessions of this model, by its name or digest' },
   from: { flags: '--from <format>', help: 'only pages that were in this format', choices: FORMS },
-  to: { flags: '--to <format>', help: 'only moves to this format', choices: FORMS },
-  side: { flags: '--side <k|v|kv>', help: 'only keys, only values, or only latents', choices: ['k', 'v', 'kv'] },
+  to: {
+    flags: '--to <format>',
+    help: 'only moves to this format; freed: pages that were let go',
+    choices: [...FORMS, 'freed'],
+  },
+  side: {
+    flags: '--side <k|v|kv>',
+    help: 'only keys, only values, or only whole pages: latents, and pages let go',
+    choices: ['k', 'v', 'kv'],
+  },
   reason: { flags: '--reason <rule>', help: 'only this rule or threshold, e.g. deficit, price' },
   threshold: { flags: '--threshold <id>', help: 'only this threshold, e.g. pressure.critical' },
   epsilonFrom: {

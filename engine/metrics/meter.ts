@@ -26,6 +26,11 @@ export const REASONS = [
   'tier-hot',
   'tier-warm',
   'tier-cold',
+  'streaming-pages',
+  'h2o-pages',
+  'snapkv-pages',
+  'pyramidkv-pages',
+  'scissorhands-pages',
   'fixed',
   'table',
   'trial-again',
@@ -33,7 +38,7 @@ export const REASONS = [
 ] as const;
 type Reason = (typeof REASONS)[number];
 
-const DECISION_LABELS = { action: ['demote', 'promote', 'latent', 'refuse'], reason: REASONS } as const;
+const DECISION_LABELS = { action: ['demote', 'promote', 'latent', 'evict', 'refuse'], reason: REASONS } as const;
 /**
  * The tiers of the formats, what is not a sealed page, and what is kept beside pages: originals, which are measured
  * again, and latents, from which keys and values can be made again; and sessions that wait parked in memory, their
@@ -62,7 +67,8 @@ const KLD_BOUNDS = [1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0
 
 const reasonOf = (rule: string): Reason => ((REASONS as readonly string[]).includes(rule) ? (rule as Reason) : 'other');
 
-function actionOf({ from, to }: Decision): 'demote' | 'promote' | 'latent' {
+function actionOf({ from, to }: Decision): 'demote' | 'promote' | 'latent' | 'evict' {
+  if (to === 'freed') return 'evict';
   if (isLatent(to)) return 'latent';
   return !isLatent(from) && FORMATS[to].rank < FORMATS[from].rank ? 'promote' : 'demote';
 }

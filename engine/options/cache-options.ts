@@ -9,8 +9,9 @@ import type { GoverningOptions, StateOptions } from './types.ts';
 export interface OpenCacheOptions extends CacheShape, GoverningOptions, StateOptions {
   /**
    * What moves pages: 'price' (default with a budget), 'uniform', 'age', 'tiers' (default with tiers), 'fixed' (default
-   * with one pair of cacheTypes and no budget), 'table' (with one pair for every layer), 'none' (default otherwise), or
-   * a policy of your own: itself, or its module.
+   * with one pair of cacheTypes and no budget), 'table' (with one pair for every layer), 'none' (default otherwise);
+   * those that let whole pages go: 'streaming-pages', 'h2o-pages', 'snapkv-pages', 'pyramidkv-pages',
+   * 'scissorhands-pages'; or a policy of your own: itself, or its module.
    */
   readonly policy?: string | Policy | PolicyModule;
   /** Factor on q·k, default 1/sqrt(headDim). */

@@ -184,8 +184,9 @@ export interface GoverningOptions {
  */
 export interface SessionOptions extends GoverningOptions {
   /**
-   * 'price' (default with a budget), 'uniform', 'age', 'tiers' (default with tiers), 'table', 'fixed', 'none', or the
-   * module of a policy of your own, which the model's thread imports.
+   * 'price' (default with a budget), 'uniform', 'age', 'tiers' (default with tiers), 'table', 'fixed', 'none'; those
+   * that let whole pages go: 'streaming-pages', 'h2o-pages', 'snapkv-pages', 'pyramidkv-pages', 'scissorhands-pages';
+   * or the module of a policy of your own, which the model's thread imports.
    */
   readonly policy?: string | PolicyModule;
   /** f16 throughout, nothing is ever moved. Default false. */

@@ -3,7 +3,7 @@
  */
 import { z } from 'zod';
 import { FORMAT_NAMES, KV_ERROR_CODES, type KvErrorCode, LATENT_NAMES } from '../../native/index.ts';
-import type { PageForm } from '../../policy/index.ts';
+import type { LaterForm, PageForm } from '../../policy/index.ts';
 import {
   coreOf,
   DECISION_ROW,
@@ -21,6 +21,7 @@ const text = z.string();
 const timeMs = z.number().describe('milliseconds since the epoch');
 const session = text.describe('id of the session');
 export const form = z.enum([...FORMAT_NAMES, ...LATENT_NAMES] as PageForm[]);
+export const laterForm = z.enum([...form.options, 'freed'] as LaterForm[]);
 const END = ['open', 'done', 'aborted', 'error'] as const;
 
 /** Some rows of a list, and where it goes on. */

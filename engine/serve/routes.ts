@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { KvError, nearestName } from '../../native/index.ts';
 import { EXPOSITION_TYPE } from '../metrics/registry.ts';
-import { ANSWERS, form } from './answers.ts';
+import { ANSWERS, form, laterForm } from './answers.ts';
 import { SHOWS_ONLY } from './guard.ts';
 
 const LIMIT_MAX = 1000;
@@ -75,7 +75,7 @@ export const ROUTES: readonly Route[] = [
       page: z.int().min(0).optional(),
       side: z.enum(['k', 'v', 'kv']).optional(),
       from: form.optional().describe('format or latent that the page had'),
-      to: form.optional().describe('that which it was to get'),
+      to: laterForm.optional().describe('that which it was to get; freed: pages that were let go'),
       reason: z.string().max(100).optional().describe('a rule or a threshold'),
       accepted: z.boolean().optional().describe('true: only moves that were made; false: only refused ones'),
       fromMs: timeMs.describe('not before, milliseconds since the epoch'),

@@ -196,8 +196,13 @@ function needOf({ governed }: Session, tokens: number, counted: readonly Session
     latents === null ? 0 : latents.sealedBytes * shape.layers * (terms.budgetBytes === null ? sealedPages(tokens) : 1);
   const origin = counted.find((other) => other.governed.kin.has(kin));
   const shared = origin === undefined ? 0 : kin.sharedWith(origin.governed.kin);
-  const sides = sideBytes(shape, terms.lowest);
-  const sharedBytes = terms.lowest.reduce((sum, { k, v }, layer) => {
+  const sides = sideBytes(
+    shape,
+    terms.lowest.filter((pair) => pair !== null),
+  );
+  const sharedBytes = terms.lowest.reduce((sum, pair, layer) => {
+    if (pair === null) return sum;
+    const { k, v } = pair;
     const there = Math.max(0, shared - surelyFreed(tokens, slidingWindow?.[layer] ?? null));
     return sum + there * (sides[k] + sides[v]);
   }, 0);

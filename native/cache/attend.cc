@@ -290,6 +290,13 @@ class Call {
         // Page objects are allocated one by one, so prefetch those needed a little later.
         __builtin_prefetch(layer_.pages[std::min(known + kPagesAhead, reach - 1)].get());
         const Page& page = layer_.page(known);
+        if (page.kind == kEvicted) {
+          // It is not read, but what is listed may be prefetched.
+          SideView view;
+          std::fill_n(view.field, kFieldsMax, layer_.sinks.bytes());
+          std::fill_n(at, 2 * heads, view);
+          continue;
+        }
         if (page.kind == kLatent) {
           for (int h = 0; h < heads; h++) cache_.latentViews(index_, known, firstHead + h, scratch, at + h, at + heads + h);
           continue;
@@ -309,11 +316,12 @@ class Call {
         const Page& page = layer_.page(p);
         if (page.kind == kLatent) cache_.fillLatent(index_, p, firstHead, heads, scratch);
         int skip = 0;
-        if (p == 0 && (isCoded(page.k.format) || isCoded(page.v.format))) {
+        const bool isEvicted = page.kind == kEvicted;
+        if (p == 0 && (isEvicted || isCoded(page.k.format) || isCoded(page.v.format))) {
           skip = kSinkTokens;
           meetSinks(scratch, firstHead, noteOf(p, base));
         }
-        if (rows.page(at, p * kPageTokens, skip, kPageTokens)) noteMass(scratch, noteOf(p, base));
+        if (!isEvicted && rows.page(at, p * kPageTokens, skip, kPageTokens)) noteMass(scratch, noteOf(p, base));
         p++;
       }
     }
@@ -446,7 +454,7 @@ Status attend(Cache& cache, int index, const float* q, int tokens, float* out, c
   // Queries are kept as f16. Since scale and slopes are bounded as well (kLargestFactor), every score is then finite.
   const size_t elements = tokens * cache.shape().queryElements();
   if (!withinMagnitude(q, elements, kHalfMax)) return kBadValue;
-  if (cache.seesFreed(index, layer.length - tokens, layer.sealed())) return kUnsupported;
+  if (cache.seesFreed(index, layer.length - tokens, layer.sealed()) || cache.isEvictedFrom(index, layer.length - tokens)) return kUnsupported;
   for (int t = 0; xNorms && t < tokens; t++) {
     if (!(xNorms[t] >= 0) || !std::isfinite(xNorms[t])) return kBadValue;
   }

@@ -33,7 +33,7 @@ void Cache::setLatentScratch(size_t bytes) {
 
 bool Cache::mayHaveLatent(const Layer& layer, int pageIndex) const {
   const Page& page = layer.page(pageIndex);
-  if (!layer.latent || page.latent.isThere() || page.moving || page.kind == kFreed) return false;
+  if (!layer.latent || page.latent.isThere() || page.moving || page.isGone()) return false;
   return rotaryReaches(pageIndex);
 }
 

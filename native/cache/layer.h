@@ -49,6 +49,7 @@ enum PageKind : uint8_t {
   kResident = 0,  // keys and values, each in a format; a latent may be kept beside them
   kLatent = 1,    // only the latent, from which keys and values are recomputed; both sides are empty
   kFreed = 3,     // nothing: it is before all that a sliding window sees
+  kEvicted = 4,   // nothing: attention goes on without it, though its place is within sight; sinks stay
 };
 
 // A sealed page. A cache and its forks share it as one object, so that a change is made and counted once for all of
@@ -64,6 +65,7 @@ struct Page {
   uint32_t walk = 0;   // the last walk that visited its parts
   PageSide& side(bool isKey) { return isKey ? k : v; }
   const PageSide& side(bool isKey) const { return isKey ? k : v; }
+  bool isGone() const { return kind == kFreed || kind == kEvicted; }
   // Bytes of what the page is held as, and the bytes that kept originals and rows add to them.
   size_t heldBytes() const { return k.bytes() + v.bytes() + latent.bytes(); }
   size_t bytes() const { return heldBytes() + original[0].bytesBeside(k) + original[1].bytesBeside(v) + rows[0].part.size() + rows[1].part.size(); }
@@ -189,7 +191,7 @@ struct RotaryRows {
 // All pages of a cache, none of which is trusted: page after page, and of each layer by layer.
 struct PageRecord {
   bool isPredicted;
-  bool isFreed;    // as it is stored: at most the sinks
+  PageKind kind = kResident;  // kResident, or one of which at most the sinks are left, as it is stored
   int formats[2];  // of keys and values, in which the page is to be
   // A page as it is stored is like StoredPage. Predicted: the sinks of page 0 (rows of keys, then of values, f16), and
   // residuals (predictor.h).
@@ -290,6 +292,12 @@ class Cache : public PartOwner {
   // Lets go of a sealed page that no query from now on sees through the sliding window of its layer; forks that share
   // the page keep it. Refused for others, and while the page is moving. freed: as in transcode.
   Status freePage(int layer, int page, double* freed);
+  // Lets go of a sealed page, for every cache that shares it: attention skips it from then on, and other tokens keep
+  // their positions. Sinks stay, because they are not among its rows. Refused while the page is moving. freed: as in
+  // transcode.
+  Status evictPage(int layer, int page, double* freed);
+  // Whether a page is evicted that begins at `position` or later, or holds it.
+  bool isEvictedFrom(int layer, int position) const;
   // Whether a query at `position`, or a later one, sees a freed page among the first `pages` of a layer.
   bool seesFreed(int layer, int position, int pages) const;
   // Forgets a latent that is kept beside keys and values.

@@ -60,17 +60,21 @@ Status Cache::checkRecords(const PageRecords& given, size_t* bytes) const {
     if (record.isPredicted && !isPredicted) return kBadArgument;
     size_t sides = 0;
     const int layer = i % layers, page = i / layers;
-    if (record.isFreed) {
+    const bool isGone = record.kind != kResident;
+    if (record.kind == kFreed) {
       const int window = options_.window[layer];
-      // Whatever goes on behind these pages must not see it, and nothing is predicted from it.
+      // Whatever goes on behind these pages must not see it.
       if (window == 0 || (page + 1) * kPageTokens > given.pages * kPageTokens - window + 1) return kUnsupported;
+    }
+    if (isGone) {
+      // Nothing is predicted from it.
       if (layer + 1 < layers && given.records[i + 1].isPredicted) {
         *given.damaged = i;
         return kBadValue;
       }
     }
     for (const int format : record.formats) {
-      if (record.isFreed) break;
+      if (isGone) break;
       if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
       sides += sideBytes(format, shape().kvHeads, shape().headDim);
     }
@@ -98,8 +102,8 @@ bool Cache::draftPages(const PageRecords& given, Drafts* drafts) {
   for (int i = 0; i < given.pages * layers; i++) {
     const auto& page = drafts->pages.emplace_back(std::make_shared<Page>());
     const int* formats = given.records[i].formats;
-    if (given.records[i].isFreed) page->kind = kFreed;
-    else if (!page->k.draft(*account_, formats[0], sideShape(true)) || !page->v.draft(*account_, formats[1], sideShape(false))) return false;
+    page->kind = given.records[i].kind;
+    if (page->kind == kResident && (!page->k.draft(*account_, formats[0], sideShape(true)) || !page->v.draft(*account_, formats[1], sideShape(false)))) return false;
     if (i < layers && !(drafts->sinks[i] = account_->draft(sinkBytes()))) return false;
   }
   return true;
@@ -180,7 +184,7 @@ bool Cache::readStored(const PageRecords& given, int at, Page& page, const std::
     std::memcpy(sinks[layer].bytes(), from, sinkBytes());
     if (!areFinite(reinterpret_cast<const uint16_t*>(sinks[layer].bytes()), sinkBytes() / 2)) return false;
   }
-  if (page.kind == kFreed) return true;
+  if (page.isGone()) return true;
   if (!holdsNumbers(page, work.rows.data(), work.workspace())) return false;
   if (!reversed) return true;
   const int d = shape().headDim, width = d * shape().kvHeads, firstRow = position == 0 ? kSinkTokens : 0;

@@ -1,5 +1,5 @@
-// Pages that a sliding window has left behind (layer.h): no query from now on sees them, and they give their bytes
-// back.
+// Pages that are let go (layer.h) and give their bytes back: those that a sliding window has left behind, which no
+// query from now on sees, and those that are evicted, which attention skips.
 #include <algorithm>
 
 #include "layer.h"
@@ -35,6 +35,29 @@ Status Cache::freePage(int index, int pageIndex, double* freed) {
   endTrials(*workers_, page);
   const double before = static_cast<double>(account_->usedBytes());
   layer.pages[pageIndex] = std::move(nothing);
+  *freed = before - static_cast<double>(account_->usedBytes());
+  return kOk;
+}
+
+bool Cache::isEvictedFrom(int index, int position) const {
+  const Layer& layer = layers_[index];
+  for (int page = position / kPageTokens; page < layer.sealed(); page++) {
+    if (layer.page(page).kind == kEvicted) return true;
+  }
+  return false;
+}
+
+Status Cache::evictPage(int index, int pageIndex, double* freed) {
+  *freed = 0;
+  Page& page = layers_[index].page(pageIndex);
+  if (page.moving || page.kind == kFreed) return kUnsupported;
+  if (page.kind == kEvicted) return kOk;
+  endTrials(*workers_, page);
+  const double before = static_cast<double>(account_->usedBytes());
+  for (PageSide* side : {&page.k, &page.v, &page.original[0], &page.original[1]}) *side = PageSide();
+  for (KeptRows& rows : page.rows) rows = KeptRows();
+  page.latent = PageLatent();
+  page.kind = kEvicted;
   *freed = before - static_cast<double>(account_->usedBytes());
   return kOk;
 }

@@ -50,7 +50,8 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   if (layer.length > (1 << 30) - kPageTokens) return kBadArgument;
   const bool hasLatent = stored.latentFormat >= 0;
   if (stored.kind == kLatent && !hasLatent) return kBadArgument;
-  if (stored.kind == kFreed && (hasLatent || options_.window[index] == 0)) return kUnsupported;
+  if (stored.kind == kFreed && options_.window[index] == 0) return kUnsupported;
+  if ((stored.kind == kFreed || stored.kind == kEvicted) && hasLatent) return kUnsupported;
   if (hasLatent && (!layer.latent || layer.latent->width != stored.latentWidth || !rotaryReaches(pageIndex))) return kUnsupported;
   // All sizes follow from the formats and are compared with the given size before anything is allocated.
   size_t pageBytes = hasLatent ? latentBytes(stored.latentFormat, stored.latentWidth) : 0;

@@ -360,7 +360,7 @@ class Trial {
 
 Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count) {
   const Page& now = cache.layer(index).page(page);
-  if (now.kind == kFreed) return kUnsupported;
+  if (now.isGone()) return kUnsupported;
   for (int i = 0; i < count; i++) {
     const int to = candidates[i].format, latent = candidates[i].latent();
     if (latent >= 0) {

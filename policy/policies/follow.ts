@@ -9,7 +9,7 @@ import { checkThresholds } from '../thresholds.ts';
 import type {
   Because,
   Decision,
-  PageForm,
+  LaterForm,
   Policy,
   PolicyContext,
   PolicySession,
@@ -174,7 +174,7 @@ export const pairBytes = (pair: Readonly<Record<Side, FormatName>>, { pageBytes 
   pageBytes[pair.k] + pageBytes[pair.v];
 
 /** Such rules move sides alone, which are in formats. */
-const bitsOf = (form: PageForm): number => (isLatent(form) ? 0 : FORMATS[form].codeBits);
+const bitsOf = (form: LaterForm): number => (form === 'freed' || isLatent(form) ? 0 : FORMATS[form].codeBits);
 
 /** A rule that compares widths: what the side has against what it should have. */
 export const widthBecause = (

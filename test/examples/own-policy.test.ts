@@ -69,7 +69,9 @@ const careless: Policy = {
     return {
       ...session,
       decide: (situation) => {
-        const back = values.map((one) => ({ ...one, from: one.to, to: one.from, bytesFreed: -one.bytesFreed }));
+        const back = values.map(
+          (one): Decision => ({ ...one, from: 'rot4', to: one.from, bytesFreed: -one.bytesFreed }),
+        );
         values = session.decide(situation);
         const keys = values.map((one): Decision => ({ ...one, side: 'k', to: 'rot2' }));
         return [...back, ...keys, ...values];

@@ -20,7 +20,7 @@ import { gaussian } from '../native/rows.ts';
 import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
 
 const [BAD_ARGUMENT, BAD_SHAPE, BAD_VALUE, UNSUPPORTED, BUDGET_EXCEEDED, BUDGET_TOO_SMALL] = [1, 2, 3, 4, 5, 6];
-const FREED = PAGE_KINDS.indexOf('freed');
+const GONE = [PAGE_KINDS.indexOf('freed'), PAGE_KINDS.indexOf('evicted')];
 const TOKENS_MAX = 700;
 const LATENT_WIDTH = 64;
 const NOISE = 120_000;
@@ -143,7 +143,7 @@ class Pair {
       for (let page = 0; page <= pages; page++) {
         for (const side of [0, 1]) {
           const rows = new Float32Array(Math.min(PAGE_TOKENS, tokens - page * PAGE_TOKENS) * this.row);
-          if (page < pages && columns[0][page] === FREED) {
+          if (page < pages && GONE.includes(columns[0][page]!)) {
             if (cache.decode(layer, page, side, rows) !== UNSUPPORTED) throw new Error('a freed page was decoded');
             continue;
           }
@@ -260,6 +260,8 @@ class Session {
       else if (pages > 0 && random() < 0.25) this.#keptRows(pair, layer, page, part % 2);
       else if (pages > 0 && random() < 0.15) this.#exchange(pair, layer, page, part % 2);
       else if (pages > 0 && random() < 0.1) pair.compared('freed', 1, (cache, out) => cache.freePage(layer, page, out));
+      else if (pages > 0 && random() < 0.05)
+        pair.compared('evicted', 1, (cache, out) => cache.evictPage(layer, page, out));
       else if (pages > 0) this.#change(pair, { layer, page, part, to }, what);
     } else if (kind < 0.88) {
       // Nobody gets the room of a move that is under way, but a budget that is lowered beneath it refuses it in the

@@ -35,6 +35,8 @@ export interface DenseOptions {
   readonly window?: number | null;
   readonly slopes?: Float32Array;
   readonly scoreCap?: number | null;
+  /** Tokens that are not there. */
+  readonly skips?: (position: number) => boolean;
   /** Positions of the queries; default the last T. */
   readonly positions?: readonly number[];
 }
@@ -76,7 +78,7 @@ export function denseAttention(
         let dot = 0;
         for (let c = 0; c < headDim; c++) dot += q[at + c]! * k[row + c]!;
         const capped = options.scoreCap ? options.scoreCap * Math.tanh((dot * scale) / options.scoreCap) : dot * scale;
-        p[i] = capped - (options.slopes?.[h] ?? 0) * (position - i);
+        p[i] = options.skips?.(i) ? Number.NEGATIVE_INFINITY : capped - (options.slopes?.[h] ?? 0) * (position - i);
         max = Math.max(max, p[i]!);
       }
       let sum = 0;

@@ -267,7 +267,8 @@ class Session {
     const { pageBytes: bytes } = this.#context;
     const latent = this.#formats.get(sideKey(layer, page, 'kv'));
     if (latent !== undefined && isLatent(latent)) return bytes[latent]!;
-    const sides = SIDES.reduce((sum, side) => sum + bytes[this.#formats.get(sideKey(layer, page, side))!]!, 0);
+    const formOf = (side: Side): PageForm | undefined => this.#formats.get(sideKey(layer, page, side));
+    const sides = SIDES.reduce((sum, side) => sum + (bytes[formOf(side)!] ?? 0), 0);
     return sides + (latent === undefined ? 0 : this.#besideBytes);
   }
 
@@ -432,7 +433,7 @@ class Session {
    */
   #original({ layer, from, to, epsilonTo }: Decision, key: string, tokens: number): void {
     const kept = this.#originals.get(key);
-    if (isLatent(from) || isLatent(to)) return;
+    if (to === 'freed' || isLatent(from) || isLatent(to)) return;
     if (FORMAT_NAMES.indexOf(to) < FORMAT_NAMES.indexOf(from)) {
       must(kept?.from === to, () => `only a kept original comes back: ${kept?.from}, not ${to}`);
       this.#originals.delete(key);
@@ -456,11 +457,15 @@ class Session {
     const partner = this.#formats.get(sideKey(layer, page, side === 'k' ? 'v' : 'k')) as FormatName;
     const movable = page < movablePages(tokens) && page < this.#reported;
     const what = (): string => `${key} ${from} to ${to} beside ${partner}`;
-    must(this.#formats.get(key) === from, () => `${what()}: it is in ${this.#formats.get(key)}`);
-    const reason = this.#originals.get(key)?.from === to ? null : unsafe({ side, from, to, partner, movable });
+    const has = this.#formats.get(to === 'freed' ? sideKey(layer, page, 'k') : key);
+    must(has === from, () => `${what()}: it is in ${has}`);
+    const reason =
+      this.#originals.get(key)?.from === to
+        ? null
+        : unsafe({ side, from, to, partner, movable, evicts: this.#run.policy.evicts === true });
     must(reason === null, () => `${what()}: ${JSON.stringify(reason)}`);
     must(!skipLayers.includes(layer), () => `${what()}: the layer is skipped`);
-    if (floor !== null && side !== 'kv')
+    if (floor !== null && to !== 'freed' && side !== 'kv')
       must(FORMS.indexOf(to) <= FORMS.indexOf(floor[side]), () => `${what()}: the floor is ${floor[side]}`);
     const { measured, bound } = decision.because;
     must(Number.isFinite(measured) && Number.isFinite(bound), () => `${what()}: ${measured} and ${bound} are numbers`);
@@ -476,7 +481,8 @@ class Session {
     if (verdict.accepted) {
       const before = this.#bytesOf(layer, page);
       const hadLatent = this.#formats.has(sideKey(layer, page, 'kv'));
-      this.#formats.set(key, to);
+      if (to === 'freed') for (const part of PARTS) this.#formats.delete(sideKey(layer, page, part));
+      else this.#formats.set(key, to);
       // The latent beside a page goes with the first of its sides that moves, and the plan may have counted it with the
       // other.
       if (side !== 'kv') this.#formats.delete(sideKey(layer, page, 'kv'));
@@ -487,9 +493,12 @@ class Session {
       this.#original(decision, key, tokens);
       this.#bytes -= bytesFreed;
       const table = this.#epsilon(layer, page, side);
-      this.#epsilon2 += (table[to] ?? 0) ** 2 - (table[from] ?? 0) ** 2;
+      this.#epsilon2 += (to === 'freed' ? 0 : (table[to] ?? 0)) ** 2 - (table[from] ?? 0) ** 2;
       const [keys, values] = SIDES.map((one) => this.#formats.get(sideKey(layer, page, one)) as FormatName);
-      must(!isUselessPair(keys!, values!), () => `${what()} makes a useless pair: ${keys}, ${values}`);
+      must(
+        to === 'freed' || !isUselessPair(keys!, values!),
+        () => `${what()} makes a useless pair: ${keys}, ${values}`,
+      );
     }
     this.#outcomes.push({
       layer,

@@ -27,6 +27,7 @@ for (const id of Object.keys(policies)) {
     create: () => createPolicy(id, optionsOf(id, LAYERS)),
     layers: LAYERS,
     keepsBudget: !NO_BUDGETS.includes(id),
+    hopeless: createPolicy(id, optionsOf(id, LAYERS)).evicts === true ? 0.03 : 0.13,
   });
 }
 

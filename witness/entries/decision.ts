@@ -1,7 +1,7 @@
 /** One planned move, its trial and its verdict. Refused ones are recorded too. */
 import type { Decision, Verdict } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
-import { form, origin, part } from './parts.ts';
+import { form, laterForm, origin, part } from './parts.ts';
 import { type Certain, count, difference, type Flat, flag, nullable, real, type Same, text, whole } from './type.ts';
 
 export const DECISION = {
@@ -26,7 +26,7 @@ export const DECISION = {
     row: 'side',
     report: 'side',
     asked: 'equal',
-    means: 'Keys, values, or both where a latent is concerned.',
+    means: 'Keys, values, or both where a latent is concerned or the page is let go.',
   },
   'decision.from': {
     type: form,
@@ -37,12 +37,12 @@ export const DECISION = {
     means: 'Format or latent that the page had.',
   },
   'decision.to': {
-    type: form,
+    type: laterForm,
     row: 'to',
     column: 'format_to',
     report: 'to',
     asked: 'equal',
-    means: 'That which it was to get.',
+    means: "That which it was to get; 'freed': the page was let go.",
   },
   'verdict.accepted': {
     type: flag,

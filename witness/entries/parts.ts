@@ -42,7 +42,7 @@ export const windowFormat = known<WindowName>(format);
 /** Whatever a page may be in. */
 export const form = one<PageForm>(FORMS, { expected: 'the name of a format', alias: ['policy', 'PageForm'] });
 /** What it may have become. */
-const laterForm = one<LaterForm>([...FORMS, 'freed'], {
+export const laterForm = one<LaterForm>([...FORMS, 'freed'], {
   expected: "the name of a format, or 'freed'",
   alias: ['policy', 'LaterForm'],
 });
@@ -95,7 +95,7 @@ export const thresholds = noun<ThresholdSet>()({
 });
 
 export const place = { layer: count, page: count, side: part, from: form };
-export const move = { ...place, to: form };
+export const move = { ...place, to: laterForm };
 
 export const changes = list(noun<FormChange>()({ ...place, to: laterForm }), 1);
 

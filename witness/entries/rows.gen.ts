@@ -1,6 +1,6 @@
 // Written by scripts/generate-entries.ts from witness/entries/. Change these, not this file.
 import type { Part } from '../../native/index.ts';
-import type { PageForm, ThresholdOrigin } from '../../policy/index.ts';
+import type { LaterForm, PageForm, ThresholdOrigin } from '../../policy/index.ts';
 import type { DecisionBody, SituationBody } from '../entries/index.ts';
 
 interface Envelope {
@@ -27,12 +27,12 @@ export interface DecisionRow {
   readonly layer: number;
   /** Number of the page, from 0. */
   readonly page: number;
-  /** Keys, values, or both where a latent is concerned. */
+  /** Keys, values, or both where a latent is concerned or the page is let go. */
   readonly side: Part;
   /** Format or latent that the page had. */
   readonly from: PageForm;
-  /** That which it was to get. */
-  readonly to: PageForm;
+  /** That which it was to get; 'freed': the page was let go. */
+  readonly to: LaterForm;
   /** Made, or refused after its trial. */
   readonly accepted: boolean;
   /** Why it was planned (decision.because): the rule. */

@@ -64,6 +64,7 @@ test('what is unsafe is refused under its rule, whatever the policy thinks of it
     ['promotion', { page: 0, side: 'k', from: 'rot4', to: 'q8' }],
     ['re-encode', { page: 0, side: 'v', from: 'rot4', to: 'rot4' }],
     ['window', { page: 7, side: 'v', from: 'q8', to: 'rot4' }],
+    ['eviction', { page: 0, side: 'kv', from: 'q8', to: 'freed' }],
     ['other-side', { page: 0, side: 'k', from: 'q8', to: 'rot1' }],
     ['latent-of-codes', { page: 0, side: 'v', from: 'q8', to: 'xq4' }],
     ['keys-below-values', { page: 0, side: 'k', from: 'q8', to: 'rot2' }],

@@ -25,7 +25,7 @@ import {
 
 /** A move is legal when it is not unsafe and the layer's storage state lets pages enter its tier. */
 const isLegal = (move: Move, tier: Tier): boolean =>
-  unsafe(move) === null && TIERS.indexOf(tierOf(move.to)) <= TIERS.indexOf(tier);
+  unsafe(move) === null && (move.to === 'freed' || TIERS.indexOf(tierOf(move.to)) <= TIERS.indexOf(tier));
 
 const set = defaultThresholds(1);
 /** Every crossing that can be: each bound of each signal, just over and just under. */

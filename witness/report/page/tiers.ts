@@ -25,7 +25,7 @@ export function drawLegend(): void {
       swatch.style.color = mix(colours, ink > 0.5 ? 0 : 1);
     };
     repaints.push(paint);
-    const bits = form === data.freedForm ? 'left behind by a sliding window' : `${brief(data.formBits[form]!, 2)} bits`;
+    const bits = form === data.freedForm ? 'nothing is left of them' : `${brief(data.formBits[form]!, 2)} bits`;
     return [el('li', {}, swatch, `${name}, ${bits}`)];
   });
   byId('legend').replaceChildren(...items);

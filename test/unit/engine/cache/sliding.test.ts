@@ -158,6 +158,8 @@ describe('pages that sliding windows have left behind', () => {
       for (const layer of [0, 1, 2])
         if (tokens === 1100) expect(sameBits(one[layer]!.out, other[layer]!.out)).toBe(true);
     }
+    loaded.save(file);
+    await (await loadCache(file, options)).close();
     await cache.close();
     await loaded.close();
     const freed = freedIn(readLog(logDir(dir), { session: loaded.session }));
