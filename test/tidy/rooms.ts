@@ -149,7 +149,7 @@ const WITNESS: Layers = {
   proofs: ['verify', 'proof', 'sign-log'],
   questions: [
     ...['condition', 'count', 'filter', 'newest', 'query', 'explanation', 'explain-text', 'explain', 'timeline'],
-    ...['why-not', 'replay', 'replay-close', 'sql/', 'audit', 'report/'],
+    ...['why-not', 'replay', 'replay-close', 'counterfactual', 'known-before', 'sql/', 'audit', 'report/'],
   ],
   writing: [
     ...['batch', 'batch-queue', 'batch-files', 'recover', 'remove', 'anchor-targets', 'anchor', 'writer', 'log'],
