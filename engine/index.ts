@@ -75,6 +75,7 @@ export type {
   Threshold,
   ThresholdOrigin,
   ThresholdSet,
+  ThresholdSource,
   TierOptions,
   TierSize,
   TiersOptions,

@@ -2,7 +2,7 @@
  * What a session knew of others before one of its decisions: what it began with, and what it was told while it read its
  * text; with the sessions that were asked.
  */
-import { brief, grouped, KvError, plural, timeText } from '../native/index.ts';
+import { brief, grouped, KvError, plural, printable, timeText } from '../native/index.ts';
 import type { ThresholdSet } from '../policy/index.ts';
 import { isLearned, type Without } from './counterfactual.ts';
 import type { NoteBody } from './entries/log-notes.ts';
@@ -47,14 +47,18 @@ export class KnownStory {
     const named = (all: readonly LikeSession[]): KnownBefore['sessions'] =>
       all.slice(0, NAMED).map((one) => ({ ...one, endMs: one.log === undefined ? endOf(dir, one, files) : null }));
     const known: KnownBefore[] = [];
-    const { course } = this.#start ?? {};
+    const { course, sources } = this.#start ?? {};
     if (course !== undefined) {
       const samples = Math.max(0, ...[...course.persistence.k, ...course.persistence.v].map((one) => one.samples));
-      known.push({ what: 'course', samples, of: [], sessions: named(this.#neighbours) });
+      const from = sources?.course;
+      // What is from a file is from none of the sessions that were asked.
+      const source = from?.origin === 'file' ? from.source : null;
+      const sessions = source === null ? named(this.#neighbours) : [];
+      known.push({ what: 'course', samples, source, of: [], sessions });
     }
     if (this.#pages.length > 0) {
       const sessions = named(this.#alike);
-      known.push({ what: 'later', samples: this.#answers, of: this.#pages.map(String), sessions });
+      known.push({ what: 'later', samples: this.#answers, source: null, of: this.#pages.map(String), sessions });
     }
     if (this.#start !== null && (this.#hasText || isLearned(this.#start)))
       known.push({ ...learnedOf(this.#start, this.#hasText), sessions: named(this.#neighbours) });
@@ -69,6 +73,7 @@ function learnedOf(set: ThresholdSet, hasText: boolean): Omit<KnownBefore, 'sess
   return {
     what: 'learned',
     samples: told.length === 0 ? null : Math.max(...told.map(({ samples }) => samples)),
+    source: set.sources?.law?.source ?? null,
     of: [...told.map(({ id }) => id), ...law, ...gains, ...(hasText ? ['text'] : [])],
   };
 }
@@ -99,21 +104,23 @@ export function tellKnown({ knownBefore }: Pick<Explanation, 'knownBefore'>): st
 }
 
 const KNOWN: Readonly<Record<KnownBefore['what'], (known: KnownBefore) => string>> = {
-  course: ({ samples }) => `Its session began with the course of errors of ${plural(samples ?? 0, 'earlier session')}`,
+  course: ({ samples, source }) =>
+    `Its session began with the course of errors of ${plural(samples ?? 0, 'earlier session')}${source === null ? '' : `, from ${printable(source)}`}`,
   later: ({ samples, of }) =>
     `It was told what ${plural(samples ?? 0, 'answer')} had asked of ${plural(of.length, 'page')} of its beginning`,
-  learned: ({ samples, of }) => {
+  learned: ({ samples, source, of }) => {
     const from = samples === null || samples === 0 ? '' : `, from ${plural(samples, 'session')}`;
-    return `It began with values that were learned (${of.join(', ')})${from}`;
+    const law = source === null ? '' : `; its law is from ${printable(source)}`;
+    return `It began with values that were learned (${of.map(printable).join(', ')})${from}${law}`;
   },
 };
 
 function sessionsText({ sessions }: KnownBefore): string {
   if (sessions.length === 0) return '';
   const told = sessions.map(({ session, distance, seq, log, endMs }) => {
-    const where = log === undefined ? '' : ` of log ${log}`;
+    const where = log === undefined ? '' : ` of log ${printable(log)}`;
     const when = endMs === null ? '' : `, ended ${timeText(endMs)}`;
-    return `${session} (distance ${brief(distance)}, entry ${entryId(seq)}${where}${when})`;
+    return `${printable(session)} (distance ${brief(distance)}, entry ${entryId(seq)}${where}${when})`;
   });
   return `; asked were ${told.join(', ')}`;
 }
