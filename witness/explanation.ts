@@ -36,7 +36,7 @@ export interface KnownBefore {
   readonly what: Exclude<Without, 'all'>;
   /** Earlier sessions that it rests on, of `later` answers; null: the log does not say. */
   readonly samples: number | null;
-  /** The threshold file that the course, or of what was learned the law, is from; null: none, or the log does not say. */
+  /** The threshold file that the course is from, or of what was learned the law; null: none, or not known. */
   readonly source: string | null;
   /** What of it: ids of thresholds, 'law', 'gains', or numbers of pages. */
   readonly of: readonly string[];

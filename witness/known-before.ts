@@ -19,7 +19,8 @@ const NAMED = 8;
 export class KnownStory {
   readonly #seq: number;
   #start: ThresholdSet | null = null;
-  /** Those that were asked before it began, and since. */
+  /** Those that were asked when it began, and last. */
+  #first: readonly LikeSession[] | null = null;
   #neighbours: readonly LikeSession[] = [];
   #hasText = false;
   #alike: readonly LikeSession[] = [];
@@ -33,7 +34,10 @@ export class KnownStory {
   add(entry: Entry): void {
     if (entry.seq >= this.#seq) return;
     if (entry.kind === 'open') this.#start = (entry as Entry<'open'>).body.context.thresholds;
-    if (entry.kind === 'evidence') this.#neighbours = (entry as Entry<'evidence'>).body.neighbours;
+    if (entry.kind === 'evidence') {
+      this.#neighbours = (entry as Entry<'evidence'>).body.neighbours;
+      this.#first ??= this.#neighbours;
+    }
     if (entry.kind === 'note') this.#alike = ((entry as Entry<'note'>).body as NoteBody).beginning ?? this.#alike;
     if (entry.kind !== 'situation') return;
     const { later, text } = (entry as Entry<'situation'>).body.situation;
@@ -53,7 +57,7 @@ export class KnownStory {
       const from = sources?.course;
       // What is from a file is from none of the sessions that were asked.
       const source = from?.origin === 'file' ? from.source : null;
-      const sessions = source === null ? named(this.#neighbours) : [];
+      const sessions = source === null ? named(this.#first ?? []) : [];
       known.push({ what: 'course', samples, source, of: [], sessions });
     }
     if (this.#pages.length > 0) {
@@ -61,7 +65,10 @@ export class KnownStory {
       known.push({ what: 'later', samples: this.#answers, source: null, of: this.#pages.map(String), sessions });
     }
     if (this.#start !== null && (this.#hasText || isLearned(this.#start)))
-      known.push({ ...learnedOf(this.#start, this.#hasText), sessions: named(this.#neighbours) });
+      known.push({
+        ...learnedOf(this.#start, this.#hasText),
+        sessions: named(this.#hasText ? this.#neighbours : (this.#first ?? [])),
+      });
     return known;
   }
 }

@@ -62,7 +62,14 @@ it('says what course, beginning and law decided, and that nothing differs where 
     expect(withoutUnknown).toBe(null);
     expect(knownBefore.find((one) => one.what === 'course')).toMatchObject({
       samples: 1,
-      sessions: [{ session: first, endMs: entriesOf(state, first, 'close')[0]!.timeMs }],
+      // As it was asked before the session began, and not as it was asked again since.
+      sessions: [
+        {
+          session: first,
+          distance: entriesOf(state, second, 'evidence')[0]!.body.neighbours[0]!.distance,
+          endMs: entriesOf(state, first, 'close')[0]!.timeMs,
+        },
+      ],
     });
     const told = without.find((one) => one.without === 'course')!;
     expect(told).toMatchObject({ what, price: decision.price });
