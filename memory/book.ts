@@ -6,9 +6,9 @@
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { checkOption, SHAPE_OPTIONS } from '../native/index.ts';
-import { defaultLaw, type Threshold, type ThresholdSet } from '../policy/index.ts';
-import { joinCourses } from './courses.ts';
+import { checkOption, given, SHAPE_OPTIONS } from '../native/index.ts';
+import { type Course, defaultLaw, type Threshold, type ThresholdSet, type ThresholdSource } from '../policy/index.ts';
+import { joinCourses, sessionsBehind } from './courses.ts';
 import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice, textFactor } from './estimate.ts';
 import type { Filter } from './filter.ts';
 import { checkFingerprint, currentFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
@@ -260,7 +260,7 @@ class Book implements ThresholdBook {
     query: { layers: number; defaults?: ThresholdSet },
     imported: ThresholdFile | null,
   ): ThresholdSet {
-    const base = imported === null ? null : toThresholdSet(imported);
+    const base = imported === null ? null : toThresholdSet(imported, importedName(imported.model.digest));
     const ones = Array.from({ length: query.layers }, () => 1);
     const fallback = {
       thresholds: { ...query.defaults?.thresholds, ...base?.thresholds },
@@ -296,24 +296,44 @@ class Book implements ThresholdBook {
     const measured = counted.flatMap(({ experience: { text }, weight }) =>
       text === undefined ? [] : [{ ...text, weight }],
     );
-    // Layers of another model are others, also where its family is the same.
-    const courses = counted.flatMap(({ experience: { course }, weight, sameModel }) =>
-      course === undefined || !sameModel ? [] : [{ course, weight }],
-    );
-    const course = joinCourses(courses, query.layers);
-    const given = base?.law ?? query.defaults?.law;
-    const assumed = given ?? (measured.length === 0 ? undefined : defaultLaw(query.layers));
+    const course = this.#course(counted, query.layers, base);
+    const told = base?.law ?? query.defaults?.law;
+    const lawSource = base?.law === undefined ? query.defaults?.sources?.law : base.sources?.law;
+    const sources = { ...(lawSource === undefined ? {} : { law: lawSource }), ...course?.sources };
+    const assumed = told ?? (measured.length === 0 ? undefined : defaultLaw(query.layers));
 
     return {
       version: 1,
       ...(assumed === undefined ? {} : { law: { ...assumed, text: textFactor(assumed.text, measured) } }),
-      ...(course === null ? {} : { course }),
+      ...(course === null ? {} : { course: course.course }),
+      ...(Object.keys(sources).length === 0 ? {} : { sources }),
       thresholds: { ...fallback.thresholds, ...learned },
       // A session's gains are those it was started with. Nothing measures them, so they are no evidence.
       gains: fallback.gains,
       c,
       ...(ranges.length === 0 ? {} : { ranges }),
     };
+  }
+
+  /** The course of the sessions here, or that of a file that was imported where it rests on more of them. */
+  #course(
+    counted: readonly Weighted[],
+    layers: number,
+    base: ThresholdSet | null,
+  ): { readonly course: Course; readonly sources: { readonly course?: ThresholdSource } } | null {
+    // Layers of another model are others, also where its family is the same.
+    const told = counted.filter(({ experience, sameModel }) => sameModel && experience.course !== undefined);
+    const own = joinCourses(
+      told.map(({ experience, weight }) => ({ course: experience.course!, weight })),
+      layers,
+    );
+    const [here, imported] = [own, base?.course ?? null].map((one) => (one === null ? 0 : sessionsBehind(one)));
+    if (base?.course !== undefined && imported! > here!)
+      return { course: base.course, sources: given<{ course?: ThresholdSource }>({ course: base.sources?.course }) };
+    if (own === null) return null;
+    const source = `courses of errors of ${told.length} nearest sessions`;
+    const evidence = this.#seqsOf(told);
+    return { course: own, sources: { course: { origin: 'learned', source, samples: told.length, evidence } } };
   }
 
   #learned({ id, value, unit, what, sd }: Told, among: readonly Weighted[]): Threshold {
@@ -326,12 +346,16 @@ class Book implements ThresholdBook {
       source: `${what} of ${among.length} nearest sessions, worth ${worth.toFixed(2)}; cautious end`,
       samples: among.length,
       ...(sd === undefined ? {} : { sd }),
-      // The entries of other machines stand in other logs.
-      evidence: among
-        .filter((w) => w.log === this.#log)
-        .map((w) => w.experience.seq)
-        .sort((x, y) => x - y),
+      evidence: this.#seqsOf(among),
     };
+  }
+
+  /** The entries that ended these sessions. Those of other machines stand in other logs. */
+  #seqsOf(among: readonly Weighted[]): number[] {
+    return among
+      .filter((w) => w.log === this.#log)
+      .map((w) => w.experience.seq)
+      .sort((x, y) => x - y);
   }
 
   async record(open: TimedEntry, close: TimedEntry): Promise<void> {
@@ -492,8 +516,10 @@ const isEndOf = ({ kind, seq, session, body }: TimedEntry, known: VectorEntry<Se
 
 const isEdge = (entry: TimedEntry): boolean => entry.kind === 'open' || entry.kind === 'close';
 
-const importedPath = (dir: string, modelDigest: string): string =>
-  join(dir, `imported-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`);
+const importedName = (modelDigest: string): string =>
+  `imported-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`;
+
+const importedPath = (dir: string, modelDigest: string): string => join(dir, importedName(modelDigest));
 
 const checkLayers = (layers: number): void => checkOption('layers', SHAPE_OPTIONS.layers, layers);
 

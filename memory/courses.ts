@@ -63,3 +63,42 @@ function joined(all: readonly WeightedCourse[], of: (course: Course) => Estimate
   const sd = Math.sqrt((spread + SPREAD_ASSUMED ** 2) / (weight + 1));
   return { value: fourDigits(Math.exp(mean)), sd: fourDigits(sd), samples };
 }
+
+/** Sessions that a joined course rests on: those of the layer and side that most of them told of. */
+export const sessionsBehind = ({ persistence: { k, v } }: Course): number =>
+  Math.max(0, ...[...k, ...v].map(({ samples }) => samples));
+
+/**
+ * Joined courses of different sessions as one, as if the sessions of all had been joined at once, each as near as the
+ * others. All of the same number of layers; null without any.
+ */
+export function mergeCourses(given: readonly Course[]): Course | null {
+  const [first] = given;
+  if (first === undefined || given.length === 1) return first ?? null;
+  const ofSide = (side: 'k' | 'v'): Estimate[] =>
+    first.persistence[side].map((_, layer) => merged(given.map(({ persistence }) => persistence[side][layer])));
+  const octaves = Math.max(...given.map(({ left }) => left.length));
+  const weights = given.map((course) => Math.max(1, sessionsBehind(course)));
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  const mean = (of: (noise: Course['noise']) => number): number =>
+    fourDigits(given.reduce((sum, { noise }, at) => sum + weights[at]! * of(noise), 0) / total);
+  return {
+    persistence: { k: ofSide('k'), v: ofSide('v') },
+    left: Array.from({ length: octaves }, (_, octave) => merged(given.map(({ left }) => left[octave]))),
+    noise: { found: mean(({ found }) => found), page: mean(({ page }) => page), chance: mean(({ chance }) => chance) },
+  };
+}
+
+/** What `joined` makes of sessions, taken apart again: weight, mean and spread of the logarithms. */
+function merged(given: readonly (Estimate | undefined)[]): Estimate {
+  const known = given.filter((one): one is Estimate => one !== undefined && one.samples > 0);
+  if (known.length < 2) return known[0] ?? { value: 1, sd: SPREAD_ASSUMED, samples: 0 };
+  const samples = known.reduce((sum, one) => sum + one.samples, 0);
+  const mean = known.reduce((sum, one) => sum + one.samples * Math.log(one.value), 0) / samples;
+  const spread = known.reduce((sum, { value, sd, samples: weight }) => {
+    const own = Math.max(0, sd * sd * (weight + 1) - SPREAD_ASSUMED ** 2);
+    return sum + own + weight * (Math.log(value) - mean) ** 2;
+  }, 0);
+  const sd = Math.sqrt((spread + SPREAD_ASSUMED ** 2) / (samples + 1));
+  return { value: fourDigits(Math.exp(mean)), sd: fourDigits(sd), samples };
+}

@@ -4,7 +4,8 @@
  * factor first.
  */
 import { plural } from '../native/index.ts';
-import { defaultThresholds, type Estimate } from '../policy/index.ts';
+import { type Course, defaultThresholds, type Estimate } from '../policy/index.ts';
+import { sessionsBehind } from './courses.ts';
 import { keyIdOf } from './signature.ts';
 import { intervalOf, type ThresholdFile } from './threshold-schema.ts';
 
@@ -79,6 +80,9 @@ export function diffThresholdFiles(a: ThresholdFile, b: ThresholdFile): Differen
   }
   if (a.law !== null && b.law !== null)
     for (const name of ['text', 'offset', 'fade'] as const) number(name, '1', told(a.law[name]), told(b.law[name]));
+  if ((a.course === undefined) !== (b.course === undefined))
+    fact(1, 'course of errors', courseInWords(a), courseInWords(b));
+  if (a.course !== undefined && b.course !== undefined) courseRows(a.course, b.course, number);
   fact(3, 'evidence', evidenceInWords(a), evidenceInWords(b));
   fact(3, 'signed by', signerOf(a), signerOf(b));
   fact(3, 'created by', a.createdBy, b.createdBy);
@@ -117,6 +121,29 @@ function thresholdIn({ thresholds }: ThresholdFile, id: string): Told | null {
   const sd = 'sd' in one ? one.sd : null;
   return { value, interval: typeof sd === 'number' ? intervalOf({ value, sd }) : null, samples };
 }
+
+/** Each number of two courses. */
+function courseRows(
+  a: Course,
+  b: Course,
+  number: (what: string, unit: string, before: Told | null, after: Told | null) => void,
+): void {
+  for (const side of ['k', 'v'] as const)
+    for (let layer = 0; layer < Math.max(a.persistence[side].length, b.persistence[side].length); layer++) {
+      const [before, after] = [a.persistence[side][layer], b.persistence[side][layer]];
+      number(`persistence ${side.toUpperCase()}, layer ${layer}`, '1', told(before), told(after));
+    }
+  for (let octave = 0; octave < Math.max(a.left.length, b.left.length); octave++)
+    number(`left from ${2 ** (octave + 1)} pages on`, '1', told(a.left[octave]), told(b.left[octave]));
+  for (const name of ['found', 'page', 'chance'] as const)
+    number(`noise of trials, ${name}`, '1', exactly(a.noise[name]), exactly(b.noise[name]));
+}
+
+/** How many sessions told a course, in a few words. */
+export const courseInWords = ({ course }: Pick<ThresholdFile, 'course'>): string =>
+  course === undefined
+    ? '(none)'
+    : `${course.persistence.k.length} layers, from ${plural(sessionsBehind(course), 'session')}`;
 
 const lawInWords = ({ law }: ThresholdFile): string =>
   law === null

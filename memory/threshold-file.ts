@@ -5,6 +5,7 @@
  * signature, model.
  */
 import { createHash, type KeyObject } from 'node:crypto';
+import { basename } from 'node:path';
 import { KvError, packageVersion, parseJson, readRegular, replaceFile, show } from '../native/index.ts';
 import {
   checkThresholds,
@@ -12,14 +13,18 @@ import {
   type LogRange,
   type Threshold,
   type ThresholdSet,
+  type ThresholdSource,
 } from '../policy/index.ts';
+import { sessionsBehind } from './courses.ts';
 import { joinRanges, rangesOf } from './log-ranges.ts';
 import { isSignedBy, keyIdOf, signBytes, type TrustedKey } from './signature.ts';
+import { evidenceInWords } from './threshold-diff.ts';
 import {
   type Evidence,
   type Learned,
   type LogPart,
   type ModelShape,
+  SCHEMA_VERSION,
   schemaOf,
   THRESHOLDS_MAX,
   type ThresholdFile,
@@ -60,7 +65,7 @@ function checkFile(value: unknown, name: string): ThresholdFile {
   const version = (value as { schemaVersion?: unknown } | null)?.schemaVersion;
   const schema = schemaOf(version);
   if (schema === null) {
-    const isNewer = typeof version === 'number' && version > 2;
+    const isNewer = typeof version === 'number' && version > SCHEMA_VERSION;
     throw refuse(
       name,
       isNewer ? `schemaVersion: ${version} is of a later palimpsest than this` : 'schemaVersion: not a threshold file',
@@ -190,9 +195,10 @@ export const spellLearned = (learned: Learned): string => spell(wireOfLearned(le
  * evidence.
  */
 export function evidenceRanges(learned: Learned): LogRange[] {
-  const { evidence, thresholds, law } = learned;
+  const { evidence, thresholds, law, course } = learned;
   if (evidence.logs.length > 0) return joinRanges(evidence.logs);
-  if (law === null && !Object.values(thresholds).some(({ samples }) => samples > 0)) return [];
+  const isMeasured = law !== null || course !== undefined;
+  if (!isMeasured && !Object.values(thresholds).some(({ samples }) => samples > 0)) return [];
   const digest = createHash('sha256').update(spellLearned(learned)).digest('hex');
   return [{ logId: `content-${digest.slice(0, 32)}`, from: 0, to: 0 }];
 }
@@ -231,19 +237,38 @@ export function toThresholdFile(
     gains: set.gains,
     c: set.c,
     law: set.law ?? null,
+    ...(set.course === undefined ? {} : { course: set.course }),
     parts: [],
     signature: null,
   };
   return checkFile(wireOf(file), 'thresholds to export');
 }
 
-/** The set to start with: every threshold of the file has the origin 'file', the others are the defaults. */
-export function toThresholdSet(file: ThresholdFile): ThresholdSet {
+/**
+ * The set to start with: every threshold of the file has the origin 'file', the others are the defaults. `name`: what
+ * logs call the file, for those who ask where its law and its course came from.
+ */
+export function toThresholdSet(file: ThresholdFile, name = 'a threshold file'): ThresholdSet {
   const ranges = evidenceRanges(file);
-  return { ...setOf(file, file.model.shape.layers), ...(ranges.length === 0 ? {} : { ranges }) };
+  const { law, course } = file;
+  const source = (samples: number): ThresholdSource => ({
+    origin: 'file',
+    source: `${name} (${evidenceInWords(file)})`,
+    samples,
+    evidence: [],
+  });
+  const sources = {
+    ...(law === null ? {} : { law: source(file.evidence.sessions ?? 0) }),
+    ...(course === undefined ? {} : { course: source(sessionsBehind(course)) }),
+  };
+  return {
+    ...setOf(file, file.model.shape.layers),
+    ...(law === null && course === undefined ? {} : { sources }),
+    ...(ranges.length === 0 ? {} : { ranges }),
+  };
 }
 
-function setOf({ thresholds, gains, c, law }: Learned, layers: number): ThresholdSet {
+function setOf({ thresholds, gains, c, law, course }: Learned, layers: number): ThresholdSet {
   const named = Object.entries(thresholds).map(([id, { sd, ...rest }]): [string, Threshold] => [
     id,
     { id, origin: 'file', ...rest, ...(sd === null ? {} : { sd }) },
@@ -254,6 +279,7 @@ function setOf({ thresholds, gains, c, law }: Learned, layers: number): Threshol
     gains: { k: gains.k, v: gains.v },
     c,
     ...(law === null ? {} : { law }),
+    ...(course === undefined ? {} : { course }),
   };
 }
 
@@ -285,7 +311,7 @@ export function checkThresholdTarget(file: ThresholdFile, target: ThresholdTarge
 export async function loadThresholdFile(path: string, target: ThresholdTarget): Promise<ThresholdSet> {
   const file = readThresholdFile(path);
   checkThresholdTarget(file, target);
-  return toThresholdSet(file);
+  return toThresholdSet(file, basename(path));
 }
 
 /** Converts and writes in one go. Throws 'bad-thresholds', 'io'. */

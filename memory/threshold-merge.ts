@@ -9,6 +9,7 @@
  */
 import { KvError, packageVersion } from '../native/index.ts';
 import type { Estimate, FormatEstimates, Law } from '../policy/index.ts';
+import { mergeCourses, sessionsBehind } from './courses.ts';
 import { C_DEFAULT, C_SESSION_SD } from './estimate.ts';
 import { covers, joinRanges, overlap } from './log-ranges.ts';
 import { evidenceRanges, modelDifference, spellLearned } from './threshold-file.ts';
@@ -70,10 +71,11 @@ function distinctParts(files: readonly ThresholdFile[]): Part[] {
   return [...byText.values()].sort((a, b) => (a.text < b.text ? -1 : 1));
 }
 
-function sizeOf({ evidence, law, thresholds }: Learned): number {
+function sizeOf({ evidence, law, course, thresholds }: Learned): number {
   if (evidence.sessions !== null) return evidence.sessions;
   const seen = Object.values(thresholds).map(({ samples }) => samples);
   if (law !== null) seen.push(...[...law.coefficient.k, ...law.coefficient.v].map(({ samples }) => samples));
+  if (course !== undefined) seen.push(sessionsBehind(course));
   return Math.max(0, ...seen);
 }
 
@@ -122,6 +124,7 @@ function combined(parts: readonly Part[]): Learned {
       return sum === null || more === null ? null : sum + more;
     }, 0);
   const thresholds = mergeThresholds(learned);
+  const course = mergeCourses(learned.flatMap((one) => one.course ?? []));
   const gainsOf = (side: 'k' | 'v'): number[] => {
     const told = learned.map(({ gains }) => gains[side]);
     return told[0]!.map((_, layer) =>
@@ -143,6 +146,7 @@ function combined(parts: readonly Part[]): Learned {
       C_DEFAULT,
     ),
     law: mergeLaws(learned.flatMap(({ law }) => law ?? [])),
+    ...(course === null ? {} : { course }),
   };
 }
 

@@ -9,12 +9,14 @@
 import { z } from 'zod';
 import { seriesOf } from '../native/index.ts';
 import {
+  type Course,
   defaultThresholds,
   ESTIMATE_MAX,
   ESTIMATE_SD_MAX,
   type Estimate,
   type Law,
   type LogRange,
+  OCTAVES,
   SAMPLES_MAX,
 } from '../policy/index.ts';
 import { compareRanges, rangesOf } from './log-ranges.ts';
@@ -65,6 +67,8 @@ export interface Learned {
   readonly gains: { readonly k: readonly number[]; readonly v: readonly number[] };
   readonly c: number;
   readonly law: Law | null;
+  /** What sessions found of errors behind their first trials; absent where none told it, and before version 3. */
+  readonly course?: Course;
 }
 
 /** The content of a threshold file, the same for all versions of it. */
@@ -82,7 +86,9 @@ export interface ThresholdFile extends Learned {
   readonly signature: Signature | null;
 }
 
-export const SCHEMA_VERSION = 2;
+/** The newest version. What has no course is spelled as version 2, which earlier versions of palimpsest read. */
+export const SCHEMA_VERSION = 3;
+const SCHEMA_VERSION_WITHOUT_COURSE = 2;
 export const THRESHOLDS_MAX = 256;
 export const PARTS_MAX = 32;
 const LAYERS_MAX = 1024;
@@ -158,6 +164,14 @@ const law = z.strictObject({
   epsilon: z.strictObject({ unit: z.literal(FACTOR_UNIT), ...sides(z.record(z.string().max(40), estimate)) }),
 });
 
+const variance = z.number().min(0).max(100);
+const course = z.strictObject({
+  unit: z.literal(FACTOR_UNIT),
+  persistence: z.strictObject(sides(estimate)),
+  left: z.array(estimate).max(OCTAVES - 1),
+  noise: z.strictObject({ found: z.number().min(0).max(1), page: variance, chance: variance }),
+});
+
 const threshold = z
   .strictObject({
     value: real,
@@ -201,24 +215,41 @@ function areApart(logs: readonly LogRange[]): boolean {
 }
 
 const part = z.strictObject(learned);
+const partWithCourse = z.strictObject({ ...learned, course: course.optional() });
+
+const partsOf = <T extends z.ZodType>(one: T) =>
+  z
+    .array(one)
+    .max(PARTS_MAX)
+    .refine((parts) => parts.length !== 1, 'one part alone is the file itself');
+const signature = z
+  .strictObject({
+    algorithm: z.literal('ed25519'),
+    publicKey: hash,
+    value: z.string().regex(/^[0-9a-f]{128}$/, 'not 64 bytes in hex'),
+  })
+  .optional();
 
 const version2 = z.strictObject({
   kind: z.literal('palimpsest-thresholds'),
-  schemaVersion: z.literal(SCHEMA_VERSION),
+  schemaVersion: z.literal(SCHEMA_VERSION_WITHOUT_COURSE),
   model,
   ...learned,
-  parts: z
-    .array(part)
-    .max(PARTS_MAX)
-    .refine((parts) => parts.length !== 1, 'one part alone is the file itself'),
-  signature: z
-    .strictObject({
-      algorithm: z.literal('ed25519'),
-      publicKey: hash,
-      value: z.string().regex(/^[0-9a-f]{128}$/, 'not 64 bytes in hex'),
-    })
-    .optional(),
+  parts: partsOf(part),
+  signature,
 });
+
+const version3 = z
+  .strictObject({
+    kind: z.literal('palimpsest-thresholds'),
+    schemaVersion: z.literal(SCHEMA_VERSION),
+    model,
+    ...learned,
+    course: course.optional(),
+    parts: partsOf(partWithCourse),
+    signature,
+  })
+  .refine(hasCourse, { message: 'missing, which version 3 is for', path: ['course'] });
 
 /** Files of palimpsest 0.1: every threshold, also those at their default, no law, no interval, one place in one log. */
 const version1 = z.strictObject({
@@ -231,8 +262,13 @@ const version1 = z.strictObject({
   origin: z.strictObject({ logId: line(100), seq: z.int().min(-1), headHash: hash.nullable() }).nullable(),
 });
 
-type Wire = z.infer<typeof version2>;
-type WireLearned = z.infer<typeof part>;
+type Wire = z.infer<typeof version2> | z.infer<typeof version3>;
+type WireLearned = z.infer<typeof partWithCourse>;
+
+/** True if anything of a file tells a course. */
+function hasCourse({ course: own, parts }: { readonly course?: unknown; readonly parts: readonly object[] }): boolean {
+  return own !== undefined || parts.some((one) => (one as { course?: unknown }).course !== undefined);
+}
 
 /**
  * The schema of a version, which makes the content of what it accepts; null for a version that this program does not
@@ -240,14 +276,15 @@ type WireLearned = z.infer<typeof part>;
  */
 export function schemaOf(version: unknown): z.ZodType<ThresholdFile> | null {
   if (version === 1) return version1.transform(fromVersion1);
-  return version === SCHEMA_VERSION ? version2.transform(fromVersion2) : null;
+  if (version === SCHEMA_VERSION_WITHOUT_COURSE) return version2.transform(fromWire);
+  return version === SCHEMA_VERSION ? version3.transform(fromWire) : null;
 }
 
-function fromVersion2(wire: Wire): ThresholdFile {
+function fromWire(wire: Wire): ThresholdFile {
   return { model: wire.model, ...learnedOf(wire), parts: wire.parts.map(learnedOf), signature: wire.signature ?? null };
 }
 
-function learnedOf({ createdBy, evidence, thresholds, gains, c, law: found }: WireLearned): Learned {
+function learnedOf({ createdBy, evidence, thresholds, gains, c, law: found, course: told }: WireLearned): Learned {
   return {
     createdBy,
     evidence,
@@ -264,6 +301,9 @@ function learnedOf({ createdBy, evidence, thresholds, gains, c, law: found }: Wi
       coefficient: { k: found.coefficient.k, v: found.coefficient.v },
       epsilon: { k: found.epsilon.k, v: found.epsilon.v },
     },
+    ...(told === undefined
+      ? {}
+      : { course: { persistence: told.persistence, left: told.left, noise: told.noise } satisfies Course }),
   };
 }
 
@@ -316,7 +356,7 @@ export function wireOf(file: ThresholdFile): Record<string, unknown> {
   const { layers, queryHeads, kvHeads, headDim } = shape;
   return {
     kind: 'palimpsest-thresholds',
-    schemaVersion: SCHEMA_VERSION,
+    schemaVersion: hasCourse(file) ? SCHEMA_VERSION : SCHEMA_VERSION_WITHOUT_COURSE,
     model: { digest, shape: { layers, queryHeads, kvHeads, headDim } },
     ...wireOfLearned(file),
     parts: file.parts.map(wireOfLearned).sort((a, b) => (JSON.stringify(a) < JSON.stringify(b) ? -1 : 1)),
@@ -334,6 +374,7 @@ export function wireOfLearned({
   gains,
   c,
   law: found,
+  course: told,
 }: Learned): Record<string, unknown> {
   const { sessions, tokens, logs } = evidence;
   const ordered = [...logs].sort(compareRanges);
@@ -364,6 +405,7 @@ export function wireOfLearned({
         v: found.epsilon.v.map((formats) => sorted(formats as Record<string, Estimate>, plain)),
       },
     },
+    ...(told === undefined ? {} : { course: wireOfCourse(told, plain) }),
     thresholds: sorted(thresholds, ({ value, unit, sd, samples: seen, source, evidence: from }) => ({
       value,
       unit,
@@ -375,5 +417,16 @@ export function wireOfLearned({
     })),
     gains: { unit: FACTOR_UNIT, k: gains.k, v: gains.v },
     c: { value: c, unit: COEFFICIENT_UNIT },
+  };
+}
+
+/** A course as the file has it. */
+function wireOfCourse({ persistence, left, noise }: Course, plain: (one: Estimate) => object): Record<string, unknown> {
+  const { found, page, chance } = noise;
+  return {
+    unit: FACTOR_UNIT,
+    persistence: { k: persistence.k.map(plain), v: persistence.v.map(plain) },
+    left: left.map(plain),
+    noise: { found, page, chance },
   };
 }

@@ -48,6 +48,9 @@ export interface LogRange {
   readonly to: number;
 }
 
+/** Where many numbers at once are from: the law of errors, or the course. */
+export type ThresholdSource = Pick<Threshold, 'origin' | 'source' | 'samples' | 'evidence'>;
+
 /** Everything a policy is allowed to know beforehand. */
 export interface ThresholdSet {
   /** The version of this layout. */
@@ -66,6 +69,8 @@ export interface ThresholdSet {
    * What earlier sessions of the model found of errors behind their first trials; absent where none of them told it.
    */
   readonly course?: Course;
+  /** Where these two are from; absent where nothing was learned, and in logs of earlier versions. */
+  readonly sources?: { readonly law?: ThresholdSource; readonly course?: ThresholdSource };
   /**
    * Where in which logs the evidence for all of this stands, so that it is not counted twice when files are merged;
    * absent when not known.

@@ -10,14 +10,17 @@ import {
   grouped,
   jsonText,
   legend,
+  percent,
   plural,
   printable,
   table,
   timeText,
   wrap,
 } from '../native/index.ts';
+import type { WithoutReport } from './counterfactual.ts';
 import { DECISION_ROW, SESSION_ROW } from './entries/index.ts';
 import { shortId } from './id.ts';
+import { WITHOUT_NAMES } from './known-before.ts';
 import type { readEnvelope } from './read.ts';
 import type { ReplayReport } from './replay.ts';
 import { entryId } from './series.ts';
@@ -299,6 +302,25 @@ export function replayText(report: ReplayReport): string {
     `  logged:   ${printable(logged)}`,
     `  replayed: ${printable(replayed)}`,
   ].join('\n');
+}
+
+/** `audit replay --without`: how many decisions would have been others. */
+export function withoutText({ session, without, had, decisions, counts, added }: WithoutReport): string {
+  const scope = `${plural(decisions, 'decision')} of session ${printable(session)}`;
+  if (!had) return `The session knew nothing of that: ${scope} would be the same without ${WITHOUT_NAMES[without]}.`;
+  const differing = decisions - counts.same;
+  const kinds = [
+    [counts['other-form'], 'to another form'],
+    [counts.earlier, 'earlier'],
+    [counts.later, 'later'],
+    [counts.never, 'never'],
+    [counts['other-verdict'], 'with another verdict'],
+  ] as const;
+  const told = kinds.filter(([count]) => count > 0).map(([count, what]) => `${count} ${what}`);
+  const share = percent(differing / Math.max(1, decisions));
+  const how = told.length === 0 ? '' : `: ${told.join(', ')}`;
+  const more = ` ${plural(added, 'move')} would have been planned where the log has none of that page side.`;
+  return `Without ${WITHOUT_NAMES[without]} ${differing} (${share}) of ${scope} would have been others${how}.${more} Trials are those of the log.`;
 }
 
 /** What the log lacks of a session, and who kept it out; '' for nothing. */

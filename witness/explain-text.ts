@@ -11,6 +11,7 @@ import {
   unsafeRule,
 } from '../policy/index.ts';
 import type { Explanation } from './explanation.ts';
+import { tellKnown, tellWithout } from './known-before.ts';
 import { entryId } from './series.ts';
 import type { DecisionRow } from './types.ts';
 
@@ -34,6 +35,8 @@ export function tell(facts: Facts): { title: string; text: string }[] {
     { title: 'what', text: tellMove(facts) },
     { title: 'why', text: tellWhy(facts) },
     { title: 'threshold', text: tellThreshold(facts) },
+    { title: 'known', text: tellKnown(facts) },
+    ...(facts.knownBefore.length === 0 ? [] : [{ title: 'without', text: tellWithout(facts) }]),
     { title: 'trial', text: tellTrial(facts) },
     { title: 'verdict', text: tellVerdict(facts) },
     { title: 'bytes', text: tellBytes(facts) },

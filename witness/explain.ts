@@ -5,24 +5,45 @@
  */
 
 import { fields, KvError, PAGE_TOKENS, type Side, sidesOf } from '../native/index.ts';
-import { type Decision, defaultLaw, type Situation, type TrialReport, thresholdOf } from '../policy/index.ts';
+import {
+  createPolicy,
+  type Decision,
+  defaultLaw,
+  type Situation,
+  type TrialReport,
+  thresholdOf,
+} from '../policy/index.ts';
+import { counterfactuals, type Without } from './counterfactual.ts';
 import type { NoteBody } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { qualityIn, tell, tried } from './explain-text.ts';
 import type { Candidate, Explanation } from './explanation.ts';
 import type { LogFiles } from './files.ts';
+import { KnownStory } from './known-before.ts';
 import { readEntry, readLog } from './read.ts';
+import { type PolicyFactory, replaySession } from './replay.ts';
 import { entryId } from './series.ts';
 import type { DecisionRow, Entry, LikeSession, OpenBody } from './types.ts';
+
+/** How a decision is explained. */
+export interface ExplainOptions {
+  /**
+   * False: says what the session knew of others, and not what it would have decided otherwise, for which the whole
+   * session is decided again some times. Default true.
+   */
+  readonly without?: boolean;
+  /** Makes policies of one's own, as for `replay`; the built-in ones are known. */
+  readonly create?: PolicyFactory;
+  /** @internal */
+  readonly files?: LogFiles;
+}
 
 /**
  * Explains the decision whose entry has this seq (`audit list` shows it), accepted or refused.
  * Throws 'not-found' for a seq that the log does not have, 'bad-argument' for an entry that is no decision, 'bad-log'.
  */
-export function explain(dir: string, seq: number): Explanation;
-/** @internal */
-export function explain(dir: string, seq: number, files: LogFiles): Explanation;
-export function explain(dir: string, seq: number, files?: LogFiles): Explanation {
+export function explain(dir: string, seq: number, options: ExplainOptions = {}): Explanation {
+  const { files } = options;
   const entry = readEntry(dir, seq, files);
   if (entry.kind !== 'decision') {
     throw new KvError('bad-argument', `entry ${entryId(seq)} is no decision but '${entry.kind}'`, {
@@ -31,7 +52,10 @@ export function explain(dir: string, seq: number, files?: LogFiles): Explanation
     });
   }
   const told = entry as Entry<'decision'>;
-  const story = gather(told, readLog(dir, { session: entry.session, ...(files === undefined ? {} : { files }) }));
+  const read = { session: entry.session, ...(files === undefined ? {} : { files }) };
+  const known = new KnownStory(seq);
+  const story = gather(told, heardBy(known, readLog(dir, read)));
+  const knownBefore = known.tell(dir, files);
   const { body } = told;
   const { decision } = body;
   const open = story.open?.body ?? null;
@@ -61,8 +85,42 @@ export function explain(dir: string, seq: number, files?: LogFiles): Explanation
     promotions: story.promotions,
     freed: story.freed,
     layer: story.layer,
+    knownBefore,
+    ...otherwise(() => readLog(dir, read), seq, knownBefore, options),
   };
   return { ...facts, sentences: tell(facts) };
+}
+
+function* heardBy(known: KnownStory, entries: Iterable<Entry>): Generator<Entry> {
+  for (const entry of entries) {
+    known.add(entry);
+    yield entry;
+  }
+}
+
+/** What would have been decided without what was known before. */
+function otherwise(
+  read: () => Iterable<Entry>,
+  seq: number,
+  known: Explanation['knownBefore'],
+  { without: isAsked = true, create = createPolicy }: ExplainOptions,
+): Pick<Explanation, 'without' | 'withoutUnknown'> {
+  const unknown = (why: string | null) => ({ without: [], withoutUnknown: why });
+  if (known.length === 0) return unknown(null);
+  if (!isAsked) return unknown('nobody asked');
+  const parts: Without[] = known.map(({ what }) => what);
+  try {
+    if (!replaySession(read(), create).equal) return unknown('its session does not replay (audit replay says where)');
+    const all = counterfactuals(read(), parts.length === 1 ? parts : [...parts, 'all'], create);
+    const told = all.flatMap((one) => {
+      const found = one.of(seq);
+      return found === undefined ? [] : [{ without: one.without, ...found }];
+    });
+    return { without: told, withoutUnknown: null };
+  } catch (error) {
+    if (!(error instanceof KvError)) throw error;
+    return unknown(error.message);
+  }
 }
 
 /** The explanation as text, as wide as the terminal. */

@@ -8,6 +8,7 @@ import type {
   Threshold,
   TrialReport,
 } from '../policy/index.ts';
+import type { DecisionWithout, Without } from './counterfactual.ts';
 import type { PromotedSide } from './entries/log-notes.ts';
 import type { DecisionRow, LikeSession } from './types.ts';
 
@@ -24,6 +25,23 @@ export interface Candidate {
    * of `price` and other policies).
    */
   readonly predictedKld: number;
+}
+
+/** Something that a session knew of others before one of its decisions. */
+export interface KnownBefore {
+  /**
+   * `course`: how errors went on in earlier sessions. `later`: what was asked of the pages of its beginning. `learned`:
+   * thresholds, gains and the law of errors.
+   */
+  readonly what: Exclude<Without, 'all'>;
+  /** Earlier sessions that it rests on, of `later` answers; null: the log does not say. */
+  readonly samples: number | null;
+  /** The threshold file that the course is from, or of what was learned the law; null: none, or not known. */
+  readonly source: string | null;
+  /** What of it: ids of thresholds, 'law', 'gains', or numbers of pages. */
+  readonly of: readonly string[];
+  /** The sessions that were asked, nearest first, with the time of the entry that ended each, where it stands here. */
+  readonly sessions: readonly (LikeSession & { readonly endMs: number | null })[];
 }
 
 /** What the log says about one decision. */
@@ -102,6 +120,12 @@ export interface Explanation {
   readonly freed: { readonly seq: number; readonly tokens: number } | null;
   /** Changes of the quality of its layer in the whole session. */
   readonly layer: readonly (LayerChange & { readonly seq: number; readonly tokens: number })[];
+  /** What its session knew of others before. */
+  readonly knownBefore: readonly KnownBefore[];
+  /** What would have been decided without each of these, and without all where there are several. */
+  readonly without: readonly (DecisionWithout & { readonly without: Without })[];
+  /** Why that is not known; null: it is, or nothing was known before. */
+  readonly withoutUnknown: string | null;
   /** All of it in words, for people. */
   readonly sentences: readonly { readonly title: string; readonly text: string }[];
 }

@@ -11,6 +11,16 @@ export {
   readCheckpoints,
   signCheckpoint,
 } from './checkpoint.ts';
+export {
+  type DecisionWithout,
+  decideWithout,
+  OTHERWISE,
+  type OtherMove,
+  type Otherwise,
+  WITHOUT,
+  type Without,
+  type WithoutReport,
+} from './counterfactual.ts';
 export { csvText } from './csv.ts';
 export type { RowField } from './entries/field.ts';
 export { DECISION_ROW, SESSION_ROW } from './entries/index.ts';

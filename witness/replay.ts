@@ -189,7 +189,7 @@ export function replaySession(entries: Iterable<Entry>, create: PolicyFactory = 
 }
 
 /** When a policy fails on a state that no engine could have recorded, the log is at fault, not the program. */
-function deciding<T>({ seq }: Entry, work: () => T): T {
+export function deciding<T>({ seq }: Entry, work: () => T): T {
   try {
     return work();
   } catch (cause) {

@@ -17,6 +17,7 @@ import {
   DECISION_FIELDS,
   type DecisionFilter,
   type DecisionQuery,
+  decideWithout,
   decisionsText,
   type Entry,
   EVENT_FIELDS,
@@ -55,10 +56,12 @@ import {
   verifyAgainst,
   verifyLog,
   verifyText,
+  type Without,
   whyNot,
   whyNotText,
+  withoutText,
 } from '../../witness/index.ts';
-import { loadPolicyModule } from '../options/policy-module.ts';
+import { type LoadedModule, loadPolicyModule } from '../options/policy-module.ts';
 import { logDir, readBook, rebuildBook, sqlDir } from '../state/folder.ts';
 import { checkpointsOf } from './anchor.ts';
 import { explainEmpty, explainNoSessions } from './no-match.ts';
@@ -294,7 +297,8 @@ export async function show(settings: Settings, id: string): Promise<void> {
 }
 
 export async function explainCommand(settings: Settings, id: string): Promise<void> {
-  const explanation = explain(log(settings), parseEntryId(id));
+  const { create } = await policiesOf(settings);
+  const explanation = explain(log(settings), parseEntryId(id), { create });
   print(settings, explanation, (columns) => explanationText(explanation, columns));
 }
 
@@ -311,11 +315,23 @@ export async function verify(settings: Settings): Promise<void> {
   if (!report.ok) process.exitCode = 2;
 }
 
-export async function replayCommand(settings: Settings, typed: string): Promise<void> {
+/** What makes the policy of a session again: the built-in ones, and that of the module that was named. */
+async function policiesOf(settings: Settings): Promise<{ create: PolicyFactory; loaded: LoadedModule | null }> {
   const module = policyModule(settings);
   const loaded = module === undefined ? null : await loadPolicyModule(module);
   const create: PolicyFactory = (id, options, version) =>
     loaded === null || Object.hasOwn(policies, id) ? createPolicy(id, options, version) : loaded.make(options);
+  return { create, loaded };
+}
+
+export async function replayCommand(settings: Settings, typed: string): Promise<void> {
+  const { create, loaded } = await policiesOf(settings);
+  const without = text(settings, 'without') as Without | undefined;
+  if (without !== undefined) {
+    const [report] = decideWithout(log(settings), typed, [without], create);
+    print(settings, report, () => withoutText(report!));
+    return;
+  }
   const report = replay(log(settings), typed, create);
   const given = loaded?.sha256 ?? null;
   const isOther = given !== null && report.policyModule !== undefined && report.policyModule !== given;

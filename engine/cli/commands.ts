@@ -207,10 +207,10 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'explain <id>',
-    does: 'A decision in sentences: what, why, what it cost, what else was considered.',
+    does: 'A decision in sentences: what, why, what it cost, what else was considered, what its session knew of others and what it would have decided without that.',
     brief: 'A decision in sentences: what, why, what it cost.',
     examples: ['palimpsest audit explain 17'],
-    settings: AUDIT,
+    settings: ['policyModule', 'policyExport', ...AUDIT],
     act: async (settings, args) => (await audit()).explainCommand(settings, args[0]!),
   },
   {
@@ -283,10 +283,10 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'replay <session>',
-    does: 'Take every decision of a session again from the log alone and compare.',
+    does: 'Take every decision of a session again from the log alone and compare; with --without, as if it had not known what earlier sessions had found (course), what was asked of its beginning (later), thresholds and the law of errors (learned), or all of these.',
     brief: 'Take every decision of a session again and compare.',
-    examples: ['palimpsest audit replay 0c42f114'],
-    settings: ['policyModule', 'policyExport', ...AUDIT],
+    examples: ['palimpsest audit replay 0c42f114', 'palimpsest audit replay 0c42f114 --without all'],
+    settings: ['without', 'policyModule', 'policyExport', ...AUDIT],
     act: async (settings, args) => (await audit()).replayCommand(settings, args[0]!),
   },
   {

@@ -7,7 +7,7 @@
 import { type Command, Option } from 'commander';
 import { KvError, parseJson, parsePair, readRegular, unknownName } from '../../native/index.ts';
 import { FORMS } from '../../policy/index.ts';
-import { COUNT_KEYS, parseRange } from '../../witness/index.ts';
+import { COUNT_KEYS, parseRange, WITHOUT } from '../../witness/index.ts';
 import { LEVELS } from '../events/table.ts';
 import { parseBudget } from '../options/parse-budget.ts';
 import {
@@ -184,6 +184,11 @@ export const SETTINGS = {
   yes: { flags: '--yes', help: 'do it without asking' },
   release: { flags: '--release', help: 'end the hold instead of beginning it' },
   by: { flags: '--by <what>', help: 'what decisions are counted by', default: 'layer', choices: COUNT_KEYS },
+  without: {
+    flags: '--without <what>',
+    help: 'decide as if the session had not known this of others',
+    choices: WITHOUT,
+  },
   format: {
     flags: '--format <form>',
     help: 'table, jsonl (one object a line) or csv',

@@ -14,6 +14,7 @@ import {
   mergeThresholdFiles,
   readPrivateKey,
   readThresholdFile,
+  sessionsBehind,
   signerOf,
   signThresholdFile,
   type ThresholdBook,
@@ -36,7 +37,7 @@ import {
   table,
   wrap,
 } from '../../native/index.ts';
-import { defaultThresholds, type Estimate, type Law } from '../../policy/index.ts';
+import { type Course, defaultThresholds, type Estimate, type Law } from '../../policy/index.ts';
 import { entryId, hashAt, isLogDir, readLog, readLogId, type Unopened, type Unreadable } from '../../witness/index.ts';
 import { logDir, makeFolder, memoryDir, readBook } from '../state/folder.ts';
 import { shippedFile } from '../state/shipped-laws.ts';
@@ -102,6 +103,23 @@ function lawTable(law: Law, columns?: number): string {
   return `${wrap(`Law of errors: ${factors.join('; ')}`, columns)}\n\n${rows}`;
 }
 
+function courseTable(course: Course, columns?: number): string {
+  const side = (name: 'k' | 'v'): Column<number>[] => {
+    const at = (layer: number): Estimate => course.persistence[name][layer]!;
+    return [
+      { title: `${name.toUpperCase()} persistence`, value: (layer) => brief(at(layer).value, 3) },
+      { title: '95%', optional: true, value: (layer) => bounds(intervalOf(at(layer))) },
+      { title: 'seen', value: (layer) => seen(at(layer).samples) },
+    ];
+  };
+  const left = course.left.map((one, octave) => `${brief(one.value, 3)} from ${2 ** (octave + 1)}`);
+  const { found, page, chance } = course.noise;
+  const text = `Course of errors, from ${plural(sessionsBehind(course), 'session')}: of ε² is left, by the age of a page in pages, ${left.join(', ') || 'what nobody measured'}; of a first trial's difference ${brief(100 * found)}% is found again, and variances of ln ε are ${brief(page, 3)} (page) and ${brief(chance, 3)} (single trial)`;
+  const layers = course.persistence.k.map((_, layer) => layer);
+  const rows = table([{ title: 'layer', value: String }, ...side('k'), ...side('v')], layers, columns);
+  return `${wrap(text, columns)}\n\n${rows}`;
+}
+
 /** The content of a threshold file, for people to read. */
 export function describe(file: ThresholdFile, columns?: number): string {
   const { shape, digest } = file.model;
@@ -135,6 +153,7 @@ export function describe(file: ThresholdFile, columns?: number): string {
       columns,
     ),
     ...(file.law === null ? [] : [lawTable(file.law, columns)]),
+    ...(file.course === undefined ? [] : [courseTable(file.course, columns)]),
     Object.keys(file.thresholds).length === 0 ? 'All thresholds are at their default.' : rows,
   ].join('\n\n');
 }
@@ -210,11 +229,12 @@ export async function exportFile(settings: Settings, path: string): Promise<void
   const { file, passed } = await learnedFile(settings);
   writeThresholdFile(path, file);
   const thresholds = Object.keys(file.thresholds).length;
-  say(settings, { path, thresholds, law: file.law !== null, passedOver: passed }, `${path}: ${wroteText(file)}`);
+  const told = { path, thresholds, law: file.law !== null, course: file.course !== undefined, passedOver: passed };
+  say(settings, told, `${path}: ${wroteText(file)}`);
 }
 
 const wroteText = (file: ThresholdFile): string =>
-  `${file.law === null ? '' : 'a law of errors and '}${plural(Object.keys(file.thresholds).length, 'threshold')}, from ${printable(evidenceInWords(file))}`;
+  `${file.law === null ? '' : 'a law of errors and '}${file.course === undefined ? '' : 'a course of errors and '}${plural(Object.keys(file.thresholds).length, 'threshold')}, from ${printable(evidenceInWords(file))}`;
 
 export async function importFile(settings: Settings, path: string): Promise<void> {
   const file = readTrusted(settings, path);

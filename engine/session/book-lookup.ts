@@ -33,7 +33,8 @@ export class BookLookup {
     // The session may have been closed meanwhile: nothing follows its last entry.
     if (this.#reader.isClosed) return;
     // How errors go on is taken from the first answer alone: by now the session has seen some of it itself.
-    const { course: _, ...thresholds } = lookup.thresholds;
+    const { course: _, sources, ...rest } = lookup.thresholds;
+    const thresholds = sources?.law === undefined ? rest : { ...rest, sources: { law: sources.law } };
     const text = thresholds.law?.text;
     if (text === undefined || lookup.neighbours.length === 0) return;
     governed.heard({ text });

@@ -33,7 +33,7 @@ const sets = new Map<ThresholdFile, ThresholdSet>();
 export function shippedThresholds(modelDigest: string): ThresholdSet | null {
   const file = shippedFile(modelDigest);
   if (file === null) return null;
-  const set = sets.get(file) ?? toThresholdSet(file);
+  const set = sets.get(file) ?? toThresholdSet(file, 'the file of the package');
   sets.set(file, set);
   return set;
 }

@@ -27,6 +27,7 @@
  *   --caches LIST    these caches instead of those of the table
  *   --budgets LIST   these budgets instead of those of learning, e.g. 25%,kld:0.01
  *   --sessions LIST  points of the learning curve, 0,1,3,10,30 by default; of prefix 0,1,5,20
+ *   --apart          prefix: also with the course of errors alone, what was asked alone, and neither of them
  *   --asked LIST     divergences to be stated
  *   --probe N        tokens that probes for the table in hindsight read, 256 by default; 0: no such table
  *   --documents N    recall documents of learning, with five questions each, 20 by default
@@ -102,6 +103,7 @@ const OPTIONS = {
   caches: { type: 'string' },
   budgets: { type: 'string' },
   sessions: { type: 'string' },
+  apart: { type: 'boolean', default: false },
   asked: { type: 'string' },
   probe: { type: 'string', default: '256' },
   documents: { type: 'string' },
@@ -324,6 +326,7 @@ async function measure(
         tokens: Math.min(lengths[0]!, runtime.model.config.contextLength),
         budgets: list(values.budgets) ?? PREFIX_BUDGETS,
         sessions: list(values.sessions)?.map(Number) ?? PREFIX_SESSIONS,
+        isApart: values.apart,
         say,
       }),
     );

@@ -1,7 +1,8 @@
 /**
  * `npm run evaluate -- prefix`: what sessions are worth that began alike. A system prompt with two documents, about
  * which each session is asked something else; then the divergence of one more session over other questions, at equal
- * bytes, with what those left behind and without.
+ * bytes, with what those left behind and without. What they leave is the course of errors, which sessions of any text
+ * do, and what was asked of the beginning; each can be taken out of what the scored session is told.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -10,9 +11,10 @@ import { seeded } from '../../engine/evaluate/recall.ts';
 import { createEngine } from '../../engine/thread/engine.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { PAGE_TOKENS, table } from '../../native/index.ts';
+import { createPolicy, type Policy, type ThresholdSet } from '../../policy/index.ts';
 import { passagesOf } from './passages.ts';
 import { geometricMean } from './results.ts';
-import { Scorer } from './score.ts';
+import { type Asked, Scorer } from './score.ts';
 
 export const PREFIX_BUDGETS = ['20%', '30%'];
 export const PREFIX_SESSIONS = [0, 1, 5, 20];
@@ -28,13 +30,19 @@ export interface PrefixRequest {
   readonly budgets: readonly string[];
   /** After how many sessions it is scored. */
   readonly sessions: readonly number[];
+  /** Scores it as well with either of the two things that sessions leave, and with none of them. */
+  readonly isApart: boolean;
   readonly say: (line: string) => void;
 }
+
+/** Which of what sessions left is told to the session that is scored. */
+export type Told = 'nothing' | 'both' | 'course' | 'later' | 'neither';
 
 interface Row {
   readonly documents: string;
   readonly budget: string;
   readonly sessions: number;
+  readonly told: Told;
   readonly kld: number;
   /** Forms of all page sides at its end. */
   readonly forms: readonly number[];
@@ -67,12 +75,15 @@ export async function prefix(request: PrefixRequest): Promise<string> {
   const base = (row: Row): number => unknowing(row).kld;
   const otherwise = (row: Row): number =>
     row.forms.filter((form, at) => form !== unknowing(row).forms[at]).length / row.forms.length;
-  const means = request.sessions.map((sessions) => rows.filter((row) => row.sessions === sessions));
+  const means = request.sessions.flatMap((sessions) =>
+    toldOf(request, sessions).map((told) => rows.filter((row) => row.sessions === sessions && row.told === told)),
+  );
   return `${table(
     [
       { title: 'documents', align: 'left', value: (row: Row) => row.documents },
       { title: 'budget', value: ({ budget }) => budget },
       { title: 'sessions before', value: ({ sessions }) => String(sessions) },
+      { title: 'told of them', align: 'left', value: ({ told }) => told },
       { title: 'KLD', value: ({ kld }) => kld.toExponential(2) },
       { title: 'page sides in another form', value: (row) => `${(100 * otherwise(row)).toFixed(0)}%` },
       { title: 'of knowing nothing', value: (row) => (row.kld / base(row)).toFixed(2) },
@@ -81,10 +92,41 @@ export async function prefix(request: PrefixRequest): Promise<string> {
   )}\n${means
     .map(
       (some) =>
-        `after ${some[0]?.sessions} sessions ${geometricMean(some.map((row) => row.kld / base(row))).toFixed(2)}`,
+        `after ${some[0]?.sessions} sessions (${some[0]?.told}) ${geometricMean(some.map((row) => row.kld / base(row))).toFixed(2)}`,
     )
     .join(', ')}\n`;
 }
+
+/** What is told after so many sessions, in the order in which it is scored. */
+const toldOf = ({ isApart }: PrefixRequest, sessions: number): readonly Told[] =>
+  sessions === 0 ? ['nothing'] : isApart ? ['both', 'course', 'later', 'neither'] : ['both'];
+
+/** Takes out of what a session is told all but this. */
+export function tellOnly(told: Told): Pick<Asked, 'adjust' | 'policy'> {
+  const withoutCourse = (set: ThresholdSet): ThresholdSet => {
+    const { course: _, ...rest } = set;
+    return rest;
+  };
+  return {
+    ...(told === 'later' || told === 'neither' ? { adjust: withoutCourse } : {}),
+    ...(told === 'course' || told === 'neither' ? { policy: unasked(createPolicy('price')) } : {}),
+  };
+}
+
+/** The policy as if nobody had been asked what was asked of the beginning. */
+const unasked = (policy: Policy): Policy => ({
+  ...policy,
+  open: (context) => {
+    const session = policy.open(context);
+    const decide = session.decide.bind(session);
+    return Object.assign(session, {
+      decide: (told: Parameters<typeof decide>[0]) => {
+        const { later: _, ...situation } = told;
+        return decide(situation);
+      },
+    });
+  },
+});
 
 async function measured(request: PrefixRequest, kinds: readonly [string, string], budget: string): Promise<Row[]> {
   const { runtime, tokens, say } = request;
@@ -97,21 +139,22 @@ async function measured(request: PrefixRequest, kinds: readonly [string, string]
   const rows: Row[] = [];
   try {
     for (let done = 0; done <= Math.max(...request.sessions); done++) {
-      if (request.sessions.includes(done)) {
-        const options = { kvBudget: budget, compareTokens: scored.length };
+      for (const told of request.sessions.includes(done) ? toldOf(request, done) : []) {
         let forms: number[] = [];
         const { compared } = await scorer.compare(passage, {
-          options,
+          options: { kvBudget: budget, compareTokens: scored.length },
           stateDir: done === 0 ? null : stateDir,
           isShipped: true,
+          ...tellOnly(told),
           look: async ({ cache }) => {
             forms = Array.from({ length: runtime.shape.layers }, (_, layer) => cache.table(layer)).flatMap(
               ({ kFormat, vFormat }) => [...kFormat, ...vFormat],
             );
           },
         });
-        rows.push({ documents: passage.text, budget, sessions: done, kld: compared?.meanKld ?? Number.NaN, forms });
-        say(`${passage.text}, ${budget}, after ${done} sessions: ${compared?.meanKld.toExponential(3)}`);
+        const kld = compared?.meanKld ?? Number.NaN;
+        rows.push({ documents: passage.text, budget, sessions: done, told, kld, forms });
+        say(`${passage.text}, ${budget}, after ${done} sessions, ${told}: ${kld.toExponential(3)}`);
       }
       if (done < Math.max(...request.sessions)) {
         const question = questions(

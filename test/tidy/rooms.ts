@@ -160,7 +160,7 @@ const WITNESS: Layers = {
       'form-states',
       'timeline',
     ],
-    ...['why-not', 'replay', 'replay-close', 'sql/', 'audit', 'report/'],
+    ...['why-not', 'replay', 'replay-close', 'counterfactual', 'known-before', 'sql/', 'audit', 'report/'],
   ],
   writing: [
     ...['batch', 'batch-queue', 'batch-files', 'recover', 'remove', 'anchor-targets', 'anchor', 'writer', 'log'],

@@ -84,6 +84,8 @@ const threshold = noun<Threshold>()({
   evidence: list(whole),
 });
 
+const source = object({ origin, source: text, samples: whole, evidence: list(whole) });
+
 export const thresholds = noun<ThresholdSet>()({
   version: one([1]),
   thresholds: record(text, threshold),
@@ -91,6 +93,7 @@ export const thresholds = noun<ThresholdSet>()({
   c: real,
   law: optional(law),
   course: optional(course),
+  sources: optional(object({ law: optional(source), course: optional(source) })),
   ranges: optional(list(noun<LogRange>()({ logId: text, from: whole, to: whole }))),
 });
 

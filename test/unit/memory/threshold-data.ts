@@ -1,7 +1,7 @@
 /** Threshold files to try things with: two layers, seeded numbers. */
 
 import type { Learned, ThresholdFile } from '../../../memory/index.ts';
-import type { Estimate, Law } from '../../../policy/index.ts';
+import type { Course, Estimate, Law } from '../../../policy/index.ts';
 
 export const estimate = (value: number, sd = 0.25, samples = 3): Estimate => ({ value, sd, samples });
 
@@ -17,6 +17,15 @@ export const law = (scale = 1): Law => ({
     k: [{ rot4: estimate(0.01), rot2: estimate(0.1) }, {}],
     v: [{ rot4: estimate(0.02) }, { rot3: estimate(0.03) }],
   },
+});
+
+export const course = (scale = 1, sessions = 3): Course => ({
+  persistence: {
+    k: [estimate(1.5 * scale, 0.4, sessions), estimate(0.5 * scale, 0.3, sessions)],
+    v: [estimate(scale, 0.5, sessions), estimate(1, 0.5, 0)],
+  },
+  left: [estimate(0.6, 0.2, sessions), estimate(0.3 * scale, 0.25, sessions)],
+  noise: { found: 0.5, page: 0.25, chance: 0.7 },
 });
 
 export const learned: Learned = {

@@ -22,7 +22,7 @@ import {
 import { FORMAT_NAMES, KvError } from '../../../native/index.ts';
 import { checkThresholds } from '../../../policy/index.ts';
 import { seeded } from '../../random.ts';
-import { backwards, estimate, example, from } from './threshold-data.ts';
+import { backwards, course, estimate, example, from } from './threshold-data.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-thresholds-'));
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
@@ -161,7 +161,79 @@ describe('files of version 1', () => {
     const file = JSON.parse(readFileSync(old, 'utf8')) as Record<string, unknown>;
     refused(bytesOf(JSON.stringify({ ...file, law: null })), 'law');
     refused(bytesOf(JSON.stringify({ ...file, signature: {} })), 'signature');
-    refused(bytesOf(JSON.stringify({ ...file, schemaVersion: 3 })), 'schemaVersion: 3 is of a later palimpsest');
+    refused(bytesOf(JSON.stringify({ ...file, schemaVersion: 4 })), 'schemaVersion: 4 is of a later palimpsest');
+  });
+});
+
+describe('a course of errors', () => {
+  const told = { ...example, course: course() };
+  const spelled = formatThresholdFile(told);
+  const changed = (change: (file: ReturnType<typeof JSON.parse>) => void, of = spelled): Uint8Array => {
+    const file = JSON.parse(of);
+    change(file);
+    return bytesOf(JSON.stringify(file));
+  };
+
+  test('goes out and in again, and makes a file one of version 3, which what has none is not', () => {
+    expect(JSON.parse(spelled)).toMatchObject({ schemaVersion: 3, course: { unit: '1', noise: { found: 0.5 } } });
+    expect(JSON.parse(text)).toMatchObject({ schemaVersion: 2 });
+    const parsed = parseThresholdFile(bytesOf(spelled));
+    expect(parsed.course).toEqual(course());
+    expect(formatThresholdFile(parsed)).toBe(spelled);
+    expect(formatThresholdFile(parseThresholdFile(bytesOf(JSON.stringify(backwards(JSON.parse(spelled))))))).toBe(
+      spelled,
+    );
+    const set = toThresholdSet(parsed, 'theirs.json');
+    expect(set.course).toEqual(course());
+    expect(set.sources).toMatchObject({
+      law: { origin: 'file', samples: 3 },
+      course: { origin: 'file', source: 'theirs.json (3 sessions; 12,000 tokens; log abc up to 17)', samples: 3 },
+    });
+    const log = { id: 'abc', acknowledgedSeq: 17, hashAt: (seq: number) => (seq === 17 ? 'a'.repeat(64) : null) };
+    const target = { modelDigest: example.model.digest, shape: example.model.shape };
+    expect(formatThresholdFile(toThresholdFile(set, target, log, { sessions: 3, tokens: 12_000 }))).toBe(spelled);
+    const part = mergeThresholdFiles([{ ...from('one', 9), course: course(2) }, from('two', 9)]);
+    expect(formatThresholdFile(parseThresholdFile(bytesOf(formatThresholdFile(part))))).toBe(formatThresholdFile(part));
+    expect(part.parts.filter((one) => one.course === undefined)).toHaveLength(1);
+  });
+
+  test('is refused by the name of what is wrong with it', () => {
+    refused(
+      changed((file) => delete file.course),
+      'course: missing, which version 3 is for',
+    );
+    refused(
+      changed((file) => (file.course = JSON.parse(spelled).course), text),
+      'Unrecognized key: "course"',
+    );
+    refused(
+      changed((file) => (file.course.unit = 'ε')),
+      'course.unit',
+    );
+    refused(
+      changed((file) => file.course.persistence.k.pop()),
+      'course.persistence.k.length is 1',
+    );
+    refused(
+      changed((file) => (file.course.persistence.v[0].interval = [1, 2])),
+      'contradicts value and sd',
+    );
+    refused(
+      changed((file) => (file.course.left = Array(20).fill(file.course.left[0]))),
+      'course.left',
+    );
+    refused(
+      changed((file) => (file.course.noise.found = 1.5)),
+      'course.noise.found',
+    );
+    refused(
+      changed((file) => (file.course.prefix = ['x'])),
+      'Unrecognized key: "prefix"',
+    );
+    refused(
+      changed((file) => (file.course.persistence.k = Array(2000).fill(file.course.left[0]))),
+      'course.persistence',
+    );
   });
 });
 
@@ -180,7 +252,7 @@ describe('refusals', () => {
 
   // One rule at a time: the message names the path that breaks it.
   test.each<[string, Uint8Array]>([
-    ['schemaVersion', changed((f) => (f.schemaVersion = 3))],
+    ['schemaVersion', changed((f) => (f.schemaVersion = 4))],
     ['schemaVersion', changed((f) => (f.schemaVersion = '2'))],
     ['schemaVersion', bytesOf('null')],
     ['schemaVersion', bytesOf('[]')],

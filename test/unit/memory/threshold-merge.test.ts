@@ -1,6 +1,7 @@
 /** Merging counts each piece of evidence once, whatever the order; comparing says what matters first. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { joinCourses, mergeCourses } from '../../../memory/courses.ts';
 import {
   diffThresholdFiles,
   formatThresholdFile,
@@ -11,7 +12,7 @@ import {
   type ThresholdFile,
 } from '../../../memory/index.ts';
 import { KvError } from '../../../native/index.ts';
-import { estimate, example, from, law } from './threshold-data.ts';
+import { course, estimate, example, from, law } from './threshold-data.ts';
 
 const merged = (...files: ThresholdFile[]): string => formatThresholdFile(mergeThresholdFiles(files));
 const refused = (run: () => unknown, code: string, words: string): void =>
@@ -231,6 +232,65 @@ describe('files', () => {
       { ...b, thresholds: hand('pressure.leave', 0.7) },
     ]);
     expect(() => formatThresholdFile(apart)).toThrow(KvError);
+  });
+});
+
+describe('courses of errors', () => {
+  const taught = (seed: number, scale: number): ReturnType<typeof course> => {
+    const one = course(scale);
+    const ofSide = (side: 'k' | 'v') => one.persistence[side].map(({ value }) => estimate(value, 0.1, 40 + seed));
+    return { ...one, persistence: { k: ofSide('k'), v: ofSide('v') } };
+  };
+
+  test('of two machines are nearly what all sessions of both would have been joined to', () => {
+    const all = [1, 2, 3, 4, 5, 6].map((n) => ({ course: taught(n, n / 3), weight: 1 }));
+    const whole = joinCourses(all, 2)!;
+    const both = mergeCourses([joinCourses(all.slice(0, 2), 2)!, joinCourses(all.slice(2), 2)!])!;
+    for (const side of ['k', 'v'] as const)
+      for (const [layer, { value, sd, samples }] of both.persistence[side].entries()) {
+        const expected = whole.persistence[side][layer]!;
+        expect(samples).toBe(expected.samples);
+        expect(Math.log(value)).toBeCloseTo(Math.log(expected.value), 1);
+        expect(Math.log(sd / expected.sd)).toBeCloseTo(0, 0);
+      }
+    expect(mergeCourses([whole])).toBe(whole);
+    expect(mergeCourses([])).toBe(null);
+  });
+
+  test('are merged with the files in any order, and once for a log', () => {
+    const [a, b] = [
+      { ...from('one', 9), course: course(2) },
+      { ...from('two', 9, 1, 6), course: course(0.5, 6) },
+    ];
+    const plain = from('three', 9);
+    const all = merged(a, b, plain);
+    expect(merged(plain, b, a)).toBe(all);
+    expect(merged(mergeThresholdFiles([a, plain]), b, a)).toBe(all);
+    const { persistence } = mergeThresholdFiles([a, b, plain]).course!;
+    expect(persistence.k[0]!.samples).toBe(9);
+    expect(Math.log(persistence.k[0]!.value)).toBeCloseTo((Math.log(3) + 2 * Math.log(0.75)) / 3, 3);
+    // Nobody has seen this layer.
+    expect(persistence.v[1]).toEqual({ value: 1, sd: 0.5, samples: 0 });
+    const later = { ...from('one', 20, 1, 4), course: course(4, 4) };
+    expect(mergeThresholdFiles([a, later]).course).toEqual(course(4, 4));
+  });
+
+  test('are compared number by number, and one with none in one line', () => {
+    const [a, b] = [
+      { ...example, course: course() },
+      { ...example, course: course(2) },
+    ];
+    const what = diffThresholdFiles(a, b).map((row) => row.what);
+    expect(what).toEqual([
+      // It alone has changed by more than both intervals explain.
+      'left from 4 pages on',
+      'persistence K, layer 0',
+      'persistence K, layer 1',
+      'persistence V, layer 0',
+    ]);
+    expect(diffThresholdFiles(example, a)).toMatchObject([
+      { what: 'course of errors', before: '(none)', after: '2 layers, from 3 sessions' },
+    ]);
   });
 });
 

@@ -103,7 +103,7 @@ test('lists are paged without a row missing or coming twice', async () => {
 test('a decision is explained, and the log is verified', async () => {
   const seq = decisionSeqs(state, ids[1]!).at(-1)!;
   expect(await ask(over.url, `/v1/decisions/${entryId(seq)}/explain`)).toEqual(
-    JSON.parse(JSON.stringify(explain(logDir(state), seq))),
+    JSON.parse(JSON.stringify(explain(logDir(state), seq, { without: false }))),
   );
   const { report } = ANSWERS.verification.parse(await ask(over.url, '/v1/verify'));
   expect(report).toMatchObject({ ok: true, problem: null });
