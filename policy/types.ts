@@ -202,6 +202,12 @@ export interface PageSide {
   readonly side: Side;
 }
 
+/** One side of a page whose codes are others than those that were made. */
+export interface DamagedSide extends PageSide {
+  /** True: they were made again of an original. Left out: they were not. */
+  readonly mended?: boolean;
+}
+
 /** Where the attention of the newest queries of one layer went. */
 export interface MassReport {
   /** Layer, from 0. */
@@ -274,7 +280,7 @@ export interface Situation {
    */
   readonly canaries?: readonly CanaryReport[];
   /** Page sides whose codes are others than they were, though no move made them; left out where there are none. */
-  readonly damaged?: readonly PageSide[];
+  readonly damaged?: readonly DamagedSide[];
   /**
    * Where attention went, of layers in turn, for policies that ask for it (`readsMasses`); there when pages have left
    * the window.

@@ -8,7 +8,7 @@ import type {
   Threshold,
   TrialReport,
 } from '../policy/index.ts';
-import type { PromotedSide } from './entries/log-notes.ts';
+import type { MendedSide, PromotedSide } from './entries/log-notes.ts';
 import type { DecisionRow, LikeSession } from './types.ts';
 
 /** One format that the page could have taken, by its trial when its exact content was still there. */
@@ -98,6 +98,8 @@ export interface Explanation {
    * the attention of the layer), or went again; with the seq and the tokens of the note that told it.
    */
   readonly promotions: readonly (PromotedSide & { readonly seq: number; readonly tokens: number })[];
+  /** When codes of a side of its page were found to be others than those that were made, with the note that told it. */
+  readonly damaged: readonly (MendedSide & { readonly seq: number; readonly tokens: number })[];
   /** When the sliding window of its layer had left the page behind, and it was freed; null: it never was. */
   readonly freed: { readonly seq: number; readonly tokens: number } | null;
   /** Changes of the quality of its layer in the whole session. */

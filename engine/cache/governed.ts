@@ -24,6 +24,7 @@ import {
 import {
   machineDigest,
   openPolicy,
+  type PageSide,
   type PolicySession,
   type PolicySummary,
   type Priority,
@@ -43,10 +44,12 @@ import { Kin, type OnMove } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { LearnedThresholds } from './learned-thresholds.ts';
 import { Masses } from './masses.ts';
+import { Mending } from './mending.ts';
 import { Mover } from './mover.ts';
 import { type NativeOptions, openNative } from './open-native.ts';
 import { copyBytes, ownPages } from './own-pages.ts';
 import { Pacing } from './pacing.ts';
+import { PageDigests } from './page-digests.ts';
 import { Promised } from './promised.ts';
 import { Promoted, reserveFor } from './promoted.ts';
 import { Room } from './room.ts';
@@ -100,6 +103,9 @@ export class Governed {
   readonly originals: Originals | null;
   /** Pages that are better than policies know, for an answer; null where there are no originals. */
   readonly promoted: Promoted | null;
+  /** Whether the codes of demoted sides are what they were. */
+  readonly digests: PageDigests;
+  readonly mending: Mending;
   readonly mover: Mover;
   readonly pacing: Pacing;
   readonly sliding: SlidingWindows;
@@ -122,9 +128,13 @@ export class Governed {
     isFreed: (layer, page) => this.sliding.isFreed(layer, page),
   };
   /** Hears of moves that relatives make of shared pages: here they may be freed. */
-  readonly #hear: OnMove = (move, bytesBefore) => {
+  readonly #moved: OnMove = (move, bytesBefore) => {
     if (this.sliding.isFreed(move.layer, move.page)) return;
     this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], bytesBefore);
+  };
+  /** Hears of codes that relatives made again. */
+  readonly #mended = ({ layer, page, side }: PageSide): void => {
+    if (!this.sliding.isFreed(layer, page)) this.digests.after(layer, page, side);
   };
   /** Its pages, also while they are parked. */
   readonly #pages = { length: (): number => this.length, table: (layer: number): PageTable => this.table(layer) };
@@ -162,6 +172,9 @@ export class Governed {
     this.trials = new TrialQueue(kv, terms, this.tally, this.#asked);
     this.canaries = new Canaries(kv, terms, this.tally, (layer) => this.policy.haste?.(layer) ?? 1);
     this.originals = options.originals === undefined ? null : this.#openOriginals(options.originals);
+    this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
+    this.digests = new PageDigests(kv, context.windowFormat);
+    this.mending = this.#openMending();
     this.mover = new Mover({
       session: this.id,
       cache: kv,
@@ -169,11 +182,12 @@ export class Governed {
       meter: this.meter,
       tally: this.tally,
       canaries: this.canaries,
+      digests: this.digests,
+      mending: this.mending,
       originals: this.originals,
       dropsLatents: context.latents !== undefined,
       onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
     });
-    this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
     this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? []);
     this.stated = terms.kldBudget === null ? null : this.#openStated(terms.kldBudget);
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
@@ -183,7 +197,7 @@ export class Governed {
         : new Latents(options.latents, kv, shape, latents === undefined ? [] : context.skipLayers);
     this.masses = new MassTrace(kv);
     this.told = terms.policy.readsMasses === true ? new Masses(kv) : null;
-    this.kin = new Kin(this.canaries, this.#hear, origin?.kin);
+    this.kin = new Kin(this.canaries, { moved: this.#moved, mended: this.#mended }, origin?.kin);
     this.promised = new Promised(pool, this.kin);
     // A lower latent is made beside the kept one.
     const lower = LATENT_NAMES.filter((name) => name !== latents?.kept).map((name) => pageBytes[name] ?? 0);
@@ -474,6 +488,20 @@ export class Governed {
     });
   }
 
+  #openMending(): Mending {
+    const { id: session, kv: cache, digests, originals, promoted, meter } = this;
+    return new Mending({
+      session,
+      cache,
+      digests,
+      originals,
+      promoted,
+      meter,
+      note: (body) => this.mover.write('note', body),
+      onMended: (side) => this.kin.mended(side),
+    });
+  }
+
   #openOriginals(terms: OriginalsTerms): Originals {
     const { windowFormat } = this.terms.context;
     const onLost = (error: KvError): void => this.#lostOriginals(error);
@@ -548,7 +576,7 @@ export class Governed {
     // A fork may hold these pages on, and nobody would count their originals.
     if (pagesGo && way.isInPlace) this.canaries.dropAll(pages);
     const isSame = way.take(() => this.#reopen());
-    this.canaries.digests.cut(isSame ? pages : 0);
+    this.mending.cut(isSame ? pages : 0);
     if (!isSame || pagesGo) this.masses.forget(tokens);
     this.canaries.sync();
     this.promoted?.cut(pages);
@@ -565,7 +593,7 @@ export class Governed {
     if (this.kv.length() > 0) this.trials.finish();
     this.promoted?.giveBack();
     this.canaries.dropAll();
-    this.canaries.digests.cut();
+    this.mending.cut();
     this.#peakBytes = this.peakBytes;
     this.kv.become(() => this.#reopen());
     this.masses.forget(this.length);
@@ -609,7 +637,7 @@ export class Governed {
   situate(now: Now): Situation {
     const { budgetBytes, canaryBytes } = this;
     const canaries = this.canaries.take();
-    const damaged = this.canaries.digests.take();
+    const damaged = this.mending.take();
     const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.terms;
     const { changes, again, masses } = now;
     const heard = this.#heard;

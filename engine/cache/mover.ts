@@ -18,6 +18,8 @@ import type { Originals } from '../originals/originals.ts';
 import type { Canaries } from './canaries.ts';
 import { formsOf, latentOf } from './forms.ts';
 import type { OnMove } from './kin.ts';
+import type { Mending } from './mending.ts';
+import type { PageDigests } from './page-digests.ts';
 import type { PageOfLayer } from './sliding.ts';
 import type { Tally } from './tally.ts';
 
@@ -30,6 +32,9 @@ interface MoverParts {
   readonly meter: Meter;
   readonly tally: Tally;
   readonly canaries: Canaries;
+  /** Whether the codes of demoted sides are what they were. */
+  readonly digests: PageDigests;
+  readonly mending: Mending;
   /** Null where none are kept. */
   readonly originals: Originals | null;
   /** Latents go with the first of a page's sides that moves. */
@@ -73,6 +78,8 @@ export class Mover {
   readonly #meter: Meter;
   readonly #tally: Tally;
   readonly #canaries: Canaries;
+  readonly #digests: PageDigests;
+  readonly #mending: Mending;
   readonly #originals: Originals | null;
   readonly #dropsLatents: boolean;
   readonly #onMove: OnMove;
@@ -81,13 +88,15 @@ export class Mover {
   #changesSoFar = 0;
 
   constructor(parts: MoverParts) {
-    const { session, cache, log, meter, tally, canaries, originals, dropsLatents, onMove } = parts;
+    const { session, cache, log, meter, tally, canaries, digests, mending, originals, dropsLatents, onMove } = parts;
     this.#session = session;
     this.#cache = cache;
     this.#log = log;
     this.#meter = meter;
     this.#tally = tally;
     this.#canaries = canaries;
+    this.#digests = digests;
+    this.#mending = mending;
     this.#originals = originals;
     this.#dropsLatents = dropsLatents;
     this.#onMove = onMove;
@@ -234,12 +243,12 @@ export class Mover {
       assert(false, `decision of layer ${layer} page ${page} ${side} says ${from}, the cache says ${now}`);
     const isFiner = FORMATS[to].rank < FORMATS[now].rank;
     const move = { ...decision, side, from, to };
-    this.#canaries.digests.before(layer, page, side);
+    this.#mending.before(layer, page, side);
     const bytesFreed = isFiner
       ? this.#canaries.restore(layer, page, side)
       : this.#canaries.before(move, tokens, canaryBytesMax) + this.#cache.transcode(layer, page, side, to);
     if (!isFiner) this.#canaries.after(move);
-    this.#canaries.digests.after(layer, page, side);
+    this.#digests.after(layer, page, side);
     return latentBytes + bytesFreed;
   }
 }

@@ -219,7 +219,7 @@ export function settle(cache: Governed, tokensNew: number): void {
     if (trials.areDue && (!planIsDue || tokensNew > 1)) trials.start();
     if (isProbeDue) cache.canaries.probe(tokens);
     const reports = trials.reports(tokens);
-    if (reports.length > 0) cache.canaries.digests.check();
+    if (reports.length > 0) cache.mending.check();
     if (reports.length > 0) pacing.reported();
     else if (!planIsDue && !isProbeDue) return;
     pacing.planned();

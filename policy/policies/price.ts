@@ -236,7 +236,7 @@ export class PriceSession implements PolicySession {
   /** What the situation says about earlier predictions. */
   protected learn({ tokens, trials, again = [], canaries = [], damaged = [] }: Situation): void {
     const evidence = this.#evidence;
-    for (const { layer } of damaged) evidence.damaged(layer, tokens);
+    for (const { layer, mended = false } of damaged) if (!mended) evidence.damaged(layer, tokens);
     if (trials.length > 0) evidence.trials(trials);
     for (const report of again) evidence.again(report.layer, pageOf(tokens) - report.page, this.offers.known(report));
     for (const report of canaries) evidence.canary(report);

@@ -4,13 +4,14 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { DamageReport } from '../../engine/cache/types.ts';
 import { ownText } from '../../engine/evaluate/own-text.ts';
 import { setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { Passage } from '../../lab/evaluate/passages.ts';
 import { Scorer } from '../../lab/evaluate/score.ts';
-import { SIDES } from '../../native/index.ts';
+import { SIDES, type Side } from '../../native/index.ts';
 import {
   type Course,
   createPolicy,
@@ -38,6 +39,7 @@ interface Run {
   /** Layers that were trusted, over all points. */
   readonly trusted: number;
   readonly course: Course;
+  readonly damage: DamageReport;
 }
 
 let runtime: Runtime;
@@ -91,9 +93,13 @@ function watched(noticed: Noticed[], trusted: (layers: number) => void): Policy 
 async function read(
   passage: Passage,
   thresholds: ThresholdSet = defaultThresholds(runtime.shape.layers),
-  { kvBudget = '25%', plant }: { kvBudget?: string; plant?: (session: Session) => void } = {},
+  {
+    kvBudget = '25%',
+    originals = 'none',
+    plant,
+  }: { kvBudget?: string; originals?: 'memory' | 'none'; plant?: (session: Session) => void } = {},
 ): Promise<Run> {
-  const options = { compareTokens: 512, kvBudget, tokensExpected: TOKENS, thresholds };
+  const options = { compareTokens: 512, kvBudget, tokensExpected: TOKENS, thresholds, originals };
   const setup = await setupOf(runtime, options, { book: null, log: null });
   const noticed: Noticed[] = [];
   let trusted = 0;
@@ -104,13 +110,27 @@ async function read(
     plant?.(session);
     await session.read(passage.ids.slice(PLANTED_AT));
     const { meanKld } = await scorer.against(passage, session.hiddenRows());
-    return { kld: meanKld, noticed, trusted, course: session.governed.policy.course!()! };
+    const { damage } = session.report();
+    return { kld: meanKld, noticed, trusted, course: session.governed.policy.course!()!, damage };
   } finally {
     session.close();
   }
 }
 
 const leavesHealthy = ({ state }: LayerChange): boolean => state.split('/')[1] !== 'healthy';
+
+/** Puts the codes of another page of the same format in place of a side's own. → whether there were two such pages */
+function damage({ cache }: Session, layer: number, side: Side): boolean {
+  const { pages } = cache.table(layer);
+  const forms = Array.from({ length: pages }, (_, page) => cache.format(layer, page, side));
+  for (const [page, form] of forms.entries()) {
+    const other = forms.findLastIndex((it, at) => it === form && at !== page);
+    if (form === 'q8' || page === 0 || other < 0) continue;
+    cache.exchangeSide(layer, page, side, cache.exportSide(layer, other, side));
+    return true;
+  }
+  return false;
+}
 
 describe('a planted fault', () => {
   it('is not seen where there is none', async () => {
@@ -169,16 +189,8 @@ describe('a planted fault', () => {
       for (let layer = 0; layer < runtime.shape.layers; layer++)
         for (const side of SIDES) {
           let isPlanted = false;
-          const plant = ({ cache }: Session): void => {
-            const { pages } = cache.table(layer);
-            const forms = Array.from({ length: pages }, (_, page) => cache.format(layer, page, side));
-            for (const [page, form] of forms.entries()) {
-              const other = forms.findLastIndex((it, at) => it === form && at !== page);
-              if (form === 'q8' || page === 0 || other < 0) continue;
-              cache.exchangeSide(layer, page, side, cache.exportSide(layer, other, side));
-              isPlanted = true;
-              return;
-            }
+          const plant = (session: Session): void => {
+            isPlanted = damage(session, layer, side);
           };
           const { noticed } = await read(passage, undefined, { plant });
           if (!isPlanted) continue;
@@ -188,5 +200,24 @@ describe('a planted fault', () => {
             `${side} of layer ${layer}`,
           ).toContainEqual([layer, 'codes']);
         }
+  });
+
+  it('of codes, the same, is made again of originals where they are kept, and costs nothing', async () => {
+    for (const passage of [passages[0]!, passages[4]!]) {
+      const { kld: sound } = await read(passage);
+      for (let layer = 0; layer < runtime.shape.layers; layer++)
+        for (const side of SIDES) {
+          let isPlanted = false;
+          const plant = (session: Session): void => {
+            isPlanted = damage(session, layer, side);
+          };
+          const { kld, noticed, damage: found } = await read(passage, undefined, { originals: 'memory', plant });
+          if (!isPlanted) continue;
+          expect(found).toEqual({ sides: 1, mendedSides: 1 });
+          expect(kld / sound, `${side} of layer ${layer}`).toBeLessThanOrEqual(COST_MOST);
+          // What is mended is no reason to doubt a layer.
+          expect(noticed.filter(leavesHealthy)).toEqual([]);
+        }
+    }
   });
 });
