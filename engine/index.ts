@@ -81,6 +81,7 @@ export type {
   TiersOptions,
   TrialReport,
   Verdict,
+  WantedSide,
 } from '../policy/index.ts';
 export {
   type AnchorOptions,

@@ -19,6 +19,7 @@ import type {
   PolicySummary,
   Situation,
   Verdict,
+  WantedSide,
 } from './types.ts';
 import { type Unsafe, unsafe, unsafeRule } from './unsafe.ts';
 
@@ -27,6 +28,7 @@ export const openPolicy = (policy: Policy, context: PolicyContext): PolicySessio
   new AskedSession(policy.open(context), context);
 
 const NO_CANARIES: readonly CanaryReport[] = [];
+const NO_SIDES: readonly WantedSide[] = [];
 
 class AskedSession implements PolicySession {
   readonly #session: PolicySession;
@@ -74,6 +76,10 @@ class AskedSession implements PolicySession {
 
   course(): Course | null {
     return this.#session.course?.() ?? null;
+  }
+
+  wanted(): readonly WantedSide[] {
+    return this.#session.wanted?.() ?? NO_SIDES;
   }
 
   /**

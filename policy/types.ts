@@ -400,6 +400,8 @@ export interface PolicyContext {
   readonly skipLayers: readonly number[];
   /** Worst format allowed per side (fixed `--cache-type` limits), or null. */
   readonly floor: { readonly k: FormatName; readonly v: FormatName } | null;
+  /** Format in which page sides come back from originals; absent: none are kept, or the policy wants none back. */
+  readonly comesBackIn?: FormatName;
   /**
    * Formats that keys may take in layers whose trials have shown outlier channels; absent: none, as in logs of earlier
    * versions.
@@ -440,6 +442,8 @@ export interface Policy {
    * (`reread` of situations).
    */
   readonly rereads?: boolean;
+  /** True when it may want page sides back from originals (`wanted` of its sessions). */
+  readonly takesBack?: boolean;
   /** True when originals of demoted page sides are to be kept and measured again, as the thresholds 'canary.…' say. */
   readonly keepsOriginals?: boolean;
   /**
@@ -499,6 +503,19 @@ export interface PolicySession {
   repeats?(layer: number, page: number, newest: number): boolean;
   /** What it has found of errors behind their first trials; null, or left out: nothing. */
   course?(): Course | null;
+  /**
+   * Page sides that are to come back from originals, those first that it wants most; left out: none. Asked behind a
+   * plan, where originals are kept; what came back is told as a change. No decision follows from the asking.
+   */
+  wanted?(): readonly WantedSide[];
+}
+
+/** A page side that is to be better than it is. */
+export interface WantedSide extends PageSide {
+  /** The format that it has. */
+  readonly from: FormatName;
+  /** The format that it is to get. */
+  readonly to: FormatName;
 }
 
 /** The quality of a layer is in another state. */

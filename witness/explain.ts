@@ -61,6 +61,7 @@ export function explain(dir: string, seq: number, files?: LogFiles): Explanation
     promotions: story.promotions,
     damaged: story.damaged,
     freed: story.freed,
+    restored: story.restored,
     layer: story.layer,
   };
   return { ...facts, sentences: tell(facts) };
@@ -89,6 +90,7 @@ interface Story {
   readonly promotions: Explanation['promotions'];
   readonly damaged: Explanation['damaged'];
   readonly freed: Explanation['freed'];
+  readonly restored: Explanation['restored'];
   readonly layer: Explanation['layer'];
 }
 
@@ -106,6 +108,7 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
   const rows: DecisionRow[] = [];
   const canaries: Explanation['canaries'][number][] = [];
   let freed: Explanation['freed'] = null;
+  const restored: Explanation['restored'][number][] = [];
   const notes: Entry<'note'>[] = [];
   for (const entry of entries) {
     if (entry.kind === 'open') open = entry as Entry<'open'>;
@@ -124,6 +127,7 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
       if (report?.to === told.body.decision.to) canaries.push({ ...report, seq: entry.seq, tokens });
     }
     if (entry.kind === 'change') freed ??= freedBy(entry as Entry<'change'>, told);
+    if (entry.kind === 'change') restored.push(...restoredBy(entry as Entry<'change'>, told));
     if (entry.kind === 'note') notes.push(entry as Entry<'note'>);
     if (entry.kind === 'decision') {
       const { body } = entry as Entry<'decision'>;
@@ -147,6 +151,7 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
     page: rows,
     canaries,
     freed,
+    restored,
     ...notedOf(told, notes),
   };
 }
@@ -173,6 +178,16 @@ function notedOf(
     }
   }
   return { quality, promotions, damaged, layer: changes };
+}
+
+/** Sides of the page of a decision that an entry brought back, because its layer was degraded. */
+function restoredBy(
+  { seq, body: { cause, changes, tokens } }: Entry<'change'>,
+  told: Entry<'decision'>,
+): Explanation['restored'] {
+  const { layer, page } = told.body.decision;
+  if (cause !== 'degraded') return [];
+  return changes.filter((one) => one.layer === layer && one.page === page).map((one) => ({ ...one, seq, tokens }));
 }
 
 /** When an entry freed the page of a decision that was made before; null: it did not. */

@@ -2,6 +2,7 @@
 import type {
   Because,
   CanaryReport,
+  FormChange,
   LayerChange,
   PageForm,
   Situation,
@@ -102,6 +103,8 @@ export interface Explanation {
   readonly damaged: readonly (MendedSide & { readonly seq: number; readonly tokens: number })[];
   /** When the sliding window of its layer had left the page behind, and it was freed; null: it never was. */
   readonly freed: { readonly seq: number; readonly tokens: number } | null;
+  /** When sides of its page came back from originals because their layer was degraded, with the entry that tells it. */
+  readonly restored: readonly (FormChange & { readonly seq: number; readonly tokens: number })[];
   /** Changes of the quality of its layer in the whole session. */
   readonly layer: readonly (LayerChange & { readonly seq: number; readonly tokens: number })[];
   /** All of it in words, for people. */

@@ -334,6 +334,7 @@ const CAUSES: Readonly<Record<ChangeBody['cause'], string>> = {
   'give-back': 'given back for room',
   shared: 'moved by a fork that shares them',
   'sliding-window': 'left behind by the sliding window of their layer and freed',
+  degraded: 'brought back from originals, because their layer was degraded,',
 };
 
 function changeText({ cause, changes, bytesBefore, bytesAfter }: ChangeBody): string {

@@ -17,6 +17,7 @@ import {
 } from '../../native/index.ts';
 import { KLD_GIVES_WAY, type MassReport, type TrialReport } from '../../policy/index.ts';
 import type { WayBack } from './back.ts';
+import { comeBack } from './coming-back.ts';
 import type { Governed } from './governed.ts';
 import type { AskedPage } from './promoted.ts';
 import type { Stepper, StepTimes } from './stepper.ts';
@@ -225,6 +226,7 @@ export function settle(cache: Governed, tokensNew: number): void {
     pacing.planned();
     const aheadBytes = pacing.aheadBytes(tokens, cache.usedBytes);
     decide(cache, { movesMax: pacing.movesMax(tokens, tokensNew), trials: reports, dueBytes: null, aheadBytes });
+    comeBack(cache);
   });
 }
 

@@ -20,6 +20,7 @@ import {
   type Estimate,
   type LayerChange,
   type Policy,
+  type Situation,
   type ThresholdSet,
 } from '../../policy/index.ts';
 import { MODEL } from '../unit/engine/on-reference.ts';
@@ -28,6 +29,9 @@ const TOKENS = 2048;
 const PLANTED_AT = 1280;
 const SEEN_WITHIN = 256;
 const COST_MOST = 1.1;
+/** Trials that are made false are so from here on, and by this. */
+const FALSE_FROM = 512;
+const FALSE_BY = 20;
 
 interface Noticed extends LayerChange {
   readonly tokens: number;
@@ -64,8 +68,18 @@ beforeAll(async () => {
 });
 afterAll(() => runtime.close());
 
+/** First trials of a layer say a twentieth of what they found. */
+const withFalseTrials = (situation: Situation, falseLayer: number): Situation => ({
+  ...situation,
+  trials: situation.trials.map((report) => {
+    if (report.layer !== falseLayer) return report;
+    const errors = Object.entries(report.epsilon).map(([format, epsilon]) => [format, epsilon / FALSE_BY]);
+    return { ...report, epsilon: Object.fromEntries(errors) };
+  }),
+});
+
 /** The price policy; what it says of layers is noticed. */
-function watched(noticed: Noticed[], trusted: (layers: number) => void): Policy {
+function watched(noticed: Noticed[], trusted: (layers: number) => void, falseLayer = -1): Policy {
   const policy = createPolicy('price');
   const open: Policy['open'] = (context) => {
     const session = policy.open(context);
@@ -75,7 +89,7 @@ function watched(noticed: Noticed[], trusted: (layers: number) => void): Policy 
     return Object.assign(session, {
       decide: (situation: Parameters<typeof decide>[0]) => {
         tokens = situation.tokens;
-        const decisions = decide(situation);
+        const decisions = decide(situation.tokens < FALSE_FROM ? situation : withFalseTrials(situation, falseLayer));
         trusted(session.summary().layerStates.filter((state) => state.endsWith('/trusted')).length);
         return decisions;
       },
@@ -97,13 +111,28 @@ async function read(
     kvBudget = '25%',
     originals = 'none',
     plant,
-  }: { kvBudget?: string; originals?: 'memory' | 'none'; plant?: (session: Session) => void } = {},
+    falseLayer,
+    worth = 0,
+  }: {
+    kvBudget?: string;
+    originals?: 'memory' | 'none';
+    plant?: (session: Session) => void;
+    falseLayer?: number;
+    worth?: number;
+  } = {},
 ): Promise<Run> {
-  const options = { compareTokens: 512, kvBudget, tokensExpected: TOKENS, thresholds, originals };
+  const options = {
+    compareTokens: 512,
+    kvBudget,
+    tokensExpected: TOKENS,
+    thresholds,
+    originals,
+    thresholdValues: { 'degraded.worth': worth },
+  };
   const setup = await setupOf(runtime, options, { book: null, log: null });
   const noticed: Noticed[] = [];
   let trusted = 0;
-  const policy = watched(noticed, (layers) => (trusted += layers));
+  const policy = watched(noticed, (layers) => (trusted += layers), falseLayer);
   const session = Session.open(runtime, { ...setup, policy });
   try {
     await session.read(passage.ids.slice(0, PLANTED_AT));
@@ -200,6 +229,20 @@ describe('a planted fault', () => {
             `${side} of layer ${layer}`,
           ).toContainEqual([layer, 'codes']);
         }
+  });
+
+  it('in the trials of a layer, that say a twentieth, costs as much where its sides come back from originals', async () => {
+    const costs: number[] = [];
+    for (const passage of [passages[1]!, passages[2]!, passages[4]!])
+      for (const falseLayer of [1, 4]) {
+        const told = { originals: 'memory', falseLayer } as const;
+        const { kld, noticed } = await read(passage, undefined, told);
+        expect(noticed.filter(leavesHealthy).map((it) => [it.layer, it.source])).toContainEqual([falseLayer, 'error']);
+        costs.push((await read(passage, undefined, { ...told, worth: 1 })).kld / kld);
+      }
+    const mean = Math.exp(costs.reduce((sum, cost) => sum + Math.log(cost), 0) / costs.length);
+    expect(mean).toBeGreaterThan(1 / COST_MOST);
+    expect(mean).toBeLessThan(COST_MOST);
   });
 
   it('of codes, the same, is made again of originals where they are kept, and costs nothing', async () => {
