@@ -330,7 +330,7 @@ function openText({ model, shape, policy, context, requested }: OpenBody): strin
 }
 
 const CAUSES: Readonly<Record<ChangeBody['cause'], string>> = {
-  restore: 'made again from their latents',
+  restore: 'made again from their latents or originals',
   'give-back': 'given back for room',
   shared: 'moved by a fork that shares them',
   'sliding-window': 'left behind by the sliding window of their layer and freed',

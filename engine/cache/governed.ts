@@ -40,6 +40,7 @@ import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
 import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
+import { latentOf } from './forms.ts';
 import { Kin, type OnMove } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { LearnedThresholds } from './learned-thresholds.ts';
@@ -52,6 +53,7 @@ import { Pacing } from './pacing.ts';
 import { PageDigests } from './page-digests.ts';
 import { Promised } from './promised.ts';
 import { Promoted, reserveFor } from './promoted.ts';
+import { restoreOriginals } from './restoring.ts';
 import { Room } from './room.ts';
 import { SlidingWindows } from './sliding.ts';
 import { Stated } from './stated.ts';
@@ -689,12 +691,14 @@ export class Governed {
 
   /** Does what PolicyCache.restore says. */
   restore(layer: number, page: number, format: FormatName = this.terms.context.windowFormat): number {
-    const { latents } = this;
-    if (latents === null) throw noLatents(layer, page);
-    const restore = (): number => latents.restore(layer, page, format);
+    const { latents, originals } = this;
     // Leave a page that does not exist to the native cache, which names it.
     const isIn = (index: number, count: number): boolean => Number.isInteger(index) && index >= 0 && index < count;
     const isThere = isIn(layer, this.shape.layers) && isIn(page, sealedPages(this.#length));
+    if (originals !== null && isThere && latentOf(this.kv.table(layer), page) === null)
+      return restoreOriginals(this, originals, { layer, page, format });
+    if (latents === null) throw noLatents(layer, page);
+    const restore = (): number => latents.restore(layer, page, format);
     return isThere ? this.mover.change({ cause: 'restore', layer, page, tokens: this.#length }, restore) : restore();
   }
 
