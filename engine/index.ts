@@ -48,6 +48,7 @@ export type {
   Because,
   CanaryReport,
   Course,
+  DamagedSide,
   Decision,
   Estimate,
   FormatEstimates,
@@ -81,6 +82,7 @@ export type {
   TiersOptions,
   TrialReport,
   Verdict,
+  WantedSide,
 } from '../policy/index.ts';
 export {
   type AnchorOptions,
@@ -114,6 +116,7 @@ export {
   type LikeSession,
   type LogQueryOptions,
   type LogRule,
+  type MendedSide,
   makeCheckpointKeys,
   type OtherMove,
   type Otherwise,
@@ -157,7 +160,14 @@ export {
 } from '../witness/index.ts';
 export type { Forecast } from './cache/budget.ts';
 export type { TierRow, TierSummary } from './cache/tier-summary.ts';
-export type { LayerReport, MemoryUsage, QualityFeedback, SessionReport, StatedReport } from './cache/types.ts';
+export type {
+  DamageReport,
+  LayerReport,
+  MemoryUsage,
+  QualityFeedback,
+  SessionReport,
+  StatedReport,
+} from './cache/types.ts';
 export type { EngineEvent, EventFields } from './events/event.ts';
 export type { EventField } from './events/field.ts';
 export type { Logger, LogLine } from './events/logger.ts';

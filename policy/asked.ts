@@ -18,6 +18,7 @@ import type {
   PolicySummary,
   Situation,
   Verdict,
+  WantedSide,
 } from './types.ts';
 import { type Unsafe, unsafe, unsafeRule } from './unsafe.ts';
 
@@ -26,6 +27,7 @@ export const openPolicy = (policy: Policy, context: PolicyContext): PolicySessio
   new AskedSession(policy.open(context), context, policy.evicts === true);
 
 const NO_CANARIES: readonly CanaryReport[] = [];
+const NO_SIDES: readonly WantedSide[] = [];
 
 type Moved = Pick<Decision, 'layer' | 'page' | 'side' | 'to'>;
 
@@ -79,6 +81,10 @@ class AskedSession implements PolicySession {
 
   course(): Course | null {
     return this.#session.course?.() ?? null;
+  }
+
+  wanted(): readonly WantedSide[] {
+    return this.#session.wanted?.() ?? NO_SIDES;
   }
 
   /**

@@ -2,7 +2,16 @@
  * What every page side offers next: one step down its hull, with its price. Offers lie in two heaps, those that may be
  * taken and those of sides that rest after a move, so the cheapest is at hand without looking at the others.
  */
-import { assert, FORMAT_NAMES, FORMATS, isAutomatic, LOWEST_FORMATS, PARTS, SIDES } from '../native/index.ts';
+import {
+  assert,
+  FORMAT_NAMES,
+  FORMATS,
+  type FormatName,
+  isAutomatic,
+  LOWEST_FORMATS,
+  PARTS,
+  SIDES,
+} from '../native/index.ts';
 import { type Course, fourDigits } from './course.ts';
 import { ageOf, Divergence } from './divergence.ts';
 import type { Repeated } from './evidence.ts';
@@ -16,7 +25,7 @@ import { OutlierKeys } from './outlier-keys.ts';
 import { MOVED, Persistence } from './persistence.ts';
 import { BOTH, grown, isRemade, Sides, SLOTS } from './sides.ts';
 import { Agreement } from './trust.ts';
-import type { FormChange, LaterReport, Outcome, PolicyContext, TrialReport } from './types.ts';
+import type { FormChange, LaterReport, Outcome, PolicyContext, TrialReport, WantedSide } from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
 import { endPrice, isLatentBetter, type PagePoints, type Point } from './ways.ts';
 
@@ -504,6 +513,37 @@ export class Offers {
   /** Rank that the plan takes a slot to. */
   aim(slot: number): number {
     return this.#aim[slot]!;
+  }
+
+  /**
+   * Sides of layers that would cost less in a finer format, by more than `price` for each byte that they would take
+   * more; the one that costs most for a byte first.
+   */
+  dearest(isAsked: (layer: number) => boolean, to: FormatName, price: number): readonly WantedSide[] {
+    const { sides } = this;
+    const found: { readonly slot: number; readonly worth: number }[] = [];
+    const finest = rank(to);
+    for (const slot of sides.slots) {
+      const now = sides.format[slot]!;
+      if (!isAsked(sides.layer[slot]!) || sides.side[slot] === BOTH || sides.pending[slot] === 1) continue;
+      if (now <= finest || now >= FIRST_LATENT || this.epsilon(slot, finest) === null) continue;
+      const bytes = sides.formBytes[sides.side[slot]!]!;
+      const more = bytes[finest]! - bytes[now]!;
+      const partner = sides.partner(slot);
+      const other = FORMAT_NAMES[partner < 0 ? finest : sides.format[partner]!]!;
+      // Fine values beside coarse keys are no use: the keys come first.
+      if (more <= 0 || (sides.side[slot] === 1 && isUselessPair(other, to))) continue;
+      const worth = this.cost(slot, finest, now) / more;
+      if (worth > price) found.push({ slot, worth });
+    }
+    found.sort((a, b) => b.worth - a.worth || sides.order(a.slot, b.slot));
+    return found.map(({ slot }) => ({
+      layer: sides.layer[slot]!,
+      page: sides.page[slot]!,
+      side: SIDES[sides.side[slot]!]!,
+      from: FORMAT_NAMES[sides.format[slot]!]!,
+      to,
+    }));
   }
 
   /** Keeps a slot out of the heaps until `reprice`. */

@@ -210,6 +210,12 @@ export interface PageSide {
   readonly side: Side;
 }
 
+/** One side of a page whose codes are others than those that were made. */
+export interface DamagedSide extends PageSide {
+  /** True: they were made again of an original. Left out: they were not. */
+  readonly mended?: boolean;
+}
+
 /** Where the attention of the newest queries of one layer went. */
 export interface MassReport {
   /** Layer, from 0. */
@@ -282,7 +288,7 @@ export interface Situation {
    */
   readonly canaries?: readonly CanaryReport[];
   /** Page sides whose codes are others than they were, though no move made them; left out where there are none. */
-  readonly damaged?: readonly PageSide[];
+  readonly damaged?: readonly DamagedSide[];
   /**
    * Where attention went, of layers in turn, for policies that ask for it (`readsMasses`); there when pages have left
    * the window.
@@ -405,6 +411,8 @@ export interface PolicyContext {
   readonly skipLayers: readonly number[];
   /** Worst format allowed per side (fixed `--cache-type` limits), or null. */
   readonly floor: { readonly k: FormatName; readonly v: FormatName } | null;
+  /** Format in which page sides come back from originals; absent: none are kept, or the policy wants none back. */
+  readonly comesBackIn?: FormatName;
   /**
    * Formats that keys may take in layers whose trials have shown outlier channels; absent: none, as in logs of earlier
    * versions.
@@ -445,6 +453,8 @@ export interface Policy {
    * (`reread` of situations).
    */
   readonly rereads?: boolean;
+  /** True when it may want page sides back from originals (`wanted` of its sessions). */
+  readonly takesBack?: boolean;
   /** True when originals of demoted page sides are to be kept and measured again, as the thresholds 'canary.…' say. */
   readonly keepsOriginals?: boolean;
   /**
@@ -506,6 +516,19 @@ export interface PolicySession {
   repeats?(layer: number, page: number, newest: number): boolean;
   /** What it has found of errors behind their first trials; null, or left out: nothing. */
   course?(): Course | null;
+  /**
+   * Page sides that are to come back from originals, those first that it wants most; left out: none. Asked behind a
+   * plan, where originals are kept; what came back is told as a change. No decision follows from the asking.
+   */
+  wanted?(): readonly WantedSide[];
+}
+
+/** A page side that is to be better than it is. */
+export interface WantedSide extends PageSide {
+  /** The format that it has. */
+  readonly from: FormatName;
+  /** The format that it is to get. */
+  readonly to: FormatName;
 }
 
 /** The quality of a layer, or its trust, is in another state. */

@@ -10,6 +10,7 @@ import {
   defaultThresholds,
   type FormChange,
   isLatent,
+  type LaterForm,
   type Outcome,
   openPolicy,
   type PageForm,
@@ -45,7 +46,7 @@ export interface OtherMove {
   /** Form before. */
   readonly from: PageForm;
   /** Form that was planned. */
-  readonly to: PageForm;
+  readonly to: LaterForm;
   /** True if it would have been made. */
   readonly accepted: boolean;
   /** Predicted divergence per byte saved, in nats; null without trials. */
@@ -156,6 +157,12 @@ class Forms {
     // Keys and values that are made again of a latent take its place.
     if (side === 'kv' && !isLatent(form)) this.#pages.set(key, { k: form, v: form });
     else this.#pages.set(key, { ...before, [side]: form });
+  }
+
+  /** What a decision makes of a side; nothing is left of a page that is let go. */
+  become(layer: number, page: number, side: Part, form: LaterForm): void {
+    if (form === 'freed') this.free(layer, page);
+    else this.set(layer, page, side, form);
   }
 
   free(layer: number, page: number): void {
@@ -299,13 +306,13 @@ export class Counterfactual {
       const { accepted } = this.#policy.judge(decision, epsilonNow);
       const freed = same?.verdict.accepted === true ? same.bytesBefore - same.bytesAfter : decision.bytesFreed;
       this.#outcomes.push({ layer, page, side, from, to, accepted, epsilonNow, bytesFreed: accepted ? freed : 0 });
-      if (accepted) this.#own.set(layer, page, side, to);
+      if (accepted) this.#own.become(layer, page, side, to);
       const move = { situation: this.#index, tokens: this.#tokens, from, to, accepted, price };
       this.#moves.set(placeOf(decision), [...(this.#moves.get(placeOf(decision)) ?? []), move]);
       this.#planned++;
     }
     for (const { decision, verdict } of told.values())
-      if (verdict.accepted) this.#logged.set(decision.layer, decision.page, decision.side, decision.to);
+      if (verdict.accepted) this.#logged.become(decision.layer, decision.page, decision.side, decision.to);
     this.#decisions.push(...this.#told);
     this.#told = [];
     this.#plan = [];

@@ -48,6 +48,8 @@ export function tell(facts: Facts): { title: string; text: string }[] {
     { title: 'after', text: tellHistory(facts.after, facts, 'Nothing was decided about this page afterwards.') },
     { title: 'later', text: tellCanaries(facts) },
     ...(facts.freed === null ? [] : [{ title: 'freed', text: tellFreed(facts.freed) }]),
+    ...(facts.restored.length === 0 ? [] : [{ title: 'restored', text: tellRestored(facts) }]),
+    ...(facts.damaged.length === 0 ? [] : [{ title: 'damaged', text: tellDamaged(facts) }]),
     ...(facts.promotions.length === 0 ? [] : [{ title: 'answers', text: tellPromotions(facts) }]),
     { title: 'layer', text: tellLayer(facts) },
     {
@@ -286,6 +288,22 @@ function tellCanaries({ canaries, decision }: Facts): string {
 
 const tellFreed = ({ seq, tokens }: NonNullable<Facts['freed']>): string =>
   `With ${plural(tokens, 'token')} in the cache the sliding window of its layer had left the page behind, and it was freed (${entryId(seq)}): what the move has cost is seen by nobody any more.`;
+
+function tellRestored({ restored }: Facts): string {
+  const told = restored.map(
+    ({ seq, tokens, side, from, to }) =>
+      `${sideName(side)} ${from} to ${to} at ${plural(tokens, 'token')} (${entryId(seq)})`,
+  );
+  return `Its layer was degraded, so no page of it moved any further, and those that cost more than their bytes do elsewhere came back from originals: ${shortList(told)}.`;
+}
+
+function tellDamaged({ damaged }: Facts): string {
+  const told = damaged.map(({ seq, tokens, side, format, mended }) => {
+    const what = mended ? 'made again of their original' : 'left so, since they had no original';
+    return `${sideName(side)} in ${format} at ${plural(tokens, 'token')}, ${what} (${entryId(seq)})`;
+  });
+  return `Codes of the page were damaged in memory: ${shortList(told)}.`;
+}
 
 function tellPromotions({ promotions }: Facts): string {
   const told = promotions.map(({ seq, tokens, side, from, to, share }) => {

@@ -83,7 +83,9 @@ export function explain(dir: string, seq: number, options: ExplainOptions = {}):
     after: story.page.filter((row) => row.seq > seq),
     canaries: story.canaries,
     promotions: story.promotions,
+    damaged: story.damaged,
     freed: story.freed,
+    restored: story.restored,
     layer: story.layer,
     knownBefore,
     ...otherwise(() => readLog(dir, read), seq, knownBefore, options),
@@ -144,7 +146,9 @@ interface Story {
   readonly page: readonly DecisionRow[];
   readonly canaries: Explanation['canaries'];
   readonly promotions: Explanation['promotions'];
+  readonly damaged: Explanation['damaged'];
   readonly freed: Explanation['freed'];
+  readonly restored: Explanation['restored'];
   readonly layer: Explanation['layer'];
 }
 
@@ -158,13 +162,12 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
   let attention: Explanation['attention'] = null;
   let planned = 0;
   let refused = 0;
-  let quality = 'healthy';
   const plan: DecisionRow[] = [];
   const rows: DecisionRow[] = [];
   const canaries: Explanation['canaries'][number][] = [];
-  const promotions: Explanation['promotions'][number][] = [];
   let freed: Explanation['freed'] = null;
-  const changes: Explanation['layer'][number][] = [];
+  const restored: Explanation['restored'][number][] = [];
+  const notes: Entry<'note'>[] = [];
   for (const entry of entries) {
     if (entry.kind === 'open') open = entry as Entry<'open'>;
     if (entry.kind === 'evidence' && entry.seq < told.seq) neighbours = (entry as Entry<'evidence'>).body.neighbours;
@@ -182,16 +185,8 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
       if (report?.to === told.body.decision.to) canaries.push({ ...report, seq: entry.seq, tokens });
     }
     if (entry.kind === 'change') freed ??= freedBy(entry as Entry<'change'>, told);
-    if (entry.kind === 'note') {
-      const { layerChanges = [], promoted = [], returned = [], tokens = 0 } = (entry as Entry<'note'>).body as NoteBody;
-      for (const one of [...promoted, ...returned])
-        if (one.layer === layer && one.page === page) promotions.push({ ...one, seq: entry.seq, tokens });
-      for (const change of layerChanges)
-        if (change.layer === layer) {
-          changes.push({ ...change, seq: entry.seq, tokens });
-          if (entry.seq < told.seq) quality = qualityIn(change.state);
-        }
-    }
+    if (entry.kind === 'change') restored.push(...restoredBy(entry as Entry<'change'>, told));
+    if (entry.kind === 'note') notes.push(entry as Entry<'note'>);
     if (entry.kind === 'decision') {
       const { body } = entry as Entry<'decision'>;
       if (body.situation === told.body.situation) {
@@ -211,13 +206,46 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
     trial,
     situation,
     plan,
-    quality,
     page: rows,
     canaries,
-    promotions,
     freed,
-    layer: changes,
+    restored,
+    ...notedOf(told, notes),
   };
+}
+
+/** What notes say of the page of a decision and of its layer. */
+function notedOf(
+  told: Entry<'decision'>,
+  notes: readonly Entry<'note'>[],
+): Pick<Story, 'quality' | 'promotions' | 'damaged' | 'layer'> {
+  const { layer, page } = told.body.decision;
+  const promotions: Explanation['promotions'][number][] = [];
+  const damaged: Explanation['damaged'][number][] = [];
+  const changes: Explanation['layer'][number][] = [];
+  let quality = 'healthy';
+  for (const { seq, body } of notes) {
+    const { layerChanges = [], promoted = [], returned = [], damaged: sides = [], tokens = 0 } = body as NoteBody;
+    for (const one of [...promoted, ...returned])
+      if (one.layer === layer && one.page === page) promotions.push({ ...one, seq, tokens });
+    for (const one of sides) if (one.layer === layer && one.page === page) damaged.push({ ...one, seq, tokens });
+    for (const change of layerChanges) {
+      if (change.layer !== layer) continue;
+      changes.push({ ...change, seq, tokens });
+      if (seq < told.seq) quality = qualityIn(change.state);
+    }
+  }
+  return { quality, promotions, damaged, layer: changes };
+}
+
+/** Sides of the page of a decision that an entry brought back, because its layer was degraded. */
+function restoredBy(
+  { seq, body: { cause, changes, tokens } }: Entry<'change'>,
+  told: Entry<'decision'>,
+): Explanation['restored'] {
+  const { layer, page } = told.body.decision;
+  if (cause !== 'degraded') return [];
+  return changes.filter((one) => one.layer === layer && one.page === page).map((one) => ({ ...one, seq, tokens }));
 }
 
 /** When an entry freed the page of a decision that was made before; null: it did not. */

@@ -2,6 +2,7 @@
 import type {
   Because,
   CanaryReport,
+  FormChange,
   LayerChange,
   PageForm,
   Situation,
@@ -9,7 +10,7 @@ import type {
   TrialReport,
 } from '../policy/index.ts';
 import type { DecisionWithout, Without } from './counterfactual.ts';
-import type { PromotedSide } from './entries/log-notes.ts';
+import type { MendedSide, PromotedSide } from './entries/log-notes.ts';
 import type { DecisionRow, LikeSession } from './types.ts';
 
 /** One format that the page could have taken, by its trial when its exact content was still there. */
@@ -116,8 +117,12 @@ export interface Explanation {
    * the attention of the layer), or went again; with the seq and the tokens of the note that told it.
    */
   readonly promotions: readonly (PromotedSide & { readonly seq: number; readonly tokens: number })[];
+  /** When codes of a side of its page were found to be others than those that were made, with the note that told it. */
+  readonly damaged: readonly (MendedSide & { readonly seq: number; readonly tokens: number })[];
   /** When the sliding window of its layer had left the page behind, and it was freed; null: it never was. */
   readonly freed: { readonly seq: number; readonly tokens: number } | null;
+  /** When sides of its page came back from originals because their layer was degraded, with the entry that tells it. */
+  readonly restored: readonly (FormChange & { readonly seq: number; readonly tokens: number })[];
   /** Changes of the quality of its layer in the whole session. */
   readonly layer: readonly (LayerChange & { readonly seq: number; readonly tokens: number })[];
   /** What its session knew of others before. */

@@ -260,9 +260,23 @@ class Replay {
     if (entry.kind === 'close') this.#close(entry as Entry<'close'>);
   }
 
-  #change({ body }: Entry<'change'>): void {
+  #change({ seq, body }: Entry<'change'>): void {
+    if (body.cause === 'degraded') this.#wanted(seq, body.changes);
     this.#changes.push(...body.changes);
     this.#sawBytes(body.bytesBefore, body.bytesAfter);
+  }
+
+  /** What came back from originals is what the policy wanted then, in its order; not all of it need have come. */
+  #wanted(seq: number, changes: readonly FormChange[]): void {
+    const wanted = (this.#policy.wanted?.() ?? []).map((side) => canonicalJson(side));
+    let at = 0;
+    for (const change of changes) {
+      at = wanted.indexOf(canonicalJson(change), at) + 1;
+      if (at === 0) {
+        this.#differs(seq, 'entry', canonicalJson(change), 'nothing: the policy does not want it back, or not then');
+        return;
+      }
+    }
   }
 
   #sawBytes(...bytes: readonly number[]): void {

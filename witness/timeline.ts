@@ -17,7 +17,7 @@ import {
   wrap,
 } from '../native/index.ts';
 import { FORM_STATES, type LayerChange, type Situation } from '../policy/index.ts';
-import type { NoteBody, PromotedSide } from './entries/log-notes.ts';
+import type { MendedSide, NoteBody, PromotedSide } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { FormStates } from './form-states.ts';
 import { idleText } from './idle-text.ts';
@@ -357,10 +357,11 @@ function openText({ model, shape, policy, context, requested }: OpenBody): strin
 }
 
 const CAUSES: Readonly<Record<ChangeBody['cause'], string>> = {
-  restore: 'made again from their latents',
+  restore: 'made again from their latents or originals',
   'give-back': 'given back for room',
   shared: 'moved by a fork that shares them',
   'sliding-window': 'left behind by the sliding window of their layer and freed',
+  degraded: 'brought back from originals, because their layer was degraded,',
 };
 
 function changeText({ cause, changes, bytesBefore, bytesAfter }: ChangeBody): string {
@@ -399,11 +400,22 @@ function statesText(forms: FormStates): string {
 const sidesText = (sides: readonly PromotedSide[]): string =>
   `${plural(sides.length, 'page side')} in ${layersText(sides.map(({ layer }) => layer))} (${tally(sides.map(({ from, to }) => `${from}→${to}`))})`;
 
+function damageText(damaged: readonly MendedSide[]): string {
+  const told = [true, false].flatMap((mended) => {
+    const sides = damaged.filter((one) => one.mended === mended);
+    if (sides.length === 0) return [];
+    const which = `${plural(sides.length, 'page side')} in ${layersText(sides.map(({ layer }) => layer))} (${tally(sides.map(({ format }) => format))})`;
+    return [mended ? `${which} made again of originals` : `${which} left so, since there was no original`];
+  });
+  return `Codes were damaged in memory: ${told.join('; ')}.`;
+}
+
 function noteText(body: Readonly<Record<string, unknown>>): string {
   const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why } = body;
-  const { promoted, returned, beginning } = body as NoteBody;
+  const { promoted, returned, damaged, beginning } = body as NoteBody;
   if (promoted !== undefined) return `For an answer, ${sidesText(promoted)} came back from originals.`;
   if (returned !== undefined) return `${sidesText(returned)} went back to what they were.`;
+  if (damaged !== undefined) return damageText(damaged);
   if (beginning !== undefined)
     return `Began as ${plural(beginning.length, 'earlier session')} did: ${someText(beginning)}.`;
   if (typeof takenBack === 'number') return `${plural(takenBack, 'token was', 'tokens were')} taken back.`;

@@ -20,7 +20,7 @@ export type {
   RetentionBody,
   SituationBody,
 } from './entries/index.ts';
-export type { PromotedSide } from './entries/log-notes.ts';
+export type { MendedSide, PromotedSide } from './entries/log-notes.ts';
 export type { DecisionRow, SessionRow } from './entries/rows.gen.ts';
 
 /** Kinds of entries, as the log spells them. */

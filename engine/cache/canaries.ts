@@ -7,7 +7,6 @@
 import type { FormatName, KvCache, Side } from '../../native/index.ts';
 import { type CanaryReport, type PolicyContext, thresholdOf } from '../../policy/index.ts';
 import { CanaryRows } from './canary-rows.ts';
-import { PageDigests } from './page-digests.ts';
 import type { Tally } from './tally.ts';
 import type { Terms } from './terms.ts';
 import { dueAfter, isWatched, type Pace, type SideMove, scatter } from './watching.ts';
@@ -33,8 +32,6 @@ export class Canaries {
   readonly #tally: Tally;
   readonly #share: number;
   readonly #pace: Pace;
-  /** Whether the codes of demoted sides are what they were. */
-  readonly digests: PageDigests;
   /** Rows of other sides, which come first. */
   readonly #rows: CanaryRows;
   #list: Canary[] = [];
@@ -59,7 +56,6 @@ export class Canaries {
       stretchOf: (tokens) => Math.floor(tokens / renew),
     };
     this.#rows = new CanaryRows(cache, context, this.#pace);
-    this.digests = new PageDigests(cache, context.windowFormat);
   }
 
   /** Bytes of what is kept. */

@@ -29,6 +29,7 @@ import {
   type LaterForm,
   machineDigest,
   openPolicy,
+  type PageSide,
   type PolicySession,
   type PolicySummary,
   type Priority,
@@ -44,17 +45,20 @@ import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
 import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
-import { formsBySide } from './forms.ts';
+import { formsBySide, latentOf } from './forms.ts';
 import { Kin, type OnMove } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { LearnedThresholds } from './learned-thresholds.ts';
 import { Masses } from './masses.ts';
+import { Mending } from './mending.ts';
 import { Mover } from './mover.ts';
 import { type NativeOptions, openNative } from './open-native.ts';
 import { copyBytes, ownPages } from './own-pages.ts';
 import { Pacing } from './pacing.ts';
+import { PageDigests } from './page-digests.ts';
 import { Promised } from './promised.ts';
 import { Promoted, reserveFor } from './promoted.ts';
+import { restoreOriginals } from './restoring.ts';
 import { Room } from './room.ts';
 import { SlidingWindows } from './sliding.ts';
 import { Stated } from './stated.ts';
@@ -106,6 +110,9 @@ export class Governed {
   readonly originals: Originals | null;
   /** Pages that are better than policies know, for an answer; null where there are no originals. */
   readonly promoted: Promoted | null;
+  /** Whether the codes of demoted sides are what they were. */
+  readonly digests: PageDigests;
+  readonly mending: Mending;
   readonly mover: Mover;
   readonly pacing: Pacing;
   readonly sliding: SlidingWindows;
@@ -130,7 +137,7 @@ export class Governed {
     isFreed: (layer, page) => this.sliding.isFreed(layer, page),
   };
   /** Hears of moves that relatives make of shared pages: here they may be freed. */
-  readonly #hear: OnMove = (move, bytesBefore) => {
+  readonly #moved: OnMove = (move, bytesBefore) => {
     if (this.sliding.isFreed(move.layer, move.page)) return;
     this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], bytesBefore);
   };
@@ -138,6 +145,10 @@ export class Governed {
   readonly #stateOf = (page: number, form: LaterForm): FormState => {
     if (form === 'freed') return 'freed';
     return page < movablePages(this.#length, this.terms.context.windowTokens) ? kindOf(form) : 'window';
+  };
+  /** Hears of codes that relatives made again. */
+  readonly #mended = ({ layer, page, side }: PageSide): void => {
+    if (!this.sliding.isFreed(layer, page)) this.digests.after(layer, page, side);
   };
   /** Its pages, also while they are parked. */
   readonly #pages = { length: (): number => this.length, table: (layer: number): PageTable => this.table(layer) };
@@ -175,6 +186,9 @@ export class Governed {
     this.trials = new TrialQueue(kv, terms, this.tally, this.#asked);
     this.canaries = new Canaries(kv, terms, this.tally, (layer) => this.policy.haste?.(layer) ?? 1);
     this.originals = options.originals === undefined ? null : this.#openOriginals(options.originals);
+    this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
+    this.digests = new PageDigests(kv, context.windowFormat);
+    this.mending = this.#openMending();
     this.mover = new Mover({
       session: this.id,
       cache: kv,
@@ -182,13 +196,14 @@ export class Governed {
       meter: this.meter,
       tally: this.tally,
       canaries: this.canaries,
+      digests: this.digests,
+      mending: this.mending,
       originals: this.originals,
       dropsLatents: context.latents !== undefined,
       onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
       arrows: this.arrows,
       stateOf: this.#stateOf,
     });
-    this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
     this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? [], terms.policy.evicts);
     this.stated = terms.kldBudget === null ? null : this.#openStated(terms.kldBudget);
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
@@ -198,7 +213,7 @@ export class Governed {
         : new Latents(options.latents, kv, shape, latents === undefined ? [] : context.skipLayers);
     this.masses = new MassTrace(kv);
     this.told = terms.policy.readsMasses === true ? new Masses(kv) : null;
-    this.kin = new Kin(this.canaries, this.#hear, origin?.kin);
+    this.kin = new Kin(this.canaries, { moved: this.#moved, mended: this.#mended }, origin?.kin);
     this.promised = new Promised(pool, this.kin);
     // A lower latent is made beside the kept one.
     const lower = LATENT_NAMES.filter((name) => name !== latents?.kept).map((name) => pageBytes[name] ?? 0);
@@ -491,6 +506,20 @@ export class Governed {
     });
   }
 
+  #openMending(): Mending {
+    const { id: session, kv: cache, digests, originals, promoted, meter } = this;
+    return new Mending({
+      session,
+      cache,
+      digests,
+      originals,
+      promoted,
+      meter,
+      note: (body) => this.mover.write('note', body),
+      onMended: (side) => this.kin.mended(side),
+    });
+  }
+
   #openOriginals(terms: OriginalsTerms): Originals {
     const { windowFormat } = this.terms.context;
     const onLost = (error: KvError): void => this.#lostOriginals(error);
@@ -566,7 +595,7 @@ export class Governed {
     // A fork may hold these pages on, and nobody would count their originals.
     if (pagesGo && way.isInPlace) this.canaries.dropAll(pages);
     const isSame = way.take(() => this.#reopen());
-    this.canaries.digests.cut(isSame ? pages : 0);
+    this.mending.cut(isSame ? pages : 0);
     if (!isSame || pagesGo) this.masses.forget(tokens);
     this.canaries.sync();
     this.promoted?.cut(pages);
@@ -602,7 +631,7 @@ export class Governed {
     if (this.kv.length() > 0) this.trials.finish();
     this.promoted?.giveBack();
     this.canaries.dropAll();
-    this.canaries.digests.cut();
+    this.mending.cut();
     this.#peakBytes = this.peakBytes;
     this.kv.become(() => this.#reopen());
     this.masses.forget(this.length);
@@ -646,7 +675,7 @@ export class Governed {
   situate(now: Now): Situation {
     const { budgetBytes, canaryBytes } = this;
     const canaries = this.canaries.take();
-    const damaged = this.canaries.digests.take();
+    const damaged = this.mending.take();
     const { kldBudget, tokensExpected, stepLatencyBudgetMs } = this.terms;
     const { changes, again, masses } = now;
     const heard = this.#heard;
@@ -698,12 +727,14 @@ export class Governed {
 
   /** Does what PolicyCache.restore says. */
   restore(layer: number, page: number, format: FormatName = this.terms.context.windowFormat): number {
-    const { latents } = this;
-    if (latents === null) throw noLatents(layer, page);
-    const restore = (): number => latents.restore(layer, page, format);
+    const { latents, originals } = this;
     // Leave a page that does not exist to the native cache, which names it.
     const isIn = (index: number, count: number): boolean => Number.isInteger(index) && index >= 0 && index < count;
     const isThere = isIn(layer, this.shape.layers) && isIn(page, sealedPages(this.#length));
+    if (originals !== null && isThere && latentOf(this.kv.table(layer), page) === null)
+      return restoreOriginals(this, originals, { layer, page, format });
+    if (latents === null) throw noLatents(layer, page);
+    const restore = (): number => latents.restore(layer, page, format);
     return isThere ? this.mover.change({ cause: 'restore', layer, page, tokens: this.#length }, restore) : restore();
   }
 

@@ -2,11 +2,18 @@
  * The kin of a cache: its origin, its forks, and theirs. All have one budget, and the originals that are kept of pages
  * belong to all; each two share pages from the first on.
  */
-import type { FormChange } from '../../policy/index.ts';
+import type { FormChange, PageSide } from '../../policy/index.ts';
 import type { Canaries } from './canaries.ts';
 
 /** A page was moved, which took `bytesBefore` with all others before. */
 export type OnMove = (move: FormChange, bytesBefore: number) => void;
+
+/** What a cache hears of pages that it shares with a relative, and that this one has changed. */
+interface Hears {
+  readonly moved: OnMove;
+  /** Codes that were damaged were made again. */
+  readonly mended: (side: PageSide) => void;
+}
 
 interface Family {
   /** Those that are open. */
@@ -18,17 +25,17 @@ interface Family {
 export class Kin {
   readonly #family: Family;
   readonly #canaries: Canaries;
-  readonly #hear: OnMove;
+  readonly #hears: Hears;
   /** Pages from 0 on that this cache shares with each of its relatives. */
   readonly #shared = new Map<Kin, number>();
 
   /**
-   * `canaries`: of this cache. `hear`: is told of moves that relatives make of shared pages. `origin`: what it is
-   * forked from, where it is.
+   * `canaries`: of this cache. `hears`: what is told of changes that relatives make of shared pages. `origin`: what it
+   * is forked from, where it is.
    */
-  constructor(canaries: Canaries, hear: OnMove, origin?: Kin) {
+  constructor(canaries: Canaries, hears: Hears, origin?: Kin) {
     this.#canaries = canaries;
-    this.#hear = hear;
+    this.#hears = hears;
     this.#family = origin === undefined ? { users: 0, canaries } : origin.#family;
     this.#family.users++;
   }
@@ -51,7 +58,12 @@ export class Kin {
 
   /** A page of this cache was moved: whoever shares it is told. */
   moved(move: FormChange, bytesBefore: number): void {
-    for (const [relative, pages] of this.#shared) if (move.page < pages) relative.#hear(move, bytesBefore);
+    for (const [relative, pages] of this.#shared) if (move.page < pages) relative.#hears.moved(move, bytesBefore);
+  }
+
+  /** Codes of a page of this cache were damaged and made again: whoever shares it is told. */
+  mended(side: PageSide): void {
+    for (const [relative, pages] of this.#shared) if (side.page < pages) relative.#hears.mended(side);
   }
 
   /** True if the other cache is this one, its origin, or a fork of either. */

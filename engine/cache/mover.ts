@@ -12,6 +12,7 @@ import {
   isLatent,
   type LaterForm,
   type Outcome,
+  type PageForm,
   type Situation,
   type Verdict,
 } from '../../policy/index.ts';
@@ -21,11 +22,13 @@ import type { Originals } from '../originals/originals.ts';
 import type { Canaries } from './canaries.ts';
 import { formsOf, latentOf } from './forms.ts';
 import type { OnMove } from './kin.ts';
+import type { Mending } from './mending.ts';
+import type { PageDigests } from './page-digests.ts';
 import type { PageOfLayer } from './sliding.ts';
 import type { Tally } from './tally.ts';
 
 /** Which way of the machine of forms a page goes that changes without a decision. */
-const WAYS = { restore: 'materialize', 'give-back': 'giveBack' } as const satisfies Readonly<
+const WAYS = { restore: 'materialize', degraded: 'materialize', 'give-back': 'giveBack' } as const satisfies Readonly<
   Partial<Record<ChangeBody['cause'], FormEventType>>
 >;
 
@@ -38,6 +41,9 @@ interface MoverParts {
   readonly meter: Meter;
   readonly tally: Tally;
   readonly canaries: Canaries;
+  /** Whether the codes of demoted sides are what they were. */
+  readonly digests: PageDigests;
+  readonly mending: Mending;
   /** Null where none are kept. */
   readonly originals: Originals | null;
   /** Latents go with the first of a page's sides that moves. */
@@ -84,6 +90,8 @@ export class Mover {
   readonly #meter: Meter;
   readonly #tally: Tally;
   readonly #canaries: Canaries;
+  readonly #digests: PageDigests;
+  readonly #mending: Mending;
   readonly #originals: Originals | null;
   readonly #dropsLatents: boolean;
   readonly #onMove: OnMove;
@@ -94,13 +102,16 @@ export class Mover {
   #changesSoFar = 0;
 
   constructor(parts: MoverParts) {
-    const { session, cache, log, meter, tally, canaries, originals, dropsLatents, onMove, arrows, stateOf } = parts;
+    const { session, cache, log, meter, tally, canaries, digests, mending, originals } = parts;
+    const { dropsLatents, onMove, arrows, stateOf } = parts;
     this.#session = session;
     this.#cache = cache;
     this.#log = log;
     this.#meter = meter;
     this.#tally = tally;
     this.#canaries = canaries;
+    this.#digests = digests;
+    this.#mending = mending;
     this.#originals = originals;
     this.#dropsLatents = dropsLatents;
     this.#onMove = onMove;
@@ -169,9 +180,14 @@ export class Mover {
       const to = after[i]!.form;
       return from === 'freed' || to === 'freed' || from === to ? [] : [{ layer, page, side, from, to }];
     });
-    for (const { from, to } of changes) this.#arrows.take(this.#stateOf(page, from), WAYS[cause.cause], to);
+    for (const one of changes) this.goes(cause.cause, one);
     this.tell(cause, changes, bytesBefore);
     return bytesFreed;
+  }
+
+  /** A side goes the way that this cause stands for: one that the machine of forms does not have is a fault. */
+  goes(cause: keyof typeof WAYS, { page, from, to }: { page: number; from: PageForm; to: PageForm }): void {
+    this.#arrows.take(this.#stateOf(page, from), WAYS[cause], to);
   }
 
   /** Frees pages that the sliding windows of their layers have left behind, with what was kept of them. */
@@ -274,12 +290,12 @@ export class Mover {
     const isFiner = FORMATS[to].rank < FORMATS[now].rank;
     if (to !== now) this.#arrows.take(this.#stateOf(page, now), isFiner ? 'putBack' : 'demote', to);
     const move = { ...decision, side, from, to };
-    this.#canaries.digests.before(layer, page, side);
+    this.#mending.before(layer, page, side);
     const bytesFreed = isFiner
       ? this.#canaries.restore(layer, page, side)
       : this.#canaries.before(move, tokens, canaryBytesMax) + this.#cache.transcode(layer, page, side, to);
     if (!isFiner) this.#canaries.after(move);
-    this.#canaries.digests.after(layer, page, side);
+    this.#digests.after(layer, page, side);
     return latentBytes + bytesFreed;
   }
 }

@@ -22,6 +22,7 @@ import {
 } from '../../native/index.ts';
 import type { FormArrows, FormState } from '../../policy/index.ts';
 import type { Originals } from '../originals/originals.ts';
+import type { OriginalsTerms } from '../originals/types.ts';
 
 /** The part of a budget that stays free for what comes back for an answer, at most: others pay for it all along. */
 export const RESERVE_SHARE = 1 / 8;
@@ -37,6 +38,8 @@ export function reserveFor(pages: number, { layers, kvHeads, headDim }: CacheSha
 
 /** What pages come back in where their originals have eight bits. */
 const PROMOTED_FORMAT: FormatName = 'trellis4';
+/** What pages come back in. */
+export const comesBackIn = ({ format }: OriginalsTerms): FormatName => (format === 'q8' ? PROMOTED_FORMAT : format);
 /** The last tokens of a prompt, whose attention says which pages come back, and which are read again then. */
 export const QUESTION_TOKENS = 32;
 /** Shares are told to a millionth. */
@@ -230,7 +233,7 @@ export class Promoted {
     const table = cache.table(layer);
     if (page >= table.pages || firstToken(page) >= cache.length(layer) || table.kind[page] !== RESIDENT) return [];
     const { kvHeads, headDim } = cache.shape;
-    const to = this.#originals.terms.format === 'q8' ? PROMOTED_FORMAT : this.#originals.terms.format;
+    const to = comesBackIn(this.#originals.terms);
     return SIDES.flatMap((side): PromotedSide[] => {
       // What a kept original is compared with stays as it is.
       if (!this.#originals.has(layer, page, side) || cache.originalFormat(layer, page, side) !== null) return [];

@@ -27,6 +27,7 @@ export function reportOf(cache: Governed, model: StepTimes & { readonly dense: s
     gaveWay: cache.gaveWay,
     stated: cache.stated?.report() ?? null,
     originals: cache.originalsReport,
+    damage: cache.mending.report(),
     effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,
     memory,
     valuesMet: counted.reduce((sum, { met }) => sum + met, 0),

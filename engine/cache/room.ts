@@ -140,6 +140,15 @@ export class Room {
     return Math.max(0, this.#budgetBytes === null ? left : Math.min(left, this.#reserveBytes));
   }
 
+  /** Bytes that nothing takes now, beside those of a move. */
+  get freeBytes(): number {
+    const { kv } = this.#parts;
+    const left = Math.min(kv.roomBytes, this.poolRoomBytes ?? kv.roomBytes);
+    const { budgetBytes } = this;
+    const own = budgetBytes === null ? left : Math.min(left, budgetBytes - this.usedBytes);
+    return Math.max(0, own - this.spareBytes);
+  }
+
   /** What policies do without for promotions, made or to be made. */
   get #setAside(): number {
     return Math.max(this.promotedBytes, this.#reserveBytes);

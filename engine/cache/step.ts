@@ -18,6 +18,7 @@ import {
 } from '../../native/index.ts';
 import { isLatent, KLD_GIVES_WAY, type LayerChange, type MassReport, type TrialReport } from '../../policy/index.ts';
 import type { WayBack } from './back.ts';
+import { comeBack } from './coming-back.ts';
 import type { Governed } from './governed.ts';
 import type { AskedPage } from './promoted.ts';
 import type { Stepper, StepTimes } from './stepper.ts';
@@ -220,12 +221,13 @@ export function settle(cache: Governed, tokensNew: number): void {
     if (trials.areDue && (!planIsDue || tokensNew > 1)) trials.start();
     if (isProbeDue) cache.canaries.probe(tokens);
     const reports = trials.reports(tokens);
-    if (reports.length > 0) cache.canaries.digests.check();
+    if (reports.length > 0) cache.mending.check();
     if (reports.length > 0) pacing.reported();
     else if (!planIsDue && !isProbeDue) return;
     pacing.planned();
     const aheadBytes = pacing.aheadBytes(tokens, cache.usedBytes);
     decide(cache, { movesMax: pacing.movesMax(tokens, tokensNew), trials: reports, dueBytes: null, aheadBytes });
+    comeBack(cache);
   });
 }
 

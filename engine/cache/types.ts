@@ -61,6 +61,14 @@ export interface StatedReport {
   readonly timesBroken: number;
 }
 
+/** Page sides whose codes were damaged in memory. */
+export interface DamageReport {
+  /** Times that the codes of one were others than those that were made. */
+  readonly sides: number;
+  /** Of these, times that they were made again of an original. */
+  readonly mendedSides: number;
+}
+
 /** A session in numbers. */
 export interface SessionReport {
   /** Its name in the log. */
@@ -106,6 +114,8 @@ export interface SessionReport {
    * session has originals of what moves from then on.
    */
   readonly originals: OriginalsReport | null;
+  /** What was damaged of its pages, and made again. */
+  readonly damage: DamageReport;
   /** Where the bytes are. */
   readonly memory: CacheMemory;
   /**

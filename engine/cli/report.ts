@@ -61,6 +61,9 @@ export function memoryRows(report: SessionReport): ReportRow[] {
     ],
   ];
   if (report.originals !== null) rows.push(['Originals', originalsText(report.originals)]);
+  const { sides, mendedSides } = report.damage;
+  if (sides > 0)
+    rows.push(['Damage', `codes of ${plural(sides, 'page side')} in memory; ${mendedSides} made again of originals`]);
   if (report.gaveWay !== null)
     rows.push([
       'Gave way',

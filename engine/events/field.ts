@@ -44,7 +44,7 @@ export const code = (means: string): EventField<string> => ({
   means,
 });
 
-type Unit = 'bytes' | 'tokens' | 'ms' | 'nats' | 'entries' | 'segments' | 'sessions';
+type Unit = 'bytes' | 'tokens' | 'ms' | 'nats' | 'entries' | 'segments' | 'sessions' | 'page sides';
 /** What is counted, one of it. */
 const ONE: Readonly<Record<Exclude<Unit, 'bytes' | 'nats'>, string>> = {
   tokens: 'token',
@@ -52,6 +52,7 @@ const ONE: Readonly<Record<Exclude<Unit, 'bytes' | 'nats'>, string>> = {
   entries: 'entry',
   segments: 'segment',
   sessions: 'session',
+  'page sides': 'page side',
 };
 
 const inUnit = (value: number, unit: Unit): string => {

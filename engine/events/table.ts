@@ -98,6 +98,16 @@ export const EVENTS = {
     fields: { session, tokens, code: code('why') },
     says: 'Session {session} goes on without originals of its pages ({code}).',
   },
+  'codes-mended': {
+    level: 'warn',
+    fields: { session, tokens, sides: amount('page sides', 'how many') },
+    says: 'Codes of {sides} of session {session} were damaged in memory, and were made again of originals.',
+  },
+  'codes-damaged': {
+    level: 'warn',
+    fields: { session, tokens, sides: amount('page sides', 'how many') },
+    says: "Codes of {sides} of session {session} were damaged in memory and stay so, because there is no original to make them again of. Keep originals: give sessions originals: 'disk'.",
+  },
   'engine-budget-pressed': {
     level: 'debug',
     fields: {

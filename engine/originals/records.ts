@@ -1,4 +1,6 @@
 /** Where originals are: a place for records of bytes outside every budget of a cache, with a limit of its own. */
+import { crc32 } from 'node:zlib';
+import { KvError } from '../../native/index.ts';
 
 /** A record that is kept. */
 export interface RecordPlace {
@@ -19,9 +21,10 @@ export interface Records {
 
 interface HeldPlace extends RecordPlace {
   readonly held: Uint8Array;
+  readonly checksum: number;
 }
 
-/** Records in memory, as they are. */
+/** Records in memory, as they are. What damages codes may damage them as well, so each is compared when it is read. */
 export class HeldRecords implements Records {
   readonly #bytesMax: number;
   #bytes = 0;
@@ -37,12 +40,14 @@ export class HeldRecords implements Records {
   put(bytes: Uint8Array): RecordPlace | null {
     if (this.#bytes + bytes.length > this.#bytesMax) return null;
     this.#bytes += bytes.length;
-    const place: HeldPlace = { bytes: bytes.length, held: bytes };
+    const place: HeldPlace = { bytes: bytes.length, held: bytes, checksum: crc32(bytes) };
     return place;
   }
 
   get(place: RecordPlace): Uint8Array {
-    return (place as HeldPlace).held;
+    const { held, checksum, bytes } = place as HeldPlace;
+    if (crc32(held) === checksum) return held;
+    throw new KvError('checksum-mismatch', 'an original was changed in memory', { values: { bytes } });
   }
 
   drop({ bytes }: RecordPlace): void {

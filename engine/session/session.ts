@@ -11,6 +11,7 @@ import {
   type PagePool,
   pageStart,
 } from '../../native/index.ts';
+import { comingBack } from '../cache/coming-back.ts';
 import { Governed } from '../cache/governed.ts';
 import { termsWithLatents } from '../cache/latents.ts';
 import { modelLatents } from '../cache/model-latents.ts';
@@ -83,7 +84,10 @@ export class Session implements Reader {
     const latents = setup.latents === undefined ? undefined : modelLatents(model, rotary, setup.latents);
     const originals = originalsTerms(setup);
     const { slidingWindow } = model.config;
-    const terms = termsWithLatents(shape, { ...setup, slidingWindow }, setup.thresholds, latents);
+    const terms = comingBack(
+      termsWithLatents(shape, { ...setup, slidingWindow }, setup.thresholds, latents),
+      originals,
+    );
     const governed = Governed.open({
       shape,
       terms,

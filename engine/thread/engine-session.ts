@@ -130,8 +130,9 @@ export class EngineSession {
   }
 
   /**
-   * Does what PolicyCache.restore says, in a session that keeps `latents`. Throws 'busy' while it generates, and what
-   * that throws.
+   * Does what PolicyCache.restore says, in a session that keeps `latents`. A page that has none is made again of its
+   * `originals`, where they are kept, and policies move it on only when they must. Throws what that throws, 'busy'
+   * while it generates, and 'unsupported' for a page without an original as well, and while a fork shares pages.
    */
   async restore(layer: number, page: number, format?: FormatName): Promise<number> {
     return this.#calls.call('restore', { session: this.id, layer, page, format });

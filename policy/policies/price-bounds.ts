@@ -19,6 +19,7 @@ const IDS = {
   shift: 'quality.shift',
   watched: 'quality.watched',
   operations: 'latent.operations',
+  worth: 'degraded.worth',
   seen: 'reread.seen',
   rereadSd: 'reread.sd',
   spread: 'reread.spread',

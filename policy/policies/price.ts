@@ -29,6 +29,7 @@ import {
   type Situation,
   type Threshold,
   type Verdict,
+  type WantedSide,
 } from '../types.ts';
 import { type Bounds, boundsOf } from './price-bounds.ts';
 import { LatentChoice } from './price-latents.ts';
@@ -45,6 +46,8 @@ const SPENT_LATE = 3;
 const MEASURED_TOKENS = 2048;
 /** How many times as often as others the canaries of a layer are probed that is not healthy. */
 const HASTE = 4;
+
+const NO_SIDES: readonly WantedSide[] = [];
 
 /** What a session decides from. */
 export interface Sources {
@@ -236,7 +239,7 @@ export class PriceSession implements PolicySession {
   /** What the situation says about earlier predictions. */
   protected learn({ tokens, trials, again = [], canaries = [], damaged = [] }: Situation): void {
     const evidence = this.#evidence;
-    for (const { layer } of damaged) evidence.damaged(layer, tokens);
+    for (const { layer, mended = false } of damaged) if (!mended) evidence.damaged(layer, tokens);
     if (trials.length > 0) evidence.trials(trials);
     for (const report of again) evidence.again(report.layer, pageOf(tokens) - report.page, this.offers.known(report));
     for (const report of canaries) evidence.canary(report);
@@ -249,6 +252,17 @@ export class PriceSession implements PolicySession {
       const ratio = this.layers.isHealthy(layer) ? 1 : this.#evidence.ratio(layer);
       this.offers.correct(layer, Math.max(1, ratio * ratio));
     }
+  }
+
+  /**
+   * Of degraded layers the sides that cost most for a byte that they would take more, as far as they cost more than a
+   * byte does elsewhere.
+   */
+  wanted(): readonly WantedSide[] {
+    const { comesBackIn } = this.context;
+    const { worth } = this.bounds;
+    if (comesBackIn === undefined || worth === 0 || !this.layers.stopped.includes(1)) return NO_SIDES;
+    return this.offers.dearest((layer) => this.layers.stopped[layer] === 1, comesBackIn, worth * this.price);
   }
 
   takeChanges(): readonly LayerChange[] {
@@ -558,6 +572,7 @@ export const price: Policy = {
   triesAgain: true,
   probes: true,
   rereads: true,
+  takesBack: true,
   keepsOriginals: true,
   holdsLatents: true,
   outlierKeys: OUTLIER_KEYS,

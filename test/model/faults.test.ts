@@ -4,13 +4,14 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { DamageReport } from '../../engine/cache/types.ts';
 import { ownText } from '../../engine/evaluate/own-text.ts';
 import { setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { Passage } from '../../lab/evaluate/passages.ts';
 import { Scorer } from '../../lab/evaluate/score.ts';
-import { SIDES } from '../../native/index.ts';
+import { SIDES, type Side } from '../../native/index.ts';
 import {
   type Course,
   createPolicy,
@@ -19,6 +20,7 @@ import {
   type Estimate,
   type LayerChange,
   type Policy,
+  type Situation,
   type ThresholdSet,
 } from '../../policy/index.ts';
 import { MODEL } from '../unit/engine/on-reference.ts';
@@ -27,6 +29,9 @@ const TOKENS = 2048;
 const PLANTED_AT = 1280;
 const SEEN_WITHIN = 256;
 const COST_MOST = 1.1;
+/** Trials that are made false are so from here on, and by this. */
+const FALSE_FROM = 512;
+const FALSE_BY = 20;
 
 interface Noticed extends LayerChange {
   readonly tokens: number;
@@ -38,6 +43,7 @@ interface Run {
   /** Layers that were trusted, over all points. */
   readonly trusted: number;
   readonly course: Course;
+  readonly damage: DamageReport;
 }
 
 let runtime: Runtime;
@@ -62,8 +68,18 @@ beforeAll(async () => {
 });
 afterAll(() => runtime.close());
 
+/** First trials of a layer say a twentieth of what they found. */
+const withFalseTrials = (situation: Situation, falseLayer: number): Situation => ({
+  ...situation,
+  trials: situation.trials.map((report) => {
+    if (report.layer !== falseLayer) return report;
+    const errors = Object.entries(report.epsilon).map(([format, epsilon]) => [format, epsilon / FALSE_BY]);
+    return { ...report, epsilon: Object.fromEntries(errors) };
+  }),
+});
+
 /** The price policy; what it says of layers is noticed. */
-function watched(noticed: Noticed[], trusted: (layers: number) => void): Policy {
+function watched(noticed: Noticed[], trusted: (layers: number) => void, falseLayer = -1): Policy {
   const policy = createPolicy('price');
   const open: Policy['open'] = (context) => {
     const session = policy.open(context);
@@ -73,7 +89,7 @@ function watched(noticed: Noticed[], trusted: (layers: number) => void): Policy 
     return Object.assign(session, {
       decide: (situation: Parameters<typeof decide>[0]) => {
         tokens = situation.tokens;
-        const decisions = decide(situation);
+        const decisions = decide(situation.tokens < FALSE_FROM ? situation : withFalseTrials(situation, falseLayer));
         trusted(session.summary().layerStates.filter((state) => state.endsWith('/trusted')).length);
         return decisions;
       },
@@ -91,26 +107,59 @@ function watched(noticed: Noticed[], trusted: (layers: number) => void): Policy 
 async function read(
   passage: Passage,
   thresholds: ThresholdSet = defaultThresholds(runtime.shape.layers),
-  { kvBudget = '25%', plant }: { kvBudget?: string; plant?: (session: Session) => void } = {},
+  {
+    kvBudget = '25%',
+    originals = 'none',
+    plant,
+    falseLayer,
+    worth = 0,
+  }: {
+    kvBudget?: string;
+    originals?: 'memory' | 'none';
+    plant?: (session: Session) => void;
+    falseLayer?: number;
+    worth?: number;
+  } = {},
 ): Promise<Run> {
-  const options = { compareTokens: 512, kvBudget, tokensExpected: TOKENS, thresholds };
+  const options = {
+    compareTokens: 512,
+    kvBudget,
+    tokensExpected: TOKENS,
+    thresholds,
+    originals,
+    thresholdValues: { 'degraded.worth': worth },
+  };
   const setup = await setupOf(runtime, options, { book: null, log: null });
   const noticed: Noticed[] = [];
   let trusted = 0;
-  const policy = watched(noticed, (layers) => (trusted += layers));
+  const policy = watched(noticed, (layers) => (trusted += layers), falseLayer);
   const session = Session.open(runtime, { ...setup, policy });
   try {
     await session.read(passage.ids.slice(0, PLANTED_AT));
     plant?.(session);
     await session.read(passage.ids.slice(PLANTED_AT));
     const { meanKld } = await scorer.against(passage, session.hiddenRows());
-    return { kld: meanKld, noticed, trusted, course: session.governed.policy.course!()! };
+    const { damage } = session.report();
+    return { kld: meanKld, noticed, trusted, course: session.governed.policy.course!()!, damage };
   } finally {
     session.close();
   }
 }
 
 const leavesHealthy = ({ state }: LayerChange): boolean => state.split('/')[1] !== 'healthy';
+
+/** Puts the codes of another page of the same format in place of a side's own. → whether there were two such pages */
+function damage({ cache }: Session, layer: number, side: Side): boolean {
+  const { pages } = cache.table(layer);
+  const forms = Array.from({ length: pages }, (_, page) => cache.format(layer, page, side));
+  for (const [page, form] of forms.entries()) {
+    const other = forms.findLastIndex((it, at) => it === form && at !== page);
+    if (form === 'q8' || page === 0 || other < 0) continue;
+    cache.exchangeSide(layer, page, side, cache.exportSide(layer, other, side));
+    return true;
+  }
+  return false;
+}
 
 describe('a planted fault', () => {
   it('is not seen where there is none', async () => {
@@ -169,16 +218,8 @@ describe('a planted fault', () => {
       for (let layer = 0; layer < runtime.shape.layers; layer++)
         for (const side of SIDES) {
           let isPlanted = false;
-          const plant = ({ cache }: Session): void => {
-            const { pages } = cache.table(layer);
-            const forms = Array.from({ length: pages }, (_, page) => cache.format(layer, page, side));
-            for (const [page, form] of forms.entries()) {
-              const other = forms.findLastIndex((it, at) => it === form && at !== page);
-              if (form === 'q8' || page === 0 || other < 0) continue;
-              cache.exchangeSide(layer, page, side, cache.exportSide(layer, other, side));
-              isPlanted = true;
-              return;
-            }
+          const plant = (session: Session): void => {
+            isPlanted = damage(session, layer, side);
           };
           const { noticed } = await read(passage, undefined, { plant });
           if (!isPlanted) continue;
@@ -188,5 +229,38 @@ describe('a planted fault', () => {
             `${side} of layer ${layer}`,
           ).toContainEqual([layer, 'codes']);
         }
+  });
+
+  it('in the trials of a layer, that say a twentieth, costs as much where its sides come back from originals', async () => {
+    const costs: number[] = [];
+    for (const passage of [passages[1]!, passages[2]!, passages[4]!])
+      for (const falseLayer of [1, 4]) {
+        const told = { originals: 'memory', falseLayer } as const;
+        const { kld, noticed } = await read(passage, undefined, told);
+        expect(noticed.filter(leavesHealthy).map((it) => [it.layer, it.source])).toContainEqual([falseLayer, 'error']);
+        costs.push((await read(passage, undefined, { ...told, worth: 1 })).kld / kld);
+      }
+    const mean = Math.exp(costs.reduce((sum, cost) => sum + Math.log(cost), 0) / costs.length);
+    expect(mean).toBeGreaterThan(1 / COST_MOST);
+    expect(mean).toBeLessThan(COST_MOST);
+  });
+
+  it('of codes, the same, is made again of originals where they are kept, and costs nothing', async () => {
+    for (const passage of [passages[0]!, passages[4]!]) {
+      const { kld: sound } = await read(passage);
+      for (let layer = 0; layer < runtime.shape.layers; layer++)
+        for (const side of SIDES) {
+          let isPlanted = false;
+          const plant = (session: Session): void => {
+            isPlanted = damage(session, layer, side);
+          };
+          const { kld, noticed, damage: found } = await read(passage, undefined, { originals: 'memory', plant });
+          if (!isPlanted) continue;
+          expect(found).toEqual({ sides: 1, mendedSides: 1 });
+          expect(kld / sound, `${side} of layer ${layer}`).toBeLessThanOrEqual(COST_MOST);
+          // What is mended is no reason to doubt a layer.
+          expect(noticed.filter(leavesHealthy)).toEqual([]);
+        }
+    }
   });
 });

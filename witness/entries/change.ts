@@ -5,10 +5,10 @@ import { one, whole } from './type.ts';
 
 export const CHANGE = {
   /**
-   * Keys and values were made again from a latent, were given back for room, a fork that shares the page moved it, or
-   * the sliding window of its layer has left it behind.
+   * Keys and values were made again from a latent, were given back for room, a fork that shares the page moved it, the
+   * sliding window of its layer has left it behind, or its layer was degraded and it came back from its original.
    */
-  cause: { type: one(['restore', 'give-back', 'shared', 'sliding-window']) },
+  cause: { type: one(['restore', 'give-back', 'shared', 'sliding-window', 'degraded']) },
   changes: { type: changes },
   bytesBefore: { type: whole },
   bytesAfter: { type: whole },

@@ -1,10 +1,10 @@
 /** What the log says about itself, and what was done to a session from outside. */
 import type { FormatName, Side } from '../../native/index.ts';
-import type { LayerChange } from '../../policy/index.ts';
+import type { LayerChange, PageSide } from '../../policy/index.ts';
 import { likeSession } from './evidence.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { format, side } from './parts.ts';
-import { count, list, noun, one, optional, real, text, whole } from './type.ts';
+import { count, flag, list, noun, one, optional, real, text, whole } from './type.ts';
 
 export const RECOVERED = {
   /** Bytes cut from a torn tail. */
@@ -69,6 +69,16 @@ const promotedSide = noun<PromotedSide>()({
   share: optional(real),
 });
 
+/** A page side whose codes were others than those that were made. */
+export interface MendedSide extends PageSide {
+  /** The format that it has, before and after. */
+  readonly format: FormatName;
+  /** True: its codes were made again of its original; otherwise there was none. */
+  readonly mended: boolean;
+}
+
+const mendedSide = noun<MendedSide>()({ layer: count, page: count, side, format, mended: flag });
+
 /** A note may say anything. Where these fields stand in it, they are this. */
 export const NOTE = {
   layerChanges: { type: optional(list(layerChange)) },
@@ -76,6 +86,7 @@ export const NOTE = {
   trustChanges: { type: optional(list(layerChange)), since: '0.1.0' },
   promoted: { type: optional(list(promotedSide)), since: '0.1.0' },
   returned: { type: optional(list(promotedSide)), since: '0.1.0' },
+  damaged: { type: optional(list(mendedSide)), since: '0.1.0' },
   /** Sessions that began with the same pages. */
   beginning: { type: optional(list(likeSession)), since: '0.1.0' },
   /** Whether the divergence that was stated for the session is kept from here on. */

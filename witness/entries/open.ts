@@ -64,6 +64,7 @@ export const OPEN = {
   'context.thresholds': { type: thresholds },
   'context.skipLayers': { type: list(count, 0, LAYERS_MAX) },
   'context.floor': { type: nullable(object({ k: format, v: format })) },
+  'context.comesBackIn': { type: optional(format), since: '0.1.0' },
   'context.outlierKeys': { type: optional(list(format)), since: '0.1.0' },
   'context.priority': { type: optional(one(['bytes', 'kld'])), since: '0.1.0' },
   requested: { type: plain },

@@ -1,10 +1,10 @@
 /** A scheduling point of a session: what its policy saw. `policy/types.ts` says what every field means. */
 import type {
   CanaryReport,
+  DamagedSide,
   LaterReport,
   MassReport,
   Outcome,
-  PageSide,
   ProbeReport,
   RereadReport,
   Situation,
@@ -51,7 +51,7 @@ const canary = noun<CanaryReport>()({
 });
 
 const later = noun<LaterReport>()({ page: count, answers: whole, k: reals, v: reals });
-const pageSide = noun<PageSide>()({ layer: count, page: count, side });
+const damagedSide = noun<DamagedSide>()({ layer: count, page: count, side, mended: optional(flag) });
 
 const mass = noun<MassReport>()({ layer: count, shares: reals });
 
@@ -78,7 +78,7 @@ export const SITUATION = {
   'situation.reread': { type: optional(reread), since: '0.1.0' },
   'situation.canaryBytes': { type: optional(whole) },
   'situation.canaries': { type: optional(list(canary, 1)) },
-  'situation.damaged': { type: optional(list(pageSide, 1)), since: '0.1.0' },
+  'situation.damaged': { type: optional(list(damagedSide, 1)), since: '0.1.0' },
   'situation.masses': { type: optional(list(mass, 1)), since: '0.1.0' },
 } as const satisfies Fields;
 

@@ -107,6 +107,7 @@ function spellChanges(it: NonNullable<SituationBody['situation']['changes']>[num
 function spellDamaged(it: NonNullable<SituationBody['situation']['damaged']>[number]): string {
   return (
     `{"layer":${number(it.layer)}` +
+    (it.mended === undefined ? '' : `,"mended":${it.mended}`) +
     `,"page":${number(it.page)}` +
     `,"side":"${it.side}"}`
   );

@@ -166,6 +166,12 @@ class Collector {
     if (stated !== null) tell(stated);
     if (note.promoted !== undefined)
       tell(`${plural(note.promoted.length, 'page side')} came back from originals for an answer.`);
+    if (note.damaged !== undefined) {
+      const mended = note.damaged.filter((one) => one.mended).length;
+      tell(
+        `Codes of ${plural(note.damaged.length, 'page side')} were damaged in memory; ${mended} made again of originals.`,
+      );
+    }
     if (note.returned !== undefined) tell(`${plural(note.returned.length, 'page side')} went back to what they were.`);
     if (typeof note.takenBack === 'number') tell(`${note.takenBack} tokens were taken back.`);
     if (typeof note.parked === 'number') tell(`Parked with ${note.parked} tokens.`);

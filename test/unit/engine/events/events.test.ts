@@ -278,6 +278,33 @@ describe('originals', () => {
     await runtime.close();
     expect(heard).toMatchObject([{ event: 'originals-lost', session: session.id, code: 'io' }]);
   });
+
+  it.each([
+    ['memory', 'codes-mended'],
+    ['none', 'codes-damaged'],
+  ] as const)('kept in %s: of codes that are damaged %s is told', async (originals, event) => {
+    const heard: EngineEvent[] = [];
+    const tell = eventTeller((one) => {
+      heard.push(one);
+      everTold.add(one.event);
+    });
+    const runtime = await Runtime.open({ model: MODEL, threads: 1 });
+    const thresholds = defaultThresholds(runtime.shape.layers);
+    const options = { kvBudget: '25%', tokensExpected: PROMPT_TOKENS, originals, log: null, thresholds };
+    const session = Session.open(runtime, { ...options, meter: new Meter([], tell) });
+    await session.read(ids(PROMPT_TOKENS - 1));
+    const { cache } = session;
+    session.governed.mending.check();
+    const pages = Array.from({ length: cache.table(2).pages }, (_, page) => page);
+    const like = (page: number): number[] =>
+      pages.filter((it) => it > page && cache.format(2, it, 'v') === cache.format(2, page, 'v'));
+    const page = pages.find((it) => cache.format(2, it, 'v') !== 'q8' && like(it).length > 0)!;
+    cache.exchangeSide(2, page, 'v', cache.exportSide(2, like(page)[0]!, 'v'));
+    session.governed.mending.check();
+    session.close();
+    await runtime.close();
+    expect(heard).toMatchObject([{ event, session: session.id, sides: 1 }]);
+  });
 });
 
 describe('a state folder', () => {

@@ -13,13 +13,14 @@ import { Session } from '../../../../engine/session/session.ts';
 import {
   type FormatName,
   type KvCache,
+  type KvError,
   openKvCache,
   openPool,
   SIDES,
   type StoredSide,
 } from '../../../../native/index.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
-import { openWitnessLog, readLog } from '../../../../witness/index.ts';
+import { type ChangeBody, openWitnessLog, readLog, replaySession } from '../../../../witness/index.ts';
 import { normals, uniform } from '../../../native/dense.ts';
 import { codeOf } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
@@ -163,6 +164,76 @@ describe('a session with originals', () => {
     expect(four / eight).toBeLessThan(0.55);
     if (process.platform !== 'win32') expect(readdirSync(originalsDir)).toEqual([]);
     for (const { session } of runs) session.close();
+  });
+
+  it('makes a page again of them when it is asked to, both sides or none, and replays', async () => {
+    const dir = folder();
+    const log = await openWitnessLog({ dir });
+    const session = open({ kldBudget: 0.01, tokensExpected: 1000, originals: 'memory' }, log);
+    await session.read(prompt);
+    const formsOf = (layer: number, page: number): FormatName[] =>
+      SIDES.map((side) => session.cache.format(layer, page, side));
+    const places = Array.from({ length: runtime().shape.layers }, (_, layer) =>
+      [0, 1, 2, 3].map((page) => [layer, page] as const),
+    )
+      .flat()
+      .filter(([layer, page]) => formsOf(layer, page).every((form) => form !== 'q8'));
+    const [[layer, page], other] = places as [readonly [number, number], readonly [number, number]];
+    const before = SIDES.map((side) => session.cache.exportSide(layer, page, side));
+    const forms = formsOf(layer, page);
+    const used = session.cache.usedBytes;
+    expect(codeOf(() => session.restore(layer, page, 'trellis1'))).toBe('unsupported');
+    expect(codeOf(() => session.restore(layer, page, 'f16'))).toBe('unsupported');
+    expect(codeOf(() => session.restore(layer, page, 'nothing' as FormatName))).toBe('unsupported');
+    expect(codeOf(() => session.restore(9, page))).toBe('unsupported');
+    expect(SIDES.map((side) => session.cache.exportSide(layer, page, side))).toEqual(before);
+    const original = SIDES.map((side) => session.governed.originals!.read(layer, page, side)!);
+    const grown = session.restore(layer, page, 'q8');
+    expect(formsOf(layer, page)).toEqual(['q8', 'q8']);
+    for (const [i, side] of SIDES.entries()) expectSame(original[i]!, session.cache.exportSide(layer, page, side));
+    expect([grown > 0, session.cache.usedBytes]).toEqual([true, used + grown]);
+    expect(session.cache.auditBytes()).toBe(session.cache.usedBytes);
+    await session.read(ids(100, 6));
+    const fork = session.fork();
+    expect(codeOf(() => session.restore(...other, 'q8'))).toBe('unsupported');
+    fork.close();
+    // What has no room stays as it was.
+    session.cache.setBudget(session.cache.usedBytes + 100);
+    const otherForms = formsOf(...other);
+    expect(codeOf(() => session.restore(...other, 'q8'))).toBe('budget-exceeded');
+    expect(formsOf(...other)).toEqual(otherForms);
+    session.close();
+    await log.close();
+    const entries = [...readLog(dir, { session: session.id })];
+    const changes = entries.filter(({ kind, body }) => kind === 'change' && (body as ChangeBody).cause === 'restore');
+    expect(changes).toHaveLength(1);
+    expect(changes[0]!.body).toMatchObject({
+      changes: SIDES.map((side, i) => ({ layer, page, side, from: forms[i]!, to: 'q8' })),
+    });
+    expect(replaySession(entries)).toMatchObject({ equal: true, complete: true });
+  });
+
+  it('keeps its budget where pages are made again of them all along', async () => {
+    const dir = folder();
+    const log = await openWitnessLog({ dir });
+    const session = open({ kvBudget: '30%', tokensExpected: 1400, originals: 'memory' }, log);
+    let restored = 0;
+    for (let at = 0; at < 26; at++) {
+      await session.read(ids(52, 3 + at));
+      const page = at % Math.max(1, session.cache.table(3).pages);
+      try {
+        if (session.restore(3, page, 'trellis4') > 0) restored++;
+      } catch (error) {
+        expect(['unsupported', 'budget-exceeded', 'bad-argument']).toContain((error as KvError).code);
+      }
+      const { kvBytes, budgetBytes } = session.report();
+      expect(kvBytes).toBeLessThanOrEqual(budgetBytes!);
+      expect(session.cache.auditBytes()).toBe(session.cache.usedBytes);
+    }
+    expect(restored).toBeGreaterThan(2);
+    session.close();
+    await log.close();
+    expect(replaySession([...readLog(dir, { session: session.id })])).toMatchObject({ equal: true, complete: true });
   });
 
   it('forgets those of pages that are taken back; a fork has none', async () => {

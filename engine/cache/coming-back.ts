@@ -1,0 +1,48 @@
+/**
+ * What a layer gets back that is degraded, because its errors exceed what was promised: those of its page sides that
+ * the policy wants most are made again of their originals, in a finer format, as far as there is room that nothing else
+ * takes now. What they take more, the next plans take from pages of other layers.
+ */
+import { FORMATS, pageBytes } from '../../native/index.ts';
+import type { FormChange } from '../../policy/index.ts';
+import type { OriginalsTerms } from '../originals/types.ts';
+import type { Governed } from './governed.ts';
+import { comesBackIn } from './promoted.ts';
+import type { Terms } from './terms.ts';
+
+/** Page sides that come back at one scheduling point at most: coding one once more takes as long as a move. */
+const AT_ONCE = 16;
+
+/** Terms with what a policy must know of originals to want sides back. */
+export const comingBack = (terms: Terms, originals: OriginalsTerms | undefined): Terms =>
+  originals === undefined || terms.policy.takesBack !== true
+    ? terms
+    : { ...terms, context: { ...terms.context, comesBackIn: comesBackIn(originals) } };
+
+/** Brings sides back that the policy wants. Called behind a plan, when no page is due. */
+export function comeBack(cache: Governed): void {
+  const { originals, policy, kv, length: tokens } = cache;
+  // A relative knows nothing of originals, and would see its pages change.
+  if (originals === null || cache.hasForks) return;
+  const wanted = policy.wanted?.() ?? [];
+  if (wanted.length === 0) return;
+  const { kvHeads, headDim } = cache.shape;
+  const bytesBefore = kv.usedBytes;
+  let left = cache.room.freeBytes;
+  const changes: FormChange[] = [];
+  for (const { layer, page, side, from, to } of wanted) {
+    const bytes = pageBytes(to, kvHeads, headDim) - pageBytes(from, kvHeads, headDim);
+    if (changes.length === AT_ONCE) break;
+    if (bytes > left || kv.originalFormat(layer, page, side) !== null) continue;
+    if (changes.length === 0) cache.trials.finish();
+    cache.promoted?.release(layer, page, side);
+    const original = originals.read(layer, page, side);
+    if (original === null || FORMATS[original.format].rank > FORMATS[to].rank) continue;
+    cache.mover.goes('degraded', { page, from, to });
+    kv.exchangeSide(layer, page, side, originals.encoded(original, page, side, to));
+    cache.digests.after(layer, page, side);
+    left -= bytes;
+    changes.push({ layer, page, side, from, to });
+  }
+  cache.mover.tell({ cause: 'degraded', tokens }, changes, bytesBefore);
+}
