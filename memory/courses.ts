@@ -17,9 +17,9 @@ const TRIALS_HALF = 8;
 const SPREAD_ASSUMED = 0.5;
 
 /**
- * How far layers and sides lie apart in ln of what lasts of their errors, about: what sessions say of one is believed by
- * how much surer than this they are of it. Believed whole, sessions of random tokens among others made errors of one
- * layer ten times as dear as those of the next, and a text had 4.8 times the divergence.
+ * How far layers and sides lie apart in ln of what lasts of their errors, about: what sessions say of one is believed
+ * by how much surer than this they are of it. Believed whole, sessions of random tokens among others made errors of
+ * one layer ten times as dear as those of the next, and a text had 4.8 times the divergence.
  */
 const PERSISTENCE_SPREAD = 0.5;
 

@@ -21,8 +21,8 @@ const UNSURE = 1;
 const SAMPLE = 2;
 
 /**
- * Pages that are no older are all tried again: a first trial alone may have met a lucky moment, and nothing that a layer
- * is known for says which. Leaving out half of these as well cost up to six times the divergence on one text.
+ * Pages that are no older are all tried again: a first trial alone may have met a lucky moment, and nothing that a
+ * layer is known for says which. Leaving out half of these as well cost up to six times the divergence on one text.
  */
 const YOUNG_PAGES = 2;
 

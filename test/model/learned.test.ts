@@ -1,8 +1,9 @@
 // What is learned does no harm: after 1, 10 and 50 sessions of mixed texts and budgets, some contradictory, some
-// refused, some compared with the exact cache, the divergence of texts that none of them read is, in the geometric mean,
-// at most 1.02 times that without a state folder, and on none of them above that of `uniform`, which knows nothing.
-// What is learned changes which pages move, so that single texts come out better or worse, by half on this model at
-// divergences of 1e-5. Nothing shorter shows that fifty sessions do no harm; each reads a text.
+// refused, some compared with the exact cache, the divergence of texts that none of them read is, in the geometric
+// mean, at most 1.02 times that without a state folder, and on none of them above that of `uniform`, which knows
+// nothing, unless it was so without. What is learned changes which pages move, so that single texts come out better or
+// worse, by half on this model at divergences of 1e-5. Nothing shorter shows that fifty sessions do no harm; each reads
+// a text.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
