@@ -32,7 +32,7 @@ INLINE VecI refilled(VecI state, const uint8_t*& at) {
   const __m512i wide = reinterpret_cast<__m512i>(state);
   const __mmask16 low = _mm512_cmplt_epi32_mask(wide, _mm512_set1_epi32(kCodedLeast));
   const __m512i words = _mm512_maskz_expand_epi32(low, _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
-  at += 2 * __builtin_popcount(low);
+  at += 2 * countOf(low);
   return reinterpret_cast<VecI>(_mm512_mask_or_epi32(wide, low, _mm512_slli_epi32(wide, 16), words));
 #else
   const VecI low = state < splatI(kCodedLeast);

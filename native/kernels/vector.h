@@ -91,6 +91,16 @@ INLINE VecI gathered(const uint32_t* p, VecI index) {
 #endif
 }
 
+#if defined(__AVX512F__)
+// How many lanes a mask has. It is moved to a register of numbers first: where GCC 12 keeps it, as a number, in a
+// register of masks and that in memory, it writes two bytes and reads four (seen where every access is recorded).
+INLINE int countOf(__mmask16 lanes) {
+  uint32_t word;
+  asm("kmovw %1, %0" : "=r"(word) : "k"(lanes));
+  return __builtin_popcount(word);
+}
+#endif
+
 // a * b + c
 INLINE VecF mulAdd(VecF a, VecF b, VecF c) {
 #if defined(__AVX512F__)

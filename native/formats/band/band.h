@@ -202,7 +202,7 @@ struct Band {
           const __m512i channels = _mm512_add_epi32(reinterpret_cast<__m512i>(iota()), _mm512_set1_epi32(c));
           _mm512_storeu_si512(channel + at, _mm512_maskz_compress_epi32(members, channels));
           _mm512_storeu_si512(steps + at, _mm512_maskz_compress_epi32(members, _mm512_and_si512(shapes, _mm512_set1_epi32(63))));
-          at += __builtin_popcount(members);
+          at += countOf(members);
         }
 #else
         for (int c = 0; c < d; c++) {
