@@ -67,9 +67,10 @@ describe('thresholds', () => {
     writeThresholdFile(at('learned.json'), learned);
     const inspected = await palimpsest(['inspect', at('learned.json')]);
     expect(inspected.out).toBe(`thresholds\n${describeThresholds(learned)}\n`);
+    // With the course of the session that it rests on.
     expect(lastLine((await palimpsest(['inspect', at('learned.json'), '--json'])).out)).toMatchObject({
       kind: 'thresholds',
-      schemaVersion: 2,
+      schemaVersion: 3,
       law: { coefficient: { unit: 'nats/ε²' } },
     });
   });
