@@ -16,24 +16,13 @@ const TRIALS_HALF = 8;
 /** Spread of ln of one number between sessions, until there are enough to measure it. Chosen. */
 const SPREAD_ASSUMED = 0.5;
 
-/**
- * How far layers and sides lie apart in ln of what lasts of their errors, about: what sessions say of one is believed
- * by how much surer than this they are of it. Believed whole, sessions of random tokens among others made errors of
- * one layer ten times as dear as those of the next, and a text had 4.8 times the divergence.
- */
-const PERSISTENCE_SPREAD = 0.5;
-
 /** Sessions of one model of `layers` layers; null without any. */
 export function joinCourses(given: readonly WeightedCourse[], layers: number): Course | null {
   const fits = ({ persistence: { k, v } }: Course): boolean => k.length === layers && v.length === layers;
   const all = given.filter(({ course, weight }) => weight > 0 && fits(course));
   if (all.length === 0) return null;
   const ofSide = (side: 'k' | 'v'): Estimate[] =>
-    Array.from({ length: layers }, (_, layer) => {
-      const { value, sd, samples } = joined(all, ({ persistence }) => persistence[side][layer]);
-      const belief = PERSISTENCE_SPREAD ** 2 / (PERSISTENCE_SPREAD ** 2 + sd ** 2);
-      return { value: fourDigits(value ** belief), sd, samples };
-    });
+    Array.from({ length: layers }, (_, layer) => joined(all, ({ persistence }) => persistence[side][layer]));
   const total = all.reduce((sum, { weight }) => sum + weight, 0);
   const mean = (of: (noise: Course['noise']) => number): number =>
     fourDigits(all.reduce((sum, { course, weight }) => sum + weight * of(course.noise), 0) / total);
@@ -62,6 +51,24 @@ function joined(all: readonly WeightedCourse[], of: (course: Course) => Estimate
   const spread = Math.max(0, squares - weight * mean * mean);
   const sd = Math.sqrt((spread + SPREAD_ASSUMED ** 2) / (weight + 1));
   return { value: fourDigits(Math.exp(mean)), sd: fourDigits(sd), samples };
+}
+
+/**
+ * How far layers and sides lie apart in ln of what lasts of their errors, about: what sessions say of one is believed
+ * by how much surer than this they are of it. Believed whole, sessions of random tokens among others made errors of
+ * one layer ten times as dear as those of the next, and a text had 4.8 times the divergence.
+ */
+const PERSISTENCE_SPREAD = 0.5;
+
+/** What a session takes of a joined course: of each layer and side as much as is believed of it. */
+export function believed(course: Course): Course {
+  const ofSide = (estimates: readonly Estimate[]): Estimate[] =>
+    estimates.map(({ value, sd, samples }) => {
+      const belief = PERSISTENCE_SPREAD ** 2 / (PERSISTENCE_SPREAD ** 2 + sd ** 2);
+      return { value: fourDigits(value ** belief), sd, samples };
+    });
+  const { k, v } = course.persistence;
+  return { ...course, persistence: { k: ofSide(k), v: ofSide(v) } };
 }
 
 /** Sessions that a joined course rests on: those of the layer and side that most of them told of. */

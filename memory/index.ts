@@ -1,5 +1,5 @@
 export * from './book.ts';
-export { sessionsBehind } from './courses.ts';
+export { believed, sessionsBehind } from './courses.ts';
 export * from './estimate.ts';
 export * from './exact-index.ts';
 export * from './experience.ts';

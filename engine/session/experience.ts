@@ -1,7 +1,7 @@
 /**
  * What a conversation starts with and what it leaves behind. Both are in the log; the book is only an index over it.
  */
-import { type Fingerprint, type Lookup, loadThresholdFile, type ThresholdBook } from '../../memory/index.ts';
+import { believed, type Fingerprint, type Lookup, loadThresholdFile, type ThresholdBook } from '../../memory/index.ts';
 import { type CacheShape, given } from '../../native/index.ts';
 import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
 import { readEntry, type WitnessLog } from '../../witness/index.ts';
@@ -49,7 +49,7 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
   if (begin.thresholds !== undefined) return { thresholds: begin.thresholds, lookup: null, fingerprint: print };
   if (thresholdsPath !== undefined)
     return {
-      thresholds: await loadThresholdFile(thresholdsPath, { modelDigest, shape }),
+      thresholds: withBelief(await loadThresholdFile(thresholdsPath, { modelDigest, shape })),
       lookup: null,
       fingerprint: print,
     };
@@ -57,8 +57,12 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
   const defaults = shipped ?? defaultThresholds(shape.layers);
   if (book === null) return { thresholds: defaults, lookup: null, fingerprint: print };
   const lookup = await book.lookup({ modelDigest, family, fingerprint: print, layers: shape.layers, defaults });
-  return { thresholds: lookup.thresholds, lookup, fingerprint: print, defaults };
+  return { thresholds: withBelief(lookup.thresholds), lookup, fingerprint: print, defaults };
 }
+
+/** What others say of errors is taken for as much as is believed of it. */
+const withBelief = ({ course, ...set }: ThresholdSet): ThresholdSet =>
+  course === undefined ? set : { ...set, course: believed(course) };
 
 /**
  * What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones.

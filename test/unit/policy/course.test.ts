@@ -1,7 +1,7 @@
 // What sessions leave of errors behind their first trials: ranges are held, what was told stands in for what a session
 // has not seen yet, is bounded, and gives way to what it sees; several sessions are joined by their trials.
 import { expect, test } from 'vitest';
-import { joinCourses } from '../../../memory/courses.ts';
+import { believed, joinCourses } from '../../../memory/courses.ts';
 import { Fading } from '../../../policy/fading.ts';
 import { type Course, checkCourse, defaultLaw, defaultThresholds } from '../../../policy/index.ts';
 import { Layers } from '../../../policy/layers.ts';
@@ -54,8 +54,10 @@ test('sessions are joined in logarithms, by weight and trials; layers of another
     ],
     2,
   )!;
-  // A factor of four in one of two: 2 in the mean, and so unsure that less than half of it is believed.
-  expect(joined.persistence.k[0]).toEqual({ value: 1.306, sd: 0.6322, samples: 2 });
+  expect(joined.persistence.k[0]).toEqual({ value: 2, sd: 0.6322, samples: 2 });
+  // A factor of four in one of two is so unsure that less than half of it is believed.
+  expect(believed(joined).persistence.k[0]).toEqual({ value: 1.306, sd: 0.6322, samples: 2 });
+  expect(believed(joined)).toMatchObject({ left: joined.left, noise: joined.noise });
   expect(joined.left[0]!.value).toBeCloseTo(0.2, 3);
   expect(joined.noise).toEqual({ found: 0.5, page: 0.1, chance: 0.3 });
   expect(joinCourses([{ course: course(4), weight: 0 }], 2)).toBeNull();
