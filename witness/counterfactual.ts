@@ -142,6 +142,8 @@ class Forms {
   readonly #context: PolicyContext;
   /** Those that are not in the window format, by layer and page. */
   readonly #pages = new Map<number, Partial<Record<Part, PageForm>>>();
+  /** Those of which nothing is left. */
+  readonly #freed = new Set<number>();
 
   constructor(context: PolicyContext) {
     this.#context = context;
@@ -166,13 +168,15 @@ class Forms {
   }
 
   free(layer: number, page: number): void {
-    this.#pages.delete(this.#key(layer, page));
+    const key = this.#key(layer, page);
+    this.#pages.delete(key);
+    this.#freed.add(key);
   }
 
   /** Pages that are in the window at this length are others when they leave it again. */
   forget(tokens: number): void {
     const first = this.#key(0, movablePages(tokens, this.#context.windowTokens));
-    for (const key of this.#pages.keys()) if (key >= first) this.#pages.delete(key);
+    for (const pages of [this.#pages, this.#freed]) for (const key of pages.keys()) if (key >= first) pages.delete(key);
   }
 
   /** Bytes of all pages beyond what they would take in the window format. */
@@ -181,7 +185,7 @@ class Forms {
     const beside = latents === undefined ? 0 : (pageBytes[latents.kept] ?? 0);
     const bytesOf = (form: PageForm = windowFormat): number => pageBytes[form] ?? 0;
     const whole = 2 * bytesOf() + beside;
-    let sum = 0;
+    let sum = -whole * this.#freed.size;
     for (const { k, v, kv } of this.#pages.values()) {
       const isWhole = (k ?? windowFormat) === windowFormat && (v ?? windowFormat) === windowFormat;
       sum +=

@@ -7,7 +7,7 @@ import { setupOf } from '../../../../engine/session/experience.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { logDir, openState } from '../../../../engine/state/folder.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
-import { defaultThresholds } from '../../../../policy/index.ts';
+import { defaultThresholds, type Policy } from '../../../../policy/index.ts';
 import { decideWithout, explain, OTHERWISE, type WithoutReport, withoutText } from '../../../../witness/index.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { entriesOf, ids, withEngine } from '../on-reference.ts';
@@ -116,6 +116,56 @@ it('decides sessions of every kind as they were where nothing is taken out', asy
     session.rewind(640);
     await session.read(ids(600, 4));
   });
+  await kept.close();
+  await runtime.close();
+});
+
+it('counts the bytes of a page that would not have been let go', async () => {
+  const runtime = await Runtime.open({ model: 'reference' });
+  const dir = folder();
+  const kept = await openState(dir, { mode: 'halt' });
+  const seen: number[] = [];
+  const because = {
+    threshold: 'one.page',
+    measured: 1,
+    bound: 0,
+    unit: 'pages',
+    origin: 'default',
+    rule: 'one',
+  } as const;
+  /** Lets the first page that leaves the window go, unless its constant is that of sessions that know nothing. */
+  const policy: Policy = {
+    ...{ id: 'one', version: 1, needsTrials: false, evicts: true },
+    open: ({ thresholds, pageBytes, windowFormat }) => {
+      let isDone = thresholds.c === defaultThresholds(1).c;
+      return {
+        decide: ({ bytes, trials }) => {
+          seen.push(bytes);
+          const [first] = trials;
+          if (isDone || first === undefined) return [];
+          isDone = true;
+          const move = { layer: first.layer, page: first.page, side: 'kv', from: windowFormat, to: 'freed' } as const;
+          const none = { epsilonFrom: null, epsilonTo: null, price: null, retry: false };
+          return [{ ...move, ...none, bytesFreed: 2 * pageBytes[windowFormat], because }];
+        },
+        judge: () => ({ accepted: true, because }),
+        summary: () => ({ priceThreshold: 0, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] }),
+      };
+    },
+  };
+  const thresholds = { ...defaultThresholds(runtime.shape.layers), c: 5 };
+  const setup = await setupOf(runtime, { tokensExpected: TOKENS, kvBudget: '100%', thresholds }, kept);
+  const session = Session.open(runtime, { ...setup, policy });
+  await session.read(ids(TOKENS, 3));
+  const { pageBytes, windowFormat } = session.governed.terms.context;
+  session.close();
+  await kept.log!.flush();
+  const own = seen.splice(0);
+  const [report] = decideWithout(logDir(dir), session.governed.id, ['learned'], () => policy);
+  expect(report).toMatchObject({ had: true, decisions: 1, counts: { never: 1 } });
+  // It is replayed once before it is decided otherwise.
+  expect(seen.slice(0, own.length)).toEqual(own);
+  expect(seen.at(-1)! - own.at(-1)!).toBe(2 * pageBytes[windowFormat]);
   await kept.close();
   await runtime.close();
 });
