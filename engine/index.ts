@@ -58,6 +58,7 @@ export type {
   LaterReport,
   Law,
   LayerChange,
+  LayerCost,
   LogRange,
   MassReport,
   MeasuredKld,

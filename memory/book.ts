@@ -6,13 +6,21 @@
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { checkOption, given, SHAPE_OPTIONS } from '../native/index.ts';
-import { type Course, defaultLaw, type Threshold, type ThresholdSet, type ThresholdSource } from '../policy/index.ts';
+import { checkOption, given, SHAPE_OPTIONS, SIDES } from '../native/index.ts';
+import {
+  type Course,
+  defaultLaw,
+  isUnsure,
+  type Threshold,
+  type ThresholdSet,
+  type ThresholdSource,
+} from '../policy/index.ts';
+import { joinCosts } from './coefficients.ts';
 import { joinCourses, sessionsBehind } from './courses.ts';
 import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice, textFactor } from './estimate.ts';
 import type { Filter } from './filter.ts';
 import { checkFingerprint, currentFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
-import { joinRanges, rangesOf } from './log-ranges.ts';
+import { covers, joinRanges, rangesOf } from './log-ranges.ts';
 import { openVectorIndex } from './open-index.ts';
 import { joinPrefixes } from './prefix.ts';
 import { openQdrantIndex } from './qdrant-index.ts';
@@ -45,6 +53,8 @@ import { type Neighbour, nearestFirst, type VectorEntry, type VectorIndex } from
 const NEIGHBOURS = 8;
 /** Distance at which a session counts e^−½: a quarter of the price axis, i.e. budgets of 25% and 19%. Chosen. */
 const BANDWIDTH = 0.25;
+/** Sessions of the model that are asked what errors in its layers cost, which no budget changes. Chosen. */
+const COST_NEIGHBOURS = 64;
 /** Sessions with the same beginning that are asked. Chosen: a mean of more is hardly surer. */
 const PREFIX_NEIGHBOURS = 64;
 /** What a session of another model of the same family counts against one of the same model. Chosen. */
@@ -158,6 +168,46 @@ interface Told extends Pick<Threshold, 'id' | 'value' | 'unit'> {
 /** Passes the sessions that taught something. */
 const TEACHES = { field: 'teaches', equals: true } as const;
 
+/** Passes the sessions of a model that measured what errors in its layers cost. */
+const probedOf = (modelDigest: string): Filter => ({
+  must: [TEACHES, { field: 'modelDigest', equals: modelDigest }, { field: 'probed', equals: true }],
+});
+
+/**
+ * A set with the coefficients that these sessions of the model found; the same where they found none. Those that an
+ * imported file rests on are in its law already.
+ */
+function withCosts(
+  set: ThresholdSet,
+  sessions: readonly Pick<VectorEntry<SessionRecord>, 'id' | 'payload'>[],
+  layers: number,
+  imported: ThresholdFile | null,
+): ThresholdSet {
+  const known = imported === null ? [] : (toThresholdSet(imported).ranges ?? []);
+  const told = sessions.filter(({ id: { log, seq } }) => !covers(known, [{ logId: log, from: seq, to: seq }]));
+  const costs = told.flatMap(({ payload: { experience } }) =>
+    experience?.costs === undefined ? [] : [experience.costs],
+  );
+  if (costs.length === 0) return set;
+  const from = told.flatMap(({ id: { log, seq } }) => rangesOf(log, [seq]));
+  const law: ThresholdSource = {
+    origin: 'learned',
+    source: `what ${costs.length} sessions found errors in single layers to cost`,
+    samples: costs.length,
+    evidence: told.map(({ id: { seq } }) => seq),
+  };
+  return {
+    ...set,
+    law: joinCosts(set.law ?? defaultLaw(layers), costs),
+    ranges: joinRanges([...(set.ranges ?? []), ...from]),
+    sources: { ...set.sources, law },
+  };
+}
+
+/** True if sessions may know more of a law than it says. */
+const asksForCosts = ({ law }: ThresholdSet, layers: number): boolean =>
+  SIDES.some((side) => Array.from({ length: layers }, (_, layer) => layer).some((layer) => isUnsure(law, layer, side)));
+
 class Book implements ThresholdBook {
   readonly #dir: string | null;
   readonly #log: string;
@@ -208,8 +258,13 @@ class Book implements ThresholdBook {
       const weight = Math.exp(-distance / (2 * BANDWIDTH ** 2)) * (sameModel ? 1 : FAMILY_WEIGHT);
       return { experience: payload.experience!, weight: weight < WEIGHT_MIN ? 0 : weight, sameModel, log: id.log };
     });
+    const imported = importedThresholds(this.#dir, query.modelDigest);
+    const thresholds = this.#estimate(weighted, query, imported);
+    const probed = asksForCosts(thresholds, query.layers)
+      ? await this.#search(query.fingerprint, COST_NEIGHBOURS, probedOf(query.modelDigest))
+      : [];
     return {
-      thresholds: this.#estimate(weighted, query, importedThresholds(this.#dir, query.modelDigest)),
+      thresholds: withCosts(thresholds, probed, query.layers, imported),
       neighbours: this.#told(near),
       shared: this.status.shared,
     };
@@ -469,10 +524,15 @@ class Book implements ThresholdBook {
     }));
     const { defaults, shape } = target;
     const query = { layers: shape.layers, ...(defaults === undefined ? {} : { defaults }) };
-    const own = toThresholdFile(this.#estimate(weighted, query, null), target, log, {
-      sessions: all.length,
-      tokens: weighted.reduce((sum, { experience }) => sum + experience.tokens, 0),
-    });
+    const own = toThresholdFile(
+      withCosts(this.#estimate(weighted, query, null), all, shape.layers, null),
+      target,
+      log,
+      {
+        sessions: all.length,
+        tokens: weighted.reduce((sum, { experience }) => sum + experience.tokens, 0),
+      },
+    );
     const shipped = own.law === null ? null : (target.shipped ?? null);
     const others = [imported, shipped].filter((file) => file !== null);
     return others.length === 0 ? own : mergeThresholdFiles([...others, own]);

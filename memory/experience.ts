@@ -4,6 +4,7 @@
  */
 import { z } from 'zod';
 import { KvError } from '../native/index.ts';
+import { ESTIMATE_MAX } from '../policy/index.ts';
 import { currentFingerprint, FINGERPRINT_DIM } from './fingerprint.ts';
 import { PREFIX_PAGES_MAX } from './prefix.ts';
 import type { Experience } from './types.ts';
@@ -47,6 +48,17 @@ const experience = z.object({
       left: z.array(estimate).max(64),
       noise: z.object({ found: finite.min(0).max(1), page: finite.min(0).max(100), chance: finite.min(0).max(100) }),
     })
+    .optional(),
+  costs: z
+    .array(
+      z.object({
+        layer: z.int().min(0).max(4095),
+        side: z.enum(['k', 'v']),
+        cost: finite.min(1 / ESTIMATE_MAX).max(ESTIMATE_MAX),
+        rows: z.int().min(1).max(1e9),
+      }),
+    )
+    .max(4096)
     .optional(),
   prefix: z
     .object({

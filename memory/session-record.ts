@@ -50,6 +50,8 @@ export interface SessionRecord {
   readonly writer: number;
   /** Digest of the first page of its beginning (prefix.ts); null: nothing was asked of it. */
   readonly prefix: string | null;
+  /** True if it measured what errors in single layers cost. */
+  readonly probed: boolean;
   /** True if it has an experience. */
   readonly teaches: boolean;
   /** What it taught; null: nothing, for example because it failed. */
@@ -71,6 +73,7 @@ export const SESSION_FIELDS = {
   effectiveBits: 'float',
   meanKld: 'float',
   prefix: 'keyword',
+  probed: 'bool',
   teaches: 'bool',
 } as const satisfies Fields;
 
@@ -99,6 +102,7 @@ const record = outcome.extend({
   endMs: z.int().nullable(),
   writer: whole,
   prefix: z.string().max(40).nullable().default(null),
+  probed: z.boolean().default(false),
   teaches: z.boolean(),
   experience: z.unknown(),
 });
@@ -154,6 +158,7 @@ export function sessionOf(
     endMs: close.timeMs ?? null,
     writer: seriesOf(close.seq),
     prefix: experience?.prefix?.pages[0] ?? null,
+    probed: experience?.costs !== undefined,
     teaches: experience !== null,
     experience,
   };

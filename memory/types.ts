@@ -1,5 +1,5 @@
 /** What the system remembers about its work. (The KV cache is native/'s; this room never holds keys or values.) */
-import type { Course, Estimate, ThresholdSet } from '../policy/index.ts';
+import type { Course, Estimate, LayerCost, ThresholdSet } from '../policy/index.ts';
 import type { KnownPrefix, Prefix } from './prefix.ts';
 import type { SharedStatus } from './shared-index.ts';
 
@@ -40,6 +40,8 @@ export interface Experience {
   readonly text?: Estimate | undefined;
   /** What it found of errors behind their first trials; absent where it tried no page again. */
   readonly course?: Course | undefined;
+  /** What it found errors in single layers to cost; absent where it probed none. */
+  readonly costs?: readonly LayerCost[] | undefined;
   /** What its beginning was, and what was asked of it; absent where nothing was. */
   readonly prefix?: Prefix | undefined;
 }

@@ -32,6 +32,25 @@ export interface Law {
   readonly epsilon: { readonly k: readonly FormatEstimates[]; readonly v: readonly FormatEstimates[] };
 }
 
+/** What errors in pages of one layer and side were found to do to the output, from which coefficients are learned. */
+export interface LayerCost {
+  /** Layer of the model, from 0. */
+  readonly layer: number;
+  /** Keys or values. */
+  readonly side: Side;
+  /** Divergence in nats per ε², the geometric mean over tokens of what their own errors cost. */
+  readonly cost: number;
+  /** Tokens that were compared. */
+  readonly rows: number;
+}
+
+/** A coefficient whose logarithm is no surer than this is worth measuring: calibrated ones are (0.25 to 0.28). */
+const UNSURE = 0.3;
+
+/** True if a session can learn what errors in this layer and side cost. */
+export const isUnsure = (law: Law | undefined, layer: number, side: Side): boolean =>
+  (law?.coefficient[side][layer]?.sd ?? Number.POSITIVE_INFINITY) > UNSURE;
+
 /** Far beyond anything measured: coefficients are 0.01 to 1e3 nats, ε 1e-4 to 1. */
 export const ESTIMATE_MAX = 1e12;
 /** e^±50 is beyond the range of values on both sides. */

@@ -90,6 +90,13 @@ const DEFINITIONS = {
     max: 0.5,
     source: `${CHOSEN}: likewise against a divergence budget, which depends on what they say`,
   },
+  'probe.layers': {
+    value: 0.05,
+    unit: 'share',
+    min: 0,
+    max: 0.5,
+    source: `${CHOSEN}: what finding out what errors in single layers cost may take of reading a prompt`,
+  },
   'probe.gain': {
     value: 1.33,
     unit: '1',

@@ -27,6 +27,7 @@ import {
   type FormState,
   kindOf,
   type LaterForm,
+  type LayerCost,
   machineDigest,
   openPolicy,
   type PageSide,
@@ -158,6 +159,8 @@ export class Governed {
   #heard: Heard = {};
   #content: Content = {};
   #prefix: Prefix | null = null;
+  /** What errors in single layers were found to cost. */
+  readonly costs: LayerCost[] = [];
   #gaveWay: Priority | null = null;
   #away: Away | null = null;
   readonly #options: GovernedOptions;

@@ -135,6 +135,7 @@ export async function leave(
     ...(text == null ? {} : { text }),
     ...given({ measured: summary.measured }),
     ...(course === null ? {} : { course }),
+    ...(cache.costs.length === 0 ? {} : { costs: cache.costs }),
     ...(cache.prefix === null ? {} : { prefix: cache.prefix }),
     formats: formatShares(cache),
     reason,

@@ -54,6 +54,20 @@ function move(cache: KvCache, moves: readonly ProbeMove[]): void {
     for (const page of pages) if (cache.format(0, page, side) !== format) cache.transcode(0, page, side, format);
 }
 
+/** What errors in pages of one layer do to the tokens that were read, [T] each. */
+export interface Effect {
+  /** KL(as it is ‖ with these moves) in nats. */
+  readonly klds: number[];
+  /** ε² of the change as these tokens see it: through a sketch of W_o, by the size of the residual stream. */
+  readonly epsilon2: number[];
+}
+
+/** Sees, and may change, what the tokens of a chunk get from attention in the layer at which it begins, [T, H·d]. */
+type AtFirst = (attention: Float32Array, chunk: Chunk) => void;
+
+/** A relative change of attention far below any that a format makes, and above what floats cannot tell. */
+const DISTURBANCE = 1e-4;
+
 /** Rows whose logits are computed at once: more take memory and save no time. */
 const BLOCK_ROWS = 32;
 
@@ -124,10 +138,51 @@ export class Probe {
    * begins at the lowest layer of the moves, and 'unsupported' for moves that the cache does not know. `last`: nothing
    * more will be asked, so the moves are made in the copies themselves instead of in copies of these.
    */
-  async divergence(moves: readonly ProbeMove[], { last = false } = {}): Promise<number[]> {
+  divergence(moves: readonly ProbeMove[], { last = false } = {}): Promise<number[]> {
+    return this.#compared(Math.min(...moves.map(({ layer }) => layer)), moves, last);
+  }
+
+  /**
+   * What moves of one layer do to the tokens that were read. `sketch`: S·W_o of the layer, [32, H·d]. Throws as
+   * `divergence` does.
+   */
+  async effect(layer: number, moves: readonly ProbeMove[], sketch: Float32Array): Promise<Effect> {
+    const epsilon2: number[] = [];
+    // As it is, with the tokens of the chunks before.
+    const exact = this.#copies.get(layer)?.fork();
+    try {
+      const klds = await this.#compared(layer, moves, false, (ours, { rows, tokens }) => {
+        const { q, k, v, x } = rows.get(layer)!;
+        const attention = new Float32Array(q.length);
+        exact!.append(0, k, v);
+        exact!.attend(0, q, attention, { observe: false });
+        epsilon2.push(...errorsThrough(sketch, attention, ours, x, tokens));
+      });
+      return { klds, epsilon2 };
+    } finally {
+      exact?.close();
+    }
+  }
+
+  /**
+   * What the least change of a layer's attention does to the output, in nats of every token, [T]: rounding further up,
+   * below which no divergence says anything of an error.
+   */
+  floor(layer: number): Promise<number[]> {
+    return this.#compared(layer, [], false, (attention) => {
+      for (let i = 0; i < attention.length; i++) attention[i]! *= 1 + DISTURBANCE;
+    });
+  }
+
+  /** Divergence of every token from what it put out, with these moves from layer `from` on. */
+  async #compared(
+    from: number,
+    moves: readonly ProbeMove[],
+    last: boolean,
+    atFirst: AtFirst = () => {},
+  ): Promise<number[]> {
     const { layers } = this.#runtime.model.config;
     const chunks = this.#chunks.filter(({ hidden }) => hidden !== null);
-    const from = Math.min(...moves.map(({ layer }) => layer));
     if (chunks.length === 0 || !this.#layers.has(from))
       throw new KvError(
         'bad-argument',
@@ -148,7 +203,7 @@ export class Probe {
         move(cache, moved);
       }
       for (const chunk of chunks) {
-        const ours = await this.#run(chunk, from, caches);
+        const ours = await this.#run(chunk, from, caches, atFirst);
         const base = (chunk.logits ??= await this.#base(chunk));
         await this.#logits(ours, chunk.tokens, (token, { row, logSum }) => {
           klds.push(divergenceOf(base[token]!.row, base[token]!.logSum, row, logSum));
@@ -175,7 +230,12 @@ export class Probe {
   }
 
   /** One chunk from a layer upwards. → the residual stream after the last layer, [T, m] */
-  async #run(chunk: Chunk, from: number, caches: ReadonlyMap<number, KvCache>): Promise<Float32Array> {
+  async #run(
+    chunk: Chunk,
+    from: number,
+    caches: ReadonlyMap<number, KvCache>,
+    atFirst: AtFirst,
+  ): Promise<Float32Array> {
     const { dense, model } = this.#runtime;
     const { layers } = model.config;
     const { position, tokens, rows } = chunk;
@@ -185,6 +245,7 @@ export class Probe {
       const attention = new Float32Array(q.length);
       cache.append(0, k, v);
       cache.attend(0, q, attention, { observe: false });
+      if (layer === from) atFirst(attention, chunk);
       if (layer + 1 === layers) return dense.last(attention, x, tokens);
       ({ q, k, v, x } = await dense.next(layer, attention, x, tokens));
       this.#rotary.apply(layer + 1, q, k, tokens, position);
@@ -220,4 +281,29 @@ export class Probe {
     for (const copy of this.#copies.values()) copy.close();
     this.#pool.close();
   }
+}
+
+/**
+ * ε² of every token, [T]: |S·W_o·(ours − exact)|² ÷ |x|². exact, ours: attention, [T, H·d]; x: the residual stream to
+ * which W_o adds, [T, m].
+ */
+function errorsThrough(
+  sketch: Float32Array,
+  exact: Float32Array,
+  ours: Float32Array,
+  x: Float32Array,
+  tokens: number,
+): number[] {
+  const [width, residual] = [exact.length / tokens, x.length / tokens];
+  return Array.from({ length: tokens }, (_, token) => {
+    let error = 0;
+    for (let row = 0; row < sketch.length; row += width) {
+      let sum = 0;
+      for (let i = 0, at = token * width; i < width; i++, at++) sum += sketch[row + i]! * (ours[at]! - exact[at]!);
+      error += sum * sum;
+    }
+    let size = 0;
+    for (let i = token * residual; i < (token + 1) * residual; i++) size += x[i]! ** 2;
+    return error / size;
+  });
 }

@@ -32,6 +32,7 @@ import { Answer, type AnswerOptions } from './answer.ts';
 import { BookLookup } from './book-lookup.ts';
 import { logSumExp } from './divergence.ts';
 import { KnownPrefix } from './known-prefix.ts';
+import { LayerProbe } from './layer-probe.ts';
 import { Occupancy } from './occupancy.ts';
 import { Probe } from './probe.ts';
 import { checkFits, checkIds, type ReadOptions, tokenizeFor } from './prompt.ts';
@@ -56,6 +57,7 @@ export class Session implements Reader {
   #trail: Trail;
   #probe: Probe | null = null;
   readonly #text: TextProbe;
+  readonly #layers: LayerProbe;
   readonly #book: BookLookup;
   readonly #prefix: KnownPrefix;
   readonly #rereading: Rereading;
@@ -72,6 +74,7 @@ export class Session implements Reader {
     this.rotary = rotary;
     this.#trail = new Trail(runtime.model.config.hiddenSize, setup.compareTokens ?? 0);
     this.#text = new TextProbe(this);
+    this.#layers = new LayerProbe(this);
     this.#book = new BookLookup(this, setup.recall);
     this.#prefix = new KnownPrefix(this, setup.beginnings);
     this.#rereading = new Rereading(this);
@@ -302,12 +305,12 @@ export class Session implements Reader {
           values: { tokensRead: at, tokens: tokenIds.length },
         });
       await this.#book.lookUp();
-      const rows = this.#probe === null ? this.#text.rowsDue(to - at) : 0;
+      const probe = this.#probeDue(to - at);
       const { tokensAtOnce } = this.governed;
-      const most = rows > 0 ? rows : (turns?.piece(tokensAtOnce) ?? tokensAtOnce);
+      const most = probe?.rows ?? turns?.piece(tokensAtOnce) ?? tokensAtOnce;
       const chunk = tokenIds.slice(at, Math.min(to, at + most));
-      if (rows === 0) await this.#forward(chunk, true);
-      else await this.#text.read(chunk);
+      if (probe === null) await this.#forward(chunk, true);
+      else await probe.of.read(chunk);
       at += chunk.length;
       this.governed.meter.promptTokens.add({}, chunk.length);
       options.onProgress?.({
@@ -319,6 +322,16 @@ export class Session implements Reader {
         acknowledgedSeq: this.setup.log?.acknowledgedSeq ?? -1,
       });
     }
+  }
+
+  /** The probe that the next tokens are for, and how many; null: none is due. `left`: tokens that remain to be read. */
+  #probeDue(left: number): { readonly of: TextProbe | LayerProbe; readonly rows: number } | null {
+    if (this.#probe !== null) return null;
+    for (const of of [this.#text, this.#layers]) {
+      const rows = of.rowsDue(left);
+      if (rows > 0) return { of, rows };
+    }
+    return null;
   }
 
   /** Reads the prompt (when given) and yields text as it is generated; the return value is the summary. */

@@ -7,7 +7,8 @@ import { type FormatName, isPageFull, movablePages, SIDES } from '../../native/i
 import { type ProbeReport, thresholdOf } from '../../policy/index.ts';
 import { makeRoom } from '../cache/step.ts';
 import { lowerFormat } from '../cache/trials.ts';
-import { Probe, type ProbeMove } from './probe.ts';
+import type { ProbeMove } from './probe.ts';
+import { canProbe, readProbed } from './probed-read.ts';
 import type { Reader } from './reader.ts';
 
 /** The first probe comes here, the next ones where the length has doubled. */
@@ -25,11 +26,10 @@ export class TextProbe {
   #next = FIRST_TOKENS;
 
   constructor(reader: Reader) {
-    const { terms, latents } = reader.governed;
-    const { policy, context, kldBudget, exact } = terms;
+    const { context, kldBudget } = reader.governed.terms;
     this.#reader = reader;
     const share = thresholdOf(context.thresholds, kldBudget === null ? 'probe.share' : 'probe.share.kld').value;
-    this.#share = policy.probes === true && !exact && latents === null && context.latents === undefined ? share : 0;
+    this.#share = canProbe(reader.governed) ? share : 0;
   }
 
   /**
@@ -48,7 +48,7 @@ export class TextProbe {
    */
   async read(ids: readonly number[]): Promise<void> {
     const reader = this.#reader;
-    const { governed, runtime, rotary } = reader;
+    const { governed } = reader;
     makeRoom(governed, ids.length);
     const { length: tokens, tally } = governed;
     this.#next = 2 * tokens;
@@ -58,19 +58,11 @@ export class TextProbe {
       await reader.forward(ids);
       return;
     }
-    const probe = Probe.open(runtime, governed, rotary, [Math.min(...moves.map(({ layer }) => layer))]);
-    reader.keepFor(probe);
-    try {
-      const epsilon2 = this.#errors(moves);
-      tally.trialsTook(performance.now() - start);
-      await reader.forward(ids);
-      const again = performance.now();
-      governed.heard({ probe: reportOf(tokens, await probe.divergence(moves, { last: true }), epsilon2) });
-      tally.trialsTook(performance.now() - again);
-    } finally {
-      reader.keepFor(null);
-      probe.close();
-    }
+    const epsilon2 = this.#errors(moves);
+    tally.trialsTook(performance.now() - start);
+    const lowest = Math.min(...moves.map(({ layer }) => layer));
+    const klds = await readProbed(reader, ids, [lowest], (probe) => probe.divergence(moves, { last: true }));
+    governed.heard({ probe: reportOf(tokens, klds, epsilon2) });
   }
 
   /** The newest pages that may move, one step down. */

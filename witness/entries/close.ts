@@ -1,8 +1,8 @@
 /** A session ended: what it held, and what it taught. */
 import type { MeasuredKld } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
-import { course, estimate, gains, prefix, reals } from './parts.ts';
-import { count, noun, nullable, object, one, optional, real, record, text, whole } from './type.ts';
+import { course, estimate, gains, layerCost, prefix, reals } from './parts.ts';
+import { count, list, noun, nullable, object, one, optional, real, record, text, whole } from './type.ts';
 
 /** Share of the sealed pages in each format. */
 const shares = record(text, real);
@@ -29,6 +29,8 @@ export const CLOSE = {
   measured: { type: optional(measured), since: '0.1.0' },
   /** What it found of errors behind their first trials; left out where pages were not tried again. */
   course: { type: optional(course), since: '0.1.0' },
+  /** What it found errors in single layers to cost; left out where it probed none. */
+  costs: { type: optional(list(layerCost)), since: '0.1.0' },
   /** What was asked of its beginning, told by keyed digests of its pages; left out where nothing was. */
   prefix: { type: optional(prefix), since: '0.1.0' },
   formats: { type: optional(object({ k: shares, v: shares })), since: '0.1.0' },

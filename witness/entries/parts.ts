@@ -17,6 +17,7 @@ import type {
   FormChange,
   LaterForm,
   Law,
+  LayerCost,
   LogRange,
   PageForm,
   Threshold,
@@ -70,6 +71,8 @@ export const course = noun<Course>()({
   left: list(estimate),
   noise: object({ found: real, page: real, chance: real }),
 });
+
+export const layerCost = noun<LayerCost>()({ layer: count, side, cost: real, rows: whole });
 
 export const prefix = object({ pages: list(text, 1), later: text, answers: whole });
 

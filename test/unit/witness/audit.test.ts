@@ -194,6 +194,7 @@ describe('list', () => {
         stateDir: null,
         writer: 0,
         prefix: null,
+        probed: false,
         teaches: false,
         experience: null,
       },

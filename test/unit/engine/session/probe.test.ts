@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { addDivergence, emptySums, NO_TARGET } from '../../../../engine/session/divergence.ts';
 import type { ProbeMove } from '../../../../engine/session/probe.ts';
 import { Session } from '../../../../engine/session/session.ts';
+import { outputSketches } from '../../../../engine/transformer/runtime/output-sketch.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { movablePages } from '../../../../native/index.ts';
 import { createPolicy, defaultThresholds } from '../../../../policy/index.ts';
@@ -96,6 +97,37 @@ describe('a probe', () => {
     }
     // A second time the same: no run leaves anything behind.
     expect(await probe.divergence([low, high])).toEqual(found.get('1,4'));
+    probe.close();
+    session.close();
+  });
+
+  it('tells the errors of the tokens beside their divergence, and what rounding alone does', async () => {
+    const session = open();
+    await session.read(ids(HISTORY));
+    const probe = session.probe([1]);
+    await session.read(ids(LATER, 2));
+    const sketch = outputSketches(runtime)[1]!;
+    const low: ProbeMove = { layer: 1, side: 'v', format: 'rot2', pages: pages(HISTORY) };
+    const { klds, epsilon2 } = await probe.effect(1, [low], sketch);
+    expect(klds).toEqual(await probe.divergence([low]));
+    expect(epsilon2).toHaveLength(LATER);
+    expect(await probe.effect(1, [{ ...low, format: 'q8' }], sketch)).toEqual({
+      klds: Array(LATER).fill(0),
+      epsilon2: Array(LATER).fill(0),
+    });
+    const finer = await probe.effect(1, [{ ...low, format: 'rot3' }], sketch);
+    expect(mean(finer.epsilon2)).toBeLessThan(mean(epsilon2) / 2);
+    // Trials measure the same of each page with sixteen of these tokens.
+    session.cache.setOutputSketch(1, sketch);
+    const trials = low.pages.map((page) => session.cache.trial(1, page, [low])[0]! ** 2);
+    const ratio = mean(epsilon2) / trials.reduce((sum, one) => sum + one, 0);
+    expect(ratio).toBeGreaterThan(0.2);
+    expect(ratio).toBeLessThan(5);
+    const floor = mean(await probe.floor(1));
+    expect(floor).toBeGreaterThan(0);
+    expect(floor).toBeLessThan(mean(finer.klds) / 10);
+    expect((await refused(probe.floor(2))).code).toBe('bad-argument');
+    expect((await refused(probe.effect(2, [low], sketch))).code).toBe('bad-argument');
     probe.close();
     session.close();
   });
