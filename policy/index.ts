@@ -16,6 +16,7 @@ export { Arrows } from './arrows.ts';
 export { openPolicy } from './asked.ts';
 export { type Course, checkCourse, fourDigits, type Noise, OCTAVES } from './course.ts';
 export { believable, Evidence } from './evidence.ts';
+export { codesLike, type Foreseen, type Foresight, foresee } from './foresight.ts';
 export { FormArrows } from './form-arrows.ts';
 export {
   FORM_ARROWS,
@@ -54,6 +55,7 @@ export {
   type TiersOptions,
   tiersAsked,
 } from './policies/tier-options.ts';
+export { movableBytes, unitsOf } from './policies/uniform.ts';
 export { type Band, Scan, type Step } from './scan.ts';
 export {
   BOUND_IDS,

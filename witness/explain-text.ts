@@ -1,16 +1,9 @@
 /** An explanation in words. Nothing is looked up here: whatever is told stands in the facts. */
 import { brief, bytesText, grouped, percent, plural, timeText } from '../native/index.ts';
-import {
-  type Because,
-  FORMS,
-  type LayerChange,
-  type PageForm,
-  type ThresholdOrigin,
-  type TrialReport,
-  UNSAFE,
-  unsafeRule,
-} from '../policy/index.ts';
+import { FORMS, type LayerChange, type PageForm, type ThresholdOrigin, type TrialReport } from '../policy/index.ts';
+import { amount, ruleText, tellComparison } from './because-text.ts';
 import type { Explanation } from './explanation.ts';
+import { foresightText } from './foresight-text.ts';
 import { tellKnown, tellWithout } from './known-before.ts';
 import { entryId } from './series.ts';
 import type { DecisionRow } from './types.ts';
@@ -35,6 +28,7 @@ export function tell(facts: Facts): { title: string; text: string }[] {
     { title: 'what', text: tellMove(facts) },
     { title: 'why', text: tellWhy(facts) },
     { title: 'threshold', text: tellThreshold(facts) },
+    ...(facts.foresight === null ? [] : [{ title: 'latents', text: foresightText(facts.foresight) }]),
     { title: 'known', text: tellKnown(facts) },
     ...(facts.knownBefore.length === 0 ? [] : [{ title: 'without', text: tellWithout(facts) }]),
     { title: 'trial', text: tellTrial(facts) },
@@ -71,67 +65,12 @@ function tellMove(facts: Facts): string {
   return `At ${timeText(decision.timeMs)}, with ${plural(decision.tokens, 'token')} in the cache of ${facts.model}, ${what} ${move}.`;
 }
 
-/** What each rule of the policies means, of a plan and of a verdict. A rule that is not listed is told by its name. */
-export const RULES: Readonly<Record<string, string>> = {
-  price: 'a move is made while the divergence it costs per saved byte stays below the current price',
-  deficit: 'the cache and the next pages together would not fit into the budget, and this was the cheapest legal move',
-  'low-memory': 'low memory was signalled from outside, so the cache aims at less than its budget',
-  'fresh-trial': 'the first trial was recent enough, so the planned price stands',
-  'settled-trial':
-    'the page left the window so long ago that its first trial is a safe bound, so the planned price stands',
-  'not-seen': 'no recent query looks at this page, so nothing speaks against the first trial',
-  'trial-again': 'the page was tried again, and the new price may exceed the planned one only by the slack allowed',
-  'deficit-override':
-    'the repeated trial came out worse than planned, but the budget is hard and the next page was due',
-  'put-back':
-    'errors in this layer are too far above what was promised, so its demotions stop, and the original that was kept takes the place of the coded form',
-  'quality-gives-way':
-    'errors in this layer are too far above what was promised, but nothing else was left and the budget is hard',
-  fixed: 'the page takes the format that the fixed table gives it',
-  table: 'the page takes the format that the table gives it',
-  age: 'the page is old enough for the next format of the age rule',
-  'tier-hot': 'the page is among the first of the hot tier, which has formats of its own',
-  'tier-warm':
-    'the hot tier is full with anchors, pages that more attention goes to, and newer ones, so the page takes the formats of the warm tier',
-  'tier-cold':
-    'the hot and the warm tier are full with anchors, pages that more attention goes to, and newer ones, so the page takes the formats of the cold tier',
-  'streaming-pages': 'the layer has more pages than places, and the newest stay beside the sinks: the page is let go',
-  'h2o-pages':
-    'the layer has more pages than places, and the newest stay and those that attention went to most: the page is let go',
-  'snapkv-pages':
-    'the layer has more pages than places, and those stay that the newest queries look at most: the page is let go',
-  'pyramidkv-pages':
-    'the layer has more pages than places, of which lower layers have more, and those stay that the newest queries look at most: the page is let go',
-  'scissorhands-pages':
-    'the layer has more pages than places, half of which are cleared of the pages that were found unimportant most often of late: the page is let go',
-  uniform: 'all pages alike take the format whose bits fit the budget',
-  'kld-gives-way':
-    'the next pages would not fit otherwise, and the byte budget is ranked before the divergence budget, which this move exceeds',
-  ...Object.fromEntries(UNSAFE.map(({ id, reason }) => [unsafeRule(id), reason])),
-};
-
-const ruleText = (rule: string): string => `rule '${rule}'${RULES[rule] === undefined ? '' : ` (${RULES[rule]})`}`;
-
 function tellWhy({ policy, because, attention }: Facts): string {
   const had =
     attention === null
       ? ''
       : ` Of the attention that the sealed pages of the layer had lately, ${percent(attention.share)} went to this page (entry ${entryId(attention.seq)}).`;
   return `Planned by policy '${policy}', ${ruleText(because.rule)}. ${tellComparison(because)}${had}`;
-}
-
-function tellComparison({ threshold, measured, bound, unit }: Because): string {
-  const relation = measured < bound ? 'below' : measured > bound ? 'above' : 'exactly at';
-  // A share of the budget is told as what the cache needs of it.
-  const needs = threshold.startsWith('pressure') && unit === 'share';
-  const what = needs ? `This needs ${amount(measured, unit)} of the budget` : `Measured ${amount(measured, unit)}`;
-  return `${what}, ${relation} the bound of ${amount(bound, unit)} ('${threshold}').`;
-}
-
-/** A number with its unit; shares in percent. */
-function amount(value: number, unit: string): string {
-  if (unit === 'share') return `${brief(100 * value)}%`;
-  return `${brief(value)}${unit === '' || unit === '1' ? '' : ` ${unit}`}`;
 }
 
 /** What each origin of a threshold's value means. */

@@ -70,6 +70,7 @@ export function explain(dir: string, seq: number, options: ExplainOptions = {}):
     because: decision.because,
     verdict: body.verdict.because,
     threshold,
+    foresight: open?.foresight ?? null,
     neighbours: story.neighbours,
     trial:
       story.trial === null

@@ -2,6 +2,7 @@
 import type {
   Because,
   CanaryReport,
+  Foresight,
   FormChange,
   LayerChange,
   PageForm,
@@ -65,6 +66,8 @@ export interface Explanation {
   readonly verdict: Because;
   /** The threshold as the session began with it; null when the rule needs none. */
   readonly threshold: Threshold | null;
+  /** Whether the session keeps latents, and why; null where nobody left that to it. */
+  readonly foresight: Foresight | null;
   /** Sessions found to be alike, when the threshold rests on them. */
   readonly neighbours: readonly LikeSession[];
   /** The trial made when the page became movable, with its seq; null when the policy needs none. */

@@ -1,6 +1,7 @@
 export type { AnchorReport } from './against.ts';
 export * from './anchor-file.ts';
 export * from './audit.ts';
+export { RULES } from './because-text.ts';
 export { checkWritten } from './body.ts';
 export {
   type AnchorOptions,
@@ -28,7 +29,6 @@ export { decisionRow } from './entries/rows.gen.ts';
 export { coreOf, mayBeNull, type Type } from './entries/type.ts';
 export * from './erase.ts';
 export * from './explain.ts';
-export { RULES } from './explain-text.ts';
 export type * from './explanation.ts';
 export * from './files.ts';
 export * from './filter.ts';

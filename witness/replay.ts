@@ -8,6 +8,7 @@ import {
   createPolicy,
   type Decision,
   type FormChange,
+  foresee,
   isKnownMachine,
   machineDigest,
   type Outcome,
@@ -238,6 +239,9 @@ class Replay {
     }
     if (!isKnownMachine(policy.machine))
       this.#differs(open.seq, 'policy', `machine ${policy.machine}`, `machine ${machineDigest()}`);
+    const { foresight } = open.body;
+    if (foresight !== undefined)
+      this.#compare(open.seq, 'policy', foresight, foresee(foresight.seen, context.thresholds));
     this.#policy = openPolicy(created, context);
     const { pageBytes, windowFormat, latents } = context;
     this.#bytesOf = pageBytes;

@@ -19,6 +19,7 @@ import {
 import { FORM_STATES, type LayerChange, type Situation } from '../policy/index.ts';
 import type { MendedSide, NoteBody, PromotedSide } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
+import { foresightText } from './foresight-text.ts';
 import { FormStates } from './form-states.ts';
 import { idleText } from './idle-text.ts';
 import { readEnvelopes, readLog } from './read.ts';
@@ -342,7 +343,7 @@ function evidenceText({ neighbours, thresholds }: EvidenceBody): string {
   return `Asked what worked before: ${found}; ${taught}.`;
 }
 
-function openText({ model, shape, policy, context, requested }: OpenBody): string {
+function openText({ model, shape, policy, context, requested, foresight }: OpenBody): string {
   const own = Object.values(context.thresholds.thresholds).filter(({ origin }) => origin !== 'default');
   const asked = Object.entries(requested)
     .filter(([, value]) => value !== null && value !== undefined)
@@ -353,6 +354,7 @@ function openText({ model, shape, policy, context, requested }: OpenBody): strin
     own.length === 0
       ? 'All thresholds are as built in.'
       : `Not as built in: ${own.map(({ id, value, origin }) => `${id} ${brief(value)} (${origin})`).join(', ')}.`,
+    ...(foresight === undefined ? [] : [foresightText(foresight)]),
   ].join(' ');
 }
 

@@ -8,6 +8,7 @@ import {
   assert,
   type CacheShape,
   type FormatName,
+  given,
   type KvCache,
   KvError,
   LATENT_NAMES,
@@ -23,6 +24,7 @@ import {
   sealedPages,
 } from '../../native/index.ts';
 import {
+  type Foresight,
   FormArrows,
   type FormState,
   kindOf,
@@ -79,7 +81,7 @@ export interface GovernedOptions extends NativeOptions {
   readonly log: WitnessLog | null;
   /** Counts what it does; left out: one of its own, which nobody reads. */
   readonly meter?: Meter | undefined;
-  readonly opened: Pick<OpenBody, 'model' | 'requested' | 'effective'>;
+  readonly opened: Pick<OpenBody, 'model' | 'requested' | 'effective' | 'foresight'>;
   /** Where the thresholds came from. */
   readonly evidence?: { readonly lookup?: Lookup | null; readonly fingerprint?: Fingerprint };
 }
@@ -118,6 +120,8 @@ export class Governed {
   readonly pacing: Pacing;
   readonly sliding: SlidingWindows;
   readonly latents: Latents | null;
+  /** Why it keeps latents or none; null: nobody left that to it. */
+  readonly foresight: Foresight | null;
   readonly kin: Kin;
   readonly room: Room;
   /** Room that was found for the step under way. */
@@ -214,6 +218,7 @@ export class Governed {
       options.latents === undefined
         ? null
         : new Latents(options.latents, kv, shape, latents === undefined ? [] : context.skipLayers);
+    this.foresight = options.opened.foresight ?? null;
     this.masses = new MassTrace(kv);
     this.told = terms.policy.readsMasses === true ? new Masses(kv) : null;
     this.kin = new Kin(this.canaries, { moved: this.#moved, mended: this.#mended }, origin?.kin);
@@ -262,7 +267,7 @@ export class Governed {
    * of its own. Latents stay with this one.
    */
   fork(): Governed {
-    const { opened } = this.#options;
+    const { foresight: _, ...opened } = this.#options.opened;
     const options = {
       ...this.#options,
       latents: undefined,
@@ -467,7 +472,7 @@ export class Governed {
   begin(): void {
     if (this.log === null || this.#openSeq >= 0) return;
     const { policy, policyOptions, policyModule, context, budgetBytes } = this.terms;
-    const { model, requested, effective } = this.#options.opened;
+    const { model, requested, effective, foresight } = this.#options.opened;
     const seq = this.log.append(this.id, 'open', {
       model,
       shape: this.shape,
@@ -480,6 +485,7 @@ export class Governed {
         ...(policyModule === undefined ? {} : { module: policyModule }),
       },
       context,
+      ...given({ foresight }),
       requested,
       effective: { budgetBytes, policy: policy.id, windowFormat: context.windowFormat, ...effective },
     });

@@ -70,7 +70,7 @@ function checkLatents(options: unknown, layers: number): void {
  * The kept latent and those below it that a page may become: none lower than the tier of the finer of the lowest
  * formats that were asked for.
  */
-function candidates(format: LatentName, floor: FormatPair | null): readonly LatentName[] {
+export function latentsWithin(format: LatentName, floor: FormatPair | null): readonly LatentName[] {
   const lowest =
     floor === null ? TIERS.length - 1 : Math.min(TIERS.indexOf(tierOf(floor.k)), TIERS.indexOf(tierOf(floor.v)));
   return LATENT_NAMES.slice(LATENT_NAMES.indexOf(format)).filter((name) => TIERS.indexOf(tierOf(name)) <= lowest);
@@ -82,15 +82,33 @@ function withLatents(
   shape: CacheShape,
   { format, width, keep = 'move', denseOperations }: LatentOptions,
 ): PolicyContext {
-  const names = keep === 'move' && policy.holdsLatents === true && !exact ? candidates(format, context.floor) : [];
-  if (names.length === 0) return context;
+  const names = keep === 'move' && policy.holdsLatents === true && !exact ? latentsWithin(format, context.floor) : [];
+  return names.length === 0 ? context : latentContext(context, shape, { width, denseOperations, names, kept: format });
+}
+
+/** The context of a session whose pages may become one of these latents. */
+export function latentContext(
+  context: PolicyContext,
+  shape: CacheShape,
+  {
+    width,
+    denseOperations,
+    names,
+    kept,
+  }: {
+    readonly width: number;
+    readonly denseOperations?: number | undefined;
+    readonly names: readonly LatentName[];
+    readonly kept: LatentName;
+  },
+): PolicyContext {
   // Multiplied and added, for each channel of x and each of keys and values.
   const operations = 2 * PAGE_TOKENS * width * 2 * shape.kvHeads * shape.headDim;
-  const bytes = Object.fromEntries([format, ...names].map((name) => [name, latentBytes(name, width)]));
+  const bytes = Object.fromEntries([kept, ...names].map((name) => [name, latentBytes(name, width)]));
   return {
     ...context,
     pageBytes: { ...context.pageBytes, ...bytes },
-    latents: { kept: format, operations: operations / (denseOperations ?? shape.layers * 2 * 12 * width ** 2) },
+    latents: { kept, operations: operations / (denseOperations ?? shape.layers * 2 * 12 * width ** 2) },
   };
 }
 

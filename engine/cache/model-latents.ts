@@ -1,9 +1,10 @@
 /** What the keys and values of a loaded model are made with, as a cache that keeps latents needs it. */
-import { checkKeys, KvError } from '../../native/index.ts';
+import { checkKeys, isLatentWidth, KvError } from '../../native/index.ts';
 import { KEPT_LATENTS, type LatentOptions } from '../options/latent-options.ts';
-import type { SessionOptions } from '../options/types.ts';
+import type { KeptLatents } from '../options/types.ts';
 import { checkUniformRope, type Rotary } from '../transformer/rotary.ts';
 import type { LoadedModel, ModelConfig } from '../transformer/types.ts';
+import type { LatentModel } from './foreseen.ts';
 
 /** Two for each weight that a token meets: one multiplied, one added. */
 function denseOperations({
@@ -22,11 +23,7 @@ function denseOperations({
   return 2 * (layers * (attention + feedForward) + vocabSize * hiddenSize);
 }
 
-export function modelLatents(
-  { config, weights }: LoadedModel,
-  rotary: Rotary,
-  given: NonNullable<SessionOptions['latents']>,
-): LatentOptions {
+export function modelLatents({ config, weights }: LoadedModel, rotary: Rotary, given: KeptLatents): LatentOptions {
   if (typeof given !== 'string') checkKeys(given, KEPT_LATENTS, 'latents');
   const { layers, hiddenSize, normEpsilon: epsilon, qkNorm, rotaryDim, ropeInterleaved, contextLength } = config;
   checkLatents(config);
@@ -54,6 +51,23 @@ export function modelLatents(
   };
 }
 
+/** What a model says of its latents beforehand; null: they do not serve it. */
+export function latentModel(model: LoadedModel, rotary: Rotary): LatentModel | null {
+  const { config } = model;
+  if (!servesLatents(config)) return null;
+  return {
+    width: config.hiddenSize,
+    denseOperations: denseOperations(config),
+    options: (format) => modelLatents(model, rotary, format),
+  };
+}
+
+/** True if keys and values of the model can be made of latents. */
+export const servesLatents = (config: ModelConfig): boolean =>
+  makesKeysOfLatents(config) && isLatentWidth(config.hiddenSize) && config.layerRope.every((kind) => kind === 'main');
+
+const makesKeysOfLatents = ({ preNorms, qkNorm }: ModelConfig): boolean => preNorms && qkNorm !== 'width';
+
 /**
  * Latents are the residual stream, from which keys and values are made by a norm, a product, a norm of heads and one
  * rotary embedding.
@@ -61,7 +75,7 @@ export function modelLatents(
 function checkLatents(config: ModelConfig): void {
   checkUniformRope(config, 'a cache that keeps latents');
   const { preNorms, qkNorm, architecture } = config;
-  if (preNorms && qkNorm !== 'width') return;
+  if (makesKeysOfLatents(config)) return;
   throw new KvError('unsupported', `keys of ${architecture} models are made in a way that latents do not serve`, {
     values: { architecture, preNorms, qkNorm },
     hint: 'leave latents out',

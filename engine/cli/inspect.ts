@@ -14,6 +14,7 @@ import { inspectModel, inspectRemote, inspectVocabulary } from '../transformer/i
 import { MODEL_NAMES } from '../transformer/load.ts';
 import { fitRows, remarkRows } from './fit-text.ts';
 import { inspectChat } from './inspect-chat.ts';
+import { latentBitsOf, latentRows } from './latent-bits.ts';
 import { fitOf } from './machine-fit.ts';
 import { cacheDirOf, flag, number, type Settings, text } from './options.ts';
 import { contentOf, describe } from './thresholds.ts';
@@ -142,8 +143,10 @@ async function inspectModelAt(
   const { memory, ...rest } = model;
   const fit = fitOf(model.config, memory, { tokens });
   const remarks = 'remarks' in model ? model.remarks : [];
-  const rows = [...flat({ ...rest, kind: null, remarks: null }), ...remarkRows(remarks), ...fitRows(fit)];
-  return { ok: true, json: { ...rest, fit, fetched: !away }, plain: `${title}\n${fields(rows, columns)}` };
+  const latents = latentBitsOf(model.config);
+  const own = flat({ ...rest, kind: null, remarks: null });
+  const rows = [...own, ...remarkRows(remarks), ...fitRows(fit), ...latentRows(latents)];
+  return { ok: true, json: { ...rest, fit, latents, fetched: !away }, plain: `${title}\n${fields(rows, columns)}` };
 }
 
 /**

@@ -362,10 +362,11 @@ export const SESSION_OPTIONS = {
     parked: false,
   },
   latents: {
-    rule: seenLater("'xq8', 'xq4' or 'xq3', or { format, keep }"),
-    help: 'keep layer inputs, which pages may become: xq8, xq4 or xq3 (pays where every query head has its own KV head)',
+    rule: seenLater("'auto', 'none', 'xq8', 'xq4' or 'xq3', or { format, keep }"),
+    default: 'auto',
+    help: 'keep layer inputs, which pages may become: xq8, xq4 or xq3 (pays where every query head has its own KV head), none, or auto: where it is foreseen to pay',
     flag: '--latents <type>',
-    choices: LATENT_NAMES,
+    choices: ['auto', 'none', ...LATENT_NAMES],
     // A session that has them is not parked.
     parked: false,
   },

@@ -117,6 +117,9 @@ export interface EngineOptions extends StateOptions {
  */
 export type LatentKeep = 'move' | 'always';
 
+/** The latent that is kept of pages, and how long it stays beside them. */
+export type KeptLatents = LatentName | { readonly format: LatentName; readonly keep?: LatentKeep };
+
 /**
  * Options that govern one conversation's cache, whoever owns the runtime: a session of an engine, or a cache of one's
  * own.
@@ -197,9 +200,11 @@ export interface SessionOptions extends GoverningOptions {
    * Keeps the inputs of every layer, coded, beside each sealed page: 'xq8', 'xq4' or 'xq3'. A page that moves either
    * becomes its latent, from which keys and values are computed at every step, or goes to lower formats and gives it
    * up, as the policy decides. It pays where keys and values are as wide together as two layer inputs. With keep
-   * 'always' latents stay, so that restore() makes keys and values again. They count against the budget. Default: none.
+   * 'always' latents stay, so that restore() makes keys and values again. They count against the budget. 'auto', the
+   * default: 'xq4' where it is foreseen that pages do not fit otherwise in codes that err as much, and that computing
+   * them again takes little time (at most half of stepLatencyBudgetMs, where that is given); 'none': never.
    */
-  readonly latents?: LatentName | { readonly format: LatentName; readonly keep?: LatentKeep };
+  readonly latents?: 'auto' | 'none' | KeptLatents;
   /**
    * Where the originals of pages are kept, outside of every budget, when the pages move: in a file that is sealed under
    * a key of this session alone, on 'disk', or in 'memory'. Forks and resumed sessions begin without. Default 'none'.

@@ -13,8 +13,6 @@ import {
 } from '../../native/index.ts';
 import { comingBack } from '../cache/coming-back.ts';
 import { Governed } from '../cache/governed.ts';
-import { termsWithLatents } from '../cache/latents.ts';
-import { modelLatents } from '../cache/model-latents.ts';
 import { QUESTION_TOKENS, Question } from '../cache/promoted.ts';
 import { reportOf } from '../cache/report.ts';
 import { type Asked, endPrompt, fork, promote, runStep, takeBack } from '../cache/step.ts';
@@ -40,6 +38,7 @@ import { lookupOf } from './prompt-lookup.ts';
 import type { Reader } from './reader.ts';
 import { Rereading } from './rereading.ts';
 import type { SessionSetup } from './setup.ts';
+import { termsFor } from './terms-for.ts';
 import { TextProbe } from './text-probe.ts';
 import { Trail } from './trail.ts';
 import type { Generated } from './types.ts';
@@ -84,13 +83,10 @@ export class Session implements Reader {
     const { shape, model } = runtime;
     const { stepLatencyBudgetMs } = setup;
     const rotary = Rotary.planned(model.config, setup.tokensExpected);
-    const latents = setup.latents === undefined ? undefined : modelLatents(model, rotary, setup.latents);
     const originals = originalsTerms(setup);
     const { slidingWindow } = model.config;
-    const terms = comingBack(
-      termsWithLatents(shape, { ...setup, slidingWindow }, setup.thresholds, latents),
-      originals,
-    );
+    const { terms: asked, latents, foresight } = termsFor(runtime, setup, rotary);
+    const terms = comingBack(asked, originals);
     const governed = Governed.open({
       shape,
       terms,
@@ -113,6 +109,7 @@ export class Session implements Reader {
           tokensExpected: terms.tokensExpected,
           ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
         },
+        ...given({ foresight }),
         effective: {
           isa: runtime.native.isa,
           threads: runtime.threads,

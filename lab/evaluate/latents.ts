@@ -5,6 +5,7 @@
  * with and without latents are compared at equal bytes.
  */
 
+import type { SessionOptions } from '../../engine/options/types.ts';
 import type { Session } from '../../engine/session/session.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { KvErrorCode } from '../../native/index.ts';
@@ -19,7 +20,10 @@ export interface LatentsRow {
   readonly kind: string;
   readonly tokens: number;
   readonly budget: string;
-  /** 'none', or the latent that is kept, with the most operations a token in multiples of the dense half. */
+  /**
+   * 'none'; the latent that is asked for, with the most operations a token in multiples of the dense half; 'auto',
+   * where the session decides, with the milliseconds that a step may take.
+   */
   readonly latents: string;
   readonly kld: number | null;
   readonly bits: number | null;
@@ -41,8 +45,21 @@ export interface LatentsRequest {
   readonly say: (line: string) => void;
 }
 
-/** The most operations: what is allowed by default, and so many that steps take about twice as long. */
-const LIMITS = [null, 16] as const;
+interface Way {
+  readonly name: string;
+  readonly options: SessionOptions;
+  /** The most operations a token; left out: what is allowed by default. */
+  readonly most?: number;
+}
+
+/** 16 operations are so many that steps take about twice as long. */
+const WAYS: readonly Way[] = [
+  { name: 'none', options: { latents: 'none' } },
+  { name: 'xq4', options: { latents: 'xq4' } },
+  { name: 'xq4 16', options: { latents: 'xq4' }, most: 16 },
+  { name: 'auto', options: { latents: 'auto' } },
+  { name: 'auto 1000 ms', options: { latents: 'auto', stepLatencyBudgetMs: 1000 } },
+];
 /** Tokens that are written for the time of a step. */
 const WRITTEN = 8;
 
@@ -67,15 +84,14 @@ export async function latents({
     for (const kind of kinds)
       for (const passage of passagesOf(runtime.model.tokenizer, kind, passages, tokens))
         for (const kvBudget of budgets)
-          for (const most of [undefined, ...LIMITS]) {
-            const name = most === undefined ? 'none' : `xq4${most === null ? '' : ` ${most}`}`;
+          for (const { name, options, most } of WAYS) {
             const conditions = { text: passage.text, kind, tokens, budget: kvBudget, latents: name };
             if (results.find(keyOf(conditions)) !== undefined) continue;
             let found: Pick<LatentsRow, 'share' | 'stepMs'> = { share: null, stepMs: null };
             const { kld, bits, code } = await scorer.score(passage, {
-              options: { kvBudget, ...(most === undefined ? {} : { latents: 'xq4' as const }) },
+              options: { kvBudget, ...options },
               stateDir: null,
-              adjust: (set) => (typeof most === 'number' ? allowed(set, most) : set),
+              adjust: (set) => (most === undefined ? set : allowed(set, most)),
               look: async (session) => {
                 found = { share: latentShare(session), stepMs: await stepMs(session) };
               },

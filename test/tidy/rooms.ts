@@ -155,6 +155,8 @@ const WITNESS: Layers = {
       'newest',
       'query',
       'explanation',
+      'because-text',
+      'foresight-text',
       'explain-text',
       'explain',
       'form-states',

@@ -1,8 +1,8 @@
 /** A session began: everything that a replay needs, and what was requested against what is effective. */
 import { WINDOW_TOKENS } from '../../native/index.ts';
-import type { LatentContext, PolicyContext } from '../../policy/index.ts';
+import type { Because, Foreseen, Foresight, LatentContext, PolicyContext } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
-import { format, LAYERS_MAX, latent, thresholds, windowFormat } from './parts.ts';
+import { format, LAYERS_MAX, latent, origin, thresholds, windowFormat } from './parts.ts';
 import {
   type Certain,
   count,
@@ -67,6 +67,39 @@ export const OPEN = {
   'context.comesBackIn': { type: optional(format), since: '0.1.0' },
   'context.outlierKeys': { type: optional(list(format)), since: '0.1.0' },
   'context.priority': { type: optional(one(['bytes', 'kld'])), since: '0.1.0' },
+  /** Whether it keeps latents, where that was left to it. */
+  foresight: {
+    type: optional(
+      noun<Foresight>()({
+        seen: noun<Foreseen>()({
+          tokens: nullable(count),
+          pages: whole,
+          roomBytes: real,
+          roomBesideBytes: real,
+          format: latent,
+          latentBytes: whole,
+          codeBytes: whole,
+          leastShare: real,
+          operations: real,
+          pageMs: nullable(real),
+          stepLatencyBudgetMs: nullable(real),
+        }),
+        kept: nullable(latent),
+        pages: whole,
+        operations: real,
+        because: noun<Because>()({
+          threshold: text,
+          measured: real,
+          bound: real,
+          unit: text,
+          origin,
+          rule: text,
+        }),
+      }),
+    ),
+    since: '0.1.0',
+    means: 'Whether it keeps latents, decided by what was foreseen when it began; absent where nobody left it to it.',
+  },
   requested: { type: plain },
   effective: { type: plain },
 } as const satisfies Fields;

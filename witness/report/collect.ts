@@ -1,10 +1,11 @@
 /** One walk over the entries of a session: everything that its report shows. */
 import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, plural, printable, show } from '../../native/index.ts';
 import { type Because, FORMS, type LaterForm, type LayerChange, type PageForm } from '../../policy/index.ts';
+import { RULES } from '../because-text.ts';
 import { DECISION } from '../entries/decision.ts';
 import type { NoteBody } from '../entries/log-notes.ts';
 import { SITUATION } from '../entries/situation.ts';
-import { ORIGINS, RULES } from '../explain-text.ts';
+import { ORIGINS } from '../explain-text.ts';
 import { idleText } from '../idle-text.ts';
 import { statedText } from '../stated-text.ts';
 import type { Entry, OpenBody } from '../types.ts';

@@ -21,10 +21,14 @@ import type { Predictor } from './predictor.ts';
  * True if a session can be parked as it is: without latents, with a policy that has a name, and without forks that
  * would keep its pages in memory.
  */
-export const isParkable = ({ setup, governed }: Session): boolean => hasPlainState(setup) && !governed.hasForks;
+export const isParkable = (session: Session): boolean => hasPlainState(session) && !session.governed.hasForks;
 
-const hasPlainState = ({ policy, latents }: Session['setup']): boolean =>
-  typeof policy !== 'object' && latents === undefined;
+/** Forks keep no latents of their own, but pages that they share may be held as some. */
+const hasPlainState = ({ setup: { policy, latents = 'auto' }, governed }: Session): boolean =>
+  typeof policy !== 'object' &&
+  (latents === 'auto' || latents === 'none') &&
+  governed.latents === null &&
+  governed.terms.context.latents === undefined;
 
 /**
  * The bytes of a session between two calls, which stays as it is. With a predictor its pages take fewer bytes, and lose
@@ -32,10 +36,10 @@ const hasPlainState = ({ policy, latents }: Session['setup']): boolean =>
  */
 export function parkedBytes(session: Session, predictor: Predictor | null = null): Buffer {
   const { runtime, setup, governed, tokens, lastHidden } = session;
-  if (!hasPlainState(setup))
+  if (!hasPlainState(session))
     throw new KvError('unsupported', 'a session with latents, or with a policy of the caller, cannot be parked', {
       values: { session: session.id, policy: governed.terms.policy.id },
-      hint: 'keep it open, or fork() it: forks keep no latents',
+      hint: "keep it open, or open it with latents: 'none'",
     });
   const { model, shape } = runtime;
   const { policy } = governed.terms;

@@ -497,6 +497,7 @@ describe('audit', () => {
 describe('inspect and doctor', () => {
   it.each([
     ['a model by name', 'reference', /architecture +llama/],
+    ['what latents would take', 'reference', /latents +do not pay:[\s\S]*4\.172[\s\S]*5\.563[\s\S]*4\.219/],
     ['a model folder', join(root, 'models/reference'), /digest +[0-9a-f]{64}/],
     ['a state folder', state, /log\nSound[\s\S]*vector index/],
     ['a log', join(state, 'log'), /Sound: \d+ entries/],
