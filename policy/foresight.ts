@@ -12,6 +12,8 @@ import type { Because, ThresholdSet } from './types.ts';
 export interface Foreseen {
   /** Tokens that it is expected to reach; null: nobody knows. */
   readonly tokens: number | null;
+  /** How many earlier sessions of the model say so, by the median of their lengths; 0: whoever opened it. */
+  readonly sessions: number;
   /** Pages of all layers that may have moved by then. */
   readonly pages: number;
   /** Bytes that its budget leaves for these. */
@@ -24,7 +26,7 @@ export interface Foreseen {
   readonly latentBytes: number;
   /** Bytes of the keys and values of one page in codes that err as much. */
   readonly codeBytes: number;
-  /** Share of its budget that it takes at least with latents, all pages in the lowest formats; above 1: refused. */
+  /** Share of its budget that it needs with latents and all pages in the lowest formats, where that is more than 1. */
   readonly leastShare: number;
   /** Operations that computing keys and values of one page again takes, in multiples of the dense half of a token. */
   readonly operations: number;

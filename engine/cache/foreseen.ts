@@ -40,6 +40,13 @@ export interface LatentModel {
   readonly options: (format: LatentName) => LatentOptions;
 }
 
+/** How long earlier sessions of a model became. */
+export interface KnownLengths {
+  /** Median of their tokens. */
+  readonly tokens: number;
+  readonly sessions: number;
+}
+
 /** What a session is opened with, and why it keeps latents or none. */
 export interface Planned {
   readonly terms: Terms;
@@ -66,43 +73,47 @@ export function plannedLatents(
     request,
     thresholds,
     model,
+    lengths,
     threads,
   }: {
     readonly request: TermsRequest;
     readonly thresholds: ThresholdSet;
     readonly model: LatentModel;
+    /** Where nobody says how long it gets. */
+    readonly lengths: KnownLengths | undefined;
     readonly threads: number | undefined;
   },
 ): Planned {
   const set = terms.context.thresholds;
   const { stepLatencyBudgetMs } = terms;
-  const seen = seenOf(shape, terms, model);
+  const seen = seenOf(shape, terms, model, lengths);
   // A time of 0 leaves the question of time open.
   const isWorth = foresee({ ...seen, pageMs: 0 }, set).kept !== null;
   if (!isWorth) return { terms, latents: undefined, foresight: foresee(seen, set) };
   const latents = model.options(FORESEEN_LATENT);
-  const within = termsWithin(terms, () => termsWithLatents(shape, request, thresholds, latents));
-  const foresight = foresee(
-    {
-      ...seen,
-      leastShare: within.leastShare,
-      pageMs: within.terms === null || stepLatencyBudgetMs === null ? null : latentPageMs(shape, latents, threads),
-    },
-    set,
-  );
-  if (foresight.kept === null || within.terms === null) return { terms, latents: undefined, foresight };
-  return { terms: bounded(within.terms, foresight), latents, foresight };
+  const within = (tokensExpected: number | null): Terms =>
+    termsWithLatents(shape, { ...request, tokensExpected: tokensExpected ?? undefined }, thresholds, latents);
+  const leastShare = leastShareOf(terms, () => within(seen.tokens));
+  const pageMs = leastShare > 1 || stepLatencyBudgetMs === null ? null : latentPageMs(shape, latents, threads);
+  const foresight = foresee({ ...seen, leastShare, pageMs }, set);
+  if (foresight.kept === null) return { terms, latents: undefined, foresight };
+  return { terms: bounded(within(terms.tokensExpected), foresight), latents, foresight };
 }
 
 /** Of the budget only what pages may have at the end counts: open pages, sinks and the window are left out. */
-function seenOf(shape: CacheShape, terms: Terms, { width, denseOperations }: LatentModel): Foreseen {
-  const { context, tokensExpected, stepLatencyBudgetMs } = terms;
-  const budgetBytes = terms.budgetBytes ?? 0;
-  const movable = tokensExpected === null ? 0 : forecastMovablePages(tokensExpected, context.windowTokens);
+function seenOf(
+  shape: CacheShape,
+  { context, budgetBytes, tokensExpected, stepLatencyBudgetMs }: Terms,
+  { width, denseOperations }: LatentModel,
+  lengths: KnownLengths | undefined,
+): Foreseen {
+  const tokens = tokensExpected ?? lengths?.tokens ?? null;
+  const movable = tokens === null ? 0 : forecastMovablePages(tokens, context.windowTokens);
   const beside = latentContext(context, shape, { width, denseOperations, names: LATENT_NAMES, kept: FORESEEN_LATENT });
-  const roomOf = (one: PolicyContext): number => Math.max(0, movableBytes(one, budgetBytes, movable));
+  const roomOf = (one: PolicyContext): number => Math.max(0, movableBytes(one, budgetBytes ?? 0, movable));
   return {
-    tokens: tokensExpected,
+    tokens,
+    sessions: tokensExpected === null ? (lengths?.sessions ?? 0) : 0,
     pages: unitsOf(context, movable).length,
     roomBytes: roomOf(context),
     roomBesideBytes: roomOf(beside),
@@ -116,16 +127,14 @@ function seenOf(shape: CacheShape, terms: Terms, { width, denseOperations }: Lat
   };
 }
 
-/** The terms with latents, or null with the share of the budget that these would need at least. */
-function termsWithin(
-  { budgetBytes }: Terms,
-  make: () => Terms,
-): { readonly terms: Terms | null; readonly leastShare: number } {
+/** The share of the budget that terms need at least where it is more than all of it; 0 where it is not. */
+function leastShareOf({ budgetBytes }: Terms, make: () => Terms): number {
   try {
-    return { terms: make(), leastShare: 0 };
+    make();
+    return 0;
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'budget-too-small') throw error;
-    return { terms: null, leastShare: Number(error.values.neededBytes) / Math.max(1, budgetBytes ?? 0) };
+    return Number(error.values.neededBytes) / Math.max(1, budgetBytes ?? 0);
   }
 }
 

@@ -1,10 +1,11 @@
 /** What the keys and values of a loaded model are made with, as a cache that keeps latents needs it. */
-import { checkKeys, isLatentWidth, KvError } from '../../native/index.ts';
+import { CODED_HEAD_DIMS, checkKeys, isLatentWidth, KvError, latentBytes, pageBytes } from '../../native/index.ts';
+import { codesLike } from '../../policy/index.ts';
 import { KEPT_LATENTS, type LatentOptions } from '../options/latent-options.ts';
 import type { KeptLatents } from '../options/types.ts';
 import { checkUniformRope, type Rotary } from '../transformer/rotary.ts';
 import type { LoadedModel, ModelConfig } from '../transformer/types.ts';
-import type { LatentModel } from './foreseen.ts';
+import { FORESEEN_LATENT, type LatentModel } from './foreseen.ts';
 
 /** Two for each weight that a token meets: one multiplied, one added. */
 function denseOperations({
@@ -65,6 +66,13 @@ export function latentModel(model: LoadedModel, rotary: Rotary): LatentModel | n
 /** True if keys and values of the model can be made of latents. */
 export const servesLatents = (config: ModelConfig): boolean =>
   makesKeysOfLatents(config) && isLatentWidth(config.hiddenSize) && config.layerRope.every((kind) => kind === 'main');
+
+/** True if a latent of the model takes fewer bytes than codes that err as much, so that more may speak for it. */
+export const latentsMayPay = (config: ModelConfig): boolean =>
+  servesLatents(config) &&
+  CODED_HEAD_DIMS.includes(config.headDim) &&
+  latentBytes(FORESEEN_LATENT, config.hiddenSize) <
+    2 * pageBytes(codesLike(FORESEEN_LATENT), config.kvHeads, config.headDim);
 
 const makesKeysOfLatents = ({ preNorms, qkNorm }: ModelConfig): boolean => preNorms && qkNorm !== 'width';
 

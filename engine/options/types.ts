@@ -202,7 +202,7 @@ export interface SessionOptions extends GoverningOptions {
    * up, as the policy decides. It pays where keys and values are as wide together as two layer inputs. With keep
    * 'always' latents stay, so that restore() makes keys and values again. They count against the budget. 'auto', the
    * default: 'xq4' where it is foreseen that pages do not fit otherwise in codes that err as much, and that computing
-   * them again takes little time (at most half of stepLatencyBudgetMs, where that is given); 'none': never.
+   * them again takes little time (at most a quarter of stepLatencyBudgetMs, where that is given); 'none': never.
    */
   readonly latents?: 'auto' | 'none' | KeptLatents;
   /**

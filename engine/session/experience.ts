@@ -7,13 +7,17 @@ import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
 import { readEntry, type WitnessLog } from '../../witness/index.ts';
 import { f16CacheBytes } from '../cache/budget.ts';
 import { fingerprintOf, printOf } from '../cache/fingerprint.ts';
+import type { KnownLengths } from '../cache/foreseen.ts';
 import type { Governed } from '../cache/governed.ts';
+import { latentsMayPay } from '../cache/model-latents.ts';
 import { formatShares } from '../cache/report.ts';
 import { parseBudget } from '../options/parse-budget.ts';
 import { withPolicyModule } from '../options/policy-module.ts';
+import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { shippedThresholds } from '../state/shipped-laws.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
+import type { LoadedModel } from '../transformer/types.ts';
 import type { Beginnings } from './known-prefix.ts';
 import type { SessionSetup } from './setup.ts';
 
@@ -86,6 +90,7 @@ export async function setupOf(
     state?.book ?? null,
   );
   const book = state?.book;
+  const lengths = await lengthsOf({ config, digest }, options, start.fingerprint, book ?? null);
   // What the caller has given stands as it is.
   const asks = book != null && thresholds === undefined && thresholdsPath === undefined;
   const query = { modelDigest: digest, family: config.architecture, layers: shape.layers };
@@ -95,10 +100,35 @@ export async function setupOf(
   return {
     ...ready,
     ...start,
+    ...given({ lengths }),
     ...(asks ? { recall } : {}),
     ...(state?.prefixKey === undefined ? {} : { beginnings: { key: state.prefixKey, ...(asks ? { ask } : {}) } }),
     log: options.witness === false ? null : (state?.log ?? null),
   };
+}
+
+/** How many sessions are asked for their length, and how many must say it. */
+const LENGTHS_MOST = 64;
+const LENGTHS_LEAST = 3;
+
+/**
+ * How long earlier sessions of the model became. Asked only where nobody says how long this one gets, and where it
+ * matters: to foresee whether latents pay.
+ */
+async function lengthsOf(
+  { config, digest }: Pick<LoadedModel, 'config' | 'digest'>,
+  { tokensExpected, kvBudget, latents = SESSION_OPTIONS.latents.default }: SessionOptions,
+  fingerprint: Fingerprint,
+  book: ThresholdBook | null,
+): Promise<KnownLengths | undefined> {
+  if (tokensExpected !== undefined || kvBudget === undefined || latents !== 'auto') return undefined;
+  if (book === null || !latentsMayPay(config)) return undefined;
+  const same = { must: [{ field: 'modelDigest', equals: digest }] } as const;
+  const near = await book.nearestSessions(fingerprint, LENGTHS_MOST, same);
+  const lengths = near.map(({ payload }) => payload.tokens).filter((tokens) => tokens > 0);
+  lengths.sort((a, b) => a - b);
+  const median = lengths[Math.floor(lengths.length / 2)];
+  return lengths.length < LENGTHS_LEAST ? undefined : { tokens: median!, sessions: lengths.length };
 }
 
 /**

@@ -23,7 +23,7 @@ export function termsFor(
   setup: SessionSetup,
   rotary: Rotary,
 ): SessionTerms {
-  const { thresholds, latents: asked = SESSION_OPTIONS.latents.default } = setup;
+  const { thresholds, lengths, latents: asked = SESSION_OPTIONS.latents.default } = setup;
   const request = { ...setup, slidingWindow: model.config.slidingWindow };
   if (asked !== 'auto' && asked !== 'none') {
     const latents = modelLatents(model, rotary, asked);
@@ -32,7 +32,7 @@ export function termsFor(
   const terms = termsWithLatents(shape, request, thresholds, undefined);
   const known = asked === 'auto' && isLeftToIt(setup) && isForeseeable(terms) ? latentModel(model, rotary) : null;
   if (known === null) return { terms, latents: undefined, foresight: undefined };
-  return plannedLatents(shape, terms, { request, thresholds, model: known, threads });
+  return plannedLatents(shape, terms, { request, thresholds, model: known, lengths, threads });
 }
 
 /**

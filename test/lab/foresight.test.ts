@@ -2,13 +2,15 @@
 // with a KV head for each query head. What is decided stands in the log, is told and is decided again.
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { f16CacheBytes } from '../../engine/cache/budget.ts';
 import type { SessionOptions } from '../../engine/options/types.ts';
-import { setupOf } from '../../engine/session/experience.ts';
+import { leave, setupOf } from '../../engine/session/experience.ts';
 import { parkedBytes } from '../../engine/session/park/park.ts';
 import { Session } from '../../engine/session/session.ts';
 import { logDir, openState, type State } from '../../engine/state/folder.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { widened } from '../../lab/evaluate/latents.ts';
+import { given } from '../../native/index.ts';
 import { type Entry, explain, readLog, replaySession, timeline, timelineText } from '../../witness/index.ts';
 import { ids, MODEL } from '../unit/engine/on-reference.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
@@ -133,6 +135,38 @@ describe('where every query head has its own', () => {
     const other = { ...open, body: { ...open.body, foresight: { ...foresight!, kept: null } } };
     const differs = replaySession([other, ...rest]);
     expect(differs).toMatchObject({ equal: false, firstDifference: { what: 'policy', seq: open.seq } });
+  });
+
+  it('knows from earlier sessions how long one gets, where nobody says', async () => {
+    const dir = join(folder(), 'lengths');
+    const own = await openState(dir, { mode: 'halt' });
+    const kvBudget = Math.floor(0.22 * f16CacheBytes(wide.shape, TOKENS));
+    const begin = async (tokensExpected?: number): Promise<Session> => {
+      const options = { kvBudget, stepLatencyBudgetMs: 10_000, ...given({ tokensExpected }) };
+      return Session.open(wide, await setupOf(wide, options, own));
+    };
+    const first = await begin();
+    expect(first.governed.foresight).toMatchObject({
+      seen: { tokens: null, sessions: 0 },
+      because: { rule: 'latent-length' },
+    });
+    first.close();
+    for (const tokens of [900, TOKENS, 1000]) {
+      const session = await begin(tokens);
+      await session.read(ids(tokens, 7));
+      await leave(session.governed, own.book, 'done');
+      session.close();
+    }
+    const known = await begin();
+    expect(known.governed.foresight).toMatchObject({ kept: 'xq4', seen: { tokens: 1000, sessions: 3 } });
+    expect(known.governed.terms.tokensExpected).toBeNull();
+    await known.read(ids(TOKENS, 8));
+    known.close();
+    // Whoever says it is believed.
+    const said = await begin(300);
+    expect(said.governed.foresight).toMatchObject({ kept: null, seen: { tokens: 300, sessions: 0 } });
+    said.close();
+    await own.close();
   });
 
   it('does not ask where pages may come back, or a divergence is stated', async () => {

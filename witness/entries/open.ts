@@ -73,6 +73,7 @@ export const OPEN = {
       noun<Foresight>()({
         seen: noun<Foreseen>()({
           tokens: nullable(count),
+          sessions: count,
           pages: whole,
           roomBytes: real,
           roomBesideBytes: real,

@@ -8,6 +8,7 @@ const set = defaultThresholds(30);
 const codeBytes = 2 * pageBytes(codesLike('xq4'), 9, 64);
 const WIDE: Foreseen = {
   tokens: 2048,
+  sessions: 0,
   pages: 450,
   roomBytes: 0.6 * 450 * codeBytes,
   roomBesideBytes: 0.58 * 450 * codeBytes,
