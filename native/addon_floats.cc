@@ -1,4 +1,5 @@
-// The JavaScript binding of rotary embedding and half conversion, for arrays outside any cache (see addon.cc).
+// The JavaScript binding of rotary embedding, half conversion and products of matrices, for arrays outside any cache (see
+// addon.cc).
 #include <napi.h>
 
 #include "arguments.h"
@@ -48,12 +49,28 @@ Napi::Value fromHalf(const Info& info) {
   });
 }
 
+// (x [rows, inner], rows, m [inner, columns], columns, y [rows, columns])
+Napi::Value matmulF64(const Info& info) {
+  return guarded(info, [&]() -> Status {
+    Span<float> x, m, y;
+    int rows, columns;
+    if (!readFloats(info[0], &x) || !readInt(info[1], 1, 1 << 30, &rows)) return kBadArgument;
+    if (!readFloats(info[2], &m) || !readInt(info[3], 1, 1 << 30, &columns) || !readFloats(info[4], &y)) return kBadArgument;
+    const size_t inner = x.length / rows;
+    if (x.length % rows != 0 || inner > 1u << 30 || m.length != inner * static_cast<uint64_t>(columns)) return kBadShape;
+    if (y.length != static_cast<uint64_t>(rows) * columns) return kBadShape;
+    kernelsOf(info.Env())->cold->matmulF64(x.data, rows, m.data, static_cast<int>(inner), columns, y.data);
+    return kOk;
+  });
+}
+
 }  // namespace
 
 void exportFloats(Napi::Env env, Napi::Object exports) {
   exports.Set("rope", Napi::Function::New(env, rope, "rope"));
   exports.Set("toHalf", Napi::Function::New(env, toHalf, "toHalf"));
   exports.Set("fromHalf", Napi::Function::New(env, fromHalf, "fromHalf"));
+  exports.Set("matmulF64", Napi::Function::New(env, matmulF64, "matmulF64"));
 }
 
 }  // namespace palimpsest

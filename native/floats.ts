@@ -68,3 +68,19 @@ export function fromHalf(bits: Uint16Array, out?: Float32Array): Float32Array {
   check(loadBinary().fromHalf(bits, target), 'convert from half');
   return target;
 }
+
+/**
+ * x [rows, inner] · m [inner, columns] → [rows, columns]. Each sum is taken in float64, in the order of the
+ * contraction, and rounded once: the same bits on every machine.
+ */
+export function matmulF64(x: Float32Array, rows: number, m: Float32Array, columns: number): Float32Array {
+  floats(x, 'x');
+  floats(m, 'm');
+  integer(rows, 'rows', 1, 2 ** 30);
+  integer(columns, 'columns', 1, 2 ** 30);
+  if (x.length % rows !== 0 || m.length !== (x.length / rows) * columns)
+    shapeError('x must be [rows, inner] and m [inner, columns]', { x: x.length, m: m.length, rows, columns });
+  const y = new Float32Array(rows * columns);
+  check(loadBinary().matmulF64(x, rows, m, columns, y), 'multiply matrices');
+  return y;
+}

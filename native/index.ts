@@ -20,7 +20,7 @@ export {
 export * from './error.ts';
 export * from './file.ts';
 export { forgetFileBytes } from './file-cache.ts';
-export { fromHalf, joined, rope, toHalf } from './floats.ts';
+export { fromHalf, joined, matmulF64, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export { fieldBytes } from './formats/descriptor.ts';
 export { serveYardsticks } from './formats/registry.ts';

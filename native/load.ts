@@ -294,6 +294,7 @@ export interface Binary {
   forgetFileBytes(fd: number, offset: number, bytes: number): number;
   toHalf(x: Float32Array, out: Uint16Array): number;
   fromHalf(bits: Uint16Array, out: Float32Array): number;
+  matmulF64(x: Float32Array, rows: number, m: Float32Array, columns: number, y: Float32Array): number;
   describe(): { isa: number; available: number[]; compiler: string; abi: string };
   setIsa(isa: number): number;
 }

@@ -150,6 +150,15 @@ void rope(const Napi::CallbackInfo& info) {
   kernels->cold->rope(x, tokens, heads, headDim, rotaryDim, cos, sin, interleaved);
 }
 
+void matmulF64(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int rows = call.integer(1, 256), inner = call.integer(0, 4096), columns = call.integer(1, 4096);
+  const auto* x = call.array<float>(static_cast<size_t>(rows) * inner);
+  const auto* m = call.array<float>(static_cast<size_t>(inner) * columns);
+  kernels->cold->matmulF64(x, rows, m, inner, columns, call.array<float>(static_cast<size_t>(rows) * columns));
+}
+
 // Formats. `bytes` holds the fields of a side of one head, each at a multiple of 64 (test_call.h).
 
 // (isa, formats, isKey, d, stride, firstRow, x, bytes <- [formats][sideBytes]): formats of one family; of a shared
@@ -252,6 +261,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("toHalf", toHalf);
   add("fromHalf", fromHalf);
   add("rope", rope);
+  add("matmulF64", matmulF64);
   add("encodeSides", encodeSides);
   add("demoteSide", demoteSide);
   add("decodeSide", decodeSide);

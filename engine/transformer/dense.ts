@@ -2,7 +2,7 @@
  * What all dense halves share: checks, rows of the embedding table, sketches of an output projection, and giving others
  * a turn.
  */
-import { assert, checkOption, KvError, show } from '../../native/index.ts';
+import { assert, checkOption, KvError, matmulF64, show } from '../../native/index.ts';
 import { DENSE_THREADS } from './limits.ts';
 import type { DenseOptions, LoadedModel } from './types.ts';
 
@@ -107,26 +107,5 @@ function outputSketch({ config, weights }: DenseModel, layer: number, sketch: Fl
       values: { length: sketch.length, hiddenSize },
     });
   }
-  return sketchTimes(sketch, rows, weights.tensor(`${layer}.o`).readFloat32(), hiddenSize, queryHeads * headDim);
-}
-
-/** sketch [rows, inner] · matrix [inner, columns], summed in float64. */
-function sketchTimes(
-  sketch: Float32Array,
-  rows: number,
-  matrix: Float32Array,
-  inner: number,
-  columns: number,
-): Float32Array {
-  const product = new Float32Array(rows * columns);
-  const sum = new Float64Array(columns);
-  for (let row = 0; row < rows; row++) {
-    sum.fill(0);
-    for (let i = 0; i < inner; i++) {
-      const factor = sketch[row * inner + i]!;
-      for (let column = 0, at = i * columns; column < columns; column++, at++) sum[column]! += factor * matrix[at]!;
-    }
-    product.set(sum, row * columns);
-  }
-  return product;
+  return matmulF64(sketch, rows, weights.tensor(`${layer}.o`).readFloat32(), queryHeads * headDim);
 }

@@ -8,6 +8,7 @@ namespace {
 #include "families.h"
 #include "chosen.h"
 #include "rope.h"
+#include "matmul_f64.h"
 #include "gemm_i8.h"
 #include "latent_codec.h"
 #include "residuals.h"
@@ -31,6 +32,7 @@ const ColdKernels PALIMPSEST_JOIN(kCold_, PALIMPSEST_COLD) = {
     NAMED(decodeResiduals),
     NAMED(roundToLevels),
     NAMED(rope),
+    NAMED(matmulF64),
 };
 
 }  // namespace palimpsest

@@ -232,6 +232,10 @@ struct ColdKernels {
   // Rotary embedding in place, x [tokens][heads][headDim], the first `rotaryDim` channels of each head.
   // cos, sin: [tokens][rotaryDim/2]. interleaved: pairs (2i, 2i+1), else (i, i + rotaryDim/2).
   void (*rope)(float* x, int tokens, int heads, int headDim, int rotaryDim, const float* cos, const float* sin, bool interleaved);
+
+  // y[r][c] = sum_i x[r][i] * m[i][c], i < inner, summed in doubles in this order and rounded once.
+  // x: [rows][inner], m: [inner][columns], y: [rows][columns].
+  void (*matmulF64)(const float* x, int rows, const float* m, int inner, int columns, float* y);
 };
 
 struct Kernels {

@@ -174,6 +174,22 @@ export const KERNEL_CASES: Cases = {
     };
   },
 
+  matmulF64(random) {
+    const rows = whole(random, 1, 20);
+    const inner = whole(random, 0, 70);
+    const columns = whole(random, 1, 70);
+    const x = floats(random, rows * inner);
+    const m = floats(random, inner * columns);
+    return {
+      shape: `rows ${rows}, inner ${inner}, columns ${columns}`,
+      run({ kernels, isa }) {
+        const y = new Float32Array(rows * columns);
+        kernels.matmulF64(isa, rows, inner, columns, x, m, y);
+        return [y];
+      },
+    };
+  },
+
   encodeSides(random) {
     const d = one(random, CODED_HEAD_DIMS);
     const stride = d + 4 * whole(random, 0, 3);

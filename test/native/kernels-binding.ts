@@ -71,6 +71,15 @@ export interface KernelsBinding {
     cos: Float32Array,
     sin: Float32Array,
   ): void;
+  matmulF64(
+    isa: number,
+    rows: number,
+    inner: number,
+    columns: number,
+    x: Float32Array,
+    m: Float32Array,
+    y: Float32Array,
+  ): void;
   /**
    * One head in formats of one family; `bytes` is [formats, sideBytes] (sides.ts), the fields that a family keeps are
    * written with the first. `feedback`, `weights`: what steers keys.

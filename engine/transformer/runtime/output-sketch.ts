@@ -24,16 +24,16 @@ export function signs(count: number, seed: number): Float32Array {
   const out = new Float32Array(count);
   const mask = (1n << 64n) - 1n;
   let state = BigInt(seed);
-  let bits = 0n;
-  for (let i = 0; i < count; i++) {
-    if (i % 64 === 0) {
-      state = (state + 0x9e3779b97f4a7c15n) & mask;
-      let z = state;
-      z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & mask;
-      z = ((z ^ (z >> 27n)) * 0x94d049bb133111ebn) & mask;
-      bits = z ^ (z >> 31n);
-    }
-    out[i] = ((bits >> BigInt(i % 64)) & 1n) === 1n ? 1 / Math.sqrt(SKETCH_ROWS) : -1 / Math.sqrt(SKETCH_ROWS);
+  const one = 1 / Math.sqrt(SKETCH_ROWS);
+  for (let first = 0; first < count; first += 64) {
+    state = (state + 0x9e3779b97f4a7c15n) & mask;
+    let z = state;
+    z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & mask;
+    z = ((z ^ (z >> 27n)) * 0x94d049bb133111ebn) & mask;
+    const bits = z ^ (z >> 31n);
+    const halves = [Number(bits & 0xffffffffn), Number(bits >> 32n)];
+    for (let i = first; i < Math.min(count, first + 64); i++)
+      out[i] = ((halves[(i - first) >> 5]! >>> ((i - first) & 31)) & 1) === 1 ? one : -one;
   }
   return out;
 }

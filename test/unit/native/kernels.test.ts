@@ -372,4 +372,27 @@ describe.each(ISAS)('%s', (_name, isa) => {
       expect(bits(x)).toEqual(bits(expected));
     },
   );
+
+  test.each([
+    [32, 576, 576],
+    [8, 40, 33],
+    [5, 7, 16],
+    [1, 1, 1],
+    [9, 0, 3],
+  ])(`products of %i x %i and %i columns have the sums of doubles in order (seed ${SEED})`, (rows, inner, columns) => {
+    const random = seeded(SEED);
+    const x = misaligned(normals(rows * inner, random));
+    const m = misaligned(normals(inner * columns, random));
+    const expected = new Float32Array(rows * columns);
+    for (let row = 0; row < rows; row++) {
+      for (let column = 0; column < columns; column++) {
+        let sum = 0;
+        for (let i = 0; i < inner; i++) sum += x[row * inner + i]! * m[i * columns + column]!;
+        expected[row * columns + column] = sum;
+      }
+    }
+    const y = misaligned(new Float32Array(rows * columns));
+    kernels.matmulF64(isa, rows, inner, columns, x, m, y);
+    expect(bits(y)).toEqual(bits(expected));
+  });
 });
