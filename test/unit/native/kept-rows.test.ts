@@ -171,6 +171,22 @@ describe('kept rows', () => {
     cache.close();
   });
 
+  it('which is CRC-32C, of parts longer and shorter than what the CPU takes at once', () => {
+    for (const headDim of [64, 128, 256]) {
+      const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim };
+      const cache = openKvCache({ shape, pool: openPool(2 ** 30) });
+      const random = uniform(headDim);
+      const rows = normals(random, 300 * 2 * headDim);
+      cache.append(0, rows, rows);
+      cache.transcode(0, 0, 'v', 'trellis2');
+      const digests = cache.sideDigests(0);
+      for (const page of [0, 1])
+        for (const [at, side] of SIDES.entries())
+          expect(digests[2 * page + at]).toBe(crc32c(cache.exportSide(0, page, side).bytes));
+      cache.close();
+    }
+  });
+
   it('are refused by name: twice, under way, without any, without room, and places that are none', () => {
     const { cache } = filled();
     expect(codeOf(() => cache.dropRows(0, 0, 'v'))).toBe('unsupported');
@@ -199,3 +215,13 @@ describe('kept rows', () => {
     cache.close();
   });
 });
+
+/** CRC-32C (RFC 3720), bit by bit. */
+function crc32c(bytes: Uint8Array): number {
+  let crc = -1;
+  for (const byte of bytes) {
+    crc ^= byte;
+    for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ ((crc & 1) === 1 ? 0x82f63b78 : 0);
+  }
+  return ~crc >>> 0;
+}
