@@ -1,5 +1,5 @@
-// The JavaScript binding of rotary embedding, half conversion and products of matrices, for arrays outside any cache (see
-// addon.cc).
+// The JavaScript binding of rotary embedding, half conversion and products of matrices, for arrays outside any cache
+// (see addon.cc).
 #include <napi.h>
 
 #include "arguments.h"

@@ -117,6 +117,7 @@ Status Cache::holdAs(Page& page, int pageIndex, PageLatent latent, double* freed
   const double before = static_cast<double>(account_->usedBytes());
   for (PageSide* side : {&page.k, &page.v, &page.original[0], &page.original[1]}) *side = PageSide();
   for (KeptRows& rows : page.rows) rows = KeptRows();
+  page.forgetTried();
   page.latent = std::move(latent);
   page.kind = kLatent;
   page.latent.count(*account_);
@@ -169,6 +170,7 @@ Status Cache::restore(int index, int pageIndex, int format, bool keepsLatent, do
   const double before = static_cast<double>(account_->usedBytes());
   if (!keepsLatent) page.latent = PageLatent();
   page.kind = kResident;
+  page.forgetTried();
   page.k = std::move(fresh[0]);
   page.v = std::move(fresh[1]);
   page.k.count(*account_);

@@ -206,6 +206,7 @@ void Cache::seal(Layer& layer, Seal seal) {
   layer.mass.push_back(layer.openMass);
   layer.openMass = 0;
   layer.pages.push_back(std::move(seal.page));
+  if (layer.sealed() > kTriedPages) layer.page(layer.sealed() - 1 - kTriedPages).forgetTried();
 }
 
 // Encodes an open page in f16 to a page, and writes the sinks.

@@ -59,12 +59,17 @@ struct Page {
   PageSide v;
   PageSide original[2];  // keys, values: an earlier form of a side that is kept beside it, empty where there is none
   KeptRows rows[2];      // keys, values: some rows as they were at one time
+  PageSide tried[2];     // keys, values: the codes of a form that the side was tried in, which other trials and the move to it need not make again; not counted
   PageLatent latent;
   PageKind kind = kResident;
   uint8_t moving = 0;  // Sides with a move under way
   uint32_t walk = 0;   // the last walk that visited its parts
   PageSide& side(bool isKey) { return isKey ? k : v; }
   const PageSide& side(bool isKey) const { return isKey ? k : v; }
+  // A side is about to change, or its page is old: codes that were made of it are of no use any more.
+  void forgetTried() {
+    for (PageSide& side : tried) side = PageSide();
+  }
   bool isGone() const { return kind == kFreed || kind == kEvicted; }
   // Bytes of what the page is held as, and the bytes that kept originals and rows add to them.
   size_t heldBytes() const { return k.bytes() + v.bytes() + latent.bytes(); }

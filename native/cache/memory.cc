@@ -26,7 +26,10 @@ CacheMemory Cache::memory() const {
   for (const Layer& layer : layers_) {
     memory.open += layer.open.bytes();
     memory.sinks += layer.sinks.size();
-    for (const std::shared_ptr<Page>& page : layer.pages) memory.pages += page->bytes();
+    for (const std::shared_ptr<Page>& page : layer.pages) {
+      memory.pages += page->bytes();
+      memory.scratch += page->tried[0].bytes() + page->tried[1].bytes();
+    }
     memory.scratch += layer.kept.bytes() + layer.sharedBytes();
   }
   return memory;

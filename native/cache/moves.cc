@@ -56,7 +56,8 @@ void Encoding::run(float* rows, Workspace space) const {
 
 void Move::run(Scratch& scratch) {
   for (const bool isKey : {true, false}) {
-    if (changed & sideBit(isKey)) encoding[isKey ? 0 : 1].run(scratch.keyRows.data(), scratch.workspace());
+    const Encoding& one = encoding[isKey ? 0 : 1];
+    if (one.kernels != nullptr) one.run(scratch.keyRows.data(), scratch.workspace());
   }
 }
 
@@ -174,6 +175,11 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
     PageSide& from = move.from[isKey ? 0 : 1];
     PageSide& fresh = move.to[isKey ? 0 : 1];
     from = page.side(isKey);
+    PageSide& tried = move.page->tried[isKey ? 0 : 1];
+    if (tried.isThere() && tried.format == to) {
+      fresh = std::move(tried);
+      continue;
+    }
     fresh = keptParts(from, to);
     if (!fresh.draft(*account_, to, sideShape(isKey))) return kNoMemory;
     move.encoding[isKey ? 0 : 1] = {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layer, isKey, 0), &from, &fresh,
@@ -188,6 +194,7 @@ double Cache::putInPlace(Move& move) {
   for (const bool isKey : {true, false}) {
     if (!(move.changed & sideBit(isKey))) continue;
     PageSide& side = move.page->side(isKey);
+    move.page->tried[isKey ? 0 : 1] = PageSide();
     move.from[isKey ? 0 : 1] = PageSide();
     side = std::move(move.to[isKey ? 0 : 1]);
     side.count(*account_);
@@ -283,6 +290,7 @@ Status Cache::restoreOriginal(int index, int pageIndex, bool isKey, double* free
   if (page.kind != kResident || (page.moving & sideBit(isKey)) || !original.isThere()) return kUnsupported;
   endTrials(*workers_, page);
   const double before = static_cast<double>(account_->usedBytes());
+  page.tried[isKey ? 0 : 1] = PageSide();
   page.side(isKey) = std::move(original);
   original = PageSide();
   *freed = before - static_cast<double>(account_->usedBytes());

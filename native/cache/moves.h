@@ -32,7 +32,7 @@ constexpr Sides sideBit(bool isKey) { return isKey ? kKeys : kValues; }
 
 // Writes one page side in another format. It refers to no cache, so that any thread may run it.
 struct Encoding {
-  const Kernels* kernels;
+  const Kernels* kernels = nullptr;
   SideShape side;
   int firstRow;
   const uint16_t* sinks;  // rows of this side, [n][4][d] half; read when firstRow is not 0
@@ -62,23 +62,21 @@ struct Move : Task {
   PageSide from[2];     // keep the source alive: keys, values
   PageSide to[2];
   size_t added = 0;     // drafted bytes
-  Encoding encoding[2];
+  Encoding encoding[2];  // without kernels where a trial has made the codes
   PartRef sinks;        // keeps the sinks alive while they are read
 };
 
 // A trial in the background (trial.h). It changes nothing, so it does not matter when it ends.
 struct StartedTrial : Task {
   const void* owner = nullptr;  // the cache
-  const Page* page = nullptr;   // held by the cache
-  PageSide k;                   // k, v, latent and sinks keep alive what the trial reads; release() empties them once it is brought to its end
+  Page* page = nullptr;         // held by the cache; null once the trial is released
+  PageSide k;                   // k, v, tried, latent and sinks keep alive what the trial reads; release() empties them once it is brought to its end
   PageSide v;
+  PageSide tried[2];
+  PageSide fresh[2];            // codes that the trial leaves to its page (Page::tried), drafted
   PageLatent latent;
   PartRef sinks;
-  void release() {
-    k = v = PageSide();
-    latent = PageLatent();
-    sinks = PartRef();
-  }
+  void release();
   std::vector<double> errors;
 };
 

@@ -27,7 +27,7 @@ Status Cache::freePage(int index, int pageIndex, double* freed) {
   *freed = 0;
   Layer& layer = layers_[index];
   const int window = options_.window[index];
-  const Page& page = layer.page(pageIndex);
+  Page& page = layer.page(pageIndex);
   if (window == 0 || page.moving || (pageIndex + 1) * kPageTokens > firstSeen(layer.length, window)) return kUnsupported;
   if (page.kind == kFreed) return kOk;
   auto nothing = std::make_shared<Page>();
@@ -56,6 +56,7 @@ Status Cache::evictPage(int index, int pageIndex, double* freed) {
   const double before = static_cast<double>(account_->usedBytes());
   for (PageSide* side : {&page.k, &page.v, &page.original[0], &page.original[1]}) *side = PageSide();
   for (KeptRows& rows : page.rows) rows = KeptRows();
+  page.forgetTried();
   page.latent = PageLatent();
   page.kind = kEvicted;
   *freed = before - static_cast<double>(account_->usedBytes());

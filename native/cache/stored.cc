@@ -129,6 +129,7 @@ Status Cache::exchangeSide(int index, int pageIndex, bool isKey, const StoredSid
   if (!holdsNumbers(fresh, isKey, workers_->scratch[0].keyRows.data(), workers_->scratch[0].workspace())) return kBadValue;
   endTrials(*workers_, page);
   const double before = static_cast<double>(account_->usedBytes());
+  page.tried[isKey ? 0 : 1] = PageSide();
   page.side(isKey) = std::move(fresh);
   page.side(isKey).count(*account_);
   *freed = before - static_cast<double>(account_->usedBytes());

@@ -261,6 +261,8 @@ class Trial {
   SideView encode(Scratch& scratch, const SideView& now, bool isKey, int format, Sides sides, int head, Prepared& prepared) const {
     if (format == kAsOriginal) return now_.originals[isKey ? 0 : 1].view(cache_.sideShape(isKey), head);
     if (format == now.format) return now;
+    const PageSide& tried = now_.tried[isKey ? 0 : 1];
+    if (tried.format == format && tried.isThere()) return tried.view(cache_.sideShape(isKey), head);
     const int d = cache_.shape().headDim;
     const bool second = sides == kBothSides && !isKey;
     const SideTarget target = carving_.target(scratch.codes, format, second);
@@ -286,12 +288,26 @@ class Trial {
     for (int i = 0; i < count_; i++) {
       const int other = candidates_[i].format;
       if (!isFormat(other) || candidates_[i].sides != sides || kFormats[other].family != kFormats[format].family || prepared.encoded[other]) continue;
+      if (tried.format == other && tried.isThere()) continue;
       prepared.encoded[other] = true;
       targets[count] = carving_.target(scratch.codes, other, second);
       targets[count++].steering = headOf(steering_[kFormats[other].steering], head);
     }
     cache_.kernels()->cold->encode(targets, count, isKey, d, firstRow(), rows, d, scratch.workspace());
+    for (int i = 0; i < count && sides != kBothSides; i++) keep(targets[i], isKey, head);
     return view;
+  }
+
+  // Copies codes that have just been made, where they are to be kept.
+  void keep(const SideTarget& made, bool isKey, int head) const {
+    const PageSide& fresh = now_.fresh[isKey ? 0 : 1];
+    if (fresh.format != made.format || !fresh.isThere()) return;
+    const SideShape side = cache_.sideShape(isKey);
+    const SideTarget to = fresh.target(side, head);
+    for (int i = 0; i < kFormats[made.format].fields; i++) {
+      const size_t bytes = side.places[made.format].field[i].headBytes;
+      if (bytes > 0) std::memcpy(to.field[i], made.field[i], bytes);
+    }
   }
 
   // Writes o' - o of every row, when what the rows met last replaces the page as it is. out: [queries][width()]
@@ -382,6 +398,42 @@ Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   return kOk;
 }
 
+// The format whose codes a trial leaves to its page, of those that it tries a side in, or -1: the second lowest, which
+// sessions try again. Codes that are made from lower ones are soon made again, and steered ones depend on the queries.
+int formatToKeep(const Page& page, const TrialCandidate* candidates, int count, bool isKey) {
+  int formats[2] = {-1, -1};
+  for (int i = 0; i < count; i++) {
+    if (candidates[i].sides != sideBit(isKey) || !isFormat(candidates[i].format)) continue;
+    formats[0] = formats[1];
+    formats[1] = candidates[i].format;
+  }
+  const int format = formats[0] < 0 ? formats[1] : formats[0];
+  const PageSide& now = page.side(isKey);
+  const PageSide& tried = page.tried[isKey ? 0 : 1];
+  if (format < 0 || format == now.format || isDemotion(now.format, format) || kFormats[format].steering != kNoSteering) return -1;
+  return tried.format == format && tried.isThere() ? -1 : format;
+}
+
+// Drafts what a trial leaves to its page. Without memory it leaves nothing.
+void draftKept(Cache& cache, int index, int pageIndex, const TrialCandidate* candidates, int count, PageSide* fresh) {
+  const Layer& layer = cache.layer(index);
+  const Page& page = layer.page(pageIndex);
+  if (page.kind != kResident || layer.sealed() - pageIndex > kTriedPages) return;
+  for (const bool isKey : {true, false}) {
+    const int format = formatToKeep(page, candidates, count, isKey);
+    PageSide& side = fresh[isKey ? 0 : 1];
+    if (format >= 0 && !side.draft(cache.account(), format, cache.sideShape(isKey))) side = PageSide();
+  }
+}
+
+// Leaves to a page what was made of its sides. Those that are gone by now were not made.
+void leaveKept(Page& page, PageSide* fresh) {
+  for (int i = 0; i < 2; i++) {
+    if (fresh[i].isThere()) page.tried[i] = std::move(fresh[i]);
+    fresh[i] = PageSide();
+  }
+}
+
 // A started trial, which owns what it reads.
 struct OwnTrial : StartedTrial {
   KeptQueries kept;
@@ -416,13 +468,15 @@ void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int
 Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count, double* errors) {
   const Status status = checkTrial(cache, index, page, candidates, count);
   if (status != kOk) return status;
-  const Layer& layer = cache.layer(index);
-  const Page& now = layer.page(page);
-  Trial trial(cache, index, page, {now.k, now.v, now.original, now.rows, now.latent, now.kind}, layer.kept, candidates, count);
+  Layer& layer = cache.layer(index);
+  Page& now = layer.page(page);
+  PageSide fresh[2];
+  Trial trial(cache, index, page, {now.k, now.v, now.original, now.rows, now.tried, fresh, now.latent, now.kind}, layer.kept, candidates, count);
   if (trial.queries() == 0) {
     std::fill_n(errors, count, std::numeric_limits<double>::quiet_NaN());
     return kOk;
   }
+  draftKept(cache, index, page, candidates, count, fresh);
   Workers& workers = cache.workers();
   const int threads = cache.options().threads;
   for (int thread = 0; thread < threads; thread++) trial.reserve(workers.scratch[thread], trial.queries());
@@ -432,13 +486,14 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
   auto task = [&](int head, int thread) { trial.run(head, workers.scratch[thread], results); };
   workers.threads.each(trial.heads(), task, threads);
   trial.measure(results, results + trial.resultSize(), errors);
+  leaveKept(now, fresh);
   return kOk;
 }
 
 Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count) {
   const Status status = checkTrial(cache, index, page, candidates, count);
   if (status != kOk) return status;
-  const Layer& layer = cache.layer(index);
+  Layer& layer = cache.layer(index);
   Workers& workers = cache.workers();
   Mover& mover = workers.mover;
   std::unique_ptr<OwnTrial> own;
@@ -454,14 +509,16 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   own->page = &layer.page(page);
   own->k = own->page->k;
   own->v = own->page->v;
+  for (int i = 0; i < 2; i++) own->tried[i] = own->page->tried[i];
   own->latent = own->page->latent;
   own->sinks = layer.sinks;
   own->kept = layer.kept;
   own->sketch = layer.sketch;
   own->candidates.assign(candidates, candidates + count);
   own->errors.assign(count, std::numeric_limits<double>::quiet_NaN());
-  const TrialPage now{own->k, own->v, nullptr, nullptr, own->latent, own->page->kind};
+  const TrialPage now{own->k, own->v, nullptr, nullptr, own->tried, own->fresh, own->latent, own->page->kind};
   own->trial = std::make_unique<Trial>(cache, index, page, now, own->kept, own->candidates.data(), count);
+  if (own->trial->queries() > 0) draftKept(cache, index, page, candidates, count, own->fresh);
   own->results.resize(own->trial->resultSize());
   own->room.resize(own->trial->measureSize());
   // Allocate for the largest number of queries, on both sides: the background thread or the caller may have to run the
@@ -497,7 +554,15 @@ void bringToEnd(Workers& workers, StartedTrial& trial) {
 
 }  // namespace
 
-void endTrials(Workers& workers, const Page& page) {
+void StartedTrial::release() {
+  if (page != nullptr) leaveKept(*page, fresh);
+  page = nullptr;
+  k = v = tried[0] = tried[1] = PageSide();
+  latent = PageLatent();
+  sinks = PartRef();
+}
+
+void endTrials(Workers& workers, Page& page) {
   for (const std::unique_ptr<StartedTrial>& trial : workers.mover.trials) {
     if (trial->page != &page) continue;
     bringToEnd(workers, *trial);

@@ -23,6 +23,11 @@ constexpr int kAsOriginal = -1;
 // the page is as it is. It is the only candidate of its trial, for one side, and cannot be tried in the background.
 constexpr int kAsKeptRows = -2;
 
+// So many pages of a layer, the newest, keep the codes of a form that each of their sides was tried in: sessions try
+// pages again up to this age (engine/cache/trials.ts). What a page is tried in is made of its present codes alone, so
+// it stays what it is until the page changes.
+constexpr int kTriedPages = 9;
+
 // What the page would be: some of its sides in one format, or (kLatentCandidatesFrom + LatentFormat, both sides) held
 // as its latent or a lower one.
 struct TrialCandidate {
@@ -38,6 +43,8 @@ struct TrialPage {
   const PageSide& v;
   const PageSide* originals;  // [2]; read by candidates that are kept originals
   const KeptRows* rows;       // [2]; read by candidates that have kept rows
+  const PageSide* tried;      // [2]; codes that are there already
+  PageSide* fresh;            // [2]; drafted for codes that are to be kept, or empty
   const PageLatent& latent;
   PageKind kind;
 };
@@ -59,6 +66,6 @@ size_t startedErrors(const Cache& cache);
 size_t finishTrials(Cache& cache, bool wait, double* errors);
 // Completes the trials of a page that is about to change, whichever cache started them. finishTrials() reports their
 // results later.
-void endTrials(Workers& workers, const Page& page);
+void endTrials(Workers& workers, Page& page);
 
 }  // namespace palimpsest
