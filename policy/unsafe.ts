@@ -48,7 +48,8 @@ export interface Move {
 export interface Unsafe {
   readonly id: string;
   readonly reason: string;
-  readonly applies: (move: Move) => boolean;
+  /** `refusal`: what the machine refuses it for. */
+  readonly applies: (move: Move, refusal: FormRefusal | null) => boolean;
 }
 
 /** Values of this many bits or more are so much better than 2-bit keys that the pair wastes memory. */
@@ -63,9 +64,11 @@ interface Remaking extends Move {
 
 /** For rules about the form that a page gets: nothing is left of one that is let go. */
 const remade =
-  (applies: (move: Remaking) => boolean) =>
-  ({ to, ...move }: Move): boolean =>
-    to !== 'freed' && applies({ ...move, to });
+  (applies: (move: Remaking, refusal: FormRefusal | null) => boolean): Unsafe['applies'] =>
+  (move, refusal) =>
+    isRemaking(move) && applies(move, refusal);
+
+const isRemaking = (move: Move): move is Remaking => move.to !== 'freed';
 
 const keysAndValues = ({ side, to, partner }: Remaking): Readonly<Record<Side, FormatName>> =>
   side === 'k' && !isLatent(to) ? { k: to, v: partner } : { k: partner, v: isLatent(to) ? partner : to };
@@ -86,11 +89,15 @@ function eventOf({ from, to, isBack = false }: Move): FormEventType {
   return isLatent(to) ? 'rematerialize' : 'demote';
 }
 
-/** True where the machine has no arrow for a move, and says so under this rule. */
+/** The rule under which the machine has no arrow for a move, or null. */
+const refusalFor = (move: Move): FormRefusal | null =>
+  refusalOf(stateOf(move), eventOf(move), kindOf(move.to === 'freed' ? move.from : move.to));
+
+/** True where that is this rule. */
 const refused =
-  (rule: FormRefusal) =>
-  (move: Move): boolean =>
-    refusalOf(stateOf(move), eventOf(move), kindOf(move.to === 'freed' ? move.from : move.to)) === rule;
+  (rule: FormRefusal): Unsafe['applies'] =>
+  (_, refusal) =>
+    refusal === rule;
 
 export const UNSAFE: readonly Unsafe[] = [
   {
@@ -131,7 +138,7 @@ export const UNSAFE: readonly Unsafe[] = [
     id: 'latent-of-codes',
     reason:
       'a latent is coded when its page is sealed and stays as long as the page is as it was then: keys and values in lower formats do not lead to one',
-    applies: remade((move) => (move.side === 'kv') !== isLatent(move.to) || refused('latent-of-codes')(move)),
+    applies: remade(({ side, to }, refusal) => (side === 'kv') !== isLatent(to) || refusal === 'latent-of-codes'),
   },
   {
     id: 'keys-below-values',
@@ -177,7 +184,8 @@ export function usefulPair({ k, v }: FormatPair): FormatPair {
 
 /** Why a move must not be made, or null. */
 export function unsafe(move: Move): Unsafe | null {
-  return UNSAFE.find(({ applies }) => applies(move)) ?? null;
+  const refusal = refusalFor(move);
+  return UNSAFE.find(({ applies }) => applies(move, refusal)) ?? null;
 }
 
 /** The rule under which a move that is unsafe is refused, in logs and in words. */
