@@ -120,7 +120,10 @@ class Call {
       scratch.lines.grow(2 * kSinkTokens * heads * shape.headDim);
     }
     cache_.prepareLatents(index_, plan_.firstPage, plan_.pages);
-    if (observe_) reserveKept(layer_.kept, shape, layer_.length, plan_.tokens);
+    if (observe_) {
+      layer_.ownKept();
+      reserveKept(*layer_.kept, shape, layer_.length, plan_.tokens);
+    }
     workers.skipped.grow(4 * static_cast<size_t>(plan_.items(shape.kvHeads)));
     const size_t lines = plan_.lines(shape.kvHeads);
     if (plan_.ranges > 1) workers.partial.grow(partial_.size() * lines * plan_.ranges);
@@ -437,7 +440,7 @@ void keepQueries(const Cache& cache, Layer& layer, const float* q, const float* 
     const int position = layer.length - tokens + t;
     const int slot = keptSlot(position);
     if (slot < 0) continue;
-    KeptQueries& kept = layer.kept;
+    KeptQueries& kept = *layer.kept;
     cache.kernels()->toHalf(q + t * width, &kept.q[slot * width], width);
     halvesOf(cache.kernels(), out + t * width, &kept.output[slot * width], width);
     std::copy_n(lse + t * heads, heads, &kept.lse[slot * heads]);

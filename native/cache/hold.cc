@@ -157,7 +157,7 @@ Status Cache::restore(int index, int pageIndex, int format, bool keepsLatent, do
   for (const bool isKey : {true, false}) {
     const SideShape side = sideShape(isKey);
     if (!fresh[isKey ? 0 : 1].draft(*account_, format, side)) return kNoMemory;
-    const std::shared_ptr<const Steering> steering = Steering::of(kernels_, layer.kept, shape(), isKey, format);
+    const std::shared_ptr<const Steering> steering = Steering::of(kernels_, *layer.kept, shape(), isKey, format);
     for (int head = 0; head < side.kvHeads; head++) {
       float* rows = scratch.keyRows.data();
       latentRows(layer, pageIndex, isKey, head, rows, scratch.latent);

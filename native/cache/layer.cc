@@ -375,12 +375,13 @@ Status Cache::truncate(int tokens) {
   for (int layer = 0; layer < shape().layers; layer++) {
     if (seesFreed(layer, tokens, std::min(pages, layers_[layer].sealed()))) return kUnsupported;
   }
+  for (Layer& layer : layers_) layer.ownKept();  // the last that can fail
   fresh_.layer = -1;
   for (Layer& layer : layers_) {
     if (tokens < layer.sealed() * kPageTokens) dropPages(layer, pages);
     else if (tokens < layer.length) forgetRows(layer, tokens - layer.sealed() * kPageTokens);
     layer.length = tokens;
-    for (int& position : layer.kept.position) {
+    for (int& position : layer.kept->position) {
       if (position >= tokens) position = -1;
     }
   }
@@ -404,7 +405,7 @@ bool Cache::hasSketch(int index) const {
   const Layer& layer = layers_[index];
   if (!layer.sketch) return false;
   for (int slot = 0; slot < kTrialQueries; slot++) {
-    if (layer.kept.position[slot] >= 0 && layer.kept.norm[slot] < 0) return false;
+    if (layer.kept->position[slot] >= 0 && layer.kept->norm[slot] < 0) return false;
   }
   return true;
 }
@@ -419,6 +420,7 @@ std::unique_ptr<Cache> Cache::fork(Status* status) const {
   std::vector<Growth> growths;
   size_t needed = 0;
   for (Layer& layer : twin->layers_) {
+    layer.ownKept();
     layer.open = OpenPage();
     if (layer.sealed() == 0) layer.sinks = PartRef();
     growths.push_back(layer.openRows() > 0 ? growthBy(layer, 0) : Growth{});

@@ -105,7 +105,7 @@ struct Layer {
   double openMass = 0;
   double sinkMass = 0;           // what of the first page's mass the sinks received where they are met by themselves
   uint64_t skipped[2] = {0, 0};  // heads of pages whose values could have been skipped, and how many of them were
-  KeptQueries kept;
+  std::shared_ptr<KeptQueries> kept = std::make_shared<KeptQueries>();  // started trials share it until it changes (ownKept)
   std::shared_ptr<const std::vector<uint16_t>> sketch;  // [H*d][32] half, divided by sketchScale
   float sketchScale = 0;
   std::shared_ptr<const LatentLayer> latent;  // null until weights are set
@@ -113,6 +113,10 @@ struct Layer {
   Page& page(int index) { return *pages[index]; }
   const Page& page(int index) const { return *pages[index]; }
   int sealed() const { return static_cast<int>(pages.size()); }
+  // Called before kept queries change: whoever shares them goes on with those that are there.
+  void ownKept() {
+    if (kept.use_count() > 1) kept = std::make_shared<KeptQueries>(*kept);
+  }
   int openRows() const { return length - sealed() * kPageTokens; }
   // Bytes of what forks share beside pages.
   size_t sharedBytes() const;

@@ -30,7 +30,7 @@ CacheMemory Cache::memory() const {
       memory.pages += page->bytes();
       memory.scratch += page->tried[0].bytes() + page->tried[1].bytes();
     }
-    memory.scratch += layer.kept.bytes() + layer.sharedBytes();
+    memory.scratch += layer.kept->bytes() + layer.sharedBytes();
   }
   return memory;
 }
@@ -39,7 +39,7 @@ size_t Cache::besideBytes() const {
   // Only a cache and its forks hold latents_, so their number is that of those who share the rest.
   size_t own = fresh_.halves.bytes(), shared = latents_->bytes();
   for (const Layer& layer : layers_) {
-    own += layer.kept.bytes();
+    own += layer.kept->bytes();
     shared += layer.sharedBytes();
   }
   return own + shared / static_cast<size_t>(latents_.use_count()) + workers_->bytes() / static_cast<size_t>(workers_.use_count());

@@ -183,7 +183,7 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
     fresh = keptParts(from, to);
     if (!fresh.draft(*account_, to, sideShape(isKey))) return kNoMemory;
     move.encoding[isKey ? 0 : 1] = {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layer, isKey, 0), &from, &fresh,
-                                       Steering::of(kernels_, layer.kept, shape(), isKey, to)};
+                                       Steering::of(kernels_, *layer.kept, shape(), isKey, to)};
   }
   return kOk;
 }

@@ -70,12 +70,13 @@ struct Move : Task {
 struct StartedTrial : Task {
   const void* owner = nullptr;  // the cache
   Page* page = nullptr;         // held by the cache; null once the trial is released
-  PageSide k;                   // k, v, tried, latent and sinks keep alive what the trial reads; release() empties them once it is brought to its end
+  PageSide k;                   // k, v, tried, latent, sinks and kept keep alive what the trial reads; release() empties them once it is brought to its end
   PageSide v;
   PageSide tried[2];
   PageSide fresh[2];            // codes that the trial leaves to its page (Page::tried), drafted
   PageLatent latent;
   PartRef sinks;
+  std::shared_ptr<const KeptQueries> kept;
   void release();
   std::vector<double> errors;
 };

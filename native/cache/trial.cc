@@ -17,7 +17,7 @@ std::vector<int> witnesses(const Cache& cache, const Layer& layer, int index, in
   const int start = page * kPageTokens;
   std::vector<int> slots;
   for (int slot = 0; slot < kTrialQueries; slot++) {
-    const int position = layer.kept.position[slot];
+    const int position = layer.kept->position[slot];
     if (position < start + kPageTokens) continue;
     if (window > 0 && position - window + 1 > start) continue;
     slots.push_back(slot);
@@ -436,7 +436,6 @@ void leaveKept(Page& page, PageSide* fresh) {
 
 // A started trial, which owns what it reads.
 struct OwnTrial : StartedTrial {
-  KeptQueries kept;
   std::shared_ptr<const std::vector<uint16_t>> sketch;
   std::vector<TrialCandidate> candidates;
   std::vector<float> results;
@@ -471,7 +470,7 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
   Layer& layer = cache.layer(index);
   Page& now = layer.page(page);
   PageSide fresh[2];
-  Trial trial(cache, index, page, {now.k, now.v, now.original, now.rows, now.tried, fresh, now.latent, now.kind}, layer.kept, candidates, count);
+  Trial trial(cache, index, page, {now.k, now.v, now.original, now.rows, now.tried, fresh, now.latent, now.kind}, *layer.kept, candidates, count);
   if (trial.queries() == 0) {
     std::fill_n(errors, count, std::numeric_limits<double>::quiet_NaN());
     return kOk;
@@ -517,7 +516,7 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   own->candidates.assign(candidates, candidates + count);
   own->errors.assign(count, std::numeric_limits<double>::quiet_NaN());
   const TrialPage now{own->k, own->v, nullptr, nullptr, own->tried, own->fresh, own->latent, own->page->kind};
-  own->trial = std::make_unique<Trial>(cache, index, page, now, own->kept, own->candidates.data(), count);
+  own->trial = std::make_unique<Trial>(cache, index, page, now, *own->kept, own->candidates.data(), count);
   if (own->trial->queries() > 0) draftKept(cache, index, page, candidates, count, own->fresh);
   own->results.resize(own->trial->resultSize());
   own->room.resize(own->trial->measureSize());
@@ -560,6 +559,7 @@ void StartedTrial::release() {
   k = v = tried[0] = tried[1] = PageSide();
   latent = PageLatent();
   sinks = PartRef();
+  kept.reset();
 }
 
 void endTrials(Workers& workers, Page& page) {
