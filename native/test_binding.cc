@@ -227,6 +227,24 @@ void decodeSide(const Napi::CallbackInfo& info) {
   kernels->cold->decode(side.view(format, d), isKey, d, firstRow, x, static_cast<size_t>(stride), workspaceIn(space));
 }
 
+// (isa, format, isKey, d, count, tokens, bytes, x <- [count][d]) -> 1 where the format decodes rows alone, else 0
+Napi::Value decodeSideRows(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int format = call.format();
+  const bool isKey = call.flag();
+  const int d = call.headDim(), count = call.integer(0, kPageTokens);
+  const auto* tokens = call.array<uint8_t>(count);
+  for (int i = 0; i < count; i++) {
+    if (tokens[i] >= kPageTokens) call.fail("is no token of a page");
+  }
+  TestSide side(call.array<uint8_t>(TestSide::bytes(d)), TestSide::bytes(d));
+  auto* x = call.array<float>(static_cast<size_t>(count) * d);
+  Buffer<uint8_t> space;
+  space.grow(decodeSpace(d));
+  return Napi::Number::New(info.Env(), kernels->cold->decodeRows(side.view(format, d), isKey, d, tokens, count, x, d, workspaceIn(space)) ? 1 : 0);
+}
+
 // (isa, format, d, bytes, tile <-) -> 1 where the format has levels, else 0
 Napi::Value levelsOfSide(const Napi::CallbackInfo& info) {
   Call call(info);
@@ -265,6 +283,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("encodeSides", encodeSides);
   add("demoteSide", demoteSide);
   add("decodeSide", decodeSide);
+  add("decodeSideRows", decodeSideRows);
   add("levelsOfSide", levelsOfSide);
   exportAttend(env, exports);
   exportDense(env, exports);

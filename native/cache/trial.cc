@@ -190,14 +190,20 @@ class Trial {
     const int d = cache_.shape().headDim;
     float* rowsOf[2] = {scratch.keyRows.data(), scratch.valueRows.data()};
     int positions[kPageTokens];
+    uint8_t tokens[kPageTokens];
+    for (int i = 0; i < count; i++) {
+      tokens[i] = static_cast<uint8_t>(kept.places()[first + i] % kPageTokens);
+      positions[i] = pageIndex_ * kPageTokens + tokens[i];
+    }
     for (const bool side : {true, false}) {
-      const uint16_t* sinks = (side ? keySinks_ : valueSinks_) + static_cast<size_t>(head) * kSinkTokens * d;
+      const SideView view = (side ? now_.k : now_.v).view(cache_.sideShape(side), head);
       float* rows = rowsOf[side ? 0 : 1];
-      materializeHead(cache_.kernels(), (side ? now_.k : now_.v).view(cache_.sideShape(side), head), side, d, firstRow(), sinks, rows, d, scratch.workspace());
+      if (cache_.kernels()->cold->decodeRows(view, side, d, tokens, count, rows, d, scratch.workspace())) continue;
+      const uint16_t* sinks = (side ? keySinks_ : valueSinks_) + static_cast<size_t>(head) * kSinkTokens * d;
+      materializeHead(cache_.kernels(), view, side, d, firstRow(), sinks, rows, d, scratch.workspace());
+      // Tokens ascend, so each is at least its place.
       for (int i = 0; i < count; i++) {
-        const int token = kept.places()[first + i] % kPageTokens;  // at least i: places ascend
-        if (token != i) std::copy_n(rows + static_cast<size_t>(token) * d, d, rows + static_cast<size_t>(i) * d);
-        positions[i] = pageIndex_ * kPageTokens + token;
+        if (tokens[i] != i) std::copy_n(rows + static_cast<size_t>(tokens[i]) * d, d, rows + static_cast<size_t>(i) * d);
       }
     }
     QueryRows& rows = scratch.query;

@@ -28,6 +28,8 @@
 //   writeRow(to, isKey, d, room, row, x)        for formats that a page may be open in, whose rows do not depend on
 //   each other. Their score,
 //                                               mix, prepareKeys and prepareValues read no further than rows.room
+//   decodeRows(side, isKey, d, tokens, count, x, stride, space)    some rows alone, the bits of decode, for formats
+//   whose rows take little of decoding the page
 //   demote(from, isKey, d, to, space)           for nested families: conversion from codes alone
 //   isSound(side, d)                            for formats where bytes that no encoder writes can do harm
 //   score, mix                                  products of the format's own (f16)
@@ -47,6 +49,8 @@
 
 template <class F>
 concept HasDemote = requires(const SideView& from, const SideTarget& to, Workspace space) { F::demote(from, true, 64, to, space); };
+template <class F>
+concept DecodesRows = requires(const SideView& side, const uint8_t* tokens, float* x, Workspace space) { F::decodeRows(side, true, 64, tokens, 1, x, 64, space); };
 template <class F>
 concept WritesRows = requires(const SideTarget& to, const float* x) { F::writeRow(to, true, 64, 16, 0, x); };
 template <class F>

@@ -27,6 +27,18 @@ static void decode(const SideView& side, bool isKey, int d, int firstRow, float*
   clearUpperHalves();
 }
 
+static bool decodeRows(const SideView& side, bool isKey, int d, const uint8_t* tokens, int count, float* x, size_t stride, Workspace space) {
+  bool has = false;
+  withFormat(side.format, [&](auto format) MEMBER {
+    if constexpr (DecodesRows<decltype(format)>) {
+      has = true;
+      format.decodeRows(side, isKey, d, tokens, count, x, stride, space);
+    }
+  });
+  clearUpperHalves();
+  return has;
+}
+
 static bool levels(const SideView& side, int d, int8_t* tile) {
   bool has = false;
   withFormat(side.format, [&](auto format) MEMBER {

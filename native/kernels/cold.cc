@@ -23,6 +23,7 @@ const ColdKernels PALIMPSEST_JOIN(kCold_, PALIMPSEST_COLD) = {
     NAMED(writeRow),
     NAMED(demote),
     NAMED(decode),
+    NAMED(decodeRows),
     NAMED(levels),
     NAMED(isSound),
     NAMED(rotateLatent),

@@ -205,6 +205,9 @@ struct ColdKernels {
   void (*demote)(const SideView& from, bool isKey, int d, const SideTarget& to, Workspace space);
   // Decodes all 128 rows. In coded formats the rows before firstRow become zeros. space: of decodeSpace(d).
   void (*decode)(const SideView& side, bool isKey, int d, int firstRow, float* x, size_t stride, Workspace space);
+  // Decodes `count` rows alone, those of `tokens`, none of which is a sink's: x[i] is what decode makes of tokens[i].
+  // False where the format decodes whole pages. space: of decodeSpace(d).
+  bool (*decodeRows)(const SideView& side, bool isKey, int d, const uint8_t* tokens, int count, float* x, size_t stride, Workspace space);
   // The levels of a side as an i8 tile; false when the format has none.
   bool (*levels)(const SideView& side, int d, int8_t* tile);
   // False if the side holds bytes that its encoder cannot write and that the kernels rely on not reading.

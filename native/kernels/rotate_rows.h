@@ -38,33 +38,50 @@ INLINE void turnBack(VecF (&y)[D / kLanes]) {
   }
 }
 
-// x[t] = mean + factors[t] * (HD)^T level[t] for the rows from firstRow on, without the mean where fromZero has the bit
-// of the row. tile: the levels; mean: [D]; fromZero: null for none.
+// One row: x = mean + factor * (HD)^T levels, without the mean where fromZero has the bit of the row. row: its levels
+// (keys); tile: those of the page (values).
+template <int D>
+INLINE void decodeTurnedRow(bool isKey, int t, const int8_t* row, const int8_t* tile, float factor, const float* mean, const uint8_t* fromZero, float* x) {
+  constexpr int kVectors = D / kLanes;
+  VecF y[kVectors];
+  if (isKey) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kVectors; i++) y[i] = loadSigned(row + i * kLanes) * factor;
+  } else {
+    const int8_t* group = tile + t / 4 * 4 * D;
+    const int shift = 24 - t % 4 * 8;
+#pragma GCC unroll 16
+    for (int i = 0; i < kVectors; i++) {
+      const VecI level = (loadWords(group + i * kLanes * 4) << shift) >> 24;
+      y[i] = __builtin_convertvector(level, VecF) * factor;
+    }
+  }
+  turnBack<D>(y);
+  const bool isPlain = fromZero != nullptr && isFromZero(fromZero, t);
+#pragma GCC unroll 16
+  for (int i = 0; i < kVectors; i++) store(x + i * kLanes, isPlain ? y[i] : load(mean + i * kLanes) + y[i]);
+}
+
+// The rows from firstRow on. tile: the levels; factors: of all rows; mean: [D]; fromZero: null for none.
 template <int D>
 static void decodeTurned(bool isKey, int firstRow, const int8_t* tile, const float* factors, const float* mean, const uint8_t* fromZero, float* x,
                          size_t stride) {
-  constexpr int kVectors = D / kLanes;
   alignas(64) int8_t rows[kLanes][wholeWords(D)];
   for (int t = 0; t < kPageTokens; t++) {
     if (isKey && t % kLanes == 0) rowsOfTile(tile, D, t, rows[0], wholeWords(D));
     if (t < firstRow) continue;
-    const float factor = factors[t];
-    VecF y[kVectors];
-    if (isKey) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kVectors; i++) y[i] = loadSigned(rows[t % kLanes] + i * kLanes) * factor;
-    } else {
-      const int8_t* group = tile + t / 4 * 4 * D;
-      const int shift = 24 - t % 4 * 8;
-#pragma GCC unroll 16
-      for (int i = 0; i < kVectors; i++) {
-        const VecI level = (loadWords(group + i * kLanes * 4) << shift) >> 24;
-        y[i] = __builtin_convertvector(level, VecF) * factor;
-      }
-    }
-    turnBack<D>(y);
-    const bool isPlain = fromZero != nullptr && isFromZero(fromZero, t);
-#pragma GCC unroll 16
-    for (int i = 0; i < kVectors; i++) store(x + t * stride + i * kLanes, isPlain ? y[i] : load(mean + i * kLanes) + y[i]);
+    decodeTurnedRow<D>(isKey, t, rows[t % kLanes], tile, factors[t], mean, fromZero, x + t * stride);
+  }
+}
+
+// `count` rows, those of `tokens`. factors: [count].
+template <int D>
+static void decodeTurnedRows(bool isKey, const uint8_t* tokens, int count, const int8_t* tile, const float* factors, const float* mean,
+                             const uint8_t* fromZero, float* x, size_t stride) {
+  alignas(64) int8_t rows[kLanes][wholeWords(D)];
+  for (int i = 0; i < count; i++) {
+    const int t = tokens[i];
+    if (isKey) rowsOfTile(tile, D, t / kLanes * kLanes, rows[0], wholeWords(D));
+    decodeTurnedRow<D>(isKey, t, rows[t % kLanes], tile, factors[i], mean, fromZero, x + i * stride);
   }
 }

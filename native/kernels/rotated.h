@@ -28,6 +28,17 @@ INLINE void meanRow(const SideView& side, int d, float* out) {
   withHeadDim(d, [&](auto dim) MEMBER { decodeTurned<dim.value>(isKey, firstRow, tile, factors, mean, side.at(kRotatedFromZero), x, stride); });
 }
 
+// The same for some rows alone.
+[[maybe_unused]] static void decodeRotatedRows(bool isKey, int d, const uint8_t* tokens, int count, const SideView& side, const int8_t* tile, int divisor,
+                                               float* x, size_t stride) {
+  alignas(64) float mean[kHeadDimMax];
+  meanRow(side, d, mean);
+  const float reference = powerOfTwo(*side.at<int8_t>(kRotatedReference));
+  float factors[kPageTokens];
+  for (int i = 0; i < count; i++) factors[i] = scaleOf(side.at<int8_t>(kRotatedExponents)[tokens[i]]) * reference / static_cast<float>(divisor);
+  withHeadDim(d, [&](auto dim) MEMBER { decodeTurnedRows<dim.value>(isKey, tokens, count, tile, factors, mean, side.at(kRotatedFromZero), x, stride); });
+}
+
 // Divisor: what the integer levels of a format are over.
 template <int (*Divisor)(int format)>
 struct Rotated {

@@ -241,13 +241,16 @@ export const KERNEL_CASES: Cases = {
     const { id, name } = one(random, SERVED);
     const isKey = random() < 0.5;
     const side = randomSide(random, name, isKey, d, rows(random, d));
+    const tokens = Uint8Array.from({ length: whole(random, 0, 20) }, () => whole(random, 0, PAGE_TOKENS - 1)).sort();
     return {
       shape: `${name}, d ${d}, key ${isKey}`,
       run({ kernels, isa }) {
         const x = new Float32Array(PAGE_TOKENS * d);
         kernels.decodeSide(isa, id, isKey, d, d, 0, side, x);
+        const alone = new Float32Array(tokens.length * d);
+        kernels.decodeSideRows(isa, id, isKey, d, tokens.length, tokens, side, alone);
         const tile = new Int8Array(PAGE_TOKENS * d);
-        return kernels.levelsOfSide(isa, id, d, side, tile) === 1 ? [x, tile] : [x];
+        return kernels.levelsOfSide(isa, id, d, side, tile) === 1 ? [x, alone, tile] : [x, alone];
       },
     };
   },

@@ -116,6 +116,17 @@ export interface KernelsBinding {
     bytes: Uint8Array,
     x: Float32Array,
   ): void;
+  /** → 1 where the format decodes rows alone, else 0 */
+  decodeSideRows(
+    isa: number,
+    format: number,
+    isKey: boolean,
+    d: number,
+    count: number,
+    tokens: Uint8Array,
+    bytes: Uint8Array,
+    x: Float32Array,
+  ): number;
   /** → 1 where the format has levels, else 0 */
   levelsOfSide(isa: number, format: number, d: number, bytes: Uint8Array, tile: Int8Array): number;
   /**

@@ -48,6 +48,24 @@ struct Q8 {
     }
   }
 
+  static void decodeRows(const SideView& side, bool isKey, int d, const uint8_t* tokens, int count, float* x, size_t stride, Workspace) {
+    const int8_t* tile = side.at<int8_t>(kQ8Codes);
+    alignas(64) int8_t rows[kLanes][kHeadDimMax];
+    for (int i = 0; i < count; i++) {
+      const int t = tokens[i];
+      const float scale = halfToFloat(side.at<uint16_t>(kQ8RowScales)[t]);
+      if (isKey) {
+        rowsOfTile(tile, d, t / kLanes * kLanes, rows[0], kHeadDimMax);
+        for (int c = 0; c < d; c += kLanes) store(x + i * stride + c, loadSigned(rows[t % kLanes] + c) * scale);
+        continue;
+      }
+      for (int c = 0; c < d; c += kLanes) {
+        const VecI code = (loadWords(tile + t / 4 * 4 * d + c * 4) << (24 - t % 4 * 8)) >> 24;
+        store(x + i * stride + c, __builtin_convertvector(code, VecF) * scale);
+      }
+    }
+  }
+
   // -128 is not a level, and kernels may differ in how they treat it.
   static bool isSound(const SideView& side, int d) {
     const int8_t* tile = side.at<int8_t>(kQ8Codes);

@@ -23,6 +23,11 @@ struct Rot : Rotated<divisorOf> {
     decodeRotated(isKey, d, firstRow, side, levels(side, d, tile), divisorOf(side.format), x, stride);
   }
 
+  static void decodeRows(const SideView& side, bool isKey, int d, const uint8_t* tokens, int count, float* x, size_t stride, Workspace space) {
+    int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
+    decodeRotatedRows(isKey, d, tokens, count, side, levels(side, d, tile), divisorOf(side.format), x, stride);
+  }
+
   static MEMBER const int8_t* levels(const SideView& side, int d, int8_t* tile) {
     unpackRot(side.format, side.at(kRotHigh), side.at(kRotLow), static_cast<size_t>(kPageTokens) * d, tile);
     return tile;

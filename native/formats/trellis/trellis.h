@@ -33,6 +33,11 @@ struct Trellis : Rotated<trellisDivisor> {
     decodeRotated(isKey, d, firstRow, side, levels(side, d, tile), kTrellisDivisor, x, stride);
   }
 
+  static void decodeRows(const SideView& side, bool isKey, int d, const uint8_t* tokens, int count, float* x, size_t stride, Workspace space) {
+    int8_t* tile = space.take<int8_t>(static_cast<size_t>(kPageTokens) * d);
+    decodeRotatedRows(isKey, d, tokens, count, side, levels(side, d, tile), kTrellisDivisor, x, stride);
+  }
+
   // trellis2 keeps the first codes of trellis3 and trellis4; other codes are found anew, from levels.
   static void demote(const SideView& from, bool isKey, int d, const SideTarget& to, Workspace space) {
     const int elements = kPageTokens * d, bits = kFormats[to.format].codeBits;

@@ -87,6 +87,14 @@ describe.each(PAGES)('codecs at d = %i on %s', (d, name) => {
           kernels.decodeSide(isa, id, isKey, d, stride, firstRow, packed, decoded);
           expectSame(bits(untouched(decoded)), decodedReference, isaName);
 
+          // Rows alone, in any place of a vector of tokens; a format that has no way to decode them says so.
+          const tokens = Uint8Array.of(4, 5, 6, 7, 15, 16, 49, 63, 64, 98, 127);
+          const alone = new Float32Array(tokens.length * d);
+          if (kernels.decodeSideRows(isa, id, isKey, d, tokens.length, tokens, packed, alone) === 1) {
+            const same = [...tokens].flatMap((token) => [...decodedReference.subarray(token * d, (token + 1) * d)]);
+            expectSame(bits(alone), Uint32Array.from(same), isaName);
+          } else expect(['f16', 'kivi4', 'kivi2', 'band3', 'band2']).toContain(format);
+
           for (const [to, lower] of lowers) {
             const out = new Uint8Array(lower.length);
             kernels.demoteSide(isa, id, FORMATS[to].id, isKey, d, packed, out);
