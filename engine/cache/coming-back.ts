@@ -3,7 +3,7 @@
  * the policy wants most are made again of their originals, in a finer format, as far as there is room that nothing else
  * takes now. What they take more, the next plans take from pages of other layers.
  */
-import { FORMATS, pageBytes } from '../../native/index.ts';
+import { pageBytes } from '../../native/index.ts';
 import type { FormChange } from '../../policy/index.ts';
 import type { OriginalsTerms } from '../originals/types.ts';
 import type { Governed } from './governed.ts';
@@ -21,7 +21,7 @@ export const comingBack = (terms: Terms, originals: OriginalsTerms | undefined):
 
 /** Brings sides back that the policy wants. Called behind a plan, when no page is due. */
 export function comeBack(cache: Governed): void {
-  const { originals, policy, kv, length: tokens } = cache;
+  const { originals, policy, kv, remaking, length: tokens } = cache;
   // A relative knows nothing of originals, and would see its pages change.
   if (originals === null || cache.hasForks) return;
   const wanted = policy.wanted?.() ?? [];
@@ -35,12 +35,12 @@ export function comeBack(cache: Governed): void {
     if (changes.length === AT_ONCE) break;
     if (bytes > left || kv.originalFormat(layer, page, side) !== null) continue;
     if (changes.length === 0) cache.trials.finish();
-    cache.promoted?.release(layer, page, side);
-    const original = originals.read(layer, page, side);
-    if (original === null || FORMATS[original.format].rank > FORMATS[to].rank) continue;
+    const at = { layer, page, side };
+    remaking.formOf(at);
+    const codes = remaking.codes(at, to);
+    if (codes === null) continue;
     cache.mover.goes('degraded', { page, from, to });
-    kv.exchangeSide(layer, page, side, originals.encoded(original, page, side, to));
-    cache.digests.after(layer, page, side);
+    remaking.put(at, codes);
     left -= bytes;
     changes.push({ layer, page, side, from, to });
   }

@@ -61,6 +61,7 @@ import { Pacing } from './pacing.ts';
 import { PageDigests } from './page-digests.ts';
 import { Promised } from './promised.ts';
 import { Promoted, reserveFor } from './promoted.ts';
+import { Remaking } from './remaking.ts';
 import { restoreOriginals } from './restoring.ts';
 import { Room } from './room.ts';
 import { SlidingWindows } from './sliding.ts';
@@ -115,6 +116,8 @@ export class Governed {
   readonly promoted: Promoted | null;
   /** Whether the codes of demoted sides are what they were. */
   readonly digests: PageDigests;
+  /** Page sides that are made again of originals. */
+  readonly remaking: Remaking;
   readonly mending: Mending;
   readonly mover: Mover;
   readonly pacing: Pacing;
@@ -195,6 +198,8 @@ export class Governed {
     this.originals = options.originals === undefined ? null : this.#openOriginals(options.originals);
     this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
     this.digests = new PageDigests(kv, context.windowFormat);
+    const { digests, originals, promoted } = this;
+    this.remaking = new Remaking({ cache: kv, digests, originals, promoted });
     this.mending = this.#openMending();
     this.mover = new Mover({
       session: this.id,
@@ -516,13 +521,12 @@ export class Governed {
   }
 
   #openMending(): Mending {
-    const { id: session, kv: cache, digests, originals, promoted, meter } = this;
+    const { id: session, kv: cache, digests, remaking, meter } = this;
     return new Mending({
       session,
       cache,
       digests,
-      originals,
-      promoted,
+      remaking,
       meter,
       note: (body) => this.mover.write('note', body),
       onMended: (side) => this.kin.mended(side),
@@ -741,7 +745,7 @@ export class Governed {
     const isIn = (index: number, count: number): boolean => Number.isInteger(index) && index >= 0 && index < count;
     const isThere = isIn(layer, this.shape.layers) && isIn(page, sealedPages(this.#length));
     if (originals !== null && isThere && latentOf(this.kv.table(layer), page) === null)
-      return restoreOriginals(this, originals, { layer, page, format });
+      return restoreOriginals(this, { layer, page, format });
     if (latents === null) throw noLatents(layer, page);
     const restore = (): number => latents.restore(layer, page, format);
     return isThere ? this.mover.change({ cause: 'restore', layer, page, tokens: this.#length }, restore) : restore();

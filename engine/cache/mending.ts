@@ -3,13 +3,12 @@
  * needed. Without an original it stays as it is, and whoever keeps the engine is told what would have helped. What was
  * computed over damaged codes in the meantime stays as well.
  */
-import { FORMATS, type KvCache, type Side } from '../../native/index.ts';
+import type { KvCache, Side } from '../../native/index.ts';
 import type { DamagedSide, PageSide } from '../../policy/index.ts';
 import type { MendedSide } from '../../witness/index.ts';
 import type { Meter } from '../metrics/meter.ts';
-import type { Originals } from '../originals/originals.ts';
 import type { PageDigests } from './page-digests.ts';
-import type { Promoted } from './promoted.ts';
+import type { Remaking } from './remaking.ts';
 import type { DamageReport } from './types.ts';
 
 const NONE: readonly DamagedSide[] = [];
@@ -19,9 +18,7 @@ interface MendingParts {
   readonly session: string;
   readonly cache: KvCache;
   readonly digests: PageDigests;
-  /** Null where none are kept. */
-  readonly originals: Originals | null;
-  readonly promoted: Promoted | null;
+  readonly remaking: Remaking;
   readonly meter: Meter;
   /** What the log is told. */
   readonly note: (body: Readonly<Record<string, unknown>>) => void;
@@ -88,16 +85,11 @@ export class Mending {
   }
 
   #mended(damaged: PageSide): MendedSide {
-    const { cache, digests, originals, promoted, onMended } = this.#parts;
-    const { layer, page, side } = damaged;
-    // One that is promoted goes back to the form by which policies know it.
-    promoted?.release(layer, page, side);
-    const format = cache.format(layer, page, side);
-    const original = originals?.read(layer, page, side) ?? null;
-    if (original === null || FORMATS[original.format].rank > FORMATS[format].rank)
-      return { ...damaged, format, mended: false };
-    cache.exchangeSide(layer, page, side, originals!.encoded(original, page, side, format));
-    digests.after(layer, page, side);
+    const { remaking, onMended } = this.#parts;
+    const format = remaking.formOf(damaged);
+    const codes = remaking.codes(damaged, format);
+    if (codes === null) return { ...damaged, format, mended: false };
+    remaking.put(damaged, codes);
     onMended(damaged);
     return { ...damaged, format, mended: true };
   }

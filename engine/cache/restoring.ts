@@ -10,14 +10,12 @@ import {
   KvError,
   pageBytes,
   SIDES,
-  type Side,
   type StoredSide,
 } from '../../native/index.ts';
-import type { Originals } from '../originals/originals.ts';
+import type { PageSide } from '../../policy/index.ts';
 import type { Canaries } from './canaries.ts';
 import type { Mover } from './mover.ts';
-import type { PageDigests } from './page-digests.ts';
-import type { Promoted } from './promoted.ts';
+import type { Remaking } from './remaking.ts';
 import type { TrialQueue } from './trials.ts';
 
 /** A cache whose pages can be made again. */
@@ -28,8 +26,7 @@ interface Restorable {
   readonly hasForks: boolean;
   readonly mover: Mover;
   readonly canaries: Canaries;
-  readonly digests: PageDigests;
-  readonly promoted: Promoted | null;
+  readonly remaking: Remaking;
   readonly trials: TrialQueue;
 }
 
@@ -44,24 +41,31 @@ interface Asked {
  * Puts both sides of a sealed page into a format, as far as they are in a lower one. → bytes by which the cache grew.
  * Throws 'unsupported', 'budget-exceeded'; the page is then as it was.
  */
-export function restoreOriginals(cache: Restorable, originals: Originals, { layer, page, format }: Asked): number {
+export function restoreOriginals(cache: Restorable, { layer, page, format }: Asked): number {
   if (!Object.hasOwn(FORMATS, format)) throw refused(`there is no format ${JSON.stringify(format)}`, { format });
   if (cache.hasForks)
     throw refused('its pages are shared with a fork, which knows nothing of originals', { layer, page });
-  const { kv, shape, mover, length: tokens } = cache;
-  cache.promoted?.release(layer, page, 'kv');
-  const finer = SIDES.flatMap((side): { readonly side: Side; readonly stored: StoredSide }[] => {
-    const has = kv.format(layer, page, side);
-    if (has === format) return [];
-    if (FORMATS[has].rank < FORMATS[format].rank)
-      throw refused(`the page has a side in ${has}, which is better than ${format}`, { layer, page, has, format });
-    const original = originals.read(layer, page, side);
-    if (original === null || FORMATS[original.format].rank > FORMATS[format].rank)
-      throw refused(`there is no original of the page from which ${format} can be made`, { layer, page, side, format });
-    return [{ side, stored: originals.encoded(original, page, side, format) }];
-  });
+  const { kv, shape, mover, remaking, length: tokens } = cache;
+  const finer = SIDES.flatMap(
+    (side): { readonly at: PageSide; readonly has: FormatName; readonly codes: StoredSide }[] => {
+      const at = { layer, page, side };
+      const has = remaking.formOf(at);
+      if (has === format) return [];
+      if (FORMATS[has].rank < FORMATS[format].rank)
+        throw refused(`the page has a side in ${has}, which is better than ${format}`, { layer, page, has, format });
+      const codes = remaking.codes(at, format);
+      if (codes === null)
+        throw refused(`there is no original of the page from which ${format} can be made`, {
+          layer,
+          page,
+          side,
+          format,
+        });
+      return [{ at, has, codes }];
+    },
+  );
   const bytesOf = (of: FormatName): number => pageBytes(of, shape.kvHeads, shape.headDim);
-  const bytes = finer.reduce((sum, { side }) => sum + bytesOf(format) - bytesOf(kv.format(layer, page, side)), 0);
+  const bytes = finer.reduce((sum, { has }) => sum + bytesOf(format) - bytesOf(has), 0);
   // Both or none.
   if (bytes > kv.roomBytes)
     throw new KvError('budget-exceeded', `restoring page ${page} of layer ${layer} takes ${bytes} bytes more`, {
@@ -73,12 +77,7 @@ export function restoreOriginals(cache: Restorable, originals: Originals, { laye
     0 -
     mover.change({ cause: 'restore', layer, page, tokens }, () => {
       cache.canaries.drop(layer, page);
-      let freed = 0;
-      for (const { side, stored } of finer) {
-        freed += kv.exchangeSide(layer, page, side, stored);
-        cache.digests.after(layer, page, side);
-      }
-      return freed;
+      return finer.reduce((freed, { at, codes }) => freed + remaking.put(at, codes), 0);
     })
   );
 }

@@ -9,20 +9,11 @@ import type { SessionOptions } from '../../../../engine/options/types.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { PAGE_TOKENS, SIDES } from '../../../../native/index.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
-import {
-  type Entry,
-  explain,
-  explanationText,
-  openWitnessLog,
-  readLog,
-  replaySession,
-  timeline,
-  verifyLog,
-} from '../../../../witness/index.ts';
+import { type Entry, explain, explanationText, replaySession, timeline } from '../../../../witness/index.ts';
 import { codeOf } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { ids } from '../on-reference.ts';
-import { onRuntime } from '../on-runtime.ts';
+import { logged, onRuntime } from '../on-runtime.ts';
 
 const folder = scratchFolders();
 const prompt = ids(900);
@@ -80,19 +71,11 @@ describe('pages that come back for an answer', () => {
     return text;
   }
 
-  async function logged(
+  const entriesOf = async (
     options: SessionOptions,
     work: (session: Session) => Promise<void>,
     dir = folder(),
-  ): Promise<Entry[]> {
-    const log = await openWitnessLog({ dir });
-    const session = open({ ...governed, ...options }, log);
-    await work(session);
-    session.close();
-    await log.close();
-    expect(verifyLog(dir).problem).toBeNull();
-    return [...readLog(dir, { session: session.id })];
-  }
+  ): Promise<readonly Entry[]> => (await logged(dir, (log) => open({ ...governed, ...options }, log), work)).entries;
 
   it('are those that it looks at, are better while it is written, and go back to the bit', async () => {
     const dir = folder();
@@ -112,7 +95,7 @@ describe('pages that come back for an answer', () => {
       expect(session.cache.auditBytes()).toBe(session.cache.usedBytes);
       expect(session.governed.promoted).toMatchObject({ count: 0, bytes: 0 });
     };
-    const entries = await logged({ promote: 2 }, reading, dir);
+    const entries = await entriesOf({ promote: 2 }, reading, dir);
     const [promoted, ...returned] = notesOf(entries);
     expect(promoted!.question).toBe(question.length);
     const byPage = new Map(promoted!.promoted!.map(({ layer, page, share }) => [`${layer} ${page}`, share]));
@@ -139,7 +122,7 @@ describe('pages that come back for an answer', () => {
   });
 
   it('keep the budget over long answers, chats and many questions, in sessions that replay', async () => {
-    const entries = await logged({ promote: 16, kvBudget: '25%' }, async (session) => {
+    const entries = await entriesOf({ promote: 16, kvBudget: '25%' }, async (session) => {
       const within = (): void => {
         const { kvBytes, budgetBytes } = session.report();
         expect(kvBytes).toBeLessThanOrEqual(budgetBytes!);

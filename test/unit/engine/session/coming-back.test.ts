@@ -7,46 +7,33 @@ import type { Session } from '../../../../engine/session/session.ts';
 import {
   type ChangeBody,
   type DecisionBody,
-  type Entry,
   explain,
   explanationText,
-  openWitnessLog,
-  readLog,
   replaySession,
   timeline,
 } from '../../../../witness/index.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { ids } from '../on-reference.ts';
-import { onRuntime } from '../on-runtime.ts';
+import { type Logged, logged, onRuntime } from '../on-runtime.ts';
 
 const folder = scratchFolders();
 /** So little more than was promised is too much that layers are degraded which are not. */
 const STRICT = { 'quality.ratio': 0.45 };
 const governed = { kvBudget: '35%', tokensExpected: 1700, originals: 'memory' } as const;
 
-interface Logged {
-  readonly dir: string;
-  readonly entries: readonly Entry[];
+interface WithChanges extends Logged {
   readonly changes: readonly ChangeBody[];
 }
 
 describe('sides of a degraded layer', () => {
   const { open } = onRuntime();
 
-  async function logged(options: SessionOptions, work: (session: Session) => Promise<void>): Promise<Logged> {
-    const dir = folder();
-    const log = await openWitnessLog({ dir });
-    const session = open({ ...governed, ...options }, log);
-    try {
-      await work(session);
-    } finally {
-      session.close();
-      await log.close();
-    }
-    const entries = [...readLog(dir, { session: session.id })];
+  async function degraded(options: SessionOptions, work: (session: Session) => Promise<void>): Promise<WithChanges> {
+    const run = await logged(folder(), (log) => open({ ...governed, ...options }, log), work);
+    const { entries } = run;
     expect(replaySession(entries)).toMatchObject({ equal: true, firstDifference: null });
     const changes = entries.flatMap(({ kind, body }) => (kind === 'change' ? [body as ChangeBody] : []));
-    return { dir, entries, changes: changes.filter(({ cause }) => cause === 'degraded') };
+    return { ...run, changes: changes.filter(({ cause }) => cause === 'degraded') };
   }
 
   const reading = async (session: Session): Promise<void> => {
@@ -60,7 +47,7 @@ describe('sides of a degraded layer', () => {
   const worth = (value: number): SessionOptions => ({ thresholdValues: { ...STRICT, 'degraded.worth': value } });
 
   it('come back within the budget, and the log says which, when and why', async () => {
-    const { dir, entries, changes } = await logged(worth(1), reading);
+    const { dir, entries, changes } = await degraded(worth(1), reading);
     const sides = changes.flatMap((change) => change.changes);
     expect(sides.length).toBeGreaterThan(0);
     for (const { from, to } of sides) expect([to, from === 'q8']).toEqual(['trellis4', false]);
@@ -86,14 +73,14 @@ describe('sides of a degraded layer', () => {
 
   it('come back less where their worth must be more', async () => {
     const count = async (value: number): Promise<number> =>
-      (await logged(worth(value), reading)).changes.flatMap(({ changes }) => changes).length;
+      (await degraded(worth(value), reading)).changes.flatMap(({ changes }) => changes).length;
     expect(await count(1e6)).toBeLessThan(await count(1));
   });
 
   it('stay where they are unless that is asked for, without originals, and while a fork shares them', async () => {
-    expect((await logged({ thresholdValues: STRICT }, reading)).changes).toEqual([]);
-    expect((await logged({ ...worth(1), originals: 'none' }, reading)).changes).toEqual([]);
-    const shared = await logged({ ...worth(1), kvBudget: '45%' }, async (session) => {
+    expect((await degraded({ thresholdValues: STRICT }, reading)).changes).toEqual([]);
+    expect((await degraded({ ...worth(1), originals: 'none' }, reading)).changes).toEqual([]);
+    const shared = await degraded({ ...worth(1), kvBudget: '45%' }, async (session) => {
       await session.read(ids(128, 3));
       const fork = session.fork();
       for (let at = 1; at < 13; at++) await session.read(ids(128, 3 + at));

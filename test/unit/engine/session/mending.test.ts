@@ -7,25 +7,15 @@ import type { SessionOptions } from '../../../../engine/options/types.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { type FormatName, SIDES, type Side } from '../../../../native/index.ts';
 import { defaultThresholds, type LayerChange, type PageSide } from '../../../../policy/index.ts';
-import {
-  type Entry,
-  explain,
-  explanationText,
-  openWitnessLog,
-  readLog,
-  replaySession,
-  timeline,
-} from '../../../../witness/index.ts';
+import { explain, explanationText, replaySession, timeline } from '../../../../witness/index.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { ids } from '../on-reference.ts';
-import { onRuntime } from '../on-runtime.ts';
+import { type Logged, logged, onRuntime } from '../on-runtime.ts';
 
 const folder = scratchFolders();
 const governed = { kvBudget: '25%', tokensExpected: 1700 } as const;
 
-interface Logged {
-  readonly dir: string;
-  readonly entries: readonly Entry[];
+interface Heard extends Logged {
   readonly told: readonly string[];
 }
 
@@ -48,22 +38,17 @@ const bytesOf = ({ cache }: Session, { layer, page, side }: PageSide): string =>
 describe('codes that are damaged', () => {
   const { runtime } = onRuntime();
 
-  async function logged(options: SessionOptions, work: (session: Session) => Promise<void>): Promise<Logged> {
-    const dir = folder();
+  async function heard(options: SessionOptions, work: (session: Session) => Promise<void>): Promise<Heard> {
     const told: string[] = [];
     const meter = new Meter([], (name, fields) => told.push(`${name} ${JSON.stringify(fields)}`));
-    const log = await openWitnessLog({ dir });
     const thresholds = defaultThresholds(runtime().shape.layers);
-    const session = Session.open(runtime(), { ...governed, ...options, meter, log, thresholds });
-    try {
-      await work(session);
-    } finally {
-      session.close();
-      await log.close();
-    }
-    const entries = [...readLog(dir, { session: session.id })];
-    expect(replaySession(entries)).toMatchObject({ equal: true });
-    return { dir, entries, told };
+    const run = await logged(
+      folder(),
+      (log) => Session.open(runtime(), { ...governed, ...options, meter, log, thresholds }),
+      work,
+    );
+    expect(replaySession(run.entries)).toMatchObject({ equal: true });
+    return { ...run, told };
   }
 
   const notesOf = ({ entries }: Logged): Readonly<Record<string, unknown>>[] =>
@@ -76,7 +61,7 @@ describe('codes that are damaged', () => {
     ['memory', 'v'],
   ] as const)('are made again of originals, as they were (%s, %s)', async (originals, side) => {
     let format: FormatName | null = null;
-    const run = await logged({ originals }, async (session) => {
+    const run = await heard({ originals }, async (session) => {
       await session.read(ids(1300, 3));
       const { usedBytes } = session.cache;
       const before = Array.from({ length: session.cache.table(2).pages }, (_, page) =>
@@ -126,7 +111,7 @@ describe('codes that are damaged', () => {
   });
 
   it('stay so without originals: the layer is watched, and it is said what would have helped', async () => {
-    const run = await logged({}, async (session) => {
+    const run = await heard({}, async (session) => {
       await session.read(ids(1300, 3));
       damage(session, 2, 'v');
       await session.read(ids(300, 4));
@@ -138,7 +123,7 @@ describe('codes that are damaged', () => {
   });
 
   it('are not made again of an original that is damaged itself', async () => {
-    const run = await logged({ originals: 'memory' }, async (session) => {
+    const run = await heard({ originals: 'memory' }, async (session) => {
       await session.read(ids(1300, 3));
       const { layer, page, side } = damage(session, 2, 'v');
       const damaged = bytesOf(session, { layer, page, side });
@@ -159,7 +144,7 @@ describe('codes that are damaged', () => {
   });
 
   it('are found and made again while the session goes on', async () => {
-    const run = await logged({ originals: 'memory' }, async (session) => {
+    const run = await heard({ originals: 'memory' }, async (session) => {
       await session.read(ids(1300, 3));
       damage(session, 2, 'k');
       await session.read(ids(300, 4));
@@ -170,7 +155,7 @@ describe('codes that are damaged', () => {
   });
 
   it('are made again before their page moves, and where it is back for an answer', async () => {
-    const run = await logged({ originals: 'memory', promote: 2, kvBudget: '27%' }, async (session) => {
+    const run = await heard({ originals: 'memory', promote: 2, kvBudget: '27%' }, async (session) => {
       await session.read(ids(1000, 3));
       const answer = session.generate(ids(20, 9), { maxTokens: 6, temperature: 1, seed: 3 });
       await answer.next();
@@ -205,7 +190,7 @@ describe('codes that are damaged', () => {
   });
 
   it('of a page that a fork shares are made again for both, and told once', async () => {
-    const run = await logged({ originals: 'memory', kvBudget: '45%', tokensExpected: 1400 }, async (session) => {
+    const run = await heard({ originals: 'memory', kvBudget: '45%', tokensExpected: 1400 }, async (session) => {
       await session.read(ids(1300, 3));
       session.governed.mending.check();
       const fork = session.fork();

@@ -14,11 +14,11 @@ import {
 import { Session } from '../../../../engine/session/session.ts';
 import { SIDES } from '../../../../native/index.ts';
 import { defaultThresholds, type RereadReport, type ThresholdId, thresholdOf } from '../../../../policy/index.ts';
-import { type Entry, openWitnessLog, readLog, replaySession, verifyLog } from '../../../../witness/index.ts';
+import { type Entry, replaySession } from '../../../../witness/index.ts';
 import { normals, uniform } from '../../../native/dense.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { ids } from '../on-reference.ts';
-import { onRuntime } from '../on-runtime.ts';
+import { type Logged, logged, onRuntime } from '../on-runtime.ts';
 
 const folder = scratchFolders();
 const TOKENS = 1400;
@@ -44,30 +44,24 @@ describe('reading twice', () => {
     return Session.open(runtime(), { ...stated, compareTokens: ROWS, ...options, log, thresholds });
   }
 
-  async function logged(
+  async function reread(
     work: (session: Session) => Promise<void>,
     options: SessionOptions = {},
     values: Partial<Record<ThresholdId, number>> = ON,
-  ): Promise<{ entries: Entry[]; reports: RereadReport[]; session: Session }> {
-    const dir = folder();
-    const log = await openWitnessLog({ dir });
-    const session = opened(options, values, log);
-    await work(session);
-    session.close();
-    await log.close();
-    expect(verifyLog(dir).problem).toBeNull();
-    const entries = [...readLog(dir, { session: session.id })];
+  ): Promise<Logged & { reports: RereadReport[] }> {
+    const run = await logged(folder(), (log) => opened(options, values, log), work);
+    const { entries } = run;
     const reports = entries.flatMap(({ body }) => {
       const { situation } = body as { situation?: { reread?: RereadReport } };
       return situation?.reread === undefined ? [] : [situation.reread];
     });
-    return { entries, reports, session };
+    return { ...run, reports };
   }
 
   const read = async (session: Session): Promise<void> => session.read(prompt);
 
   it('finds what the session puts out once its pages are exchanged for their originals', async () => {
-    const { reports } = await logged(read);
+    const { reports } = await reread(read);
     expect(reports.map(({ tokens }) => tokens)).toEqual([768, 1024]);
     for (const { tokens, rows, meanKld } of reports) {
       expect(rows).toBe(ROWS);
@@ -101,7 +95,7 @@ describe('reading twice', () => {
   });
 
   it('is in the log, which replays, and in what the session says at its end', async () => {
-    const { entries, reports, session } = await logged(async (one) => {
+    const { entries, reports, session } = await reread(async (one) => {
       await read(one);
       expect(one.report().summary.measured).toMatchObject({ tokens: 2 * ROWS, level: { samples: 2 } });
       expect(one.report().stated).toMatchObject({ measuredTokens: 2 * ROWS });
@@ -120,7 +114,7 @@ describe('reading twice', () => {
   });
 
   it('goes on while an answer is written, a token at a time', async () => {
-    const { reports, entries } = await logged(
+    const { reports, entries } = await reread(
       async (session) => {
         await session.read(prompt.slice(0, 600));
         for await (const _ of session.generate(null, { maxTokens: 500, temperature: 1, seed: 3, stop: [] }));
@@ -139,18 +133,18 @@ describe('reading twice', () => {
       [{}, { 'reread.every': 0 }],
       [{ policy: 'uniform', kldBudget: undefined, kvBudget: '30%' }, ON],
     ] as [SessionOptions, Partial<Record<ThresholdId, number>>][]) {
-      const { reports } = await logged(read, options, values);
+      const { reports } = await reread(read, options, values);
       expect(reports).toEqual([]);
     }
   });
 
   it('is not done once a page has moved without an original', async () => {
-    const few = await logged(read, { originalsBytes: 100_000 });
+    const few = await reread(read, { originalsBytes: 100_000 });
     expect(few.reports).toEqual([]);
   });
 
   it('is given up for tokens that are taken back, and done where they are read again', async () => {
-    const { reports } = await logged(async (session) => {
+    const { reports } = await reread(async (session) => {
       await session.read(prompt.slice(0, 768 + 20));
       session.rewind(768 - 10);
       await session.read(prompt.slice(768 - 10));
@@ -161,11 +155,11 @@ describe('reading twice', () => {
   it('that finds more than was stated says that it is broken, and by how many tokens it knows', async () => {
     const both = { kvBudget: '30%', kldBudget: 1, priority: 'bytes' } as const;
     const statedAt = (session: Session) => session.governed.stated!.report();
-    const predicted = statedAt((await logged(read, both, { 'reread.every': 0 })).session).worstNats;
+    const predicted = statedAt((await reread(read, both, { 'reread.every': 0 })).session).worstNats;
     const kldBudget = 2 * predicted;
-    const unmeasured = await logged(read, { ...both, kldBudget }, { 'reread.every': 0 });
+    const unmeasured = await reread(read, { ...both, kldBudget }, { 'reread.every': 0 });
     expect(statedAt(unmeasured.session)).toMatchObject({ timesBroken: 0, measuredTokens: 0 });
-    const { entries, session } = await logged(read, { ...both, kldBudget }, { ...ON, 'reread.seen': 0.01 });
+    const { entries, session } = await reread(read, { ...both, kldBudget }, { ...ON, 'reread.seen': 0.01 });
     const [note] = entries.map(({ body }) => body).filter((body) => 'statedDivergence' in body);
     expect(note).toMatchObject({ statedDivergence: 'broken', budgetNats: kldBudget });
     expect((note as { measuredTokens: number }).measuredTokens).toBeGreaterThanOrEqual(ROWS);
