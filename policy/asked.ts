@@ -107,8 +107,10 @@ class AskedSession implements PolicySession {
   #become({ layer, page, side, to }: Remade<Moved>): void {
     // While a page is held as a latent, its sides count as if they were in the window format still.
     if (side === 'kv') {
-      if (isFormatName(to)) this.#held.delete(this.#key(layer, page, 'k'));
-      else this.#held.add(this.#key(layer, page, 'k'));
+      const key = this.#key(layer, page, 'k');
+      if (!isFormatName(to)) this.#held.add(key);
+      // Both sides are in the form in which they were made again.
+      else if (this.#held.delete(key)) for (const one of SIDES) this.#become({ layer, page, side: one, to });
       return;
     }
     if (!isFormatName(to)) return;

@@ -117,6 +117,21 @@ test('reports, changes of others and pages that are read anew are taken in', () 
   expect(told.judge(keys), 'the page was taken back and is another one').toEqual([refused('keys-below-values')]);
 });
 
+test('both sides of a page that was made again of its latent are in the form that it was made again in', () => {
+  const session = seen();
+  session.see({ changes: [{ layer: 1, page: 4, side: 'kv', from: 'xq4', to: 'rot3' }] });
+  const [values, keys] = [
+    { page: 4, side: 'v', from: 'rot3', to: 'rot2' },
+    { page: 4, side: 'k', from: 'rot3', to: 'rot2' },
+  ] as const;
+  expect(session.judge({ ...values, from: 'q8' }, { ...keys, from: 'q8', to: 'rot4' })).toEqual([
+    refused('elsewhere'),
+    refused('elsewhere'),
+  ]);
+  expect(session.judge({ page: 4, side: 'kv', from: 'q8', to: 'xq4' })).toEqual([refused('latent-of-codes')]);
+  expect(session.judge(keys, values)).toEqual(['made: mine', 'made: mine']);
+});
+
 test('a freed page moves again when its tokens were read again', () => {
   const move = { page: 3, side: 'v', from: 'q8', to: 'rot4' } as const;
   const session = seen();
