@@ -56,6 +56,7 @@ export {
   tiersAsked,
 } from './policies/tier-options.ts';
 export { movableBytes, unitsOf } from './policies/uniform.ts';
+export { predictedBy } from './predicted.ts';
 export { type Band, Scan, type Step } from './scan.ts';
 export {
   BOUND_IDS,

@@ -17,6 +17,7 @@ import {
   timeText,
   wrap,
 } from '../native/index.ts';
+import { predictedBy } from '../policy/index.ts';
 import type { WithoutReport } from './counterfactual.ts';
 import { DECISION_ROW, SESSION_ROW } from './entries/index.ts';
 import { shortId } from './id.ts';
@@ -158,7 +159,18 @@ export function countsText(by: CountKey, rows: readonly CountRow[], columns = Nu
   return [table(all, rows, columns), '', legend(all, columns)].join('\n');
 }
 
-const SIMILAR_COLUMNS: readonly Column<Neighbour<SessionRecord>>[] = [
+/** A session as `audit similar` tells it. */
+export interface SimilarSession extends Omit<SessionRecord, 'predictedKld'> {
+  /** What its policy predicted its moves to cost, in nats; null: it predicts nothing. */
+  readonly predictedKld: number | null;
+}
+
+export const similarSession = ({ payload, ...near }: Neighbour<SessionRecord>): Neighbour<SimilarSession> => ({
+  ...near,
+  payload: { ...payload, predictedKld: predictedBy(payload.policy, payload.predictedKld) },
+});
+
+const SIMILAR_COLUMNS: readonly Column<Neighbour<SimilarSession>>[] = [
   { title: 'entry', value: ({ id }) => entryId(id.seq) },
   { title: 'distance', value: ({ distance }) => distance.toFixed(4), means: 'of the fingerprints; 0 is the same work' },
   { title: 'tokens', value: ({ payload }) => String(payload.tokens) },
@@ -168,11 +180,18 @@ const SIMILAR_COLUMNS: readonly Column<Neighbour<SessionRecord>>[] = [
     value: ({ payload }) => brief(payload.priceThreshold, 3),
     means: 'at which moves were made in the end, in KLD per byte',
   },
-  { title: 'KLD', value: ({ payload }) => brief(payload.meanKld ?? payload.predictedKld, 3) },
+  {
+    title: 'KLD',
+    value: ({ payload }) => {
+      const kld = payload.meanKld ?? payload.predictedKld;
+      return kld === null ? '–' : brief(kld, 3);
+    },
+  },
   {
     title: '',
     align: 'left',
-    value: ({ payload }) => (payload.meanKld === null ? 'predicted' : 'measured'),
+    value: ({ payload }) =>
+      payload.meanKld !== null ? 'measured' : payload.predictedKld === null ? 'not predicted' : 'predicted',
   },
 ];
 
@@ -180,11 +199,11 @@ const SIMILAR_COLUMNS: readonly Column<Neighbour<SessionRecord>>[] = [
  * `audit similar`: sessions nearest first, with the divergence that was measured, or else the one that their policy
  * predicted.
  */
-export function similarText(near: readonly Neighbour<SessionRecord>[], columns = Number.POSITIVE_INFINITY): string {
+export function similarText(near: readonly Neighbour<SimilarSession>[], columns = Number.POSITIVE_INFINITY): string {
   if (near.length === 0) return 'No other session is in the index yet.';
-  const session = sessionColumn<SessionRecord>(columns);
+  const session = sessionColumn<SimilarSession>(columns);
   const all = [
-    { ...session, value: ({ payload }: Neighbour<SessionRecord>) => session.value(payload) },
+    { ...session, value: ({ payload }: Neighbour<SimilarSession>) => session.value(payload) },
     ...SIMILAR_COLUMNS,
   ];
   return [table(all, near, columns), '', legend(all, columns)].join('\n');

@@ -16,7 +16,7 @@ import {
   timeText,
   wrap,
 } from '../native/index.ts';
-import { FORM_STATES, type LayerChange, type Situation } from '../policy/index.ts';
+import { FORM_STATES, type LayerChange, predictedBy, type Situation } from '../policy/index.ts';
 import type { MendedSide, NoteBody, PromotedSide } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { foresightText } from './foresight-text.ts';
@@ -137,6 +137,8 @@ class Story {
   #point: Point | null = null;
   #quiet: Point[] = [];
   #forms: FormStates | null = null;
+  /** The policy of the session. */
+  #policy = '';
   #last: Entry | null = null;
 
   senseless(entry: SenselessEntry): void {
@@ -146,7 +148,11 @@ class Story {
   }
 
   add(entry: Entry): void {
-    if (entry.kind === 'open') this.#forms = new FormStates((entry as Entry<'open'>).body);
+    if (entry.kind === 'open') {
+      const { body } = entry as Entry<'open'>;
+      this.#forms = new FormStates(body);
+      this.#policy = body.policy.id;
+    }
     this.#forms?.add(entry);
     this.#last = entry;
     if (entry.kind === 'decision') {
@@ -172,7 +178,7 @@ class Story {
     if (entry.kind === 'close') {
       this.#states(entry);
       this.#tokens = (entry.body as CloseBody).tokens;
-      this.#tell(entry, 'close', closeText(entry.body as CloseBody));
+      this.#tell(entry, 'close', closeText(entry.body as CloseBody, this.#policy));
     }
   }
 
@@ -439,21 +445,23 @@ const ENDS: Readonly<Record<CloseBody['reason'], string>> = {
   error: 'Closed after an error',
 };
 
-function closeText({
-  reason,
-  tokens,
-  kvBytes,
-  kvBytesF16,
-  effectiveBits,
-  decisions,
-  refused,
-  predictedKld,
-  meanKld,
-  measured: reread,
-}: CloseBody): string {
+function closeText(body: CloseBody, policy: string): string {
+  const {
+    reason,
+    tokens,
+    kvBytes,
+    kvBytesF16,
+    effectiveBits,
+    decisions,
+    refused,
+    predictedKld,
+    meanKld,
+    measured: reread,
+  } = body;
+  const predicted = predictedBy(policy, predictedKld);
   const measured = [
     ...(meanKld === null ? [] : [`measured as ${brief(meanKld)}`]),
     ...(reread === undefined ? [] : [`${brief(reread.meanKld)} on ${reread.tokens} tokens that were read twice`]),
   ];
-  return `${ENDS[reason]} with ${plural(tokens, 'token')}: ${bytesText(kvBytes)} at its peak, ${percent(kvBytes / Math.max(1, kvBytesF16))} of f16, ${brief(effectiveBits)} bits per number; ${plural(decisions, 'move')}, ${refused} refused; divergence predicted as ${brief(predictedKld)} nats, ${measured.join(', ') || 'not measured'}.`;
+  return `${ENDS[reason]} with ${plural(tokens, 'token')}: ${bytesText(kvBytes)} at its peak, ${percent(kvBytes / Math.max(1, kvBytesF16))} of f16, ${brief(effectiveBits)} bits per number; ${plural(decisions, 'move')}, ${refused} refused; divergence ${predicted === null ? 'not predicted' : `predicted as ${brief(predicted)} nats`}, ${measured.join(', ') || 'not measured'}.`;
 }

@@ -47,6 +47,7 @@ import {
   SIMILAR_FIELDS,
   seriesOf,
   sessionsText,
+  similarSession,
   similarText,
   timeline,
   timelineText,
@@ -362,7 +363,8 @@ export async function similar(settings: Settings, words: readonly string[]): Pro
   const book = await readBook(stateDir(settings), qdrantOptions(settings));
   const all = await book.nearestSessions(sought.fingerprint, limit + 1, sought.filter);
   await book.close();
-  const near = all.filter(({ payload }) => payload.session !== sought.session).slice(0, limit);
+  const others = all.filter(({ payload }) => payload.session !== sought.session);
+  const near = others.slice(0, limit).map(similarSession);
   tellPassedOver({ ...unreadable(log(settings)), missing: 0 });
   const rows = near.map(({ id, distance, payload }) => ({ ...id, distance, ...payload }));
   printRows(settings, rows, SIMILAR_FIELDS, (columns) => similarText(near, columns), near);

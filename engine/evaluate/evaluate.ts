@@ -3,8 +3,10 @@
  * All caches read the same tokens. Text is read in chunks that end at page boundaries, so the scored tokens, the last
  * ones of each window, attend to a quantized history.
  */
+
 import type { ThresholdBook } from '../../memory/index.ts';
 import { given, KvError, LATENT_NAMES, type LatentName, parsePair, type WindowName } from '../../native/index.ts';
+import { predictedBy } from '../../policy/index.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../session/divergence.ts';
 import { setupOf } from '../session/experience.ts';
@@ -109,7 +111,8 @@ export interface EvaluateRow {
   readonly asked: number;
   readonly recalled: number;
   readonly recalledExact: number;
-  readonly predictedKld: number;
+  /** Null: the cache tries no pages, and predicts nothing. */
+  readonly predictedKld: number | null;
   readonly decisions: number;
   readonly refused: number;
   readonly prefillTokensPerSecond: number;
@@ -124,7 +127,7 @@ const emptyTally = () => ({
   asked: 0,
   recalled: 0,
   recalledExact: 0,
-  predictedKld: 0,
+  predictedKld: null as number | null,
   decisions: 0,
   refused: 0,
   readMs: 0,
@@ -178,7 +181,7 @@ function toRow(text: string, cache: string, tokens: number, tally: Tally): Evalu
     asked: tally.asked,
     recalled: tally.recalled,
     recalledExact: tally.recalledExact,
-    predictedKld: tally.windows === 0 ? 0 : tally.predictedKld / tally.windows,
+    predictedKld: tally.predictedKld === null ? null : tally.predictedKld / tally.windows,
     decisions: tally.decisions,
     refused: tally.refused,
     prefillTokensPerSecond: tally.readMs === 0 ? 0 : (tally.tokensRead * 1000) / tally.readMs,
@@ -262,10 +265,11 @@ async function scoreWindows(
     const targets = Int32Array.from([...tokens.slice(tokens.length - scored + 1), NO_TARGET]);
     for (const [i, cache] of request.caches.entries()) {
       const tally = tallies[i]!;
-      const { rows, ...counted } = await ('method' in cache
+      const { rows, predictedKld, ...counted } = await ('method' in cache
         ? readByMethod(runtime, request, cache, tokens)
         : readBySession(runtime, request, cache, tokens));
       for (const [name, count] of Object.entries(counted)) tally[name as keyof typeof counted] += count;
+      if (predictedKld !== null) tally.predictedKld = (tally.predictedKld ?? 0) + predictedKld;
       await addDivergence(tally.sums, runtime.dense, exactRows, rows, targets, hiddenSize);
       tally.tokensRead += tokens.length;
       tally.windows++;
@@ -289,8 +293,8 @@ async function readBySession(
     const start = performance.now();
     await session.read(tokens, reading(request));
     const readMs = performance.now() - start;
-    const { kvBytes, kvBytesF16, summary, decisions, refusedTrials: refused } = session.report();
-    const { predictedKld } = summary;
+    const { policy, kvBytes, kvBytesF16, summary, decisions, refusedTrials: refused } = session.report();
+    const predictedKld = predictedBy(policy, summary.predictedKld);
     return { rows: session.hiddenRows(), readMs, kvBytes, kvBytesF16, predictedKld, decisions, refused };
   });
 }
@@ -306,7 +310,7 @@ async function readByMethod(
   const scored = Math.min(SCORED_TOKENS, ids.length);
   const { hidden, bytes, bytesF16 } = await method(runtime, { ids, scored, signal });
   const readMs = performance.now() - start;
-  return { rows: hidden, readMs, kvBytes: bytes, kvBytesF16: bytesF16, predictedKld: 0, decisions: 0, refused: 0 };
+  return { rows: hidden, readMs, kvBytes: bytes, kvBytesF16: bytesF16, predictedKld: null, decisions: 0, refused: 0 };
 }
 
 /** Every document begins at another place in the text, so that no two have the same filler. */

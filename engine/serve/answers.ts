@@ -85,7 +85,9 @@ const quality = z.strictObject({
   end: z.enum(END),
   lastMs: timeMs.describe('of its latest entry'),
   meanKld: real.nullable().describe('divergence from the exact cache in nats; null: not measured'),
-  predictedKld: real.nullable().describe('what the policy predicted; null before the session ended'),
+  predictedKld: real
+    .nullable()
+    .describe('what the policy predicted in nats; null before the session ended, and where it predicts nothing'),
   decisions: count,
   refused: count,
   gaveWay: z.enum(['bytes', 'kld']).nullable().describe('the budget that could not be kept beside the other'),

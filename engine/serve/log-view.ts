@@ -2,7 +2,9 @@
  * What a log says up to now: its sessions with their memory and quality, and the counts that can be told from it alone.
  * Fed entry by entry.
  */
+
 import { KvError } from '../../native/index.ts';
+import { predictedBy } from '../../policy/index.ts';
 import {
   type DecisionRow,
   decisionRow,
@@ -134,7 +136,7 @@ export class LogView {
     return { session, end, lastMs, tokens, kvBytesF16, ...memory };
   }
 
-  #qualityOf({ session, end, meanKld, decisions, refused }: SessionRow): QualityRow {
+  #qualityOf({ session, end, policy, meanKld, decisions, refused }: SessionRow): QualityRow {
     const told = this.#told.get(session)!;
     const { lastMs, predictedKld, gaveWay, statedDivergence, missingEntries, layers, probes, worst } = told;
     return {
@@ -142,7 +144,7 @@ export class LogView {
       end,
       lastMs,
       meanKld,
-      predictedKld,
+      predictedKld: predictedKld === null ? null : predictedBy(policy, predictedKld),
       decisions,
       refused,
       gaveWay,

@@ -13,7 +13,7 @@ import {
   KvError,
   show,
 } from '../../native/index.ts';
-import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
+import { defaultThresholds, predictedBy, type ThresholdSet } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import { f16CacheBytes } from '../cache/budget.ts';
 import { Governed, type GovernedOptions } from '../cache/governed.ts';
@@ -37,7 +37,7 @@ export interface QualityMetrics {
   /** Tokens in the cache. */
   readonly tokens: number;
   /** Predicted mean KLD of everything moved so far, c·Σ g·ε². Null for policies without trials. */
-  readonly predictedKld: number;
+  readonly predictedKld: number | null;
   /** 16 · bytes / bytes of f16: window, sinks and all metadata included. */
   readonly effectiveBits: number;
   /** Moves planned, refused ones included. */
@@ -334,11 +334,11 @@ export class PolicyCache {
   /** Predictions and counts of decisions so far. */
   qualityMetrics(): QualityMetrics {
     this.#open();
-    const { summary, tally, kv, shape, length } = this.#governed;
+    const { terms, summary, tally, kv, shape, length } = this.#governed;
     const f16 = f16CacheBytes(shape, length);
     return {
       tokens: length,
-      predictedKld: summary.predictedKld,
+      predictedKld: predictedBy(terms.policy.id, summary.predictedKld),
       effectiveBits: f16 === 0 ? 0 : (16 * kv.memory().totalBytes) / f16,
       decisions: tally.decisions,
       refusedTrials: tally.refused,

@@ -17,6 +17,7 @@ export const CLOSE = {
   decisions: { type: count },
   refused: { type: count },
   priceThreshold: { type: real, unit: 'nats a byte' },
+  /** 0 of a policy that tries no pages, which predicts nothing (policy/predicted.ts). */
   predictedKld: { type: real, unit: 'nats' },
   /** Measured divergence when a comparison was run. */
   meanKld: { type: nullable(real), unit: 'nats' },

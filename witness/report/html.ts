@@ -1,6 +1,8 @@
 /** The page around the facts: what a reader needs without a script, and the places that the script fills. */
+
 import { createHash } from 'node:crypto';
 import { brief, bytesText, grouped, percent, plural, printable, timeText } from '../../native/index.ts';
+import { predictedBy } from '../../policy/index.ts';
 import { anchorText, lacksText } from '../audit.ts';
 import type { ReplayReport } from '../replay.ts';
 import type { VerifyReport } from '../types.ts';
@@ -86,7 +88,7 @@ function summaryOf(collected: Collected, checked: Checked): string {
   return [
     first,
     moves,
-    divergenceText(close?.body.meanKld ?? null, close?.body.predictedKld ?? null),
+    divergenceText(close?.body.meanKld ?? null, predictedIn(collected)),
     stateText(collected, checked),
   ]
     .filter((text) => text !== '')
@@ -96,6 +98,10 @@ function summaryOf(collected: Collected, checked: Checked): string {
 /** A small number without an exponent, which not everybody reads. */
 const plain = (value: number): string =>
   Math.abs(value) < 1e-6 ? brief(value, 2) : value.toFixed(Math.max(2, 1 - Math.floor(Math.log10(Math.abs(value)))));
+
+/** What the policy predicted by the end of a session; null: nothing, or there is no end yet. */
+const predictedIn = ({ open, close }: Collected): number | null =>
+  close === null ? null : predictedBy(open.body.policy.id, close.body.predictedKld);
 
 function divergenceText(measured: number | null, predicted: number | null): string {
   if (measured !== null)
@@ -120,6 +126,7 @@ function headHtml(collected: Collected, checked: Checked): string {
   const { open, close, data, budgetBytes, kldBudget, lastMs, refused } = collected;
   const { tokens, kvBytes, kvBytesF16, share, bits } = totalsOf(collected);
   const { policy } = open.body;
+  const predicted = predictedIn(collected);
   const shares = checked.verified.ok ? logText(checked) : 'not sound.';
   const ended = close === null ? 'not ended' : close.body.reason;
   const budget =
@@ -141,8 +148,8 @@ function headHtml(collected: Collected, checked: Checked): string {
     ),
     figure(
       'Divergence, predicted',
-      close === null ? '–' : plain(close.body.predictedKld),
-      'nats, by the law of the policy',
+      predicted === null ? '–' : plain(predicted),
+      close !== null && predicted === null ? 'the policy predicts nothing' : 'nats, by the law of the policy',
     ),
     figure(
       'Tokens',

@@ -20,6 +20,7 @@ import {
   RULES,
   readEntry,
   sessionsText,
+  similarSession,
   similarText,
   verifyLog,
   verifyText,
@@ -200,12 +201,15 @@ describe('list', () => {
       },
     };
     const other = { ...payload, session: 'two', meanKld: null };
+    const untried = { ...other, session: 'three', policy: 'uniform', predictedKld: 0 };
     const text = similarText([
+      similarSession({ id: { log: 'a', seq: 8 }, distance: 0.125, payload: untried }),
       { id: { log: 'a', seq: 7 }, distance: 0.25, payload },
       { id: { log: 'a', seq: 2 ** 32 + 9 }, distance: 0.5, payload: other },
     ]);
     expect(text).toMatch(/^one\\x1b\[2J +7 +0\.2500 +900 +4\.25 +2\.00e-9 +0\.0123 +measured$/m);
     expect(text).toMatch(/^two +1:9 +0\.5000 +900 +4\.25 +2\.00e-9 +0\.04 +predicted$/m);
+    expect(text).toMatch(/^three +8 +0\.1250 +900 +4\.25 +2\.00e-9 +– +not predicted$/m);
     expect(similarText([])).toBe('No other session is in the index yet.');
   });
 
