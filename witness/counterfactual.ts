@@ -20,7 +20,7 @@ import {
   type ThresholdSet,
 } from '../policy/index.ts';
 import { findSession, readLog } from './read.ts';
-import { deciding, type PolicyFactory, replay } from './replay.ts';
+import { deciding, type PolicyFactory, replay, replaySession } from './replay.ts';
 import type { Entry } from './types.ts';
 
 /**
@@ -103,11 +103,11 @@ export function decideWithout(
   return counterfactuals(readLog(dir, { session: id }), without, create).map((one) => one.report());
 }
 
-/** Decides the entries of one session that replays again without each of `without`. @internal */
-export function counterfactuals(
+/** Decides the entries of one session that replays again without each of `without`. */
+function counterfactuals(
   entries: Iterable<Entry>,
   without: readonly Without[],
-  create: PolicyFactory = createPolicy,
+  create: PolicyFactory,
 ): Counterfactual[] {
   let all: Counterfactual[] = [];
   for (const entry of entries)
@@ -116,6 +116,39 @@ export function counterfactuals(
     else for (const one of all) deciding(entry, () => one.take(entry));
   for (const one of all) one.end();
   return all;
+}
+
+/**
+ * What would have become of one decision of a session without each of `without`, as it is decided again beside that,
+ * once and no further than it must be; null: it is not decided again as it was. Throws what `replaySession` throws.
+ * @internal
+ */
+export function decisionWithout(
+  entries: Iterable<Entry>,
+  seq: number,
+  without: readonly Without[],
+  create: PolicyFactory = createPolicy,
+): (DecisionWithout & { readonly without: Without })[] | null {
+  let all: readonly Counterfactual[] = [];
+  let left = all;
+  const beside = function* (): Generator<Entry> {
+    for (const entry of entries) {
+      // First it is taken as it was: what cannot be is not decided otherwise.
+      yield entry;
+      if (entry.kind === 'open')
+        left = all = without.map((one) => new Counterfactual(entry as Entry<'open'>, one, create));
+      for (const one of left) deciding(entry, () => one.take(entry));
+      if (entry.kind !== 'situation' || entry.seq < seq) continue;
+      left = left.filter((one) => !one.isSettled(seq));
+      if (left.length === 0) return;
+    }
+  };
+  if (!replaySession(beside(), create).equal) return null;
+  return all.flatMap((one) => {
+    one.end();
+    const found = one.of(seq);
+    return found === undefined ? [] : [{ without: one.without, ...found }];
+  });
 }
 
 /** Thresholds as they are where nobody knows anything; what an option says stays. */
@@ -331,6 +364,12 @@ export class Counterfactual {
   of(seq: number): DecisionWithout | undefined {
     const entry = this.#decisions.find((one) => one.seq === seq);
     return entry && this.#compare(entry);
+  }
+
+  /** True if nothing that follows in the log changes what would have become of the decision with this seq. */
+  isSettled(seq: number): boolean {
+    const what = this.of(seq)?.what;
+    return what === 'same' || what === 'other-form' || what === 'other-verdict';
   }
 
   report(): WithoutReport {

@@ -13,7 +13,7 @@ import {
   type TrialReport,
   thresholdOf,
 } from '../policy/index.ts';
-import { counterfactuals, type Without } from './counterfactual.ts';
+import { decisionWithout, type Without } from './counterfactual.ts';
 import type { NoteBody } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { qualityIn, tell, tried } from './explain-text.ts';
@@ -21,7 +21,7 @@ import type { Candidate, Explanation } from './explanation.ts';
 import type { LogFiles } from './files.ts';
 import { KnownStory } from './known-before.ts';
 import { readEntry, readLog } from './read.ts';
-import { type PolicyFactory, replaySession } from './replay.ts';
+import type { PolicyFactory } from './replay.ts';
 import { entryId } from './series.ts';
 import type { DecisionRow, Entry, LikeSession, OpenBody } from './types.ts';
 
@@ -89,7 +89,7 @@ export function explain(dir: string, seq: number, options: ExplainOptions = {}):
     restored: story.restored,
     layer: story.layer,
     knownBefore,
-    ...otherwise(() => readLog(dir, read), seq, knownBefore, options),
+    ...otherwise(readLog(dir, read), seq, knownBefore, options),
   };
   return { ...facts, sentences: tell(facts) };
 }
@@ -103,7 +103,7 @@ function* heardBy(known: KnownStory, entries: Iterable<Entry>): Generator<Entry>
 
 /** What would have been decided without what was known before. */
 function otherwise(
-  read: () => Iterable<Entry>,
+  entries: Iterable<Entry>,
   seq: number,
   known: Explanation['knownBefore'],
   { without: isAsked = true, create = createPolicy }: ExplainOptions,
@@ -113,12 +113,8 @@ function otherwise(
   if (!isAsked) return unknown('nobody asked');
   const parts: Without[] = known.map(({ what }) => what);
   try {
-    if (!replaySession(read(), create).equal) return unknown('its session does not replay (audit replay says where)');
-    const all = counterfactuals(read(), parts.length === 1 ? parts : [...parts, 'all'], create);
-    const told = all.flatMap((one) => {
-      const found = one.of(seq);
-      return found === undefined ? [] : [{ without: one.without, ...found }];
-    });
+    const told = decisionWithout(entries, seq, parts.length === 1 ? parts : [...parts, 'all'], create);
+    if (told === null) return unknown('its session does not replay (audit replay says where)');
     return { without: told, withoutUnknown: null };
   } catch (error) {
     if (!(error instanceof KvError)) throw error;

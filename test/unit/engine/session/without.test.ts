@@ -72,6 +72,12 @@ it('says what course, beginning and law decided, and that nothing differs where 
       ],
     });
     const told = without.find((one) => one.without === 'course')!;
+    // One decision is looked at no further than it must be, and comes to what the whole session does.
+    for (const one of without) {
+      const whole = reports.find((report) => report.without === one.without)!.differing.find((it) => it.seq === seq);
+      if (whole === undefined) expect(one.what).toBe('same');
+      else expect(one).toEqual({ without: one.without, ...whole });
+    }
     expect(told).toMatchObject({ what, price: decision.price });
     expect(told.move!.price).toBeGreaterThan(0);
     const text = Object.fromEntries(sentences.map((one) => [one.title, one.text]));
