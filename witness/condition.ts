@@ -1,7 +1,7 @@
 /**
  * What a filter of decisions means, as data: the same conditions are put to rows read from the log and to a database.
  */
-import { KvError } from '../native/index.ts';
+import { KvError, show } from '../native/index.ts';
 import type { DECISION } from './entries/decision.ts';
 import type { AskedTogether, RowField } from './entries/field.ts';
 import { DECISION_ROW } from './entries/index.ts';
@@ -34,22 +34,36 @@ export function filtersOf(row: readonly RowField[]): { equal: Map<string, string
 
 const FILTERS = filtersOf(DECISION_ROW);
 const EQUAL = FILTERS.equal as Map<Equal, (keyof DecisionRow)[]>;
+/** What a value must be to equal a field of a type. */
+interface Kind {
+  readonly says: string;
+  readonly holds: (value: unknown) => boolean;
+}
+const KINDS: Readonly<Record<string, Kind>> = {
+  integer: { says: 'a whole number', holds: Number.isInteger },
+  flag: { says: 'true or false', holds: (value) => typeof value === 'boolean' },
+};
+const TEXT: Kind = { says: 'a text', holds: (value: unknown) => typeof value === 'string' };
+const kindOf = (field: keyof DecisionRow): Kind =>
+  KINDS[DECISION_ROW.find(({ name }) => name === field)!.source.is] ?? TEXT;
 const BETWEEN = FILTERS.between as Asked<'range'>[];
 
 /**
  * Everything that a filter demands of a row alone; `model`, `beforeSeq` and `limit`, which ask for more than a row, are
- * left to the caller. Throws 'bad-argument' for a bound that is no number.
+ * left to the caller. Throws 'bad-argument' for a bound that is no number, and for what no field can equal.
  */
 export function conditionsOf(filter: DecisionFilter): RowCondition[] {
   const conditions: RowCondition[] = [];
   for (const [name, anyOf] of EQUAL) {
     const equals = filter[name];
-    if (equals !== undefined) conditions.push({ anyOf, equals });
+    if (equals === undefined) continue;
+    const { says, holds } = kindOf(anyOf[0]!);
+    if (!holds(equals))
+      throw new KvError('bad-argument', `${name} must be ${says}`, { values: { [name]: show(equals) } });
+    conditions.push({ anyOf, equals });
   }
   const bound = (field: keyof DecisionRow, min: number | undefined, max: number | undefined): void => {
-    for (const value of [min, max])
-      if (value !== undefined && !Number.isFinite(value))
-        throw new KvError('bad-argument', `a bound of ${field} is no number`, { values: { field, value } });
+    checkBounds(field, [min, max]);
     const range = { ...(min === undefined ? {} : { min }), ...(max === undefined ? {} : { max }) };
     if (min !== undefined || max !== undefined) conditions.push({ field, range });
   };
@@ -57,6 +71,13 @@ export function conditionsOf(filter: DecisionFilter): RowCondition[] {
   bound('tokens', filter.tokensMin, filter.tokensMax);
   for (const field of BETWEEN) bound(field, filter[field]?.min, filter[field]?.max);
   return conditions;
+}
+
+/** Refuses bounds that are no numbers; one that is left out bounds nothing. */
+export function checkBounds(field: string, bounds: readonly (number | undefined)[]): void {
+  for (const value of bounds)
+    if (value !== undefined && !Number.isFinite(value))
+      throw new KvError('bad-argument', `a bound of ${field} is no number`, { values: { field, value: show(value) } });
 }
 
 /** True if a row meets all of the conditions. */
@@ -73,8 +94,8 @@ export function meets(row: DecisionRow, conditions: readonly RowCondition[]): bo
 export function checkLimit(limit: number | undefined): number {
   if (limit === undefined) return 100;
   if (!Number.isSafeInteger(limit) || limit < 1)
-    throw new KvError('bad-argument', `a limit of ${limit} rows is not possible`, {
-      values: { limit },
+    throw new KvError('bad-argument', `a limit of ${show(limit)} rows is not possible`, {
+      values: { limit: show(limit) },
       hint: 'give a whole number of 1 or more',
     });
   return limit;

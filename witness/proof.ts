@@ -11,7 +11,7 @@ import { type LogFiles, nodeFiles } from './files.ts';
 import { SessionKeys } from './keys.ts';
 import type { VerifierKey } from './note.ts';
 import { badLog } from './scan.ts';
-import { entryId, firstSeqOf, seriesDir, seriesOf } from './series.ts';
+import { checkSeq, entryId, firstSeqOf, seriesDir, seriesOf } from './series.ts';
 import { Frontier, leafHash, nodeHash } from './tree.ts';
 import { walkLog } from './walk.ts';
 
@@ -129,6 +129,7 @@ export function proveEntry(
   { disclose = false }: ProveOptions = {},
   files: LogFiles = nodeFiles,
 ): InclusionProof {
+  checkSeq(seq);
   const series = seriesOf(seq);
   const leafIndex = seq - firstSeqOf(series);
   const [checkpoint] = checkpoints

@@ -1,12 +1,12 @@
 /** The audit's questions answered by reading the log itself: nothing to build first, nothing to trust but the log. */
 import { given } from '../native/index.ts';
-import { checkLimit, conditionsOf, meets } from './condition.ts';
+import { checkBounds, checkLimit, conditionsOf, meets } from './condition.ts';
 import { Counts, checkCountKey } from './count.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { nodeFiles } from './files.ts';
 import { newestOf } from './newest.ts';
 import { type ReadOptions, readLog, readSeries } from './read.ts';
-import { listSeries, seriesOf } from './series.ts';
+import { checkSeq, listSeries, seriesOf } from './series.ts';
 import type {
   DecisionFilter,
   DecisionQuery,
@@ -105,6 +105,7 @@ function decisionsOf(dir: string, filter: DecisionFilter, told: LogQueryOptions)
 
 /** The first decision from this seq on in its series: everything before it is older. null: there is none. */
 function cutAt(dir: string, seq: number): DecisionRow | null {
+  checkSeq(seq);
   if (!listSeries(nodeFiles, dir).includes(seriesOf(seq))) return null;
   for (const entry of readSeries(dir, seriesOf(seq), { from: seq, kinds: ['decision'] }))
     return decisionRow(entry as Entry<'decision'>);
@@ -121,6 +122,7 @@ function sessionsOfModel(dir: string, model: string): ReadonlySet<string> {
 /** The newest sessions first, then their entries, from the first of their beginnings on. */
 function sessionsIn(dir: string, filter: SessionFilter, told: LogQueryOptions): SessionRow[] {
   const { fromMs, toMs, model } = filter;
+  checkBounds('timeMs', [fromMs, toMs]);
   const opens = newestOf<Entry<'open'>>(dir, {
     kinds: ['open'],
     ...within(filter, told),

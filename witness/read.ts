@@ -13,7 +13,7 @@ import { SessionKeys, type Unopened, unopenedError } from './keys.ts';
 import { offsetIn, payloadIn, type Run } from './run.ts';
 import { badLog } from './scan.ts';
 import { segmentNumbers } from './segment.ts';
-import { entryId, firstSeqOf, listSeries, seriesDir, seriesOf } from './series.ts';
+import { checkSeq, entryId, firstSeqOf, listSeries, seriesDir, seriesOf } from './series.ts';
 import { type Entry, type EntryKind, NO_SESSION, type SenselessEntry } from './types.ts';
 import { checkLogId, listSegments, logIdOf, type RawEntry, walkAll, walkRuns, walkSeries } from './walk.ts';
 
@@ -294,12 +294,7 @@ export function readEntry(dir: string, seq: number, files: LogFiles = nodeFiles)
 }
 
 function rawAt(dir: string, seq: number, files: LogFiles): RawEntry {
-  if (!Number.isSafeInteger(seq) || seq < 0) {
-    throw new KvError('bad-argument', `'${seq}' is not the id of an entry`, {
-      values: { seq },
-      hint: 'ids are the seq numbers that `audit list` shows',
-    });
-  }
+  checkSeq(seq);
   const series = seriesOf(seq);
   const logId = logIdOf(files, dir);
   if (listSeries(files, dir).includes(series))

@@ -8,7 +8,7 @@
  * and the header of a series, which holds its first seq, says which series it is.
  */
 import { join } from 'node:path';
-import { firstSeqOf, KvError, SERIES_ENTRIES, seriesOf } from '../native/index.ts';
+import { firstSeqOf, KvError, SERIES_ENTRIES, seriesOf, show } from '../native/index.ts';
 import type { LogFiles } from './files.ts';
 
 export { firstSeqOf, SERIES_ENTRIES, seriesOf };
@@ -56,6 +56,15 @@ export const noLog = (dir: string): KvError =>
 /** How a person reads and types the id of an entry: '17', and '2:17' in the series of a second or later writer. */
 export const entryId = (seq: number): string =>
   seq < SERIES_ENTRIES ? String(seq) : `${seriesOf(seq)}:${seq % SERIES_ENTRIES}`;
+
+/** Throws 'bad-argument' for what no entry has. */
+export function checkSeq(seq: number): void {
+  if (!Number.isSafeInteger(seq) || seq < 0)
+    throw new KvError('bad-argument', `'${show(seq)}' is not the id of an entry`, {
+      values: { seq: show(seq) },
+      hint: 'ids are the seq numbers that `audit list` shows',
+    });
+}
 
 /** The seq that was typed, as `entryId` prints it or as the plain number. Throws 'bad-argument'. */
 export function parseEntryId(typed: string): number {

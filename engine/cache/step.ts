@@ -13,6 +13,7 @@ import {
   movablePages,
   PAGE_TOKENS,
   sealsBetween,
+  show,
   TRIAL_QUERIES,
   WINDOW_FORMAT,
 } from '../../native/index.ts';
@@ -186,6 +187,16 @@ export function takeBack(cache: Governed, way: WayBack): void {
   if (!isTold || cache.hasFailed) return;
   cache.mover.write('note', { takenBack: taken, tokens: way.tokens });
   cache.governing(() => decide(cache, { movesMax: 0, trials: NO_TRIALS, dueBytes: null, aheadBytes: 0 }));
+}
+
+/** Takes back the newest tokens, so that `tokens` stay. Throws 'bad-argument', and 'unsupported' as `wayBack` does. */
+export function cutTo(cache: Governed, tokens: number): void {
+  const { length } = cache;
+  if (!Number.isInteger(tokens) || tokens < 0 || tokens > length)
+    throw new KvError('bad-argument', `a cache of ${length} tokens can be cut to 0 to ${length}`, {
+      values: { tokens: show(tokens), length },
+    });
+  takeBack(cache, cache.wayBack(0, tokens));
 }
 
 /**

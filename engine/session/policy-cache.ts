@@ -11,7 +11,6 @@ import {
   checkShape,
   type FormatName,
   KvError,
-  show,
 } from '../../native/index.ts';
 import { defaultThresholds, predictedBy, type ThresholdSet } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
@@ -20,7 +19,7 @@ import { Governed, type GovernedOptions } from '../cache/governed.ts';
 import { metricsText } from '../cache/kv-bytes.ts';
 import { termsWithLatents } from '../cache/latents.ts';
 import { reportOf } from '../cache/report.ts';
-import { fork, makeRoom, rowNorm, settle, takeBack } from '../cache/step.ts';
+import { cutTo, fork, makeRoom, rowNorm, settle } from '../cache/step.ts';
 import { askedOf, type Terms, withThresholds } from '../cache/terms.ts';
 import type { MemoryUsage, QualityFeedback, SessionReport } from '../cache/types.ts';
 import { type OpenCacheOptions, requestOf, shapeOf } from '../options/cache-options.ts';
@@ -184,12 +183,8 @@ export class PolicyCache {
    * shared with a fork, unless all of it goes: fork() before you append what may be taken back.
    */
   truncate(tokens: number): void {
-    const length = this.#between('truncated');
-    if (!Number.isInteger(tokens) || tokens < 0 || tokens > length)
-      throw new KvError('bad-argument', `a cache of ${length} tokens can be cut to 0 to ${length}`, {
-        values: { tokens: show(tokens), length },
-      });
-    takeBack(this.#governed, this.#governed.wayBack(0, tokens));
+    this.#between('truncated');
+    cutTo(this.#governed, tokens);
     this.#pendingNorms.fill(null);
   }
 

@@ -15,7 +15,7 @@ import { comingBack } from '../cache/coming-back.ts';
 import { Governed } from '../cache/governed.ts';
 import { QUESTION_TOKENS, Question } from '../cache/promoted.ts';
 import { reportOf } from '../cache/report.ts';
-import { type Asked, endPrompt, fork, promote, runStep, takeBack } from '../cache/step.ts';
+import { type Asked, cutTo, endPrompt, fork, promote, runStep, takeBack } from '../cache/step.ts';
 import type { StepTimes } from '../cache/stepper.ts';
 import type { Spent } from '../cache/tally.ts';
 import { askedOf } from '../cache/terms.ts';
@@ -501,7 +501,7 @@ export class Session implements Reader {
    */
   rewind(tokens: number): void {
     this.#occupancy.checkSound();
-    takeBack(this.governed, this.governed.wayBack(0, tokens));
+    cutTo(this.governed, tokens);
     this.#trail.cut(this.tokens.length - tokens);
     this.tokens.length = tokens;
     this.#prefix.cut(tokens);

@@ -115,6 +115,10 @@ export class Engine {
    * before counting on.
    */
   async tokenize(prompt: Prompt, tokensMax = Number.MAX_SAFE_INTEGER): Promise<number[]> {
+    if (!Number.isSafeInteger(tokensMax) || tokensMax < 0)
+      throw new KvError('bad-argument', 'the most tokens of a prompt are a whole number', {
+        values: { tokensMax: show(tokensMax) },
+      });
     return this.#calls.call('tokenize', { prompt, tokensMax });
   }
 
