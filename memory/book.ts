@@ -6,7 +6,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { checkOption, given, SHAPE_OPTIONS, SIDES } from '../native/index.ts';
+import { checkOption, given, plural, SHAPE_OPTIONS, SIDES } from '../native/index.ts';
 import {
   type Course,
   defaultLaw,
@@ -386,7 +386,7 @@ class Book implements ThresholdBook {
     if (base?.course !== undefined && imported! > here!)
       return { course: base.course, sources: given<{ course?: ThresholdSource }>({ course: base.sources?.course }) };
     if (own === null) return null;
-    const source = `courses of errors of ${told.length} nearest sessions`;
+    const source = `courses of errors of ${plural(told.length, 'nearest session')}`;
     const evidence = this.#seqsOf(told);
     return { course: own, sources: { course: { origin: 'learned', source, samples: told.length, evidence } } };
   }
@@ -398,7 +398,7 @@ class Book implements ThresholdBook {
       value,
       unit,
       origin: 'learned',
-      source: `${what} of ${among.length} nearest sessions, worth ${worth.toFixed(2)}; cautious end`,
+      source: `${what} of ${plural(among.length, 'nearest session')}, worth ${worth.toFixed(2)}; cautious end`,
       samples: among.length,
       ...(sd === undefined ? {} : { sd }),
       evidence: this.#seqsOf(among),

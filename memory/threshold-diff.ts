@@ -148,7 +148,7 @@ export const courseInWords = ({ course }: Pick<ThresholdFile, 'course'>): string
 const lawInWords = ({ law }: ThresholdFile): string =>
   law === null
     ? '(none)'
-    : `${law.coefficient.k.length} layers, ${law.epsilon.k.length > 0 ? 'with' : 'without'} typical errors`;
+    : `${plural(law.coefficient.k.length, 'layer')}, ${law.epsilon.k.length > 0 ? 'with' : 'without'} typical errors`;
 
 /** Sessions, tokens and logs in a few words. */
 export function evidenceInWords({ evidence, parts }: Pick<ThresholdFile, 'evidence' | 'parts'>): string {

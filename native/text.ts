@@ -181,5 +181,20 @@ export function timeText(timeMs: number): string {
   return Number.isNaN(date.getTime()) ? `${timeMs} ms` : `${date.toISOString().slice(0, 19).replace('T', ' ')} UTC`;
 }
 
+/** Units of numbers that are counted, with what stands behind one. */
+const UNITS_OF_ONE: Readonly<Record<string, string>> = {
+  tokens: 'token',
+  pages: 'page',
+  places: 'place',
+  rows: 'row',
+  bits: 'bit',
+  'standard deviations': 'standard deviation',
+  'dense halves of a token': 'dense half of a token',
+};
+
+/** A unit as it is written behind a number. */
+export const unitBehind = (value: number, unit: string): string =>
+  value === 1 && Object.hasOwn(UNITS_OF_ONE, unit) ? UNITS_OF_ONE[unit]! : unit;
+
 export const plural = (count: number, one: string, many = `${one}s`): string =>
   `${grouped(count)} ${count === 1 ? one : many}`;

@@ -3,7 +3,7 @@
  * number is held as a logarithm with its standard deviation, because errors and divergences spread over decades and are
  * never negative.
  */
-import { type FormatName, isFormatName, KvError, type Side, show } from '../native/index.ts';
+import { type FormatName, isFormatName, KvError, plural, type Side, show } from '../native/index.ts';
 
 /** One learned number in logarithms: what is known of ln value. */
 export interface Estimate {
@@ -86,7 +86,7 @@ export function checkLaw(law: Law, layers: number): void {
   const list = <T>(values: readonly T[], id: string, mayBeEmpty: boolean): readonly T[] => {
     if (!Array.isArray(values)) return refuse(id, 'is no list');
     if (values.length === layers || (mayBeEmpty && values.length === 0)) return values;
-    return refuse(id, `has ${values.length} entries for ${layers} layers`);
+    return refuse(id, `has ${plural(values.length, 'entry', 'entries')} for ${plural(layers, 'layer')}`);
   };
   const estimate = (given: Estimate | undefined, id: string): void =>
     checkEstimate(given, (name, number, least, most) => {

@@ -2,7 +2,7 @@
  * Every bound that a policy compares something with, with its unit and where the number comes from. "Measured" means:
  * on SmolLM2-135M-Instruct, windows of 2K and 4K tokens, four kinds of text; policy/README.md says more.
  */
-import { checkOption, KvError, SHAPE_OPTIONS, show, unknownName } from '../native/index.ts';
+import { checkOption, KvError, plural, SHAPE_OPTIONS, show, unknownName } from '../native/index.ts';
 import { checkCourse } from './course.ts';
 import { checkLaw } from './law.ts';
 import type { Threshold, ThresholdSet } from './types.ts';
@@ -490,7 +490,7 @@ export function checkThresholds(set: ThresholdSet, layers: number): void {
   for (const side of ['k', 'v'] as const) {
     const gains = set.gains[side];
     if (gains.length !== layers)
-      refuse(`${gains.length} gains for ${layers} layers`, { side, gains: gains.length, layers });
+      refuse(`${plural(gains.length, 'gain')} for ${plural(layers, 'layer')}`, { side, gains: gains.length, layers });
     for (const [layer, gain] of gains.entries()) within(`gain of layer ${layer} ${side}`, gain, 1e-3, 1e3);
   }
   if (set.law !== undefined) checkLaw(set.law, layers);

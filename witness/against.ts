@@ -1,4 +1,5 @@
 /** Comparing a log with checkpoints that were kept elsewhere: what was signed must still be there, entry for entry. */
+import { plural } from '../native/index.ts';
 import type { Checkpoint } from './checkpoint.ts';
 import { entryId, firstSeqOf } from './series.ts';
 import type { Frontier } from './tree.ts';
@@ -74,7 +75,7 @@ export class SeriesCheckpoints {
     if (checkpoint === undefined) return null;
     return this.#against(
       entries,
-      `the series has ${entries} entries, and ${checkpoint.size} were signed: its end is missing`,
+      `the series has ${plural(entries, 'entry', 'entries')}, and ${checkpoint.size} were signed: its end is missing`,
       checkpoint,
     );
   }

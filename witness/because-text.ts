@@ -1,5 +1,5 @@
 /** Reasons in words: rules, and what was compared with which bound. */
-import { brief } from '../native/index.ts';
+import { brief, unitBehind } from '../native/index.ts';
 import { type Because, UNSAFE, unsafeRule } from '../policy/index.ts';
 
 /** What each rule of the policies means, of a plan and of a verdict. A rule that is not listed is told by its name. */
@@ -66,5 +66,5 @@ export function tellComparison({ threshold, measured, bound, unit }: Because): s
 /** A number with its unit; shares in percent. */
 export function amount(value: number, unit: string): string {
   if (unit === 'share') return `${brief(100 * value)}%`;
-  return `${brief(value)}${unit === '' || unit === '1' ? '' : ` ${unit}`}`;
+  return `${brief(value)}${unit === '' || unit === '1' ? '' : ` ${unitBehind(value, unit)}`}`;
 }

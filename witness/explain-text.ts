@@ -144,10 +144,10 @@ function tellVerdict({ decision, verdict }: Facts): string {
 function tellBytes({ decision }: Facts): string {
   const { bytesBefore, bytesAfter, bytesFreed, accepted } = decision;
   if (!accepted)
-    return `The cache stayed at ${grouped(bytesBefore)} bytes; the move would have freed ${grouped(bytesFreed)}.`;
+    return `The cache stayed at ${plural(bytesBefore, 'byte')}; the move would have freed ${grouped(bytesFreed)}.`;
   const freed = bytesBefore - bytesAfter;
   const planned = freed === bytesFreed ? ', as planned' : `, where ${grouped(bytesFreed)} were planned`;
-  return `The cache went from ${grouped(bytesBefore)} to ${grouped(bytesAfter)} bytes: ${grouped(freed)} freed${planned}.`;
+  return `The cache went from ${grouped(bytesBefore)} to ${plural(bytesAfter, 'byte')}: ${grouped(freed)} freed${planned}.`;
 }
 
 function tellSituation({ situation }: Facts): string {

@@ -3,7 +3,7 @@
  * and verdict must come out as the same bytes (canonical JSON). Nothing of the engine, the model or the cache takes
  * part.
  */
-import { KvError } from '../native/index.ts';
+import { KvError, plural } from '../native/index.ts';
 import {
   createPolicy,
   type Decision,
@@ -118,7 +118,7 @@ function withLacking(dir: string, session: string, error: KvError): KvError {
   for (const _ of readLog(dir, { session, kinds: ['decision'] })) decisions++;
   return new KvError(
     'unsupported',
-    `session ${session} was decided by policy '${id}' ${version} of a module that is not here, so none of its ${decisions} decisions can be made again`,
+    `session ${session} was decided by policy '${id}' ${version} of a module that is not here, so none of its ${plural(decisions, 'decision')} can be made again`,
     {
       values: { session, policy: id, version, decisions, sha256: module.sha256, export: module.export },
       hint: 'audit replay --policy-module FILE with the file of that SHA-256; replay(dir, session, create) in a program',
@@ -300,7 +300,7 @@ class Replay {
       this.#differs(
         entry.seq,
         'decision',
-        `nothing: situation ${this.#index} has ${this.#order} decisions`,
+        `nothing: situation ${this.#index} has ${plural(this.#order, 'decision')}`,
         canonicalJson(this.#plan[this.#order]),
       );
       return;

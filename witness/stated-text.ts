@@ -1,5 +1,5 @@
 /** What a note says to people of a divergence that was stated for a session. */
-import { brief } from '../native/index.ts';
+import { brief, plural } from '../native/index.ts';
 
 /** Body of such a note. */
 interface StatedNote {
@@ -18,7 +18,9 @@ export function statedText({
 }: StatedNote): string | null {
   const [expected, stated] = [nats(expectedNats), nats(budgetNats)];
   const known =
-    typeof measuredTokens !== 'number' || measuredTokens === 0 ? '' : ` (measured on ${measuredTokens} tokens)`;
+    typeof measuredTokens !== 'number' || measuredTokens === 0
+      ? ''
+      : ` (measured on ${plural(measuredTokens, 'token')})`;
   if (statedDivergence === 'broken')
     return `The stated divergence is broken: ${expected} nats are expected${known}, and ${stated} were stated.`;
   if (statedDivergence !== 'kept') return null;

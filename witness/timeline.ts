@@ -355,7 +355,7 @@ function openText({ model, shape, policy, context, requested, foresight }: OpenB
     .filter(([, value]) => value !== null && value !== undefined)
     .map(([name, value]) => `${name} ${typeof value === 'object' ? JSON.stringify(value) : String(value)}`);
   return [
-    `Opened: model ${model.name} (${shape.layers} layers, ${shape.kvHeads} KV heads of ${shape.headDim}), policy ${policy.id} version ${policy.version}, pages of ${PAGE_TOKENS} tokens sealed in ${context.windowFormat}.`,
+    `Opened: model ${model.name} (${plural(shape.layers, 'layer')}, ${plural(shape.kvHeads, 'KV head')} of ${shape.headDim}), policy ${policy.id} version ${policy.version}, pages of ${PAGE_TOKENS} tokens sealed in ${context.windowFormat}.`,
     asked.length === 0 ? 'Nothing particular was asked for.' : `Asked for: ${asked.join(', ')}.`,
     own.length === 0
       ? 'All thresholds are as built in.'
@@ -461,7 +461,7 @@ function closeText(body: CloseBody, policy: string): string {
   const predicted = predictedBy(policy, predictedKld);
   const measured = [
     ...(meanKld === null ? [] : [`measured as ${brief(meanKld)}`]),
-    ...(reread === undefined ? [] : [`${brief(reread.meanKld)} on ${reread.tokens} tokens that were read twice`]),
+    ...(reread === undefined ? [] : [`${brief(reread.meanKld)} on ${plural(reread.tokens, 'token')} read twice`]),
   ];
   return `${ENDS[reason]} with ${plural(tokens, 'token')}: ${bytesText(kvBytes)} at its peak, ${percent(kvBytes / Math.max(1, kvBytesF16))} of f16, ${brief(effectiveBits)} bits per number; ${plural(decisions, 'move')}, ${refused} refused; divergence ${predicted === null ? 'not predicted' : `predicted as ${brief(predicted)} nats`}, ${measured.join(', ') || 'not measured'}.`;
 }

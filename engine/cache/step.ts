@@ -12,6 +12,7 @@ import {
   LATENT_NAMES,
   movablePages,
   PAGE_TOKENS,
+  plural,
   sealsBetween,
   show,
   TRIAL_QUERIES,
@@ -193,7 +194,7 @@ export function takeBack(cache: Governed, way: WayBack): void {
 export function cutTo(cache: Governed, tokens: number): void {
   const { length } = cache;
   if (!Number.isInteger(tokens) || tokens < 0 || tokens > length)
-    throw new KvError('bad-argument', `a cache of ${length} tokens can be cut to 0 to ${length}`, {
+    throw new KvError('bad-argument', `a cache of ${plural(length, 'token')} can be cut to 0 to ${length}`, {
       values: { tokens: show(tokens), length },
     });
   takeBack(cache, cache.wayBack(0, tokens));

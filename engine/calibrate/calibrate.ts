@@ -7,6 +7,7 @@ import {
   type FormatName,
   KvError,
   PAGE_TOKENS,
+  plural,
   SIDES,
   type Side,
   servesSide,
@@ -120,7 +121,7 @@ function windowsOf({ model }: Runtime, { texts, tokens, windows }: CalibrationRe
     if (ids.length < length * windows)
       throw new KvError(
         'bad-argument',
-        `${name} has ${ids.length} tokens, but ${windows} windows need ${length * windows}`,
+        `${name} has ${plural(ids.length, 'token')}, but ${plural(windows, 'window')} ${windows === 1 ? 'needs' : 'need'} ${length * windows}`,
         {
           values: { text: name, tokens: ids.length, needed: length * windows },
           hint: 'give a longer text, or fewer or shorter windows with --windows and --tokens',

@@ -1,5 +1,5 @@
 /** An answer on the command line: what it is generated with, how it is shown, and how its session ends. */
-import { columnsOf, given, jsonText, KvError } from '../../native/index.ts';
+import { columnsOf, given, jsonText, KvError, plural } from '../../native/index.ts';
 import { GENERATE_OPTIONS } from '../options/table.ts';
 import type { GenerateOptions } from '../options/types.ts';
 import type { Generated } from '../session/types.ts';
@@ -23,13 +23,13 @@ export function checkLength(promptTokens: number, maxTokens: number, contextLeng
   if (over <= 0) return;
   throw new KvError(
     'context-too-long',
-    `a prompt of ${promptTokens} tokens and ${maxTokens} to generate exceed the context of ${contextLength} by ${over}`,
+    `a prompt of ${plural(promptTokens, 'token')} and ${maxTokens} to generate exceed the context of ${contextLength} by ${over}`,
     {
       values: { promptTokens, maxTokens, contextLength },
       hint:
         over < maxTokens
           ? `--max-tokens ${maxTokens - over}, or a shorter prompt`
-          : `shorten the prompt by ${over} tokens`,
+          : `shorten the prompt by ${plural(over, 'token')}`,
     },
   );
 }

@@ -3,7 +3,7 @@
  * first compared with the log.
  */
 import { currentFingerprint, type Filter } from '../../memory/index.ts';
-import { columnsOf, fields, given, jsonOf, jsonText, KvError, type Side } from '../../native/index.ts';
+import { columnsOf, fields, given, jsonOf, jsonText, KvError, plural, type Side } from '../../native/index.ts';
 import { createPolicy, policies } from '../../policy/index.ts';
 import {
   type AuditIndex,
@@ -115,7 +115,7 @@ const isExport = (settings: Settings): boolean =>
 function tellCut(settings: Settings, rows: number, limit: number): void {
   if (!isExport(settings) || rows < limit) return;
   process.stderr.write(
-    `palimpsest: ${limit} rows, which is as many as were asked for; there may be more (--limit, --until)\n`,
+    `palimpsest: ${plural(limit, 'row')}, which is as many as were asked for; there may be more (--limit, --until)\n`,
   );
 }
 
@@ -446,7 +446,6 @@ export async function reindex(settings: Settings): Promise<void> {
   print(
     settings,
     { entries, experiences, sql: index.where, passedOver },
-    () =>
-      `SQL index: ${entries} entries; vector index: ${experiences} ${experiences === 1 ? 'experience' : 'experiences'}`,
+    () => `SQL index: ${plural(entries, 'entry', 'entries')}; vector index: ${plural(experiences, 'experience')}`,
   );
 }

@@ -17,6 +17,7 @@ import {
   KvError,
   nativeInfo,
   percent,
+  plural,
   printable,
   servedFormats,
   setIsa,
@@ -141,7 +142,7 @@ function modelRows(
     ['formats', facts.formats.join(' ')],
     [
       'model',
-      `${facts.model}: ${layers} layers, ${queryHeads}/${kvHeads} heads of ${headDim}, context ${contextLength}`,
+      `${facts.model}: ${plural(layers, 'layer')}, ${queryHeads}/${kvHeads} heads of ${headDim}, context ${contextLength}`,
     ],
     ...(path === null
       ? [['', `not here: ${bytesText(downloadBytes)} to fetch; this is from its headers`] as [string, string]]
@@ -161,7 +162,7 @@ function forecastText({ tokens, f16Bytes, fixedBytes, pairs }: Forecast): string
     { title: 'of f16', value: ({ bytes }) => percent(bytes / Math.max(1, f16Bytes)) },
     { title: 'bits', value: ({ effectiveBits }) => effectiveBits.toFixed(2) },
   ];
-  const title = `KV memory for ${tokens} tokens (f16: ${bytesText(f16Bytes)}; window and sinks: ${bytesText(fixedBytes)})`;
+  const title = `KV memory for ${plural(tokens, 'token')} (f16: ${bytesText(f16Bytes)}; window and sinks: ${bytesText(fixedBytes)})`;
   return `${title}\n${table(columns, pairs, columnsOf(process.stdout))}\n`;
 }
 
@@ -190,7 +191,7 @@ function sessionsText({ sessions, tokens, roomBytes, budgetBytes, pairs }: Sessi
     best === undefined
       ? `do not fit into ${room}, not even with all pages in the lowest formats: fewer, or shorter ones`
       : `fit into ${room} with all pages in ${best.pair} or lower`;
-  const title = `${grouped(sessions)} sessions of ${grouped(tokens)} tokens ${verdict}. Sessions under one budget begin better and go there as they grow.`;
+  const title = `${plural(sessions, 'session')} of ${plural(tokens, 'token')} ${verdict}. Sessions under one budget begin better and go there as they grow.`;
   return `\n${wrap(title, columnsOf(process.stdout))}\n${table(columns, pairs, columnsOf(process.stdout))}\n`;
 }
 

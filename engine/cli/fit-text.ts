@@ -1,5 +1,5 @@
 /** Says in a few lines whether a model fits this machine, and which of the numbers are estimates. */
-import { bytesText } from '../../native/index.ts';
+import { bytesText, plural } from '../../native/index.ts';
 import type { Fit } from './machine-fit.ts';
 
 /** Names and values for `fields`. */
@@ -17,7 +17,7 @@ export function fitRows(fit: Fit): [string, string][] {
     ['work', `about ${bytesText(scratchBytes)}; Node and the tokenizer come on top`],
     [
       'cache',
-      `${bytesText(cache.f16Bytes)} in f16, ${bytesText(least.bytes)} in ${least.pair}, at ${tokens} tokens${beyond}`,
+      `${bytesText(cache.f16Bytes)} in f16, ${bytesText(least.bytes)} in ${least.pair}, at ${plural(tokens, 'token')}${beyond}`,
     ],
   ];
 }
@@ -27,8 +27,9 @@ export const remarkRows = (remarks: readonly string[]): [string, string][] => re
 
 function verdict({ fits, unreadable, tokens, spareF16Bytes, spareLeastBytes }: Fit): string {
   if (unreadable.length > 0) return `no: weights of the type ${unreadable.join(', ')} are not read`;
-  if (fits === 'yes') return `yes, also with an f16 cache of ${tokens} tokens: ${bytesText(spareF16Bytes)} stay free`;
+  if (fits === 'yes')
+    return `yes, also with an f16 cache of ${plural(tokens, 'token')}: ${bytesText(spareF16Bytes)} stay free`;
   if (fits === 'no')
-    return `no: ${bytesText(-spareLeastBytes)} are missing, even with the smallest cache of ${tokens} tokens`;
-  return `with a budget for the cache: in f16 ${bytesText(-spareF16Bytes)} are missing at ${tokens} tokens, with the smallest formats ${bytesText(spareLeastBytes)} stay free`;
+    return `no: ${bytesText(-spareLeastBytes)} are missing, even with the smallest cache of ${plural(tokens, 'token')}`;
+  return `with a budget for the cache: in f16 ${bytesText(-spareF16Bytes)} are missing at ${plural(tokens, 'token')}, with the smallest formats ${bytesText(spareLeastBytes)} stay free`;
 }

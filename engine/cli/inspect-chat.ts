@@ -1,5 +1,5 @@
 /** `palimpsest inspect MODEL --chat FILE` says what a model is given for a conversation: prompt and token ids. */
-import { jsonText, printable, readRegular } from '../../native/index.ts';
+import { jsonText, plural, printable, readRegular } from '../../native/index.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
 import { withTokenizer } from '../transformer/inspect-model.ts';
@@ -18,6 +18,6 @@ export async function inspectChat(model: string, file: string, settings: Setting
     return { kind: 'chat', messages: messages.length, prompt: tokenizer.prompt(messages, { ...options, date }), ids };
   });
   const lines = told.prompt.split('\n').map(printable).join('\n');
-  const plain = `${lines}\n\n${told.ids.length} tokens: ${told.ids.join(' ')}`;
+  const plain = `${lines}\n\n${plural(told.ids.length, 'token')}: ${told.ids.join(' ')}`;
   process.stdout.write(`${flag(settings, 'json') ? jsonText(told) : plain}\n`);
 }

@@ -22,7 +22,9 @@ export function tellPassedOver({ erased, missing, damaged }: Unreadable): void {
   for (const session of damaged.slice(0, NAMED_MAX))
     process.stderr.write(`Passed over: session ${printable(session)}, whose key file is damaged.\n`);
   if (damaged.length > NAMED_MAX)
-    process.stderr.write(`Passed over: ${damaged.length - NAMED_MAX} more sessions whose key files are damaged.\n`);
+    process.stderr.write(
+      `Passed over: ${plural(damaged.length - NAMED_MAX, 'more session')} whose key files are damaged.\n`,
+    );
 }
 
 /** Sessions and entries that are named. */

@@ -1,5 +1,5 @@
 /** Draws, with block characters, the bytes of a cache while a prompt was read, compared with those of an f16 cache. */
-import { bytesText } from '../../native/index.ts';
+import { bytesText, plural } from '../../native/index.ts';
 
 export interface PicturePoint {
   readonly tokens: number;
@@ -39,6 +39,6 @@ export function bytesPicture(points: readonly PicturePoint[], f16BytesPerToken: 
     });
     lines.push(`${(labels.get(row) ?? '').padStart(margin)} ${cells.join('')}`.trimEnd());
   }
-  const axis = `${last.tokens.toLocaleString('en')} tokens`;
+  const axis = plural(last.tokens, 'token');
   return [...lines, `${' '.repeat(margin)} 0${axis.padStart(WIDTH - 1)}`].join('\n');
 }

@@ -88,7 +88,8 @@ function statedText({
   isBroken,
 }: StatedReport): string {
   const stated = `divergence of ${nats(budgetNats)}`;
-  const known = measuredTokens === 0 ? 'as predicted' : `as predicted and measured on ${measuredTokens} tokens`;
+  const known =
+    measuredTokens === 0 ? 'as predicted' : `as predicted and measured on ${plural(measuredTokens, 'token')}`;
   if (isBroken) return `${stated}, which is broken: ${nats(expectedNats)} are expected, ${known}`;
   const before = timesBroken === 0 ? '' : `; it was broken before, by up to ${nats(worstNats)}`;
   return `${stated}, of which ${nats(expectedNats)} are expected to be spent, ${known}${before}`;
@@ -98,5 +99,5 @@ const nats = (value: number): string => `${value.toPrecision(3)} nats`;
 
 export const divergenceRow = (divergence: Divergence): ReportRow => [
   'Divergence',
-  `mean KLD ${divergence.meanKld.toPrecision(3)}, 99% ${divergence.kld99.toPrecision(3)}, same most likely token ${percent(divergence.sameTop)} over ${divergence.tokens} tokens; perplexity ${divergence.perplexity.toFixed(2)} (exact ${divergence.perplexityExact.toFixed(2)})`,
+  `mean KLD ${divergence.meanKld.toPrecision(3)}, 99% ${divergence.kld99.toPrecision(3)}, same most likely token ${percent(divergence.sameTop)} over ${plural(divergence.tokens, 'token')}; perplexity ${divergence.perplexity.toFixed(2)} (exact ${divergence.perplexityExact.toFixed(2)})`,
 ];

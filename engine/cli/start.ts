@@ -3,7 +3,7 @@
  * compares the two.
  */
 import pc from 'picocolors';
-import { columnsOf, fields, printable, wrap } from '../../native/index.ts';
+import { columnsOf, fields, plural, printable, wrap } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
 import { f16CacheBytes } from '../cache/budget.ts';
 import { ownText } from '../evaluate/own-text.ts';
@@ -56,9 +56,14 @@ export async function start(settings: Settings): Promise<void> {
       const { info } = engine;
       const columns = columnsOf(process.stdout);
       const heads = `${info.config.queryHeads}/${info.config.kvHeads} heads`;
-      const runs = `${info.dense} + ${info.isa}, ${info.threads} threads`;
+      const runs = `${info.dense} + ${info.isa}, ${plural(info.threads, 'thread')}`;
       say(
-        pc.bold(wrap(`palimpsest: ${printable(info.name)}, ${info.config.layers} layers, ${heads}, ${runs}`, columns)),
+        pc.bold(
+          wrap(
+            `palimpsest: ${printable(info.name)}, ${plural(info.config.layers, 'layer')}, ${heads}, ${runs}`,
+            columns,
+          ),
+        ),
       );
       say(
         wrap(
@@ -161,7 +166,7 @@ function printResult(result: TourResult, recalled: number, recalledExact: number
       'Speed',
       `reading ${result.prefillTokensPerSecond.toFixed(0)} tokens/s ${exact(result.prefillTokensPerSecondExact.toFixed(0))}, writing ${result.tokensPerSecond.toFixed(1)} ${exact(result.tokensPerSecondExact.toFixed(1))}`,
     ],
-    ['Decisions', `${report.decisions} moves planned, ${report.refusedTrials} refused after their trial`],
+    ['Decisions', `${plural(report.decisions, 'move')} planned, ${report.refusedTrials} refused after their trial`],
   ];
   if (report.logPath !== null) rows.push(['Log', report.logPath]);
   say(fields(rows, columnsOf(process.stdout)));

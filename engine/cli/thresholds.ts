@@ -142,7 +142,7 @@ export function describe(file: ThresholdFile, columns?: number): string {
       [
         [
           'model',
-          `${digest.slice(0, 16) || '(none)'}, ${shape.layers} layers, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}`,
+          `${digest.slice(0, 16) || '(none)'}, ${plural(shape.layers, 'layer')}, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}`,
         ],
         ['rests on', evidenceInWords(file)],
         ...file.parts.map((part): [string, string] => ['  part', evidenceInWords({ ...part, parts: [] })]),

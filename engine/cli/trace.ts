@@ -1,5 +1,5 @@
 /** `palimpsest trace record` writes a run down, so that caches can be simulated over it without the model. */
-import { columnsOf, fields, grouped, jsonText, KvError, printable } from '../../native/index.ts';
+import { columnsOf, fields, grouped, jsonText, KvError, plural, printable } from '../../native/index.ts';
 import { parseCache } from '../evaluate/evaluate.ts';
 import { parseBudget } from '../options/parse-budget.ts';
 import { countedTokens, tokenize } from '../session/prompt.ts';
@@ -56,7 +56,7 @@ function tokensOf({ model }: Runtime, content: string, count: number | undefined
   if (count === undefined) return tokenize(model.tokenizer, content, true, countedTokens(model));
   const tokens = tokenize(model.tokenizer, content, true);
   if (tokens.length >= count) return tokens.slice(0, count);
-  throw new KvError('bad-argument', `the prompt has ${tokens.length} tokens, not ${count}`, {
+  throw new KvError('bad-argument', `the prompt has ${plural(tokens.length, 'token')}, not ${count}`, {
     values: { tokens: tokens.length, asked: count },
     hint: 'give a longer prompt, or leave out --tokens',
   });

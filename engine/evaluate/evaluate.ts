@@ -5,7 +5,15 @@
  */
 
 import type { ThresholdBook } from '../../memory/index.ts';
-import { given, KvError, LATENT_NAMES, type LatentName, parsePair, type WindowName } from '../../native/index.ts';
+import {
+  given,
+  KvError,
+  LATENT_NAMES,
+  type LatentName,
+  parsePair,
+  plural,
+  type WindowName,
+} from '../../native/index.ts';
 import { predictedBy } from '../../policy/index.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { addDivergence, emptySums, NO_TARGET, toDivergence } from '../session/divergence.ts';
@@ -227,7 +235,7 @@ function windowsOf(runtime: Runtime, request: EvaluateRequest, text: EvaluateTex
   const head = tokenizer.addBos && tokenizer.bosId !== null ? [tokenizer.bosId] : [];
   const length = request.tokens - head.length;
   if (ids.length < length) {
-    throw new KvError('bad-argument', `${text.name} has ${ids.length} tokens, but a window needs ${length}`, {
+    throw new KvError('bad-argument', `${text.name} has ${plural(ids.length, 'token')}, but a window needs ${length}`, {
       values: { text: text.name, tokens: ids.length, needed: length },
       hint: 'give a longer text, or a shorter window with --tokens',
     });

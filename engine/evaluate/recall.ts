@@ -3,7 +3,7 @@
  * its end. Each question is asked right after the document, without the other questions, and the answer is generated
  * greedily.
  */
-import { given, KvError, sealsBetween } from '../../native/index.ts';
+import { given, KvError, plural, sealsBetween } from '../../native/index.ts';
 import type { GenerateOptions } from '../options/types.ts';
 import type { Session } from '../session/session.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
@@ -88,7 +88,7 @@ export function recallDocument(
   if (body.length < room) {
     throw new KvError(
       'bad-argument',
-      `the text has ${body.length} tokens, but a document of ${tokenCount} needs ${room}`,
+      `the text has ${plural(body.length, 'token')}, but a document of ${tokenCount} needs ${room}`,
       {
         values: { tokens: body.length, needed: room },
         hint: 'give a longer text or a shorter window',

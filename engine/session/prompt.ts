@@ -1,5 +1,5 @@
 /** Checks a request and turns its prompt, in whatever form, into token ids. */
-import { checkOption, checkOptions, KvError } from '../../native/index.ts';
+import { checkOption, checkOptions, KvError, plural } from '../../native/index.ts';
 import { CONTINUATION_OPTIONS, GENERATE_OPTIONS } from '../options/table.ts';
 import type { GenerateOptions, Progress, Prompt } from '../options/types.ts';
 import { atOnce, inTurns, type Slices } from '../transformer/slices.ts';
@@ -97,10 +97,10 @@ export function checkFits({ held, prompt, reserve }: Wanted, contextLength: numb
   if (needed <= contextLength) return;
   throw new KvError(
     'context-too-long',
-    `${held} tokens in the cache + ${prompt} of the prompt + ${reserve} to generate exceed the context of ${contextLength}`,
+    `${plural(held, 'token')} in the cache + ${prompt} of the prompt + ${reserve} to generate exceed the context of ${contextLength}`,
     {
       values: { cached: held, prompt, maxTokens: reserve, contextLength },
-      hint: `shorten the prompt by ${needed - contextLength} tokens, or ask for fewer`,
+      hint: `shorten the prompt by ${plural(needed - contextLength, 'token')}, or ask for fewer`,
     },
   );
 }

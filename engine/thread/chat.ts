@@ -14,7 +14,7 @@
  *   chat.rewind(messages)                   back to so many messages; nothing is read
  *   await chat.fork()                       another chat that goes on from here
  */
-import { checkKeys, checkOptions, KvError, show } from '../../native/index.ts';
+import { checkKeys, checkOptions, KvError, plural, show } from '../../native/index.ts';
 import { SEND_OPTIONS } from '../options/table.ts';
 import type { SendOptions } from '../options/types.ts';
 import type { ParsedCall } from '../session/chat/calls/call.ts';
@@ -233,9 +233,13 @@ export class Chat {
 
   #index(value: number, most: number): number {
     if (Number.isInteger(value) && value >= 0 && value <= most) return value;
-    throw new KvError('bad-argument', `a chat of ${this.#entries.length} messages has no place ${show(value)}`, {
-      values: { index: show(value), messages: this.#entries.length },
-    });
+    throw new KvError(
+      'bad-argument',
+      `a chat of ${plural(this.#entries.length, 'message')} has no place ${show(value)}`,
+      {
+        values: { index: show(value), messages: this.#entries.length },
+      },
+    );
   }
 
   #ready(): void {

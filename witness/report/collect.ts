@@ -174,8 +174,9 @@ class Collector {
       );
     }
     if (note.returned !== undefined) tell(`${plural(note.returned.length, 'page side')} went back to what they were.`);
-    if (typeof note.takenBack === 'number') tell(`${note.takenBack} tokens were taken back.`);
-    if (typeof note.parked === 'number') tell(`Parked with ${note.parked} tokens.`);
+    if (typeof note.takenBack === 'number')
+      tell(`${plural(note.takenBack, 'token')} ${note.takenBack === 1 ? 'was' : 'were'} taken back.`);
+    if (typeof note.parked === 'number') tell(`Parked with ${plural(note.parked, 'token')}.`);
     const idle = idleText(note);
     if (idle !== null) tell(idle);
     if (typeof note.resumed !== 'number') return;

@@ -154,7 +154,7 @@ function headHtml(collected: Collected, checked: Checked): string {
     figure(
       'Tokens',
       grouped(tokens),
-      `${plural(open.body.shape.layers, 'layer')}, ${open.body.shape.kvHeads} KV heads of ${open.body.shape.headDim}`,
+      `${plural(open.body.shape.layers, 'layer')}, ${plural(open.body.shape.kvHeads, 'KV head')} of ${open.body.shape.headDim}`,
     ),
     figure(
       'Decisions',

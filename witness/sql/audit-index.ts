@@ -2,7 +2,7 @@
  * The SQL index of one log: opened, compared with the log, asked. Loaded only by `openAuditIndex`, for it brings a
  * database along.
  */
-import { KvError } from '../../native/index.ts';
+import { KvError, plural } from '../../native/index.ts';
 import { nodeFiles } from '../files.ts';
 import type { CountKey, CountRow, DecisionFilter, DecisionRow, SessionFilter, SessionRow } from '../types.ts';
 import { logIdOf, walkAll } from '../walk.ts';
@@ -46,7 +46,10 @@ export async function open(options: AuditIndexOptions): Promise<AuditIndex> {
   }
   const { rebuilt, wrong } = index.report;
   if (rebuilt !== null) onNote?.(`The SQL index was built again: ${rebuilt}`);
-  if (wrong > 0) onNote?.(`The SQL index held ${wrong} rows that the log does not; they were deleted.`);
+  if (wrong > 0)
+    onNote?.(
+      `The SQL index held ${plural(wrong, 'row')} that the log does not; ${wrong === 1 ? 'it was' : 'they were'} deleted.`,
+    );
   return index;
 }
 

@@ -2,7 +2,7 @@
  * A conversation as token ids that fit the context: rendered, and shortened where the caller chose that. Runs in the
  * model's thread.
  */
-import { KvError } from '../../../native/index.ts';
+import { KvError, plural } from '../../../native/index.ts';
 import { inTurns } from '../../transformer/slices.ts';
 import type { ChatMessage, LoadedModel } from '../../transformer/types.ts';
 import { countedTokens, heeding } from '../prompt.ts';
@@ -115,7 +115,7 @@ const HINTS: Readonly<Record<ContextEnd, string>> = {
 function tooLong(chat: Conversation, tokens: number | null, maxTokens: number, dropped: number): KvError {
   const { contextTokens, mostTokens, atContextEnd } = chat;
   const over = tokens === null ? null : tokens + maxTokens - mostTokens;
-  const without = dropped === 0 ? '' : ` without its ${dropped} oldest messages`;
+  const without = dropped === 0 ? '' : ` without its ${plural(dropped, 'oldest message')}`;
   const length = tokens === null ? 'far too many' : `${tokens}`;
   return new KvError(
     'context-too-long',

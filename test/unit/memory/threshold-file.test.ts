@@ -280,7 +280,7 @@ describe('refusals', () => {
     ['law.text.unit', changed((f) => (f.law.text.unit = 'nats'))],
     ['law.offset', changed((f) => delete f.law.offset)],
     ['law.epsilon.k.0 names rot5', changed((f) => (f.law.epsilon.k[0].rot5 = f.law.epsilon.k[0].rot4))],
-    ['law.epsilon.v has 1 entries', changed((f) => f.law.epsilon.v.pop())],
+    ['law.epsilon.v has 1 entry', changed((f) => f.law.epsilon.v.pop())],
     ['model.shape.layers', changed((f) => (f.model.shape.layers = 2.5))],
     ['model.shape.layers', changed((f) => (f.model.shape.layers = 1e9))],
     [

@@ -74,7 +74,7 @@ describe('a refusal', () => {
     );
     const gains = { ...wire(), gains: { unit: '1', k: [1], v: [1, 1] } };
     expect(() => parseThresholdFile(bytesOf(gains), 'x.json')).toThrow(
-      refused('x.json: 1 gains for 2 layers', { path: 'thresholds' }),
+      refused('x.json: 1 gain for 2 layers', { path: 'thresholds' }),
     );
   });
 

@@ -9,8 +9,10 @@ import {
   fields,
   jsonText,
   legend,
+  plural,
   printable,
   table,
+  unitBehind,
   wrap,
 } from '../../../native/index.ts';
 
@@ -124,5 +126,24 @@ it('numbers are as long as a person needs', () => {
     '-2 KiB',
     '1.5 MiB',
     '3 GiB',
+  ]);
+});
+
+it('one of a thing is singular, also where its name is that of a unit', () => {
+  expect([0, 1, 2, 1234].map((count) => plural(count, 'entry', 'entries'))).toEqual([
+    '0 entries',
+    '1 entry',
+    '2 entries',
+    '1,234 entries',
+  ]);
+  expect(['places', 'standard deviations', 'KLD', 'share'].map((unit) => unitBehind(1, unit))).toEqual([
+    'place',
+    'standard deviation',
+    'KLD',
+    'share',
+  ]);
+  expect(['places', 'KLD'].flatMap((unit) => [0, 2, 1.5].map((value) => unitBehind(value, unit)))).toEqual([
+    ...['places', 'places', 'places'],
+    ...['KLD', 'KLD', 'KLD'],
   ]);
 });

@@ -68,13 +68,13 @@ test('a law of as many layers passes, and survives as JSON', () => {
 });
 
 test.each<[path: string, change: (law: Law) => unknown]>([
-  ['law.coefficient.k has 1 entries for 2 layers', (l) => ({ ...l, coefficient: { ...l.coefficient, k: [one] } })],
+  ['law.coefficient.k has 1 entry for 2 layers', (l) => ({ ...l, coefficient: { ...l.coefficient, k: [one] } })],
   ['law.coefficient.v.1.sd', (l) => ({ ...l, coefficient: { ...l.coefficient, v: [one, { ...one, sd: -1 }] } })],
   ['law.coefficient.k is no list', (l) => ({ ...l, coefficient: undefined })],
   ['law.text.value', (l) => ({ ...l, text: { ...one, value: 0 } })],
   ['law.offset.value', (l) => ({ ...l, offset: undefined })],
   ['law.fade.samples', (l) => ({ ...l, fade: { ...one, samples: Number.NaN } })],
-  ['law.epsilon.v has 1 entries', (l) => ({ ...l, epsilon: { k: [], v: [{}] } })],
+  ['law.epsilon.v has 1 entry', (l) => ({ ...l, epsilon: { k: [], v: [{}] } })],
   ['law.epsilon.k.0 names rot5', (l) => ({ ...l, epsilon: { k: [{ rot5: one }, {}], v: [] } })],
   ['law.epsilon.k.1.rot2.value', (l) => ({ ...l, epsilon: { k: [{}, { rot2: { ...one, value: 1e13 } }], v: [] } })],
   ['law.epsilon.k.1 is missing', (l) => ({ ...l, epsilon: { k: [{}, null], v: [] } })],

@@ -5,7 +5,13 @@ import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { brief as briefText, bytesText as bytesOf, grouped as groupedText } from '../../../native/index.ts';
+import {
+  brief as briefText,
+  bytesText as bytesOf,
+  grouped as groupedText,
+  unitBehind as unitOf,
+} from '../../../native/index.ts';
+import { defaultThresholds } from '../../../policy/index.ts';
 import {
   type Entry,
   explain,
@@ -22,7 +28,15 @@ import { reportHtml } from '../../../witness/report/html.ts';
 import { Packer } from '../../../witness/report/pack.ts';
 import { type ReportData, Table } from '../../../witness/report/page/data.ts';
 import { bytesOverTime, History } from '../../../witness/report/page/history.ts';
-import { brief, bytesText, entryId, explained, grouped, type Sources } from '../../../witness/report/page/words.ts';
+import {
+  brief,
+  bytesText,
+  entryId,
+  explained,
+  grouped,
+  type Sources,
+  unitBehind,
+} from '../../../witness/report/page/words.ts';
 import { pageScript } from '../../../witness/report/script.ts';
 import { scratchFolders } from './folder.ts';
 import { longSession } from './long-session.ts';
@@ -70,6 +84,9 @@ describe('figures', () => {
         expect(bytesText(Math.round(value))).toBe(bytesOf(Math.round(value)));
       }),
     );
+    const units = Object.values(defaultThresholds(1).thresholds).map(({ unit }) => unit);
+    for (const unit of ['places', ...units])
+      for (const value of [0, 1, 2, 0.5]) expect(unitBehind(value, unit)).toBe(unitOf(value, unit));
   });
 
   it('come out of columns as they went in: whole numbers exactly, others to five digits', () => {

@@ -119,7 +119,7 @@ export class DecisionList {
       data.decisionCount > all ? `; the later ones of ${grouped(data.decisionCount)} are not listed` : '';
     this.#count.textContent =
       this.#rows.length === all
-        ? `${grouped(all)} decisions${unlisted}`
+        ? `${grouped(all)} ${all === 1 ? 'decision' : 'decisions'}${unlisted}`
         : `${grouped(this.#rows.length)} of ${grouped(all)} decisions${unlisted}`;
     this.#view.setAttribute('aria-rowcount', String(this.#rows.length + 1));
     this.#view.scrollTop = 0;

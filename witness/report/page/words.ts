@@ -32,10 +32,24 @@ const SERIES_ENTRIES = 2 ** 32;
 export const entryId = (seq: number): string =>
   seq < SERIES_ENTRIES ? String(seq) : `${Math.floor(seq / SERIES_ENTRIES)}:${seq % SERIES_ENTRIES}`;
 
+const UNITS_OF_ONE: Readonly<Record<string, string>> = {
+  tokens: 'token',
+  pages: 'page',
+  places: 'place',
+  rows: 'row',
+  bits: 'bit',
+  'standard deviations': 'standard deviation',
+  'dense halves of a token': 'dense half of a token',
+};
+
+/** A unit as it is written behind a number. */
+export const unitBehind = (value: number, unit: string): string =>
+  value === 1 && Object.hasOwn(UNITS_OF_ONE, unit) ? UNITS_OF_ONE[unit]! : unit;
+
 /** A number with its unit; shares in percent. */
 function amount(value: number, unit: string): string {
   if (unit === 'share') return `${brief(100 * value)}%`;
-  return `${brief(value)}${unit === '' || unit === '1' ? '' : ` ${unit}`}`;
+  return `${brief(value)}${unit === '' || unit === '1' ? '' : ` ${unitBehind(value, unit)}`}`;
 }
 
 /** A decision, one field after the other. */

@@ -95,7 +95,7 @@ describe('inspect and doctor', () => {
     const away = await command(['inspect', 'hf:org/reference', '--tokens', '4096']);
     expect(away).toMatchObject({ code: 0, err: '' });
     // Cells are wrapped.
-    for (const words of ['model that is not here', 'fits', 'free now', 'about', 'at 4096 tokens'])
+    for (const words of ['model that is not here', 'fits', 'free now', 'about', 'at 4,096 tokens'])
       expect(away.out.replace(/\s+/g, ' ')).toContain(words);
     const facts = lastLine((await command(['doctor', '-m', 'hf:org/reference', '--tokens', '4096', '--json'])).out);
     expect(facts).toMatchObject({ modelPath: null, fit: { tokens: 4096 } });
