@@ -149,7 +149,7 @@ Napi::Value sealLogBodies(const Info& info) {
   });
 }
 
-// (bytes, at, steps, texts, numbers, isSealed): writes an entry into bytes from `at` on, as a plan of steps says
+// (bytes, at, steps, texts, numbers): writes an entry into bytes from `at` on, as a plan of steps says
 // (log/spell.h) and all numbers but the first three. These become how many bytes it has, where its body begins, counted
 // from `at`, and how many bytes that has.
 Napi::Value spellLogEntry(const Info& info) {
@@ -161,13 +161,12 @@ Napi::Value spellLogEntry(const Info& info) {
     int at;
     if (!readArray(info[0], napi_uint8_array, &bytes) || !readArray(info[2], napi_uint32_array, &steps)) return kBadArgument;
     if (!readArray(info[3], napi_uint8_array, &texts) || !readArray(info[4], napi_float64_array, &numbers)) return kBadArgument;
-    if (!readInt(info[1], 0, static_cast<int>(std::min<size_t>(bytes.length, 1u << 30)), &at) || !info[5].IsBoolean()) return kBadArgument;
+    if (!readInt(info[1], 0, static_cast<int>(std::min<size_t>(bytes.length, 1u << 30)), &at)) return kBadArgument;
     if (steps.length % 3 != 0 || numbers.length < kAnswers) return kBadShape;
     const SpellPlan plan = {steps.data, steps.length / 3, texts.data, texts.length};
     Spelled spelled;
-    const bool isSealed = info[5].As<Napi::Boolean>().Value();
     char* const out = reinterpret_cast<char*>(bytes.data) + at;
-    if (!spell(plan, numbers.data + kAnswers, numbers.length - kAnswers, isSealed, out, bytes.length - static_cast<size_t>(at), &spelled)) return kBadValue;
+    if (!spell(plan, numbers.data + kAnswers, numbers.length - kAnswers, out, bytes.length - static_cast<size_t>(at), &spelled)) return kBadValue;
     numbers.data[0] = static_cast<double>(spelled.bytes);
     numbers.data[1] = static_cast<double>(spelled.body);
     numbers.data[2] = static_cast<double>(spelled.bodyBytes);

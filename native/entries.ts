@@ -188,20 +188,14 @@ export interface SpellPlan {
 }
 
 /**
- * Writes the text of an entry into `bytes` from `at` on; encrypted: with its body in the room of the encrypted text,
- * which is to stand there. → false: it is not spelled here, because there is no binary, too little room, or a number
- * that is none. What lies behind `at` is then anything.
+ * Writes the text of an entry into `bytes` from `at` on. → false: it is not spelled here, because there is no binary,
+ * too little room, or a number that is none. What lies behind `at` is then anything.
  */
-export function spellEntry(
-  bytes: Uint8Array,
-  at: number,
-  { steps, texts, numbers }: SpellPlan,
-  isEncrypted: boolean,
-): boolean {
+export function spellEntry(bytes: Uint8Array, at: number, { steps, texts, numbers }: SpellPlan): boolean {
   const native = binary();
   // WebAssembly would copy all of `bytes` twice, and its C++ library does not print doubles.
   if (native === null || isCopying()) return false;
-  return native.spellLogEntry(bytes, at, steps, texts, numbers, isEncrypted) === 0;
+  return native.spellLogEntry(bytes, at, steps, texts, numbers) === 0;
 }
 
 /**

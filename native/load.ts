@@ -274,14 +274,7 @@ export interface Binary {
     out: Float64Array,
   ): number;
   /** Writes an entry into `bytes` from `at` on. See native/addon_log.cc. */
-  spellLogEntry(
-    bytes: Uint8Array,
-    at: number,
-    steps: Uint32Array,
-    texts: Uint8Array,
-    numbers: Float64Array,
-    isSealed: boolean,
-  ): number;
+  spellLogEntry(bytes: Uint8Array, at: number, steps: Uint32Array, texts: Uint8Array, numbers: Float64Array): number;
   /** Seals bodies where they lie; writes to `done` which ones. */
   sealLogBodies(
     bytes: Uint8Array,

@@ -134,7 +134,7 @@ export class Batch {
   addPlanned(seq: number, plan: SpellPlan, bytesMax: number, timeMs: number): boolean {
     this.#reserve(bytesMax + ENTRY_EXTRA_BYTES);
     const start = this.length + ENTRY_HEAD_BYTES;
-    if (!spellEntry(this.#bytes, start, plan, false)) return false;
+    if (!spellEntry(this.#bytes, start, plan)) return false;
     const [payloadBytes] = plan.numbers as unknown as readonly [number];
     this.#take(seq, payloadBytes, timeMs);
     return true;

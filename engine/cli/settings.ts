@@ -9,7 +9,7 @@ import { KvError, parseJson, parsePair, readRegular, unknownName } from '../../n
 import { FORMS } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange, WITHOUT } from '../../witness/index.ts';
 import { LEVELS } from '../events/table.ts';
-import { parseBudget } from '../options/parse-budget.ts';
+import { parseBudget, parseBytes } from '../options/parse-budget.ts';
 import {
   CONTINUATION_OPTIONS,
   ENGINE_OPTIONS,
@@ -31,6 +31,14 @@ const budget = (text: string): string => {
   parseBudget(text, 2 ** 40);
   return text;
 };
+
+/** Throws if this is not a size for the option of this name. */
+const size =
+  (option: string) =>
+  (text: string): string => {
+    parseBytes(text, option);
+    return text;
+  };
 
 /** Throws if this is not a sample. Whether a model has so many layers is seen when it is loaded. */
 const sample = (text: string): string => {
@@ -68,7 +76,7 @@ export const SETTINGS = {
     cacheTypeK: cacheType,
     cacheTypeV: cacheType,
     skipLayers: layerList,
-    originalsBytes: budget,
+    originalsBytes: size('originalsBytes'),
     ...TIER_READERS,
   }),
   ...settingsOf(GENERATE_OPTIONS),
@@ -131,7 +139,7 @@ export const SETTINGS = {
     flags: '--max-bytes <bytes>',
     help: 'most bytes of the trace (256MiB)',
     default: '256MiB',
-    parse: budget,
+    parse: size('maxBytes'),
   },
   measure: {
     flags: '--measure <list>',
@@ -179,7 +187,11 @@ export const SETTINGS = {
   step: { flags: '--step <range>', help: 'only at these token counts: 384, 100..200, 100..', parse: wholeRange },
   refused: { flags: '--refused', help: 'only moves that their trial refused' },
   olderThan: { flags: '--older-than <age>', help: 'sessions that ended longer ago: 90d, 12h, or before a date' },
-  maxSize: { flags: '--max-size <bytes>', help: 'while the log takes more than this: 1GB, 500MiB' },
+  maxSize: {
+    flags: '--max-size <bytes>',
+    help: 'while the log takes more than this: 1GB, 500MiB',
+    parse: size('maxSize'),
+  },
   dryRun: { flags: '--dry-run', help: 'only say what would be done' },
   yes: { flags: '--yes', help: 'do it without asking' },
   release: { flags: '--release', help: 'end the hold instead of beginning it' },

@@ -1,7 +1,7 @@
 /** `palimpsest trace record` writes a run down, so that caches can be simulated over it without the model. */
 import { columnsOf, fields, grouped, jsonText, KvError, plural, printable } from '../../native/index.ts';
 import { parseCache } from '../evaluate/evaluate.ts';
-import { parseBudget } from '../options/parse-budget.ts';
+import { parseBytes } from '../options/parse-budget.ts';
 import { countedTokens, tokenize } from '../session/prompt.ts';
 import { type Recorded, recordTrace } from '../trace/record.ts';
 import { parseSample } from '../trace/sample.ts';
@@ -24,7 +24,7 @@ export async function record(settings: Settings): Promise<void> {
   const request = {
     path,
     sample: parseSample(text(settings, 'sample') ?? 'queries=32'),
-    bytesMax: parseBudget(text(settings, 'maxBytes') ?? '256MiB', null),
+    bytesMax: parseBytes(text(settings, 'maxBytes') ?? '256MiB', 'maxBytes'),
     seed: number(settings, 'seed') ?? 0,
     measure: measure.map(parseCache),
   };

@@ -1,6 +1,6 @@
 /** Turns what was asked of originals into what is effective. */
 import { given, KvError, show } from '../../native/index.ts';
-import { parseBudget } from '../options/parse-budget.ts';
+import { parseBytes } from '../options/parse-budget.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SessionOptions } from '../options/types.ts';
 import type { OriginalFiles, OriginalsTerms } from './types.ts';
@@ -18,7 +18,11 @@ export function originalsTerms(asked: Asked): OriginalsTerms | undefined {
     // The command line gives every option, at its default where nobody named it.
     const said = [
       ['originalsDir', originalsDir ?? null, null],
-      ['originalsBytes', originalsBytes === undefined ? most.default : bytesOf(originalsBytes), most.default],
+      [
+        'originalsBytes',
+        originalsBytes === undefined ? most.default : parseBytes(originalsBytes, 'originalsBytes'),
+        most.default,
+      ],
       ['originalsFormat', originalsFormat ?? format.default, format.default],
       ['promote', asked.promote ?? promote.default, promote.default],
     ] as const;
@@ -32,18 +36,9 @@ export function originalsTerms(asked: Asked): OriginalsTerms | undefined {
   return {
     place: originals,
     dir: originalsDir ?? asked.stateDir ?? null,
-    bytesMax: bytesOf(originalsBytes ?? SESSION_OPTIONS.originalsBytes.default),
+    bytesMax: parseBytes(originalsBytes ?? SESSION_OPTIONS.originalsBytes.default, 'originalsBytes'),
     promote: asked.promote ?? SESSION_OPTIONS.promote.default,
     format: originalsFormat ?? SESSION_OPTIONS.originalsFormat.default,
     ...given({ files: asked.originalFiles }),
   };
-}
-
-function bytesOf(given: string | number): number {
-  if (typeof given === 'string' && given.includes('%'))
-    throw new KvError('bad-argument', `originals have no size of which ${given} could be a share`, {
-      values: { originalsBytes: given },
-      hint: 'write bytes with a unit (256MiB, 1.5GB)',
-    });
-  return parseBudget(given, null);
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "sealed.h"
 
 namespace palimpsest {
 
@@ -79,7 +78,7 @@ size_t spellNumber(double number, char* out) {
 #endif
 }
 
-bool spell(const SpellPlan& plan, const double* numbers, size_t numberCount, bool isSealed, char* out, size_t room, Spelled* spelled) {
+bool spell(const SpellPlan& plan, const double* numbers, size_t numberCount, char* out, size_t room, Spelled* spelled) {
   size_t at = 0, used = 0, body = 0;
   const auto put = [&](const void* text, size_t bytes) {
     if (bytes > room - at) return false;
@@ -96,7 +95,6 @@ bool spell(const SpellPlan& plan, const double* numbers, size_t numberCount, boo
       continue;
     }
     if (step[0] == kSpellBody) {
-      if (isSealed && !put(kCommittedHead.data(), kCommittedHead.size())) return false;
       body = at;
       continue;
     }
@@ -131,12 +129,7 @@ bool spell(const SpellPlan& plan, const double* numbers, size_t numberCount, boo
   if (used != numberCount || body == 0) return false;
   spelled->body = body;
   spelled->bodyBytes = at - body;
-  if (isSealed) {
-    const size_t chars = sealedChars(at - body);
-    if (chars > room - body) return false;
-    at = body + chars;
-  }
-  if (!(isSealed ? put(kSealedTail.data(), kSealedTail.size()) : put("}", 1))) return false;
+  if (!put("}", 1)) return false;
   spelled->bytes = at;
   return true;
 }

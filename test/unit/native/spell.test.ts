@@ -8,7 +8,6 @@ import { useEntriesBinary } from '../../../native/entries.ts';
 import { nativeInfo, type SpellPlan, spellEntry } from '../../../native/index.ts';
 import { loadBinary } from '../../../native/load.ts';
 import { Batch } from '../../../witness/batch.ts';
-import { encryptedChars } from '../../../witness/encryption.ts';
 import { payloadText } from '../../../witness/entry.ts';
 import { DECISION_BYTES_MAX, fillDecision } from '../../../witness/plan.ts';
 import { spellBody } from '../../../witness/spell.ts';
@@ -72,7 +71,7 @@ const planOf = (step: number, number: number): SpellPlan => ({
 function spelled(step: number, number: number): string | null {
   const bytes = Buffer.alloc(100);
   const plan = planOf(step, number);
-  return spellEntry(bytes, 7, plan, false) ? bytes.toString('latin1', 7, 7 + plan.numbers[0]!) : null;
+  return spellEntry(bytes, 7, plan) ? bytes.toString('latin1', 7, 7 + plan.numbers[0]!) : null;
 }
 
 describe.skipIf(!SPELLS)('where the binary prints doubles (needs a compiled binary)', () => {
@@ -119,11 +118,8 @@ describe.skipIf(!SPELLS)('where the binary prints doubles (needs a compiled bina
     for (let room = 0; room <= 40; room++) {
       const bytes = Buffer.alloc(room + 9, 0xee);
       const plan = planOf(4, 2 * 256 + 4);
-      for (const isEncrypted of [false, true]) {
-        const isSpelled = spellEntry(bytes.subarray(0, room), 0, plan, isEncrypted);
-        expect([room, isSpelled]).toEqual([room, room >= (isEncrypted ? 1 + 11 + encryptedChars(5) + 3 : 7)]);
-        expect(bytes.subarray(room).every((byte) => byte === 0xee)).toBe(true);
-      }
+      expect([room, spellEntry(bytes.subarray(0, room), 0, plan)]).toEqual([room, room >= 7]);
+      expect(bytes.subarray(room).every((byte) => byte === 0xee)).toBe(true);
     }
   });
 
@@ -136,7 +132,7 @@ describe.skipIf(!SPELLS)('where the binary prints doubles (needs a compiled bina
       const body = decision(random, () => (random() < 0.5 ? pick(random, names) : `n${Math.floor(random() * 2000)}`));
       const session = random() < 0.1 ? pick(random, names) : 's-1';
       const plan = fillDecision(round, 1_763_856_000_000 + round, session, body)!;
-      expect(spellEntry(bytes, 0, plan, false)).toBe(true);
+      expect(spellEntry(bytes, 0, plan)).toBe(true);
       const expected = payloadText(round, 1_763_856_000_000 + round, session, 'decision', spellBody('decision', body));
       expect(bytes.toString('utf8', 0, plan.numbers[0])).toBe(expected);
       const [, body0, bodyBytes] = plan.numbers;
@@ -219,7 +215,6 @@ it('ends on the bare binding in a status, whatever one argument or the plan is (
       Uint32Array.from(steps),
       texts,
       Float64Array.from(numbers),
-      random() < 0.5,
     ];
     const way = random();
     if (way < 0.3) given[Math.floor(random() * given.length)] = pick(random, nonsense)();

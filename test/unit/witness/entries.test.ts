@@ -169,7 +169,7 @@ describe('a field that is added in one line', () => {
         ...(choice & 4 ? { why: 'so' } : {}),
       };
       const plan = plans.without(fill(2, body)!);
-      expect(spellEntry(bytes, 0, plan, false)).toBe(true);
+      expect(spellEntry(bytes, 0, plan)).toBe(true);
       const text = payloadText(5, 6, 's', 'decision', canonicalJson(body));
       expect(bytes.toString('utf8', 0, plan.numbers[0])).toBe(text);
     }

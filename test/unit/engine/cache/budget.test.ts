@@ -8,7 +8,7 @@ import {
   forecast,
   surelyFreed,
 } from '../../../../engine/cache/budget.ts';
-import { parseBudget } from '../../../../engine/options/parse-budget.ts';
+import { parseBudget, parseBytes } from '../../../../engine/options/parse-budget.ts';
 import { type FormatName, KvError, openBytes, openKvCache, openPool, pageBytes } from '../../../../native/index.ts';
 
 const shape = { layers: 2, queryHeads: 4, kvHeads: 2, headDim: 64 };
@@ -33,6 +33,29 @@ describe('KV budgets', () => {
       }
     })();
     expect(error).toMatchObject({ code: 'bad-argument', hint: expect.stringContaining('25%') });
+  });
+  it('of fewer bytes than one, or of more than can be counted, are none', () => {
+    for (const given of ['0.5b', 0.5, 2 ** 53, '9007199254740993', '99999999999GiB', Number.POSITIVE_INFINITY])
+      expect(() => parseBudget(given, null), String(given)).toThrow(/is not a KV budget/);
+  });
+  it('are named as what they are, also where they are the size of something else', () => {
+    const told = (given: string | number): unknown => {
+      try {
+        return parseBytes(given, 'originalsBytes');
+      } catch (error) {
+        const { code, message, values } = error as KvError;
+        return [code, message, values];
+      }
+    };
+    expect(told('2GiB')).toBe(2 ** 31);
+    for (const [given, message] of [
+      ['2', 'originalsBytes of 2 is 2 bytes'],
+      ['1', 'originalsBytes of 1 is 1 byte'],
+      ['25%', 'originalsBytes cannot be 25%: there is nothing of which that is a share'],
+      ['much', "'much' is not a size, as originalsBytes must be"],
+    ] as const)
+      expect(told(given)).toEqual(['bad-argument', message, { originalsBytes: given }]);
+    expect(told(Number.NaN)).toContain("'NaN' is not a size, as originalsBytes must be");
   });
   it('in percent need a length', () => {
     expect(() => parseBudget('25%', null)).toThrow(/expected length/);

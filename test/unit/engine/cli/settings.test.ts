@@ -85,6 +85,7 @@ describe('settings', () => {
       side: 'k',
       sample: 'layers=2',
       maxBytes: '1MiB',
+      maxSize: '1GB',
       originalsBytes: '64MiB',
       allowOrigin: 'https://dashboard.example',
     };
