@@ -40,6 +40,12 @@ export class Divergence {
     costs[place] = after;
   }
 
+  /** A side is gone, and with it what its moves have cost. */
+  drop(place: number, page: number): void {
+    const cost = this.#costs[page]?.[place] ?? 0;
+    if (cost > 0) this.add(place, page, -cost);
+  }
+
   /** From now on costs count as much as these, [layers × sides]. */
   weigh(weights: Float64Array): void {
     this.#weights = weights;

@@ -337,6 +337,9 @@ export class Offers {
       this.hide(slot);
       this.#setAim(slot, 0);
       this.#commit(slot, -this.#added(slot, rank(this.#context.windowFormat), this.sides.format[slot]!));
+      // What is believed of its errors may have changed since they were counted. Earlier versions left the rest.
+      if (this.#levels === null || this.sides.side[slot] === BOTH) continue;
+      for (const place of this.#places(slot)) this.divergence.drop(place, this.sides.page[slot]!);
     }
   }
 

@@ -211,8 +211,9 @@ function situate(told: Told, { seq, body }: Entry<'situation'>): void {
   const kvBytes = bytes + canaryBytes;
   const budget = budgetBytes === null ? null : budgetBytes + canaryBytes;
   Object.assign(told.memory, { kvBytes, budgetBytes: budget, canaryBytes, stepLatencyMsP95 });
+  // A log may say that nothing was promised.
   const excess = ({ epsilonNow, epsilonPromised }: { epsilonNow: number; epsilonPromised: number }): number =>
-    epsilonNow / epsilonPromised;
+    epsilonPromised > 0 ? epsilonNow / epsilonPromised : epsilonNow > 0 ? Number.POSITIVE_INFINITY : 0;
   for (const { layer, page, side, to, epsilonPromised, epsilonNow } of canaries) {
     told.probes++;
     const canary = { layer, page, side, to, epsilonPromised, epsilonNow, seq };

@@ -9,7 +9,7 @@ import { isUnsure, type LayerCost, RUNGS, thresholdOf } from '../../policy/index
 import { makeRoom } from '../cache/step.ts';
 import { scatter } from '../cache/watching.ts';
 import { outputSketches } from '../transformer/runtime/output-sketch.ts';
-import type { Effect, ProbeMove } from './probe.ts';
+import type { Effect, Probe, ProbeMove } from './probe.ts';
 import { canProbe, readProbed } from './probed-read.ts';
 import type { Reader } from './reader.ts';
 
@@ -27,6 +27,10 @@ const FLOOR_SHARE = 0.5;
 interface Place {
   readonly layer: number;
   readonly side: Side;
+}
+
+interface Changed extends Place {
+  readonly moves: readonly ProbeMove[];
 }
 
 export class LayerProbe {
@@ -84,10 +88,12 @@ export class LayerProbe {
     return this.#due(tokens).length > 0 ? ROWS : 0;
   }
 
-  /** Reads tokens and probes with them what is due. */
-  async read(ids: readonly number[]): Promise<void> {
-    const reader = this.#reader;
-    const { governed, runtime } = reader;
+  /**
+   * Reads tokens, which is what `step` does, and probes with them what is due. Room for them is made first, so that
+   * probes see the pages that they see.
+   */
+  async read(ids: readonly number[], step: () => Promise<void>): Promise<void> {
+    const { governed } = this.#reader;
     const due = this.#due(governed.length);
     this.#order.splice(0, due.length);
     this.#spent += this.#cost(due[0]!) + due.reduce((sum, place) => sum + this.#cost(place), 0);
@@ -95,25 +101,24 @@ export class LayerProbe {
     const changed = due
       .map((place) => ({ ...place, moves: this.#moves(place) }))
       .filter(({ moves }) => moves.length > 0);
-    if (changed.length === 0) {
-      await reader.forward(ids);
-      return;
+    if (changed.length === 0) await step();
+    else {
+      const layers = changed.map(({ layer }) => layer);
+      governed.costs.push(...(await readProbed(this.#reader, layers, step, (probe) => this.#costs(probe, changed))));
     }
-    const sketches = outputSketches(runtime);
-    await readProbed(
-      reader,
-      ids,
-      changed.map(({ layer }) => layer),
-      async (probe) => {
-        const [first] = changed;
-        const floor = meanOf(await probe.floor(first!.layer)) / this.#above(first!.layer);
-        for (const { layer, side, moves } of changed) {
-          const effect = await probe.effect(layer, moves, sketches[layer]!);
-          const cost = costOf({ layer, side }, effect, floor * this.#above(layer));
-          if (cost !== null) governed.costs.push(cost);
-        }
-      },
-    );
+  }
+
+  async #costs(probe: Probe, changed: readonly Changed[]): Promise<LayerCost[]> {
+    const sketches = outputSketches(this.#reader.runtime);
+    const { layer: first } = changed[0]!;
+    const floor = meanOf(await probe.floor(first)) / this.#above(first);
+    const costs: LayerCost[] = [];
+    for (const { layer, side, moves } of changed) {
+      const effect = await probe.effect(layer, moves, sketches[layer]!);
+      const cost = costOf({ layer, side }, effect, floor * this.#above(layer));
+      if (cost !== null) costs.push(cost);
+    }
+    return costs;
   }
 
   /** All pages of a layer and side that may move, in the lowest format: small errors drown in rounding. */

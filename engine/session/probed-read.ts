@@ -9,13 +9,13 @@ export function canProbe({ terms: { policy, context, exact }, latents }: Governe
 }
 
 /**
- * Reads tokens and asks a probe of them, which begins at these layers. There must be room for the tokens already, so
+ * Reads tokens, which is what `step` does, and asks a probe of them, which begins at these layers. There must be room for the tokens already, so
  * that the probe sees the pages that they see.
  */
 export async function readProbed<T>(
   reader: Reader,
-  ids: readonly number[],
   layers: readonly number[],
+  step: () => Promise<void>,
   ask: (probe: Probe) => Promise<T>,
 ): Promise<T> {
   const { governed, runtime, rotary } = reader;
@@ -24,7 +24,7 @@ export async function readProbed<T>(
   reader.keepFor(probe);
   try {
     governed.tally.trialsTook(performance.now() - start);
-    await reader.forward(ids);
+    await step();
     const again = performance.now();
     const found = await ask(probe);
     governed.tally.trialsTook(performance.now() - again);

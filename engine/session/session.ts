@@ -307,7 +307,7 @@ export class Session implements Reader {
       const most = probe?.rows ?? turns?.piece(tokensAtOnce) ?? tokensAtOnce;
       const chunk = tokenIds.slice(at, Math.min(to, at + most));
       if (probe === null) await this.#forward(chunk, true);
-      else await probe.of.read(chunk);
+      else await this.#inTurn(true, () => this.#probed(probe.of, chunk));
       at += chunk.length;
       this.governed.meter.promptTokens.add({}, chunk.length);
       options.onProgress?.({
@@ -540,13 +540,25 @@ export class Session implements Reader {
   }
 
   async #forward(ids: readonly number[], reads: boolean): Promise<Float32Array> {
+    await this.#inTurn(reads, () => this.#step(Int32Array.from(ids)));
+    return this.#trail.newest;
+  }
+
+  /** Does a step, and what belongs to it, while no other session does one. */
+  async #inTurn(reads: boolean, work: () => Promise<void>): Promise<void> {
     this.#occupancy.checkSound();
     const { shared } = this.setup;
-    const run = (): Promise<void> => this.#step(Int32Array.from(ids));
-    const step = shared === undefined ? run() : shared.step(this, reads, run);
+    const step = shared === undefined ? work() : shared.step(this, reads, work);
     this.#stepping = step.catch(() => {});
     await step;
-    return this.#trail.newest;
+  }
+
+  async #probed(by: TextProbe | LayerProbe, ids: readonly number[]): Promise<void> {
+    try {
+      await by.read(ids, () => this.#step(Int32Array.from(ids)));
+    } finally {
+      this.governed.promised.end();
+    }
   }
 
   async #step(tokenIds: Int32Array): Promise<void> {

@@ -43,10 +43,10 @@ export class TextProbe {
   }
 
   /**
-   * Reads tokens and probes them; what that finds counts from the next situation on. Room for them is made first, so
-   * that the probe sees the pages that they see.
+   * Reads tokens, which is what `step` does, and probes them; what that finds counts from the next situation on. Room
+   * for them is made first, so that the probe sees the pages that they see.
    */
-  async read(ids: readonly number[]): Promise<void> {
+  async read(ids: readonly number[], step: () => Promise<void>): Promise<void> {
     const reader = this.#reader;
     const { governed } = reader;
     makeRoom(governed, ids.length);
@@ -55,13 +55,13 @@ export class TextProbe {
     const start = performance.now();
     const moves = this.#moves(tokens);
     if (moves.length === 0) {
-      await reader.forward(ids);
+      await step();
       return;
     }
     const epsilon2 = this.#errors(moves);
     tally.trialsTook(performance.now() - start);
     const lowest = Math.min(...moves.map(({ layer }) => layer));
-    const klds = await readProbed(reader, ids, [lowest], (probe) => probe.divergence(moves, { last: true }));
+    const klds = await readProbed(reader, [lowest], step, (probe) => probe.divergence(moves, { last: true }));
     governed.heard({ probe: reportOf(tokens, klds, epsilon2) });
   }
 

@@ -1,0 +1,60 @@
+/**
+ * Sessions that share memory step one at a time. What a session measures of its text while it reads a prompt is part of
+ * a step of that prompt: it is done in its turn, and waits for room as the others do.
+ */
+import { expect, it } from 'vitest';
+import { Meter } from '../../../../engine/metrics/meter.ts';
+import { Session } from '../../../../engine/session/session.ts';
+import { SharedMemory } from '../../../../engine/session/shared-memory.ts';
+import { openPool } from '../../../../native/index.ts';
+import { defaultThresholds } from '../../../../policy/index.ts';
+import { ids } from '../on-reference.ts';
+import { onRuntime } from '../on-runtime.ts';
+
+const { runtime } = onRuntime();
+
+/** Knows whose steps it lets go on, and whether one is under way. */
+class Watched extends SharedMemory {
+  readonly reads: boolean[] = [];
+  isStepping = false;
+
+  override step(session: Session, reads: boolean, work: () => Promise<void>): Promise<void> {
+    this.reads.push(reads);
+    return super.step(session, reads, async () => {
+      this.isStepping = true;
+      await work();
+      this.isStepping = false;
+    });
+  }
+}
+
+it('a probe of the text belongs to the step of its prompt', async () => {
+  const pool = openPool(2 ** 26);
+  const sessions: Session[] = [];
+  const shared = new Watched({ pool, meter: new Meter(), form: null, sessions: () => sessions });
+  const thresholds = defaultThresholds(runtime().shape.layers);
+  const session = Session.open(runtime(), {
+    kldBudget: 0.01,
+    tokensExpected: 1200,
+    pool,
+    shared,
+    thresholds,
+    log: null,
+  });
+  sessions.push(session);
+  const probes: boolean[] = [];
+  const { governed } = session;
+  const heard = governed.heard.bind(governed);
+  Object.assign(governed, {
+    heard: (what: Parameters<typeof heard>[0]) => {
+      if (what.probe !== undefined) probes.push(shared.isStepping);
+      heard(what);
+    },
+  });
+  await session.read(ids(1200));
+  expect(probes.length).toBeGreaterThan(0);
+  expect(probes.every((inTurn) => inTurn)).toBe(true);
+  expect(shared.reads.every((reads) => reads)).toBe(true);
+  session.close();
+  pool.close();
+});
