@@ -3,7 +3,7 @@ import { KvError } from '../native/index.ts';
 import { age, ageOne } from './policies/age.ts';
 import { h2o } from './policies/h2o.ts';
 import { price } from './policies/price.ts';
-import { priceOne, priceThree, priceTwo } from './policies/price-earlier.ts';
+import { priceFour, priceOne, priceThree, priceTwo } from './policies/price-earlier.ts';
 import { scissorhands } from './policies/scissorhands.ts';
 import { pyramidkv, snapkv } from './policies/snapkv.ts';
 import { streaming } from './policies/streaming.ts';
@@ -40,11 +40,13 @@ export {
   isKnownMachine,
   type LayerAction,
   type LayerEvent,
+  type LayerMachine,
   layerMachine,
   machineDigest,
   SIGNAL_STEPS,
   SIGNALS,
   type Signal,
+  stoppingMachine,
 } from './machine.ts';
 export { OutlierKeys } from './outlier-keys.ts';
 export {
@@ -103,6 +105,7 @@ const EARLIER: Readonly<Record<string, Policy>> = {
   'price 1': priceOne,
   'price 2': priceTwo,
   'price 3': priceThree,
+  'price 4': priceFour,
   'uniform 1': uniformOne,
   'age 1': ageOne,
 };

@@ -5,12 +5,20 @@
 import { initialTransition, type SnapshotFrom, transition } from 'xstate';
 import { assert } from '../native/index.ts';
 import { TIERS } from './ladder.ts';
-import { type LayerAction, type LayerEvent, layerMachine, SIGNAL_STEPS, SIGNALS, type Signal } from './machine.ts';
+import {
+  type LayerAction,
+  type LayerEvent,
+  type LayerMachine,
+  layerMachine,
+  SIGNAL_STEPS,
+  SIGNALS,
+  type Signal,
+} from './machine.ts';
 import { Scan } from './scan.ts';
 import { thresholdOf } from './thresholds.ts';
 import type { ThresholdSet } from './types.ts';
 
-type Snapshot = SnapshotFrom<typeof layerMachine>;
+type Snapshot = SnapshotFrom<LayerMachine>;
 
 /** A transition that was taken, for tests and for reports. */
 export interface Change {
@@ -26,7 +34,7 @@ export class Layers {
   readonly count: number;
   /** Index in TIERS of the lowest tier that pages of each layer may enter now. */
   readonly openTier: Uint8Array;
-  /** 1 where quality forbids every demotion. */
+  /** 1 where quality forbids every demotion, which it does in the machine of earlier versions alone. */
   readonly stopped: Uint8Array;
   /** 1 where only what must move may move. */
   readonly held: Uint8Array;
@@ -34,13 +42,15 @@ export class Layers {
   readonly sampled: Uint8Array;
   /** The regions whose states are told. */
   readonly #told: readonly string[];
+  readonly #machine: LayerMachine;
   readonly #scan: Scan;
   readonly #snapshots: Snapshot[];
   readonly #bounds: readonly (readonly { enter: LayerEvent; leave: LayerEvent }[])[];
 
   /** Whether layers can be trusted depends on what earlier sessions told; where none did, nothing is said of trust. */
-  constructor(layers: number, set: ThresholdSet) {
+  constructor(layers: number, set: ThresholdSet, machine: LayerMachine = layerMachine) {
     this.count = layers;
+    this.#machine = machine;
     this.openTier = new Uint8Array(layers);
     this.stopped = new Uint8Array(layers);
     this.held = new Uint8Array(layers);
@@ -59,7 +69,7 @@ export class Layers {
         steps: steps.map(({ enter, leave }) => ({ enter: enter.bound, leave: leave.bound })),
       })),
     );
-    const [first] = initialTransition(layerMachine);
+    const [first] = initialTransition(machine);
     this.#snapshots = new Array<Snapshot>(layers).fill(first);
   }
 
@@ -90,12 +100,21 @@ export class Layers {
   }
 
   isHealthy(layer: number): boolean {
-    return (this.#snapshots[layer]!.value as Readonly<Record<string, string>>).quality === 'healthy';
+    return this.#stateOf(layer).quality === 'healthy';
+  }
+
+  isDegraded(layer: number): boolean {
+    return this.#stateOf(layer).quality === 'degraded';
+  }
+
+  /** The state of each region of a layer. */
+  #stateOf(layer: number): Readonly<Record<string, string>> {
+    return this.#snapshots[layer]!.value as unknown as Readonly<Record<string, string>>;
   }
 
   /** e.g. 'archive/healthy/critical/headroom', in the order of STATE_REGIONS; 'trust' behind them where it is told. */
   stateName(layer: number): string {
-    const value = this.#snapshots[layer]!.value as Readonly<Record<string, string>>;
+    const value = this.#stateOf(layer);
     return this.#told.map((region) => value[region]).join('/');
   }
 
@@ -115,7 +134,7 @@ export class Layers {
       const key = `${event.type} ${event.threshold}`;
       let next = known.get(key);
       if (next === undefined) {
-        const [after, actions] = transition(layerMachine, before, event);
+        const [after, actions] = transition(this.#machine, before, event);
         next = [after, actions as unknown as readonly LayerAction[]];
         known.set(key, next);
       }

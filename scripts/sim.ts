@@ -41,6 +41,8 @@ const run = spawnSync(process.execPath, [...command], {
   stdio: 'inherit',
   env: {
     ...process.env,
+    // What has a volume of its own here is no part of `npm test`.
+    PALIMPSEST_TEST_TIER: 'merge',
     PALIMPSEST_SIM_SEED: String(seed),
     ...(word === 'log' ? { PALIMPSEST_SIM_SEEDS: String(seeds) } : {}),
     ...(word === 'million' ? { PALIMPSEST_SIM_DECISIONS: '1000000' } : {}),

@@ -15,7 +15,7 @@ export const RULES: Readonly<Record<string, string>> = {
   'deficit-override':
     'the repeated trial came out worse than planned, but the budget is hard and the next page was due',
   'put-back':
-    'errors in this layer are too far above what was promised, so its demotions stop, and the original that was kept takes the place of the coded form',
+    'errors in this layer are too far above what was promised, so the original that was kept takes the place of the coded form',
   'quality-gives-way':
     'errors in this layer are too far above what was promised, but nothing else was left and the budget is hard',
   fixed: 'the page takes the format that the fixed table gives it',

@@ -8,8 +8,12 @@ import { tellKnown, tellWithout } from './known-before.ts';
 import { entryId } from './series.ts';
 import type { DecisionRow } from './types.ts';
 
+/** The state of a layer of which no entry says anything. */
+export const HEALTHY = 'exact/healthy';
 /** The state of a layer as the log has it → its quality. */
 export const qualityIn = (state: string): string => state.split('/')[1] ?? state;
+/** True if no page of the layer moved, as in logs of versions 1 to 4 of the price policy. */
+export const isStopped = (state: string): boolean => state.startsWith('shut/');
 
 /** ε per format that was tried, best format first. */
 export function tried({ epsilon }: TrialReport): [PageForm, number][] {
@@ -172,8 +176,8 @@ function tellSituation({ situation }: Facts): string {
 
 function tellGuard({ guard, decision }: Facts): string {
   if (guard === null) return 'None beside the rule itself, or the entries that would tell it are not in the log.';
-  const { quality, pressure, warm, archive } = guard;
-  const layer = `The quality of layer ${decision.layer} was ${quality} then${quality === 'degraded' ? ', which stops demotions' : ''}.`;
+  const { quality, stops, pressure, warm, archive } = guard;
+  const layer = `The quality of layer ${decision.layer} was ${quality} then${stops ? ', which stopped its demotions' : ''}.`;
   if (pressure === null) return `${layer} There is no byte budget, so its pressure opens or shuts no format.`;
   const open = pressure >= archive ? 'all formats' : pressure >= warm ? '4-bit formats' : 'no format below the window';
   return `${layer} The cache and its next pages needed ${percent(pressure)} of the budget: ${open} ${open === 'all formats' || open.startsWith('4') ? 'are' : 'is'} open at that (4-bit formats from ${percent(warm)}, all from ${percent(archive)}).`;
@@ -233,7 +237,7 @@ function tellRestored({ restored }: Facts): string {
     ({ seq, tokens, side, from, to }) =>
       `${sideName(side)} ${from} to ${to} at ${plural(tokens, 'token')} (${entryId(seq)})`,
   );
-  return `Its layer was degraded, so no page of it moved any further, and those that cost more than their bytes do elsewhere came back from originals: ${shortList(told)}.`;
+  return `Its layer was degraded, so those of its sides that cost more than their bytes do elsewhere came back from originals: ${shortList(told)}.`;
 }
 
 function tellDamaged({ damaged }: Facts): string {

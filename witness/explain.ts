@@ -16,7 +16,7 @@ import {
 import { decisionWithout, type Without } from './counterfactual.ts';
 import type { NoteBody } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
-import { qualityIn, tell, tried } from './explain-text.ts';
+import { HEALTHY, isStopped, qualityIn, tell, tried } from './explain-text.ts';
 import type { Candidate, Explanation } from './explanation.ts';
 import type { LogFiles } from './files.ts';
 import { KnownStory } from './known-before.ts';
@@ -138,8 +138,8 @@ interface Story {
   readonly situation: Explanation['situation'];
   /** All moves that were planned on it. */
   readonly plan: readonly DecisionRow[];
-  /** Quality of the layer then. */
-  readonly quality: string;
+  /** State of the layer then, as the log has it. */
+  readonly state: string;
   readonly page: readonly DecisionRow[];
   readonly canaries: Explanation['canaries'];
   readonly promotions: Explanation['promotions'];
@@ -215,12 +215,12 @@ function gather(told: Entry<'decision'>, entries: Iterable<Entry>): Story {
 function notedOf(
   told: Entry<'decision'>,
   notes: readonly Entry<'note'>[],
-): Pick<Story, 'quality' | 'promotions' | 'damaged' | 'layer'> {
+): Pick<Story, 'state' | 'promotions' | 'damaged' | 'layer'> {
   const { layer, page } = told.body.decision;
   const promotions: Explanation['promotions'][number][] = [];
   const damaged: Explanation['damaged'][number][] = [];
   const changes: Explanation['layer'][number][] = [];
-  let quality = 'healthy';
+  let state = HEALTHY;
   for (const { seq, body } of notes) {
     const { layerChanges = [], promoted = [], returned = [], damaged: sides = [], tokens = 0 } = body as NoteBody;
     for (const one of [...promoted, ...returned])
@@ -229,10 +229,10 @@ function notedOf(
     for (const change of layerChanges) {
       if (change.layer !== layer) continue;
       changes.push({ ...change, seq, tokens });
-      if (seq < told.seq) quality = qualityIn(change.state);
+      if (seq < told.seq) state = change.state;
     }
   }
-  return { quality, promotions, damaged, layer: changes };
+  return { state, promotions, damaged, layer: changes };
 }
 
 /** Sides of the page of a decision that an entry brought back, because its layer was degraded. */
@@ -252,12 +252,13 @@ function freedBy({ seq, body: { changes, tokens } }: Entry<'change'>, told: Entr
   return isIts && seq > told.seq ? { seq, tokens } : null;
 }
 
-function guardOf({ situation, quality }: Story, open: OpenBody | null): Explanation['guard'] {
+function guardOf({ situation, state }: Story, open: OpenBody | null): Explanation['guard'] {
   if (situation === null || open === null || !open.policy.id.startsWith('price')) return null;
   const { bytes, sealBytes, budgetBytes } = situation.seen;
   const { thresholds } = open.context;
   return {
-    quality,
+    quality: qualityIn(state),
+    stops: isStopped(state),
     pressure: budgetBytes === null ? null : (bytes + sealBytes) / Math.max(1, budgetBytes),
     warm: thresholdOf(thresholds, 'pressure.enter').value,
     archive: thresholdOf(thresholds, 'pressure.critical').value,

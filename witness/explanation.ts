@@ -98,6 +98,8 @@ export interface Explanation {
   readonly guard: {
     /** 'healthy', 'watched', 'degraded' or 'recovering'; healthy where no entry says otherwise. */
     readonly quality: string;
+    /** Whether that kept its pages from moving, which it does in logs of versions 1 to 4 alone. */
+    readonly stops: boolean;
     /** Share of the byte budget that the cache and its next pages needed; null without one. */
     readonly pressure: number | null;
     /** Pressure from which 4-bit formats are open, and from which all are. */

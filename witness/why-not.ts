@@ -28,6 +28,7 @@ import {
   thresholdOf,
 } from '../policy/index.ts';
 import { decisionRow } from './entries/rows.gen.ts';
+import { HEALTHY, isStopped } from './explain-text.ts';
 import { readLog } from './read.ts';
 import { entryId } from './series.ts';
 import type { DecisionRow, Entry, OpenBody } from './types.ts';
@@ -139,7 +140,8 @@ class Story {
   readonly #place: Required<PagePlace>;
   readonly #points: Point[] = [];
   readonly #own: DecisionRow[] = [];
-  readonly #quality: { readonly seq: number; readonly tokens: number; readonly state: string }[] = [];
+  /** States of its layer. */
+  readonly #states: { readonly seq: number; readonly tokens: number; readonly state: string }[] = [];
   #trial: { readonly seq: number; readonly report: TrialReport; readonly tokens: number } | null = null;
   #form: PageForm;
   /** When nothing was left of it; null: it is there. */
@@ -163,8 +165,7 @@ class Story {
     if (entry.kind === 'note') {
       const { layerChanges = [], tokens = 0 } = entry.body as { layerChanges?: LayerChange[]; tokens?: number };
       for (const { layer, state } of layerChanges)
-        if (layer === this.#place.layer)
-          this.#quality.push({ seq: entry.seq, tokens, state: state.split('/')[1] ?? state });
+        if (layer === this.#place.layer) this.#states.push({ seq: entry.seq, tokens, state });
     }
   }
 
@@ -308,12 +309,12 @@ class Story {
     const planned = points.filter(({ rows }) => rows.length > 0);
     if (planned.length === 0) return [this.#noNeed(points, answer)];
     const answers: Answer[] = [];
-    const degraded = this.#stretches(points, 'degraded');
+    const degraded = this.#stopped(points);
     if (degraded.length > 0)
       answers.push(
         answer(
           'degraded',
-          `The quality of layer ${this.#place.layer} was degraded at ${degraded.length} of ${plural(points.length, 'scheduling point')}, which stops its demotions.`,
+          `The quality of layer ${this.#place.layer} was degraded at ${degraded.length} of ${plural(points.length, 'scheduling point')}, which stopped its demotions.`,
           degraded,
         ),
       );
@@ -353,10 +354,10 @@ class Story {
     return answer('no-need', what, [points[0]!.seq, points.at(-1)!.seq]);
   }
 
-  /** The entries of the points at which the layer was in this state of quality. */
-  #stretches(points: readonly Point[], state: string): number[] {
+  /** The entries of the points at which no page of the layer could move. */
+  #stopped(points: readonly Point[]): number[] {
     return points
-      .filter(({ seq }) => this.#quality.findLast((change) => change.seq < seq)?.state === state)
+      .filter(({ seq }) => isStopped(this.#states.findLast((change) => change.seq < seq)?.state ?? HEALTHY))
       .map(({ seq }) => seq);
   }
 

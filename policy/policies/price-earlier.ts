@@ -1,10 +1,12 @@
 /**
- * The first three versions of the price policy, as they were: their logs are decided again by them. The third believed
- * every trial as it was; the second had no evidence of its own; the first had no law of errors either, and is also
- * compared with (`price-1`). What is not here they have in common with the present one (price.ts).
+ * The first four versions of the price policy, as they were: their logs are decided again by them. The fourth stopped
+ * layers whose errors exceed what was promised; the third also believed every trial as it was; the second had no
+ * evidence of its own; the first had no law of errors either, and is also compared with (`price-1`). What is not here
+ * they have in common with the present one (price.ts).
  */
 import { type FormatPair, forecastMovablePages } from '../../native/index.ts';
 import { defaultLaw, type Law } from '../law.ts';
+import { type LayerMachine, stoppingMachine } from '../machine.ts';
 import { Offers } from '../offers.ts';
 import { TextFactor } from '../text-factor.ts';
 import { thresholdOf } from '../thresholds.ts';
@@ -27,10 +29,28 @@ function earlySources(context: PolicyContext, law: Law | null): Sources {
 const lawOf = ({ thresholds, layers }: PolicyContext): Law => thresholds.law ?? defaultLaw(layers);
 
 /**
+ * A degraded layer stops, so others pay for it, until nothing else keeps the budget; and errors that exceed what was
+ * promised make a layer dearer by their square.
+ */
+class FourthSession extends PriceSession {
+  protected override get machine(): LayerMachine {
+    return stoppingMachine;
+  }
+
+  protected override get qualityGivesWay(): boolean {
+    return true;
+  }
+
+  protected override dearer(ratio: number): number {
+    return ratio * ratio;
+  }
+}
+
+/**
  * Learns nothing about its predictions: a layer is as bad as its worst error or its predicted divergence, against their
  * bounds.
  */
-class SecondSession extends PriceSession {
+class SecondSession extends FourthSession {
   /** Worst ε of each layer and the page that was open when it was committed. */
   readonly #worst = new Float64Array(this.context.layers);
   readonly #worstAt = new Float64Array(this.context.layers);
@@ -135,5 +155,7 @@ export const priceThree: Policy = {
   ...price,
   version: 3,
   rereads: false,
-  open: (context) => new PriceSession(context, (given) => sourcesOf(given, 'persistence')),
+  open: (context) => new FourthSession(context, (given) => sourcesOf(given, 'persistence')),
 };
+
+export const priceFour: Policy = { ...price, version: 4, open: (context) => new FourthSession(context) };

@@ -10,6 +10,7 @@ import { OUTLIER_KEYS } from '../decisions.gen.ts';
 import { believable, Evidence } from '../evidence.ts';
 import { defaultLaw } from '../law.ts';
 import { Layers } from '../layers.ts';
+import { type LayerMachine, layerMachine } from '../machine.ts';
 import { Measured } from '../measured.ts';
 import { Offers } from '../offers.ts';
 import { bytesAt, heldPages } from '../sides.ts';
@@ -116,7 +117,7 @@ export class PriceSession implements PolicySession {
     this.#doubted = doubted;
     this.#measured = new Measured(bounds);
     this.#evidence = new Evidence(context.layers);
-    this.layers = new Layers(context.layers, context.thresholds);
+    this.layers = new Layers(context.layers, context.thresholds, this.machine);
     this.#pagePrice = this.price;
     this.#price = { slack: threshold('price.slack'), rise: threshold('price.rise') };
     this.#latents = context.latents === undefined ? null : new LatentChoice(context, offers, bounds.operations);
@@ -250,8 +251,22 @@ export class PriceSession implements PolicySession {
   protected correct(): void {
     for (let layer = 0; layer < this.layers.count; layer++) {
       const ratio = this.layers.isHealthy(layer) ? 1 : this.#evidence.ratio(layer);
-      this.offers.correct(layer, Math.max(1, ratio * ratio));
+      this.offers.correct(layer, Math.max(1, this.dearer(ratio)));
     }
+  }
+
+  /**
+   * By how much a layer costs more whose errors are so many times what was promised. Costs go by their square, and half
+   * of that stands already in how long the errors of the layer are seen to last, which its repeated trials teach too:
+   * with the square planted faults cost more than they did by themselves (docs/lab/policy.md).
+   */
+  protected dearer(ratio: number): number {
+    return ratio;
+  }
+
+  /** What a layer may do in which state. */
+  protected get machine(): LayerMachine {
+    return layerMachine;
   }
 
   /**
@@ -261,8 +276,8 @@ export class PriceSession implements PolicySession {
   wanted(): readonly WantedSide[] {
     const { comesBackIn } = this.context;
     const { worth } = this.bounds;
-    if (comesBackIn === undefined || worth === 0 || !this.layers.stopped.includes(1)) return NO_SIDES;
-    return this.offers.dearest((layer) => this.layers.stopped[layer] === 1, comesBackIn, worth * this.price);
+    if (comesBackIn === undefined || worth === 0) return NO_SIDES;
+    return this.offers.dearest((layer) => this.layers.isDegraded(layer), comesBackIn, worth * this.price);
   }
 
   takeChanges(): readonly LayerChange[] {
@@ -276,9 +291,9 @@ export class PriceSession implements PolicySession {
     return SPENT_LATE;
   }
 
-  /** True if layers that are not healthy must move where nothing else keeps the budget. */
+  /** True if layers that are stopped must move where nothing else keeps the budget. */
   protected get qualityGivesWay(): boolean {
-    return true;
+    return false;
   }
 
   haste(layer: number): number {
@@ -298,7 +313,7 @@ export class PriceSession implements PolicySession {
 
   #fill(plan: Plan, situation: Situation): Decision[] {
     for (const report of situation.canaries ?? [])
-      if (report.rows === undefined && this.layers.stopped[report.layer] === 1)
+      if (report.rows === undefined && this.layers.isDegraded(report.layer))
         plan.promote(report, this.#reversal(report));
     if (situation.kldBudget !== null && situation.budgetBytes === null) this.spend(plan, situation.kldBudget);
     else if (this.price > 0 && this.movesEarly(situation)) this.#early(plan, this.price);
@@ -568,7 +583,7 @@ export const PRICE = { id: 'price', needsTrials: true, skipsReplaced: true } as 
 
 export const price: Policy = {
   ...PRICE,
-  version: 4,
+  version: 5,
   triesAgain: true,
   probes: true,
   rereads: true,

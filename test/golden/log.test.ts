@@ -199,6 +199,7 @@ it('are still the bytes', () => {
 it.each([
   [2, 41],
   [3, 160],
+  [4, 419],
 ])('of a session that version %i of the price policy decided are decided again by that version', (version, decisions) => {
   const copy = folder();
   const stored = readFileSync(join(import.meta.dirname, `price-${version}.wal.gz`));

@@ -10,6 +10,7 @@ import { setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { Passage } from '../../lab/evaluate/passages.ts';
+import { geometricMean } from '../../lab/evaluate/results.ts';
 import { Scorer } from '../../lab/evaluate/score.ts';
 import { SIDES, type Side } from '../../native/index.ts';
 import {
@@ -29,9 +30,13 @@ const TOKENS = 2048;
 const PLANTED_AT = 1280;
 const SEEN_WITHIN = 256;
 const COST_MOST = 1.1;
-/** Trials that are made false are so from here on, and by this. */
-const FALSE_FROM = 512;
-const FALSE_BY = 20;
+/** What first trials of a layer say is divided by this, over these tokens. */
+interface FalseTrials {
+  readonly layer: number;
+  readonly by: number;
+  readonly from: number;
+  readonly to: number;
+}
 
 interface Noticed extends LayerChange {
   readonly tokens: number;
@@ -68,18 +73,18 @@ beforeAll(async () => {
 });
 afterAll(() => runtime.close());
 
-/** First trials of a layer say a twentieth of what they found. */
-const withFalseTrials = (situation: Situation, falseLayer: number): Situation => ({
-  ...situation,
-  trials: situation.trials.map((report) => {
-    if (report.layer !== falseLayer) return report;
-    const errors = Object.entries(report.epsilon).map(([format, epsilon]) => [format, epsilon / FALSE_BY]);
+function withFalseTrials(situation: Situation, fault: FalseTrials | undefined): Situation {
+  if (fault === undefined || situation.tokens < fault.from || situation.tokens >= fault.to) return situation;
+  const trials = situation.trials.map((report) => {
+    if (report.layer !== fault.layer) return report;
+    const errors = Object.entries(report.epsilon).map(([format, epsilon]) => [format, epsilon / fault.by]);
     return { ...report, epsilon: Object.fromEntries(errors) };
-  }),
-});
+  });
+  return { ...situation, trials };
+}
 
 /** The price policy; what it says of layers is noticed. */
-function watched(noticed: Noticed[], trusted: (layers: number) => void, falseLayer = -1): Policy {
+function watched(noticed: Noticed[], trusted: (layers: number) => void, fault?: FalseTrials): Policy {
   const policy = createPolicy('price');
   const open: Policy['open'] = (context) => {
     const session = policy.open(context);
@@ -89,7 +94,7 @@ function watched(noticed: Noticed[], trusted: (layers: number) => void, falseLay
     return Object.assign(session, {
       decide: (situation: Parameters<typeof decide>[0]) => {
         tokens = situation.tokens;
-        const decisions = decide(situation.tokens < FALSE_FROM ? situation : withFalseTrials(situation, falseLayer));
+        const decisions = decide(withFalseTrials(situation, fault));
         trusted(session.summary().layerStates.filter((state) => state.endsWith('/trusted')).length);
         return decisions;
       },
@@ -111,13 +116,13 @@ async function read(
     kvBudget = '25%',
     originals = 'none',
     plant,
-    falseLayer,
+    falseTrials,
     worth = 0,
   }: {
     kvBudget?: string;
     originals?: 'memory' | 'none';
     plant?: (session: Session) => void;
-    falseLayer?: number;
+    falseTrials?: FalseTrials;
     worth?: number;
   } = {},
 ): Promise<Run> {
@@ -132,7 +137,7 @@ async function read(
   const setup = await setupOf(runtime, options, { book: null, log: null });
   const noticed: Noticed[] = [];
   let trusted = 0;
-  const policy = watched(noticed, (layers) => (trusted += layers), falseLayer);
+  const policy = watched(noticed, (layers) => (trusted += layers), falseTrials);
   const session = Session.open(runtime, { ...setup, policy });
   try {
     await session.read(passage.ids.slice(0, PLANTED_AT));
@@ -234,15 +239,36 @@ describe('a planted fault', () => {
   it('in the trials of a layer, that say a twentieth, costs as much where its sides come back from originals', async () => {
     const costs: number[] = [];
     for (const passage of [passages[1]!, passages[2]!, passages[4]!])
-      for (const falseLayer of [1, 4]) {
-        const told = { originals: 'memory', falseLayer } as const;
+      for (const layer of [1, 4]) {
+        const falseTrials: FalseTrials = { layer, by: 20, from: 512, to: TOKENS };
+        const told = { originals: 'memory', falseTrials } as const;
         const { kld, noticed } = await read(passage, undefined, told);
-        expect(noticed.filter(leavesHealthy).map((it) => [it.layer, it.source])).toContainEqual([falseLayer, 'error']);
+        expect(noticed.filter(leavesHealthy).map((it) => [it.layer, it.source])).toContainEqual([layer, 'error']);
         costs.push((await read(passage, undefined, { ...told, worth: 1 })).kld / kld);
       }
-    const mean = Math.exp(costs.reduce((sum, cost) => sum + Math.log(cost), 0) / costs.length);
+    const mean = geometricMean(costs);
     expect(mean).toBeGreaterThan(1 / COST_MOST);
     expect(mean).toBeLessThan(COST_MOST);
+  });
+
+  it('in the trials of a layer is told, and costs little in the mean', async () => {
+    const costs: number[] = [];
+    for (const passage of passages) {
+      const { kld: sound } = await read(passage);
+      for (const layer of [1, 4])
+        for (const fault of [
+          { by: 100, from: 0, to: TOKENS },
+          { by: 100, from: 0, to: 0.75 * TOKENS },
+          { by: 20, from: 512, to: TOKENS },
+        ]) {
+          const { kld, noticed } = await read(passage, undefined, { falseTrials: { layer, ...fault } });
+          expect(noticed.filter(leavesHealthy), passage.text).toContainEqual(
+            expect.objectContaining({ layer, source: 'error' }),
+          );
+          costs.push(kld / sound);
+        }
+    }
+    expect(geometricMean(costs)).toBeLessThanOrEqual(COST_MOST);
   });
 
   it('of codes, the same, is made again of originals where they are kept, and costs nothing', async () => {

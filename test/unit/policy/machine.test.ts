@@ -2,13 +2,16 @@
  * Walks everything that the machine of a layer can reach (xstate/graph), alone and together with all formats that a
  * page can come to through legal moves, and looks for what must not be there.
  */
+import { createHash } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { getAdjacencyMap, getShortestPaths } from 'xstate/graph';
 import { FORMAT_NAMES, FORMATS, type FormatName, isAutomatic, SIDES, servesSide } from '../../../native/index.ts';
 import {
   defaultThresholds,
+  formMachine,
   isUselessPair,
   type LayerEvent,
+  type LayerMachine,
   Layers,
   layerMachine,
   type Move,
@@ -16,6 +19,7 @@ import {
   SIGNAL_STEPS,
   SIGNALS,
   type Signal,
+  stoppingMachine,
   TIERS,
   type Tier,
   thresholdOf,
@@ -39,7 +43,7 @@ const EVENTS: LayerEvent[] = SIGNALS.flatMap((signal) =>
   }),
 );
 interface Value {
-  readonly storage: 'exact' | 'warm' | 'archive' | 'shut';
+  readonly storage: string;
   readonly quality: string;
   readonly pressure: string;
   readonly latency: string;
@@ -51,15 +55,20 @@ const heard = ({ value }: { readonly value: unknown }): LayerEvent[] =>
     ({ type, threshold }) =>
       !(type === 'quality.rise' && threshold === 'quality.degraded' && (value as Value).quality === 'healthy'),
   );
-const paths = getShortestPaths(layerMachine, { events: heard });
-const values = paths.map(({ state }) => state.value as unknown as Value);
+const valuesOf = (machine: LayerMachine): Value[] =>
+  getShortestPaths(machine, { events: heard }).map(({ state }) => state.value as unknown as Value);
+const values = valuesOf(layerMachine);
 
-test('every state of every region can be reached, and none is a dead end', () => {
-  for (const region of Object.keys(layerMachine.config.states!) as (keyof Value)[]) {
-    const declared = Object.keys((layerMachine.config.states as Record<string, { states: object }>)[region]!.states);
-    expect([...new Set(values.map((value) => value[region]))].sort(), region).toEqual(declared.sort());
+test.each([
+  ['present', layerMachine],
+  ['earlier', stoppingMachine],
+])('every state of every region of the %s machine can be reached, and none is a dead end', (_, machine) => {
+  const reached = valuesOf(machine);
+  for (const region of Object.keys(machine.config.states!) as (keyof Value)[]) {
+    const declared = Object.keys((machine.config.states as Record<string, { states: object }>)[region]!.states);
+    expect([...new Set(reached.map((value) => value[region]))].sort(), region).toEqual(declared.sort());
   }
-  const map = getAdjacencyMap(layerMachine, { events: heard });
+  const map = getAdjacencyMap(machine, { events: heard });
   for (const [name, { state, transitions }] of Object.entries(map)) {
     const leads = Object.values(transitions as Record<string, { state: typeof state }>).some(
       ({ state: next }) => JSON.stringify(next.value) !== JSON.stringify(state.value),
@@ -68,17 +77,21 @@ test('every state of every region can be reached, and none is a dead end', () =>
   }
 });
 
-test('a degraded layer lets nothing in, and pressure does not change that', () => {
-  expect(values.length).toBeGreaterThan(50);
-  for (const value of values)
+test('quality opens and shuts nothing; in the earlier machine a degraded layer lets nothing in, whatever the pressure', () => {
+  const storages = (quality: string): string[] =>
+    [...new Set(values.filter((value) => value.quality === quality).map(({ storage }) => storage))].sort();
+  for (const quality of ['healthy', 'watched', 'degraded', 'recovering'])
+    expect(storages(quality)).toEqual([...TIERS].sort());
+  const earlier = valuesOf(stoppingMachine);
+  expect(earlier.length).toBeGreaterThan(50);
+  for (const value of earlier)
     expect(value.storage === 'shut', JSON.stringify(value)).toBe(value.quality === 'degraded');
 });
 
 // The product of machine and page: whatever tier a state opens, every legal move is followed, from every pair it can
 // start with.
 test('no unsafe combination can be reached over the machine and all formats', () => {
-  const open = (storage: Value['storage']): Tier => (storage === 'shut' ? 'exact' : storage);
-  const tiers = [...new Set(values.map(({ storage }) => open(storage)))];
+  const tiers = [...new Set(values.map(({ storage }) => storage as Tier))];
   expect(tiers.sort()).toEqual([...TIERS].sort());
   for (const window of ['f16', 'q8'] as const) {
     const seen = new Set<string>();
@@ -130,9 +143,9 @@ test('layers hear only their own crossings', () => {
   expect(layers.update()).toEqual([]);
   layers.set('quality', 2, 1.5);
   layers.update();
-  expect([...layers.stopped]).toEqual([0, 0, 1, 0]);
-  expect(layers.stateName(2)).toBe('shut/degraded/critical/headroom');
-  // Recovering under pressure: the tiers open again although demand never fell.
+  expect(layers.stateName(2)).toBe('archive/degraded/critical/headroom');
+  expect([...layers.openTier]).toEqual([2, 2, 2, 2]);
+  expect([0, 1, 2, 3].map((layer) => layers.isDegraded(layer))).toEqual([false, false, true, false]);
   layers.set('quality', 2, 0.7);
   layers.update();
   expect(layers.stateName(2)).toBe('archive/recovering/critical/headroom');
@@ -145,6 +158,33 @@ test('layers hear only their own crossings', () => {
   for (let layer = 0; layer < 4; layer++) expect(layers.stateName(layer)).toBe('exact/healthy/relaxed/headroom');
 });
 
-test('the digest is that of the machine in logs: with another one they could not be replayed', () => {
-  expect(machineDigest()).toBe('02763e4ae33f256e5f4cf340ec4338b45df0f643a54e7547c88216cb325d154f');
+test('a layer of the earlier machine stops, and its tiers open again when it recovers although demand never fell', () => {
+  const layers = new Layers(2, defaultThresholds(2), stoppingMachine);
+  layers.setAll('demand', 1.01);
+  layers.set('quality', 1, 1.5);
+  layers.update();
+  expect([[...layers.stopped], [...layers.openTier]]).toEqual([
+    [0, 1],
+    [2, 0],
+  ]);
+  expect(layers.stateName(1)).toBe('shut/degraded/relaxed/headroom');
+  layers.set('quality', 1, 0.7);
+  layers.update();
+  expect(layers.stateName(1)).toBe('archive/recovering/relaxed/headroom');
+  expect([[...layers.stopped], [...layers.openTier]]).toEqual([
+    [0, 0],
+    [2, 2],
+  ]);
+});
+
+test('the digest is that of the machines in logs: with another one they could not be replayed', () => {
+  const digest = (machines: readonly { readonly config: unknown }[]): string =>
+    createHash('sha256')
+      .update(machines.map(({ config }) => JSON.stringify(config)).join(''))
+      .digest('hex');
+  // Versions 1 to 4 of the price policy had this one.
+  expect(digest([stoppingMachine, formMachine])).toBe(
+    '02763e4ae33f256e5f4cf340ec4338b45df0f643a54e7547c88216cb325d154f',
+  );
+  expect(machineDigest()).toBe('284281d61f4ff566121a395b12345c603372b53156d73dd9d2a1044123404f04');
 });

@@ -95,11 +95,11 @@ class Written {
     return this.#log.append('s', 'decision', body)!;
   }
 
-  degraded(layer: number): void {
+  degraded(layer: number, storage = 'shut'): void {
     const layerChanges = [
       {
         layer,
-        state: 'shut/degraded/critical/headroom',
+        state: `${storage}/degraded/critical/headroom`,
         threshold: 'quality.degraded',
         measured: 2,
         bound: 1,
@@ -162,6 +162,16 @@ describe('why a page was not moved', () => {
     // The refused move cost 1e-6 a byte for 1000 bytes and ε² of 1e-6; the same step of the trial frees 25344 − 12928
     // bytes.
     expect(answers[2]!.text).toMatch(/2 moves of other pages.*q8 to rot4, about 8\.05e-8 KLD per byte/);
+
+    // In later versions a degraded layer goes on.
+    const goesOn = await Written.begin(open, {}, 'price');
+    goesOn.tried(400);
+    goesOn.decision({ layer: 1 });
+    goesOn.degraded(0, 'archive');
+    goesOn.situation(500);
+    const own = goesOn.decision({ layer: 0, side: 'v' });
+    expect((await goesOn.why()).map(({ reason }) => reason)).not.toContain('degraded');
+    expect(explain(goesOn.dir, own).guard).toMatchObject({ quality: 'degraded', stops: false });
 
     const moved = await Written.begin(open);
     moved.tried(400);

@@ -247,8 +247,6 @@ describe('canaries', () => {
         'quality: watched → degraded',
         'quality: degraded → recovering',
         'quality: recovering → healthy',
-        'storage: archive → shut',
-        'storage: shut → exact',
       ]),
     );
     const entries = [...readLog(logDir(dir), { session: cache.session })];
