@@ -25,7 +25,7 @@ import { OutlierKeys } from './outlier-keys.ts';
 import { MOVED, Persistence } from './persistence.ts';
 import { BOTH, grown, isRemade, Sides, SLOTS } from './sides.ts';
 import { Agreement } from './trust.ts';
-import type { FormChange, LaterReport, Outcome, PolicyContext, TrialReport, WantedSide } from './types.ts';
+import type { FormChange, LaterReport, Outcome, PageForm, PolicyContext, TrialReport, WantedSide } from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
 import { endPrice, isLatentBetter, type PagePoints, type Point } from './ways.ts';
 
@@ -549,6 +549,13 @@ export class Offers {
     }));
   }
 
+  /** A slot is to become finer by this plan: the keys of its page go no lower than that allows. */
+  raise(slot: number, form: PageForm): void {
+    this.#setAim(slot, rank(form));
+    const partner = this.sides.partner(slot);
+    if (partner >= 0) this.reprice(partner);
+  }
+
   /** Keeps a slot out of the heaps until `reprice`. */
   hide(slot: number): void {
     this.#ready.remove(slot);
@@ -730,9 +737,10 @@ export class Offers {
     const lowest = this.#lowest[sides.side[slot]!]!;
     if (sides.side[slot] !== 0 || lowest <= LOWEST_FREE_KEYS) return lowest;
     const partner = sides.partner(slot);
-    return partner < 0 || isUselessPair(FORMAT_NAMES[lowest]!, FORMAT_NAMES[sides.format[partner]!]!)
-      ? LOWEST_FREE_KEYS
-      : lowest;
+    if (partner < 0) return LOWEST_FREE_KEYS;
+    // What is still to go lower does not count; what is to become finer does.
+    const values = Math.min(sides.format[partner]!, this.#aim[partner]!);
+    return isUselessPair(FORMAT_NAMES[lowest]!, FORMAT_NAMES[values]!) ? LOWEST_FREE_KEYS : lowest;
   }
 
   #correct(slot: number, from: number, to: number, measured: number, refused: boolean): void {

@@ -100,7 +100,7 @@ export class Plan {
 
   /** Puts a canary's original back. What it frees is the coded form, since the original is there already. */
   promote({ layer, page, side, from, to }: CanaryReport, because: Because): void {
-    const { offers, context } = this.#state;
+    const { offers, layers, context } = this.#state;
     const { sides } = offers;
     const slot = sides.find(layer, page, SIDES.indexOf(side));
     if (slot < 0 || sides.pending[slot] === 1 || FORMAT_NAMES[sides.format[slot]!] !== to) return;
@@ -122,6 +122,8 @@ export class Plan {
     };
     sides.plan(slot, decision);
     offers.hide(slot);
+    // Of a layer that is stopped nothing else moves.
+    if (layers.stopped[layer] === 0) offers.raise(slot, from);
     this.freed += context.pageBytes[from];
     this.#promotions.push(decision);
   }
