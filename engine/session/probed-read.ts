@@ -9,8 +9,8 @@ export function canProbe({ terms: { policy, context, exact }, latents }: Governe
 }
 
 /**
- * Reads tokens, which is what `step` does, and asks a probe of them, which begins at these layers. There must be room for the tokens already, so
- * that the probe sees the pages that they see.
+ * Reads tokens, which is what `step` does, and asks a probe of them, which begins at these layers. There must be room
+ * for the tokens already, so that the probe sees the pages that they see.
  */
 export async function readProbed<T>(
   reader: Reader,

@@ -30,8 +30,8 @@ struct Spelled {
 constexpr size_t kNumberBytes = 32;
 size_t spellNumber(double number, char* out);
 
-// Writes the steps and a closing bracket. False, with anything in `out`, for a plan that does not fit its numbers or the
-// room, and for numbers that cannot be spelled.
+// Writes the steps and a closing bracket. False, with anything in `out`, for a plan that does not fit its numbers or
+// the room, and for numbers that cannot be spelled.
 bool spell(const SpellPlan& plan, const double* numbers, size_t numberCount, char* out, size_t room, Spelled* spelled);
 
 }  // namespace palimpsest

@@ -1,5 +1,5 @@
-// A layer whose errors exceed what was promised gets sides back of which the original was kept, and goes on moving: what
-// moves beside them in the same plan must be allowed beside what comes back.
+// A layer whose errors exceed what was promised gets sides back of which the original was kept, and goes on moving:
+// what moves beside them in the same plan must be allowed beside what comes back.
 import { expect, test } from 'vitest';
 import { contextOf } from '../../suite/policy-simulation.ts';
 import { Hand, report } from './hand.ts';

@@ -190,7 +190,7 @@ describe('codes that are damaged', () => {
   });
 
   it('of a page that a fork shares are made again for both, and told once', async () => {
-    const run = await heard({ originals: 'memory', kvBudget: '45%', tokensExpected: 1400 }, async (session) => {
+    const run = await heard({ originals: 'memory', kvBudget: '40%', tokensExpected: 1400 }, async (session) => {
       await session.read(ids(1300, 3));
       session.governed.mending.check();
       const fork = session.fork();
