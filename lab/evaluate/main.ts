@@ -8,6 +8,8 @@
  *   harm       the divergence of price beside that of uniform, on the models of --models and texts, within --budgets
  *   promotion  what pages that come back for an answer are worth, by how likely the codes of recall documents are
  *   prefix     what sessions are worth that began with the same two documents and were asked something else
+ *   experience what a model of which nobody calibrated a law gets from sessions on other kinds of text, on the models
+ *   of --models
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
  *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality,
  *   recall, speed, short
@@ -26,7 +28,8 @@
  *                    which is faster and the same in both runs that are compared (default of learning and stated)
  *   --caches LIST    these caches instead of those of the table
  *   --budgets LIST   these budgets instead of those of learning, e.g. 25%,kld:0.01
- *   --sessions LIST  points of the learning curve, 0,1,3,10,30 by default; of prefix 0,1,5,20
+ *   --sessions LIST  points of the learning curve, 0,1,3,10,30 by default; of prefix 0,1,5,20, of experience
+ *    1,3,10
  *   --apart          prefix: also with the course of errors alone, what was asked alone, and neither of them
  *   --asked LIST     divergences to be stated
  *   --probe N        tokens that probes for the table in hindsight read, 256 by default; 0: no such table
@@ -59,6 +62,7 @@ import { KvError, replaceFile } from '../../native/index.ts';
 import { SHORT_CHUNKS } from './courses.ts';
 import { decide } from './decide.ts';
 import { everyCache } from './every-cache.ts';
+import { EXPERIENCE_BUDGETS, EXPERIENCE_SESSIONS, experience, experienceTable } from './experience.ts';
 import { FRONTIER_CONTEXTS, FRONTIER_PARTS, frontier } from './frontier.ts';
 import { frontierPage } from './frontier-page.ts';
 import { frontierTable } from './frontier-table.ts';
@@ -82,6 +86,7 @@ const COMMANDS = [
   'machine',
   'promotion',
   'prefix',
+  'experience',
   'frontier',
   'decide',
   'sizes',
@@ -172,6 +177,7 @@ async function main(): Promise<void> {
   else if (all.command === 'decide') await tellDecisions(all);
   else if (all.command === 'frontier') await tellFrontier(all);
   else if (all.command === 'harm') await tellHarm(all);
+  else if (all.command === 'experience') await tellExperience(all);
   else if (all.command === 'machine') await tellMachine(all);
   else await measureModel(all);
 }
@@ -235,6 +241,24 @@ async function tellHarm({ values, selected, lengths, passages, dense, threads, c
     say,
   });
   process.stdout.write(ratios(rows));
+}
+
+async function tellExperience(all: Asked): Promise<void> {
+  const { values, selected, lengths, passages, dense, threads, cacheDir, json } = all;
+  const rows = await experience({
+    models: list(values.models) ?? ['smollm2-135m', 'reference'],
+    kinds: selected(TABLE_KINDS),
+    passages,
+    budgets: list(values.budgets) ?? EXPERIENCE_BUDGETS,
+    tokens: lengths[0]!,
+    sessions: list(values.sessions)?.map(Number) ?? EXPERIENCE_SESSIONS,
+    dense,
+    threads,
+    cacheDir,
+    json,
+    say,
+  });
+  process.stdout.write(experienceTable(rows));
 }
 
 async function tellMachine(all: Asked): Promise<void> {

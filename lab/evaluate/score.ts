@@ -19,6 +19,7 @@ import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { ThresholdBook } from '../../memory/index.ts';
 import { KvError, type KvErrorCode } from '../../native/index.ts';
 import { Arrows, createPolicy, defaultThresholds, type Policy, type ThresholdSet } from '../../policy/index.ts';
+import type { WitnessLog } from '../../witness/index.ts';
 import type { Passage } from './passages.ts';
 
 /** What a session is opened with, beside its passage. */
@@ -32,8 +33,10 @@ export interface Asked {
   readonly adjust?: (set: ThresholdSet) => ThresholdSet;
   /** In place of the policy that the options name. */
   readonly policy?: Policy;
-  /** Sees the session when all is read and scored. */
-  readonly look?: (session: Session) => Promise<void>;
+  /** Sees the session when all is read and scored, and how long reading took. */
+  readonly look?: (session: Session, readMs: number) => Promise<void>;
+  /** What it writes to. Default: nothing. */
+  readonly log?: WitnessLog;
 }
 
 /** Numbers of a session; `code` says why there are none. */
@@ -98,10 +101,12 @@ export class Scorer {
     let session: Session | null = null;
     try {
       session = await this.#open(passage, asked, book);
+      const start = performance.now();
       await session.read(passage.ids);
+      const readMs = performance.now() - start;
       const report = session.report();
       const compared = await this.against(passage, session.hiddenRows());
-      await asked.look?.(session);
+      await asked.look?.(session, readMs);
       for (const [arrow, count] of session.governed.arrows.counts)
         this.forms.set(arrow, (this.forms.get(arrow) ?? 0) + count);
       return { compared, report, code: null };
@@ -117,7 +122,14 @@ export class Scorer {
 
   async #open(
     { ids }: Passage,
-    { options, stateDir, isShipped = false, adjust, policy }: Asked,
+    {
+      options,
+      stateDir,
+      isShipped = false,
+      adjust,
+      policy,
+      log = null,
+    }: Omit<Asked, 'log'> & { readonly log?: WitnessLog | null },
     book: ThresholdBook | null,
   ): Promise<Session> {
     const nothing = { thresholds: defaultThresholds(this.runtime.shape.layers) };
@@ -125,7 +137,7 @@ export class Scorer {
     const setup = await setupOf(
       this.runtime,
       { compareTokens: SCORED_TOKENS, ...asked, tokensExpected: ids.length },
-      { book, log: null, ...(stateDir === null ? {} : { prefixKey: prefixKey(memoryDir(stateDir), undefined) }) },
+      { book, log, ...(stateDir === null ? {} : { prefixKey: prefixKey(memoryDir(stateDir), undefined) }) },
     );
     return Session.open(this.runtime, {
       ...setup,
