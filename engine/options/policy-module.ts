@@ -9,7 +9,7 @@ import { createRequire } from 'node:module';
 import { join, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { KvError, readRegular, show, unknownName } from '../../native/index.ts';
-import { type Policy, policies } from '../../policy/index.ts';
+import { type Policy, type PolicySession, policies } from '../../policy/index.ts';
 
 /** Where a policy of one's own is. */
 export interface PolicyModule {
@@ -131,13 +131,56 @@ export async function loadPolicyModule(given: PolicyModule): Promise<LoadedModul
       if (typeof exported !== 'function' && Object.keys(options).length > 0)
         refuse(`its export '${name}' is a policy and no function, so it takes no options`);
       const policy = typeof exported === 'function' ? attempt('its function', () => exported(options)) : exported;
+      // Nobody waits for a promise, so nobody else would hear that it was broken.
+      if (policy instanceof Promise) policy.catch(() => {});
       if (!isPolicy(policy))
         return refuse('its function gives no policy, an object { id, version, needsTrials, open }');
       if (Object.hasOwn(policies, policy.id))
         refuse(`its id '${policy.id}' is that of a policy of this package, which logs would take it for`);
-      return policy;
+      const open: Policy['open'] = (context) =>
+        heldTo(
+          attempt('its open', () => policy.open(context)),
+          attempt,
+          refuse,
+        );
+      // One that is of a class keeps its own getters.
+      const isPlain = Object.getPrototypeOf(policy) === Object.prototype;
+      return isPlain ? { ...policy, open } : (Object.create(policy, { open: { value: open } }) as Policy);
     },
   };
+}
+
+/** What a session of a policy answers, as far as it must be there for anybody to read it. */
+const ANSWERS: Readonly<Record<string, { readonly says: string; readonly holds: (answer: unknown) => boolean }>> = {
+  decide: { says: 'a list', holds: Array.isArray },
+  judge: {
+    says: 'an object { accepted, because }',
+    holds: (answer) =>
+      isPlainObject(answer) && typeof answer['accepted'] === 'boolean' && isPlainObject(answer['because']),
+  },
+  summary: { says: 'an object', holds: isPlainObject },
+};
+
+/** A session of a policy of the caller's own, whose faults are told as such and not as ours. */
+function heldTo(
+  session: PolicySession,
+  attempt: <T>(what: string, work: () => T) => T,
+  refuse: (why: string) => never,
+): PolicySession {
+  const lacking = Object.keys(ANSWERS).find((name) => typeof (session as never)?.[name] !== 'function');
+  if (lacking !== undefined) return refuse(`its open gives no session: there is no ${lacking}`);
+  return new Proxy({} as PolicySession, {
+    get: (_, key) => {
+      const value: unknown = Reflect.get(session, key);
+      if (typeof value !== 'function') return value;
+      return (...given: unknown[]): unknown => {
+        const answer: unknown = attempt(`its ${String(key)}`, () => Reflect.apply(value, session, given));
+        const must = Object.hasOwn(ANSWERS, key) ? ANSWERS[String(key)] : undefined;
+        if (must !== undefined && !must.holds(answer)) refuse(`its ${String(key)} gives no answer, ${must.says}`);
+        return answer;
+      };
+    },
+  });
 }
 
 /** Options whose policy can be opened: by its name, or itself. */

@@ -14,7 +14,7 @@ import { logDir } from '../../../../engine/state/folder.ts';
 import { refusal, refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { answered, expectRefused, palimpsest } from '../cli/command.ts';
-import { codeOf, entriesOf, openEngine, PROMPT_TOKENS, written } from '../on-reference.ts';
+import { codeOf, entriesOf, ids, openEngine, PROMPT_TOKENS, written } from '../on-reference.ts';
 
 const EXAMPLE = join(import.meta.dirname, '..', '..', '..', '..', 'examples', 'keep-first-pages.mjs');
 const OPTIONS = { keep: 2, to: { k: 'rot4', v: 'rot3' } };
@@ -135,6 +135,46 @@ describe('what cannot be used is refused', () => {
     const error = await refused(engine.openSession({ policy: policy as unknown as PolicyModule }));
     expect([error.code, error.message]).toEqual([code, expect.stringMatching(says)]);
     expect(error.hint).toBeTruthy();
+  });
+
+  it.each([
+    ["open: () => { throw new Error('no') }", /its open threw: no/],
+    ['open: () => null', /its open gives no session: there is no decide/],
+    ["...SOUND, decide: () => { throw new TypeError('no') }", /its decide threw: no/],
+    ['...SOUND, decide: () => 7', /its decide gives no answer, a list/],
+  ])('that fails while it decides (%s) is told as a fault of its own', async (source, message) => {
+    const sound =
+      'const SOUND = { decide: () => [], judge: ({ because }) => ({ accepted: true, because }), summary: () => ({ priceThreshold: 0, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] }) };';
+    const open = source.startsWith('open') ? source : `open: () => ({ ${source} })`;
+    const module = moduleOf(`${sound} export default { id: 'mine', version: 1, needsTrials: false, ${open} };`);
+    const work = async (): Promise<void> => {
+      const session = await engine.openSession({ policy: { module }, kvBudget: '40%', tokensExpected: 600 });
+      await session.read(ids(600));
+      await session.report();
+    };
+    const error = await refused(work(), source);
+    expect(error).toMatchObject({ code: 'bad-argument', message: expect.stringMatching(message) });
+  });
+
+  it('whose summary is none, or that is of a class, is held to the same', async () => {
+    const source = 'decide: () => [], judge: () => ({ accepted: 1 }), summary: () => null';
+    const module = moduleOf(`export default () => new (class {
+      #id = 'mine'; version = 1; needsTrials = false;
+      get id() { return 'mine'; }
+      open() { return Object.freeze({ ${source} }); }
+    })();`);
+    const policy = (await loadPolicyModule({ module })).make({});
+    expect([policy.id, policy.version]).toEqual(['mine', 1]);
+    const session = policy.open({} as never);
+    expect(session.decide({} as never)).toEqual([]);
+    expect(refusal(() => session.judge({} as never, null)).message).toMatch(/its judge gives no answer/);
+    expect(refusal(() => session.summary()).message).toMatch(/its summary gives no answer/);
+  });
+
+  it('whose function gives a promise that is broken is refused, and ends nothing', async () => {
+    const module = moduleOf("export default () => Promise.reject(new Error('no'));");
+    const error = await refused(engine.openSession({ policy: { module }, kvBudget: '40%' }), 'a promise');
+    expect(error).toMatchObject({ code: 'bad-argument', message: expect.stringContaining('gives no policy') });
   });
 
   it('options for a policy that is no function, and a policy itself, which cannot be sent to the thread', async () => {
