@@ -171,17 +171,21 @@ export function checkBudget(shape: CacheShape, budgetBytes: number, tokensExpect
   const tokens = tokensExpected ?? PAGE_TOKENS;
   const neededBytes = leastBudget(shape, tokensExpected, least);
   if (budgetBytes >= neededBytes) return;
-  throw new KvError('budget-too-small', `a KV budget of ${budgetBytes} bytes cannot hold ${tokens} tokens`, {
-    values: {
-      budgetBytes,
-      neededBytes,
-      windowBytes: fixedBytes(shape, openFormat) + shape.layers * 2 * sideBytes(shape)[windowFormat],
-      tokens,
-      lowest: [...new Set(pairs.map((pair) => (pair === null ? 'freed' : `${pair.k}:${pair.v}`)))].join(' '),
-      formats: servedFormats().join(' '),
+  throw new KvError(
+    'budget-too-small',
+    `a KV budget of ${budgetBytes === 1 ? '1 byte' : `${budgetBytes} bytes`} cannot hold ${tokens} tokens`,
+    {
+      values: {
+        budgetBytes,
+        neededBytes,
+        windowBytes: fixedBytes(shape, openFormat) + shape.layers * 2 * sideBytes(shape)[windowFormat],
+        tokens,
+        lowest: [...new Set(pairs.map((pair) => (pair === null ? 'freed' : `${pair.k}:${pair.v}`)))].join(' '),
+        formats: servedFormats().join(' '),
+      },
+      hint: `give at least ${(Math.ceil((10 * neededBytes) / 2 ** 20) / 10).toFixed(1)}MiB, allow lower formats, or shorten the prompt`,
     },
-    hint: `give at least ${(Math.ceil((10 * neededBytes) / 2 ** 20) / 10).toFixed(1)}MiB, allow lower formats, or shorten the prompt`,
-  });
+  );
 }
 
 /**

@@ -150,6 +150,12 @@ export async function loadPolicyModule(given: PolicyModule): Promise<LoadedModul
   };
 }
 
+/** What a summary has. */
+const SUMMARY = {
+  numbers: ['priceThreshold', 'predictedKld'],
+  lists: ['layerStates', 'layerEpsilonMax', 'layerKld'],
+} as const;
+
 /** What a session of a policy answers, as far as it must be there for anybody to read it. */
 const ANSWERS: Readonly<Record<string, { readonly says: string; readonly holds: (answer: unknown) => boolean }>> = {
   decide: { says: 'a list', holds: Array.isArray },
@@ -158,7 +164,13 @@ const ANSWERS: Readonly<Record<string, { readonly says: string; readonly holds: 
     holds: (answer) =>
       isPlainObject(answer) && typeof answer['accepted'] === 'boolean' && isPlainObject(answer['because']),
   },
-  summary: { says: 'an object', holds: isPlainObject },
+  summary: {
+    says: `an object { ${[...SUMMARY.numbers, ...SUMMARY.lists].join(', ')} }`,
+    holds: (answer) =>
+      isPlainObject(answer) &&
+      SUMMARY.numbers.every((name) => Number.isFinite(answer[name])) &&
+      SUMMARY.lists.every((name) => Array.isArray(answer[name])),
+  },
 };
 
 /** A session of a policy of the caller's own, whose faults are told as such and not as ours. */

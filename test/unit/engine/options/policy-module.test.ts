@@ -157,7 +157,7 @@ describe('what cannot be used is refused', () => {
   });
 
   it('whose summary is none, or that is of a class, is held to the same', async () => {
-    const source = 'decide: () => [], judge: () => ({ accepted: 1 }), summary: () => null';
+    const source = 'decide: () => [], judge: () => ({ accepted: 1 }), summary: () => ({ layerKld: [] })';
     const module = moduleOf(`export default () => new (class {
       #id = 'mine'; version = 1; needsTrials = false;
       get id() { return 'mine'; }
