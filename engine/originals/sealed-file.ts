@@ -2,13 +2,14 @@
  * A file of records that one session writes and reads while it lives, and that nobody else can read. Each record is
  * sealed with AES-256-GCM under a key that is only in memory and bound to where it stands, so that what comes back is
  * what was written or is refused. The file loses its name as soon as it is open, where the system can do that, and is
- * gone with its process. It never takes more than was stated: where there is no room, a record is not taken. Records
- * are written beside the steps of the session; only where the disk is far behind, a step waits for it.
+ * gone with its process; elsewhere the next one that opens a file in the same folder removes it. It never takes more
+ * than was stated: where there is no room, a record is not taken. Records are written beside the steps of the session;
+ * only where the disk is far behind, a step waits for it.
  */
 import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
 import fs from 'node:fs';
 import { join } from 'node:path';
-import { KvError, readWhole, refusedFile, writeWhole } from '../../native/index.ts';
+import { isGone, KvError, readWhole, refusedFile, writeWhole } from '../../native/index.ts';
 import type { RecordPlace, Records } from './records.ts';
 import type { OriginalFiles } from './types.ts';
 
@@ -60,6 +61,7 @@ export class SealedFile implements Records {
       throw refusedFile(path, cause);
     }
     this.#path = unlinked(files, path) ? null : path;
+    if (this.#path !== null) removeLeft(files, dir);
   }
 
   get bytes(): number {
@@ -177,6 +179,18 @@ const boundTo = (at: number, bytes: number): Buffer => Buffer.from(`original ${a
 
 const cutOff = (at: number): KvError =>
   new KvError('checksum-mismatch', 'an original was cut off in its file', { values: { at } });
+
+/** Removes the files of processes that ended without doing so. What cannot be removed stays for the next time. */
+function removeLeft(files: OriginalFiles, dir: string): void {
+  try {
+    for (const name of files.readdirSync(dir)) {
+      const pid = /^originals-(\d+)-[0-9a-f]{16}$/.exec(name)?.[1];
+      if (pid !== undefined && isGone(Number(pid))) unlinked(files, join(dir, name));
+    }
+  } catch {
+    // A folder that cannot be listed keeps them.
+  }
+}
 
 /** Takes the name of a file that is open. → whether it has none any more */
 function unlinked(files: OriginalFiles, path: string): boolean {

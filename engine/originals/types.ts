@@ -6,7 +6,7 @@ import type { SessionOptions } from '../options/types.ts';
 /** The functions of node:fs by which originals are written and read. Tests replace them to simulate a failing disk. */
 export type OriginalFiles = Pick<
   typeof fs,
-  'openSync' | 'closeSync' | 'unlinkSync' | 'write' | 'writeSync' | 'readSync' | 'fsyncSync'
+  'openSync' | 'closeSync' | 'unlinkSync' | 'readdirSync' | 'write' | 'writeSync' | 'readSync' | 'fsyncSync'
 >;
 
 export interface OriginalsTerms {

@@ -2,7 +2,8 @@
  * Records of originals: what comes back is what was kept, or is refused; nothing of it can be read in the file, which
  * has no name and never takes more than was said; a disk that fails, at once or later, is told once.
  */
-import fs, { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import fs, { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
@@ -30,6 +31,27 @@ function watched(changes: Partial<OriginalFiles> = {}): { files: OriginalFiles; 
 }
 
 describe('a sealed file of originals', () => {
+  it('keeps its name to its end where the system takes none of an open file, and removes what a crash left', () => {
+    const { pid } = spawnSync(process.execPath, ['-e', '0']);
+    const left = `originals-${pid}-0123456789abcdef`;
+    const others = [`originals-${process.pid}-0123456789abcdef`, `originals-${pid}-notours`, 'originals.txt'];
+    for (const name of [left, ...others]) writeFileSync(join(dir, name), 'x');
+    let isOpen = true;
+    const unlinkSync: typeof fs.unlinkSync = (path) => {
+      if (isOpen && !String(path).endsWith(left)) throw new Error('EBUSY');
+      fs.unlinkSync(path);
+    };
+    const { files } = watched({ unlinkSync });
+    const file = new SealedFile(dir, 2 ** 20, never, files);
+    const names = readdirSync(dir);
+    expect(names).toHaveLength(others.length + 1);
+    expect(names).toEqual(expect.arrayContaining(others));
+    isOpen = false;
+    file.close();
+    expect(readdirSync(dir).sort()).toEqual([...others].sort());
+    for (const name of others) rmSync(join(dir, name));
+  });
+
   it('gives back what it was given, before it is written and after, and has no name', async () => {
     const { files, fd } = watched();
     const file = new SealedFile(dir, 2 ** 20, never, files);
