@@ -326,9 +326,18 @@ export class Offers {
     this.sides.drop(latent);
   }
 
-  /** Tokens may have been taken back: pages that are unknown again offer nothing and cost nothing. */
-  forget(tokens: number): void {
-    this.#withdraw(this.sides.forget(tokens));
+  /**
+   * Tokens may have been taken back: pages that are unknown again offer nothing and cost nothing. What is believed of
+   * their errors may have changed since they were counted; `leavesRests`: then a rest stays, as in the first four
+   * versions.
+   */
+  forget(tokens: number, leavesRests: boolean): void {
+    const slots = this.sides.forget(tokens);
+    this.#withdraw(slots);
+    if (leavesRests) return;
+    for (const slot of slots)
+      if (this.sides.side[slot] !== BOTH)
+        for (const place of this.#places(slot)) this.divergence.drop(place, this.sides.page[slot]!);
   }
 
   /** Sides that are not known any more offer nothing and cost nothing. */
@@ -337,9 +346,6 @@ export class Offers {
       this.hide(slot);
       this.#setAim(slot, 0);
       this.#commit(slot, -this.#added(slot, rank(this.#context.windowFormat), this.sides.format[slot]!));
-      // What is believed of its errors may have changed since they were counted. Earlier versions left the rest.
-      if (this.#levels === null || this.sides.side[slot] === BOTH) continue;
-      for (const place of this.#places(slot)) this.divergence.drop(place, this.sides.page[slot]!);
     }
   }
 

@@ -204,7 +204,7 @@ export class PriceSession implements PolicySession {
     }
     this.#measured.expect(tokens, this.#plannedKld);
     if (reread !== undefined) this.#measured.learn(reread);
-    offers.forget(tokens);
+    offers.forget(tokens, this.leavesRests);
     for (const change of situation.changes ?? []) offers.change(change);
     for (const report of situation.trials) offers.add(report, tokens);
     this.learn(situation);
@@ -289,6 +289,11 @@ export class PriceSession implements PolicySession {
   /** The power of the share of the expected tokens by which a divergence budget is spent. */
   protected get spentLate(): number {
     return SPENT_LATE;
+  }
+
+  /** True if a rest of what pages cost stays when they are taken back. */
+  protected get leavesRests(): boolean {
+    return false;
   }
 
   /** True if layers that are stopped must move where nothing else keeps the budget. */
