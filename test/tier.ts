@@ -103,6 +103,7 @@ export const MERGE_FILES: readonly string[] = [
   'test/everywhere/**',
   'test/examples/**',
   'test/fuzz/**',
+  'test/lab/faults.test.ts',
   'test/lab/yardstick*.test.ts',
   'test/model/chat.test.ts',
   'test/model/faults.test.ts',

@@ -12,14 +12,13 @@ import {
   Arrows,
   type Course,
   createPolicy,
-  defaultLaw,
   defaultThresholds,
-  type Estimate,
   type Policy,
   type ThresholdSet,
 } from '../../policy/index.ts';
 import { modelOf } from './frontier.ts';
 import { type Passage, passagesOf } from './passages.ts';
+import { damage, misled, wrongLaw } from './plants.ts';
 import { arrowTable, Results } from './results.ts';
 import { rewired } from './rewired.ts';
 import { REFUSALS, Scorer } from './score.ts';
@@ -88,10 +87,6 @@ const SCORED = 512;
 /** Where something is planted, and where it ends, in shares of the text. */
 const [PLANTED, ENDS] = [0.5, 0.75];
 const at = (ids: readonly number[], share: number): number => Math.floor(share * ids.length);
-/** What a trial says of the truth while it is false. */
-const FALSE_TRIAL = 1 / 100;
-/** Of coefficients in a threshold file that is wrong. */
-const WRONG_COEFFICIENT = 1 / 100;
 /** Tokens written one by one, more than the latency of steps is taken over. */
 const WRITTEN = 80;
 
@@ -118,7 +113,12 @@ const KINDS: readonly Kind[] = [
   },
   { part: 'used', name: 'latents', options: within('30%', { latents: 'xq4' }) },
   { part: 'used', name: 'a sliding window of 512 tokens', options: within('17.5%'), slidingWindow: 512 },
-  { part: 'planted', name: 'planted: coefficients of two layers', options: within('25%'), thresholds: wrongLaw },
+  {
+    part: 'planted',
+    name: 'planted: coefficients of two layers',
+    options: within('25%'),
+    thresholds: (set, { runtime }) => wrongLaw(set, runtime.shape.layers),
+  },
   { part: 'planted', name: 'planted: codes of a page', options: within('25%'), use: damaged, isCompared: true },
   { part: 'planted', name: 'planted: trials of a layer', options: within('25%'), thresholds: wide, mislead: misled },
 ];
@@ -132,40 +132,6 @@ function taught(set: ThresholdSet, { course }: Bench): ThresholdSet {
   return course === null ? set : { ...set, course };
 }
 
-function wrongLaw(set: ThresholdSet, { runtime }: Bench): ThresholdSet {
-  const { layers } = runtime.shape;
-  const law = defaultLaw(layers);
-  const low = (of: readonly Estimate[]): Estimate[] =>
-    of.map((one, layer) =>
-      layer === 1 || layer === layers - 2 ? { ...one, value: one.value * WRONG_COEFFICIENT } : one,
-    );
-  return { ...set, law: { ...law, coefficient: { k: low(law.coefficient.k), v: low(law.coefficient.v) } } };
-}
-
-/** Trials of the second layer say too little for three quarters of a text. */
-function misled(policy: Policy): Policy {
-  return {
-    ...policy,
-    open: (context) => {
-      const session = policy.open(context);
-      const decide = session.decide.bind(session);
-      return Object.assign(session, {
-        decide: (situation: Parameters<typeof decide>[0]) => {
-          const { tokens, tokensExpected, trials } = situation;
-          const share = tokens / (tokensExpected ?? tokens);
-          if (share >= ENDS) return decide(situation);
-          const told = trials.map((trial) => {
-            if (trial.layer !== 1) return trial;
-            const epsilon = Object.entries(trial.epsilon).map(([form, value]) => [form, FALSE_TRIAL * value]);
-            return { ...trial, epsilon: Object.fromEntries(epsilon) as typeof trial.epsilon };
-          });
-          return decide({ ...situation, trials: told });
-        },
-      });
-    },
-  };
-}
-
 async function pressed(session: Session, ids: readonly number[]): Promise<void> {
   await session.read(ids.slice(0, at(ids, PLANTED)));
   session.governed.memoryIsLow(true);
@@ -177,15 +143,7 @@ async function pressed(session: Session, ids: readonly number[]): Promise<void> 
 /** Codes of one page of each layer are those of another page. */
 async function damaged(session: Session, ids: readonly number[]): Promise<void> {
   await session.read(ids.slice(0, at(ids, PLANTED)));
-  const { cache } = session;
-  for (let layer = 0; layer < cache.shape.layers; layer++) {
-    const { pages } = cache.table(layer);
-    const forms = Array.from({ length: pages }, (_, page) => cache.format(layer, page, 'v'));
-    const page = forms.findIndex((form, one) => form !== 'q8' && forms.lastIndexOf(form) !== one);
-    if (page < 0) continue;
-    const other = forms.lastIndexOf(forms[page]!);
-    cache.exchangeSide(layer, page, 'v', cache.exportSide(layer, other, 'v'));
-  }
+  damage(session, [...Array(session.cache.shape.layers).keys()]);
   await session.read(ids.slice(at(ids, PLANTED)));
 }
 

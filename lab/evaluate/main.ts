@@ -4,6 +4,7 @@
  *   (none)     the quality table of the README: parts fixed, policies, recall
  *   learning   what experience is worth: parts bytes, curve, questions, ablations
  *   stated     whether a stated divergence is kept and used
+ *   faults     what is planted in sessions: when it is told, and what it costs
  *   machine    which arrows of the machines sessions take, and what they are without the machine of a layer
  *   harm       the divergence of price beside that of uniform, on the models of --models and texts, within --budgets
  *   promotion  what pages that come back for an answer are worth, by how likely the codes of recall documents are
@@ -30,6 +31,7 @@
  *   --budgets LIST   these budgets instead of those of learning, e.g. 25%,kld:0.01
  *   --sessions LIST  points of the learning curve, 0,1,3,10,30 by default; of prefix 0,1,5,20, of experience
  *    1,3,10
+ *   --qdrant-url URL a Qdrant server, through which faults come from a neighbour
  *   --apart          prefix: also with the course of errors alone, what was asked alone, and neither of them
  *   --asked LIST     divergences to be stated
  *   --probe N        tokens that probes for the table in hindsight read, 256 by default; 0: no such table
@@ -63,6 +65,7 @@ import { SHORT_CHUNKS } from './courses.ts';
 import { decide } from './decide.ts';
 import { everyCache } from './every-cache.ts';
 import { EXPERIENCE_BUDGETS, EXPERIENCE_SESSIONS, experience, experienceTable } from './experience.ts';
+import { FAULTS, faults, faultTable } from './faults.ts';
 import { FRONTIER_CONTEXTS, FRONTIER_PARTS, frontier } from './frontier.ts';
 import { frontierPage } from './frontier-page.ts';
 import { frontierTable } from './frontier-table.ts';
@@ -84,6 +87,7 @@ const COMMANDS = [
   'latents',
   'harm',
   'machine',
+  'faults',
   'promotion',
   'prefix',
   'experience',
@@ -123,6 +127,7 @@ const OPTIONS = {
   promote: { type: 'string' },
   beside: { type: 'boolean', default: false },
   seeds: { type: 'string' },
+  'qdrant-url': { type: 'string' },
   html: { type: 'string' },
   markdown: { type: 'string' },
   threads: { type: 'string' },
@@ -143,6 +148,7 @@ function asked() {
     ...TABLE_PARTS,
     ...PARTS,
     ...MACHINE_PARTS,
+    ...FAULTS,
     ...FRONTIER_PARTS,
   ];
   const unknown = words.find((word) => !known.includes(word));
@@ -179,6 +185,7 @@ async function main(): Promise<void> {
   else if (all.command === 'harm') await tellHarm(all);
   else if (all.command === 'experience') await tellExperience(all);
   else if (all.command === 'machine') await tellMachine(all);
+  else if (all.command === 'faults') await tellFaults(all);
   else await measureModel(all);
 }
 
@@ -281,6 +288,20 @@ async function tellMachine(all: Asked): Promise<void> {
       say,
     }),
   );
+}
+
+async function tellFaults(all: Asked): Promise<void> {
+  const { values, words, selected, lengths, passages, dense, threads, cacheDir, json } = all;
+  const named = KINDS_OF_FRONTIER.filter((kind) => words.includes(kind));
+  const rows = await faults({
+    models: list(values.models) ?? ['smollm2-135m', 'reference'],
+    faults: selected(FAULTS),
+    kinds: named.length > 0 ? named : TABLE_KINDS,
+    qdrantUrl: values['qdrant-url'] ?? null,
+    tokens: lengths[0]!,
+    ...{ passages, dense, threads, cacheDir, json, say },
+  });
+  process.stdout.write(faultTable(rows));
 }
 
 /** What runs one model. */

@@ -1,0 +1,67 @@
+/**
+ * What is planted in sessions to see whether it is noticed and what it costs: in what they are told and in their pages.
+ */
+import type { Session } from '../../engine/session/session.ts';
+import { type Course, defaultLaw, type Estimate, type Policy, type ThresholdSet } from '../../policy/index.ts';
+
+/** Of coefficients in a threshold file that is wrong. */
+const WRONG_COEFFICIENT = 1 / 100;
+/** What a trial says of the truth while it is false. */
+const FALSE_TRIAL = 1 / 100;
+/** Until this share of the text. */
+const FALSE_UNTIL = 0.75;
+/** What is left of errors by a course that is wrong, as sure as fifty trials make it. */
+const NEVER: Estimate = { value: 0.01, sd: 0.1, samples: 50 };
+
+/** A law in which errors of two layers cost next to nothing. */
+export function wrongLaw(set: ThresholdSet, layers: number): ThresholdSet {
+  const law = defaultLaw(layers);
+  const low = (of: readonly Estimate[]): Estimate[] =>
+    of.map((one, layer) =>
+      layer === 1 || layer === layers - 2 ? { ...one, value: one.value * WRONG_COEFFICIENT } : one,
+    );
+  return { ...set, law: { ...law, coefficient: { k: low(law.coefficient.k), v: low(law.coefficient.v) } } };
+}
+
+/** The course of a session, but in every second layer errors never last. */
+export function wrongCourse(course: Course): Course {
+  const never = (of: readonly Estimate[]): Estimate[] => of.map((one, layer) => (layer % 2 === 1 ? NEVER : one));
+  const { persistence } = course;
+  return { ...course, persistence: { k: never(persistence.k), v: never(persistence.v) } };
+}
+
+/** First trials of the second layer say too little for three quarters of a text. */
+export function misled(policy: Policy): Policy {
+  return {
+    ...policy,
+    open: (context) => {
+      const session = policy.open(context);
+      const decide = session.decide.bind(session);
+      return Object.assign(session, {
+        decide: (situation: Parameters<typeof decide>[0]) => {
+          const { tokens, tokensExpected, trials } = situation;
+          if (tokens / (tokensExpected ?? tokens) >= FALSE_UNTIL) return decide(situation);
+          const told = trials.map((trial) => {
+            if (trial.layer !== 1) return trial;
+            const epsilon = Object.entries(trial.epsilon).map(([form, value]) => [form, FALSE_TRIAL * value]);
+            return { ...trial, epsilon: Object.fromEntries(epsilon) as typeof trial.epsilon };
+          });
+          return decide({ ...situation, trials: told });
+        },
+      });
+    },
+  };
+}
+
+/** Values of one page of each of these layers are those of another page. → the layers that had two in one format */
+export function damage({ cache }: Session, layers: readonly number[]): number[] {
+  return layers.filter((layer) => {
+    const { pages } = cache.table(layer);
+    const forms = Array.from({ length: pages }, (_, page) => cache.format(layer, page, 'v'));
+    const page = forms.findIndex((form, one) => form !== 'q8' && forms.lastIndexOf(form) !== one);
+    if (page < 0) return false;
+    const other = forms.lastIndexOf(forms[page]!);
+    cache.exchangeSide(layer, page, 'v', cache.exportSide(layer, other, 'v'));
+    return true;
+  });
+}
