@@ -5,12 +5,14 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { printOf } from '../../engine/cache/fingerprint.ts';
 import type { SessionOptions } from '../../engine/options/types.ts';
 import { leave, setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
 import { logDir, openState, type State } from '../../engine/state/folder.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
-import { nativeInfo } from '../../native/index.ts';
+import type { QdrantOptions } from '../../memory/index.ts';
+import { KvError, nativeInfo } from '../../native/index.ts';
 import {
   type Course,
   createPolicy,
@@ -60,6 +62,9 @@ export interface FaultRequest {
 export const FAULTS = ['none', 'law', 'course', 'neighbour', 'topic', 'codes', 'mended', 'trials'] as const;
 type Fault = (typeof FAULTS)[number];
 
+/** A server that is busy is asked so often, with a pause. */
+const ASKED_MOST = 30;
+const PAUSE_MS = 500;
 const SCORED = 512;
 const PLANTED = 0.625;
 /** What is to be told is told within so many tokens, and costs at most so much. */
@@ -74,7 +79,7 @@ interface Bench {
   readonly passage: Passage;
   /** A passage of another kind, or of the same where there is one kind. */
   readonly other: Passage;
-  readonly qdrantUrl: string | null;
+  readonly qdrant: QdrantOptions | null;
 }
 
 interface Read {
@@ -214,10 +219,9 @@ async function topic(bench: Bench, sound: Read): Promise<Pair> {
 
 /** Another machine leaves on a server that errors never last, and the session finds it there as its nearest. */
 async function neighbour(bench: Bench): Promise<Pair | null> {
-  const { runtime, passage, qdrantUrl } = bench;
-  if (qdrantUrl === null) return null;
+  const { runtime, passage, qdrant } = bench;
+  if (qdrant === null) return null;
   const dir = mkdtempSync(join(tmpdir(), 'palimpsest-faults-'));
-  const qdrant = { url: qdrantUrl, collection: `faults-${process.pid}-${Date.now()}` };
   try {
     const there = await openState(join(dir, 'there'), { mode: 'block', qdrant });
     try {
@@ -230,6 +234,8 @@ async function neighbour(bench: Bench): Promise<Pair | null> {
       await openState(join(dir, 'here'), { mode: 'block', qdrant }),
     ];
     try {
+      const print = printOf(runtime.shape, passage.ids.length, null);
+      await until(async () => (await here.book.nearestSessions(print, 1)).length > 0);
       const without = await read(bench, passage, { state: alone });
       return { with: await read(bench, passage, { state: here }), without, from: 0 };
     } finally {
@@ -241,6 +247,17 @@ async function neighbour(bench: Bench): Promise<Pair | null> {
   }
 }
 
+/** Asks again until it is so. Throws 'io' where it never is. */
+async function until(isSo: () => Promise<boolean>): Promise<void> {
+  for (let times = 0; times < ASKED_MOST; times++) {
+    if (await isSo()) return;
+    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+  }
+  throw new KvError('io', 'the Qdrant server does not keep what it is sent', {
+    hint: 'look at its log, or leave the fault out',
+  });
+}
+
 async function leaveWrong(runtime: Runtime, { ids }: Passage, { log, book, dir }: State): Promise<void> {
   const options = { ...within, tokensExpected: ids.length };
   const session = Session.open(runtime, await setupOf(runtime, options, { book, log }));
@@ -250,7 +267,12 @@ async function leaveWrong(runtime: Runtime, { ids }: Passage, { log, book, dir }
     await log.flush();
     const [open, close] = [...readLog(logDir(dir), { session: session.id, kinds: ['open', 'close'] })];
     const { body } = close as Entry<'close'>;
-    await book.record(open!, { ...close!, body: { ...body, course: wrongCourse(body.course!) } } as Entry<'close'>);
+    const wrong = { ...close!, body: { ...body, course: wrongCourse(body.course!) } } as Entry<'close'>;
+    // A book waits a second at most for its server, which may just be making the collection.
+    await until(async () => {
+      await book.record(open!, wrong);
+      return book.status.shared?.waiting === 0;
+    });
   } finally {
     session.close();
   }
@@ -262,6 +284,9 @@ const keyOf = ({ model, text, tokens, fault }: Omit<FaultRow, 'cost' | 'after' |
 /** Computes the rows that the file lacks. → all rows of the file */
 export async function faults(request: FaultRequest): Promise<readonly FaultRow[]> {
   const { dense, json, kinds, qdrantUrl, tokens } = request;
+  // Sessions of one run find all that lied in it before, nearest first.
+  const collection = `faults-${process.pid}-${Date.now()}`;
+  const qdrant = qdrantUrl === null ? null : { url: qdrantUrl, collection };
   const results = Results.open<FaultRow>(json, { kind: 'faults', isa: nativeInfo().isa, dense }, keyOf);
   for (const model of request.models) {
     const { runtime, own } = await modelOf(model, request);
@@ -271,7 +296,7 @@ export async function faults(request: FaultRequest): Promise<readonly FaultRow[]
       const passages = kinds.flatMap((kind) => passagesOf(tokenizer, kind, request.passages, tokens));
       for (const [at, passage] of passages.entries()) {
         const other = passages[(at + request.passages) % passages.length]!;
-        await faultsOf({ model, runtime, scorer, passage, other, qdrantUrl }, request, results);
+        await faultsOf({ model, runtime, scorer, passage, other, qdrant }, request, results);
       }
     } finally {
       await own.close();

@@ -37,23 +37,12 @@ test('what is planted is told by what sees it, and costs what is measured', asyn
   // Codes that are not made again cost more than those that are.
   expect(of('codes').cost).toBeGreaterThan(of('mended').cost!);
   expect(of('topic').cost).toBeGreaterThan(0);
+  // Where the session had found no course on the server, nothing would have been planted.
+  if (qdrantUrl !== null) expect(of('neighbour').cost).toBeGreaterThan(0);
   const before = told.length;
   await faults(request);
   expect(told.length, 'nothing is computed twice').toBe(before);
 });
-
-test.skipIf(!HAS_BINARY)(
-  'a wrong experience reaches a session through a server (needs ../shared/bin/qdrant)',
-  async () => {
-    const [row] = await faults({
-      ...{ models: [MODEL], faults: ['neighbour'], kinds: ['chronicle'], passages: 1, tokens: 2048, qdrantUrl },
-      ...{ dense: 'auto', threads: 1, cacheDir: folder(), json: null, say: () => {} },
-    });
-    // null would say that it found no course there.
-    expect(row!.cost).toBeGreaterThan(0);
-    expect(row!.trusted).toBeGreaterThan(0);
-  },
-);
 
 test('sessions stand together by model and fault', () => {
   const row = (change: Partial<FaultRow>): FaultRow => ({
