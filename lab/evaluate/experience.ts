@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { shippedThresholds } from '../../engine/state/shipped-laws.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { nativeInfo, table } from '../../native/index.ts';
+import { defaultLaw } from '../../policy/index.ts';
 import { decideWithout, openWitnessLog } from '../../witness/index.ts';
 import { modelOf } from './frontier.ts';
 import { KINDS, type Passage, passagesOf } from './passages.ts';
@@ -16,8 +17,11 @@ import { geometricMean, Results } from './results.ts';
 import { type Asked, Scorer } from './score.ts';
 import { stateAfter } from './teach.ts';
 
-/** What it knows: nothing, what so many sessions on other kinds left, or the law of the package. */
-export type Known = 'none' | `other${number}` | 'calibrated';
+/**
+ * What it knows: nothing, what so many sessions on other kinds left (or of that only how errors went on, or only what
+ * they found errors in layers to cost), or the law of the package.
+ */
+export type Known = 'none' | `other${number}${'' | ' course' | ' coefficients'}` | 'calibrated';
 
 export interface ExperienceRow {
   readonly model: string;
@@ -44,6 +48,8 @@ export interface ExperienceRequest {
   readonly tokens: number;
   /** After how many sessions it is scored. */
   readonly sessions: readonly number[];
+  /** Scores it as well with either of the two things that sessions leave. */
+  readonly isApart: boolean;
   readonly dense: 'auto' | 'exact';
   readonly threads: number | undefined;
   readonly cacheDir: string;
@@ -86,7 +92,7 @@ async function ofModel(
   states: string,
   results: Results<ExperienceRow>,
 ): Promise<void> {
-  const { kinds, passages, budgets, sessions, dense, cacheDir, say } = request;
+  const { kinds, passages, budgets, sessions, isApart, dense, cacheDir, say } = request;
   const scorer = new Scorer(runtime);
   const tokens = Math.min(request.tokens, runtime.model.config.contextLength);
   const school = { runtime, dense, cacheDir, dir: join(states, runtime.model.digest.slice(0, 12)), say };
@@ -94,8 +100,14 @@ async function ofModel(
   for (const kind of kinds) {
     const known = new Map<Known, Partial<Asked>>([['none', {}]]);
     const others = KINDS.filter((other) => other !== kind);
-    for (const count of sessions)
-      known.set(`other${count}`, { stateDir: await stateAfter(school, others, count, false) });
+    for (const count of sessions) {
+      const stateDir = await stateAfter(school, others, count, false);
+      known.set(`other${count}`, { stateDir });
+      if (!isApart) continue;
+      const law = defaultLaw(runtime.shape.layers);
+      known.set(`other${count} course`, { stateDir, adjust: (set) => ({ ...set, law }) });
+      known.set(`other${count} coefficients`, { stateDir, adjust: ({ course: _, ...set }) => set });
+    }
     if (isCalibrated) known.set('calibrated', { isShipped: true });
     for (const passage of passagesOf(runtime.model.tokenizer, kind, passages, tokens))
       for (const budget of budgets)

@@ -44,6 +44,7 @@ test.skipIf(!HAS_TEXTS)('sessions on other kinds teach, and rows go on (needs pu
     budgets: ['25%'],
     tokens: 2048,
     sessions: [3],
+    isApart: true,
     dense: 'auto',
     threads: 1,
     cacheDir: folder(),
@@ -52,7 +53,15 @@ test.skipIf(!HAS_TEXTS)('sessions on other kinds teach, and rows go on (needs pu
   const told: string[] = [];
   const rows = await experience({ ...request, say: (line) => told.push(line) });
   const of = (known: string): ExperienceRow => rows.find((one) => one.experience === known)!;
-  expect(rows).toHaveLength(3);
+  expect(rows.map((one) => one.experience)).toEqual([
+    'none',
+    'other3',
+    'other3 course',
+    'other3 coefficients',
+    'calibrated',
+  ]);
+  // Each of the two changes what is decided.
+  expect(new Set(rows.map(({ kld }) => kld)).size).toBe(5);
   expect(of('none').decisionsChanged).toBeNull();
   for (const known of ['other3', 'calibrated']) {
     expect(of(known).kld!, known).toBeLessThan(of('none').kld!);
