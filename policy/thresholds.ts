@@ -91,11 +91,11 @@ const DEFINITIONS = {
     source: `${CHOSEN}: likewise against a divergence budget, which depends on what they say`,
   },
   'probe.layers': {
-    value: 0.05,
+    value: 0.1,
     unit: 'share',
     min: 0,
     max: 0.5,
-    source: `${CHOSEN}: what finding out what errors in single layers cost may take of reading a prompt`,
+    source: `${CHOSEN}: what finding out what errors in single layers cost may take of reading a prompt, where it is not known`,
   },
   'probe.gain': {
     value: 1.33,

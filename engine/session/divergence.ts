@@ -106,6 +106,44 @@ export function divergenceBetween(exact: Float32Array, ours: Float32Array): numb
   return Math.max(0, moved / sumP - Math.log(sumP) + Math.log(sumQ));
 }
 
+/**
+ * The same of one row beside many: what of it is the same for all. `weights`: exp(row − its largest), [vocab], with
+ * those that are unlikely as 0.
+ */
+export interface Exact {
+  readonly row: Float32Array;
+  readonly largest: number;
+  readonly weights: Float32Array;
+  readonly sum: number;
+}
+
+export function exactOf(row: Float32Array): Exact {
+  const most = largest(row);
+  const weights = new Float32Array(row.length);
+  let sum = 0;
+  for (let i = 0; i < row.length; i++) {
+    const below = row[i]! - most;
+    if (below < UNLIKELY) continue;
+    weights[i] = Math.exp(below);
+    sum += weights[i]!;
+  }
+  return { row, largest: most, weights, sum };
+}
+
+/** KL(exact ‖ ours) in nats, never below 0. */
+export function divergenceFrom({ row, largest: p, weights, sum }: Exact, ours: Float32Array): number {
+  const q = largest(ours);
+  let sumQ = 0;
+  let moved = 0;
+  for (let i = 0; i < row.length; i++) {
+    const weight = weights[i]!;
+    const b = ours[i]! - q;
+    if (b >= UNLIKELY) sumQ += Math.exp(b);
+    if (weight > 0) moved += weight * (row[i]! - p - b);
+  }
+  return Math.max(0, moved / sum - Math.log(sum) + Math.log(sumQ));
+}
+
 function largest(row: Float32Array): number {
   let max = row[0]!;
   for (let i = 1; i < row.length; i++) if (row[i]! > max) max = row[i]!;

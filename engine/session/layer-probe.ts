@@ -15,8 +15,10 @@ import type { Reader } from './reader.ts';
 
 /** Tokens that are run again. Twice as many say little more: what differs most is the text (measured, two models). */
 const ROWS = 8;
-/** Fewer tokens have few pages that may move. */
+/** Probes come here, and again where the length has doubled. Fewer tokens have few pages that may move. */
 const FIRST_TOKENS = 1024;
+/** Probes that run beside each other, with the one for rounding as many rows as are read at once. */
+const PROBES_MOST = 15;
 /** Once a session begins to probe it probes so many at least, or it would learn more of rounding than of layers. */
 const PROBES_LEAST = 2;
 /** What the logits of a token take of all its layers, about. Small models with large vocabularies take this much. */
@@ -40,6 +42,7 @@ export class LayerProbe {
   readonly #order: Place[];
   /** What probes took so far, in tokens read. */
   #spent = 0;
+  #next = FIRST_TOKENS;
 
   constructor(reader: Reader) {
     const { governed } = reader;
@@ -71,7 +74,7 @@ export class LayerProbe {
     let left = this.#share * tokens - this.#spent;
     for (const place of this.#order) {
       left -= this.#cost(place) * (due.length === 0 ? 2 : 1);
-      if (left < 0) break;
+      if (left < 0 || due.length === PROBES_MOST) break;
       due.push(place);
     }
     return due.length < Math.min(PROBES_LEAST, this.#order.length) ? [] : due;
@@ -83,7 +86,7 @@ export class LayerProbe {
    */
   rowsDue(left: number): number {
     const { length: tokens } = this.#reader.governed;
-    if (this.#share === 0 || this.#order.length === 0 || left < ROWS || tokens < FIRST_TOKENS || !isPageFull(tokens))
+    if (this.#share === 0 || this.#order.length === 0 || left < ROWS || tokens < this.#next || !isPageFull(tokens))
       return 0;
     return this.#due(tokens).length > 0 ? ROWS : 0;
   }
@@ -95,6 +98,7 @@ export class LayerProbe {
   async read(ids: readonly number[], step: () => Promise<void>): Promise<void> {
     const { governed } = this.#reader;
     const due = this.#due(governed.length);
+    this.#next = 2 * governed.length;
     this.#order.splice(0, due.length);
     this.#spent += this.#cost(due[0]!) + due.reduce((sum, place) => sum + this.#cost(place), 0);
     makeRoom(governed, ids.length);
@@ -110,15 +114,17 @@ export class LayerProbe {
 
   async #costs(probe: Probe, changed: readonly Changed[]): Promise<LayerCost[]> {
     const sketches = outputSketches(this.#reader.runtime);
-    const { layer: first } = changed[0]!;
-    const floor = meanOf(await probe.floor(first)) / this.#above(first);
-    const costs: LayerCost[] = [];
-    for (const { layer, side, moves } of changed) {
-      const effect = await probe.effect(layer, moves, sketches[layer]!);
-      const cost = costOf({ layer, side }, effect, floor * this.#above(layer));
-      if (cost !== null) costs.push(cost);
-    }
-    return costs;
+    const first = Math.min(...changed.map(({ layer }) => layer));
+    const changes = changed.map(({ layer, moves }) => ({ layer, moves, sketch: sketches[layer]! }));
+    const [rounding, ...effects] = await probe.effects([
+      { layer: first, moves: [], sketch: sketches[first]! },
+      ...changes,
+    ]);
+    const floor = meanOf(rounding!.klds) / this.#above(first);
+    return effects.flatMap((effect, at) => {
+      const { layer, side } = changed[at]!;
+      return costOf({ layer, side }, effect, floor * this.#above(layer)) ?? [];
+    });
   }
 
   /** All pages of a layer and side that may move, in the lowest format: small errors drown in rounding. */

@@ -60,7 +60,7 @@ it('others leave what they found, and the next one begins with it, says so and i
     const begun = (id: string) => entriesOf(dir, id, 'open')[0]!.body.context.thresholds;
     expect(begun(first).law!.coefficient).toEqual(defaultLaw(6).coefficient);
     const { law, sources } = begun(third);
-    expect(new Set(law!.coefficient.k.map(({ value }) => value)).size).toBeGreaterThan(3);
+    expect(new Set(law!.coefficient.k.map(({ value }) => value)).size).toBeGreaterThan(1);
     expect(sources!.law).toMatchObject({ origin: 'learned', samples: 2 });
     expect(sources!.law!.evidence).toHaveLength(2);
     const [decision] = entriesOf(dir, third, 'decision');

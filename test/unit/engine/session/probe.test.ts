@@ -104,30 +104,43 @@ describe('a probe', () => {
   it('tells the errors of the tokens beside their divergence, and what rounding alone does', async () => {
     const session = open();
     await session.read(ids(HISTORY));
-    const probe = session.probe([1]);
-    await session.read(ids(LATER, 2));
-    const sketch = outputSketches(runtime)[1]!;
+    const probe = session.probe([1, 3]);
+    const later = 40;
+    await session.read(ids(later, 2));
+    const sketches = outputSketches(runtime);
+    const of = (layer: number, ...moves: ProbeMove[]) => ({ layer, moves, sketch: sketches[layer]! });
     const low: ProbeMove = { layer: 1, side: 'v', format: 'rot2', pages: pages(HISTORY) };
-    const { klds, epsilon2 } = await probe.effect(1, [low], sketch);
-    expect(klds).toEqual(await probe.divergence([low]));
-    expect(epsilon2).toHaveLength(LATER);
-    expect(await probe.effect(1, [{ ...low, format: 'q8' }], sketch)).toEqual({
-      klds: Array(LATER).fill(0),
-      epsilon2: Array(LATER).fill(0),
-    });
-    const finer = await probe.effect(1, [{ ...low, format: 'rot3' }], sketch);
-    expect(mean(finer.epsilon2)).toBeLessThan(mean(epsilon2) / 2);
+    const high: ProbeMove = { layer: 3, side: 'k', format: 'rot2', pages: [0, 2] };
+    const [coarse, same, fine, above, rounding] = await probe.effects([
+      of(1, low),
+      of(1, { ...low, format: 'q8' }),
+      of(1, { ...low, format: 'rot3' }),
+      of(3, high),
+      of(1),
+    ]);
+    // Beside each other they put out what they do one by one, but for rounding.
+    for (const [effect, move] of [
+      [coarse, low],
+      [above, high],
+    ] as const) {
+      const alone = await probe.divergence([move]);
+      expect(effect!.klds).toHaveLength(later);
+      expect(mean(effect!.klds) / mean(alone)).toBeCloseTo(1, 1);
+    }
+    expect(same!.epsilon2).toEqual(Array(later).fill(0));
+    expect(mean(same!.klds)).toBeLessThan(1e-9);
+    expect(mean(fine!.epsilon2)).toBeLessThan(mean(coarse!.epsilon2) / 2);
+    expect(mean(rounding!.klds)).toBeGreaterThan(0);
+    expect(mean(rounding!.klds)).toBeLessThan(mean(fine!.klds) / 10);
     // Trials measure the same of each page with sixteen of these tokens.
-    session.cache.setOutputSketch(1, sketch);
+    session.cache.setOutputSketch(1, sketches[1]!);
     const trials = low.pages.map((page) => session.cache.trial(1, page, [low])[0]! ** 2);
-    const ratio = mean(epsilon2) / trials.reduce((sum, one) => sum + one, 0);
+    const ratio = mean(coarse!.epsilon2) / trials.reduce((sum, one) => sum + one, 0);
     expect(ratio).toBeGreaterThan(0.2);
     expect(ratio).toBeLessThan(5);
-    const floor = mean(await probe.floor(1));
-    expect(floor).toBeGreaterThan(0);
-    expect(floor).toBeLessThan(mean(finer.klds) / 10);
-    expect((await refused(probe.floor(2))).code).toBe('bad-argument');
-    expect((await refused(probe.effect(2, [low], sketch))).code).toBe('bad-argument');
+    expect((await refused(probe.effects([of(2, { ...low, layer: 2 })]))).code).toBe('bad-argument');
+    await session.read(ids(10, 3));
+    expect((await refused(probe.effects([of(1, low)]))).code).toBe('bad-argument');
     probe.close();
     session.close();
   });
