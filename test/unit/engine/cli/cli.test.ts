@@ -179,7 +179,7 @@ describe('run', () => {
     expectRefused(
       await from('word '.repeat(6000)),
       'context-too-long',
-      /prompt of \d{4,5} tokens[\s\S]*contextLength=4096[\s\S]*shorten the prompt by \d+ tokens/,
+      /prompt of [\d,]+ tokens[\s\S]*contextLength=4096[\s\S]*shorten the prompt by [\d,]+ tokens/,
     );
     expectRefused(await from('one two', '-n', '4096'), 'context-too-long', /--max-tokens 40\d\d/);
     expect([...readLog(join(other, 'log'))]).toEqual([]);
