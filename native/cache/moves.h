@@ -24,6 +24,7 @@
 
 namespace palimpsest {
 
+struct Layer;
 struct Page;
 
 // Which sides of a page: a set of bits.
@@ -70,6 +71,8 @@ struct Move : Task {
 struct StartedTrial : Task {
   const void* owner = nullptr;  // the cache
   Page* page = nullptr;         // held by the cache; null once the trial is released
+  const Layer* layer = nullptr; // that of the page, in the cache
+  int pageIndex = 0;
   PageSide k;                   // k, v, tried, latent, sinks and kept keep alive what the trial reads; release() empties them once it is brought to its end
   PageSide v;
   PageSide tried[2];

@@ -420,11 +420,13 @@ int formatToKeep(const Page& page, const TrialCandidate* candidates, int count, 
   return tried.format == format && tried.isThere() ? -1 : format;
 }
 
+bool keepsTried(const Layer& layer, int page) { return layer.sealed() - page <= kTriedPages; }
+
 // Drafts what a trial leaves to its page. Without memory it leaves nothing.
 void draftKept(Cache& cache, int index, int pageIndex, const TrialCandidate* candidates, int count, PageSide* fresh) {
   const Layer& layer = cache.layer(index);
   const Page& page = layer.page(pageIndex);
-  if (page.kind != kResident || layer.sealed() - pageIndex > kTriedPages) return;
+  if (page.kind != kResident || !keepsTried(layer, pageIndex)) return;
   for (const bool isKey : {true, false}) {
     const int format = formatToKeep(page, candidates, count, isKey);
     PageSide& side = fresh[isKey ? 0 : 1];
@@ -512,6 +514,8 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   }
   own->owner = &cache;
   own->page = &layer.page(page);
+  own->layer = &layer;
+  own->pageIndex = page;
   own->k = own->page->k;
   own->v = own->page->v;
   for (int i = 0; i < 2; i++) own->tried[i] = own->page->tried[i];
@@ -560,9 +564,10 @@ void bringToEnd(Workers& workers, StartedTrial& trial) {
 }  // namespace
 
 void StartedTrial::release() {
-  if (page != nullptr) leaveKept(*page, fresh);
+  // Pages may have come in the meantime, behind which this one is old.
+  if (page != nullptr && keepsTried(*layer, pageIndex)) leaveKept(*page, fresh);
   page = nullptr;
-  k = v = tried[0] = tried[1] = PageSide();
+  k = v = tried[0] = tried[1] = fresh[0] = fresh[1] = PageSide();
   latent = PageLatent();
   sinks = PartRef();
   kept.reset();

@@ -108,6 +108,16 @@ describe('codes that a trial leaves', () => {
     cache.close();
   });
 
+  it('are not left to a page that has become old while it was tried', () => {
+    const cache = filled(9);
+    cache.startTrial(0, 0, AGAIN);
+    grow(cache, uniform(14), 1);
+    const before = scratch(cache);
+    cache.finishTrials(true);
+    expect(scratch(cache)).toBeLessThanOrEqual(before);
+    cache.close();
+  });
+
   it.each([
     ['an exchanged side', (cache: KvCache) => cache.exchangeSide(0, 1, 'k', cache.exportSide(0, 2, 'k'))],
     [
