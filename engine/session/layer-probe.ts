@@ -40,6 +40,8 @@ export class LayerProbe {
   readonly #share: number;
   /** Layers and sides in the order in which they are probed. */
   readonly #order: Place[];
+  /** Where it began to read: those before are not its own, in a fork and in a session that was parked. */
+  #from: number | null = null;
   /** What probes took so far, in tokens read. */
   #spent = 0;
   #next = FIRST_TOKENS;
@@ -71,7 +73,7 @@ export class LayerProbe {
   /** Those that there is time for now, with one more at the first of their layers for what rounding does. */
   #due(tokens: number): Place[] {
     const due: Place[] = [];
-    let left = this.#share * tokens - this.#spent;
+    let left = this.#share * (tokens - (this.#from ?? 0)) - this.#spent;
     for (const place of this.#order) {
       left -= this.#cost(place) * (due.length === 0 ? 2 : 1);
       if (left < 0 || due.length === PROBES_MOST) break;
@@ -86,6 +88,7 @@ export class LayerProbe {
    */
   rowsDue(left: number): number {
     const { length: tokens } = this.#reader.governed;
+    this.#from ??= tokens;
     if (this.#share === 0 || this.#order.length === 0 || left < ROWS || tokens < this.#next || !isPageFull(tokens))
       return 0;
     return this.#due(tokens).length > 0 ? ROWS : 0;

@@ -1,6 +1,6 @@
 /**
  * Sessions that share memory step one at a time. What a session measures of its text while it reads a prompt is part of
- * a step of that prompt: it is done in its turn, and waits for room as the others do.
+ * a step of that prompt: it is done in its turn, waits for room as the others do, and takes a share of what is read.
  */
 import { expect, it } from 'vitest';
 import { Meter } from '../../../../engine/metrics/meter.ts';
@@ -11,7 +11,7 @@ import { defaultThresholds } from '../../../../policy/index.ts';
 import { ids } from '../on-reference.ts';
 import { onRuntime } from '../on-runtime.ts';
 
-const { runtime } = onRuntime();
+const { runtime, open } = onRuntime();
 
 /** Knows whose steps it lets go on, and whether one is under way. */
 class Watched extends SharedMemory {
@@ -57,4 +57,15 @@ it('a probe of the text belongs to the step of its prompt', async () => {
   expect(shared.reads.every((reads) => reads)).toBe(true);
   session.close();
   pool.close();
+});
+
+it('a fork measures nothing for tokens that it has not read itself', async () => {
+  const session = open({ kvBudget: '25%', tokensExpected: 2000 });
+  await session.read(ids(1800));
+  expect(session.governed.costs.length).toBeGreaterThan(0);
+  const fork = session.fork();
+  await fork.read(ids(200, 2));
+  expect(fork.governed.costs).toEqual([]);
+  fork.close();
+  session.close();
 });
