@@ -173,37 +173,6 @@ const probedOf = (modelDigest: string): Filter => ({
   must: [TEACHES, { field: 'modelDigest', equals: modelDigest }, { field: 'probed', equals: true }],
 });
 
-/**
- * A set with the coefficients that these sessions of the model found; the same where they found none. Those that an
- * imported file rests on are in its law already.
- */
-function withCosts(
-  set: ThresholdSet,
-  sessions: readonly Pick<VectorEntry<SessionRecord>, 'id' | 'payload'>[],
-  layers: number,
-  imported: ThresholdFile | null,
-): ThresholdSet {
-  const known = imported === null ? [] : (toThresholdSet(imported).ranges ?? []);
-  const told = sessions.filter(({ id: { log, seq } }) => !covers(known, [{ logId: log, from: seq, to: seq }]));
-  const costs = told.flatMap(({ payload: { experience } }) =>
-    experience?.costs === undefined ? [] : [experience.costs],
-  );
-  if (costs.length === 0) return set;
-  const from = told.flatMap(({ id: { log, seq } }) => rangesOf(log, [seq]));
-  const law: ThresholdSource = {
-    origin: 'learned',
-    source: `what ${costs.length} sessions found errors in single layers to cost`,
-    samples: costs.length,
-    evidence: told.map(({ id: { seq } }) => seq),
-  };
-  return {
-    ...set,
-    law: joinCosts(set.law ?? defaultLaw(layers), costs),
-    ranges: joinRanges([...(set.ranges ?? []), ...from]),
-    sources: { ...set.sources, law },
-  };
-}
-
 /** True if sessions may know more of a law than it says. */
 const asksForCosts = ({ law }: ThresholdSet, layers: number): boolean =>
   SIDES.some((side) => Array.from({ length: layers }, (_, layer) => layer).some((layer) => isUnsure(law, layer, side)));
@@ -264,7 +233,7 @@ class Book implements ThresholdBook {
       ? await this.#search(query.fingerprint, COST_NEIGHBOURS, probedOf(query.modelDigest))
       : [];
     return {
-      thresholds: withCosts(thresholds, probed, query.layers, imported),
+      thresholds: this.#withCosts(thresholds, probed, query.layers, imported),
       neighbours: this.#told(near),
       shared: this.status.shared,
     };
@@ -405,8 +374,40 @@ class Book implements ThresholdBook {
     };
   }
 
+  /**
+   * A set with the coefficients that these sessions of the model found; the same where they found none. Those that an
+   * imported file rests on are in its law already.
+   */
+  #withCosts(
+    set: ThresholdSet,
+    sessions: readonly Pick<VectorEntry<SessionRecord>, 'id' | 'payload'>[],
+    layers: number,
+    imported: ThresholdFile | null,
+  ): ThresholdSet {
+    const known = imported === null ? [] : (toThresholdSet(imported).ranges ?? []);
+    const told = sessions.flatMap(({ id: { log, seq }, payload: { experience } }) => {
+      const isKnown = covers(known, [{ logId: log, from: seq, to: seq }]);
+      return isKnown || experience?.costs === undefined ? [] : [{ log, experience, costs: experience.costs }];
+    });
+    if (told.length === 0) return set;
+    const from = told.flatMap(({ log, experience: { seq } }) => rangesOf(log, [seq]));
+    const law: ThresholdSource = {
+      origin: 'learned',
+      source: `what ${plural(told.length, 'session')} found errors in single layers to cost`,
+      samples: told.length,
+      evidence: this.#seqsOf(told),
+    };
+    const costs = told.map((one) => one.costs);
+    return {
+      ...set,
+      law: joinCosts(set.law ?? defaultLaw(layers), costs),
+      ranges: joinRanges([...(set.ranges ?? []), ...from]),
+      sources: { ...set.sources, law },
+    };
+  }
+
   /** The entries that ended these sessions. Those of other machines stand in other logs. */
-  #seqsOf(among: readonly Weighted[]): number[] {
+  #seqsOf(among: readonly Pick<Weighted, 'log' | 'experience'>[]): number[] {
     return among
       .filter((w) => w.log === this.#log)
       .map((w) => w.experience.seq)
@@ -525,7 +526,7 @@ class Book implements ThresholdBook {
     const { defaults, shape } = target;
     const query = { layers: shape.layers, ...(defaults === undefined ? {} : { defaults }) };
     const own = toThresholdFile(
-      withCosts(this.#estimate(weighted, query, null), all, shape.layers, null),
+      this.#withCosts(this.#estimate(weighted, query, null), all, shape.layers, null),
       target,
       log,
       {

@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import { KvError } from '../native/index.ts';
-import { ESTIMATE_MAX } from '../policy/index.ts';
+import { ESTIMATE_MAX, type LayerCost } from '../policy/index.ts';
 import { currentFingerprint, FINGERPRINT_DIM } from './fingerprint.ts';
 import { PREFIX_PAGES_MAX } from './prefix.ts';
 import type { Experience } from './types.ts';
@@ -25,6 +25,10 @@ const estimate = z.object({
   samples: finite.min(0).max(1e9),
 });
 const gains = z.array(positive.max(1e6)).max(4096);
+/** A session measures each layer and side once: whoever says more would outvote all others. */
+const isOncePerPlace = (costs: readonly Pick<LayerCost, 'layer' | 'side'>[]): boolean =>
+  new Set(costs.map(({ layer, side }) => `${layer}${side}`)).size === costs.length;
+
 const experience = z.object({
   seq: z.int().min(0),
   session: z.string().max(200),
@@ -58,7 +62,8 @@ const experience = z.object({
         rows: z.int().min(1).max(1e9),
       }),
     )
-    .max(4096)
+    .max(2 * 4096)
+    .refine(isOncePerPlace, 'a layer and side twice')
     .optional(),
   prefix: z
     .object({

@@ -178,8 +178,8 @@ export class Probe {
 
   /**
    * What each of these changes does by itself to the tokens that were read at once since the probe was opened; a change
-   * of no pages shows what rounding does (`DISTURBANCE`). All run beside each other, which takes a fraction of the time.
-   * Throws 'bad-argument' where not one step was read or no probe begins at a layer.
+   * of no pages shows what rounding does (`DISTURBANCE`). All run beside each other, in a fraction of the time. Throws
+   * 'bad-argument' where not one step was read or no probe begins at a layer.
    */
   async effects(changes: readonly Change[]): Promise<Effect[]> {
     const [chunk, ...others] = this.#chunks.filter(({ hidden }) => hidden !== null);

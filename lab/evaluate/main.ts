@@ -32,8 +32,8 @@
  *   --sessions LIST  points of the learning curve, 0,1,3,10,30 by default; of prefix 0,1,5,20, of experience
  *    1,3,10
  *   --qdrant-url URL a Qdrant server, through which faults come from a neighbour
- *   --apart          prefix: also with the course of errors alone, what was asked alone, and neither of them; experience:
- *    with the course alone and with coefficients alone
+ *   --apart          prefix: also with the course of errors alone, what was asked alone, and neither of them;
+ *    experience: with the course alone and with coefficients alone
  *   --asked LIST     divergences to be stated
  *   --probe N        tokens that probes for the table in hindsight read, 256 by default; 0: no such table
  *   --documents N    recall documents of learning, with five questions each, 20 by default

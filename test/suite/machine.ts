@@ -36,6 +36,7 @@ export function sessionAt(seq: number, price = 1e-8): [LoggedEntry, LoggedEntry]
       fingerprint: here,
       gains: { k: [1, 1], v: [1, 1] },
       c: 4,
+      costs: [{ layer: 1, side: 'v', cost: 4, rows: 8 }],
     },
   };
   return [

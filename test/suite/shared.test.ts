@@ -57,6 +57,7 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     const { book } = pupil;
     const { thresholds, neighbours, shared } = await book.lookup(query);
     expect(thresholds.thresholds['price.start']).toMatchObject({ origin: 'learned', samples: 6, evidence: [2] });
+    expect(thresholds.sources!.law).toMatchObject({ origin: 'learned', samples: 6, evidence: [2] });
     expect(neighbours.map(({ log, seq }) => [log, seq])).toEqual(
       [[undefined, 2], ...[2, 4, 6, 8, 10].map((seq) => ['teacher', seq])].sort(
         (a, b) => Number(a[1]) - Number(b[1]) || (a[0] === undefined ? -1 : 1),

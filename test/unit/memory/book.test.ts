@@ -177,6 +177,27 @@ describe('lookup', () => {
     expect(thresholds.c).toBe(4);
   });
 
+  test('what errors in layers cost is told by those that measured it, each layer and side once', async () => {
+    const cost = { layer: 1, side: 'v', cost: 4, rows: 8 } as const;
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    await book.record(...taught(1));
+    await book.record(...taught(2, { costs: [cost] }));
+    const { sources, law } = (await book.lookup(query)).thresholds;
+    expect(sources!.law).toEqual({
+      origin: 'learned',
+      source: 'what 1 session found errors in single layers to cost',
+      samples: 1,
+      evidence: [2],
+    });
+    expect(law!.coefficient.v.map(({ samples }) => samples)).toEqual([0, 1]);
+    for (const twice of [[cost, cost], new Array(4096).fill(cost)])
+      expect(sessionOf(...taught(3, { costs: twice }), 'a', here.length)!.payload).toMatchObject({
+        teaches: false,
+        probed: false,
+        experience: null,
+      });
+  });
+
   test('another model of the family helps a little, a foreign one not at all', async () => {
     const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
     await book.record(...taught(1, { modelDigest: 'm2' }));
