@@ -525,15 +525,13 @@ class Book implements ThresholdBook {
     }));
     const { defaults, shape } = target;
     const query = { layers: shape.layers, ...(defaults === undefined ? {} : { defaults }) };
-    const own = toThresholdFile(
-      this.#withCosts(this.#estimate(weighted, query, null), all, shape.layers, null),
-      target,
-      log,
-      {
-        sessions: all.length,
-        tokens: weighted.reduce((sum, { experience }) => sum + experience.tokens, 0),
-      },
-    );
+    const known = this.#estimate(weighted, query, null);
+    // What sessions measured beside a law that was imported is theirs alone: files are joined by how sure they are.
+    const set = imported === null ? this.#withCosts(known, all, shape.layers, null) : known;
+    const own = toThresholdFile(set, target, log, {
+      sessions: all.length,
+      tokens: weighted.reduce((sum, { experience }) => sum + experience.tokens, 0),
+    });
     const shipped = own.law === null ? null : (target.shipped ?? null);
     const others = [imported, shipped].filter((file) => file !== null);
     return others.length === 0 ? own : mergeThresholdFiles([...others, own]);
