@@ -367,7 +367,7 @@ class Book implements ThresholdBook {
       value,
       unit,
       origin: 'learned',
-      source: `${what} of ${plural(among.length, 'nearest session')}, worth ${worth.toFixed(2)}; cautious end`,
+      source: `${what} of ${among.length} nearest sessions, worth ${worth.toFixed(2)}; cautious end`,
       samples: among.length,
       ...(sd === undefined ? {} : { sd }),
       evidence: this.#seqsOf(among),

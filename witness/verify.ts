@@ -6,7 +6,7 @@
 import { createHash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
-import { KIND_UNOPENED, KvError, plural } from '../native/index.ts';
+import { KIND_UNOPENED, KvError } from '../native/index.ts';
 import { type Contradiction, SeriesCheckpoints } from './against.ts';
 import { SenselessBody } from './body.ts';
 import { NO_HASH } from './chain.ts';
@@ -120,7 +120,7 @@ function strange(
   if (one === undefined) return null;
   const what =
     one.logId === logId
-      ? `series ${one.series} is missing, and ${plural(one.size, 'entry', 'entries')} of it ${one.size === 1 ? 'was' : 'were'} signed`
+      ? `series ${one.series} is missing, and ${one.size} entries of it were signed`
       : `this is ${logId === null ? 'no sound log' : `log ${logId}`}, and log ${one.logId} was signed`;
   return { segment: '', offset: 0, seq: null, what: `${what} (checkpoint ${one.place})` };
 }

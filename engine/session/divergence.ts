@@ -113,13 +113,13 @@ export function divergenceBetween(exact: Float32Array, ours: Float32Array): numb
 export interface Exact {
   readonly row: Float32Array;
   readonly largest: number;
-  readonly weights: Float32Array;
+  readonly weights: Float64Array;
   readonly sum: number;
 }
 
 export function exactOf(row: Float32Array): Exact {
   const most = largest(row);
-  const weights = new Float32Array(row.length);
+  const weights = new Float64Array(row.length);
   let sum = 0;
   for (let i = 0; i < row.length; i++) {
     const below = row[i]! - most;

@@ -233,17 +233,17 @@ export class Probe {
       const moved = changes && change.moves.length > 0;
       const own = part(attention, at, all, tokens);
       const queries = part(q, at, all, tokens);
-      const attend = (cache: KvCache, out: Float32Array): void => {
+      const attend = (cache: KvCache, out: Float32Array, moves: readonly ProbeMove[] = []): void => {
         try {
+          move(cache, moves);
           cache.append(0, part(k, at, all, tokens), part(v, at, all, tokens));
           cache.attend(0, queries, out, { observe: false });
         } finally {
           cache.close();
         }
       };
-      const cache = moved ? this.#copy(layer, copy, 0) : copy.fork();
-      if (moved) move(cache, change.moves);
-      attend(cache, own);
+      if (moved) attend(this.#copy(layer, copy, 0), own, change.moves);
+      else attend(copy.fork(), own);
       if (!changes) continue;
       const exact = new Float32Array(own.length);
       if (moved) attend(copy.fork(), exact);

@@ -323,7 +323,8 @@ export class Session implements Reader {
 
   /** The probe that the next tokens are for, and how many; null: none is due. `left`: tokens that remain to be read. */
   #probeDue(left: number): { readonly of: TextProbe | LayerProbe; readonly rows: number } | null {
-    if (this.#probe !== null) return null;
+    // Whoever sees all rows, as traces do, takes them by whole pages.
+    if (this.#probe !== null || this.setup.onRows !== undefined) return null;
     for (const of of [this.#text, this.#layers]) {
       const rows = of.rowsDue(left);
       if (rows > 0) return { of, rows };

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { shippedThresholds } from '../../engine/state/shipped-laws.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { nativeInfo, table } from '../../native/index.ts';
-import { defaultLaw } from '../../policy/index.ts';
+import { defaultLaw, type ThresholdSet } from '../../policy/index.ts';
 import { decideWithout, openWitnessLog } from '../../witness/index.ts';
 import { modelOf } from './frontier.ts';
 import { KINDS, type Passage, passagesOf } from './passages.ts';
@@ -85,6 +85,11 @@ export async function experience(request: ExperienceRequest): Promise<readonly E
   return results.rows;
 }
 
+function withoutCourse(set: ThresholdSet): ThresholdSet {
+  const { course: _, ...rest } = set;
+  return rest;
+}
+
 async function ofModel(
   model: string,
   runtime: Runtime,
@@ -106,7 +111,7 @@ async function ofModel(
       if (!isApart) continue;
       const law = defaultLaw(runtime.shape.layers);
       known.set(`other${count} course`, { stateDir, adjust: (set) => ({ ...set, law }) });
-      known.set(`other${count} coefficients`, { stateDir, adjust: ({ course: _, ...set }) => set });
+      known.set(`other${count} coefficients`, { stateDir, adjust: withoutCourse });
     }
     if (isCalibrated) known.set('calibrated', { isShipped: true });
     for (const passage of passagesOf(runtime.model.tokenizer, kind, passages, tokens))
