@@ -172,8 +172,40 @@ export class Probe {
    * begins at the lowest layer of the moves, and 'unsupported' for moves that the cache does not know. `last`: nothing
    * more will be asked, so the moves are made in the copies themselves instead of in copies of these.
    */
-  divergence(moves: readonly ProbeMove[], { last = false } = {}): Promise<number[]> {
-    return this.#compared(Math.min(...moves.map(({ layer }) => layer)), moves, last);
+  async divergence(moves: readonly ProbeMove[], { last = false } = {}): Promise<number[]> {
+    const { layers } = this.#runtime.model.config;
+    const from = Math.min(...moves.map(({ layer }) => layer));
+    const chunks = this.#chunks.filter(({ hidden }) => hidden !== null);
+    if (chunks.length === 0 || !this.#layers.has(from))
+      throw new KvError(
+        'bad-argument',
+        'a probe needs tokens that were read, and moves from a layer at which it begins',
+        {
+          values: { tokens: chunks.length, layer: from, layers: [...this.#layers] },
+        },
+      );
+    const caches = new Map<number, KvCache>();
+    const klds: number[] = [];
+    try {
+      for (let layer = from; layer < layers; layer++) {
+        const moved = moves.filter((move) => move.layer === layer);
+        const copy = this.#copies.get(layer)!;
+        if (last) this.#copies.delete(layer);
+        const cache = last ? copy : moved.length === 0 ? copy.fork() : this.#copy(layer, copy, 0);
+        caches.set(layer, cache);
+        move(cache, moved);
+      }
+      for (const chunk of chunks) {
+        const ours = await this.#run(chunk, from, caches);
+        const base = (chunk.logits ??= await this.#base(chunk));
+        await this.#logits(ours, chunk.tokens, (token, row) => {
+          klds.push(divergenceOf(base[token]!.row, base[token]!.logSum, row, logSumExp(row).logSum));
+        });
+      }
+      return klds;
+    } finally {
+      for (const cache of caches.values()) cache.close();
+    }
   }
 
   /**
@@ -265,41 +297,6 @@ export class Probe {
       klds[Math.floor(at / chunk.tokens)]!.push(divergenceFrom(exact[at % chunk.tokens]!, row)),
     );
     return klds;
-  }
-
-  async #compared(from: number, moves: readonly ProbeMove[], last: boolean): Promise<number[]> {
-    const { layers } = this.#runtime.model.config;
-    const chunks = this.#chunks.filter(({ hidden }) => hidden !== null);
-    if (chunks.length === 0 || !this.#layers.has(from))
-      throw new KvError(
-        'bad-argument',
-        'a probe needs tokens that were read, and moves from a layer at which it begins',
-        {
-          values: { tokens: chunks.length, layer: from, layers: [...this.#layers] },
-        },
-      );
-    const caches = new Map<number, KvCache>();
-    const klds: number[] = [];
-    try {
-      for (let layer = from; layer < layers; layer++) {
-        const moved = moves.filter((move) => move.layer === layer);
-        const copy = this.#copies.get(layer)!;
-        if (last) this.#copies.delete(layer);
-        const cache = last ? copy : moved.length === 0 ? copy.fork() : this.#copy(layer, copy, 0);
-        caches.set(layer, cache);
-        move(cache, moved);
-      }
-      for (const chunk of chunks) {
-        const ours = await this.#run(chunk, from, caches);
-        const base = (chunk.logits ??= await this.#base(chunk));
-        await this.#logits(ours, chunk.tokens, (token, row) => {
-          klds.push(divergenceOf(base[token]!.row, base[token]!.logSum, row, logSumExp(row).logSum));
-        });
-      }
-      return klds;
-    } finally {
-      for (const cache of caches.values()) cache.close();
-    }
   }
 
   /** A layer of a cache, with pages and open rows of their own, as the cache of that layer. */
