@@ -2,8 +2,8 @@
  * One step, one straight line:
  *
  *   make room                                    before anything is appended: pages that fill up will be sealed
- *   project → append → attend                    layer by layer (runStep; a caller with a runtime of its own projects
- *   by itself)
+ *   project → append → attend                    layer by layer (pass.ts, for many caches at once; a caller with a
+ *   runtime of its own projects by itself)
  *   let go → situate → try → decide → judge → move → witness    at the token boundary (settle)
  */
 import {
@@ -15,7 +15,6 @@ import {
   plural,
   sealsBetween,
   show,
-  TRIAL_QUERIES,
   WINDOW_FORMAT,
 } from '../../native/index.ts';
 import { isLatent, KLD_GIVES_WAY, type LayerChange, type MassReport, type TrialReport } from '../../policy/index.ts';
@@ -23,10 +22,7 @@ import type { WayBack } from './back.ts';
 import { comeBack } from './coming-back.ts';
 import type { Governed } from './governed.ts';
 import type { AskedPage } from './promoted.ts';
-import type { Stepper, StepTimes } from './stepper.ts';
 
-/** The native cache keeps one query in this many tokens for trials. */
-const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
 /** Plans per scheduling point: a refused plan may be followed by another. */
 const ROUNDS_MAX = 64;
 /** In the first of these plans a trial may still refuse a move. */
@@ -43,43 +39,6 @@ const NO_MASSES: readonly MassReport[] = [];
 export interface Asked {
   readonly pages: readonly (readonly AskedPage[])[];
   readonly tokens: number;
-}
-
-/** Runs `tokenIds` (at most tokensAtOnce of the cache) through all layers. */
-export async function runStep(stepper: Stepper, tokenIds: Int32Array): Promise<void> {
-  const { runtime, governed: cache, rotary, times } = stepper;
-  const { dense, model } = runtime;
-  const { layers, queryHeads, headDim, hiddenSize } = model.config;
-  const start = performance.now();
-  const tokens = tokenIds.length;
-  const position = cache.length;
-  makeRoom(cache, tokens);
-  const attention = new Float32Array(tokens * queryHeads * headDim);
-  let mark = performance.now();
-  const lap = (slot: keyof StepTimes): void => {
-    const now = performance.now();
-    times[slot] += now - mark;
-    mark = now;
-  };
-  let input = await dense.first(dense.embed(tokenIds), tokens);
-  for (let layer = 0; ; layer++) {
-    const { q, k, v, x } = input;
-    lap('denseMs');
-    rotary.apply(layer, q, k, tokens, position);
-    stepper.sees?.({ layer, position, tokens, q, k, v, x });
-    cache.append(layer, k, v, cache.inputs(layer, x, tokens));
-    cache.kv.attend(layer, q, attention, { xNorms: rowNorms(x, tokens, hiddenSize, position) });
-    lap('attentionMs');
-    if (layer + 1 === layers) {
-      const hidden = await dense.last(attention, x, tokens);
-      lap('denseMs');
-      stepper.holds(tokenIds, hidden);
-      break;
-    }
-    input = await dense.next(layer, attention, x, tokens);
-  }
-  settle(cache, tokens);
-  if (tokens === 1) cache.pacing.latency.add(performance.now() - start);
 }
 
 /**
@@ -396,21 +355,4 @@ function tooManyAtOnce(
       hint: `append at most ${PAGE_TOKENS} tokens at a time, so that older pages can be moved in between`,
     },
   );
-}
-
-/** ‖x‖ of the rows whose query the cache will keep for trials; 0 for the others, which nobody reads. [T] */
-function rowNorms(x: Float32Array, tokens: number, width: number, position: number): Float32Array {
-  const norms = new Float32Array(tokens);
-  for (let t = 0; t < tokens; t++) {
-    if ((position + t) % TRIAL_STRIDE !== TRIAL_STRIDE - 1) continue;
-    norms[t] = rowNorm(x, t, width);
-  }
-  return norms;
-}
-
-/** ‖row t‖ of x [T, width]. */
-export function rowNorm(x: Float32Array, t: number, width: number): number {
-  let sum = 0;
-  for (let i = t * width; i < (t + 1) * width; i++) sum += x[i]! * x[i]!;
-  return Math.sqrt(sum);
 }

@@ -18,11 +18,13 @@ export interface Stepper {
   readonly governed: Governed;
   readonly rotary: Rotary;
   readonly times: StepTimes;
+  /** A step is about to begin; throws where none may. */
+  begins?(): void;
   /** Sees the rows of each layer before the cache does; left out where nobody wants to. */
   sees?(rows: LayerRows): void;
   /**
    * The cache holds these tokens now, and nothing is decided yet. hidden: the residual stream behind the last layer,
-   * [T, m] or longer, until the next step.
+   * [T, m], until the next step.
    */
   holds(tokenIds: Int32Array, hidden: Float32Array): void;
 }

@@ -34,7 +34,7 @@ export function lookupOf(
   { promptLookupTokens = 0 }: GenerateOptions,
 ): PromptLookup | null {
   const { latents, terms } = governed;
-  const isSame = runtime.dense.name === 'native' && (terms.context.openFormat ?? 'f16') === 'f16';
+  const isSame = runtime.dense.isRowwise && (terms.context.openFormat ?? 'f16') === 'f16';
   return promptLookupTokens > 0 && isSame && latents === null ? new PromptLookup(promptLookupTokens) : null;
 }
 

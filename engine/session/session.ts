@@ -13,9 +13,10 @@ import {
 } from '../../native/index.ts';
 import { comingBack } from '../cache/coming-back.ts';
 import { Governed } from '../cache/governed.ts';
+import { type Outcome, runPass } from '../cache/pass.ts';
 import { QUESTION_TOKENS, Question } from '../cache/promoted.ts';
 import { reportOf } from '../cache/report.ts';
-import { type Asked, cutTo, endPrompt, fork, promote, runStep, takeBack } from '../cache/step.ts';
+import { type Asked, cutTo, endPrompt, fork, promote, takeBack } from '../cache/step.ts';
 import type { StepTimes } from '../cache/stepper.ts';
 import type { Spent } from '../cache/tally.ts';
 import { askedOf } from '../cache/terms.ts';
@@ -295,7 +296,7 @@ export class Session implements Reader {
   ): Promise<void> {
     if (this.#prefix.isBeginning(tokenIds)) await this.#prefix.begin(tokenIds);
     const start = performance.now();
-    const { turns } = this.setup.shared ?? {};
+    const { scheduler } = this.setup.shared ?? {};
     for (let at = from; at < to; ) {
       if (options.signal?.aborted)
         throw new KvError('aborted', 'aborted while the prompt was read', {
@@ -304,10 +305,10 @@ export class Session implements Reader {
       await this.#book.lookUp();
       const probe = this.#probeDue(to - at);
       const { tokensAtOnce } = this.governed;
-      const most = probe?.rows ?? turns?.piece(tokensAtOnce) ?? tokensAtOnce;
+      const most = probe?.rows ?? scheduler?.piece(tokensAtOnce) ?? tokensAtOnce;
       const chunk = tokenIds.slice(at, Math.min(to, at + most));
       if (probe === null) await this.#forward(chunk, true);
-      else await this.#inTurn(true, () => this.#probed(probe.of, chunk));
+      else await this.#alone(() => this.#probed(probe.of, chunk));
       at += chunk.length;
       this.governed.meter.promptTokens.add({}, chunk.length);
       options.onProgress?.({
@@ -393,7 +394,8 @@ export class Session implements Reader {
   }
 
   logits(row: Float32Array = this.#trail.last!): Promise<Float32Array> {
-    return this.runtime.dense.logits(row, 1);
+    const { dense } = this.runtime;
+    return this.setup.shared?.scheduler.logits.of(dense, row) ?? dense.logits(row, 1);
   }
 
   retract(tokens: number, row: Float32Array): void {
@@ -541,15 +543,23 @@ export class Session implements Reader {
   }
 
   async #forward(ids: readonly number[], reads: boolean): Promise<Float32Array> {
-    await this.#inTurn(reads, () => this.#step(Int32Array.from(ids)));
+    this.#occupancy.checkSound();
+    const { shared } = this.setup;
+    const tokenIds = Int32Array.from(ids);
+    const ended = (outcome: Outcome): Promise<void> => this.#ended(outcome);
+    await this.#taking(
+      shared === undefined ? this.#step(tokenIds) : shared.step(this, reads, { stepper: this, tokenIds, ended }),
+    );
     return this.#trail.newest;
   }
 
-  /** Does a step, and what belongs to it, while no other session does one. */
-  async #inTurn(reads: boolean, work: () => Promise<void>): Promise<void> {
+  /** Does a step of a prompt, and what belongs to it, while no other session does one. */
+  async #alone(work: () => Promise<void>): Promise<void> {
     this.#occupancy.checkSound();
-    const { shared } = this.setup;
-    const step = shared === undefined ? work() : shared.step(this, reads, work);
+    await this.#taking(this.setup.shared?.stepAlone(this, true, work) ?? work());
+  }
+
+  async #taking(step: Promise<void>): Promise<void> {
     this.#stepping = step.catch(() => {});
     await step;
   }
@@ -563,9 +573,17 @@ export class Session implements Reader {
   }
 
   async #step(tokenIds: Int32Array): Promise<void> {
+    const [outcome] = await runPass([{ stepper: this, tokenIds }]);
+    await this.#ended(outcome!);
+  }
+
+  begins(): void {
     this.#occupancy.checkSound();
+  }
+
+  async #ended(outcome: Outcome): Promise<void> {
     try {
-      await runStep(this, tokenIds);
+      if (outcome !== null) throw outcome.error;
       await this.#rereading.measure();
     } catch (error) {
       // Layers before the fault have these tokens and the others have not, so no later step may build on them.

@@ -1,6 +1,6 @@
 /**
  * The memory that the sessions of an engine share: who may be at work in it (admission.ts), whose turn it is
- * (turns.ts), and who gives way when room is short. Sessions that wait are parked, or pages of others go lower, those
+ * (scheduler.ts), and who gives way when room is short. Sessions that wait are parked, or pages of others go lower, those
  * first that take most; where nothing else helps, the pages of sessions that wait go, and their tokens are read again.
  */
 import { KvError, type PagePool } from '../../native/index.ts';
@@ -8,11 +8,11 @@ import type { Pressed } from '../cache/away.ts';
 import type { Governed } from '../cache/governed.ts';
 import { giveUp } from '../cache/step.ts';
 import type { Meter } from '../metrics/meter.ts';
+import { type Job, Scheduler } from '../scheduler/scheduler.ts';
 import { Admission } from './admission.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
 import type { Session } from './session.ts';
 import type { Sharing } from './sharing.ts';
-import { Turns } from './turns.ts';
 
 interface Parts {
   readonly pool: PagePool;
@@ -24,7 +24,7 @@ interface Parts {
 }
 
 export class SharedMemory implements Sharing {
-  readonly turns = new Turns();
+  readonly scheduler = new Scheduler();
   readonly #parts: Parts;
   readonly #admission: Admission;
   readonly #idle: IdleSessions | null;
@@ -50,10 +50,18 @@ export class SharedMemory implements Sharing {
     this.#admission.leave(session);
   }
 
-  async step(session: Session, reads: boolean, work: () => Promise<void>): Promise<void> {
+  step(session: Session, reads: boolean, job: Job): Promise<void> {
+    return this.#untilThereIsRoom(session, () => this.scheduler.step(reads, job));
+  }
+
+  stepAlone(session: Session, reads: boolean, work: () => Promise<void>): Promise<void> {
+    return this.#untilThereIsRoom(session, () => this.scheduler.alone(reads, work));
+  }
+
+  async #untilThereIsRoom(session: Session, step: () => Promise<void>): Promise<void> {
     for (;;) {
       try {
-        await this.turns.during(reads, work);
+        await step();
         return;
       } catch (error) {
         this.#tellChange(session, error);

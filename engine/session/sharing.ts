@@ -1,6 +1,6 @@
 /** What a session asks of the memory that it shares with others (SharedMemory, shared-memory.ts). */
 import type { IdlePlace, Neighbours } from '../cache/away.ts';
-import type { Turns } from './turns.ts';
+import type { Job, Scheduler } from '../scheduler/scheduler.ts';
 
 /** A session, by what tells it from others. */
 interface Named {
@@ -8,7 +8,7 @@ interface Named {
 }
 
 export interface Sharing extends Neighbours {
-  readonly turns: Turns;
+  readonly scheduler: Scheduler;
   /** Where sessions that wait are parked; null: nowhere. */
   readonly place: IdlePlace | null;
   /**
@@ -19,10 +19,12 @@ export interface Sharing extends Neighbours {
   /** The call has ended. */
   leave(session: Named): void;
   /**
-   * Does a step, of a prompt (`reads`) or an answer, in its turn. Where the memory has no room for it, which it says
-   * before it appends anything, it is tried again when another session has ended its work.
+   * Does a step, of a prompt (`reads`) or an answer, in a pass with those of others. Where the memory has no room for
+   * it, which it says before it appends anything, it is tried again when another session has ended its work.
    */
-  step(session: Named, reads: boolean, work: () => Promise<void>): Promise<void>;
+  step(session: Named, reads: boolean, job: Job): Promise<void>;
+  /** Does a step with what belongs to it while nobody else takes one, and tries it again in the same way. */
+  stepAlone(session: Named, reads: boolean, work: () => Promise<void>): Promise<void>;
   /**
    * Puts the pages of a session back if they are parked, or leaves its cache empty where they are of no use, or where a
    * session that was let to work (`isAtWork`) finds no room for them as they were. Throws 'budget-exceeded', 'io'.

@@ -15,7 +15,7 @@ import {
   toHalf,
   writeWhole,
 } from '../../native/index.ts';
-import { rowNorm } from '../cache/step.ts';
+import { rowNorm } from '../cache/pass.ts';
 import type { LayerRows } from '../cache/types.ts';
 import { type Layout, layoutOf, MAGIC, type Measured, type TraceHeader } from './header.ts';
 

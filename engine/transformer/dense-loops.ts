@@ -36,6 +36,7 @@ function sharesOf(scores: Float32Array, { used, shareAmongChosen }: Experts): [e
 
 class LoopBackend extends DenseBase implements DenseBackend {
   readonly name = 'loops';
+  readonly isRowwise = true;
   readonly #weights = new Map<string, Float32Array>();
 
   async open(): Promise<void> {

@@ -60,6 +60,7 @@ class Rows {
 
 class NativeBackend extends DenseBase implements DenseBackend {
   readonly name = 'native';
+  readonly isRowwise = true;
   readonly #half: DenseHalf;
   #rows: Rows;
   /** Bytes of the file, while matrices are packed. */

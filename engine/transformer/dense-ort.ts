@@ -60,6 +60,7 @@ function sessionOptions(threads: number): InferenceSession.SessionOptions {
 
 class OrtBackend extends DenseBase implements DenseBackend {
   readonly name = 'onnxruntime';
+  readonly isRowwise = false;
   private readonly ort: Ort;
   private readonly given: GraphInput;
   private readonly threads: number;

@@ -313,6 +313,8 @@ export interface DenseBackend {
   /** How many weights are held in which type: e.g. { q8: 210, f32: 61 }. */
   readonly weightTypes: Readonly<Record<string, number>>;
   readonly bytes: number;
+  /** True if a row gets the same bits alone as among others. */
+  readonly isRowwise: boolean;
   /** Rows of the embedding table, [T, m]. */
   embed(tokenIds: Int32Array): Float32Array;
   /** Norm and q, k, v projection of layer 0 (bias and QK-norm included). */

@@ -20,6 +20,7 @@ export function rewired(runtime: Runtime, { name, config, input, tensor }: Rewir
     name: { value: own.name },
     weightTypes: { value: own.weightTypes },
     bytes: { value: own.bytes },
+    isRowwise: { value: own.isRowwise },
     embed: { value: own.embed.bind(own) },
     first: { value: async (x: Float32Array, tokens: number) => input(await own.first(x, tokens)) },
     next: {

@@ -7,7 +7,7 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { Governed } from '../../engine/cache/governed.ts';
-import { runStep } from '../../engine/cache/step.ts';
+import { runStep } from '../../engine/cache/pass.ts';
 import type { Stepper } from '../../engine/cache/stepper.ts';
 import { termsOf } from '../../engine/cache/terms.ts';
 import { defaultCacheDir } from '../../engine/transformer/cache-dir.ts';

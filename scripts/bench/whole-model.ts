@@ -5,7 +5,7 @@
  */
 
 import { Governed } from '../../engine/cache/governed.ts';
-import { runStep } from '../../engine/cache/step.ts';
+import { runStep } from '../../engine/cache/pass.ts';
 import type { Stepper } from '../../engine/cache/stepper.ts';
 import { termsOf } from '../../engine/cache/terms.ts';
 import { createNativeBackend } from '../../engine/transformer/dense-native.ts';

@@ -1,9 +1,10 @@
 /**
- * Sessions that share memory step one at a time. What a session measures of its text while it reads a prompt is part of
- * a step of that prompt: it is done in its turn, waits for room as the others do, and takes a share of what is read.
+ * What a session measures of its text while it reads a prompt is part of a step of that prompt: nobody else takes one
+ * meanwhile, it waits for room as the others do, and takes a share of what is read.
  */
 import { expect, it } from 'vitest';
 import { Meter } from '../../../../engine/metrics/meter.ts';
+import type { Job } from '../../../../engine/scheduler/scheduler.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { SharedMemory } from '../../../../engine/session/shared-memory.ts';
 import { openPool } from '../../../../native/index.ts';
@@ -18,9 +19,14 @@ class Watched extends SharedMemory {
   readonly reads: boolean[] = [];
   isStepping = false;
 
-  override step(session: Session, reads: boolean, work: () => Promise<void>): Promise<void> {
+  override step(session: Session, reads: boolean, job: Job): Promise<void> {
     this.reads.push(reads);
-    return super.step(session, reads, async () => {
+    return super.step(session, reads, job);
+  }
+
+  override stepAlone(session: Session, reads: boolean, work: () => Promise<void>): Promise<void> {
+    this.reads.push(reads);
+    return super.stepAlone(session, reads, async () => {
       this.isStepping = true;
       await work();
       this.isStepping = false;

@@ -1,0 +1,169 @@
+/**
+ * One pass over the weights of a model for the steps of any number of caches: their rows stand one behind the other in
+ * the dense half, and each meets the pages of its own cache. A row gets the same bits in any company. Whatever befalls
+ * one of them is its own: the others go on.
+ */
+import { PAGE_TOKENS, TRIAL_QUERIES } from '../../native/index.ts';
+import type { LayerInput } from '../transformer/types.ts';
+import { makeRoom, settle } from './step.ts';
+import type { Stepper } from './stepper.ts';
+
+/** The native cache keeps one query in this many tokens for trials. */
+const TRIAL_STRIDE = PAGE_TOKENS / TRIAL_QUERIES;
+
+/** Tokens (at most tokensAtOnce of the cache) that one cache reads in a pass. */
+export interface Step {
+  readonly stepper: Stepper;
+  readonly tokenIds: Int32Array;
+}
+
+/** A step that went well has no error. */
+export type Outcome = { readonly error: unknown } | null;
+
+/** A step in a pass: which rows are its own, and how it fares. */
+class Part {
+  readonly step: Step;
+  readonly tokens: number;
+  /** Of its first token in the cache. */
+  readonly position: number;
+  /** Of its first token among the rows of the pass. */
+  row = 0;
+  outcome: Outcome = null;
+  /** Milliseconds that nobody else had a part in. */
+  ownMs = 0;
+
+  constructor(step: Step) {
+    this.step = step;
+    this.tokens = step.tokenIds.length;
+    this.position = step.stepper.governed.length;
+  }
+
+  /** Does a piece of work of this step alone; what it throws ends the step and no other. → milliseconds */
+  does(work: () => void): number {
+    const start = performance.now();
+    try {
+      work();
+    } catch (error) {
+      this.outcome = { error };
+    }
+    const ms = performance.now() - start;
+    this.ownMs += ms;
+    return ms;
+  }
+
+  /** Its own of the rows of a pass of `all` tokens. */
+  of(rows: Float32Array, all: number): Float32Array {
+    const width = rows.length / all;
+    return rows.subarray(this.row * width, (this.row + this.tokens) * width);
+  }
+}
+
+/**
+ * Runs the tokens of all steps through all layers; the caches must be of one model, and none may be there twice. Room
+ * for a step is made before anything is appended to its cache, and moves follow when all layers have its tokens.
+ * → what became of each
+ */
+export async function runPass(steps: readonly Step[]): Promise<Outcome[]> {
+  const parts = steps.map((step) => new Part(step));
+  for (const part of parts)
+    part.does(() => {
+      part.step.stepper.begins?.();
+      makeRoom(part.step.stepper.governed, part.tokens);
+    });
+  const begun = parts.filter(isSound);
+  const sharedMs = begun.length === 0 ? 0 : await carry(begun);
+  for (const part of begun.filter(isSound)) {
+    const { governed } = part.step.stepper;
+    part.does(() => settle(governed, part.tokens));
+    // What the others' own work took is not its cache's doing, and no move of its pages would make that shorter.
+    if (isSound(part) && part.tokens === 1) governed.pacing.latency.add(sharedMs + part.ownMs);
+  }
+  return parts.map(({ outcome }) => outcome);
+}
+
+/** A pass of one step, which throws what befell it. */
+export async function runStep(stepper: Stepper, tokenIds: Int32Array): Promise<void> {
+  const [outcome] = await runPass([{ stepper, tokenIds }]);
+  if (outcome != null) throw outcome.error;
+}
+
+const isSound = ({ outcome }: Part): boolean => outcome === null;
+
+/** Takes the rows of these steps through all layers. → milliseconds in the dense half, which they share */
+async function carry(parts: readonly Part[]): Promise<number> {
+  const { runtime } = parts[0]!.step.stepper;
+  const { dense, model } = runtime;
+  const { layers, queryHeads, headDim } = model.config;
+  let rows = 0;
+  for (const part of parts) {
+    part.row = rows;
+    rows += part.tokens;
+  }
+  const attention = new Float32Array(rows * queryHeads * headDim);
+  let sharedMs = 0;
+  const shared = async <T>(work: () => Promise<T>): Promise<T> => {
+    const start = performance.now();
+    const result = await work();
+    const ms = performance.now() - start;
+    sharedMs += ms;
+    for (const { step, tokens } of parts) step.stepper.times.denseMs += (ms * tokens) / rows;
+    return result;
+  };
+  try {
+    let input = await shared(() => dense.first(dense.embed(idsOf(parts, rows)), rows));
+    for (let layer = 0; ; layer++) {
+      for (const part of parts.filter(isSound)) attend(part, layer, input, attention);
+      // Rows of a step that has failed are carried on unless all have; nobody reads them.
+      if (!parts.some(isSound)) return sharedMs;
+      const { x } = input;
+      if (layer + 1 === layers) {
+        const hidden = await shared(() => dense.last(attention, x, rows));
+        for (const part of parts.filter(isSound))
+          part.does(() => part.step.stepper.holds(part.step.tokenIds, part.of(hidden, rows)));
+        return sharedMs;
+      }
+      input = await shared(() => dense.next(layer, attention, x, rows));
+    }
+  } catch (error) {
+    for (const part of parts) part.outcome ??= { error };
+    return sharedMs;
+  }
+}
+
+function idsOf(parts: readonly Part[], rows: number): Int32Array {
+  if (parts.length === 1) return parts[0]!.step.tokenIds;
+  const ids = new Int32Array(rows);
+  for (const { step, row } of parts) ids.set(step.tokenIds, row);
+  return ids;
+}
+
+/** Gives a layer of one cache its rows, and puts what they see there into theirs of `attention`. */
+function attend(part: Part, layer: number, input: LayerInput, attention: Float32Array): void {
+  const { step, tokens, position } = part;
+  const { governed: cache, rotary, times } = step.stepper;
+  times.attentionMs += part.does(() => {
+    const of = (rows: Float32Array): Float32Array => part.of(rows, input.tokens);
+    const [q, k, v, x] = [of(input.q), of(input.k), of(input.v), of(input.x)];
+    rotary.apply(layer, q, k, tokens, position);
+    step.stepper.sees?.({ layer, position, tokens, q, k, v, x });
+    cache.append(layer, k, v, cache.inputs(layer, x, tokens));
+    cache.kv.attend(layer, q, of(attention), { xNorms: rowNorms(x, tokens, position) });
+  });
+}
+
+/** ‖x‖ of the rows whose query the cache will keep for trials; 0 for the others, which nobody reads. [T] */
+function rowNorms(x: Float32Array, tokens: number, position: number): Float32Array {
+  const norms = new Float32Array(tokens);
+  for (let t = 0; t < tokens; t++) {
+    if ((position + t) % TRIAL_STRIDE !== TRIAL_STRIDE - 1) continue;
+    norms[t] = rowNorm(x, t, x.length / tokens);
+  }
+  return norms;
+}
+
+/** ‖row t‖ of x [T, width]. */
+export function rowNorm(x: Float32Array, t: number, width: number): number {
+  let sum = 0;
+  for (let i = t * width; i < (t + 1) * width; i++) sum += x[i]! * x[i]!;
+  return Math.sqrt(sum);
+}

@@ -1,0 +1,48 @@
+/** Logits for all who draw a token at the same time, in one pass over the output matrix. */
+import type { DenseBackend } from '../transformer/types.ts';
+
+/** Rows whose logits are computed at once: more take memory and save no time. */
+const ROWS_MAX = 32;
+
+interface Asked {
+  readonly row: Float32Array;
+  readonly resolve: (logits: Float32Array) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+export class Logits {
+  /** Several are about to ask. */
+  areMany = false;
+  readonly #asked = new Map<DenseBackend, Asked[]>();
+
+  /** Of the token behind a row of the residual stream [m]: [V]. */
+  of(dense: DenseBackend, row: Float32Array): Promise<Float32Array> {
+    if (!this.areMany || !dense.isRowwise) return dense.logits(row, 1);
+    return new Promise((resolve, reject) => {
+      const asked = this.#asked.get(dense);
+      if (asked !== undefined) {
+        asked.push({ row, resolve, reject });
+        return;
+      }
+      this.#asked.set(dense, [{ row, resolve, reject }]);
+      setImmediate(() => void this.#answer(dense));
+    });
+  }
+
+  async #answer(dense: DenseBackend): Promise<void> {
+    const all = this.#asked.get(dense)!;
+    this.#asked.delete(dense);
+    for (let at = 0; at < all.length; at += ROWS_MAX) {
+      const some = all.slice(at, at + ROWS_MAX);
+      try {
+        const rows = new Float32Array(some.length * some[0]!.row.length);
+        for (const [index, { row }] of some.entries()) rows.set(row, index * row.length);
+        const logits = await dense.logits(rows, some.length);
+        const width = logits.length / some.length;
+        for (const [index, { resolve }] of some.entries()) resolve(logits.subarray(index * width, (index + 1) * width));
+      } catch (error) {
+        for (const { reject } of some) reject(error);
+      }
+    }
+  }
+}

@@ -1,0 +1,162 @@
+/**
+ * Whose rows are in the next pass over the weights. All who write an answer are in each; a prompt is read beside them,
+ * a piece at a time, for its share of the time; where nobody writes, prompts are read in whole chunks, who asked first
+ * first. Who is in no pass is between two steps, and so is everybody while somebody works alone, so that room that was
+ * found for a step is there to its end.
+ */
+import { type Outcome, runPass, type Step } from '../cache/pass.ts';
+import { Logits } from './logits.ts';
+
+/**
+ * The share of time that prompts get while others write. Chosen, not measured: a prompt takes a third longer from
+ * writers than nothing would, and four times as long itself.
+ */
+const READING_SHARE = 1 / 4;
+/**
+ * Tokens of a prompt that are read at once while others write, who wait so long. Pages and windows are whole multiples
+ * of it. Chosen, not measured.
+ */
+const PIECE_TOKENS = 16;
+/** Rows of writers, and of prompts, in one pass: more of them take as many times longer. */
+const ROWS_MAX = 128;
+
+/** A step of a session that can be in one pass with those of others. */
+export interface Job extends Step {
+  /** The pass is over, and this is what became of the step; until this resolves nobody takes another one. */
+  ended(outcome: Outcome): Promise<void>;
+}
+
+/** Who waits for a pass, or to work alone. */
+interface Turn {
+  readonly reads: boolean;
+  /** What it does in a pass; null: it works alone. */
+  readonly job: Job | null;
+  readonly begin: () => void;
+  readonly resolve: () => void;
+  readonly reject: (error: unknown) => void;
+}
+
+const isWriting = ({ reads }: Turn): boolean => !reads;
+
+export class Scheduler {
+  /** What answers are drawn from. */
+  readonly logits = new Logits();
+  readonly #waiting: Turn[] = [];
+  #current: readonly Turn[] = [];
+  /** Milliseconds that writers may take before a prompt is read on. */
+  #owedMs = 0;
+  /** How long the newest pass took in which nobody read. */
+  #writingMs = 0;
+  /** Somebody wrote in the newest pass, and will want the next one as well. */
+  #wrote = false;
+  #isDue = false;
+
+  /** Does a step of a prompt (`reads`) or of an answer, in one pass with those of others. */
+  step(reads: boolean, job: Job): Promise<void> {
+    return new Promise((resolve, reject) => this.#ask({ reads, job, begin: () => {}, resolve, reject }));
+  }
+
+  /** Does what belongs to a prompt (`reads`) or an answer while nobody else takes a step. */
+  alone(reads: boolean, work: () => Promise<void>): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const turn: Turn = {
+        reads,
+        job: null,
+        begin: () => void this.#during([turn], work).then(resolve, reject),
+        resolve,
+        reject,
+      };
+      this.#ask(turn);
+    });
+  }
+
+  /** How many of so many tokens of a prompt are read at once now. */
+  piece(tokens: number): number {
+    const othersWrite = this.#wrote || this.#current.some(isWriting) || this.#waiting.some(isWriting);
+    return othersWrite ? Math.min(tokens, PIECE_TOKENS) : tokens;
+  }
+
+  #ask(turn: Turn): void {
+    this.#waiting.push(turn);
+    // Whoever asks at the same time is in the same pass.
+    if (this.#current.length === 0) this.#soon();
+  }
+
+  #soon(): void {
+    if (this.#isDue) return;
+    this.#isDue = true;
+    setImmediate(() => {
+      this.#isDue = false;
+      this.#next();
+    });
+  }
+
+  #next(): void {
+    if (this.#current.length > 0) return;
+    const turns = this.#chosen();
+    if (turns.length === 0) {
+      this.#wrote = false;
+      return;
+    }
+    for (const turn of turns) this.#waiting.splice(this.#waiting.indexOf(turn), 1);
+    const jobs = turns.flatMap(({ job }) => job ?? []);
+    if (jobs.length === 0) turns[0]!.begin();
+    else void this.#during(turns, () => this.#pass(turns, jobs));
+  }
+
+  /** Who is in the next pass, or whoever works alone. */
+  #chosen(): readonly Turn[] {
+    const waiting = this.#waiting;
+    const areWriting = waiting.some(isWriting);
+    if (!areWriting) this.#owedMs = 0;
+    const lead = this.#owedMs > 0 ? waiting.find(isWriting) : waiting[0];
+    if (lead === undefined || lead.job === null) return lead === undefined ? [] : [lead];
+    const { runtime } = lead.job.stepper;
+    if (!runtime.dense.isRowwise) return [lead];
+    const turns = [lead];
+    const rows = { written: 0, read: 0 };
+    const count = ({ reads, job }: Turn): number => (rows[reads ? 'read' : 'written'] += job!.tokenIds.length);
+    count(lead);
+    for (const turn of waiting) {
+      if (turn === lead || turn.job === null || turn.job.stepper.runtime !== runtime) continue;
+      // Beside writers one prompt is read at a time, when they have had their share.
+      if (turn.reads && areWriting && (this.#owedMs > 0 || rows.read > 0)) continue;
+      if (rows[turn.reads ? 'read' : 'written'] + turn.job.tokenIds.length > ROWS_MAX) continue;
+      count(turn);
+      turns.push(turn);
+    }
+    return turns;
+  }
+
+  async #pass(turns: readonly Turn[], jobs: readonly Job[]): Promise<void> {
+    const outcomes = await runPass(jobs);
+    for (const [at, outcome] of outcomes.entries())
+      await jobs[at]!.ended(outcome).then(turns[at]!.resolve, turns[at]!.reject);
+  }
+
+  async #during(turns: readonly Turn[], work: () => Promise<void>): Promise<void> {
+    this.#current = turns;
+    const start = performance.now();
+    try {
+      await work();
+    } finally {
+      this.#over(turns, performance.now() - start);
+    }
+  }
+
+  #over(turns: readonly Turn[], ms: number): void {
+    this.#current = [];
+    this.#wrote = turns.some(isWriting);
+    this.logits.areMany = turns.length > 1;
+    if (!turns.some(({ reads }) => reads)) {
+      this.#owedMs = Math.max(0, this.#owedMs - ms);
+      this.#writingMs = ms;
+    } else if (this.#wrote || this.#waiting.some(isWriting)) {
+      const readingMs = this.#wrote ? Math.max(0, ms - this.#writingMs) : ms;
+      this.#owedMs += readingMs * (1 / READING_SHARE - 1);
+    }
+    // Who was in this pass may want the next one, and asks for it when it has drawn a token, for which logits are
+    // computed between the two.
+    setImmediate(() => this.#soon());
+  }
+}
