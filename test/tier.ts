@@ -76,6 +76,7 @@ export const VOLUMES = {
   'cache steps': { full: 50_000, turn: 3 },
   'memory steps': { full: 100_000, turn: 4 },
   'pool steps': { full: 10_000, turn: 5, least: 3000 },
+  passes: { full: 1000, turn: 2 },
   'move steps': { full: 8000, turn: 6, least: 4000 },
   'misuse rounds': { full: 8000, turn: 6 },
   schemas: { full: 1000, turn: 7 },

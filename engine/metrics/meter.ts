@@ -63,6 +63,7 @@ const ENDS = ['done', 'aborted', 'error'] as const;
 const APPEND_BOUNDS = [1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1, 1, 10];
 const FIRST_BOUNDS = [0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320];
 const BETWEEN_BOUNDS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1, 2.5];
+const ROW_BOUNDS = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 const KLD_BOUNDS = [1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1];
 
 const reasonOf = (rule: string): Reason => ((REASONS as readonly string[]).includes(rule) ? (rule as Reason) : 'other');
@@ -163,6 +164,22 @@ export class Meter {
     'inter_token_latency_seconds',
     'Time from one generated token to the next.',
     BETWEEN_BOUNDS,
+  );
+  readonly passTokens = this.#registry.histogram(
+    'iteration_tokens_total',
+    'Tokens of each pass over the weights, of all sessions that were in it.',
+    ROW_BOUNDS,
+  );
+  readonly passSeconds = this.#registry.histogram(
+    'scheduler_pass_seconds',
+    'Time of each pass over the weights, with the decisions that followed it.',
+    BETWEEN_BOUNDS,
+  );
+  readonly running = this.#registry.gauge('num_requests_running', 'Calls that read or write now.', {});
+  readonly waiting = this.#registry.gauge(
+    'num_requests_waiting',
+    'Calls that wait until others leave them room for their keys and values.',
+    {},
   );
   readonly promptTokens = this.#registry.counter('prompt_tokens_total', 'Tokens of prompts that were read.', {});
   readonly generatedTokens = this.#registry.counter('generation_tokens_total', 'Tokens that were generated.', {});

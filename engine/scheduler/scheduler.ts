@@ -5,18 +5,15 @@
  * found for a step is there to its end.
  */
 import { type Outcome, runPass, type Step } from '../cache/pass.ts';
+import type { Meter } from '../metrics/meter.ts';
 import { Logits } from './logits.ts';
+import { Pieces } from './pieces.ts';
 
 /**
  * The share of time that prompts get while others write. Chosen, not measured: a prompt takes a third longer from
  * writers than nothing would, and four times as long itself.
  */
 const READING_SHARE = 1 / 4;
-/**
- * Tokens of a prompt that are read at once while others write, who wait so long. Pages and windows are whole multiples
- * of it. Chosen, not measured.
- */
-const PIECE_TOKENS = 16;
 /** Rows of writers, and of prompts, in one pass: more of them take as many times longer. */
 const ROWS_MAX = 128;
 
@@ -37,19 +34,25 @@ interface Turn {
 }
 
 const isWriting = ({ reads }: Turn): boolean => !reads;
+const rowsOf = ({ job }: Turn): number => job?.tokenIds.length ?? 0;
+const sum = (turns: readonly Turn[]): number => turns.reduce((rows, turn) => rows + rowsOf(turn), 0);
 
 export class Scheduler {
   /** What answers are drawn from. */
   readonly logits = new Logits();
+  readonly #meter: Meter;
+  readonly #pieces = new Pieces();
   readonly #waiting: Turn[] = [];
   #current: readonly Turn[] = [];
   /** Milliseconds that writers may take before a prompt is read on. */
   #owedMs = 0;
-  /** How long the newest pass took in which nobody read. */
-  #writingMs = 0;
   /** Somebody wrote in the newest pass, and will want the next one as well. */
   #wrote = false;
   #isDue = false;
+
+  constructor(meter: Meter) {
+    this.#meter = meter;
+  }
 
   /** Does a step of a prompt (`reads`) or of an answer, in one pass with those of others. */
   step(reads: boolean, job: Job): Promise<void> {
@@ -73,7 +76,7 @@ export class Scheduler {
   /** How many of so many tokens of a prompt are read at once now. */
   piece(tokens: number): number {
     const othersWrite = this.#wrote || this.#current.some(isWriting) || this.#waiting.some(isWriting);
-    return othersWrite ? Math.min(tokens, PIECE_TOKENS) : tokens;
+    return othersWrite ? Math.min(tokens, this.#pieces.tokens) : tokens;
   }
 
   #ask(turn: Turn): void {
@@ -106,32 +109,34 @@ export class Scheduler {
 
   /** Who is in the next pass, or whoever works alone. */
   #chosen(): readonly Turn[] {
-    const waiting = this.#waiting;
-    const areWriting = waiting.some(isWriting);
+    const areWriting = this.#waiting.some(isWriting);
     if (!areWriting) this.#owedMs = 0;
-    const lead = this.#owedMs > 0 ? waiting.find(isWriting) : waiting[0];
-    if (lead === undefined || lead.job === null) return lead === undefined ? [] : [lead];
-    const { runtime } = lead.job.stepper;
-    if (!runtime.dense.isRowwise) return [lead];
+    const isOwed = this.#owedMs > 0;
+    const lead = isOwed ? this.#waiting.find(isWriting) : this.#waiting[0];
+    if (lead === undefined) return [];
+    const runtime = lead.job?.stepper.runtime;
+    if (runtime === undefined || !runtime.dense.isRowwise) return [lead];
     const turns = [lead];
-    const rows = { written: 0, read: 0 };
-    const count = ({ reads, job }: Turn): number => (rows[reads ? 'read' : 'written'] += job!.tokenIds.length);
-    count(lead);
-    for (const turn of waiting) {
-      if (turn === lead || turn.job === null || turn.job.stepper.runtime !== runtime) continue;
+    for (const turn of this.#waiting) {
+      if (turn === lead || turn.job?.stepper.runtime !== runtime) continue;
+      const alike = turns.filter(({ reads }) => reads === turn.reads);
       // Beside writers one prompt is read at a time, when they have had their share.
-      if (turn.reads && areWriting && (this.#owedMs > 0 || rows.read > 0)) continue;
-      if (rows[turn.reads ? 'read' : 'written'] + turn.job.tokenIds.length > ROWS_MAX) continue;
-      count(turn);
+      const mayRead = !areWriting || (!isOwed && alike.length === 0);
+      if ((turn.reads && !mayRead) || sum(alike) + rowsOf(turn) > ROWS_MAX) continue;
       turns.push(turn);
     }
     return turns;
   }
 
   async #pass(turns: readonly Turn[], jobs: readonly Job[]): Promise<void> {
+    const start = performance.now();
     const outcomes = await runPass(jobs);
     for (const [at, outcome] of outcomes.entries())
       await jobs[at]!.ended(outcome).then(turns[at]!.resolve, turns[at]!.reject);
+    const ms = performance.now() - start;
+    this.#meter.passTokens.observe(sum(turns));
+    this.#meter.passSeconds.observe(ms / 1000);
+    this.#pieces.took(ms, { written: sum(turns.filter(isWriting)), read: sum(turns.filter(({ reads }) => reads)) });
   }
 
   async #during(turns: readonly Turn[], work: () => Promise<void>): Promise<void> {
@@ -148,11 +153,10 @@ export class Scheduler {
     this.#current = [];
     this.#wrote = turns.some(isWriting);
     this.logits.areMany = turns.length > 1;
-    if (!turns.some(({ reads }) => reads)) {
-      this.#owedMs = Math.max(0, this.#owedMs - ms);
-      this.#writingMs = ms;
-    } else if (this.#wrote || this.#waiting.some(isWriting)) {
-      const readingMs = this.#wrote ? Math.max(0, ms - this.#writingMs) : ms;
+    if (!turns.some(({ reads }) => reads)) this.#owedMs = Math.max(0, this.#owedMs - ms);
+    else if (this.#wrote || this.#waiting.some(isWriting)) {
+      // What a pass takes longer for a prompt in it is that prompt's.
+      const readingMs = this.#wrote ? Math.max(0, ms - this.#pieces.writingMs) : ms;
       this.#owedMs += readingMs * (1 / READING_SHARE - 1);
     }
     // Who was in this pass may want the next one, and asks for it when it has drawn a token, for which logits are

@@ -39,6 +39,16 @@ export class Admission {
     this.#shared = shared;
   }
 
+  /** How many are at work. */
+  get working(): number {
+    return this.#working.size;
+  }
+
+  /** How many wait for room, those at work that found none after all included. */
+  get waiting(): number {
+    return this.#waiting.length + this.#stuck.size;
+  }
+
   /**
    * A call begins, at the end of which a session holds so many tokens. Throws 'budget-exceeded' where that does not fit
    * and nobody is at work who might make room, 'aborted', 'closed'.

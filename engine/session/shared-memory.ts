@@ -24,7 +24,7 @@ interface Parts {
 }
 
 export class SharedMemory implements Sharing {
-  readonly scheduler = new Scheduler();
+  readonly scheduler: Scheduler;
   readonly #parts: Parts;
   readonly #admission: Admission;
   readonly #idle: IdleSessions | null;
@@ -32,6 +32,7 @@ export class SharedMemory implements Sharing {
   constructor(parts: Parts) {
     const { pool, meter, form, sessions } = parts;
     this.#parts = parts;
+    this.scheduler = new Scheduler(meter);
     this.#idle = form === null ? null : new IdleSessions(form, pool, sessions);
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
@@ -40,6 +41,13 @@ export class SharedMemory implements Sharing {
 
   get place(): IdleForm['place'] | null {
     return this.#parts.form?.place ?? null;
+  }
+
+  /** Counts who is at work now, and who waits. */
+  measure(): void {
+    const { meter } = this.#parts;
+    meter.running.set({}, this.#admission.working);
+    meter.waiting.set({}, this.#admission.waiting);
   }
 
   async enter(session: Session, tokens: number, signal: AbortSignal | undefined): Promise<void> {

@@ -63,7 +63,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   options: ['transformer', 'events'],
   originals: ['options'],
   cache: ['transformer', 'metrics', 'options', 'originals'],
-  scheduler: ['transformer', 'cache'],
+  scheduler: ['transformer', 'metrics', 'cache'],
   state: ['events', 'options', 'cache'],
   session: ['transformer', 'metrics', 'options', 'originals', 'cache', 'scheduler', 'state'],
   evaluate: ['transformer', 'options', 'cache', 'state', 'session'],

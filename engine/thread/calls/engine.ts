@@ -10,12 +10,11 @@ import { type LoadedInfo, loadedInfo } from '../loaded.ts';
 export const engineCalls = (host: Host) => ({
   info: (): LoadedInfo => loadedInfo(host),
 
-  metrics: (): string =>
-    metricsText(
-      host.meter,
-      [...host.sessions].map(({ governed }) => governed),
-      host.state?.log ?? null,
-    ),
+  metrics: (): string => {
+    host.shared.measure();
+    const caches = [...host.sessions].map(({ governed }) => governed);
+    return metricsText(host.meter, caches, host.state?.log ?? null);
+  },
 
   tokenize: (
     { prompt, tokensMax }: { prompt: Prompt; tokensMax: number },

@@ -1,0 +1,154 @@
+// Steps of several caches in one pass over the weights: every row has the bits that it has alone, in any company, and
+// what befalls one of them is nobody else's affair.
+import { afterEach, describe, expect, it } from 'vitest';
+import { runPass, type Step } from '../../../../engine/cache/pass.ts';
+import type { SessionOptions } from '../../../../engine/options/types.ts';
+import type { Session } from '../../../../engine/session/session.ts';
+import { seeded } from '../../../random.ts';
+import { seedFrom, volume } from '../../../tier.ts';
+import { ids } from '../on-reference.ts';
+import { onRuntime } from '../on-runtime.ts';
+
+const { open } = onRuntime();
+const opened: Session[] = [];
+afterEach(() => {
+  for (const session of opened.splice(0)) session.close();
+});
+
+const KINDS: readonly SessionOptions[] = [
+  { exact: true },
+  { kvBudget: '35%', tokensExpected: 700 },
+  { cacheTypes: 'rot4:rot2' },
+  { kvBudget: '70%', tokensExpected: 700, latents: 'xq4' },
+  { policy: 'uniform', kvBudget: '35%', tokensExpected: 700 },
+  { kldBudget: 0.02, tokensExpected: 700 },
+];
+
+/** A session, and what it is to read in its next steps. */
+class Walker {
+  readonly session: Session;
+  /** The residual stream behind the last token of each step. */
+  readonly rows: Float32Array[] = [];
+  readonly #steps: number[][];
+
+  constructor(options: SessionOptions, steps: readonly number[][]) {
+    this.session = open(options);
+    this.#steps = [...steps];
+    opened.push(this.session);
+  }
+
+  get isDone(): boolean {
+    return this.#steps.length === 0;
+  }
+
+  next(): Step {
+    return { stepper: this.session, tokenIds: Int32Array.from(this.#steps.shift()!) };
+  }
+
+  ended(): void {
+    this.session.governed.promised.end();
+    this.rows.push(this.session.lastHidden!.slice());
+  }
+
+  /** What it has decided, and what it holds. */
+  get state() {
+    const { memory, decisions, refusedTrials, layers, summary } = this.session.report();
+    return { memory, decisions, refusedTrials, layers, summary, tokens: [...this.session.tokens] };
+  }
+}
+
+/** Tokens of one session in steps that end with each page: many of one token, and some of a whole page. */
+function stepsOf(tokens: number, seed: number, random: () => number): number[][] {
+  const all = ids(tokens, seed);
+  const steps: number[][] = [];
+  for (let at = 0; at < tokens; at += steps.at(-1)!.length) {
+    const most = 128 - (at % 128);
+    const wanted = random() < 0.75 ? 1 + Math.floor(random() * 3) : 1 + Math.floor(random() * 128);
+    steps.push(all.slice(at, at + Math.min(most, wanted)));
+  }
+  return steps;
+}
+
+async function pass(walkers: readonly Walker[]): Promise<void> {
+  expect(await runPass(walkers.map((walker) => walker.next()))).toEqual(walkers.map(() => null));
+  for (const walker of walkers) walker.ended();
+}
+
+/** A session whose next step finds no room. */
+async function almostFull(): Promise<Walker> {
+  const options: SessionOptions = { kvBudget: '0.25MiB' };
+  const pages = Array.from({ length: 12 }, (_, page) => ids(128, page + 3));
+  const twin = new Walker(options, pages);
+  let fitting = 0;
+  while ((await runPass([twin.next()]))[0] === null) fitting++;
+  const walker = new Walker(options, pages);
+  for (let page = 0; page < fitting; page++) await pass([walker]);
+  return walker;
+}
+
+describe('a pass', () => {
+  it('gives every row the bits that it has alone, and every session its decisions', async () => {
+    const random = seeded(seedFrom(11));
+    for (let left = volume('passes'); left > 0; ) {
+      const scripts = KINDS.map((options, at) => ({ options, steps: stepsOf(640, at + 1, random) }));
+      const alone = scripts.map(({ options, steps }) => new Walker(options, steps));
+      for (const walker of alone) while (!walker.isDone) await pass([walker]);
+      const beside = scripts.map(({ options, steps }) => new Walker(options, steps));
+      for (;;) {
+        const waiting = beside.filter(({ isDone }) => !isDone);
+        if (waiting.length === 0) break;
+        const chosen = waiting.filter(() => random() < 0.7).sort(() => random() - 0.5);
+        if (chosen.length === 0) continue;
+        await pass(chosen);
+        left--;
+      }
+      for (const [at, walker] of beside.entries()) {
+        expect(walker.rows, `${at}`).toEqual(alone[at]!.rows);
+        expect(walker.state, `${at}`).toEqual(alone[at]!.state);
+        expect(walker.state.tokens.length).toBe(640);
+      }
+    }
+  });
+
+  it('goes on without a session that is closed, finds no room, or fails half-way', async () => {
+    const steps = (seed: number): number[][] => [ids(128, seed), ids(100, seed + 1)];
+    const alone = new Walker({ exact: true }, steps(1));
+    await pass([alone]);
+    await pass([alone]);
+    const sound = new Walker({ exact: true }, steps(1));
+    const closed = new Walker({ exact: true }, steps(2));
+    const small = await almostFull();
+    const torn = new Walker({ exact: true }, steps(4));
+    await pass([sound, closed, torn]);
+    closed.session.close();
+    // From the third layer on its cache refuses.
+    const { governed } = torn.session;
+    const append = governed.append.bind(governed);
+    Object.assign(governed, {
+      append: (...[layer, ...rest]: Parameters<typeof append>) => {
+        if (layer === 2) throw new Error('half-way');
+        append(layer, ...rest);
+      },
+    });
+    const outcomes = await runPass([closed, torn, small, sound].map((walker) => walker.next()));
+    expect(outcomes.map((outcome) => outcome && String((outcome.error as Error).message))).toEqual([
+      'the session was closed',
+      'half-way',
+      expect.stringContaining('budget'),
+      null,
+    ]);
+    sound.ended();
+    expect(sound.rows).toEqual(alone.rows);
+    expect(sound.state).toEqual(alone.state);
+    expect(small.session.tokens.length).toBe(small.session.cache.length());
+    expect(small.session.tokens.length % 128).toBe(0);
+    expect([torn.session.cache.length(1), torn.session.cache.length(2)]).toEqual([228, 128]);
+  });
+
+  it('ends early when nobody is left in it', async () => {
+    const walker = new Walker({ exact: true }, [ids(3), ids(3)]);
+    walker.session.close();
+    const [outcome] = await runPass([walker.next()]);
+    expect((outcome!.error as { code: string }).code).toBe('closed');
+  });
+});
