@@ -81,17 +81,20 @@ export class Scheduler {
 
   #ask(turn: Turn): void {
     this.#waiting.push(turn);
-    // Whoever asks at the same time is in the same pass.
     if (this.#current.length === 0) this.#soon();
   }
 
+  /** The next pass begins when others have had a turn of the event loop, so that who asks at the same time is in it. */
   #soon(): void {
     if (this.#isDue) return;
     this.#isDue = true;
-    setImmediate(() => {
-      this.#isDue = false;
-      this.#next();
-    });
+    // Who was in the pass before has drawn a token by then: logits are computed in the first turn.
+    setImmediate(() =>
+      setImmediate(() => {
+        this.#isDue = false;
+        this.#next();
+      }),
+    );
   }
 
   #next(): void {
@@ -159,8 +162,6 @@ export class Scheduler {
       const readingMs = this.#wrote ? Math.max(0, ms - this.#pieces.writingMs) : ms;
       this.#owedMs += readingMs * (1 / READING_SHARE - 1);
     }
-    // Who was in this pass may want the next one, and asks for it when it has drawn a token, for which logits are
-    // computed between the two.
-    setImmediate(() => this.#soon());
+    this.#soon();
   }
 }

@@ -1,7 +1,8 @@
 /**
- * The memory that the sessions of an engine share: who may be at work in it (admission.ts), whose turn it is
- * (scheduler.ts), and who gives way when room is short. Sessions that wait are parked, or pages of others go lower, those
- * first that take most; where nothing else helps, the pages of sessions that wait go, and their tokens are read again.
+ * The memory that the sessions of an engine share: who may be at work in it (admission.ts), who is in the next pass
+ * (scheduler.ts), and who gives way when room is short. Sessions that wait are parked, or pages of others go lower,
+ * those first that take most; where nothing else helps, the pages of sessions that wait go, and their tokens are read
+ * again.
  */
 import { KvError, type PagePool } from '../../native/index.ts';
 import type { Pressed } from '../cache/away.ts';

@@ -14,6 +14,9 @@ type Reading = Caller<{ readonly progress: Progress }>;
 /** The same, and text as it is written. */
 type Writing = Caller<Written>;
 
+/** Continuations that are written in the same passes; each holds an open page of its own. */
+const FORKS_AT_ONCE = 16;
+
 /** Tells with each text where the bytes of the session's cache are, if that was asked for. */
 export function withTiers(
   { governed }: Session,
@@ -75,7 +78,10 @@ async function generate(
   }
 }
 
-/** Each over a fork of its own, one after the other, so that no more than one holds pages beside the prompt's. */
+/**
+ * Each over a fork of its own, in the same passes; one after the other where they share a budget of their own, so that
+ * no more than one holds pages beside the prompt's.
+ */
 async function continuations(host: Host, asked: Continuing, { tell, signal }: Reading): Promise<Generated[]> {
   const { n, ...options } = asked.options;
   checkContinuations(n, options);
@@ -86,20 +92,34 @@ async function continuations(host: Host, asked: Continuing, { tell, signal }: Re
   const start = performance.now();
   await session.read(ids, { reserve: maxTokens, tokensFollow: true, signal, onProgress });
   const prefillTokensPerSecond = (ids.length * 1000) / (performance.now() - start);
+  const failed = new AbortController();
+  const either = AbortSignal.any([signal, failed.signal]);
+  const most = session.setup.kvBudget === undefined ? FORKS_AT_ONCE : 1;
   const all: Generated[] = [];
-  for (let i = 0; i < n; i++) {
-    // While one fork writes, another session may have had the pages of this one parked.
-    const fork = await session.awake(() => session.fork());
-    host.keep(fork);
-    const seeded = { ...options, seed: (options.seed ?? 0) + i };
-    try {
-      const generated = await generate(fork, null, seeded, { tell: () => {}, signal });
-      all.push({ ...generated, promptTokens: ids.length, prefillTokensPerSecond });
-    } catch (error) {
-      await host.closeSession(fork.id, 'error');
-      throw error;
+  while (all.length < n) {
+    const writing: Promise<Generated>[] = [];
+    for (let at = all.length; at < Math.min(n, all.length + most); at++) {
+      // While forks write, another session may have had the pages of this one parked.
+      const fork = await session.awake(() => session.fork());
+      host.keep(fork);
+      writing.push(continued(host, fork, { ...options, seed: (options.seed ?? 0) + at }, either));
+      writing.at(-1)!.catch(() => failed.abort());
     }
-    await host.closeSession(fork.id, signal.aborted ? 'aborted' : 'done');
+    await Promise.allSettled(writing);
+    for (const generated of await Promise.all(writing))
+      all.push({ ...generated, promptTokens: ids.length, prefillTokensPerSecond });
   }
   return all;
+}
+
+/** What a fork writes, which is closed then. */
+async function continued(host: Host, fork: Session, options: GenerateOptions, signal: AbortSignal): Promise<Generated> {
+  try {
+    const generated = await generate(fork, null, options, { tell: () => {}, signal });
+    await host.closeSession(fork.id, signal.aborted ? 'aborted' : 'done');
+    return generated;
+  } catch (error) {
+    await host.closeSession(fork.id, 'error');
+    throw error;
+  }
 }

@@ -131,22 +131,6 @@ describe('sessions whose pages went for another one', () => {
   });
 });
 
-describe('a prompt', () => {
-  it('begins with a small piece while another session writes, which goes on meanwhile', async () => {
-    await open(undefined);
-    const [writer, reader] = [await engine.openSession(), await engine.openSession()];
-    const writing = writer.generate(PROMPT, { maxTokens: 60, temperature: 0.8 });
-    const told: number[] = [];
-    await writing[Symbol.asyncIterator]().next();
-    await reader.read(ids(1400), { onProgress: ({ tokens }) => told.push(tokens) });
-    expect(told[0]).toBe(16);
-    expect(told.at(-1)).toBe(1400);
-    expect((await writing.result).tokens).toBe(60);
-    // A pass for each token of the answer, in some of which there was a piece of the prompt as well.
-    expect(await passes()).toBeLessThan(60 + told.length);
-  });
-});
-
 describe('a budget in which not even one session fits', () => {
   it('is refused with its numbers before anything is read, and the session can be used', async () => {
     await open('0.25MiB');
