@@ -67,6 +67,10 @@ class AskedSession implements PolicySession {
     return this.#session.summary();
   }
 
+  cheapest(): number | null | undefined {
+    return this.#session.cheapest?.();
+  }
+
   takeChanges(): readonly LayerChange[] {
     return this.#session.takeChanges?.() ?? [];
   }

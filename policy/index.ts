@@ -58,6 +58,16 @@ export {
   tiersAsked,
 } from './policies/tier-options.ts';
 export { movableBytes, unitsOf } from './policies/uniform.ts';
+export {
+  CHEAPEST,
+  EQUAL,
+  LARGEST,
+  LEAST_RECENT,
+  POOL_POLICIES,
+  type PoolMember,
+  type PoolPolicy,
+  PROPORTIONAL,
+} from './pool.ts';
 export { predictedBy } from './predicted.ts';
 export { type Band, Scan, type Step } from './scan.ts';
 export {

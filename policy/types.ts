@@ -510,6 +510,11 @@ export interface PolicySession {
    */
   haste?(layer: number): number;
   /**
+   * What a byte costs now that the session would give up first, in nats of its mean divergence; null: it has nothing
+   * to give up. Left out: it does not know what bytes cost. No decision follows from the asking.
+   */
+  cheapest?(): number | null | undefined;
+  /**
    * Whether a page is to be tried again when page `newest` comes to be tried; left out: all are. What a session is not
    * told it cannot decide by, so a replay does not ask.
    */

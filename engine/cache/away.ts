@@ -27,8 +27,8 @@ interface Named {
   readonly id: string;
 }
 
-/** Whose pages go lower for another session: of those that take more memory than it does, or of all. */
-export type Pressed = 'larger' | 'all';
+/** Whose pages go lower for a session: of those that the policy of the pool names, itself among them, or of all others. */
+export type Pressed = 'named' | 'all';
 
 /** What caches and sessions ask of the other sessions with which they share memory (SharedMemory, shared-memory.ts). */
 export interface Neighbours {
@@ -36,7 +36,7 @@ export interface Neighbours {
   makeRoom(asking: Named, lackingBytes: number): void;
   /** Bytes that this would free at most, about. */
   reclaimableBytes(asking: Named): number;
-  /** Has pages of others go lower until the pool has room for so many bytes, those first who take most. */
+  /** Has pages of others go lower until the pool has room for so many bytes, those first that the policy of the pool names. */
   press(asking: Named, neededBytes: number, whom: Pressed): void;
   /** Has pages of sessions that wait go, to be read again, until so many bytes more are free. */
   letGo(asking: Named, lackingBytes: number): void;

@@ -57,7 +57,7 @@ function findRoom(cache: Governed, tokensNew: number): number {
   const dueBytes = kv.appendBytes(tokensNew);
   if (dueBytes === 0) return 0;
   cache.room.ask(dueBytes);
-  cache.room.press(dueBytes, 'larger');
+  cache.room.press(dueBytes, 'named');
   const { budgetBytes } = cache;
   // A step that ran out of room in one of its layers could not be taken back.
   if (budgetBytes === null) {
@@ -101,11 +101,11 @@ function freeAmong(cache: Governed, dueBytes: number, tokensNew: number): void {
 }
 
 /**
- * Moves pages of a cache that is between two steps until the pool has room for `neededBytes` of another one, or no
- * legal move frees more.
+ * Moves pages of a cache that is between two steps until the pool has room for `neededBytes` of another one, or of its
+ * own, or no legal move frees more.
  */
-export function giveUp(cache: Governed, neededBytes: number): void {
-  cache.promoted?.giveBack();
+export function giveUp(cache: Governed, neededBytes: number, isItsOwn = false): void {
+  if (!isItsOwn) cache.promoted?.giveBack();
   try {
     free(cache, neededBytes, 0);
   } catch (error) {

@@ -5,12 +5,13 @@
  * again.
  */
 import { KvError, type PagePool } from '../../native/index.ts';
+import type { PoolPolicy } from '../../policy/index.ts';
 import type { Pressed } from '../cache/away.ts';
 import type { Governed } from '../cache/governed.ts';
-import { giveUp } from '../cache/step.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { type Job, Scheduler } from '../scheduler/scheduler.ts';
 import { Admission } from './admission.ts';
+import { Market } from './market.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
 import type { Session } from './session.ts';
 import type { Sharing } from './sharing.ts';
@@ -22,18 +23,22 @@ interface Parts {
   readonly form: IdleForm | null;
   /** Those that are open. */
   readonly sessions: () => Iterable<Session>;
+  /** Whose pages go lower where room is short; left out: those of whoever has the cheapest bytes. */
+  readonly policy?: PoolPolicy;
 }
 
 export class SharedMemory implements Sharing {
   readonly scheduler: Scheduler;
   readonly #parts: Parts;
   readonly #admission: Admission;
+  readonly #market: Market;
   readonly #idle: IdleSessions | null;
 
   constructor(parts: Parts) {
     const { pool, meter, form, sessions } = parts;
     this.#parts = parts;
     this.scheduler = new Scheduler(meter);
+    this.#market = new Market(parts);
     this.#idle = form === null ? null : new IdleSessions(form, pool, sessions);
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
@@ -115,43 +120,13 @@ export class SharedMemory implements Sharing {
   }
 
   press(asking: Governed, neededBytes: number, whom: Pressed): void {
-    const { sessions } = this.#parts;
-    const others = [...sessions()]
-      .map(({ governed, isClosed }) => ({ governed, isClosed, usedBytes: governed.kv.usedBytes }))
-      .filter(
-        ({ governed, usedBytes, isClosed }) =>
-          !isClosed && governed !== asking && canGiveUp(governed) && (whom === 'all' || usedBytes > asking.usedBytes),
-      )
-      .sort((a, b) => b.usedBytes - a.usedBytes);
-    for (const { governed } of others) {
-      if ((asking.room.poolRoomBytes ?? 0) >= neededBytes) return;
-      const before = governed.kv.usedBytes;
-      giveUp(governed, neededBytes);
-      const freedBytes = before - governed.kv.usedBytes;
-      const { budgetBytes } = this.#parts.pool;
-      if (freedBytes > 0)
-        this.#parts.meter.tell('engine-budget-pressed', {
-          session: governed.id,
-          asking: asking.id,
-          freedBytes,
-          budgetBytes,
-        });
-    }
+    this.#market.press(asking, neededBytes, whom);
   }
 
   letGo(asking: Governed, lackingBytes: number): void {
     this.#idle?.letGo(asking, lackingBytes);
   }
 }
-
-/** True if need of others may bring its pages lower: it is between two steps, and was promised no divergence. */
-const canGiveUp = ({ terms, kv, length, shape, away, hasFailed }: Governed): boolean =>
-  terms.budgetBytes !== null &&
-  terms.kldBudget === null &&
-  away === null &&
-  !hasFailed &&
-  kv.length(0) === length &&
-  kv.length(shape.layers - 1) === length;
 
 /** True for what a step throws before it begins where the memory that sessions share has no room. */
 function isShort({ kv, length, room }: Governed, error: unknown): boolean {

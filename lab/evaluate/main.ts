@@ -11,6 +11,8 @@
  *   prefix     what sessions are worth that began with the same two documents and were asked something else
  *   experience what a model of which nobody calibrated a law gets from sessions on other kinds of text, on the models
  *   of --models
+ *   pool       how eight conversations share one budget, by policies of the pool and in fixed shares, on the models of
+ *   --models
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
  *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality,
  *   recall, speed, short
@@ -76,6 +78,7 @@ import { learning, PARTS } from './learning.ts';
 import { MACHINE_PARTS, machine } from './machine.ts';
 import { OUTLIERS } from './outliers.ts';
 import { CHRONICLE, KINDS, WINDOWS } from './passages.ts';
+import { POOL_BUDGETS, pool, poolTable } from './pool.ts';
 import { PREFIX_BUDGETS, PREFIX_SESSIONS, prefix } from './prefix.ts';
 import { PROMOTED_PAGES, promotion } from './promotion.ts';
 import { MODEL_SHAPES, modelShape, SIZE_CONTEXTS, sizeTables } from './sizes.ts';
@@ -92,6 +95,7 @@ const COMMANDS = [
   'promotion',
   'prefix',
   'experience',
+  'pool',
   'frontier',
   'decide',
   'sizes',
@@ -185,6 +189,7 @@ async function main(): Promise<void> {
   else if (all.command === 'frontier') await tellFrontier(all);
   else if (all.command === 'harm') await tellHarm(all);
   else if (all.command === 'experience') await tellExperience(all);
+  else if (all.command === 'pool') await tellPool(all);
   else if (all.command === 'machine') await tellMachine(all);
   else if (all.command === 'faults') await tellFaults(all);
   else await measureModel(all);
@@ -268,6 +273,21 @@ async function tellExperience(all: Asked): Promise<void> {
     say,
   });
   process.stdout.write(experienceTable(rows));
+}
+
+async function tellPool({ values, selected, lengths, dense, threads, cacheDir, json }: Asked): Promise<void> {
+  const rows = await pool({
+    models: list(values.models) ?? ['smollm2-135m', 'reference'],
+    kinds: selected(TABLE_KINDS),
+    budgets: list(values.budgets) ?? POOL_BUDGETS,
+    tokens: lengths[0]!,
+    dense,
+    threads,
+    cacheDir,
+    json,
+    say,
+  });
+  process.stdout.write(poolTable(rows));
 }
 
 async function tellMachine(all: Asked): Promise<void> {

@@ -174,6 +174,11 @@ export class Scorer {
    * layer for its last tokens.
    */
   async against(passage: Passage, ours: Float32Array): Promise<Compared> {
+    return comparedBy(await this.rowsAgainst(passage, ours));
+  }
+
+  /** The same, of each of these tokens. */
+  async rowsAgainst(passage: Passage, ours: Float32Array): Promise<DivergenceSums> {
     const { hiddenSize } = this.runtime.model.config;
     const scored = ours.length / hiddenSize;
     if (this.#exact?.passage !== passage || this.#exact.rows.length !== ours.length) {
@@ -189,7 +194,7 @@ export class Scorer {
     const sums = emptySums();
     const targets = Int32Array.from([...passage.ids.slice(passage.ids.length - scored + 1), NO_TARGET]);
     await addDivergence(sums, this.runtime.dense, this.#exact!.rows, ours, targets, hiddenSize);
-    return comparedBy(sums);
+    return sums;
   }
 }
 

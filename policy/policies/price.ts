@@ -280,6 +280,11 @@ export class PriceSession implements PolicySession {
     return this.offers.dearest((layer) => this.layers.isDegraded(layer), comesBackIn, worth * this.price);
   }
 
+  cheapest(): number | null {
+    const slot = this.offers.cheapest(true);
+    return slot < 0 ? null : this.nats(this.offers.price[slot]!);
+  }
+
   takeChanges(): readonly LayerChange[] {
     const changes = this.#changes;
     if (changes.length > 0) this.#changes = [];

@@ -1,0 +1,90 @@
+/**
+ * Who gives up bytes where sessions share one budget. Each step asks one of them for a part of what is needed, who then
+ * decides by itself which of its pages move; asked again, it may be another one's turn. Pure, as all policies are.
+ */
+
+/** A session that could give up bytes, or asks for them. */
+export interface PoolMember {
+  readonly id: string;
+  /** Tokens in its cache. */
+  readonly tokens: number;
+  /** Bytes that it takes now. */
+  readonly bytes: number;
+  /**
+   * What a byte costs that it would give up first, in nats of its mean divergence; null: it has none to give;
+   * undefined: it does not know what bytes cost.
+   */
+  readonly price: number | null | undefined;
+  /** Milliseconds since a call has used it; 0: one uses it now. */
+  readonly idleMs: number;
+}
+
+export interface PoolPolicy {
+  readonly id: string;
+  /**
+   * Who gives up the next part of what `asking` needs, which may be `asking` itself; null: nobody. `asking` is among
+   * `members` where it can give up bytes.
+   */
+  next(members: readonly PoolMember[], asking: PoolMember): PoolMember | null;
+}
+
+/** The member of the largest measure; of equal ones the first. */
+function most(members: readonly PoolMember[], measure: (member: PoolMember) => number): PoolMember | null {
+  let found: PoolMember | null = null;
+  for (const member of members) if (found === null || measure(member) > measure(found)) found = member;
+  return found;
+}
+
+/** Those that take more than whoever asks, the largest first. */
+export const LARGEST: PoolPolicy = {
+  id: 'largest',
+  next: (members, asking) =>
+    most(
+      members.filter(({ bytes }) => bytes > asking.bytes),
+      ({ bytes }) => bytes,
+    ),
+};
+
+/**
+ * One price for all bytes: whoever has the cheapest to give, as every token of every session counts alike. A session
+ * that waits pays first: nobody reads by its pages now. Those that know no prices give as by `largest`, when no other
+ * is cheaper than whoever asks.
+ */
+export const CHEAPEST: PoolPolicy = {
+  id: 'price',
+  next: (members, asking) => {
+    const priced = members.filter(({ price }) => typeof price === 'number');
+    const cheapest = most(priced, ({ price, idleMs }) => -price! * (idleMs > 0 ? WAITING_WEIGHT : 1));
+    const others = LARGEST.next(
+      members.filter(({ price }) => price === undefined),
+      asking,
+    );
+    return cheapest === null || cheapest.id === asking.id ? (others ?? cheapest) : cheapest;
+  },
+};
+
+/** What a nat of a session that waits counts beside one of a session at work. Chosen, not measured. */
+const WAITING_WEIGHT = 1 / 4;
+
+/** Whoever is furthest above an equal share, and whoever asks where nobody is. */
+export const EQUAL: PoolPolicy = {
+  id: 'equal',
+  next: (members) => most(members, ({ bytes }) => bytes),
+};
+
+/** Whoever takes most for its length. */
+export const PROPORTIONAL: PoolPolicy = {
+  id: 'proportional',
+  next: (members) => most(members, ({ bytes, tokens }) => bytes / Math.max(1, tokens)),
+};
+
+/** Whoever has waited longest, then the largest. */
+export const LEAST_RECENT: PoolPolicy = {
+  id: 'lru',
+  next: (members, asking) => {
+    const waiting = members.filter(({ idleMs }) => idleMs > 0);
+    return most(waiting, ({ idleMs }) => idleMs) ?? LARGEST.next(members, asking);
+  },
+};
+
+export const POOL_POLICIES: readonly PoolPolicy[] = [CHEAPEST, LARGEST, EQUAL, PROPORTIONAL, LEAST_RECENT];
