@@ -20,6 +20,7 @@ import { closing, generateOptions, stream } from './answer.ts';
 import { ChatInput } from './chat-input.ts';
 import { failureText } from './failure.ts';
 import { jsonResult } from './json-result.ts';
+import { opening } from './loading.ts';
 import { lowMemoryText } from './low-memory.ts';
 import { optionsOf } from './option-settings.ts';
 import { flag, type Settings, sessionOptions, text } from './options.ts';
@@ -64,12 +65,10 @@ interface Talk {
 const say = (line: string): void => void process.stderr.write(`${wrap(line, columnsOf(process.stderr))}\n`);
 
 /** Opens a conversation as the settings say, and tells how it ends. */
-async function openChat(engine: Engine, settings: Settings): Promise<Chat> {
+async function openChat(engine: Engine, settings: Settings, signal: AbortSignal): Promise<Chat> {
   const { tokensExpected: _, ...options } = sessionOptions(settings, 0);
-  const chat = await engine.chat({
-    ...options,
-    ...optionsOf<ChatOptions>(settings, CONVERSATION_OPTIONS),
-  });
+  const asked = { ...options, ...optionsOf<ChatOptions>(settings, CONVERSATION_OPTIONS) };
+  const chat = await opening(engine, signal, () => engine.chat(asked));
   const { config } = engine.info;
   const budget = text(settings, 'kvBudget');
   if (settings['contextTokens'] === undefined && chat.contextTokens < config.contextLength)
@@ -103,7 +102,7 @@ async function shareOf(chat: Chat, { info }: Engine, budget: string): Promise<st
  * twice while a question is waited for. → id of the session
  */
 export async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<string> {
-  const chat = await openChat(engine, settings);
+  const chat = await openChat(engine, settings, signal);
   const { session } = chat;
   const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
   const input = new ChatInput({ signal });

@@ -1,5 +1,5 @@
 /** A model on its way into memory, downloaded where it is not here, with its progress on stderr; and on its way out. */
-import { printable } from '../../native/index.ts';
+import { KvError, printable } from '../../native/index.ts';
 import type { EngineOptions } from '../options/types.ts';
 import { createEngine, type Engine } from '../thread/engine.ts';
 import type { LoadProgress } from '../transformer/types.ts';
@@ -65,5 +65,32 @@ export async function withEngine<T>(
     }
   } finally {
     memory.end();
+  }
+}
+
+/**
+ * Opens a session or a conversation. That imports the module of a policy, which may never end and hears no signal: so
+ * an abort ends the thread of the engine, until `work` says that it is opened. Throws 'aborted'.
+ */
+export async function opening<T>(
+  engine: Pick<Engine, 'terminate'>,
+  signal: AbortSignal,
+  work: (opened: () => void) => Promise<T>,
+): Promise<T> {
+  let isEnded = false;
+  const end = (): void => {
+    isEnded = true;
+    void engine.terminate();
+  };
+  const opened = (): void => signal.removeEventListener('abort', end);
+  const aborted = (cause?: unknown): KvError => new KvError('aborted', 'aborted while a session was opened', { cause });
+  if (signal.aborted) throw aborted();
+  signal.addEventListener('abort', end, { once: true });
+  try {
+    return await work(opened);
+  } catch (error) {
+    throw isEnded ? aborted(error) : error;
+  } finally {
+    opened();
   }
 }

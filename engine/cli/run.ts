@@ -13,7 +13,7 @@ import { converse } from './conversation.ts';
 import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
-import { withEngine } from './loading.ts';
+import { opening, withEngine } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -76,10 +76,11 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
   const ids = await engine.tokenize(prompt, countedTokens(engine.info));
   checkLength(ids.length, maxTokens, engine.info.config.contextLength);
   const compare = flag(settings, 'compare');
-  const session = await engine.openSession({
+  const asked = {
     ...sessionOptions(settings, ids.length + maxTokens),
     ...(compare ? { compareTokens: COMPARED_TOKENS + maxTokens } : {}),
-  });
+  };
+  const session = await opening(engine, signal, () => engine.openSession(asked));
   const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
   await closing(session, signal, async () => {
     const generated = await answers(session, ids, settings, progress, signal);

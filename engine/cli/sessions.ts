@@ -23,7 +23,7 @@ import type { Engine } from '../thread/engine.ts';
 import type { EngineSession } from '../thread/engine-session.ts';
 import { checkLength, closing, firstMessages, generateOptions, stream } from './answer.ts';
 import { interruptible } from './interrupt.ts';
-import { withEngine } from './loading.ts';
+import { opening, withEngine } from './loading.ts';
 import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -69,7 +69,7 @@ export async function park(settings: Settings): Promise<void> {
     const ids = await engine.tokenize(prompt, countedTokens(engine.info));
     const tokens = Math.max(number(settings, 'tokens') ?? 0, ids.length + ANSWER_TOKENS);
     checkLength(ids.length, tokens - ids.length, engine.info.config.contextLength);
-    const session = await engine.openSession(sessionOptions(settings, tokens));
+    const session = await opening(engine, signal, () => engine.openSession(sessionOptions(settings, tokens)));
     await closing(session, signal, async () => {
       await session.read(ids, { signal, onProgress: (event) => progress.update('reading', event) });
       progress.done();

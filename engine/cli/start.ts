@@ -14,7 +14,7 @@ import { fetchModel } from '../transformer/fetch.ts';
 import { isOffline } from '../transformer/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
-import { withEngine } from './loading.ts';
+import { opening, withEngine } from './loading.ts';
 import { cacheDirOf, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
@@ -76,12 +76,15 @@ export async function start(settings: Settings): Promise<void> {
         (text(settings, 'progress') ?? 'bar') as ProgressKind,
         f16CacheBytes(info.config, 1),
       );
-      const result = await engine.tour(
-        options as SessionOptions,
-        { filler: ownText(documentTokens * 6), documentTokens, seed: FIRST_DOCUMENT + (number(settings, 'seed') ?? 0) },
-        (event) => screen.show(event),
-        signal,
-      );
+      const seed = FIRST_DOCUMENT + (number(settings, 'seed') ?? 0);
+      const document = { filler: ownText(documentTokens * 6), documentTokens, seed };
+      const result = await opening(engine, signal, (opened) => {
+        const tell = (event: TourEvent): void => {
+          opened();
+          screen.show(event);
+        };
+        return engine.tour(options as SessionOptions, document, tell, signal);
+      });
       screen.end();
       const recalled = result.answers.filter((answer) => answer.recalled).length;
       const recalledExact = result.answersExact.filter((answer) => answer.recalled).length;

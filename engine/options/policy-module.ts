@@ -8,7 +8,7 @@ import { statSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { KvError, readRegular, show, unknownName } from '../../native/index.ts';
+import { KvError, readRegular, show, unknownName, unlessAborted } from '../../native/index.ts';
 import { type Policy, type PolicySession, policies } from '../../policy/index.ts';
 
 /** Where a policy of one's own is. */
@@ -42,6 +42,8 @@ export interface LoadedModule {
 
 /** A source has some kilobytes, and a bundle some megabytes. */
 const BYTES_MAX = 64 * 2 ** 20;
+/** Longest wait for a module that waits for something itself. Chosen, not measured: most load in milliseconds. */
+const LOAD_MS_MAX = 30_000;
 const FIELDS = ['module', 'export', 'options'];
 const HINT =
   "policy: { module: './my-policy.mjs', export: 'default', options: {} }; policy/README.md says what a policy is";
@@ -68,11 +70,25 @@ export function checkModule(given: PolicyModule): void {
   const { module, export: name = 'default', options = {} } = given;
   const unknown = Object.keys(given).find((field) => !FIELDS.includes(field));
   if (unknown !== undefined) throw unknownName('bad-argument', 'a module of a policy has no field', unknown, FIELDS);
-  if (typeof module === 'string' && module !== '' && typeof name === 'string' && isPlainObject(options)) return;
+  if (module === '')
+    throw new KvError('bad-argument', 'a policy is of a module that has no name', { values: { module }, hint: HINT });
+  const wrong = [
+    ...(typeof module === 'string' ? [] : [['module', show(module)]]),
+    ...(typeof name === 'string' ? [] : [['export', show(name)]]),
+    ...(isPlainObject(options) ? [] : [['options', show(options)]]),
+  ];
+  if (wrong.length === 0) return;
   throw new KvError('bad-argument', 'a policy of a module is { module, export, options }: two texts and plain data', {
-    values: { module: show(module), export: show(name), options: show(options) },
+    values: Object.fromEntries(wrong),
     hint: HINT,
   });
+}
+
+/** What was thrown, in words. Any value can be, and most objects say nothing of themselves. */
+function thrownText(thrown: unknown): string {
+  if (thrown instanceof Error) return thrown.message === '' ? thrown.name : thrown.message;
+  const isThing = (typeof thrown === 'object' && thrown !== null) || typeof thrown === 'function';
+  return `${isThing ? `something of type ${typeof thrown}` : show(thrown)} was thrown, which is no error`;
 }
 
 /** Throws 'not-found' where there is neither such a file nor such a package. */
@@ -91,8 +107,11 @@ function fileOf(module: string): string {
   }
 }
 
-/** Imports a module, in this thread. Throws 'bad-argument', 'not-found', 'io'. */
-export async function loadPolicyModule(given: PolicyModule): Promise<LoadedModule> {
+/**
+ * Imports a module, in this thread. Throws 'not-found', 'io', 'bad-argument'; the last also where it still waits for
+ * something of its own after `msMax`.
+ */
+export async function loadPolicyModule(given: PolicyModule, msMax = LOAD_MS_MAX): Promise<LoadedModule> {
   checkModule(given);
   const { module, export: name = 'default' } = given;
   const refuse = (why: string, cause?: unknown): never => {
@@ -107,7 +126,7 @@ export async function loadPolicyModule(given: PolicyModule): Promise<LoadedModul
       return work();
     } catch (cause) {
       if (cause instanceof KvError) throw cause;
-      return refuse(`${what} threw: ${cause instanceof Error ? cause.message : show(cause)}`, cause);
+      return refuse(`${what} threw: ${thrownText(cause)}`, cause);
     }
   };
   const path = attempt('its address', () => fileOf(module));
@@ -119,9 +138,9 @@ export async function loadPolicyModule(given: PolicyModule): Promise<LoadedModul
   address.searchParams.set('sha256', sha256);
   let exported: unknown;
   try {
-    exported = ((await import(address.href)) as Readonly<Record<string, unknown>>)[name];
+    exported = (await within(msMax, import(address.href)))[name];
   } catch (cause) {
-    refuse(`it does not load: ${cause instanceof Error ? cause.message : show(cause)}`, cause);
+    refuse(`it does not load: ${thrownText(cause)}`, cause);
   }
   if (typeof exported !== 'function' && !isPolicy(exported))
     refuse(`its export '${name}' is no policy, an object { id, version, needsTrials, open }, and no function`);
@@ -148,6 +167,18 @@ export async function loadPolicyModule(given: PolicyModule): Promise<LoadedModul
       return isPlain ? { ...policy, open } : (Object.create(policy, { open: { value: open } }) as Policy);
     },
   };
+}
+
+/** The module, unless it has not loaded after so long; then it is left alone, since nothing ends an import. */
+async function within(msMax: number, loading: Promise<unknown>): Promise<Readonly<Record<string, unknown>>> {
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), msMax);
+  const says = (): Error => new Error(`what it waits for did not come within ${msMax} ms`);
+  try {
+    return (await unlessAborted(loading, late.signal, says)) as Readonly<Record<string, unknown>>;
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 /** What a summary has. */
@@ -201,14 +232,20 @@ export type Ready<Options> = Omit<Options, 'policy'> & {
   readonly policyOrigin?: PolicyOrigin;
 };
 
-/** Options as they were, with the policy itself in place of the module that it is in. Throws what loading throws. */
+/**
+ * Options as they were, with the policy itself in place of the module that it is in. `resting` waits for it where the
+ * thread may be ended meanwhile. Throws what loading throws.
+ */
 export async function withPolicyModule<
   Options extends { readonly policy?: string | Policy | PolicyModule | undefined },
->(options: Options): Promise<Ready<Options>> {
+>(
+  options: Options,
+  resting: (work: () => Promise<LoadedModule>) => Promise<LoadedModule> = (work) => work(),
+): Promise<Ready<Options>> {
   const { policy, ...rest } = options;
   if (policy === undefined) return rest;
   if (!isPolicyModule(policy)) return { ...rest, policy };
-  const { sha256, make } = await loadPolicyModule(policy);
+  const { sha256, make } = await resting(() => loadPolicyModule(policy));
   const { options: given = {}, export: name = 'default' } = policy;
   // What is logged is what the policy was made of: data alone, whatever the caller does to it later.
   const plain = plainCopy(given);

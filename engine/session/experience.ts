@@ -73,7 +73,7 @@ const withBelief = ({ course, ...set }: ThresholdSet): ThresholdSet =>
  * Where `log` is null nothing is written. Throws what loading the module of a policy throws.
  */
 export async function setupOf(
-  { model, shape }: Runtime,
+  { model, shape, resting }: Runtime,
   options: SessionOptions,
   state: {
     readonly book: ThresholdBook | null;
@@ -82,7 +82,7 @@ export async function setupOf(
   } | null,
 ): Promise<SessionSetup> {
   const { config, digest } = model;
-  const ready = await withPolicyModule(options);
+  const ready = await withPolicyModule(options, resting);
   const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
   const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
   const start = await startValues(

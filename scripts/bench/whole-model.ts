@@ -49,6 +49,7 @@ export class WholeModel {
       cacheThreads: THREADS,
       native: nativeInfo(),
       loadMs: 0,
+      resting: (work) => work(),
       shape: { layers, queryHeads, kvHeads, headDim },
       close: async () => {
         await grammars.close();

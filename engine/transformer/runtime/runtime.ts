@@ -49,13 +49,15 @@ export class Runtime {
   readonly loadMs: number;
   /** What its answers may be told to follow. @internal */
   readonly grammars: Grammars;
+  /** Does what nothing of the thread is needed for. @internal */
+  readonly resting: NonNullable<RuntimeOptions['resting']>;
 
   private constructor(
     model: LoadedModel,
     { dense, choice }: Awaited<ReturnType<typeof openDense>>,
     threads: number,
     loadMs: number,
-    resting: RuntimeOptions['resting'],
+    resting: Runtime['resting'] = (work) => work(),
   ) {
     this.model = model;
     this.dense = dense;
@@ -63,7 +65,8 @@ export class Runtime {
     this.threads = threads;
     this.native = nativeInfo();
     this.loadMs = loadMs;
-    this.grammars = Grammars.of(model, given({ resting }));
+    this.resting = resting;
+    this.grammars = Grammars.of(model, { resting });
   }
 
   static async open(options: RuntimeOptions): Promise<Runtime> {

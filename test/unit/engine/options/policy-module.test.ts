@@ -126,7 +126,9 @@ describe('what cannot be used is refused', () => {
     ['options that its function refuses', { module: EXAMPLE, options: { keep: -1 } }, 'bad-argument', /is -1/],
     ['a source that does not parse', 'export default {', 'bad-argument', /does not load/],
     ['a source that throws', 'throw new Error("out of order")', 'bad-argument', /out of order/],
-    ['a source that throws no error', 'throw null', 'bad-argument', /does not load/],
+    ['a source that throws no error', 'throw null', 'bad-argument', /null was thrown, which is no error/],
+    ['a source that throws an object', 'throw { a: 1 }', 'bad-argument', /of type object was thrown/],
+    ['a name that is empty', { module: '' }, 'bad-argument', /no name/],
     ['what is no policy', 'export default { id: "mine" }', 'bad-argument', /no policy/],
     ['a function that makes none', 'export default () => 7', 'bad-argument', /gives no policy/],
     ['an id of ours', `export default ${POLICY('price')}`, 'bad-argument', /policy of this package/],
@@ -134,7 +136,40 @@ describe('what cannot be used is refused', () => {
     const policy = typeof given === 'string' ? { module: moduleOf(given) } : given;
     const error = await refused(engine.openSession({ policy: policy as unknown as PolicyModule }));
     expect([error.code, error.message]).toEqual([code, expect.stringMatching(says)]);
+    expect(`${error.message} ${Object.values(error.values).join(' ')}`).not.toContain('[object Object]');
     expect(error.hint).toBeTruthy();
+  });
+
+  it('a module that waits for something that never comes', async () => {
+    const module = moduleOf(`await new Promise(() => {}); export default ${POLICY('mine')};`);
+    const error = await refused(loadPolicyModule({ module }, 50), module);
+    expect(error).toMatchObject({ code: 'bad-argument', message: expect.stringMatching(/within 50 ms/) });
+    expect(error.hint).toBeTruthy();
+  });
+
+  it.each([
+    ['waits for ever', ['run'], 'await new Promise(() => {});'],
+    ['computes for ever', ['run'], 'for (;;);'],
+    ['computes for ever', ['sessions', 'park'], 'for (;;);'],
+    ['computes for ever', ['start', '--tokens', '300'], 'for (;;);'],
+  ])('a module that %s is ended by one signal, in %j', async (_, words, source) => {
+    const dir = folder();
+    const prompt = join(dir, 'prompt.txt');
+    writeFileSync(prompt, 'Once upon a time there was a little girl.');
+    const begun = "import { writeSync } from 'node:fs'; writeSync(2, 'the module begins\\n');";
+    const module = moduleOf(`${begun} ${source} export default ${POLICY('mine')};`);
+    const more = words[0] === 'start' ? [] : ['-p', prompt];
+    const args = [...words, '-m', 'reference', ...more, '--state', join(dir, 'state'), '--policy-module', module];
+    const signal = words[0] === 'run' ? 'SIGTERM' : 'SIGINT';
+    let isSent = false;
+    const { code, err } = await palimpsest(args, {
+      with: (child) =>
+        child.stderr!.on('data', (said) => {
+          if (!isSent && String(said).includes('the module begins')) isSent = child.kill(signal);
+        }),
+    });
+    expect([code, isSent]).toEqual([130, true]);
+    expect(err).not.toContain('fault of ours');
   });
 
   it.each([
