@@ -10,9 +10,11 @@ import {
 import { type FormatPair, given, KvError, parseJson, parsePair, readRegular } from '../../native/index.ts';
 import { type AnchorOptions, type LogRule, readMasterKey, useMasterKeys } from '../../witness/index.ts';
 import type { LogLevel } from '../events/table.ts';
-import type { PolicyModule } from '../options/policy-module.ts';
+import { withPolicyFile } from '../options/policy-file.ts';
+import { checkModule, type PolicyModule } from '../options/policy-module.ts';
 import { ENGINE_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, SessionOptions } from '../options/types.ts';
+import { originalsTerms } from '../originals/terms.ts';
 import { defaultCacheDir } from '../transformer/cache-dir.ts';
 import { eventLog } from './event-log.ts';
 import { optionsOf } from './option-settings.ts';
@@ -130,6 +132,14 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
   });
 }
 
+/**
+ * Refuses what can be refused of a session before a model is loaded or a folder is created. Throws what sessionOptions
+ * and the reading of a policy file throw.
+ */
+export function checkSessionSettings(settings: Settings): void {
+  originalsTerms(withPolicyFile(sessionOptions(settings, 1)));
+}
+
 /** The policy that is named, or the module of one. Throws 'bad-argument' for both, and for parts of no module. */
 function policyOf(settings: Settings): string | PolicyModule | undefined {
   const [named, module] = [text(settings, 'policy'), policyModule(settings)];
@@ -153,7 +163,9 @@ export function policyModule(settings: Settings): PolicyModule | undefined {
     json === undefined
       ? undefined
       : (parseJson(Buffer.from(json), { code: 'bad-argument', what: '--policy-options' }) as PolicyModule['options']);
-  return given<PolicyModule>({ module, export: name, options });
+  const asked = given<PolicyModule>({ module, export: name, options });
+  checkModule(asked);
+  return asked;
 }
 
 /** From here on the log is encrypted and opened with these keys. Throws 'bad-config', 'not-found', 'io'. */

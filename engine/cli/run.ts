@@ -14,7 +14,7 @@ import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
 import { opening, withEngine } from './loading.ts';
-import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
+import { checkSessionSettings, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
 import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.ts';
@@ -33,7 +33,7 @@ export async function run(settings: Settings): Promise<void> {
     });
   // Mistakes in the request are reported before a model is loaded or a folder is created.
   const options = engineOptions(settings);
-  cacheTypes(settings);
+  checkSessionSettings(settings);
   checkContinuations(completions(settings), samplingOptions(settings));
   await grammarOption(settings);
   if (flag(settings, 'tierSummary') && completions(settings) > 1)

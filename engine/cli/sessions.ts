@@ -24,7 +24,7 @@ import type { EngineSession } from '../thread/engine-session.ts';
 import { checkLength, closing, firstMessages, generateOptions, stream } from './answer.ts';
 import { interruptible } from './interrupt.ts';
 import { opening, withEngine } from './loading.ts';
-import { cacheTypes, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
+import { checkSessionSettings, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
 
@@ -62,7 +62,7 @@ export async function park(settings: Settings): Promise<void> {
       hint: '--prompt FILE, or --prompt - for standard input',
     });
   const options = engineOptions(settings);
-  cacheTypes(settings);
+  checkSessionSettings(settings);
   const content = await readText(path, 'prompt');
   await onEngine(options, settings, async (engine, progress, signal) => {
     const prompt: Prompt = flag(settings, 'chat') ? [...firstMessages(settings), { role: 'user', content }] : content;

@@ -15,7 +15,16 @@ import { isOffline } from '../transformer/hub/settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
 import { opening, withEngine } from './loading.ts';
-import { cacheDirOf, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
+import {
+  cacheDirOf,
+  checkSessionSettings,
+  engineOptions,
+  flag,
+  number,
+  type Settings,
+  sessionOptions,
+  text,
+} from './options.ts';
 import { bytesPicture, type PicturePoint } from './picture.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { divergenceRow, layerTable, memoryRows, type ReportRow } from './report.ts';
@@ -46,6 +55,7 @@ async function chooseModel(settings: Settings): Promise<string> {
 }
 
 export async function start(settings: Settings): Promise<void> {
+  checkSessionSettings(settings);
   const model = await chooseModel(settings);
   await interruptible((signal) =>
     withEngine(settings, engineOptions({ ...settings, model }), signal, async (engine) => {

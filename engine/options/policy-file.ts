@@ -59,7 +59,8 @@ type Table = Readonly<Record<string, unknown>>;
 
 /** Throws 'bad-config' with the place, what stands there, and what to do. */
 function refuse(where: string, value: unknown, says: string, hint: string = EXAMPLE): never {
-  throw new KvError('bad-config', `${where}: ${says}`, { values: { at: where, given: show(value) }, hint });
+  const values = { at: where, ...(value === undefined ? {} : { given: show(value) }) };
+  throw new KvError('bad-config', `${where}: ${says}`, { values, hint });
 }
 
 /** Does work whose refusals are told with the place in the file. */

@@ -58,7 +58,9 @@ export class SealedFile implements Records {
     try {
       this.#fd = files.openSync(path, 'wx+', 0o600);
     } catch (cause) {
-      throw refusedFile(path, cause);
+      const { code, message, values } = refusedFile(dir, cause);
+      const says = code === 'not-found' ? `${dir} is no folder, where originals are to be kept` : message;
+      throw new KvError(code, says, { values, hint: 'originalsDir must be a folder that can be written to', cause });
     }
     this.#path = unlinked(files, path) ? null : path;
     if (this.#path !== null) removeLeft(files, dir);

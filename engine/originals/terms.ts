@@ -10,35 +10,35 @@ type Asked = Pick<SessionOptions, 'originals' | 'originalsDir' | 'originalsBytes
   readonly originalFiles?: OriginalFiles | undefined;
 };
 
-/** What originals a session keeps; undefined: none. Throws 'bad-argument' for what says something of none. */
+/** What originals a session keeps; undefined: none. Throws 'bad-argument' for what says something of others. */
 export function originalsTerms(asked: Asked): OriginalsTerms | undefined {
-  const { originals = SESSION_OPTIONS.originals.default, originalsDir, originalsBytes, originalsFormat } = asked;
-  if (originals === 'none') {
-    const { originalsBytes: most, originalsFormat: format, promote } = SESSION_OPTIONS;
-    // The command line gives every option, at its default where nobody named it.
-    const said = [
-      ['originalsDir', originalsDir ?? null, null],
-      [
-        'originalsBytes',
-        originalsBytes === undefined ? most.default : parseBytes(originalsBytes, 'originalsBytes'),
-        most.default,
-      ],
-      ['originalsFormat', originalsFormat ?? format.default, format.default],
-      ['promote', asked.promote ?? promote.default, promote.default],
-    ] as const;
-    const idle = said.find(([, one, unsaid]) => one !== unsaid);
-    if (idle === undefined) return undefined;
-    throw new KvError('bad-argument', `${idle[0]} needs originals, and none are kept`, {
-      values: { [idle[0]]: show(idle[1]) },
-      hint: "give originals: 'disk' or 'memory' as well",
+  const place = asked.originals ?? SESSION_OPTIONS.originals.default;
+  const { originalsDir, originalsFormat = SESSION_OPTIONS.originalsFormat.default } = asked;
+  const promote = asked.promote ?? SESSION_OPTIONS.promote.default;
+  const bytesMax = parseBytes(asked.originalsBytes ?? SESSION_OPTIONS.originalsBytes.default, 'originalsBytes');
+  // What is at its default says nothing: the command line gives every option.
+  const said = [
+    ['originalsDir', originalsDir ?? null, null, ['disk']],
+    ['originalsBytes', bytesMax, SESSION_OPTIONS.originalsBytes.default, ['disk', 'memory']],
+    ['originalsFormat', originalsFormat, SESSION_OPTIONS.originalsFormat.default, ['disk', 'memory']],
+    ['promote', promote, SESSION_OPTIONS.promote.default, ['disk', 'memory']],
+  ] as const;
+  const idle = said.find(([, one, unsaid, places]) => one !== unsaid && !(places as readonly string[]).includes(place));
+  if (idle !== undefined) {
+    const [name, value, , places] = idle;
+    const kept = place === 'none' ? 'none are kept' : `they are kept in ${place}`;
+    throw new KvError('bad-argument', `${name} needs originals${places.length === 1 ? ' on disk' : ''}, and ${kept}`, {
+      values: { [name]: show(value), originals: place },
+      hint: `give originals: ${places.map((one) => `'${one}'`).join(' or ')} as well`,
     });
   }
+  if (place === 'none') return undefined;
   return {
-    place: originals,
+    place,
     dir: originalsDir ?? asked.stateDir ?? null,
-    bytesMax: parseBytes(originalsBytes ?? SESSION_OPTIONS.originalsBytes.default, 'originalsBytes'),
-    promote: asked.promote ?? SESSION_OPTIONS.promote.default,
-    format: originalsFormat ?? SESSION_OPTIONS.originalsFormat.default,
+    bytesMax,
+    promote,
+    format: originalsFormat,
     ...given({ files: asked.originalFiles }),
   };
 }

@@ -178,11 +178,17 @@ export class Host {
 /** What can be seen before a session is planned. */
 function checkSession(options: SessionOptions): void {
   checkOptions(options, SESSION_OPTIONS);
-  const { exact, kvBudget, kldBudget } = options;
+  const { exact, kvBudget, kldBudget, originals = SESSION_OPTIONS.originals.default } = options;
   if (exact === true && (kvBudget !== undefined || kldBudget !== undefined)) {
     throw new KvError('bad-argument', 'the exact cache keeps no budget', {
       values: { kvBudget, kldBudget },
       hint: 'leave out exact, or the budget',
+    });
+  }
+  if (exact === true && originals !== SESSION_OPTIONS.originals.default) {
+    throw new KvError('bad-argument', 'the exact cache moves no page, so there are no originals of any', {
+      values: { originals },
+      hint: 'leave out exact, or originals',
     });
   }
 }

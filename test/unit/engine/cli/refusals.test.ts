@@ -1,6 +1,7 @@
 // What cannot be done is refused by the engine with one KvError that says what would do, before any work, and the
 // session goes on.
 
+import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { inspect } from 'node:util';
 import { describe, expect, it } from 'vitest';
@@ -8,6 +9,7 @@ import { createEngine, type Engine, openCache } from '../../../../engine/index.t
 import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { codeOf, ids, MODEL, openEngine, withEngine } from '../on-reference.ts';
+import { answered, expectRefused } from './command.ts';
 
 const folder = scratchFolders();
 let engine: Engine;
@@ -64,6 +66,9 @@ describe('what cannot be done is refused', () => {
       { compareTokens: Number.POSITIVE_INFINITY },
       { exact: 'yes' },
       { exact: true, kvBudget: '64MiB' },
+      { exact: true, originals: 'memory' },
+      { promote: 4 },
+      { originals: 'memory', originalsDir: '/tmp' },
       { cacheTypes: { k: 'f16', v: 'f16' }, kvBudget: '64MiB' },
       { thresholdsPath: 9 },
       { policy: () => 'price' },
@@ -214,5 +219,32 @@ describe('what cannot be done is refused', () => {
     ]) {
       expect(['bad-argument', 'unsupported']).toContain(await codeOf(createEngine(options as never), inspect(options)));
     }
+  });
+});
+
+describe('on the command line', () => {
+  const file = (name: string, content: string): string => {
+    const path = join(folder(), name);
+    writeFileSync(path, content);
+    return path;
+  };
+
+  it.each([
+    ['originals of which none are kept', ['--promote', '4'], 'bad-argument', /promote needs originals/],
+    ['a policy and a module', ['--policy', 'price', '--policy-module', 'x.mjs'], 'bad-argument', /one policy/],
+    ['a module without a name', ['--policy-module', ''], 'bad-argument', /no name/],
+    [
+      'a policy file that is none',
+      ['--policy-file', () => file('policy.toml', 'policy = 7')],
+      'bad-config',
+      /policyVersion/,
+    ],
+  ] as const)('%s are refused before a model is looked for', async (_, flags, code, says) => {
+    const state = join(folder(), 'state');
+    const prompt = file('prompt.txt', 'Once upon a time');
+    const more = flags.map((flag) => (typeof flag === 'function' ? flag() : flag));
+    for (const words of [['run', '-p', prompt], ['sessions', 'park', '-p', prompt], ['start']])
+      expectRefused(await answered([...words, '-m', '/no/model', '--state', state, ...more]), code, says);
+    expect(existsSync(state)).toBe(false);
   });
 });

@@ -4,6 +4,7 @@
  * go on where they are lost.
  */
 import fs, { readdirSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { Meter } from '../../../../engine/metrics/meter.ts';
 import type { SessionOptions } from '../../../../engine/options/types.ts';
@@ -22,7 +23,7 @@ import {
 import { defaultThresholds } from '../../../../policy/index.ts';
 import { type ChangeBody, openWitnessLog, readLog, replaySession } from '../../../../witness/index.ts';
 import { normals, uniform } from '../../../native/dense.ts';
-import { codeOf } from '../../../refusal.ts';
+import { codeOf, refusal } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { ids } from '../on-reference.ts';
 import { onRuntime, write } from '../on-runtime.ts';
@@ -292,10 +293,20 @@ describe('a session with originals', () => {
       { originalsBytes: '1MiB' },
       { originalsDir: folder() },
       { originalsFormat: 'rot4' },
+      { originals: 'none', originalsBytes: '1MiB' },
+      { originals: 'memory', originalsDir: folder() },
       { originals: 'disk', originalsBytes: '25%' },
       { originals: 'disk', originalsBytes: 'much' },
     ] as SessionOptions[])
       expect(codeOf(() => open(wrong))).toBe('bad-argument');
-    expect(codeOf(() => open({ ...governed, originals: 'disk', originalsDir: '/does/not/exist' }))).toBe('not-found');
+    const file = join(folder(), 'file');
+    fs.writeFileSync(file, '');
+    for (const originalsDir of ['/does/not/exist', file]) {
+      const error = refusal(() => open({ ...governed, originals: 'disk', originalsDir }));
+      expect([error.code, error.message]).toEqual([
+        'not-found',
+        `${originalsDir} is no folder, where originals are to be kept`,
+      ]);
+    }
   });
 });
