@@ -96,14 +96,32 @@ export class LayerProbe {
 
   /**
    * Reads tokens, which is what `step` does, and probes with them what is due. Room for them is made first, so that
-   * probes see the pages that they see.
+   * probes see the pages that they see. Throws 'aborted' while it probes; the same is due again then.
    */
-  async read(ids: readonly number[], step: () => Promise<void>): Promise<void> {
-    const { governed } = this.#reader;
-    const due = this.#due(governed.length);
-    this.#next = 2 * governed.length;
+  async read(ids: readonly number[], step: () => Promise<void>, signal?: AbortSignal): Promise<void> {
+    const due = this.#due(this.#reader.governed.length);
+    const [spent, next] = [this.#spent, this.#next];
+    this.#next = 2 * this.#reader.governed.length;
     this.#order.splice(0, due.length);
     this.#spent += this.#cost(due[0]!) + due.reduce((sum, place) => sum + this.#cost(place), 0);
+    try {
+      await this.#probe(due, ids, step, signal);
+    } catch (error) {
+      if (signal?.aborted === true) {
+        [this.#spent, this.#next] = [spent, next];
+        this.#order.unshift(...due);
+      }
+      throw error;
+    }
+  }
+
+  async #probe(
+    due: readonly Place[],
+    ids: readonly number[],
+    step: () => Promise<void>,
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
+    const { governed } = this.#reader;
     makeRoom(governed, ids.length);
     const changed = due
       .map((place) => ({ ...place, moves: this.#moves(place) }))
@@ -111,7 +129,8 @@ export class LayerProbe {
     if (changed.length === 0) await step();
     else {
       const layers = changed.map(({ layer }) => layer);
-      governed.costs.push(...(await readProbed(this.#reader, layers, step, (probe) => this.#costs(probe, changed))));
+      const read = { layers, step, signal };
+      governed.costs.push(...(await readProbed(this.#reader, read, (probe) => this.#costs(probe, changed))));
     }
   }
 

@@ -95,6 +95,9 @@ const joined = (a: Rows, b: Rows): Rows => ({
   x: both(a.x, b.x),
 });
 
+/** Copies, for whoever keeps them while others have their turn: a dense half may use its arrays again. */
+const ownRows = ({ q, k, v, x }: Rows): Rows => ({ q: q.slice(), k: k.slice(), v: v.slice(), x: x.slice() });
+
 /** The rows of one run among `all` rows. */
 const part = (rows: Float32Array, run: number, all: number, tokens: number): Float32Array =>
   rows.subarray((rows.length / all) * tokens * run, (rows.length / all) * tokens * (run + 1));
@@ -115,6 +118,8 @@ export class Probe {
   /** A cache of one layer for each, from the lowest of these upwards. They stay as they are; forks of them read on. */
   readonly #copies = new Map<number, KvCache>();
   readonly #chunks: Chunk[] = [];
+  /** Called between two steps. */
+  readonly #turn: () => Promise<void>;
   #closed = false;
 
   private constructor(
@@ -122,7 +127,9 @@ export class Probe {
     rotary: Rotary,
     { windowFormat, openFormat = 'f16' }: PolicyContext,
     layers: ReadonlySet<number>,
+    turn: () => Promise<void>,
   ) {
+    this.#turn = turn;
     this.#runtime = runtime;
     this.#rotary = rotary;
     this.#terms = { runtime, pool: this.#pool, formats: { windowFormat, openFormat } };
@@ -132,14 +139,21 @@ export class Probe {
   /**
    * Copies the cache as it is now. `layers`: those at which moves will begin; only theirs and the layers above are
    * copied. Rows in open pages are decoded and appended again, which gives the same bytes. Throws 'bad-argument' for a
-   * layer that is not there, and 'unsupported' where pages are held as latents.
+   * layer that is not there, and 'unsupported' where pages are held as latents. `turn`: called before each layer and
+   * block of logits that the probe computes; what it throws ends what was asked.
    */
-  static open(runtime: Runtime, cache: Governed, rotary: Rotary, layers: readonly number[]): Probe {
+  static open(
+    runtime: Runtime,
+    cache: Governed,
+    rotary: Rotary,
+    layers: readonly number[],
+    turn: () => Promise<void> = async () => {},
+  ): Probe {
     const { shape } = runtime;
     const lowest = Math.min(...layers);
     if (layers.length === 0 || layers.some((layer) => !(Number.isInteger(layer) && layer >= 0 && layer < shape.layers)))
       throw new KvError('bad-argument', `a probe begins at layers of 0 to ${shape.layers - 1}`, { values: { layers } });
-    const probe = new Probe(runtime, rotary, cache.terms.context, new Set(layers));
+    const probe = new Probe(runtime, rotary, cache.terms.context, new Set(layers), turn);
     try {
       for (let layer = lowest; layer < shape.layers; layer++) {
         probe.#copies.set(layer, probe.#copy(layer, cache.kv, layer));
@@ -156,8 +170,7 @@ export class Probe {
     if (this.#closed) return;
     const { layer, position, tokens, q, k, v, x } = rows;
     if (layer === 0) this.#chunks.push({ position, tokens, rows: new Map(), hidden: null, logits: null });
-    // A dense half may use its arrays again.
-    const kept = { ...rows, q: q.slice(), k: k.slice(), v: v.slice(), x: x.slice() };
+    const kept = { ...rows, ...ownRows({ q, k, v, x }) };
     if (this.#layers.has(layer)) this.#chunks.at(-1)!.rows.set(layer, kept);
   }
 
@@ -229,6 +242,7 @@ export class Probe {
     const runs: Run[] = [];
     let rows = NO_ROWS;
     for (let layer = from; ; layer++) {
+      await this.#turn();
       for (const change of changes.filter((one) => one.layer === layer)) {
         runs.push({ change, epsilon2: [] });
         rows = joined(rows, chunk.rows.get(layer)!);
@@ -243,7 +257,7 @@ export class Probe {
         });
       }
       const next = await dense.next(layer, attention, rows.x, all);
-      rows = { q: next.q, k: next.k, v: next.v, x: next.x };
+      rows = ownRows(next);
       for (let run = 0; run < runs.length; run++)
         this.#rotary.apply(
           layer + 1,
@@ -320,12 +334,13 @@ export class Probe {
     const { position, tokens, rows } = chunk;
     let { q, k, v, x } = rows.get(from)!;
     for (let layer = from; ; layer++) {
+      await this.#turn();
       const cache = caches.get(layer)!;
       const attention = new Float32Array(q.length);
       cache.append(0, k, v);
       cache.attend(0, q, attention, { observe: false });
       if (layer + 1 === layers) return dense.last(attention, x, tokens);
-      ({ q, k, v, x } = await dense.next(layer, attention, x, tokens));
+      ({ q, k, v, x } = ownRows(await dense.next(layer, attention, x, tokens)));
       this.#rotary.apply(layer + 1, q, k, tokens, position);
     }
   }
@@ -343,6 +358,7 @@ export class Probe {
     const { hiddenSize: width } = model.config;
     for (let at = 0; at < tokens; at += BLOCK_ROWS) {
       const rows = Math.min(BLOCK_ROWS, tokens - at);
+      await this.#turn();
       const logits = await dense.logits(hidden.slice(at * width, (at + rows) * width), rows);
       const vocab = logits.length / rows;
       for (let r = 0; r < rows; r++) {

@@ -308,7 +308,7 @@ export class Session implements Reader {
       const most = probe?.rows ?? scheduler?.piece(tokensAtOnce) ?? tokensAtOnce;
       const chunk = tokenIds.slice(at, Math.min(to, at + most));
       if (probe === null) await this.#forward(chunk, true);
-      else await this.#alone(() => this.#probed(probe.of, chunk));
+      else await this.#alone(() => this.#probed(probe.of, chunk, options.signal));
       at += chunk.length;
       this.governed.meter.promptTokens.add({}, chunk.length);
       options.onProgress?.({
@@ -564,9 +564,9 @@ export class Session implements Reader {
     await step;
   }
 
-  async #probed(by: TextProbe | LayerProbe, ids: readonly number[]): Promise<void> {
+  async #probed(by: TextProbe | LayerProbe, ids: readonly number[], signal?: AbortSignal): Promise<void> {
     try {
-      await by.read(ids, () => this.#step(Int32Array.from(ids)));
+      await by.read(ids, () => this.#step(Int32Array.from(ids)), signal);
     } finally {
       this.governed.promised.end();
     }

@@ -44,13 +44,15 @@ export class TextProbe {
 
   /**
    * Reads tokens, which is what `step` does, and probes them; what that finds counts from the next situation on. Room
-   * for them is made first, so that the probe sees the pages that they see.
+   * for them is made first, so that the probe sees the pages that they see. Throws 'aborted' while it probes; the next
+   * read is probed then.
    */
-  async read(ids: readonly number[], step: () => Promise<void>): Promise<void> {
+  async read(ids: readonly number[], step: () => Promise<void>, signal?: AbortSignal): Promise<void> {
     const reader = this.#reader;
     const { governed } = reader;
     makeRoom(governed, ids.length);
     const { length: tokens, tally } = governed;
+    const due = this.#next;
     this.#next = 2 * tokens;
     const start = performance.now();
     const moves = this.#moves(tokens);
@@ -61,8 +63,14 @@ export class TextProbe {
     const epsilon2 = this.#errors(moves);
     tally.trialsTook(performance.now() - start);
     const lowest = Math.min(...moves.map(({ layer }) => layer));
-    const klds = await readProbed(reader, [lowest], step, (probe) => probe.divergence(moves, { last: true }));
-    governed.heard({ probe: reportOf(tokens, klds, epsilon2) });
+    try {
+      const read = { layers: [lowest], step, signal };
+      const klds = await readProbed(reader, read, (probe) => probe.divergence(moves, { last: true }));
+      governed.heard({ probe: reportOf(tokens, klds, epsilon2) });
+    } catch (error) {
+      if (signal?.aborted === true) this.#next = due;
+      throw error;
+    }
   }
 
   /** The newest pages that may move, one step down. */
