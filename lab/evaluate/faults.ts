@@ -27,6 +27,7 @@ import { type Passage, passagesOf } from './passages.ts';
 import { damage, misled, wrongCourse, wrongLaw } from './plants.ts';
 import { geometricMean, Results } from './results.ts';
 import { Scorer } from './score.ts';
+import { type Noticed, type Watch, watched } from './watched.ts';
 
 /** One session with a fault, or with none. */
 export interface FaultRow {
@@ -84,7 +85,7 @@ interface Bench {
 
 interface Read {
   readonly kld: number;
-  readonly changes: readonly (LayerChange & { readonly tokens: number })[];
+  readonly changes: readonly Noticed[];
   readonly trusted: number;
   readonly course: Course | null;
   /** False where there was nothing to plant the fault in. */
@@ -113,9 +114,13 @@ async function read({ runtime, scorer }: Bench, passage: Passage, ways: Ways = {
     ...(known === undefined ? {} : { thresholds: known }),
   };
   const setup = await setupOf(runtime, options, { book: state?.book ?? null, log: null });
-  const changes: (LayerChange & { readonly tokens: number })[] = [];
+  const changes: Noticed[] = [];
   const trust = new Trust(runtime.shape.layers);
-  const session = Session.open(runtime, { ...setup, policy: watched(policy, changes, trust) });
+  const watch: Watch = {
+    noticed: (change) => changes.push(change),
+    seen: (states, tokens) => trust.see(states, tokens),
+  };
+  const session = Session.open(runtime, { ...setup, policy: watched(policy, watch) });
   try {
     await session.read(ids.slice(0, middle(passage)));
     const isPlanted = plant?.(session) ?? (state === undefined || setup.thresholds.course !== undefined);
@@ -142,29 +147,6 @@ class Trust {
       else this.longest = Math.max(this.longest, tokens - (this.#since[layer] ??= tokens));
     }
   }
-}
-
-function watched(policy: Policy, changes: (LayerChange & { tokens: number })[], trust: Trust): Policy {
-  const open: Policy['open'] = (context) => {
-    const session = policy.open(context);
-    const decide = session.decide.bind(session);
-    const takeChanges = session.takeChanges!.bind(session);
-    let tokens = 0;
-    return Object.assign(session, {
-      decide: (situation: Parameters<typeof decide>[0]) => {
-        tokens = situation.tokens;
-        const decisions = decide(situation);
-        trust.see(session.summary().layerStates, tokens);
-        return decisions;
-      },
-      takeChanges: () => {
-        const taken = takeChanges();
-        changes.push(...taken.map((change) => ({ ...change, tokens })));
-        return taken;
-      },
-    });
-  };
-  return { ...policy, open };
 }
 
 /** A session with the fault, what it is compared with, and the tokens where it begins. */

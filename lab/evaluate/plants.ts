@@ -2,12 +2,19 @@
  * What is planted in sessions to see whether it is noticed and what it costs: in what they are told and in their pages.
  */
 import type { Session } from '../../engine/session/session.ts';
-import { type Course, defaultLaw, type Estimate, type Policy, type ThresholdSet } from '../../policy/index.ts';
+import {
+  type Course,
+  defaultLaw,
+  type Estimate,
+  type Policy,
+  type Situation,
+  type ThresholdSet,
+} from '../../policy/index.ts';
 
 /** Of coefficients in a threshold file that is wrong. */
 const WRONG_COEFFICIENT = 1 / 100;
-/** What a trial says of the truth while it is false. */
-const FALSE_TRIAL = 1 / 100;
+/** What a trial says while it is false is divided by this. */
+const FALSE_BY = 100;
 /** Until this share of the text. */
 const FALSE_UNTIL = 0.75;
 /** What is left of errors by a course that is wrong, as sure as fifty trials make it. */
@@ -30,28 +37,33 @@ export function wrongCourse(course: Course): Course {
   return { ...course, persistence: { k: never(persistence.k), v: never(persistence.v) } };
 }
 
-/** First trials of the second layer say too little for three quarters of a text. */
-export function misled(policy: Policy): Policy {
-  return {
-    ...policy,
-    open: (context) => {
-      const session = policy.open(context);
-      const decide = session.decide.bind(session);
-      return Object.assign(session, {
-        decide: (situation: Parameters<typeof decide>[0]) => {
-          const { tokens, tokensExpected, trials } = situation;
-          if (tokens / (tokensExpected ?? tokens) >= FALSE_UNTIL) return decide(situation);
-          const told = trials.map((trial) => {
-            if (trial.layer !== 1) return trial;
-            const epsilon = Object.entries(trial.epsilon).map(([form, value]) => [form, FALSE_TRIAL * value]);
-            return { ...trial, epsilon: Object.fromEntries(epsilon) as typeof trial.epsilon };
-          });
-          return decide({ ...situation, trials: told });
-        },
-      });
-    },
+/** The policy, whose sessions are told another situation than there is. */
+export function toldOtherwise(policy: Policy, tell: (situation: Situation) => Situation): Policy {
+  const open: Policy['open'] = (context) => {
+    const session = policy.open(context);
+    const decide = session.decide.bind(session);
+    return Object.assign(session, { decide: (situation: Situation) => decide(tell(situation)) });
   };
+  return { ...policy, open };
 }
+
+/** The situation, but trials of a layer say so many times too little. */
+export function withFalseTrials(situation: Situation, layer: number, by: number): Situation {
+  const trials = situation.trials.map((trial) => {
+    if (trial.layer !== layer) return trial;
+    const epsilon = Object.entries(trial.epsilon).map(([form, value]) => [form, value / by]);
+    return { ...trial, epsilon: Object.fromEntries(epsilon) as typeof trial.epsilon };
+  });
+  return { ...situation, trials };
+}
+
+/** First trials of the second layer say too little for three quarters of a text. */
+export const misled = (policy: Policy): Policy =>
+  toldOtherwise(policy, (situation) => {
+    const { tokens, tokensExpected } = situation;
+    const isOver = tokens / (tokensExpected ?? tokens) >= FALSE_UNTIL;
+    return isOver ? situation : withFalseTrials(situation, 1, FALSE_BY);
+  });
 
 /** Values of one page of each of these layers are those of another page. → the layers that had two in one format */
 export function damage({ cache }: Session, layers: readonly number[]): number[] {

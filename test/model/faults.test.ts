@@ -11,8 +11,10 @@ import { setupOf } from '../../engine/session/experience.ts';
 import { Session } from '../../engine/session/session.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { Passage } from '../../lab/evaluate/passages.ts';
+import { toldOtherwise, withFalseTrials } from '../../lab/evaluate/plants.ts';
 import { geometricMean } from '../../lab/evaluate/results.ts';
 import { Scorer } from '../../lab/evaluate/score.ts';
+import { type Noticed, watched } from '../../lab/evaluate/watched.ts';
 import { SIDES, type Side } from '../../native/index.ts';
 import {
   type Course,
@@ -22,7 +24,6 @@ import {
   type Estimate,
   type LayerChange,
   type Policy,
-  type Situation,
   type ThresholdSet,
 } from '../../policy/index.ts';
 import { MODEL } from '../unit/engine/on-reference.ts';
@@ -37,10 +38,6 @@ interface FalseTrials {
   readonly by: number;
   readonly from: number;
   readonly to: number;
-}
-
-interface Noticed extends LayerChange {
-  readonly tokens: number;
 }
 
 interface Run {
@@ -74,40 +71,12 @@ beforeAll(async () => {
 });
 afterAll(() => runtime.close());
 
-function withFalseTrials(situation: Situation, fault: FalseTrials | undefined): Situation {
-  if (fault === undefined || situation.tokens < fault.from || situation.tokens >= fault.to) return situation;
-  const trials = situation.trials.map((report) => {
-    if (report.layer !== fault.layer) return report;
-    const errors = Object.entries(report.epsilon).map(([format, epsilon]) => [format, epsilon / fault.by]);
-    return { ...report, epsilon: Object.fromEntries(errors) };
+/** The price policy, whose sessions are told false trials for a while. */
+const falselyTried = ({ layer, by, from, to }: FalseTrials): Policy =>
+  toldOtherwise(createPolicy('price'), (situation) => {
+    const { tokens } = situation;
+    return tokens < from || tokens >= to ? situation : withFalseTrials(situation, layer, by);
   });
-  return { ...situation, trials };
-}
-
-/** The price policy; what it says of layers is noticed. */
-function watched(noticed: Noticed[], trusted: (layers: number) => void, fault?: FalseTrials): Policy {
-  const policy = createPolicy('price');
-  const open: Policy['open'] = (context) => {
-    const session = policy.open(context);
-    const decide = session.decide.bind(session);
-    const takeChanges = session.takeChanges!.bind(session);
-    let tokens = 0;
-    return Object.assign(session, {
-      decide: (situation: Parameters<typeof decide>[0]) => {
-        tokens = situation.tokens;
-        const decisions = decide(withFalseTrials(situation, fault));
-        trusted(session.summary().layerStates.filter((state) => state.endsWith('/trusted')).length);
-        return decisions;
-      },
-      takeChanges: () => {
-        const changes = takeChanges();
-        noticed.push(...changes.map((change) => ({ ...change, tokens })));
-        return changes;
-      },
-    });
-  };
-  return { ...policy, open };
-}
 
 /** Reads a passage within a share of f16; `plant` is done to the session at PLANTED_AT tokens. */
 async function read(
@@ -138,7 +107,10 @@ async function read(
   const setup = await setupOf(runtime, options, { book: null, log: null });
   const noticed: Noticed[] = [];
   let trusted = 0;
-  const policy = watched(noticed, (layers) => (trusted += layers), falseTrials);
+  const policy = watched(falseTrials === undefined ? createPolicy('price') : falselyTried(falseTrials), {
+    noticed: (change) => noticed.push(change),
+    seen: (states) => (trusted += states.filter((state) => state.endsWith('/trusted')).length),
+  });
   const session = Session.open(runtime, { ...setup, policy });
   try {
     await session.read(passage.ids.slice(0, PLANTED_AT));
