@@ -69,6 +69,9 @@ export function fromHalf(bits: Uint16Array, out?: Float32Array): Float32Array {
   return target;
 }
 
+/** The most numbers of a product of matrices. */
+const FLOATS_MAX = 2 ** 30;
+
 /**
  * x [rows, inner] · m [inner, columns] → [rows, columns]. Each sum is taken in float64, in the order of the
  * contraction, and rounded once: the same bits on every machine.
@@ -76,8 +79,10 @@ export function fromHalf(bits: Uint16Array, out?: Float32Array): Float32Array {
 export function matmulF64(x: Float32Array, rows: number, m: Float32Array, columns: number): Float32Array {
   floats(x, 'x');
   floats(m, 'm');
-  integer(rows, 'rows', 1, 2 ** 30);
-  integer(columns, 'columns', 1, 2 ** 30);
+  integer(rows, 'rows', 1, FLOATS_MAX);
+  integer(columns, 'columns', 1, FLOATS_MAX);
+  // Where x is empty, its length says nothing of the sizes.
+  integer(rows * columns, 'rows · columns', 1, FLOATS_MAX);
   if (x.length % rows !== 0 || m.length !== (x.length / rows) * columns)
     shapeError('x must be [rows, inner] and m [inner, columns]', { x: x.length, m: m.length, rows, columns });
   const y = new Float32Array(rows * columns);

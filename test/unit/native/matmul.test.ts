@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest';
 import { matmulF64 } from '../../../native/index.ts';
 import { seeded } from '../../random.ts';
+import { refusal } from '../../refusal.ts';
 
 test.each([
   [1, 1, 1],
@@ -18,4 +19,13 @@ test.each([
     return sum;
   });
   expect(matmulF64(x, rows, m, columns)).toEqual(expected);
+});
+
+test.each([
+  [0, 2 ** 30, 2 ** 30],
+  [0, 2 ** 16, 2 ** 15],
+  [1, 2 ** 16, 2 ** 15],
+])('with rows of %i numbers, %i x %i are refused, which no array holds', (inner, rows, columns) => {
+  const [x, m] = [new Float32Array(inner * rows), new Float32Array(inner * columns)];
+  expect(refusal(() => matmulF64(x, rows, m, columns))).toMatchObject({ code: 'bad-argument' });
 });
