@@ -2,8 +2,9 @@
  * Writes the parts of documents that are described elsewhere: of the formats, from their descriptors, a table between
  * `<!-- formats: … -->` and `<!-- end -->`, and a list of names between `<!-- format names: … -->` and `<!-- end -->`;
  * of the events of an engine a table between `<!-- events: … -->` and `<!-- end -->`. Between
- * `<!-- packed texts: … -->` or `<!-- packed shapes: … -->` and `<!-- end -->` stands what packed bodies name. With
- * `--check` it writes nothing, and fails when a document has something else there.
+ * `<!-- packed texts: … -->` or `<!-- packed shapes: … -->` and `<!-- end -->` stands what packed bodies name, and
+ * between `<!-- threshold ID: … -->` and `<!-- end -->` the value that it has without evidence. With `--check` it
+ * writes nothing, and fails when a document has something else there.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -18,6 +19,7 @@ import {
   PAGE_TOKENS,
 } from '../native/format.ts';
 import { fieldBytes } from '../native/formats/descriptor.ts';
+import { defaultThresholds } from '../policy/thresholds.ts';
 import { PACKED_SHAPES, PACKED_TEXTS } from '../witness/pack-lists.ts';
 
 const fieldsOf = (name: FormatName) => FORMATS[name].parts.flatMap(({ fields }) => fields);
@@ -94,12 +96,27 @@ ${Object.entries(EVENTS)
 `,
 };
 
-for (const name of ['README.md', 'ARCHITECTURE.md', 'native/README.md', 'docs/log-format.md', 'docs/operate.md']) {
+const { thresholds } = defaultThresholds(1);
+
+/** Throws for a threshold that there is not. */
+function textOf(what: string): string {
+  const [, id] = /^threshold (\S+)$/.exec(what) ?? [];
+  const text = id === undefined ? TEXTS[what] : thresholds[id]?.value;
+  if (text === undefined) throw new Error(`nothing is known of '${what}'`);
+  return String(text);
+}
+
+const DOCUMENTS = [
+  ...['README.md', 'ARCHITECTURE.md', 'native/README.md'],
+  ...['guide', 'log-format', 'operate'].map((name) => `docs/${name}.md`),
+];
+
+for (const name of DOCUMENTS) {
   const file = join(import.meta.dirname, '..', name);
   const old = readFileSync(file, 'utf8');
   const text = old.replace(
-    /(<!-- (formats|format names|events|packed texts|packed shapes): .*? -->)[\s\S]*?(<!-- end -->)/g,
-    (_, begin: string, what: string, end: string) => begin + TEXTS[what] + end,
+    /(<!-- ([\w .]+): written by npm run generate -->)[\s\S]*?(<!-- end -->)/g,
+    (_, begin: string, what: string, end: string) => begin + textOf(what) + end,
   );
   if (text === old) continue;
   if (process.argv.includes('--check')) {
