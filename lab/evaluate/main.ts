@@ -374,6 +374,8 @@ async function measure(
     process.stdout.write(
       await promotion({
         runtime,
+        dense,
+        json,
         caches: list(values.caches) ?? ['price@13.75%'],
         contexts: lengths,
         kinds: selected(TABLE_KINDS),
