@@ -2,6 +2,7 @@
  * Which arrows of the machine were taken: counted from the states of layers, for tests and for tables over whole runs.
  */
 import { layerMachine } from './machine.ts';
+import type { LayerChange } from './types.ts';
 
 /** Every arrow: region, state, state. */
 const DECLARED: readonly (readonly [region: string, from: string, to: string])[] = Object.entries(
@@ -69,6 +70,18 @@ export class Arrows {
 
 const nameOf = ([region, from, to]: readonly [string, string, string]): string => `${region}: ${from} → ${to}`;
 const REGIONS = Object.keys(layerMachine.config.states!);
+
+/** What tells that the quality of a layer is in another state: all sources of changes but that of its trust. */
+export const QUALITY_SOURCES = ['error', 'topic', 'gain', 'codes'] as const satisfies readonly LayerChange['source'][];
+export type QualitySource = (typeof QUALITY_SOURCES)[number];
+
+/**
+ * The state of one region in what a layer's states are called, e.g. 'archive/healthy/elevated/headroom'; all of it
+ * where it has no such part.
+ */
+export const regionIn = (state: string, region: 'quality' | 'trust'): string =>
+  state.split('/')[REGIONS.indexOf(region)] ?? state;
+
 const FIRST = Object.values(layerMachine.config.states as unknown as Readonly<Record<string, { initial: string }>>)
   .map(({ initial }) => initial)
   .join('/');

@@ -54,6 +54,8 @@ export function goldenMetrics(): string {
   for (const seconds of [4e-6, 5e-6, 6e-6, 0.02]) meter.appendSeconds.observe(seconds);
   meter.unanchored.set({}, 17);
   meter.fallbacks.add({ reason: 'byte-budget' });
+  meter.layerChanged({ source: 'error', state: 'warm/watched/elevated/headroom' });
+  meter.layerChanged({ source: 'agreement', state: 'warm/healthy/elevated/headroom/trusted' });
   meter.kld.observe(0.003);
   meter.firstTokenSeconds.observe(1.5);
   for (let token = 0; token < 8; token++) meter.betweenTokensSeconds.observe(0.012 + 0.004 * token);

@@ -1,6 +1,13 @@
 /** An explanation in words. Nothing is looked up here: whatever is told stands in the facts. */
 import { brief, bytesText, grouped, percent, plural, timeText } from '../native/index.ts';
-import { FORMS, type LayerChange, type PageForm, type ThresholdOrigin, type TrialReport } from '../policy/index.ts';
+import {
+  FORMS,
+  type LayerChange,
+  type PageForm,
+  regionIn,
+  type ThresholdOrigin,
+  type TrialReport,
+} from '../policy/index.ts';
 import { amount, ruleText, tellComparison } from './because-text.ts';
 import type { Explanation } from './explanation.ts';
 import { foresightText } from './foresight-text.ts';
@@ -11,7 +18,6 @@ import type { DecisionRow } from './types.ts';
 /** The state of a layer of which no entry says anything. */
 export const HEALTHY = 'exact/healthy';
 /** The state of a layer as the log has it → its quality. */
-export const qualityIn = (state: string): string => state.split('/')[1] ?? state;
 /** True if no page of the layer moved, as in logs of versions 1 to 4 of the price policy. */
 export const isStopped = (state: string): boolean => state.startsWith('shut/');
 
@@ -268,7 +274,7 @@ const SOURCES: Readonly<Record<LayerChange['source'], string>> = {
 function tellLayer({ layer }: Facts): string {
   if (layer.length === 0) return 'The quality of the layer stayed healthy.';
   const told = layer.map(({ seq, tokens, state, source, measured, bound, threshold }) => {
-    const quality = qualityIn(state);
+    const quality = regionIn(state, 'quality');
     return `${quality} at ${plural(tokens, 'token')} (${SOURCES[source] ?? source}: severity ${brief(measured)} against ${brief(bound)} of '${threshold}', entry ${entryId(seq)})`;
   });
   return `The quality of the layer was ${shortList(told)}.`;

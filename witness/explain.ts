@@ -9,6 +9,7 @@ import {
   createPolicy,
   type Decision,
   defaultLaw,
+  regionIn,
   type Situation,
   type TrialReport,
   thresholdOf,
@@ -16,7 +17,7 @@ import {
 import { decisionWithout, type Without } from './counterfactual.ts';
 import type { NoteBody } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
-import { HEALTHY, isStopped, qualityIn, tell, tried } from './explain-text.ts';
+import { HEALTHY, isStopped, tell, tried } from './explain-text.ts';
 import type { Candidate, Explanation } from './explanation.ts';
 import type { LogFiles } from './files.ts';
 import { KnownStory } from './known-before.ts';
@@ -257,7 +258,7 @@ function guardOf({ situation, state }: Story, open: OpenBody | null): Explanatio
   const { bytes, sealBytes, budgetBytes } = situation.seen;
   const { thresholds } = open.context;
   return {
-    quality: qualityIn(state),
+    quality: regionIn(state, 'quality'),
     stops: isStopped(state),
     pressure: budgetBytes === null ? null : (bytes + sealBytes) / Math.max(1, budgetBytes),
     warm: thresholdOf(thresholds, 'pressure.enter').value,

@@ -16,7 +16,7 @@ import {
   timeText,
   wrap,
 } from '../native/index.ts';
-import { FORM_STATES, type LayerChange, predictedBy, type Situation } from '../policy/index.ts';
+import { FORM_STATES, type LayerChange, predictedBy, regionIn, type Situation } from '../policy/index.ts';
 import type { MendedSide, NoteBody, PromotedSide } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { foresightText } from './foresight-text.ts';
@@ -378,13 +378,11 @@ function changeText({ cause, changes, bytesBefore, bytesAfter }: ChangeBody): st
 }
 
 function qualityText({ layer, state, source, measured, bound, threshold }: LayerChange): string {
-  const quality = state.split('/')[1] ?? state;
-  return `Layer ${layer} is ${quality}: ${source} of severity ${brief(measured)} against ${brief(bound)} ('${threshold}').`;
+  return `Layer ${layer} is ${regionIn(state, 'quality')}: ${source} of severity ${brief(measured)} against ${brief(bound)} ('${threshold}').`;
 }
 
-/** The fifth part of a layer's states is its trust. */
 function trustText({ layer, state, measured, bound, threshold }: LayerChange): string {
-  return `Layer ${layer} is ${state.split('/')[4] ?? state}: its trials agree by ${brief(measured)} with what earlier sessions told, against ${brief(bound)} ('${threshold}').`;
+  return `Layer ${layer} is ${regionIn(state, 'trust')}: its trials agree by ${brief(measured)} with what earlier sessions told, against ${brief(bound)} ('${threshold}').`;
 }
 
 /** Layers that have equally many sides in each state are told together. */

@@ -51,6 +51,7 @@ import type { Content } from './content.ts';
 import { formsBySide, latentOf } from './forms.ts';
 import { Kin, type OnMove } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
+import { LayerWatch } from './layer-watch.ts';
 import { LearnedThresholds } from './learned-thresholds.ts';
 import { Masses } from './masses.ts';
 import { Mending } from './mending.ts';
@@ -98,7 +99,7 @@ type Now = Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'step
   Required<Pick<Situation, 'changes' | 'again' | 'masses'>>;
 
 export class Governed {
-  readonly id: string;
+  readonly id: string = newId();
   readonly shape: CacheShape;
   readonly terms: Terms;
   readonly kv: KvCache;
@@ -138,6 +139,8 @@ export class Governed {
   readonly arrows = new FormArrows();
   /** Whether the divergence that was stated is kept; null: none was. */
   readonly stated: Stated | null;
+  /** Which of its layers are not as they should be. */
+  readonly watch: LayerWatch;
   /** What the trial queue asks of others. */
   readonly #asked: Asked = {
     repeats: (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
@@ -181,7 +184,6 @@ export class Governed {
     const { shape, terms, log } = options;
     const { context } = terms;
     const { pageBytes, latents } = context;
-    this.id = newId();
     this.shape = shape;
     this.terms = terms;
     this.kv = kv;
@@ -217,6 +219,7 @@ export class Governed {
       stateOf: this.#stateOf,
     });
     this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? [], terms.policy.evicts);
+    this.watch = new LayerWatch(this.id, this.meter);
     this.stated = terms.kldBudget === null ? null : this.#openStated(terms.kldBudget);
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents =

@@ -294,7 +294,8 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
 }
 
 /** Layers whose quality or trust is in another state, each kind of them in its own field. */
-function noteChanges({ mover, length: tokens }: Governed, changes: readonly LayerChange[]): void {
+function noteChanges({ mover, watch, length: tokens }: Governed, changes: readonly LayerChange[]): void {
+  watch.hear(tokens, changes);
   const layerChanges = changes.filter(({ source }) => source !== 'agreement');
   const trustChanges = changes.filter(({ source }) => source === 'agreement');
   if (layerChanges.length > 0) mover.write('note', { layerChanges, tokens });

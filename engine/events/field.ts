@@ -44,7 +44,7 @@ export const code = (means: string): EventField<string> => ({
   means,
 });
 
-type Unit = 'bytes' | 'tokens' | 'ms' | 'nats' | 'entries' | 'segments' | 'sessions' | 'page sides';
+type Unit = 'bytes' | 'tokens' | 'ms' | 'nats' | 'entries' | 'segments' | 'sessions' | 'page sides' | 'layers';
 /** What is counted, one of it. */
 const ONE: Readonly<Record<Exclude<Unit, 'bytes' | 'nats'>, string>> = {
   tokens: 'token',
@@ -53,6 +53,7 @@ const ONE: Readonly<Record<Exclude<Unit, 'bytes' | 'nats'>, string>> = {
   segments: 'segment',
   sessions: 'session',
   'page sides': 'page side',
+  layers: 'layer',
 };
 
 const inUnit = (value: number, unit: Unit): string => {

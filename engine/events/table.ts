@@ -3,6 +3,7 @@
  * their units, and its sentence. The types of events, what is checked before one is told, and the table of
  * docs/operate.md come from here.
  */
+import { QUALITY_SOURCES } from '../../policy/index.ts';
 import { amount, code, type EventField, oneOf, sessionId } from './field.ts';
 
 /** Levels from the least important on. */
@@ -26,6 +27,11 @@ const server = oneOf(['file', 'stdout', 'http', 'postgres'], 'what kind of place
 const budgetNats = amount('nats', 'the divergence budget of the session');
 const expectedNats = amount('nats', 'the divergence expected of its moves so far');
 const measuredTokens = amount('tokens', 'tokens by which that was measured; none: it is predicted alone');
+const layers = amount('layers', 'how many');
+const by = oneOf(
+  QUALITY_SOURCES,
+  'by what: errors measured over those promised, a shift of all errors, a gain that is not believed, or codes that were damaged',
+);
 const room = {
   session,
   tokens: amount('tokens', 'tokens at the end of the call'),
@@ -107,6 +113,26 @@ export const EVENTS = {
     level: 'warn',
     fields: { session, tokens, sides: amount('page sides', 'how many') },
     says: "Codes of {sides} of session {session} were damaged in memory and stay so, because there is no original to make them again of. Keep originals: give sessions originals: 'disk'.",
+  },
+  'layers-watched': {
+    level: 'info',
+    fields: { session, tokens, layers, by },
+    says: 'Session {session} watches {layers}, which may err more than was promised, or did ({by}).',
+  },
+  'layers-degraded': {
+    level: 'warn',
+    fields: { session, tokens, layers, by },
+    says: 'Session {session} takes {layers} for degraded ({by}): errors there exceed what was promised, and moves get dearer.',
+  },
+  'layers-healthy': {
+    level: 'info',
+    fields: { session, tokens },
+    says: 'No layer of session {session} is watched any more.',
+  },
+  'layers-doubted': {
+    level: 'info',
+    fields: { session, tokens, layers },
+    says: 'Session {session} no longer trusts {layers}: trials do not agree with what earlier sessions told, and all pages are tried again.',
   },
   'engine-budget-pressed': {
     level: 'debug',

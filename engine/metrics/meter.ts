@@ -4,7 +4,14 @@
  * session or layer is in the log.
  */
 import { FORMAT_NAMES, FORMATS, LATENT_NAMES, TIERS } from '../../native/index.ts';
-import { type Decision, isLatent, type PageForm, type Verdict } from '../../policy/index.ts';
+import {
+  type Decision,
+  isLatent,
+  type LayerChange,
+  type PageForm,
+  regionIn,
+  type Verdict,
+} from '../../policy/index.ts';
 import { type TellEvent, untold } from '../events/event.ts';
 import { type Labels, Registry } from './registry.ts';
 
@@ -53,6 +60,16 @@ export type KvLabels = Labels<ReturnType<typeof kvLabels>>;
 
 export const FALLBACKS = ['kernels', 'dense', 'byte-budget', 'kld-budget', 'shared'] as const;
 export type Fallback = (typeof FALLBACKS)[number];
+
+/** States that layers come to, by region; what they begin with is none of them. */
+const LAYER_STATES = {
+  quality: ['healthy', 'watched', 'degraded', 'recovering'],
+  trust: ['trusted', 'watched'],
+} as const;
+const LAYER_LABELS = {
+  region: ['quality', 'trust'],
+  state: [...new Set([...LAYER_STATES.quality, ...LAYER_STATES.trust])],
+} as const;
 
 /** Where sessions that wait are parked. */
 export const IDLE_PLACES = ['memory', 'disk', 'reread'] as const;
@@ -155,6 +172,11 @@ export class Meter {
     'Times that the divergence expected of the moves of a session came to exceed what was stated for it.',
     {},
   );
+  readonly #layerChanges = this.#registry.counter(
+    'layer_changes_total',
+    'Times that a layer of a session came to a state: of its quality (measured errors beside those promised), or of its trust (trials beside what earlier sessions told).',
+    LAYER_LABELS,
+  );
   readonly firstTokenSeconds = this.#registry.histogram(
     'time_to_first_token_seconds',
     'Time from a prompt to the first token after it.',
@@ -196,6 +218,8 @@ export class Meter {
     ])
       one.add({}, 0);
     for (const reason of fallbacks) this.fallbacks.add({ reason }, 0);
+    for (const region of LAYER_LABELS.region)
+      for (const state of LAYER_STATES[region]) this.#layerChanges.add({ region, state }, 0);
   }
 
   /** Counts a planned move, made or refused. */
@@ -205,6 +229,13 @@ export class Meter {
       action: accepted ? actionOf(decision) : 'refuse',
       reason: reasonOf((accepted ? decision : verdict).because.rule),
     });
+  }
+
+  /** Counts that a layer's quality or trust is in another state. What no machine of ours is in is left out. */
+  layerChanged({ source, state }: Pick<LayerChange, 'source' | 'state'>): void {
+    const region = source === 'agreement' ? 'trust' : 'quality';
+    const reached = LAYER_LABELS.state.find((one) => one === regionIn(state, region));
+    if (reached !== undefined) this.#layerChanges.add({ region, state: reached });
   }
 
   /** The text for Prometheus, of the families with these names (without their prefix) or of all. */

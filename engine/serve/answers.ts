@@ -3,7 +3,7 @@
  */
 import { z } from 'zod';
 import { FORMAT_NAMES, KV_ERROR_CODES, type KvErrorCode, LATENT_NAMES } from '../../native/index.ts';
-import type { LaterForm, PageForm } from '../../policy/index.ts';
+import { type LaterForm, type PageForm, QUALITY_SOURCES } from '../../policy/index.ts';
 import {
   coreOf,
   DECISION_ROW,
@@ -104,7 +104,7 @@ const quality = z.strictObject({
         threshold: text,
         measured: real,
         bound: real,
-        source: z.enum(['error', 'topic', 'gain', 'codes']),
+        source: z.enum(QUALITY_SOURCES),
         seq: count,
       }),
     )

@@ -4,7 +4,7 @@
  */
 
 import { KvError } from '../../native/index.ts';
-import { predictedBy } from '../../policy/index.ts';
+import { type LayerChange, predictedBy } from '../../policy/index.ts';
 import {
   type DecisionRow,
   decisionRow,
@@ -25,6 +25,7 @@ const KNOWN = [
   'sessions_ended_total',
   'fallback_total',
   'stated_divergence_broken_total',
+  'layer_changes_total',
   'quality_kld',
 ] as const;
 const FALLBACKS: readonly Fallback[] = ['byte-budget', 'kld-budget', 'shared'];
@@ -164,8 +165,9 @@ export class LogView {
   }
 
   #note({ session, seq, body }: Entry<'note'>): void {
-    const { gaveWay, statedDivergence, layerChanges, what, trouble, note, sessions } = body as Note & {
+    const { gaveWay, statedDivergence, layerChanges, trustChanges, what, trouble, note, sessions } = body as Note & {
       readonly layerChanges?: readonly Omit<QualityRow['layers'][number], 'seq'>[];
+      readonly trustChanges?: readonly LayerChange[];
     };
     if (what === 'qdrant' && typeof trouble === 'string') this.#meter.fallbacks.add({ reason: 'shared' });
     if (note === 'dropped')
@@ -181,6 +183,7 @@ export class LogView {
     }
     if (statedDivergence === 'broken' || statedDivergence === 'kept') told.statedDivergence = statedDivergence;
     if (statedDivergence === 'broken') this.#meter.brokenDivergence.add({});
+    for (const change of [...(layerChanges ?? []), ...(trustChanges ?? [])]) this.#meter.layerChanged(change);
     for (const change of layerChanges ?? []) told.layers.set(change.layer, { ...change, seq });
   }
 }

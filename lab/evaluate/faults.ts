@@ -19,6 +19,7 @@ import {
   defaultThresholds,
   type LayerChange,
   type Policy,
+  regionIn,
   type ThresholdSet,
 } from '../../policy/index.ts';
 import { type Entry, readLog } from '../../witness/index.ts';
@@ -310,8 +311,8 @@ async function faultsOf(bench: Bench, { faults: asked, say }: FaultRequest, resu
 function told(fault: Fault, { with: read, without, from }: Pair): Pick<FaultRow, 'cost' | 'after' | 'by' | 'trusted'> {
   const isOfTrust = fault === 'course' || fault === 'neighbour';
   const first = read.changes.find(({ state, tokens }) => {
-    const parts = state.split('/');
-    return tokens >= from && (parts[1] !== 'healthy' || (isOfTrust && parts.at(-1) === 'watched'));
+    const isUnsound = regionIn(state, 'quality') !== 'healthy';
+    return tokens >= from && (isUnsound || (isOfTrust && regionIn(state, 'trust') === 'watched'));
   });
   return {
     cost: read.isPlanted ? read.kld / without.kld : null,

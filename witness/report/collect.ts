@@ -1,6 +1,6 @@
 /** One walk over the entries of a session: everything that its report shows. */
 import { FORMAT_NAMES, KvError, PAGE_TOKENS, PARTS, type Part, plural, printable, show } from '../../native/index.ts';
-import { type Because, FORMS, type LaterForm, type LayerChange, type PageForm } from '../../policy/index.ts';
+import { type Because, FORMS, type LaterForm, type LayerChange, type PageForm, regionIn } from '../../policy/index.ts';
 import { RULES } from '../because-text.ts';
 import { DECISION } from '../entries/decision.ts';
 import type { NoteBody } from '../entries/log-notes.ts';
@@ -157,9 +157,8 @@ class Collector {
     const tell = (text: string): void => void this.#happenings.push({ seq, tokens, layer: null, state: null, text });
     for (const { layer, state, threshold, measured, bound, source } of note.layerChanges ?? []) {
       const text = `${SOURCES[source]}: severity ${digits(measured)} against ${digits(bound)} of '${threshold}'`;
-      // 'archive/healthy/elevated/headroom': the second part is its quality.
-      const quality = state.split('/')[1] ?? state;
-      this.#happenings.push({ seq, tokens, layer, state: printable(quality), text: printable(text) });
+      const quality = printable(regionIn(state, 'quality'));
+      this.#happenings.push({ seq, tokens, layer, state: quality, text: printable(text) });
     }
     if (note.gaveWay === 'bytes') tell('The byte budget gave way to the divergence budget, which is ranked before it.');
     if (note.gaveWay === 'kld') tell('The divergence budget gave way to the byte budget, which is ranked before it.');

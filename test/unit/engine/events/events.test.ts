@@ -20,9 +20,11 @@ import {
 } from '../../../../engine/index.ts';
 import { Meter } from '../../../../engine/metrics/meter.ts';
 import { Session } from '../../../../engine/session/session.ts';
+import type { SessionSetup } from '../../../../engine/session/setup.ts';
 import { logDir, memoryDir, openState } from '../../../../engine/state/folder.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
-import { defaultThresholds } from '../../../../policy/index.ts';
+import { misled, wrongLaw } from '../../../../lab/evaluate/plants.ts';
+import { createPolicy, defaultThresholds, thresholdOf } from '../../../../policy/index.ts';
 import { makeCheckpointKeys, readLog } from '../../../../witness/index.ts';
 import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
@@ -305,6 +307,53 @@ describe('originals', () => {
     await runtime.close();
     expect(heard).toMatchObject([{ event, session: session.id, sides: 1 }]);
   });
+});
+
+describe('layers', () => {
+  /** What one session over so many tokens tells of its layers, and how its errors went on. */
+  async function read(seed: number, setup: Partial<SessionSetup>) {
+    const heard: EngineEvent[] = [];
+    const tell = eventTeller((one) => {
+      heard.push(one);
+      everTold.add(one.event);
+    });
+    const runtime = await Runtime.open({ model: MODEL, threads: 1 });
+    const thresholds = defaultThresholds(runtime.shape.layers);
+    const options = { kvBudget: '25%', tokensExpected: 2000, log: null, thresholds };
+    const session = Session.open(runtime, { ...options, meter: new Meter([], tell), ...setup });
+    await session.read(ids(2000, seed));
+    const course = session.governed.policy.course!()!;
+    session.close();
+    await runtime.close();
+    return { session: session.id, heard, course, thresholds };
+  }
+
+  it('that are told wrongly are told once, and once when they are healthy again', async () => {
+    const { session, heard } = await read(3, { policy: misled(createPolicy('price')) });
+    expect(heard).toMatchObject([
+      { event: 'layers-degraded', session, layers: 1, by: 'error' },
+      { event: 'layers-healthy', session },
+    ]);
+  });
+
+  it('whose gains are not believed are watched', async () => {
+    const { thresholds, course } = await read(3, {});
+    const { heard } = await read(3, { thresholds: wrongLaw(thresholds, course.persistence.k.length) });
+    expect(heard[0]).toMatchObject({ event: 'layers-watched', layers: 2, by: 'gain' });
+  });
+
+  it('that no longer agree with what earlier sessions told are trusted no longer', async () => {
+    const { thresholds: set, course } = await read(3, {});
+    const at = (id: 'trust.enter' | 'trust.leave', value: number) => ({ [id]: { ...thresholdOf(set, id), value } });
+    // One bound hardly below the other, so that a little chance is enough.
+    const near = { ...set.thresholds, ...at('trust.enter', 0.5), ...at('trust.leave', 0.49) };
+    const told: EngineEvent[] = [];
+    for (let seed = 3; told.length === 0 && seed < 11; seed++) {
+      const { heard } = await read(seed, { thresholds: { ...set, course, thresholds: near } });
+      told.push(...heard.filter(({ event }) => event === 'layers-doubted'));
+    }
+    expect(told[0]).toMatchObject({ event: 'layers-doubted', layers: expect.any(Number) });
+  }, 60_000);
 });
 
 describe('a state folder', () => {

@@ -38,6 +38,7 @@ describe('the text', () => {
       log_unanchored_records: 'gauge',
       effective_dtype_mismatch_total: 'counter',
       fallback_total: 'counter',
+      layer_changes_total: 'counter',
       quality_kld: 'histogram',
       time_to_first_token_seconds: 'histogram',
       inter_token_latency_seconds: 'histogram',
@@ -45,7 +46,7 @@ describe('the text', () => {
       generation_tokens_total: 'counter',
     });
     const labels = new Set(families.flatMap(({ samples }) => samples.flatMap((sample) => Object.keys(sample.labels))));
-    expect([...labels].sort()).toEqual(['action', 'dtype', 'end', 'le', 'place', 'reason', 'tier']);
+    expect([...labels].sort()).toEqual(['action', 'dtype', 'end', 'le', 'place', 'reason', 'region', 'state', 'tier']);
   });
 
   test('escapes help, prints every kind of number, and leaves out what has no value', () => {
