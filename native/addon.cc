@@ -126,13 +126,15 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
 
   explicit CacheHandle(const Info& info) : Napi::ObjectWrap<CacheHandle>(info) { info.This().As<Napi::Object>().TypeTag(&kCacheTag); }
 
- private:
   static CacheHandle* from(const Napi::Value& value) {
     if (!value.IsObject()) return nullptr;
     const Napi::Object object = value.As<Napi::Object>();
     return object.CheckTypeTag(&kCacheTag) ? Unwrap(object) : nullptr;
   }
 
+  OpenCache held() const { return {cache_, told_}; }
+
+ private:
   // (pool, Int32Array[7]: layers, H, n, d, window format, threads, open format; scale, Int32Array windows [layers],
   // Float32Array slopes [H or 0], budget bytes or undefined, cap of scores or undefined for none)
   Napi::Value open(const Info& info) {
@@ -237,7 +239,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     if (!cache_) return;
     std::shared_ptr<PagePool> pool = cache_->account().pool();
     cache_.reset();
-    told_.tell(env, 0);
+    told_->tell(env, 0);
     letGo(env, std::move(pool));
   }
 
@@ -248,7 +250,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
 
   // Ends a call that may have taken memory beside the pool.
   Status told(const Info& info, Status status) {
-    told_.tell(info.Env(), cache_->besideBytes());
+    told_->tell(info.Env(), cache_->besideBytes());
     return status;
   }
 
@@ -434,8 +436,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
-  std::unique_ptr<Cache> cache_;
-  Told told_;
+  std::shared_ptr<Cache> cache_;
+  std::shared_ptr<Told> told_ = std::make_shared<Told>();
 };
 
 // ---- Functions
@@ -483,6 +485,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("setIsa", Napi::Function::New(env, setIsa, "setIsa"));
   exportFloats(env, exports);
   exportLatents(env, exports);
+  exportBatches(env, exports);
   exportDense(env, exports);
   exportFiles(env, exports);
   exportLog(env, exports);
@@ -494,5 +497,10 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
 }
 
 }  // namespace
+
+palimpsest::OpenCache palimpsest::openCacheOf(const Napi::Value& value) {
+  const CacheHandle* handle = CacheHandle::from(value);
+  return handle ? handle->held() : OpenCache{};
+}
 
 NODE_API_MODULE(palimpsest, init)

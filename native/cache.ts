@@ -10,7 +10,6 @@ import {
   floats,
   formatNumber,
   integer,
-  overlaps,
   partId,
   partNumber,
   record,
@@ -30,6 +29,7 @@ import { type CacheHandle, check, codeOf, errorOf, loadBinary, type PoolHandle }
 import { checkMove, checkStatus, formatIn, Moves, type StartedMove, toRanks } from './moves.ts';
 import { NativePool } from './pool.ts';
 import { importPages } from './predicted.ts';
+import { checkedQueries, tooFew } from './queries.ts';
 import { badQuery, badValue } from './refusals.ts';
 import { checkedOptions } from './shape.ts';
 import * as shares from './shares.ts';
@@ -53,7 +53,8 @@ import type {
   TrialCandidate,
 } from './types.ts';
 
-class NativeCache implements KvCache {
+/** The caches that openKvCache() makes. */
+export class NativeCache implements KvCache {
   readonly shape: CacheShape;
   readonly sealBytes: number;
   readonly #pool: PoolHandle;
@@ -76,6 +77,19 @@ class NativeCache implements KvCache {
 
   #open(): CacheHandle {
     return this.#handle ?? closed('cache');
+  }
+
+  /** The same cache. Throws 'bad-argument' for what does not come from openKvCache(). */
+  static of(cache: unknown): NativeCache {
+    if (typeof cache !== 'object' || cache === null || !(#handle in cache)) {
+      fail('cache must come from openKvCache()', { cache: show(cache) });
+    }
+    return cache;
+  }
+
+  /** For a batch: what the binary knows the cache and its pool by. Throws 'closed'. */
+  handles(): { readonly cache: CacheHandle; readonly pool: PoolHandle } {
+    return { cache: this.#open(), pool: this.#pool };
   }
 
   #layer(layer: number): number {
@@ -126,13 +140,18 @@ class NativeCache implements KvCache {
       shapeError(`k and v must both hold T rows of ${row} numbers`, { k: k.length, v: v.length, row });
     }
     const status = handle.append(layer, k, v);
-    if (status === 0) return;
+    if (status !== 0) throw this.appendRefusal(status, layer, k, v);
+  }
+
+  /** The error of an append that the binary has refused. */
+  appendRefusal(status: number, layer: number, k: Float32Array, v: Float32Array): KvError {
+    const row = this.shape.kvHeads * this.shape.headDim;
     const error = errorOf(status, 'append', { layer, tokens: k.length / row });
-    if (error.code === 'bad-value') throw badValue({ k, v }, layer, row);
-    if (error.code !== 'budget-exceeded') throw error;
+    if (error.code === 'bad-value') return badValue({ k, v }, layer, row);
+    if (error.code !== 'budget-exceeded') return error;
     const tokens = k.length / row;
     const doing = sealsBetween(this.length(layer), tokens) > 0 ? 'seal a page' : 'open rows';
-    throw this.#full(error, `${doing} of layer ${layer}`, this.#appendBytes(layer, tokens));
+    return this.#full(error, `${doing} of layer ${layer}`, this.#appendBytes(layer, tokens));
   }
 
   appendBytes(tokens: number): number {
@@ -152,41 +171,22 @@ class NativeCache implements KvCache {
   attend(layer: number, q: Float32Array, out: Float32Array, options: AttendOptions = {}): void {
     const handle = this.#open();
     this.#layer(layer);
-    const { queryHeads, headDim } = this.shape;
-    const row = queryHeads * headDim;
-    floats(q, 'q');
-    floats(out, 'out');
-    record(options, 'options');
-    const { xNorms, lse, observe = true } = options;
-    if (xNorms !== undefined) floats(xNorms, 'xNorms');
-    if (lse !== undefined) floats(lse, 'lse');
-    if (typeof observe !== 'boolean') fail('observe must be true or false', { observe: show(observe) });
-    const tokens = q.length / row;
-    if (q.length === 0 || !Number.isInteger(tokens))
-      shapeError(`q must hold T rows of ${row} numbers`, { q: q.length, row });
+    const { tokens, xNorms, lse, observe } = checkedQueries(this.shape, q, out, options);
     const { tokens: held } = this.#count(layer);
-    if (tokens > held) {
-      shapeError(
-        `q has ${tokens} tokens, layer ${layer} holds ${held}`,
-        { tokens, held },
-        'append the keys and values of these tokens first',
-      );
-    }
-    if (out.length !== q.length) shapeError('out must be as long as q', { out: out.length, q: q.length });
-    if (overlaps(q, out)) fail('out must not share memory with q', {});
-    if (xNorms !== undefined && xNorms.length !== tokens)
-      shapeError('xNorms must hold one number per token', { xNorms: xNorms.length, tokens });
-    if (lse !== undefined) {
-      if (lse.length !== tokens * queryHeads) {
-        shapeError('lse must hold one number per token and head', { lse: lse.length, tokens, queryHeads });
-      }
-      if (overlaps(lse, out) || overlaps(lse, q)) fail('lse must not share memory with q or out', {});
-    }
+    if (tokens > held) throw tooFew(layer, tokens, held);
     const status = handle.attend(layer, q, out, xNorms, lse, observe);
-    if (status === 0) return;
+    if (status !== 0) throw this.attendRefusal(status, layer, q);
+  }
+
+  /** The error of attention that the binary has refused. */
+  attendRefusal(status: number, layer: number, q: Float32Array): KvError {
+    const row = this.shape.queryHeads * this.shape.headDim;
+    const { tokens: held } = this.#count(layer);
+    const tokens = q.length / row;
+    if (tokens > held) return tooFew(layer, tokens, held);
     const error = errorOf(status, `attend over layer ${layer}`, { layer, tokens });
-    if (error.code === 'unsupported') throw seesFreed(`attend over layer ${layer}`, { layer, tokens, held });
-    throw error.code === 'bad-value' ? badQuery(error, q, layer, row) : error;
+    if (error.code === 'unsupported') return seesFreed(`attend over layer ${layer}`, { layer, tokens, held });
+    return error.code === 'bad-value' ? badQuery(error, q, layer, row) : error;
   }
 
   setSkipShare(share: number): void {

@@ -2,6 +2,8 @@
 #pragma once
 #include <napi.h>
 
+#include <memory>
+
 #include "cache/threads.h"
 #include "layout.gen.h"
 #include "kernels/kernels.h"
@@ -30,8 +32,18 @@ void exportPredictors(Napi::Env env, Napi::Object exports);
 void exportLog(Napi::Env env, Napi::Object exports);
 // Adds the function of test_allocations.cc, in the test module only.
 void exportAllocations(Napi::Env env, Napi::Object exports);
-// Cache.latent(operation, ...): the operations of a cache on latents.
+// Adds the class of addon_batch.cc.
+void exportBatches(Napi::Env env, Napi::Object exports);
+// What a cache of the binding is, and what V8 has been told of it: nothing where the value is none, no cache where it
+// was closed.
 class Cache;
+class Told;
+struct OpenCache {
+  std::shared_ptr<Cache> cache;
+  std::shared_ptr<Told> told;
+};
+OpenCache openCacheOf(const Napi::Value& value);
+// Cache.latent(operation, ...): the operations of a cache on latents.
 Status latentCall(Cache& cache, const Napi::CallbackInfo& info);
 // Moves of pages, trials and the page table, in addon_moves.cc.
 Status transcodeCall(Cache& cache, const Napi::CallbackInfo& info);

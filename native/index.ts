@@ -1,6 +1,7 @@
 /** HOW fast? Numbers: pages, formats, attention. The room's only entry. */
 export { unlessAborted } from './abort.ts';
 export { show } from './arguments.ts';
+export { Batch, type BatchMember } from './batch.ts';
 export { openKvCache } from './cache.ts';
 export * from './dense.ts';
 export {

@@ -133,6 +133,25 @@ export interface CacheHandle {
   latent(operation: number, ...args: unknown[]): number;
 }
 
+/**
+ * Several caches in the binary, for calls of all of them. `refused` receives which member was refused, and is left as
+ * it is where it was none of them.
+ */
+export interface BatchHandle {
+  clear(): number;
+  add(cache: CacheHandle, tokens: number): number;
+  append(layer: number, k: Float32Array, v: Float32Array, refused: Float64Array): number;
+  attend(
+    layer: number,
+    q: Float32Array,
+    out: Float32Array,
+    xNorms: Float32Array | undefined,
+    lse: Float32Array | undefined,
+    observe: boolean,
+    refused: Float64Array,
+  ): number;
+}
+
 /** Packed weights in the binary. Formats are indices of LATENT_NAMES. */
 export interface WeightsHandle {
   open(w: Float32Array, outputs: number, contraction: number, turned: boolean): number;
@@ -224,6 +243,7 @@ export interface DenseHandle {
 export interface Binary {
   readonly Pool: new () => PoolHandle;
   readonly Cache: new () => CacheHandle;
+  readonly Batch: new () => BatchHandle;
   readonly Weights: new () => WeightsHandle;
   readonly Dense: new () => DenseHandle;
   readonly Predictor: new () => PredictorHandle;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "powers.h"
@@ -47,7 +48,8 @@ struct Plan {
   size_t line(int head, int block) const { return static_cast<size_t>(head) * blocks + block; }
 };
 
-Plan planCall(const Cache& cache, const Layer& layer, int tokens, int window, int threads) {
+// items: how many are wanted, so that all threads have something to do.
+Plan planCall(const Cache& cache, const Layer& layer, int tokens, int window, int items) {
   const CacheShape& shape = cache.shape();
   Plan plan;
   plan.tokens = tokens;
@@ -60,8 +62,9 @@ Plan planCall(const Cache& cache, const Layer& layer, int tokens, int window, in
   plan.ranges = 1;
   const int seen = plan.pages - plan.firstPage;
   if (plan.items(shape.kvHeads) < kFewItems) plan.ranges = std::max(seen >= kTwoRanges ? 2 : 1, seen / kRangePages);
-  // Heads do not depend on each other, so how many of them an item has may follow from the threads.
-  while (plan.items(shape.kvHeads) < threads && plan.headsAtOnce > 1) {
+  // Heads do not depend on each other, so how many of them an item has may follow from the threads and from the
+  // company.
+  while (plan.items(shape.kvHeads) < items && plan.headsAtOnce > 1) {
     do plan.headsAtOnce--;
     while (shape.kvHeads % plan.headsAtOnce != 0);
   }
@@ -96,18 +99,36 @@ void reserveKept(KeptQueries& kept, const CacheShape& shape, int length, int tok
   kept.lse.resize(slots * shape.queryHeads);
 }
 
+// Where the parts of a call begin in what the threads of a pool share, and after the last of them, their sizes.
+struct Places {
+  size_t items = 0;
+  size_t partial = 0;
+  size_t mass = 0;
+};
+
+// What a call reads and writes, of its own tokens.
+struct Rows {
+  const float* q;
+  float* out;
+  const float* xNorms;  // or null
+  float* lse;           // or null
+  size_t elements;      // of q and of out
+};
+
+// The attention of one cache. Other calls may be in the same round of the threads: nothing here depends on them.
 class Call {
  public:
-  Call(Cache& cache, Layer& layer, int index, const Plan& plan, const float* q, float* out, float* lse, bool observe)
-      : cache_(cache), layer_(layer), index_(index), plan_(plan), q_(q), out_(out), lse_(lse), observe_(observe), window_(cache.options().window[index]) {
+  Call(Cache& cache, int index, const Plan& plan, const Rows& rows, bool observe)
+      : cache_(cache), layer_(cache.layer(index)), index_(index), plan_(plan), its_(rows), observe_(observe), window_(cache.options().window[index]) {
     const CacheShape& shape = cache.shape();
     const size_t notes = (static_cast<size_t>(plan.rangePages()) + kFirstNote + 15) / 16 * 16;
     partial_ = {static_cast<size_t>(plan.blockTokens) * shape.group(), static_cast<size_t>(shape.headDim), notes};
     lineNotes_ = plan.rangeStart(plan.ranges - 1) - plan.firstPage + notes;
   }
 
-  // Does everything that allocates, before any thread starts.
-  void reserve() {
+  // Does everything that allocates for this call alone, before any thread starts, and takes its places in what is
+  // shared.
+  void reserve(Places& next) {
     const CacheShape& shape = cache_.shape();
     Workers& workers = cache_.workers();
     const size_t heads = plan_.headsAtOnce;
@@ -115,7 +136,7 @@ class Call {
       Scratch& scratch = workers.scratch[thread];
       scratch.loaded = -1;
       scratch.query.reserve(cache_.kernels(), shape.headDim, static_cast<int>(partial_.rows * heads), plan_.headsAtOnce);
-      scratch.sides.resize((kPagesAtOnce + kPagesAhead) * 2 * heads);
+      scratch.sides.resize(std::max(scratch.sides.size(), (kPagesAtOnce + kPagesAhead) * 2 * heads));
       scratch.base.grow(std::max(2 * partial_.rows * partial_.notes * heads, static_cast<size_t>(sharesSize())));
       scratch.lines.grow(2 * kSinkTokens * heads * shape.headDim);
     }
@@ -124,13 +145,15 @@ class Call {
       layer_.ownKept();
       reserveKept(*layer_.kept, shape, layer_.length, plan_.tokens);
     }
-    workers.skipped.grow(4 * static_cast<size_t>(plan_.items(shape.kvHeads)));
     const size_t lines = plan_.lines(shape.kvHeads);
-    if (plan_.ranges > 1) workers.partial.grow(partial_.size() * lines * plan_.ranges);
-    if (!observe_) return;
-    workers.mass.grow(lines * lineNotes_);
-    std::fill_n(workers.mass.data(), lines * lineNotes_, 0.0f);
+    at_ = next;
+    next.items += items();
+    if (plan_.ranges > 1) next.partial += partial_.size() * lines * plan_.ranges;
+    if (observe_) next.mass += lines * lineNotes_;
   }
+
+  int items() const { return plan_.items(cache_.shape().kvHeads); }
+  int firstItem() const { return static_cast<int>(at_.items); }
 
   void run(int item, int thread) {
     const int range = item % plan_.ranges;
@@ -139,10 +162,10 @@ class Call {
     const int firstHead = whole / plan_.blocks * plan_.headsAtOnce;
     Scratch& scratch = cache_.workers().scratch[thread];
     QueryRows& rows = scratch.query;
-    // The rows of the range before are there already.
-    if (scratch.loaded == whole) rows.restart();
+    // The rows of the range before are there already. Two calls have no item in common, so they load none in common.
+    if (scratch.loaded == firstItem() + whole) rows.restart();
     else load(rows, firstHead, block);
-    scratch.loaded = whole;
+    scratch.loaded = firstItem() + whole;
     const size_t cells = static_cast<size_t>(rows.rows) * partial_.notes;
     float* pageMass = scratch.base.data();
     float* pageMax = pageMass + cells;
@@ -215,7 +238,7 @@ class Call {
   }
 
   void countMass() {
-    for (int item = 0; item < plan_.items(cache_.shape().kvHeads); item++) {
+    for (int item = 0; item < items(); item++) {
       for (int i = 0; i < 2; i++) layer_.skipped[i] += skippedLine(item)[i];
     }
     if (!observe_) return;
@@ -226,16 +249,33 @@ class Call {
       for (int page = plan_.firstPage; page < layer_.sealed(); page++) layer_.mass[page] += pages[page - plan_.firstPage];
       layer_.openMass += pages[layer_.sealed() - plan_.firstPage];
     }
+    keepQueries();
   }
 
  private:
-  uint64_t* skippedLine(int item) { return &cache_.workers().skipped[2 * static_cast<size_t>(item)]; }
+  void keepQueries() {
+    const size_t width = cache_.shape().queryElements();
+    const size_t heads = cache_.shape().queryHeads;
+    for (int t = std::max(0, plan_.tokens - kPageTokens); t < plan_.tokens; t++) {
+      const int position = plan_.firstPosition + t;
+      const int slot = keptSlot(position);
+      if (slot < 0) continue;
+      KeptQueries& kept = *layer_.kept;
+      cache_.kernels()->toHalf(its_.q + t * width, &kept.q[slot * width], width);
+      halvesOf(cache_.kernels(), its_.out + t * width, &kept.output[slot * width], width);
+      std::copy_n(its_.lse + t * heads, heads, &kept.lse[slot * heads]);
+      kept.norm[slot] = its_.xNorms ? its_.xNorms[t] : -1.0f;
+      kept.position[slot] = position;
+    }
+  }
 
-  float* partOf(size_t line, int range) { return &cache_.workers().partial[partial_.size() * (line * plan_.ranges + range)]; }
+  uint64_t* skippedLine(int item) { return &cache_.workers().skipped[2 * (at_.items + item)]; }
+
+  float* partOf(size_t line, int range) { return &cache_.workers().partial[at_.partial + partial_.size() * (line * plan_.ranges + range)]; }
   // The shares of the ranges of a row, in whole vectors.
   int sharesSize() const { return (plan_.ranges + 15) / 16 * 16; }
   // The notes of a line from the first range on.
-  float* massLine(size_t line) { return &cache_.workers().mass[lineNotes_ * line]; }
+  float* massLine(size_t line) { return &cache_.workers().mass[at_.mass + lineNotes_ * line]; }
 
   int blockTokens(int block) const { return std::min(plan_.blockTokens, plan_.tokens - block * plan_.blockTokens); }
 
@@ -256,7 +296,7 @@ class Call {
       const size_t head = firstHead + h;
       for (int t = 0; t < count; t++) {
         const int token = block * plan_.blockTokens + t;
-        const float* from = q_ + token * shape.queryElements() + head * group * d;
+        const float* from = its_.q + token * shape.queryElements() + head * group * d;
         const size_t row = (static_cast<size_t>(h) * count + t) * group;
         for (size_t i = 0; i < group * d; i++) rows.q[row * d + i] = from[i] * scale;
         for (int j = 0; j < group; j++) {
@@ -415,8 +455,8 @@ class Call {
     for (int r = 0; r < rows; r++) {
       const size_t at = (static_cast<size_t>(block) * plan_.blockTokens + r / group) * shape.queryHeads + head * group + r % group;
       const float inverse = 1.0f / sum[r];
-      for (size_t c = 0; c < d; c++) out_[at * d + c] = mixed[r * d + c] * inverse;
-      if (lse_) lse_[at] = (max[r] + logOfTwo(sum[r])) / kLog2E;
+      for (size_t c = 0; c < d; c++) its_.out[at * d + c] = mixed[r * d + c] * inverse;
+      if (its_.lse) its_.lse[at] = (max[r] + logOfTwo(sum[r])) / kLog2E;
     }
   }
 
@@ -424,65 +464,121 @@ class Call {
   Layer& layer_;
   const int index_;
   const Plan plan_;
-  const float* q_;
-  float* out_;
-  float* lse_;
+  const Rows its_;
   const bool observe_;
   const int window_;
   PartialShape partial_;
   size_t lineNotes_;  // of all ranges of a line
+  Places at_;
 };
 
-void keepQueries(const Cache& cache, Layer& layer, const float* q, const float* out, const float* lse, const float* xNorms, int tokens) {
-  const size_t width = cache.shape().queryElements();
-  const size_t heads = cache.shape().queryHeads;
-  for (int t = std::max(0, tokens - kPageTokens); t < tokens; t++) {
-    const int position = layer.length - tokens + t;
-    const int slot = keptSlot(position);
-    if (slot < 0) continue;
-    KeptQueries& kept = *layer.kept;
-    cache.kernels()->toHalf(q + t * width, &kept.q[slot * width], width);
-    halvesOf(cache.kernels(), out + t * width, &kept.output[slot * width], width);
-    std::copy_n(lse + t * heads, heads, &kept.lse[slot * heads]);
-    kept.norm[slot] = xNorms ? xNorms[t] : -1.0f;
-    kept.position[slot] = position;
+Status check(const Cache& cache, int index, int tokens, const Rows& rows) {
+  const Layer& layer = cache.layer(index);
+  if (tokens <= 0 || tokens > layer.length) return kBadShape;
+  // Queries are kept as f16. Since scale and slopes are bounded as well (kLargestFactor), every score is then finite.
+  if (!withinMagnitude(rows.q, rows.elements, kHalfMax)) return kBadValue;
+  if (cache.seesFreed(index, layer.length - tokens, layer.sealed()) || cache.isEvictedFrom(index, layer.length - tokens)) return kUnsupported;
+  for (int t = 0; rows.xNorms && t < tokens; t++) {
+    if (!(rows.xNorms[t] >= 0) || !std::isfinite(rows.xNorms[t])) return kBadValue;
   }
+  return kOk;
 }
+
+// Multiplications of a member.
+double workOf(const Member& member, int index) {
+  return 2.0 * member.tokens * member.cache->layer(index).length * static_cast<double>(member.cache->shape().queryElements());
+}
+
+// The calls of all members, those with most work first, so that nobody begins a long one when the others are done.
+class Round {
+ public:
+  Round(std::span<const Member> members, int index, const std::vector<Rows>& rows, bool observe) : workers_(members[0].cache->workers()) {
+    double sum = 0;
+    std::vector<std::pair<double, size_t>> order;
+    order.reserve(members.size());
+    int threads = kThreadsMax;
+    for (size_t i = 0; i < members.size(); i++) {
+      const double work = workOf(members[i], index);
+      order.emplace_back(work, i);
+      sum += work;
+      threads = std::min(threads, members[i].cache->options().threads);
+    }
+    threads_ = Threads::worthSharing(threads, sum) ? threads : 1;
+    std::sort(order.begin(), order.end(), std::greater());
+    calls_.reserve(members.size());
+    // Those of several are cut finer, so that they can be dealt evenly.
+    const double wanted = threads_ == 1 ? 1 : members.size() == 1 ? threads_ : threads_ * kItemsAThread;
+    for (const auto& [work, i] : order) {
+      Cache& cache = *members[i].cache;
+      const int items = static_cast<int>(std::ceil(wanted * work / sum));
+      calls_.emplace_back(cache, index, planCall(cache, cache.layer(index), members[i].tokens, cache.options().window[index], items), rows[i], observe);
+    }
+    Places end;
+    for (Call& call : calls_) call.reserve(end);
+    items_ = static_cast<int>(end.items);
+    workers_.skipped.grow(2 * end.items);
+    workers_.partial.grow(end.partial);
+    workers_.mass.grow(end.mass);
+    std::fill_n(workers_.mass.data(), end.mass, 0.0f);
+  }
+
+  void run() {
+    auto task = [&](int item, int thread) {
+      const auto after = std::upper_bound(calls_.begin(), calls_.end(), item, [](int number, const Call& call) { return number < call.firstItem(); });
+      Call& call = after[-1];
+      call.run(item - call.firstItem(), thread);
+    };
+    workers_.threads.each(items_, task, threads_);
+    for (Call& call : calls_) call.merge();
+  }
+
+  void count() {
+    for (Call& call : calls_) call.countMass();
+  }
+
+ private:
+  Workers& workers_;
+  std::vector<Call> calls_;
+  int threads_;
+  int items_;
+};
 
 }  // namespace
 
-Status attend(Cache& cache, int index, const float* q, int tokens, float* out, const float* xNorms, float* lse, bool observe) {
-  Layer& layer = cache.layer(index);
-  if (tokens <= 0 || tokens > layer.length) return kBadShape;
-  // Queries are kept as f16. Since scale and slopes are bounded as well (kLargestFactor), every score is then finite.
-  const size_t elements = tokens * cache.shape().queryElements();
-  if (!withinMagnitude(q, elements, kHalfMax)) return kBadValue;
-  if (cache.seesFreed(index, layer.length - tokens, layer.sealed()) || cache.isEvictedFrom(index, layer.length - tokens)) return kUnsupported;
-  for (int t = 0; xNorms && t < tokens; t++) {
-    if (!(xNorms[t] >= 0) || !std::isfinite(xNorms[t])) return kBadValue;
-  }
-  const CacheShape& shape = cache.shape();
-  const int threads = cache.options().threads;
-  const double work = 2.0 * tokens * layer.length * static_cast<double>(shape.queryElements());
-  const bool parallel = Threads::worthSharing(threads, work);
+Status attend(std::span<const Member> members, int index, const float* q, float* out, const float* xNorms, float* lse, bool observe, size_t* refused) {
+  const CacheShape& shape = members[0].cache->shape();
+  size_t tokens = 0;
+  for (const Member& member : members) tokens += member.tokens;
   std::vector<float> ownLse;
   if (observe && !lse) {
-    ownLse.resize(static_cast<size_t>(tokens) * shape.queryHeads);
+    ownLse.resize(tokens * shape.queryHeads);
     lse = ownLse.data();
   }
-  const Plan plan = planCall(cache, layer, tokens, cache.options().window[index], parallel ? threads : 1);
-  const int items = plan.items(shape.kvHeads);
-  Call call(cache, layer, index, plan, q, out, lse, observe);
-  call.reserve();
-  auto task = [&](int item, int thread) { call.run(item, thread); };
-  cache.workers().threads.each(items, task, parallel ? threads : 1);
-  call.merge();
-  // Every page was checked for finite rows. Should an output not be finite all the same, keep it out of the masses and
-  // kept queries.
-  if (!withinMagnitude(out, elements, std::numeric_limits<float>::max())) return kBadValue;
-  call.countMass();
-  if (observe) keepQueries(cache, layer, q, out, lse, xNorms, tokens);
+  std::vector<Rows> rows;
+  rows.reserve(members.size());
+  size_t at = 0;
+  for (const Member& member : members) {
+    const size_t from = at * shape.queryElements();
+    rows.push_back({q + from, out + from, xNorms ? xNorms + at : nullptr, lse ? lse + at * shape.queryHeads : nullptr, member.tokens * shape.queryElements()});
+    const Status status = check(*member.cache, index, member.tokens, rows.back());
+    if (status != kOk) return *refused = rows.size() - 1, status;
+    at += member.tokens;
+  }
+  Round round(members, index, rows, observe);
+  round.run();
+  for (size_t i = 0; i < rows.size(); i++) {
+    // Every page was checked for finite rows. Should an output not be finite all the same, keep it out of the masses
+    // and kept queries.
+    if (!withinMagnitude(rows[i].out, rows[i].elements, std::numeric_limits<float>::max())) return *refused = i, kBadValue;
+  }
+  round.count();
   return kOk;
+}
+
+Status attend(Cache& cache, int index, const float* q, int tokens, float* out, const float* xNorms, float* lse, bool observe) {
+  const Member member{&cache, tokens};
+  size_t refused;
+  return attend(std::span(&member, 1), index, q, out, xNorms, lse, observe, &refused);
 }
 
 }  // namespace palimpsest

@@ -240,44 +240,59 @@ void Cache::reservePages(Layer& layer, int more) {
 }
 
 Status Cache::append(int index, const float* k, const float* v, int tokens) {
+  Appending draft;
+  const Status status = draftAppend(index, k, v, tokens, {}, &draft);
+  if (status == kOk) makeAppend(index, k, v, tokens, std::move(draft));
+  return status;
+}
+
+Status Cache::draftAppend(int index, const float* k, const float* v, int tokens, const Pending& before, Appending* draft) {
   Layer& layer = layers_[index];
   const size_t row = shape().rowElements();
   if (tokens <= 0 || tokens > (1 << 30) - layer.length) return kBadArgument;
   if (!withinMagnitude(k, row * tokens, kHalfMax) || !withinMagnitude(v, row * tokens, kHalfMax)) return kBadValue;
   const Growth growth = growthBy(layer, tokens);
-  if (growth.added > 0 && !account_->hasRoom(growth.added, growth.freed)) return kBudgetExceeded;
-  std::vector<Seal> seals(growth.seals);
+  if (growth.added > 0 && !account_->hasRoom(growth.added, growth.freed, before)) return kBudgetExceeded;
+  draft->growth = growth;
+  draft->seals = std::vector<Seal>(growth.seals);
   for (int i = 0; i < growth.seals; i++) {
-    if (!draftSeal(i + 1 < growth.seals ? kPageTokens : growth.lastRoom, seals[i])) return kNoMemory;
+    if (!draftSeal(i + 1 < growth.seals ? kPageTokens : growth.lastRoom, draft->seals[i])) return kNoMemory;
   }
   reservePages(layer, growth.seals);
-  OpenPage open = layer.open;
-  PartRef sinks = layer.sinks;
-  if (!draftGrowth(layer, growth, open, sinks)) return kNoMemory;
-  reserveFresh(tokens);
-  // From here on nothing can fail.
-  layer.open = std::move(open);
-  layer.sinks = std::move(sinks);
+  draft->open = layer.open;
+  draft->sinks = layer.sinks;
+  if (!draftGrowth(layer, growth, draft->open, draft->sinks)) return kNoMemory;
+  draft->fresh = draftFresh(tokens);
+  return kOk;
+}
+
+void Cache::makeAppend(int index, const float* k, const float* v, int tokens, Appending draft) {
+  Layer& layer = layers_[index];
+  const size_t row = shape().rowElements();
+  layer.open = std::move(draft.open);
+  layer.sinks = std::move(draft.sinks);
   countOpen(layer);
   account_->count(layer.sinks);
+  if (draft.fresh.bytes() > 0) fresh_.halves = std::move(draft.fresh);
   int sealed = 0;
   for (int done = 0; done < tokens;) {
-    if (layer.openRows() == kPageTokens) seal(layer, std::move(seals[sealed++]));
+    if (layer.openRows() == kPageTokens) seal(layer, std::move(draft.seals[sealed++]));
     const int count = std::min(tokens - done, kPageTokens - layer.openRows());
     write(layer, k + done * row, v + done * row, layer.openRows(), count);
     layer.length += count;
     done += count;
   }
   keepFresh(index, k, v, tokens);
-  return kOk;
 }
 
-void Cache::reserveFresh(int tokens) {
-  Buffer<uint16_t>& halves = fresh_.halves;
-  const size_t before = halves.bytes(), size = 2 * shape().rowElements() * roomFor(std::min(tokens, kPageTokens));
-  if (codesOpenRows()) halves.grow(size);
+Buffer<uint16_t> Cache::draftFresh(int tokens) const {
+  Buffer<uint16_t> halves;
+  const size_t size = 2 * shape().rowElements() * roomFor(std::min(tokens, kPageTokens));
+  if (!codesOpenRows() || size * sizeof(uint16_t) <= fresh_.halves.bytes()) return halves;
+  halves.grow(size);
   // Rows that are not there are computed before they are masked.
-  if (halves.bytes() > before) std::memset(halves.data(), 0, halves.bytes());
+  std::memset(halves.data(), 0, halves.bytes());
+  return halves;
 }
 
 void Cache::keepFresh(int index, const float* k, const float* v, int tokens) {

@@ -246,6 +246,12 @@ class Cache : public PartOwner {
 
   // k, v: [T][n][d]. All or nothing. See FreshRows for what the attention that follows reads.
   Status append(int layer, const float* k, const float* v, int tokens);
+  struct Appending;
+  // The same in two steps, for several caches of which all append or none (batch.h). A draft does everything that can
+  // fail, changes nothing that can be seen, and may be dropped. `before`: bytes that drafts of other caches add when
+  // they are made first. Nothing may happen to the layer until the draft is made.
+  Status draftAppend(int layer, const float* k, const float* v, int tokens, const Pending& before, Appending* draft);
+  void makeAppend(int layer, const float* k, const float* v, int tokens, Appending draft);
   // Moves one side of a page, or both, to a format, for every cache that shares the page. freed: bytes by which the
   // account's count fell.
   Status transcode(int layer, int page, Sides sides, int to, double* freed);
@@ -392,7 +398,8 @@ class Cache : public PartOwner {
   // Makes the full open page a sealed one.
   void seal(Layer& layer, Seal seal);
   void encodeOpen(Layer& layer, Page& page);
-  void reserveFresh(int tokens);
+  // The room that rows of a call need and that there is not yet, cleared; empty where there is enough.
+  Buffer<uint16_t> draftFresh(int tokens) const;
   // k, v: of the last `tokens` tokens of a layer.
   void keepFresh(int layer, const float* k, const float* v, int tokens);
   void forgetRows(Layer& layer, int row);
@@ -440,6 +447,16 @@ class Cache : public PartOwner {
   std::vector<Layer> layers_;
   FreshRows fresh_;
   std::vector<std::unique_ptr<Move>> moves_;  // in the order of their start
+};
+
+// Tokens that are about to be appended to a layer.
+struct Cache::Appending {
+  Growth growth;
+  std::vector<Seal> seals;
+  OpenPage open;
+  PartRef sinks;
+  Buffer<uint16_t> fresh;  // replaces FreshRows::halves where it holds more
+  size_t grownBytes() const { return growth.added - growth.freed; }
 };
 
 }  // namespace palimpsest

@@ -135,6 +135,12 @@ class PagePool : public Tally {
 
 constexpr uint64_t kNoBudget = UINT64_MAX;
 
+// Bytes by which counts grow once drafts are made that are not yet: of one account, and of its pool.
+struct Pending {
+  size_t account = 0;
+  size_t pool = 0;
+};
+
 // The bytes of one cache and its forks. It outlives its parts.
 class Account : public Tally {
  public:
@@ -144,7 +150,10 @@ class Account : public Tally {
 
   const std::shared_ptr<PagePool>& pool() const { return pool_; }
   uint64_t roomBytes() const { return std::min(Tally::roomBytes(), pool_->roomBytes()); }
-  bool hasRoom(size_t bytes, size_t freed = 0) const { return Tally::hasRoom(bytes, freed) && pool_->hasRoom(bytes, freed); }
+  // before: of drafts that are made first.
+  bool hasRoom(size_t bytes, size_t freed = 0, const Pending& before = {}) const {
+    return Tally::hasRoom(bytes + before.account, freed) && pool_->hasRoom(bytes + before.pool, freed);
+  }
   bool fits(uint64_t bytes, size_t freed) const;
   // Reserves room for drafts that will be counted later.
   void claim(size_t bytes);

@@ -192,19 +192,13 @@ class Session {
 
   #open(): void {
     const random = this.#random;
-    const headDim = one(random, [64, 80, 128]);
-    const heads = whole(random, 1, 2);
     const windowFormat = one(random, [FORMATS.q8.id, FORMATS.q8.id, FORMATS.f16.id]);
-    const shape = [
-      whole(random, 1, 2),
-      heads * whole(random, 1, 4),
-      heads,
-      headDim,
-      windowFormat,
-      whole(random, 1, 3),
-      one(random, [FORMATS.f16.id, windowFormat]),
-    ];
-    const layers = shape[0]!;
+    const kvHeads = whole(random, 1, 2);
+    const fresh = [whole(random, 1, 2), kvHeads * whole(random, 1, 4), kvHeads, one(random, [64, 80, 128])];
+    // Those of one shape may be in one call.
+    const sizes = this.#pairs.length > 0 && random() < 0.5 ? one(random, this.#pairs).shape.slice(0, 4) : fresh;
+    const [layers, , heads, headDim] = sizes as [number, number, number, number];
+    const shape = [...sizes, windowFormat, whole(random, 1, 3), one(random, [FORMATS.f16.id, windowFormat])];
     const windows = Int32Array.from({ length: layers }, () => one(random, [0, 0, 200]));
     const [skip, hasLatents] = [one(random, [0, 0.05]), random() < 0.5];
     const [wk, wv] = [this.#rows(heads * headDim * LATENT_WIDTH), this.#rows(heads * headDim * LATENT_WIDTH)];
@@ -230,10 +224,49 @@ class Session {
     this.#pairs = this.#pairs.filter((other) => other !== pair);
   }
 
+  /** Some caches in one call, and each twin alone. */
+  #together(pair: Pair, layer: number): void {
+    const random = this.#random;
+    const isLike = (other: Pair): boolean => [0, 1, 2, 3].every((at) => other.shape[at] === pair.shape[at]);
+    const pairs = this.#pairs.filter((other) => isLike(other) && random() < 0.8);
+    const most = Math.floor(NOISE / pair.queryRow / Math.max(1, pairs.length));
+    const counts = pairs.map((each) =>
+      Math.min(TOKENS_MAX - each.count(layer)[0], one(random, [1, 1, 8, whole(random, 1, most)])),
+    );
+    if (pairs.length === 0 || counts.some((count) => count <= 0)) return;
+    const batch = new this.#binary.Batch();
+    for (const [i, { mine }] of pairs.entries()) succeed(batch.add(mine, counts[i]!), 'batch.add');
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    const [k, v, q] = [this.#rows(total * pair.row), this.#rows(total * pair.row), this.#rows(total * pair.queryRow)];
+    const out = new Float32Array(q.length);
+    const refused = new Float64Array(1);
+    const status = batch.append(layer, k, v, refused);
+    if (status === BUDGET_EXCEEDED) return;
+    succeed(status, 'batch.append');
+    const attends = batch.attend(layer, q, out, undefined, undefined, true, refused);
+    if (attends !== UNSUPPORTED) succeed(attends, 'batch.attend');
+    let at = 0;
+    for (const [i, { alone }] of pairs.entries()) {
+      const end = at + counts[i]!;
+      const of = (rows: Float32Array, width: number): Float32Array => rows.subarray(at * width, end * width);
+      succeed(alone.append(layer, of(k, pair.row), of(v, pair.row)), 'append alone');
+      if (attends === 0) {
+        const his = new Float32Array(counts[i]! * pair.queryRow);
+        succeed(alone.attend(layer, of(q, pair.queryRow), his, undefined, undefined, true), 'attend alone');
+        expectSame('attention in company', of(out, pair.queryRow), his);
+      }
+      at = end;
+    }
+  }
+
   #step(): void {
     const random = this.#random;
     const pair = one(random, this.#pairs);
     const layer = whole(random, 0, pair.layers - 1);
+    if (random() < 0.15) {
+      this.#together(pair, layer);
+      return;
+    }
     const [tokens, pages] = pair.count(layer);
     const kind = random();
     const wait = this.#isPatient || random() < 0.3;

@@ -13,7 +13,7 @@ import { Distributions, logisticShares } from '../../../engine/session/park/rans
 import * as held from '../../../native/hold.ts';
 import { encodeLatent, FORMATS, KvError, LATENT_NAMES, type LatentName, SINK_TOKENS } from '../../../native/index.ts';
 import { LATENT_CANDIDATES_FROM, STATUS_NO_MEMORY } from '../../../native/layout.ts';
-import type { Binary, CacheHandle, PoolHandle, PredictorHandle } from '../../../native/load.ts';
+import type { BatchHandle, Binary, CacheHandle, PoolHandle, PredictorHandle } from '../../../native/load.ts';
 import { importPages } from '../../../native/predicted.ts';
 import { exportPage, importPage } from '../../../native/stored.ts';
 import type { PageRecord, PageTable } from '../../../native/types.ts';
@@ -87,9 +87,11 @@ class Case {
   bytes: Uint8Array = new Uint8Array();
   records: PageRecord[] = [];
   readonly packed: PredictorHandle;
+  readonly together: BatchHandle;
 
   constructor(binary: Binary) {
     this.packed = new binary.Predictor();
+    this.together = new binary.Batch();
     this.pool = new binary.Pool();
     well(this.pool.open(2 ** 28));
     this.neighbour = open(binary, this.pool, 1);
@@ -110,6 +112,28 @@ class Case {
   attend(tokens: number): this {
     const out = new Float32Array(tokens * QUERY);
     well(this.cache.attend(0, rows(11, tokens, QUERY), out, undefined, undefined, true));
+    return this;
+  }
+
+  /** The tokens of both caches in one call. */
+  batch(mine: number, others: number): BatchHandle {
+    well(this.together.clear());
+    well(this.together.add(this.cache, mine));
+    well(this.together.add(this.other, others));
+    return this.together;
+  }
+
+  appendTogether(mine: number, others: number): this {
+    const k = rows(this.length, mine + others);
+    well(this.batch(mine, others).append(0, k, k, new Float64Array(1)));
+    this.length += mine;
+    return this;
+  }
+
+  attendTogether(mine: number, others: number): this {
+    const q = rows(11, mine + others, QUERY);
+    const out = new Float32Array(q.length);
+    well(this.batch(mine, others).attend(0, q, out, undefined, undefined, true, new Float64Array(1)));
     return this;
   }
 
@@ -316,6 +340,13 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
   attention: [(it) => it.append(300), (it) => it.attend(200)],
   'attention on shared threads': [(it) => it.append(300), (it) => it.attend(300)],
   'attention over latents': [(it) => it.append(300).latents().hold(1), (it) => it.attend(3)],
+  'rows of two caches': [(it) => it.append(16).openOther(15), (it) => it.appendTogether(1, 2)],
+  'pages of two caches': [(it) => it.append(100).openOther(120), (it) => it.appendTogether(200, 30)],
+  'attention of two caches': [(it) => it.append(300).openOther(250), (it) => it.attendTogether(200, 3)],
+  'attention of two caches over latents': [
+    (it) => it.append(300).latents().hold(1).openOther(40),
+    (it) => it.attendTogether(3, 40),
+  ],
   decoding: [
     (it) => it.append(300).latents().hold(1),
     (it) => well(it.cache.decode(0, 1, 0, new Float32Array(128 * ROW))),

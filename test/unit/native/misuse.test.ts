@@ -5,6 +5,7 @@
 import { Worker } from 'node:worker_threads';
 import { afterAll, describe, expect, it } from 'vitest';
 import {
+  Batch,
   fromHalf,
   type KvCache,
   KvError,
@@ -111,6 +112,8 @@ const nonsense: (() => unknown)[] = [
   () => open(),
   () => Object.create(openPool(1000)),
   () => new Proxy({}, {}),
+  () => [{ cache: open(), tokens: 2 }],
+  () => [{ cache: open() }, null],
   () => ({ bytes: new Uint8Array(64), records: [], predicted: null }),
   () => ({ bytes: new Uint8Array(64), records: null, predicted: null }),
   () => ({ bytes: new Uint8Array(500), records: [whole, whole], predicted: null }),
@@ -130,6 +133,8 @@ describe('the face', () => {
     const random = uniform(SEED);
     const cache = open();
     const pool = openPool(1_000_000);
+    const batch = new Batch();
+    batch.begin([{ cache, tokens: 2 }]);
     const targets: [object, string, number][] = [
       ...(
         [
@@ -162,6 +167,9 @@ describe('the face', () => {
           'importPages',
         ] as const
       ).map((name) => [cache, name, 4] as [object, string, number]),
+      [batch, 'begin', 1],
+      [batch, 'append', 4],
+      [batch, 'attend', 4],
       [pool, 'setBudget', 1],
       [{ openPool }, 'openPool', 1],
       [{ openKvCache }, 'openKvCache', 1],
@@ -311,18 +319,22 @@ describe('the bare binding', () => {
       const keys = [weights, scales, base, factors, tables] as const;
       guess.addLayer(...keys, values.weights, scales, base, factors, tables, centres, gains);
       for (const isKey of [true, false]) guess.setBack(0, isKey, new Float32Array(64 * 64));
-      return { pool, cache, guess };
+      const batch = new binary.Batch();
+      batch.add(cache, 2);
+      return { pool, cache, guess, batch };
     };
-    let { pool, cache, guess } = fresh();
+    let { pool, cache, guess, batch } = fresh();
     let answers = 0;
     for (let round = 0; round < ROUNDS; round++) {
       const target = pick(random, [
         pool,
         cache,
         guess,
+        batch,
         binary,
         new binary.Pool(),
         new binary.Cache(),
+        new binary.Batch(),
         new binary.Predictor(),
       ]) as unknown as Record<string, unknown>;
       const names = Object.getOwnPropertyNames(Object.getPrototypeOf(target)).concat(Object.keys(target));
@@ -330,7 +342,17 @@ describe('the bare binding', () => {
       if (typeof method !== 'function') continue;
       const given = Array.from({ length: Math.floor(random() * 9) }, () =>
         random() < 0.3
-          ? pick(random, [0, 1, cache, pool, guess, new Float64Array(4), new Float32Array(128)])
+          ? pick(random, [
+              0,
+              1,
+              cache,
+              pool,
+              guess,
+              batch,
+              new Float64Array(1),
+              new Float64Array(4),
+              new Float32Array(128),
+            ])
           : pick(random, nonsense)(),
       );
       const receiver = random() < 0.9 ? target : pick(random, [cache, pool, {}, null, Object.create(pool)]);
@@ -340,7 +362,7 @@ describe('the bare binding', () => {
       } catch {
         // An exception of the engine (wrong receiver, class without new) is a fine answer.
       }
-      if (round % 400 === 0) ({ pool, cache, guess } = fresh());
+      if (round % 400 === 0) ({ pool, cache, guess, batch } = fresh());
     }
     expect(answers).toBeGreaterThan(ROUNDS / 16);
   });
@@ -351,7 +373,7 @@ describe('the bare binding', () => {
     'serves a worker thread that ends with everything open, in any order (needs an addon)',
     async () => {
       const script = `
-      const { Pool, Cache } = require(process.argv[2]);
+      const { Pool, Cache, Batch } = require(process.argv[2]);
       const keep = [];
       for (let i = 0; i < 20; i++) {
         const pool = new Pool();
@@ -364,12 +386,16 @@ describe('the bare binding', () => {
         if (cache.attend(0, q, new Float32Array(q.length), undefined, undefined, true) !== 0) throw new Error('attend');
         const twin = new Cache();
         if (twin.openFork(cache) !== 0) throw new Error('fork');
+        const batch = new Batch();
+        for (const one of [cache, twin]) if (batch.add(one, 1) !== 0) throw new Error('batch');
+        const two = q.subarray(0, 256);
+        if (batch.attend(0, two, new Float32Array(256), undefined, undefined, true, new Float64Array(1)) !== 0) throw new Error('batch');
         for (const side of [0, 1]) if (cache.startMove(0, i % 2, side, 2 + i % 3) !== 0) throw new Error('move');
         if (twin.startMove(0, 1 - i % 2, 0, 4) !== 0) throw new Error('move');
         if (i % 4 === 0 && cache.finishMoves(i % 8 === 0, new Float64Array(5)) !== 0) throw new Error('finish');
         if (i % 3 === 0) pool.close();
         if (i % 2 === 0) cache.close();
-        keep.push(i % 5 === 0 ? [twin] : [twin, cache, pool]);
+        keep.push(i % 5 === 0 ? [batch, twin] : [twin, cache, pool, batch]);
       }`;
       const ends = Array.from({ length: 3 }, () => {
         const worker = new Worker(script, { eval: true, argv: [nativeInfo().file] });
