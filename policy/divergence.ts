@@ -19,8 +19,6 @@ export class Divergence {
   /** Σ over the tokens read so far of what the moves cost then, and how many tokens these are. */
   #past = 0;
   #tokens = 0;
-  /** The sum at each length where something was decided, shorter ones first. */
-  readonly #passed: { readonly tokens: number; readonly past: number }[] = [];
 
   constructor(layers: number, fading: Fading | null) {
     this.#weights = new Float64Array(2 * layers).fill(1);
@@ -63,25 +61,12 @@ export class Divergence {
 
   /**
    * Tokens were read, or taken back. Keys and values that are computed while others are coded carry some of that error
-   * with them, so what moves have cost so far counts beside what they cost now. `leavesRest`: tokens that stay count as
-   * much as those that went did in the mean, as in earlier versions of the price policy.
+   * with them, so what moves have cost so far counts beside what they cost now.
    */
-  pass(tokens: number, leavesRest = false): void {
-    if (tokens >= this.#tokens) this.#past += (tokens - this.#tokens) * this.total(tokens);
-    else this.#past = leavesRest ? this.#past * (tokens / this.#tokens) : this.#pastAt(tokens);
+  pass(tokens: number): void {
+    if (tokens < this.#tokens) this.#past *= tokens / this.#tokens;
+    else this.#past += (tokens - this.#tokens) * this.total(tokens);
     this.#tokens = tokens;
-    if (leavesRest) return;
-    if (this.#passed.at(-1)?.tokens === tokens) this.#passed.pop();
-    this.#passed.push({ tokens, past: this.#past });
-  }
-
-  /** The sum as it was at a length that was passed; what was passed behind it is forgotten. */
-  #pastAt(tokens: number): number {
-    let behind = { tokens: this.#tokens, past: this.#past };
-    while ((this.#passed.at(-1)?.tokens ?? 0) > tokens) behind = this.#passed.pop()!;
-    // Between two points the sum grew by as much with each token.
-    const at = this.#passed.at(-1) ?? { tokens: 0, past: 0 };
-    return at.past + ((behind.past - at.past) * (tokens - at.tokens)) / (behind.tokens - at.tokens);
   }
 
   /** The mean of `total` over all tokens so far. */

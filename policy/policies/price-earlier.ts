@@ -30,8 +30,7 @@ const lawOf = ({ thresholds, layers }: PolicyContext): Law => thresholds.law ?? 
 
 /**
  * A degraded layer stops, so others pay for it, until nothing else keeps the budget; and errors that exceed what was
- * promised make a layer dearer by their square. Of what pages cost that were taken back, and were computed over, a rest
- * stays.
+ * promised make a layer dearer by their square. Of what pages cost that were taken back, a rest stays.
  */
 class FourthSession extends PriceSession {
   protected override get machine(): LayerMachine {

@@ -198,7 +198,7 @@ export class PriceSession implements PolicySession {
     }
     this.page = page;
     offers.wake(tokens);
-    offers.divergence.pass(tokens, this.leavesRests);
+    offers.divergence.pass(tokens);
     for (const outcome of situation.outcomes) {
       this.committed(outcome.layer, offers.settle(outcome, tokens, tokens + this.bounds.dwell));
     }

@@ -52,32 +52,13 @@ describe('divergence', () => {
     expect([...divergence.byLayer(tokens)]).toEqual([expect.closeTo(0.2, 12), expect.closeTo(0.3, 12)]);
   });
 
-  test('past is its mean over the tokens read, and is what it was where later ones are taken back', () => {
+  test('past is its mean over the tokens read, and tokens taken back take their share with them', () => {
     const divergence = new Divergence(1, null);
     divergence.pass(256);
     divergence.add(0, 0, 0.2);
     divergence.pass(512);
     expect(divergence.past).toBeCloseTo(0.1, 12);
-    divergence.add(1, 0, 0.3);
-    divergence.pass(1024);
-    expect(divergence.past).toBeCloseTo((0.2 * 256 + 0.5 * 512) / 1024, 12);
-    // Between two lengths at which it was told, as much was added with each token.
-    divergence.pass(768);
-    expect(divergence.past).toBeCloseTo((0.2 * 256 + 0.5 * 256) / 768, 12);
-    divergence.pass(1024);
-    expect(divergence.past).toBeCloseTo((0.2 * 256 + 0.5 * 512) / 1024, 12);
-    for (const tokens of [512, 384, 256, 128, 0]) {
-      divergence.pass(tokens);
-      expect(divergence.past).toBeCloseTo(tokens > 256 ? (0.2 * (tokens - 256)) / tokens : 0, 12);
-    }
-  });
-
-  test('past of earlier versions keeps its mean where tokens are taken back', () => {
-    const divergence = new Divergence(1, null);
-    divergence.pass(256, true);
-    divergence.add(0, 0, 0.2);
-    divergence.pass(512, true);
-    divergence.pass(256, true);
+    divergence.pass(256);
     expect(divergence.past).toBeCloseTo(0.1, 12);
   });
 });
