@@ -295,7 +295,7 @@ export class Governed {
     const fork = new Governed(options, kv, this.pool, this);
     fork.#length = this.#length;
     fork.#lowMemory = this.#lowMemory;
-    fork.trials.follow(this.trials.left(false));
+    fork.trials.follow(this.trials.left());
     this.kin.share(fork.kin, shared);
     return fork;
   }
@@ -679,12 +679,27 @@ export class Governed {
 
   /** Appends T tokens to a layer. A refused call has appended nothing. */
   append(layer: number, k: Float32Array, v: Float32Array, inputs: CheckedInputs | undefined): void {
-    const isPromised = this.promised.bytes > 0;
-    const before = isPromised ? this.kv.usedBytes : 0;
+    const bytes = this.bytesBefore();
     this.kv.append(layer, k, v);
-    if (inputs !== undefined)
-      this.latents!.add(layer, inputs, k.length / (this.shape.kvHeads * this.shape.headDim), this.length);
-    if (isPromised) this.promised.took(this.kv.usedBytes - before);
+    this.appended(layer, { tokens: k.length / (this.shape.kvHeads * this.shape.headDim), inputs, bytes });
+  }
+
+  /** What `appended` is told by a caller that appends to the native cache by itself, beside others; null: nothing. */
+  bytesBefore(): number | null {
+    return this.promised.bytes > 0 ? this.kv.usedBytes : null;
+  }
+
+  /** A layer of the native cache has tokens more. */
+  appended(
+    layer: number,
+    {
+      tokens,
+      inputs,
+      bytes,
+    }: { readonly tokens: number; readonly inputs: CheckedInputs | undefined; readonly bytes: number | null },
+  ): void {
+    if (inputs !== undefined) this.latents!.add(layer, inputs, tokens, this.length);
+    if (bytes !== null) this.promised.took(this.kv.usedBytes - bytes);
   }
 
   /** Makes the situation that the policy sees now. Its budget is smaller than the real one by what must stay free. */

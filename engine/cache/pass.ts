@@ -3,8 +3,9 @@
  * the dense half, and each meets the pages of its own cache. A row gets the same bits in any company. Whatever befalls
  * one of them is its own: the others go on.
  */
-import { PAGE_TOKENS, TRIAL_QUERIES } from '../../native/index.ts';
+import { Batch, PAGE_TOKENS, TRIAL_QUERIES } from '../../native/index.ts';
 import type { LayerInput } from '../transformer/types.ts';
+import type { CheckedInputs } from './latents.ts';
 import { makeRoom, settle } from './step.ts';
 import type { Stepper } from './stepper.ts';
 
@@ -100,6 +101,7 @@ async function carry(parts: readonly Part[]): Promise<number> {
     rows += part.tokens;
   }
   const attention = new Float32Array(rows * queryHeads * headDim);
+  const caches = new Caches(parts);
   let sharedMs = 0;
   const shared = async <T>(work: () => Promise<T>): Promise<T> => {
     const start = performance.now();
@@ -112,7 +114,7 @@ async function carry(parts: readonly Part[]): Promise<number> {
   try {
     let input = await shared(() => dense.first(dense.embed(idsOf(parts, rows)), rows));
     for (let layer = 0; ; layer++) {
-      for (const part of parts.filter(isSound)) attend(part, layer, input, attention);
+      caches.attend(layer, input, attention);
       // Rows of a step that has failed are carried on unless all have; nobody reads them.
       if (!parts.some(isSound)) return sharedMs;
       const { x } = input;
@@ -137,18 +139,118 @@ function idsOf(parts: readonly Part[], rows: number): Int32Array {
   return ids;
 }
 
-/** Gives a layer of one cache its rows, and puts what they see there into theirs of `attention`. */
-function attend(part: Part, layer: number, input: LayerInput, attention: Float32Array): void {
+/** What a cache is about to get in a layer. */
+interface Ready {
+  readonly inputs: CheckedInputs | undefined;
+  readonly xNorms: Float32Array;
+}
+
+/** The caches of a pass: in one native call for all while all go well, else in one for each. */
+class Caches {
+  readonly #parts: readonly Part[];
+  #batch: Batch | null = null;
+
+  constructor(parts: readonly Part[]) {
+    this.#parts = parts;
+    const { pool } = parts[0]!.step.stepper.governed;
+    if (parts.length === 1 || parts.some(({ step }) => step.stepper.governed.pool !== pool)) return;
+    this.#batch = new Batch();
+    try {
+      this.#batch.begin(parts.map(({ step, tokens }) => ({ cache: step.stepper.governed.kv, tokens })));
+    } catch {
+      // One that was closed meanwhile says so itself.
+      this.#batch = null;
+    }
+  }
+
+  /** Gives a layer of each cache its rows, and puts what they see there into theirs of `attention`. */
+  attend(layer: number, input: LayerInput, attention: Float32Array): void {
+    const ready = this.#parts.map((part) => (isSound(part) ? readied(part, layer, input) : null));
+    if (!this.#parts.every(isSound)) this.#batch = null;
+    if (this.#batch !== null && this.#together(this.#batch, layer, { ready, input, attention })) return;
+    for (const [at, part] of this.#parts.entries()) if (isSound(part)) alone(part, layer, input, attention, ready[at]!);
+  }
+
+  /** → false: one of them cannot append, none has, and each is to do it alone. */
+  #together(
+    batch: Batch,
+    layer: number,
+    {
+      ready,
+      input,
+      attention,
+    }: { readonly ready: readonly (Ready | null)[]; readonly input: LayerInput; readonly attention: Float32Array },
+  ): boolean {
+    const start = performance.now();
+    const caches = this.#parts.map(({ step }) => step.stepper.governed);
+    const bytes = caches.map((cache) => cache.bytesBefore());
+    try {
+      batch.append(layer, input.k, input.v);
+    } catch {
+      this.#batch = null;
+      return false;
+    }
+    for (const [at, part] of this.#parts.entries()) {
+      const told = { tokens: part.tokens, inputs: ready[at]!.inputs, bytes: bytes[at]! };
+      part.does(() => caches[at]!.appended(layer, told));
+    }
+    const xNorms = new Float32Array(input.tokens);
+    for (const [at, { row }] of this.#parts.entries()) xNorms.set(ready[at]!.xNorms, row);
+    try {
+      batch.attend(layer, input.q, attention, { xNorms });
+    } catch {
+      // Nothing was counted or kept; whoever it was that cannot says so alone.
+      this.#batch = null;
+      for (const [at, part] of this.#parts.entries())
+        if (isSound(part)) looks(part, layer, input, attention, ready[at]!);
+    }
+    this.#took(performance.now() - start);
+    return true;
+  }
+
+  /** Each has a part of the time by its rows and by what they see. */
+  #took(ms: number): void {
+    const seen = this.#parts.map(({ tokens, position }) => tokens * (position + tokens));
+    const all = seen.reduce((sum, one) => sum + one, 0);
+    for (const [at, part] of this.#parts.entries()) {
+      const own = (ms * seen[at]!) / all;
+      part.ownMs += own;
+      part.step.stepper.times.attentionMs += own;
+    }
+  }
+}
+
+/** Makes the rows of one cache what a layer of it takes, in place. */
+function readied(part: Part, layer: number, input: LayerInput): Ready {
   const { step, tokens, position } = part;
-  const { governed: cache, rotary, times } = step.stepper;
+  const { governed, rotary, times } = step.stepper;
+  let ready: Ready = { inputs: undefined, xNorms: NO_NORMS };
   times.attentionMs += part.does(() => {
     const of = (rows: Float32Array): Float32Array => part.of(rows, input.tokens);
     const [q, k, v, x] = [of(input.q), of(input.k), of(input.v), of(input.x)];
     rotary.apply(layer, q, k, tokens, position);
     step.stepper.sees?.({ layer, position, tokens, q, k, v, x });
-    cache.append(layer, k, v, cache.inputs(layer, x, tokens));
-    cache.kv.attend(layer, q, of(attention), { xNorms: rowNorms(x, tokens, position) });
+    ready = { inputs: governed.inputs(layer, x, tokens), xNorms: rowNorms(x, tokens, position) };
   });
+  return ready;
+}
+
+const NO_NORMS = new Float32Array(0);
+
+/** One cache by itself. */
+function alone(part: Part, layer: number, input: LayerInput, attention: Float32Array, ready: Ready): void {
+  const { governed, times } = part.step.stepper;
+  times.attentionMs += part.does(() =>
+    governed.append(layer, part.of(input.k, input.tokens), part.of(input.v, input.tokens), ready.inputs),
+  );
+  if (isSound(part)) looks(part, layer, input, attention, ready);
+}
+
+function looks(part: Part, layer: number, input: LayerInput, attention: Float32Array, { xNorms }: Ready): void {
+  const { governed, times } = part.step.stepper;
+  times.attentionMs += part.does(() =>
+    governed.kv.attend(layer, part.of(input.q, input.tokens), part.of(attention, input.tokens), { xNorms }),
+  );
 }
 
 /** ‖x‖ of the rows whose query the cache will keep for trials; 0 for the others, which nobody reads. [T] */

@@ -116,6 +116,11 @@ export interface TrialsLeft {
 interface Started extends PageOfLayer {
   readonly candidates: Candidates;
   readonly isAgain: boolean;
+  /**
+   * What each side was in when the trial began, from which it measures: what the page has become when somebody comes to
+   * ask depends on how fast trials are. null: there is no such side.
+   */
+  readonly from: Readonly<Record<Part, PageForm | null>>;
 }
 
 /** What others know of pages. */
@@ -233,9 +238,10 @@ export class TrialQueue {
   }
 
   #start({ layer, page }: PageOfLayer, candidates: Candidates, isAgain: boolean): void {
+    const from = this.#forms({ layer, page });
     if (candidates.length > 0) this.#cache.startTrial(layer, page, candidates);
     else if (isAgain) return;
-    this.#started.push({ layer, page, candidates, isAgain });
+    this.#started.push({ layer, page, candidates, isAgain, from });
   }
 
   /** One format of each side that is lower than the present one; a side in the lowest is not tried. */
@@ -311,9 +317,15 @@ export class TrialQueue {
     return this.#asked.lowForm(layer, page, side) ?? this.#cache.format(layer, page, side);
   }
 
-  /** What a fork takes over, or a session that was parked. With `wait`, trials that were started have ended before. */
-  left(wait: boolean): TrialsLeft {
-    if (wait) this.#collect(true);
+  /** The same of all sides. */
+  #forms({ layer, page }: PageOfLayer): Started['from'] {
+    const [k, v, kv] = PARTS.map((side) => this.#form(layer, page, side));
+    return { k: k!, v: v!, kv: kv! };
+  }
+
+  /** What a fork takes over, or a session that was parked. Trials that were started have ended before. */
+  left(): TrialsLeft {
+    this.#collect(true);
     return {
       admitted: this.#admitted,
       due: this.#due,
@@ -406,7 +418,7 @@ export class TrialQueue {
       const { layer, page } = place;
       const candidates = this.#candidates(place);
       const errors = candidates.length > 0 ? this.#cache.trial(layer, page, candidates) : NOTHING;
-      this.#report({ ...place, candidates, isAgain: false }, errors);
+      this.#report({ ...place, candidates, isAgain: false, from: this.#forms(place) }, errors);
     }
     this.#tally.trialsTook(performance.now() - start);
   }
@@ -429,11 +441,11 @@ export class TrialQueue {
   }
 
   /** `errors`: of the candidates. Every side of a first trial is reported, also where nothing was tried. */
-  #report({ layer, page, candidates, isAgain }: Started, errors: Float64Array): void {
+  #report({ layer, page, candidates, isAgain, from: forms }: Started, errors: Float64Array): void {
     for (const side of PARTS) {
       // Of a page of which nothing is left a file tells as of others, and the policy is told nothing.
       const gone = side === 'kv' || !this.#asked.isFreed(layer, page) ? null : this.#context.windowFormat;
-      const from = this.#form(layer, page, side) ?? gone;
+      const from = this.#asked.isFreed(layer, page) ? gone : forms[side];
       if (from === null) continue;
       const epsilon: Partial<Record<PageForm, number>> = {};
       // No kept query sees the whole page (sliding window). Nobody will miss it, but only what was measured is

@@ -55,7 +55,7 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
     predictor: predictor?.digest ?? null,
     kvBytes: governed.usedBytes,
     kvBytesF16: f16CacheBytes(shape, tokens.length),
-    trials: governed.trials.left(true),
+    trials: governed.trials.left(),
   };
   const predicted = predictor === null ? null : pagePredictor(runtime, predictor, tokens.length);
   return formParked({ head, tokens, lastHidden, cache: cacheBytes(governed.kv, tokens.length, predicted) });

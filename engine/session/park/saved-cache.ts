@@ -75,7 +75,7 @@ export function savedBytes(governed: Governed, modelDigest: string): Buffer {
     shape,
     tokens,
     ...settingsOf(governed),
-    trials: governed.trials.left(true),
+    trials: governed.trials.left(),
   };
   const json = Buffer.from(JSON.stringify(head));
   const cache = cacheBytes(kv, tokens);

@@ -1,15 +1,20 @@
 // Steps of several caches in one pass over the weights: every row has the bits that it has alone, in any company, and
 // what befalls one of them is nobody else's affair.
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { runPass, type Step } from '../../../../engine/cache/pass.ts';
 import type { SessionOptions } from '../../../../engine/options/types.ts';
-import type { Session } from '../../../../engine/session/session.ts';
+import { Session } from '../../../../engine/session/session.ts';
+import { openPool } from '../../../../native/index.ts';
+import { defaultThresholds } from '../../../../policy/index.ts';
 import { seeded } from '../../../random.ts';
 import { seedFrom, volume } from '../../../tier.ts';
 import { ids } from '../on-reference.ts';
 import { onRuntime } from '../on-runtime.ts';
 
-const { open } = onRuntime();
+const { runtime } = onRuntime();
+/** One for all, as in an engine. */
+const pool = openPool(2 ** 30);
+afterAll(() => pool.close());
 const opened: Session[] = [];
 afterEach(() => {
   for (const session of opened.splice(0)) session.close();
@@ -32,7 +37,8 @@ class Walker {
   readonly #steps: number[][];
 
   constructor(options: SessionOptions, steps: readonly number[][]) {
-    this.session = open(options);
+    const thresholds = defaultThresholds(runtime().shape.layers);
+    this.session = Session.open(runtime(), { ...options, pool, log: null, thresholds });
     this.#steps = [...steps];
     opened.push(this.session);
   }
@@ -110,6 +116,24 @@ describe('a pass', () => {
     }
   });
 
+  it('leads to the same decisions however fast trials are', async () => {
+    const random = seeded(5);
+    for (let seed = 1; seed <= 6; seed++) {
+      const steps = stepsOf(640, seed, random);
+      const [fast, slow] = [new Walker(KINDS[1]!, steps), new Walker(KINDS[1]!, steps)];
+      // Whoever asks without waiting finds all of them ended, or none.
+      const { cache: ended } = fast.session;
+      const finish = ended.finishTrials.bind(ended);
+      Object.assign(ended, { finishTrials: () => finish(true) });
+      const { cache: late } = slow.session;
+      const wait = late.finishTrials.bind(late);
+      Object.assign(late, { finishTrials: (waits: boolean) => (waits ? wait(true) : []) });
+      for (const walker of [fast, slow]) while (!walker.isDone) await pass([walker]);
+      expect(slow.state).toEqual(fast.state);
+      expect(slow.rows).toEqual(fast.rows);
+    }
+  });
+
   it('goes on without a session that is closed, finds no room, or fails half-way', async () => {
     const steps = (seed: number): number[][] => [ids(128, seed), ids(100, seed + 1)];
     const alone = new Walker({ exact: true }, steps(1));
@@ -121,13 +145,13 @@ describe('a pass', () => {
     const torn = new Walker({ exact: true }, steps(4));
     await pass([sound, closed, torn]);
     closed.session.close();
-    // From the third layer on its cache refuses.
+    // In the third layer something of its own fails.
     const { governed } = torn.session;
-    const append = governed.append.bind(governed);
+    const inputs = governed.inputs.bind(governed);
     Object.assign(governed, {
-      append: (...[layer, ...rest]: Parameters<typeof append>) => {
+      inputs: (...[layer, ...rest]: Parameters<typeof inputs>) => {
         if (layer === 2) throw new Error('half-way');
-        append(layer, ...rest);
+        return inputs(layer, ...rest);
       },
     });
     const outcomes = await runPass([closed, torn, small, sound].map((walker) => walker.next()));
