@@ -17,8 +17,8 @@ constexpr size_t kFirstChunk = size_t{256} << 10;
 constexpr size_t kHeader = kHeapUnit;
 static_assert(sizeof(Block) <= kHeader);
 
-// The most free memory that is held: this much, plus one part in kIdleShare of what is in use. With lower limits, more
-// memory is moved.
+// The most free memory that is held: this much, plus one part in kIdleShare of what is in use, or half as much again
+// where a unit cannot be emptied at once. With lower limits, more memory is moved.
 constexpr size_t kIdle = size_t{4} << 20;
 constexpr size_t kIdleShare = 25;
 
@@ -107,6 +107,8 @@ size_t Heap::mostIdle() const { return kIdle + used_ / kIdleShare; }
 // Where units cannot be returned to the system there is nothing to gain.
 bool Heap::isWasteful() const { return kReturnsUnits && idleBytes() > mostIdle(); }
 
+bool Heap::isMostWasteful() const { return kReturnsUnits && idleBytes() > mostIdle() + mostIdle() / 2; }
+
 #if defined(__SANITIZE_ADDRESS__)
 
 Block* Heap::take(size_t size) {
@@ -156,6 +158,12 @@ std::vector<std::pair<const Block*, Block*>> Heap::pack(bool (*isMovable)(const 
   }
   std::sort(moves.begin(), moves.end());
   return moves;
+}
+
+bool Heap::evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*)) {
+  const std::vector<std::pair<const Block*, Block*>> moves = pack(isMovable);
+  for (const auto& [old, block] : moves) moved(block);
+  return !moves.empty();
 }
 
 #else
@@ -270,7 +278,12 @@ Block* Heap::take(size_t size) {
   expectUnits(size);
   Block* block = find(size);
   if (!block) block = openChunk(size);
-  if (!block) return nullptr;
+  if (block) use(block, size);
+  return block;
+}
+
+// Takes `size` bytes of a free block.
+void Heap::use(Block* block, size_t size) {
   unlink(block);
   const size_t returned = block->returned ? unitsIn(block).size() : 0;
   split(block, size);
@@ -278,7 +291,6 @@ Block* Heap::take(size_t size) {
   hold(returned - (returned && rest->free ? unitsIn(rest).size() : 0));
   block->returned = false;
   used_ += kHeader + block->capacity;
-  return block;
 }
 
 void Heap::give(Block* block) {
@@ -339,6 +351,88 @@ void Heap::trim() {
       block->returned = true;
     }
   }
+}
+
+// The blocks that keep a unit from being returned: all that reach into it.
+struct Heap::Crowd {
+  uintptr_t from;  // of the first of them, free or in use
+  uintptr_t to;
+  std::vector<Block*> blocks;  // in use
+  size_t bytes = 0;
+};
+
+// hole: a block that reaches into the unit. False when the unit is not within a chunk, or a block cannot move.
+bool Heap::crowdOf(const Block* hole, uintptr_t unit, bool (*isMovable)(const Block*), Crowd* crowd) const {
+  const Block* first = hole;
+  // The header of what is free in the end must be before the unit.
+  while (addressOf(first) + kHeader > unit && first->before) first = first->before;
+  if (addressOf(first) + kHeader > unit) return false;
+  crowd->from = addressOf(first);
+  Block* block = const_cast<Block*>(first);
+  for (; addressOf(block) < unit + kUnit; block = after(block)) {
+    if (block->last) return false;
+    if (block->free) continue;
+    if (!isMovable(block)) return false;
+    crowd->blocks.push_back(block);
+    crowd->bytes += kHeader + block->capacity;
+  }
+  crowd->to = addressOf(block);
+  return true;
+}
+
+// A free block of at least this size that is not among these and of which nothing has been returned, null if there is
+// none among those that are looked at first.
+Block* Heap::findOutside(size_t size, const Crowd& crowd) {
+  constexpr int kLooks = 64;
+  int looks = 0;
+  for (int list = listOf(size); list < kLists; list++) {
+    if (filled_[list / 64] >> (list % 64) == 0) {
+      list |= 63;  // none of its word is left
+      continue;
+    }
+    for (Block* block = lists_[list]; block; block = block->listAfter) {
+      const bool isAmong = addressOf(block) >= crowd.from && addressOf(block) < crowd.to;
+      if (block->capacity >= size && !isAmong && !block->returned) return block;
+      if (++looks == kLooks) return nullptr;
+    }
+  }
+  return nullptr;
+}
+
+bool Heap::evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*)) {
+  // Units with a large hole have little in use. Where the first ones gave nothing, the next come next time.
+  constexpr int kLooks = 8, kPassed = 256;
+  Crowd best;
+  int looks = 0, met = 0;
+  for (int list = kLists - 1; list >= 0 && looks < kLooks; list--) {
+    for (Block* hole = lists_[list]; hole && looks < kLooks; hole = hole->listAfter) {
+      if (met++ < passed_) continue;
+      const uintptr_t begin = addressOf(hole) / kUnit * kUnit, end = (addressOf(after(hole)) - 1) / kUnit * kUnit;
+      for (const uintptr_t unit : {begin, end}) {
+        Crowd crowd;
+        looks++;
+        if (!crowdOf(hole, unit, isMovable, &crowd) || crowd.blocks.empty()) continue;
+        if (best.blocks.empty() || crowd.bytes < best.bytes) best = std::move(crowd);
+      }
+    }
+  }
+  const size_t idle = idleBytes();
+  for (Block* old : best.blocks) {
+    Block* place = findOutside(old->capacity, best);
+    if (!place) break;
+    use(place, old->capacity);
+    const Block own = *place;
+    std::memcpy(static_cast<void*>(place), old, kHeader + old->capacity);
+    place->capacity = own.capacity;
+    place->before = own.before;
+    place->last = place->free = place->returned = false;
+    moved(place);
+    give(old);
+  }
+  trim();
+  const bool gains = idleBytes() < idle;
+  passed_ = gains || looks < kLooks || met > kPassed ? 0 : met;
+  return gains;
 }
 
 void Heap::forget() {

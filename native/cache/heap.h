@@ -4,8 +4,8 @@
 // chunk that is entirely free goes back to the system.
 //
 // The memory held beyond the blocks in use is bounded. A unit that contains no block can be returned to the system by
-// itself (trim). Where free pieces are scattered, the blocks between them can be moved together (pack), if their owner
-// can find them again. Where the system cannot take back part of a mapping (Windows, WebAssembly), only whole chunks
+// itself (trim). Where free pieces are scattered, the few blocks of a unit can be moved to such pieces (evacuate), and
+// the blocks between pieces can be moved together (pack), if their owner can find them again. Where the system cannot take back part of a mapping (Windows, WebAssembly), only whole chunks
 // are returned.
 //
 // Every block is preceded by a 64-byte header, Block, which its owner may extend (see Part). The lists of free blocks
@@ -49,8 +49,15 @@ class Heap {
   // Free bytes that have not been returned, and whether they exceed the limit.
   size_t idleBytes() const { return reserved_ - used_; }
   bool isWasteful() const;
+  // Whether they exceed it by half: then it is worth looking for what else can be moved.
+  bool isMostWasteful() const;
   // Returns empty units to the system while too much is idle.
   void trim();
+  // Empties one unit of which little is in use, by moving its blocks to free places elsewhere, and returns it to the
+  // system. It looks at few blocks, and copies less than a unit. isMovable: whether a block may move, bytes and header;
+  // moved: told of each that has, at its new place. False when less is not idle after it: no unit that it looked at can
+  // be emptied, or there are no such places.
+  bool evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*));
   // Sets `found` of every block in use to 0.
   void forget();
   // While too much is idle, moves blocks together where that returns units for the least copying. isMovable: whether a
@@ -78,6 +85,10 @@ class Heap {
   Block* openChunk(size_t size);
   void closeChunk(Block* first);
   void split(Block* block, size_t size);
+  void use(Block* block, size_t size);
+  struct Crowd;
+  bool crowdOf(const Block* hole, uintptr_t unit, bool (*isMovable)(const Block*), Crowd* crowd) const;
+  Block* findOutside(size_t size, const Crowd& crowd);
   struct Stretch;
   std::vector<Stretch> sparseStretches(bool (*isMovable)(const Block*)) const;
   void packStretch(const Stretch& stretch, std::vector<std::pair<const Block*, Block*>>& moves);
@@ -93,6 +104,7 @@ class Heap {
   size_t reservedPeak_ = 0;
   size_t used_ = 0;                  // bytes of blocks in use and their headers
   size_t nextChunk_ = 0;
+  int passed_ = 0;                   // free blocks that evacuate() has looked at in vain
 };
 
 }  // namespace palimpsest

@@ -20,7 +20,10 @@ constexpr int kRounds = 16;
 void PartRef::drop() {
   Part* part = part_;
   part_ = nullptr;
-  if (part && --part->owners == 0) part->account->release(part);
+  if (!part) return;
+  if (part->home == this) part->home = nullptr;
+  part->owners = part->owners - 1;
+  if (part->owners == 0) part->account->release(part);
 }
 
 bool Tally::setBudget(uint64_t bytes) {
@@ -47,9 +50,9 @@ void Account::unclaim(size_t bytes) {
 }
 
 PartRef Account::draft(size_t size) {
-  Part* part = size && !allocationFails() ? static_cast<Part*>(pool_->heap_.take(size)) : nullptr;
+  Part* part = size && size <= UINT32_MAX && !allocationFails() ? static_cast<Part*>(pool_->heap_.take(size)) : nullptr;
   if (!part) return PartRef();
-  part->size = size;
+  part->size = static_cast<uint32_t>(size);
   part->owners = 1;
   part->counted = false;
   part->account = this;
@@ -96,7 +99,9 @@ size_t PagePool::auditBytes(const Account* account) const {
 void PagePool::settle() {
 #if defined(__SANITIZE_ADDRESS__)
   // No memory is ever idle in this build, so move everything now and then for the sanitizer to check.
-  if (++settled_ % 64 == 0) compact();
+  if (++settled_ % 64 != 0) return;
+  if (settled_ % 128 == 0) compact();
+  else evacuate();
 #else
   if (!heap_.isWasteful()) {
     idleBefore_ = 0;
@@ -105,17 +110,41 @@ void PagePool::settle() {
   heap_.trim();
   // If the remaining parts could not be moved, it is useless to look at every part again after every call.
   if (!heap_.isWasteful() || (heap_.idleBytes() < idleBefore_ + kRetryBytes && ++settled_ % 64 != 0)) return;
-  for (int round = 0; round < kRounds && heap_.isWasteful() && compact(); round++) {
+  while (heap_.isWasteful() && evacuate()) {
+  }
+  // Whose parts are found without a search is enough, as a rule.
+  for (int round = 0; round < kRounds && heap_.isMostWasteful() && compact(); round++) {
   }
   idleBefore_ = heap_.idleBytes();
 #endif
 }
 
+// Moves parts of one place that have one owner each, who is known without a search. Background tasks that read a part
+// are owners as well, and what they write is not counted yet.
+bool PagePool::evacuate() {
+  const auto isMovable = [](const Block* block) {
+    const Part* part = static_cast<const Part*>(block);
+    return part->counted && part->owners == 1 && part->home != nullptr;
+  };
+  const auto moved = [](Block* block) {
+    Part* part = static_cast<Part*>(block);
+    part->home->part_ = part;
+  };
+  try {
+    return heap_.evacuate(isMovable, moved);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 // Moves some parts together, and returns whether it moved any. Parts that a background task or an incomplete change
-// owns as well are not moved.
+// owns as well are not moved. It looks for the owners of all parts, which takes long where there are many.
 bool PagePool::compact() {
   heap_.forget();
-  visitParts([](PartRef& ref) { ref.part_->found++; });
+  visitParts([](PartRef& ref) {
+    ref.part_->found++;
+    ref.part_->home = &ref;
+  });
   std::vector<std::pair<const Block*, Block*>> moves;
   try {
     moves = heap_.pack([](const Block* block) { return block->found > 0 && block->found == static_cast<const Part*>(block)->owners; });

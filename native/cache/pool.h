@@ -24,11 +24,13 @@ struct Workers;
 
 // The header of its own block, so that the address of its bytes follows from that of the part, without another memory
 // access.
+class PartRef;
 struct Part : Block {
-  size_t size;  // bytes asked for, and counted
-  uint32_t owners;
-  bool counted;
+  uint32_t size;  // bytes asked for, and counted
+  uint32_t owners : 31;
+  uint32_t counted : 1;
   Account* account;
+  PartRef* home;  // one of its references, null if that was dropped: where there is one owner, it is this one
   uint8_t* bytes() { return reinterpret_cast<uint8_t*>(this) + kHeapUnit; }
 };
 static_assert(sizeof(Part) <= kHeapUnit);
@@ -37,15 +39,18 @@ static_assert(sizeof(Part) <= kHeapUnit);
 class PartRef {
  public:
   PartRef() = default;
-  explicit PartRef(Part* part) : part_(part) {}
+  explicit PartRef(Part* part) : part_(part) { part->home = this; }
   PartRef(const PartRef& other) : part_(other.part_) {
     if (part_) part_->owners++;
   }
-  PartRef(PartRef&& other) noexcept : part_(other.part_) { other.part_ = nullptr; }
+  PartRef(PartRef&& other) noexcept { take(other); }
   PartRef& operator=(PartRef other) noexcept {
-    Part* mine = part_;
-    part_ = other.part_;
-    other.part_ = mine;
+    if (part_ != other.part_) {
+      drop();
+      take(other);
+    } else if (part_ && part_->home == &other) {
+      part_->home = this;
+    }
     return *this;
   }
   ~PartRef() { drop(); }
@@ -60,6 +65,11 @@ class PartRef {
  private:
   friend class Account;
   friend class PagePool;
+  void take(PartRef& other) {
+    part_ = other.part_;
+    other.part_ = nullptr;
+    if (part_ && part_->home == &other) part_->home = this;
+  }
   Part* part_ = nullptr;
 };
 
@@ -124,6 +134,7 @@ class PagePool : public Tally {
  private:
   friend class Account;
   void visitParts(const std::function<void(PartRef&)>& visit) const;
+  bool evacuate();
   bool compact();
 
   Heap heap_;

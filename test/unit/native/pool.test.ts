@@ -1,4 +1,5 @@
 /** The pool is one hard budget: small pools a person can add up, filled to the byte, shared, refused and drained. */
+import { createHash } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import {
   fromHalf,
@@ -8,9 +9,10 @@ import {
   PAGE_TOKENS,
   pageBytes,
   SERVED_FORMATS,
+  SIDES,
   toHalf,
 } from '../../../native/index.ts';
-import { normals, uniform } from '../../native/dense.ts';
+import { normals, pick, uniform } from '../../native/dense.ts';
 import { codeOf } from '../../refusal.ts';
 
 const shape = { layers: 1, queryHeads: 2, kvHeads: 2, headDim: 64 };
@@ -183,5 +185,60 @@ describe('PagePool', () => {
     cache.append(0, rows, rows);
     expect(cache.length()).toBe(200);
     cache.close();
+  });
+
+  it.each([
+    ['with nothing under way', false],
+    ['with moves and trials under way', true],
+  ])('gives scattered memory back at once, and what is left is what it was, %s', (_, isBusy) => {
+    const some = { layers: 4, queryHeads: 2, kvHeads: 2, headDim: 64 };
+    const pool = openPool(2 ** 30);
+    const random = uniform(12);
+    const rows = normals(random, 700 * ROW);
+    const caches = Array.from({ length: 40 }, () => openKvCache({ shape: some, pool }));
+    // Pages of all stand among each other.
+    for (let at = 0; at < 640; at += 32)
+      for (const [i, cache] of caches.entries())
+        for (let layer = 0; layer < some.layers; layer++) {
+          const part = rows.subarray((at + i) * ROW, (at + i + 32) * ROW);
+          cache.append(layer, part, part);
+        }
+    const q = normals(random, 64 * ROW);
+    const seen = (cache: (typeof caches)[number]) => {
+      const digest = createHash('sha1');
+      for (let layer = 0; layer < some.layers; layer++)
+        for (const side of SIDES)
+          for (let page = 0; page <= cache.table(layer).pages; page++) digest.update(cache.decode(layer, page, side));
+      return digest.digest('hex');
+    };
+    let most = 0;
+    for (let round = 0; caches.length > 6; round++) {
+      const cache = pick(random, caches);
+      const [layer, page] = [round % some.layers, Math.floor(random() * 4)];
+      const side = pick(random, SIDES);
+      codeOf(() => cache.transcode(layer, page, side, pick(random, ['trellis4', 'rot3', 'rot2'])));
+      // Forks and kept originals hold parts as well, and so does what is under way.
+      if (round % 7 === 1) codeOf(() => cache.keepOriginal(layer, page, side));
+      if (isBusy && round % 7 === 0) cache.attend(layer, q, new Float32Array(q.length));
+      if (isBusy && round % 7 === 2) codeOf(() => cache.startMove(layer, page, side, 'rot1'));
+      if (isBusy && round % 7 === 3) codeOf(() => cache.startTrial(layer, page, [{ side, format: 'rot1' }]));
+      if (round % 40 === 0) caches.push(cache.fork());
+      if (round % 4 !== 3) continue;
+      const [gone] = caches.splice(Math.floor(random() * caches.length), 1);
+      const before = round % 12 === 3 ? caches.map(seen) : null;
+      gone!.close();
+      most = Math.max(most, pool.reservedBytes - 1.06 * pool.usedBytes);
+      if (before !== null) expect(caches.map(seen)).toEqual(before);
+      expect(pool.auditBytes()).toBe(pool.usedBytes);
+      if (round % 20 !== 3) continue;
+      for (const each of caches) {
+        each.finishMoves(true);
+        each.finishTrials(true);
+      }
+    }
+    // What is under way is not counted, nor what a trial leaves to its page.
+    if (!isBusy) expect(most).toBeLessThan(6 * 2 ** 20 + 4096);
+    for (const cache of caches) cache.close();
+    expect([pool.usedBytes, pool.reservedBytes]).toEqual([0, 0]);
   });
 });
