@@ -56,7 +56,7 @@ void densePanels(const Napi::CallbackInfo& info) {
   integers.grow(static_cast<size_t>(n) * blocks * 64);
   const DenseRows rows{integers.data(), steps, sums, blocks};
   for (int row = 0; row < n; row++) kernels->denseRow(x + static_cast<size_t>(row) * inputs, inputs, rows, row);
-  const DenseWeights view{form, weights.data(), biases > 0 ? bias : nullptr, outputs};
+  const DenseWeights view{form, weights.data(), biases > 0 ? bias : nullptr, outputs, nullptr};
   kernels->densePanels(view, 0, panels, rows, n, bases > 0 ? base : nullptr, y);
 }
 

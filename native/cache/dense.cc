@@ -164,10 +164,19 @@ bool Dense::complete() const {
   return layers_[shape_.layers].matrix[kDenseQ].set == shape_.vocab && layers_[shape_.layers].normed[kAttnNorm];
 }
 
+// What a step reads behind a matrix; behind the last one, the next step begins again. Null where rows choose it.
+const uint8_t* Dense::behind(int layer, int slot) const {
+  if (layer < shape_.layers && isOfExperts(slot)) return nullptr;
+  const bool more = layer < shape_.layers && slot + 1 < kDenseSlots;
+  const Matrix& matrix = more ? layers_[layer].matrix[slot + 1] : layers_[layer < shape_.layers ? layer + 1 : 0].matrix[kDenseQ];
+  return matrix.block ? bytesOf(matrix.block) : nullptr;
+}
+
 // The product of `n` rows from `first` on.
 Dense::Product Dense::product(int layer, int slot, const Quantized& rows, int n, const float* base, float* y, int expert, int first) {
   const Matrix& matrix = matrixAt(layer, slot, expert);
-  const DenseWeights weights = {kDenseTypes[matrix.type].form, bytesOf(matrix.block), matrix.biased ? matrix.bias.data() : nullptr, outputs(layer, slot)};
+  const DenseWeights weights = {kDenseTypes[matrix.type].form, bytesOf(matrix.block), matrix.biased ? matrix.bias.data() : nullptr, outputs(layer, slot),
+                                behind(layer, slot)};
   return {weights, rows.from(first), n, base, y};
 }
 

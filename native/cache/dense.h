@@ -118,6 +118,7 @@ class Dense {
   }
   bool place(Matrix& matrix, uint64_t size);
   void drop(Matrix& matrix, size_t size);
+  const uint8_t* behind(int layer, int slot) const;
   Product product(int layer, int slot, const Quantized& rows, int n, const float* base, float* y, int expert = 0, int first = 0);
   const float* gains(int layer, int norm) const;  // null where the norm is absent
   void norm(const float* x, int rows, const float* gain, float* kept = nullptr);

@@ -94,9 +94,16 @@ INLINE Levels denseCodes(const uint8_t* codes) {
   }
 }
 
+// What is fetched while a tile is computed: `step` bytes in each of its panels for each block of inputs, from `next`
+// on. What is due is counted in bytes, so that many tiles share a panel evenly.
+struct DenseAhead {
+  const uint8_t *next, *due;
+  size_t step;
+};
+
 // R rows and P panels. out: R rows of P * 16, without base and bias.
 template <int R, int P, DenseForm Form>
-static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBytes, const DenseRows& x, int row, float* out) {
+static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBytes, const DenseRows& x, int row, DenseAhead& ahead, float* out) {
   constexpr int V = kDenseVectors, G = kDenseGroups<Form>, kTogether = denseTogether(Form);
   constexpr DenseFormSizes kSizes = kDenseForms[Form];
   const int blocks = x.blocks;
@@ -104,6 +111,7 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
   const float* steps = x.steps + static_cast<size_t>(row) * blocks;
   const int32_t* sums = x.sums + static_cast<size_t>(row) * blocks * 2;
   const uint8_t *head = w, *scales = w, *codes = w;
+  const uint8_t *next = ahead.next, *due = ahead.due;
   VecF total[R][P][V] = {};
   for (int block = 0; block < blocks; block++, scales += kSizes.scales, codes += denseCodeBytes(Form), bytes += 64) {
     if (block % kTogether == 0) {
@@ -111,17 +119,8 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
       scales = head + kSizes.head;
       codes = scales + kTogether * kSizes.scales;
     }
-    // The first rows bring the weights into the caches, where later rows find them: the codes and the line behind them,
-    // which has the next scales.
-    if (row == 0) {
-      for (int p = 0; p < P; p++) {
-        const uint8_t* ahead = codes + p * panelBytes + kDenseAhead;
-        for (size_t line = 0; line <= denseCodeBytes(Form); line += 64) __builtin_prefetch(ahead + line);
-        if constexpr (kSizes.head > 0) {
-          if (block % kTogether > 0) continue;
-          for (size_t line = 64; line < kSizes.head + size_t{kTogether} * kSizes.scales; line += 64) __builtin_prefetch(head + p * panelBytes + kDenseAhead + line);
-        }
-      }
+    for (due += ahead.step; next < due; next += 64) {
+      for (int p = 0; p < P; p++) __builtin_prefetch(next + p * panelBytes);
     }
     repeat<G>([&](auto group) MEMBER {
       RowDots sum[R][P * V];
@@ -154,6 +153,8 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
       }
     });
   }
+  ahead.next = next;
+  ahead.due = due;
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
 #pragma GCC unroll 2
@@ -164,32 +165,47 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
   }
 }
 
-// Multiplies R rows from `row` by P panels from `panel`.
-template <int R, int P, DenseForm Form>
-INLINE void denseStore(const DenseWeights& w, int panel, const DenseRows& x, int row, const float* base, float* y) {
-  alignas(64) float out[R * P * 16];
-  const size_t panelBytes = densePanelBytes(Form, x.blocks);
-  denseTile<R, P, Form>(w.panels + panel * panelBytes, panelBytes, x, row, out);
-  const int first = panel * 16;
-  const int count = w.outputs - first < P * 16 ? w.outputs - first : P * 16;
-  for (int r = 0; r < R; r++) {
-    float* line = out + r * P * 16;
+// Adds bias and base to `count` rows from `row` on and stores them. out: `width` outputs of each, from `first` on.
+static __attribute__((noinline)) void denseStore(const DenseWeights& w, int first, int width, int row, int count, float* out, const float* base, float* y) {
+  const int outputs = w.outputs - first < width ? w.outputs - first : width;
+  for (int r = 0; r < count; r++, out += width) {
     const size_t at = static_cast<size_t>(row + r) * w.outputs + first;
     if (w.bias) {
-      for (int o = 0; o < P * 16; o++) line[o] += w.bias[first + o];
+      for (int o = 0; o < width; o++) out[o] += w.bias[first + o];
     }
     if (base) {
-      for (int o = 0; o < count; o++) line[o] += base[at + o];
+      for (int o = 0; o < outputs; o++) out[o] += base[at + o];
     }
-    __builtin_memcpy(y + at, line, count * sizeof(float));
+    __builtin_memcpy(y + at, out, outputs * sizeof(float));
   }
 }
 
+// The tile of `count` rows, at most R. Two panels are computed for two rows or more.
+template <int R, int P, DenseForm Form>
+INLINE void denseRows(int count, const uint8_t* w, size_t panelBytes, const DenseRows& x, int row, DenseAhead& ahead, float* out) {
+  if constexpr (R >= P) {
+    if (count == R) denseTile<R, P, Form>(w, panelBytes, x, row, ahead, out);
+    else denseRows<R - 1, P, Form>(count, w, panelBytes, x, row, ahead, out);
+  }
+}
+
+// The rows are dealt out evenly to as few tiles as hold them, so that none computes one row beside others of four. All
+// tiles together fetch the panels behind these: if the first did it alone, the others would leave memory idle.
 template <int P, DenseForm Form>
 INLINE void densePanelRows(const DenseWeights& w, int panel, const DenseRows& x, int n, const float* base, float* y) {
-  int row = 0;
-  for (; row + kDenseRows <= n; row += kDenseRows) denseStore<kDenseRows, P, Form>(w, panel, x, row, base, y);
-  for (; row < n; row++) denseStore<1, P, Form>(w, panel, x, row, base, y);
+  alignas(64) float out[kDenseRows * P * kDensePanel];
+  const size_t panelBytes = densePanelBytes(Form, x.blocks);
+  const uint8_t* start = w.panels + panel * panelBytes;
+  const bool last = (panel + P) * kDensePanel >= w.outputs;
+  const uint8_t* next = !last ? start + P * panelBytes : w.behind ? w.behind : start;
+  int tiles = (n + kDenseRows - 1) / kDenseRows;
+  const size_t visits = static_cast<size_t>(tiles) * x.blocks;
+  DenseAhead ahead{next, next, (panelBytes + visits - 1) / visits};
+  for (int row = 0, count; row < n; row += count, tiles--) {
+    count = (n - row + tiles - 1) / tiles;
+    denseRows<kDenseRows, P, Form>(count, start, panelBytes, x, row, ahead, out);
+    denseStore(w, panel * kDensePanel, P * kDensePanel, row, count, out, base, y);
+  }
 }
 
 template <DenseForm Form>

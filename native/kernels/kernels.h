@@ -165,8 +165,6 @@ constexpr size_t denseCodesAt(DenseForm form, int block) {
 }
 // Bytes of a panel, whose inputs are whole records.
 constexpr size_t densePanelBytes(DenseForm form, int blocks) { return denseCodesAt(form, blocks - 1) + denseCodeBytes(form); }
-// Weights are prefetched this many bytes before they are read.
-constexpr size_t kDenseAhead = 4096;
 
 // Panels have 16 outputs; the last may have fewer. bias: null, or one number per output, padded to whole panels.
 struct DenseWeights {
@@ -174,6 +172,7 @@ struct DenseWeights {
   const uint8_t* panels;
   const float* bias;
   int outputs;
+  const uint8_t* behind;  // the panels that are likely to be read next, whose beginning is fetched meanwhile; or null
 };
 
 // Residuals of a predicted page are entropy-coded, column by column (engine/session/park/rans.ts): states that take

@@ -1,6 +1,7 @@
 // Every type of weights that the dense half packs: on every instruction set, products are those with the decoded
 // weights of the file in float64, within the rounding of the activations (and of floats to 8 bits), and a row alone has
-// the bits that it has among others; scales that are no numbers are found; rows come in parts; and what is refused.
+// the bits that it has among any number of others; scales that are no numbers are found; rows come in parts; and what
+// is refused.
 
 import { afterAll, describe, expect, test } from 'vitest';
 import { dequantize, ELEMENT_TYPES } from '../../../engine/transformer/dequant.ts';
@@ -87,6 +88,34 @@ describe.each(ISAS)('%s', (_name, isa) => {
           );
         }
       }
+    }
+  });
+
+  test.each(TYPES)(`%s: a row has the same bits among any number of others (seed ${SEED + 2})`, (type) => {
+    const random = seeded(SEED + 2);
+    const id = TYPES.indexOf(type);
+    const { values, form } = DENSE_TYPES[id]!;
+    const formId = DENSE_FORMS.findIndex(({ name }) => name === form);
+    const most = 17; // more than two tiles of any instruction set, and every number that the last may have
+    const inputs = values === 1 ? 77 : 2 * values;
+    for (const outputs of [16, 37, 64]) {
+      const panels = new Uint8Array(densePacking(type, outputs, inputs)!.bytes);
+      kernels.densePack(isa, id, inputs, outputs, weightBlocks(random, type, outputs * inputs, 0.1), panels);
+      const x = Float32Array.from({ length: most * inputs }, () => gaussian(random));
+      const bias = Float32Array.from({ length: Math.ceil(outputs / 16) * 16 }, () => gaussian(random));
+      const base = Float32Array.from({ length: most * outputs }, () => gaussian(random));
+      const product = (from: number, n: number): Float32Array => {
+        const y = new Float32Array(n * outputs);
+        const count = n * Math.ceil(inputs / 32);
+        const [rows, onto] = [x.slice(from * inputs), base.slice(from * outputs)];
+        const [steps, sums] = [new Float32Array(count), new Int32Array(2 * count)];
+        const [given, bases] = [rows.subarray(0, n * inputs), onto.subarray(0, n * outputs)];
+        kernels.densePanels(isa, formId, inputs, outputs, n, panels, given, bias, bases, y, steps, sums);
+        return y;
+      };
+      const alone = Float32Array.from(Array.from({ length: most }, (_, row) => [...product(row, 1)]).flat());
+      for (let n = 2; n <= most; n++)
+        expect(product(0, n), `${outputs} outputs, ${n} rows`).toEqual(alone.subarray(0, n * outputs));
     }
   });
 

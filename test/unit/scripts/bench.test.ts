@@ -15,6 +15,7 @@ import type { TrialReport } from '../../../policy/index.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
 import { besideAt, demoteAt } from '../../../scripts/bench/demote.ts';
+import { denseRows } from '../../../scripts/bench/dense.ts';
 import { grammarRows } from '../../../scripts/bench/grammar.ts';
 import { lookupRow } from '../../../scripts/bench/lookup.ts';
 import { machineRow, measured } from '../../../scripts/bench/machines.ts';
@@ -364,7 +365,7 @@ describe('machines', () => {
   });
 });
 
-test('grammars are followed to their ends, and look-up writes the same tokens', async () => {
+test('grammars are followed to their ends, look-up writes the same tokens, and the dense half has all its rows', async () => {
   const runtime = await Runtime.open({ model: 'reference', threads: 1 });
   const grammars = await grammarRows(runtime.model, 1);
   expect(grammars.length).toBeGreaterThan(3);
@@ -373,6 +374,10 @@ test('grammars are followed to their ends, and look-up writes the same tokens', 
   const row = await lookupRow(runtime, task, 1);
   expect(row).toMatchObject({ task: 'x', tokens: 256 });
   expect(row.accepted).toBeLessThanOrEqual(row.drafted);
+  const dense = await denseRows(runtime, { rounds: 1, counts: [1, 5] });
+  expect(dense.map(({ rows }) => rows)).toEqual([1, 5]);
+  for (const { rows, ms, msPerRow, logitsMs } of dense)
+    expect([ms > 0, msPerRow * rows, logitsMs > 0]).toEqual([true, ms, true]);
   await runtime.close();
 });
 
