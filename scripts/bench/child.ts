@@ -3,6 +3,7 @@
  * disturbed by what is measured here.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { KvError } from '../../native/index.ts';
 
@@ -19,19 +20,20 @@ export class Child {
   readonly #waiting = new Map<number, Waiting>();
   #requests = 0;
 
-  /** name: what messages call it. args: of node. cwd: where it runs. */
-  constructor(name: string, args: readonly string[], cwd: string) {
+  /** name: what messages call it. args: of the program, which is node unless another is named. cwd: where it runs. */
+  constructor(name: string, args: readonly string[], cwd: string, program = process.execPath) {
     this.#name = name;
-    this.#child = spawn(process.execPath, [...args], { cwd, stdio: ['pipe', 'pipe', 'inherit'] });
+    this.#child = spawn(program, [...args], { cwd, stdio: ['pipe', 'pipe', 'inherit'] });
     createInterface({ input: this.#child.stdout! }).on('line', (line) => this.#answer(line));
     // Whoever waits is told when the process has ended; writing to it after that is no error of its own.
     this.#child.stdin!.on('error', () => {});
-    this.#child.on('exit', (code) => {
-      for (const { reject } of this.#waiting.values()) {
-        reject(new KvError('missing-dependency', `${name}'s process ended with code ${code}`));
-      }
-      this.#waiting.clear();
-    });
+    this.#child.on('error', ({ message }) => this.#ends(`${name} does not start: ${message}`));
+    this.#child.on('exit', (code) => this.#ends(`${name}'s process ended with code ${code}`));
+  }
+
+  #ends(message: string): void {
+    for (const { reject } of this.#waiting.values()) reject(new KvError('missing-dependency', message));
+    this.#waiting.clear();
   }
 
   #answer(line: string): void {
@@ -63,3 +65,7 @@ export class Child {
     await ended;
   }
 }
+
+/** The process in which a whole model of ours is measured (whole-model-child.ts). */
+export const ourEngine = (root: string): Child =>
+  new Child('our engine', ['--import', 'tsx', join(import.meta.dirname, 'whole-model-child.ts')], root);

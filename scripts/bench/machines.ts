@@ -10,11 +10,11 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { defaultCacheDir } from '../../engine/transformer/cache-dir.ts';
 import { fetchedPath } from '../../engine/transformer/fetch.ts';
-import { ISA_NAMES, type Isa, KvError, nativeInfo } from '../../native/index.ts';
-import { Child } from './child.ts';
+import { ISA_NAMES, type Isa, nativeInfo } from '../../native/index.ts';
+import { type Child, ourEngine } from './child.ts';
 import { machine } from './machine.ts';
-import { typical } from './measure.ts';
-import { LLAMA_MISSING, type LlamaContext, LlamaPeer, llamaCpus, llamaIsInstalled } from './peers/llama.ts';
+import { alternate, typical } from './measure.ts';
+import { LLAMA_MISSING, type LlamaContext, type LlamaPeer, llamaFor, llamaIsInstalled } from './peers/llama.ts';
 import { LLAMA_1B, QWEN_HALF_B, randomModel } from './peers/random-model.ts';
 import { columns, figure, fixed } from './table.ts';
 
@@ -28,17 +28,9 @@ const PHASES = [
   { phase: 'decode', depth: 4096 },
 ] as const;
 type Phase = (typeof PHASES)[number];
-const PROMPT_TOKENS = 512;
+export const PROMPT_TOKENS = 512;
 /** Steps of one pass. */
-const STEPS = 8;
-
-/** The library of llama.cpp that uses the same instructions. */
-const PEER_CPUS: Readonly<Partial<Record<Isa, string>>> = {
-  scalar: 'x64',
-  avx2: 'haswell',
-  avx2vnni: 'alderlake',
-  avx512vnni: 'icelake',
-};
+export const STEPS = 8;
 
 export const machineRow = z
   .strictObject({
@@ -96,7 +88,7 @@ export async function machines(say: (line: string) => void, options: MachinesOpt
 }
 
 /** The sets that were asked for, without those that this processor lacks. */
-function isasOf(asked: readonly Isa[] | null, say: (line: string) => void): readonly Isa[] {
+export function isasOf(asked: readonly Isa[] | null, say: (line: string) => void): readonly Isa[] {
   const { available } = nativeInfo();
   if (asked === null) return available.filter((isa) => isa !== 'scalar');
   const lacking = asked.filter((isa) => !available.includes(isa));
@@ -105,7 +97,7 @@ function isasOf(asked: readonly Isa[] | null, say: (line: string) => void): read
 }
 
 /** Random models are written where they are not yet there; a trained one has to be fetched. */
-function modelPath(name: ModelName, cacheDir: string, say: (line: string) => void): string | null {
+export function modelPath(name: ModelName, cacheDir: string, say: (line: string) => void): string | null {
   if (name === 'llama-1b') return randomModel(LLAMA_1B, join(cacheDir, 'bench'));
   if (name === 'qwen2-0.5b') return randomModel(QWEN_HALF_B, join(cacheDir, 'bench'));
   const path = fetchedPath('smollm2-135m', cacheDir);
@@ -128,21 +120,15 @@ export async function measured(
   { rounds, quick }: Pick<MachinesOptions, 'rounds' | 'quick'>,
   say: (line: string) => void,
 ): Promise<MachineRow[]> {
-  const cpu = PEER_CPUS[isa];
-  const hasPeer = peers && cpu !== undefined && llamaCpus(root).includes(cpu);
-  if (peers && !hasPeer) say(`${isa}: llama.cpp has no library for it here`);
-  const ours = new Child('our engine', ['--import', 'tsx', join(import.meta.dirname, 'whole-model-child.ts')], root);
-  const theirs = hasPeer ? new LlamaPeer(root, cpu) : null;
+  const theirs = peers ? llamaFor(root, isa, say) : null;
+  const ours = ourEngine(root);
   try {
-    const loaded = await ours.ask('load', { model: path, isa });
+    const loaded = await ours.ask('load', { model: path, isa, threads: 1 });
     const peerLoaded = (await theirs?.load(path)) ?? null;
-    if (peerLoaded !== null && !peerLoaded.libraries.some((file) => file.includes(`-${cpu}.`))) {
-      throw new KvError('unsupported', `llama.cpp was to use its library for ${cpu} and uses ${peerLoaded.libraries}`, {
-        hint: 'its packages may be laid out otherwise in this version',
-      });
-    }
     const weights = Object.entries(loaded['weightTypes'] as object).map(([type, count]) => `${count} ${type}`);
-    say(`${name}, ${isa}: ${weights.join(', ')} matrices${hasPeer ? `, beside llama.cpp for ${cpu}` : ''}`);
+    say(
+      `${name}, ${isa}: ${weights.join(', ')} matrices${theirs === null ? '' : `, beside llama.cpp for ${theirs.cpu}`}`,
+    );
     const rows: MachineRow[] = [];
     for (const phase of quick ? PHASES.slice(0, 2) : PHASES) {
       const passes = quick ? 1 : rounds;
@@ -150,7 +136,8 @@ export async function measured(
         await ourPhase(ours, phase, passes),
         theirs === null ? null : await theirPhase(theirs, path, phase, passes),
       ];
-      const seconds = await alternate([ourPass, ...(theirPass === null ? [] : [theirPass])], passes);
+      const subjects = [ourPass, ...(theirPass === null ? [] : [theirPass])];
+      const seconds = (await alternate(subjects, passes)).map(typical);
       const tokens = phase.phase === 'prefill' ? PROMPT_TOKENS : STEPS;
       const [tokensPerCpuSecond, peerTokensPerCpuSecond = null] = seconds.map((s) => tokens / s);
       rows.push({
@@ -183,15 +170,16 @@ interface Passes {
 
 async function ourPhase(ours: Child, { phase, depth }: Phase, passes: number): Promise<Passes> {
   const seconds = async (op: string, values: object): Promise<number> =>
-    (await ours.ask(op, { ...values }))['seconds'] as number;
+    (await ours.ask(op, { ...values }))['cpuSeconds'] as number;
   const end = async (): Promise<void> => {};
   if (phase === 'prefill') return { run: () => seconds('prefill', { tokens: PROMPT_TOKENS }), end };
-  await ours.ask('decodeFrom', { depth, room: roomFor(passes) });
+  await ours.ask('decodeFrom', { sequences: 1, depth, room: roomFor(passes) });
   return { run: () => seconds('decode', { steps: STEPS }), end };
 }
 
 async function theirPhase(theirs: LlamaPeer, path: string, { phase, depth }: Phase, passes: number): Promise<Passes> {
-  if (phase === 'prefill') return { run: () => theirs.prefill(path, PROMPT_TOKENS, 1), end: async () => {} };
+  if (phase === 'prefill')
+    return { run: async () => (await theirs.prefill(path, PROMPT_TOKENS, 1)).cpuSeconds, end: async () => {} };
   const context: LlamaContext = await theirs.open(path, 'f16', depth, { threads: 1, room: roomFor(passes) });
   const run = async (): Promise<number> => {
     let seconds = 0;
@@ -202,23 +190,7 @@ async function theirPhase(theirs: LlamaPeer, path: string, { phase, depth }: Pha
 }
 
 /** A pass that does not count comes first, and one step is made when a context of llama.cpp is opened. */
-const roomFor = (passes: number): number => (passes + 1) * STEPS + 8;
-
-/**
- * Seconds of a typical pass of each. Rounds alternate who begins; the first, in which code is compiled and memory
- * touched, does not count.
- */
-async function alternate(subjects: readonly Passes[], rounds: number): Promise<number[]> {
-  const times: number[][] = subjects.map(() => []);
-  for (let round = 0; round <= rounds; round++) {
-    for (let i = 0; i < subjects.length; i++) {
-      const index = (i + round) % subjects.length;
-      const seconds = await subjects[index]!.run();
-      if (round > 0) times[index]!.push(seconds);
-    }
-  }
-  return times.map(typical);
-}
+export const roomFor = (passes: number): number => (passes + 1) * STEPS + 8;
 
 const mib = (bytes: number | null): string | null => (bytes === null ? null : (bytes / 2 ** 20).toFixed(0));
 

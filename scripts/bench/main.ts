@@ -11,6 +11,7 @@
  *               decisions
  *   retrieval   runs alone: looking up earlier sessions among a million, embedded and on a Qdrant server
  *   machines    runs alone: whole models on every instruction set of this processor, beside llama.cpp with the same one
+ *   many        runs alone: several sequences decoded in one pass, and prompts, beside llama.cpp
  *   log         runs alone: appending decisions to a witness log, reading and verifying it
  *   audit       runs alone: lists, counts and comparisons over a log of a million entries, read from it and answered by
  *               its SQL tables
@@ -20,7 +21,7 @@
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
- *   --peers             machines also measures llama.cpp; attention and step also measure onnxruntime-node's
+ *   --peers             machines and many also measure llama.cpp; attention and step also measure onnxruntime-node's
  *                       GroupQueryAttention and llama.cpp in the same rounds
  *   --full              measures everything instead of a selection that takes three minutes
  *   --shapes LIST       query heads/KV headsxhead size, comma-separated: 9/3x64,16/4x64
@@ -29,10 +30,11 @@
  *                       turbo4:turbo2
  *   --tokens LIST       tokens of history, whole pages of 128: 16384,65536
  *   --threads LIST      1,2 (default 1)
- *   --isa NAME          scalar, avx2, avx2vnni, avx512vnni, neon (default: the best here; machines takes a list, and
- *                       measures all by default)
- *   --models LIST       what machines measures: smollm2,llama-1b,qwen2-0.5b
- *   --quick             machines measures one round and no long history
+ *   --isa NAME          scalar, avx2, avx2vnni, avx512vnni, neon (default: the best here; machines and many take a
+ *                       list, and measure all by default)
+ *   --models LIST       what machines and many measure: smollm2,llama-1b,qwen2-0.5b
+ *   --sequences LIST    how many sequences many decodes together (default 1,2,4,8,16)
+ *   --quick             machines measures one round and no long history, many one and its shortest
  *   --sessions N        sessions that retrieval looks among (default 1,000,000)
  *   --entries N         entries of the log that audit asks (default 1,000,000)
  *   --over LIST         what audit asks: log,vectors,pglite,postgres
@@ -61,6 +63,7 @@ import { log } from './log.ts';
 import { lookup } from './lookup.ts';
 import { machine } from './machine.ts';
 import { machines } from './machines.ts';
+import { many } from './many.ts';
 import { typical } from './measure.ts';
 import { memory } from './memory.ts';
 import { park } from './park.ts';
@@ -92,6 +95,8 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   build: async (say, { json }) => build(say, { root, json }),
   machines: (say, { isas, models, quick, json, settings: { peers, rounds } }) =>
     machines(say, { isas, models, quick, peers, rounds, json }),
+  many: (say, { isas, models, sequences, quick, json, settings: { tokens, threads, peers, rounds } }) =>
+    many(say, { isas, models, sequences, depths: tokens, threads, peers, quick, rounds, json }),
   log: (say, { json }) => log(say, json),
   retrieval: (say, { settings, indexes, json }) => retrieval(say, { count: settings.sessions, indexes, json }),
   audit: (say, { settings, over, keep, json }) => audit(say, { entries: settings.entries, over, keep, json }),

@@ -28,6 +28,18 @@ export function now(threads: number): number {
   return (user + system) / 1e6;
 }
 
+/** What a piece of work takes: of the processor, with all threads of the process, and by the clock. */
+export interface Took {
+  readonly cpuSeconds: number;
+  readonly seconds: number;
+}
+
+export async function took(work: () => Promise<void>): Promise<Took> {
+  const [cpu, clock] = [now(1), performance.now()];
+  await work();
+  return { cpuSeconds: now(1) - cpu, seconds: (performance.now() - clock) / 1000 };
+}
+
 /** Returns a function that collects garbage, so that no pass is slowed down by the garbage of earlier ones. */
 export function collector(): () => void {
   setFlagsFromString('--expose-gc');
@@ -60,6 +72,22 @@ export function median(values: readonly number[]): number {
  */
 export function typical(values: readonly number[]): number {
   return median(sorted(values).slice(0, Math.ceil(values.length / 2)));
+}
+
+/**
+ * What the passes of each subject say, where every subject times itself in a process of its own. Rounds alternate who
+ * begins; the first, in which code is compiled and memory touched, does not count.
+ */
+export async function alternate<T>(subjects: readonly { run(): Promise<T> }[], rounds: number): Promise<T[][]> {
+  const said: T[][] = subjects.map(() => []);
+  for (let round = 0; round <= rounds; round++) {
+    for (let i = 0; i < subjects.length; i++) {
+      const index = (i + round) % subjects.length;
+      const pass = await subjects[index]!.run();
+      if (round > 0) said[index]!.push(pass);
+    }
+  }
+  return said;
 }
 
 /**

@@ -11,14 +11,16 @@ export interface Command {
   /** The names of the benches to run; all if it is empty. */
   readonly names: readonly string[];
   readonly settings: Settings;
-  /** Null means that the bench chooses. All but machines take one. */
+  /** Null means that the bench chooses. All but machines and many take one. */
   readonly isas: readonly Isa[] | null;
   readonly json: string | null;
   readonly table: boolean;
   /** What retrieval measures. */
   readonly indexes: readonly IndexName[];
-  /** What machines measures. */
+  /** What machines and many measure. */
   readonly models: readonly ModelName[];
+  /** How many sequences many decodes together. */
+  readonly sequences: readonly number[];
   readonly quick: boolean;
   /** What audit asks. */
   readonly over: readonly string[];
@@ -53,6 +55,7 @@ export function readCommand(words: readonly string[]): Command {
     table: values.table,
     indexes: values.indexes.split(',').map(indexNamed),
     models: values.models.split(',').map(modelNamed),
+    sequences: whole('--sequences', values.sequences, 1, 256),
     quick: values.quick,
     over: values.over.split(',').map(partNamed),
     keep: values.keep ?? null,
@@ -80,6 +83,7 @@ function parse(words: readonly string[]) {
         json: { type: 'string' },
         model: { type: 'string', default: 'smollm2-135m' },
         models: { type: 'string', default: MODELS.join() },
+        sequences: { type: 'string', default: '1,2,4,8,16' },
         steps: { type: 'string', default: '384' },
         sessions: { type: 'string', default: '1000000' },
         entries: { type: 'string', default: '1000000' },
@@ -121,16 +125,16 @@ function partNamed(text: string): string {
 function modelNamed(text: string): ModelName {
   const model = MODELS.find((name) => name === text);
   if (model !== undefined) return model;
-  throw new KvError('bad-argument', `machines measures no model called ${text}`, {
-    hint: `it measures ${MODELS.join(', ')}`,
+  throw new KvError('bad-argument', `no model called ${text} is measured`, {
+    hint: `there are: ${MODELS.join(', ')}`,
   });
 }
 
 function isasNamed(benches: readonly string[], text: string): readonly Isa[] {
   const isas = text.split(',').map(isaNamed);
-  if (isas.length === 1 || benches.join() === 'machines') return isas;
+  if (isas.length === 1 || ['machines', 'many'].includes(benches.join())) return isas;
   throw new KvError('bad-argument', `--isa ${text}: a run uses the kernels of one instruction set`, {
-    hint: 'only machines takes several',
+    hint: 'only machines and many take several',
   });
 }
 

@@ -1,31 +1,21 @@
 /**
- * A loaded model whose prompts and steps can be timed, with kernels of one instruction set, on one thread, over an
- * exact f16 cache. The dense half is always our own, also where onnxruntime would be chosen: that chooses its kernels
+ * A loaded model whose prompts and steps can be timed, with kernels of one instruction set, over exact f16 caches. The
+ * dense half is always our own, also where onnxruntime would be chosen: that chooses its kernels
  * by itself and has them for the best instruction set alone.
  */
-
-import { Governed } from '../../engine/cache/governed.ts';
-import { runStep } from '../../engine/cache/pass.ts';
-import type { Stepper } from '../../engine/cache/stepper.ts';
-import { termsOf } from '../../engine/cache/terms.ts';
 import { createNativeBackend } from '../../engine/transformer/dense-native.ts';
 import { Grammars } from '../../engine/transformer/grammar/grammars.ts';
 import { loadModel } from '../../engine/transformer/load.ts';
-import { Rotary } from '../../engine/transformer/rotary.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { DenseBackend, LoadedModel } from '../../engine/transformer/types.ts';
 import { type Isa, nativeInfo, setIsa } from '../../native/index.ts';
-import { defaultThresholds } from '../../policy/index.ts';
-import { fillLayer, pageRows } from './arena.ts';
-import { collector, now } from './measure.ts';
+import { collector, now, type Took, took } from './measure.ts';
+import { draw, Sequence, step, wordsOf } from './sequence.ts';
 
-const THREADS = 1;
-/** The tokens that are read are ids from here on: no special ones. */
-const FIRST_ID = 300;
-
-interface History {
-  readonly cache: Governed;
-  readonly table: Rotary;
+/** What some steps took. */
+export interface StepsTook extends Took {
+  /** By the clock, of each step. */
+  readonly stepMs: readonly number[];
 }
 
 export class WholeModel {
@@ -33,9 +23,9 @@ export class WholeModel {
   /** CPU seconds from the open file to a model that can compute. */
   readonly loadCpuSeconds: number;
   readonly weightTypes: Readonly<Record<string, number>>;
-  #decoding: History | null = null;
+  #decoding: readonly Sequence[] = [];
 
-  private constructor(model: LoadedModel, dense: DenseBackend, loadCpuSeconds: number) {
+  private constructor(model: LoadedModel, dense: DenseBackend, threads: number, loadCpuSeconds: number) {
     this.loadCpuSeconds = loadCpuSeconds;
     this.weightTypes = dense.weightTypes;
     const { layers, queryHeads, kvHeads, headDim } = model.config;
@@ -45,8 +35,8 @@ export class WholeModel {
       dense,
       grammars,
       denseChoice: { name: 'native', why: 'it is what is measured', isSecondBest: false },
-      threads: THREADS,
-      cacheThreads: THREADS,
+      threads,
+      cacheThreads: threads,
       native: nativeInfo(),
       loadMs: 0,
       resting: (work) => work(),
@@ -59,52 +49,70 @@ export class WholeModel {
     };
   }
 
-  static async open(path: string, isa: Isa): Promise<WholeModel> {
+  static async open(path: string, isa: Isa, threads: number): Promise<WholeModel> {
     setIsa(isa);
-    const start = now(THREADS);
+    const start = now(1);
     const model = await loadModel(path);
-    const dense = await createNativeBackend(model, { precision: 'auto', threads: THREADS });
-    return new WholeModel(model, dense, now(THREADS) - start);
+    const dense = await createNativeBackend(model, { precision: 'auto', threads });
+    return new WholeModel(model, dense, threads, now(1) - start);
+  }
+
+  /** What it takes to read a prompt of this many tokens from the beginning, with the logits of its last token. */
+  async prefill(tokens: number): Promise<Took> {
+    const sequence = new Sequence(this.#runtime, { number: 0, depth: 0, room: tokens });
+    const ids = wordsOf(this.#runtime.model, tokens);
+    const result = await took(async () => {
+      await sequence.reads(ids);
+      await draw(this.#runtime, [sequence]);
+    });
+    sequence.close();
+    return result;
   }
 
   /**
-   * CPU seconds in which a prompt of this many tokens is read from the beginning, with the logits of its last token.
+   * Begins to decode so many sequences, each behind a history of `depth` tokens of its own: whole pages of random rows.
+   * room: how many steps may follow.
    */
-  async prefill(tokens: number): Promise<number> {
-    const history = this.#history(0, tokens);
-    const { vocabSize, hiddenSize } = this.#runtime.model.config;
-    const ids = Int32Array.from({ length: tokens }, (_, i) => FIRST_ID + ((i * 7919) % (vocabSize - FIRST_ID)));
-    const start = now(THREADS);
-    let hidden: Float32Array = new Float32Array(0);
-    for (let at = 0; at < tokens; ) {
-      const part = ids.subarray(at, at + history.cache.tokensAtOnce);
-      hidden = await this.#run(history, part);
-      at += part.length;
-    }
-    await this.#logits(hidden.subarray(-hiddenSize));
-    const seconds = now(THREADS) - start;
-    history.cache.close();
-    return seconds;
+  decodeFrom(sequences: number, depth: number, room: number): void {
+    for (const sequence of this.#decoding) sequence.close();
+    this.#decoding = this.#sequences(sequences, depth, room);
+  }
+
+  /** What the next `steps` steps take; each is one pass for all sequences. */
+  async decode(steps: number): Promise<StepsTook> {
+    if (this.#decoding.length === 0) throw new Error('decodeFrom comes first');
+    const stepMs: number[] = [];
+    const result = await took(async () => {
+      for (let at = 0; at < steps; at++) {
+        const start = performance.now();
+        await step(this.#runtime, this.#decoding);
+        stepMs.push(performance.now() - start);
+      }
+    });
+    return { ...result, stepMs };
   }
 
   /**
-   * Begins to decode behind a history of `depth` tokens, whole pages of random rows. room: how many steps may follow.
+   * Whether the rows behind the last layer, and the tokens that follow from them, are the same bits for each sequence
+   * in this company as for one with the same history alone.
    */
-  decodeFrom(depth: number, room: number): void {
-    this.#decoding?.cache.close();
-    this.#decoding = this.#history(depth, room);
-  }
-
-  /** CPU seconds of the next `steps` steps. */
-  async decode(steps: number): Promise<number> {
-    const history = this.#decoding;
-    if (history === null) throw new Error('decodeFrom comes first');
-    const start = now(THREADS);
-    for (let step = 0; step < steps; step++) {
-      const logits = await this.#logits(await this.#run(history, Int32Array.of(FIRST_ID + step)));
-      if (!Number.isFinite(logits[0]!)) throw new Error('the logits of a step are not finite');
+  async areBitsEqual(sequences: number, depth: number, steps: number): Promise<boolean> {
+    const company = this.#sequences(sequences, depth, steps);
+    const together = company.map((): Buffer[] => []);
+    for (let at = 0; at < steps; at++) {
+      await step(this.#runtime, company);
+      for (const [index, sequence] of company.entries()) together[index]!.push(sequence.bits());
     }
-    return now(THREADS) - start;
+    for (const sequence of company) sequence.close();
+    for (const [number, expected] of together.entries()) {
+      const alone = new Sequence(this.#runtime, { number, depth, room: steps });
+      for (const bits of expected) {
+        await step(this.#runtime, [alone]);
+        if (!alone.bits().equals(bits)) return false;
+      }
+      alone.close();
+    }
+    return true;
   }
 
   /** Bytes of memory that the process holds, without garbage. */
@@ -114,46 +122,11 @@ export class WholeModel {
   }
 
   async close(): Promise<void> {
-    this.#decoding?.cache.close();
+    for (const sequence of this.#decoding) sequence.close();
     await this.#runtime.close();
   }
 
-  #history(depth: number, room: number): History {
-    const { shape, model } = this.#runtime;
-    const cache = Governed.open({
-      shape,
-      terms: termsOf(shape, { exact: true }, defaultThresholds(shape.layers)),
-      native: { threads: THREADS },
-      sketches: [],
-      log: null,
-      opened: { model: { name: 'bench', digest: '', architecture: 'bench' }, requested: {}, effective: {} },
-    });
-    if (depth > 0) {
-      const rows = pageRows({ shape, random: Math.random });
-      for (let layer = 0; layer < shape.layers; layer++)
-        fillLayer(cache.kv, layer, { pair: { k: 'f16', v: 'f16' }, tokens: depth }, rows);
-      // The token that sealed the last page is there as well.
-      cache.filled(depth + 1);
-    }
-    return { cache, table: new Rotary(model.config, depth + 1 + room) };
-  }
-
-  async #run({ cache, table }: History, ids: Int32Array): Promise<Float32Array> {
-    let hidden: Float32Array = new Float32Array(0);
-    const stepper: Stepper = {
-      runtime: this.#runtime,
-      governed: cache,
-      rotary: table,
-      times: { denseMs: 0, attentionMs: 0 },
-      holds: (_, rows) => {
-        hidden = rows;
-      },
-    };
-    await runStep(stepper, ids);
-    return hidden;
-  }
-
-  #logits(hidden: Float32Array): Promise<Float32Array> {
-    return this.#runtime.dense.logits(hidden, 1);
+  #sequences(count: number, depth: number, room: number): Sequence[] {
+    return Array.from({ length: count }, (_, number) => new Sequence(this.#runtime, { number, depth, room }));
   }
 }

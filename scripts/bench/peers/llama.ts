@@ -6,8 +6,11 @@
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
+import { type Isa, KvError } from '../../../native/index.ts';
 import { Child } from '../child.ts';
+import type { Took } from '../measure.ts';
 import type { Shape } from '../shapes.ts';
+import type { Company, CompanyOptions, Peer } from './peer.ts';
 
 export const LLAMA_TYPES = ['f16', 'q8_0', 'q4_0'] as const;
 export type LlamaType = (typeof LLAMA_TYPES)[number];
@@ -27,6 +30,8 @@ export interface LlamaContext {
 const folderIn = (root: string): string => join(root, 'test', 'bench', 'peers');
 const packagesIn = (root: string): string => join(folderIn(root), 'node_modules');
 const PROGRAM = 'llama.mjs';
+/** Histories of several sequences are read for real up to this many tokens. */
+const READ_MAX = 1024;
 
 export const llamaIsInstalled = (root: string): boolean => existsSync(join(packagesIn(root), 'node-llama-cpp'));
 export const LLAMA_MISSING =
@@ -40,6 +45,22 @@ function librariesIn(root: string): string | null {
   const name = `${process.platform}-${process.arch}`;
   const folder = join(packagesIn(root), '@node-llama-cpp', name);
   return existsSync(join(folder, 'bins', name)) ? folder : null;
+}
+
+/** The library of llama.cpp that uses the same instructions. */
+const CPUS: Readonly<Partial<Record<Isa, string>>> = {
+  scalar: 'x64',
+  avx2: 'haswell',
+  avx2vnni: 'alderlake',
+  avx512vnni: 'icelake',
+};
+
+/** llama.cpp with its library for the same instructions; null where it has none for this machine. */
+export function llamaFor(root: string, isa: Isa, say: (line: string) => void): LlamaPeer | null {
+  const cpu = CPUS[isa];
+  if (cpu !== undefined && llamaCpus(root).includes(cpu)) return new LlamaPeer(root, cpu);
+  say(`${isa}: llama.cpp has no library for it here`);
+  return null;
 }
 
 const CPU_LIBRARY = /^libggml-cpu-(.+)\.so$/;
@@ -72,22 +93,32 @@ function onlyFor(root: string, cpu: string): string {
   return copy;
 }
 
-export class LlamaPeer {
+export class LlamaPeer implements Peer {
+  readonly name = 'llama.cpp';
+  /** The kind of CPU whose library is used; null: the best that runs here. */
+  readonly cpu: string | null;
   readonly #child: Child;
   readonly #copy: string | null;
   #contexts = 0;
 
   /** cpu: the kind of CPU whose library is used (llamaCpus); otherwise llama.cpp takes the best that runs here. */
   constructor(root: string, cpu?: string) {
+    this.cpu = cpu ?? null;
     this.#copy = cpu === undefined ? null : onlyFor(root, cpu);
     // Links must stay links, or packages would be looked for where they lead, beside the other libraries.
     const flags = this.#copy === null ? [] : ['--preserve-symlinks', '--preserve-symlinks-main'];
     this.#child = new Child('llama.cpp', [...flags, PROGRAM], this.#copy ?? folderIn(root));
   }
 
-  /** Loads a model. libraries: the files of kernels that the process has loaded. */
-  async load(model: string): Promise<{ readonly cpuSeconds: number; readonly libraries: readonly string[] }> {
-    return (await this.#child.ask('load', { model })) as { cpuSeconds: number; libraries: string[] };
+  async load(model: string): Promise<{ readonly cpuSeconds: number; readonly kernels: string }> {
+    const loaded = await this.#child.ask('load', { model });
+    const libraries = loaded['libraries'] as string[];
+    if (this.cpu !== null && !libraries.some((file) => file.includes(`-${this.cpu}.`))) {
+      throw new KvError('unsupported', `llama.cpp was to use its library for ${this.cpu} and uses ${libraries}`, {
+        hint: 'its packages may be laid out otherwise in this version',
+      });
+    }
+    return { cpuSeconds: loaded['cpuSeconds'] as number, kernels: this.cpu ?? libraries.join(', ') };
   }
 
   /** Makes a context with `depth` tokens of history. room: steps or tokens that it may take beyond them. */
@@ -105,9 +136,28 @@ export class LlamaPeer {
     };
   }
 
-  /** Seconds in which a prompt of this many tokens is read from the beginning. */
-  async prefill(model: string, tokens: number, threads: number): Promise<number> {
-    return (await this.#child.ask('prefill', { model, tokens, threads }))['seconds'] as number;
+  async prefill(model: string, tokens: number, threads: number): Promise<Took> {
+    return (await this.#child.ask('prefill', { model, tokens, threads })) as unknown as Took;
+  }
+
+  async together(model: string, { sequences, depth, threads, room }: CompanyOptions): Promise<Company> {
+    const context = ++this.#contexts;
+    const read = depth <= READ_MAX ? depth : undefined;
+    await this.#child.ask('open', { model, type: 'F16', sequences, depth, read, threads, context, room });
+    return {
+      steps: async (count) => {
+        const { batches, ...steps } = await this.#child.ask('together', { context, count });
+        if (batches === count) return steps as unknown as Took;
+        throw new KvError(
+          'unsupported',
+          `llama.cpp took ${batches} batches for ${count} steps of ${sequences} sequences`,
+          {
+            hint: 'it may batch otherwise in this version',
+          },
+        );
+      },
+      close: async () => void (await this.#child.ask('close', { context })),
+    };
   }
 
   /** Bytes of memory that the process holds. */

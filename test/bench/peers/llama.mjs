@@ -1,12 +1,13 @@
 /**
  * llama.cpp through node-llama-cpp, as a server on standard input and output, so that its steps can be timed in turn
  * with ours. One JSON object per line. Requests: { id, op: 'load', model } · { id, op: 'open', model, type, threads,
- * depth, context, room } · { id, op: 'step', context, count } · { id, op: 'close', context } · { id, op: 'prefill',
- * model, tokens, threads } · { id, op: 'memory' }. Answers: { id, … } or { id, error }.
+ * depth, read, sequences, context, room } · { id, op: 'step', context, count } · { id, op: 'together', context, count }
+ * · { id, op: 'close', context } · { id, op: 'prefill', model, tokens, threads } · { id, op: 'memory' }. Answers: { id,
+ * … } or { id, error }.
  *
  * A context of some depth is not read token by token, which takes half an hour where the cache is quantized: a short
- * text is read, its saved state is written again with the same rows repeated, and loaded. What the rows say does not
- * change what reading them costs.
+ * text (`read` tokens) is read, its saved state is written again with the same rows repeated, and loaded. What the rows
+ * say does not change what reading them costs.
  */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -70,6 +71,14 @@ function deepen(saved, depth) {
   return Buffer.concat(parts);
 }
 
+/** What some work takes: processor time, and the clock. */
+async function took(work) {
+  const start = performance.now();
+  const cpu = now(1);
+  await work();
+  return { cpuSeconds: now(1) - cpu, seconds: (performance.now() - start) / 1000 };
+}
+
 /** One thread: processor time; several: the clock. As everything this is compared with. */
 function now(threads) {
   if (threads > 1) return performance.now() / 1000;
@@ -113,37 +122,61 @@ const operations = {
     await loaded(model);
     return { cpuSeconds: now(1) - start, libraries: libraries() };
   },
-  /** → seconds in which the tokens are read */
+  /** → what it takes to read the tokens */
   async prefill({ model, tokens, threads }) {
     const sequence = await reader(model, tokens, threads);
     await sequence.clearHistory();
-    const start = now(threads);
-    await sequence.evaluateWithoutGeneratingNewTokens(words(tokens));
-    return { seconds: now(threads) - start };
+    return took(() => sequence.evaluateWithoutGeneratingNewTokens(words(tokens)));
   },
   memory: () => ({ residentBytes: process.memoryUsage.rss() }),
-  async open({ model, type, threads, depth, context, room = ROOM }) {
+  async open({ model, type, threads, depth, read = READ, sequences = 1, context, room = ROOM }) {
     const opened = await (await loaded(model)).createContext({
-      contextSize: Math.max(depth, READ) + room,
+      sequences,
+      contextSize: Math.max(depth, read) + room,
       batchSize: BATCH,
       threads: { ideal: threads, min: threads },
       flashAttention: true,
       experimentalKvCacheKeyType: type,
       experimentalKvCacheValueType: type,
     });
-    const sequence = opened.getSequence();
+    const all = Array.from({ length: sequences }, () => opened.getSequence());
     if (depth > 0) {
-      await sequence.evaluateWithoutGeneratingNewTokens(words(READ));
       const file = join(folder, 'state');
-      await sequence.saveStateToFile(file);
-      writeFileSync(file, deepen(readFileSync(file), depth));
-      await sequence.loadStateFromFile(file, { acceptRisk: true });
+      await all[0].evaluateWithoutGeneratingNewTokens(words(read));
+      await all[0].saveStateToFile(file);
+      if (depth !== read) writeFileSync(file, deepen(readFileSync(file), depth));
+      for (const sequence of depth === read ? all.slice(1) : all) {
+        await sequence.loadStateFromFile(file, { acceptRisk: true });
+      }
       rmSync(file);
     }
-    const steps = sequence.evaluate([301], { temperature: 0, yieldEogToken: true });
+    const steps = all.map((sequence, i) => sequence.evaluate([301 + i], { temperature: 0, yieldEogToken: true }));
     contexts.set(context, { opened, steps, threads });
-    await steps.next();
-    return { depth: sequence.nextTokenIndex };
+    await Promise.all(steps.map((one) => one.next()));
+    return { depth: all[0].nextTokenIndex };
+  },
+  /** All sequences of a context step at the same time. → what that takes, and how many batches were decoded for it */
+  async together({ context, count }) {
+    const { opened, steps } = contexts.get(context);
+    const addon = opened._ctx;
+    const decode = addon.decodeBatch;
+    let batches = 0;
+    const counted = () => {
+      batches++;
+      return decode.call(addon);
+    };
+    Object.defineProperty(addon, 'decodeBatch', { value: counted, configurable: true });
+    try {
+      const time = await took(async () => {
+        for (let i = 0; i < count; i++) {
+          const results = await Promise.all(steps.map((one) => one.next()));
+          if (results.some(({ done }) => done)) throw new Error('the context is full');
+        }
+      });
+      return { ...time, batches };
+    } finally {
+      delete addon.decodeBatch;
+    }
   },
   /** → seconds of each step */
   async step({ context, count }) {
@@ -151,7 +184,7 @@ const operations = {
     const seconds = [];
     for (let i = 0; i < count; i++) {
       const start = now(threads);
-      const { done } = await steps.next();
+      const { done } = await steps[0].next();
       if (done) throw new Error('the context is full');
       seconds.push(now(threads) - start);
     }

@@ -14,12 +14,14 @@ import { KvError, nativeInfo } from '../../../native/index.ts';
 import type { TrialReport } from '../../../policy/index.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
+import { Child } from '../../../scripts/bench/child.ts';
 import { besideAt, demoteAt } from '../../../scripts/bench/demote.ts';
 import { denseRows } from '../../../scripts/bench/dense.ts';
 import { grammarRows } from '../../../scripts/bench/grammar.ts';
 import { lookupRow } from '../../../scripts/bench/lookup.ts';
 import { machineRow, measured } from '../../../scripts/bench/machines.ts';
-import { median, typical } from '../../../scripts/bench/measure.ts';
+import { manyAt, manyRow } from '../../../scripts/bench/many.ts';
+import { alternate, median, typical } from '../../../scripts/bench/measure.ts';
 import { parkAt } from '../../../scripts/bench/park.ts';
 import { ORT_TYPES, openOrtAttention, SHORT } from '../../../scripts/bench/peers/onnxruntime.ts';
 import {
@@ -32,6 +34,7 @@ import {
 } from '../../../scripts/bench/peers/random-model.ts';
 import { prefillAt } from '../../../scripts/bench/prefill.ts';
 import { type BenchFile, type BenchRow, benchFile, bytesPerToken, violations } from '../../../scripts/bench/rows.ts';
+import { Sequence, step } from '../../../scripts/bench/sequence.ts';
 import { readCommand } from '../../../scripts/bench/settings.ts';
 import { PAIRS, pairName, parseShape, shapeName } from '../../../scripts/bench/shapes.ts';
 import { MOVES, TRIALS, type Tried } from '../../../scripts/bench/shipped.ts';
@@ -266,6 +269,8 @@ describe('the command', () => {
     '--isa mmx',
     'step --isa avx2,avx512vnni',
     'machines --models gpt2',
+    'many --sequences 0',
+    'many --models gpt2',
     '--unknown',
   ])('refuses %s', (words) => {
     expect(() => readCommand(words.split(' '))).toThrow(KvError);
@@ -307,16 +312,17 @@ describe('peers', () => {
   });
 });
 
+/** The same mixture of types, of as few weights as whole blocks allow. */
+const shrunk = (spec: RandomSpec): RandomSpec => ({
+  ...spec,
+  shape: { queryHeads: 4, kvHeads: 1, headDim: 64 },
+  wide: 256,
+  vocab: 512,
+});
+
 describe('machines', () => {
   const folder = temporaryFolder();
   afterAll(() => folder.remove());
-  /** The same mixture of types, of as few weights as whole blocks allow. */
-  const shrunk = (spec: RandomSpec): RandomSpec => ({
-    ...spec,
-    shape: { queryHeads: 4, kvHeads: 1, headDim: 64 },
-    wide: 256,
-    vocab: 512,
-  });
 
   test.each([
     ['llama-1b', LLAMA_1B, { Q4_K: 96, Q6_K: 17, F32: 33 }],
@@ -362,6 +368,72 @@ describe('machines', () => {
     const command = readCommand('machines --isa avx2,avx512vnni --models qwen2-0.5b,smollm2 --quick'.split(' '));
     expect(command).toMatchObject({ isas: ['avx2', 'avx512vnni'], models: ['qwen2-0.5b', 'smollm2'], quick: true });
     expect(readCommand(['machines']).models).toEqual(['smollm2', 'llama-1b', 'qwen2-0.5b']);
+  });
+});
+
+describe('many', () => {
+  const folder = temporaryFolder();
+  afterAll(() => folder.remove());
+
+  test('decodes sequences in one pass, each with the bits that it has alone, and reads prompts', async () => {
+    const path = randomModel({ ...shrunk(QWEN_HALF_B), name: 'many', layers: 2 }, folder.dir);
+    const said: string[] = [];
+    const { isa } = nativeInfo();
+    for (const threads of [1, 2]) {
+      const about = { name: 'qwen2-0.5b', path, isa, threads, peers: [() => null] } as const;
+      const plan = { sequences: [1, 3], depths: [128, 256], rounds: 2 };
+      const rows = await manyAt(root, about, plan, (line) => said.push(line));
+      expect(rows.map(({ phase, sequences, depth }) => `${phase} ${sequences} ${depth}`)).toEqual([
+        'prefill 1 0',
+        'decode 1 128',
+        'decode 3 128',
+        'decode 1 256',
+        'decode 3 256',
+      ]);
+      for (const row of rows) {
+        expect(manyRow.parse(row)).toMatchObject({ isa, threads, model: 'qwen2-0.5b', peer: null, ratio: null });
+        // Not asserted: how fast.
+        const writes = row.phase === 'decode';
+        expect([row.bitsEqual, row.p95InterTokenMs !== null]).toEqual([writes ? true : null, writes]);
+      }
+    }
+    expect(said.map((line) => line.slice(-9))).toEqual([' 1 thread', '2 threads']);
+  });
+
+  test('passes take turns, and the first does not count', async () => {
+    const turns: string[] = [];
+    const passes = (name: string) => ({ run: async () => turns.push(name) });
+    expect(await alternate([passes('a'), passes('b')], 2)).toEqual([
+      [4, 5],
+      [3, 6],
+    ]);
+    expect(turns.join('')).toBe('abbaab');
+  });
+
+  test('a sequence of another number has other bits, so that equal ones say something', async () => {
+    const runtime = await Runtime.open({ model: 'reference', threads: 1 });
+    const bits: Buffer[] = [];
+    for (const number of [0, 0, 1]) {
+      const sequence = new Sequence(runtime, { number, depth: 128, room: 1 });
+      await step(runtime, [sequence]);
+      bits.push(sequence.bits());
+      sequence.close();
+    }
+    expect([bits[0]!.equals(bits[1]!), bits[0]!.equals(bits[2]!)]).toEqual([true, false]);
+    await runtime.close();
+  });
+
+  test('a program that does not start is a missing dependency', async () => {
+    const child = new Child('a peer', [], root, join(folder.dir, 'none'));
+    await expect(child.ask('load')).rejects.toMatchObject({ code: 'missing-dependency' });
+    await child.close();
+  });
+
+  test('takes numbers of sequences, of threads and depths', () => {
+    const command = readCommand('many --isa avx2,avx512vnni --sequences 1,4 --tokens 256,512 --threads 1,2'.split(' '));
+    expect(command).toMatchObject({ isas: ['avx2', 'avx512vnni'], sequences: [1, 4] });
+    expect(command.settings).toMatchObject({ tokens: [256, 512], threads: [1, 2] });
+    expect(readCommand(['many']).sequences).toEqual([1, 2, 4, 8, 16]);
   });
 });
 
