@@ -92,7 +92,8 @@ export function isasOf(asked: readonly Isa[] | null, say: (line: string) => void
   const { available } = nativeInfo();
   if (asked === null) return available.filter((isa) => isa !== 'scalar');
   const lacking = asked.filter((isa) => !available.includes(isa));
-  if (lacking.length > 0) say(`${lacking.join(', ')}: not measured, this processor does not have it`);
+  if (lacking.length > 0)
+    say(`${lacking.join(', ')}: not measured; not built (npm run build:native -- --all) or not of this processor`);
   return asked.filter((isa) => available.includes(isa));
 }
 

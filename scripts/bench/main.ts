@@ -11,7 +11,7 @@
  *               decisions
  *   retrieval   runs alone: looking up earlier sessions among a million, embedded and on a Qdrant server
  *   machines    runs alone: whole models on every instruction set of this processor, beside llama.cpp with the same one
- *   many        runs alone: several sequences decoded in one pass, and prompts, beside llama.cpp
+ *   many        runs alone: several sequences decoded in one pass, and prompts, beside llama.cpp and ik_llama.cpp
  *   log         runs alone: appending decisions to a witness log, reading and verifying it
  *   audit       runs alone: lists, counts and comparisons over a log of a million entries, read from it and answered by
  *               its SQL tables
@@ -21,8 +21,8 @@
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
- *   --peers             machines and many also measure llama.cpp; attention and step also measure onnxruntime-node's
- *                       GroupQueryAttention and llama.cpp in the same rounds
+ *   --peers             machines and many also measure llama.cpp, many ik_llama.cpp as well; attention and step also
+ *                       measure onnxruntime-node's GroupQueryAttention and llama.cpp in the same rounds
  *   --full              measures everything instead of a selection that takes three minutes
  *   --shapes LIST       query heads/KV headsxhead size, comma-separated: 9/3x64,16/4x64
  *   --formats LIST      K:V pairs: f16,rot4:rot2

@@ -9,14 +9,15 @@ import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { defaultCacheDir } from '../../engine/transformer/cache-dir.ts';
-import { ISA_NAMES, type Isa } from '../../native/index.ts';
+import { ISA_NAMES, type Isa, KvError } from '../../native/index.ts';
 import { wholePages } from './bench.ts';
 import { type Child, ourEngine } from './child.ts';
 import { machine } from './machine.ts';
 import { isasOf, MODELS, type ModelName, modelPath, PROMPT_TOKENS, roomFor, STEPS } from './machines.ts';
 import { alternate, type Took, typical } from './measure.ts';
+import { IK_MISSING, IkPeer, ikIsInstalled } from './peers/ik.ts';
 import { LLAMA_MISSING, llamaFor, llamaIsInstalled } from './peers/llama.ts';
-import { PEERS, type Peer } from './peers/peer.ts';
+import { type Company, PEERS, type Peer } from './peers/peer.ts';
 import { columns, figure, fixed } from './table.ts';
 import type { StepsTook } from './whole-model.ts';
 
@@ -104,6 +105,8 @@ function peersFor(root: string, isa: Isa, say: (line: string) => void): Start[] 
   const starts: Start[] = [];
   if (llamaIsInstalled(root)) starts.push(() => llamaFor(root, isa, say));
   else say(LLAMA_MISSING);
+  if (ikIsInstalled(root)) starts.push(() => new IkPeer(root));
+  else say(IK_MISSING);
   return starts;
 }
 
@@ -130,27 +133,31 @@ export async function manyAt(
 ): Promise<ManyRow[]> {
   const ours = ourEngine(root);
   const peers: Peer[] = [];
+  const started: Peer[] = [];
   try {
     await ours.ask('load', { model: path, isa, threads });
     say(`${name}, ${isa}, ${threads} ${threads === 1 ? 'thread' : 'threads'}`);
     for (const start of starts) {
       const peer = start();
       if (peer === null) continue;
+      started.push(peer);
+      const loaded = await tried(peer, say, () => peer.load(path));
+      if (loaded === null) continue;
       peers.push(peer);
-      say(`  beside ${peer.name} for ${(await peer.load(path)).kernels}`);
+      say(`  beside ${peer.name} for ${loaded.kernels}`);
     }
     const place = { isa, model: name, threads };
-    const rows = rowsOf({ ...place, ...(await prompts(ours, peers, { path, threads, rounds })) });
+    const rows = rowsOf({ ...place, ...(await prompts(ours, peers, { path, threads, rounds, say })) });
     for (const depth of depths) {
       for (const sequences of counts) {
-        const measured = await steps(ours, peers, { path, threads, rounds, sequences, depth });
+        const measured = await steps(ours, peers, { path, threads, rounds, say, sequences, depth });
         rows.push(...rowsOf({ ...place, ...measured }));
       }
     }
     return rows;
   } finally {
     await ours.close();
-    for (const peer of peers) await peer.close();
+    for (const peer of started) await peer.close();
   }
 }
 
@@ -169,35 +176,40 @@ interface About {
   readonly path: string;
   readonly threads: number;
   readonly rounds: number;
+  say(line: string): void;
 }
 
-async function prompts(ours: Child, peers: readonly Peer[], { path, threads, rounds }: About): Promise<Measured> {
-  const subjects = [
-    { run: async (): Promise<Took> => (await ours.ask('prefill', { tokens: PROMPT_TOKENS })) as unknown as Took },
-    ...peers.map((peer) => ({ run: () => peer.prefill(path, PROMPT_TOKENS, threads) })),
-  ];
-  const [own, ...theirs] = (await alternate(subjects, rounds)).map((passes) => speed(passes, PROMPT_TOKENS));
+async function prompts(ours: Child, peers: readonly Peer[], { path, threads, rounds, say }: About): Promise<Measured> {
+  const own = {
+    run: async (): Promise<Took> => (await ours.ask('prefill', { tokens: PROMPT_TOKENS })) as unknown as Took,
+  };
+  const beside = peers.map((peer) => new Beside(peer, say, () => peer.prefill(path, PROMPT_TOKENS, threads)));
   return {
     phase: 'prefill',
     sequences: 1,
     depth: 0,
     p95InterTokenMs: null,
     bitsEqual: null,
-    own: own!,
-    peers: theirs.map((their, index) => ({ name: peers[index]!.name, ...their })),
+    ...(await speeds(own, beside, { rounds, tokens: PROMPT_TOKENS })),
   };
 }
 
 async function steps(
   ours: Child,
   peers: readonly Peer[],
-  { path, threads, rounds, sequences, depth }: About & { readonly sequences: number; readonly depth: number },
+  { path, threads, rounds, say, sequences, depth }: About & { readonly sequences: number; readonly depth: number },
 ): Promise<Measured> {
   const { areEqual } = await ours.ask('bits', { sequences, depth, steps: COMPARED });
   const room = roomFor(rounds);
   await ours.ask('decodeFrom', { sequences, depth, room });
-  const companies = [];
-  for (const peer of peers) companies.push(await peer.together(path, { sequences, depth, threads, room }));
+  const companies: Company[] = [];
+  const beside: Beside[] = [];
+  for (const peer of peers) {
+    const company = await tried(peer, say, () => peer.together(path, { sequences, depth, threads, room }));
+    if (company === null) continue;
+    companies.push(company);
+    beside.push(new Beside(peer, say, () => company.steps(STEPS)));
+  }
   const stepMs: number[][] = [];
   const own = {
     run: async (): Promise<Took> => {
@@ -206,10 +218,12 @@ async function steps(
       return pass;
     },
   };
-  const subjects = [own, ...companies.map((company) => ({ run: () => company.steps(STEPS) }))];
-  const passes = await alternate(subjects, rounds);
-  for (const company of companies) await company.close();
-  const [ourSpeed, ...theirs] = passes.map((pass) => speed(pass, STEPS * sequences));
+  const all = await speeds(own, beside, { rounds, tokens: STEPS * sequences });
+  for (const [index, company] of companies.entries()) {
+    const closed = company.close();
+    // Who has failed, and said so, may be unable to close as well.
+    await (beside[index]!.hasFailed ? closed.catch(() => {}) : closed);
+  }
   return {
     phase: 'decode',
     sequences,
@@ -217,9 +231,55 @@ async function steps(
     // The first pass does not count.
     p95InterTokenMs: p95(stepMs.slice(1).flat()),
     bitsEqual: areEqual as boolean,
-    own: ourSpeed!,
-    peers: theirs.map((their, index) => ({ name: peers[index]!.name, ...their })),
+    ...all,
   };
+}
+
+/** What a peer answers; null where it fails, which is said and costs no row of ours. */
+async function tried<T>(peer: Peer, say: (line: string) => void, work: () => Promise<T>): Promise<T | null> {
+  try {
+    return await work();
+  } catch (error) {
+    if (!(error instanceof KvError)) throw error;
+    say(`  ${peer.name}: not measured here: ${error.message}`);
+    return null;
+  }
+}
+
+/** The passes of a peer beside ours. When one has failed, no more are made. */
+class Beside {
+  readonly peer: Peer;
+  readonly #say: (line: string) => void;
+  readonly #work: () => Promise<Took>;
+  hasFailed = false;
+
+  constructor(peer: Peer, say: (line: string) => void, work: () => Promise<Took>) {
+    this.peer = peer;
+    this.#say = say;
+    this.#work = work;
+  }
+
+  async run(): Promise<Took | null> {
+    const pass = this.hasFailed ? null : await tried(this.peer, this.#say, this.#work);
+    this.hasFailed = pass === null;
+    return pass;
+  }
+}
+
+/** tokens: of one pass. */
+async function speeds(
+  own: { run(): Promise<Took> },
+  beside: readonly Beside[],
+  { rounds, tokens }: { readonly rounds: number; readonly tokens: number },
+): Promise<Pick<Measured, 'own' | 'peers'>> {
+  const [ours, ...theirs] = (await alternate<Took | null>([own, ...beside], rounds)).map((passes) =>
+    passes.every((pass) => pass !== null) ? speed(passes, tokens) : null,
+  );
+  const peers = beside.flatMap(({ peer: { name } }, index) => {
+    const their = theirs[index];
+    return their == null ? [] : [{ name, ...their }];
+  });
+  return { own: ours!, peers };
 }
 
 function speed(passes: readonly Took[], tokens: number): Speed {

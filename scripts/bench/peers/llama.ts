@@ -10,7 +10,7 @@ import { type Isa, KvError } from '../../../native/index.ts';
 import { Child } from '../child.ts';
 import type { Took } from '../measure.ts';
 import type { Shape } from '../shapes.ts';
-import type { Company, CompanyOptions, Peer } from './peer.ts';
+import { type Company, type CompanyOptions, type Peer, peersIn } from './peer.ts';
 
 export const LLAMA_TYPES = ['f16', 'q8_0', 'q4_0'] as const;
 export type LlamaType = (typeof LLAMA_TYPES)[number];
@@ -27,8 +27,7 @@ export interface LlamaContext {
   close(): Promise<void>;
 }
 
-const folderIn = (root: string): string => join(root, 'test', 'bench', 'peers');
-const packagesIn = (root: string): string => join(folderIn(root), 'node_modules');
+const packagesIn = (root: string): string => join(peersIn(root), 'node_modules');
 const PROGRAM = 'llama.mjs';
 /** Histories of several sequences are read for real up to this many tokens. */
 const READ_MAX = 1024;
@@ -89,7 +88,7 @@ function onlyFor(root: string, cpu: string): string {
     recursive: true,
     filter: (file) => (CPU_LIBRARY.exec(basename(file))?.[1] ?? cpu) === cpu,
   });
-  cpSync(join(folderIn(root), PROGRAM), join(copy, PROGRAM));
+  cpSync(join(peersIn(root), PROGRAM), join(copy, PROGRAM));
   return copy;
 }
 
@@ -107,7 +106,7 @@ export class LlamaPeer implements Peer {
     this.#copy = cpu === undefined ? null : onlyFor(root, cpu);
     // Links must stay links, or packages would be looked for where they lead, beside the other libraries.
     const flags = this.#copy === null ? [] : ['--preserve-symlinks', '--preserve-symlinks-main'];
-    this.#child = new Child('llama.cpp', [...flags, PROGRAM], this.#copy ?? folderIn(root));
+    this.#child = new Child('llama.cpp', [...flags, PROGRAM], this.#copy ?? peersIn(root));
   }
 
   async load(model: string): Promise<{ readonly cpuSeconds: number; readonly kernels: string }> {

@@ -1,4 +1,5 @@
 /** An engine of others that decodes whole models, several sequences in one batch, in a process of its own. */
+import { join } from 'node:path';
 import type { Took } from '../measure.ts';
 
 export interface CompanyOptions {
@@ -17,7 +18,10 @@ export interface Company {
   close(): Promise<void>;
 }
 
-export const PEERS = ['llama.cpp'] as const;
+export const PEERS = ['llama.cpp', 'ik_llama.cpp'] as const;
+
+/** The programs of peers, and what they need, which the project does not install. */
+export const peersIn = (root: string): string => join(root, 'test', 'bench', 'peers');
 
 export interface Peer {
   readonly name: (typeof PEERS)[number];

@@ -23,6 +23,7 @@ import { machineRow, measured } from '../../../scripts/bench/machines.ts';
 import { manyAt, manyRow } from '../../../scripts/bench/many.ts';
 import { alternate, median, typical } from '../../../scripts/bench/measure.ts';
 import { parkAt } from '../../../scripts/bench/park.ts';
+import { IkPeer } from '../../../scripts/bench/peers/ik.ts';
 import { ORT_TYPES, openOrtAttention, SHORT } from '../../../scripts/bench/peers/onnxruntime.ts';
 import {
   LLAMA_1B,
@@ -421,6 +422,24 @@ describe('many', () => {
     }
     expect([bits[0]!.equals(bits[1]!), bits[0]!.equals(bits[2]!)]).toEqual([true, false]);
     await runtime.close();
+  });
+
+  test('a peer that fails is said, and our row is there without it', async () => {
+    const path = randomModel({ ...shrunk(QWEN_HALF_B), name: 'many', layers: 2 }, folder.dir);
+    const { isa } = nativeInfo();
+    const said: string[] = [];
+    const peers = [() => new IkPeer(root, join(folder.dir, 'none')), () => new IkPeer(root, process.execPath)];
+    const about = { name: 'qwen2-0.5b', path, isa, threads: 1, peers } as const;
+    const plan = { sequences: [2], depths: [128], rounds: 1 };
+    const rows = await manyAt(root, about, plan, (line) => said.push(line));
+    expect(rows.map(({ phase, peer }) => [phase, peer])).toEqual([
+      ['prefill', null],
+      ['decode', null],
+    ]);
+    expect(said.slice(1)).toEqual([
+      expect.stringContaining('ik_llama.cpp: not measured here: ik_llama.cpp does not start'),
+      expect.stringContaining("ik_llama.cpp: not measured here: ik_llama.cpp's process ended with code 1"),
+    ]);
   });
 
   test('a program that does not start is a missing dependency', async () => {
