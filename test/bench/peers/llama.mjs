@@ -47,25 +47,33 @@ function deepen(saved, depth) {
   expect(version === 3, `version ${version}`);
   const tokens = Array.from({ length: u32() }, u32);
   put32(magic, version, depth, ...Array.from({ length: depth }, (_, i) => tokens[i % tokens.length]));
-  expect(u32() === 1, 'streams');
-  const cells = u32();
-  expect(cells === tokens.length, `${cells} cells`);
-  for (let i = 0; i < cells; i++) expect(u32() === i && u32() === 1 && u32() === 0, `cell ${i}`);
-  put32(1, depth, ...Array.from({ length: depth }, (_, i) => [i, 1, 0]).flat());
-  const transposed = u32();
-  expect(transposed === 0, 'transposed values');
-  const layers = u32();
-  put32(transposed, layers);
-  for (let matrix = 0; matrix < 2 * layers; matrix++) {
-    put32(u32());
-    const row = u64();
-    const size = Buffer.alloc(8);
-    size.writeBigUInt64LE(BigInt(row));
-    parts.push(size);
-    const rows = saved.subarray(at, (at += row * cells));
-    const deep = Buffer.alloc(row * depth);
-    for (let i = 0; i < depth; i += cells) rows.copy(deep, i * row, 0, Math.min(cells, depth - i) * row);
-    parts.push(deep);
+  const streams = u32();
+  put32(streams);
+  for (let stream = 0; stream < streams; stream++) {
+    const cells = u32();
+    // A context has a stream for each of its sequences, and others than the saved one are empty.
+    if (cells === 0) {
+      put32(0);
+      continue;
+    }
+    expect(cells === tokens.length, `${cells} cells`);
+    for (let i = 0; i < cells; i++) expect(u32() === i && u32() === 1 && u32() === 0, `cell ${i}`);
+    put32(depth, ...Array.from({ length: depth }, (_, i) => [i, 1, 0]).flat());
+    const transposed = u32();
+    expect(transposed === 0, 'transposed values');
+    const layers = u32();
+    put32(transposed, layers);
+    for (let matrix = 0; matrix < 2 * layers; matrix++) {
+      put32(u32());
+      const row = u64();
+      const size = Buffer.alloc(8);
+      size.writeBigUInt64LE(BigInt(row));
+      parts.push(size);
+      const rows = saved.subarray(at, (at += row * cells));
+      const deep = Buffer.alloc(row * depth);
+      for (let i = 0; i < depth; i += cells) rows.copy(deep, i * row, 0, Math.min(cells, depth - i) * row);
+      parts.push(deep);
+    }
   }
   expect(at === saved.length, `${saved.length - at} bytes more`);
   return Buffer.concat(parts);
