@@ -68,7 +68,7 @@ describe('what cannot be done is refused', () => {
       { exact: true, kvBudget: '64MiB' },
       { exact: true, originals: 'memory' },
       { promote: 4 },
-      { originals: 'memory', originalsDir: '/tmp' },
+      { originals: 'memory', originalsDir: 'somewhere' },
       { cacheTypes: { k: 'f16', v: 'f16' }, kvBudget: '64MiB' },
       { thresholdsPath: 9 },
       { policy: () => 'price' },
