@@ -69,6 +69,13 @@ export class KvError extends Error {
   }
 }
 
+/** What the operating system refused, as such an error; null: this is something else. */
+export function refusedBySystem(error: unknown): KvError | null {
+  const { code, syscall, path } = (error ?? {}) as NodeJS.ErrnoException;
+  if (!(error instanceof Error) || typeof code !== 'string' || syscall === undefined) return null;
+  return new KvError('io', error.message, { values: { path }, cause: error });
+}
+
 /** Throws an internal error if a condition that must always hold does not. */
 export function assert(condition: boolean, message: string): asserts condition {
   if (!condition) throw new Error(`palimpsest internal error: ${message}`);

@@ -5,7 +5,7 @@
  */
 import type { MessagePort, Worker } from 'node:worker_threads';
 import { show } from './arguments.ts';
-import { assert, KvError, type KvErrorCode } from './error.ts';
+import { assert, KvError, type KvErrorCode, refusedBySystem } from './error.ts';
 
 /** Who waits for an answer, as a handler sees him. */
 export interface Caller<Event> {
@@ -63,7 +63,9 @@ interface WireError {
   readonly stack: string | null;
 }
 
-function toWire(error: unknown): WireError {
+function toWire(thrown: unknown): WireError {
+  // What makes such errors known does not cross.
+  const error = refusedBySystem(thrown) ?? thrown;
   if (error instanceof KvError) {
     return {
       code: error.code,

@@ -2,7 +2,7 @@
  * How a failure is printed on stderr, and its exit code: 2 for failures that the caller, a file or the machine caused,
  * 1 for our own.
  */
-import { columnsOf, jsonText, KvError, printable, show, wrap } from '../../native/index.ts';
+import { columnsOf, jsonText, KvError, printable, refusedBySystem, show, wrap } from '../../native/index.ts';
 
 /** The longest value that is printed. Longer ones are cut, because the rest would not help anybody. */
 const VALUE_CHARS_MAX = 200;
@@ -41,13 +41,9 @@ function plainEntry([key, value]: [string, unknown]): [string, unknown] {
   return [key, typeof value === 'number' || typeof value === 'boolean' ? value : valueText(value)];
 }
 
-const isSystemError = (error: unknown): error is NodeJS.ErrnoException =>
-  error instanceof Error && 'syscall' in error && typeof (error as NodeJS.ErrnoException).code === 'string';
-
 /** Prints what went wrong, as a text or as a line of JSON, and returns the exit code. */
-export function reportFailure(error: unknown, asJson = false): 1 | 2 {
-  if (isSystemError(error))
-    return reportFailure(new KvError('io', error.message, { values: { path: error.path }, cause: error }), asJson);
+export function reportFailure(thrown: unknown, asJson = false): 1 | 2 {
+  const error = refusedBySystem(thrown) ?? thrown;
   if (error instanceof KvError) {
     process.stderr.write(`${asJson ? failureJson(error) : failureText(error, columnsOf(process.stderr))}\n`);
     return 2;

@@ -59,7 +59,18 @@ export const sqlDir = (stateDir: string): string => join(stateDir, 'sql');
  * (/proc).
  */
 export function makeFolder(dir: string): void {
-  const found = statSync(dir, { throwIfNoEntry: false });
+  const attempt = <T>(work: () => T): T => {
+    try {
+      return work();
+    } catch (cause) {
+      throw new KvError('io', `the state folder ${dir} cannot be made: ${(cause as Error).message}`, {
+        values: { dir },
+        hint: 'check the path, its permissions and the free space, or name another folder',
+        cause,
+      });
+    }
+  };
+  const found = attempt(() => statSync(dir, { throwIfNoEntry: false }));
   if (found?.isDirectory() === true) return;
   if (found !== undefined)
     throw new KvError('io', `${dir} is a file, and there must be a folder`, {
@@ -67,16 +78,13 @@ export function makeFolder(dir: string): void {
       hint: 'move the file away, or name another state folder',
     });
   makeFolder(dirname(dir));
-  try {
-    mkdirSync(dir);
-  } catch (cause) {
-    if ((cause as NodeJS.ErrnoException).code === 'EEXIST') return;
-    throw new KvError('io', `the state folder ${dir} cannot be made: ${(cause as Error).message}`, {
-      values: { dir },
-      hint: 'check the path, its permissions and the free space, or name another folder',
-      cause,
-    });
-  }
+  attempt(() => {
+    try {
+      mkdirSync(dir);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+    }
+  });
 }
 
 /** A key is in its place within milliseconds. */

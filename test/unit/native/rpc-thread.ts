@@ -1,4 +1,5 @@
 /** A thread for rpc.test.ts, with a call of every kind. */
+import { openSync } from 'node:fs';
 import { parentPort } from 'node:worker_threads';
 import { type Caller, KvError, ThreadServer } from '../../../native/index.ts';
 
@@ -15,6 +16,7 @@ const calls = {
   fail: async (): Promise<never> => {
     throw new TypeError('a fault');
   },
+  open: ({ path }: { readonly path: string }): number => openSync(path, 'r'),
   answerAFunction: (): unknown => () => 1,
   /** Tells of its steps, and waits to be aborted where it is asked to. */
   count: async (

@@ -58,6 +58,12 @@ describe('a call', () => {
     expect(error).toMatchObject({ code: 'busy', message: 'refused', values: { tries: 3 }, hint: 'wait' });
   });
 
+  test('throws what the operating system refused as such, and as no fault', async () => {
+    const error = await calls.call('open', { path: '/no/such/file' }).catch((thrown: unknown) => thrown);
+    expect(error).toMatchObject({ code: 'io', values: { path: '/no/such/file' } });
+    expect(error).toBeInstanceOf(KvError);
+  });
+
   test('throws a fault as an error with the stack of the thread', async () => {
     const error = (await calls.call('fail', undefined).catch((thrown: unknown) => thrown)) as Error;
     expect(error).not.toBeInstanceOf(KvError);

@@ -1,7 +1,7 @@
 // What cannot be done is refused by the engine with one KvError that says what would do, before any work, and the
 // session goes on.
 
-import { existsSync, writeFileSync } from 'node:fs';
+import { existsSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { inspect } from 'node:util';
 import { describe, expect, it } from 'vitest';
@@ -221,6 +221,20 @@ describe('what cannot be done is refused', () => {
     }
   });
 });
+
+it.skipIf(process.platform === 'win32')(
+  'a state folder of links that lead to each other, and the parts of one (needs links)',
+  async () => {
+    const dir = folder();
+    symlinkSync(join(dir, 'b'), join(dir, 'a'));
+    symlinkSync(join(dir, 'a'), join(dir, 'b'));
+    for (const stateDir of [join(dir, 'a'), join(dir, 'b', 'state')]) {
+      const cache = openCache({ layers: 1, queryHeads: 1, kvHeads: 1, headDim: 64, stateDir });
+      expect(await refused(cache)).toMatchObject({ code: 'io', message: expect.stringContaining('state folder') });
+      expect(await codeOf(openEngine(stateDir))).toBe('io');
+    }
+  },
+);
 
 describe('on the command line', () => {
   const file = (name: string, content: string): string => {
