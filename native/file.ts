@@ -195,10 +195,25 @@ export const temporaryName = (path: string): string => `${path}.${process.pid}.t
  * processes left of it is removed, and so is a link of that name: what it leads to is not written to.
  */
 export function temporaryFor(path: string): string {
+  checkReplaceable(path);
   const temporary = temporaryName(path);
   removeLeftovers(dirname(path), (name) => name === basename(path));
   fs.rmSync(temporary, { force: true });
   return temporary;
+}
+
+/**
+ * Throws 'io' for what is there and is no file of its own: a name that is given to a file is taken from whatever had
+ * it, which would end a device or a link (/dev/stdout) for everybody on the machine.
+ */
+function checkReplaceable(path: string): void {
+  const found = fs.lstatSync(path, { throwIfNoEntry: false });
+  if (found === undefined || found.isFile()) return;
+  const what = found.isDirectory() ? 'a folder' : found.isSymbolicLink() ? 'a link' : 'no regular file';
+  throw new KvError('io', `cannot write ${path}: it is ${what}`, {
+    values: { path },
+    hint: 'name a file, or one that is not there yet',
+  });
 }
 
 /** The same files, made so that only their owner can read them. */
@@ -224,6 +239,7 @@ export function replaceFile(path: string, bytes: Uint8Array, files: SyncedFiles 
     syncFolder(dirname(path));
   } catch (cause) {
     if (temporary !== '') fs.rmSync(temporary, { force: true });
+    if (cause instanceof KvError) throw cause;
     throw new KvError('io', `cannot write ${path}: ${(cause as Error).message}`, { values: { path }, cause });
   }
 }

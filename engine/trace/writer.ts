@@ -131,6 +131,7 @@ export class TraceWriter {
     try {
       return work();
     } catch (cause) {
+      if (cause instanceof KvError) throw cause;
       throw new KvError('io', `cannot write ${this.#path}: ${(cause as Error).message}`, {
         values: { path: this.#path },
         cause,

@@ -2,8 +2,10 @@
 // refused at once, without waiting and without reading; an ordinary file is read and replaced as a whole, and what the
 // system keeps of it can be given back.
 import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
 import fs, {
   closeSync,
+  mkdirSync,
   mkdtempSync,
   openSync,
   readdirSync,
@@ -13,6 +15,7 @@ import fs, {
   truncateSync,
   writeFileSync,
 } from 'node:fs';
+import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -105,6 +108,26 @@ describe('only regular files of plausible size are opened', () => {
     expect([readFileSync(path, 'utf8'), readdirSync(place)]).toEqual(['second', ['file']]);
   });
 });
+
+it.skipIf(process.platform === 'win32')(
+  'what is no file of its own is not replaced: its name is not taken from it (needs links and sockets)',
+  async () => {
+    const place = join(dir, 'others');
+    mkdirSync(join(place, 'folder'), { recursive: true });
+    writeFileSync(join(place, 'file'), 'as it was');
+    symlinkSync(join(place, 'file'), join(place, 'link'));
+    symlinkSync(join(place, 'loop'), join(place, 'loop'));
+    const server = createServer().listen(join(place, 'socket'));
+    await once(server, 'listening');
+    const before = readdirSync(place);
+    for (const name of ['folder', 'link', 'loop', 'socket'])
+      expect(() => replaceFile(join(place, name), Buffer.from('a'))).toThrowError(
+        expect.objectContaining({ code: 'io', hint: expect.stringContaining('name a file') }),
+      );
+    expect([readdirSync(place), readFileSync(join(place, 'link'), 'utf8')]).toEqual([before, 'as it was']);
+    server.close();
+  },
+);
 
 describe('what the system keeps of a file', () => {
   it('may be given back, and is read again from the disk; Linux takes such advice', () => {
