@@ -27,6 +27,11 @@ export async function grammarOption(settings: Partial<Record<string, unknown>>):
     anyKey: true,
     hint: `--json-schema FILE, or --json-schema '{"type": "object", …}'`,
   });
+  if (typeof json !== 'boolean' && (typeof json !== 'object' || json === null || Array.isArray(json)))
+    throw new KvError('bad-argument', 'a JSON schema is an object, or true or false', {
+      values: { given: text.slice(0, 80) },
+      hint: `--json-schema FILE, or --json-schema '{"type": "object", …}'`,
+    });
   return checked({ jsonSchema: json as JsonSchema });
 }
 

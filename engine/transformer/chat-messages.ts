@@ -4,7 +4,7 @@
  * templates have it.
  */
 import { isDeepStrictEqual } from 'node:util';
-import { jsonOf, KvError, show } from '../../native/index.ts';
+import { given, jsonOf, KvError, show } from '../../native/index.ts';
 import { givenValue } from './template/given.ts';
 import { compact, JSON_DEPTH_MAX, spelledValue } from './template/spelled.ts';
 import { readsVariable } from './template/statements.ts';
@@ -18,6 +18,9 @@ const ROLES: readonly string[] = ['system', 'user', 'assistant', 'tool'];
 /** Templates that find their tools in the system message, as text, unless they read the variable as well. */
 const TOOLS_IN_MESSAGE = /message(\.tools\b|\[['"]tools['"]\])/;
 
+const shownRole = (message: ChatMessage | null): string | undefined =>
+  message?.role === undefined ? undefined : show(message.role).slice(0, 40);
+
 /** Throws 'bad-argument' for what is no list of messages. */
 export function checkMessages(messages: readonly ChatMessage[]): void {
   const sound = Array.isArray(messages) && messages.length <= MESSAGES_MAX;
@@ -28,7 +31,7 @@ export function checkMessages(messages: readonly ChatMessage[]): void {
     return;
   }
   throw new KvError('bad-argument', 'a chat is a list of messages { role, content }', {
-    values: { roles: ROLES, messagesMax: MESSAGES_MAX, role: show(odd?.role).slice(0, 40) },
+    values: { roles: ROLES, messagesMax: MESSAGES_MAX, ...given({ role: shownRole(odd) }) },
     hint: 'an assistant may have toolCalls: [{ id, name, arguments }], a tool has toolCallId and name',
   });
 }

@@ -243,6 +243,13 @@ describe('on the command line', () => {
     return path;
   };
 
+  it('a schema and a conversation that are lists of numbers are told as what they are not', async () => {
+    const list = file('list.json', '[1]');
+    const run = ['run', '-m', 'reference', '-p', file('prompt.txt', 'Once'), '--state', join(folder(), 'state')];
+    expectRefused(await answered([...run, '--json-schema', list]), 'bad-argument', /schema is an object/);
+    expectRefused(await answered(['inspect', 'reference', '--chat', list]), 'bad-argument', /list of messages/);
+  });
+
   it.each([
     ['originals of which none are kept', ['--promote', '4'], 'bad-argument', /promote needs originals/],
     ['a policy and a module', ['--policy', 'price', '--policy-module', 'x.mjs'], 'bad-argument', /one policy/],
