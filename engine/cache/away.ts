@@ -27,7 +27,9 @@ interface Named {
   readonly id: string;
 }
 
-/** Whose pages go lower for a session: of those that the policy of the pool names, itself among them, or of all others. */
+/**
+ * Whose pages go lower for a session: of those that the policy of the pool names, itself among them, or of all others.
+ */
 export type Pressed = 'named' | 'all';
 
 /** What caches and sessions ask of the other sessions with which they share memory (SharedMemory, shared-memory.ts). */

@@ -28,7 +28,10 @@ const LENGTHS = [1, 0.25, 0.5, 1, 0.75, 0.375, 1, 0.5] as const;
 /** What each reads when all prompts are there. */
 const THEN_TOKENS = 64;
 
-/** One conversation among the eight: mean divergence in nats, of its prompt and of what it reads then; null: refused. */
+/**
+ * One conversation among the eight: mean divergence in nats, of all that it reads and of its end, when all prompts are
+ * there; null: refused.
+ */
 export interface PoolRow {
   readonly model: string;
   readonly budget: string;
