@@ -61,6 +61,7 @@ export { movableBytes, unitsOf } from './policies/uniform.ts';
 export {
   CHEAPEST,
   EQUAL,
+  EVEN,
   LARGEST,
   LEAST_RECENT,
   POOL_POLICIES,

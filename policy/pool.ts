@@ -10,6 +10,9 @@ export interface PoolMember {
   readonly tokens: number;
   /** Bytes that it takes now. */
   readonly bytes: number;
+  /** Tokens in pages that have left its window, and their bytes. */
+  readonly behindTokens: number;
+  readonly behindBytes: number;
   /**
    * What a byte costs that it would give up first, in nats of its mean divergence; null: it has none to give;
    * undefined: it does not know what bytes cost.
@@ -45,16 +48,34 @@ export const LARGEST: PoolPolicy = {
     ),
 };
 
+/** By how much more a session that waits counts as having: nobody reads by its pages now. Chosen, not measured. */
+const WAITING_WEIGHT = 1.25;
+
+const weightOf = ({ idleMs }: PoolMember): number => (idleMs > 0 ? WAITING_WEIGHT : 1);
+
 /**
- * One price for all bytes: whoever has the cheapest to give, as every token of every session counts alike. A session
- * that waits pays first: nobody reads by its pages now. Those that know no prices give as by `largest`, when no other
- * is cheaper than whoever asks.
+ * Whoever has most bytes for a token behind its window, so that old pages of all sessions are kept in as many bits in
+ * the mean, and what matters most in each has most of them. Sessions that wait pay first.
+ */
+export const EVEN: PoolPolicy = {
+  id: 'even',
+  next: (members) =>
+    most(
+      members.filter(({ behindTokens }) => behindTokens > 0),
+      (member) => (weightOf(member) * member.behindBytes) / member.behindTokens,
+    ),
+};
+
+/**
+ * Whoever says that its bytes are the cheapest, as every token of every session counts alike. What sessions say of
+ * their prices is not comparable enough: texts whose errors cost more than is known of them pay for the others
+ * (docs/lab/policy.md).
  */
 export const CHEAPEST: PoolPolicy = {
   id: 'price',
   next: (members, asking) => {
     const priced = members.filter(({ price }) => typeof price === 'number');
-    const cheapest = most(priced, ({ price, idleMs }) => -price! * (idleMs > 0 ? WAITING_WEIGHT : 1));
+    const cheapest = most(priced, (member) => -member.price! / weightOf(member));
     const others = LARGEST.next(
       members.filter(({ price }) => price === undefined),
       asking,
@@ -62,9 +83,6 @@ export const CHEAPEST: PoolPolicy = {
     return cheapest === null || cheapest.id === asking.id ? (others ?? cheapest) : cheapest;
   },
 };
-
-/** What a nat of a session that waits counts beside one of a session at work. Chosen, not measured. */
-const WAITING_WEIGHT = 1 / 4;
 
 /** Whoever is furthest above an equal share, and whoever asks where nobody is. */
 export const EQUAL: PoolPolicy = {
@@ -87,4 +105,4 @@ export const LEAST_RECENT: PoolPolicy = {
   },
 };
 
-export const POOL_POLICIES: readonly PoolPolicy[] = [CHEAPEST, LARGEST, EQUAL, PROPORTIONAL, LEAST_RECENT];
+export const POOL_POLICIES: readonly PoolPolicy[] = [EVEN, CHEAPEST, LARGEST, EQUAL, PROPORTIONAL, LEAST_RECENT];

@@ -1,10 +1,10 @@
 /**
  * Where the memory that sessions share is short, one after the other gives up a part of what is needed, as a policy of
- * the pool says (policy/pool.ts): by default whoever has the cheapest bytes. Each decides by itself which of its pages
+ * the pool says (policy/pool.ts): by default whoever keeps its old pages in most bits. Each decides by itself which of its pages
  * move.
  */
-import type { PagePool } from '../../native/index.ts';
-import { CHEAPEST, LARGEST, type PoolMember, type PoolPolicy } from '../../policy/index.ts';
+import { movablePages, PAGE_TOKENS, type PagePool, SIDES, sealedPages } from '../../native/index.ts';
+import { EVEN, LARGEST, type PoolMember, type PoolPolicy } from '../../policy/index.ts';
 import type { Pressed } from '../cache/away.ts';
 import type { Governed } from '../cache/governed.ts';
 import { giveUp } from '../cache/step.ts';
@@ -19,7 +19,7 @@ interface MarketParts {
   readonly meter: Meter;
   /** Those that are open. */
   readonly sessions: () => Iterable<Session>;
-  /** Left out: `price`. */
+  /** Left out: `even`. */
   readonly policy?: PoolPolicy | undefined;
 }
 
@@ -35,7 +35,7 @@ export class Market {
    * whoever asks may be the next itself and then does the rest alone; or all the others, when that was not enough.
    */
   press(asking: Governed, neededBytes: number, whom: Pressed): void {
-    const { policy = CHEAPEST, pool } = this.#parts;
+    const { policy = EVEN, pool } = this.#parts;
     const roomBytes = (): number => asking.room.poolRoomBytes ?? Number.POSITIVE_INFINITY;
     const partBytes = Math.ceil(Math.max(neededBytes - roomBytes(), 0) / PARTS);
     const spent = new Set<string>();
@@ -74,13 +74,21 @@ export class Market {
   }
 }
 
-const memberOf = ({ id, length: tokens, kv, policy }: Governed, idleMs: number): PoolMember => ({
-  id,
-  tokens,
-  bytes: kv.usedBytes,
-  price: policy.cheapest?.(),
-  idleMs,
-});
+function memberOf({ id, length: tokens, kv, shape, terms, policy }: Governed, idleMs: number): PoolMember {
+  const { windowTokens, windowFormat, pageBytes } = terms.context;
+  const behindPages = movablePages(tokens, windowTokens);
+  const windowPages = sealedPages(tokens) - behindPages;
+  const windowBytes = windowPages * shape.layers * SIDES.length * pageBytes[windowFormat];
+  return {
+    id,
+    tokens,
+    bytes: kv.usedBytes,
+    behindTokens: behindPages * PAGE_TOKENS,
+    behindBytes: Math.max(0, kv.memory().pageBytes - windowBytes),
+    price: policy.cheapest?.(),
+    idleMs,
+  };
+}
 
 /** True if need of others may bring its pages lower: it is between two steps, and was promised no divergence. */
 const canGiveUp = ({ terms, kv, length, shape, away, hasFailed }: Governed): boolean =>

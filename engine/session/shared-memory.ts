@@ -23,7 +23,7 @@ interface Parts {
   readonly form: IdleForm | null;
   /** Those that are open. */
   readonly sessions: () => Iterable<Session>;
-  /** Whose pages go lower where room is short; left out: those of whoever has the cheapest bytes. */
+  /** Whose pages go lower where room is short; left out: those of whoever keeps its old pages in most bits. */
   readonly policy?: PoolPolicy;
 }
 

@@ -78,7 +78,7 @@ import { learning, PARTS } from './learning.ts';
 import { MACHINE_PARTS, machine } from './machine.ts';
 import { OUTLIERS } from './outliers.ts';
 import { CHRONICLE, KINDS, WINDOWS } from './passages.ts';
-import { POOL_BUDGETS, pool, poolTable } from './pool.ts';
+import { POOL_BUDGETS, POOL_SHARINGS, pool, poolTable } from './pool.ts';
 import { PREFIX_BUDGETS, PREFIX_SESSIONS, prefix } from './prefix.ts';
 import { PROMOTED_PAGES, promotion } from './promotion.ts';
 import { MODEL_SHAPES, modelShape, SIZE_CONTEXTS, sizeTables } from './sizes.ts';
@@ -280,6 +280,7 @@ async function tellPool({ values, selected, lengths, dense, threads, cacheDir, j
     models: list(values.models) ?? ['smollm2-135m', 'reference'],
     kinds: selected(TABLE_KINDS),
     budgets: list(values.budgets) ?? POOL_BUDGETS,
+    sharings: list(values.caches) ?? POOL_SHARINGS,
     tokens: lengths[0]!,
     dense,
     threads,

@@ -46,6 +46,8 @@ export interface PoolRequest {
   readonly models: readonly string[];
   readonly kinds: readonly string[];
   readonly budgets: readonly string[];
+  /** Some of POOL_SHARINGS. */
+  readonly sharings: readonly string[];
   /** Tokens of the longest. */
   readonly tokens: number;
   readonly dense: 'auto' | 'exact';
@@ -60,14 +62,14 @@ const keyOf = ({ model, budget, sharing, text, tokens }: Omit<PoolRow, 'kld' | '
 
 /** Computes the rows that the file lacks. → all rows of the file */
 export async function pool(request: PoolRequest): Promise<readonly PoolRow[]> {
-  const { dense, json, budgets } = request;
+  const { dense, json, budgets, sharings } = request;
   const results = Results.open<PoolRow>(json, { kind: 'pool', isa: nativeInfo().isa, dense }, keyOf);
   for (const model of request.models) {
     const { runtime, own } = await modelOf(model, request);
     try {
       const asked = conversations(runtime, request);
       for (const budget of budgets)
-        for (const sharing of POOL_SHARINGS) {
+        for (const sharing of sharings) {
           const rows = asked.map(({ text, ids }) => ({ model, budget, sharing, text, tokens: ids.length }));
           if (rows.every((row) => results.find(keyOf(row)) !== undefined)) continue;
           const scores = await scored(runtime, asked, budget, sharing).catch((error: unknown) => {
