@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import {
   fromHalf,
+  nativeInfo,
   openBytes,
   openKvCache,
   openPool,
@@ -236,8 +237,9 @@ describe('PagePool', () => {
         each.finishTrials(true);
       }
     }
-    // What is under way is not counted, nor what a trial leaves to its page.
-    if (!isBusy) expect(most).toBeLessThan(6 * 2 ** 20 + 4096);
+    // What is under way is not counted, nor what a trial leaves to its page. Elsewhere only whole chunks go back.
+    const { binding } = nativeInfo();
+    if (!isBusy && process.platform === 'linux' && binding !== 'wasm') expect(most).toBeLessThan(6 * 2 ** 20 + 4096);
     for (const cache of caches) cache.close();
     expect([pool.usedBytes, pool.reservedBytes]).toEqual([0, 0]);
   });
