@@ -24,7 +24,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
                        {InstanceMethod<&DenseHandle::open>("open"), InstanceMethod<&DenseHandle::close>("close"),
                         InstanceMethod<&DenseHandle::bytes>("bytes"), InstanceMethod<&DenseHandle::setRows>("setRows"),
                         InstanceMethod<&DenseHandle::setBias>("setBias"), InstanceMethod<&DenseHandle::setRouter>("setRouter"),
-                        InstanceMethod<&DenseHandle::setNorm>("setNorm"), InstanceMethod<&DenseHandle::first>("first"),
+                        InstanceMethod<&DenseHandle::setNorm>("setNorm"), InstanceMethod<&DenseHandle::setPlanes>("setPlanes"), InstanceMethod<&DenseHandle::first>("first"),
                         InstanceMethod<&DenseHandle::next>("next"), InstanceMethod<&DenseHandle::last>("last"),
                         InstanceMethod<&DenseHandle::logits>("logits")});
   }
@@ -134,6 +134,17 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       if (!readFloats(info[2], &gain)) return kBadArgument;
       if (gain.length == 0 || gain.length != static_cast<size_t>(dense_->normSize(layer, norm))) return kBadShape;
       return told(info, dense_->setNorm(layer, norm, gain.data));
+    });
+  }
+
+  // (layer, slot, planes: 1 or 2)
+  Napi::Value setPlanes(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int layer, slot, planes;
+      if (!dense_) return kClosed;
+      if (!readSlot(info, &layer, &slot) || !readInt(info[2], 1, 2, &planes) || !dense_->has(layer, slot, 0)) return kBadArgument;
+      dense_->setPlanes(layer, slot, planes);
+      return kOk;
     });
   }
 

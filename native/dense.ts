@@ -283,6 +283,17 @@ export class DenseHalf {
     check(this.#open.setNorm(layer, id, gain), `set the norm ${layer}.${norm}`);
   }
 
+  /**
+   * What the rows that a matrix is multiplied with are rounded to: two planes of bytes, 16 bits, as long as nothing
+   * else is said, or one, 8 bits, which takes half the products where bytes are multiplied. Each 32 numbers have a step
+   * of their own. Of experts it holds for all matrices in the slot.
+   */
+  setPlanes(layer: number, slot: DenseSlot, planes: 1 | 2): void {
+    this.sizes(layer, slot);
+    integer(planes, 'planes', 1, 2);
+    check(this.#open.setPlanes(layer, DENSE_SLOTS.indexOf(slot), planes), `set the planes of ${layer}.${slot}`);
+  }
+
   /** The norm and projections of layer 0, from x [T, m] to `out`, which must not share memory with x. */
   first(x: Float32Array, tokens: number, out: Projected): void {
     this.#checkRows(x, tokens);

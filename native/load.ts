@@ -225,6 +225,7 @@ export interface DenseHandle {
   setBias(layer: number, slot: number, bias: Float32Array): number;
   setRouter(layer: number, weights: Float32Array): number;
   setNorm(layer: number, norm: number, gain: Float32Array): number;
+  setPlanes(layer: number, slot: number, planes: number): number;
   first(x: Float32Array, tokens: number, q: Float32Array, k: Float32Array, v: Float32Array): number;
   next(
     layer: number,

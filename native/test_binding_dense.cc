@@ -31,8 +31,8 @@ void normAndGate(const Napi::CallbackInfo& info) {
 }
 
 // (isa, form, inputs, outputs, n, panels, x [n][inputs], bias [panels * 16] or [0], base [n][outputs] or [0], y <-
-// [n][outputs], steps <- [n][blocks], sums <- [n][blocks][2]) panels: [ceil(outputs/16)] of kernels/dense_products.h.
-// Rows are quantized here, so their steps and sums are results too.
+// [n][outputs], steps <- [n][blocks], sums <- [n][blocks][2], planes) panels: [ceil(outputs/16)] of
+// kernels/dense_products.h. Rows are quantized here, so their steps and sums are results too.
 void densePanels(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
@@ -54,7 +54,7 @@ void densePanels(const Napi::CallbackInfo& info) {
   std::memcpy(weights.data(), given, bytes);
   Buffer<int8_t> integers;
   integers.grow(static_cast<size_t>(n) * blocks * 64);
-  const DenseRows rows{integers.data(), steps, sums, blocks};
+  const DenseRows rows{integers.data(), steps, sums, blocks, call.integer(1, 2)};
   for (int row = 0; row < n; row++) kernels->denseRow(x + static_cast<size_t>(row) * inputs, inputs, rows, row);
   const DenseWeights view{form, weights.data(), biases > 0 ? bias : nullptr, outputs, nullptr};
   kernels->densePanels(view, 0, panels, rows, n, bases > 0 ? base : nullptr, y);

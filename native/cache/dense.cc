@@ -28,13 +28,30 @@ void fill(Buffer<float>& to, const float* from, int count, int padded) {
 
 }  // namespace
 
-void Dense::Quantized::grow(int rows, int width) {
+void Dense::Quantized::grow(int rows, int width, unsigned planes) {
   const int blocks = denseBlocks(width);
   const uint64_t count = static_cast<uint64_t>(rows) * blocks;
-  bytes.grow(count * 64);
-  steps.grow(count);
-  sums.grow(count * 2);
-  view = {bytes.data(), steps.data(), sums.data(), blocks};
+  for (int i = 0; i < 2; i++) {
+    auto& [bytes, steps, sums, view, wanted] = of[i];
+    wanted = (planes & (1u << i)) != 0;
+    if (!wanted) continue;
+    bytes.grow(count * 64);
+    steps.grow(count);
+    sums.grow(count * 2);
+    view = {bytes.data(), steps.data(), sums.data(), blocks, i + 1};
+  }
+}
+
+void Dense::Quantized::set(const Kernels* kernels, const float* x, int width, int row) {
+  for (const Rows& rows : of) {
+    if (rows.wanted) kernels->denseRow(x, width, rows.view, row);
+  }
+}
+
+size_t Dense::Quantized::held() const {
+  size_t total = 0;
+  for (const Rows& rows : of) total += rows.bytes.bytes() + rows.steps.bytes() + rows.sums.bytes();
+  return total;
 }
 
 Dense::Dense(const Kernels* kernels, const DenseShape& shape, int threads) : kernels_(kernels), shape_(shape), threads_(threads), layers_(shape.layers + 1) {
@@ -177,21 +194,27 @@ Dense::Product Dense::product(int layer, int slot, const Quantized& rows, int n,
   const Matrix& matrix = matrixAt(layer, slot, expert);
   const DenseWeights weights = {kDenseTypes[matrix.type].form, bytesOf(matrix.block), matrix.biased ? matrix.bias.data() : nullptr, outputs(layer, slot),
                                 behind(layer, slot)};
-  return {weights, rows.from(first), n, base, y};
+  return {weights, rows.from(first, layers_[layer].planes[slot]), n, base, y};
+}
+
+unsigned Dense::planesOf(int layer, std::initializer_list<int> slots) const {
+  unsigned planes = 0;
+  for (int slot : slots) planes |= 1u << (layers_[layer].planes[slot] - 1);
+  return planes;
 }
 
 // Normalizes rows of hidden size, where there are gains, and quantizes them into narrowRows_. kept: null, or where the
 // normalized rows go.
-void Dense::norm(const float* x, int rows, const float* gain, float* kept) {
+void Dense::norm(const float* x, int rows, const float* gain, unsigned planes, float* kept) {
   const int width = shape_.hidden;
-  narrowRows_.grow(rows, width);
+  narrowRows_.grow(rows, width, planes);
   lines_.grow(static_cast<size_t>(threads_.count()) * width);
   auto task = [&](int item, int thread) {
     for (int row = item * 16; row < std::min(rows, item * 16 + 16); row++) {
       float* line = kept ? kept + static_cast<size_t>(row) * width : lines_.data() + static_cast<size_t>(thread) * width;
       const float* from = x + static_cast<size_t>(row) * width;
       if (gain) kernels_->denseNorm(from, gain, shape_.epsilon, width, line);
-      kernels_->denseRow(gain ? line : from, width, narrowRows_.view, row);
+      narrowRows_.set(kernels_, gain ? line : from, width, row);
     }
   };
   threads_.each((rows + 15) / 16, task);
@@ -227,7 +250,7 @@ void Dense::multiplyPanels(const Kernels* kernels, const Product& product, int f
   const int slice = static_cast<int>(std::clamp<size_t>(kRowBytes / perRow / 4 * 4, 16, kDenseSlice));
   for (int row = 0; row < n; row += slice) {
     const size_t first = static_cast<size_t>(row) * rows.blocks, at = static_cast<size_t>(row) * weights.outputs;
-    const DenseRows part = {rows.bytes + first * 64, rows.steps + first, rows.sums + first * 2, rows.blocks};
+    const DenseRows part = {rows.bytes + first * 64, rows.steps + first, rows.sums + first * 2, rows.blocks, rows.planes};
     kernels->densePanels(weights, from, to, part, std::min(slice, n - row), base ? base + at : nullptr, y + at);
   }
 }
@@ -253,7 +276,7 @@ void Dense::addPost(int layer, int norm, const float* base, int tokens, float* y
 }
 
 void Dense::project(int layer, const float* x, int tokens, float* q, float* k, float* v) {
-  norm(x, tokens, gains(layer, kAttnNorm));
+  norm(x, tokens, gains(layer, kAttnNorm), planesOf(layer, {kDenseQ, kDenseK, kDenseV}));
   const Product products[] = {product(layer, kDenseQ, narrowRows_, tokens, nullptr, q), product(layer, kDenseK, narrowRows_, tokens, nullptr, k),
                               product(layer, kDenseV, narrowRows_, tokens, nullptr, v)};
   multiply(products, 3);
@@ -265,10 +288,10 @@ void Dense::afterAttention(int layer, const float* attention, const float* x, in
   const int width = shape_.queryHeads * shape_.headDim;
   const size_t count = static_cast<size_t>(tokens) * shape_.hidden;
   middle_.grow(count);
-  headRows_.grow(tokens, width);
+  headRows_.grow(tokens, width, planesOf(layer, {kDenseO}));
   auto quantize = [&](int item, int) {
     for (int row = item * 16; row < std::min(tokens, item * 16 + 16); row++) {
-      kernels_->denseRow(attention + static_cast<size_t>(row) * width, width, headRows_.view, row);
+      headRows_.set(kernels_, attention + static_cast<size_t>(row) * width, width, row);
     }
   };
   threads_.each((tokens + 15) / 16, quantize);
@@ -278,12 +301,13 @@ void Dense::afterAttention(int layer, const float* attention, const float* x, in
   if (post) addPost(layer, kAttnPost, x, tokens, middle_.data());
   const float* gain = gains(layer, kMlpNorm);
   const float* base = post ? nullptr : middle_.data();
+  const unsigned planes = planesOf(layer, {kDenseGate, kDenseUp});
   if (shape_.experts > 0) {
     normed_.grow(count);
-    norm(middle_.data(), tokens, gain, normed_.data());
+    norm(middle_.data(), tokens, gain, planes, normed_.data());
     mixExperts(layer, gain ? normed_.data() : middle_.data(), tokens, base, xNext);
   } else {
-    norm(middle_.data(), tokens, gain);
+    norm(middle_.data(), tokens, gain, planes);
     feedForward(layer, tokens, base, xNext);
   }
   if (post) addPost(layer, kMlpPost, middle_.data(), tokens, xNext);
@@ -296,20 +320,20 @@ void Dense::feedForward(int layer, int tokens, const float* base, float* y) {
   up_.grow(count);
   const Product both[] = {product(layer, kDenseGate, narrowRows_, tokens, nullptr, gate_.data()), product(layer, kDenseUp, narrowRows_, tokens, nullptr, up_.data())};
   multiply(both, 2);
-  activate(tokens);
+  activate(tokens, planesOf(layer, {kDenseDown}));
   const Product down = product(layer, kDenseDown, wideRows_, tokens, base, y);
   multiply(&down, 1);
 }
 
 // From gate_ and up_ to wideRows_.
-void Dense::activate(int rows) {
+void Dense::activate(int rows, unsigned planes) {
   const int inner = shape_.intermediate;
-  wideRows_.grow(rows, inner);
+  wideRows_.grow(rows, inner, planes);
   auto task = [&](int item, int) {
     for (int row = item * 16; row < std::min(rows, item * 16 + 16); row++) {
       float* gate = gate_.data() + static_cast<size_t>(row) * inner;
       kernels_->denseGate(gate, up_.data() + static_cast<size_t>(row) * inner, inner, is(kGelu));
-      kernels_->denseRow(gate, inner, wideRows_.view, row);
+      wideRows_.set(kernels_, gate, inner, row);
     }
   };
   threads_.each((rows + 15) / 16, task);
@@ -342,7 +366,7 @@ void Dense::last(const float* attention, const float* x, int tokens, float* xNex
 void Dense::logits(const float* x, int rows, float* out) {
   for (size_t t = 0; t < static_cast<size_t>(rows); t += kDenseSlice) {
     const int count = std::min(kDenseSlice, rows - static_cast<int>(t));
-    norm(x + t * shape_.hidden, count, gains(shape_.layers, kAttnNorm));
+    norm(x + t * shape_.hidden, count, gains(shape_.layers, kAttnNorm), planesOf(shape_.layers, {kDenseQ}));
     const Product head = product(shape_.layers, kDenseQ, narrowRows_, count, nullptr, out + t * shape_.vocab);
     multiply(&head, 1);
   }

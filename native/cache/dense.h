@@ -4,6 +4,7 @@
 // in layout.ts). Where a shape has experts, every layer has that many of gate, up and down, and a router that chooses
 // some of them for each row (dense_experts.cc).
 #pragma once
+#include <initializer_list>
 #include <vector>
 
 #include "../kernels/kernels.h"
@@ -62,6 +63,9 @@ class Dense {
   // weights: [experts][hidden]. They stay float32, because they decide which experts a row meets.
   Status setRouter(int layer, const float* weights);
   Status setNorm(int layer, int norm, const float* gain);
+  // What rows of a matrix, or of all experts' matrices in a slot, are rounded to: two planes, 16 bits, until it is
+  // called, or one, 8 bits.
+  void setPlanes(int layer, int slot, int planes) { layers_[layer].planes[slot] = static_cast<uint8_t>(planes); }
   // Whether every matrix and every required norm has been set.
   bool complete() const;
   size_t bytes() const { return bytes_; }
@@ -89,18 +93,25 @@ class Dense {
     bool routed = false;
     Buffer<float> norm[kDenseNorms];
     bool normed[kDenseNorms] = {};
+    uint8_t planes[kDenseSlots] = {2, 2, 2, 2, 2, 2, 2};
   };
-  // Rows quantized for the kernels.
+  // Rows quantized for the kernels, in one plane, in two, or in both where matrices that read them differ.
   struct Quantized {
-    Buffer<int8_t> bytes;
-    Buffer<float> steps;
-    Buffer<int32_t> sums;
-    DenseRows view{};
-    void grow(int rows, int width);
-    size_t held() const { return bytes.bytes() + steps.bytes() + sums.bytes(); }
-    DenseRows from(int row) const {
+    struct Rows {
+      Buffer<int8_t> bytes;
+      Buffer<float> steps;
+      Buffer<int32_t> sums;
+      DenseRows view{};
+      bool wanted = false;
+    } of[2];
+    // planes: what matrices want, from planesOf.
+    void grow(int rows, int width, unsigned planes);
+    void set(const Kernels* kernels, const float* x, int width, int row);
+    size_t held() const;
+    DenseRows from(int row, int planes) const {
+      const DenseRows& view = of[planes - 1].view;
       const size_t first = static_cast<size_t>(row) * view.blocks;
-      return {view.bytes + first * 64, view.steps + first, view.sums + first * 2, view.blocks};
+      return {view.bytes + first * 64, view.steps + first, view.sums + first * 2, view.blocks, planes};
     }
   };
   // n rows times a matrix.
@@ -121,7 +132,9 @@ class Dense {
   const uint8_t* behind(int layer, int slot) const;
   Product product(int layer, int slot, const Quantized& rows, int n, const float* base, float* y, int expert = 0, int first = 0);
   const float* gains(int layer, int norm) const;  // null where the norm is absent
-  void norm(const float* x, int rows, const float* gain, float* kept = nullptr);
+  // A bit for each number of planes that matrices of a layer want.
+  unsigned planesOf(int layer, std::initializer_list<int> slots) const;
+  void norm(const float* x, int rows, const float* gain, unsigned planes, float* kept = nullptr);
   void multiply(const Product* products, int count);
   static void multiplyPanels(const Kernels* kernels, const Product& product, int from, int to);
   void project(int layer, const float* x, int tokens, float* q, float* k, float* v);
@@ -130,12 +143,12 @@ class Dense {
   bool is(DenseFeature feature) const { return (shape_.features & feature) != 0; }
   void afterAttention(int layer, const float* attention, const float* x, int tokens, float* xNext);
   void feedForward(int layer, int tokens, const float* base, float* y);
-  void activate(int rows);
+  void activate(int rows, unsigned planes);
   // dense_experts.cc
   bool complete(const Layer& layer) const;
   void mixExperts(int layer, const float* normed, int tokens, const float* base, float* y);
   void route(int layer, const float* normed, int tokens);
-  void gather(int tokens);
+  void gather(int tokens, unsigned planes);
   void multiplyExperts(int layer);
 
   const Kernels* kernels_;

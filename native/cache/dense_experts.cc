@@ -94,10 +94,10 @@ void Dense::route(int layer, const float* normed, int tokens) {
 }
 
 // Copies the rows of narrowRows_ that each expert answers together. Fills starts_ and places_.
-void Dense::gather(int tokens) {
+void Dense::gather(int tokens, unsigned planes) {
   const int used = shape_.expertsUsed, count = tokens * used;
   places_.grow(count);
-  expertRows_.grow(count, shape_.hidden);
+  expertRows_.grow(count, shape_.hidden, planes);
   std::fill(starts_.begin(), starts_.end(), 0);
   for (int i = 0; i < count; i++) starts_[chosen_[i] + 1]++;
   for (int expert = 0; expert < shape_.experts; expert++) starts_[expert + 1] += starts_[expert];
@@ -105,13 +105,16 @@ void Dense::gather(int tokens) {
   // Each start has become the end, which is where the next one begins.
   for (int expert = shape_.experts; expert > 0; expert--) starts_[expert] = starts_[expert - 1];
   starts_[0] = 0;
-  const size_t blocks = narrowRows_.view.blocks;
+  const size_t blocks = denseBlocks(shape_.hidden);
   auto task = [&](int item, int) {
     for (int i = item * 16; i < std::min(count, item * 16 + 16); i++) {
-      const DenseRows from = narrowRows_.from(i / used), to = expertRows_.from(places_[i]);
-      std::memcpy(to.bytes, from.bytes, blocks * 64);
-      std::memcpy(to.steps, from.steps, blocks * sizeof(float));
-      std::memcpy(to.sums, from.sums, blocks * 2 * sizeof(int32_t));
+      for (int plane = 1; plane <= 2; plane++) {
+        if ((planes & (1u << (plane - 1))) == 0) continue;
+        const DenseRows from = narrowRows_.from(i / used, plane), to = expertRows_.from(places_[i], plane);
+        std::memcpy(to.bytes, from.bytes, blocks * 64);
+        std::memcpy(to.steps, from.steps, blocks * sizeof(float));
+        std::memcpy(to.sums, from.sums, blocks * 2 * sizeof(int32_t));
+      }
     }
   };
   threads_.each((count + 15) / 16, task);
@@ -136,7 +139,7 @@ void Dense::multiplyExperts(int layer) {
     products_.push_back(product(layer, kDenseGate, expertRows_, n, nullptr, gate_.data() + first * inner, expert, first));
     products_.push_back(product(layer, kDenseUp, expertRows_, n, nullptr, up_.data() + first * inner, expert, first));
   });
-  activate(static_cast<int>(rows));
+  activate(static_cast<int>(rows), planesOf(layer, {kDenseDown}));
   each([&](int expert, int first, int n) { products_.push_back(product(layer, kDenseDown, wideRows_, n, nullptr, answers_.data() + first * hidden, expert, first)); });
 }
 
@@ -144,7 +147,7 @@ void Dense::multiplyExperts(int layer) {
 // experts answer.
 void Dense::mixExperts(int layer, const float* normed, int tokens, const float* base, float* y) {
   route(layer, normed, tokens);
-  gather(tokens);
+  gather(tokens, planesOf(layer, {kDenseGate, kDenseUp}));
   multiplyExperts(layer);
   const size_t width = shape_.hidden, used = shape_.expertsUsed;
   auto task = [&](int item, int) {

@@ -1,7 +1,8 @@
 // Products of float rows with packed weights: the matrices of a model around attention.
 //   y[t][o] = base[t][o] + bias[o] + sum over blocks b of 32 inputs of  step[t][b] * (scale[o][b] * sum(x16 * (code -
 //   middle)) + min[o][b] * sum(x16))
-// Rows become int16 per block of 32 (quantizeI16: within 1.5e-5 of the block's largest), and sums of products are exact
+// Rows become int16 per block of 32 (quantizeI16: within 1.5e-5 of the block's largest), or int8 where one plane is
+// asked for (within 3.9e-3; a byte takes one product where two planes take two), and sums of products are exact
 // in int32 (32 * 255 * 32512 < 2^31). After that, fused multiply-add is used where the hardware has it, so instruction
 // sets differ in the last bits. A row gives the same bits alone as among others. A block with NaN or infinity has the
 // step NaN, and with it all that the row is multiplied by.
@@ -27,7 +28,8 @@
 //              5 bits       and a line with bit 4: bit j of byte i is that of input 4j + i
 //              6 bits       and two lines with bits 4 and 5: bits 2j and 2j + 1 of byte i are those of input 4j + i, in
 //              the second line of 16 + 4j + i
-//   rows     64 bytes per block, as dot4.h places them
+//   rows     64 bytes per block, as dot4.h places them. Of one plane, where bytes are multiplied: 32 per block, in the
+//            first half of the room of the row. Elsewhere integers of 8 bits stand where those of 16 do.
 #pragma once
 
 constexpr int kDenseVectors = kDensePanel / kLanes;  // vectors in the outputs of a panel
@@ -38,6 +40,9 @@ constexpr int kDenseRows = 3, kDensePanels = 1;
 constexpr int kDenseRows = kLanes >= 8 ? 4 : 2, kDensePanels = kLanes == 16 ? 2 : 1;
 #endif
 
+// Whether rows of one plane stand in bytes.
+constexpr bool kDenseByteRows = kHasByteProducts || kHasBytePairs;
+
 static void denseRow(const float* x, int count, const DenseRows& rows, int row) {
   const size_t first = static_cast<size_t>(row) * rows.blocks;
   for (int block = 0; block < rows.blocks; block++) {
@@ -45,11 +50,17 @@ static void denseRow(const float* x, int count, const DenseRows& rows, int row) 
     alignas(64) int16_t whole[32];
     const int left = count - block * 32 < 32 ? count - block * 32 : 32;
     __builtin_memcpy(line, x + block * 32, left * sizeof(float));
-    rows.steps[first + block] = quantizeI16(line, 32, whole);
+    rows.steps[first + block] = quantizeWithin(line, 32, rows.planes == 1 ? kByteMax : kIntegerMax, whole);
     int32_t* sums = rows.sums + (first + block) * 2;
-    sums[0] = placeRow(whole, 32, rows.bytes + (first + block) * 64);
-    sums[1] = 0;
+    sums[0] = sums[1] = 0;
     for (int i = 16; i < 32; i++) sums[1] += whole[i];
+    if (kDenseByteRows && rows.planes == 1) {
+      int8_t* to = rows.bytes + first * 64 + block * 32;
+      for (int i = 0; i < 32; i++) to[i] = static_cast<int8_t>(whole[i]);
+      for (int i = 0; i < 32; i++) sums[0] += whole[i];
+    } else {
+      sums[0] = placeRow(whole, 32, rows.bytes + (first + block) * 64);
+    }
   }
 }
 
@@ -80,19 +91,55 @@ INLINE VecF denseMinimum(const uint8_t* head, const uint8_t* scales, int at) {
 
 // The codes of one line of inputs, 0 to 7, for the outputs of one vector.
 template <DenseForm Form, int Line>
-INLINE Levels denseCodes(const uint8_t* codes) {
+INLINE Bytes denseBytesOf(const uint8_t* codes) {
   constexpr int kBits = kDenseForms[Form].bits;
   const Bytes v = loadBytes(codes + Line % (kBits == 8 ? 8 : 4) * 64);
-  if constexpr (kBits == 8) return asLevels(v ^ splatByte(kBias ^ 128));
-  else if constexpr (kBits == 4) return nibblesOf(v, Line >= 4);
+  if constexpr (kBits == 8) return v;
+  else if constexpr (kBits == 4) return (Line >= 4 ? v >> 4 : v) & splatByte(15);
   else {
     // The fields that belong to this line are shifted to bit 4.
     constexpr int kField = kBits == 5 ? Line : Line % 4 * 2;
     const Bytes plane = loadBytes(codes + 256 + (kBits == 5 ? 0 : Line / 4 * 64));
     const Bytes upper = kField < 4 ? plane << (4 - kField) : plane >> (kField - 4);
-    return asLevels(((Line >= 4 ? v >> 4 : v) & splatByte(15)) | (upper & splatByte(kBits == 5 ? 0x10 : 0x30)));
+    return ((Line >= 4 ? v >> 4 : v) & splatByte(15)) | (upper & splatByte(kBits == 5 ? 0x10 : 0x30));
   }
 }
+template <DenseForm Form, int Line>
+INLINE Levels denseCodes(const uint8_t* codes) {
+  constexpr int kBits = kDenseForms[Form].bits;
+  if constexpr (kBits == 4) return nibblesOf(loadBytes(codes + Line % 4 * 64), Line >= 4);
+  else if constexpr (kBits == 8) return asLevels(denseBytesOf<Form, Line>(codes) ^ splatByte(kBias ^ 128));
+  else return asLevels(denseBytesOf<Form, Line>(codes));
+}
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Adds the products of `Lines` lines from `First` on of one panel with R rows of bytes, `stride` bytes apart. As many
+// lines at once as int16 hold: eight of codes of 4 bits, 8 * 2 * 15 * 127.
+template <int R, DenseForm Form, int First, int Lines>
+INLINE void densePairs(const uint8_t* codes, const int8_t* bytes, size_t stride, Dots sum[R][kDenseVectors]) {
+  constexpr int V = kDenseVectors, kBits = kDenseForms[Form].bits, kMost = kBits == 4 ? 8 : kBits == 5 ? 4 : kBits == 6 ? 2 : 1;
+  constexpr int kAtOnce = kMost < Lines ? kMost : Lines;
+  repeat<Lines / kAtOnce>([&](auto part) MEMBER {
+    VecI pairs[R][V] = {};
+    repeat<kAtOnce>([&](auto at) MEMBER {
+      constexpr int kLine = First + part.value * kAtOnce + at.value;
+      VecI weight[V], size[V];
+      repeat<V>([&](auto v) MEMBER {
+        weight[v.value] = reinterpret_cast<VecI>(denseBytesOf<Form, kLine>(codes + v.value * kVectorBytes) ^ splatByte(kBits == 8 ? 128 : 0));
+        size[v.value] = kBits == 8 ? magnitudes(weight[v.value]) : weight[v.value];
+      });
+      repeat<R>([&](auto r) MEMBER {
+        const VecI x = splatFour(bytes + r.value * stride + kLine * 4);
+        repeat<V>([&](auto v) MEMBER {
+          if constexpr (kBits == 8) addByteQuads(sum[r.value][v.value], size[v.value], signedBy(x, weight[v.value]));
+          else addBytePairs(pairs[r.value][v.value], size[v.value], x);
+        });
+      });
+    });
+    if constexpr (kBits < 8) repeat<R * V>([&](auto i) MEMBER { addHalves(sum[i.value / V][i.value % V], pairs[i.value / V][i.value % V]); });
+  });
+}
+#endif
 
 // What is fetched while a tile is computed: `step` bytes in each of its panels for each block of inputs, from `next`
 // on. What is due is counted in bytes, so that many tiles share a panel evenly.
@@ -101,8 +148,19 @@ struct DenseAhead {
   size_t step;
 };
 
+template <int Planes>
+struct DenseSums {
+  typedef RowDots One;
+  MEMBER static One start(int32_t v) { return startRow(v); }
+};
+template <>
+struct DenseSums<1> {
+  typedef Dots One;
+  MEMBER static One start(int32_t v) { return startDots(v); }
+};
+
 // R rows and P panels. out: R rows of P * 16, without base and bias.
-template <int R, int P, DenseForm Form>
+template <int R, int P, DenseForm Form, int Planes>
 static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBytes, const DenseRows& x, int row, DenseAhead& ahead, float* out) {
   constexpr int V = kDenseVectors, G = kDenseGroups<Form>, kTogether = denseTogether(Form);
   constexpr DenseFormSizes kSizes = kDenseForms[Form];
@@ -113,7 +171,7 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
   const uint8_t *head = w, *scales = w, *codes = w;
   const uint8_t *next = ahead.next, *due = ahead.due;
   VecF total[R][P][V] = {};
-  for (int block = 0; block < blocks; block++, scales += kSizes.scales, codes += denseCodeBytes(Form), bytes += 64) {
+  for (int block = 0; block < blocks; block++, scales += kSizes.scales, codes += denseCodeBytes(Form), bytes += 32 * Planes) {
     if (block % kTogether == 0) {
       head = codes;
       scales = head + kSizes.head;
@@ -123,17 +181,26 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
       for (int p = 0; p < P; p++) __builtin_prefetch(next + p * panelBytes);
     }
     repeat<G>([&](auto group) MEMBER {
-      RowDots sum[R][P * V];
+      typename DenseSums<Planes>::One sum[R][P * V];
       repeat<R>([&](auto r) MEMBER {
         const int32_t* both = sums + (static_cast<size_t>(r.value) * blocks + block) * 2;
-        const RowDots start = startRow(-kDenseMiddle<Form> * (G == 1 ? both[0] : group.value == 0 ? both[0] - both[1] : both[1]));
+        constexpr int kMiddle = Planes == 1 && kHasBytePairs && kSizes.bits == 8 ? 0 : kDenseMiddle<Form>;
+        const auto start = DenseSums<Planes>::start(-kMiddle * (G == 1 ? both[0] : group.value == 0 ? both[0] - both[1] : both[1]));
         repeat<P * V>([&](auto i) MEMBER { sum[r.value][i.value] = start; });
       });
+#if defined(__AVX2__) && !defined(__AVX512F__)
+      if constexpr (Planes == 1 && kHasBytePairs) densePairs<R, Form, group.value * (8 / G), 8 / G>(codes, bytes, static_cast<size_t>(blocks) * 64, sum);
+      else
+#endif
       repeat<8 / G>([&](auto line) MEMBER {
         constexpr int kLine = group.value * (8 / G) + line.value;
         Levels weight[P * V];
         repeat<P * V>([&](auto i) MEMBER { weight[i.value] = denseCodes<Form, kLine>(codes + i.value / V * panelBytes + i.value % V * kVectorBytes); });
-        repeat<R>([&](auto r) MEMBER { addQuad<P * V>(sum[r.value], weight, bytes + static_cast<size_t>(r.value) * blocks * 64 + kLine * 8); });
+        repeat<R>([&](auto r) MEMBER {
+          const int8_t* line = bytes + static_cast<size_t>(r.value) * blocks * 64 + kLine * 4 * Planes;
+          if constexpr (Planes == 1) addFour<P * V>(sum[r.value], weight, line);
+          else addQuad<P * V>(sum[r.value], weight, line);
+        });
       });
 #pragma GCC unroll 2
       for (int p = 0; p < P; p++) {
@@ -181,17 +248,17 @@ static __attribute__((noinline)) void denseStore(const DenseWeights& w, int firs
 }
 
 // The tile of `count` rows, at most R. Two panels are computed for two rows or more.
-template <int R, int P, DenseForm Form>
+template <int R, int P, DenseForm Form, int Planes>
 INLINE void denseRows(int count, const uint8_t* w, size_t panelBytes, const DenseRows& x, int row, DenseAhead& ahead, float* out) {
   if constexpr (R >= P) {
-    if (count == R) denseTile<R, P, Form>(w, panelBytes, x, row, ahead, out);
-    else denseRows<R - 1, P, Form>(count, w, panelBytes, x, row, ahead, out);
+    if (count == R) denseTile<R, P, Form, Planes>(w, panelBytes, x, row, ahead, out);
+    else denseRows<R - 1, P, Form, Planes>(count, w, panelBytes, x, row, ahead, out);
   }
 }
 
 // The rows are dealt out evenly to as few tiles as hold them, so that none computes one row beside others of four. All
 // tiles together fetch the panels behind these: if the first did it alone, the others would leave memory idle.
-template <int P, DenseForm Form>
+template <int P, DenseForm Form, int Planes>
 INLINE void densePanelRows(const DenseWeights& w, int panel, const DenseRows& x, int n, const float* base, float* y) {
   alignas(64) float out[kDenseRows * P * kDensePanel];
   const size_t panelBytes = densePanelBytes(Form, x.blocks);
@@ -203,19 +270,27 @@ INLINE void densePanelRows(const DenseWeights& w, int panel, const DenseRows& x,
   DenseAhead ahead{next, next, (panelBytes + visits - 1) / visits};
   for (int row = 0, count; row < n; row += count, tiles--) {
     count = (n - row + tiles - 1) / tiles;
-    denseRows<kDenseRows, P, Form>(count, start, panelBytes, x, row, ahead, out);
+    denseRows<kDenseRows, P, Form, Planes>(count, start, panelBytes, x, row, ahead, out);
     denseStore(w, panel * kDensePanel, P * kDensePanel, row, count, out, base, y);
   }
 }
 
-template <DenseForm Form>
-INLINE void denseAll(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y) {
+template <int Planes, DenseForm Form>
+INLINE void denseEvery(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y) {
   int panel = from;
   if constexpr (kDensePanels > 1) {
     // Few rows read one panel after another, as a linear stream.
-    for (; n >= kDenseRows && panel + kDensePanels <= to; panel += kDensePanels) densePanelRows<kDensePanels, Form>(w, panel, x, n, base, y);
+    for (; n >= kDenseRows && panel + kDensePanels <= to; panel += kDensePanels) densePanelRows<kDensePanels, Form, Planes>(w, panel, x, n, base, y);
   }
-  for (; panel < to; panel++) densePanelRows<1, Form>(w, panel, x, n, base, y);
+  for (; panel < to; panel++) densePanelRows<1, Form, Planes>(w, panel, x, n, base, y);
+}
+
+template <DenseForm Form>
+INLINE void denseAll(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y) {
+  if constexpr (kDenseByteRows) {
+    if (x.planes == 1) return denseEvery<1, Form>(w, from, to, x, n, base, y);
+  }
+  denseEvery<2, Form>(w, from, to, x, n, base, y);
 }
 
 static void densePanels(const DenseWeights& w, int from, int to, const DenseRows& x, int n, const float* base, float* y) {

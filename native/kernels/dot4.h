@@ -105,6 +105,8 @@ INLINE VecI splatFour(const int8_t* p) {
 
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
 
+// Whether four bytes are multiplied at once, or two, as int16: then a row of one plane takes half the products.
+constexpr bool kHasByteProducts = true, kHasBytePairs = false;
 #if defined(__aarch64__)
 constexpr int kBias = 0;
 #else
@@ -156,6 +158,11 @@ INLINE Bytes planes(Bytes x) { return choose(x + 128, x, Bytes{} + 0xff00); }
 
 #else
 
+#if defined(__AVX2__)
+constexpr bool kHasByteProducts = false, kHasBytePairs = true;
+#else
+constexpr bool kHasByteProducts = false, kHasBytePairs = false;
+#endif
 constexpr int kBias = 128;
 
 struct Levels {
@@ -265,3 +272,33 @@ INLINE void addQuad(RowDots* sum, const Levels* level, const int8_t* quad) {
   });
 #endif
 }
+
+// sum[b] += level[b] . four for B vectors of levels; four: bytes of a row of one plane.
+template <int B>
+INLINE void addFour(Dots* sum, const Levels* level, const int8_t* four) {
+  const VecI x = splatFour(four);
+  repeat<B>([&](auto b) MEMBER { dot4(sum[b.value], level[b.value], asQuad(x)); });
+}
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Adds sums of two products of bytes each, unsigned with signed, as int16; and the same of signed levels of -128 or
+// more: their magnitudes are multiplied with x that has their signs. Nothing saturates where |x| <= 127.
+INLINE void addBytePairs(VecI& sum, VecI levels, VecI x) {
+  VecI product;
+  asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(levels), "x"(x));
+}
+// The same, as int32 at once.
+INLINE void addByteQuads(VecI& sum, VecI levels, VecI x) {
+  const VecI ones = splatI(0x00010001);
+  VecI product;
+  asm("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(levels), "x"(x), "x"(ones));
+}
+INLINE VecI magnitudes(VecI levels) { return reinterpret_cast<VecI>(_mm256_abs_epi8(reinterpret_cast<__m256i>(levels))); }
+INLINE VecI signedBy(VecI x, VecI levels) { return reinterpret_cast<VecI>(_mm256_sign_epi8(reinterpret_cast<__m256i>(x), reinterpret_cast<__m256i>(levels))); }
+// sum += the two int16 of each lane.
+INLINE void addHalves(VecI& sum, VecI pairs) {
+  const VecI ones = splatI(0x00010001);
+  VecI product;
+  asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(pairs), "x"(ones));
+}
+#endif

@@ -145,6 +145,7 @@ struct DenseRows {
   float* steps;    // [rows][blocks], the value of one unit of the integers
   int32_t* sums;   // [rows][blocks][2], the sum of the integers, and of the last 16
   int blocks;      // of 32 inputs
+  int planes;      // 2: integers of 16 bits, |x| <= 32512; 1: of 8, |x| <= 127
 };
 
 constexpr int kDenseBlock = 32, kDensePanel = 16;

@@ -27,7 +27,7 @@ static float dot(const float* a, const float* b, int count) {
   return total;
 }
 
-constexpr float kIntegerMax = 32512.0f;
+constexpr float kIntegerMax = 32512.0f, kByteMax = 127.0f;
 // Rows whose maximum is below this count as zero; the inverse of a much smaller one would overflow float32.
 constexpr float kLeastMaximum = 0x1p-100f;
 // No format holds a scale above this.
@@ -52,13 +52,14 @@ INLINE float largestMagnitude(const float* x, int count) {
   return max;
 }
 
-static float quantizeI16(const float* x, int count, int16_t* out) {
+// Quantizes to integers of at most `largest`; all else as quantizeI16 says (kernels.h).
+static float quantizeWithin(const float* x, int count, float largest, int16_t* out) {
   const float max = largestMagnitude(x, count);
   if (!(max >= kLeastMaximum && max <= kFloatMax)) {
     for (int j = 0; j < count; j++) out[j] = 0;
     return max < kLeastMaximum ? 0.0f : __builtin_nanf("");
   }
-  const float inverse = kIntegerMax / max;
+  const float inverse = largest / max;
   typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
   int i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -68,8 +69,10 @@ static float quantizeI16(const float* x, int count, int16_t* out) {
   for (; i < count; i++) {
     out[i] = static_cast<int16_t>(rounded(splat(x[i] * inverse))[0]);
   }
-  return max / kIntegerMax;
+  return max / largest;
 }
+
+static float quantizeI16(const float* x, int count, int16_t* out) { return quantizeWithin(x, count, kIntegerMax, out); }
 
 static void blendRow(float a, const float* x, float b, const float* z, float c, const uint16_t* h, float* y, int count) {
   int i = 0;

@@ -16,7 +16,7 @@
  *   audit       runs alone: lists, counts and comparisons over a log of a million entries, read from it and answered by
  *               its SQL tables
  *   grammar     runs alone: following a JSON schema or a grammar, token by token, over the vocabulary of SmolLM2
- *   dense       runs alone: the matrices of a model for 1 to 128 rows in one pass over the weights
+ *   dense       runs alone: the matrices of a model for 1 to 128 rows in one pass over the weights, of 16 and of 8 bits
  *   lookup      runs alone: answers with prompt look-up decoding and without
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
@@ -101,7 +101,7 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   retrieval: (say, { settings, indexes, json }) => retrieval(say, { count: settings.sessions, indexes, json }),
   audit: (say, { settings, over, keep, json }) => audit(say, { entries: settings.entries, over, keep, json }),
   grammar: (say, { settings: { rounds }, json }) => grammar(say, { rounds, json }),
-  dense: (say, { settings: { rounds, threads }, isas, json }) =>
+  dense: async (say, { settings: { rounds, threads }, isas, json }) =>
     dense(say, { rounds, threads: threads[0]!, isas, json }),
   lookup: (say, { settings: { rounds }, json }) => lookup(say, { root, rounds, json }),
 };

@@ -57,7 +57,7 @@ function densePack(random: Random): Case {
 }
 
 /** Σ|x| · (what a code times its scale, and a minimum, can be) of row t and output o. */
-function sizes({ type, inputs, outputs, rows }: Stored, x: Float32Array, n: number): Float64Array {
+function sizes({ type, inputs, outputs, rows }: Stored, x: Float32Array, n: number, planes: number): Float64Array {
   const w = new Float32Array(inputs * outputs);
   dequantize(ELEMENT_TYPES.get(type)!, rows, w);
   const sums = new Float64Array(n * outputs);
@@ -68,8 +68,8 @@ function sizes({ type, inputs, outputs, rows }: Stored, x: Float32Array, n: numb
       const at = t * inputs + first;
       let total = 0;
       for (let i = 0; i < count; i++) total += Math.abs(x[at + i]!);
-      // Integers are within half a step of the row, a step is 1/32512 of its largest.
-      const size = total + (BLOCK * largest(x, at, count)) / 65024;
+      // Integers are within half a step of the row, a step is 1/32512 or 1/127 of its largest.
+      const size = total + (BLOCK * largest(x, at, count)) / (planes === 1 ? 254 : 65024);
       for (let o = 0; o < outputs; o++) sums[t * outputs + o]! += size * 20 * most[o]!;
     }
   }
@@ -86,13 +86,14 @@ function densePanels(random: Random): Case {
   const weights = stored(random);
   const { type, inputs, outputs, rows } = weights;
   const n = whole(random, 1, 13);
+  const planes = whole(random, 1, 2);
   const blocks = Math.ceil(inputs / BLOCK);
   const id = DENSE_TYPES.findIndex(({ name }) => name === type);
   const form = DENSE_FORMS.findIndex(({ name }) => name === DENSE_TYPES[id]!.form);
   const x = floats(random, n * inputs, 2 ** 20);
   const bias = random() < 0.5 ? floats(random, Math.ceil(outputs / PANEL) * PANEL, 2 ** 20) : new Float32Array(0);
   const base = random() < 0.5 ? floats(random, n * outputs, 2 ** 20) : new Float32Array(0);
-  const bound = sizes(weights, x, n);
+  const bound = sizes(weights, x, n, planes);
   for (let at = 0; at < bound.length; at++) {
     const sum = bound[at]! + Math.abs(bias[at % outputs] ?? 0) + Math.abs(base[at] ?? 0);
     // Two results, each of a chain of five roundings a block (two of them from int32, two groups of scales) and two at
@@ -100,7 +101,7 @@ function densePanels(random: Random): Case {
     bound[at] = 2 * (8 * blocks + 2) * (sum * 2 ** -24 + 2 ** -149);
   }
   return {
-    shape: `${type}, inputs ${inputs}, outputs ${outputs}, rows ${n}`,
+    shape: `${type}, inputs ${inputs}, outputs ${outputs}, rows ${n}, planes ${planes}`,
     bounds: () => [bound],
     run({ kernels, isa }) {
       const panels = new Uint8Array(densePacking(type, outputs, inputs)!.bytes);
@@ -108,7 +109,7 @@ function densePanels(random: Random): Case {
       const y = new Float32Array(n * outputs);
       const steps = new Float32Array(n * blocks);
       const sums = new Int32Array(2 * n * blocks);
-      kernels.densePanels(isa, form, inputs, outputs, n, panels, x, bias, base, y, steps, sums);
+      kernels.densePanels(isa, form, inputs, outputs, n, panels, x, bias, base, y, steps, sums, planes);
       return [y, steps, sums];
     },
   };

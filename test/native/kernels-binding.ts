@@ -187,6 +187,7 @@ export interface KernelsBinding {
     y: Float32Array,
     steps: Float32Array,
     sums: Int32Array,
+    planes: number,
   ): void;
   /** Packs rows of a type, an index of DENSE_TYPES, into panels. → 1 if all scales are finite, or 0 */
   densePack(isa: number, type: number, inputs: number, rows: number, bytes: Uint8Array, panels: Uint8Array): number;

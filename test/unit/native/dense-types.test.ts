@@ -48,6 +48,27 @@ function exactly(type: DenseType, w: Float32Array, x: Float32Array, inputs: numb
   return { y, bound: bound + size * ((4 * inputs) / 32 + 4) * 2 ** -24 };
 }
 
+/** The reference of one plane: what rows become, their steps, and the sums of all integers and of the last 16. */
+function inBytes(x: Float32Array): { x: Float64Array; steps: Float32Array; sums: Int32Array } {
+  const blocks = x.length / 32;
+  const [whole, steps, sums] = [new Float64Array(x.length), new Float32Array(blocks), new Int32Array(2 * blocks)];
+  for (let block = 0; block < blocks; block++) {
+    const from = x.subarray(32 * block, 32 * block + 32);
+    const most = from.reduce((so, value) => Math.max(so, Math.abs(value)), 0);
+    steps[block] = most / 127;
+    if (most === 0) continue;
+    const inverse = Math.fround(127 / most);
+    for (const [i, value] of from.entries()) {
+      // Halves do not occur in what is drawn here.
+      const code = Math.round(Math.fround(value * inverse));
+      whole[32 * block + i] = code * steps[block]!;
+      sums[2 * block]! += code;
+      if (i >= 16) sums[2 * block + 1]! += code;
+    }
+  }
+  return { x: whole, steps, sums };
+}
+
 describe.each(ISAS)('%s', (_name, isa) => {
   test.each(TYPES)(`%s: products within the rounding of the activations (seed ${SEED})`, (type) => {
     const random = seeded(SEED);
@@ -71,7 +92,7 @@ describe.each(ISAS)('%s', (_name, isa) => {
         const count = n * Math.ceil(inputs / 32);
         const [steps, sums] = [new Float32Array(count), new Int32Array(2 * count)];
         const none = new Float32Array(0);
-        kernels.densePanels(isa, formId, inputs, outputs, n, panels, x, none, none, y, steps, sums);
+        kernels.densePanels(isa, formId, inputs, outputs, n, panels, x, none, none, y, steps, sums, 2);
         return y;
       };
       for (const n of [1, 2, 3, 9]) {
@@ -91,31 +112,73 @@ describe.each(ISAS)('%s', (_name, isa) => {
     }
   });
 
-  test.each(TYPES)(`%s: a row has the same bits among any number of others (seed ${SEED + 2})`, (type) => {
-    const random = seeded(SEED + 2);
+  test.each([1, 2].flatMap((planes) => TYPES.map((type) => [type, planes] as const)))(
+    `%s, planes: %i: a row has the same bits among any number of others (seed ${SEED + 2})`,
+    (type, planes) => {
+      const random = seeded(SEED + 2);
+      const id = TYPES.indexOf(type);
+      const { values, form } = DENSE_TYPES[id]!;
+      const formId = DENSE_FORMS.findIndex(({ name }) => name === form);
+      const most = 17; // more than two tiles of any instruction set, and every number that the last may have
+      const inputs = values === 1 ? 77 : 2 * values;
+      for (const outputs of [16, 37, 64]) {
+        const panels = new Uint8Array(densePacking(type, outputs, inputs)!.bytes);
+        kernels.densePack(isa, id, inputs, outputs, weightBlocks(random, type, outputs * inputs, 0.1), panels);
+        const x = Float32Array.from({ length: most * inputs }, () => gaussian(random));
+        const bias = Float32Array.from({ length: Math.ceil(outputs / 16) * 16 }, () => gaussian(random));
+        const base = Float32Array.from({ length: most * outputs }, () => gaussian(random));
+        const product = (from: number, n: number): Float32Array => {
+          const y = new Float32Array(n * outputs);
+          const count = n * Math.ceil(inputs / 32);
+          const [rows, onto] = [x.slice(from * inputs), base.slice(from * outputs)];
+          const [steps, sums] = [new Float32Array(count), new Int32Array(2 * count)];
+          const [given, bases] = [rows.subarray(0, n * inputs), onto.subarray(0, n * outputs)];
+          kernels.densePanels(isa, formId, inputs, outputs, n, panels, given, bias, bases, y, steps, sums, planes);
+          return y;
+        };
+        const alone = Float32Array.from(Array.from({ length: most }, (_, row) => [...product(row, 1)]).flat());
+        for (let n = 2; n <= most; n++)
+          expect(product(0, n), `${outputs} outputs, ${n} rows`).toEqual(alone.subarray(0, n * outputs));
+      }
+    },
+  );
+
+  test.each(QUANTIZED_TYPES)(`%s: one plane is products with rows of 8 bits (seed ${SEED + 3})`, (type) => {
+    const random = seeded(SEED + 3);
     const id = TYPES.indexOf(type);
     const { values, form } = DENSE_TYPES[id]!;
     const formId = DENSE_FORMS.findIndex(({ name }) => name === form);
-    const most = 17; // more than two tiles of any instruction set, and every number that the last may have
-    const inputs = values === 1 ? 77 : 2 * values;
-    for (const outputs of [16, 37, 64]) {
-      const panels = new Uint8Array(densePacking(type, outputs, inputs)!.bytes);
-      kernels.densePack(isa, id, inputs, outputs, weightBlocks(random, type, outputs * inputs, 0.1), panels);
-      const x = Float32Array.from({ length: most * inputs }, () => gaussian(random));
-      const bias = Float32Array.from({ length: Math.ceil(outputs / 16) * 16 }, () => gaussian(random));
-      const base = Float32Array.from({ length: most * outputs }, () => gaussian(random));
-      const product = (from: number, n: number): Float32Array => {
-        const y = new Float32Array(n * outputs);
-        const count = n * Math.ceil(inputs / 32);
-        const [rows, onto] = [x.slice(from * inputs), base.slice(from * outputs)];
-        const [steps, sums] = [new Float32Array(count), new Int32Array(2 * count)];
-        const [given, bases] = [rows.subarray(0, n * inputs), onto.subarray(0, n * outputs)];
-        kernels.densePanels(isa, formId, inputs, outputs, n, panels, given, bias, bases, y, steps, sums);
-        return y;
-      };
-      const alone = Float32Array.from(Array.from({ length: most }, (_, row) => [...product(row, 1)]).flat());
-      for (let n = 2; n <= most; n++)
-        expect(product(0, n), `${outputs} outputs, ${n} rows`).toEqual(alone.subarray(0, n * outputs));
+    const [outputs, inputs, n] = [37, 3 * values, 5];
+    const blocks = inputs / 32;
+    const bytes = weightBlocks(random, type, outputs * inputs, 0.1);
+    const w = decoded(type, bytes, outputs * inputs);
+    const panels = new Uint8Array(densePacking(type, outputs, inputs)!.bytes);
+    kernels.densePack(isa, id, inputs, outputs, bytes, panels);
+    const x = Float32Array.from({ length: n * inputs }, () => gaussian(random));
+    x.fill(0, 32, 64);
+    x[70] = 100;
+    const [y, steps, sums] = [
+      new Float32Array(n * outputs),
+      new Float32Array(n * blocks),
+      new Int32Array(2 * n * blocks),
+    ];
+    const none = new Float32Array(0);
+    kernels.densePanels(isa, formId, inputs, outputs, n, panels, x, none, none, y, steps, sums, 1);
+    const rounded = inBytes(x);
+    expect([steps, sums]).toEqual([rounded.steps, rounded.sums]);
+    for (let i = 0; i < y.length; i++) {
+      const [t, o] = [Math.floor(i / outputs), i % outputs];
+      const row = w.subarray(o * inputs, (o + 1) * inputs);
+      let [exact, size] = [0, 0];
+      for (let at = 0; at < inputs; at++) {
+        exact += rounded.x[t * inputs + at]! * row[at]!;
+        size += Math.abs(rounded.x[t * inputs + at]!);
+      }
+      // What scale times code and the minimum are, of the largest weight; five roundings of each of the sums so far.
+      const largest = row.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0);
+      expect(Math.abs(y[i]! - exact), `row ${t}, output ${o}`).toBeLessThanOrEqual(
+        20 * largest * size * (4 * blocks + 4) * 2 ** -24,
+      );
     }
   });
 

@@ -140,6 +140,41 @@ describe.each(available)(`%s (seed ${SEED})`, (isa) => {
   );
 
   test.each(Object.entries(SHAPES))(
+    'layers %s: one plane for some matrices, by the same bits alone, among others and with three threads',
+    (_, shape) => {
+      setIsa(isa);
+      const random = seeded(SEED + 6);
+      const tokens = 131;
+      const x = normals(random, tokens * SHAPE.hiddenSize);
+      const attention = normals(random, tokens * 96);
+      const halves = [filled(shape, 1), filled(shape, 3)];
+      const before = answers(halves[0]!, x, attention, tokens);
+      const slots = [
+        [0, 'k'],
+        [0, 'up'],
+        [1, 'q'],
+        [1, 'o'],
+        [1, 'down'],
+        [2, 'q'],
+      ] as const;
+      for (const half of halves) for (const [layer, slot] of slots) half.setPlanes(layer, slot, 1);
+      const [one, three] = halves.map((half) => answers(half, x, attention, tokens));
+      expect(three).toEqual(one);
+      expect(one![0]).not.toEqual(before[0]);
+      for (const t of [0, 5, 127, 130]) {
+        const at = (rows: Float32Array): Float32Array => rows.slice(t * 96, (t + 1) * 96);
+        expect(answers(halves[0]!, at(x), at(attention), 1)[0], `row ${t}`).toEqual(one![t]);
+      }
+      // The queries of the first layer have two planes beside keys that have one.
+      expect(one![0]!.subarray(0, 96)).toEqual(before[0]!.subarray(0, 96));
+      expect(one![0]!.subarray(96, 128)).not.toEqual(before[0]!.subarray(96, 128));
+      for (const [layer, slot] of slots) halves[0]!.setPlanes(layer, slot, 2);
+      expect(answers(halves[0]!, x, attention, tokens)).toEqual(before);
+      for (const half of halves) half.close();
+    },
+  );
+
+  test.each(Object.entries(SHAPES))(
     'layers %s: zeros, denormals, the smallest and the largest rows stay numbers',
     (_, shape) => {
       setIsa(isa);
@@ -309,6 +344,11 @@ describe('what is refused', () => {
   afterAll(() => half.close());
   const empty = (): DenseHalf => new DenseHalf(SHAPE, 1);
   const SOME = { count: 7, used: 3, shareAmongChosen: true };
+  const closedHalf = (): DenseHalf => {
+    const half = empty();
+    half.close();
+    return half;
+  };
   const withExperts = (): DenseHalf => new DenseHalf(EXPERTS, 1);
   const rows = (count: number): Float32Array => new Float32Array(count);
   const out = (): Projected => projected(SHAPE, 1);
@@ -409,6 +449,11 @@ describe('what is refused', () => {
     ['a router behind the last layer', 'bad-argument', () => withExperts().setRouter(2, rows(7 * 96))],
     ['a router of another size', 'bad-shape', () => withExperts().setRouter(0, rows(6 * 96))],
     ['a router with NaN', 'bad-value', () => withExperts().setRouter(0, rows(7 * 96).fill(NaN, 600, 601))],
+    ['no planes', 'bad-argument', () => half.setPlanes(0, 'q', 0 as 1)],
+    ['three planes', 'bad-argument', () => half.setPlanes(0, 'q', 3 as 1)],
+    ['planes of no matrix', 'bad-argument', () => half.setPlanes(2, 'down', 1)],
+    ['planes behind the last layer', 'bad-argument', () => half.setPlanes(3, 'q', 1)],
+    ['planes after the end', 'closed', () => closedHalf().setPlanes(0, 'q', 1)],
     ['results too short', 'bad-shape', () => half.logits(rows(96), 1, rows(76))],
     ['a plain array', 'bad-argument', () => half.logits(Array(96).fill(0) as unknown as Float32Array, 1, rows(77))],
   ])('%s', (_, expected, call) => {
@@ -453,6 +498,26 @@ describe('what is refused', () => {
     expect([row(0), row(6), row(7), row(-1), row(0.5), row(2 ** 31)]).toEqual([0, 0, bad, bad, bad, bad]);
     expect(half.setRows(0, 0, 0, new Uint8Array(96 * 96 * 4), 0, 96, 1)).toBe(bad);
     expect([half.setRouter(2, rows(7 * 96)), half.setBias(0, 5, rows(136))]).toEqual([bad, bad]);
+    for (const [layer, slot, planes] of [
+      ...[
+        [0, 0, 0],
+        [0, 0, 3],
+        [0, 0, 1.5],
+        [0, 0, NaN],
+        [0, 7, 1],
+        [0, -1, 1],
+        [3, 0, 1],
+        [2, 6, 1],
+      ],
+      ...[
+        [0, 0, '1'],
+        [undefined, 0, 1],
+        [0, {}, 1],
+        [0, 0, undefined],
+      ],
+    ] as unknown as [number, number, number][])
+      expect(half.setPlanes(layer, slot, planes), `${layer}, ${slot}, ${planes}`).toBe(bad);
+    expect(half.setPlanes(0, 5, 1)).toBe(0);
     expect(half.setRouter(0, rows(7 * 96 - 1))).toBe(STATUSES.findIndex(({ name }) => name === 'bad-shape'));
     half.close();
     expect(half.setRouter(0, rows(7 * 96))).toBe(STATUSES.findIndex(({ name }) => name === 'closed'));
