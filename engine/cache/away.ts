@@ -38,7 +38,10 @@ export interface Neighbours {
   makeRoom(asking: Named, lackingBytes: number): void;
   /** Bytes that this would free at most, about. */
   reclaimableBytes(asking: Named): number;
-  /** Has pages of others go lower until the pool has room for so many bytes, those first that the policy of the pool names. */
+  /**
+   * Has pages of others go lower until the pool has room for so many bytes, those first that the policy of the pool
+   * names.
+   */
   press(asking: Named, neededBytes: number, whom: Pressed): void;
   /** Has pages of sessions that wait go, to be read again, until so many bytes more are free. */
   letGo(asking: Named, lackingBytes: number): void;

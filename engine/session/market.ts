@@ -1,7 +1,7 @@
 /**
  * Where the memory that sessions share is short, one after the other gives up a part of what is needed, as a policy of
- * the pool says (policy/pool.ts): by default whoever keeps its old pages in most bits. Each decides by itself which of its pages
- * move.
+ * the pool says (policy/pool.ts): by default whoever keeps its old pages in most bits. Each decides by itself which of
+ * its pages move.
  */
 import { movablePages, PAGE_TOKENS, type PagePool, SIDES, sealedPages } from '../../native/index.ts';
 import { EVEN, LARGEST, type PoolMember, type PoolPolicy } from '../../policy/index.ts';

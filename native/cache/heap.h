@@ -5,8 +5,8 @@
 //
 // The memory held beyond the blocks in use is bounded. A unit that contains no block can be returned to the system by
 // itself (trim). Where free pieces are scattered, the few blocks of a unit can be moved to such pieces (evacuate), and
-// the blocks between pieces can be moved together (pack), if their owner can find them again. Where the system cannot take back part of a mapping (Windows, WebAssembly), only whole chunks
-// are returned.
+// the blocks between pieces can be moved together (pack), if their owner can find them again. Where the system cannot
+// take back part of a mapping (Windows, WebAssembly), only whole chunks are returned.
 //
 // Every block is preceded by a 64-byte header, Block, which its owner may extend (see Part). The lists of free blocks
 // live in these headers, so freeing a block never allocates. Only one thread may use a heap at a time. In address
