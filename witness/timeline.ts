@@ -21,6 +21,7 @@ import type { MendedSide, NoteBody, PromotedSide } from './entries/log-notes.ts'
 import { decisionRow } from './entries/rows.gen.ts';
 import { foresightText } from './foresight-text.ts';
 import { FormStates } from './form-states.ts';
+import { gaveUpText } from './gave-up-text.ts';
 import { idleText } from './idle-text.ts';
 import { readEnvelopes, readLog } from './read.ts';
 import { entryId } from './series.ts';
@@ -434,7 +435,7 @@ function noteText(body: Readonly<Record<string, unknown>>): string {
     return typeof why === 'string'
       ? `Session ${show(from)}, which was parked, is read again: ${why}.`
       : `Goes on from session ${show(from)}, which was parked with ${plural(resumed, 'token')}.`;
-  return idleText(body) ?? `Noted: ${JSON.stringify(body)}.`;
+  return idleText(body) ?? gaveUpText(body) ?? `Noted: ${JSON.stringify(body)}.`;
 }
 
 const ENDS: Readonly<Record<CloseBody['reason'], string>> = {

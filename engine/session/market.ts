@@ -31,11 +31,27 @@ export class Market {
   }
 
   /**
-   * Has pages of sessions go lower until the pool has room for so many bytes: as the policy of the pool says, where
-   * whoever asks may be the next itself and then does the rest alone; or all the others, when that was not enough.
+   * Has pages of sessions go lower until the pool has room for so many bytes: of those that the policy of the pool
+   * names, whoever asks among them, as long as it names somebody; or of all others.
    */
   press(asking: Governed, neededBytes: number, whom: Pressed): void {
-    const { policy = EVEN, pool } = this.#parts;
+    const { policy = EVEN, pool, meter } = this.#parts;
+    for (const [cache, freedBytes] of this.#ask(asking, neededBytes, { whom, policy })) {
+      const { budgetBytes } = pool;
+      meter.tell('engine-budget-pressed', { session: cache.id, asking: asking.id, freedBytes, budgetBytes });
+      // Its decisions alone do not say for whom they were made.
+      const note = { gaveUpBytes: freedBytes, gaveUpFor: asking.id, gaveUpBy: policy.id, tokens: cache.length };
+      cache.mover.write('note', note);
+    }
+  }
+
+  /** → what others gave up */
+  #ask(
+    asking: Governed,
+    neededBytes: number,
+    { whom, policy }: { readonly whom: Pressed; readonly policy: PoolPolicy },
+  ): ReadonlyMap<Governed, number> {
+    const given = new Map<Governed, number>();
     const roomBytes = (): number => asking.room.poolRoomBytes ?? Number.POSITIVE_INFINITY;
     const partBytes = Math.ceil(Math.max(neededBytes - roomBytes(), 0) / PARTS);
     const spent = new Set<string>();
@@ -45,20 +61,15 @@ export class Market {
       const own = memberOf(asking, 0);
       // Where all are asked, those that the policy spares give as well.
       const next = policy.next(members, own) ?? (whom === 'all' ? LARGEST.next(members, { ...own, bytes: -1 }) : null);
-      if (next === null) return;
+      if (next === null) break;
       const { cache } = caches.get(next.id)!;
       const before = cache.kv.usedBytes;
       giveUp(cache, Math.min(neededBytes, roomBytes() + partBytes) - cache.room.spareBytes, cache === asking);
       const freedBytes = before - cache.kv.usedBytes;
       if (freedBytes <= 0) spent.add(next.id);
-      else if (cache !== asking)
-        this.#parts.meter.tell('engine-budget-pressed', {
-          session: cache.id,
-          asking: asking.id,
-          freedBytes,
-          budgetBytes: pool.budgetBytes,
-        });
+      else if (cache !== asking) given.set(cache, freedBytes + (given.get(cache) ?? 0));
     }
+    return given;
   }
 
   /** Those that can give up bytes, by their names, and how long each has waited. */

@@ -124,7 +124,7 @@ const WITNESS: Layers = {
       'id',
       'series',
     ],
-    ...['csv', 'idle-text', 'stated-text', 'words', 'pause'],
+    ...['csv', 'gave-up-text', 'idle-text', 'stated-text', 'words', 'pause'],
   ],
   checkpoints: ['note', 'checkpoint', 'against', 'anchor-file'],
   entries: [

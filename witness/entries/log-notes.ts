@@ -96,6 +96,11 @@ export const NOTE = {
   expectedNats: { type: optional(real), unit: 'nats', since: '0.1.0' },
   /** Tokens by which that was measured; 0: it is predicted alone. */
   measuredTokens: { type: optional(whole), since: '0.1.0' },
+  /** What pages of the session gave up for another one with which it shares memory. */
+  gaveUpBytes: { type: optional(whole), unit: 'bytes', since: '0.1.0' },
+  /** That session, and the policy of the pool by which it was this one's turn. */
+  gaveUpFor: { type: optional(text), since: '0.1.0' },
+  gaveUpBy: { type: optional(text), since: '0.1.0' },
   tokens: { type: optional(whole) },
 } as const satisfies Fields;
 

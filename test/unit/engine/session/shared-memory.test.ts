@@ -10,8 +10,11 @@ import {
   type EngineSession,
   type SessionOptions,
 } from '../../../../engine/index.ts';
+import { logDir } from '../../../../engine/state/folder.ts';
+import { readLog, replaySession, timeline } from '../../../../witness/index.ts';
 import { refused } from '../../../refusal.ts';
-import { ids, MODEL } from '../on-reference.ts';
+import { scratchFolders } from '../../witness/folder.ts';
+import { entriesOf, ids, MODEL } from '../on-reference.ts';
 import { parseExposition } from '../serve/exposition.ts';
 
 let engine: Engine;
@@ -128,6 +131,37 @@ describe('sessions whose pages went for another one', () => {
     const metrics = await engine.metrics();
     expect(metrics).toMatch(/^palimpsest_sessions_parked\{place="reread"\} 1$/m);
     expect(metrics).toMatch(/^palimpsest_room_refusals_total 0$/m);
+  });
+});
+
+describe('a budget that becomes short', () => {
+  const folder = scratchFolders();
+
+  it('is made up for by whoever keeps its old pages in most bits, which its log says, and the logs replay', async () => {
+    const dir = folder();
+    await open('1.6MiB', { stateDir: dir, idleSessions: 'keep' });
+    const first = await engine.openSession();
+    await first.read(ids(700));
+    const second = await engine.openSession();
+    await second.read(ids(700, 2));
+    const bytes: number[] = [];
+    for (const session of [first, second]) bytes.push((await session.report()).kvBytesNow);
+    await engine.close();
+    const notes = entriesOf(dir, first.id, 'note').filter(({ body }) => 'gaveUpBytes' in body);
+    expect(notes.length).toBeGreaterThan(0);
+    for (const { body } of notes) {
+      expect(body).toMatchObject({ gaveUpFor: second.id, gaveUpBy: 'even', tokens: 700 });
+      expect(body['gaveUpBytes']).toBeGreaterThan(0);
+    }
+    // Who waits counts as having a quarter more, and gives first, but not all.
+    expect(bytes[0]! / bytes[1]!).toBeGreaterThan(0.6);
+    expect(bytes[0]! / bytes[1]!).toBeLessThan(1);
+    const told = timeline(logDir(dir), first.id).map(({ text }) => text);
+    expect(told.some((text) => /^Gave up .* for session /.test(text) && text.endsWith("its turn by 'even'."))).toBe(
+      true,
+    );
+    for (const { id } of [first, second])
+      expect(replaySession(readLog(logDir(dir), { session: id }))).toMatchObject({ equal: true });
   });
 });
 
