@@ -200,7 +200,7 @@ export class Meter {
   readonly running = this.#registry.gauge('num_requests_running', 'Calls that read or write now.', {});
   readonly waiting = this.#registry.gauge(
     'num_requests_waiting',
-    'Calls that wait until others leave them room for their keys and values.',
+    'Calls that wait: for room for their keys and values, or until fewer are at work.',
     {},
   );
   readonly promptTokens = this.#registry.counter('prompt_tokens_total', 'Tokens of prompts that were read.', {});

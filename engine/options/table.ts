@@ -115,7 +115,7 @@ export const LOADING_OPTIONS = {
   },
   signal: { rule: seenLater('a signal'), help: 'aborts download and loading' },
 } as const satisfies Rows<
-  Omit<EngineOptions, keyof StateOptions | 'stateDir' | 'logRetention' | 'kvBudget' | 'idleSessions'>
+  Omit<EngineOptions, keyof StateOptions | 'stateDir' | 'logRetention' | 'kvBudget' | 'idleSessions' | 'maxConcurrent'>
 >;
 
 /** What is written to a state folder. */
@@ -190,6 +190,10 @@ export const ENGINE_OPTIONS = {
     default: 'reread',
     refusal: "sessions that wait are read again ('reread'), kept ('keep'), or parked in 'memory' or on 'disk'",
     help: 'what becomes of sessions that wait when memory is short',
+  },
+  maxConcurrent: {
+    rule: whole(1, undefined, 'a positive whole number'),
+    help: 'most calls at work at once (default: as many as there is room for)',
   },
 } as const satisfies Rows<EngineOptions>;
 

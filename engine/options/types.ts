@@ -95,8 +95,8 @@ export interface EngineOptions extends StateOptions {
   readonly logRetention?: LogRetention;
   /**
    * Most bytes that the caches of all sessions may take together: '64MiB', '1.5GB', or a number. It is the kvBudget of
-   * each session that asks for no budget, formats or policy. When it is short, pages of those that take most go lower,
-   * and calls wait until others have ended. Default: the memory of the machine, or what its container allows.
+   * each session that asks for no budget, formats or policy. When it is short, pages go lower, first of those that keep
+   * them in most bits, and calls wait until others have ended. Default: the memory of the machine, or what its container allows.
    */
   readonly kvBudget?: KvBudget;
   /**
@@ -108,6 +108,11 @@ export interface EngineOptions extends StateOptions {
    * 'reread'.
    */
   readonly idleSessions?: 'reread' | 'keep' | 'memory' | 'disk';
+  /**
+   * Most calls that read or write at once, which share each pass over the weights. Others wait until one of them has
+   * ended, who came first first. Default: as many as there is room for.
+   */
+  readonly maxConcurrent?: number;
 }
 
 /**

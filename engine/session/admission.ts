@@ -25,6 +25,8 @@ export interface Shared {
   readonly parkedBytes: (session: Session) => number | null;
   /** Has those that wait parked for a session, until so many bytes more are free. */
   readonly makeRoom: (asking: Session, lackingBytes: number) => void;
+  /** Most calls at work at once. */
+  readonly maxConcurrent: number | undefined;
 }
 
 export class Admission {
@@ -54,7 +56,7 @@ export class Admission {
    * and nobody is at work who might make room, 'aborted', 'closed'.
    */
   async enter(session: Session, tokens: number, signal: AbortSignal | undefined): Promise<void> {
-    if (this.#waiting.length === 0 && this.#fits(session, tokens)) {
+    if (this.#waiting.length === 0 && !this.#isFull && this.#fits(session, tokens)) {
       this.#working.set(session, tokens);
       return;
     }
@@ -63,8 +65,13 @@ export class Admission {
       this.#working.set(session, tokens);
       return;
     }
-    this.#waits(session, tokens);
+    if (!this.#isFull) this.#waits(session, tokens);
     await this.#wait(session, tokens, signal);
+  }
+
+  /** As many are at work as may be. */
+  get #isFull(): boolean {
+    return this.#working.size >= (this.#shared.maxConcurrent ?? Number.POSITIVE_INFINITY);
   }
 
   /** The call has ended. */
@@ -131,7 +138,7 @@ export class Admission {
   #next(): void {
     for (;;) {
       const first = this.#waiting[0];
-      if (first === undefined) return;
+      if (first === undefined || this.#isFull) return;
       const { session, tokens } = first;
       const isAlone = this.#working.size === 0;
       const fits = this.#fits(session, tokens) || (isAlone && this.#fitsAfterAll(session, tokens));

@@ -23,6 +23,8 @@ interface Parts {
   readonly form: IdleForm | null;
   /** Those that are open. */
   readonly sessions: () => Iterable<Session>;
+  /** Most calls at work at once; left out: as many as there is room for. */
+  readonly maxConcurrent?: number;
   /** Whose pages go lower where room is short; left out: those of whoever keeps its old pages in most bits. */
   readonly policy?: PoolPolicy;
 }
@@ -42,7 +44,8 @@ export class SharedMemory implements Sharing {
     this.#idle = form === null ? null : new IdleSessions(form, pool, sessions);
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
-    this.#admission = new Admission({ pool, meter, sessions, parkedBytes, makeRoom });
+    const { maxConcurrent } = parts;
+    this.#admission = new Admission({ pool, meter, sessions, parkedBytes, makeRoom, maxConcurrent });
   }
 
   get place(): IdleForm['place'] | null {

@@ -39,6 +39,7 @@ export function hostOptions(options: EngineOptions): HostOptions {
     logRetention: checkedRetention(options.logRetention),
     anchor: options.anchor,
     kvBudgetBytes: options.kvBudget === undefined ? undefined : parseBudget(options.kvBudget, null),
+    maxConcurrent: options.maxConcurrent,
     idleSessions: options.idleSessions ?? ENGINE_OPTIONS.idleSessions.default,
   };
 }

@@ -32,6 +32,8 @@ export interface HostOptions extends RuntimeOptions {
   readonly anchor?: AnchorOptions | undefined;
   /** Most bytes of all sessions together; left out: the memory of the machine. */
   readonly kvBudgetBytes?: number | undefined;
+  /** Most calls at work at once; left out: as many as there is room for. */
+  readonly maxConcurrent?: number | undefined;
   readonly idleSessions: 'keep' | IdlePlace;
   /** Told of events; left out: nobody is. */
   readonly onEvent?: (event: EngineEvent) => void;
@@ -51,7 +53,7 @@ export class Host {
   #lowMemory = false;
 
   private constructor(runtime: Runtime, state: State | null, meter: Meter, options: HostOptions) {
-    const { kvBudgetBytes, idleSessions } = options;
+    const { kvBudgetBytes, idleSessions, maxConcurrent } = options;
     this.runtime = runtime;
     this.state = state;
     this.meter = meter;
@@ -59,7 +61,14 @@ export class Host {
     const form = idleSessions === 'keep' ? null : this.#idleForm(idleSessions);
     this.#pool = openPool(kvBudgetBytes ?? memoryBytes());
     this.#budgetBytes = kvBudgetBytes;
-    this.shared = new SharedMemory({ pool: this.#pool, meter: this.meter, form, sessions: () => this.sessions });
+    const sessions = (): Iterable<Session> => this.sessions;
+    this.shared = new SharedMemory({
+      pool: this.#pool,
+      meter: this.meter,
+      form,
+      sessions,
+      ...given({ maxConcurrent }),
+    });
     this.meter.budget.set({}, this.#pool.budgetBytes);
     if (runtime.native.passedOver !== null) this.meter.fallbacks.add({ reason: 'kernels' });
     if (runtime.denseChoice.isSecondBest) this.meter.fallbacks.add({ reason: 'dense' });

@@ -134,6 +134,30 @@ describe('sessions whose pages went for another one', () => {
   });
 });
 
+describe('maxConcurrent', () => {
+  it('has so many at work at once, the others in turn, and an abort ends a wait', async () => {
+    await open(undefined, { maxConcurrent: 2 });
+    const sessions = await Promise.all([1, 2, 3, 4].map(() => engine.openSession({ exact: true })));
+    const abort = new AbortController();
+    const ended: number[] = [];
+    const write = async (at: number, maxTokens: number, options = {}): Promise<number> => {
+      const { tokens } = await sessions[at]!.generate(PROMPT, { maxTokens, temperature: 0.8, ...options }).result;
+      ended.push(at);
+      return tokens;
+    };
+    const first = [write(0, 300), write(1, 150)];
+    const aborted = refused(write(2, 10, { signal: abort.signal }));
+    const last = write(3, 10);
+    while ((await metric('num_requests_waiting')) < 2);
+    expect(await metric('num_requests_running')).toBe(2);
+    abort.abort();
+    expect(await aborted).toMatchObject({ code: 'aborted' });
+    expect(await Promise.all([...first, last])).toEqual([300, 150, 10]);
+    expect(ended).toEqual([1, 3, 0]);
+    expect(await metric('room_waits_total')).toBe(0);
+  });
+});
+
 describe('a budget that becomes short', () => {
   const folder = scratchFolders();
 
