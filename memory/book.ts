@@ -525,9 +525,9 @@ class Book implements ThresholdBook {
     }));
     const { defaults, shape } = target;
     const query = { layers: shape.layers, ...(defaults === undefined ? {} : { defaults }) };
-    // Of its own evidence alone, so that what was imported is counted once, as a part of its own. What its sessions
-    // measured is in there in any case: whoever imports the file takes their stretch of the log for known.
-    const set = this.#withCosts(this.#estimate(weighted, query, null), all, shape.layers, null);
+    const known = this.#estimate(weighted, query, null);
+    // What sessions measured beside a law that was imported is theirs alone: files are joined by how sure they are.
+    const set = imported === null ? this.#withCosts(known, all, shape.layers, null) : known;
     const own = toThresholdFile(set, target, log, {
       sessions: all.length,
       tokens: weighted.reduce((sum, { experience }) => sum + experience.tokens, 0),

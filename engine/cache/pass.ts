@@ -100,8 +100,6 @@ async function carry(parts: readonly Part[]): Promise<number> {
     part.row = rows;
     rows += part.tokens;
   }
-  const attention = new Float32Array(rows * queryHeads * headDim);
-  const caches = new Caches(parts);
   let sharedMs = 0;
   const shared = async <T>(work: () => Promise<T>): Promise<T> => {
     const start = performance.now();
@@ -112,6 +110,8 @@ async function carry(parts: readonly Part[]): Promise<number> {
     return result;
   };
   try {
+    const attention = new Float32Array(rows * queryHeads * headDim);
+    const caches = new Caches(parts);
     let input = await shared(() => dense.first(dense.embed(idsOf(parts, rows)), rows));
     for (let layer = 0; ; layer++) {
       caches.attend(layer, input, attention);

@@ -96,7 +96,8 @@ export interface EngineOptions extends StateOptions {
   /**
    * Most bytes that the caches of all sessions may take together: '64MiB', '1.5GB', or a number. It is the kvBudget of
    * each session that asks for no budget, formats or policy. When it is short, pages go lower, first of those that keep
-   * them in most bits, and calls wait until others have ended. Default: the memory of the machine, or what its container allows.
+   * them in most bits, and calls wait until others have ended. Default: the memory of the machine, or what its
+   * container allows.
    */
   readonly kvBudget?: KvBudget;
   /**

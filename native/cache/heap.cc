@@ -17,7 +17,7 @@ constexpr size_t kFirstChunk = size_t{256} << 10;
 constexpr size_t kHeader = kHeapUnit;
 static_assert(sizeof(Block) <= kHeader);
 
-// The most free memory that is held: this much, plus one part in kIdleShare of what is in use, or half as much again
+// The most free memory that is held: this much, plus one part in kIdleShare of what is in use, or a quarter more
 // where a unit cannot be emptied at once. With lower limits, more memory is moved.
 constexpr size_t kIdle = size_t{4} << 20;
 constexpr size_t kIdleShare = 25;
@@ -107,7 +107,7 @@ size_t Heap::mostIdle() const { return kIdle + used_ / kIdleShare; }
 // Where units cannot be returned to the system there is nothing to gain.
 bool Heap::isWasteful() const { return kReturnsUnits && idleBytes() > mostIdle(); }
 
-bool Heap::isMostWasteful() const { return kReturnsUnits && idleBytes() > mostIdle() + mostIdle() / 2; }
+bool Heap::isMostWasteful() const { return kReturnsUnits && idleBytes() > mostIdle() + mostIdle() / 4; }
 
 #if defined(__SANITIZE_ADDRESS__)
 

@@ -49,7 +49,7 @@ class Heap {
   // Free bytes that have not been returned, and whether they exceed the limit.
   size_t idleBytes() const { return reserved_ - used_; }
   bool isWasteful() const;
-  // Whether they exceed it by half: then it is worth looking for what else can be moved.
+  // Whether they exceed it by a quarter: then it is worth looking for what else can be moved.
   bool isMostWasteful() const;
   // Returns empty units to the system while too much is idle.
   void trim();

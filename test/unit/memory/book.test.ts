@@ -21,7 +21,6 @@ import {
   toThresholdFile,
 } from '../../../memory/index.ts';
 import { KvError } from '../../../native/index.ts';
-import { defaultLaw, defaultThresholds } from '../../../policy/index.ts';
 import { seeded } from '../../random.ts';
 import { estimate, from } from './threshold-data.ts';
 
@@ -465,28 +464,6 @@ describe('imported thresholds', () => {
     expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('file');
     await again.record(...taught(4));
     expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('learned');
-  });
-
-  test('go out with what sessions beside them measured of layers, which is counted once', async () => {
-    const dir = fresh();
-    const assumed = { ...defaultThresholds(2), law: defaultLaw(2) };
-    importThresholds(dir, toThresholdFile(assumed, target, null), target);
-    const book = await openThresholdBook({ dir, logId: 'a', entries: noEntries });
-    const costs = [4, 1].map((cost, layer) => ({ layer, side: 'v' as const, cost, rows: 8 }));
-    for (const seq of [2, 4, 6]) await book.record(...taught(seq, { costs }));
-    const coefficients = async () => (await book.lookup(query)).thresholds.law!.coefficient;
-    const before = await coefficients();
-    expect(before.v.map(({ samples }) => samples)).toEqual([3, 3]);
-    const exported = () => book.exportFile({ ...target, family: 'llama' }, { id: 'a', acknowledgedSeq: 6 });
-    const file = await exported();
-    expect(file.law!.coefficient.v.map(({ value, samples }) => [value, samples])).toEqual(
-      before.v.map(({ value, samples }) => [value, samples]),
-    );
-    // Their stretch of the log is known from then on, so nothing may be lost with it, and nothing is joined twice.
-    importThresholds(dir, file, target);
-    expect((await coefficients()).v.map(({ value }) => value)).toEqual(before.v.map(({ value }) => value));
-    expect(formatThresholdFile(await exported())).toBe(formatThresholdFile(file));
-    await book.close();
   });
 
   // What a session logs as its gains is what it was started with. Were that evidence, an imported 2 would be √2 after
