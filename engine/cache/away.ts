@@ -39,7 +39,7 @@ export interface Neighbours {
   /** Bytes that this would free at most, about. */
   reclaimableBytes(asking: Named): number;
   /**
-   * Has pages of others go lower until the pool has room for so many bytes, those first that the policy of the pool
+   * Has pages of sessions go lower until the pool has room for so many bytes, those first that the policy of the pool
    * names.
    */
   press(asking: Named, neededBytes: number, whom: Pressed): void;

@@ -181,31 +181,34 @@ class Caches {
       attention,
     }: { readonly ready: readonly (Ready | null)[]; readonly input: LayerInput; readonly attention: Float32Array },
   ): boolean {
-    const start = performance.now();
     const caches = this.#parts.map(({ step }) => step.stepper.governed);
     const bytes = caches.map((cache) => cache.bytesBefore());
-    try {
-      batch.append(layer, input.k, input.v);
-    } catch {
-      this.#batch = null;
-      return false;
-    }
+    if (!this.#went(() => batch.append(layer, input.k, input.v))) return false;
     for (const [at, part] of this.#parts.entries()) {
       const told = { tokens: part.tokens, inputs: ready[at]!.inputs, bytes: bytes[at]! };
       part.does(() => caches[at]!.appended(layer, told));
     }
     const xNorms = new Float32Array(input.tokens);
     for (const [at, { row }] of this.#parts.entries()) xNorms.set(ready[at]!.xNorms, row);
-    try {
-      batch.attend(layer, input.q, attention, { xNorms });
-    } catch {
-      // Nothing was counted or kept; whoever it was that cannot says so alone.
-      this.#batch = null;
+    // Where it is refused nothing was counted or kept; whoever it is that cannot says so alone.
+    if (!this.#went(() => batch.attend(layer, input.q, attention, { xNorms })))
       for (const [at, part] of this.#parts.entries())
         if (isSound(part)) looks(part, layer, input, attention, ready[at]!);
-    }
-    this.#took(performance.now() - start);
     return true;
+  }
+
+  /** Makes a call for all, whose time they share. → false: one of them was refused, and each goes on alone. */
+  #went(call: () => void): boolean {
+    const start = performance.now();
+    try {
+      call();
+      return true;
+    } catch {
+      this.#batch = null;
+      return false;
+    } finally {
+      this.#took(performance.now() - start);
+    }
   }
 
   /** Each has a part of the time by its rows and by what they see. */

@@ -88,8 +88,9 @@ export class Room {
   }
 
   /**
-   * Has the pages of other sessions go lower until there is so much room: of those that take more than this one, or of
-   * all; and where that is not enough, those of idle ones go for good. → whether there is room now
+   * Has pages of sessions go lower until there is so much room: of those that the policy of the pool names, this one
+   * among them, or of all others; and where that is not enough, those of idle ones go for good. → whether there is room
+   * now
    */
   press(dueBytes: number, whom: Pressed): boolean {
     const { asking, neighbours } = this.#parts;

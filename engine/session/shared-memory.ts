@@ -1,8 +1,7 @@
 /**
  * The memory that the sessions of an engine share: who may be at work in it (admission.ts), who is in the next pass
- * (scheduler.ts), and who gives way when room is short. Sessions that wait are parked, or pages of others go lower,
- * those first that take most; where nothing else helps, the pages of sessions that wait go, and their tokens are read
- * again.
+ * (scheduler.ts), and who gives way when room is short (market.ts). Sessions that wait are parked, or pages go lower;
+ * where nothing else helps, the pages of sessions that wait go, and their tokens are read again.
  */
 import { KvError, type PagePool } from '../../native/index.ts';
 import type { PoolPolicy } from '../../policy/index.ts';

@@ -2,6 +2,7 @@
 // what befalls one of them is nobody else's affair.
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { runPass, type Step } from '../../../../engine/cache/pass.ts';
+import type { LayerRows } from '../../../../engine/cache/types.ts';
 import type { SessionOptions } from '../../../../engine/options/types.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { openPool } from '../../../../native/index.ts';
@@ -167,6 +168,28 @@ describe('a pass', () => {
     expect(small.session.tokens.length).toBe(small.session.cache.length());
     expect(small.session.tokens.length % 128).toBe(0);
     expect([torn.session.cache.length(1), torn.session.cache.length(2)]).toEqual([228, 128]);
+  });
+
+  it.each(['k', 'q'] as const)('goes on one by one where the call for all is refused, for %s of one', async (name) => {
+    const steps = [ids(128, 1), ids(60, 2)];
+    const alone = new Walker({ exact: true }, steps);
+    const sound = new Walker({ exact: true }, steps);
+    const broken = new Walker({ exact: true }, [ids(128, 3), ids(60, 4)]);
+    await pass([alone]);
+    await pass([alone]);
+    await pass([broken, sound]);
+    Object.assign(broken.session, {
+      sees: (rows: LayerRows) => {
+        if (rows.layer === 1) rows[name].fill(Number.NaN);
+      },
+    });
+    const outcomes = await runPass([broken, sound].map((walker) => walker.next()));
+    expect(outcomes).toMatchObject([{ error: { code: 'bad-value' } }, null]);
+    sound.ended();
+    expect(sound.rows).toEqual(alone.rows);
+    expect(sound.state).toEqual(alone.state);
+    // Of what was refused nothing is there; what was appended before it is.
+    expect([0, 1, 2].map((layer) => broken.session.cache.length(layer))).toEqual([188, name === 'q' ? 188 : 128, 128]);
   });
 
   it('ends early when nobody is left in it', async () => {
