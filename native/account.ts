@@ -13,15 +13,18 @@ export interface Counted {
   readonly usedBytes: number;
   readonly peakBytes: number;
   readonly roomBytes: number;
+  /** What of the used bytes is held together with caches that are no forks, or was. */
+  readonly commonBytes: number;
 }
 
-const numbers = new Float64Array(5);
+const numbers = new Float64Array(6);
 const poolNumbers = new Float64Array(6);
 
 export function counted(handle: CacheHandle): Counted {
   check(handle.account(numbers, false), 'read the cache');
   const [budget, usedBytes, peakBytes, roomBytes] = numbers as unknown as [number, number, number, number];
-  return { budgetBytes: Number.isFinite(budget) ? budget : null, usedBytes, peakBytes, roomBytes };
+  const commonBytes = numbers[5]!;
+  return { budgetBytes: Number.isFinite(budget) ? budget : null, usedBytes, peakBytes, roomBytes, commonBytes };
 }
 
 export function auditBytes(handle: CacheHandle): number {

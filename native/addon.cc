@@ -103,7 +103,7 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
  public:
   static Napi::Function define(Napi::Env env) {
     return DefineClass(env, "Cache",
-                       {InstanceMethod<&CacheHandle::open>("open"), InstanceMethod<&CacheHandle::openFork>("openFork"),
+                       {InstanceMethod<&CacheHandle::open>("open"), InstanceMethod<&CacheHandle::openFork>("openFork"), InstanceMethod<&CacheHandle::adopt>("adopt"),
                         InstanceMethod<&CacheHandle::close>("close"), InstanceMethod<&CacheHandle::length>("length"),
                         InstanceMethod<&CacheHandle::append>("append"), InstanceMethod<&CacheHandle::appendBytes>("appendBytes"), InstanceMethod<&CacheHandle::attend>("attend"),
                         InstanceMethod<&CacheHandle::setSkipShare>("setSkipShare"), InstanceMethod<&CacheHandle::skipped>("skipped"),
@@ -183,19 +183,21 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
-  // (Float64Array[5] <- budget or infinity, used, peak, room left by cache and pool, audit), of a cache and all its
-  // forks. The audit is computed only when asked for.
+  // (Float64Array[6] <- budget or infinity, used, peak, room left by cache and pool, audit, and what of the used bytes
+  // belongs to no cache alone), of a cache and all its forks. The audit is computed only when asked for.
   Napi::Value account(const Info& info) {
     return guarded(info, [&]() -> Status {
       Span<double> out;
       if (!cache_) return kClosed;
-      if (!readArray(info[0], napi_float64_array, &out) || out.length != 5) return kBadShape;
+      if (!readArray(info[0], napi_float64_array, &out) || out.length != 6) return kBadShape;
       const Account& account = cache_->account();
       out.data[0] = budgetNumber(account.budgetBytes());
-      out.data[1] = static_cast<double>(account.usedBytes());
-      out.data[2] = static_cast<double>(account.peakBytes());
+      const double common = static_cast<double>(cache_->commonBytes());
+      out.data[1] = static_cast<double>(account.usedBytes()) + common;
+      out.data[2] = static_cast<double>(account.peakBytes()) + common;
       out.data[3] = static_cast<double>(account.roomBytes());
-      if (info[1].IsBoolean() && info[1].As<Napi::Boolean>().Value()) out.data[4] = static_cast<double>(account.pool()->auditBytes(&account));
+      out.data[5] = common;
+      if (info[1].IsBoolean() && info[1].As<Napi::Boolean>().Value()) out.data[4] = static_cast<double>(account.pool()->auditBytes(&account)) + common;
       return kOk;
     });
   }
@@ -219,6 +221,17 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       Status status = kOk;
       cache_ = parent->cache_->fork(&status);
       return (cache_ ? this : parent)->settled(info, status);
+    });
+  }
+
+  // (the cache to begin with, its pages)
+  Napi::Value adopt(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      CacheHandle* source = from(info[0]);
+      int pages;
+      if (!cache_) return kClosed;
+      if (!source || !readInt(info[1], 1, 1 << 24, &pages)) return kBadArgument;
+      return source->cache_ ? settled(info, cache_->adopt(*source->cache_, pages)) : kClosed;
     });
   }
 

@@ -62,8 +62,8 @@ Status tableCall(Cache& cache, const Info& info) {
     const Page& page = it.page(index);
     const bool isResident = page.kind == kResident;
     columns[0].data[index] = page.kind;
-    columns[1].data[index] = isResident ? static_cast<uint8_t>(page.k.format) : kNoFormat;
-    columns[2].data[index] = isResident ? static_cast<uint8_t>(page.v.format) : kNoFormat;
+    columns[1].data[index] = isResident ? static_cast<uint8_t>(page.body->k.format) : kNoFormat;
+    columns[2].data[index] = isResident ? static_cast<uint8_t>(page.body->v.format) : kNoFormat;
     columns[3].data[index] = static_cast<uint8_t>(page.latent.format + 1);
     mass.data[index] = it.mass[index];
   }

@@ -457,6 +457,9 @@ export class NativeCache implements KvCache {
   get roomBytes(): number {
     return account.counted(this.#open()).roomBytes;
   }
+  get commonBytes(): number {
+    return account.counted(this.#open()).commonBytes;
+  }
   auditBytes(): number {
     return account.auditBytes(this.#open());
   }
@@ -486,6 +489,16 @@ export class NativeCache implements KvCache {
       throw this.#full(error, 'fork the cache', undefined);
     }
     return new NativeCache(handle, this.#pool, this.shape, this.#latentBytes);
+  }
+
+  adopt(from: KvCache, pages: number): void {
+    const handle = this.#open();
+    const source = NativeCache.of(from);
+    const status = handle.adopt(source.#open(), integer(pages, 'pages', 1, 2 ** 24));
+    if (status === 0) return;
+    const error = errorOf(status, 'begin with the pages of another cache', { pages, held: this.length() });
+    if (error.code === 'budget-exceeded') throw this.#full(error, 'begin with the pages of another cache', undefined);
+    throw error;
   }
 
   become(make: () => KvCache): void {

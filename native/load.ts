@@ -39,9 +39,10 @@ export interface CacheHandle {
     scoreCap?: number,
   ): number;
   openFork(parent: CacheHandle): number;
+  adopt(source: CacheHandle, pages: number): number;
   /**
-   * Writes five numbers for the cache and its forks: budget or infinity, used, peak, room, and with `audit` the sum
-   * over live buffers.
+   * Writes six numbers for the cache and its forks: budget or infinity, used, peak, room, with `audit` the sum over
+   * live buffers, and what of the used bytes belongs to no cache alone.
    */
   account(out: Float64Array, audit: boolean): number;
   setBudget(bytes?: number): number;

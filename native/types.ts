@@ -493,6 +493,10 @@ export interface KvCache {
   /** The bytes of this cache and its forks. Pages that they share count once. */
   readonly usedBytes: number;
   readonly peakBytes: number;
+  /**
+   * What of usedBytes it holds together with caches that are no forks of it, or did (`adopt`). The pool counts it once.
+   */
+  readonly commonBytes: number;
   /** How many bytes can still be added within both budgets, besides those that moves under way will need. */
   readonly roomBytes: number;
   /**
@@ -511,6 +515,14 @@ export interface KvCache {
    * trials.
    */
   fork(): KvCache;
+  /**
+   * Begins this cache, which is empty, with the first sealed pages of another one of the same pool, which is no fork of
+   * it and has the same shape and formats. When either changes the format of such a page, it changes for both; what is
+   * evicted or freed, kept rows and originals, mass, queries and trials are each one's own. Throws 'bad-argument' for
+   * another pool, other formats or more pages than are sealed, 'bad-shape', and 'unsupported' if this cache is not
+   * empty, a page is moving, freed or evicted, or either has weights for latents.
+   */
+  adopt(from: KvCache, pages: number): void;
   /**
    * Closes this cache and then takes over the cache that `make` returns, which must have the same shape and must not be
    * used by anybody else. If `make` throws, this cache stays closed.

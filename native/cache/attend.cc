@@ -344,8 +344,8 @@ class Call {
           for (int h = 0; h < heads; h++) cache_.latentViews(index_, known, firstHead + h, scratch, at + h, at + heads + h);
           continue;
         }
-        page.k.views(keys, firstHead, heads, at);
-        page.v.views(values, firstHead, heads, at + heads);
+        page.body->k.views(keys, firstHead, heads, at);
+        page.body->v.views(values, firstHead, heads, at + heads);
       }
       for (int p = first; p < end;) {
         const SideView* at = sides + static_cast<size_t>(p - first) * 2 * heads;
@@ -360,7 +360,7 @@ class Call {
         if (page.kind == kLatent) cache_.fillLatent(index_, p, firstHead, heads, scratch);
         int skip = 0;
         const bool isEvicted = page.kind == kEvicted;
-        if (p == 0 && (isEvicted || isCoded(page.k.format) || isCoded(page.v.format))) {
+        if (p == 0 && (isEvicted || isCoded(page.body->k.format) || isCoded(page.body->v.format))) {
           skip = kSinkTokens;
           meetSinks(scratch, firstHead, noteOf(p, base));
         }

@@ -33,7 +33,7 @@ void Cache::setLatentScratch(size_t bytes) {
 
 bool Cache::mayHaveLatent(const Layer& layer, int pageIndex) const {
   const Page& page = layer.page(pageIndex);
-  if (!layer.latent || page.latent.isThere() || page.moving || page.isGone()) return false;
+  if (!layer.latent || page.latent.isThere() || page.isCommon() || page.body->moving || page.isGone()) return false;
   return rotaryReaches(pageIndex);
 }
 
@@ -101,7 +101,7 @@ Status Cache::hold(int index, int pageIndex, int format, const uint8_t* bytes, d
 Status Cache::toLatent(int index, int pageIndex, int format, double* freed) {
   *freed = 0;
   Page& page = layers_[index].page(pageIndex);
-  if (!page.latent.isThere() || page.moving || format < page.latent.format) return kUnsupported;
+  if (!page.latent.isThere() || page.body->moving || format < page.latent.format) return kUnsupported;
   const bool isLower = format != page.latent.format;
   if (page.kind == kLatent && !isLower) return kOk;
   endTrials(*workers_, page);
@@ -115,9 +115,9 @@ Status Cache::holdAs(Page& page, int pageIndex, PageLatent latent, double* freed
   if (!latent.isThere()) return kNoMemory;
   if (!recomputesToHalves(latent, pageIndex)) return kBadValue;
   const double before = static_cast<double>(account_->usedBytes());
-  for (PageSide* side : {&page.k, &page.v, &page.original[0], &page.original[1]}) *side = PageSide();
+  for (PageSide* side : {&page.body->k, &page.body->v, &page.original[0], &page.original[1]}) *side = PageSide();
   for (KeptRows& rows : page.rows) rows = KeptRows();
-  page.forgetTried();
+  page.body->forgetTried();
   page.latent = std::move(latent);
   page.kind = kLatent;
   page.latent.count(*account_);
@@ -146,11 +146,11 @@ Status Cache::restore(int index, int pageIndex, int format, bool keepsLatent, do
   *freed = 0;
   Layer& layer = layers_[index];
   Page& page = layer.page(pageIndex);
-  if (!page.latent.isThere() || page.moving) return kUnsupported;
+  if (!page.latent.isThere() || page.body->moving) return kUnsupported;
   if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
   endTrials(*workers_, page);
   // A page held as a latent has no sides that would be released.
-  const size_t released = page.k.bytesBeside(page.original[0]) + page.v.bytesBeside(page.original[1]) + (keepsLatent ? 0 : page.latent.bytes());
+  const size_t released = page.body->k.bytesBeside(page.original[0]) + page.body->v.bytesBeside(page.original[1]) + (keepsLatent ? 0 : page.latent.bytes());
   if (!account_->hasRoom(2 * sideBytes(format, shape().kvHeads, shape().headDim), released)) return kBudgetExceeded;
   PageSide fresh[2];
   Scratch& scratch = workers_->scratch[0];
@@ -170,11 +170,11 @@ Status Cache::restore(int index, int pageIndex, int format, bool keepsLatent, do
   const double before = static_cast<double>(account_->usedBytes());
   if (!keepsLatent) page.latent = PageLatent();
   page.kind = kResident;
-  page.forgetTried();
-  page.k = std::move(fresh[0]);
-  page.v = std::move(fresh[1]);
-  page.k.count(*account_);
-  page.v.count(*account_);
+  page.body->forgetTried();
+  page.body->k = std::move(fresh[0]);
+  page.body->v = std::move(fresh[1]);
+  page.body->k.count(*account_);
+  page.body->v.count(*account_);
   *freed = before - static_cast<double>(account_->usedBytes());
   return kOk;
 }

@@ -49,7 +49,7 @@ Status Cache::keepRows(int index, int pageIndex, bool isKey, const uint16_t* pla
   const Layer& layer = layers_[index];
   Page& page = layers_[index].page(pageIndex);
   KeptRows& kept = page.rows[isKey ? 0 : 1];
-  if (page.kind != kResident || (page.moving & sideBit(isKey)) || kept.isThere()) return kUnsupported;
+  if (page.kind != kResident || (page.body->moving & sideBit(isKey)) || kept.isThere()) return kUnsupported;
   const int firstRow = pageIndex == 0 ? kSinkTokens : 0;
   for (int i = 0; i < count; i++) {
     if (places[i] >= shape().kvHeads * kPageTokens || places[i] % kPageTokens < firstRow || (i > 0 && places[i] <= places[i - 1])) return kBadArgument;

@@ -69,8 +69,11 @@ void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit
     for (const std::shared_ptr<Page>& page : layer.pages) {
       if (page->walk == walk) continue;  // a fork has shown it
       page->walk = walk;
-      for (PageSide* side : {&page->k, &page->v}) {
-        for (PartRef& part : side->part) visit(part);
+      if (page->body->walk != walk) {
+        page->body->walk = walk;
+        for (PageSide* side : {&page->body->k, &page->body->v}) {
+          for (PartRef& part : side->part) visit(part);
+        }
       }
       for (PageSide& side : page->original) {
         for (PartRef& part : side.part) visit(part);
@@ -196,8 +199,8 @@ bool Cache::draftSeal(int nextRoom, Seal& seal) {
 void Cache::seal(Layer& layer, Seal seal) {
   Page& page = *seal.page;
   if (codesOpenRows()) {
-    page.k = std::move(layer.open.k);
-    page.v = std::move(layer.open.v);
+    page.body->k = std::move(layer.open.k);
+    page.body->v = std::move(layer.open.v);
     layer.open = std::move(seal.next);
     countOpen(layer);
   } else {
@@ -206,7 +209,7 @@ void Cache::seal(Layer& layer, Seal seal) {
   layer.mass.push_back(layer.openMass);
   layer.openMass = 0;
   layer.pages.push_back(std::move(seal.page));
-  if (layer.sealed() > kTriedPages) layer.page(layer.sealed() - 1 - kTriedPages).forgetTried();
+  if (layer.sealed() > kTriedPages) layer.page(layer.sealed() - 1 - kTriedPages).body->forgetTried();
 }
 
 // Encodes an open page in f16 to a page, and writes the sinks.
@@ -432,6 +435,7 @@ std::unique_ptr<Cache> Cache::fork(Status* status) const {
   twin->latents_ = latents_;
   twin->rotary_ = rotary_;
   twin->layers_ = layers_;
+  twin->mayHoldCommon_ = mayHoldCommon_;
   std::vector<Growth> growths;
   size_t needed = 0;
   for (Layer& layer : twin->layers_) {
@@ -458,6 +462,74 @@ std::unique_ptr<Cache> Cache::fork(Status* status) const {
   }
   *status = kOk;
   return twin;
+}
+
+Status Cache::adopt(Cache& from, int pages) {
+  if (&from == this || account_->pool() != from.account_->pool()) return kBadArgument;
+  const CacheOptions &own = options_, &other = from.options_;
+  const CacheShape &shape = own.shape, &others = other.shape;
+  if (shape.layers != others.layers || shape.kvHeads != others.kvHeads || shape.headDim != others.headDim || shape.queryHeads != others.queryHeads) return kBadShape;
+  if (own.windowFormat != other.windowFormat || own.openFormat != other.openFormat || own.window != other.window) return kBadArgument;
+  for (int i = 0; i < shape.layers; i++) {
+    const Layer& layer = from.layers_[i];
+    if (layers_[i].length > 0 || layers_[i].latent || layer.latent) return kUnsupported;
+    if (pages < 1 || pages > layer.sealed()) return kBadArgument;
+    for (int page = 0; page < pages; page++) {
+      if (layer.page(page).kind != kResident || layer.page(page).body->moving || layer.page(page).latent.isThere()) return kUnsupported;
+    }
+  }
+  if (!account_->hasRoom(sinkBytes() * layers_.size())) return kBudgetExceeded;
+  const std::shared_ptr<Account> common = PagePool::commonOf(account_->pool());
+  std::vector<std::vector<std::shared_ptr<Page>>> held(layers_.size());
+  std::vector<PartRef> sinks;
+  for (size_t i = 0; i < layers_.size(); i++) {
+    if (!sinks.emplace_back(account_->draft(sinkBytes()))) return kNoMemory;
+    reservePages(layers_[i], pages);
+    held[i].reserve(pages);
+    for (int page = 0; page < pages; page++) held[i].push_back(std::make_shared<Page>());
+  }
+  // From here on nothing can fail.
+  mayHoldCommon_ = from.mayHoldCommon_ = true;
+  for (size_t i = 0; i < layers_.size(); i++) {
+    Layer &layer = layers_[i], &source = from.layers_[i];
+    std::memcpy(sinks[i].bytes(), source.sinks.bytes(), sinkBytes());
+    layer.sinks = std::move(sinks[i]);
+    account_->count(layer.sinks);
+    for (int page = 0; page < pages; page++) {
+      endTrials(*workers_, source.page(page));
+      PageBody& body = *source.page(page).body;
+      for (const PageSide* side : {&body.k, &body.v, &body.tried[0], &body.tried[1]}) side->moveTo(*common);
+      body.account = common;
+      held[i][page]->body = source.page(page).body;
+      layer.pages.push_back(std::move(held[i][page]));
+      layer.mass.push_back(0);
+    }
+    layer.length = pages * kPageTokens;
+  }
+  return kOk;
+}
+
+size_t Cache::commonBytes() const {
+  size_t bytes = 0;
+  if (!mayHoldCommon_) return bytes;
+  for (const Layer& layer : layers_) {
+    for (const std::shared_ptr<Page>& page : layer.pages) {
+      if (!page->isCommon()) continue;
+      bytes += page->sideBytes();
+      for (const bool isKey : {true, false}) {
+        const PageSide &original = page->original[isKey ? 0 : 1], &now = page->side(isKey);
+        for (int part = 0; part < kPartsMax; part++) {
+          const Part* kept = original.part[part].part();
+          if (kept && kept->account == page->body->account.get() && kept != now.part[part].part()) bytes += kept->size;
+        }
+      }
+    }
+  }
+  return bytes;
+}
+
+double Cache::countedBytes(const std::shared_ptr<Account>& common) const {
+  return static_cast<double>(account_->usedBytes()) + (common ? static_cast<double>(common->usedBytes()) : 0);
 }
 
 }  // namespace palimpsest

@@ -52,28 +52,41 @@ enum PageKind : uint8_t {
   kEvicted = 4,   // nothing: attention goes on without it, though its place is within sight; sinks stay
 };
 
-// A sealed page. A cache and its forks share it as one object, so that a change is made and counted once for all of
-// them. Each cache keeps its own record of the attention that the page received (Layer::mass).
-struct Page {
+// Keys and values of a sealed page. Caches that are no forks of each other may hold them together (Cache::adopt): a move
+// is then one for all, made and counted once.
+struct PageBody {
+  // Whose parts they are while they are held together, or were; null: those of the one cache and its forks. The first
+  // member, so that it outlives them.
+  std::shared_ptr<Account> account;
   PageSide k;
   PageSide v;
-  PageSide original[2];  // keys, values: an earlier form of a side that is kept beside it, empty where there is none
-  KeptRows rows[2];      // keys, values: some rows as they were at one time
-  PageSide tried[2];     // keys, values: the codes of a form that the side was tried in, which other trials and the move to it need not make again; not counted
-  PageLatent latent;
-  PageKind kind = kResident;
+  PageSide tried[2];   // keys, values: the codes of a form that the side was tried in, which other trials and the move to it need not make again; not counted
   uint8_t moving = 0;  // Sides with a move under way
   uint32_t walk = 0;   // the last walk that visited its parts
-  PageSide& side(bool isKey) { return isKey ? k : v; }
-  const PageSide& side(bool isKey) const { return isKey ? k : v; }
   // A side is about to change, or its page is old: codes that were made of it are of no use any more.
   void forgetTried() {
     for (PageSide& side : tried) side = PageSide();
   }
+};
+
+// A sealed page. A cache and its forks share it as one object, so that a change is made and counted once for all of
+// them. Each cache keeps its own record of the attention that the page received (Layer::mass).
+struct Page {
+  std::shared_ptr<PageBody> body = std::make_shared<PageBody>();  // the first member, as its account
+  PageSide original[2];  // keys, values: an earlier form of a side that is kept beside it, empty where there is none
+  KeptRows rows[2];      // keys, values: some rows as they were at one time
+  PageLatent latent;
+  PageKind kind = kResident;
+  uint32_t walk = 0;  // the last walk that visited its parts
+  PageSide& side(bool isKey) { return isKey ? body->k : body->v; }
+  const PageSide& side(bool isKey) const { return isKey ? body->k : body->v; }
+  // Whether caches that are no forks of each other hold its keys and values together, or did.
+  bool isCommon() const { return body->account != nullptr; }
   bool isGone() const { return kind == kFreed || kind == kEvicted; }
   // Bytes of what the page is held as, and the bytes that kept originals and rows add to them.
-  size_t heldBytes() const { return k.bytes() + v.bytes() + latent.bytes(); }
-  size_t bytes() const { return heldBytes() + original[0].bytesBeside(k) + original[1].bytesBeside(v) + rows[0].part.size() + rows[1].part.size(); }
+  size_t sideBytes() const { return body->k.bytes() + body->v.bytes(); }
+  size_t heldBytes() const { return sideBytes() + latent.bytes(); }
+  size_t bytes() const { return heldBytes() + original[0].bytesBeside(body->k) + original[1].bytesBeside(body->v) + rows[0].part.size() + rows[1].part.size(); }
 };
 
 // The page that tokens are appended to.
@@ -281,6 +294,12 @@ class Cache : public PartOwner {
   // Bytes by which the count grows when `tokens` are appended to a layer.
   size_t appendBytes(int layer, int tokens) const;
   std::unique_ptr<Cache> fork(Status* status) const;
+  // Begins with the first sealed pages of another cache of the same pool, of which it is no fork; this one is empty. Each
+  // goes on as its own: a move of such a page is one for both, and everything else that becomes of it is one's own.
+  // Refused for pages that are moving, freed or evicted, and for caches with latents.
+  Status adopt(Cache& from, int pages);
+  // Bytes of keys and values that it holds together with caches that are no forks of it, or did.
+  size_t commonBytes() const;
 
   // Weights of a layer's latents; refused once the layer holds a latent. rotary: for all layers, null for none.
   Status setLatentLayer(int layer, std::shared_ptr<const LatentLayer> weights);
@@ -394,6 +413,10 @@ class Cache : public PartOwner {
   // Drafts a seal after which there is room for `nextRoom` tokens where a new open page follows. False when memory ran
   // out.
   bool draftSeal(int nextRoom, Seal& seal);
+  // Whose keys and values of a page are.
+  Account& accountOf(const Page& page) const { return page.isCommon() ? *page.body->account : *account_; }
+  // The count of its account, and of what it holds together with others where that changes too.
+  double countedBytes(const std::shared_ptr<Account>& common) const;
   static void reservePages(Layer& layer, int more);
   // Makes the full open page a sealed one.
   void seal(Layer& layer, Seal seal);
@@ -445,6 +468,7 @@ class Cache : public PartOwner {
   std::shared_ptr<LatentBlocks> latents_;  // shared with forks
   std::shared_ptr<const RotaryTable> rotary_;
   std::vector<Layer> layers_;
+  bool mayHoldCommon_ = false;  // whether pages may be common
   FreshRows fresh_;
   std::vector<std::unique_ptr<Move>> moves_;  // in the order of their start
 };

@@ -28,7 +28,7 @@ CacheMemory Cache::memory() const {
     memory.sinks += layer.sinks.size();
     for (const std::shared_ptr<Page>& page : layer.pages) {
       memory.pages += page->bytes();
-      memory.scratch += page->tried[0].bytes() + page->tried[1].bytes();
+      memory.scratch += page->body->tried[0].bytes() + page->body->tried[1].bytes();
     }
     memory.scratch += layer.kept->bytes() + layer.sharedBytes();
   }

@@ -19,8 +19,10 @@ PageSide keptParts(const PageSide& old, int to) {
   return kept;
 }
 
-// Bytes that are freed when a side has moved: those that neither the new form nor a kept original shares.
+// Bytes that are freed when a side has moved: those that neither the new form nor a kept original shares. Where others
+// hold the page as well, they may have kept it as an original.
 size_t releasedBytes(const Page& page, bool isKey, int to) {
+  if (page.isCommon()) return 0;
   const PageSide& old = page.side(isKey);
   PageSide others = keptParts(old, to);
   for (int part = 0; part < kPartsMax; part++) {
@@ -158,7 +160,7 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
   move.page = layer.pages[pageIndex];
   move.sides = sides;
   const Page& page = *move.page;
-  if (page.kind != kResident || (page.moving & sides)) return kUnsupported;
+  if (page.kind != kResident || (page.body->moving & sides)) return kUnsupported;
   const size_t bytes = sideBytes(to, shape().kvHeads, shape().headDim);
   size_t released = 0;
   for (const bool isKey : {true, false}) {
@@ -169,19 +171,20 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
     move.added += bytes - keptParts(old, to).bytes();
     released += releasedBytes(page, isKey, to);
   }
-  if (!account_->hasRoom(move.added, released)) return kBudgetExceeded;
+  Account& account = accountOf(page);
+  if (!account.hasRoom(move.added, released)) return kBudgetExceeded;
   for (const bool isKey : {true, false}) {
     if (!(move.changed & sideBit(isKey))) continue;
     PageSide& from = move.from[isKey ? 0 : 1];
     PageSide& fresh = move.to[isKey ? 0 : 1];
     from = page.side(isKey);
-    PageSide& tried = move.page->tried[isKey ? 0 : 1];
+    PageSide& tried = move.page->body->tried[isKey ? 0 : 1];
     if (tried.isThere() && tried.format == to) {
       fresh = std::move(tried);
       continue;
     }
     fresh = keptParts(from, to);
-    if (!fresh.draft(*account_, to, sideShape(isKey))) return kNoMemory;
+    if (!fresh.draft(account, to, sideShape(isKey))) return kNoMemory;
     move.encoding[isKey ? 0 : 1] = {kernels_, sideShape(isKey), pageIndex == 0 ? kSinkTokens : 0, sinkRows(layer, isKey, 0), &from, &fresh,
                                        Steering::of(kernels_, *layer.kept, shape(), isKey, to)};
   }
@@ -190,16 +193,17 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
 
 // Replaces the old sides by the finished ones. Returns the bytes by which the account's count fell.
 double Cache::putInPlace(Move& move) {
-  const double before = static_cast<double>(account_->usedBytes());
+  const std::shared_ptr<Account> common = move.page->body->account;
+  const double before = countedBytes(common);
   for (const bool isKey : {true, false}) {
     if (!(move.changed & sideBit(isKey))) continue;
     PageSide& side = move.page->side(isKey);
-    move.page->tried[isKey ? 0 : 1] = PageSide();
+    move.page->body->tried[isKey ? 0 : 1] = PageSide();
     move.from[isKey ? 0 : 1] = PageSide();
     side = std::move(move.to[isKey ? 0 : 1]);
-    side.count(*account_);
+    side.count(accountOf(*move.page));
   }
-  return before - static_cast<double>(account_->usedBytes());
+  return before - countedBytes(common);
 }
 
 Status Cache::transcode(int index, int pageIndex, Sides sides, int to, double* freed) {
@@ -225,8 +229,8 @@ Status Cache::startMove(int index, int pageIndex, Sides sides, int to) {
   moves_.push_back(std::move(move));
   // From here on nothing can fail.
   Move& started = *moves_.back();
-  account_->claim(started.added);
-  page.moving |= sides;
+  accountOf(page).claim(started.added);
+  page.body->moving |= sides;
   if (started.changed) workers_->mover.add(&started);
   return kOk;
 }
@@ -234,14 +238,15 @@ Status Cache::startMove(int index, int pageIndex, Sides sides, int to) {
 // If the budget has been lowered since the start, there may be no room in the end.
 MoveResult Cache::commitMove(Move& move) {
   Page& page = *move.page;
-  page.moving &= static_cast<uint8_t>(~move.sides);
-  account_->unclaim(move.added);
+  page.body->moving &= static_cast<uint8_t>(~move.sides);
+  Account& account = accountOf(page);
+  account.unclaim(move.added);
   endTrials(*workers_, page);
   size_t released = 0;
   for (const bool isKey : {true, false}) {
     if (move.changed & sideBit(isKey)) released += releasedBytes(page, isKey, move.to[isKey ? 0 : 1].format);
   }
-  if (!account_->fits(move.added, released)) return {kBudgetExceeded, 0};
+  if (!account.fits(move.added, released)) return {kBudgetExceeded, 0};
   return {kOk, putInPlace(move)};
 }
 
@@ -266,7 +271,7 @@ size_t Cache::finishMoves(bool wait, MoveResult* results) {
 Status Cache::keepOriginal(int index, int pageIndex, bool isKey) {
   Page& page = layers_[index].page(pageIndex);
   PageSide& original = page.original[isKey ? 0 : 1];
-  if (page.kind != kResident || (page.moving & sideBit(isKey)) || original.isThere()) return kUnsupported;
+  if (page.kind != kResident || (page.body->moving & sideBit(isKey)) || original.isThere()) return kUnsupported;
   original = page.side(isKey);
   return kOk;
 }
@@ -277,9 +282,10 @@ Status Cache::dropOriginal(int index, int pageIndex, bool isKey, double* freed) 
   PageSide& original = page.original[isKey ? 0 : 1];
   if (!original.isThere()) return kUnsupported;
   endTrials(*workers_, page);
-  const double before = static_cast<double>(account_->usedBytes());
+  const std::shared_ptr<Account> common = page.body->account;
+  const double before = countedBytes(common);
   original = PageSide();
-  *freed = before - static_cast<double>(account_->usedBytes());
+  *freed = before - countedBytes(common);
   return kOk;
 }
 
@@ -287,21 +293,23 @@ Status Cache::restoreOriginal(int index, int pageIndex, bool isKey, double* free
   *freed = 0;
   Page& page = layers_[index].page(pageIndex);
   PageSide& original = page.original[isKey ? 0 : 1];
-  if (page.kind != kResident || (page.moving & sideBit(isKey)) || !original.isThere()) return kUnsupported;
+  if (page.kind != kResident || (page.body->moving & sideBit(isKey)) || !original.isThere()) return kUnsupported;
   endTrials(*workers_, page);
-  const double before = static_cast<double>(account_->usedBytes());
-  page.tried[isKey ? 0 : 1] = PageSide();
+  const std::shared_ptr<Account> common = page.body->account;
+  const double before = countedBytes(common);
+  page.body->tried[isKey ? 0 : 1] = PageSide();
+  if (common) original.moveTo(*common);
   page.side(isKey) = std::move(original);
   original = PageSide();
-  *freed = before - static_cast<double>(account_->usedBytes());
+  *freed = before - countedBytes(common);
   return kOk;
 }
 
 void Cache::dropMoves() {
   for (const std::unique_ptr<Move>& move : moves_) {
     if (!move->done.load()) workers_->mover.take(move.get());
-    account_->unclaim(move->added);
-    move->page->moving &= static_cast<uint8_t>(~move->sides);  // forks may share the page
+    accountOf(*move->page).unclaim(move->added);
+    move->page->body->moving &= static_cast<uint8_t>(~move->sides);  // forks may share the page
   }
   moves_.clear();
   if (!workers_) return;  // a cache that could not be opened

@@ -31,6 +31,10 @@ bool PageSide::draft(Account& account, int newFormat, const SideShape& shape, in
   return true;
 }
 
+void PageSide::moveTo(Account& account) const {
+  for (const PartRef& one : part) account.takeOver(one);
+}
+
 void PageSide::count(Account& account) const {
   for (const PartRef& one : part) account.count(one);
 }

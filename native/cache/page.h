@@ -37,6 +37,8 @@ struct PageSide {
   // Drafts every missing part; false when memory ran out. The caller counts them when the page is complete.
   bool draft(Account& account, int newFormat, const SideShape& shape, int room = kPageTokens);
   void count(Account& account) const;
+  // Its parts belong to this account from now on.
+  void moveTo(Account& account) const;
   size_t bytes() const;
   bool isThere() const { return bytes() > 0; }
   // Bytes of the parts that `other` does not share.

@@ -103,7 +103,7 @@ bool Cache::draftPages(const PageRecords& given, Drafts* drafts) {
     const auto& page = drafts->pages.emplace_back(std::make_shared<Page>());
     const int* formats = given.records[i].formats;
     page->kind = given.records[i].kind;
-    if (page->kind == kResident && (!page->k.draft(*account_, formats[0], sideShape(true)) || !page->v.draft(*account_, formats[1], sideShape(false)))) return false;
+    if (page->kind == kResident && (!page->body->k.draft(*account_, formats[0], sideShape(true)) || !page->body->v.draft(*account_, formats[1], sideShape(false)))) return false;
     if (i < layers && !(drafts->sinks[i] = account_->draft(sinkBytes()))) return false;
   }
   return true;
@@ -157,8 +157,8 @@ Status Cache::importPages(const PageRecords& given) {
   // From here on nothing can fail.
   for (int i = 0; i < records; i++) {
     Layer& layer = layers_[i % layers];
-    drafts.pages[i]->k.count(*account_);
-    drafts.pages[i]->v.count(*account_);
+    drafts.pages[i]->body->k.count(*account_);
+    drafts.pages[i]->body->v.count(*account_);
     if (i < layers) {
       layer.sinks = std::move(drafts.sinks[i]);
       account_->count(layer.sinks);
@@ -174,7 +174,7 @@ Status Cache::importPages(const PageRecords& given) {
 bool Cache::readStored(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, const RotaryRows* reversed, PageWork& work) const {
   const int layer = at % shape().layers, position = at / shape().layers;
   const uint8_t* from = given.records[at].bytes;
-  for (PageSide* side : {&page.k, &page.v}) {
+  for (PageSide* side : {&page.body->k, &page.body->v}) {
     for (PartRef& part : side->part) {
       if (part.size() > 0) std::memcpy(part.bytes(), from, part.size());
       from += part.size();

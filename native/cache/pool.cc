@@ -62,9 +62,20 @@ PartRef Account::draft(size_t size) {
 void Account::count(const PartRef& ref) {
   Part* part = ref.part_;
   if (!part || part->counted) return;
+  part->account = this;
   part->counted = true;
   add(part->size);
   pool_->add(part->size);
+}
+
+void Account::takeOver(const PartRef& ref) {
+  Part* part = ref.part_;
+  if (!part || part->account == this) return;
+  if (part->counted) {
+    part->account->subtract(part->size);
+    add(part->size);
+  }
+  part->account = this;
 }
 
 void Account::release(Part* part) {
@@ -73,6 +84,12 @@ void Account::release(Part* part) {
     pool_->subtract(part->size);
   }
   pool_->heap_.give(part);
+}
+
+std::shared_ptr<Account> PagePool::commonOf(const std::shared_ptr<PagePool>& pool) {
+  std::shared_ptr<Account> common = pool->common_.lock();
+  if (!common) pool->common_ = common = std::make_shared<Account>(pool);
+  return common;
 }
 
 void PagePool::visitParts(const std::function<void(PartRef&)>& visit) const {

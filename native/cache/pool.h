@@ -1,7 +1,8 @@
 // Memory that is counted. A pool has any number of accounts, one for each cache and all its forks. An account has its
 // own budget, the pool has one for the sum of them, and a change must fit both. Memory comes in parts (one bit plane,
 // one metadata block, one open page), each 64-byte aligned. A part belongs to one account and has one or more owners: a
-// fork shares its sealed pages, and the last owner frees them.
+// fork shares its sealed pages, and the last owner frees them. What caches share that are no forks of each other belongs
+// to an account of the pool's own.
 //
 // A part is first drafted (allocated, not counted) and then counted when the page it belongs to is complete. This makes
 // a change all or nothing: dropping a draft changes nothing. Callers ask hasRoom() for the whole change before they
@@ -130,6 +131,9 @@ class PagePool : public Tally {
   void leave(PartOwner* owner);
 
   std::weak_ptr<Workers> workers;  // of the open caches (layer.h)
+  // The account of what caches hold together that are no forks of each other; without a budget of its own, there while
+  // there is such a thing.
+  static std::shared_ptr<Account> commonOf(const std::shared_ptr<PagePool>& pool);
 
  private:
   friend class Account;
@@ -142,6 +146,7 @@ class PagePool : public Tally {
   size_t idleBefore_ = 0;  // idle bytes that the last attempt to move parts left
   uint32_t settled_ = 0;
   mutable uint32_t walk_ = 0;
+  std::weak_ptr<Account> common_;
 };
 
 constexpr uint64_t kNoBudget = UINT64_MAX;
@@ -172,7 +177,10 @@ class Account : public Tally {
 
   // size must be a multiple of kPagePartAlign. Empty when the system has no memory.
   PartRef draft(size_t size);
+  // A draft may come from another account of the pool.
   void count(const PartRef& ref);
+  // A part that belonged to another account of the pool, which may be gone from now on, belongs to this one.
+  void takeOver(const PartRef& ref);
 
  private:
   friend class PartRef;

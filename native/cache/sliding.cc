@@ -28,14 +28,15 @@ Status Cache::freePage(int index, int pageIndex, double* freed) {
   Layer& layer = layers_[index];
   const int window = options_.window[index];
   Page& page = layer.page(pageIndex);
-  if (window == 0 || page.moving || (pageIndex + 1) * kPageTokens > firstSeen(layer.length, window)) return kUnsupported;
+  if (window == 0 || page.body->moving || (pageIndex + 1) * kPageTokens > firstSeen(layer.length, window)) return kUnsupported;
   if (page.kind == kFreed) return kOk;
   auto nothing = std::make_shared<Page>();
   nothing->kind = kFreed;
   endTrials(*workers_, page);
-  const double before = static_cast<double>(account_->usedBytes());
+  const std::shared_ptr<Account> common = page.body->account;
+  const double before = countedBytes(common);
   layer.pages[pageIndex] = std::move(nothing);
-  *freed = before - static_cast<double>(account_->usedBytes());
+  *freed = before - countedBytes(common);
   return kOk;
 }
 
@@ -50,16 +51,18 @@ bool Cache::isEvictedFrom(int index, int position) const {
 Status Cache::evictPage(int index, int pageIndex, double* freed) {
   *freed = 0;
   Page& page = layers_[index].page(pageIndex);
-  if (page.moving || page.kind == kFreed) return kUnsupported;
+  if (page.body->moving || page.kind == kFreed) return kUnsupported;
   if (page.kind == kEvicted) return kOk;
   endTrials(*workers_, page);
-  const double before = static_cast<double>(account_->usedBytes());
-  for (PageSide* side : {&page.k, &page.v, &page.original[0], &page.original[1]}) *side = PageSide();
+  const std::shared_ptr<Account> common = page.body->account;
+  const double before = countedBytes(common);
+  // Forks are without it as well; others that hold it go on with it.
+  page.body = std::make_shared<PageBody>();
+  for (PageSide& original : page.original) original = PageSide();
   for (KeptRows& rows : page.rows) rows = KeptRows();
-  page.forgetTried();
   page.latent = PageLatent();
   page.kind = kEvicted;
-  *freed = before - static_cast<double>(account_->usedBytes());
+  *freed = before - countedBytes(common);
   return kOk;
 }
 

@@ -21,7 +21,7 @@ struct Piece {
 // All memory of a page, in the order of the stored bytes: keys, values, latent.
 std::vector<Piece> piecesOf(const Page& page) {
   std::vector<Piece> pieces;
-  for (const PageSide* side : {&page.k, &page.v}) {
+  for (const PageSide* side : {&page.body->k, &page.body->v}) {
     for (const PartRef& part : side->part) pieces.push_back({part.bytes(), part.size()});
   }
   for (const PartRef& part : page.latent.part) pieces.push_back({part.bytes(), part.size()});
@@ -70,7 +70,7 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   auto page = std::make_shared<Page>();
   page->kind = stored.kind;
   if (stored.kind == kResident) {
-    if (!page->k.draft(*account_, stored.formats[0], sideShape(true)) || !page->v.draft(*account_, stored.formats[1], sideShape(false))) return kNoMemory;
+    if (!page->body->k.draft(*account_, stored.formats[0], sideShape(true)) || !page->body->v.draft(*account_, stored.formats[1], sideShape(false))) return kNoMemory;
   }
   const uint8_t* at = stored.bytes;
   for (const Piece& piece : piecesOf(*page)) {
@@ -95,8 +95,8 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   if (pageIndex == 0) std::memcpy(sinkPart.bytes(), sinks.data(), sinkBytes());
   layer.sinks = std::move(sinkPart);
   account_->count(layer.sinks);
-  page->k.count(*account_);
-  page->v.count(*account_);
+  page->body->k.count(*account_);
+  page->body->v.count(*account_);
   page->latent.count(*account_);
   layer.pages.push_back(std::move(page));
   layer.mass.push_back(0);
@@ -114,12 +114,14 @@ void Cache::exportSide(int index, int pageIndex, bool isKey, uint8_t* out) const
 Status Cache::exchangeSide(int index, int pageIndex, bool isKey, const StoredSide& stored, double* freed) {
   *freed = 0;
   Page& page = layers_[index].page(pageIndex);
-  if (page.kind != kResident || (page.moving & sideBit(isKey)) || !servesHeadDim(stored.format, shape().headDim)) return kUnsupported;
+  if (page.kind != kResident || (page.body->moving & sideBit(isKey)) || !servesHeadDim(stored.format, shape().headDim)) return kUnsupported;
   if (stored.size != sideBytes(stored.format, shape().kvHeads, shape().headDim)) return kBadShape;
   // What a kept original has of the old bytes stays.
-  if (!account_->hasRoom(stored.size, page.side(isKey).bytesBeside(page.original[isKey ? 0 : 1]))) return kBudgetExceeded;
+  Account& account = accountOf(page);
+  const size_t released = page.isCommon() ? 0 : page.side(isKey).bytesBeside(page.original[isKey ? 0 : 1]);
+  if (!account.hasRoom(stored.size, released)) return kBudgetExceeded;
   PageSide fresh;
-  if (!fresh.draft(*account_, stored.format, sideShape(isKey))) return kNoMemory;
+  if (!fresh.draft(account, stored.format, sideShape(isKey))) return kNoMemory;
   // Copied before they are checked, because another thread may change the caller's bytes.
   const uint8_t* at = stored.bytes;
   for (const PartRef& part : fresh.part) {
@@ -128,11 +130,12 @@ Status Cache::exchangeSide(int index, int pageIndex, bool isKey, const StoredSid
   }
   if (!holdsNumbers(fresh, isKey, workers_->scratch[0].keyRows.data(), workers_->scratch[0].workspace())) return kBadValue;
   endTrials(*workers_, page);
-  const double before = static_cast<double>(account_->usedBytes());
-  page.tried[isKey ? 0 : 1] = PageSide();
+  const std::shared_ptr<Account> common = page.body->account;
+  const double before = countedBytes(common);
+  page.body->tried[isKey ? 0 : 1] = PageSide();
   page.side(isKey) = std::move(fresh);
-  page.side(isKey).count(*account_);
-  *freed = before - static_cast<double>(account_->usedBytes());
+  page.side(isKey).count(account);
+  *freed = before - countedBytes(common);
   return kOk;
 }
 
@@ -144,7 +147,7 @@ bool Cache::areHalves(const uint16_t* halves, size_t count) const {
 }
 
 bool Cache::holdsNumbers(const Page& page, float* rows, Workspace space) const {
-  return holdsNumbers(page.k, true, rows, space) && holdsNumbers(page.v, false, rows, space);
+  return holdsNumbers(page.body->k, true, rows, space) && holdsNumbers(page.body->v, false, rows, space);
 }
 
 bool Cache::holdsNumbers(const PageSide& of, bool isKey, float* rows, Workspace space) const {

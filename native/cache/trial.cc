@@ -415,7 +415,7 @@ int formatToKeep(const Page& page, const TrialCandidate* candidates, int count, 
   }
   const int format = formats[0] < 0 ? formats[1] : formats[0];
   const PageSide& now = page.side(isKey);
-  const PageSide& tried = page.tried[isKey ? 0 : 1];
+  const PageSide& tried = page.body->tried[isKey ? 0 : 1];
   if (format < 0 || format == now.format || isDemotion(now.format, format) || kFormats[format].steering != kNoSteering) return -1;
   return tried.format == format && tried.isThere() ? -1 : format;
 }
@@ -437,7 +437,8 @@ void draftKept(Cache& cache, int index, int pageIndex, const TrialCandidate* can
 // Leaves to a page what was made of its sides. Those that are gone by now were not made.
 void leaveKept(Page& page, PageSide* fresh) {
   for (int i = 0; i < 2; i++) {
-    if (fresh[i].isThere()) page.tried[i] = std::move(fresh[i]);
+    if (fresh[i].isThere() && page.isCommon()) fresh[i].moveTo(*page.body->account);
+    if (fresh[i].isThere()) page.body->tried[i] = std::move(fresh[i]);
     fresh[i] = PageSide();
   }
 }
@@ -478,7 +479,7 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
   Layer& layer = cache.layer(index);
   Page& now = layer.page(page);
   PageSide fresh[2];
-  Trial trial(cache, index, page, {now.k, now.v, now.original, now.rows, now.tried, fresh, now.latent, now.kind}, *layer.kept, candidates, count);
+  Trial trial(cache, index, page, {now.body->k, now.body->v, now.original, now.rows, now.body->tried, fresh, now.latent, now.kind}, *layer.kept, candidates, count);
   if (trial.queries() == 0) {
     std::fill_n(errors, count, std::numeric_limits<double>::quiet_NaN());
     return kOk;
@@ -516,9 +517,9 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   own->page = &layer.page(page);
   own->layer = &layer;
   own->pageIndex = page;
-  own->k = own->page->k;
-  own->v = own->page->v;
-  for (int i = 0; i < 2; i++) own->tried[i] = own->page->tried[i];
+  own->k = own->page->body->k;
+  own->v = own->page->body->v;
+  for (int i = 0; i < 2; i++) own->tried[i] = own->page->body->tried[i];
   own->latent = own->page->latent;
   own->sinks = layer.sinks;
   own->kept = layer.kept;

@@ -285,6 +285,7 @@ describe('the face', () => {
       () => cache.importPages({ bytes: new Uint8Array(), records: [], predicted: null }),
       () => cache.memory(),
       () => cache.fork(),
+      () => cache.adopt(open(), 1),
       () => cache.close(),
     ];
     for (const call of calls) expect(call).toThrow(/the cache was closed/);
@@ -386,6 +387,9 @@ describe('the bare binding', () => {
         if (cache.attend(0, q, new Float32Array(q.length), undefined, undefined, true) !== 0) throw new Error('attend');
         const twin = new Cache();
         if (twin.openFork(cache) !== 0) throw new Error('fork');
+        const other = new Cache();
+        other.open(pool, Int32Array.of(1, 2, 1, 64, 1, 2, 0), 0.125, new Int32Array(1), new Float32Array(0));
+        if (other.adopt(cache, 2) !== 0) throw new Error('adopt');
         const batch = new Batch();
         for (const one of [cache, twin]) if (batch.add(one, 1) !== 0) throw new Error('batch');
         const two = q.subarray(0, 256);
@@ -395,7 +399,7 @@ describe('the bare binding', () => {
         if (i % 4 === 0 && cache.finishMoves(i % 8 === 0, new Float64Array(5)) !== 0) throw new Error('finish');
         if (i % 3 === 0) pool.close();
         if (i % 2 === 0) cache.close();
-        keep.push(i % 5 === 0 ? [batch, twin] : [twin, cache, pool, batch]);
+        keep.push(i % 5 === 0 ? [batch, twin] : [twin, cache, other, pool, batch]);
       }`;
       const ends = Array.from({ length: 3 }, () => {
         const worker = new Worker(script, { eval: true, argv: [nativeInfo().file] });
