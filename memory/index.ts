@@ -9,7 +9,7 @@ export * from './forget-shared.ts';
 export * from './hnsw-index.ts';
 export * from './log-ranges.ts';
 export { guardThread } from './open-index.ts';
-export { type KnownPrefix, laterText, PREFIX_PAGES_MAX, type Prefix, pageDigests } from './prefix.ts';
+export { type KnownPrefix, laterText, PageChain, PREFIX_PAGES_MAX, type Prefix, pageDigests } from './prefix.ts';
 export * from './qdrant-index.ts';
 export { checkQdrantOptions, type QdrantOptions, QdrantServer } from './qdrant-server.ts';
 export * from './session-record.ts';

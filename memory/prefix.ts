@@ -35,22 +35,46 @@ export interface KnownPrefix {
   readonly answers: readonly number[];
 }
 
+/** A digest of each full page of a text and all before it. */
+export class PageChain {
+  readonly digests: string[] = [];
+  readonly #key: Uint8Array;
+  /** Whole, before each page. */
+  readonly #before: Buffer[];
+
+  /** `model`: what the same tokens mean the same to, with its adapters. */
+  constructor(key: Uint8Array, model: string) {
+    this.#key = key;
+    this.#before = [createHmac('sha256', key).update(model).digest()];
+  }
+
+  /** Goes on to the full pages of these tokens, at most `most`, which begin with those that it has seen. */
+  extend(tokens: readonly number[], most = Number.POSITIVE_INFINITY): void {
+    const pages = Math.min(most, pageOf(tokens.length));
+    for (let page = this.digests.length; page < pages; page++) {
+      const bytes = Buffer.alloc(4 * PAGE_TOKENS);
+      for (let at = 0; at < PAGE_TOKENS; at++) bytes.writeInt32LE(tokens[page * PAGE_TOKENS + at]!, 4 * at);
+      const digest = createHmac('sha256', this.#key).update(this.#before[page]!).update(bytes).digest();
+      this.#before.push(digest);
+      this.digests.push(digest.subarray(0, DIGEST_BYTES).toString('base64url'));
+    }
+  }
+
+  /** Tokens were taken back: so many pages are as they were. */
+  cut(pages: number): void {
+    this.digests.length = Math.min(this.digests.length, pages);
+    this.#before.length = this.digests.length + 1;
+  }
+}
+
 /**
  * Digests of the full pages that tokens begin with, at most PREFIX_PAGES_MAX. `model`: what the same tokens mean the
  * same to, with its adapters.
  */
 export function pageDigests(key: Uint8Array, model: string, tokens: readonly number[]): string[] {
-  const pages = Math.min(PREFIX_PAGES_MAX, pageOf(tokens.length));
-  const digests: string[] = [];
-  let before: Buffer = createHmac('sha256', key).update(model).digest();
-  for (let page = 0; page < pages; page++) {
-    const ids = Int32Array.from(tokens.slice(page * PAGE_TOKENS, (page + 1) * PAGE_TOKENS));
-    const bytes = Buffer.alloc(4 * ids.length);
-    for (const [at, id] of ids.entries()) bytes.writeInt32LE(id, 4 * at);
-    before = createHmac('sha256', key).update(before).update(bytes).digest();
-    digests.push(before.subarray(0, DIGEST_BYTES).toString('base64url'));
-  }
-  return digests;
+  const chain = new PageChain(key, model);
+  chain.extend(tokens, PREFIX_PAGES_MAX);
+  return chain.digests;
 }
 
 /** ε² as text, one byte each. What is no number above 0 is not known. */

@@ -193,8 +193,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
       const Account& account = cache_->account();
       out.data[0] = budgetNumber(account.budgetBytes());
       const double common = static_cast<double>(cache_->commonBytes());
-      out.data[1] = static_cast<double>(account.usedBytes()) + common;
-      out.data[2] = static_cast<double>(account.peakBytes()) + common;
+      out.data[1] = cache_->countedBytes();
+      out.data[2] = cache_->peakBytes();
       out.data[3] = static_cast<double>(account.roomBytes());
       out.data[5] = common;
       if (info[1].IsBoolean() && info[1].As<Napi::Boolean>().Value()) out.data[4] = static_cast<double>(account.pool()->auditBytes(&account)) + common;

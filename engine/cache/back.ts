@@ -83,6 +83,11 @@ export class WayBack {
     return this.#twin === null && this.#rows === null;
   }
 
+  /** True if going back puts another cache in its place that shares no page with anybody. */
+  get isRebuilt(): boolean {
+    return this.#twin === null && this.#rows !== null;
+  }
+
   /**
    * Brings the cache back; it may hold more tokens in some layers than in others. `reopen` opens an empty one like it.
    * → whether the native cache is the same one still, with all that attention has seen

@@ -8,6 +8,7 @@ import {
   assert,
   type CacheShape,
   type FormatName,
+  firstToken,
   given,
   type KvCache,
   KvError,
@@ -49,10 +50,11 @@ import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
 import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
 import { formsBySide, latentOf } from './forms.ts';
-import { Kin, type OnMove } from './kin.ts';
+import { type Hears, Kin } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { LayerWatch } from './layer-watch.ts';
 import { LearnedThresholds } from './learned-thresholds.ts';
+import { type Lender, type Loan, sharedTermsOf, trialsOf } from './lender.ts';
 import { Masses } from './masses.ts';
 import { Mending } from './mending.ts';
 import { Mover } from './mover.ts';
@@ -98,7 +100,7 @@ type Heard = Pick<Situation, 'probe' | 'reread' | 'text' | 'later'>;
 type Now = Pick<Situation, 'bytes' | 'sealBytes' | 'movesMax' | 'urgent' | 'stepLatencyMsP95' | 'trials' | 'outcomes'> &
   Required<Pick<Situation, 'changes' | 'again' | 'masses'>>;
 
-export class Governed {
+export class Governed implements Lender {
   readonly id: string = newId();
   readonly shape: CacheShape;
   readonly terms: Terms;
@@ -148,8 +150,10 @@ export class Governed {
     isFreed: (layer, page) => this.sliding.isFreed(layer, page),
   };
   /** Hears of moves that relatives make of shared pages: here they may be freed. */
-  readonly #moved: OnMove = (move, bytesBefore) => {
+  readonly #moved: Hears['moved'] = (move, { before, freed }, isFamily) => {
     if (this.sliding.isFreed(move.layer, move.page)) return;
+    // A family counts its bytes together, others each its own.
+    const bytesBefore = isFamily ? before : this.kv.usedBytes + freed;
     this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], bytesBefore);
   };
   /** What a side of a page is in that has this form and is not promoted. */
@@ -214,7 +218,7 @@ export class Governed {
       mending: this.mending,
       originals: this.originals,
       dropsLatents: context.latents !== undefined,
-      onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
+      onMove: (move, bytes) => this.kin.moved(move, bytes),
       arrows: this.arrows,
       stateOf: this.#stateOf,
     });
@@ -284,7 +288,7 @@ export class Governed {
       opened: { ...opened, effective: { ...opened.effective, forkOf: this.id, tokens: this.length } },
     };
     this.promoted?.giveBack();
-    const shared = this.#settledPages;
+    const shared = this.settledPages;
     const kv = this.kv.fork();
     try {
       ownPages(kv, this.kv, shared);
@@ -307,7 +311,7 @@ export class Governed {
 
   /** Bytes of the sealed pages that a fork does not share. */
   get ownBytes(): number {
-    return copyBytes(this.kv, this.terms.context, this.#settledPages);
+    return copyBytes(this.kv, this.terms.context, this.settledPages);
   }
 
   /**
@@ -315,11 +319,65 @@ export class Governed {
    * has just left over some steps, and is done with a page before the next one leaves. Nothing ever moves under policy
    * none.
    */
-  get #settledPages(): number {
+  get settledPages(): number {
     const { policy, context } = this.terms;
     if (policy.id === 'none') return sealedPages(this.#length);
     const isDone = policy.needsTrials || policy.evicts === true || this.pacing.isIdle;
     return Math.max(0, movablePages(this.#length, context.windowTokens) - (isDone ? 0 : 1));
+  }
+
+  get formats(): Lender['formats'] {
+    const { windowFormat, openFormat = 'f16' } = this.terms.context;
+    return { window: windowFormat, open: openFormat };
+  }
+
+  /** In what those agree that hold pages together with this one; null: it holds none with others. */
+  get sharedTerms(): string | null {
+    const isAlone = this.#options.pool === undefined || this.latents !== null || this.originals !== null;
+    return isAlone ? null : sharedTermsOf(this.terms, this.pool);
+  }
+
+  trialsLeft(): TrialsLeft {
+    return this.trials.left();
+  }
+
+  /** An empty native cache like its own, without a budget. Whoever asked closes it. */
+  emptied(): KvCache {
+    return openNative(this.#options, this.pool, null);
+  }
+
+  /**
+   * Begins, empty, with pages of another cache of its pool, as far as there is room for those that are copied. → how
+   * many. Throws 'unsupported' where the other one is just moving some of them.
+   */
+  beginWith(lender: Lender, { heldPages, pages }: Loan): number {
+    const { kv, kin, shape, terms } = this;
+    if (heldPages > 0) {
+      kv.adopt(lender.kv, heldPages);
+      lender.kin.share(kin, heldPages);
+    }
+    const end = this.#copiedPages(lender, heldPages, pages);
+    for (let layer = 0; layer < shape.layers; layer++)
+      for (let page = heldPages; page < end; page++) kv.importPage(layer, lender.kv.exportPage(layer, page));
+    if (end === 0) return 0;
+    this.filled(firstToken(end), heldPages > 0 ? trialsOf(lender.trialsLeft(), end) : undefined);
+    return end;
+  }
+
+  /**
+   * The last of the pages of a lender that can be copied: the next tokens have room beside them as they come, since
+   * nothing moves before the first of those has looked at it.
+   */
+  #copiedPages(lender: Lender, first: number, end: number): number {
+    const { kv, room, terms } = this;
+    const { layers, windowTokens = PAGE_TOKENS, windowFormat, pageBytes, fixedBytes } = terms.context;
+    const besideBytes =
+      fixedBytes + (pageOf(windowTokens) + 2) * layers * SIDES.length * pageBytes[windowFormat] + room.spareBytes;
+    room.ask(copyBytes(lender.kv, terms.context, first, end) + besideBytes);
+    const roomBytes = Math.min(kv.roomBytes, room.poolRoomBytes ?? kv.roomBytes) - besideBytes;
+    let pages = end;
+    while (pages > first && copyBytes(lender.kv, terms.context, first, pages) > roomBytes) pages--;
+    return pages;
   }
 
   /** Tokens that every layer holds; while its pages are parked, those that it holds when they are back. */
@@ -616,7 +674,8 @@ export class Governed {
     this.canaries.sync();
     this.promoted?.cut(pages);
     this.originals?.cut(pages);
-    this.kin.cut(pages);
+    // What was put in the place of its pages is its own.
+    this.kin.cut(way.isRebuilt ? 0 : pages);
     this.#holds(tokens);
   }
 
@@ -650,6 +709,7 @@ export class Governed {
     this.mending.cut();
     this.#peakBytes = this.peakBytes;
     this.kv.become(() => this.#reopen());
+    this.kin.cut(0);
     this.masses.forget(this.length);
   }
 

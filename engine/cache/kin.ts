@@ -1,30 +1,40 @@
 /**
  * The kin of a cache: its origin, its forks, and theirs. All have one budget, and the originals that are kept of pages
- * belong to all; each two share pages from the first on.
+ * belong to all; each two share pages from the first on, as do caches of a pool that began with the pages of another one
+ * (lender.ts) and are no family.
  */
 import type { FormChange, PageSide } from '../../policy/index.ts';
 import type { Canaries } from './canaries.ts';
 
-/** A page was moved, which took `bytesBefore` with all others before. */
-export type OnMove = (move: FormChange, bytesBefore: number) => void;
+/** What a move did to the bytes of the cache that made it: what all its pages took before, and what it freed. */
+export interface MovedBytes {
+  readonly before: number;
+  readonly freed: number;
+}
+
+/** A page was moved. */
+export type OnMove = (move: FormChange, bytes: MovedBytes) => void;
 
 /** What a cache hears of pages that it shares with a relative, and that this one has changed. */
-interface Hears {
-  readonly moved: OnMove;
+export interface Hears {
+  readonly moved: (move: FormChange, bytes: MovedBytes, isFamily: boolean) => void;
   /** Codes that were damaged were made again. */
   readonly mended: (side: PageSide) => void;
 }
+
+/** What a cache keeps of pages before they move. */
+type KeptOriginals = Pick<Canaries, 'bytes'>;
 
 interface Family {
   /** Those that are open. */
   users: number;
   /** Of the cache that the others were forked from. */
-  readonly canaries: Canaries;
+  readonly canaries: KeptOriginals;
 }
 
 export class Kin {
   readonly #family: Family;
-  readonly #canaries: Canaries;
+  readonly #canaries: KeptOriginals;
   readonly #hears: Hears;
   /** Pages from 0 on that this cache shares with each of its relatives. */
   readonly #shared = new Map<Kin, number>();
@@ -33,18 +43,18 @@ export class Kin {
    * `canaries`: of this cache. `hears`: what is told of changes that relatives make of shared pages. `origin`: what it
    * is forked from, where it is.
    */
-  constructor(canaries: Canaries, hears: Hears, origin?: Kin) {
+  constructor(canaries: KeptOriginals, hears: Hears, origin?: Kin) {
     this.#canaries = canaries;
     this.#hears = hears;
     this.#family = origin === undefined ? { users: 0, canaries } : origin.#family;
     this.#family.users++;
   }
 
-  /** A fork of this cache begins with so many pages. */
-  share(fork: Kin, pages: number): void {
+  /** Another cache begins with so many pages of this one, and holds them together with it. */
+  share(other: Kin, pages: number): void {
     for (const [relative, count] of [...this.#shared, [this, pages] as const]) {
-      fork.#shared.set(relative, Math.min(count, pages));
-      relative.#shared.set(fork, Math.min(count, pages));
+      other.#shared.set(relative, Math.min(count, pages));
+      relative.#shared.set(other, Math.min(count, pages));
     }
   }
 
@@ -57,8 +67,9 @@ export class Kin {
   }
 
   /** A page of this cache was moved: whoever shares it is told. */
-  moved(move: FormChange, bytesBefore: number): void {
-    for (const [relative, pages] of this.#shared) if (move.page < pages) relative.#hears.moved(move, bytesBefore);
+  moved(move: FormChange, bytes: MovedBytes): void {
+    for (const [relative, pages] of this.#shared)
+      if (move.page < pages) relative.#hears.moved(move, bytes, this.has(relative));
   }
 
   /** Codes of a page of this cache were damaged and made again: whoever shares it is told. */

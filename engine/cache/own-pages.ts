@@ -6,12 +6,17 @@ import { FORMAT_NAMES, firstToken, isFreed, type KvCache, openRows, SIDES } from
 import type { PolicyContext } from '../../policy/index.ts';
 import { latentOf } from './forms.ts';
 
-/** What copying the pages of a cache from `first` on takes. */
-export function copyBytes(kv: KvCache, { layers, pageBytes }: PolicyContext, first: number): number {
+/** What copying the pages of a cache from `first` on takes, up to `end`: left out, all of them. */
+export function copyBytes(
+  kv: KvCache,
+  { layers, pageBytes }: PolicyContext,
+  first: number,
+  end = Number.POSITIVE_INFINITY,
+): number {
   let bytes = 0;
   for (let layer = 0; layer < layers; layer++) {
     const table = kv.table(layer);
-    for (let page = first; page < table.pages; page++) {
+    for (let page = first; page < Math.min(end, table.pages); page++) {
       if (isFreed(table, page)) continue;
       for (const formats of [table.kFormat, table.vFormat]) bytes += pageBytes[FORMAT_NAMES[formats[page]!]!]!;
       const latent = latentOf(table, page);

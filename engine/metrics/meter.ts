@@ -204,6 +204,16 @@ export class Meter {
     {},
   );
   readonly promptTokens = this.#registry.counter('prompt_tokens_total', 'Tokens of prompts that were read.', {});
+  readonly prefixQueries = this.#registry.counter(
+    'prefix_cache_queries_total',
+    'Tokens that sessions began with and that pages of others were asked for.',
+    {},
+  );
+  readonly prefixHits = this.#registry.counter(
+    'prefix_cache_hits_total',
+    'Tokens that sessions began with and need not read, since others held their pages.',
+    {},
+  );
   readonly generatedTokens = this.#registry.counter('generation_tokens_total', 'Tokens that were generated.', {});
 
   /** Tells what is no number. */
@@ -214,7 +224,7 @@ export class Meter {
     this.tell = tell;
     for (const one of [
       ...[this.dropped, this.mismatches, this.roomWaits, this.roomRefusals, this.brokenDivergence],
-      ...[this.promptTokens, this.generatedTokens],
+      ...[this.promptTokens, this.generatedTokens, this.prefixQueries, this.prefixHits],
     ])
       one.add({}, 0);
     for (const reason of fallbacks) this.fallbacks.add({ reason }, 0);

@@ -115,7 +115,10 @@ export const LOADING_OPTIONS = {
   },
   signal: { rule: seenLater('a signal'), help: 'aborts download and loading' },
 } as const satisfies Rows<
-  Omit<EngineOptions, keyof StateOptions | 'stateDir' | 'logRetention' | 'kvBudget' | 'idleSessions' | 'maxConcurrent'>
+  Omit<
+    EngineOptions,
+    keyof StateOptions | 'stateDir' | 'logRetention' | 'kvBudget' | 'idleSessions' | 'maxConcurrent' | 'prefixCaching'
+  >
 >;
 
 /** What is written to a state folder. */
@@ -194,6 +197,11 @@ export const ENGINE_OPTIONS = {
   maxConcurrent: {
     rule: whole(1, undefined, 'a positive whole number'),
     help: 'most calls at work at once (default: as many as there is room for)',
+  },
+  prefixCaching: {
+    rule: truth,
+    default: true,
+    help: 'whether sessions begin with pages that others have read already',
   },
 } as const satisfies Rows<EngineOptions>;
 
@@ -404,6 +412,11 @@ export const SESSION_OPTIONS = {
     default: 0,
     help: 'pages of each layer that come back for an answer, by what its question looks at (needs originals)',
     flag: '--promote <n>',
+  },
+  cacheSalt: {
+    rule: anyText(),
+    help: 'keeps its pages from sessions with another salt',
+    parked: false,
   },
   compareTokens: {
     rule: whole(0, undefined, 'a whole number'),

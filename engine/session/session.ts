@@ -155,26 +155,26 @@ export class Session implements Reader {
 
   /**
    * Reads tokens into the cache. Refuses a prompt that does not fit the context before any work. Whatever ends the
-   * reading early, an abort or an error, leaves the session as it was before the call.
+   * reading early, an abort or an error, leaves the session as it was before the call. → tokens that others had read
    */
-  async read(tokenIds: readonly number[], options: ReadOptions = {}): Promise<void> {
+  async read(tokenIds: readonly number[], options: ReadOptions = {}): Promise<number> {
     this.#check(tokenIds, options.reserve ?? 0);
-    await this.#atWork(this.tokens.length + tokenIds.length, options, () => this.#read(tokenIds, options));
+    return this.#atWork(this.tokens.length + tokenIds.length, options, () => this.#read(tokenIds, options));
   }
 
   /**
    * Makes the cache hold these tokens, of which it reads those that it does not begin with: what they have in common
    * stays, what the cache holds beyond it is taken back. Sealed pages go whole, so that up to a page of what they have
    * in common is read again; with latents, which know only the inputs of the newest rows, all of it. Refuses what does
-   * not fit before anything is taken back. → tokens that stayed
+   * not fit before anything is taken back. → tokens that it did not read
    */
   async follow(tokenIds: readonly number[], options: ReadOptions = {}): Promise<number> {
     this.#check(tokenIds, options.reserve ?? 0, 0);
     return this.#atWork(tokenIds.length, options, async () => {
       const kept = this.keeps(tokenIds);
       if (kept < this.tokens.length) this.rewind(kept);
-      if (kept < tokenIds.length) await this.#read(tokenIds.slice(kept), options);
-      return kept;
+      const found = kept < tokenIds.length ? await this.#read(tokenIds.slice(kept), options) : 0;
+      return kept + found;
     });
   }
 
@@ -226,18 +226,20 @@ export class Session implements Reader {
     this.setup.shared?.leave(this);
   }
 
-  async #read(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
+  /** → tokens that others had read */
+  async #read(tokenIds: readonly number[], options: ReadOptions): Promise<number> {
     const way = this.governed.wayBack(tokenIds.length);
     const before = this.#trail.copy();
     try {
-      await this.#readAsked(tokenIds, options);
+      const found = await this.#readAsked(tokenIds, options);
       if (options.tokensFollow === true) endPrompt(this.governed);
+      return found;
     } catch (error) {
       if (!this.isClosed && way.isOpen) {
         // Unless all of the following is done, nothing may build on the cache.
         this.#occupancy.tear();
         takeBack(this.governed, way);
-        this.tokens.length = way.tokens;
+        this.#shorten(way.tokens);
         this.#trail = before;
         this.#occupancy.mend();
       }
@@ -248,15 +250,16 @@ export class Session implements Reader {
   }
 
   /** Reads a prompt, and notes which pages its last tokens look at, where that is of use. */
-  async #readAsked(tokenIds: readonly number[], options: ReadOptions): Promise<void> {
+  async #readAsked(tokenIds: readonly number[], options: ReadOptions): Promise<number> {
     this.#question = null;
     const tokens = Math.min(QUESTION_TOKENS, tokenIds.length);
     if (this.#promotes === 0 || tokens === 0) return this.#readOn(tokenIds, options);
     const from = tokenIds.length - tokens;
-    await this.#readOn(tokenIds, options, 0, from);
+    const found = await this.#readOn(tokenIds, options, 0, from);
     const question = new Question(this.cache);
     await this.#readOn(tokenIds, options, from);
     this.#question = { pages: question.pages(), tokens, end: this.tokens.length };
+    return found;
   }
 
   get #promotes(): number {
@@ -293,11 +296,12 @@ export class Session implements Reader {
     options: ReadOptions,
     from = 0,
     to: number = tokenIds.length,
-  ): Promise<void> {
+  ): Promise<number> {
     if (this.#prefix.isBeginning(tokenIds)) await this.#prefix.begin(tokenIds);
+    const found = this.#begin(tokenIds.slice(0, Math.min(to, tokenIds.length - 1)));
     const start = performance.now();
     const { scheduler } = this.setup.shared ?? {};
-    for (let at = from; at < to; ) {
+    for (let at = from + found; at < to; ) {
       if (options.signal?.aborted)
         throw new KvError('aborted', 'aborted while the prompt was read', {
           values: { tokensRead: at, tokens: tokenIds.length },
@@ -315,11 +319,28 @@ export class Session implements Reader {
         phase: 'prefill',
         tokens: at,
         tokensTotal: tokenIds.length,
-        tokensPerSecond: ((at - from) * 1000) / (performance.now() - start),
+        tokensPerSecond: ((at - from - found) * 1000) / (performance.now() - start),
         kvBytes: this.governed.kv.usedBytes,
         acknowledgedSeq: this.setup.log?.acknowledgedSeq ?? -1,
       });
     }
+    return found;
+  }
+
+  /** Begins, where it is empty, with pages that other sessions hold of these tokens. → tokens that it need not read */
+  #begin(tokenIds: readonly number[]): number {
+    const { shared, onRows, compareTokens = 0 } = this.setup;
+    // Whoever is to see the rows of all tokens has them read.
+    if (shared === undefined || this.tokens.length > 0 || onRows !== undefined || compareTokens > 0) return 0;
+    const found = this.#isFreed ? 0 : shared.begin(this, tokenIds);
+    for (const id of tokenIds.slice(0, found)) this.tokens.push(id);
+    return found;
+  }
+
+  /** So many tokens are as they were, and those behind them are gone. */
+  #shorten(tokens: number): void {
+    this.tokens.length = tokens;
+    this.setup.shared?.cut(this, tokens);
   }
 
   /** The probe that the next tokens are for, and how many; null: none is due. `left`: tokens that remain to be read. */
@@ -349,10 +370,16 @@ export class Session implements Reader {
         const startMs = performance.now();
         const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
         await this.#enter(this.tokens.length + ids.length + answer.maxTokens, reading);
-        await this.#read(ids, reading);
+        const cachedTokens = await this.#read(ids, reading);
         await this.#promote();
         const lookup = lookupOf(this, options);
-        const written = yield* write(this, answer, { tokens: ids.length, startMs, signal: options.signal, lookup });
+        const written = yield* write(this, answer, {
+          tokens: ids.length,
+          cachedTokens,
+          startMs,
+          signal: options.signal,
+          lookup,
+        });
         this.#prefix.measure();
         return written;
       } finally {
@@ -489,7 +516,7 @@ export class Session implements Reader {
     if (this.cache.length() === this.tokens.length) return;
     const tokens = [...this.tokens];
     takeBack(this.governed, this.governed.wayBack(0, 0));
-    this.tokens.length = 0;
+    this.#shorten(0);
     try {
       await this.#read(tokens, options);
     } catch (error) {
@@ -506,7 +533,7 @@ export class Session implements Reader {
     this.#occupancy.checkSound();
     cutTo(this.governed, tokens);
     this.#trail.cut(this.tokens.length - tokens);
-    this.tokens.length = tokens;
+    this.#shorten(tokens);
     this.#prefix.cut(tokens);
   }
 

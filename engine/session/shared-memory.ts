@@ -1,6 +1,6 @@
 /**
  * The memory that the sessions of an engine share: who may be at work in it (admission.ts), who is in the next pass
- * (scheduler.ts), and who gives way when room is short (market.ts). Sessions that wait are parked, or pages go lower;
+ * (scheduler.ts), who begins with pages of others (prefixes.ts), and who gives way when room is short (market.ts). Sessions that wait are parked, or pages go lower;
  * where nothing else helps, the pages of sessions that wait go, and their tokens are read again.
  */
 import { KvError, type PagePool } from '../../native/index.ts';
@@ -12,6 +12,7 @@ import { type Job, Scheduler } from '../scheduler/scheduler.ts';
 import { Admission } from './admission.ts';
 import { Market } from './market.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
+import { Prefixes } from './prefixes.ts';
 import type { Session } from './session.ts';
 import type { Sharing } from './sharing.ts';
 
@@ -24,6 +25,8 @@ interface Parts {
   readonly sessions: () => Iterable<Session>;
   /** Most calls at work at once; left out: as many as there is room for. */
   readonly maxConcurrent?: number;
+  /** What the beginnings of sessions are known by; left out: each reads its own. */
+  readonly prefixKey?: Uint8Array;
   /** Whose pages go lower where room is short; left out: those of whoever keeps its old pages in most bits. */
   readonly policy?: PoolPolicy;
 }
@@ -34,6 +37,7 @@ export class SharedMemory implements Sharing {
   readonly #admission: Admission;
   readonly #market: Market;
   readonly #idle: IdleSessions | null;
+  readonly #prefixes: Prefixes | null;
 
   constructor(parts: Parts) {
     const { pool, meter, form, sessions } = parts;
@@ -41,6 +45,7 @@ export class SharedMemory implements Sharing {
     this.scheduler = new Scheduler(meter);
     this.#market = new Market(parts);
     this.#idle = form === null ? null : new IdleSessions(form, pool, sessions);
+    this.#prefixes = parts.prefixKey === undefined ? null : new Prefixes({ ...parts, key: parts.prefixKey });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
     const { maxConcurrent } = parts;
@@ -60,6 +65,14 @@ export class SharedMemory implements Sharing {
 
   async enter(session: Session, tokens: number, signal: AbortSignal | undefined): Promise<void> {
     await this.#admission.enter(session, tokens, signal);
+  }
+
+  begin(session: Session, tokenIds: readonly number[]): number {
+    return this.#prefixes?.begin(session, tokenIds) ?? 0;
+  }
+
+  cut(session: Session, tokens: number): void {
+    this.#prefixes?.cut(session, tokens);
   }
 
   leave(session: Session): void {
@@ -101,7 +114,18 @@ export class SharedMemory implements Sharing {
 
   /** Parks every session that waits but for the one that asks, where they are parked anywhere. */
   parkAll(asking: Governed | null): void {
+    this.#prefixes?.close();
     this.#idle?.parkAll(asking);
+  }
+
+  /** A session is about to be closed: others may go on to begin with its pages. */
+  keep(session: Session): void {
+    this.#prefixes?.keep(session);
+  }
+
+  /** Nothing is kept any more of sessions that were closed. */
+  close(): void {
+    this.#prefixes?.close();
   }
 
   /** A session is closed. */
@@ -114,11 +138,15 @@ export class SharedMemory implements Sharing {
   }
 
   makeRoom(asking: Governed, lackingBytes: number): void {
-    this.#idle?.makeRoom(asking, lackingBytes);
+    const { pool } = this.#parts;
+    const goalBytes = pool.budgetBytes - pool.usedBytes + lackingBytes;
+    this.#prefixes?.makeRoom(lackingBytes);
+    const stillBytes = goalBytes - (pool.budgetBytes - pool.usedBytes);
+    if (stillBytes > 0) this.#idle?.makeRoom(asking, stillBytes);
   }
 
   reclaimableBytes(asking: Governed): number {
-    return this.#idle?.reclaimableBytes(asking) ?? 0;
+    return (this.#idle?.reclaimableBytes(asking) ?? 0) + (this.#prefixes?.keptBytes ?? 0);
   }
 
   press(asking: Governed, neededBytes: number, whom: Pressed): void {

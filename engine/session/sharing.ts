@@ -16,6 +16,13 @@ export interface Sharing extends Neighbours {
    * where that does not fit and nobody is at work who might make room, 'aborted', 'closed'.
    */
   enter(session: Named, tokens: number, signal: AbortSignal | undefined): Promise<void>;
+  /**
+   * A session that is empty begins with pages that others hold of these tokens. → tokens that it need not read, at most
+   * all of them
+   */
+  begin(session: Named, tokenIds: readonly number[]): number;
+  /** So many tokens of a session are as they were, and those behind them are gone. */
+  cut(session: Named, tokens: number): void;
   /** The call has ended. */
   leave(session: Named): void;
   /**

@@ -9,8 +9,10 @@ export interface Generated {
   readonly text: string;
   /** Tokens generated. */
   readonly tokens: number;
-  /** Tokens of the prompt as it was read. */
+  /** Tokens of the prompt. */
   readonly promptTokens: number;
+  /** How many of them were not read, since the pages of another session, or of this one, held them already. */
+  readonly cachedTokens: number;
   /** The end of the text or a stop string, maxTokens, or an abort. */
   readonly finish: 'stop' | 'length' | 'aborted';
   /**

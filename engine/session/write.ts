@@ -11,6 +11,8 @@ export interface Asked {
   /** Of the prompt. */
   readonly tokens: number;
   /** When its reading began. */
+  /** How many of them were in a cache already. */
+  readonly cachedTokens: number;
   readonly startMs: number;
   readonly signal: AbortSignal | undefined;
   /** Proposes tokens; null: none are proposed. */
@@ -63,12 +65,14 @@ export async function* write(reader: Reader, answer: Answer, asked: Asked): Asyn
   const rest = answer.end();
   if (rest !== '') yield rest;
   const seconds = (performance.now() - start) / 1000;
+  const readTokens = asked.tokens - asked.cachedTokens;
   return {
     ...(await answer.generated()),
     drafted: lookup?.drafted ?? 0,
     accepted: lookup?.accepted ?? 0,
     promptTokens: asked.tokens,
-    prefillTokensPerSecond: asked.tokens === 0 ? 0 : (asked.tokens * 1000) / readMs,
+    cachedTokens: asked.cachedTokens,
+    prefillTokensPerSecond: readTokens === 0 ? 0 : (readTokens * 1000) / readMs,
     tokensPerSecond: answer.count === 0 ? 0 : answer.count / seconds,
   };
 }

@@ -2,6 +2,7 @@
  * What runs in the model's thread: one runtime, one state folder, any number of sessions, and what they share. What the
  * other side may ask of it stands in `calls/`; worker.ts carries the calls, and nothing else here knows of threads.
  */
+import { randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import type { QdrantOptions } from '../../memory/index.ts';
 import { checkOptions, given, KvError, openPool, type PagePool } from '../../native/index.ts';
@@ -21,6 +22,9 @@ import { SharedMemory } from '../session/shared-memory.ts';
 import { openState, type State } from '../state/folder.ts';
 import { Runtime, type RuntimeOptions } from '../transformer/runtime/runtime.ts';
 
+/** Of the digests by which the beginnings of sessions are known, where no state folder has one. */
+const KEY_BYTES = 32;
+
 export interface HostOptions extends RuntimeOptions {
   readonly stateDir: string | null;
   readonly onLogFailure: FailureMode;
@@ -35,6 +39,8 @@ export interface HostOptions extends RuntimeOptions {
   /** Most calls at work at once; left out: as many as there is room for. */
   readonly maxConcurrent?: number | undefined;
   readonly idleSessions: 'keep' | IdlePlace;
+  /** Whether sessions begin with pages of others. */
+  readonly prefixCaching: boolean;
   /** Told of events; left out: nobody is. */
   readonly onEvent?: (event: EngineEvent) => void;
 }
@@ -62,12 +68,13 @@ export class Host {
     this.#pool = openPool(kvBudgetBytes ?? memoryBytes());
     this.#budgetBytes = kvBudgetBytes;
     const sessions = (): Iterable<Session> => this.sessions;
+    const prefixKey = options.prefixCaching ? (state?.prefixKey ?? randomBytes(KEY_BYTES)) : undefined;
     this.shared = new SharedMemory({
       pool: this.#pool,
       meter: this.meter,
       form,
       sessions,
-      ...given({ maxConcurrent }),
+      ...given({ maxConcurrent, prefixKey }),
     });
     this.meter.budget.set({}, this.#pool.budgetBytes);
     if (runtime.native.passedOver !== null) this.meter.fallbacks.add({ reason: 'kernels' });
@@ -109,6 +116,7 @@ export class Host {
     };
     for (const id of [...this.#sessions.keys()]) await attempt(() => this.closeSession(id, 'done'));
     await attempt(async () => this.predictor.close());
+    await attempt(async () => this.shared.close());
     await attempt(async () => this.#pool.close());
     await attempt(() => this.state?.close());
     await attempt(() => this.runtime.close());
@@ -164,6 +172,7 @@ export class Host {
     try {
       await leave(session.governed, this.state?.book ?? null, reason);
       await this.state?.log.flush();
+      this.shared.keep(session);
     } finally {
       session.close();
       this.shared.forget(session);

@@ -528,8 +528,9 @@ size_t Cache::commonBytes() const {
   return bytes;
 }
 
-double Cache::countedBytes(const std::shared_ptr<Account>& common) const {
-  return static_cast<double>(account_->usedBytes()) + (common ? static_cast<double>(common->usedBytes()) : 0);
+double Cache::peakBytes() {
+  peakBytes_ = std::max(peakBytes_, countedBytes());
+  return std::max(peakBytes_, static_cast<double>(account_->peakBytes()));
 }
 
 }  // namespace palimpsest

@@ -300,6 +300,10 @@ class Cache : public PartOwner {
   Status adopt(Cache& from, int pages);
   // Bytes of keys and values that it holds together with caches that are no forks of it, or did.
   size_t commonBytes() const;
+  // The count of its account, and those bytes.
+  double countedBytes() const { return static_cast<double>(account_->usedBytes()) + static_cast<double>(commonBytes()); }
+  // The most that was counted at any time when it was asked, or that its account ever was.
+  double peakBytes();
 
   // Weights of a layer's latents; refused once the layer holds a latent. rotary: for all layers, null for none.
   Status setLatentLayer(int layer, std::shared_ptr<const LatentLayer> weights);
@@ -415,8 +419,6 @@ class Cache : public PartOwner {
   bool draftSeal(int nextRoom, Seal& seal);
   // Whose keys and values of a page are.
   Account& accountOf(const Page& page) const { return page.isCommon() ? *page.body->account : *account_; }
-  // The count of its account, and of what it holds together with others where that changes too.
-  double countedBytes(const std::shared_ptr<Account>& common) const;
   static void reservePages(Layer& layer, int more);
   // Makes the full open page a sealed one.
   void seal(Layer& layer, Seal seal);
@@ -469,6 +471,7 @@ class Cache : public PartOwner {
   std::shared_ptr<const RotaryTable> rotary_;
   std::vector<Layer> layers_;
   bool mayHoldCommon_ = false;  // whether pages may be common
+  double peakBytes_ = 0;        // as it was seen while they are
   FreshRows fresh_;
   std::vector<std::unique_ptr<Move>> moves_;  // in the order of their start
 };

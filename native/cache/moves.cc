@@ -193,8 +193,7 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
 
 // Replaces the old sides by the finished ones. Returns the bytes by which the account's count fell.
 double Cache::putInPlace(Move& move) {
-  const std::shared_ptr<Account> common = move.page->body->account;
-  const double before = countedBytes(common);
+  const double before = countedBytes();
   for (const bool isKey : {true, false}) {
     if (!(move.changed & sideBit(isKey))) continue;
     PageSide& side = move.page->side(isKey);
@@ -203,7 +202,7 @@ double Cache::putInPlace(Move& move) {
     side = std::move(move.to[isKey ? 0 : 1]);
     side.count(accountOf(*move.page));
   }
-  return before - countedBytes(common);
+  return before - countedBytes();
 }
 
 Status Cache::transcode(int index, int pageIndex, Sides sides, int to, double* freed) {
@@ -282,10 +281,9 @@ Status Cache::dropOriginal(int index, int pageIndex, bool isKey, double* freed) 
   PageSide& original = page.original[isKey ? 0 : 1];
   if (!original.isThere()) return kUnsupported;
   endTrials(*workers_, page);
-  const std::shared_ptr<Account> common = page.body->account;
-  const double before = countedBytes(common);
+  const double before = countedBytes();
   original = PageSide();
-  *freed = before - countedBytes(common);
+  *freed = before - countedBytes();
   return kOk;
 }
 
@@ -295,13 +293,12 @@ Status Cache::restoreOriginal(int index, int pageIndex, bool isKey, double* free
   PageSide& original = page.original[isKey ? 0 : 1];
   if (page.kind != kResident || (page.body->moving & sideBit(isKey)) || !original.isThere()) return kUnsupported;
   endTrials(*workers_, page);
-  const std::shared_ptr<Account> common = page.body->account;
-  const double before = countedBytes(common);
+  const double before = countedBytes();
   page.body->tried[isKey ? 0 : 1] = PageSide();
-  if (common) original.moveTo(*common);
+  if (page.isCommon()) original.moveTo(*page.body->account);
   page.side(isKey) = std::move(original);
   original = PageSide();
-  *freed = before - countedBytes(common);
+  *freed = before - countedBytes();
   return kOk;
 }
 

@@ -33,10 +33,9 @@ Status Cache::freePage(int index, int pageIndex, double* freed) {
   auto nothing = std::make_shared<Page>();
   nothing->kind = kFreed;
   endTrials(*workers_, page);
-  const std::shared_ptr<Account> common = page.body->account;
-  const double before = countedBytes(common);
+  const double before = countedBytes();
   layer.pages[pageIndex] = std::move(nothing);
-  *freed = before - countedBytes(common);
+  *freed = before - countedBytes();
   return kOk;
 }
 
@@ -54,15 +53,14 @@ Status Cache::evictPage(int index, int pageIndex, double* freed) {
   if (page.body->moving || page.kind == kFreed) return kUnsupported;
   if (page.kind == kEvicted) return kOk;
   endTrials(*workers_, page);
-  const std::shared_ptr<Account> common = page.body->account;
-  const double before = countedBytes(common);
+  const double before = countedBytes();
   // Forks are without it as well; others that hold it go on with it.
   page.body = std::make_shared<PageBody>();
   for (PageSide& original : page.original) original = PageSide();
   for (KeptRows& rows : page.rows) rows = KeptRows();
   page.latent = PageLatent();
   page.kind = kEvicted;
-  *freed = before - countedBytes(common);
+  *freed = before - countedBytes();
   return kOk;
 }
 

@@ -130,12 +130,11 @@ Status Cache::exchangeSide(int index, int pageIndex, bool isKey, const StoredSid
   }
   if (!holdsNumbers(fresh, isKey, workers_->scratch[0].keyRows.data(), workers_->scratch[0].workspace())) return kBadValue;
   endTrials(*workers_, page);
-  const std::shared_ptr<Account> common = page.body->account;
-  const double before = countedBytes(common);
+  const double before = countedBytes();
   page.body->tried[isKey ? 0 : 1] = PageSide();
   page.side(isKey) = std::move(fresh);
   page.side(isKey).count(account);
-  *freed = before - countedBytes(common);
+  *freed = before - countedBytes();
   return kOk;
 }
 

@@ -136,7 +136,7 @@ async function runOnce(
     const { decideMs, trialMs, transcodeMs, witnessMs } = opened.overhead;
     return [decideMs, trialMs, transcodeMs, witnessMs];
   };
-  const timed = async (work: () => Promise<void>): Promise<Lap> => {
+  const timed = async (work: () => Promise<unknown>): Promise<Lap> => {
     const before = spent();
     const start = performance.now();
     await work();

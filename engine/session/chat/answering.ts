@@ -104,6 +104,7 @@ export async function answerChat(
     promptTokens,
     prefillTokensPerSecond: promptTokens === 0 ? 0 : (promptTokens * 1000) / readMs,
     reusedTokens,
+    cachedTokens: reusedTokens,
     contextTokens: session.length,
     droppedMessages: dropped,
     compressed: compressedOf(session, chat),

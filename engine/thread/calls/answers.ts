@@ -90,8 +90,8 @@ async function continuations(host: Host, asked: Continuing, { tell, signal }: Re
   const ids = await tokenizeFor(session, host.runtime.model, asked.prompt, signal);
   const onProgress = (progress: Progress): void => tell({ progress });
   const start = performance.now();
-  await session.read(ids, { reserve: maxTokens, tokensFollow: true, signal, onProgress });
-  const prefillTokensPerSecond = (ids.length * 1000) / (performance.now() - start);
+  const cachedTokens = await session.read(ids, { reserve: maxTokens, tokensFollow: true, signal, onProgress });
+  const prefillTokensPerSecond = ((ids.length - cachedTokens) * 1000) / (performance.now() - start);
   const failed = new AbortController();
   const either = AbortSignal.any([signal, failed.signal]);
   const most = session.setup.kvBudget === undefined ? FORKS_AT_ONCE : 1;
@@ -107,7 +107,7 @@ async function continuations(host: Host, asked: Continuing, { tell, signal }: Re
     }
     await Promise.allSettled(writing);
     for (const generated of await Promise.all(writing))
-      all.push({ ...generated, promptTokens: ids.length, prefillTokensPerSecond });
+      all.push({ ...generated, promptTokens: ids.length, cachedTokens, prefillTokensPerSecond });
   }
   return all;
 }

@@ -58,7 +58,9 @@ describe('reading twice', () => {
     return { ...run, reports };
   }
 
-  const read = async (session: Session): Promise<void> => session.read(prompt);
+  const read = async (session: Session): Promise<void> => {
+    await session.read(prompt);
+  };
 
   it('finds what the session puts out once its pages are exchanged for their originals', async () => {
     const { reports } = await reread(read);

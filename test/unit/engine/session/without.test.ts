@@ -112,7 +112,9 @@ it('decides sessions of every kind as they were where nothing is taken out', asy
       expectSame(report);
     }
   };
-  const whole = (session: Session): Promise<void> => session.read(ids(TOKENS, 3));
+  const whole = async (session: Session): Promise<void> => {
+    await session.read(ids(TOKENS, 3));
+  };
   await run({ kvBudget: '20%' }, whole);
   await run({ kldBudget: 0.01 }, whole);
   await run({ kvBudget: '25%', latents: 'xq4' }, whole);

@@ -1,0 +1,198 @@
+// Sessions that begin with pages of others: what they write is what each writes alone where nothing is lost, budgets
+// and salts are kept apart, and what a move of one does to the other is told to both, by their logs.
+import { afterEach, describe, expect, it } from 'vitest';
+import {
+  createEngine,
+  type Engine,
+  type EngineOptions,
+  type EngineSession,
+  type SessionOptions,
+} from '../../../../engine/index.ts';
+import { logDir } from '../../../../engine/state/folder.ts';
+import { readLog, replaySession, verifyLog } from '../../../../witness/index.ts';
+import { pick, uniform } from '../../../native/dense.ts';
+import { seedFrom, volume } from '../../../tier.ts';
+import { scratchFolders } from '../../witness/folder.ts';
+import { ids, MODEL } from '../on-reference.ts';
+import { parseExposition } from '../serve/exposition.ts';
+
+const folder = scratchFolders();
+let engine: Engine;
+afterEach(() => engine.close());
+
+async function open(options: Partial<EngineOptions> = {}): Promise<void> {
+  engine = await createEngine({ model: MODEL, threads: 1, stateDir: null, ...options });
+}
+
+async function metric(name: string): Promise<number> {
+  const families = parseExposition(await engine.metrics());
+  return families.find((one) => one.name === `palimpsest_${name}`)!.samples.reduce((sum, { value }) => sum + value, 0);
+}
+
+/** What a session writes behind a prompt. */
+async function asked(session: EngineSession, prompt: readonly number[], maxTokens = 12) {
+  return session.generate(prompt, { maxTokens, temperature: 0.8, seed: 7 }).result;
+}
+
+async function answer(prompt: readonly number[], options: SessionOptions = {}) {
+  const session = await engine.openSession(options);
+  return { session, ...(await asked(session, prompt)) };
+}
+
+/** A text of so many tokens behind a beginning that texts of the same seed have in common. */
+const text = (common: number, own: number, seed = 1): number[] => [...ids(common, 99), ...ids(own, seed)];
+
+describe('a session that begins as another one', () => {
+  it.each([[{ exact: true }], [{}]] as const)(
+    'reads the rest alone, and writes what it writes alone (%o)',
+    async (options) => {
+      await open({ prefixCaching: false });
+      const alone = await answer(text(300, 40), options);
+      expect(alone.cachedTokens).toBe(0);
+      await engine.close();
+      await open();
+      const first = await answer(text(300, 20, 2), options);
+      expect(first.cachedTokens).toBe(0);
+      const second = await answer(text(300, 40), options);
+      expect([second.cachedTokens, second.promptTokens]).toEqual([256, 340]);
+      expect(second.text).toBe(alone.text);
+      expect(await metric('prefix_cache_hits_total')).toBe(256);
+      // The last token of each is read whatever there is.
+      expect(await metric('prefix_cache_queries_total')).toBe(319 + 339);
+      // The first one goes on as if nobody had.
+      await first.session.close();
+      const third = await answer(text(300, 40), options);
+      expect([third.cachedTokens, third.text]).toEqual([256, alone.text]);
+    },
+  );
+
+  it('finds the pages of sessions that were closed, as long as nobody needs their memory', async () => {
+    await open({ kvBudget: '3MiB' });
+    const { session, text: written } = await answer(text(300, 20));
+    await session.close();
+    const again = await answer(text(300, 20));
+    expect([again.cachedTokens, again.text]).toEqual([256, written]);
+    await again.session.close();
+    // Another text takes all there is.
+    const large = await answer(ids(1500, 5));
+    expect(await metric('kv_bytes')).toBeLessThanOrEqual(3 * 2 ** 20);
+    await large.session.close();
+    expect((await answer(text(300, 20))).text.length).toBeGreaterThan(0);
+  });
+
+  it('reads at least its last token, and finds whole pages only', async () => {
+    await open();
+    await answer(ids(256, 3), { exact: true });
+    expect((await answer(ids(256, 3), { exact: true })).cachedTokens).toBe(128);
+    expect((await answer(ids(257, 3), { exact: true })).cachedTokens).toBe(256);
+    expect((await answer(ids(127, 3), { exact: true })).cachedTokens).toBe(0);
+    expect((await answer([...ids(200, 3), 1, ...ids(100, 4)], { exact: true })).cachedTokens).toBe(128);
+  });
+
+  it('finds nothing of sessions with another salt', async () => {
+    await open();
+    await answer(text(300, 20), { cacheSalt: 'one' });
+    expect((await answer(text(300, 20), { cacheSalt: 'two' })).cachedTokens).toBe(0);
+    expect((await answer(text(300, 20))).cachedTokens).toBe(0);
+    expect((await answer(text(300, 20), { cacheSalt: 'one' })).cachedTokens).toBe(256);
+  });
+
+  it('takes copies in which nothing is lost where it has a budget of its own, or none of the engine’s', async () => {
+    await open({ kvBudget: '6MiB' });
+    const first = await answer(text(700, 20));
+    const before = (await first.session.report()).kvBytesNow;
+    const own = await engine.openSession({ kvBudget: '0.5MiB' });
+    await asked(own, text(700, 30, 4));
+    const report = await own.report();
+    expect(report.kvBytesNow).toBeLessThanOrEqual(0.5 * 2 ** 20);
+    expect(report.decisions).toBeGreaterThan(0);
+    // Nobody else's page went lower for it.
+    expect((await first.session.report()).kvBytesNow).toBe(before);
+    expect((await first.session.report()).decisions).toBe(0);
+    const exact = await answer(text(700, 30, 5), { exact: true });
+    expect(exact.cachedTokens).toBe(0);
+  });
+
+  it('under one budget holds pages together: a move is one for all, and every log replays', async () => {
+    const stateDir = folder();
+    await open({ kvBudget: '2MiB', stateDir });
+    const sessions: EngineSession[] = [];
+    let cached = 0;
+    for (let seed = 1; seed <= 4; seed++) {
+      const session = await engine.openSession();
+      cached += (await asked(session, text(500, 30, seed))).cachedTokens;
+      sessions.push(session);
+    }
+    expect(cached).toBeGreaterThanOrEqual(3 * 384);
+    // They grow until pages must go lower.
+    for (const [at, session] of sessions.entries()) await asked(session, ids(400, 20 + at));
+    expect(await metric('kv_bytes')).toBeLessThanOrEqual(2 * 2 ** 20);
+    for (const session of sessions) await session.close();
+    const dir = logDir(stateDir);
+    expect(verifyLog(dir).problem).toBeNull();
+    const shared = [...readLog(dir)].filter(
+      ({ kind, body }) => kind === 'change' && (body as { cause: string }).cause === 'shared',
+    );
+    expect(shared.length).toBeGreaterThan(0);
+    for (const { id } of sessions)
+      expect(replaySession([...readLog(dir, { session: id })])).toMatchObject({ equal: true, complete: true });
+    const notes = [...readLog(dir)].filter(({ body }) => 'adopted' in body);
+    expect(notes.length).toBe(3);
+  });
+});
+
+describe('random lives of sessions that begin alike', () => {
+  const LIVES = volume('prefix lives');
+  const SEED = seedFrom(20261128);
+
+  it(`write what each writes where the others never were, over ${LIVES} steps`, async () => {
+    console.log(`prefix lives, seed ${SEED}`);
+    const random = uniform(SEED);
+    await open();
+    const alone = await createEngine({ model: MODEL, threads: 1, stateDir: null, prefixCaching: false });
+    let lives: { session: EngineSession; twin: EngineSession }[] = [];
+    let cached = 0;
+    const check = async ({ session, twin }: (typeof lives)[number], prompt: readonly number[]): Promise<void> => {
+      const [one, other] = await Promise.all([asked(session, prompt, 3), asked(twin, prompt, 3)]);
+      expect(one.text).toBe(other.text);
+      cached += one.cachedTokens;
+    };
+    const steps: (() => Promise<void>)[] = [
+      async () => {
+        const options: SessionOptions = { exact: true };
+        const life = { session: await engine.openSession(options), twin: await alone.openSession(options) };
+        lives.push(life);
+        await check(life, text(pick(random, [130, 260, 300]), 1 + Math.floor(150 * random()), Math.ceil(3 * random())));
+      },
+      async () => {
+        if (lives.length > 0) await check(pick(random, lives), ids(1 + Math.floor(160 * random()), 7));
+      },
+      async () => {
+        if (lives.length === 0) return;
+        const { session, twin } = pick(random, lives);
+        lives.push({ session: await session.fork(), twin: await twin.fork() });
+      },
+      async () => {
+        if (lives.length === 0) return;
+        const { session } = pick(random, lives);
+        // An abort in the middle of a prompt leaves it as it was.
+        const reading = session.read(ids(400, 8), { signal: AbortSignal.timeout(3) });
+        await reading.then(
+          () => {
+            lives = lives.filter((one) => one.session !== session);
+          },
+          () => {},
+        );
+      },
+      async () => {
+        if (lives.length < 2) return;
+        const life = pick(random, lives);
+        lives = lives.filter((one) => one !== life);
+        await Promise.all([life.session.close(), life.twin.close()]);
+      },
+    ];
+    for (let step = 0; step < LIVES; step++) await (lives.length > 6 ? steps.at(-1)! : pick(random, steps))();
+    expect(cached).toBeGreaterThan(0);
+    await alone.close();
+  });
+});
