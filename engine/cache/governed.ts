@@ -351,7 +351,7 @@ export class Governed implements Lender {
    * many. Throws 'unsupported' where the other one is just moving some of them.
    */
   beginWith(lender: Lender, { heldPages, pages }: Loan): number {
-    const { kv, kin, shape, terms } = this;
+    const { kv, kin, shape } = this;
     if (heldPages > 0) {
       kv.adopt(lender.kv, heldPages);
       lender.kin.share(kin, heldPages);

@@ -214,6 +214,11 @@ export class Meter {
     'Tokens that sessions began with and need not read, since others held their pages.',
     {},
   );
+  readonly prefixBytes = this.#registry.gauge(
+    'prefix_cache_bytes',
+    'Bytes of pages of sessions that were closed, which stay for those that begin alike until their memory is needed.',
+    {},
+  );
   readonly generatedTokens = this.#registry.counter('generation_tokens_total', 'Tokens that were generated.', {});
 
   /** Tells what is no number. */

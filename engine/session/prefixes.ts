@@ -55,6 +55,7 @@ export class Prefixes {
   begin(session: Session, ids: readonly number[]): number {
     const { meter } = this.#parts;
     const { governed } = session;
+    if (!lends(governed) || governed.originals !== null) return 0;
     const chain = this.#chainOf(session);
     chain.cut(0);
     chain.extend(ids);
@@ -140,7 +141,7 @@ export class Prefixes {
   /** A session is about to be closed: its pages stay for those to come. */
   keep(session: Session): void {
     const { governed, tokens } = session;
-    if (!lends(governed) || governed.latents !== null || governed.originals !== null) return;
+    if (!lends(governed) || governed.originals !== null) return;
     const pages = Math.min(governed.kv.table(0).pages, governed.kv.table(governed.shape.layers - 1).pages);
     if (pages === 0) return;
     const chain = this.#chainOf(session);
@@ -206,9 +207,9 @@ export class Prefixes {
   }
 }
 
-/** True for a cache that others may begin with: its pages are there. */
-const lends = ({ away, hasFailed, terms }: Governed): boolean =>
-  away === null && !hasFailed && terms.policy.evicts !== true;
+/** True for a cache that others may begin with: its pages are there, and they are codes. */
+const lends = ({ away, hasFailed, latents, terms }: Governed): boolean =>
+  away === null && !hasFailed && latents === null && terms.policy.evicts !== true;
 
 /** Sessions of different salts find nothing of each other. */
 const saltOf = ({ setup }: Session): string => setup.cacheSalt ?? '';

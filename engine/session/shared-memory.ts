@@ -44,7 +44,8 @@ export class SharedMemory implements Sharing {
     this.#parts = parts;
     this.scheduler = new Scheduler(meter);
     this.#market = new Market(parts);
-    this.#idle = form === null ? null : new IdleSessions(form, pool, sessions);
+    const dropKept = (lackingBytes: number): void => this.#prefixes?.makeRoom(lackingBytes);
+    this.#idle = form === null ? null : new IdleSessions(form, pool, sessions, dropKept);
     this.#prefixes = parts.prefixKey === undefined ? null : new Prefixes({ ...parts, key: parts.prefixKey });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
@@ -56,11 +57,12 @@ export class SharedMemory implements Sharing {
     return this.#parts.form?.place ?? null;
   }
 
-  /** Counts who is at work now, and who waits. */
+  /** Counts who is at work now, and who waits, and what is kept of those that were closed. */
   measure(): void {
     const { meter } = this.#parts;
     meter.running.set({}, this.#admission.working);
     meter.waiting.set({}, this.#admission.waiting);
+    meter.prefixBytes.set({}, this.#prefixes?.keptBytes ?? 0);
   }
 
   async enter(session: Session, tokens: number, signal: AbortSignal | undefined): Promise<void> {
@@ -138,11 +140,8 @@ export class SharedMemory implements Sharing {
   }
 
   makeRoom(asking: Governed, lackingBytes: number): void {
-    const { pool } = this.#parts;
-    const goalBytes = pool.budgetBytes - pool.usedBytes + lackingBytes;
-    this.#prefixes?.makeRoom(lackingBytes);
-    const stillBytes = goalBytes - (pool.budgetBytes - pool.usedBytes);
-    if (stillBytes > 0) this.#idle?.makeRoom(asking, stillBytes);
+    if (this.#idle === null) this.#prefixes?.makeRoom(lackingBytes);
+    else this.#idle.makeRoom(asking, lackingBytes);
   }
 
   reclaimableBytes(asking: Governed): number {

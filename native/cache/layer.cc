@@ -435,7 +435,6 @@ std::unique_ptr<Cache> Cache::fork(Status* status) const {
   twin->latents_ = latents_;
   twin->rotary_ = rotary_;
   twin->layers_ = layers_;
-  twin->mayHoldCommon_ = mayHoldCommon_;
   std::vector<Growth> growths;
   size_t needed = 0;
   for (Layer& layer : twin->layers_) {
@@ -489,7 +488,7 @@ Status Cache::adopt(Cache& from, int pages) {
     for (int page = 0; page < pages; page++) held[i].push_back(std::make_shared<Page>());
   }
   // From here on nothing can fail.
-  mayHoldCommon_ = from.mayHoldCommon_ = true;
+  account_->mayHoldCommon = from.account_->mayHoldCommon = true;
   for (size_t i = 0; i < layers_.size(); i++) {
     Layer &layer = layers_[i], &source = from.layers_[i];
     std::memcpy(sinks[i].bytes(), source.sinks.bytes(), sinkBytes());
@@ -511,7 +510,7 @@ Status Cache::adopt(Cache& from, int pages) {
 
 size_t Cache::commonBytes() const {
   size_t bytes = 0;
-  if (!mayHoldCommon_) return bytes;
+  if (!account_->mayHoldCommon) return bytes;
   for (const Layer& layer : layers_) {
     for (const std::shared_ptr<Page>& page : layer.pages) {
       if (!page->isCommon()) continue;

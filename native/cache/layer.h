@@ -470,8 +470,7 @@ class Cache : public PartOwner {
   std::shared_ptr<LatentBlocks> latents_;  // shared with forks
   std::shared_ptr<const RotaryTable> rotary_;
   std::vector<Layer> layers_;
-  bool mayHoldCommon_ = false;  // whether pages may be common
-  double peakBytes_ = 0;        // as it was seen while they are
+  double peakBytes_ = 0;  // as it was seen while pages are common
   FreshRows fresh_;
   std::vector<std::unique_ptr<Move>> moves_;  // in the order of their start
 };

@@ -181,6 +181,8 @@ class Account : public Tally {
   void count(const PartRef& ref);
   // A part that belonged to another account of the pool, which may be gone from now on, belongs to this one.
   void takeOver(const PartRef& ref);
+  // Whether pages of its caches may be held together with others.
+  bool mayHoldCommon = false;
 
  private:
   friend class PartRef;

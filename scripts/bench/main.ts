@@ -18,6 +18,7 @@
  *   grammar     runs alone: following a JSON schema or a grammar, token by token, over the vocabulary of SmolLM2
  *   dense       runs alone: the matrices of a model for 1 to 128 rows in one pass over the weights, of 16 and of 8 bits
  *   lookup      runs alone: answers with prompt look-up decoding and without
+ *   prefix      runs alone: the first token of a session whose text begins as that of another one
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
@@ -68,6 +69,7 @@ import { typical } from './measure.ts';
 import { memory } from './memory.ts';
 import { park } from './park.ts';
 import { prefill } from './prefill.ts';
+import { prefix } from './prefix.ts';
 import { remat } from './remat.ts';
 import { retrieval } from './retrieval.ts';
 import { type BenchFile, type BenchRow, benchFile, violations } from './rows.ts';
@@ -104,6 +106,7 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   dense: async (say, { settings: { rounds, threads }, isas, json }) =>
     dense(say, { rounds, threads: threads[0]!, isas, json }),
   lookup: (say, { settings: { rounds }, json }) => lookup(say, { root, rounds, json }),
+  prefix: (say, { settings: { rounds }, json }) => prefix(say, { rounds, json }),
 };
 
 async function main(): Promise<void> {

@@ -56,6 +56,7 @@ export class IdleSessions {
   /** Most bytes of pages and of what is parked in memory together. */
   readonly #budgetBytes: number;
   readonly #sessions: () => Iterable<Session>;
+  readonly #dropKept: (lackingBytes: number) => void;
   /** What is parked: its bytes, or the file that holds them; null: its tokens are read again. */
   readonly #parked = new Map<Session, Buffer | string | null>();
   /**
@@ -66,21 +67,31 @@ export class IdleSessions {
   /** Calls of all sessions. */
   #calls = 0;
 
-  /** `sessions`: those that are open; the ones that use another pool, or another of these, are passed over. */
-  constructor(form: IdleForm, pool: PagePool, sessions: () => Iterable<Session>) {
+  /**
+   * `sessions`: those that are open; the ones that use another pool, or another of these, are passed over. `dropKept`
+   * frees so many bytes of pages that no session holds, as far as there are any.
+   */
+  constructor(
+    form: IdleForm,
+    pool: PagePool,
+    sessions: () => Iterable<Session>,
+    dropKept: (lackingBytes: number) => void = () => {},
+  ) {
     this.place = form.place;
     this.#form = form;
     this.#pool = pool;
     this.#budgetBytes = pool.budgetBytes;
     this.#sessions = sessions;
+    this.#dropKept = dropKept;
   }
 
   /**
-   * Parks sessions that wait, the one that has waited longest first, until so many bytes more are free. Frees less
-   * where there are no more.
+   * Lets go of pages that no session holds, then parks sessions that wait, the one that has waited longest first, until
+   * so many bytes more are free. Frees less where there are no more.
    */
   makeRoom(asking: Governed, lackingBytes: number): void {
-    if (this.place !== 'reread') this.#free(this.#waiting(asking).filter(this.#isLeft), asking, lackingBytes);
+    const sessions = this.place === 'reread' ? [] : this.#waiting(asking).filter(this.#isLeft);
+    this.#free(sessions, asking, lackingBytes);
   }
 
   /**
@@ -93,6 +104,7 @@ export class IdleSessions {
 
   #free(sessions: readonly Session[], asking: Governed, lackingBytes: number): void {
     const goalBytes = this.#pool.budgetBytes - this.#pool.usedBytes + lackingBytes;
+    this.#dropKept(lackingBytes);
     for (const session of sessions) {
       if (this.#pool.budgetBytes - this.#pool.usedBytes >= goalBytes) return;
       this.#park(session, { cause: 'pool', asking: asking.id, lackingBytes });

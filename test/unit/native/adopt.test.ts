@@ -105,6 +105,21 @@ describe('adopt', () => {
     expect(pool.auditBytes()).toBe(pool.usedBytes);
   });
 
+  it('forks of either see it, and count it', () => {
+    const { pool, cache } = filled(400);
+    const fork = cache.fork();
+    const own = openKvCache({ shape, pool });
+    const before = cache.usedBytes - fork.memory().openBytes;
+    own.adopt(fork, 3);
+    const twin = own.fork();
+    fork.close();
+    expect(cache.usedBytes).toBe(before);
+    expect(twin.commonBytes).toBe(cache.commonBytes);
+    twin.transcode(0, 0, 'k', 'rot2');
+    expect(cache.format(0, 0, 'k')).toBe('rot2');
+    for (const one of [cache, own]) expect(one.auditBytes()).toBe(one.usedBytes);
+  });
+
   it('refuses what it cannot begin with, with nothing changed', () => {
     const { pool, cache } = filled(300);
     const own = openKvCache({ shape, pool });
