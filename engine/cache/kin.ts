@@ -1,7 +1,7 @@
 /**
  * The kin of a cache: its origin, its forks, and theirs. All have one budget, and the originals that are kept of pages
- * belong to all; each two share pages from the first on, as do caches of a pool that began with the pages of another one
- * (lender.ts) and are no family.
+ * belong to all; each two share pages from the first on, as do caches of a pool that began with the pages of another
+ * one (lender.ts) and are no family.
  */
 import type { FormChange, PageSide } from '../../policy/index.ts';
 import type { Canaries } from './canaries.ts';

@@ -115,8 +115,8 @@ export interface EngineOptions extends StateOptions {
    */
   readonly maxConcurrent?: number;
   /**
-   * Whether a session whose text begins as that of another one begins with its pages, also where that one is closed and
-   * nobody needs its memory. They are in the formats that they have come to; a session with a budget of its own begins
+   * Whether a session whose text begins as that of another one begins with its pages; with a kvBudget also where that
+   * one is closed and nobody needs its memory. They are in the formats that they have come to; a session with a budget of its own begins
    * with pages in which nothing is lost. `cacheSalt` keeps sessions apart. Default true.
    */
   readonly prefixCaching?: boolean;
@@ -243,8 +243,8 @@ export interface SessionOptions extends GoverningOptions {
    */
   readonly compareTokens?: number;
   /**
-   * Sessions begin with pages of those alone that have the same salt: different ones keep users apart, who could tell by
-   * the time of a first token what others have read. Default: none, which is one as well.
+   * Sessions begin with pages of those alone that have the same salt: different ones keep users apart, who could tell
+   * by the time of a first token what others have read. Default: none, which is one as well.
    */
   readonly cacheSalt?: string;
 }

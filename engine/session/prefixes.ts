@@ -1,8 +1,8 @@
 /**
  * Pages that several sessions of an engine begin with: a system prompt, a document, a conversation that goes on. They
  * are found by a chain of digests (memory/prefix.ts) over the model, the salt of the session and all tokens up to each
- * page, and the tokens are compared. A session that is empty begins with those of another one, also of one that was
- * closed: its pages are kept as long as nobody needs their memory.
+ * page, and the tokens are compared. A session that is empty begins with those of another one. In an engine with a
+ * budget that may be one that was closed: its pages are kept as long as nobody needs their memory.
  */
 import { PageChain } from '../../memory/index.ts';
 import { firstToken, KvError, type PagePool, pageOf } from '../../native/index.ts';
@@ -17,8 +17,14 @@ import type { Session } from './session.ts';
 /** Most closed sessions whose pages are kept, also where there is room for more. */
 const KEPT_MOST = 256;
 
-interface Parts {
+export interface PrefixOptions {
+  /** Of the digests. */
   readonly key: Uint8Array;
+  /** Whether the pages of closed sessions stay: somebody has said how much memory there is. */
+  readonly keepsClosed: boolean;
+}
+
+interface Parts extends PrefixOptions {
   readonly pool: PagePool;
   readonly meter: Meter;
   /** Those that are open. */
@@ -51,7 +57,9 @@ export class Prefixes {
     this.#parts = parts;
   }
 
-  /** A session that is empty begins with pages that others hold of these tokens, of which it reads the rest. → tokens */
+  /**
+   * A session that is empty begins with pages that others hold of these tokens, of which it reads the rest. → tokens
+   */
   begin(session: Session, ids: readonly number[]): number {
     const { meter } = this.#parts;
     const { governed } = session;
@@ -141,7 +149,7 @@ export class Prefixes {
   /** A session is about to be closed: its pages stay for those to come. */
   keep(session: Session): void {
     const { governed, tokens } = session;
-    if (!lends(governed) || governed.originals !== null) return;
+    if (!this.#parts.keepsClosed || !lends(governed) || governed.originals !== null) return;
     const pages = Math.min(governed.kv.table(0).pages, governed.kv.table(governed.shape.layers - 1).pages);
     if (pages === 0) return;
     const chain = this.#chainOf(session);
@@ -178,7 +186,9 @@ export class Prefixes {
     kept.kv.close();
   }
 
-  /** Lets go of pages that no open session holds, those that were used longest ago first, until so many bytes are free. */
+  /**
+   * Lets go of pages that no open session holds, those that were used longest ago first, until so many bytes are free.
+   */
   makeRoom(lackingBytes: number): void {
     const { pool } = this.#parts;
     const goalBytes = pool.budgetBytes - pool.usedBytes + lackingBytes;

@@ -1,7 +1,8 @@
 /**
  * The memory that the sessions of an engine share: who may be at work in it (admission.ts), who is in the next pass
- * (scheduler.ts), who begins with pages of others (prefixes.ts), and who gives way when room is short (market.ts). Sessions that wait are parked, or pages go lower;
- * where nothing else helps, the pages of sessions that wait go, and their tokens are read again.
+ * (scheduler.ts), who begins with pages of others (prefixes.ts), and who gives way when room is short (market.ts).
+ * Sessions that wait are parked, or pages go lower; where nothing else helps, the pages of sessions that wait go, and
+ * their tokens are read again.
  */
 import { KvError, type PagePool } from '../../native/index.ts';
 import type { PoolPolicy } from '../../policy/index.ts';
@@ -12,7 +13,7 @@ import { type Job, Scheduler } from '../scheduler/scheduler.ts';
 import { Admission } from './admission.ts';
 import { Market } from './market.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
-import { Prefixes } from './prefixes.ts';
+import { Prefixes, type PrefixOptions } from './prefixes.ts';
 import type { Session } from './session.ts';
 import type { Sharing } from './sharing.ts';
 
@@ -25,8 +26,8 @@ interface Parts {
   readonly sessions: () => Iterable<Session>;
   /** Most calls at work at once; left out: as many as there is room for. */
   readonly maxConcurrent?: number;
-  /** What the beginnings of sessions are known by; left out: each reads its own. */
-  readonly prefixKey?: Uint8Array;
+  /** Left out: each session reads its own beginning. */
+  readonly prefixes?: PrefixOptions;
   /** Whose pages go lower where room is short; left out: those of whoever keeps its old pages in most bits. */
   readonly policy?: PoolPolicy;
 }
@@ -46,7 +47,7 @@ export class SharedMemory implements Sharing {
     this.#market = new Market(parts);
     const dropKept = (lackingBytes: number): void => this.#prefixes?.makeRoom(lackingBytes);
     this.#idle = form === null ? null : new IdleSessions(form, pool, sessions, dropKept);
-    this.#prefixes = parts.prefixKey === undefined ? null : new Prefixes({ ...parts, key: parts.prefixKey });
+    this.#prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
     const { maxConcurrent } = parts;

@@ -68,13 +68,14 @@ export class Host {
     this.#pool = openPool(kvBudgetBytes ?? memoryBytes());
     this.#budgetBytes = kvBudgetBytes;
     const sessions = (): Iterable<Session> => this.sessions;
-    const prefixKey = options.prefixCaching ? (state?.prefixKey ?? randomBytes(KEY_BYTES)) : undefined;
+    const key = state?.prefixKey ?? randomBytes(KEY_BYTES);
+    const prefixes = options.prefixCaching ? { key, keepsClosed: kvBudgetBytes !== undefined } : undefined;
     this.shared = new SharedMemory({
       pool: this.#pool,
       meter: this.meter,
       form,
       sessions,
-      ...given({ maxConcurrent, prefixKey }),
+      ...given({ maxConcurrent, prefixes }),
     });
     this.meter.budget.set({}, this.#pool.budgetBytes);
     if (runtime.native.passedOver !== null) this.meter.fallbacks.add({ reason: 'kernels' });

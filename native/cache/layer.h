@@ -52,8 +52,8 @@ enum PageKind : uint8_t {
   kEvicted = 4,   // nothing: attention goes on without it, though its place is within sight; sinks stay
 };
 
-// Keys and values of a sealed page. Caches that are no forks of each other may hold them together (Cache::adopt): a move
-// is then one for all, made and counted once.
+// Keys and values of a sealed page. Caches that are no forks of each other may hold them together (Cache::adopt): a
+// move is then one for all, made and counted once.
 struct PageBody {
   // Whose parts they are while they are held together, or were; null: those of the one cache and its forks. The first
   // member, so that it outlives them.
@@ -294,9 +294,9 @@ class Cache : public PartOwner {
   // Bytes by which the count grows when `tokens` are appended to a layer.
   size_t appendBytes(int layer, int tokens) const;
   std::unique_ptr<Cache> fork(Status* status) const;
-  // Begins with the first sealed pages of another cache of the same pool, of which it is no fork; this one is empty. Each
-  // goes on as its own: a move of such a page is one for both, and everything else that becomes of it is one's own.
-  // Refused for pages that are moving, freed or evicted, and for caches with latents.
+  // Begins with the first sealed pages of another cache of the same pool, of which it is no fork; this one is empty.
+  // Each goes on as its own: a move of such a page is one for both, and everything else that becomes of it is one's
+  // own. Refused for pages that are moving, freed or evicted, and for caches with latents.
   Status adopt(Cache& from, int pages);
   // Bytes of keys and values that it holds together with caches that are no forks of it, or did.
   size_t commonBytes() const;

@@ -1,8 +1,8 @@
 // Memory that is counted. A pool has any number of accounts, one for each cache and all its forks. An account has its
 // own budget, the pool has one for the sum of them, and a change must fit both. Memory comes in parts (one bit plane,
 // one metadata block, one open page), each 64-byte aligned. A part belongs to one account and has one or more owners: a
-// fork shares its sealed pages, and the last owner frees them. What caches share that are no forks of each other belongs
-// to an account of the pool's own.
+// fork shares its sealed pages, and the last owner frees them. What caches share that are no forks of each other
+// belongs to an account of the pool's own.
 //
 // A part is first drafted (allocated, not counted) and then counted when the page it belongs to is complete. This makes
 // a change all or nothing: dropping a draft changes nothing. Callers ask hasRoom() for the whole change before they

@@ -1,7 +1,8 @@
 /**
  * `npm run bench -- prefix` measures the first token of a session whose text begins as that of another one: a document
  * with another question behind it, exact and under the budget of an engine, with the other session open and closed.
- * Each round has a salt of its own, so that its first session finds nothing. Wall time, since that is what a user waits.
+ * Each round has a salt of its own, so that its first session finds nothing. Wall time, since that is what a user
+ * waits.
  */
 import { writeFileSync } from 'node:fs';
 import { ownText } from '../../engine/evaluate/own-text.ts';

@@ -101,7 +101,10 @@ export const NOTE = {
   /** That session, and the policy of the pool by which it was this one's turn. */
   gaveUpFor: { type: optional(text), since: '0.1.0' },
   gaveUpBy: { type: optional(text), since: '0.1.0' },
-  /** Tokens with which the session began whose pages others had read, and those of them that it holds together with others. */
+  /**
+   * Tokens with which the session began whose pages others had read, and those of them that it holds together with
+   * others.
+   */
   adopted: { type: optional(whole), unit: 'tokens', since: '0.1.0' },
   heldTokens: { type: optional(whole), since: '0.1.0' },
   /** The digest of the last of these pages and all before it. */
