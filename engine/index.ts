@@ -45,6 +45,7 @@ export {
   type WindowName,
 } from '../native/index.ts';
 export type {
+  ActivationChoice,
   Because,
   CanaryReport,
   Course,

@@ -3,8 +3,8 @@
  * moved further than both intervals explain, then those that only became more or less certain; among these the larger
  * factor first.
  */
-import { plural } from '../native/index.ts';
-import { type Course, defaultThresholds, type Estimate } from '../policy/index.ts';
+import { DENSE_SLOTS, plural } from '../native/index.ts';
+import { type ActivationCosts, type Course, defaultThresholds, type Estimate } from '../policy/index.ts';
 import { sessionsBehind } from './courses.ts';
 import { keyIdOf } from './signature.ts';
 import { intervalOf, type ThresholdFile } from './threshold-schema.ts';
@@ -83,6 +83,9 @@ export function diffThresholdFiles(a: ThresholdFile, b: ThresholdFile): Differen
   if ((a.course === undefined) !== (b.course === undefined))
     fact(1, 'course of errors', courseInWords(a), courseInWords(b));
   if (a.course !== undefined && b.course !== undefined) courseRows(a.course, b.course, number);
+  if ((a.activations === undefined) !== (b.activations === undefined))
+    fact(1, 'costs of activations', activationsInWords(a), activationsInWords(b));
+  if (a.activations !== undefined && b.activations !== undefined) activationRows(a.activations, b.activations, number);
   fact(3, 'evidence', evidenceInWords(a), evidenceInWords(b));
   fact(3, 'signed by', signerOf(a), signerOf(b));
   fact(3, 'created by', a.createdBy, b.createdBy);
@@ -138,6 +141,30 @@ function courseRows(
   for (const name of ['found', 'page', 'chance'] as const)
     number(`noise of trials, ${name}`, '1', exactly(a.noise[name]), exactly(b.noise[name]));
 }
+
+/** Each number of two tables of costs. */
+function activationRows(
+  a: ActivationCosts,
+  b: ActivationCosts,
+  number: (what: string, unit: string, before: Told | null, after: Told | null) => void,
+): void {
+  for (const slot of DENSE_SLOTS)
+    for (let layer = 0; layer < Math.max(a.matrices[slot].length, b.matrices[slot].length); layer++)
+      number(
+        `activations of ${slot}, layer ${layer}`,
+        'nats',
+        told(a.matrices[slot][layer]),
+        told(b.matrices[slot][layer]),
+      );
+  number('activations of the output matrix', 'nats', told(a.output), told(b.output));
+  number('activations together', '1', told(a.together), told(b.together));
+}
+
+/** What a table of costs rests on, in a few words. */
+const activationsInWords = ({ activations }: Pick<ThresholdFile, 'activations'>): string =>
+  activations === undefined
+    ? '(none)'
+    : `${plural(activations.matrices.q.length, 'layer')}, from ${plural(activations.output.samples, 'window')}`;
 
 /** How many sessions told a course, in a few words. */
 export const courseInWords = ({ course }: Pick<ThresholdFile, 'course'>): string =>

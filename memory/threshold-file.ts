@@ -8,6 +8,8 @@ import { createHash, type KeyObject } from 'node:crypto';
 import { basename } from 'node:path';
 import { KvError, packageVersion, parseJson, readRegular, replaceFile, show } from '../native/index.ts';
 import {
+  type ActivationCosts,
+  checkActivationCosts,
   checkThresholds,
   defaultThresholds,
   type LogRange,
@@ -85,6 +87,7 @@ function checkFile(value: unknown, name: string): ThresholdFile {
       throw refuse(name, `${where}thresholds: more than ${THRESHOLDS_MAX}`, 'thresholds');
     try {
       checkThresholds(setOf(learned, file.model.shape.layers), file.model.shape.layers);
+      if (learned.activations !== undefined) checkActivationCosts(learned.activations, file.model.shape.layers);
     } catch (cause) {
       const { message, values } = cause as KvError;
       throw refuse(name, `${where}${message}`, show(values['id'] ?? 'thresholds'), cause);
@@ -195,9 +198,9 @@ export const spellLearned = (learned: Learned): string => spell(wireOfLearned(le
  * evidence.
  */
 export function evidenceRanges(learned: Learned): LogRange[] {
-  const { evidence, thresholds, law, course } = learned;
+  const { evidence, thresholds, law, course, activations } = learned;
   if (evidence.logs.length > 0) return joinRanges(evidence.logs);
-  const isMeasured = law !== null || course !== undefined;
+  const isMeasured = law !== null || course !== undefined || activations !== undefined;
   if (!isMeasured && !Object.values(thresholds).some(({ samples }) => samples > 0)) return [];
   const digest = createHash('sha256').update(spellLearned(learned)).digest('hex');
   return [{ logId: `content-${digest.slice(0, 32)}`, from: 0, to: 0 }];
@@ -205,13 +208,13 @@ export function evidenceRanges(learned: Learned): LogRange[] {
 
 /**
  * A set in use → the content of a file. Where a value came from (`origin` of a threshold) is not exported: to the
- * reader it is 'file'.
+ * reader it is 'file'. known: what stands in no set.
  */
 export function toThresholdFile(
   set: ThresholdSet,
   target: ThresholdTarget,
   log: EvidenceLog | null,
-  known: Partial<Pick<Evidence, 'sessions' | 'tokens'>> = {},
+  known: Partial<Pick<Evidence, 'sessions' | 'tokens'>> & { readonly activations?: ActivationCosts } = {},
 ): ThresholdFile {
   const last = log?.acknowledgedSeq ?? -1;
   const ranges = joinRanges([...(set.ranges ?? []), ...(log === null || last < 0 ? [] : rangesOf(log.id, [last]))]);
@@ -238,6 +241,7 @@ export function toThresholdFile(
     c: set.c,
     law: set.law ?? null,
     ...(set.course === undefined ? {} : { course: set.course }),
+    ...(known.activations === undefined ? {} : { activations: known.activations }),
     parts: [],
     signature: null,
   };

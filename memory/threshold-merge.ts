@@ -7,8 +7,8 @@
  * is multiplied by the scale factor of the Particle Data Group, sqrt(chi²/(n−1)) where that is above 1 (Review of
  * Particle Physics, section 5.2.2).
  */
-import { KvError, packageVersion } from '../native/index.ts';
-import type { Estimate, FormatEstimates, Law } from '../policy/index.ts';
+import { DENSE_SLOTS, KvError, packageVersion } from '../native/index.ts';
+import type { ActivationCosts, Estimate, FormatEstimates, Law } from '../policy/index.ts';
 import { mergeCourses, sessionsBehind } from './courses.ts';
 import { C_DEFAULT, C_SESSION_SD } from './estimate.ts';
 import { covers, joinRanges, overlap } from './log-ranges.ts';
@@ -71,11 +71,12 @@ function distinctParts(files: readonly ThresholdFile[]): Part[] {
   return [...byText.values()].sort((a, b) => (a.text < b.text ? -1 : 1));
 }
 
-function sizeOf({ evidence, law, course, thresholds }: Learned): number {
+function sizeOf({ evidence, law, course, activations, thresholds }: Learned): number {
   if (evidence.sessions !== null) return evidence.sessions;
   const seen = Object.values(thresholds).map(({ samples }) => samples);
   if (law !== null) seen.push(...[...law.coefficient.k, ...law.coefficient.v].map(({ samples }) => samples));
   if (course !== undefined) seen.push(sessionsBehind(course));
+  if (activations !== undefined) seen.push(activations.output.samples);
   return Math.max(0, ...seen);
 }
 
@@ -125,6 +126,7 @@ function combined(parts: readonly Part[]): Learned {
     }, 0);
   const thresholds = mergeThresholds(learned);
   const course = mergeCourses(learned.flatMap((one) => one.course ?? []));
+  const activations = mergeActivations(learned.flatMap((one) => one.activations ?? []));
   const gainsOf = (side: 'k' | 'v'): number[] => {
     const told = learned.map(({ gains }) => gains[side]);
     return told[0]!.map((_, layer) =>
@@ -147,6 +149,7 @@ function combined(parts: readonly Part[]): Learned {
     ),
     law: mergeLaws(learned.flatMap(({ law }) => law ?? [])),
     ...(course === null ? {} : { course }),
+    ...(activations === null ? {} : { activations }),
   };
 }
 
@@ -219,6 +222,20 @@ function mergeLaws(laws: readonly Law[]): Law | null {
     offset: mergeEstimates(laws.map(({ offset }) => offset)),
     fade: mergeEstimates(laws.map(({ fade }) => fade)),
     epsilon: { k: tables('k'), v: tables('v') },
+  };
+}
+
+function mergeActivations(given: readonly ActivationCosts[]): ActivationCosts | null {
+  const [first] = given;
+  if (first === undefined || given.length === 1) return first ?? null;
+  const lists = DENSE_SLOTS.map((slot) => [
+    slot,
+    first.matrices[slot].map((_, layer) => mergeEstimates(given.map(({ matrices }) => matrices[slot][layer]!))),
+  ]);
+  return {
+    matrices: Object.fromEntries(lists) as ActivationCosts['matrices'],
+    output: mergeEstimates(given.map(({ output }) => output)),
+    together: mergeEstimates(given.map(({ together }) => together)),
   };
 }
 

@@ -7,8 +7,9 @@
  * and `sd`. It stands in the file for people, and a file in which it contradicts the two is refused.
  */
 import { z } from 'zod';
-import { seriesOf } from '../native/index.ts';
+import { DENSE_SLOTS, seriesOf } from '../native/index.ts';
 import {
+  type ActivationCosts,
   type Course,
   defaultThresholds,
   ESTIMATE_MAX,
@@ -69,6 +70,8 @@ export interface Learned {
   readonly law: Law | null;
   /** What sessions found of errors behind their first trials; absent where none told it, and before version 3. */
   readonly course?: Course;
+  /** What it costs to round activations to 8 bits; absent where nobody measured it, and before version 4. */
+  readonly activations?: ActivationCosts;
 }
 
 /** The content of a threshold file, the same for all versions of it. */
@@ -86,8 +89,12 @@ export interface ThresholdFile extends Learned {
   readonly signature: Signature | null;
 }
 
-/** The newest version. What has no course is spelled as version 2, which earlier versions of palimpsest read. */
-export const SCHEMA_VERSION = 3;
+/**
+ * The newest version. What has no costs of activations is spelled as version 3, and without a course as version 2,
+ * which earlier versions of palimpsest read.
+ */
+export const SCHEMA_VERSION = 4;
+const SCHEMA_VERSION_WITHOUT_ACTIVATIONS = 3;
 const SCHEMA_VERSION_WITHOUT_COURSE = 2;
 export const THRESHOLDS_MAX = 256;
 export const PARTS_MAX = 32;
@@ -155,6 +162,7 @@ const estimateIn = (unit: string) =>
 
 const COEFFICIENT_UNIT = 'nats/ε²';
 const FACTOR_UNIT = '1';
+const COST_UNIT = 'nats';
 
 const law = z.strictObject({
   coefficient: z.strictObject({ unit: z.literal(COEFFICIENT_UNIT), ...sides(estimate) }),
@@ -170,6 +178,14 @@ const course = z.strictObject({
   persistence: z.strictObject(sides(estimate)),
   left: z.array(estimate).max(OCTAVES - 1),
   noise: z.strictObject({ found: z.number().min(0).max(1), page: variance, chance: variance }),
+});
+
+const costs = layered(estimate);
+const activations = z.strictObject({
+  unit: z.literal(COST_UNIT),
+  matrices: z.strictObject({ q: costs, k: costs, v: costs, o: costs, gate: costs, up: costs, down: costs }),
+  output: estimate,
+  together: estimateIn(FACTOR_UNIT),
 });
 
 const threshold = z
@@ -217,6 +233,12 @@ function areApart(logs: readonly LogRange[]): boolean {
 const part = z.strictObject(learned);
 const partWithCourse = z.strictObject({ ...learned, course: course.optional() });
 
+const partWithActivations = z.strictObject({
+  ...learned,
+  course: course.optional(),
+  activations: activations.optional(),
+});
+
 const partsOf = <T extends z.ZodType>(one: T) =>
   z
     .array(one)
@@ -242,7 +264,7 @@ const version2 = z.strictObject({
 const version3 = z
   .strictObject({
     kind: z.literal('palimpsest-thresholds'),
-    schemaVersion: z.literal(SCHEMA_VERSION),
+    schemaVersion: z.literal(SCHEMA_VERSION_WITHOUT_ACTIVATIONS),
     model,
     ...learned,
     course: course.optional(),
@@ -250,6 +272,19 @@ const version3 = z
     signature,
   })
   .refine(hasCourse, { message: 'missing, which version 3 is for', path: ['course'] });
+
+const version4 = z
+  .strictObject({
+    kind: z.literal('palimpsest-thresholds'),
+    schemaVersion: z.literal(SCHEMA_VERSION),
+    model,
+    ...learned,
+    course: course.optional(),
+    activations: activations.optional(),
+    parts: partsOf(partWithActivations),
+    signature,
+  })
+  .refine(hasActivations, { message: 'missing, which version 4 is for', path: ['activations'] });
 
 /** Files of palimpsest 0.1: every threshold, also those at their default, no law, no interval, one place in one log. */
 const version1 = z.strictObject({
@@ -262,12 +297,19 @@ const version1 = z.strictObject({
   origin: z.strictObject({ logId: line(100), seq: z.int().min(-1), headHash: hash.nullable() }).nullable(),
 });
 
-type Wire = z.infer<typeof version2> | z.infer<typeof version3>;
-type WireLearned = z.infer<typeof partWithCourse>;
+type Wire = z.infer<typeof version2> | z.infer<typeof version3> | z.infer<typeof version4>;
+type WireLearned = z.infer<typeof partWithActivations>;
+
+type Telling = Readonly<Partial<Record<'course' | 'activations', unknown>>>;
 
 /** True if anything of a file tells a course. */
-function hasCourse({ course: own, parts }: { readonly course?: unknown; readonly parts: readonly object[] }): boolean {
-  return own !== undefined || parts.some((one) => (one as { course?: unknown }).course !== undefined);
+function hasCourse(file: Telling & { readonly parts: readonly object[] }): boolean {
+  return [file, ...file.parts].some((one: Telling) => one.course !== undefined);
+}
+
+/** True if anything of a file tells what rounding activations costs. */
+function hasActivations(file: Telling & { readonly parts: readonly object[] }): boolean {
+  return [file, ...file.parts].some((one: Telling) => one.activations !== undefined);
 }
 
 /**
@@ -277,14 +319,16 @@ function hasCourse({ course: own, parts }: { readonly course?: unknown; readonly
 export function schemaOf(version: unknown): z.ZodType<ThresholdFile> | null {
   if (version === 1) return version1.transform(fromVersion1);
   if (version === SCHEMA_VERSION_WITHOUT_COURSE) return version2.transform(fromWire);
-  return version === SCHEMA_VERSION ? version3.transform(fromWire) : null;
+  if (version === SCHEMA_VERSION_WITHOUT_ACTIVATIONS) return version3.transform(fromWire);
+  return version === SCHEMA_VERSION ? version4.transform(fromWire) : null;
 }
 
 function fromWire(wire: Wire): ThresholdFile {
   return { model: wire.model, ...learnedOf(wire), parts: wire.parts.map(learnedOf), signature: wire.signature ?? null };
 }
 
-function learnedOf({ createdBy, evidence, thresholds, gains, c, law: found, course: told }: WireLearned): Learned {
+function learnedOf(wire: WireLearned): Learned {
+  const { createdBy, evidence, thresholds, gains, c, law: found, course: told, activations: rounded } = wire;
   return {
     createdBy,
     evidence,
@@ -304,6 +348,9 @@ function learnedOf({ createdBy, evidence, thresholds, gains, c, law: found, cour
     ...(told === undefined
       ? {}
       : { course: { persistence: told.persistence, left: told.left, noise: told.noise } satisfies Course }),
+    ...(rounded === undefined
+      ? {}
+      : { activations: { matrices: rounded.matrices, output: rounded.output, together: rounded.together } }),
   };
 }
 
@@ -356,12 +403,18 @@ export function wireOf(file: ThresholdFile): Record<string, unknown> {
   const { layers, queryHeads, kvHeads, headDim } = shape;
   return {
     kind: 'palimpsest-thresholds',
-    schemaVersion: hasCourse(file) ? SCHEMA_VERSION : SCHEMA_VERSION_WITHOUT_COURSE,
+    schemaVersion: versionOf(file),
     model: { digest, shape: { layers, queryHeads, kvHeads, headDim } },
     ...wireOfLearned(file),
     parts: file.parts.map(wireOfLearned).sort((a, b) => (JSON.stringify(a) < JSON.stringify(b) ? -1 : 1)),
     ...(file.signature === null ? {} : { signature: wireOfSignature(file.signature) }),
   };
+}
+
+/** The lowest version that has room for what a file tells. */
+function versionOf(file: ThresholdFile): number {
+  if (hasActivations(file)) return SCHEMA_VERSION;
+  return hasCourse(file) ? SCHEMA_VERSION_WITHOUT_ACTIVATIONS : SCHEMA_VERSION_WITHOUT_COURSE;
 }
 
 const wireOfSignature = ({ algorithm, publicKey, value }: Signature): Signature => ({ algorithm, publicKey, value });
@@ -375,6 +428,7 @@ export function wireOfLearned({
   c,
   law: found,
   course: told,
+  activations: rounded,
 }: Learned): Record<string, unknown> {
   const { sessions, tokens, logs } = evidence;
   const ordered = [...logs].sort(compareRanges);
@@ -406,6 +460,16 @@ export function wireOfLearned({
       },
     },
     ...(told === undefined ? {} : { course: wireOfCourse(told, plain) }),
+    ...(rounded === undefined
+      ? {}
+      : {
+          activations: {
+            unit: COST_UNIT,
+            matrices: Object.fromEntries(DENSE_SLOTS.map((slot) => [slot, rounded.matrices[slot].map(plain)])),
+            output: plain(rounded.output),
+            together: factor(rounded.together),
+          },
+        }),
     thresholds: sorted(thresholds, ({ value, unit, sd, samples: seen, source, evidence: from }) => ({
       value,
       unit,

@@ -12,6 +12,7 @@ import { tiersPolicy } from './policies/tiers.ts';
 import { uniform, uniformOne } from './policies/uniform.ts';
 import type { Policy } from './types.ts';
 
+export * from './activations.ts';
 export { Arrows, QUALITY_SOURCES, type QualitySource, regionIn } from './arrows.ts';
 export { openPolicy } from './asked.ts';
 export { type Course, checkCourse, fourDigits, type Noise, OCTAVES } from './course.ts';

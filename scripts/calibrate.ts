@@ -6,6 +6,7 @@
  *   --output FILE     the threshold file, models/laws/smollm2-135m.json by default
  *   --fit             measures nothing: fits what is there
  *   --without KINDS   leaves windows of these kinds, separated by commas, out of the fit
+ *   --activations     measures only what activations of 8 bits cost, and puts it into --output, which is there
  *   --tokens N        length of the windows, 2048 by default
  *   --predictor       fits what parked pages are predicted by instead, to other texts of the same file, and writes it
  *    to --output,
@@ -17,21 +18,25 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { calibrate } from '../engine/calibrate/calibrate.ts';
-import { lawOf, thresholdsOf } from '../engine/calibrate/fit.ts';
+import { measureActivations, type Rounded } from '../engine/calibrate/activations.ts';
+import { calibrate, LATER_TOKENS, windowsOf } from '../engine/calibrate/calibrate.ts';
+import { activationCostsOf, lawOf, thresholdsOf } from '../engine/calibrate/fit.ts';
 import { type MeasuredWindow, readMeasured } from '../engine/calibrate/measured.ts';
 import { sensitivities, sensitivityPlot } from '../engine/calibrate/sensitivity.ts';
 import { sensitivityTable } from '../engine/cli/calibrate.ts';
 import { fitPredictor } from '../engine/session/park/fit.ts';
 import { formPredictor } from '../engine/session/park/predictor.ts';
+import { productsOf } from '../engine/transformer/activations.ts';
 import { defaultCacheDir } from '../engine/transformer/cache-dir.ts';
 import { Runtime } from '../engine/transformer/runtime/runtime.ts';
 import { textOf } from '../lab/evaluate/texts.ts';
-import { toThresholdFile, writeThresholdFile } from '../memory/index.ts';
-import { assert, replaceFile } from '../native/index.ts';
-import type { Law } from '../policy/index.ts';
+import { readThresholdFile, toThresholdFile, writeThresholdFile } from '../memory/index.ts';
+import { assert, given, replaceFile } from '../native/index.ts';
+import { chooseActivations, type Law } from '../policy/index.ts';
+import { activationText } from '../witness/index.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
+const LAW = join(root, 'models', 'laws', 'smollm2-135m.json');
 
 interface Window {
   readonly kind: string;
@@ -56,6 +61,7 @@ const { values, positionals: kinds } = parseArgs({
     measured: { type: 'string', default: join(root, 'scripts', 'calibration-smollm2-135m.json') },
     output: { type: 'string' },
     predictor: { type: 'boolean', default: false },
+    activations: { type: 'boolean', default: false },
     fit: { type: 'boolean', default: false },
     without: { type: 'string', default: '' },
     tokens: { type: 'string', default: '2048' },
@@ -86,10 +92,33 @@ async function predict(runtime: Runtime, path: string): Promise<void> {
   console.log(`${path}: fitted to ${windows.length} windows of ${tokens} tokens`);
 }
 
+/** The windows of the kinds that are named, or of all. */
+const named = (): { name: string; content: string }[] =>
+  list.windows.filter(({ kind }) => kinds.length === 0 || kinds.includes(kind)).map(windowOf);
+
+/** Measures what activations of 8 bits cost, and puts it into a threshold file. */
+async function measureRounding(runtime: Runtime, path: string): Promise<void> {
+  const { model, shape } = runtime;
+  const windows: Rounded[] = [];
+  for (const window of windowsOf(runtime, { texts: named(), tokens: Number(values.tokens), windows: 1 })) {
+    const found: Rounded = {};
+    await measureActivations(runtime, { tokens: window.tokens.slice(0, LATER_TOKENS) }, found, () => {});
+    windows.push(found);
+    const choice = chooseActivations(
+      activationCostsOf({ settings: shape, windows: [found] })!,
+      productsOf(model.config),
+    );
+    console.log(`${window.text}: ${activationText(choice)}; together ${JSON.stringify(found.activations?.together)}`);
+    const activations = activationCostsOf({ settings: shape, windows })!;
+    writeThresholdFile(path, { ...readThresholdFile(path), activations });
+    console.log(`${path}: ${activationText(chooseActivations(activations, productsOf(model.config)))}`);
+  }
+}
+
 async function measure(runtime: Runtime): Promise<void> {
   const start = performance.now();
   await calibrate(runtime, {
-    texts: list.windows.filter(({ kind }) => kinds.length === 0 || kinds.includes(kind)).map(windowOf),
+    texts: named(),
     tokens: Number(values.tokens),
     windows: 1,
     path: values.measured,
@@ -128,10 +157,11 @@ async function fitLaw(runtime: Runtime): Promise<void> {
   const { model, shape } = runtime;
   const tokens = measured.windows.length * (measured.settings.history + measured.settings.later);
   writeThresholdFile(
-    values.output ?? join(root, 'models', 'laws', 'smollm2-135m.json'),
+    values.output ?? LAW,
     toThresholdFile(thresholdsOf(law), { modelDigest: model.digest, shape }, null, {
       sessions: measured.windows.length,
       tokens,
+      ...given({ activations: activationCostsOf(measured) ?? undefined }),
     }),
   );
   const rows = sensitivities(measured, law);
@@ -159,5 +189,6 @@ const runtime = await Runtime.open({
 });
 if (values.predictor)
   await predict(runtime, values.output ?? join(root, 'models', 'predictors', 'smollm2-135m.predictor'));
+else if (values.activations) await measureRounding(runtime, values.output ?? LAW);
 else await fitLaw(runtime);
 await runtime.close();

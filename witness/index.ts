@@ -1,3 +1,4 @@
+export { activationText } from './activation-text.ts';
 export type { AnchorReport } from './against.ts';
 export * from './anchor-file.ts';
 export * from './audit.ts';

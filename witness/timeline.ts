@@ -17,6 +17,7 @@ import {
   wrap,
 } from '../native/index.ts';
 import { FORM_STATES, type LayerChange, predictedBy, regionIn, type Situation } from '../policy/index.ts';
+import { activationText } from './activation-text.ts';
 import type { MendedSide, NoteBody, PromotedSide } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { foresightText } from './foresight-text.ts';
@@ -350,7 +351,7 @@ function evidenceText({ neighbours, thresholds }: EvidenceBody): string {
   return `Asked what worked before: ${found}; ${taught}.`;
 }
 
-function openText({ model, shape, policy, context, requested, foresight }: OpenBody): string {
+function openText({ model, shape, activations, policy, context, requested, foresight }: OpenBody): string {
   const own = Object.values(context.thresholds.thresholds).filter(({ origin }) => origin !== 'default');
   const asked = Object.entries(requested)
     .filter(([, value]) => value !== null && value !== undefined)
@@ -361,6 +362,7 @@ function openText({ model, shape, policy, context, requested, foresight }: OpenB
     own.length === 0
       ? 'All thresholds are as built in.'
       : `Not as built in: ${own.map(({ id, value, origin }) => `${id} ${brief(value)} (${origin})`).join(', ')}.`,
+    ...(activations === undefined ? [] : [`Activations: ${activationText(activations)}.`]),
     ...(foresight === undefined ? [] : [foresightText(foresight)]),
   ].join(' ');
 }
@@ -418,7 +420,7 @@ function damageText(damaged: readonly MendedSide[]): string {
 }
 
 function noteText(body: Readonly<Record<string, unknown>>): string {
-  const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why } = body;
+  const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why, otherwise } = body;
   const { promoted, returned, damaged, beginning } = body as NoteBody;
   if (promoted !== undefined) return `For an answer, ${sidesText(promoted)} came back from originals.`;
   if (returned !== undefined) return `${sidesText(returned)} went back to what they were.`;
@@ -434,7 +436,7 @@ function noteText(body: Readonly<Record<string, unknown>>): string {
   if (typeof resumed === 'number')
     return typeof why === 'string'
       ? `Session ${show(from)}, which was parked, is read again: ${why}.`
-      : `Goes on from session ${show(from)}, which was parked with ${plural(resumed, 'token')}.`;
+      : `Goes on from session ${show(from)}, which was parked with ${plural(resumed, 'token')}${typeof otherwise === 'string' ? `; ${otherwise}` : ''}.`;
   return idleText(body) ?? gaveUpText(body) ?? `Noted: ${JSON.stringify(body)}.`;
 }
 

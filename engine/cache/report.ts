@@ -1,12 +1,15 @@
 /** A session in numbers: what its bytes are, where they went, and what it cost to decide. */
-import { isLatent, type LaterForm, type PageForm } from '../../policy/index.ts';
+import { type ActivationChoice, isLatent, type LaterForm, type PageForm } from '../../policy/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { formsBySide } from './forms.ts';
 import type { Governed } from './governed.ts';
 import type { StepTimes } from './stepper.ts';
 import type { LayerReport, SessionReport } from './types.ts';
 
-export function reportOf(cache: Governed, model: StepTimes & { readonly dense: string }): SessionReport {
+export function reportOf(
+  cache: Governed,
+  model: StepTimes & { readonly dense: string; readonly activations: ActivationChoice | null },
+): SessionReport {
   const { shape, terms, kv, log, mover, tally, summary, away, length: tokens } = cache;
   const memory = kv.memory();
   const kvBytesF16 = f16CacheBytes(shape, tokens);

@@ -1,7 +1,7 @@
 /** What a cache is given in a step, and what it says of itself: public types. Units are last in every name. */
 import type { SharedStatus } from '../../memory/index.ts';
 import type { CacheMemory, Part } from '../../native/index.ts';
-import type { LaterForm, PageForm, PolicySummary, Priority } from '../../policy/index.ts';
+import type { ActivationChoice, LaterForm, PageForm, PolicySummary, Priority } from '../../policy/index.ts';
 import type { OriginalsReport } from '../originals/types.ts';
 
 /**
@@ -152,6 +152,8 @@ export interface SessionReport {
   readonly witnessMs: number;
   /** The dense half that ran, and why: 'onnxruntime: float32'. */
   readonly dense: string;
+  /** Which of its matrices took activations of 8 bits, and what that is expected to cost; null: none. */
+  readonly activations: ActivationChoice | null;
   /** Time in everything but attention. */
   readonly denseMs: number;
   /** Time in attention. */

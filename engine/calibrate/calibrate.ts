@@ -14,6 +14,7 @@ import {
   TRIAL_CANDIDATES,
 } from '../../native/index.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
+import { activationProbes, activationsDone, measureActivations } from './activations.ts';
 import {
   type CalibrationSettings,
   type Measured,
@@ -21,7 +22,7 @@ import {
   resumeMeasured,
   writeMeasured,
 } from './measured.ts';
-import { digestOfTokens, measureWindow, type WindowTokens } from './window.ts';
+import { digestOfTokens, measureWindow, type WindowProgress, type WindowTokens } from './window.ts';
 
 /** Tokens at the end of a window whose divergence is measured: two pages. */
 export const LATER_TOKENS = 2 * PAGE_TOKENS;
@@ -64,7 +65,9 @@ export async function calibrate(runtime: Runtime, request: CalibrationRequest): 
   const windows = windowsOf(runtime, request);
   const settings = settingsOf(runtime, request.tokens);
   const measured = resumeMeasured(request.path, settings);
-  const probes = SIDES.reduce((sum, side) => sum + settings.formats[side].length * settings.layers, 0);
+  const rounded = activationProbes(runtime);
+  const probed = SIDES.reduce((sum, side) => sum + settings.formats[side].length * settings.layers, 0);
+  const probes = probed + rounded;
   let written = performance.now();
   const save = (): void => {
     writeMeasured(request.path, measured);
@@ -72,14 +75,25 @@ export async function calibrate(runtime: Runtime, request: CalibrationRequest): 
   };
   for (const [index, window] of windows.entries()) {
     const known = measured.windows.find(({ digest }) => digest === window.digest);
-    if (known !== undefined && isComplete(known)) continue;
-    const keep = (found: MeasuredWindow, { done }: { done: number }): void => {
+    const isProbed = known !== undefined && isComplete(known);
+    if (isProbed && activationsDone(known) >= rounded) continue;
+    const keep = (found: MeasuredWindow, done: number): void => {
       if (!measured.windows.includes(found)) measured.windows.push(found);
       if (performance.now() - written > 1000 * WRITE_SECONDS) save();
       request.onProgress?.(found, index * probes + done, windows.length * probes);
     };
     try {
-      await measureWindow(runtime, settings, window, known, keep, request.signal);
+      const told = (one: MeasuredWindow, { done }: WindowProgress): void => keep(one, done);
+      const found = isProbed ? known : await measureWindow(runtime, settings, window, known, told, request.signal);
+      if (rounded === 0) continue;
+      const first = { tokens: window.tokens.slice(0, LATER_TOKENS) };
+      await measureActivations(
+        runtime,
+        first,
+        found,
+        () => keep(found, probed + activationsDone(found)),
+        request.signal,
+      );
     } finally {
       if (measured.windows.length > 0) save();
     }
@@ -87,7 +101,7 @@ export async function calibrate(runtime: Runtime, request: CalibrationRequest): 
   return measured;
 }
 
-/** True if every probe of the window was run. */
+/** True if every probe of pages of the window was run. */
 export const isComplete = ({ k, v }: MeasuredWindow): boolean =>
   [k, v].every(({ probed }) => Object.values(probed).every(({ kld }) => kld.every((one) => one !== null)));
 
@@ -102,7 +116,11 @@ function settingsOf({ model, dense, shape }: Runtime, tokens: number): Calibrati
   };
 }
 
-function windowsOf({ model }: Runtime, { texts, tokens, windows }: CalibrationRequest): WindowTokens[] {
+/** The windows of a request. Throws 'bad-argument' for texts or windows that are too short, 'context-too-long'. */
+export function windowsOf(
+  { model }: Runtime,
+  { texts, tokens, windows }: Pick<CalibrationRequest, 'texts' | 'tokens' | 'windows'>,
+): WindowTokens[] {
   const { contextLength } = model.config;
   if (tokens > contextLength)
     throw new KvError('context-too-long', `windows of ${tokens} tokens exceed the context of ${contextLength}`, {

@@ -3,10 +3,12 @@
  * fades with the age of a page. All means are of logarithms. Spreads between windows begin with an assumed one that
  * counts as a window, so that two windows that happen to agree do not make anything certain.
  */
-import { isFormatName, SIDES, type Side } from '../../native/index.ts';
+import { DENSE_SLOTS, type DenseSlot, isFormatName, SIDES, type Side } from '../../native/index.ts';
 import {
+  type ActivationCosts,
   COEFFICIENT_ASSUMED,
   defaultThresholds,
+  ESTIMATE_MAX,
   type Estimate,
   type FormatEstimates,
   type Law,
@@ -16,9 +18,9 @@ import type { Measured, MeasuredWindow } from './measured.ts';
 
 /**
  * Standard deviations assumed before there are windows: of one layer beside the others of its text, of texts, of ln
- * offset and ln fade.
+ * offset and ln fade, and of what matrices cost together.
  */
-const ASSUMED = { layer: 0.6, text: 0.5, offset: 0.2, fade: 0.3 };
+const ASSUMED = { layer: 0.6, text: 0.5, offset: 0.2, fade: 0.3, together: 0.1 };
 /** No layer is known better than this, because windows are of finite length: chosen. */
 const SD_LEAST = 0.1;
 /** Fewer ages say nothing about fading. */
@@ -156,6 +158,40 @@ export function thresholdsOf(law: Law): ThresholdSet {
   const leveled = (estimates: readonly Estimate[]): Estimate[] =>
     estimates.map(({ value, sd, samples }) => estimateOf(value * level, sd, samples));
   return { ...defaultThresholds(k.length), law: { ...law, coefficient: { k: leveled(k), v: leveled(v) } } };
+}
+
+/**
+ * What windows say of rounding activations to 8 bits: means over them, since a choice is held to a mean. Null where no
+ * window was measured whole.
+ */
+export function activationCostsOf({
+  settings: { layers },
+  windows,
+}: {
+  readonly settings: Pick<Measured['settings'], 'layers'>;
+  readonly windows: readonly Pick<MeasuredWindow, 'activations'>[];
+}): ActivationCosts | null {
+  const all = windows.flatMap(({ activations }) => (activations?.output == null ? [] : [activations]));
+  if (all.length === 0) return null;
+  const alone = (of: (one: (typeof all)[number]) => number | null | undefined): number[] =>
+    all.map((one) => Math.max(1 / ESTIMATE_MAX, of(one) ?? 0));
+  const lists = (slot: DenseSlot): number[][] =>
+    Array.from({ length: layers }, (_, layer) => alone((one) => one.alone[slot][layer]));
+  const output = alone((one) => one.output);
+  const logs = [...DENSE_SLOTS.flatMap(lists), output].map((values) => values.map(Math.log));
+  const sd = spread(logs.flatMap(deviations), ASSUMED.text, all.length, logs.length) / Math.sqrt(all.length);
+  const costOf = (values: readonly number[]): Estimate => estimateOf(mean(values), sd, all.length);
+  const ratios = all.flatMap(({ together }) =>
+    together === null || together.sum === 0 || together.kld === 0 ? [] : [together.kld / together.sum],
+  );
+  const ratioSd = spread(deviations(ratios.map(Math.log)), ASSUMED.together, ratios.length);
+  return {
+    matrices: Object.fromEntries(
+      DENSE_SLOTS.map((slot) => [slot, lists(slot).map(costOf)]),
+    ) as unknown as ActivationCosts['matrices'],
+    output: costOf(output),
+    together: estimateOf(ratios.length === 0 ? 1 : mean(ratios), ratioSd, ratios.length),
+  };
 }
 
 /** Five digits: more would be noise, and make files longer. */

@@ -29,6 +29,22 @@ const side = z.strictObject({
    */
   probed: z.record(format, z.strictObject({ energy: perLayer, kld: perLayer })),
 });
+/** Divergence in nats of the first tokens, where the activations of matrices have 8 bits. */
+const activations = z.strictObject({
+  /** Of one matrix by itself. */
+  alone: z.strictObject({
+    q: perLayer,
+    k: perLayer,
+    v: perLayer,
+    o: perLayer,
+    gate: perLayer,
+    up: perLayer,
+    down: perLayer,
+  }),
+  output: z.number().min(0).max(1e12).nullable(),
+  /** Of those that this window would choose, together, and the sum of what they cost alone. */
+  together: z.strictObject({ kld: z.number().min(0).max(1e12), sum: z.number().min(0).max(1e12) }).nullable(),
+});
 const window = z.strictObject({
   text: name,
   digest: hash,
@@ -37,6 +53,8 @@ const window = z.strictObject({
   v: side,
   /** By age of the pages: Σ ε² of the probed tokens and of the first trials. */
   ages: z.array(z.strictObject({ age: z.int().min(1), now: z.number().min(0), first: z.number().min(0) })).max(65_536),
+  /** Absent where the dense half has no such choice, and in files of earlier versions. */
+  activations: activations.optional(),
 });
 const settings = z.strictObject({
   modelDigest: z.string().max(300),
@@ -58,6 +76,7 @@ const file = z.strictObject({
 export type CalibrationSettings = z.infer<typeof settings>;
 /** One window of text. */
 export type MeasuredWindow = z.infer<typeof window>;
+export type MeasuredActivations = z.infer<typeof activations>;
 export type MeasuredSide = z.infer<typeof side>;
 export interface Measured {
   readonly settings: CalibrationSettings;
@@ -95,12 +114,13 @@ export function readMeasured(path: string): Measured {
       hint: HINT,
     });
   const { layers } = measured.settings;
-  const lists = measured.windows.flatMap(({ k, v }) =>
-    [k, v].flatMap(({ first, probed }) => [
+  const lists = measured.windows.flatMap(({ k, v, activations: rounded }) => [
+    ...[k, v].flatMap(({ first, probed }) => [
       ...Object.values(first).flatMap(({ ln, sd }) => [ln, sd]),
       ...Object.values(probed).flatMap(({ energy, kld }) => [energy, kld]),
     ]),
-  );
+    ...Object.values(rounded?.alone ?? {}),
+  ]);
   if (lists.some((list) => list.length !== layers))
     throw new KvError('bad-file', `${path} has lists that are not of ${layers} layers`, {
       values: { path, layers },

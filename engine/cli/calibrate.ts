@@ -7,13 +7,25 @@ import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { importThresholds, toThresholdFile, writeThresholdFile } from '../../memory/index.ts';
-import { type Column, columnsOf, jsonText, KvError, plural, printable, table, wrap } from '../../native/index.ts';
-import type { Estimate, Law } from '../../policy/index.ts';
+import {
+  type Column,
+  columnsOf,
+  given,
+  jsonText,
+  KvError,
+  plural,
+  printable,
+  table,
+  wrap,
+} from '../../native/index.ts';
+import { type ActivationChoice, chooseActivations, type Estimate, type Law } from '../../policy/index.ts';
+import { activationText } from '../../witness/index.ts';
 import { type CalibrationText, calibrate, isComplete } from '../calibrate/calibrate.ts';
-import { lawOf, thresholdsOf } from '../calibrate/fit.ts';
+import { activationCostsOf, lawOf, thresholdsOf } from '../calibrate/fit.ts';
 import type { Measured } from '../calibrate/measured.ts';
 import { type Sensitivity, sensitivities, sensitivityPlot } from '../calibrate/sensitivity.ts';
 import { makeFolder, memoryDir } from '../state/folder.ts';
+import { productsOf } from '../transformer/activations.ts';
 import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loadingModel } from './loading.ts';
@@ -37,8 +49,8 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
   const state = text(settings, 'state') ?? '.palimpsest';
   await interruptible(async (signal) => {
     const { model, dense, threads, isa, binding, cacheDir, offline } = engineOptions(settings);
-    const given = { model, dense, threads, isa, binding, cacheDir, offline };
-    const runtime = await loadingModel(settings, signal, (how) => Runtime.open({ ...given, ...how }));
+    const named = { model, dense, threads, isa, binding, cacheDir, offline };
+    const runtime = await loadingModel(settings, signal, (how) => Runtime.open({ ...named, ...how }));
     const { shape } = runtime;
     const target = { modelDigest: runtime.model.digest, shape, family: runtime.model.config.architecture };
     const path = output === undefined ? measuredIn(state, target.modelDigest) : `${output}.measured`;
@@ -62,12 +74,16 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
       progress.done();
       const law = lawOf(measured);
       const tokens = measured.windows.length * (measured.settings.history + measured.settings.later);
-      const file = toThresholdFile(thresholdsOf(law), target, null, { sessions: measured.windows.length, tokens });
+      const activations = activationCostsOf(measured) ?? undefined;
+      const known = given({ sessions: measured.windows.length, tokens, activations });
+      const file = toThresholdFile(thresholdsOf(law), target, null, known);
       if (output === undefined) {
         makeFolder(memoryDir(state));
         importThresholds(memoryDir(state), file, target);
       } else writeThresholdFile(output, file);
       print(settings, measured, law, {
+        activations:
+          activations === undefined ? null : chooseActivations(activations, productsOf(runtime.model.config)),
         written: output ?? state,
         measured: path,
         seconds: (performance.now() - start) / 1000,
@@ -90,6 +106,8 @@ const measuredIn = (state: string, modelDigest: string): string =>
   join(state, `calibration-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`);
 
 interface Written {
+  /** What --activations auto makes of it; null: the dense half has no such choice. */
+  readonly activations: ActivationChoice | null;
   readonly written: string;
   readonly measured: string;
   readonly seconds: number;
@@ -113,6 +131,7 @@ function print(settings: Settings, measured: Measured, law: Law, where: Written)
       columns,
     ),
   );
+  if (where.activations !== null) say(wrap(`--activations auto: ${activationText(where.activations)}.`, columns));
   say(wrap(`Written to ${printable(where.written)}; measurements are in ${printable(where.measured)}.`, columns));
   if (flag(settings, 'json')) say(jsonText({ ...where, windows, law, sensitivities: rows }));
 }

@@ -29,7 +29,7 @@ export const COMMANDS: readonly CommandText[] = [
     does: 'Read a long document of our own at a quarter of the memory, ask it five questions, compare.',
     brief: 'See it work on a long document.',
     examples: ['palimpsest start', 'palimpsest start -m reference --tokens 2048 --kv-budget 30% --json'],
-    settings: [...ENGINE, ...CACHE, 'tokens', 'seed', ...STATE, ...TOLD],
+    settings: [...ENGINE, 'activations', ...CACHE, 'tokens', 'seed', ...STATE, ...TOLD],
     act: async (settings) => (await import('./start.ts')).start(settings),
   },
   {
@@ -44,7 +44,7 @@ export const COMMANDS: readonly CommandText[] = [
       'palimpsest run -m reference -p story.txt --cache-type-k rot4:rot2',
       'palimpsest run -m reference -p story.txt --kv-budget 60% --report report.html',
     ],
-    settings: [...ENGINE, ...ANSWER, 'completions', ...CACHE, ...STATE, 'report', ...TOLD],
+    settings: [...ENGINE, 'activations', ...ANSWER, 'completions', ...CACHE, ...STATE, 'report', ...TOLD],
     act: async (settings) => (await import('./run.ts')).run(settings),
   },
   {
@@ -361,7 +361,10 @@ export const SESSION_COMMANDS: readonly CommandText[] = [
       'palimpsest sessions park -m reference -p story.txt',
       'palimpsest sessions park -m smollm2-135m -p report.txt --kv-budget 25% --tokens 4096 -o report.parked',
     ],
-    settings: [...ENGINE, 'prompt', 'chat', 'system', 'tokens', ...CACHE, ...STATE, 'predict', 'output', ...TOLD],
+    settings: [
+      ...[...ENGINE, 'activations', 'prompt', 'chat', 'system', 'tokens'],
+      ...[...CACHE, ...STATE, 'predict', 'output', ...TOLD],
+    ] as const,
     act: async (settings) => (await sessions()).park(settings),
   },
   {
@@ -373,6 +376,7 @@ export const SESSION_COMMANDS: readonly CommandText[] = [
     ],
     settings: [
       ...ENGINE,
+      'activations',
       ...ANSWER.filter((name) => name !== 'compare'),
       ...STATE,
       'park',

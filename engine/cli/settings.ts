@@ -5,7 +5,7 @@
  * environment, the environment over the file, and the file over the default.
  */
 import { type Command, Option } from 'commander';
-import { KvError, parseJson, parsePair, readRegular, unknownName } from '../../native/index.ts';
+import { checkOption, KvError, parseJson, parsePair, readRegular, unknownName } from '../../native/index.ts';
 import { FORMS } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange, WITHOUT } from '../../witness/index.ts';
 import { LEVELS } from '../events/table.ts';
@@ -46,6 +46,13 @@ const sample = (text: string): string => {
   return text;
 };
 
+/** What the library takes: a number or a word. */
+const activations = (text: string): 16 | 'auto' => {
+  const bits = text === 'auto' ? text : Number(text);
+  checkOption('activations', ENGINE_OPTIONS.activations, bits);
+  return bits as 16 | 'auto';
+};
+
 /** Refuses an empty path, which would be the current folder and most likely comes from a variable that is not set. */
 const folder = (text: string): string => {
   if (text === '') throw new KvError('bad-config', 'a folder needs a name', { values: { given: text } });
@@ -70,7 +77,7 @@ const realRange = (text: string): string => {
 
 export const SETTINGS = {
   config: { flags: '--config <file>', help: 'TOML or JSON file with these flags as keys' },
-  ...settingsOf(ENGINE_OPTIONS, { state: folder }),
+  ...settingsOf(ENGINE_OPTIONS, { state: folder, activations }),
   ...settingsOf(SESSION_OPTIONS, {
     kvBudget: budget,
     cacheTypeK: cacheType,

@@ -27,6 +27,8 @@ import {
   brief,
   type Column,
   columnsOf,
+  DENSE_SLOTS,
+  type DenseSlot,
   FORMAT_NAMES,
   fields,
   jsonText,
@@ -37,7 +39,7 @@ import {
   table,
   wrap,
 } from '../../native/index.ts';
-import { type Course, defaultThresholds, type Estimate, type Law } from '../../policy/index.ts';
+import { type ActivationCosts, type Course, defaultThresholds, type Estimate, type Law } from '../../policy/index.ts';
 import { entryId, hashAt, isLogDir, readLog, readLogId, type Unopened, type Unreadable } from '../../witness/index.ts';
 import { logDir, makeFolder, memoryDir, readBook } from '../state/folder.ts';
 import { shippedFile } from '../state/shipped-laws.ts';
@@ -120,6 +122,18 @@ function courseTable(course: Course, columns?: number): string {
   return `${wrap(text, columns)}\n\n${rows}`;
 }
 
+function activationsTable({ matrices, output, together }: ActivationCosts, columns?: number): string {
+  const told = (one: Estimate): string => `${brief(one.value, 2)} (${bounds(intervalOf(one))})`;
+  const text = `Activations in 8 bits, divergence of each matrix by itself in nats, from ${plural(output.samples, 'window')}; output matrix ${told(output)}; together over the sum ${told(together)}`;
+  const slot = (name: DenseSlot): Column<number> => ({
+    title: name,
+    value: (layer) => brief(matrices[name][layer]!.value, 2),
+  });
+  const layers = matrices.q.map((_, layer) => layer);
+  const rows = table([{ title: 'layer', value: String }, ...DENSE_SLOTS.map(slot)], layers, columns);
+  return `${wrap(text, columns)}\n\n${rows}`;
+}
+
 /** The content of a threshold file, for people to read. */
 export function describe(file: ThresholdFile, columns?: number): string {
   const { shape, digest } = file.model;
@@ -154,6 +168,7 @@ export function describe(file: ThresholdFile, columns?: number): string {
     ),
     ...(file.law === null ? [] : [lawTable(file.law, columns)]),
     ...(file.course === undefined ? [] : [courseTable(file.course, columns)]),
+    ...(file.activations === undefined ? [] : [activationsTable(file.activations, columns)]),
     Object.keys(file.thresholds).length === 0 ? 'All thresholds are at their default.' : rows,
   ].join('\n\n');
 }

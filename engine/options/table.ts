@@ -117,7 +117,14 @@ export const LOADING_OPTIONS = {
 } as const satisfies Rows<
   Omit<
     EngineOptions,
-    keyof StateOptions | 'stateDir' | 'logRetention' | 'kvBudget' | 'idleSessions' | 'maxConcurrent' | 'prefixCaching'
+    | keyof StateOptions
+    | 'stateDir'
+    | 'activations'
+    | 'logRetention'
+    | 'kvBudget'
+    | 'idleSessions'
+    | 'maxConcurrent'
+    | 'prefixCaching'
   >
 >;
 
@@ -187,6 +194,13 @@ export const ENGINE_OPTIONS = {
   },
   ...STATE_OPTIONS,
   logRetention: { rule: seenLater('{ olderThan, maxSize }'), help: 'how long and how much of the log is kept' },
+  activations: {
+    rule: suchThat<16 | 'auto'>((bits) => bits === 16 || bits === 'auto', "16 or 'auto'"),
+    default: 16,
+    refusal: "activations have 16 bits, or are chosen by what was calibrated ('auto')",
+    help: 'bits of activations: 16, or auto (8 in matrices where a calibration says that it costs little)',
+    flag: '--activations <bits>',
+  },
   kvBudget: { rule: seenLater('bytes'), help: 'most bytes of the caches of all sessions together' },
   idleSessions: {
     rule: oneName('reread', 'keep', 'memory', 'disk'),

@@ -59,6 +59,12 @@ export interface EngineOptions extends StateOptions {
    * float32. Default 'auto'.
    */
   readonly dense?: 'auto' | 'exact';
+  /**
+   * Bits of what the matrices of our own dense half are multiplied with. 16: of all; 'auto': 8 of those matrices where
+   * a calibration of this model (`palimpsest calibrate`, or what comes with the package) expects a divergence of 2e-4
+   * nats at most of all of them together, and 16 of the others. Default 16.
+   */
+  readonly activations?: 16 | 'auto';
   /** Threads for attention and the dense half, default: all cores that the process may use. */
   readonly threads?: number;
   /** Forces an instruction set of the attention kernels. */

@@ -346,7 +346,7 @@ export class PolicyCache {
   /** The cache in numbers, as a session reports itself. */
   report(): SessionReport {
     this.#open();
-    return reportOf(this.#governed, { dense: 'caller', denseMs: 0, attentionMs: 0 });
+    return reportOf(this.#governed, { dense: 'caller', activations: null, denseMs: 0, attentionMs: 0 });
   }
 
   /**

@@ -2,7 +2,7 @@
  * Answers what errors in pages of chosen layers and sides do to the output. A probe copies a cache as it is, keeps what
  * the next tokens ask of it, and runs these tokens again over copies in which pages are in other formats, from the
  * lowest changed layer upwards. Its caches have a pool of their own, so neither the budget nor the pages of the cache
- * that it copied are touched.
+ * that it copied are touched. It also answers what another dense half would have done to these tokens.
  */
 import {
   type FormatName,
@@ -40,12 +40,23 @@ interface Chunk {
   hidden: Float32Array | null;
   /** What the tokens put out as the cache is, computed when it is first compared with. */
   logits: RowLogits[] | null;
+  /** The same, for what is computed again by another dense half. */
+  exact: Exact[] | null;
 }
 
 /** Logits of one token, [vocab], and ln Σ exp of them. */
 interface RowLogits {
   readonly row: Float32Array;
   readonly logSum: number;
+}
+
+/** What is computed again. */
+interface Again {
+  /** The lowest layer whose attention is. */
+  readonly from: number;
+  readonly caches: ReadonlyMap<number, KvCache>;
+  /** True if the queries, keys and values that enter it are as well: of the first layer. */
+  readonly projects?: boolean;
 }
 
 /** Carries out the moves of one layer in a cache of that layer. */
@@ -169,7 +180,7 @@ export class Probe {
   add(rows: LayerRows): void {
     if (this.#closed) return;
     const { layer, position, tokens, q, k, v, x } = rows;
-    if (layer === 0) this.#chunks.push({ position, tokens, rows: new Map(), hidden: null, logits: null });
+    if (layer === 0) this.#chunks.push({ position, tokens, rows: new Map(), hidden: null, logits: null, exact: null });
     const kept = { ...rows, ...ownRows({ q, k, v, x }) };
     if (this.#layers.has(layer)) this.#chunks.at(-1)!.rows.set(layer, kept);
   }
@@ -188,17 +199,8 @@ export class Probe {
   async divergence(moves: readonly ProbeMove[], { last = false } = {}): Promise<number[]> {
     const { layers } = this.#runtime.model.config;
     const from = Math.min(...moves.map(({ layer }) => layer));
-    const chunks = this.#chunks.filter(({ hidden }) => hidden !== null);
-    if (chunks.length === 0 || !this.#layers.has(from))
-      throw new KvError(
-        'bad-argument',
-        'a probe needs tokens that were read, and moves from a layer at which it begins',
-        {
-          values: { tokens: chunks.length, layer: from, layers: [...this.#layers] },
-        },
-      );
+    const chunks = this.#readAt(from);
     const caches = new Map<number, KvCache>();
-    const klds: number[] = [];
     try {
       for (let layer = from; layer < layers; layer++) {
         const moved = moves.filter((move) => move.layer === layer);
@@ -208,8 +210,9 @@ export class Probe {
         caches.set(layer, cache);
         move(cache, moved);
       }
+      const klds: number[] = [];
       for (const chunk of chunks) {
-        const ours = await this.#run(chunk, from, caches);
+        const ours = await this.#run(chunk, { from, caches });
         const base = (chunk.logits ??= await this.#base(chunk));
         await this.#logits(ours, chunk.tokens, (token, row) => {
           klds.push(divergenceOf(base[token]!.row, base[token]!.logSum, row, logSumExp(row).logSum));
@@ -219,6 +222,43 @@ export class Probe {
     } finally {
       for (const cache of caches.values()) cache.close();
     }
+  }
+
+  /**
+   * Divergence KL(as it was ‖ computed again from the projections of `layer` on, by the dense half as it is now) in
+   * nats of every token that was read since the probe was opened, [T]; `layer` may be the one behind the last. What the
+   * tokens put out is computed at the first call, which is made before the dense half is changed. Throws
+   * 'bad-argument' where nothing was read, or no probe begins at the layer below.
+   */
+  async recomputed(layer: number): Promise<number[]> {
+    const below = Math.max(0, layer - 1);
+    const chunks = this.#readAt(below);
+    const caches = new Map<number, KvCache>();
+    try {
+      for (const [at, copy] of this.#copies) if (at >= below) caches.set(at, copy.fork());
+      const klds: number[] = [];
+      for (const chunk of chunks) {
+        const exact = (chunk.exact ??= await this.#exact(chunk));
+        const ours = await this.#run(chunk, { from: below, caches, projects: layer === 0 });
+        await this.#logits(ours, chunk.tokens, (token, row) => klds.push(divergenceFrom(exact[token]!, row)));
+      }
+      return klds;
+    } finally {
+      for (const cache of caches.values()) cache.close();
+    }
+  }
+
+  /** The steps that were read. Throws 'bad-argument' where there are none, or no probe begins at this layer. */
+  #readAt(from: number): Chunk[] {
+    const chunks = this.#chunks.filter(({ hidden }) => hidden !== null);
+    if (chunks.length > 0 && this.#layers.has(from)) return chunks;
+    throw new KvError(
+      'bad-argument',
+      'a probe needs tokens that were read, and moves from a layer at which it begins',
+      {
+        values: { tokens: chunks.length, layer: from, layers: [...this.#layers] },
+      },
+    );
   }
 
   /**
@@ -304,8 +344,7 @@ export class Probe {
 
   /** Divergence of every token of each run from what the chunk put out, in nats, [runs][T]. */
   async #divergences(chunk: Chunk, hidden: Float32Array, runs: number): Promise<number[][]> {
-    const exact: Exact[] = [];
-    await this.#logits(chunk.hidden!, chunk.tokens, (_, row) => exact.push(exactOf(row.slice())));
+    const exact = await this.#exact(chunk);
     const klds = Array.from({ length: runs }, (): number[] => []);
     await this.#logits(hidden, chunk.tokens * runs, (at, row) =>
       klds[Math.floor(at / chunk.tokens)]!.push(divergenceFrom(exact[at % chunk.tokens]!, row)),
@@ -328,11 +367,14 @@ export class Probe {
   }
 
   /** One chunk from a layer upwards. → the residual stream after the last layer, [T, m] */
-  async #run(chunk: Chunk, from: number, caches: ReadonlyMap<number, KvCache>): Promise<Float32Array> {
+  async #run({ position, tokens, rows }: Chunk, { from, caches, projects = false }: Again): Promise<Float32Array> {
     const { dense, model } = this.#runtime;
     const { layers } = model.config;
-    const { position, tokens, rows } = chunk;
     let { q, k, v, x } = rows.get(from)!;
+    if (projects) {
+      ({ q, k, v, x } = ownRows(await dense.first(x, tokens)));
+      this.#rotary.apply(0, q, k, tokens, position);
+    }
     for (let layer = from; ; layer++) {
       await this.#turn();
       const cache = caches.get(layer)!;
@@ -343,6 +385,13 @@ export class Probe {
       ({ q, k, v, x } = ownRows(await dense.next(layer, attention, x, tokens)));
       this.#rotary.apply(layer + 1, q, k, tokens, position);
     }
+  }
+
+  /** What a chunk put out, for many comparisons with it. */
+  async #exact({ hidden, tokens }: Chunk): Promise<Exact[]> {
+    const exact: Exact[] = [];
+    await this.#logits(hidden!, tokens, (_, row) => exact.push(exactOf(row.slice())));
+    return exact;
   }
 
   async #base({ hidden, tokens }: Chunk): Promise<RowLogits[]> {

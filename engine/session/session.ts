@@ -110,7 +110,7 @@ export class Session implements Reader {
           tokensExpected: terms.tokensExpected,
           ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
         },
-        ...given({ foresight }),
+        ...given({ foresight, activations: runtime.activations ?? undefined }),
         effective: {
           isa: runtime.native.isa,
           threads: runtime.threads,
@@ -543,8 +543,8 @@ export class Session implements Reader {
   }
 
   report(): SessionReport {
-    const { dense, denseChoice } = this.runtime;
-    return reportOf(this.governed, { ...this.times, dense: `${dense.name}: ${denseChoice.why}` });
+    const { dense, denseChoice, activations } = this.runtime;
+    return reportOf(this.governed, { ...this.times, dense: `${dense.name}: ${denseChoice.why}`, activations });
   }
 
   /** What deciding has taken so far: the same as in `report()`, without making one. */

@@ -26,6 +26,7 @@ export function hostOptions(options: EngineOptions): HostOptions {
   return {
     model,
     dense: options.dense,
+    activations: options.activations ?? ENGINE_OPTIONS.activations.default,
     threads: options.threads,
     isa: options.isa,
     binding: options.binding,

@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import type { QdrantOptions } from '../../memory/index.ts';
 import { checkOptions, given, KvError, openPool, type PagePool } from '../../native/index.ts';
+import { ACTIVATION_SHARE_MOST, type ActivationChoice, type ActivationCosts } from '../../policy/index.ts';
 import { type AnchorOptions, type FailureMode, type LogRule, useMasterKeys } from '../../witness/index.ts';
 import type { IdlePlace } from '../cache/away.ts';
 import { memoryBytes } from '../cache/budget.ts';
@@ -19,13 +20,15 @@ import { ModelPredictor } from '../session/park/predictors.ts';
 import type { Session } from '../session/session.ts';
 import type { SessionSetup } from '../session/setup.ts';
 import { SharedMemory } from '../session/shared-memory.ts';
+import { activationCosts } from '../state/activations.ts';
 import { openState, type State } from '../state/folder.ts';
 import { Runtime, type RuntimeOptions } from '../transformer/runtime/runtime.ts';
 
 /** Of the digests by which the beginnings of sessions are known, where no state folder has one. */
 const KEY_BYTES = 32;
 
-export interface HostOptions extends RuntimeOptions {
+export interface HostOptions extends Omit<RuntimeOptions, 'activationCosts'> {
+  readonly activations: 16 | 'auto';
   readonly stateDir: string | null;
   readonly onLogFailure: FailureMode;
   readonly qdrant?: QdrantOptions | undefined;
@@ -83,7 +86,7 @@ export class Host {
   }
 
   static async open(options: HostOptions): Promise<Host> {
-    const { stateDir, onLogFailure, qdrant, logRules, logRetention, anchor } = options;
+    const { stateDir, activations, onLogFailure, qdrant, logRules, logRetention, anchor } = options;
     const tell = options.onEvent === undefined ? untold : eventTeller(options.onEvent);
     const open = (dir: string) =>
       openState(dir, { mode: onLogFailure, qdrant, rules: logRules, retention: logRetention, anchor, tell });
@@ -92,7 +95,8 @@ export class Host {
     let state = stateDir !== null && existsSync(stateDir) ? await open(stateDir) : null;
     let runtime: Runtime | null = null;
     try {
-      runtime = await Runtime.open(options);
+      const costs = (digest: string): ActivationCosts | null => activationCosts(digest, stateDir);
+      runtime = await Runtime.open({ ...options, ...(activations === 'auto' ? { activationCosts: costs } : {}) });
       if (stateDir !== null) state ??= await open(stateDir);
       return new Host(runtime, state, new Meter(FALLBACKS, tell), options);
     } catch (error) {
@@ -155,6 +159,7 @@ export class Host {
   async setup(options: SessionOptions): Promise<SessionSetup> {
     checkSession(options);
     const setup = await setupOf(this.runtime, options, this.state);
+    checkActivations(this.runtime.activations, setup.kldBudget);
     const { shared, meter } = this;
     const known = given({ sharedBudgetBytes: this.#budgetBytes, stateDir: this.state?.dir });
     return { ...setup, pool: this.#pool, meter, shared, ...known };
@@ -210,4 +215,18 @@ function checkSession(options: SessionOptions): void {
       hint: 'leave out exact, or originals',
     });
   }
+}
+
+/** A stated divergence is for pages; of what activations are expected to cost there is room for a tenth of it. */
+function checkActivations(choice: ActivationChoice | null, kldBudget: number | undefined): void {
+  if (choice === null || kldBudget === undefined || choice.expectedNats <= ACTIVATION_SHARE_MOST * kldBudget) return;
+  const { expectedNats } = choice;
+  throw new KvError(
+    'bad-argument',
+    `activations of 8 bits are expected to cost ${expectedNats.toPrecision(2)} nats, more than a tenth of a kldBudget of ${kldBudget}`,
+    {
+      values: { kldBudget, expectedNats },
+      hint: `open the engine with activations: 16, or state at least ${(expectedNats / ACTIVATION_SHARE_MOST).toPrecision(2)}`,
+    },
+  );
 }

@@ -1,4 +1,5 @@
 /** What an engine says of the model that it has loaded. */
+import type { ActivationChoice } from '../../policy/index.ts';
 import type { ModelConfig } from '../transformer/types.ts';
 import type { Host } from './host.ts';
 
@@ -30,6 +31,8 @@ export interface LoadedInfo {
   readonly dense: string;
   /** Why this dense half and no other. */
   readonly denseWhy: string;
+  /** Which of its matrices take activations of 8 bits, and what that is expected to cost; null: none. */
+  readonly activations: ActivationChoice | null;
   /** Bytes of the weights in memory. */
   readonly denseBytes: number;
   /** Types of the tensors in the file, and how many there are of each. */
@@ -44,7 +47,7 @@ export interface LoadedInfo {
 
 /** The same of a model's thread. */
 export function loadedInfo({ runtime, state }: Host): LoadedInfo {
-  const { model, dense, denseChoice, native, threads, loadMs } = runtime;
+  const { model, dense, denseChoice, activations, native, threads, loadMs } = runtime;
   return {
     name: model.name,
     path: model.path,
@@ -59,6 +62,7 @@ export function loadedInfo({ runtime, state }: Host): LoadedInfo {
     threads,
     dense: dense.name,
     denseWhy: denseChoice.why,
+    activations,
     denseBytes: dense.bytes,
     weightTypes: dense.weightTypes,
     chat: model.tokenizer.chatTemplate !== null,

@@ -186,6 +186,11 @@ class NativeBackend extends DenseBase implements DenseBackend {
     return out;
   }
 
+  setPlanes(layer: number, slot: DenseSlot, planes: 1 | 2): void {
+    this.checkOpen();
+    this.#half.setPlanes(layer, slot, planes);
+  }
+
   async close(): Promise<void> {
     this.closed = true;
     this.#half.close();

@@ -1,6 +1,6 @@
 /** What a model is to the engine: a configuration, tensors by name, a tokenizer, and a dense half that runs. */
 
-import type { Experts } from '../../native/index.ts';
+import type { DenseSlot, Experts } from '../../native/index.ts';
 import type { Slices } from './slices.ts';
 
 /** How rotary frequencies are stretched beyond the context that the model was trained with. */
@@ -330,6 +330,11 @@ export interface DenseBackend {
   logits(x: Float32Array, rows: number): Promise<Float32Array>;
   /** W_o of a layer times a sketch from the left: S [32, m] → [32, H·d]. */
   outputSketch(layer: number, sketch: Float32Array): Float32Array;
+  /**
+   * What activations are rounded to before a matrix, or the matrices of all experts in a slot: two planes, 16 bits, or
+   * one, 8 bits. The output matrix is the slot 'q' of the layer behind the last. Absent where there is no such choice.
+   */
+  setPlanes?(layer: number, slot: DenseSlot, planes: 1 | 2): void;
   close(): Promise<void>;
 }
 

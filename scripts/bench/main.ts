@@ -17,6 +17,7 @@
  *               its SQL tables
  *   grammar     runs alone: following a JSON schema or a grammar, token by token, over the vocabulary of SmolLM2
  *   dense       runs alone: the matrices of a model for 1 to 128 rows in one pass over the weights, of 16 and of 8 bits
+ *   activations runs alone: a model with activations of 16 bits and of 8, divergence and time
  *   lookup      runs alone: answers with prompt look-up decoding and without
  *   prefix      runs alone: the first token of a session whose text begins as that of another one
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
@@ -45,7 +46,7 @@
  *   --rounds N          interleaved rounds for each figure (default 11)
  *   --json FILE         writes every row to a file
  *   --table             prints Markdown tables of all rows at the end
- *   --model NAME        for step and park
+ *   --model NAME        for step, park and activations
  *   --steps N, --kv-budget PART   for step
  */
 import { writeFileSync } from 'node:fs';
@@ -53,6 +54,7 @@ import { loadavg } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { seeded } from '../../engine/evaluate/recall.ts';
 import { KvError, nativeInfo, setIsa } from '../../native/index.ts';
+import { activations } from './activations.ts';
 import { attention } from './attention.ts';
 import { audit } from './audit.ts';
 import type { Bench } from './bench.ts';
@@ -105,6 +107,8 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   grammar: (say, { settings: { rounds }, json }) => grammar(say, { rounds, json }),
   dense: async (say, { settings: { rounds, threads }, isas, json }) =>
     dense(say, { rounds, threads: threads[0]!, isas, json }),
+  activations: (say, { settings: { rounds, threads, model }, json }) =>
+    activations(say, { root, model, threads: threads[0]!, rounds, json }),
   lookup: (say, { settings: { rounds }, json }) => lookup(say, { root, rounds, json }),
   prefix: (say, { settings: { rounds }, json }) => prefix(say, { rounds, json }),
 };

@@ -39,6 +39,7 @@ export class WholeModel {
       cacheThreads: threads,
       native: nativeInfo(),
       loadMs: 0,
+      activations: null,
       resting: (work) => work(),
       shape: { layers, queryHeads, kvHeads, headDim },
       close: async () => {

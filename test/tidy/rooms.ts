@@ -158,6 +158,7 @@ const WITNESS: Layers = {
       'explanation',
       'because-text',
       'foresight-text',
+      'activation-text',
       'explain-text',
       'explain',
       'form-states',

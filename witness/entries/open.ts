@@ -1,6 +1,13 @@
 /** A session began: everything that a replay needs, and what was requested against what is effective. */
 import { WINDOW_TOKENS } from '../../native/index.ts';
-import type { Because, Foreseen, Foresight, LatentContext, PolicyContext } from '../../policy/index.ts';
+import type {
+  ActivationChoice,
+  Because,
+  Foreseen,
+  Foresight,
+  LatentContext,
+  PolicyContext,
+} from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { format, LAYERS_MAX, latent, origin, thresholds, windowFormat } from './parts.ts';
 import {
@@ -38,6 +45,14 @@ export const OPEN = {
     type: optional(object({ isa: text, binding: text, build: text, threads: count })),
     since: '0.1.0',
     means: 'Instruction set, binding and build of the kernels, and how many threads attention had.',
+  },
+  activations: {
+    type: optional(
+      noun<ActivationChoice>()({ eightBit: list(integer(0, 127), 0, LAYERS_MAX + 1), expectedNats: real, share: real }),
+    ),
+    since: '0.1.0',
+    means:
+      'Which matrices took activations of 8 bits: for each layer, and behind the last for the output matrix as q, the bits of q, k, v, o, gate, up and down from the lowest; the divergence expected of that, and its share of the products; absent where all took 16 bits or more.',
   },
   'policy.id': { type: text },
   'policy.version': { type: count },

@@ -4,7 +4,7 @@
  * kept originals, and the queries of later trials.
  */
 import { createHash } from 'node:crypto';
-import { KvError } from '../../../native/index.ts';
+import { given, KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
 import type { SessionOptions } from '../../options/types.ts';
@@ -51,6 +51,7 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
     tokens: tokens.length,
     textDigest: textDigest(model.tokenizer, tokens),
     policy: { id: policy.id, version: policy.version, machine: machineDigest() },
+    ...given({ eightBit: runtime.activations?.eightBit.slice() }),
     options: parkedOptions(setup),
     predictor: predictor?.digest ?? null,
     kvBytes: governed.usedBytes,

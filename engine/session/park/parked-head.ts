@@ -26,6 +26,8 @@ const schema = z.strictObject({
   /** SHA-256 of the text that the tokens stand for: another model may read it if its tokens stand for the same. */
   textDigest: digest,
   policy: z.strictObject({ id: name, version: count, machine: name }),
+  /** Of the matrices that took activations of 8 bits, as ActivationChoice has them; absent: none. */
+  eightBit: z.array(z.int().min(0).max(127)).max(1025).optional(),
   options: z.record(z.string(), z.unknown()),
   /** The digest of what its pages were predicted by; null: they are as they are stored. */
   predictor: digest.nullable(),

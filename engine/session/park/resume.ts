@@ -3,7 +3,7 @@
  * does not fit, the cache is made again from the tokens, as if they were read for the first time, and the caller and
  * the log are told why.
  */
-import { KvError } from '../../../native/index.ts';
+import { given, KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
 import { Rotary } from '../../transformer/rotary.ts';
 import type { Runtime } from '../../transformer/runtime/runtime.ts';
@@ -47,7 +47,14 @@ export async function resumeSession(
   try {
     const why = foreign ?? parked.fault ?? mismatch(session, parked) ?? fill(session, parked, predictor);
     const { mover } = session.governed;
-    if (why === null) mover.write('note', { resumed: tokens.length, from: head.session, tokens: tokens.length });
+    const otherwise = roundedOtherwise(runtime, parked);
+    if (why === null)
+      mover.write('note', {
+        resumed: tokens.length,
+        from: head.session,
+        tokens: tokens.length,
+        ...given({ otherwise }),
+      });
     else {
       mover.write('note', { resumed: 0, from: head.session, why, tokens: 0 });
       if (tokens.length > 0) await session.read(tokens, reading);
@@ -78,6 +85,17 @@ function foreignModel({ model }: Runtime, { head, tokens }: ReadParked): string 
       },
     );
   return `it was parked by other weights: ${head.model.digest.slice(0, 16)}, not ${model.digest.slice(0, 16)}`;
+}
+
+/** How the activations that pages were computed with differ from those of now; undefined: they do not. */
+function roundedOtherwise({ activations }: Runtime, { head }: ReadParked): string | undefined {
+  const [then, now] = [head.eightBit ?? [], activations?.eightBit ?? []].map((eightBit) =>
+    eightBit.some((slots) => slots !== 0) ? eightBit.join(' ') : '',
+  );
+  if (then === now) return undefined;
+  return then === ''
+    ? 'its pages were computed with activations of 16 bits, and some have 8 now'
+    : 'its pages were computed with activations of 8 bits in other matrices than now';
 }
 
 /** Why the pages do not fit the session that was opened for them; null: they do. */

@@ -11,6 +11,8 @@ import {
   THREADS_MAX,
   useBinding,
 } from '../../../native/index.ts';
+import { type ActivationChoice, type ActivationCosts, chooseActivations } from '../../../policy/index.ts';
+import { applyActivations, hasPlanes, productsOf } from '../activations.ts';
 import { namingFile } from '../bytes.ts';
 import { type DenseChoice, openDense } from '../dense-choice.ts';
 import { Grammars } from '../grammar/grammars.ts';
@@ -24,6 +26,11 @@ export interface RuntimeOptions {
   readonly threads?: number | undefined;
   readonly isa?: Isa | undefined;
   readonly binding?: BindingName | undefined;
+  /**
+   * What it costs a model to round activations to 8 bits, by its digest: its matrices are chosen by that. Left out, or
+   * null: all take 16 bits.
+   */
+  readonly activationCosts?: ((modelDigest: string) => ActivationCosts | null) | undefined;
   readonly cacheDir?: string | undefined;
   /** Nothing is asked of the network. */
   readonly offline?: boolean | undefined;
@@ -47,6 +54,8 @@ export class Runtime {
   readonly threads: number;
   readonly native: NativeInfo;
   readonly loadMs: number;
+  /** Which matrices round what they are multiplied with to 8 bits; null: none, all take 16 bits or more. */
+  readonly activations: ActivationChoice | null;
   /** What its answers may be told to follow. @internal */
   readonly grammars: Grammars;
   /** Does what nothing of the thread is needed for. @internal */
@@ -54,7 +63,7 @@ export class Runtime {
 
   private constructor(
     model: LoadedModel,
-    { dense, choice }: Awaited<ReturnType<typeof openDense>>,
+    { dense, choice, costs }: Awaited<ReturnType<typeof openDense>> & { readonly costs: ActivationCosts | null },
     threads: number,
     loadMs: number,
     resting: Runtime['resting'] = (work) => work(),
@@ -66,6 +75,7 @@ export class Runtime {
     this.native = nativeInfo();
     this.loadMs = loadMs;
     this.resting = resting;
+    this.activations = chosenFor(model, dense, costs);
     this.grammars = Grammars.of(model, { resting });
   }
 
@@ -79,14 +89,19 @@ export class Runtime {
     const model = await loadModel(name, given<LoadOptions>({ cacheDir, onProgress }));
     const onLayer = (done: number, total: number): void => onProgress?.({ stage: 'load', file: null, done, total });
     const precision = options.dense ?? 'auto';
-    const dense = await openDense(
-      model,
-      given<DenseOptions>({ precision, threads, safePoint: options.safePoint, onLayer }),
-    ).catch((error: unknown) => {
+    try {
+      const costs = options.activationCosts?.(model.digest) ?? null;
+      const dense = await openDense(
+        model,
+        given<DenseOptions>({ precision, threads, safePoint: options.safePoint, onLayer }),
+      ).catch((error: unknown) => {
+        throw namingFile(model.path, error);
+      });
+      return new Runtime(model, { ...dense, costs }, threads, performance.now() - start, options.resting);
+    } catch (error) {
       model.weights.close();
-      throw namingFile(model.path, error);
-    });
-    return new Runtime(model, dense, threads, performance.now() - start, options.resting);
+      throw error;
+    }
   }
 
   /** Threads of a cache, which takes no more of them than this. */
@@ -104,4 +119,16 @@ export class Runtime {
     await this.dense.close();
     this.model.weights.close();
   }
+}
+
+/** Makes a choice by these costs, and carries it out; null where there is none to make. */
+function chosenFor(
+  { config }: LoadedModel,
+  dense: DenseBackend,
+  costs: ActivationCosts | null,
+): ActivationChoice | null {
+  if (costs === null || !hasPlanes(dense)) return null;
+  const choice = chooseActivations(costs, productsOf(config));
+  applyActivations(dense, choice, config.layers);
+  return choice;
 }

@@ -81,7 +81,8 @@ describe('a calibration', () => {
     expect((await refused(stopped)).code).toBe('aborted');
     expect(readMeasured(path).windows.map(isComplete)).toEqual([false]);
     await calibrate(runtime, requestOf(path, { onProgress: (_, done) => seen.push(done) }));
-    expect(seen).toEqual(Array.from({ length: 48 }, (_, i) => i + 1));
+    // Of each window four probes a layer, one of each of 43 matrices, and one of all that it would choose.
+    expect(seen).toEqual(Array.from({ length: 2 * (24 + 44) }, (_, i) => i + 1));
     expect(readFileSync(path)).toEqual(readFileSync(WHOLE));
     // All is known now, so nothing is measured.
     await calibrate(runtime, requestOf(path, { onProgress: () => expect.fail('measured again') }));
@@ -94,7 +95,7 @@ describe('a calibration', () => {
     expect(words.filter((word) => bytes.includes(word))).toEqual([]);
     const [first] = runtime.model.tokenizer.encode(story).slice(100).map(String);
     expect(first).toMatch(/^\d+$/);
-    expect(Object.keys(whole.windows[0]!).sort()).toEqual(['ages', 'digest', 'k', 'pages', 'text', 'v']);
+    expect(Object.keys(whole.windows[0]!).sort()).toEqual(['activations', 'ages', 'digest', 'k', 'pages', 'text', 'v']);
   });
 
   it('refuses texts and windows that are too short or too long before it measures', async () => {

@@ -2,23 +2,23 @@
 import { afterAll, beforeAll, expect } from 'vitest';
 import type { SessionOptions } from '../../../engine/options/types.ts';
 import { Session } from '../../../engine/session/session.ts';
-import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
+import { Runtime, type RuntimeOptions } from '../../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../../policy/index.ts';
 import { type Entry, openWitnessLog, readLog, verifyLog, type WitnessLog } from '../../../witness/index.ts';
 import { MODEL } from './on-reference.ts';
 
 /**
- * The runtime of a test file, opened before its tests and closed behind them. → it, and what opens sessions on it with
- * the built-in thresholds
+ * The runtime of a test file, opened before its tests and closed behind them; `options` beside the model. → it, and
+ * what opens sessions on it with the built-in thresholds
  */
-export function onRuntime() {
+export function onRuntime(options: Partial<RuntimeOptions> = {}) {
   let runtime: Runtime;
   beforeAll(async () => {
-    runtime = await Runtime.open({ model: MODEL, threads: 1 });
+    runtime = await Runtime.open({ model: MODEL, threads: 1, ...options });
   });
   afterAll(() => runtime.close());
-  const open = (options: SessionOptions, log: WitnessLog | null = null): Session =>
-    Session.open(runtime, { ...options, log, thresholds: defaultThresholds(runtime.shape.layers) });
+  const open = (asked: SessionOptions, log: WitnessLog | null = null): Session =>
+    Session.open(runtime, { ...asked, log, thresholds: defaultThresholds(runtime.shape.layers) });
   return { runtime: (): Runtime => runtime, open };
 }
 

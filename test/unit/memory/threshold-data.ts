@@ -1,7 +1,7 @@
 /** Threshold files to try things with: two layers, seeded numbers. */
 
 import type { Learned, ThresholdFile } from '../../../memory/index.ts';
-import type { Course, Estimate, Law } from '../../../policy/index.ts';
+import type { ActivationCosts, Course, Estimate, Law } from '../../../policy/index.ts';
 
 export const estimate = (value: number, sd = 0.25, samples = 3): Estimate => ({ value, sd, samples });
 
@@ -27,6 +27,18 @@ export const course = (scale = 1, sessions = 3): Course => ({
   left: [estimate(0.6, 0.2, sessions), estimate(0.3 * scale, 0.25, sessions)],
   noise: { found: 0.5, page: 0.25, chance: 0.7 },
 });
+
+/** What activations of 8 bits cost, of so many windows. */
+export const activations = (scale = 1, windows = 3): ActivationCosts => {
+  const list = (nats: number): Estimate[] => [estimate(nats * scale, 0.25, windows), estimate(2 * nats, 0.25, windows)];
+  const [q, k, v, o] = [list(2e-6), list(3e-6), list(8e-6), list(1e-6)];
+  const [gate, up, down] = [list(4e-6), list(5e-6), list(6e-6)];
+  return {
+    matrices: { q, k, v, o, gate, up, down },
+    output: estimate(9e-4 * scale, 0.25, windows),
+    together: estimate(1.1, 0.1, windows),
+  };
+};
 
 export const learned: Learned = {
   createdBy: 'palimpsest 0.1.0',

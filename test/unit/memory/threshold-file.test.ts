@@ -22,7 +22,7 @@ import {
 import { FORMAT_NAMES, KvError } from '../../../native/index.ts';
 import { checkThresholds } from '../../../policy/index.ts';
 import { seeded } from '../../random.ts';
-import { backwards, course, estimate, example, from } from './threshold-data.ts';
+import { activations, backwards, course, estimate, example, from } from './threshold-data.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-thresholds-'));
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
@@ -161,7 +161,7 @@ describe('files of version 1', () => {
     const file = JSON.parse(readFileSync(old, 'utf8')) as Record<string, unknown>;
     refused(bytesOf(JSON.stringify({ ...file, law: null })), 'law');
     refused(bytesOf(JSON.stringify({ ...file, signature: {} })), 'signature');
-    refused(bytesOf(JSON.stringify({ ...file, schemaVersion: 4 })), 'schemaVersion: 4 is of a later palimpsest');
+    refused(bytesOf(JSON.stringify({ ...file, schemaVersion: 5 })), 'schemaVersion: 5 is of a later palimpsest');
   });
 });
 
@@ -237,6 +237,63 @@ describe('a course of errors', () => {
   });
 });
 
+describe('costs of activations', () => {
+  const told = { ...example, activations: activations() };
+  const spelled = formatThresholdFile(told);
+  const changed = (change: (file: ReturnType<typeof JSON.parse>) => void, of = spelled): Uint8Array => {
+    const file = JSON.parse(of);
+    change(file);
+    return bytesOf(JSON.stringify(file));
+  };
+
+  test('go out and in again with a course and without, make a file one of version 4, and are in no set', () => {
+    expect(JSON.parse(spelled)).toMatchObject({ schemaVersion: 4, activations: { unit: 'nats' } });
+    for (const file of [told, { ...told, course: course() }]) {
+      const parsed = parseThresholdFile(bytesOf(formatThresholdFile(file)));
+      expect(parsed).toEqual(file);
+      const turned = bytesOf(JSON.stringify(backwards(JSON.parse(formatThresholdFile(file)))));
+      expect(formatThresholdFile(parseThresholdFile(turned))).toBe(formatThresholdFile(file));
+      expect(toThresholdSet(parsed)).toEqual(
+        toThresholdSet(parseThresholdFile(bytesOf(formatThresholdFile({ ...file, activations: undefined } as never)))),
+      );
+    }
+    const part = mergeThresholdFiles([{ ...from('one', 9), activations: activations(2) }, from('two', 9)]);
+    expect(part.activations).toEqual(activations(2));
+    expect(formatThresholdFile(parseThresholdFile(bytesOf(formatThresholdFile(part))))).toBe(formatThresholdFile(part));
+  });
+
+  test('are refused by the name of what is wrong with them', () => {
+    refused(
+      changed((file) => delete file.activations),
+      'activations: missing, which version 4 is for',
+    );
+    refused(
+      changed((file) => (file.activations = JSON.parse(spelled).activations), text),
+      'Unrecognized key: "activations"',
+    );
+    refused(
+      changed((file) => (file.activations.unit = '1')),
+      'activations.unit',
+    );
+    refused(
+      changed((file) => file.activations.matrices.down.pop()),
+      'activations.down has 1 entry for 2 layers',
+    );
+    refused(
+      changed((file) => delete file.activations.matrices.gate),
+      'activations.matrices.gate',
+    );
+    refused(
+      changed((file) => (file.activations.output.interval = [1, 2])),
+      'contradicts value and sd',
+    );
+    refused(
+      changed((file) => (file.activations.matrices.q[0].value = -1)),
+      'activations.matrices.q.0.value',
+    );
+  });
+});
+
 describe('refusals', () => {
   // biome-ignore lint/suspicious/noExplicitAny: these tests break the type on purpose
   type Loose = Record<string, any>;
@@ -252,7 +309,7 @@ describe('refusals', () => {
 
   // One rule at a time: the message names the path that breaks it.
   test.each<[string, Uint8Array]>([
-    ['schemaVersion', changed((f) => (f.schemaVersion = 4))],
+    ['schemaVersion', changed((f) => (f.schemaVersion = 5))],
     ['schemaVersion', changed((f) => (f.schemaVersion = '2'))],
     ['schemaVersion', bytesOf('null')],
     ['schemaVersion', bytesOf('[]')],

@@ -12,7 +12,7 @@ import {
   type ThresholdFile,
 } from '../../../memory/index.ts';
 import { KvError } from '../../../native/index.ts';
-import { course, estimate, example, from, law } from './threshold-data.ts';
+import { activations, course, estimate, example, from, law } from './threshold-data.ts';
 
 const merged = (...files: ThresholdFile[]): string => formatThresholdFile(mergeThresholdFiles(files));
 const refused = (run: () => unknown, code: string, words: string): void =>
@@ -290,6 +290,27 @@ describe('courses of errors', () => {
     ]);
     expect(diffThresholdFiles(example, a)).toMatchObject([
       { what: 'course of errors', before: '(none)', after: '2 layers, from 3 sessions' },
+    ]);
+  });
+});
+
+describe('costs of activations', () => {
+  test('are merged by how sure they are, in any order, and compared number by number', () => {
+    const [a, b] = [
+      { ...from('one', 9), activations: activations(1) },
+      { ...from('two', 9), activations: activations(4) },
+    ];
+    expect(merged(a, b, from('three', 9))).toBe(merged(from('three', 9), b, a));
+    const { matrices, output, together } = mergeThresholdFiles([a, b]).activations!;
+    expect(output).toMatchObject({ value: expect.closeTo(18e-4, 6), samples: 6 });
+    expect(matrices.v[0]!.value).toBeCloseTo(16e-6, 8);
+    expect(matrices.v[1]!.value).toBeCloseTo(16e-6, 8);
+    expect(together.value).toBeCloseTo(1.1, 8);
+    const what = diffThresholdFiles(a, { ...a, activations: activations(4) }).map((row) => row.what);
+    expect(what).toHaveLength(8);
+    expect(what).toEqual(expect.arrayContaining(['activations of down, layer 0', 'activations of the output matrix']));
+    expect(diffThresholdFiles(example, { ...example, activations: activations() })).toMatchObject([
+      { what: 'costs of activations', before: '(none)', after: '2 layers, from 3 windows' },
     ]);
   });
 });

@@ -68,6 +68,7 @@ describe('settings', () => {
   });
   it('come, every one of them, to the same value from flag, environment, TOML and JSON', () => {
     const values: Partial<Record<SettingName, string>> = {
+      activations: 'auto',
       kvBudget: '25%',
       cacheTypeK: 'rot4',
       cacheTypeV: 'rot2',

@@ -7,7 +7,7 @@ import type { ProbeMove } from '../../../../engine/session/probe.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { outputSketches } from '../../../../engine/transformer/runtime/output-sketch.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
-import { movablePages } from '../../../../native/index.ts';
+import { DENSE_SLOTS, type DenseSlot, movablePages } from '../../../../native/index.ts';
 import { createPolicy, defaultThresholds } from '../../../../policy/index.ts';
 import { refused } from '../../../refusal.ts';
 import { ids, MODEL } from '../on-reference.ts';
@@ -99,6 +99,51 @@ describe('a probe', () => {
     expect(await probe.divergence([low, high])).toEqual(found.get('1,4'));
     probe.close();
     session.close();
+  });
+
+  // Our own dense half, of which a matrix after the other rounds its activations to 8 bits.
+  it('computes the same tokens again by another dense half, from any layer, and nothing where it is as it was', async () => {
+    const native = await Runtime.open({ model: MODEL, threads: 1 });
+    const { dense } = native;
+    const opened = (): Session =>
+      Session.open(native, {
+        ...{ policy: 'none', tokensExpected: 400, compareTokens: 150 },
+        ...{ log: null, thresholds: defaultThresholds(LAYERS.length) },
+      });
+    const session = opened();
+    const probe = session.probe(LAYERS);
+    await session.read(ids(150, 2));
+    const expectNear = (klds: readonly number[], expected: readonly number[], what: string): void => {
+      expect(klds).toHaveLength(expected.length);
+      // Float64 sums over the vocabulary, of logits that are told apart in float32.
+      for (const [token, kld] of klds.entries()) expect(Math.abs(kld - expected[token]!), what).toBeLessThan(1e-9);
+    };
+    for (const layer of [...LAYERS, 6]) expect(await probe.recomputed(layer)).toEqual(Array(150).fill(0));
+    for (const [layer, slot] of [
+      ...([0, 1, 5].flatMap((at) => DENSE_SLOTS.map((name) => [at, name])) as [number, DenseSlot][]),
+      [6, 'q'] as const,
+    ]) {
+      dense.setPlanes!(layer, slot, 1);
+      const klds = await probe.recomputed(layer);
+      const other = opened();
+      await other.read(ids(150, 2));
+      const found = emptySums();
+      const targets = new Int32Array(150).fill(NO_TARGET);
+      if (layer < 6) {
+        dense.setPlanes!(layer, slot, 2);
+        const { hiddenSize } = native.model.config;
+        await addDivergence(found, dense, session.hiddenRows(), other.hiddenRows(), targets, hiddenSize);
+        expectNear(klds, found.klds, `${layer}.${slot}`);
+      } else expect(other.hiddenRows()).toEqual(session.hiddenRows());
+      expect(mean(klds), `${layer}.${slot}`).toBeGreaterThan(1e-9);
+      other.close();
+    }
+    dense.setPlanes!(6, 'q', 2);
+    expect(await probe.recomputed(3)).toEqual(Array(150).fill(0));
+    expect((await refused(probe.recomputed(8))).code).toBe('bad-argument');
+    probe.close();
+    session.close();
+    await native.close();
   });
 
   it('tells the errors of the tokens beside their divergence, and what rounding alone does', async () => {
