@@ -35,6 +35,7 @@ export function jsonResult(
     refusedTrials: report.refusedTrials,
     isa: engine.info.isa,
     threads: engine.info.threads,
+    activations: report.activations,
     decideMs: report.decideMs,
     trialMs: report.trialMs,
     transcodeMs: report.transcodeMs,

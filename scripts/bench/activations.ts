@@ -46,6 +46,17 @@ export interface ActivationRow {
   readonly stepMs: Readonly<Record<string, number>>;
 }
 
+/** What is scored where nobody names other texts: those that no calibration has seen. */
+export function heldOut(root: string): (readonly [string, string])[] {
+  const { windows } = JSON.parse(readFileSync(join(root, 'scripts', 'evaluation-windows.json'), 'utf8')) as {
+    readonly windows: readonly Window[];
+  };
+  return windows.map(({ kind, file, from, characters }) => [
+    `${kind} ${file.replace(/^.*\//, '')} ${from}`,
+    textOf(file).slice(from, from + characters),
+  ]);
+}
+
 const opened = (runtime: Runtime): Session =>
   Session.open(runtime, {
     ...{ exact: true, tokensExpected: TOKENS },
@@ -93,19 +104,20 @@ async function divergences(runtime: Runtime, ids: readonly number[], use: (way: 
 export async function activations(
   say: (line: string) => void,
   {
-    root,
+    texts,
     model,
     threads,
     rounds,
     json,
   }: {
-    readonly root: string;
+    /** Names and contents. */
+    readonly texts: readonly (readonly [string, string])[];
     readonly model: string;
     readonly threads: number;
     readonly rounds: number;
     readonly json: string | null;
   },
-): Promise<void> {
+): Promise<ActivationRow[]> {
   const cacheDir = defaultCacheDir();
   const costs = (digest: string) => activationCosts(digest, null);
   const runtime = await Runtime.open({ model, threads, cacheDir, activationCosts: costs });
@@ -123,19 +135,14 @@ export async function activations(
   };
   const use = (way: Way): void => applyActivations(dense, ways[way], shape.layers);
   say(`${runtime.model.name}, ${native.isa}, threads: ${threads}; auto: ${activationText(choice)}`);
-  const { windows } = JSON.parse(readFileSync(join(root, 'scripts', 'evaluation-windows.json'), 'utf8')) as {
-    readonly windows: readonly Window[];
-  };
-  const tokensOf = ({ file, from, characters }: Window): number[] =>
-    runtime.model.tokenizer.encode(textOf(file).slice(from, from + characters)).slice(0, TOKENS);
+  const tokensOf = (text: string): number[] => runtime.model.tokenizer.encode(text).slice(0, TOKENS);
   const klds = WAYS.map((): Record<string, number> => ({}));
-  for (const window of windows) {
-    const name = `${window.kind} ${window.file.replace(/^.*\//, '')} ${window.from}`;
-    const found = await divergences(runtime, tokensOf(window), use);
+  for (const [name, text] of texts) {
+    const found = await divergences(runtime, tokensOf(text), use);
     for (const [at, kld] of found.entries()) klds[at]![name] = kld;
     say(`  ${name}: KLD ${WAYS.map((way, at) => `${way} ${found[at]!.toExponential(2)}`).join(', ')}`);
   }
-  const times = await timesOf(runtime, tokensOf(windows[0]!), rounds, use);
+  const times = await timesOf(runtime, tokensOf(texts[0]![1]), rounds, use);
   await runtime.close();
   const rows = WAYS.map((way, at): ActivationRow => {
     const ms = times[at]!.map((list) => 1000 * typical(list));
@@ -147,6 +154,7 @@ export async function activations(
   });
   print(say, rows);
   if (json !== null) writeFileSync(json, `${JSON.stringify(rows, null, 1)}\n`);
+  return rows;
 }
 
 /** Seconds of each way: of the steps, and of the prompt, in every round. */

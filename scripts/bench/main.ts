@@ -54,7 +54,7 @@ import { loadavg } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { seeded } from '../../engine/evaluate/recall.ts';
 import { KvError, nativeInfo, setIsa } from '../../native/index.ts';
-import { activations } from './activations.ts';
+import { activations, heldOut } from './activations.ts';
 import { attention } from './attention.ts';
 import { audit } from './audit.ts';
 import type { Bench } from './bench.ts';
@@ -108,7 +108,7 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   dense: async (say, { settings: { rounds, threads }, isas, json }) =>
     dense(say, { rounds, threads: threads[0]!, isas, json }),
   activations: (say, { settings: { rounds, threads, model }, json }) =>
-    activations(say, { root, model, threads: threads[0]!, rounds, json }),
+    activations(say, { texts: heldOut(root), model, threads: threads[0]!, rounds, json }),
   lookup: (say, { settings: { rounds }, json }) => lookup(say, { root, rounds, json }),
   prefix: (say, { settings: { rounds }, json }) => prefix(say, { rounds, json }),
 };

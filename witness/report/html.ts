@@ -3,6 +3,7 @@
 import { createHash } from 'node:crypto';
 import { brief, bytesText, grouped, percent, plural, printable, timeText } from '../../native/index.ts';
 import { predictedBy } from '../../policy/index.ts';
+import { activationText } from '../activation-text.ts';
 import { anchorText, lacksText } from '../audit.ts';
 import type { ReplayReport } from '../replay.ts';
 import type { VerifyReport } from '../types.ts';
@@ -251,6 +252,7 @@ const SECTIONS = `<p id="live" class="hidden-text" aria-live="polite"></p>
 </section>`;
 
 function recordHtml({ open, entries }: Collected, { verified, replayed }: Checked): string {
+  const { activations } = open.body;
   const { problem, logId, headHash, segments } = verified;
   const facts: [string, string][] = [
     ['Log', logId ?? 'not begun'],
@@ -268,6 +270,7 @@ function recordHtml({ open, entries }: Collected, { verified, replayed }: Checke
     ],
     ['Checkpoints', anchorText(verified.anchor)],
     ['Model', `${open.body.model.architecture}, digest ${open.body.model.digest}`],
+    ['Activations', activations === undefined ? '16 bits or more in all matrices' : activationText(activations)],
     ['Requested', listed(open.body.requested)],
     ['Effective', listed(open.body.effective)],
   ];

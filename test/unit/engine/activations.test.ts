@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { runPass } from '../../../engine/cache/pass.ts';
 import { createEngine } from '../../../engine/index.ts';
+import type { SessionOptions } from '../../../engine/options/types.ts';
 import { parkedBytes } from '../../../engine/session/park/park.ts';
 import { parseParked } from '../../../engine/session/park/parked-file.ts';
 import { resumeSession } from '../../../engine/session/park/resume.ts';
@@ -16,8 +17,10 @@ import { productsOf } from '../../../engine/transformer/activations.ts';
 import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { importThresholds, readThresholdFile } from '../../../memory/index.ts';
 import { type ActivationCosts, chooseActivations, defaultThresholds } from '../../../policy/index.ts';
-import { openWitnessLog, timeline } from '../../../witness/index.ts';
+import { openWitnessLog, sessionReport, timeline } from '../../../witness/index.ts';
+import { seeded } from '../../random.ts';
 import { refused } from '../../refusal.ts';
+import { seedFrom } from '../../tier.ts';
 import { entriesOf, ids, MODEL } from './on-reference.ts';
 import { onRuntime } from './on-runtime.ts';
 
@@ -72,18 +75,53 @@ describe('a runtime', () => {
     }
   });
 
-  it('gives rows the bits that they have alone', async () => {
-    const steps = [1, 2, 3].map((seed) => [ids(40 * seed, seed), ids(1, seed + 5), ids(3, seed + 9)]);
+  it('gives rows the bits that they have alone, in any company', async () => {
+    const random = seeded(seedFrom(17));
+    const kinds: readonly SessionOptions[] = [
+      { exact: true },
+      { kvBudget: '35%', tokensExpected: 700 },
+      { cacheTypes: 'rot4:rot2' },
+      { policy: 'uniform', kvBudget: '35%', tokensExpected: 700 },
+    ];
+    const scripts = kinds.map((_, at) => {
+      const all = ids(640, at + 1);
+      const steps: number[][] = [];
+      for (let from = 0; from < all.length; from += steps.at(-1)!.length) {
+        const most = Math.min(128 - (from % 128), random() < 0.7 ? 1 + Math.floor(3 * random()) : 128);
+        steps.push(all.slice(from, from + 1 + Math.floor(most * random())));
+      }
+      return steps;
+    });
+    const step = async (sessions: readonly Session[], tokens: readonly (readonly number[])[]): Promise<void> => {
+      const pass = sessions.map((stepper, at) => ({ stepper, tokenIds: Int32Array.from(tokens[at]!) }));
+      expect(await runPass(pass)).toEqual(sessions.map(() => null));
+      for (const session of sessions) session.governed.promised.end();
+    };
     const alone: Float32Array[][] = [];
-    for (const one of steps) alone.push(await rowsOf(openRounded({ exact: true }), one));
-    const sessions = steps.map(() => openRounded({ exact: true }));
-    const beside: Float32Array[][] = steps.map(() => []);
-    for (const step of [0, 1, 2]) {
-      const pass = sessions.map((stepper, at) => ({ stepper, tokenIds: Int32Array.from(steps[at]![step]!) }));
-      expect(await runPass(pass)).toEqual([null, null, null]);
-      for (const [at, session] of sessions.entries()) beside[at]!.push(session.lastHidden!.slice());
+    for (const [at, options] of kinds.entries()) {
+      const [session, rows] = [openRounded(options), [] as Float32Array[]];
+      for (const tokens of scripts[at]!) {
+        await step([session], [tokens]);
+        rows.push(session.lastHidden!.slice());
+      }
+      alone.push(rows);
+      session.close();
+    }
+    const sessions = kinds.map((options) => openRounded(options));
+    const beside: Float32Array[][] = kinds.map(() => []);
+    for (;;) {
+      const waiting = kinds.flatMap((_, at) => (beside[at]!.length < scripts[at]!.length ? [at] : []));
+      if (waiting.length === 0) break;
+      const chosen = waiting.filter(() => random() < 0.7).sort(() => random() - 0.5);
+      if (chosen.length === 0) continue;
+      await step(
+        chosen.map((at) => sessions[at]!),
+        chosen.map((at) => scripts[at]![beside[at]!.length]!),
+      );
+      for (const at of chosen) beside[at]!.push(sessions[at]!.lastHidden!.slice());
     }
     expect(beside).toEqual(alone);
+    for (const session of sessions) session.close();
   });
 });
 
@@ -101,6 +139,7 @@ describe('an engine', () => {
     await engine.close();
     expect(entriesOf(stateDir, session.id, 'open')[0]!.body.activations).toEqual(activations);
     expect(timeline(logDir(stateDir), session.id)[0]!.text).toContain('Activations: 8 bits in 43 of 43 matrices');
+    expect(sessionReport(logDir(stateDir), session.id)).toContain('8 bits in 43 of 43 matrices');
   });
 
   it('says nothing of it in the log where all have 16 bits, which is so by itself', async () => {

@@ -12,6 +12,7 @@ import { loadModel } from '../../../engine/transformer/load.ts';
 import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { KvError, nativeInfo } from '../../../native/index.ts';
 import type { TrialReport } from '../../../policy/index.ts';
+import { activations } from '../../../scripts/bench/activations.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
 import { Child } from '../../../scripts/bench/child.ts';
@@ -466,6 +467,20 @@ test('grammars are followed to their ends, and look-up writes the same tokens', 
   expect(row).toMatchObject({ task: 'x', tokens: 256 });
   expect(row.accepted).toBeLessThanOrEqual(row.drafted);
   await runtime.close();
+});
+
+test('a model is measured with activations of 16 bits, of 8 and by choice, in one order of divergence', async () => {
+  const said: string[] = [];
+  const texts = [['own', readFileSync(join(root, 'models', 'text', 'chronicle.txt'), 'utf8')]] as const;
+  const settings = { texts, model: 'reference', threads: 1, rounds: 1, json: null };
+  const [exact, auto, all] = await activations((line) => said.push(line), settings);
+  expect([exact!.way, auto!.way, all!.way]).toEqual(['16', 'auto', '8']);
+  expect(exact!.kld).toEqual({ own: 0 });
+  expect(auto!.kld['own']).toBeGreaterThan(1e-6);
+  expect(all!.kld['own']).toBeGreaterThanOrEqual(auto!.kld['own']!);
+  for (const { promptMs, stepMs } of [exact!, auto!, all!])
+    expect([promptMs, ...Object.values(stepMs)].every((ms) => ms > 0)).toBe(true);
+  expect(said.at(-1)).toContain('8');
 });
 
 test('the dense half is measured with every number of rows, in one plane and in two', () => {

@@ -28,6 +28,7 @@ describe('calibrate', () => {
     const first = await calibrate('learned.json');
     expect(first).toMatchObject({ code: 0 });
     expect(first.out).toContain('keys, nats of a page');
+    expect(first.out).toMatch(/--activations auto: 8 bits in \d+ of 43\s+matrices/);
     const { law, windows } = lastLine(first.out) as { law: unknown; windows: number };
     expect(windows).toBe(1);
     const file = readThresholdFile(join(dir, 'learned.json'));
@@ -35,6 +36,11 @@ describe('calibrate', () => {
     const ratios = ({ coefficient: { k, v } }: Law): number[] => [...k, ...v].map(({ value }) => value / k[0]!.value);
     for (const [i, ratio] of ratios(law as Law).entries()) expect(ratios(file.law!)[i]! / ratio).toBeCloseTo(1, 3);
     expect(file.law!.coefficient.k.map(({ samples }) => samples)).toEqual(Array(6).fill(1));
+    expect(file.activations!.matrices.down.map(({ samples }) => samples)).toEqual(Array(6).fill(1));
+    const inspected = await palimpsest(['inspect', 'learned.json']);
+    expect(inspected.out).toMatch(
+      /Activations in 8 bits, divergence of each matrix by itself in nats, from 1\s+window/,
+    );
     const bytes = readFileSync(join(dir, 'learned.json'));
     const again = await calibrate('learned.json');
     expect(lastLine(again.out)['law']).toEqual(law);
@@ -60,8 +66,14 @@ describe('calibrate', () => {
     expect(await palimpsest(args)).toMatchObject({ code: 0 });
     const run = ['run', '-m', 'reference', '-p', STORY, '-n', '4', '--kv-budget', '40%', ...state, '--json'];
     expect(await palimpsest(run)).toMatchObject({ code: 0 });
+    const rounded = await palimpsest([...run, '--activations', 'auto']);
+    expect(lastLine(rounded.out)['activations']).toMatchObject({ eightBit: [...Array(6).fill(127), 1], share: 1 });
     const shown = await palimpsest(['thresholds', 'show', '-m', 'reference', ...state, '--json']);
-    const { law } = lastLine(shown.out) as { law: { coefficient: { k: { samples: number }[] } } };
+    const { law, activations } = lastLine(shown.out) as {
+      law: { coefficient: { k: { samples: number }[] } };
+      activations: { output: { samples: number } };
+    };
+    expect(activations.output.samples).toBe(1);
     expect(law.coefficient.k.map(({ samples }) => samples)).toEqual(Array(6).fill(1));
   });
 
