@@ -125,6 +125,7 @@ export const LOADING_OPTIONS = {
     | 'idleSessions'
     | 'maxConcurrent'
     | 'prefixCaching'
+    | 'interTokenTargetMs'
   >
 >;
 
@@ -216,6 +217,12 @@ export const ENGINE_OPTIONS = {
     rule: truth,
     default: true,
     help: 'whether sessions begin with pages that others have read already',
+  },
+  interTokenTargetMs: {
+    rule: above(0, Number.MAX_VALUE, 'a number of milliseconds above 0'),
+    // Chosen: ten tokens in a second are faster than anybody reads.
+    default: 100,
+    help: 'how long a pass over the weights may take that has a piece of a prompt beside answers',
   },
 } as const satisfies Rows<EngineOptions>;
 
@@ -436,6 +443,16 @@ export const SESSION_OPTIONS = {
     rule: whole(0, undefined, 'a whole number'),
     default: 0,
     help: 'keep what compare() needs of so many last tokens',
+  },
+  schedulingPriority: {
+    rule: whole(-1000, 1000),
+    default: 0,
+    help: 'who is taken first of calls that wait and prompts that are read: a lower number before a higher one',
+  },
+  schedulingWeight: {
+    rule: real(0.01, 100),
+    default: 1,
+    help: 'how much is read of a prompt beside those of others of the same priority',
   },
 } as const satisfies Rows<SessionOptions>;
 

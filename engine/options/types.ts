@@ -117,7 +117,7 @@ export interface EngineOptions extends StateOptions {
   readonly idleSessions?: 'reread' | 'keep' | 'memory' | 'disk';
   /**
    * Most calls that read or write at once, which share each pass over the weights. Others wait until one of them has
-   * ended, who came first first. Default: as many as there is room for.
+   * ended: by their schedulingPriority, then who came first first. Default: as many as there is room for.
    */
   readonly maxConcurrent?: number;
   /**
@@ -126,6 +126,12 @@ export interface EngineOptions extends StateOptions {
    * with pages in which nothing is lost. `cacheSalt` keeps sessions apart. Default true.
    */
   readonly prefixCaching?: boolean;
+  /**
+   * How long a pass over the weights may take that has a piece of somebody's prompt beside answers: the time from one
+   * token to the next that an answer should have while others read. Pieces are cut so that it is kept, as far as
+   * answers alone leave room for a piece of 16 tokens. Default 100.
+   */
+  readonly interTokenTargetMs?: number;
 }
 
 /**
@@ -253,6 +259,18 @@ export interface SessionOptions extends GoverningOptions {
    * by the time of a first token what others have read. Default: none, which is one as well.
    */
   readonly cacheSalt?: string;
+  /**
+   * Whose calls are taken first among those that wait to begin, and among prompts that are to be read: a lower number
+   * before a higher one, as vLLM's `priority`. Nobody waits for ever: whoever was passed eight times by others that
+   * came later goes before them. Nothing that is under way is stopped for it. Default 0.
+   */
+  readonly schedulingPriority?: number;
+  /**
+   * How much of a prompt is read while others of the same priority are read as well, beside the 1 of others: with 2,
+   * twice as many tokens. It decides about answers only where more are written than one pass over the weights has room
+   * for. A fork has as much again. Default 1.
+   */
+  readonly schedulingWeight?: number;
 }
 
 /** Options of park. */

@@ -1,20 +1,20 @@
-/** How much of a prompt is read at once while others write, who wait so long: as much as a pause of theirs may take. */
+/** How much of a prompt is read at once while others write: as much as the time between two tokens of theirs allows. */
 
-/**
- * How long a pass may take for the piece of a prompt in it, in milliseconds. With a quarter of the time for prompts, a
- * pause of this length comes once in a stretch of four times as long: of short steps it is then less than one in
- * twenty. Chosen: readers of an answer do not see it.
- */
-const PAUSE_MS = 60;
 /** Pages and windows are whole multiples of a piece. */
 const PIECES = [128, 64, 32, 16] as const;
 /** How much of what is known the newest pass says. */
 const NEWEST = 0.3;
 
 export class Pieces {
+  readonly #targetMs: number;
   #writingMs: number | null = null;
   /** What a token of a prompt adds to a pass; null: none was read yet. */
   #tokenMs: number | null = null;
+
+  /** `targetMs`: how long a pass with a piece in it may take. */
+  constructor(targetMs: number) {
+    this.#targetMs = targetMs;
+  }
 
   /** How long a pass takes in which nobody reads. */
   get writingMs(): number {
@@ -25,7 +25,8 @@ export class Pieces {
     const tokenMs = this.#tokenMs;
     const least = PIECES.at(-1)!;
     if (tokenMs === null) return least;
-    return PIECES.find((tokens) => tokens * tokenMs <= PAUSE_MS) ?? least;
+    const leftMs = this.#targetMs - this.writingMs;
+    return PIECES.find((tokens) => tokens * tokenMs <= leftMs) ?? least;
   }
 
   /** A pass of so many tokens of answers and of prompts took so long. */

@@ -1,11 +1,14 @@
 /**
- * Whose rows are in the next pass over the weights. All who write an answer are in each; a prompt is read beside them,
- * a piece at a time, for its share of the time; where nobody writes, prompts are read in whole chunks, who asked first
- * first. Who is in no pass is between two steps, and so is everybody while somebody works alone, so that room that was
- * found for a step is there to its end.
+ * Whose rows are in the next pass over the weights. All who write an answer are in each, as far as they fit; a prompt
+ * is read beside them, a piece at a time, for its share of the time; where nobody writes, prompts are read in whole
+ * chunks. Of those that write, and of those that read, the first in line come first (line.ts): by priority, then
+ * whoever was served least for its weight (fairness.ts). Who is in no pass is between two steps, and so is everybody
+ * while somebody works alone, so that room that was found for a step is there to its end.
  */
 import { type Outcome, runPass, type Step } from '../cache/pass.ts';
 import type { Meter } from '../metrics/meter.ts';
+import type { Client } from './fairness.ts';
+import { Line } from './line.ts';
 import { Logits } from './logits.ts';
 import { Pieces } from './pieces.ts';
 
@@ -23,26 +26,53 @@ export interface Job extends Step {
   ended(outcome: Outcome): Promise<void>;
 }
 
-/** Who waits for a pass, or to work alone. */
-interface Turn {
+/** Work of one that does it alone, and the tokens of its own that it computes. */
+export interface Solo {
+  readonly work: () => Promise<void>;
+  readonly tokens: number;
+}
+
+/** Who takes a turn, whether for a prompt, and what ends its wait. */
+export interface Asking {
+  readonly client: Client;
   readonly reads: boolean;
-  /** What it does in a pass; null: it works alone. */
-  readonly job: Job | null;
-  readonly begin: () => void;
+  /** Aborts the wait, which then throws this. What has begun goes on to its end. */
+  readonly patience?: { readonly signal: AbortSignal; readonly error: () => Error } | undefined;
+}
+
+interface Waiting {
+  readonly client: Client;
+  readonly reads: boolean;
   readonly resolve: () => void;
   readonly reject: (error: unknown) => void;
 }
 
-const isWriting = ({ reads }: Turn): boolean => !reads;
-const rowsOf = ({ job }: Turn): number => job?.tokenIds.length ?? 0;
-const sum = (turns: readonly Turn[]): number => turns.reduce((rows, turn) => rows + rowsOf(turn), 0);
+/** Waits for a pass. */
+interface InPass extends Waiting {
+  readonly job: Job;
+}
+
+/** Waits to work alone. */
+interface Alone extends Waiting {
+  readonly solo: Solo;
+}
+
+type Turn = InPass | Alone;
+
+const isInPass = (turn: Turn): turn is InPass => 'job' in turn;
+const isWriting = ({ reads }: Waiting): boolean => !reads;
+const rowsOf = ({ job }: InPass): number => job.tokenIds.length;
+const sum = (turns: readonly InPass[]): number => turns.reduce((rows, turn) => rows + rowsOf(turn), 0);
 
 export class Scheduler {
   /** What answers are drawn from. */
   readonly logits = new Logits();
   readonly #meter: Meter;
-  readonly #pieces = new Pieces();
-  readonly #waiting: Turn[] = [];
+  readonly #pieces: Pieces;
+  readonly #writing = new Line<Turn>();
+  readonly #reading = new Line<Turn>();
+  /** Those that wait no longer, and are told when nobody takes a step. */
+  #gone: { readonly turn: Turn; readonly error: Error }[] = [];
   #current: readonly Turn[] = [];
   /** Milliseconds that writers may take before a prompt is read on. */
   #owedMs = 0;
@@ -50,38 +80,61 @@ export class Scheduler {
   #wrote = false;
   #isDue = false;
 
-  constructor(meter: Meter) {
+  /** `interTokenTargetMs`: how long a pass may take that has a piece of a prompt beside writers. */
+  constructor(meter: Meter, interTokenTargetMs: number) {
     this.#meter = meter;
+    this.#pieces = new Pieces(interTokenTargetMs);
   }
 
-  /** Does a step of a prompt (`reads`) or of an answer, in one pass with those of others. */
-  step(reads: boolean, job: Job): Promise<void> {
-    return new Promise((resolve, reject) => this.#ask({ reads, job, begin: () => {}, resolve, reject }));
+  /** Does a step of a prompt or of an answer, in one pass with those of others. */
+  step(asking: Asking, job: Job): Promise<void> {
+    return this.#ask(asking, { job });
   }
 
-  /** Does what belongs to a prompt (`reads`) or an answer while nobody else takes a step. */
-  alone(reads: boolean, work: () => Promise<void>): Promise<void> {
-    return new Promise((resolve, reject) => {
-      const turn: Turn = {
-        reads,
-        job: null,
-        begin: () => void this.#during([turn], work).then(resolve, reject),
-        resolve,
-        reject,
-      };
-      this.#ask(turn);
-    });
+  /** Does what belongs to a prompt or an answer while nobody else takes a step. */
+  alone(asking: Asking, solo: Solo): Promise<void> {
+    return this.#ask(asking, { solo });
   }
 
   /** How many of so many tokens of a prompt are read at once now. */
   piece(tokens: number): number {
-    const othersWrite = this.#wrote || this.#current.some(isWriting) || this.#waiting.some(isWriting);
+    const othersWrite = this.#wrote || this.#current.some(isWriting) || this.#writing.size > 0;
     return othersWrite ? Math.min(tokens, this.#pieces.tokens) : tokens;
   }
 
-  #ask(turn: Turn): void {
-    this.#waiting.push(turn);
-    if (this.#current.length === 0) this.#soon();
+  /** Whoever waits for a turn of this one waits no longer. */
+  drop(client: Client, error: Error): void {
+    for (const line of [this.#writing, this.#reading]) {
+      const turn = line.find((one) => one.client === client);
+      if (turn !== undefined) this.#leaves(turn, error);
+    }
+  }
+
+  async #ask({ client, reads, patience }: Asking, what: { job: Job } | { solo: Solo }): Promise<void> {
+    if (patience?.signal.aborted === true) throw patience.error();
+    let abort: (() => void) | undefined;
+    try {
+      await new Promise<void>((resolve, reject) => {
+        const turn: Turn = { client, reads, resolve, reject, ...what };
+        abort = () => this.#leaves(turn, patience!.error());
+        patience?.signal.addEventListener('abort', abort, { once: true });
+        this.#lineOf(turn).add(turn);
+        if (this.#current.length === 0) this.#soon();
+      });
+    } finally {
+      if (abort !== undefined) patience?.signal.removeEventListener('abort', abort);
+    }
+  }
+
+  #lineOf({ reads }: Waiting): Line<Turn> {
+    return reads ? this.#reading : this.#writing;
+  }
+
+  /** What it then does may be to give back pages, which is for a time in which nobody takes a step. */
+  #leaves(turn: Turn, error: Error): void {
+    if (!this.#lineOf(turn).drop(turn)) return;
+    if (this.#current.length === 0) turn.reject(error);
+    else this.#gone.push({ turn, error });
   }
 
   /** The next pass begins when others have had a turn of the event loop, so that who asks at the same time is in it. */
@@ -99,47 +152,62 @@ export class Scheduler {
 
   #next(): void {
     if (this.#current.length > 0) return;
-    const turns = this.#chosen();
-    if (turns.length === 0) {
+    const next = this.#chosen();
+    const turns = next === null || Array.isArray(next) ? (next ?? []) : [next];
+    for (const line of [this.#writing, this.#reading]) line.take(turns);
+    if (next === null) {
       this.#wrote = false;
       return;
     }
-    for (const turn of turns) this.#waiting.splice(this.#waiting.indexOf(turn), 1);
-    const jobs = turns.flatMap(({ job }) => job ?? []);
-    if (jobs.length === 0) turns[0]!.begin();
-    else void this.#during(turns, () => this.#pass(turns, jobs));
+    void this.#during(turns, () => (Array.isArray(next) ? this.#pass(next) : this.#solo(next)));
   }
 
-  /** Who is in the next pass, or whoever works alone. */
-  #chosen(): readonly Turn[] {
-    const areWriting = this.#waiting.some(isWriting);
+  /** Who is in the next pass, or whoever works alone; null: nobody waits. */
+  #chosen(): InPass[] | Alone | null {
+    const writing = this.#writing.inOrder();
+    const areWriting = writing.length > 0;
     if (!areWriting) this.#owedMs = 0;
-    const isOwed = this.#owedMs > 0;
-    const lead = isOwed ? this.#waiting.find(isWriting) : this.#waiting[0];
-    if (lead === undefined) return [];
-    const runtime = lead.job?.stepper.runtime;
-    if (runtime === undefined || !runtime.dense.isRowwise) return [lead];
-    const turns = [lead];
-    for (const turn of this.#waiting) {
-      if (turn === lead || turn.job?.stepper.runtime !== runtime) continue;
-      const alike = turns.filter(({ reads }) => reads === turn.reads);
-      // Beside writers one prompt is read at a time, when they have had their share.
-      const mayRead = !areWriting || (!isOwed && alike.length === 0);
-      if ((turn.reads && !mayRead) || sum(alike) + rowsOf(turn) > ROWS_MAX) continue;
-      turns.push(turn);
-    }
-    return turns;
+    const reading = this.#owedMs > 0 ? [] : this.#reading.inOrder();
+    const lead = reading[0] ?? writing[0];
+    if (lead === undefined) return null;
+    if (!isInPass(lead)) return lead;
+    const { runtime } = lead.job.stepper;
+    if (!runtime.dense.isRowwise) return [lead];
+    const fitting = (turns: readonly Turn[], most: number): InPass[] => {
+      const chosen: InPass[] = [];
+      for (const turn of turns) {
+        if (chosen.length === most || !isInPass(turn) || turn.job.stepper.runtime !== runtime) continue;
+        if (chosen.length === 0 || sum(chosen) + rowsOf(turn) <= ROWS_MAX) chosen.push(turn);
+      }
+      return chosen;
+    };
+    // Beside writers one prompt is read at a time, when they have had their share.
+    return [...fitting(writing, writing.length), ...fitting(reading, areWriting ? 1 : reading.length)];
   }
 
-  async #pass(turns: readonly Turn[], jobs: readonly Job[]): Promise<void> {
+  async #pass(turns: readonly InPass[]): Promise<void> {
     const start = performance.now();
-    const outcomes = await runPass(jobs);
-    for (const [at, outcome] of outcomes.entries())
-      await jobs[at]!.ended(outcome).then(turns[at]!.resolve, turns[at]!.reject);
+    const outcomes = await runPass(turns.map(({ job }) => job));
+    for (const [at, outcome] of outcomes.entries()) {
+      const { job, resolve, reject } = turns[at]!;
+      this.#lineOf(turns[at]!).served(turns[at]!.client, job.tokenIds.length);
+      await job.ended(outcome).then(resolve, reject);
+    }
     const ms = performance.now() - start;
     this.#meter.passTokens.observe(sum(turns));
     this.#meter.passSeconds.observe(ms / 1000);
     this.#pieces.took(ms, { written: sum(turns.filter(isWriting)), read: sum(turns.filter(({ reads }) => reads)) });
+  }
+
+  async #solo(turn: Alone): Promise<void> {
+    const { client, solo } = turn;
+    this.#lineOf(turn).served(client, solo.tokens);
+    try {
+      await solo.work();
+      turn.resolve();
+    } catch (error) {
+      turn.reject(error);
+    }
   }
 
   async #during(turns: readonly Turn[], work: () => Promise<void>): Promise<void> {
@@ -154,10 +222,13 @@ export class Scheduler {
 
   #over(turns: readonly Turn[], ms: number): void {
     this.#current = [];
+    const gone = this.#gone;
+    this.#gone = [];
+    for (const { turn, error } of gone) turn.reject(error);
     this.#wrote = turns.some(isWriting);
     this.logits.areMany = turns.length > 1;
     if (!turns.some(({ reads }) => reads)) this.#owedMs = Math.max(0, this.#owedMs - ms);
-    else if (this.#wrote || this.#waiting.some(isWriting)) {
+    else if (this.#wrote || this.#writing.size > 0) {
       // What a pass takes longer for a prompt in it is that prompt's.
       const readingMs = this.#wrote ? Math.max(0, ms - this.#pieces.writingMs) : ms;
       this.#owedMs += readingMs * (1 / READING_SHARE - 1);

@@ -6,10 +6,13 @@
 import { KvError, PAGE_TOKENS, type PagePool, sealedPages } from '../../native/index.ts';
 import { bytesAt, sideBytes, surelyFreed } from '../cache/budget.ts';
 import type { Meter } from '../metrics/meter.ts';
+import type { Client } from '../scheduler/fairness.ts';
+import { Line } from '../scheduler/line.ts';
 import type { Session } from './session.ts';
 
 interface Waiting {
   readonly session: Session;
+  readonly client: Client;
   readonly tokens: number;
   readonly begin: () => void;
   readonly refuse: (error: Error) => void;
@@ -33,7 +36,7 @@ export class Admission {
   readonly #shared: Shared;
   /** Those at work, and the tokens that they hold at the end of their call. */
   readonly #working = new Map<Session, number>();
-  readonly #waiting: Waiting[] = [];
+  readonly #waiting = new Line<Waiting>();
   /** Those at work that found no room after all, and what tells them that another one has ended. */
   readonly #stuck = new Map<Session, (isWorthIt: boolean) => void>();
 
@@ -48,7 +51,7 @@ export class Admission {
 
   /** How many wait for room, those at work that found none after all included. */
   get waiting(): number {
-    return this.#waiting.length + this.#stuck.size;
+    return this.#waiting.size + this.#stuck.size;
   }
 
   /**
@@ -56,16 +59,6 @@ export class Admission {
    * and nobody is at work who might make room, 'aborted', 'closed'.
    */
   async enter(session: Session, tokens: number, signal: AbortSignal | undefined): Promise<void> {
-    if (this.#waiting.length === 0 && !this.#isFull && this.#fits(session, tokens)) {
-      this.#working.set(session, tokens);
-      return;
-    }
-    if (this.#waiting.length === 0 && this.#working.size === 0) {
-      if (!this.#fitsAfterAll(session, tokens)) throw this.#refusal(session, tokens);
-      this.#working.set(session, tokens);
-      return;
-    }
-    if (!this.#isFull) this.#waits(session, tokens);
     await this.#wait(session, tokens, signal);
   }
 
@@ -88,17 +81,28 @@ export class Admission {
   }
 
   /**
-   * One at work found no room: waits until another one has ended. → false where all that are at work wait so, and
-   * nothing would come of it
+   * One at work found no room: waits until another one has ended, or the signal says that it need not go on. → false
+   * where all that are at work wait so, and nothing would come of it
    */
-  async anotherEnds(session: Session): Promise<boolean> {
+  async anotherEnds(session: Session, signal: AbortSignal | undefined): Promise<boolean> {
     if ([...this.#working.keys()].every((one) => one === session || this.#stuck.has(one))) return false;
     this.#waits(session, session.governed.length);
+    const abort = (): void => this.goOn(session);
+    signal?.addEventListener('abort', abort, { once: true });
     try {
-      return await new Promise<boolean>((resolve) => this.#stuck.set(session, resolve));
+      return await new Promise<boolean>((resolve) => {
+        this.#stuck.set(session, resolve);
+        if (signal?.aborted === true) resolve(true);
+      });
     } finally {
+      signal?.removeEventListener('abort', abort);
       this.#stuck.delete(session);
     }
+  }
+
+  /** Where a session waits until another one has ended, it tries again at once. */
+  goOn(session: Session): void {
+    this.#stuck.get(session)?.(true);
   }
 
   #waits({ id: session }: Session, tokens: number): void {
@@ -120,8 +124,12 @@ export class Admission {
     signal?.addEventListener('abort', abort, { once: true });
     try {
       await new Promise<void>((resolve, reject) => {
-        this.#waiting.push({ session, tokens, begin: resolve, refuse: reject });
+        const waiting = { session, client: session.client, tokens, begin: resolve, refuse: reject };
+        this.#waiting.add(waiting);
+        this.#next();
+        if (!this.#waiting.has(waiting)) return;
         if (signal?.aborted === true) abort();
+        else if (!this.#isFull) this.#waits(session, tokens);
       });
     } finally {
       signal?.removeEventListener('abort', abort);
@@ -129,21 +137,22 @@ export class Admission {
   }
 
   #drop(session: Session, error: Error): void {
-    const at = this.#waiting.findIndex((one) => one.session === session);
-    if (at < 0) return;
-    this.#waiting.splice(at, 1)[0]!.refuse(error);
+    const waiting = this.#waiting.find((one) => one.session === session);
+    if (waiting === undefined) return;
+    this.#waiting.drop(waiting);
+    waiting.refuse(error);
     this.#next();
   }
 
   #next(): void {
     for (;;) {
-      const first = this.#waiting[0];
+      const first = this.#waiting.inOrder()[0];
       if (first === undefined || this.#isFull) return;
       const { session, tokens } = first;
       const isAlone = this.#working.size === 0;
       const fits = this.#fits(session, tokens) || (isAlone && this.#fitsAfterAll(session, tokens));
       if (!fits && !isAlone) return;
-      this.#waiting.shift();
+      this.#waiting.take([first]);
       if (fits) {
         this.#working.set(session, tokens);
         first.begin();

@@ -21,8 +21,11 @@ import type { StepTimes } from '../cache/stepper.ts';
 import type { Spent } from '../cache/tally.ts';
 import { askedOf } from '../cache/terms.ts';
 import type { LayerRows, SessionReport } from '../cache/types.ts';
+import { SESSION_OPTIONS } from '../options/table.ts';
 import type { Prompt } from '../options/types.ts';
 import { originalsTerms } from '../originals/terms.ts';
+import type { Client } from '../scheduler/fairness.ts';
+import type { Solo } from '../scheduler/scheduler.ts';
 import { nameInLog } from '../transformer/load.ts';
 import { Rotary } from '../transformer/rotary.ts';
 import { outputSketches } from '../transformer/runtime/output-sketch.ts';
@@ -39,6 +42,7 @@ import { lookupOf } from './prompt-lookup.ts';
 import type { Reader } from './reader.ts';
 import { Rereading } from './rereading.ts';
 import type { SessionSetup } from './setup.ts';
+import type { Turn } from './sharing.ts';
 import { termsFor } from './terms-for.ts';
 import { TextProbe } from './text-probe.ts';
 import { Trail } from './trail.ts';
@@ -49,6 +53,8 @@ export class Session implements Reader {
   readonly runtime: Runtime;
   readonly setup: SessionSetup;
   readonly governed: Governed;
+  /** As one that takes turns with others. */
+  readonly client: Client;
   readonly times: StepTimes = { denseMs: 0, attentionMs: 0 };
   /** Token ids in the cache, in order. */
   readonly tokens: number[] = [];
@@ -71,6 +77,10 @@ export class Session implements Reader {
     this.runtime = runtime;
     this.setup = setup;
     this.governed = governed;
+    this.client = {
+      priority: setup.schedulingPriority ?? SESSION_OPTIONS.schedulingPriority.default,
+      weight: setup.schedulingWeight ?? SESSION_OPTIONS.schedulingWeight.default,
+    };
     this.rotary = rotary;
     this.#trail = new Trail(runtime.model.config.hiddenSize, setup.compareTokens ?? 0);
     this.#text = new TextProbe(this);
@@ -282,7 +292,7 @@ export class Session implements Reader {
     try {
       while (this.tokens.length < from + ids.length) {
         const at = this.tokens.length - from;
-        await this.#forward(ids.slice(at, at + this.governed.tokensAtOnce), true);
+        await this.#forward(ids.slice(at, at + this.governed.tokensAtOnce), { reads: true });
       }
     } catch (error) {
       // The cache lacks tokens that its owner has read.
@@ -301,18 +311,22 @@ export class Session implements Reader {
     const found = this.#begin(tokenIds.slice(0, Math.min(to, tokenIds.length - 1)));
     const start = performance.now();
     const { scheduler } = this.setup.shared ?? {};
+    const { signal } = options;
     for (let at = from + found; at < to; ) {
-      if (options.signal?.aborted)
-        throw new KvError('aborted', 'aborted while the prompt was read', {
-          values: { tokensRead: at, tokens: tokenIds.length },
+      const tokensRead = at;
+      const error = (): KvError =>
+        new KvError('aborted', 'aborted while the prompt was read', {
+          values: { tokensRead, tokens: tokenIds.length },
         });
+      if (signal?.aborted) throw error();
+      const turn: Turn = { reads: true, patience: signal && { signal, error } };
       await this.#book.lookUp();
       const probe = this.#probeDue(to - at);
       const { tokensAtOnce } = this.governed;
       const most = probe?.rows ?? scheduler?.piece(tokensAtOnce) ?? tokensAtOnce;
       const chunk = tokenIds.slice(at, Math.min(to, at + most));
-      if (probe === null) await this.#forward(chunk, true);
-      else await this.#alone(() => this.#probed(probe.of, chunk, options.signal));
+      if (probe === null) await this.#forward(chunk, turn);
+      else await this.#alone(turn, { tokens: chunk.length, work: () => this.#probed(probe.of, chunk, signal) });
       at += chunk.length;
       this.governed.meter.promptTokens.add({}, chunk.length);
       options.onProgress?.({
@@ -405,7 +419,7 @@ export class Session implements Reader {
       for (const id of answer) {
         const row = await this.logits();
         nats += row[id]! - logSumExp(row).logSum;
-        await this.#forward([id], false);
+        await this.#forward([id], { reads: false });
       }
       this.#prefix.measure();
       return nats;
@@ -555,6 +569,8 @@ export class Session implements Reader {
   /** No further step begins; resolves when the running one has ended. What was counted can still be asked. */
   async end(): Promise<void> {
     this.#occupancy.close();
+    const error = new KvError('closed', 'the session was closed', { values: { session: this.id } });
+    this.setup.shared?.drop(this, error);
     await this.#stepping;
   }
 
@@ -566,24 +582,24 @@ export class Session implements Reader {
   }
 
   async forward(ids: readonly number[]): Promise<Float32Array> {
-    return this.#forward(ids, false);
+    return this.#forward(ids, { reads: false });
   }
 
-  async #forward(ids: readonly number[], reads: boolean): Promise<Float32Array> {
+  async #forward(ids: readonly number[], turn: Turn): Promise<Float32Array> {
     this.#occupancy.checkSound();
     const { shared } = this.setup;
     const tokenIds = Int32Array.from(ids);
     const ended = (outcome: Outcome): Promise<void> => this.#ended(outcome);
     await this.#taking(
-      shared === undefined ? this.#step(tokenIds) : shared.step(this, reads, { stepper: this, tokenIds, ended }),
+      shared === undefined ? this.#step(tokenIds) : shared.step(this, turn, { stepper: this, tokenIds, ended }),
     );
     return this.#trail.newest;
   }
 
   /** Does a step of a prompt, and what belongs to it, while no other session does one. */
-  async #alone(work: () => Promise<void>): Promise<void> {
+  async #alone(turn: Turn, solo: Solo): Promise<void> {
     this.#occupancy.checkSound();
-    await this.#taking(this.setup.shared?.stepAlone(this, true, work) ?? work());
+    await this.#taking(this.setup.shared?.stepAlone(this, turn, solo) ?? solo.work());
   }
 
   async #taking(step: Promise<void>): Promise<void> {

@@ -9,13 +9,14 @@ import type { PoolPolicy } from '../../policy/index.ts';
 import type { Pressed } from '../cache/away.ts';
 import type { Governed } from '../cache/governed.ts';
 import type { Meter } from '../metrics/meter.ts';
-import { type Job, Scheduler } from '../scheduler/scheduler.ts';
+import { ENGINE_OPTIONS } from '../options/table.ts';
+import { type Job, Scheduler, type Solo } from '../scheduler/scheduler.ts';
 import { Admission } from './admission.ts';
 import { Market } from './market.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
 import { Prefixes, type PrefixOptions } from './prefixes.ts';
 import type { Session } from './session.ts';
-import type { Sharing } from './sharing.ts';
+import type { Sharing, Turn } from './sharing.ts';
 
 interface Parts {
   readonly pool: PagePool;
@@ -28,6 +29,8 @@ interface Parts {
   readonly maxConcurrent?: number;
   /** Left out: each session reads its own beginning. */
   readonly prefixes?: PrefixOptions;
+  /** How long a pass may take that has a piece of a prompt beside writers; left out: the default of engines. */
+  readonly interTokenTargetMs?: number;
   /** Whose pages go lower where room is short; left out: those of whoever keeps its old pages in most bits. */
   readonly policy?: PoolPolicy;
 }
@@ -41,9 +44,9 @@ export class SharedMemory implements Sharing {
   readonly #prefixes: Prefixes | null;
 
   constructor(parts: Parts) {
-    const { pool, meter, form, sessions } = parts;
+    const { pool, meter, form, sessions, interTokenTargetMs = ENGINE_OPTIONS.interTokenTargetMs.default } = parts;
     this.#parts = parts;
-    this.scheduler = new Scheduler(meter);
+    this.scheduler = new Scheduler(meter, interTokenTargetMs);
     this.#market = new Market(parts);
     const dropKept = (lackingBytes: number): void => this.#prefixes?.makeRoom(lackingBytes);
     this.#idle = form === null ? null : new IdleSessions(form, pool, sessions, dropKept);
@@ -82,15 +85,17 @@ export class SharedMemory implements Sharing {
     this.#admission.leave(session);
   }
 
-  step(session: Session, reads: boolean, job: Job): Promise<void> {
-    return this.#untilThereIsRoom(session, () => this.scheduler.step(reads, job));
+  step(session: Session, turn: Turn, job: Job): Promise<void> {
+    const asking = { ...turn, client: session.client };
+    return this.#untilThereIsRoom(session, turn, () => this.scheduler.step(asking, job));
   }
 
-  stepAlone(session: Session, reads: boolean, work: () => Promise<void>): Promise<void> {
-    return this.#untilThereIsRoom(session, () => this.scheduler.alone(reads, work));
+  stepAlone(session: Session, turn: Turn, solo: Solo): Promise<void> {
+    const asking = { ...turn, client: session.client };
+    return this.#untilThereIsRoom(session, turn, () => this.scheduler.alone(asking, solo));
   }
 
-  async #untilThereIsRoom(session: Session, step: () => Promise<void>): Promise<void> {
+  async #untilThereIsRoom(session: Session, { patience }: Turn, step: () => Promise<void>): Promise<void> {
     for (;;) {
       try {
         await step();
@@ -98,7 +103,7 @@ export class SharedMemory implements Sharing {
       } catch (error) {
         this.#tellChange(session, error);
         if (!isShort(session.governed, error)) throw error;
-        if (await this.#admission.anotherEnds(session)) continue;
+        if (await this.#admission.anotherEnds(session, patience?.signal)) continue;
         this.#admission.refused(session, session.governed.length);
         throw error;
       }
@@ -129,6 +134,11 @@ export class SharedMemory implements Sharing {
   /** Nothing is kept any more of sessions that were closed. */
   close(): void {
     this.#prefixes?.close();
+  }
+
+  drop(session: Session, error: Error): void {
+    this.scheduler.drop(session.client, error);
+    this.#admission.goOn(session);
   }
 
   /** A session is closed. */

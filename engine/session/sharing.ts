@@ -1,11 +1,16 @@
 /** What a session asks of the memory that it shares with others (SharedMemory, shared-memory.ts). */
 import type { IdlePlace, Neighbours } from '../cache/away.ts';
-import type { Job, Scheduler } from '../scheduler/scheduler.ts';
+import type { Client } from '../scheduler/fairness.ts';
+import type { Asking, Job, Scheduler, Solo } from '../scheduler/scheduler.ts';
 
-/** A session, by what tells it from others. */
+/** A session, by what tells it from others, and as one that takes turns. */
 interface Named {
   readonly id: string;
+  readonly client: Client;
 }
+
+/** How a session asks for a turn. */
+export type Turn = Omit<Asking, 'client'>;
 
 export interface Sharing extends Neighbours {
   readonly scheduler: Scheduler;
@@ -26,12 +31,14 @@ export interface Sharing extends Neighbours {
   /** The call has ended. */
   leave(session: Named): void;
   /**
-   * Does a step, of a prompt (`reads`) or an answer, in a pass with those of others. Where the memory has no room for
-   * it, which it says before it appends anything, it is tried again when another session has ended its work.
+   * Does a step of a prompt or an answer in a pass with those of others. Where the memory has no room for it, which it
+   * says before it appends anything, it is tried again when another session has ended its work.
    */
-  step(session: Named, reads: boolean, job: Job): Promise<void>;
+  step(session: Named, turn: Turn, job: Job): Promise<void>;
   /** Does a step with what belongs to it while nobody else takes one, and tries it again in the same way. */
-  stepAlone(session: Named, reads: boolean, work: () => Promise<void>): Promise<void>;
+  stepAlone(session: Named, turn: Turn, solo: Solo): Promise<void>;
+  /** A session does no further step: where it waits for one, it waits no longer. */
+  drop(session: Named, error: Error): void;
   /**
    * Puts the pages of a session back if they are parked, or leaves its cache empty where they are of no use, or where a
    * session that was let to work (`isAtWork`) finds no room for them as they were. Throws 'budget-exceeded', 'io'.

@@ -41,6 +41,7 @@ export function hostOptions(options: EngineOptions): HostOptions {
     anchor: options.anchor,
     kvBudgetBytes: options.kvBudget === undefined ? undefined : parseBudget(options.kvBudget, null),
     maxConcurrent: options.maxConcurrent,
+    interTokenTargetMs: options.interTokenTargetMs,
     idleSessions: options.idleSessions ?? ENGINE_OPTIONS.idleSessions.default,
     prefixCaching: options.prefixCaching ?? ENGINE_OPTIONS.prefixCaching.default,
   };

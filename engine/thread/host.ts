@@ -41,6 +41,8 @@ export interface HostOptions extends Omit<RuntimeOptions, 'activationCosts'> {
   readonly kvBudgetBytes?: number | undefined;
   /** Most calls at work at once; left out: as many as there is room for. */
   readonly maxConcurrent?: number | undefined;
+  /** How long a pass may take that has a piece of a prompt beside answers; left out: the default. */
+  readonly interTokenTargetMs?: number | undefined;
   readonly idleSessions: 'keep' | IdlePlace;
   /** Whether sessions begin with pages of others. */
   readonly prefixCaching: boolean;
@@ -62,7 +64,7 @@ export class Host {
   #lowMemory = false;
 
   private constructor(runtime: Runtime, state: State | null, meter: Meter, options: HostOptions) {
-    const { kvBudgetBytes, idleSessions, maxConcurrent } = options;
+    const { kvBudgetBytes, idleSessions, maxConcurrent, interTokenTargetMs } = options;
     this.runtime = runtime;
     this.state = state;
     this.meter = meter;
@@ -78,7 +80,7 @@ export class Host {
       meter: this.meter,
       form,
       sessions,
-      ...given({ maxConcurrent, prefixes }),
+      ...given({ maxConcurrent, prefixes, interTokenTargetMs }),
     });
     this.meter.budget.set({}, this.#pool.budgetBytes);
     if (runtime.native.passedOver !== null) this.meter.fallbacks.add({ reason: 'kernels' });

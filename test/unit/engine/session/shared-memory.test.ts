@@ -158,6 +158,43 @@ describe('maxConcurrent', () => {
   });
 });
 
+describe('interTokenTargetMs', () => {
+  it.each([
+    [0.001, 16],
+    [1e6, 128],
+  ])('of %f: prompts are read in pieces of up to %i tokens beside an answer', async (interTokenTargetMs, most) => {
+    await open(undefined, { interTokenTargetMs });
+    const [writer, reader] = await Promise.all([1, 2].map(() => engine.openSession({ exact: true })));
+    const abort = new AbortController();
+    const writing = writer!.generate(PROMPT, { maxTokens: 900, temperature: 0.8, signal: abort.signal });
+    const { value: first } = await writing[Symbol.asyncIterator]().next();
+    expect(first).toBeDefined();
+    const told = [0];
+    await reader!.read(ids(256), { onProgress: ({ tokens }) => told.push(tokens) });
+    abort.abort();
+    expect((await writing.result).finish).toBe('aborted');
+    expect(Math.max(...told.slice(1).map((tokens, at) => tokens - told[at]!))).toBe(most);
+  });
+});
+
+describe('schedulingPriority', () => {
+  it('says who begins first of those that wait, who came first among equals', async () => {
+    await open(undefined, { maxConcurrent: 1 });
+    const priorities = [0, 5, 0, -5, 0];
+    const sessions = await Promise.all(
+      priorities.map((schedulingPriority) => engine.openSession({ exact: true, schedulingPriority })),
+    );
+    const ended: number[] = [];
+    const write = async (at: number, maxTokens: number): Promise<void> => {
+      await sessions[at]!.generate(PROMPT, { maxTokens, temperature: 0.8 }).result;
+      ended.push(at);
+    };
+    const writing = [write(0, 100), ...[1, 2, 3, 4].map((at) => write(at, 3))];
+    await Promise.all(writing);
+    expect(ended).toEqual([0, 3, 2, 4, 1]);
+  });
+});
+
 describe('a budget that becomes short', () => {
   const folder = scratchFolders();
 

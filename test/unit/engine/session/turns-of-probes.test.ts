@@ -4,9 +4,10 @@
  */
 import { expect, it } from 'vitest';
 import { Meter } from '../../../../engine/metrics/meter.ts';
-import type { Job } from '../../../../engine/scheduler/scheduler.ts';
+import type { Job, Solo } from '../../../../engine/scheduler/scheduler.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { SharedMemory } from '../../../../engine/session/shared-memory.ts';
+import type { Turn } from '../../../../engine/session/sharing.ts';
 import { openPool } from '../../../../native/index.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
 import { refused } from '../../../refusal.ts';
@@ -20,18 +21,19 @@ class Watched extends SharedMemory {
   readonly reads: boolean[] = [];
   isStepping = false;
 
-  override step(session: Session, reads: boolean, job: Job): Promise<void> {
-    this.reads.push(reads);
-    return super.step(session, reads, job);
+  override step(session: Session, turn: Turn, job: Job): Promise<void> {
+    this.reads.push(turn.reads);
+    return super.step(session, turn, job);
   }
 
-  override stepAlone(session: Session, reads: boolean, work: () => Promise<void>): Promise<void> {
-    this.reads.push(reads);
-    return super.stepAlone(session, reads, async () => {
+  override stepAlone(session: Session, turn: Turn, { work, tokens }: Solo): Promise<void> {
+    this.reads.push(turn.reads);
+    const watched = async (): Promise<void> => {
       this.isStepping = true;
       await work();
       this.isStepping = false;
-    });
+    };
+    return super.stepAlone(session, turn, { work: watched, tokens });
   }
 }
 
