@@ -129,13 +129,13 @@ function watchReading(all: readonly Session[], tokens: number) {
 describe('prompts', () => {
   it('of equals are read alike, and one that comes later begins where they are', async () => {
     const [first, second, late] = [open(), open(), open()];
-    const { seen, done } = watchReading([first, second], 1000);
-    while (seen.length < 4) await new Promise((resolve) => setImmediate(resolve));
+    const { seen, done } = watchReading([first, second], 1800);
+    while (seen.length < 10) await new Promise((resolve) => setImmediate(resolve));
     /** What the others have read whenever it has read a piece more. */
     const others: number[] = [];
     await late.read(ids(500), { onProgress: () => others.push(first.length + second.length) });
     await done;
-    for (const [a, b] of seen) if (a! < 1000 && b! < 1000) expect(Math.abs(a! - b!)).toBeLessThanOrEqual(256);
+    for (const [a, b] of seen) if (a! < 1800 && b! < 1800) expect(Math.abs(a! - b!)).toBeLessThanOrEqual(256);
     // They do not wait until it has as much as they.
     expect(others.at(-1)! - others[0]!).toBeGreaterThanOrEqual(2 * (500 - 2 * 128));
   });
