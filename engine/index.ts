@@ -168,6 +168,7 @@ export type {
   DamageReport,
   LayerReport,
   MemoryUsage,
+  PressureReport,
   QualityFeedback,
   SessionReport,
   StatedReport,

@@ -72,6 +72,7 @@ export {
 } from './pool.ts';
 export { predictedBy } from './predicted.ts';
 export { type Band, Scan, type Step } from './scan.ts';
+export { type Concurrency, concurrencyAfter, refaultRatio, type ThrashWindow, UNBOUNDED } from './thrash.ts';
 export {
   BOUND_IDS,
   checkThresholds,

@@ -6,10 +6,10 @@ import type { Governed } from './governed.ts';
 import type { StepTimes } from './stepper.ts';
 import type { LayerReport, SessionReport } from './types.ts';
 
-export function reportOf(
-  cache: Governed,
-  model: StepTimes & { readonly dense: string; readonly activations: ActivationChoice | null },
-): SessionReport {
+/** What a cache does not know of itself. */
+type Beside = StepTimes & Pick<SessionReport, 'dense' | 'activations' | 'pressure'>;
+
+export function reportOf(cache: Governed, beside: Beside): SessionReport {
   const { shape, terms, kv, log, mover, tally, summary, away, length: tokens } = cache;
   const memory = kv.memory();
   const kvBytesF16 = f16CacheBytes(shape, tokens);
@@ -43,7 +43,7 @@ export function reportOf(
     notable: mover.notable,
     summary,
     ...tally.spent,
-    ...model,
+    ...beside,
     shared: cache.shared,
     logPath: log?.dir ?? null,
     acknowledgedSeq: log?.acknowledgedSeq ?? -1,

@@ -69,6 +69,21 @@ export interface DamageReport {
   readonly mendedSides: number;
 }
 
+/** How calls of a session came to their room in memory that it shares with others. */
+export interface PressureReport {
+  /** Calls that did not begin at once. */
+  readonly waitedCalls: number;
+  /** The time that they waited. */
+  readonly waitedMs: number;
+  /**
+   * Calls that began though there was no room to their end as everything was: pages go lower for them, their own or
+   * those of others, or sessions that wait are parked.
+   */
+  readonly shortCalls: number;
+  /** Bytes that the newest call lacked when it began. */
+  readonly shortBytes: number;
+}
+
 /** A session in numbers. */
 export interface SessionReport {
   /** Its name in the log. */
@@ -116,6 +131,8 @@ export interface SessionReport {
   readonly originals: OriginalsReport | null;
   /** What was damaged of its pages, and made again. */
   readonly damage: DamageReport;
+  /** How its calls came to their room in memory that it shares with others; null: it shares none. */
+  readonly pressure: PressureReport | null;
   /** Where the bytes are. */
   readonly memory: CacheMemory;
   /**

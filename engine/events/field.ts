@@ -44,7 +44,17 @@ export const code = (means: string): EventField<string> => ({
   means,
 });
 
-type Unit = 'bytes' | 'tokens' | 'ms' | 'nats' | 'entries' | 'segments' | 'sessions' | 'page sides' | 'layers';
+type Unit =
+  | 'bytes'
+  | 'tokens'
+  | 'ms'
+  | 'nats'
+  | 'entries'
+  | 'segments'
+  | 'sessions'
+  | 'page sides'
+  | 'layers'
+  | 'calls';
 /** What is counted, one of it. */
 const ONE: Readonly<Record<Exclude<Unit, 'bytes' | 'nats'>, string>> = {
   tokens: 'token',
@@ -54,6 +64,7 @@ const ONE: Readonly<Record<Exclude<Unit, 'bytes' | 'nats'>, string>> = {
   sessions: 'session',
   'page sides': 'page side',
   layers: 'layer',
+  calls: 'call',
 };
 
 const inUnit = (value: number, unit: Unit): string => {

@@ -149,10 +149,34 @@ export const EVENTS = {
     fields: room,
     says: 'A call of session {session} waits: the budget of the engine, {budgetBytes}, has no room for its {tokens} now.',
   },
+  'call-short': {
+    level: 'debug',
+    fields: { ...room, shortBytes: amount('bytes', 'what is lacking if no page goes lower and nobody is parked') },
+    says: 'A call of session {session} begins {shortBytes} short to its {tokens}: pages go lower, or sessions that wait are parked (budget {budgetBytes}).',
+  },
   'call-refused': {
     level: 'warn',
     fields: room,
     says: 'A call of session {session} was refused: the budget of the engine, {budgetBytes}, has no room for its {tokens}.',
+  },
+  'calls-fewer': {
+    level: 'warn',
+    fields: {
+      calls: amount('calls', 'how many'),
+      reclaimedBytes: amount('bytes', 'what sessions left that were parked for others'),
+      refaultedBytes: amount('bytes', 'what of it was soon wanted back'),
+    },
+    says: 'Sessions are parked and wanted back at once ({refaultedBytes} of {reclaimedBytes}): only {calls} may be at work at once.',
+  },
+  'calls-more': {
+    level: 'info',
+    fields: { calls: amount('calls', 'how many') },
+    says: 'Memory is calm: {calls} may be at work at once.',
+  },
+  'calls-unbounded': {
+    level: 'info',
+    fields: {},
+    says: 'Memory is calm: as many calls as there is room for may be at work at once.',
   },
   'qdrant-away': {
     level: 'warn',

@@ -125,6 +125,31 @@ export class Meter {
     'Calls that were refused, or ended, because the others left no room for their keys and values.',
     {},
   );
+  readonly roomShortages = this.#registry.counter(
+    'room_shortages_total',
+    'Calls that began though there was no room to their end as everything was: pages go lower, or sessions are parked.',
+    {},
+  );
+  readonly reclaimedBytes = this.#registry.counter(
+    'pool_reclaimed_bytes_total',
+    'Bytes that sessions which wait left when they were parked because others needed them.',
+    {},
+  );
+  readonly refaultedBytes = this.#registry.counter(
+    'pool_refaulted_bytes_total',
+    'Those of them whose session was used again within 256 steps.',
+    {},
+  );
+  readonly refaultRatio = this.#registry.gauge(
+    'pool_refault_ratio',
+    'Refaulted bytes over reclaimed ones, of the newest 256 steps that are complete.',
+    {},
+  );
+  readonly concurrencyLimit = this.#registry.gauge(
+    'concurrency_limit',
+    'Calls that are let work at once because of that ratio; +Inf: as many as there is room for.',
+    {},
+  );
   readonly sessions = this.#registry.gauge('sessions_open', 'Sessions that are open now.', {});
   readonly parked = this.#registry.gauge(
     'sessions_parked',
@@ -228,8 +253,9 @@ export class Meter {
   constructor(fallbacks: readonly Fallback[] = FALLBACKS, tell: TellEvent = untold) {
     this.tell = tell;
     for (const one of [
-      ...[this.dropped, this.mismatches, this.roomWaits, this.roomRefusals, this.brokenDivergence],
+      ...[this.dropped, this.mismatches, this.roomWaits, this.roomRefusals, this.roomShortages, this.brokenDivergence],
       ...[this.promptTokens, this.generatedTokens, this.prefixQueries, this.prefixHits],
+      ...[this.reclaimedBytes, this.refaultedBytes],
     ])
       one.add({}, 0);
     for (const reason of fallbacks) this.fallbacks.add({ reason }, 0);

@@ -126,8 +126,15 @@ export const LOADING_OPTIONS = {
     | 'maxConcurrent'
     | 'prefixCaching'
     | 'interTokenTargetMs'
+    | 'onPressure'
   >
 >;
+
+/** What calls do where memory is short. */
+const ON_PRESSURE = {
+  rule: oneName('refuse', 'queue', 'degrade'),
+  refusal: "where room is short calls are refused ('refuse'), wait ('queue'), or have pages go lower ('degrade')",
+} as const;
 
 /** What is written to a state folder. */
 export const STATE_OPTIONS = {
@@ -208,6 +215,11 @@ export const ENGINE_OPTIONS = {
     default: 'reread',
     refusal: "sessions that wait are read again ('reread'), kept ('keep'), or parked in 'memory' or on 'disk'",
     help: 'what becomes of sessions that wait when memory is short',
+  },
+  onPressure: {
+    ...ON_PRESSURE,
+    default: 'degrade',
+    help: 'what a call does when there is no room to its end: pages go lower, it waits for others, or it is refused',
   },
   maxConcurrent: {
     rule: whole(1, undefined, 'a positive whole number'),
@@ -444,6 +456,7 @@ export const SESSION_OPTIONS = {
     default: 0,
     help: 'keep what compare() needs of so many last tokens',
   },
+  onPressure: { ...ON_PRESSURE, help: 'what its calls do when room is short (default: as the engine says)' },
   schedulingPriority: {
     rule: whole(-1000, 1000),
     default: 0,

@@ -116,6 +116,14 @@ export interface EngineOptions extends StateOptions {
    */
   readonly idleSessions?: 'reread' | 'keep' | 'memory' | 'disk';
   /**
+   * What a call does when there is no room to its end, prompt and maxTokens, as everything is. 'degrade': it begins if
+   * there is room once pages are as low as their sessions allow and sessions that wait are parked as idleSessions says,
+   * which then happens as far as it is needed; it waits for those at work where even that is too little. 'queue': it
+   * waits for those at work before anybody gives up anything; where none is at work it does as with 'degrade'.
+   * 'refuse': it is refused with 'budget-exceeded' and the numbers. Default 'degrade'.
+   */
+  readonly onPressure?: 'refuse' | 'queue' | 'degrade';
+  /**
    * Most calls that read or write at once, which share each pass over the weights. Others wait until one of them has
    * ended: by their schedulingPriority, then who came first first. Default: as many as there is room for.
    */
@@ -254,6 +262,8 @@ export interface SessionOptions extends GoverningOptions {
    * 0.
    */
   readonly compareTokens?: number;
+  /** What its calls do when room is short: onPressure of EngineOptions. Default: that of the engine. */
+  readonly onPressure?: 'refuse' | 'queue' | 'degrade';
   /**
    * Sessions begin with pages of those alone that have the same salt: different ones keep users apart, who could tell
    * by the time of a first token what others have read. Default: none, which is one as well.

@@ -68,6 +68,7 @@ export class Scheduler {
   /** What answers are drawn from. */
   readonly logits = new Logits();
   readonly #meter: Meter;
+  readonly #stepped: () => void;
   readonly #pieces: Pieces;
   readonly #writing = new Line<Turn>();
   readonly #reading = new Line<Turn>();
@@ -80,9 +81,13 @@ export class Scheduler {
   #wrote = false;
   #isDue = false;
 
-  /** `interTokenTargetMs`: how long a pass may take that has a piece of a prompt beside writers. */
-  constructor(meter: Meter, interTokenTargetMs: number) {
+  /**
+   * `interTokenTargetMs`: how long a pass may take that has a piece of a prompt beside writers; `stepped` is called
+   * behind each pass, and behind what is done alone.
+   */
+  constructor(meter: Meter, interTokenTargetMs: number, stepped: () => void) {
     this.#meter = meter;
+    this.#stepped = stepped;
     this.#pieces = new Pieces(interTokenTargetMs);
   }
 
@@ -233,6 +238,7 @@ export class Scheduler {
       const readingMs = this.#wrote ? Math.max(0, ms - this.#pieces.writingMs) : ms;
       this.#owedMs += readingMs * (1 / READING_SHARE - 1);
     }
+    this.#stepped();
     this.#soon();
   }
 }

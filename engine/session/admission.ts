@@ -1,22 +1,33 @@
 /**
  * Who may be at work in the memory that sessions share. A call begins when what it needs at its end, in the lowest
  * formats that its session allows, fits beside what those at work need at theirs and what the others cannot give up; it
- * waits for those before it until then. So whoever has begun finds room to its end, whoever else writes meanwhile.
+ * waits for those before it until then. So whoever has begun finds room to its end, whoever else writes meanwhile. A
+ * session that would rather wait, or be refused, than have pages go lower begins when it fits as everything is.
  */
-import { KvError, PAGE_TOKENS, type PagePool, sealedPages } from '../../native/index.ts';
-import { bytesAt, sideBytes, surelyFreed } from '../cache/budget.ts';
+import { KvError, type PagePool } from '../../native/index.ts';
+import type { PressureReport } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
+import type { EngineOptions } from '../options/types.ts';
 import type { Client } from '../scheduler/fairness.ts';
 import { Line } from '../scheduler/line.ts';
+import { growthOf, needOf } from './need.ts';
 import type { Session } from './session.ts';
+import type { Thrash } from './thrash.ts';
+
+/** So long nobody at work takes a step before one more may begin than memory that thrashes allows. Chosen. */
+const STALLED_MS = 1000;
 
 interface Waiting {
   readonly session: Session;
   readonly client: Client;
   readonly tokens: number;
+  readonly sinceMs: number;
   readonly begin: () => void;
   readonly refuse: (error: Error) => void;
 }
+
+/** What is to become of a call that is the first in line. */
+type Verdict = 'begins' | 'waits' | 'refused';
 
 /** What admission is told of the memory. */
 export interface Shared {
@@ -26,10 +37,16 @@ export interface Shared {
   readonly sessions: () => Iterable<Session>;
   /** Bytes that a session which waits leaves when it is parked, at most about; null: it cannot be. */
   readonly parkedBytes: (session: Session) => number | null;
+  /** Bytes of pages that no open session holds: they go when somebody needs their memory. */
+  readonly keptBytes: () => number;
   /** Has those that wait parked for a session, until so many bytes more are free. */
   readonly makeRoom: (asking: Session, lackingBytes: number) => void;
   /** Most calls at work at once. */
   readonly maxConcurrent: number | undefined;
+  /** Says how many calls may be at work at once beside that. */
+  readonly thrash: Pick<Thrash, 'callsMax' | 'steps'>;
+  /** What a call does where room is short, if its session does not say. */
+  readonly onPressure: NonNullable<EngineOptions['onPressure']>;
 }
 
 export class Admission {
@@ -39,6 +56,10 @@ export class Admission {
   readonly #waiting = new Line<Waiting>();
   /** Those at work that found no room after all, and what tells them that another one has ended. */
   readonly #stuck = new Map<Session, (isWorthIt: boolean) => void>();
+  /** Those that did not begin at once. */
+  readonly #hasWaited = new WeakSet<Waiting>();
+  readonly #reports = new WeakMap<Session, PressureReport>();
+  #watch: NodeJS.Timeout | null = null;
 
   constructor(shared: Shared) {
     this.#shared = shared;
@@ -62,9 +83,38 @@ export class Admission {
     await this.#wait(session, tokens, signal);
   }
 
+  /** How calls of a session came to their room. */
+  report(session: Session): PressureReport {
+    return this.#reports.get(session) ?? { waitedCalls: 0, waitedMs: 0, shortCalls: 0, shortBytes: 0 };
+  }
+
   /** As many are at work as may be. */
   get #isFull(): boolean {
+    return this.#isBounded || this.#working.size >= this.#shared.thrash.callsMax;
+  }
+
+  /** As many are at work as a caller said. */
+  get #isBounded(): boolean {
     return this.#working.size >= (this.#shared.maxConcurrent ?? Number.POSITIVE_INFINITY);
+  }
+
+  /** Where those at work do nothing, since nobody takes what they write, others do not wait for them for ever. */
+  #watchSteps(): void {
+    const { thrash } = this.#shared;
+    if (this.#watch !== null || thrash.callsMax === Number.POSITIVE_INFINITY) return;
+    const { steps } = thrash;
+    this.#watch = setTimeout(() => {
+      this.#watch = null;
+      const first = this.#waiting.inOrder()[0];
+      if (first === undefined) return;
+      if (thrash.steps === steps && this.#isFull && !this.#isBounded) this.#settle(first);
+      this.#watchSteps();
+    }, STALLED_MS).unref();
+  }
+
+  /** Another number may be at work now. */
+  retry(): void {
+    this.#next();
   }
 
   /** The call has ended. */
@@ -124,10 +174,13 @@ export class Admission {
     signal?.addEventListener('abort', abort, { once: true });
     try {
       await new Promise<void>((resolve, reject) => {
-        const waiting = { session, client: session.client, tokens, begin: resolve, refuse: reject };
+        const { client } = session;
+        const waiting = { session, client, tokens, sinceMs: performance.now(), begin: resolve, refuse: reject };
         this.#waiting.add(waiting);
         this.#next();
         if (!this.#waiting.has(waiting)) return;
+        this.#hasWaited.add(waiting);
+        this.#watchSteps();
         if (signal?.aborted === true) abort();
         else if (!this.#isFull) this.#waits(session, tokens);
       });
@@ -146,18 +199,73 @@ export class Admission {
 
   #next(): void {
     for (;;) {
-      const first = this.#waiting.inOrder()[0];
+      const inOrder = this.#waiting.inOrder();
+      const first = inOrder[0];
       if (first === undefined || this.#isFull) return;
-      const { session, tokens } = first;
-      const isAlone = this.#working.size === 0;
-      const fits = this.#fits(session, tokens) || (isAlone && this.#fitsAfterAll(session, tokens));
-      if (!fits && !isAlone) return;
-      this.#waiting.take([first]);
-      if (fits) {
-        this.#working.set(session, tokens);
-        first.begin();
-      } else first.refuse(this.#refusal(session, tokens));
+      if (this.#settle(first)) continue;
+      // Nobody begins before whoever is first, so these would wait for room.
+      for (const one of inOrder) if (this.#onPressure(one.session) === 'refuse') this.#refuse(one);
+      return;
     }
+  }
+
+  /** Lets the first in line begin, or refuses it. → false where it waits on */
+  #settle(first: Waiting): boolean {
+    const verdict = this.#verdict(first);
+    if (verdict === 'begins') this.#begin(first);
+    if (verdict === 'refused') this.#refuse(first);
+    return verdict !== 'waits';
+  }
+
+  #onPressure({ setup }: Session): Shared['onPressure'] {
+    return setup.onPressure ?? this.#shared.onPressure;
+  }
+
+  #verdict({ session, tokens }: Waiting): Verdict {
+    const isAlone = this.#working.size === 0;
+    const onPressure = this.#onPressure(session);
+    if (onPressure !== 'degrade' && this.#shortBytes(session, tokens) <= 0) return 'begins';
+    if (onPressure === 'refuse') return 'refused';
+    if (onPressure === 'queue' && !isAlone) return 'waits';
+    if (this.#fits(session, tokens) || (isAlone && this.#fitsAfterAll(session, tokens))) return 'begins';
+    return isAlone ? 'refused' : 'waits';
+  }
+
+  #begin(waiting: Waiting): void {
+    const { session, tokens, sinceMs } = waiting;
+    const { meter, pool } = this.#shared;
+    const shortBytes = Math.max(0, this.#shortBytes(session, tokens));
+    const hasWaited = this.#hasWaited.has(waiting);
+    const before = this.report(session);
+    this.#reports.set(session, {
+      waitedCalls: before.waitedCalls + Number(hasWaited),
+      waitedMs: before.waitedMs + (hasWaited ? performance.now() - sinceMs : 0),
+      shortCalls: before.shortCalls + Number(shortBytes > 0),
+      shortBytes,
+    });
+    if (shortBytes > 0) {
+      meter.roomShortages.add({});
+      meter.tell('call-short', { session: session.id, tokens, shortBytes, budgetBytes: pool.budgetBytes });
+    }
+    this.#waiting.take([waiting]);
+    this.#working.set(session, tokens);
+    waiting.begin();
+  }
+
+  #refuse(waiting: Waiting): void {
+    this.#waiting.drop(waiting);
+    waiting.refuse(this.#refusal(waiting));
+  }
+
+  /**
+   * Bytes that are lacking for a call to come to its end, as those at work do to theirs, without that any page goes
+   * lower or is parked; 0 or less: none.
+   */
+  #shortBytes(session: Session, tokens: number): number {
+    const { pool } = this.#shared;
+    let grownBytes = growthOf(session, tokens) + session.governed.room.spareBytes;
+    for (const [other, end] of this.#working) if (other !== session) grownBytes += growthOf(other, end);
+    return grownBytes - (pool.budgetBytes - pool.usedBytes + this.#shared.keptBytes());
   }
 
   #fits(session: Session, tokens: number): boolean {
@@ -195,15 +303,29 @@ export class Admission {
     };
   }
 
-  #refusal(session: Session, tokens: number): KvError {
-    const { roomBytes, neededBytes } = this.#numbers(session, tokens);
+  #refusal({ session, tokens }: Waiting): KvError {
     const { pool } = this.#shared;
     this.refused(session, tokens);
+    const { budgetBytes } = pool;
+    const heldBytes = pool.usedBytes - this.#shared.keptBytes();
+    if (this.#onPressure(session) === 'refuse') {
+      const roomBytes = budgetBytes - heldBytes;
+      const neededBytes = roomBytes + this.#shortBytes(session, tokens);
+      return new KvError(
+        'budget-exceeded',
+        `${tokens} tokens need ${neededBytes} bytes more, with what calls at work will take, and ${roomBytes} are free`,
+        {
+          values: { session: session.id, tokens, neededBytes, roomBytes, heldBytes, budgetBytes },
+          hint: "try again later, or have others give up bytes (onPressure: 'degrade'), or wait ('queue')",
+        },
+      );
+    }
+    const { roomBytes, neededBytes } = this.#numbers(session, tokens);
     return new KvError(
       'budget-exceeded',
       `${tokens} tokens need ${neededBytes} bytes in the lowest formats, and the other sessions leave ${roomBytes}`,
       {
-        values: { session: session.id, tokens, neededBytes, roomBytes, budgetBytes: pool.budgetBytes },
+        values: { session: session.id, tokens, neededBytes, roomBytes, heldBytes, budgetBytes },
         hint: 'raise the kvBudget of the engine, close a session, let idle ones be parked (idleSessions), or ask for fewer tokens',
       },
     );

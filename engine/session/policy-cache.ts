@@ -346,7 +346,8 @@ export class PolicyCache {
   /** The cache in numbers, as a session reports itself. */
   report(): SessionReport {
     this.#open();
-    return reportOf(this.#governed, { dense: 'caller', activations: null, denseMs: 0, attentionMs: 0 });
+    const beside = { dense: 'caller', activations: null, denseMs: 0, attentionMs: 0, pressure: null };
+    return reportOf(this.#governed, beside);
   }
 
   /**

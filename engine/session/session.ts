@@ -558,7 +558,9 @@ export class Session implements Reader {
 
   report(): SessionReport {
     const { dense, denseChoice, activations } = this.runtime;
-    return reportOf(this.governed, { ...this.times, dense: `${dense.name}: ${denseChoice.why}`, activations });
+    const pressure = this.setup.shared?.pressure(this) ?? null;
+    const named = `${dense.name}: ${denseChoice.why}`;
+    return reportOf(this.governed, { ...this.times, dense: named, activations, pressure });
   }
 
   /** What deciding has taken so far: the same as in `report()`, without making one. */

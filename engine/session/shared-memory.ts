@@ -8,8 +8,10 @@ import { KvError, type PagePool } from '../../native/index.ts';
 import type { PoolPolicy } from '../../policy/index.ts';
 import type { Pressed } from '../cache/away.ts';
 import type { Governed } from '../cache/governed.ts';
+import type { PressureReport } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { ENGINE_OPTIONS } from '../options/table.ts';
+import type { EngineOptions } from '../options/types.ts';
 import { type Job, Scheduler, type Solo } from '../scheduler/scheduler.ts';
 import { Admission } from './admission.ts';
 import { Market } from './market.ts';
@@ -17,6 +19,7 @@ import { type IdleForm, IdleSessions } from './park/idle.ts';
 import { Prefixes, type PrefixOptions } from './prefixes.ts';
 import type { Session } from './session.ts';
 import type { Sharing, Turn } from './sharing.ts';
+import { Thrash } from './thrash.ts';
 
 interface Parts {
   readonly pool: PagePool;
@@ -29,6 +32,8 @@ interface Parts {
   readonly maxConcurrent?: number;
   /** Left out: each session reads its own beginning. */
   readonly prefixes?: PrefixOptions;
+  /** What calls do where room is short, if their session does not say; left out: the default of engines. */
+  readonly onPressure?: NonNullable<EngineOptions['onPressure']>;
   /** How long a pass may take that has a piece of a prompt beside writers; left out: the default of engines. */
   readonly interTokenTargetMs?: number;
   /** Whose pages go lower where room is short; left out: those of whoever keeps its old pages in most bits. */
@@ -42,19 +47,32 @@ export class SharedMemory implements Sharing {
   readonly #market: Market;
   readonly #idle: IdleSessions | null;
   readonly #prefixes: Prefixes | null;
+  readonly #thrash: Thrash;
 
   constructor(parts: Parts) {
     const { pool, meter, form, sessions, interTokenTargetMs = ENGINE_OPTIONS.interTokenTargetMs.default } = parts;
     this.#parts = parts;
-    this.scheduler = new Scheduler(meter, interTokenTargetMs);
+    this.#thrash = new Thrash(meter);
+    this.scheduler = new Scheduler(meter, interTokenTargetMs, () => this.#stepped());
     this.#market = new Market(parts);
     const dropKept = (lackingBytes: number): void => this.#prefixes?.makeRoom(lackingBytes);
-    this.#idle = form === null ? null : new IdleSessions(form, pool, sessions, dropKept);
+    this.#idle = form === null ? null : new IdleSessions(form, { pool, sessions, thrash: this.#thrash, dropKept });
     this.#prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
-    const { maxConcurrent } = parts;
-    this.#admission = new Admission({ pool, meter, sessions, parkedBytes, makeRoom, maxConcurrent });
+    const { maxConcurrent, onPressure = ENGINE_OPTIONS.onPressure.default } = parts;
+    const thrash = this.#thrash;
+    this.#admission = new Admission({
+      pool,
+      meter,
+      sessions,
+      parkedBytes,
+      keptBytes: () => this.#prefixes?.keptBytes ?? 0,
+      makeRoom,
+      maxConcurrent,
+      onPressure,
+      thrash,
+    });
   }
 
   get place(): IdleForm['place'] | null {
@@ -67,6 +85,11 @@ export class SharedMemory implements Sharing {
     meter.running.set({}, this.#admission.working);
     meter.waiting.set({}, this.#admission.waiting);
     meter.prefixBytes.set({}, this.#prefixes?.keptBytes ?? 0);
+  }
+
+  #stepped(): void {
+    const { working, waiting } = this.#admission;
+    if (this.#thrash.stepped(working, waiting)) this.#admission.retry();
   }
 
   async enter(session: Session, tokens: number, signal: AbortSignal | undefined): Promise<void> {
@@ -83,6 +106,10 @@ export class SharedMemory implements Sharing {
 
   leave(session: Session): void {
     this.#admission.leave(session);
+  }
+
+  pressure(session: Session): PressureReport {
+    return this.#admission.report(session);
   }
 
   step(session: Session, turn: Turn, job: Job): Promise<void> {

@@ -1,5 +1,6 @@
 /** What a session asks of the memory that it shares with others (SharedMemory, shared-memory.ts). */
 import type { IdlePlace, Neighbours } from '../cache/away.ts';
+import type { PressureReport } from '../cache/types.ts';
 import type { Client } from '../scheduler/fairness.ts';
 import type { Asking, Job, Scheduler, Solo } from '../scheduler/scheduler.ts';
 
@@ -30,6 +31,8 @@ export interface Sharing extends Neighbours {
   cut(session: Named, tokens: number): void;
   /** The call has ended. */
   leave(session: Named): void;
+  /** How calls of a session came to their room. */
+  pressure(session: Named): PressureReport;
   /**
    * Does a step of a prompt or an answer in a pass with those of others. Where the memory has no room for it, which it
    * says before it appends anything, it is tried again when another session has ended its work.

@@ -40,6 +40,7 @@ export function hostOptions(options: EngineOptions): HostOptions {
     logRetention: checkedRetention(options.logRetention),
     anchor: options.anchor,
     kvBudgetBytes: options.kvBudget === undefined ? undefined : parseBudget(options.kvBudget, null),
+    onPressure: options.onPressure,
     maxConcurrent: options.maxConcurrent,
     interTokenTargetMs: options.interTokenTargetMs,
     idleSessions: options.idleSessions ?? ENGINE_OPTIONS.idleSessions.default,

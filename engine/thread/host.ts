@@ -13,7 +13,7 @@ import { memoryBytes } from '../cache/budget.ts';
 import { type EngineEvent, eventTeller, untold } from '../events/event.ts';
 import { FALLBACKS, Meter } from '../metrics/meter.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
-import type { LogRetention, SessionOptions } from '../options/types.ts';
+import type { EngineOptions, LogRetention, SessionOptions } from '../options/types.ts';
 import { leave, setupOf } from '../session/experience.ts';
 import type { IdleForm } from '../session/park/idle.ts';
 import { ModelPredictor } from '../session/park/predictors.ts';
@@ -39,6 +39,8 @@ export interface HostOptions extends Omit<RuntimeOptions, 'activationCosts'> {
   readonly anchor?: AnchorOptions | undefined;
   /** Most bytes of all sessions together; left out: the memory of the machine. */
   readonly kvBudgetBytes?: number | undefined;
+  /** What calls do where room is short; left out: the default. */
+  readonly onPressure?: EngineOptions['onPressure'];
   /** Most calls at work at once; left out: as many as there is room for. */
   readonly maxConcurrent?: number | undefined;
   /** How long a pass may take that has a piece of a prompt beside answers; left out: the default. */
@@ -64,7 +66,7 @@ export class Host {
   #lowMemory = false;
 
   private constructor(runtime: Runtime, state: State | null, meter: Meter, options: HostOptions) {
-    const { kvBudgetBytes, idleSessions, maxConcurrent, interTokenTargetMs } = options;
+    const { kvBudgetBytes, idleSessions, maxConcurrent, interTokenTargetMs, onPressure } = options;
     this.runtime = runtime;
     this.state = state;
     this.meter = meter;
@@ -80,7 +82,7 @@ export class Host {
       meter: this.meter,
       form,
       sessions,
-      ...given({ maxConcurrent, prefixes, interTokenTargetMs }),
+      ...given({ maxConcurrent, prefixes, interTokenTargetMs, onPressure }),
     });
     this.meter.budget.set({}, this.#pool.budgetBytes);
     if (runtime.native.passedOver !== null) this.meter.fallbacks.add({ reason: 'kernels' });

@@ -10,6 +10,7 @@ import { f16CacheBytes } from '../../cache/budget.ts';
 import { fingerprintOf } from '../../cache/fingerprint.ts';
 import type { Governed } from '../../cache/governed.ts';
 import type { Session } from '../session.ts';
+import type { Thrash } from '../thrash.ts';
 import { fillCache } from './cache-bytes.ts';
 import { parkedPath, readParked, removeParked, writeParked } from './folder.ts';
 import { isParkable, pagePredictor, parkedBytes } from './park.ts';
@@ -49,6 +50,16 @@ interface Use {
   readonly returns: number;
 }
 
+interface Parts {
+  readonly pool: PagePool;
+  /** Those that are open; the ones that use another pool, or another of these, are passed over. */
+  readonly sessions: () => Iterable<Session>;
+  /** Told of what is parked for others, and of what comes back. */
+  readonly thrash: Pick<Thrash, 'parked' | 'cameBack'>;
+  /** Frees so many bytes of pages that no session holds, as far as there are any. */
+  readonly dropKept: (lackingBytes: number) => void;
+}
+
 export class IdleSessions {
   readonly place: IdlePlace;
   readonly #form: IdleForm;
@@ -56,7 +67,8 @@ export class IdleSessions {
   /** Most bytes of pages and of what is parked in memory together. */
   readonly #budgetBytes: number;
   readonly #sessions: () => Iterable<Session>;
-  readonly #dropKept: (lackingBytes: number) => void;
+  readonly #dropKept: Parts['dropKept'];
+  readonly #thrash: Parts['thrash'];
   /** What is parked: its bytes, or the file that holds them; null: its tokens are read again. */
   readonly #parked = new Map<Session, Buffer | string | null>();
   /**
@@ -67,22 +79,14 @@ export class IdleSessions {
   /** Calls of all sessions. */
   #calls = 0;
 
-  /**
-   * `sessions`: those that are open; the ones that use another pool, or another of these, are passed over. `dropKept`
-   * frees so many bytes of pages that no session holds, as far as there are any.
-   */
-  constructor(
-    form: IdleForm,
-    pool: PagePool,
-    sessions: () => Iterable<Session>,
-    dropKept: (lackingBytes: number) => void = () => {},
-  ) {
+  constructor(form: IdleForm, { pool, sessions, thrash, dropKept }: Parts) {
     this.place = form.place;
     this.#form = form;
     this.#pool = pool;
     this.#budgetBytes = pool.budgetBytes;
     this.#sessions = sessions;
     this.#dropKept = dropKept;
+    this.#thrash = thrash;
   }
 
   /**
@@ -158,6 +162,7 @@ export class IdleSessions {
       throw error;
     }
     governed.cameBack();
+    this.#thrash.cameBack(session);
     const bytes = { bytesBefore: away.heldBytes, bytesAfter: governed.usedBytes };
     const by = why === null ? { by: 'pages' } : { by: 'reading', why };
     governed.mover.write('note', { idle: 'woken', ...by, ...bytes, tokens: why === null ? governed.length : 0 });
@@ -251,6 +256,7 @@ export class IdleSessions {
     this.#parked.set(session, from);
     this.#count();
     const bytes = { bytesBefore, bytesAfter: away.heldBytes };
+    if (why.cause === 'pool') this.#thrash.parked(session, bytesBefore - away.heldBytes);
     governed.mover.write('note', {
       idle: 'parked',
       place: this.place,

@@ -195,6 +195,117 @@ describe('schedulingPriority', () => {
   });
 });
 
+describe('onPressure', () => {
+  const [tokens, kvBudget] = [700, '1.6MiB'] as const;
+
+  /** One that holds most of the memory, and one with other ways. */
+  async function pair(onPressure: SessionOptions['onPressure']): Promise<[EngineSession, EngineSession]> {
+    const first = await engine.openSession();
+    await first.read(ids(tokens));
+    return [first, await engine.openSession(onPressure === undefined ? {} : { onPressure })];
+  }
+  const kvBytes = async (session: EngineSession): Promise<number> => (await session.report()).kvBytesNow;
+
+  it("'degrade', the default: pages go lower for a call, which its report says", async () => {
+    await open(kvBudget, { idleSessions: 'keep' });
+    const [first, second] = await pair(undefined);
+    const before = await kvBytes(first);
+    expect((await first.report()).pressure).toEqual({ waitedCalls: 0, waitedMs: 0, shortCalls: 0, shortBytes: 0 });
+    await second.read(ids(tokens, 2));
+    expect(await kvBytes(first)).toBeLessThan(before);
+    const { pressure } = await second.report();
+    expect(pressure).toMatchObject({ waitedCalls: 0, shortCalls: 1 });
+    expect(pressure!.shortBytes).toBeGreaterThan(0);
+    expect(await metric('room_shortages_total')).toBe(1);
+    expect(await metric('room_waits_total')).toBe(0);
+  });
+
+  it("'refuse': a call is refused with the numbers where somebody would have to give up bytes, and nobody does", async () => {
+    await open(kvBudget, { idleSessions: 'keep', onPressure: 'refuse' });
+    const [first, second] = await pair(undefined);
+    const before = await kvBytes(first);
+    const { code, values } = await refused(second.read(ids(tokens, 2)));
+    expect(code).toBe('budget-exceeded');
+    expect(values).toMatchObject({ tokens, budgetBytes: Math.floor(1.6 * 2 ** 20), heldBytes: before });
+    expect(values['roomBytes']).toBe((values['budgetBytes'] as number) - before);
+    expect(values['neededBytes']).toBeGreaterThan(values['roomBytes'] as number);
+    expect(await kvBytes(first)).toBe(before);
+    // As much as there is room for it may have, and others may have more.
+    await second.read(ids(100, 2));
+    const third = await engine.openSession({ onPressure: 'degrade' });
+    await third.read(ids(tokens, 3));
+    expect(await kvBytes(first)).toBeLessThan(before);
+    expect(await metric('room_refusals_total')).toBe(1);
+  });
+
+  it("'refuse': whoever is let in by it has nobody give up anything, whatever they are used for", async () => {
+    await open(kvBudget, { onPressure: 'refuse' });
+    const sessions = await Promise.all([1, 2, 3].map(() => engine.openSession()));
+    let refusals = 0;
+    for (let turn = 0; refusals < 6; turn++) {
+      const calls = sessions.map((session, at) =>
+        session.generate(ids(40 + 10 * at, turn), { maxTokens: 20 + turn, temperature: 0.8, seed: turn }).result.then(
+          () => 0,
+          () => 1,
+        ),
+      );
+      refusals += (await Promise.all(calls)).reduce((sum: number, one) => sum + one, 0);
+    }
+    for (const session of sessions) {
+      const { decisions, tokens: held, pressure } = await session.report();
+      expect([decisions, pressure!.shortCalls]).toEqual([0, 0]);
+      expect(held).toBeGreaterThan(200);
+    }
+    expect(await metric('kv_bytes')).toBeGreaterThan(0.8 * (await metric('kv_budget_bytes')));
+  });
+
+  it("'refuse' does not wait behind those that wait for room", async () => {
+    await open('0.4MiB');
+    const [first, second, third] = await Promise.all(
+      [undefined, undefined, 'refuse' as const].map((onPressure) =>
+        engine.openSession(onPressure === undefined ? {} : { onPressure }),
+      ),
+    );
+    const writing = [first!, second!].map((one) => one.generate(PROMPT, { maxTokens: 140, temperature: 0.8 }).result);
+    expect((await refused(third!.generate(PROMPT, { maxTokens: 140 }).result)).code).toBe('budget-exceeded');
+    expect((await Promise.all(writing)).map((one) => one.tokens)).toEqual([140, 140]);
+  });
+
+  it("'queue': a call waits for those at work before anybody gives up anything", async () => {
+    await open(kvBudget, { idleSessions: 'keep' });
+    const [first, second] = await pair('queue');
+    const before = await kvBytes(first);
+    const writing = first.generate(null, { maxTokens: 100, temperature: 0.8, seed: 3 });
+    const abort = new AbortController();
+    const aborted = refused(second.read(ids(tokens, 2), { signal: abort.signal }));
+    while ((await metric('num_requests_waiting')) < 1);
+    abort.abort();
+    expect((await aborted).code).toBe('aborted');
+    const waiting = second.read(ids(tokens, 2));
+    expect((await writing.result).tokens).toBe(100);
+    // Nobody is at work any more for whom it could wait: from now on pages go lower.
+    await waiting;
+    expect(await kvBytes(first)).toBeLessThan(before);
+    expect((await second.report()).pressure).toMatchObject({ waitedCalls: 1, shortCalls: 1 });
+  });
+
+  it("'queue' begins as everything is where another one leaves its room", async () => {
+    await open(kvBudget, { idleSessions: 'keep' });
+    const [first, second] = await pair('queue');
+    const writing = first.generate(null, { maxTokens: 300, temperature: 0.8 });
+    const waiting = second.read(ids(tokens, 2));
+    while ((await metric('num_requests_waiting')) < 1);
+    const ended = refused(writing.result);
+    await first.close();
+    await ended;
+    await waiting;
+    const { pressure } = await second.report();
+    expect(pressure).toMatchObject({ waitedCalls: 1, shortCalls: 0, shortBytes: 0 });
+    expect(pressure!.waitedMs).toBeGreaterThan(0);
+    expect(await metric('room_shortages_total')).toBe(0);
+  });
+});
+
 describe('a budget that becomes short', () => {
   const folder = scratchFolders();
 

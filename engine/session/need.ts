@@ -1,0 +1,55 @@
+/** What a call needs of the memory that sessions share: with all pages as low as they may go, and as they are now. */
+import { openBytes, PAGE_TOKENS, SIDES, sealedPages } from '../../native/index.ts';
+import { bytesAt, sideBytes, surelyFreed, type Window } from '../cache/budget.ts';
+import type { Governed } from '../cache/governed.ts';
+import type { Session } from './session.ts';
+
+/**
+ * Bytes of a session at so many tokens, all pages as low as need for bytes brings them; without the pages that it
+ * shares with one of those that are `counted`.
+ */
+export function needOf({ governed }: Session, tokens: number, counted: readonly Session[]): number {
+  const { terms, shape, room, latents, kin } = governed;
+  const { slidingWindow } = terms.context;
+  const all = bytesAt(shape, tokens, terms.lowest, windowOf(governed));
+  const kept =
+    latents === null ? 0 : latents.sealedBytes * shape.layers * (terms.budgetBytes === null ? sealedPages(tokens) : 1);
+  const origin = counted.find((other) => other.governed.kin.has(kin));
+  const shared = origin === undefined ? 0 : kin.sharedWith(origin.governed.kin);
+  const sides = sideBytes(
+    shape,
+    terms.lowest.filter((pair) => pair !== null),
+  );
+  const sharedBytes = terms.lowest.reduce((sum, pair, layer) => {
+    if (pair === null) return sum;
+    const { k, v } = pair;
+    const there = Math.max(0, shared - surelyFreed(tokens, slidingWindow?.[layer] ?? null));
+    return sum + there * (sides[k] + sides[v]);
+  }, 0);
+  return Math.min(Math.max(all + kept - sharedBytes, 0), room.ownBytes ?? Number.POSITIVE_INFINITY);
+}
+
+/**
+ * Bytes by which a session grows until it has so many tokens if none of its pages goes lower, those included that come
+ * back from where they are parked; no more than its own budget leaves. What sliding windows will leave behind is not
+ * taken off.
+ */
+export function growthOf({ governed }: Session, tokens: number): number {
+  const { shape, room, latents, kv, away, length } = governed;
+  const window = { ...windowOf(governed), slidingWindow: undefined };
+  const { windowFormat, openFormat } = window;
+  const untouched = Array.from({ length: shape.layers }, () => ({ k: windowFormat, v: windowFormat }));
+  const pageBytes = shape.layers * SIDES.length * sideBytes(shape, untouched)[windowFormat];
+  const latentBytes = shape.layers * (latents?.sealedBytes ?? 0) * (sealedPages(tokens) - sealedPages(length));
+  const bytesNow = openBytes(shape, length, openFormat) + sealedPages(length) * pageBytes;
+  const grownBytes = Math.max(0, bytesAt(shape, tokens, untouched, window) - bytesNow + latentBytes);
+  const backBytes = away === null ? 0 : away.kvBytes - away.heldBytes;
+  const { ownBytes } = room;
+  const leftBytes = ownBytes === null ? Number.POSITIVE_INFINITY : Math.max(0, ownBytes - kv.usedBytes);
+  return Math.min(grownBytes + backBytes, leftBytes);
+}
+
+function windowOf({ terms }: Governed): Window {
+  const { openFormat = 'f16', windowFormat, windowTokens = PAGE_TOKENS, slidingWindow } = terms.context;
+  return { openFormat, windowFormat, windowTokens, slidingWindow };
+}
