@@ -331,27 +331,3 @@ export class Admission {
     );
   }
 }
-
-/**
- * Bytes of a session at so many tokens, all pages as low as need for bytes brings them; without the pages that it
- * shares with one of those that are `counted`.
- */
-function needOf({ governed }: Session, tokens: number, counted: readonly Session[]): number {
-  const { terms, shape, room, latents, kin } = governed;
-  const { openFormat = 'f16', windowFormat, windowTokens = PAGE_TOKENS, slidingWindow } = terms.context;
-  const all = bytesAt(shape, tokens, terms.lowest, { openFormat, windowFormat, windowTokens, slidingWindow });
-  const kept =
-    latents === null ? 0 : latents.sealedBytes * shape.layers * (terms.budgetBytes === null ? sealedPages(tokens) : 1);
-  const shared = Math.max(0, ...counted.map((other) => kin.sharedWith(other.governed.kin)));
-  const sides = sideBytes(
-    shape,
-    terms.lowest.filter((pair) => pair !== null),
-  );
-  const sharedBytes = terms.lowest.reduce((sum, pair, layer) => {
-    if (pair === null) return sum;
-    const { k, v } = pair;
-    const there = Math.max(0, shared - surelyFreed(tokens, slidingWindow?.[layer] ?? null));
-    return sum + there * (sides[k] + sides[v]);
-  }, 0);
-  return Math.min(Math.max(all + kept - sharedBytes, 0), room.ownBytes ?? Number.POSITIVE_INFINITY);
-}

@@ -14,8 +14,7 @@ export function needOf({ governed }: Session, tokens: number, counted: readonly 
   const all = bytesAt(shape, tokens, terms.lowest, windowOf(governed));
   const kept =
     latents === null ? 0 : latents.sealedBytes * shape.layers * (terms.budgetBytes === null ? sealedPages(tokens) : 1);
-  const origin = counted.find((other) => other.governed.kin.has(kin));
-  const shared = origin === undefined ? 0 : kin.sharedWith(origin.governed.kin);
+  const shared = Math.max(0, ...counted.map((other) => kin.sharedWith(other.governed.kin)));
   const sides = sideBytes(
     shape,
     terms.lowest.filter((pair) => pair !== null),
