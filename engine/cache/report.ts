@@ -1,5 +1,5 @@
 /** A session in numbers: what its bytes are, where they went, and what it cost to decide. */
-import { type ActivationChoice, isLatent, type LaterForm, type PageForm } from '../../policy/index.ts';
+import { isLatent, type LaterForm, type PageForm } from '../../policy/index.ts';
 import { f16CacheBytes } from './budget.ts';
 import { formsBySide } from './forms.ts';
 import type { Governed } from './governed.ts';

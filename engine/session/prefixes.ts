@@ -52,6 +52,8 @@ export class Prefixes {
   readonly #kept = new Set<Kept>();
   /** With whose pages a session is just beginning. */
   #lending: Lender | null = null;
+  /** null: not counted yet. */
+  #keptBytes: number | null = null;
 
   constructor(parts: Parts) {
     this.#parts = parts;
@@ -83,6 +85,7 @@ export class Prefixes {
 
   #borrow(governed: Governed, lender: Lender, loan: Loan): number {
     this.#lending = lender;
+    this.#keptBytes = null;
     const isKept = this.#kept.delete(lender as Kept);
     if (isKept) this.#kept.add(lender as Kept);
     try {
@@ -96,16 +99,18 @@ export class Prefixes {
     }
   }
 
-  /** Who holds most of the pages that a text begins with. */
+  /** Who lends most of the pages that a text begins with, of those most that are held together; null: nobody any. */
   #find(session: Session, digests: readonly string[], ids: readonly number[]): { holder: Holder; loan: Loan } | null {
     const holders = this.#holders(session);
+    const seen = new Set<Holder>();
     let best: { readonly holder: Holder; readonly loan: Loan } | null = null;
     for (let page = digests.length - 1; page >= (best?.loan.pages ?? 0); page--) {
       for (const holder of holders.get(digests[page]!) ?? []) {
-        if (!beginsAlike(holder.tokens, ids, firstToken(page + 1))) continue;
+        // What it lends of fewer pages is no more.
+        if (seen.has(holder) || !beginsAlike(holder.tokens, ids, firstToken(page + 1))) continue;
+        seen.add(holder);
         const loan = loanOf(holder.lender, session.governed, page + 1);
-        const isBetter = best === null || loan.pages > best.loan.pages || loan.heldPages > best.loan.heldPages;
-        if (loan.pages >= Math.max(1, best?.loan.pages ?? 0) && isBetter) best = { holder, loan };
+        if (loan.pages > 0 && (best === null || isMore(loan, best.loan))) best = { holder, loan };
       }
     }
     return best;
@@ -144,11 +149,13 @@ export class Prefixes {
   /** So many tokens of a session are as they were. */
   cut(session: Session, tokens: number): void {
     this.#chains.get(session)?.cut(pageOf(tokens));
+    this.#keptBytes = null;
   }
 
   /** A session is about to be closed: its pages stay for those to come. */
   keep(session: Session): void {
     const { governed, tokens } = session;
+    this.#keptBytes = null;
     if (!this.#parts.keepsClosed || !lends(governed) || governed.originals !== null) return;
     const pages = Math.min(governed.kv.table(0).pages, governed.kv.table(governed.shape.layers - 1).pages);
     if (pages === 0) return;
@@ -181,6 +188,7 @@ export class Prefixes {
   }
 
   #drop(kept: Kept): void {
+    this.#keptBytes = null;
     this.#kept.delete(kept);
     kept.kin.leave();
     kept.kv.close();
@@ -198,8 +206,13 @@ export class Prefixes {
     }
   }
 
-  /** Bytes of pages that no open session holds. */
+  /** Bytes of pages that no open session holds, as they were when somebody last began, was closed or went back. */
   get keptBytes(): number {
+    this.#keptBytes ??= this.#countKept();
+    return this.#keptBytes;
+  }
+
+  #countKept(): number {
     let bytes = 0;
     const before: Kept[] = [];
     for (const kept of this.#kept) {
@@ -220,6 +233,8 @@ export class Prefixes {
 /** True for a cache that others may begin with: its pages are there, and they are codes. */
 const lends = ({ away, hasFailed, latents, terms }: Governed): boolean =>
   away === null && !hasFailed && latents === null && terms.policy.evicts !== true;
+
+const isMore = (a: Loan, b: Loan): boolean => a.pages > b.pages || (a.pages === b.pages && a.heldPages > b.heldPages);
 
 /** Sessions of different salts find nothing of each other. */
 const saltOf = ({ setup }: Session): string => setup.cacheSalt ?? '';
