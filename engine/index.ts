@@ -91,6 +91,7 @@ export type {
 export {
   type AnchorOptions,
   type AnchorReport,
+  type AskedFor,
   type AuditIndex,
   type AuditIndexOptions,
   appendCheckpoints,

@@ -71,6 +71,10 @@ class AskedSession implements PolicySession {
     return this.#session.cheapest?.();
   }
 
+  movesLeft(): number | undefined {
+    return this.#session.movesLeft?.();
+  }
+
   takeChanges(): readonly LayerChange[] {
     return this.#session.takeChanges?.() ?? [];
   }

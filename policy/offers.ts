@@ -401,6 +401,11 @@ export class Offers {
     }
   }
 
+  /** Sides that offer a move, resting ones among them. */
+  get count(): number {
+    return this.#ready.size + this.#resting.size;
+  }
+
   /** Slot of the cheapest offer, −1 when there is none; resting sides only when asked for. */
   cheapest(withResting: boolean): number {
     const ready = this.#ready.first;

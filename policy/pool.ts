@@ -24,6 +24,8 @@ export interface PoolMember {
 
 export interface PoolPolicy {
   readonly id: string;
+  /** Another one where it decides otherwise: both go into the log of the pool. */
+  readonly version: number;
   /**
    * Who gives up the next part of what `asking` needs, which may be `asking` itself; null: nobody. `asking` is among
    * `members` where it can give up bytes.
@@ -41,6 +43,7 @@ function most(members: readonly PoolMember[], measure: (member: PoolMember) => n
 /** Those that take more than whoever asks, the largest first. */
 export const LARGEST: PoolPolicy = {
   id: 'largest',
+  version: 1,
   next: (members, asking) =>
     most(
       members.filter(({ bytes }) => bytes > asking.bytes),
@@ -59,6 +62,7 @@ const weightOf = ({ idleMs }: PoolMember): number => (idleMs > 0 ? WAITING_WEIGH
  */
 export const EVEN: PoolPolicy = {
   id: 'even',
+  version: 1,
   next: (members) =>
     most(
       members.filter(({ behindTokens }) => behindTokens > 0),
@@ -73,6 +77,7 @@ export const EVEN: PoolPolicy = {
  */
 export const CHEAPEST: PoolPolicy = {
   id: 'price',
+  version: 1,
   next: (members, asking) => {
     const priced = members.filter(({ price }) => typeof price === 'number');
     const cheapest = most(priced, (member) => -member.price! / weightOf(member));
@@ -87,18 +92,21 @@ export const CHEAPEST: PoolPolicy = {
 /** Whoever is furthest above an equal share, and whoever asks where nobody is. */
 export const EQUAL: PoolPolicy = {
   id: 'equal',
+  version: 1,
   next: (members) => most(members, ({ bytes }) => bytes),
 };
 
 /** Whoever takes most for its length. */
 export const PROPORTIONAL: PoolPolicy = {
   id: 'proportional',
+  version: 1,
   next: (members) => most(members, ({ bytes, tokens }) => bytes / Math.max(1, tokens)),
 };
 
 /** Whoever has waited longest, then the largest. */
 export const LEAST_RECENT: PoolPolicy = {
   id: 'lru',
+  version: 1,
   next: (members, asking) => {
     const waiting = members.filter(({ idleMs }) => idleMs > 0);
     return most(waiting, ({ idleMs }) => idleMs) ?? LARGEST.next(members, asking);

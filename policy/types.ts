@@ -514,6 +514,8 @@ export interface PolicySession {
    * to give up. Left out: it does not know what bytes cost. No decision follows from the asking.
    */
   cheapest?(): number | null | undefined;
+  /** How many moves it could make now, none of them cheaper than that; left out: it does not know. */
+  movesLeft?(): number | undefined;
   /**
    * Whether a page is to be tried again when page `newest` comes to be tried; left out: all are. What a session is not
    * told it cannot decide by, so a replay does not ask.

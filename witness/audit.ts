@@ -22,8 +22,9 @@ import type { WithoutReport } from './counterfactual.ts';
 import { DECISION_ROW, SESSION_ROW } from './entries/index.ts';
 import { shortId } from './id.ts';
 import { WITHOUT_NAMES } from './known-before.ts';
+import { isPool } from './pool-series.ts';
 import type { readEnvelope } from './read.ts';
-import type { ReplayReport } from './replay.ts';
+import type { ReplayReport } from './replay-report.ts';
 import { entryId } from './series.ts';
 import type { SqlAnswer } from './sql/index.ts';
 import type { CountKey, CountRow, DecisionRow, Entry, SenselessEntry, SessionRow, VerifyReport } from './types.ts';
@@ -306,11 +307,16 @@ export function anchorText(anchor: VerifyReport['anchor']): string {
 
 export function replayText(report: ReplayReport): string {
   const { session, policy, situations, decisions, firstDifference } = report;
-  const scope = `${plural(decisions, 'decision')} on ${plural(situations, 'situation')} of session ${printable(session)} (${printable(policy)})`;
+  const scope = isPool(session)
+    ? `${plural(decisions, 'turn')} of ${plural(situations, 'asking')} of ${printable(session)} (${printable(policy)})`
+    : `${plural(decisions, 'decision')} on ${plural(situations, 'situation')} of session ${printable(session)} (${printable(policy)})`;
   const lack = lacksText(report);
   const lacks = lack === '' ? '' : ` The log lacks ${lack}.`;
   if (firstDifference === null) {
-    const end = report.complete ? '' : ' The last plan was cut off.';
+    const cut = isPool(session)
+      ? ' Some askings were of more sessions than an entry has room for, and say no turns.'
+      : ' The last plan was cut off.';
+    const end = report.complete ? '' : cut;
     const { notChecked = [] } = report;
     const beyond = notChecked.length === 0 ? '' : ` Of its end nothing here says ${notChecked.join(', ')}.`;
     return `Replayed ${scope}: every byte is the same.${end}${lacks}${beyond}`;

@@ -8,6 +8,7 @@ import {
   type ThresholdOrigin,
   type TrialReport,
 } from '../policy/index.ts';
+import { askedForText } from './asked-for.ts';
 import { amount, ruleText, tellComparison } from './because-text.ts';
 import type { Explanation } from './explanation.ts';
 import { foresightText } from './foresight-text.ts';
@@ -37,6 +38,7 @@ export function tell(facts: Facts): { title: string; text: string }[] {
   return [
     { title: 'what', text: tellMove(facts) },
     { title: 'why', text: tellWhy(facts) },
+    ...(facts.askedFor === null ? [] : [{ title: 'pool', text: askedForText(facts.askedFor, facts.decision.session) }]),
     { title: 'threshold', text: tellThreshold(facts) },
     ...(facts.foresight === null ? [] : [{ title: 'latents', text: foresightText(facts.foresight) }]),
     { title: 'known', text: tellKnown(facts) },

@@ -14,6 +14,7 @@ import {
   type TrialReport,
   thresholdOf,
 } from '../policy/index.ts';
+import { askedFor } from './asked-for.ts';
 import { decisionWithout, type Without } from './counterfactual.ts';
 import type { NoteBody } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
@@ -70,6 +71,7 @@ export function explain(dir: string, seq: number, options: ExplainOptions = {}):
     tokenLast: (decision.page + 1) * PAGE_TOKENS - 1,
     because: decision.because,
     verdict: body.verdict.because,
+    askedFor: askedFor(dir, told, files),
     threshold,
     foresight: open?.foresight ?? null,
     neighbours: story.neighbours,

@@ -10,6 +10,7 @@ import type {
   Threshold,
   TrialReport,
 } from '../policy/index.ts';
+import type { AskedFor } from './asked-for.ts';
 import type { DecisionWithout, Without } from './counterfactual.ts';
 import type { MendedSide, PromotedSide } from './entries/log-notes.ts';
 import type { DecisionRow, LikeSession } from './types.ts';
@@ -64,6 +65,8 @@ export interface Explanation {
   readonly because: Because;
   /** Why it was then made or refused. */
   readonly verdict: Because;
+  /** For whom it was made, where the policy of a pool asked its session for bytes; null: for itself alone. */
+  readonly askedFor: AskedFor | null;
   /** The threshold as the session began with it; null when the rule needs none. */
   readonly threshold: Threshold | null;
   /** Whether the session keeps latents, and why; null where nobody left that to it. */

@@ -1,6 +1,7 @@
 export { activationText } from './activation-text.ts';
 export type { AnchorReport } from './against.ts';
 export * from './anchor-file.ts';
+export type { AskedFor } from './asked-for.ts';
 export * from './audit.ts';
 export { RULES } from './because-text.ts';
 export { checkWritten } from './body.ts';
@@ -52,6 +53,7 @@ export {
 export { lockWriter, type WriterLock } from './lock.ts';
 export * from './log.ts';
 export { headerKeyId, makeCheckpointKeys, readVerifier, type VerifierKey, verifierOf, verifierText } from './note.ts';
+export { askingIn, isPool, newPoolId } from './pool-series.ts';
 export * from './proof.ts';
 export * from './query.ts';
 export * from './read.ts';

@@ -18,43 +18,19 @@ import {
   type Situation,
 } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
+import { replayAskings } from './pool-replay.ts';
+import { isPool } from './pool-series.ts';
 import { findSession, readLog } from './read.ts';
 import { differenceAtEnd, NOT_REPLAYED } from './replay-close.ts';
+import type { Difference, ReplayReport } from './replay-report.ts';
 import { entryId } from './series.ts';
 import { LEFT_OUT_BY_RULE } from './trouble.ts';
 import { type Entry, NO_SESSION, type SenselessEntry } from './types.ts';
 
+export type { Difference, ReplayReport } from './replay-report.ts';
+
 /** A policy by the id and the options that stand in the log: for policies of one's own. */
 export type PolicyFactory = (id: string, options: Readonly<Record<string, unknown>>, version: number) => Policy;
-
-/** What deciding again has shown. */
-export interface ReplayReport {
-  /** Id of the session. */
-  readonly session: string;
-  /** Policy and version. */
-  readonly policy: string;
-  /** Situations that were decided on. */
-  readonly situations: number;
-  /** Decisions compared, refused ones included. */
-  readonly decisions: number;
-  /** SHA-256 of the file of a policy of the caller's own, as it was when it decided; absent where there is none. */
-  readonly policyModule?: string;
-  /** Every decision and verdict in the log is what the policy says, and none is missing between two situations. */
-  readonly equal: boolean;
-  /** The last plan is there to its end. False after a kill in the middle of one; that is no difference. */
-  readonly complete: boolean;
-  /** Where the log and the policy part; null: nowhere. */
-  readonly firstDifference: Difference | null;
-  /**
-   * Entries of the session that a full disk or a rule kept out of the log, as notes in it say; absent where nobody
-   * asked.
-   */
-  readonly missing?: number;
-  /** How many of them a rule left out (logRules), as it was told to. */
-  readonly leftOut?: number;
-  /** Fields of the entry that ended the session which follow from nothing in the log; absent where it has not ended. */
-  readonly notChecked?: readonly string[];
-}
 
 /**
  * Entries of a session that the log says it lacks: because the disk refused them (mode drop), or a rule left them out.
@@ -79,30 +55,19 @@ function lacking(dir: string, session: string): Required<Pick<ReplayReport, 'mis
   return { missing, leftOut };
 }
 
-/** The first entry that is not what deciding again gives. */
-export interface Difference {
-  /** Entry where it shows. */
-  readonly seq: number;
-  /** What of it. */
-  readonly what: 'policy' | 'situation' | 'decision' | 'verdict' | 'bytes' | 'time' | 'entry' | 'end';
-  /** Canonical JSON, or a sentence when there is nothing to print. */
-  readonly logged: string;
-  /** What it should be. */
-  readonly replayed: string;
-}
-
 /**
- * Decides a session of the log in `dir` again, from its entries alone, and compares every decision and verdict.
- * session: its id, or the beginning or the end of it. `create` makes policies of one's own by their id and options; the
- * built-in ones are known. Throws 'not-found', 'bad-argument' (several sessions begin so), 'bad-log', 'unsupported' (an
- * unknown policy).
+ * Decides a session of the log in `dir` again, from its entries alone, and compares every decision and verdict; of a
+ * pool, each time that sessions were asked for bytes. session: its id, or the beginning or the end of it. `create`
+ * makes policies of one's own by their id and options; the built-in ones are known. Throws 'not-found', 'bad-argument'
+ * (several sessions begin so), 'bad-log', 'unsupported' (an unknown policy).
  */
 export function replay(dir: string, session: string, create: PolicyFactory = createPolicy): ReplayReport {
   const id = findSession(dir, session);
   const nonsense: SenselessEntry[] = [];
   const entries = readLog(dir, { session: id, onSenseless: (entry) => nonsense.push(entry) });
   try {
-    return { ...untilNonsense(entries, nonsense, create), ...lacking(dir, id) };
+    const again = isPool(id) ? (all: Iterable<Entry>) => replayAskings(id, all) : replaySession;
+    return { ...untilNonsense(entries, nonsense, (all) => again(all, create)), ...lacking(dir, id) };
   } catch (error) {
     throw error instanceof KvError && error.code === 'unsupported' ? withLacking(dir, id, error) : error;
   }
@@ -131,7 +96,7 @@ function withLacking(dir: string, session: string, error: KvError): KvError {
 function untilNonsense(
   entries: Iterable<Entry>,
   nonsense: readonly SenselessEntry[],
-  create: PolicyFactory,
+  again: (entries: Iterable<Entry>) => ReplayReport,
 ): ReplayReport {
   const before = function* (): Generator<Entry> {
     for (const entry of entries) {
@@ -141,7 +106,7 @@ function untilNonsense(
   };
   const first = (): SenselessEntry | undefined => nonsense[0];
   try {
-    const report = replaySession(before(), create);
+    const report = again(before());
     const found = first();
     if (found === undefined || report.firstDifference !== null) return report;
     const difference = {

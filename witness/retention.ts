@@ -9,6 +9,7 @@ import { parseEnvelope } from './entry.ts';
 import { type LogFiles, nodeFiles } from './files.ts';
 import { forgetKeys } from './keys.ts';
 import { openWitnessLog } from './log.ts';
+import { isPool } from './pool-series.ts';
 import { aloneAmongRemovals, askWriter } from './removals.ts';
 import { SegmentFile } from './scan.ts';
 import { listSeries, seriesDir } from './series.ts';
@@ -98,7 +99,8 @@ export function planSegments(dir: string, policy: RetentionPolicy, files: LogFil
     [...segment.sessions].every((id) => {
       const session = sessions.get(id) as LoggedSession;
       if (session.isHeld && (isOverSize || session.lastMs < beforeMs)) held.add(id);
-      return !session.isHeld && !running.has(id) && (isOverSize || session.lastMs < beforeMs);
+      // Entries of a pool say all that they need, and a pool lasts as long as its engine.
+      return !session.isHeld && (isPool(id) || !running.has(id)) && (isOverSize || session.lastMs < beforeMs);
     });
   // The oldest of all series goes first, so that a size is kept by losing what is oldest.
   for (;;) {
@@ -122,7 +124,9 @@ export function planSegments(dir: string, policy: RetentionPolicy, files: LogFil
     const [entries, lost] = [sum(own, (one) => one.entries), sum(own, (one) => one.bytes)];
     return [{ series: number, firstSegment: row[0]!.number, segments: own.length, entries, bytes: lost }];
   });
-  const lostSessions = new Set(gone.flatMap((segment) => [...segment.recorded]).filter((id) => !left.has(id)));
+  // The key of a pool that goes on is still needed.
+  const isLost = (id: string): boolean => !left.has(id) && !running.has(id);
+  const lostSessions = new Set(gone.flatMap((segment) => [...segment.recorded]).filter(isLost));
   const report = { series, sessions: [...lostSessions], bytesBefore, bytesAfter: bytes, held: [...held], busy: [] };
   return { report, touched: new Set(gone.flatMap((segment) => [...segment.sessions])), seen };
 }

@@ -18,12 +18,14 @@ import {
 } from '../native/index.ts';
 import { FORM_STATES, type LayerChange, predictedBy, regionIn, type Situation } from '../policy/index.ts';
 import { activationText } from './activation-text.ts';
+import { askingText } from './asking-text.ts';
 import type { MendedSide, NoteBody, PromotedSide } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { foresightText } from './foresight-text.ts';
 import { FormStates } from './form-states.ts';
 import { gaveUpText } from './gave-up-text.ts';
 import { idleText } from './idle-text.ts';
+import { isPool } from './pool-series.ts';
 import { readEnvelopes, readLog } from './read.ts';
 import { entryId } from './series.ts';
 import { statedText } from './stated-text.ts';
@@ -121,7 +123,7 @@ export function timelineText(session: string, events: readonly TimelineEvent[], 
     const head = `${entryId(seq).padStart(ids)}  ${seconds(timeMs - first.timeMs).padStart(9)}  ${grouped(tokens).padStart(7)}  `;
     return `${head}${wrap(printable(text), columns === undefined ? undefined : columns - head.length).replaceAll('\n', `\n${' '.repeat(head.length)}`)}`;
   });
-  const title = `Session ${printable(session)}, ${timeText(first.timeMs)}`;
+  const title = `${isPool(session) ? 'Pool' : 'Session'} ${printable(session)}, ${timeText(first.timeMs)}`;
   return [title, `${'id'.padStart(ids)}  ${'time'.padStart(9)}  ${'tokens'.padStart(7)}`, ...lines].join('\n');
 }
 
@@ -421,7 +423,8 @@ function damageText(damaged: readonly MendedSide[]): string {
 
 function noteText(body: Readonly<Record<string, unknown>>): string {
   const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why, otherwise } = body;
-  const { promoted, returned, damaged, beginning } = body as NoteBody;
+  const { promoted, returned, damaged, beginning, pool } = body as NoteBody;
+  if (pool !== undefined) return askingText(pool);
   if (promoted !== undefined) return `For an answer, ${sidesText(promoted)} came back from originals.`;
   if (returned !== undefined) return `${sidesText(returned)} went back to what they were.`;
   if (damaged !== undefined) return damageText(damaged);

@@ -763,6 +763,11 @@ export class Governed implements Lender {
     if (bytes !== null) this.promised.took(this.kv.usedBytes - bytes);
   }
 
+  /** Situations that the policy has seen so far. */
+  get situations(): number {
+    return this.#index;
+  }
+
   /** Makes the situation that the policy sees now. Its budget is smaller than the real one by what must stay free. */
   situate(now: Now): Situation {
     const { budgetBytes, canaryBytes } = this;

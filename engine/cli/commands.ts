@@ -283,9 +283,13 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'replay <session>',
-    does: 'Take every decision of a session again from the log alone and compare; with --without, as if it had not known what earlier sessions had found (course), what was asked of its beginning (later), thresholds and the law of errors (learned), or all of these.',
+    does: 'Take every decision of a session, or every turn of a pool, again from the log alone and compare; with --without, as if it had not known what earlier sessions had found (course), what was asked of its beginning (later), thresholds and the law of errors (learned), or all of these.',
     brief: 'Take every decision of a session again and compare.',
-    examples: ['palimpsest audit replay 0c42f114', 'palimpsest audit replay 0c42f114 --without all'],
+    examples: [
+      'palimpsest audit replay 0c42f114',
+      'palimpsest audit replay 0c42f114 --without all',
+      'palimpsest audit replay pool',
+    ],
     settings: ['without', 'policyModule', 'policyExport', ...AUDIT],
     act: async (settings, args) => (await audit()).replayCommand(settings, args[0]!),
   },

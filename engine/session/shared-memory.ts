@@ -6,6 +6,7 @@
  */
 import { KvError, type PagePool } from '../../native/index.ts';
 import type { PoolPolicy } from '../../policy/index.ts';
+import type { WitnessLog } from '../../witness/index.ts';
 import type { Pressed } from '../cache/away.ts';
 import type { Governed } from '../cache/governed.ts';
 import type { PressureReport } from '../cache/types.ts';
@@ -38,6 +39,8 @@ interface Parts {
   readonly interTokenTargetMs?: number;
   /** Whose pages go lower where room is short; left out: those of whoever keeps its old pages in most bits. */
   readonly policy?: PoolPolicy;
+  /** Where it is written who was asked for bytes; left out: nowhere. */
+  readonly log?: WitnessLog;
 }
 
 export class SharedMemory implements Sharing {

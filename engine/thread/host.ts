@@ -82,7 +82,7 @@ export class Host {
       meter: this.meter,
       form,
       sessions,
-      ...given({ maxConcurrent, prefixes, interTokenTargetMs, onPressure }),
+      ...given({ maxConcurrent, prefixes, interTokenTargetMs, onPressure, log: state?.log }),
     });
     this.meter.budget.set({}, this.#pool.budgetBytes);
     if (runtime.native.passedOver !== null) this.meter.fallbacks.add({ reason: 'kernels' });

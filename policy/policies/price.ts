@@ -285,6 +285,10 @@ export class PriceSession implements PolicySession {
     return slot < 0 ? null : this.nats(this.offers.price[slot]!);
   }
 
+  movesLeft(): number {
+    return this.offers.count;
+  }
+
   takeChanges(): readonly LayerChange[] {
     const changes = this.#changes;
     if (changes.length > 0) this.#changes = [];

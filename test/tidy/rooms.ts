@@ -144,7 +144,7 @@ const WITNESS: Layers = {
       'run',
       'keys',
     ],
-    'trouble',
+    ...['pool-series', 'trouble'],
   ],
   reading: ['scan', 'walk', 'read', 'survey'],
   proofs: ['verify', 'proof', 'sign-log'],
@@ -164,6 +164,7 @@ const WITNESS: Layers = {
       'form-states',
       'timeline',
     ],
+    ...['replay-report', 'pool-replay', 'asked-for', 'asking-text'],
     ...['why-not', 'replay', 'replay-close', 'counterfactual', 'known-before', 'sql/', 'audit', 'report/'],
   ],
   writing: [

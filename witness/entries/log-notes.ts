@@ -4,6 +4,7 @@ import type { LayerChange, PageSide } from '../../policy/index.ts';
 import { likeSession } from './evidence.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { format, side } from './parts.ts';
+import { poolAsking } from './pool-asking.ts';
 import { count, flag, list, noun, one, optional, real, text, whole } from './type.ts';
 
 export const RECOVERED = {
@@ -101,6 +102,10 @@ export const NOTE = {
   /** That session, and the policy of the pool by which it was this one's turn. */
   gaveUpFor: { type: optional(text), since: '0.1.0' },
   gaveUpBy: { type: optional(text), since: '0.1.0' },
+  /** The entry of the pool's own series that has the asking. */
+  gaveUpIn: { type: optional(whole), since: '0.1.0' },
+  /** An asking of a pool: notes of the pool's own series. */
+  pool: { type: optional(poolAsking), since: '0.1.0' },
   /**
    * Tokens with which the session began whose pages others had read, and those of them that it holds together with
    * others.

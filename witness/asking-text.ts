@@ -1,0 +1,25 @@
+/** What an asking of a pool says to people: who needed how much, and who gave it. */
+import { bytesText, plural, printable } from '../native/index.ts';
+import type { PoolAsking } from './entries/pool-asking.ts';
+
+/** What each session gave, in the order in which they were asked. */
+export function givenIn({ turns }: PoolAsking): ReadonlyMap<string, number> {
+  const given = new Map<string, number>();
+  for (const { asked, freedBytes } of turns)
+    if (asked !== null) given.set(asked, (given.get(asked) ?? 0) + Math.max(0, freedBytes));
+  return given;
+}
+
+export function askingText(asking: PoolAsking): string {
+  const { session, neededBytes, budgetBytes, policy, turns, leftOut } = asking;
+  const [first] = turns;
+  const room = first === undefined ? '' : `, and there was room for ${bytesText(Math.max(0, first.roomBytes))}`;
+  const needed = `Session ${printable(session)} needed ${bytesText(neededBytes)} of ${bytesText(budgetBytes)}${room}.`;
+  if (leftOut !== undefined)
+    return `${needed} ${plural(leftOut, 'turn')} by '${printable(policy)}', of more sessions than an entry has room for.`;
+  const given = [...givenIn(asking)].map(
+    ([id, bytes]) => `${id === session ? 'itself' : printable(id)} ${bytesText(bytes)}`,
+  );
+  const left = (turns.at(-1)?.roomBytes ?? 0) < neededBytes ? ' That was not enough.' : '';
+  return `${needed} ${given.length === 0 ? 'Nobody was asked' : `Asked by '${printable(policy)}': ${given.join(', ')}`}.${left}`;
+}
