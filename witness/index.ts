@@ -2,6 +2,7 @@ export { activationText } from './activation-text.ts';
 export type { AnchorReport } from './against.ts';
 export * from './anchor-file.ts';
 export type { AskedFor } from './asked-for.ts';
+export { givenIn } from './asking-text.ts';
 export * from './audit.ts';
 export { RULES } from './because-text.ts';
 export { checkWritten } from './body.ts';
@@ -50,7 +51,7 @@ export {
   unreadable,
   useMasterKeys,
 } from './keys.ts';
-export { lockWriter, type WriterLock } from './lock.ts';
+export { isLocked, lockWriter, type WriterLock } from './lock.ts';
 export * from './log.ts';
 export { headerKeyId, makeCheckpointKeys, readVerifier, type VerifierKey, verifierOf, verifierText } from './note.ts';
 export { askingIn, isPool, newPoolId } from './pool-series.ts';
@@ -62,7 +63,7 @@ export * from './replay.ts';
 export { sessionReport } from './report/index.ts';
 export * from './retention.ts';
 export * from './rewrap.ts';
-export { entryId, parseEntryId, seriesOf } from './series.ts';
+export { entryId, parseEntryId, seriesDir, seriesOf } from './series.ts';
 export * from './sign-log.ts';
 export * from './sql/index.ts';
 export { EVENT_FIELDS, type TimelineEvent, timeline, timelineText } from './timeline.ts';

@@ -58,6 +58,12 @@ export function lockWriter(dir: string): WriterLock {
   }
 }
 
+/** True if a live process holds the folder, as far as can be seen from here. Writes nothing. Throws 'io'. */
+export function isLocked(dir: string): boolean {
+  const owner = readOwner(join(dir, LOCK_NAME));
+  return typeof owner === 'object' && isAlive(owner, { host: hostname(), boot: bootIdentity() });
+}
+
 function lockOrThrow(dir: string, path: string): WriterLock {
   const thread = attempt(() => fs.readlinkSync('/proc/thread-self'));
   const mine: Owner = {
@@ -176,7 +182,7 @@ function readOwner(path: string): Owner | 'none' | 'nobody' {
 /**
  * What cannot be judged from here (another host or container) counts as alive: two writers would be worse than none.
  */
-function isAlive(owner: Owner, mine: Owner): boolean {
+function isAlive(owner: Owner, mine: Pick<Owner, 'host' | 'boot'>): boolean {
   if (owner.host !== mine.host) return true;
   if (owner.boot !== mine.boot) return owner.boot.split('/')[0] === mine.boot.split('/')[0];
   try {

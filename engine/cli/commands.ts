@@ -80,6 +80,18 @@ export const COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await import('./report-page.ts')).reportPage(settings),
   },
   {
+    usage: 'top',
+    does: 'The sessions that are open in a state folder, as a table that is looked at again and again while engines write the log: tokens and how fast they come, bytes, bits, what was given up for others, the last price; how much of their budget pools have taken. --url adds what only a running engine knows: calls that wait, tokens of a pass. q or Ctrl-C ends it.',
+    brief: 'The open sessions and the budget they share, live.',
+    examples: [
+      'palimpsest top',
+      'palimpsest top --once --json',
+      'palimpsest top --interval 5 --url http://127.0.0.1:9464',
+    ],
+    settings: ['once', 'intervalSeconds', 'url', 'tokenFile', 'limit', ...AUDIT],
+    act: async (settings) => (await import('./top.ts')).top(settings),
+  },
+  {
     usage: 'serve',
     does: 'Answer questions about the log of a state folder over HTTP while others write it: sessions, decisions, memory, quality, live events, metrics.',
     brief: 'The log over HTTP, live, with metrics.',
@@ -285,11 +297,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
     usage: 'replay <session>',
     does: 'Take every decision of a session, or every turn of a pool, again from the log alone and compare; with --without, as if it had not known what earlier sessions had found (course), what was asked of its beginning (later), thresholds and the law of errors (learned), or all of these.',
     brief: 'Take every decision of a session again and compare.',
-    examples: [
-      'palimpsest audit replay 0c42f114',
-      'palimpsest audit replay 0c42f114 --without all',
-      'palimpsest audit replay pool',
-    ],
+    examples: ['palimpsest audit replay 0c42f114', 'palimpsest audit replay 0c42f114 --without all'],
     settings: ['without', 'policyModule', 'policyExport', ...AUDIT],
     act: async (settings, args) => (await audit()).replayCommand(settings, args[0]!),
   },

@@ -214,6 +214,17 @@ export const SETTINGS = {
     default: 'table',
     choices: ['table', 'jsonl', 'csv'],
   },
+  once: { flags: '--once', help: 'print it once and end' },
+  intervalSeconds: {
+    flags: '--interval <seconds>',
+    help: 'how often it is looked at',
+    default: 2,
+    parse: whole(1, 3600),
+  },
+  url: {
+    flags: '--url <url>',
+    help: 'where an engine or palimpsest serve --metrics answers, for what only a running engine knows',
+  },
   exitStatus: { flags: '--exit-status', help: 'exit with 3 when nothing was found' },
   limit: {
     flags: '--limit <n>',

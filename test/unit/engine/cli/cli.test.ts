@@ -49,6 +49,7 @@ describe('help', () => {
       'start',
       'evaluate',
       'serve',
+      'top',
       'inspect',
       'fetch',
       'doctor',
