@@ -213,6 +213,7 @@ class Collector {
         canaries: this.#canaries.columns(),
         changes: this.#changes.columns(),
         happenings: this.#happenings,
+        pool: null,
       },
     };
   }

@@ -1,13 +1,16 @@
 /** The page around the facts: what a reader needs without a script, and the places that the script fills. */
 
 import { createHash } from 'node:crypto';
-import { brief, bytesText, grouped, percent, plural, printable, timeText } from '../../native/index.ts';
+import { brief, bytesText, grouped, percent, plural, timeText } from '../../native/index.ts';
 import { predictedBy } from '../../policy/index.ts';
 import { activationText } from '../activation-text.ts';
 import { anchorText, lacksText } from '../audit.ts';
 import type { ReplayReport } from '../replay.ts';
 import type { VerifyReport } from '../types.ts';
 import { type Collected, f16Bytes } from './collect.ts';
+import { escaped } from './escaped.ts';
+import type { CollectedPool } from './pool.ts';
+import { poolHtml } from './pool-html.ts';
 import { STYLE } from './style.ts';
 
 /** What was found out about the log that the session stands in. */
@@ -15,11 +18,9 @@ export interface Checked {
   readonly verified: VerifyReport;
   /** null: the policy is not known here, so that nothing can be decided again. */
   readonly replayed: ReplayReport | null;
+  /** The memory that the session shared; left out: nobody asked for bytes while it was open. */
+  readonly pool?: CollectedPool | null;
 }
-
-/** Text that cannot become markup, in elements and in attributes. */
-export const escaped = (text: string): string =>
-  printable(text).replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`);
 
 /** JSON that cannot end the element that it stands in. */
 const embedded = (value: unknown): string =>
@@ -32,7 +33,9 @@ const digest = (text: string): string => `'sha256-${createHash('sha256').update(
 
 /** The whole page. Its policy allows one script and one style sheet, both in it, and nothing from anywhere else. */
 export function reportHtml(collected: Collected, checked: Checked, script: string): string {
-  const { data, open } = collected;
+  const { open } = collected;
+  const { pool = null } = checked;
+  const data = { ...collected.data, pool: pool?.data ?? null };
   const title = `${escaped(open.body.model.name)}, session ${escaped(data.session.slice(-8))}`;
   const policy = `default-src 'none'; script-src ${digest(script)}; style-src ${digest(STYLE)}; base-uri 'none'; form-action 'none'`;
   return `<!doctype html>
@@ -50,6 +53,7 @@ export function reportHtml(collected: Collected, checked: Checked, script: strin
 ${headHtml(collected, checked)}
 <main id="main">
 ${SECTIONS}
+${pool === null ? '' : poolHtml(pool, data.session)}
 ${recordHtml(collected, checked)}
 </main>
 <script type="application/json" id="data">${embedded(data)}</script>
@@ -123,6 +127,18 @@ function stateText({ close }: Collected, { verified }: Checked): string {
 const figure = (name: string, value: string, more: string): string =>
   `<div><dt>${escaped(name)}</dt><dd>${escaped(value)}<small>${escaped(more)}</small></dd></div>`;
 
+const partsOf = ({ pool }: Checked): readonly (readonly [id: string, name: string])[] => [
+  ...([
+    ['memory', 'Memory'],
+    ['tiers', 'Tier map'],
+    ['decisions', 'Decisions'],
+    ['errors', 'Errors'],
+  ] as const),
+  ['latency', 'Latency'],
+  ...(pool == null ? [] : ([['pool', 'Shared memory']] as const)),
+  ['record', 'The record'],
+];
+
 function headHtml(collected: Collected, checked: Checked): string {
   const { open, close, data, budgetBytes, kldBudget, lastMs, refused } = collected;
   const { tokens, kvBytes, kvBytesF16, share, bits } = totalsOf(collected);
@@ -172,7 +188,9 @@ function headHtml(collected: Collected, checked: Checked): string {
 ${figures.join('\n')}
 </dl>
 <p class="note${checked.verified.ok ? '' : ' bad'}">Log: ${escaped(shares)} <a href="#record">The record</a> says what this proves.</p>
-<nav aria-label="Parts of the report"><ul>${['memory', 'tiers', 'decisions', 'errors', 'latency', 'record'].map((id, i) => `<li><a href="#${id}">${['Memory', 'Tier map', 'Decisions', 'Errors', 'Latency', 'The record'][i]}</a></li>`).join('')}</ul></nav>
+<nav aria-label="Parts of the report"><ul>${partsOf(checked)
+    .map(([id, name]) => `<li><a href="#${id}">${name}</a></li>`)
+    .join('')}</ul></nav>
 <noscript><p class="bad">The charts, the map and the list of decisions need the script that is part of this file.</p></noscript>
 </header>`;
 }

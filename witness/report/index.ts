@@ -8,6 +8,7 @@ import { NO_SESSION } from '../types.ts';
 import { verifyAgainst, verifyLog } from '../verify.ts';
 import { collect } from './collect.ts';
 import { reportHtml } from './html.ts';
+import { poolOf } from './pool.ts';
 import { pageScript } from './script.ts';
 
 /**
@@ -25,7 +26,8 @@ export function sessionReport(
   const verified = checkpoints === undefined ? verifyLog(dir) : verifyAgainst(dir, checkpoints);
   const id = findId(sessionsOf(untilDamage(readEnvelopes(dir), verified.ok)), session, 'session');
   const collected = collect(untilDamage(readLog(dir, { session: id }), verified.ok));
-  return reportHtml(collected, { verified, replayed: verified.ok ? replayed(dir, id) : null }, pageScript());
+  const pool = verified.ok ? poolOf(dir, collected) : null;
+  return reportHtml(collected, { verified, replayed: verified.ok ? replayed(dir, id) : null, pool }, pageScript());
 }
 
 function* sessionsOf(entries: Iterable<{ readonly session: string }>): Generator<string> {

@@ -21,6 +21,8 @@ export interface LineSpec {
   /** Default: 0. */
   readonly xMin?: number;
   readonly xMax: number;
+  /** Default: tokens. */
+  readonly xUnit?: string;
   readonly yMax: number;
   readonly yText: (value: number) => string;
   readonly series: readonly Series[];
@@ -85,6 +87,7 @@ function tokenAxis(
   width: number,
   height: number,
   x: (value: number) => number,
+  unit = 'tokens',
 ): void {
   const count = Math.max(2, Math.min(8, Math.floor(width / 110)));
   // Steps as round as those from zero, beginning at the first that is in view.
@@ -102,14 +105,14 @@ function tokenAxis(
         x(value),
         height - 6,
         'axis',
-        isLast ? `${grouped(value)} tokens` : grouped(value),
+        isLast ? `${grouped(value)} ${unit}` : grouped(value),
         isLast && anchor === 'middle' ? 'middle' : anchor,
       ),
     );
   }
 }
 
-/** Lines over tokens. `cursor` moves a line to a number of tokens. */
+/** Lines over tokens, or over time. `cursor` moves a line to a number of tokens. */
 export function lineChart(spec: LineSpec, width: number): { root: SVGElement; cursor: (tokens: number) => void } {
   const height = Math.round(Math.min(340, Math.max(210, width * 0.36)));
   const root = frame(spec, width, height);
@@ -120,7 +123,7 @@ export function lineChart(spec: LineSpec, width: number): { root: SVGElement; cu
     root.append(svg('line', { x1: 0, x2: width, y1: y(value), y2: y(value), class: value === 0 ? 'tick' : 'grid' }));
     if (value > 0) root.append(text(0, y(value) - 4, 'axis', spec.yText(value)));
   }
-  tokenAxis(root, xMin, xMax, width, height, x);
+  tokenAxis(root, xMin, xMax, width, height, x, spec.xUnit);
   for (const series of spec.series) root.append(path(series, x, y));
   for (const mark of spec.marks ?? [])
     root.append(svg('path', { d: `M${x(mark.x)} ${TOP}l-4 -8h8z`, class: 'mark' }, svg('title', {}, mark.text)));

@@ -23,6 +23,12 @@ export interface Happening {
   readonly text: string;
 }
 
+/** The memory that the session shared. */
+export interface ReportPool {
+  /** Columns: ms+ since the session was opened; bytes of all sessions, of this one, and what all may take. */
+  readonly rows: Columns;
+}
+
 export interface ReportData {
   readonly session: string;
   readonly model: string;
@@ -63,6 +69,8 @@ export interface ReportData {
   /** Columns: seq+, tokens+, layer, page, side, from, to. */
   readonly changes: Columns;
   readonly happenings: readonly Happening[];
+  /** null: nobody asked for bytes while it was open. */
+  readonly pool: ReportPool | null;
 }
 
 /** 0 keys, 1 values, 2 both. */

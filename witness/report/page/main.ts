@@ -8,6 +8,7 @@ import { asTable, byId, drawn, el } from './dom.ts';
 import { drawErrors, drawLatency } from './errors.ts';
 import { bytesOverTime } from './history.ts';
 import { type Asked, DecisionList, printedTable } from './list.ts';
+import { drawPool } from './pool.ts';
 import { cursors, data, history, moment, repaints, some, sources } from './session.ts';
 import { drawLegend, drawTiers, seek } from './tiers.ts';
 import { bytesText, decided, grouped } from './words.ts';
@@ -121,6 +122,7 @@ drawTiers(askForPage);
 drawDecisions();
 drawErrors();
 drawLatency();
+drawPool();
 repaint();
 // Canvases keep the colours that they were painted with.
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', repaint);

@@ -14,10 +14,12 @@ import {
   readLog,
   replay,
   replayText,
+  sessionReport,
   timeline,
   timelineText,
   verifyLog,
 } from '../../../../witness/index.ts';
+import { type ReportData, Table } from '../../../../witness/report/page/data.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { forgeLog } from '../../witness/forged.ts';
 import { entriesOf, ids, MODEL } from '../on-reference.ts';
@@ -199,6 +201,44 @@ describe('the explanation of a move that a session made for another one', () => 
     await engine.close();
     const [decision] = entriesOf(dir, alone.id, 'decision');
     expect(explain(logDir(dir), decision!.seq, { without: false })).toMatchObject({ askedFor: null });
+  });
+});
+
+describe('the report of a session', () => {
+  it('shows who gave what to whom while it was open, and the bytes of all', () => {
+    const [first] = sessions;
+    const html = sessionReport(log, first!);
+    expect(html).toContain('<a href="#pool">Shared memory</a>');
+    expect(html).toContain(`audit replay ${pool}`);
+    const gifts = [
+      ...html.matchAll(/<tr><th scope="row">([^<]*)<\/th><td>([^<]*)<\/td><td>([^<]*)<\/td><td>([^<]*)<\/td>/g),
+    ];
+    const from = gifts.filter(([, who, whom]) => who === 'this session' && whom !== 'itself');
+    expect(from.length).toBeGreaterThan(0);
+    const times = askings().filter(
+      ({ session, turns }) => session !== first && turns.some(({ asked }) => asked === first),
+    );
+    expect(from.reduce((sum, [, , , count]) => sum + Number(count), 0)).toBe(times.length);
+    const data = JSON.parse(
+      /<script type="application\/json" id="data">(.*?)<\/script>/s.exec(html)![1]!,
+    ) as ReportData;
+    const rows = new Table(data.pool!.rows);
+    const [used, own, budget] = [rows.of('used'), rows.of('own'), rows.of('budget')];
+    expect(rows.length).toBe(2 * entries.length);
+    for (const [row, bytes] of used.entries()) {
+      expect(bytes).toBeLessThanOrEqual(budget[row]!);
+      expect(Number.isNaN(own[row]!) || own[row]! < bytes).toBe(true);
+    }
+  });
+
+  it('has no such part where nobody asked', async () => {
+    const dir = folder();
+    const engine = await createEngine({ model: MODEL, threads: 1, stateDir: dir });
+    const { id } = await engine.openSession({ kvBudget: '50%', tokensExpected: 300 });
+    await engine.close();
+    const html = sessionReport(logDir(dir), id);
+    expect(html).not.toContain('Shared memory');
+    expect(html).toContain('"pool":null');
   });
 });
 
