@@ -60,11 +60,21 @@ export class Asking {
     this.#members = [...known.map((one) => now.get(one.id) ?? one), ...changed.filter(({ id }) => !isKnown.has(id))];
     this.#asking = asking ?? this.#asking;
     if (roomBytes >= neededBytes || this.#asking === null) return null;
-    const found = policy.next(this.#members, this.#asking);
-    // Where all are asked, those that the policy spares give as well.
-    return found ?? (isEverybody ? LARGEST.next(this.#members, { ...this.#asking, bytes: -1 }) : null);
+    return giverOf(policy, this.#members, this.#asking, isEverybody);
   }
 }
+
+/**
+ * Who gives up the next part; null: nobody. `isEverybody`: those that the policy spares give as well, where it names
+ * nobody.
+ */
+export const giverOf = (
+  policy: PoolPolicy,
+  members: readonly PoolMember[],
+  asking: PoolMember,
+  isEverybody: boolean,
+): PoolMember | null =>
+  policy.next(members, asking) ?? (isEverybody ? LARGEST.next(members, { ...asking, bytes: -1 }) : null);
 
 const FIELDS = ['id', 'tokens', 'bytes', 'behindTokens', 'behindBytes', 'price', 'idleMs'] as const;
 

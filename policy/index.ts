@@ -15,7 +15,7 @@ import type { Policy } from './types.ts';
 export * from './activations.ts';
 export { Arrows, QUALITY_SOURCES, type QualitySource, regionIn } from './arrows.ts';
 export { openPolicy } from './asked.ts';
-export { Asking, type AskingSeen, poolPolicy, type TurnSeen } from './asking.ts';
+export { Asking, type AskingSeen, giverOf, poolPolicy, type TurnSeen } from './asking.ts';
 export { type Course, checkCourse, fourDigits, type Noise, OCTAVES } from './course.ts';
 export { believable, Evidence } from './evidence.ts';
 export { codesLike, type Foreseen, type Foresight, foresee } from './foresight.ts';

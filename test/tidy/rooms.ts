@@ -176,7 +176,7 @@ const WITNESS: Layers = {
 
 /** scripts/: what programs are made of, and the programs. */
 const SCRIPTS: Layers = {
-  tools: ['processes', 'native-toolchain', 'cost', 'entries/', 'bench/', 'compare/'],
+  tools: ['processes', 'native-toolchain', 'cost', 'entries/', 'bench/', 'compare/', 'market/'],
   parts: [
     'small-checkout',
     'staged-formats',
@@ -192,7 +192,7 @@ const SCRIPTS: Layers = {
     ...['generate-layout', 'generate-migrations', 'generate-options', 'generate-tables', 'golden', 'golden-codecs'],
     ...['golden-metrics', 'build-native', 'build-wasm', 'prebuild', 'smoke-runtimes', 'test-arm64', 'test-elsewhere'],
     ...['with-postgres', 'test-order', 'summary-reporter', 'calibrate', 'drift', 'fit-nuq', 'fit-trellis', 'full-disk'],
-    ...['parked', 'sim', 'openai-schemas', 'fetch-texts'],
+    ...['parked', 'sim', 'sim-pool', 'openai-schemas', 'fetch-texts'],
   ],
 };
 
