@@ -49,14 +49,15 @@ it.each([
         const isClosed = random() < 0.1;
         const call = session.generate(prompt, asked).result;
         if (random() < 0.2) setTimeout(() => abort.abort(), random() * 60);
-        if (isClosed) setTimeout(() => void session.close(), random() * 60);
+        const closing =
+          isClosed && new Promise((resolve) => setTimeout(resolve, random() * 60)).then(() => session.close());
         const end = await call.then(
           ({ finish }) => (finish === 'aborted' ? 'aborted' : 'done'),
           (error) => (error instanceof KvError ? error.code : String(error)),
         );
         ends.set(end, (ends.get(end) ?? 0) + 1);
         if (isClosed || end === 'context-too-long' || random() < 0.1) {
-          await session.close();
+          await (closing || session.close());
           session = await open();
         }
       }
