@@ -130,8 +130,8 @@ export interface EngineOptions extends StateOptions {
   readonly maxConcurrent?: number;
   /**
    * Whether a session whose text begins as that of another one begins with its pages; with a kvBudget also where that
-   * one is closed and nobody needs its memory. They are in the formats that they have come to; a session with a budget of its own begins
-   * with pages in which nothing is lost. `cacheSalt` keeps sessions apart. Default true.
+   * one is closed and nobody needs its memory. They are in the formats that they have come to; a session with a budget
+   * of its own begins with pages in which nothing is lost. `cacheSalt` keeps sessions apart. Default true.
    */
   readonly prefixCaching?: boolean;
   /**
