@@ -58,7 +58,7 @@ const kvLabels = () =>
   }) as const;
 export type KvLabels = Labels<ReturnType<typeof kvLabels>>;
 
-export const FALLBACKS = ['kernels', 'dense', 'byte-budget', 'kld-budget', 'shared'] as const;
+export const FALLBACKS = ['kernels', 'dense', 'activations', 'byte-budget', 'kld-budget', 'shared'] as const;
 export type Fallback = (typeof FALLBACKS)[number];
 
 /** States that layers come to, by region; what they begin with is none of them. */

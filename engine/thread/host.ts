@@ -87,6 +87,8 @@ export class Host {
     this.meter.budget.set({}, this.#pool.budgetBytes);
     if (runtime.native.passedOver !== null) this.meter.fallbacks.add({ reason: 'kernels' });
     if (runtime.denseChoice.isSecondBest) this.meter.fallbacks.add({ reason: 'dense' });
+    if (options.activations === 'auto' && runtime.activations === null)
+      this.meter.fallbacks.add({ reason: 'activations' });
   }
 
   static async open(options: HostOptions): Promise<Host> {

@@ -169,6 +169,17 @@ describe('an engine', () => {
     await engine.close();
   });
 
+  it('says in its metrics that it has no choice to make, and only then', async () => {
+    for (const [dense, expected] of [
+      ['exact', 1],
+      ['auto', 0],
+    ] as const) {
+      const engine = await createEngine({ model: MODEL, threads: 1, stateDir: null, dense, activations: 'auto' });
+      expect(await engine.metrics()).toMatch(new RegExp(`fallback_total\\{reason="activations"\\} ${expected}\\n`));
+      await engine.close();
+    }
+  });
+
   it('takes 16 or auto', async () => {
     const error = await refused(createEngine({ model: MODEL, stateDir: null, activations: 8 as 16 }));
     expect(error.code).toBe('bad-argument');
