@@ -142,12 +142,41 @@ describe('sessions', () => {
     await withEngine({ logger, kvBudget: '0.8MiB', idleSessions: 'keep' }, async (engine) => {
       const [first, second] = [await engine.openSession(), await engine.openSession()];
       await first.read(ids(400));
-      const reading = second.read(ids(200));
+      const reading = second.read(ids(200, 2));
       const more = refused(first.read(ids(1900)));
       await reading;
       await more;
     });
-    expect([...new Set(names())]).toEqual(['call-waits', 'engine-budget-pressed', 'call-refused']);
+    expect([...new Set(names())]).toEqual(['call-short', 'call-waits', 'engine-budget-pressed', 'call-refused']);
+  });
+
+  it('that park each other in turn are told of: how many are at work then, and when all are again', async () => {
+    const { logger, names } = listener();
+    const options = { stateDir: folder(), logger, idleSessions: 'disk', kvBudget: '3.2MiB' } as const;
+    await withEngine(options, async (engine) => {
+      const four = (work: (seed: number) => Promise<void>) => Promise.all([1, 2, 3, 4].map(work));
+      const open = () => engine.openSession({ exact: true, witness: false });
+      const sampling = { temperature: 0.8, seed: 1 };
+      await four(async (seed) => {
+        const session = await open();
+        await session.read(ids(200, seed));
+        while (!names().includes('calls-fewer'))
+          await session.generate(ids(1, seed), { maxTokens: 6, ...sampling }).result;
+        await session.close();
+      });
+      // Of short ones there is room for all.
+      await four(async (seed) => {
+        while (!names().includes('calls-unbounded')) {
+          const session = await open();
+          await session.generate(ids(10, seed), { maxTokens: 60, ...sampling }).result;
+          await session.close();
+        }
+      });
+    });
+    const told = names().filter((name) => name.startsWith('calls-'));
+    expect(told[0]).toBe('calls-fewer');
+    expect(told.slice(1).at(-1)).toBe('calls-unbounded');
+    expect(told).toContain('calls-more');
   });
 
   it('that start from what earlier ones taught say so', async () => {
