@@ -76,6 +76,7 @@ export type {
   Priority,
   ProbeReport,
   RereadReport,
+  SharedPages,
   Situation,
   Threshold,
   ThresholdOrigin,

@@ -25,7 +25,16 @@ import { OutlierKeys } from './outlier-keys.ts';
 import { MOVED, Persistence } from './persistence.ts';
 import { BOTH, grown, isRemade, Sides, SLOTS } from './sides.ts';
 import { Agreement } from './trust.ts';
-import type { FormChange, LaterReport, Outcome, PageForm, PolicyContext, TrialReport, WantedSide } from './types.ts';
+import type {
+  FormChange,
+  LaterReport,
+  Outcome,
+  PageForm,
+  PolicyContext,
+  SharedPages,
+  TrialReport,
+  WantedSide,
+} from './types.ts';
 import { COARSE_KEY_BITS, isUselessPair } from './unsafe.ts';
 import { endPrice, isLatentBetter, type PagePoints, type Point } from './ways.ts';
 
@@ -63,6 +72,8 @@ export class Offers {
   readonly #levels: Levels | null;
   /** What others know of the pages of its beginning. */
   readonly #later = new Later();
+  /** Who holds pages together with this session. */
+  #sharers: readonly SharedPages[] = [];
   /** Times that a slot was measured. */
   #tries = new Uint16Array(SLOTS);
   /** ε² as it is known now over that of the first trial. */
@@ -195,6 +206,19 @@ export class Offers {
     for (const report of reports) this.#later.know(report);
     const pages = new Set(reports.map(({ page }) => page));
     for (const slot of this.sides.slots) if (pages.has(this.sides.page[slot]!)) this.#repricePage(slot);
+  }
+
+  /** Errors in a page cost everybody who holds it, and its bytes are there once: its price is that of all together. */
+  share(sharers: readonly SharedPages[]): void {
+    const before = this.#sharers;
+    this.#sharers = sharers;
+    const pages = Math.max(0, ...[...before, ...sharers].map((one) => one.pages));
+    for (const slot of this.sides.slots) if (this.sides.page[slot]! < pages) this.reprice(slot);
+  }
+
+  /** How many sessions hold a page, this one among them. */
+  #holders(page: number): number {
+    return this.#sharers.reduce((sum, { pages, sessions }) => sum + (page < pages ? sessions : 0), 1);
   }
 
   /**
@@ -595,7 +619,8 @@ export class Offers {
     const to = nextRung(this.#epsilon2, at, bytes, from, this.#lowestOf(slot), beside);
     if (to < 0) return;
     this.next[slot] = to;
-    this.price[slot] = lasting * this.weight(slot) * rungPrice(this.#epsilon2, at, bytes, from, to, beside);
+    const price = lasting * this.weight(slot) * rungPrice(this.#epsilon2, at, bytes, from, to, beside);
+    this.price[slot] = price * this.#holders(sides.page[slot]!);
     (this.#restUntil[slot]! > this.#tokens ? this.#resting : this.#ready).add(slot);
   }
 

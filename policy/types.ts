@@ -280,6 +280,11 @@ export interface Situation {
   readonly text?: Estimate;
   /** What earlier sessions with the same beginning say of its pages; absent when nobody was asked, or knew any. */
   readonly later?: readonly LaterReport[];
+  /**
+   * How many other sessions hold pages together with this one, which a move changes for all; absent when it is as it
+   * was told before, or nobody ever did.
+   */
+  readonly sharers?: readonly SharedPages[];
   /** Bytes of kept originals, which `bytes` and `budgetBytes` leave out; absent when none is kept. */
   readonly canaryBytes?: number;
   /**
@@ -294,6 +299,14 @@ export interface Situation {
    * the window.
    */
   readonly masses?: readonly MassReport[];
+}
+
+/** So many other sessions hold the first so many pages as well. */
+export interface SharedPages {
+  /** The first so many. */
+  readonly pages: number;
+  /** Sessions that hold as many, beside this one. */
+  readonly sessions: number;
 }
 
 /** What errors in a page of a known beginning cost the tokens that were read after it. */

@@ -1,10 +1,10 @@
 /**
  * The way back to where a cache was before a prompt, or to a length that it has passed. Sealed rows cannot be opened
  * again, so the rows of the open page are kept beside the cache while a prompt is read that seals it. To go back, the
- * cache is opened anew and takes over its older pages as they are stored. A cache with forks shares those pages and a
- * budget, so that it keeps a fork of its own to go back to, where there is room for one. Where nobody kept rows, those
- * of a page that has been sealed come back as they are stored, as long as the page is in the window. Whole pages always
- * go.
+ * cache is opened anew and takes over its older pages as they are stored. A cache that shares those pages with others,
+ * and with forks a budget, keeps a fork of its own to go back to, where there is room for one. Where nobody kept rows,
+ * those of a page that has been sealed come back as they are stored, as long as the page is in the window. Whole pages
+ * always go.
  */
 import {
   type CacheShape,
@@ -26,6 +26,8 @@ export interface Reversible {
   readonly shape: CacheShape;
   readonly latents: Latents | null;
   readonly hasForks: boolean;
+  /** Whether others hold pages of it as well. */
+  readonly isShared: boolean;
   /** Whether a fork of it would leave what was promised to others. */
   readonly hasRoom: () => boolean;
   readonly windowFormat: FormatName;
@@ -49,7 +51,7 @@ export class WayBack {
    */
   constructor(cache: Reversible, tokens: number, tokensNew: number, onClosed?: () => void) {
     this.#onClosed = onClosed;
-    const { kv, shape, latents, hasForks, hasRoom } = cache;
+    const { kv, shape, latents, isShared, hasRoom } = cache;
     this.tokens = tokens;
     this.#kv = kv;
     this.#latents = latents;
@@ -62,7 +64,7 @@ export class WayBack {
     const isCut = isWhole && pages < kv.table(0).pages && isGone(kv, shape, pages);
     if (isCut || (!isReopened && sealsBetween(tokens, tokensNew) === 0)) return;
     this.#inputs = latents?.waiting(tokens) ?? null;
-    if (hasForks && !isReopened) {
+    if (isShared && !isReopened) {
       this.#twin = hasRoom() ? forkOf(kv) : null;
       this.#isLost = this.#twin === null;
     } else {

@@ -37,6 +37,7 @@ import {
   type PolicySession,
   type PolicySummary,
   type Priority,
+  type SharedPages,
   type Situation,
   thresholdOf,
 } from '../../policy/index.ts';
@@ -172,6 +173,7 @@ export class Governed implements Lender {
   #openSeq = -1;
   #heard: Heard = {};
   #content: Content = {};
+  #sharersTold = '[]';
   #prefix: Prefix | null = null;
   /** What errors in single layers were found to cost. */
   readonly costs: LayerCost[] = [];
@@ -629,12 +631,15 @@ export class Governed implements Lender {
    * Whoever asked closes it. Throws 'unsupported' where pages are freed that would be seen from there.
    */
   wayBack(tokensNew: number, tokens = this.length): WayBack {
-    const { kv, shape, latents, hasForks, terms, room, sliding } = this;
+    const { kv, kin, shape, latents, hasForks, terms, room, sliding } = this;
     const { windowFormat } = terms.context;
     const hasRoom = (): boolean => room.leaves(room.forkBytes);
     sliding.checkBack(tokens);
-    const way = new WayBack({ kv, shape, latents, hasForks, hasRoom, windowFormat }, tokens, tokensNew, () =>
-      sliding.forget(way),
+    const way = new WayBack(
+      { kv, shape, latents, hasForks, isShared: kin.isShared, hasRoom, windowFormat },
+      tokens,
+      tokensNew,
+      () => sliding.forget(way),
     );
     // Where it goes right away, nothing comes between.
     if (tokensNew > 0) sliding.keepFor(way);
@@ -777,6 +782,7 @@ export class Governed implements Lender {
     const { changes, again, masses } = now;
     const heard = this.#heard;
     this.#heard = {};
+    const sharers = this.#newSharers();
     return {
       index: this.#index++,
       tokens: this.length,
@@ -796,11 +802,21 @@ export class Governed implements Lender {
       ...(changes.length === 0 ? {} : { changes }),
       ...(again.length === 0 ? {} : { again }),
       ...heard,
+      ...given({ sharers }),
       ...(canaryBytes === 0 ? {} : { canaryBytes }),
       ...(canaries.length === 0 ? {} : { canaries }),
       ...(damaged.length === 0 ? {} : { damaged }),
       ...(masses.length === 0 ? {} : { masses }),
     };
+  }
+
+  /** Who holds pages together with it, where that is not as a situation told it last. */
+  #newSharers(): readonly SharedPages[] | undefined {
+    const sharers = this.kin.sharers();
+    const told = JSON.stringify(sharers);
+    if (told === this.#sharersTold) return undefined;
+    this.#sharersTold = told;
+    return sharers;
   }
 
   get hasFailed(): boolean {

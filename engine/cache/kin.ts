@@ -3,7 +3,7 @@
  * belong to all; each two share pages from the first on, as do caches of a pool that began with the pages of another
  * one (lender.ts) and are no family.
  */
-import type { FormChange, PageSide } from '../../policy/index.ts';
+import type { FormChange, PageSide, SharedPages } from '../../policy/index.ts';
 import type { Canaries } from './canaries.ts';
 
 /** What a move did to the bytes of the cache that made it: what all its pages took before, and what it freed. */
@@ -25,6 +25,8 @@ export interface Hears {
 /** What a cache keeps of pages before they move. */
 type KeptOriginals = Pick<Canaries, 'bytes'>;
 
+const NOBODY: Hears = { moved: () => {}, mended: () => {} };
+
 interface Family {
   /** Those that are open. */
   users: number;
@@ -36,16 +38,18 @@ export class Kin {
   readonly #family: Family;
   readonly #canaries: KeptOriginals;
   readonly #hears: Hears;
+  readonly #reads: boolean;
   /** Pages from 0 on that this cache shares with each of its relatives. */
   readonly #shared = new Map<Kin, number>();
 
   /**
-   * `canaries`: of this cache. `hears`: what is told of changes that relatives make of shared pages. `origin`: what it
-   * is forked from, where it is.
+   * `canaries`: of this cache. `hears`: what is told of changes that relatives make of shared pages; null: it is what
+   * is kept of a session that was closed, and nobody reads by it. `origin`: what it is forked from, where it is.
    */
-  constructor(canaries: KeptOriginals, hears: Hears, origin?: Kin) {
+  constructor(canaries: KeptOriginals, hears: Hears | null, origin?: Kin) {
     this.#canaries = canaries;
-    this.#hears = hears;
+    this.#reads = hears !== null;
+    this.#hears = hears ?? NOBODY;
     this.#family = origin === undefined ? { users: 0, canaries } : origin.#family;
     this.#family.users++;
   }
@@ -87,7 +91,20 @@ export class Kin {
     return this.#shared.get(relative) ?? 0;
   }
 
-  /** True if others are open. */
+  /** How many others that read by them hold pages together with this one and are no family. */
+  sharers(): readonly SharedPages[] {
+    const sessions = new Map<number, number>();
+    for (const [relative, pages] of this.#shared)
+      if (pages > 0 && relative.#reads && !this.has(relative)) sessions.set(pages, (sessions.get(pages) ?? 0) + 1);
+    return [...sessions].sort(([a], [b]) => b - a).map(([pages, count]) => ({ pages, sessions: count }));
+  }
+
+  /** True if others hold pages of this one as well. */
+  get isShared(): boolean {
+    return this.hasOthers || [...this.#shared.values()].some((pages) => pages > 0);
+  }
+
+  /** True if others of its family are open. */
   get hasOthers(): boolean {
     return this.#family.users > 1;
   }

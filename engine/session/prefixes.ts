@@ -169,8 +169,7 @@ export class Prefixes {
       if (error instanceof KvError) return;
       throw error;
     }
-    const nobody = { moved: () => {}, mended: () => {} };
-    const kin = new Kin({ bytes: 0 }, nobody);
+    const kin = new Kin({ bytes: 0 }, null);
     governed.kin.share(kin, pages);
     const { id, sharedTerms, formats, settledPages } = governed;
     const trials = governed.trialsLeft();

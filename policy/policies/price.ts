@@ -209,6 +209,7 @@ export class PriceSession implements PolicySession {
     for (const report of situation.trials) offers.add(report, tokens);
     this.learn(situation);
     if (situation.later !== undefined) offers.know(situation.later);
+    if (situation.sharers !== undefined) offers.share(situation.sharers);
     for (const report of situation.again ?? []) offers.again(report, tokens);
     if (situation.text !== undefined) this.text.expected = situation.text;
     if (situation.probe !== undefined) this.text.learn(situation.probe);

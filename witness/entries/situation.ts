@@ -7,6 +7,7 @@ import type {
   Outcome,
   ProbeReport,
   RereadReport,
+  SharedPages,
   Situation,
 } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
@@ -51,6 +52,7 @@ const canary = noun<CanaryReport>()({
 });
 
 const later = noun<LaterReport>()({ page: count, answers: whole, k: reals, v: reals });
+const sharedPages = noun<SharedPages>()({ pages: count, sessions: count });
 const damagedSide = noun<DamagedSide>()({ layer: count, page: count, side, mended: optional(flag) });
 
 const mass = noun<MassReport>()({ layer: count, shares: reals });
@@ -75,6 +77,7 @@ export const SITUATION = {
   'situation.text': { type: optional(estimate) },
   'situation.probe': { type: optional(probe) },
   'situation.later': { type: optional(list(later, 1)), since: '0.1.0' },
+  'situation.sharers': { type: optional(list(sharedPages)), since: '0.1.0' },
   'situation.reread': { type: optional(reread), since: '0.1.0' },
   'situation.canaryBytes': { type: optional(whole) },
   'situation.canaries': { type: optional(list(canary, 1)) },

@@ -168,6 +168,13 @@ function spellReread(it: NonNullable<SituationBody['situation']['reread']>): str
   );
 }
 
+function spellSharers(it: NonNullable<SituationBody['situation']['sharers']>[number]): string {
+  return (
+    `{"pages":${number(it.pages)}` +
+    `,"sessions":${number(it.sessions)}}`
+  );
+}
+
 function spellText(it: NonNullable<SituationBody['situation']['text']>): string {
   return (
     `{"samples":${number(it.samples)}` +
@@ -195,6 +202,7 @@ function spellSituation(it: SituationBody['situation']): string {
     (it.probe === undefined ? '' : `,"probe":${spellProbe(it.probe)}`) +
     (it.reread === undefined ? '' : `,"reread":${spellReread(it.reread)}`) +
     `,"sealBytes":${number(it.sealBytes)}` +
+    (it.sharers === undefined ? '' : `,"sharers":${list(it.sharers, spellSharers)}`) +
     `,"stepLatencyBudgetMs":${nullable(it.stepLatencyBudgetMs)}` +
     `,"stepLatencyMsP95":${number(it.stepLatencyMsP95)}` +
     (it.text === undefined ? '' : `,"text":${spellText(it.text)}`) +

@@ -9,6 +9,7 @@ import {
   type Decision,
   defaultThresholds,
   type PolicyContext,
+  type SharedPages,
   type ThresholdId,
   type ThresholdSet,
   type TrialReport,
@@ -99,6 +100,24 @@ describe('water', () => {
       trials.slice(0, planned.length).map(({ layer, page, side }) => `${layer}${page}${side}`),
     );
     expect(run([...trials].reverse())).toEqual(planned);
+  });
+
+  test('a page that others hold as well costs all of them, and goes when that is the cheapest', () => {
+    const trials = [0, 1].flatMap((page) =>
+      SIDES.map((side) => report(0, page, side, { rot4: page === 0 ? 0.01 : 0.03 })),
+    );
+    const firstPage = (...told: readonly (readonly SharedPages[])[]): number => {
+      const hand = new Hand(contextOf({ layers: 1, thresholds: lasting(1) }));
+      hand.decide({ trials });
+      for (const sharers of told) hand.decide({ sharers });
+      return hand.decide({ bytes: 9_999_000, sealBytes: 5000 })[0]!.page;
+    };
+    expect(firstPage()).toBe(0);
+    expect(firstPage([{ pages: 1, sessions: 1 }])).toBe(0);
+    expect(firstPage([{ pages: 1, sessions: 20 }])).toBe(1);
+    expect(firstPage([{ pages: 2, sessions: 20 }])).toBe(0);
+    // They are closed.
+    expect(firstPage([{ pages: 1, sessions: 20 }], [])).toBe(0);
   });
 
   test('a layer with a larger gain gives fewer bytes', () => {

@@ -136,6 +136,12 @@ describe('a session that begins as another one', () => {
     expect(shared.length).toBeGreaterThan(0);
     for (const { id } of sessions)
       expect(replaySession([...readLog(dir, { session: id })])).toMatchObject({ equal: true, complete: true });
+    // Each knows of the others that a move of these pages is theirs as well.
+    const told = [...readLog(dir, { session: sessions[0]!.id })].flatMap(({ body }) => {
+      const { situation } = body as { situation?: { sharers?: readonly unknown[] } };
+      return situation?.sharers ?? [];
+    });
+    expect(told).toContainEqual({ pages: 3, sessions: 3 });
     const notes = [...readLog(dir)].filter(({ body }) => 'adopted' in body);
     expect(notes.length).toBe(3);
   });
