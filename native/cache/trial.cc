@@ -576,7 +576,7 @@ void StartedTrial::release() {
 
 void endTrials(Workers& workers, Page& page) {
   for (const std::unique_ptr<StartedTrial>& trial : workers.mover.trials) {
-    if (trial->page != &page) continue;
+    if (trial->page == nullptr || trial->page->body != page.body) continue;
     bringToEnd(workers, *trial);
     trial->release();
   }

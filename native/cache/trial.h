@@ -64,8 +64,8 @@ size_t startedErrors(const Cache& cache);
 // Writes the errors of trials in the order of their start, up to the first that has not ended, or (wait) of all.
 // Returns the number of trials.
 size_t finishTrials(Cache& cache, bool wait, double* errors);
-// Completes the trials of a page that is about to change, whichever cache started them. finishTrials() reports their
-// results later.
+// Completes the trials of a page that is about to change, whichever cache started them, also one that is no fork and
+// holds its keys and values too. finishTrials() reports their results later.
 void endTrials(Workers& workers, Page& page);
 
 }  // namespace palimpsest

@@ -85,6 +85,22 @@ describe('adopt', () => {
     expect(pool.auditBytes()).toBe(pool.usedBytes);
   });
 
+  it('a move makes its codes of what is there, whatever the other one was trying', () => {
+    const moved = (isTried: boolean): Float32Array => {
+      const { pool, cache, random } = filled(400);
+      const own = openKvCache({ shape, pool });
+      own.adopt(cache, 2);
+      const q = normals(random, 3 * 64 * 8);
+      cache.attend(0, q, new Float32Array(q.length));
+      if (isTried) cache.startTrial(0, 1, [{ side: 'k', format: 'trellis2' }]);
+      own.transcode(0, 1, 'k', 'rot4');
+      if (isTried) cache.finishTrials(true);
+      own.transcode(0, 1, 'k', 'trellis2');
+      return history(cache, 0, 'k');
+    };
+    expect(moved(true)).toEqual(moved(false));
+  });
+
   it('originals, rows, evictions and tokens that are taken back are each one’s own', () => {
     const { pool, cache } = filled(400);
     const own = openKvCache({ shape, pool });
