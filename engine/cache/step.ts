@@ -86,7 +86,10 @@ export function fork(cache: Governed): Governed {
   freeAmong(cache, dueBytes, 0);
   const { forkBytes } = cache;
   if (!cache.room.leaves(forkBytes)) refuseBeyondPool(cache, forkBytes);
-  return cache.fork();
+  const forked = cache.fork();
+  // Others may move its pages, or have them parked, before it is used.
+  forked.begin();
+  return forked;
 }
 
 /** Moves own pages until `dueBytes` more fit, and those of other sessions where that is not enough. */

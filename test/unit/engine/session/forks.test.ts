@@ -94,6 +94,22 @@ describe('a live fork under a byte budget', () => {
     expect(told.reduce((a, b) => a + b)).toBeGreaterThan(0);
   });
 
+  it('hears of moves before it is used: its log begins with itself, and replays', async () => {
+    const dir = folder();
+    const parent = await openCache({ ...SHAPE, kvBudget: 1_100_000, tokensExpected: 1600, stateDir: dir });
+    const random = uniform(36);
+    fill(parent, 1024, random);
+    const forks = [parent.fork(), parent.fork()];
+    fill(parent, 256, random);
+    step(forks[0]!, random);
+    for (const one of [parent, ...forks]) await one.close();
+    for (const { session } of forks) {
+      const entries = [...readLog(logDir(dir), { session })];
+      expect(entries.map(({ kind }) => kind).slice(0, 2)).toEqual(['open', 'change']);
+      expect(replaySession(entries)).toMatchObject({ equal: true, complete: true });
+    }
+  });
+
   it('is refused with the numbers when no move is left, and parent and fork go on when there is room', async () => {
     const parent = await openCache({ ...SHAPE, kvBudget: 1_500_000, cacheTypes: 'rot4', tokensExpected: 1024 });
     const random = uniform(32);
