@@ -193,6 +193,11 @@ export class Prefixes {
     kept.kv.close();
   }
 
+  /** With whose pages a session is just beginning: until it has, they stay where they are. */
+  get lending(): Lender | null {
+    return this.#lending;
+  }
+
   /**
    * Lets go of pages that no open session holds, those that were used longest ago first, until so many bytes are free.
    */

@@ -59,7 +59,10 @@ export class SharedMemory implements Sharing {
     this.scheduler = new Scheduler(meter, interTokenTargetMs, () => this.#stepped());
     this.#market = new Market(parts);
     const dropKept = (lackingBytes: number): void => this.#prefixes?.makeRoom(lackingBytes);
-    this.#idle = form === null ? null : new IdleSessions(form, { pool, sessions, thrash: this.#thrash, dropKept });
+    // Whoever lends pages stays until they are lent.
+    const others = (): Session[] => [...sessions()].filter(({ governed }) => governed !== this.#prefixes?.lending);
+    this.#idle =
+      form === null ? null : new IdleSessions(form, { pool, sessions: others, thrash: this.#thrash, dropKept });
     this.#prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);

@@ -113,6 +113,15 @@ describe('a session that begins as another one', () => {
     expect(exact.cachedTokens).toBe(0);
   });
 
+  it('takes copies of one that waits where there is little room, and does not have it parked for them before', async () => {
+    await open({ kvBudget: '1.5MiB', idleSessions: 'disk', stateDir: folder() });
+    const first = await answer(text(400, 20));
+    const second = await answer(text(400, 100, 4), { windowTokens: 64 });
+    expect(second.cachedTokens).toBeGreaterThan(0);
+    expect((await asked(first.session, ids(5, 6))).text.length).toBeGreaterThan(0);
+    expect(await metric('kv_bytes')).toBeLessThanOrEqual(1.5 * 2 ** 20);
+  });
+
   it('under one budget holds pages together: a move is one for all, and every log replays', async () => {
     const stateDir = folder();
     await open({ kvBudget: '2MiB', stateDir });
