@@ -449,7 +449,6 @@ export const SESSION_OPTIONS = {
   cacheSalt: {
     rule: anyText(),
     help: 'keeps its pages from sessions with another salt',
-    parked: false,
   },
   compareTokens: {
     rule: whole(0, undefined, 'a whole number'),

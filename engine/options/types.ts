@@ -266,7 +266,8 @@ export interface SessionOptions extends GoverningOptions {
   readonly onPressure?: 'refuse' | 'queue' | 'degrade';
   /**
    * Sessions begin with pages of those alone that have the same salt: different ones keep users apart, who could tell
-   * by the time of a first token what others have read. Default: none, which is one as well.
+   * by the time of a first token what others have read. Forks keep it, and so do parked sessions, whose files hold it.
+   * Default: none, which is one as well.
    */
   readonly cacheSalt?: string;
   /**

@@ -97,6 +97,18 @@ describe('a session that begins as another one', () => {
     expect((await answer(text(300, 20), { cacheSalt: 'one' })).cachedTokens).toBe(256);
   });
 
+  it('keeps its salt in forks, and where it was parked and resumed', async () => {
+    await open({ stateDir: folder() });
+    const { session } = await answer(text(300, 20), { cacheSalt: 'one', exact: true });
+    await session.fork();
+    expect((await answer(text(300, 20, 2), { exact: true, cacheSalt: 'none' })).cachedTokens).toBe(0);
+    const second = await answer(text(300, 20, 2), { cacheSalt: 'two', exact: true });
+    await second.session.park();
+    await engine.resume(second.session.id);
+    expect((await answer(text(300, 20), { exact: true })).cachedTokens).toBe(0);
+    expect((await answer(text(300, 20, 2), { cacheSalt: 'two', exact: true })).cachedTokens).toBe(256);
+  });
+
   it('takes copies in which nothing is lost where it has a budget of its own, or none of the engine’s', async () => {
     await open({ kvBudget: '6MiB' });
     const first = await answer(text(700, 20));
