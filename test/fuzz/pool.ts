@@ -130,7 +130,7 @@ class Pair {
   }
 
   #seen(cache: CacheHandle): Numbers[] {
-    const account = new Float64Array(5);
+    const account = new Float64Array(6);
     succeed(cache.account(account, true), 'account');
     if (account[1] !== account[4]) throw new Error(`${account[1]} bytes are counted and ${account[4]} are there`);
     const seen: Numbers[] = [account.slice(1, 2)];
@@ -428,7 +428,7 @@ class Session {
 
   #budget(pair: Pair): void {
     const random = this.#random;
-    const account = new Float64Array(5);
+    const account = new Float64Array(6);
     succeed(pair.mine.account(account, false), 'account');
     const used = this.#usedBytes();
     const more = one(random, [whole(random, 0, 100_000), 2 ** 26, 2 ** 26]);

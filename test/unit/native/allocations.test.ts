@@ -282,7 +282,7 @@ class Case {
   }
 
   #seen(cache: CacheHandle): unknown {
-    const [account, pool, length] = [new Float64Array(5), new Float64Array(6), new Float64Array(2)];
+    const [account, pool, length] = [new Float64Array(6), new Float64Array(6), new Float64Array(2)];
     well(cache.account(account, true));
     expect(account[4]).toBe(account[1]);
     well(this.pool.numbers(pool, true));
@@ -364,6 +364,11 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
   'finishing trials': [(it) => it.append(300).attend(200).startTrial().startTrial(), (it) => it.finishTrials(2)],
   'a fork of a short cache': [(it) => it.append(20, [0, 1]), (it) => well(it.other.openFork(it.cache))],
   'a fork of a long one': [(it) => it.append(300, [0, 1]).attend(200), (it) => well(it.other.openFork(it.cache))],
+  'beginning with pages of another one': [
+    (it) => it.append(300, [0, 1]).attend(200).startTrial().openOther(),
+    (it) => well(it.other.adopt(it.cache, 2)),
+    (it) => [it.finishTrials(1), it.transcode(0, 2, 'rot2')],
+  ],
   'a sketch': [(it) => it.append(300).attend(200), (it) => well(it.cache.setSketch(0, rows(0, 32, QUERY)))],
   'weights of latents': [(it) => it.append(300), (it) => it.latents()],
   'a rotary table': [
