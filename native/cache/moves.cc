@@ -20,11 +20,12 @@ PageSide keptParts(const PageSide& old, int to) {
 }
 
 // Bytes that are freed when a side has moved: those that neither the new form nor a kept original shares. Where others
-// hold the page as well, they may have kept it as an original.
-size_t releasedBytes(const Page& page, bool isKey, int to) {
-  if (page.isCommon()) return 0;
+// hold the page as well, they may have kept it as an original: then its parts have more owners than the page and, once
+// it is drafted, the move.
+size_t releasedBytes(const Page& page, bool isKey, int to, bool isDrafted) {
   const PageSide& old = page.side(isKey);
   PageSide others = keptParts(old, to);
+  if (page.isCommon()) return old.bytesBeside(others, isDrafted ? 2 : 1);
   for (int part = 0; part < kPartsMax; part++) {
     if (page.original[isKey ? 0 : 1].part[part].part() == old.part[part].part()) others.part[part] = old.part[part];
   }
@@ -169,7 +170,7 @@ Status Cache::draftMove(int index, int pageIndex, Sides sides, int to, Move& mov
     if (!isMove(old.format, to) || !servesHeadDim(to, shape().headDim)) return kUnsupported;
     move.changed |= sideBit(isKey);
     move.added += bytes - keptParts(old, to).bytes();
-    released += releasedBytes(page, isKey, to);
+    released += releasedBytes(page, isKey, to, false);
   }
   Account& account = accountOf(page);
   if (!account.hasRoom(move.added, released)) return kBudgetExceeded;
@@ -243,7 +244,7 @@ MoveResult Cache::commitMove(Move& move) {
   endTrials(*workers_, page);
   size_t released = 0;
   for (const bool isKey : {true, false}) {
-    if (move.changed & sideBit(isKey)) released += releasedBytes(page, isKey, move.to[isKey ? 0 : 1].format);
+    if (move.changed & sideBit(isKey)) released += releasedBytes(page, isKey, move.to[isKey ? 0 : 1].format, true);
   }
   if (!account.fits(move.added, released)) return {kBudgetExceeded, 0};
   return {kOk, putInPlace(move)};

@@ -68,10 +68,10 @@ void endAtHalf(const SideView& view, int headDim, int count, float* rows, size_t
   }
 }
 
-size_t PageSide::bytesBeside(const PageSide& other) const {
+size_t PageSide::bytesBeside(const PageSide& other, uint32_t ownersMax) const {
   size_t total = 0;
   for (const PartRef& one : part) {
-    bool isShared = false;
+    bool isShared = one && one.part()->owners > ownersMax;
     for (const PartRef& its : other.part) isShared = isShared || (one && its.part() == one.part());
     if (!isShared) total += one.size();
   }

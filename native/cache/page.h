@@ -41,8 +41,8 @@ struct PageSide {
   void moveTo(Account& account) const;
   size_t bytes() const;
   bool isThere() const { return bytes() > 0; }
-  // Bytes of the parts that `other` does not share.
-  size_t bytesBeside(const PageSide& other) const;
+  // Bytes of the parts that `other` does not share, of those that have no more owners than so many.
+  size_t bytesBeside(const PageSide& other, uint32_t ownersMax = UINT32_MAX) const;
   SideView view(const SideShape& shape, int head) const;
   SideTarget target(const SideShape& shape, int head) const;
   // Views of the heads [first, first + count). A decode step needs those of every head at every page.

@@ -118,7 +118,7 @@ Status Cache::exchangeSide(int index, int pageIndex, bool isKey, const StoredSid
   if (stored.size != sideBytes(stored.format, shape().kvHeads, shape().headDim)) return kBadShape;
   // What a kept original has of the old bytes stays.
   Account& account = accountOf(page);
-  const size_t released = page.isCommon() ? 0 : page.side(isKey).bytesBeside(page.original[isKey ? 0 : 1]);
+  const size_t released = page.isCommon() ? page.side(isKey).bytesBeside(PageSide(), 1) : page.side(isKey).bytesBeside(page.original[isKey ? 0 : 1]);
   if (!account.hasRoom(stored.size, released)) return kBudgetExceeded;
   PageSide fresh;
   if (!fresh.draft(account, stored.format, sideShape(isKey))) return kNoMemory;

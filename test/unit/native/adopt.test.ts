@@ -85,6 +85,23 @@ describe('adopt', () => {
     expect(pool.auditBytes()).toBe(pool.usedBytes);
   });
 
+  it('moves where a full pool has room for what is less, unless the other one keeps the old bytes', () => {
+    const { pool, cache } = filled(400);
+    const own = openKvCache({ shape, pool });
+    own.adopt(cache, 2);
+    own.keepOriginal(1, 1, 'k');
+    pool.setBudget(pool.usedBytes);
+    cache.transcode(0, 1, 'k', 'rot4');
+    const freed = pageBytes('q8', 1, 64) - pageBytes('rot4', 1, 64);
+    pool.setBudget(pool.usedBytes);
+    cache.startMove(0, 1, 'v', 'rot4');
+    expect(cache.finishMoves(true)).toMatchObject([{ freedBytes: freed, refused: null }]);
+    pool.setBudget(pool.usedBytes);
+    expect(() => cache.transcode(1, 1, 'k', 'rot4')).toThrow(expect.objectContaining({ code: 'budget-exceeded' }));
+    cache.exchangeSide(0, 1, 'v', cache.exportSide(0, 1, 'v'));
+    expect([pool.usedBytes, pool.auditBytes()]).toEqual([pool.budgetBytes, pool.budgetBytes]);
+  });
+
   it('a move makes its codes of what is there, whatever the other one was trying', () => {
     const moved = (isTried: boolean): Float32Array => {
       const { pool, cache, random } = filled(400);
