@@ -421,6 +421,12 @@ function damageText(damaged: readonly MendedSide[]): string {
   return `Codes were damaged in memory: ${told.join('; ')}.`;
 }
 
+/** null: it did not begin with pages of another session. */
+function adoptedText({ adopted, heldTokens, from }: Readonly<Record<string, unknown>>): string | null {
+  if (typeof adopted !== 'number' || typeof heldTokens !== 'number') return null;
+  return `Began with ${plural(adopted, 'token')} that session ${show(from)} had read: ${heldTokens} in pages that both hold, ${adopted - heldTokens} in copies.`;
+}
+
 function noteText(body: Readonly<Record<string, unknown>>): string {
   const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why, otherwise } = body;
   const { promoted, returned, damaged, beginning, pool } = body as NoteBody;
@@ -440,7 +446,7 @@ function noteText(body: Readonly<Record<string, unknown>>): string {
     return typeof why === 'string'
       ? `Session ${show(from)}, which was parked, is read again: ${why}.`
       : `Goes on from session ${show(from)}, which was parked with ${plural(resumed, 'token')}${typeof otherwise === 'string' ? `; ${otherwise}` : ''}.`;
-  return idleText(body) ?? gaveUpText(body) ?? `Noted: ${JSON.stringify(body)}.`;
+  return adoptedText(body) ?? idleText(body) ?? gaveUpText(body) ?? `Noted: ${JSON.stringify(body)}.`;
 }
 
 const ENDS: Readonly<Record<CloseBody['reason'], string>> = {

@@ -9,7 +9,7 @@ import {
   type SessionOptions,
 } from '../../../../engine/index.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
-import { readLog, replaySession, verifyLog } from '../../../../witness/index.ts';
+import { readLog, replaySession, timeline, verifyLog } from '../../../../witness/index.ts';
 import { pick, uniform } from '../../../native/dense.ts';
 import { seedFrom, volume } from '../../../tier.ts';
 import { scratchFolders } from '../../witness/folder.ts';
@@ -165,6 +165,10 @@ describe('a session that begins as another one', () => {
     expect(told).toContainEqual({ pages: 3, sessions: 3 });
     const notes = [...readLog(dir)].filter(({ body }) => 'adopted' in body);
     expect(notes.length).toBe(3);
+    const lines = timeline(dir, sessions[1]!.id).map(({ text: line }) => line);
+    expect(lines.join()).toMatch(
+      /Began with 384 tokens that session \S+ had read: \d+ in pages that both hold, \d+ in/,
+    );
   });
 });
 
