@@ -151,11 +151,13 @@ export class Governed implements Lender {
     isFreed: (layer, page) => this.sliding.isFreed(layer, page),
   };
   /** Hears of moves that relatives make of shared pages: here they may be freed. */
-  readonly #moved: Hears['moved'] = (move, { before, freed }, isFamily) => {
+  readonly #moved: Hears['moved'] = (move, familyBytesBefore, isFamily) => {
     if (this.sliding.isFreed(move.layer, move.page)) return;
-    // A family counts its bytes together, others each its own.
-    const bytesBefore = isFamily ? before : this.kv.usedBytes + freed;
-    this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], bytesBefore);
+    // A family counts its bytes together, others each its own: what one of them keeps of the page, or lets go, is its.
+    const { pageBytes } = this.terms.context;
+    const bytesOf = (form: LaterForm): number => (form === 'freed' ? 0 : (pageBytes[form] ?? 0));
+    const bytesBefore = isFamily ? familyBytesBefore : this.kv.usedBytes + bytesOf(move.from) - bytesOf(move.to);
+    this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], Math.min(bytesBefore, this.peakBytes));
   };
   /** What a side of a page is in that has this form and is not promoted. */
   readonly #stateOf = (page: number, form: LaterForm): FormState => {
@@ -220,7 +222,7 @@ export class Governed implements Lender {
       mending: this.mending,
       originals: this.originals,
       dropsLatents: context.latents !== undefined,
-      onMove: (move, bytes) => this.kin.moved(move, bytes),
+      onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
       arrows: this.arrows,
       stateOf: this.#stateOf,
     });

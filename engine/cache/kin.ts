@@ -6,18 +6,12 @@
 import type { FormChange, PageSide, SharedPages } from '../../policy/index.ts';
 import type { Canaries } from './canaries.ts';
 
-/** What a move did to the bytes of the cache that made it: what all its pages took before, and what it freed. */
-export interface MovedBytes {
-  readonly before: number;
-  readonly freed: number;
-}
-
-/** A page was moved. */
-export type OnMove = (move: FormChange, bytes: MovedBytes) => void;
+/** A page was moved, of a cache whose pages and those of its family took so many bytes before. */
+export type OnMove = (move: FormChange, bytesBefore: number) => void;
 
 /** What a cache hears of pages that it shares with a relative, and that this one has changed. */
 export interface Hears {
-  readonly moved: (move: FormChange, bytes: MovedBytes, isFamily: boolean) => void;
+  readonly moved: (move: FormChange, bytesBefore: number, isFamily: boolean) => void;
   /** Codes that were damaged were made again. */
   readonly mended: (side: PageSide) => void;
 }
@@ -71,9 +65,9 @@ export class Kin {
   }
 
   /** A page of this cache was moved: whoever shares it is told. */
-  moved(move: FormChange, bytes: MovedBytes): void {
+  moved(move: FormChange, bytesBefore: number): void {
     for (const [relative, pages] of this.#shared)
-      if (move.page < pages) relative.#hears.moved(move, bytes, this.has(relative));
+      if (move.page < pages) relative.#hears.moved(move, bytesBefore, this.has(relative));
   }
 
   /** Codes of a page of this cache were damaged and made again: whoever shares it is told. */

@@ -152,7 +152,7 @@ export class Mover {
     // What a policy of one's own answered may be what no entry can hold: then the page stays as it is.
     checkWritten('decision', { ...made, bytesAfter: usedBytes });
     const bytesFreed = accepted ? this.#move(decision, tokens, canaryBytesMax) : 0;
-    if (accepted) this.#onMove({ layer, page, side, from, to }, { before: usedBytes, freed: bytesFreed });
+    if (accepted) this.#onMove({ layer, page, side, from, to }, usedBytes);
     if (accepted) this.#tally.moved(layer, decision.epsilonTo);
     else this.#tally.refusedMove(layer);
     this.#meter.decision(decision, verdict);
