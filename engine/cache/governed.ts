@@ -313,6 +313,11 @@ export class Governed implements Lender {
     return this.room.forkBytes + this.ownBytes;
   }
 
+  /** Bytes that are free when its pages go: without those that others hold as well. */
+  get aloneBytes(): number {
+    return this.kv.usedBytes - copyBytes(this.kv, this.terms.context, 0, this.kin.sharedPages);
+  }
+
   /** Bytes of the sealed pages that a fork does not share. */
   get ownBytes(): number {
     return copyBytes(this.kv, this.terms.context, this.settledPages);

@@ -93,6 +93,13 @@ export class Kin {
     return [...sessions].sort(([a], [b]) => b - a).map(([pages, count]) => ({ pages, sessions: count }));
   }
 
+  /** Pages from 0 on that anybody else who reads by them holds as well. */
+  get sharedPages(): number {
+    let most = 0;
+    for (const [relative, pages] of this.#shared) if (relative.#reads) most = Math.max(most, pages);
+    return most;
+  }
+
   /** True if others hold pages of this one as well. */
   get isShared(): boolean {
     return this.hasOthers || [...this.#shared.values()].some((pages) => pages > 0);

@@ -218,11 +218,11 @@ export class IdleSessions {
    * something would be lost.
    */
   #gainBytes({ governed }: Session): number {
-    const { kv, terms } = governed;
+    const { terms } = governed;
     if (governed.away !== null) return 0;
-    if (this.place !== 'memory') return kv.usedBytes;
+    if (this.place !== 'memory') return governed.aloneBytes;
     if (terms.exact || terms.kldBudget !== null) return 0;
-    return Math.max(0, kv.usedBytes - predictedBytes(governed));
+    return Math.max(0, governed.aloneBytes - predictedBytes(governed));
   }
 
   #park(session: Session, why: Cause): void {

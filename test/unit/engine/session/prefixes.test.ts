@@ -1,6 +1,7 @@
 // Sessions that begin with pages of others: what they write is what each writes alone where nothing is lost, budgets
 // and salts are kept apart, and what a move of one does to the other is told to both, by their logs.
 import { afterEach, describe, expect, it } from 'vitest';
+import type { Governed } from '../../../../engine/cache/governed.ts';
 import {
   createEngine,
   type Engine,
@@ -8,12 +9,18 @@ import {
   type EngineSession,
   type SessionOptions,
 } from '../../../../engine/index.ts';
+import { Meter } from '../../../../engine/metrics/meter.ts';
+import { Session } from '../../../../engine/session/session.ts';
+import { SharedMemory } from '../../../../engine/session/shared-memory.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
+import { openPool } from '../../../../native/index.ts';
+import { defaultThresholds } from '../../../../policy/index.ts';
 import { readLog, replaySession, timeline, verifyLog } from '../../../../witness/index.ts';
 import { pick, uniform } from '../../../native/dense.ts';
 import { seedFrom, volume } from '../../../tier.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { ids, MODEL } from '../on-reference.ts';
+import { onRuntime } from '../on-runtime.ts';
 import { parseExposition } from '../serve/exposition.ts';
 
 const folder = scratchFolders();
@@ -169,6 +176,35 @@ describe('a session that begins as another one', () => {
     expect(lines.join()).toMatch(
       /Began with 384 tokens that session \S+ had read: \d+ in pages that both hold, \d+ in/,
     );
+  });
+});
+
+describe('what parking a session would free', () => {
+  const { runtime } = onRuntime();
+
+  it('leaves out the pages that others read by, until they are closed', async () => {
+    await open();
+    const pool = openPool(2 ** 26);
+    const sessions: Session[] = [];
+    const prefixes = { key: new Uint8Array(32), keepsClosed: true };
+    const meter = new Meter();
+    const shared = new SharedMemory({ pool, meter, form: null, prefixes, sessions: () => sessions });
+    const thresholds = defaultThresholds(runtime().shape.layers);
+    for (const seed of [1, 2]) {
+      const session = Session.open(runtime(), { exact: true, pool, shared, thresholds, log: null });
+      sessions.push(session);
+      await session.read(text(300, 40, seed));
+    }
+    const [first, second] = sessions.map(({ governed }) => governed) as [Governed, Governed];
+    expect(first.kv.commonBytes).toBeGreaterThan(0);
+    for (const { aloneBytes, kv } of [first, second]) expect(aloneBytes).toBe(kv.usedBytes - kv.commonBytes);
+    shared.keep(sessions[1]!);
+    sessions[1]!.close();
+    expect(first.aloneBytes).toBe(first.kv.usedBytes);
+    sessions[0]!.close();
+    shared.close();
+    expect(pool.usedBytes).toBe(0);
+    pool.close();
   });
 });
 
