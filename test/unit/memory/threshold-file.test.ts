@@ -257,6 +257,10 @@ describe('costs of activations', () => {
         toThresholdSet(parseThresholdFile(bytesOf(formatThresholdFile({ ...file, activations: undefined } as never)))),
       );
     }
+    // They stand in no set, so whoever exports one names them.
+    const target = { modelDigest: told.model.digest, shape: told.model.shape };
+    const saved = toThresholdFile(toThresholdSet(told), target, null, { activations: activations() });
+    expect(saved.activations).toEqual(activations());
     const part = mergeThresholdFiles([{ ...from('one', 9), activations: activations(2) }, from('two', 9)]);
     expect(part.activations).toEqual(activations(2));
     expect(formatThresholdFile(parseThresholdFile(bytesOf(formatThresholdFile(part))))).toBe(formatThresholdFile(part));
