@@ -350,9 +350,12 @@ export class Governed implements Lender {
     return this.trials.left();
   }
 
-  /** An empty native cache like its own, without a budget. Whoever asked closes it. */
+  /**
+   * An empty native cache like its own, without a budget, for pages alone: nothing is tried in it. Whoever asked closes
+   * it.
+   */
   emptied(): KvCache {
-    return openNative(this.#options, this.pool, null);
+    return openNative({ ...this.#options, sketches: [] }, this.pool, null);
   }
 
   /**

@@ -200,6 +200,19 @@ describe('what parking a session would free', () => {
     for (const { aloneBytes, kv } of [first, second]) expect(aloneBytes).toBe(kv.usedBytes - kv.commonBytes);
     shared.keep(sessions[1]!);
     sessions[1]!.close();
+    // What is kept has no use for what trials need.
+    const tried = Session.open(runtime(), {
+      kvBudget: '60%',
+      tokensExpected: 400,
+      pool,
+      shared,
+      thresholds,
+      log: null,
+    });
+    const empty = tried.governed.emptied();
+    expect([tried.governed.kv.hasSketch(0), empty.hasSketch(0)]).toEqual([true, false]);
+    empty.close();
+    tried.close();
     expect(first.aloneBytes).toBe(first.kv.usedBytes);
     sessions[0]!.close();
     shared.close();
