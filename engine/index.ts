@@ -179,6 +179,7 @@ export type { EngineEvent, EventFields } from './events/event.ts';
 export type { EventField } from './events/field.ts';
 export type { Logger, LogLine } from './events/logger.ts';
 export { EVENTS, type EventName } from './events/table.ts';
+export type { AnswersOptions } from './openai/options.ts';
 export type { OpenCacheOptions } from './options/cache-options.ts';
 export type { LatentOptions, LatentProjection } from './options/latent-options.ts';
 export type { PolicyModule } from './options/policy-module.ts';
@@ -235,4 +236,12 @@ export type { LoadedInfo } from './thread/loaded.ts';
 export type { GrammarOption, JsonSchema } from './transformer/grammar/options.ts';
 export type { GeneratedToken, TokenLogprob } from './transformer/sampling/logprobs.ts';
 export { SAMPLING_DEFAULTS, type SamplingOptions } from './transformer/sampling/options.ts';
-export type { ChatMessage, ChatTool, LoadProgress, ModelConfig, RopeScaling, ToolCall } from './transformer/types.ts';
+export type {
+  ChatMessage,
+  ChatTool,
+  LoadProgress,
+  ModelConfig,
+  RenderOptions,
+  RopeScaling,
+  ToolCall,
+} from './transformer/types.ts';

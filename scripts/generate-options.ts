@@ -4,6 +4,7 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { ANSWERS_OPTIONS } from '../engine/openai/options.ts';
 import { LATENT_OPTIONS } from '../engine/options/latent-options.ts';
 import {
   CACHE_OPTIONS,
@@ -62,6 +63,7 @@ const SECTIONS: readonly (readonly [title: string, about: string, table: Table])
   ['A chat', 'Of `engine.chat`, beside those of a cache, a session and an answer.', CONVERSATION_OPTIONS],
   ['Parking', 'Of `park`.', PARK_OPTIONS],
   ['The live view', 'Of `serve`.', SERVE_OPTIONS],
+  ['Answers for OpenAI clients', 'Of `answers` of `serve`.', ANSWERS_OPTIONS],
   ['Clients that follow decisions', 'Of `stream` of `serve`.', STREAM_OPTIONS],
 ];
 

@@ -1,4 +1,6 @@
 /** The commands: what each does, with examples, the settings that it takes, and what it calls. */
+import { ANSWERS_OPTIONS, TEMPERATURE } from '../openai/options.ts';
+import { settingNames } from './option-settings.ts';
 import {
   ANSWER,
   AUDIT,
@@ -8,6 +10,7 @@ import {
   ENGINE,
   LEARNED,
   LISTING,
+  SAMPLING,
   SHARED,
   SPAN,
   STATE,
@@ -93,10 +96,30 @@ export const COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'serve',
-    does: 'Answer questions about the log of a state folder over HTTP while others write it: sessions, decisions, memory, quality, live events, metrics.',
-    brief: 'The log over HTTP, live, with metrics.',
-    examples: ['palimpsest serve --metrics', 'palimpsest serve --metrics --host 0.0.0.0 --token-file my.token'],
-    settings: ['state', 'masterKey', 'metrics', 'host', 'port', 'tokenFile', 'allowOrigin', 'config', 'json'],
+    does: 'Answer clients of OpenAI servers over HTTP, all conversations within one budget of memory: chats, completions, tokens, and beside them sessions, decisions, memory and quality of the log, live events, metrics. With --view the log alone, while others write it.',
+    brief: 'A server for OpenAI clients; the log over HTTP.',
+    examples: [
+      'palimpsest serve -m smollm2-135m --kv-budget 1GiB',
+      'palimpsest serve -m model.gguf --kv-budget 8GiB --metrics --host 0.0.0.0 --token-file my.token',
+      'palimpsest serve --view --metrics',
+    ],
+    settings: [
+      ...ENGINE,
+      'activations',
+      'view',
+      'metrics',
+      'host',
+      'port',
+      'tokenFile',
+      'allowOrigin',
+      ...settingNames(ANSWERS_OPTIONS),
+      'maxTokens',
+      ...SAMPLING,
+      ...CACHE,
+      ...STATE,
+      ...TOLD,
+    ],
+    defaults: { temperature: TEMPERATURE, maxTokens: ANSWERS_OPTIONS.maxTokens.default },
     act: async (settings) => (await import('./serve.ts')).serveCommand(settings),
   },
   {

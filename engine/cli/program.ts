@@ -9,9 +9,12 @@ import { addSettings, readSettings } from './settings.ts';
 const sources = (): string =>
   `\n${wrap('Each flag can also be set in the environment (--kv-budget: PALIMPSEST_KV_BUDGET) or in a TOML or JSON file named with --config (kv-budget = "25%").', columnsOf(process.stdout))}`;
 
-function add(parent: Command, { usage, does, brief = does, topic, examples, settings, act }: CommandText): void {
+function add(
+  parent: Command,
+  { usage, does, brief = does, topic, examples, settings, defaults, act }: CommandText,
+): void {
   if (topic !== undefined) parent.commandsGroup(topic);
-  const command = addSettings(parent.command(usage).description(does).summary(brief), settings);
+  const command = addSettings(parent.command(usage).description(does).summary(brief), settings, defaults);
   command.addHelpText(
     'after',
     () =>

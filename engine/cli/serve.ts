@@ -1,26 +1,109 @@
-/** `palimpsest serve`: the live view over a state folder, until Ctrl-C. */
+/** `palimpsest serve`: answers for clients of OpenAI's API, and the live view, until Ctrl-C. */
 import { once } from 'node:events';
-import { given, jsonText } from '../../native/index.ts';
+import { freemem } from 'node:os';
+import { bytesText, given, jsonText, KvError } from '../../native/index.ts';
+import { ANSWERS_OPTIONS, type AnswersOptions } from '../openai/options.ts';
+import { parseBytes } from '../options/parse-budget.ts';
+import type { EngineOptions } from '../options/types.ts';
 import { readToken } from '../serve/guard.ts';
 import { SERVE_OPTIONS, type ServeOptions } from '../serve/options.ts';
-import { serve } from '../serve/server.ts';
+import { type LiveView, serve } from '../serve/server.ts';
+import type { Engine } from '../thread/engine.ts';
+import { interruptible } from './interrupt.ts';
+import { withEngine } from './loading.ts';
 import { optionsOf } from './option-settings.ts';
-import { flag, type Settings, text } from './options.ts';
+import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
+import { samplingOptions } from './sampling-settings.ts';
+
+/** The model of whoever names none. */
+const MODEL = 'reference';
+/** The share of the memory that is free which caches take where no budget is named. This number was chosen. */
+const FREE_SHARE = 0.5;
 
 export async function serveCommand(settings: Settings): Promise<void> {
+  const options = serveOptions(settings);
+  const state = text(settings, 'state') ?? '.palimpsest';
+  if (flag(settings, 'view')) {
+    if (text(settings, 'model') !== undefined)
+      throw new KvError('bad-argument', '--view shows the log of a folder, for which no model is loaded', {
+        hint: 'leave out --view or --model',
+      });
+    const ended = signalled();
+    await using view = await serve(state, options);
+    tell(settings, view, null);
+    await ended;
+    return;
+  }
+  const isNamed = text(settings, 'model') !== undefined;
+  const named = { ...settings, model: text(settings, 'model') ?? MODEL };
+  const engine = { ...engineOptions(named), stateDir: state, kvBudget: budgetOf(settings) } satisfies EngineOptions;
+  const answers = answersOptions(settings);
+  if (!isNamed)
+    process.stderr.write(
+      'No model was named, so this serves the reference model: it is small, was trained on old books, answers with sentences like theirs, and knows nothing. -m smollm2-135m, or a GGUF file, serves one that answers questions.\n',
+    );
+  await interruptible((signal) =>
+    withEngine(settings, engine, signal, async (loaded) => {
+      await using view = await serve(loaded, { ...options, answers });
+      tell(settings, view, loaded);
+      await aborted(signal);
+    }),
+  );
+  // To be ended is what a server waits for.
+  process.exitCode = 0;
+}
+
+/** The way to end the view is no interruption: a second Ctrl-C finds no handler any more and ends the process. */
+const signalled = (): Promise<unknown> => Promise.race([once(process, 'SIGINT'), once(process, 'SIGTERM')]);
+
+const aborted = (signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    signal.addEventListener('abort', () => resolve(), { once: true });
+  });
+
+function serveOptions(settings: Settings): ServeOptions {
   const tokenFile = text(settings, 'tokenFile');
-  const metrics = flag(settings, 'metrics');
-  const options = given<ServeOptions>({
+  return given<ServeOptions>({
     ...optionsOf<ServeOptions>(settings, SERVE_OPTIONS),
     token: tokenFile === undefined ? undefined : readToken(tokenFile),
-    metrics,
+    metrics: flag(settings, 'metrics'),
   });
-  // The way to end it is no interruption: the exit code is 0. A second Ctrl-C finds no handler any more and ends the
-  // process.
-  const ended = Promise.race([once(process, 'SIGINT'), once(process, 'SIGTERM')]);
-  await using view = await serve(text(settings, 'state') ?? '.palimpsest', options);
-  const { url } = view;
-  const lines = [`serving ${url}/openapi.json`, ...(metrics ? [`        ${url}/metrics`] : []), 'Ctrl-C ends it'];
-  process.stdout.write(`${flag(settings, 'json') ? jsonText({ url, metrics }) : lines.join('\n')}\n`);
-  await ended;
+}
+
+/** Bytes that all caches may take together. Throws 'bad-argument' for a share, since there is nothing to take it of. */
+function budgetOf(settings: Settings): number {
+  const given = text(settings, 'kvBudget');
+  return given === undefined ? Math.floor(freemem() * FREE_SHARE) : parseBytes(given, 'kvBudget');
+}
+
+function answersOptions(settings: Settings): AnswersOptions {
+  const { kvBudget: _, tokensExpected: _length, ...session } = sessionOptions(settings, 1);
+  return given<AnswersOptions>({
+    ...optionsOf<AnswersOptions>(settings, ANSWERS_OPTIONS),
+    maxTokens: number(settings, 'maxTokens'),
+    sampling: samplingOptions(settings),
+    session,
+  });
+}
+
+/** Says where it is, and what a client is told. */
+function tell(settings: Settings, { url }: LiveView, engine: Engine | null): void {
+  const metrics = flag(settings, 'metrics');
+  if (flag(settings, 'json')) {
+    const model =
+      engine === null ? {} : { model: text(settings, 'modelName') ?? engine.info.name, baseUrl: `${url}/v1` };
+    process.stdout.write(`${jsonText({ url, metrics, ...model })}\n`);
+    return;
+  }
+  const answers =
+    engine === null
+      ? []
+      : [
+          `serving ${text(settings, 'modelName') ?? engine.info.name}`,
+          `  OpenAI clients: baseURL ${url}/v1 (any API key${text(settings, 'tokenFile') === undefined ? '' : ': the token'})`,
+          `  caches: ${bytesText(budgetOf(settings))} for all conversations together`,
+        ];
+  const lines = [...answers, `serving ${url}/openapi.json`, ...(metrics ? [`        ${url}/metrics`] : [])];
+  process.stdout.write(`${[...lines, 'Ctrl-C ends it'].join('\n')}\n`);
 }

@@ -1,9 +1,10 @@
 /** Settings that several commands take, and what the help says of a command. */
 import { GENERATE_OPTIONS, LOADING_OPTIONS, SESSION_OPTIONS, STATE_OPTIONS } from '../options/table.ts';
 import { CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
+import { SAMPLING_OPTIONS } from '../transformer/sampling/options.ts';
 import { settingNames } from './option-settings.ts';
 import type { Settings } from './options.ts';
-import type { SettingName } from './settings.ts';
+import type { OwnDefaults, SettingName } from './settings.ts';
 
 /** What loads a model. */
 export const ENGINE: readonly SettingName[] = [...settingNames(LOADING_OPTIONS), 'config'];
@@ -23,6 +24,8 @@ export const ANSWER: readonly SettingName[] = [
   ...settingNames(GENERATE_OPTIONS),
   'compare',
 ];
+/** How tokens are drawn. */
+export const SAMPLING: readonly SettingName[] = settingNames(SAMPLING_OPTIONS).filter((name) => name !== 'seed');
 /** What was learned of a model. */
 export const LEARNED: readonly SettingName[] = ['model', 'cache', 'state', 'masterKey', 'config', 'json'];
 /** The log that is asked. */
@@ -49,5 +52,7 @@ export interface CommandText {
   readonly topic?: string;
   readonly examples: readonly string[];
   readonly settings: readonly SettingName[];
+  /** Defaults that differ from those of the settings. */
+  readonly defaults?: OwnDefaults;
   readonly act: (settings: Settings, args: string[]) => Promise<void>;
 }

@@ -9,6 +9,7 @@ import { checkOption, KvError, parseJson, parsePair, readRegular, unknownName } 
 import { FORMS } from '../../policy/index.ts';
 import { COUNT_KEYS, parseRange, WITHOUT } from '../../witness/index.ts';
 import { LEVELS } from '../events/table.ts';
+import { ANSWERS_OPTIONS } from '../openai/options.ts';
 import { parseBudget, parseBytes } from '../options/parse-budget.ts';
 import {
   CONTINUATION_OPTIONS,
@@ -91,6 +92,8 @@ export const SETTINGS = {
   ...settingsOf(CONVERSATION_OPTIONS),
   ...settingsOf(PARK_OPTIONS),
   ...settingsOf(SERVE_OPTIONS),
+  ...settingsOf(ANSWERS_OPTIONS),
+  view: { flags: '--view', help: 'show the log of the state folder that others write, and load no model' },
   prompt: { flags: '-p, --prompt <file|->', help: 'file with the prompt; - reads standard input' },
   chat: { flags: '--chat', help: 'use the chat template; on a terminal, go on turn by turn' },
   messages: {
@@ -255,11 +258,15 @@ function checkEnvironment(environment: Readonly<Record<string, string | undefine
 
 const attribute = (key: string): string => key.replaceAll(/-([a-z])/g, (_, letter: string) => letter.toUpperCase());
 
-export function addSettings(command: Command, names: readonly SettingName[]): Command {
+/** Defaults of one command that are not those of the settings. */
+export type OwnDefaults = Readonly<Partial<Record<SettingName, string | number>>>;
+
+export function addSettings(command: Command, names: readonly SettingName[], own: OwnDefaults = {}): Command {
   for (const name of names) {
     const setting: Setting = SETTINGS[name];
     const option = new Option(setting.flags, setting.help);
-    if (setting.default !== undefined) option.default(setting.default);
+    const value = own[name] ?? setting.default;
+    if (value !== undefined) option.default(value);
     if (setting.choices !== undefined) option.choices([...setting.choices]);
     else if (setting.parse !== undefined) option.argParser(setting.parse);
     command.addOption(option);

@@ -14,6 +14,7 @@ import {
   type SessionRow,
   type Type,
 } from '../../witness/index.ts';
+import { KNOWN_CODES } from '../openai/failure.ts';
 
 const count = z.int().min(0);
 const real = z.number();
@@ -170,11 +171,13 @@ export const ANSWERS = {
   lowMemory: z.strictObject({ low: z.boolean().describe('what the engine was told') }),
   error: z.strictObject({
     error: z.strictObject({
+      message: text,
+      type: text.describe('what kind of refusal it is, as OpenAI servers name them'),
+      param: text.nullable().describe('where in the request it is; null: nowhere in it'),
       code: z
-        .enum(Object.keys(KV_ERROR_CODES) as KvErrorCode[])
+        .enum([...(Object.keys(KV_ERROR_CODES) as KvErrorCode[]), ...KNOWN_CODES])
         .nullable()
         .describe('null: a fault of the server'),
-      message: text,
       values: z.record(text, z.unknown()),
       hint: text.nullable(),
     }),

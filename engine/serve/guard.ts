@@ -4,8 +4,9 @@
  * token. The limits on connections and time are those of node:http and are set in server.ts.
  */
 import { createHash, timingSafeEqual } from 'node:crypto';
-import type { IncomingMessage } from 'node:http';
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { KvError, readRegular } from '../../native/index.ts';
+import { Refusal } from '../openai/failure.ts';
 
 export const URL_CHARS_MAX = 4096;
 const TOKEN_BYTES_MAX = 4096;
@@ -19,19 +20,11 @@ const BURST_SECONDS = 2;
 /** What somebody is told who takes this for a server that answers prompts. */
 export const SHOWS_ONLY = 'this server shows a log and generates nothing: clients of OpenAI servers are not served';
 
-/** An answer other than the one that was asked for. */
-export class Refusal extends Error {
-  readonly status: number;
-  readonly error: KvError;
-  readonly headers: Readonly<Record<string, string>>;
-
-  constructor(status: number, error: KvError, headers: Readonly<Record<string, string>> = {}) {
-    super(error.message);
-    this.status = status;
-    this.error = error;
-    this.headers = headers;
-  }
-}
+/**
+ * How an address is asked: it shows something, changes something, answers what a body asks, or tells everybody that the
+ * server is there.
+ */
+export type Way = 'shows' | 'changes' | 'answers' | 'greets';
 
 /** What a guard lets through. */
 export interface GuardRules {
@@ -43,7 +36,14 @@ export interface GuardRules {
    */
   readonly isLoopback: boolean;
   readonly requestsPerSecond: number;
+  /** True if prompts are answered here. */
+  readonly answers: boolean;
+  /** The one origin whose pages may ask; undefined: none but this server's own. */
+  readonly allowOrigin: string | undefined;
 }
+
+const hasBody = (headers: IncomingHttpHeaders): boolean =>
+  headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) !== 0;
 
 export const isLoopback = (host: string): boolean =>
   host === 'localhost' || host === '::1' || /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(host);
@@ -77,26 +77,52 @@ export class Guard {
     this.#tokenHash = rules.token === null ? null : hash(rules.token);
   }
 
-  /** Throws a Refusal. `changes`: what is asked for changes something. */
-  check({ method = '', url = '', headers, socket }: IncomingMessage, changes: boolean): void {
+  /** Throws a Refusal. way: how the address is asked. */
+  check({ method = '', url = '', headers, socket }: IncomingMessage, way: Way): void {
     const remote = socket.remoteAddress ?? '';
     this.#spend(addressOf(remote));
-    const allowed = changes ? ['POST'] : ['GET', 'HEAD'];
+    // What browsers ask before they ask carries no token.
+    if (method === 'OPTIONS' && headers.origin !== undefined && headers.origin === this.#rules.allowOrigin) {
+      this.#checkHost(headers.host ?? '');
+      return;
+    }
+    const isRead = way === 'shows' || way === 'greets';
+    const allowed = isRead ? ['GET', 'HEAD'] : ['POST'];
     if (!allowed.includes(method))
       throw new Refusal(
         405,
-        new KvError('unsupported', `only ${allowed.join(' and ')} ${changes ? 'is' : 'are'} served`, {
-          hint: SHOWS_ONLY,
+        new KvError('unsupported', `only ${allowed.join(' and ')} ${isRead ? 'are' : 'is'} served`, {
+          hint: this.#rules.answers ? 'GET /openapi.json lists what there is' : SHOWS_ONLY,
         }),
-        { allow: allowed.join(', ') },
+        // What a body asks for is not read, so nothing may follow it.
+        { allow: allowed.join(', '), ...(hasBody(headers) ? { connection: 'close' } : {}) },
       );
     if (url.length > URL_CHARS_MAX)
       throw new Refusal(414, new KvError('bad-argument', `an address has at most ${URL_CHARS_MAX} characters`));
-    if (headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) !== 0)
+    if (way !== 'answers' && hasBody(headers))
       throw new Refusal(413, new KvError('bad-argument', 'a request has no body here'), { connection: 'close' });
     this.#checkHost(headers.host ?? '');
-    this.#checkToken(headers.authorization ?? '');
-    if (changes) this.#checkChange(remote);
+    if (way === 'greets') return;
+    this.#checkToken(headers);
+    if (way === 'changes') this.#checkChange(remote);
+    if (way === 'answers') this.#checkOrigin(headers.origin, headers.host);
+  }
+
+  /**
+   * A page of anybody's can have a browser on this machine ask for answers, which cost time and memory even where it
+   * may not read them.
+   */
+  #checkOrigin(origin: string | undefined, host = ''): void {
+    const { allowOrigin } = this.#rules;
+    if (origin === undefined || origin === allowOrigin || /^https?:\/\/(.*)$/.exec(origin)?.[1] === host) return;
+    throw new Refusal(
+      403,
+      new KvError('not-allowed', 'pages of this origin are not answered', {
+        values: { origin: origin.slice(0, 200) },
+        hint: 'serve it from this address, or name its origin with --allow-origin',
+      }),
+      { connection: 'close' },
+    );
   }
 
   /**
@@ -126,16 +152,15 @@ export class Guard {
   }
 
   /** Compares hashes, so that the time it takes tells nothing of the token, its length included. */
-  #checkToken(authorization: string): void {
+  #checkToken(headers: IncomingHttpHeaders): void {
     if (this.#tokenHash === null) return;
-    const given = /^Bearer +(\S+)$/i.exec(authorization)?.[1];
+    const { authorization = '', 'x-api-key': key } = headers;
+    const given = /^Bearer +(\S+)$/i.exec(authorization)?.[1] ?? (typeof key === 'string' ? key : undefined);
     if (timingSafeEqual(hash(given ?? ''), this.#tokenHash) && given !== undefined) return;
     throw new Refusal(
       401,
       new KvError('not-allowed', 'a token is needed', { hint: 'send Authorization: Bearer TOKEN' }),
-      {
-        'www-authenticate': 'Bearer',
-      },
+      { 'www-authenticate': 'Bearer', ...(hasBody(headers) ? { connection: 'close' } : {}) },
     );
   }
 

@@ -1,6 +1,7 @@
 /** The OpenAPI 3.1 document of the live view, made from the table of its routes. */
 import { z } from 'zod';
 import { packageVersion } from '../../native/index.ts';
+import { ANSWERED, type AnsweredPath } from '../openai/paths.ts';
 import { ANSWERS } from './answers.ts';
 import { ROUTES, type Route } from './routes.ts';
 
@@ -39,19 +40,44 @@ function operation({ does, inPath, inQuery, type, answer, changes }: Route): obj
   };
 }
 
-/** The document as an object. */
-export function openApi(): object {
+/** An operation of the API for clients of OpenAI servers. */
+function answered({ path, does, body, streams }: AnsweredPath): object {
+  const names = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => name!);
+  const json = { 'application/json': { schema: { type: 'object' } } };
+  const events = streams === true ? { 'text/event-stream': { schema: { type: 'string' } } } : {};
+  return {
+    summary: does,
+    parameters: names.map((name) => ({ name, in: 'path', required: true, schema: { type: 'string' } })),
+    ...(body === undefined
+      ? {}
+      : { requestBody: { required: true, content: { 'application/json': { schema: schemaOf(body) } } } }),
+    responses: {
+      200: { description: does, content: { ...json, ...events } },
+      default: {
+        description: 'What was refused, and why.',
+        content: { 'application/json': { schema: { $ref: '#/components/schemas/Error' } } },
+      },
+    },
+    security: [{}, { token: [] }],
+  };
+}
+
+/** The document as an object. answers: true if prompts are answered here. */
+export function openApi(answers = false): object {
   return {
     openapi: '3.1.0',
     info: {
       title: 'palimpsest live view',
       version: packageVersion(),
       description:
-        'What the caches of an engine hold and decide, read from its log. What is asked by POST changes something, and needs a token.',
+        'What the caches of an engine hold and decide, read from its log, and where prompts are answered, the paths that clients of OpenAI servers ask. What is asked by POST without a body changes something, and needs a token.',
     },
-    paths: Object.fromEntries(
-      ROUTES.map((route) => [route.path, { [route.changes === true ? 'post' : 'get']: operation(route) }]),
-    ),
+    paths: Object.fromEntries([
+      ...ROUTES.map((route) => [route.path, { [route.changes === true ? 'post' : 'get']: operation(route) }] as const),
+      ...(answers ? ANSWERED : []).map(
+        (one) => [one.path, { [one.body === undefined ? 'get' : 'post']: answered(one) }] as const,
+      ),
+    ]),
     components: {
       schemas: { Error: schemaOf(ANSWERS.error) },
       securitySchemes: { token: { type: 'http', scheme: 'bearer' } },

@@ -1,5 +1,6 @@
 /** What a live view is opened with. */
 import { above, anyText, type Rows, seenLater, textLike, truth, whole } from '../../native/index.ts';
+import type { AnswersOptions } from '../openai/options.ts';
 import type { StreamRules } from './stream.ts';
 
 /** Options of serve. Each has a default. */
@@ -23,6 +24,11 @@ export interface ServeOptions {
   readonly connectionsMax?: number;
   /** Milliseconds in which a request must be there. Default 5000. */
   readonly requestMs?: number;
+  /**
+   * Beside an engine: prompts are answered as OpenAI servers answer them, with these options ({}: their defaults).
+   * Default: nothing is answered, and what is served only shows.
+   */
+  readonly answers?: AnswersOptions;
   /** Limits of clients that follow decisions. Default: 16 clients, 10 s to take what waits, a heartbeat each 15 s. */
   readonly stream?: Partial<StreamRules>;
 }
@@ -72,6 +78,10 @@ export const SERVE_OPTIONS = {
   requestsPerSecond: { rule: positive, default: 50, help: 'requests of one address, in the long run' },
   connectionsMax: { rule: positive, default: 64, help: 'connections at one time' },
   requestMs: { rule: positive, default: 5000, help: 'milliseconds in which a request must be there' },
+  answers: {
+    rule: seenLater<AnswersOptions>('options of answers'),
+    help: 'prompts are answered, as OpenAI servers answer them',
+  },
   stream: {
     rule: seenLater<Partial<StreamRules>>('{ clientsMax, stalledMs, heartbeatMs }'),
     help: 'limits of clients that follow decisions',

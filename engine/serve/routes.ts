@@ -2,8 +2,9 @@
 import { z } from 'zod';
 import { KvError, nearestName } from '../../native/index.ts';
 import { EXPOSITION_TYPE } from '../metrics/registry.ts';
+import { answeredPath } from '../openai/paths.ts';
 import { ANSWERS, form, laterForm } from './answers.ts';
-import { SHOWS_ONLY } from './guard.ts';
+import { SHOWS_ONLY, type Way } from './guard.ts';
 
 const LIMIT_MAX = 1000;
 
@@ -171,9 +172,14 @@ export const ROUTES: readonly Route[] = [
   },
 ];
 
-/** True if a request for this address changes something. */
-export const changes = (url: string): boolean =>
-  ROUTES.some((route) => route.changes === true && route.path === url.split('?', 1)[0]);
+/** `answers`: true if prompts are answered here. */
+export function wayOf(url: string, answers: boolean): Way {
+  const path = url.split('?', 1)[0]!;
+  const answered = answers ? answeredPath(path) : null;
+  if (answered?.body !== undefined) return 'answers';
+  if (answered?.open === true) return 'greets';
+  return ROUTES.some((route) => route.changes === true && route.path === path) ? 'changes' : 'shows';
+}
 
 /**
  * What a request asks for: its route, and the parameters of path and query, checked. Throws 'not-found',

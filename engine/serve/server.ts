@@ -5,17 +5,22 @@
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { checkKeys, checkOptions, defaultsOf, given, KvError, type KvErrorCode, show } from '../../native/index.ts';
+import { getRequestListener, type HttpBindings } from '@hono/node-server';
+import { RESPONSE_ALREADY_SENT } from '@hono/node-server/utils/response';
+import { type Context, Hono } from 'hono';
+import { checkKeys, checkOptions, defaultsOf, given, KvError, show } from '../../native/index.ts';
 import { isLogDir } from '../../witness/index.ts';
 import { PREFIX } from '../metrics/meter.ts';
 import { Registry } from '../metrics/registry.ts';
+import { AnswersApi } from '../openai/api.ts';
+import { failureOf } from '../openai/failure.ts';
 import { logDir } from '../state/folder.ts';
 import type { Engine } from '../thread/engine.ts';
-import { checkToken, Guard, isLoopback, Refusal } from './guard.ts';
+import { checkToken, Guard, isLoopback } from './guard.ts';
 import { openApi } from './openapi.ts';
 import { SERVE_OPTIONS, type ServeOptions, STREAM_OPTIONS } from './options.ts';
 import { LogReader } from './reader.ts';
-import { changes, type Route, resolve } from './routes.ts';
+import { type Route, resolve, wayOf } from './routes.ts';
 import { type StreamRules, Streams } from './stream.ts';
 
 /** A running live view. */
@@ -34,22 +39,14 @@ const IDLE_MS = 5000;
 /** A client that takes nothing of its answer for so long does not get the rest. */
 const UNTAKEN_MS = 15_000;
 
+type Env = { readonly Bindings: HttpBindings };
+
 /** What every answer says to a browser that gets it: do not guess, keep, frame or run it. */
 const HEADERS = {
   'cache-control': 'no-store',
   'x-content-type-options': 'nosniff',
   'content-security-policy': "default-src 'none'; frame-ancestors 'none'",
 } as const;
-
-const STATUS: Readonly<Partial<Record<KvErrorCode, number>>> = {
-  'bad-argument': 400,
-  'not-found': 404,
-  'not-allowed': 403,
-  sealed: 410,
-  'bad-file': 410,
-  busy: 503,
-  closed: 503,
-};
 
 /**
  * Serves the live view of an engine of this process, or of a state folder that any process writes. With an engine,
@@ -107,6 +104,8 @@ class View implements LiveView {
   readonly #server: Server;
   readonly #guard: Guard;
   readonly #streams: Streams | null;
+  readonly #answers: AnswersApi | null;
+  readonly #listener: (request: IncomingMessage, response: ServerResponse) => Promise<void>;
   readonly #registry = new Registry(PREFIX);
   readonly #requests = this.#registry.counter(
     'http_requests_total',
@@ -127,11 +126,20 @@ class View implements LiveView {
     this.#reader = reader;
     this.#engine = engine;
     this.#options = options;
-    this.#guard = new Guard({ token, isLoopback: isLoopback(host), requestsPerSecond });
+    this.#guard = new Guard({
+      token,
+      isLoopback: isLoopback(host),
+      requestsPerSecond,
+      answers: options.answers !== undefined,
+      allowOrigin: options.allowOrigin,
+    });
     this.#dropped.add({}, 0);
     for (const outcome of ['answered', 'refused', 'failed'] as const) this.#requests.add({ outcome }, 0);
     const rules = { ...defaultsOf<StreamRules>(STREAM_OPTIONS), ...given<Partial<StreamRules>>(options.stream ?? {}) };
     this.#streams = reader === null ? null : new Streams(reader, rules, () => this.#dropped.add({}));
+    this.#answers = engine === null || options.answers === undefined ? null : new AnswersApi(engine, options.answers);
+    // Requests are those of node:http: nothing of the process is put in their place.
+    this.#listener = getRequestListener(this.#routes().fetch, { overrideGlobalObjects: false });
     this.#server = createServer({
       maxHeaderSize: HEADER_BYTES_MAX,
       headersTimeout: requestMs,
@@ -140,9 +148,8 @@ class View implements LiveView {
       connectionsCheckingInterval: Math.min(1000, requestMs),
     });
     this.#server.maxConnections = connectionsMax;
-    this.#server.on('request', (request, response) => void this.#answer(request, response));
-    // Nobody is waited for who asks for something else first.
-    this.#server.on('checkContinue', (request, response) => void this.#answer(request, response));
+    this.#server.on('request', (request, response) => this.#hear(request, response, false));
+    this.#server.on('checkContinue', (request, response) => this.#hear(request, response, true));
     this.#server.on('upgrade', (_, socket) => socket.destroy());
     this.#server.on('connect', (_, socket) => socket.destroy());
   }
@@ -184,31 +191,58 @@ class View implements LiveView {
   async #close(): Promise<void> {
     const closed = new Promise((resolve) => this.#server.close(resolve));
     this.#server.closeAllConnections();
+    await this.#answers?.close();
     await this.#reader?.close();
     await closed;
   }
 
-  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+  /** Everybody passes the guard before a word of what they ask is read. */
+  #hear(request: IncomingMessage, response: ServerResponse, waits: boolean): void {
     // A client that goes away in the middle is no failure of ours.
     response.on('error', () => {});
-    const gone = new AbortController();
-    response.on('close', () => gone.abort());
     try {
-      this.#guard.check(request, changes(request.url ?? ''));
-      const { route, parameters } = resolve(...addressOfRequest(request.url ?? ''));
-      await this.#serve(route, parameters, request, response, gone.signal);
+      const way = wayOf(request.url ?? '', this.#answers !== null);
+      this.#guard.check(request, way);
+      if (waits && way === 'answers') response.writeContinue();
     } catch (error) {
       this.#refuse(error, request, response);
+      return;
     }
+    void this.#listener(request, response);
   }
 
-  async #serve(
-    route: Route,
-    parameters: object,
-    request: IncomingMessage,
-    response: ServerResponse,
-    gone: AbortSignal,
-  ): Promise<void> {
+  /** What answers, by path. */
+  #routes(): Hono<Env> {
+    const app = new Hono<Env>();
+    app.use(async (c, next) => {
+      await next();
+      // What node:http answers by itself was counted, and has its headers.
+      if (c.res.headers.has('x-hono-already-sent')) return;
+      this.#count(c.res.status);
+      for (const [name, value] of Object.entries(this.#headers(c.res.headers.get('content-type'), c.env.incoming)))
+        c.res.headers.set(name, value);
+    });
+    app.options('*', (c) =>
+      c.body(null, 204, {
+        'access-control-allow-methods': 'GET, POST',
+        'access-control-allow-headers': 'authorization, content-type, x-api-key',
+        'access-control-max-age': '600',
+      }),
+    );
+    this.#answers?.serveOn(app);
+    app.all('*', (c) => this.#show(c));
+    app.onError((error, c) => {
+      this.#refuse(error, c.env.incoming, c.env.outgoing);
+      return RESPONSE_ALREADY_SENT;
+    });
+    return app;
+  }
+
+  /** What a log or an engine tells. */
+  async #show({ env: { incoming: request, outgoing: response } }: Context<Env>): Promise<Response> {
+    const gone = new AbortController();
+    response.on('close', () => gone.abort());
+    const { route, parameters } = resolve(...addressOfRequest(request.url ?? ''));
     if (route.source === 'stream' && request.method === 'GET') {
       const { after = request.headers['last-event-id'] ?? null, ...rest } = parameters as {
         after?: string;
@@ -216,16 +250,17 @@ class View implements LiveView {
       };
       const headers = this.#headers(route.type, request);
       await this.#log.streams.serve({ ...rest, after: after as string | null }, response, headers);
-      this.#requests.add({ outcome: 'answered' });
-      return;
+      this.#count(200);
+      return RESPONSE_ALREADY_SENT;
     }
-    const text = await this.#text(route, parameters, gone);
+    const text = await this.#text(route, parameters, gone.signal);
     this.#send(response, request, 200, route.type, text);
+    return RESPONSE_ALREADY_SENT;
   }
 
   async #text({ source, method }: Route, parameters: object, gone: AbortSignal): Promise<string> {
     if (source === 'stream') return '';
-    if (source === 'document') return JSON.stringify(openApi());
+    if (source === 'document') return JSON.stringify(openApi(this.#answers !== null));
     if (source === 'metrics') return this.#metrics(gone);
     if (source === 'engine') return JSON.stringify(await this.#lowMemory(parameters as { low: boolean }));
     const { reader } = this.#log;
@@ -259,12 +294,16 @@ class View implements LiveView {
     return { reader: this.#reader, streams: this.#streams };
   }
 
-  #headers(type: string, { headers: { origin } }: IncomingMessage): Record<string, string> {
+  #count(status: number): void {
+    this.#requests.add({ outcome: status < 400 ? 'answered' : status < 500 ? 'refused' : 'failed' });
+  }
+
+  #headers(type: string | null, { headers: { origin } }: IncomingMessage): Record<string, string> {
     const { allowOrigin } = this.#options;
     const shared = allowOrigin === undefined ? {} : { vary: 'origin' };
     const allowed =
       allowOrigin === undefined || origin !== allowOrigin ? {} : { 'access-control-allow-origin': allowOrigin };
-    return { ...HEADERS, 'content-type': type, ...shared, ...allowed };
+    return { ...HEADERS, ...(type === null ? {} : { 'content-type': type }), ...shared, ...allowed };
   }
 
   #send(
@@ -275,7 +314,7 @@ class View implements LiveView {
     text: string,
     more: Readonly<Record<string, string>> = {},
   ): void {
-    this.#requests.add({ outcome: status < 400 ? 'answered' : status < 500 ? 'refused' : 'failed' });
+    this.#count(status);
     response.setTimeout(UNTAKEN_MS, () => response.destroy());
     const length = String(Buffer.byteLength(text));
     response.writeHead(status, { ...this.#headers(type, request), 'content-length': length, ...more });
@@ -283,22 +322,13 @@ class View implements LiveView {
   }
 
   #refuse(thrown: unknown, request: IncomingMessage, response: ServerResponse): void {
-    const error = thrown instanceof Refusal ? thrown.error : thrown;
-    const status =
-      thrown instanceof Refusal ? thrown.status : error instanceof KvError ? (STATUS[error.code] ?? 500) : 500;
     // Who went away gets no answer.
     if (response.headersSent || response.destroyed) {
       response.destroy();
       return;
     }
-    // What is no KvError is a fault of ours, and its text may tell what nobody asked for.
-    const { code, message, values, hint } =
-      error instanceof KvError
-        ? error
-        : { code: null, message: 'a fault of ours: the answer could not be made', values: {}, hint: null };
-    const body = JSON.stringify({ error: { code, message, values, hint: hint ?? null } });
-    const headers = thrown instanceof Refusal ? thrown.headers : {};
-    this.#send(response, request, status, 'application/json; charset=utf-8', `${body}\n`, headers);
+    const { status, error, headers } = failureOf(thrown);
+    this.#send(response, request, status, 'application/json; charset=utf-8', `${JSON.stringify({ error })}\n`, headers);
   }
 }
 

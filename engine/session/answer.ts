@@ -15,6 +15,8 @@ export interface AnswerOptions extends GenerateOptions {
   readonly controls?: readonly string[];
   /** Opens what the answer follows, in place of `grammar`; null: nothing. Throws what Grammars.open throws. */
   readonly following?: () => Promise<Following | null>;
+  /** Hears of each token that is written, where `logprobs` asks how likely it was. */
+  readonly onToken?: (token: GeneratedToken) => void;
 }
 
 /** What answers with: a runtime. */
@@ -30,6 +32,7 @@ export class Answer {
   readonly #stream: ReturnType<LoadedModel['tokenizer']['stream']>;
   readonly #stop: StopText;
   readonly #top: number | null;
+  readonly #onToken: AnswerOptions['onToken'];
   readonly #ids: Int32Array;
   readonly #logprobs: GeneratedToken[] = [];
   #constraint: Following | null = null;
@@ -45,6 +48,7 @@ export class Answer {
     this.#stream = tokenizer.stream(options.controls === undefined ? {} : { controls: options.controls });
     this.#stop = new StopText(stops);
     this.#top = options.logprobs ?? null;
+    this.#onToken = options.onToken;
     this.#ids = new Int32Array(this.#top === null ? 0 : config.vocabSize);
   }
 
@@ -99,8 +103,9 @@ export class Answer {
 
   /** The token is written, which nothing takes back. → text that may be shown now. Throws as Constraint.accept. */
   async push(id: number): Promise<string> {
-    this.#count++;
+    const token = this.#logprobs[this.#count++];
     await this.#constraint?.accept(id);
+    if (token !== undefined) this.#onToken?.(token);
     const piece = this.#stop.push(this.#stream.push(id));
     this.#text += piece;
     if (this.#stop.hit || this.#constraint?.isOver === true) this.#finish = 'stop';

@@ -38,6 +38,11 @@ export interface StreamedText {
   readonly text: string;
   /** Where the bytes of the cache are now that it is written; null where `tierSummary` was not asked for. */
   readonly tiers: TierSummary | null;
+  /**
+   * The tokens since the text before, this one's among them, which may be more than it shows; null where `logprobs` was
+   * not asked for.
+   */
+  readonly logprobs: readonly GeneratedToken[] | null;
 }
 
 /** What is told of an answer while it is made: how far the reading of its prompt is, then its texts. */

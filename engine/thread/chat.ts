@@ -211,8 +211,12 @@ export class Chat {
 
   /** Templates of Mistral want ids of nine letters and digits. */
   #identified({ id, ...call }: ParsedCall): ToolCall {
-    this.#calls += 1;
-    return { id: id ?? `call${String(this.#calls).padStart(5, '0')}`, ...call };
+    const taken = new Set(this.#entries.flatMap(({ message }) => (message.toolCalls ?? []).map((one) => one.id)));
+    const next = (): string => `call${String(++this.#calls).padStart(5, '0')}`;
+    let own = id ?? next();
+    // A conversation that began elsewhere has calls of its own.
+    while (id === undefined && taken.has(own)) own = next();
+    return { id: own, ...call };
   }
 
   #told(entries: readonly Entry[], continueFinalMessage = false): Conversation {

@@ -200,10 +200,10 @@ export class Generation<Result extends Pick<Generated, 'text'> = Generated> impl
     onProgress?: (progress: Progress) => void,
   ) {
     this.#leave = leave;
-    this.result = start(({ text, tiers = null, progress }) => {
+    this.result = start(({ text, tiers = null, logprobs = null, progress }) => {
       if (progress !== undefined) onProgress?.(progress);
       if (text !== undefined) {
-        this.#texts.push({ text, tiers });
+        this.#texts.push({ text, tiers, logprobs });
         this.#wake();
       }
     });
@@ -219,7 +219,7 @@ export class Generation<Result extends Pick<Generated, 'text'> = Generated> impl
     for await (const { text } of this.events()) yield text;
   }
 
-  /** The same, each text with what `tierSummary` asks for. Leaving the loop aborts the generation. */
+  /** The same, each text with what `tierSummary` and `logprobs` ask for. Leaving the loop aborts the generation. */
   async *events(): AsyncGenerator<StreamedText, void> {
     let at = 0;
     try {

@@ -12,7 +12,8 @@ import { withPolicyFile } from '../options/policy-file.ts';
 import { RESUME_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, Progress, Prompt, ResumeOptions, SessionOptions } from '../options/types.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
-import type { LoadProgress } from '../transformer/types.ts';
+import { templateNamed } from '../transformer/named-templates.ts';
+import type { ChatMessage, LoadProgress, RenderOptions } from '../transformer/types.ts';
 import type { HostClient } from './calls/index.ts';
 import { Chat } from './chat.ts';
 import type { ChatOptions } from './chat-options.ts';
@@ -112,14 +113,29 @@ export class Engine {
 
   /**
    * Token ids of a prompt as the first generate() of a session would read it. Refuses one of more than `tokensMax`
-   * before counting on.
+   * before counting on. begins: false for a text that goes on, which has no token of a beginning.
    */
-  async tokenize(prompt: Prompt, tokensMax = Number.MAX_SAFE_INTEGER): Promise<number[]> {
+  async tokenize(prompt: Prompt, tokensMax = Number.MAX_SAFE_INTEGER, begins = true): Promise<number[]> {
     if (!Number.isSafeInteger(tokensMax) || tokensMax < 0)
       throw new KvError('bad-argument', 'the most tokens of a prompt are a whole number', {
         values: { tokensMax: show(tokensMax) },
       });
-    return this.#calls.call('tokenize', { prompt, tokensMax });
+    return this.#calls.call('tokenize', { prompt, tokensMax, begins });
+  }
+
+  /** The text of token ids, control tokens included. Throws 'bad-argument' for none, 'bad-value' for no such token. */
+  async detokenize(ids: readonly number[]): Promise<string> {
+    return this.#calls.call('detokenize', { ids });
+  }
+
+  /**
+   * The prompt that messages become, by the chat template of the model or another one (`template`: Jinja, or 'hermes').
+   * Throws 'bad-tokenizer' without a template, 'bad-argument' for what are no messages or tools.
+   */
+  async render(messages: readonly ChatMessage[], options: RenderOptions = {}): Promise<string> {
+    const { template, ...rest } = options;
+    const named = template === undefined ? {} : { template: templateNamed(template) };
+    return this.#calls.call('render', { messages, options: { ...rest, ...named } });
   }
 
   /**

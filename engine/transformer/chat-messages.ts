@@ -24,14 +24,19 @@ const shownRole = (message: ChatMessage | null): string | undefined =>
 /** Throws 'bad-argument' for what is no list of messages. */
 export function checkMessages(messages: readonly ChatMessage[]): void {
   const sound = Array.isArray(messages) && messages.length <= MESSAGES_MAX;
-  const odd = sound ? messages.find((message) => !isMessage(message)) : null;
+  const index = sound ? messages.findIndex((message) => !isMessage(message)) : null;
+  const odd = index === null ? null : messages[index];
   if (odd === undefined) {
     for (const { toolCalls = [] } of messages)
       for (const call of toolCalls) checkSpelling('argumentsText', call.name, call.arguments, call.argumentsText);
     return;
   }
   throw new KvError('bad-argument', 'a chat is a list of messages { role, content }', {
-    values: { roles: ROLES, messagesMax: MESSAGES_MAX, ...given({ role: shownRole(odd) }) },
+    values: {
+      roles: ROLES,
+      messagesMax: MESSAGES_MAX,
+      ...given({ role: shownRole(odd), param: index === null ? undefined : `messages[${index}]` }),
+    },
     hint: 'an assistant may have toolCalls: [{ id, name, arguments }], a tool has toolCallId and name',
   });
 }

@@ -3,7 +3,7 @@
  * `tools`, `add_generation_prompt` and `continue_final_message` beside `messages`. Numbers of arguments and schemas
  * stay as they were written.
  */
-import { KvError, parseJson } from '../../native/index.ts';
+import { asRecord, KvError, parseJson, show } from '../../native/index.ts';
 import { checkMessages, checkTools } from './chat-messages.ts';
 import { plainOf, spelledValue, spellingOf } from './template/spelled.ts';
 import { Text } from './template/text.ts';
@@ -25,7 +25,7 @@ export function conversationIn(bytes: Uint8Array, what: string): ReadConversatio
     throw new KvError('bad-argument', 'a conversation is a list of messages, or an object with messages', {
       hint: '{"messages": [{"role": "user", "content": "Hi"}], "tools": []}',
     });
-  const messages = listed.map(messageIn);
+  const messages = listed.map((message, index) => messageIn(message, `messages[${index}]`));
   checkMessages(messages);
   const given = field('tools') ?? [];
   const tools = (Array.isArray(given) ? given.map(toolIn) : plainOf(given)) as ChatTool[];
@@ -59,33 +59,54 @@ function spelling(
 }
 
 /** What is none comes back as it was, for checkMessages to refuse. */
-function messageIn(given: Value): ChatMessage {
+function messageIn(given: Value, where: string): ChatMessage {
   if (!(given instanceof Dict)) return plainOf(given) as ChatMessage;
   const { role, content, tool_call_id: toolCallId, name } = plainOf(given) as Readonly<Record<string, unknown>>;
   const calls = fieldOf(given, 'tool_calls');
+  const toolCalls = Array.isArray(calls)
+    ? calls.map((call, index) => callIn(call, `${where}.tool_calls[${index}]`))
+    : plainOf(calls ?? null);
   return {
-    role,
-    content: content ?? '',
-    ...(calls === undefined ? {} : { toolCalls: Array.isArray(calls) ? calls.map(callIn) : plainOf(calls) }),
+    role: role === 'developer' ? 'system' : role,
+    content: contentIn(content, where),
+    ...(calls === undefined ? {} : { toolCalls }),
     ...(toolCallId == null ? {} : { toolCallId }),
     ...(name == null ? {} : { name }),
   } as ChatMessage;
 }
 
-function callIn(given: Value): ToolCall {
+/** The parts of a text that models read, one a line, as llama.cpp joins them; what is no list comes back as it was. */
+const TEXT_PARTS: readonly unknown[] = ['text', 'input_text', 'output_text'];
+
+/** Throws 'unsupported' for pictures, sounds and files. */
+function contentIn(content: unknown, where: string): unknown {
+  if (!Array.isArray(content)) return content ?? '';
+  const texts = content.map((part: unknown, index) => {
+    const { type, text } = asRecord(part) ?? {};
+    if (TEXT_PARTS.includes(type) && typeof text === 'string') return text;
+    const param = `${where}.content[${index}]`;
+    throw new KvError('unsupported', `${param} is no text, and models here read nothing else`, {
+      values: { param, type: show(type) },
+      hint: '{"type": "text", "text": "…"}',
+    });
+  });
+  return texts.join('\n');
+}
+
+function callIn(given: Value, where: string): ToolCall {
   const called = fieldOf(given, 'function') ?? null;
   const [id, name] = [fieldOf(given, 'id') ?? Text.empty, fieldOf(called, 'name') ?? null];
   const written = fieldOf(called, 'arguments') ?? new Dict();
-  const args = written instanceof Text ? argumentsIn(written.value) : written;
+  const args = written instanceof Text ? argumentsIn(written.value, `${where}.function.arguments`) : written;
   const call = { id: plainOf(id), name: plainOf(name), arguments: plainOf(args) };
   return { ...call, ...spelling('argumentsText', args) } as ToolCall;
 }
 
-function argumentsIn(text: string): Value {
+function argumentsIn(text: string, param: string): Value {
   const value = spelledValue(text);
   if (value !== undefined) return value;
-  throw new KvError('bad-argument', 'the arguments of a call are no JSON', {
-    values: { arguments: text.slice(0, 200) },
+  throw new KvError('bad-argument', `the arguments of a call are no JSON: ${param}`, {
+    values: { param, arguments: text.slice(0, 200) },
   });
 }
 

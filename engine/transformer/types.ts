@@ -204,7 +204,8 @@ export interface DecodeOptions {
   readonly continues?: boolean;
 }
 
-export interface ChatRenderOptions extends Pick<EncodeOptions, 'tokensMax'> {
+/** How a conversation becomes a prompt. */
+export interface RenderOptions {
   /** End with the prompt for the assistant; default true. */
   readonly addGenerationPrompt?: boolean;
   /** End behind the text of the last message, so that the answer goes on with it; default false. */
@@ -215,6 +216,9 @@ export interface ChatRenderOptions extends Pick<EncodeOptions, 'tokensMax'> {
   readonly tools?: readonly ChatTool[] | undefined;
   /** Instead of the model's own. */
   readonly template?: string | undefined;
+}
+
+export interface ChatRenderOptions extends RenderOptions, Pick<EncodeOptions, 'tokensMax'> {
   /**
    * By message, the ids that it was written in. They stand for it where the template says what the message says;
    * elsewhere its text is read as any other.

@@ -21,6 +21,7 @@ const DOCUMENTS = [
   'README.md',
   'docs/guide.md',
   'docs/library.md',
+  'docs/openai.md',
   'docs/serve.md',
   'policy/README.md',
   'witness/README.md',

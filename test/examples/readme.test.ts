@@ -21,6 +21,8 @@ describe('examples of the documents', () => {
     writeFileSync(join(dir, 'package.json'), '{ "type": "module", "private": true }');
     mkdirSync(join(dir, 'node_modules'));
     symlinkSync(root, join(dir, 'node_modules', 'palimpsest'), 'junction');
+    // A client, which whoever runs that program has installed.
+    symlinkSync(join(root, 'node_modules', 'openai'), join(dir, 'node_modules', 'openai'), 'junction');
   });
   afterAll(() => {
     rmSync(dir, { recursive: true, force: true });

@@ -101,7 +101,7 @@ describe('a strict NodeNext project with the packed package', () => {
     const own = join(modules, 'palimpsest');
     mkdirSync(own, { recursive: true });
     run('tar', ['-xzf', join(folder, packed), '--strip-components=1', '-C', own], folder);
-    for (const name of ['@types/node', 'undici-types']) {
+    for (const name of ['@types/node', 'undici-types', 'openai']) {
       mkdirSync(dirname(join(modules, name)), { recursive: true });
       cpSync(join(root, 'node_modules', name), join(modules, name), { recursive: true });
     }

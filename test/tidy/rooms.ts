@@ -70,7 +70,8 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   calibrate: ['transformer', 'options', 'cache', 'session'],
   trace: ['transformer', 'options', 'cache', 'session', 'evaluate'],
   thread: ['transformer', 'events', 'metrics', 'options', 'cache', 'state', 'session', 'evaluate'],
-  serve: ['metrics', 'options', 'state', 'thread'],
+  openai: ['transformer', 'options', 'cache', 'session', 'thread'],
+  serve: ['metrics', 'options', 'state', 'thread', 'openai'],
   cli: [
     'originals',
     'transformer',
@@ -83,6 +84,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
     'calibrate',
     'trace',
     'thread',
+    'openai',
     'serve',
   ],
 };

@@ -62,7 +62,7 @@ export async function answerChat(
   model: LoadedModel,
   session: Session,
   chat: Conversation,
-  { toolChoice, ...plain }: SendOptions,
+  { toolChoice, ...plain }: SendOptions & Pick<AnswerOptions, 'onToken'>,
   emit: (event: { readonly text?: string; readonly progress?: Progress }) => void,
 ): Promise<Answered> {
   const { tools } = chat;

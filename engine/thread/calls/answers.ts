@@ -7,6 +7,7 @@ import { Answer } from '../../session/answer.ts';
 import { checkContinuations, tokenizeFor } from '../../session/prompt.ts';
 import type { Session } from '../../session/session.ts';
 import type { Divergence, Generated, Written } from '../../session/types.ts';
+import type { GeneratedToken } from '../../transformer/sampling/logprobs.ts';
 import type { Host } from '../host.ts';
 
 /** How far reading has come. */
@@ -17,15 +18,30 @@ type Writing = Caller<Written>;
 /** Continuations that are written in the same passes; each holds an open page of its own. */
 const FORKS_AT_ONCE = 16;
 
-/** Tells with each text where the bytes of the session's cache are, if that was asked for. */
-export function withTiers(
+/** What tells of an answer while it is written. */
+interface Telling {
+  readonly tell: (event: Written) => void;
+  readonly onToken: (token: GeneratedToken) => void;
+}
+
+/**
+ * Tells with each text where the bytes of the session's cache are, and how likely its tokens were, if that was asked
+ * for.
+ */
+export function telling(
   { governed }: Session,
-  { tierSummary = false }: GenerateOptions,
+  { tierSummary = false, logprobs }: GenerateOptions,
   tell: (event: Written) => void,
-): (event: Written) => void {
-  if (!tierSummary) return tell;
-  const summaries = new TierSummaries(governed);
-  return (event) => tell(event.text === undefined ? event : { ...event, tiers: summaries.now() });
+): Telling {
+  const summaries = tierSummary ? new TierSummaries(governed) : null;
+  let tokens: GeneratedToken[] = [];
+  const told = (event: Written): void => {
+    const tiers = summaries === null ? {} : { tiers: summaries.now() };
+    const likely = logprobs === undefined ? {} : { logprobs: tokens };
+    tell(event.text === undefined ? event : { ...event, ...tiers, ...likely });
+    if (event.text !== undefined) tokens = [];
+  };
+  return { tell: told, onToken: (token) => void tokens.push(token) };
 }
 
 export interface Continuing {
@@ -69,12 +85,13 @@ async function generate(
   options: GenerateOptions,
   { tell, signal }: Writing,
 ): Promise<Generated> {
-  const stream = session.generate(prompt, { ...options, signal, onProgress: (progress) => tell({ progress }) });
-  const told = withTiers(session, options, tell);
+  const told = telling(session, options, tell);
+  const onProgress = (progress: Progress): void => tell({ progress });
+  const stream = session.generate(prompt, { ...options, signal, onProgress, onToken: told.onToken });
   for (;;) {
     const next = await stream.next();
     if (next.done === true) return next.value;
-    told({ text: next.value });
+    told.tell({ text: next.value });
   }
 }
 

@@ -5,7 +5,7 @@ import { answerChat, countChat, describeChat } from '../../session/chat/answerin
 import type { Answered, ChatCount, ChatDescription, Conversation } from '../../session/chat/types.ts';
 import type { Written } from '../../session/types.ts';
 import type { Host } from '../host.ts';
-import { withTiers } from './answers.ts';
+import { telling } from './answers.ts';
 
 export interface OfChat {
   readonly session: string;
@@ -26,7 +26,8 @@ export const chatCalls = (host: Host) => ({
     { tell, signal }: Caller<Written>,
   ): Promise<Answered> => {
     const answering = host.session(session);
-    const told = withTiers(answering, options, tell);
-    return answerChat(host.runtime.model, answering, chat, { ...options, signal }, told);
+    const told = telling(answering, options, tell);
+    const heard = { ...options, signal, onToken: told.onToken };
+    return answerChat(host.runtime.model, answering, chat, heard, told.tell);
   },
 });

@@ -3,7 +3,9 @@ import type { Caller } from '../../../native/index.ts';
 import { type Forecast, forecast } from '../../cache/budget.ts';
 import { metricsText } from '../../cache/kv-bytes.ts';
 import type { Prompt } from '../../options/types.ts';
-import { tokenizeInTurns } from '../../session/prompt.ts';
+import { checkIds, tokenizeInTurns } from '../../session/prompt.ts';
+import { checkMessages, checkTools } from '../../transformer/chat-messages.ts';
+import type { ChatMessage, RenderOptions } from '../../transformer/types.ts';
 import type { Host } from '../host.ts';
 import { type LoadedInfo, loadedInfo } from '../loaded.ts';
 
@@ -17,9 +19,28 @@ export const engineCalls = (host: Host) => ({
   },
 
   tokenize: (
-    { prompt, tokensMax }: { prompt: Prompt; tokensMax: number },
+    { prompt, tokensMax, begins }: { prompt: Prompt; tokensMax: number; begins: boolean },
     { signal }: Caller<never>,
-  ): Promise<number[]> => tokenizeInTurns(host.runtime.model.tokenizer, prompt, true, { tokensMax, signal }),
+  ): Promise<number[]> => tokenizeInTurns(host.runtime.model.tokenizer, prompt, begins, { tokensMax, signal }),
+
+  detokenize: ({ ids }: { readonly ids: readonly number[] }): string => {
+    const { tokenizer } = host.runtime.model;
+    checkIds(ids, tokenizer.vocabSize);
+    return tokenizer.decode(ids, { special: true, continues: true });
+  },
+
+  render: ({
+    messages,
+    options,
+  }: {
+    readonly messages: readonly ChatMessage[];
+    readonly options: RenderOptions;
+  }): string => {
+    const { tokenizer } = host.runtime.model;
+    checkMessages(messages);
+    checkTools(options.tools ?? []);
+    return tokenizer.prompt(messages, options);
+  },
 
   forecast: ({ tokens }: { tokens: number }): Forecast => forecast(host.runtime.shape, tokens),
 

@@ -14,7 +14,7 @@ afterAll(() => rmSync(dir, { recursive: true, force: true }));
 /** Runs the command, asks it, and ends it by a signal. → what it printed */
 async function served(args: readonly string[], asked: (url: string) => Promise<void>): Promise<string> {
   const answers: Promise<void>[] = [];
-  const result = await palimpsest(['serve', '--state', state, '--port', '0', '--json', ...args], {
+  const result = await palimpsest(['serve', '--view', '--state', state, '--port', '0', '--json', ...args], {
     with: (child) =>
       child.stdout!.once('data', (line) => {
         const { url } = JSON.parse(String(line)) as { url: string };
@@ -28,7 +28,7 @@ async function served(args: readonly string[], asked: (url: string) => Promise<v
 }
 
 test('answers while a log is there, and ends with code 0', async () => {
-  expectRefused(await palimpsest(['serve', '--state', state]), 'not-found', /run something first/);
+  expectRefused(await palimpsest(['serve', '--view', '--state', state]), 'not-found', /run something first/);
   writeFileSync(join(dir, 'prompt.txt'), 'It was a bright cold day. '.repeat(120));
   const run = ['run', '-m', 'reference', '-p', 'prompt.txt', '-n', '8', '--kv-budget', '40%', '--state', state];
   expect((await palimpsest(run)).code).toBe(0);
@@ -44,9 +44,9 @@ test('answers while a log is there, and ends with code 0', async () => {
 });
 
 test('listens elsewhere only with a token from a file', async () => {
-  expectRefused(await palimpsest(['serve', '--state', state, '--host', '0.0.0.0']), 'bad-argument', /token/);
+  expectRefused(await palimpsest(['serve', '--view', '--state', state, '--host', '0.0.0.0']), 'bad-argument', /token/);
   writeFileSync(join(dir, 'token'), 'a token with spaces is none\n');
-  expectRefused(await palimpsest(['serve', '--state', state, '--token-file', 'token']), 'bad-config', /16 characters/);
+  expectRefused(await palimpsest(['serve', '--view', '--state', state, '--token-file', 'token']), 'bad-config', /16 characters/);
   writeFileSync(join(dir, 'token'), 'bG9uZyBlbm91Z2g0MDAw\n');
   await served(['--host', '0.0.0.0', '--token-file', 'token'], async (url) => {
     const here = url.replace('0.0.0.0', '127.0.0.1');

@@ -1,0 +1,139 @@
+/**
+ * The paths that clients of OpenAI's API ask for answers, over one engine. Everybody who may ask shares its memory;
+ * what a request says of the cache (`kv_budget`, `kld_budget`, `cache_salt`, `priority`) is its own.
+ */
+import type { HttpBindings } from '@hono/node-server';
+import type { Context, Hono } from 'hono';
+import { stream } from 'hono/streaming';
+import { KvError, parseJson } from '../../native/index.ts';
+import type { Engine } from '../thread/engine.ts';
+import { conversationIn } from '../transformer/conversation-file.ts';
+import { type Asker, ChatCompletion } from './chat.ts';
+import { TextCompletion } from './completion.ts';
+import { EVENT_HEADERS, EventStream } from './event-stream.ts';
+import { Refusal } from './failure.ts';
+import type { AnswersOptions } from './options.ts';
+import { checkedBody, DETOKENIZE_REQUEST, TEMPLATE_REQUEST, TOKENIZE_REQUEST } from './request.ts';
+import { Service } from './service.ts';
+
+type Env = { readonly Bindings: HttpBindings };
+
+/** The body of a request: its bytes, and what they say. */
+interface Body {
+  readonly bytes: Uint8Array;
+  readonly value: unknown;
+}
+
+/** What an answer is before it is told: begun, and told at once or as events. */
+interface Begun {
+  readonly isStreamed: boolean;
+  readonly session: string;
+  whole(): Promise<object>;
+  tell(events: EventStream): Promise<void>;
+}
+
+export class AnswersApi {
+  readonly #service: Service;
+
+  /** Throws 'bad-argument', 'bad-config'. */
+  constructor(engine: Engine, options: AnswersOptions) {
+    this.#service = new Service(engine, options);
+  }
+
+  /** Puts its paths on a server. */
+  serveOn(app: Hono<Env>): void {
+    const service = this.#service;
+    const { engine } = service;
+    app.get('/health', (c) => c.json({ status: 'ok' }));
+    app.get('/v1/models', (c) => c.json({ object: 'list', data: [service.card] }));
+    app.get('/v1/models/:model{.+}', (c) => {
+      service.checkModel(c.req.param('model'));
+      return c.json(service.card);
+    });
+    this.#post(app, '/v1/chat/completions', (body, asker) =>
+      ChatCompletion.begin(service, body.bytes, body.value, asker),
+    );
+    this.#post(app, '/v1/completions', ({ value }, asker) => TextCompletion.begin(service, value, asker));
+    this.#ask(app, '/tokenize', async ({ value }) => {
+      const { content, add_special: special } = checkedBody(TOKENIZE_REQUEST, value);
+      return { tokens: await engine.tokenize(content, Number.MAX_SAFE_INTEGER, special === true) };
+    });
+    this.#ask(app, '/detokenize', async ({ value }) => {
+      const { tokens } = checkedBody(DETOKENIZE_REQUEST, value);
+      return { content: tokens.length === 0 ? '' : await engine.detokenize(tokens) };
+    });
+    this.#ask(app, '/apply-template', async ({ bytes, value }) => {
+      checkedBody(TEMPLATE_REQUEST, value);
+      const { messages, options } = conversationIn(bytes, 'the body');
+      const { template } = service;
+      return { prompt: await engine.render(messages, { ...options, ...(template === undefined ? {} : { template }) }) };
+    });
+  }
+
+  /** Closes the conversations that wait. The engine stays. */
+  close(): Promise<void> {
+    return this.#service.close();
+  }
+
+  /** A path whose request takes an answer of JSON. */
+  #ask(app: Hono<Env>, path: string, answer: (body: Body) => Promise<object>): void {
+    const { bodyBytesMax } = this.#service.limits;
+    app.post(path, async (c) => c.json(await answer(await bodyOf(c, bodyBytesMax))));
+  }
+
+  /** A path that answers from the model, at once or as events. */
+  #post(app: Hono<Env>, path: string, begin: (body: Body, asker: Asker) => Promise<Begun>): void {
+    app.post(path, async (c) => {
+      const gone = new AbortController();
+      c.env.outgoing.once('close', () => gone.abort());
+      const left = this.#service.enter();
+      let isStreaming = false;
+      try {
+        const begun = await begin(await bodyOf(c, this.#service.limits.bodyBytesMax), { signal: gone.signal });
+        c.header('x-palimpsest-session', begun.session);
+        if (!begun.isStreamed) return c.json(await begun.whole());
+        isStreaming = true;
+        for (const [name, value] of Object.entries(EVENT_HEADERS)) c.header(name, value);
+        return stream(c, async (out) => {
+          out.onAbort(() => gone.abort());
+          const events = new EventStream(out, () => gone.abort());
+          try {
+            await begun.tell(events);
+          } finally {
+            await events.end();
+            left();
+          }
+        });
+      } finally {
+        if (!isStreaming) left();
+      }
+    });
+  }
+}
+
+/**
+ * Throws 'bad-argument' for what is no JSON, or is not said to be, and a Refusal for more bytes than there may be, of
+ * which no more is read.
+ */
+async function bodyOf({ env: { incoming } }: Context<Env>, bytesMax: number): Promise<Body> {
+  const { 'content-type': type = '', 'content-length': length = '0' } = incoming.headers;
+  if (!/^application\/json\b/i.test(type))
+    throw new KvError('bad-argument', 'a request is JSON', { hint: 'send content-type: application/json' });
+  const pieces: Buffer[] = [];
+  let bytes = Number(length);
+  if (bytes > bytesMax) throw tooLarge(bytesMax);
+  bytes = 0;
+  for await (const piece of incoming as AsyncIterable<Buffer>) {
+    bytes += piece.length;
+    if (bytes > bytesMax) throw tooLarge(bytesMax);
+    pieces.push(piece);
+  }
+  const whole = Buffer.concat(pieces);
+  return { bytes: whole, value: parseJson(whole, { code: 'bad-argument', what: 'the body' }) };
+}
+
+/** Nobody reads the rest, so nothing may follow it. */
+function tooLarge(bytesMax: number): Refusal {
+  const error = new KvError('bad-argument', `a request has at most ${bytesMax} bytes`, { values: { bytesMax } });
+  return new Refusal(413, error, { connection: 'close' });
+}

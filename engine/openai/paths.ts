@@ -1,0 +1,33 @@
+/** The paths of the API: one table, from which requests are let in and the OpenAPI document is made. */
+import type { z } from 'zod';
+import { CHAT_REQUEST, COMPLETION_REQUEST, DETOKENIZE_REQUEST, TEMPLATE_REQUEST, TOKENIZE_REQUEST } from './request.ts';
+
+export interface AnsweredPath {
+  readonly path: string;
+  readonly does: string;
+  /** What it is asked with, by POST. Left out: nothing, by GET. */
+  readonly body?: z.ZodType;
+  /** True if it may also be told as server-sent events. */
+  readonly streams?: true;
+  /** True if it is told to whoever reaches the port. */
+  readonly open?: true;
+}
+
+export const ANSWERED: readonly AnsweredPath[] = [
+  {
+    path: '/v1/chat/completions',
+    does: 'Answers of the model in a conversation.',
+    body: CHAT_REQUEST,
+    streams: true,
+  },
+  { path: '/v1/completions', does: 'Texts that go on with a prompt.', body: COMPLETION_REQUEST, streams: true },
+  { path: '/v1/models', does: 'The model that is served, as a list of one.' },
+  { path: '/v1/models/{model}', does: 'The same by its name.' },
+  { path: '/tokenize', does: 'Token ids of a text.', body: TOKENIZE_REQUEST },
+  { path: '/detokenize', does: 'The text of token ids.', body: DETOKENIZE_REQUEST },
+  { path: '/apply-template', does: 'The prompt that a conversation becomes.', body: TEMPLATE_REQUEST },
+  { path: '/health', does: 'That the server is there and its model loaded.', open: true },
+];
+
+/** How a path is asked; null: it is none of these. */
+export const answeredPath = (path: string): AnsweredPath | null => ANSWERED.find((one) => one.path === path) ?? null;

@@ -1,0 +1,138 @@
+/** Requests of OpenAI's API as schemas: what is checked, and what the OpenAPI document says, both come from here. */
+import { z } from 'zod';
+import { KvError } from '../../native/index.ts';
+
+/** What a field may be left out as, which some clients write as null. */
+const maybe = <Schema extends z.ZodType>(schema: Schema) => schema.nullish();
+
+/** Answers of one request. */
+const N_MAX = 16;
+const STOPS_MAX = 16;
+
+/** How tokens are drawn, as OpenAI and, for what it does not have, llama-server name it. */
+const SAMPLING = {
+  temperature: maybe(z.number().min(0).max(100)).describe('0: the most likely token'),
+  top_p: maybe(z.number().gt(0).max(1)),
+  top_k: maybe(z.int().min(0)).describe('0: all'),
+  min_p: maybe(z.number().min(0).max(1)),
+  typical_p: maybe(z.number().gt(0).max(1)),
+  repeat_penalty: maybe(z.number()),
+  repeat_last_n: maybe(z.int().min(-1)),
+  frequency_penalty: maybe(z.number()),
+  presence_penalty: maybe(z.number()),
+  logit_bias: maybe(z.record(z.string().regex(/^\d{1,9}$/, 'a token id'), z.number())),
+  seed: maybe(z.int()).describe('left out: another one each time, which the answer tells'),
+  stop: maybe(z.union([z.string(), z.array(z.string()).max(STOPS_MAX)])),
+};
+
+/** What is asked of the cache and the scheduler; clients pass it through. */
+const GOVERNING = {
+  kv_budget: maybe(z.union([z.string().max(40), z.number().positive()])).describe('as kvBudget of openSession'),
+  kld_budget: maybe(z.number().positive()).describe('as kldBudget of openSession, in nats'),
+  cache_salt: maybe(z.string().max(256)).describe('requests with another one share no cache'),
+  prompt_cache_key: maybe(z.string().max(256)).describe('the same: requests with another one share no cache'),
+  priority: maybe(z.int()).describe('as schedulingPriority: lower is served first'),
+};
+
+/** What requests of both kinds say of how tokens are drawn and what is governed. */
+const EITHER = z.object({ ...SAMPLING, ...GOVERNING });
+export type EitherRequest = z.infer<typeof EITHER>;
+
+const STREAMING = {
+  stream: maybe(z.boolean()),
+  stream_options: maybe(z.looseObject({ include_usage: maybe(z.boolean()) })),
+};
+
+const toolChoice = z.union([
+  z.enum(['auto', 'none', 'required']),
+  z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: z.string().min(1) }) }),
+]);
+
+/** A schema of JSON Schema. */
+const schema = z.union([z.record(z.string(), z.unknown()), z.boolean()]);
+
+/** What an answer has to be. Never free text where it cannot be followed. */
+const responseFormat = z.discriminatedUnion('type', [
+  z.looseObject({ type: z.literal('text') }),
+  z.looseObject({ type: z.literal('json_object'), schema: maybe(schema) }),
+  z.looseObject({ type: z.literal('json_schema'), json_schema: z.looseObject({ schema }) }),
+]);
+
+const model = maybe(z.string().max(300)).describe('one of /v1/models; left out: the one there is');
+
+export const CHAT_REQUEST = z
+  .looseObject({
+    model,
+    messages: z.array(z.unknown()).min(1).describe('as OpenAI has them, of texts; a last one of the assistant goes on'),
+    tools: maybe(z.array(z.unknown())).describe('functions that the model may ask for'),
+    tool_choice: maybe(toolChoice),
+    parallel_tool_calls: maybe(z.boolean()).describe('false: the first call alone is told'),
+    response_format: maybe(responseFormat),
+    grammar: maybe(z.string()).describe('GBNF that the answer follows'),
+    max_completion_tokens: maybe(z.int().min(1)),
+    max_tokens: maybe(z.int().min(1)),
+    n: maybe(z.int().min(1).max(N_MAX)),
+    logprobs: maybe(z.boolean()),
+    top_logprobs: maybe(z.int().min(0).max(20)),
+    add_generation_prompt: maybe(z.boolean()).describe('true: a last message of the assistant is not gone on with'),
+    ...STREAMING,
+    ...SAMPLING,
+    ...GOVERNING,
+  })
+  .describe('What is not named here is let pass and does nothing.');
+export type ChatRequest = z.infer<typeof CHAT_REQUEST>;
+
+export const COMPLETION_REQUEST = z
+  .looseObject({
+    model,
+    prompt: z.union([z.string(), z.array(z.string()).length(1), z.array(z.int().min(0)).min(1)]),
+    max_tokens: maybe(z.int().min(1)),
+    n: maybe(z.int().min(1).max(N_MAX)),
+    logprobs: maybe(z.int().min(0).max(20)),
+    suffix: maybe(z.literal('')).describe('nothing is filled in between two texts'),
+    echo: maybe(z.literal(false)),
+    best_of: maybe(z.literal(1)),
+    grammar: maybe(z.string()).describe('GBNF that the answer follows'),
+    ...STREAMING,
+    ...SAMPLING,
+    ...GOVERNING,
+  })
+  .describe('What is not named here is let pass and does nothing.');
+export type CompletionRequest = z.infer<typeof COMPLETION_REQUEST>;
+
+export const TOKENIZE_REQUEST = z.looseObject({
+  content: z.string(),
+  add_special: maybe(z.boolean()).describe('true: with the token that begins a prompt, where the model has one'),
+});
+
+export const DETOKENIZE_REQUEST = z.looseObject({ tokens: z.array(z.int().min(0)) });
+
+export const TEMPLATE_REQUEST = z.looseObject({
+  messages: z.array(z.unknown()).min(1),
+  tools: maybe(z.array(z.unknown())),
+  add_generation_prompt: maybe(z.boolean()),
+  continue_final_message: maybe(z.boolean()),
+});
+
+/** The body as the schema has it. Throws 'bad-argument' with the place in `param`. */
+export function checkedBody<Schema extends z.ZodType>(schema: Schema, body: unknown): z.infer<Schema> {
+  const { success, data, error } = schema.safeParse(body);
+  if (success) return data;
+  const [issue] = error.issues as [z.core.$ZodIssue];
+  const { path, message } = deepest(issue);
+  const param = placeOf(path);
+  throw new KvError('bad-argument', param === '' ? `the body: ${message}` : `${param}: ${message}`, {
+    values: { param: param === '' ? null : param },
+  });
+}
+
+/** Of a value that is none of several, what the last of them says is wrong with it says the most. */
+function deepest(issue: z.core.$ZodIssue): { readonly path: readonly PropertyKey[]; readonly message: string } {
+  if (issue.code !== 'invalid_union') return issue;
+  const within = issue.errors.flat().map((one) => ({ ...one, path: [...issue.path, ...one.path] }) as z.core.$ZodIssue);
+  return within.map(deepest).reduce((best, one) => (one.path.length >= best.path.length ? one : best), issue);
+}
+
+/** ['messages', 1, 'content'] → 'messages[1].content' */
+const placeOf = (path: readonly PropertyKey[]): string =>
+  path.map((part, at) => (typeof part === 'number' ? `[${part}]` : `${at === 0 ? '' : '.'}${String(part)}`)).join('');

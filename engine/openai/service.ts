@@ -1,0 +1,109 @@
+/** What all requests for answers share: the engine, its conversations, and how many may ask at one time. */
+import { randomUUID } from 'node:crypto';
+import { basename } from 'node:path';
+import { checkKeys, checkOptions, defaultsOf, given, KvError } from '../../native/index.ts';
+import type { GenerateOptions, SessionOptions } from '../options/types.ts';
+import type { Engine } from '../thread/engine.ts';
+import { Conversations } from './conversations.ts';
+import { Refusal } from './failure.ts';
+import { ANSWERS_OPTIONS, type AnswersOptions, TEMPERATURE } from './options.ts';
+
+/** What is the same in all that is told of one request. */
+export interface Told {
+  readonly id: string;
+  /** Seconds since the epoch. */
+  readonly created: number;
+  readonly model: string;
+  readonly fingerprint: string;
+}
+
+type Resolved = Required<Pick<AnswersOptions, 'maxTokens' | 'requestsMax' | 'conversationsMax' | 'bodyBytesMax'>>;
+
+/** Letters of the digest of the weights that answers carry. */
+const FINGERPRINT_LETTERS = 12;
+
+export class Service {
+  readonly engine: Engine;
+  readonly conversations: Conversations;
+  readonly limits: Resolved;
+  /** The name that clients ask for. */
+  readonly model: string;
+  /** Instead of the model's own; undefined: that one. */
+  readonly template: string | undefined;
+  readonly sampling: GenerateOptions;
+  readonly #session: SessionOptions;
+  readonly #startedS = Math.floor(Date.now() / 1000);
+  #asking = 0;
+
+  /** Throws 'bad-argument', 'bad-config'. */
+  constructor(engine: Engine, options: AnswersOptions) {
+    checkKeys(options, ANSWERS_OPTIONS, 'answers');
+    checkOptions(options, ANSWERS_OPTIONS);
+    this.engine = engine;
+    this.limits = { ...defaultsOf<Resolved>(ANSWERS_OPTIONS), ...given<Partial<Resolved>>(options) };
+    this.model = options.modelName ?? engine.info.name;
+    this.template = options.template ?? (engine.info.chat ? undefined : 'hermes');
+    this.sampling = { temperature: TEMPERATURE, ...options.sampling };
+    this.#session = options.session ?? {};
+    this.conversations = new Conversations(engine, this.limits.conversationsMax);
+  }
+
+  /** The options of a session: those of the server, and those of the request instead. */
+  sessionFor(asked: SessionOptions): SessionOptions {
+    return { ...this.#session, ...asked };
+  }
+
+  /** The model as lists of models have it. */
+  get card(): object {
+    const { config, digest, fileBytes } = this.engine.info;
+    return {
+      id: this.model,
+      object: 'model',
+      created: this.#startedS,
+      owned_by: 'palimpsest',
+      meta: { n_ctx_train: config.contextLength, n_vocab: config.vocabSize, size: fileBytes, digest },
+    };
+  }
+
+  /** Throws 'not-found' for a model that is not this one. */
+  checkModel(model: string | null | undefined): void {
+    const { name, path } = this.engine.info;
+    if (model == null || [this.model, name, basename(path)].includes(model)) return;
+    throw new KvError('not-found', `the model ${model.slice(0, 100)} is not served here`, {
+      values: { model: model.slice(0, 300), param: 'model', served: this.model },
+      hint: `ask for ${this.model}, or for none`,
+    });
+  }
+
+  told(kind: 'chatcmpl' | 'cmpl'): Told {
+    return {
+      id: `${kind}-${randomUUID().replaceAll('-', '')}`,
+      created: Math.floor(Date.now() / 1000),
+      model: this.model,
+      fingerprint: `fp_${this.engine.info.digest.slice(0, FINGERPRINT_LETTERS)}`,
+    };
+  }
+
+  /** Counts a request until the function that this returns is called. Throws 'busy'. */
+  enter(): () => void {
+    const { requestsMax } = this.limits;
+    if (this.#asking >= requestsMax)
+      throw new Refusal(
+        429,
+        new KvError('busy', `${requestsMax} requests are answered or wait already`, {
+          values: { requestsMax },
+          hint: 'come back in a moment',
+        }),
+      );
+    this.#asking++;
+    let isIn = true;
+    return () => {
+      if (isIn) this.#asking--;
+      isIn = false;
+    };
+  }
+
+  close(): Promise<void> {
+    return this.conversations.close();
+  }
+}

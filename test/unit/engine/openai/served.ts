@@ -1,0 +1,39 @@
+/** A server that answers from the reference model, and what its clients are. */
+import { afterAll, beforeAll } from 'vitest';
+import {
+  type AnswersOptions,
+  createEngine,
+  type Engine,
+  type LiveView,
+  type ServeOptions,
+  serve,
+} from '../../../../engine/index.ts';
+
+export interface Served {
+  readonly engine: Engine;
+  readonly view: LiveView;
+  /** 'http://127.0.0.1:…' */
+  readonly url: string;
+}
+
+/** Opens one before the tests of a file, and closes it after them. */
+export function withServer(use: (served: Served) => void, answers: AnswersOptions = {}, more: ServeOptions = {}): void {
+  let served: Served | undefined;
+  beforeAll(async () => {
+    const engine = await createEngine({ model: 'reference', threads: 1, stateDir: null, kvBudget: 64 * 2 ** 20 });
+    const view = await serve(engine, { port: 0, requestsPerSecond: 10_000, connectionsMax: 256, ...more, answers });
+    served = { engine, view, url: view.url };
+    use(served);
+  });
+  afterAll(async () => {
+    await served?.view.close();
+    await served?.engine.close();
+  });
+}
+
+/** What a server told in one answer by server-sent events: the data of each. */
+export const eventsIn = (text: string): string[] =>
+  text
+    .split('\n\n')
+    .filter((event) => event.startsWith('data: ') || event.startsWith('event: '))
+    .map((event) => event.replace(/^event: .*\n/, '').slice('data: '.length));
