@@ -78,6 +78,7 @@ export const VOLUMES = {
   'pool steps': { full: 10_000, turn: 5, least: 3000 },
   passes: { full: 1000, turn: 2 },
   'prefix lives': { full: 1000, turn: 0 },
+  'prompt edits': { full: 10_000, turn: 5, least: 200 },
   'market steps': { full: 1_000_000, turn: 7 },
   'adopt steps': { full: 20_000, turn: 8 },
   'move steps': { full: 8000, turn: 6, least: 4000 },

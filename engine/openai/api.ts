@@ -14,6 +14,8 @@ import { EVENT_HEADERS, EventStream } from './event-stream.ts';
 import { Refusal } from './failure.ts';
 import type { AnswersOptions } from './options.ts';
 import { checkedBody, DETOKENIZE_REQUEST, TEMPLATE_REQUEST, TOKENIZE_REQUEST } from './request.ts';
+import { ResponseAnswer } from './response.ts';
+import { ResponseStore } from './response-store.ts';
 import { Service } from './service.ts';
 
 type Env = { readonly Bindings: HttpBindings };
@@ -34,6 +36,7 @@ interface Begun {
 
 export class AnswersApi {
   readonly #service: Service;
+  readonly #responses = new ResponseStore();
 
   /** Throws 'bad-argument', 'bad-config'. */
   constructor(engine: Engine, options: AnswersOptions) {
@@ -53,6 +56,15 @@ export class AnswersApi {
     this.#post(app, '/v1/chat/completions', (body, asker) =>
       ChatCompletion.begin(service, body.bytes, body.value, asker),
     );
+    this.#post(app, '/v1/responses', ({ value }, asker) =>
+      ResponseAnswer.begin(service, this.#responses, value, asker),
+    );
+    app.get('/v1/responses/:id', (c) => c.json(this.#responses.get(c.req.param('id'), 'id').response));
+    app.delete('/v1/responses/:id', (c) => {
+      const { response } = this.#responses.get(c.req.param('id'), 'id');
+      this.#responses.forget(response.id);
+      return c.json({ id: response.id, object: 'response', deleted: true });
+    });
     this.#post(app, '/v1/completions', ({ value }, asker) => TextCompletion.begin(service, value, asker));
     this.#ask(app, '/tokenize', async ({ value }) => {
       const { content, add_special: special } = checkedBody(TOKENIZE_REQUEST, value);

@@ -3,7 +3,7 @@ import { randomInt } from 'node:crypto';
 import { given } from '../../native/index.ts';
 import type { GenerateOptions, SendOptions, SessionOptions, ToolChoice } from '../options/types.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
-import type { ChatRequest, CompletionRequest, EitherRequest } from './request.ts';
+import type { ChatRequest, CompletionRequest, EitherRequest, ResponseRequest } from './request.ts';
 
 /** Left out where it is null, too. */
 const set = <T>(value: T | null | undefined): T | undefined => value ?? undefined;
@@ -60,6 +60,7 @@ export function answerAsked(request: ChatRequest, defaults: GenerateOptions): Se
       maxTokens: set(request.max_completion_tokens ?? request.max_tokens),
       grammar: grammarAsked(request),
       toolChoice: choiceAsked(request),
+      parallelToolCalls: set(request.parallel_tool_calls),
       logprobs: logprobs === true ? (top ?? 0) : undefined,
     }),
   } as SendOptions & { readonly seed: number };
@@ -92,4 +93,32 @@ function grammarAsked({ response_format: format, grammar }: ChatRequest): Gramma
 function choiceAsked({ tool_choice: choice, tools }: ChatRequest): ToolChoice | undefined {
   if (choice == null) return (tools ?? []).length === 0 ? undefined : 'auto';
   return typeof choice === 'string' ? choice : { name: choice.function.name };
+}
+
+/** The options of a response's answer. */
+export function responseAsked(
+  request: ResponseRequest,
+  defaults: GenerateOptions,
+): SendOptions & { readonly seed: number } {
+  const { text, include, top_logprobs: top, tool_choice: choice, tools } = request;
+  const chosen = choice != null && typeof choice !== 'string' ? { name: choice.name } : choice;
+  return {
+    ...defaults,
+    ...given<SendOptions>({
+      ...samplingAsked(request),
+      maxTokens: set(request.max_output_tokens),
+      grammar: formatAsked(text?.format ?? null),
+      toolChoice: chosen ?? ((tools ?? []).length === 0 ? undefined : 'auto'),
+      parallelToolCalls: set(request.parallel_tool_calls),
+      logprobs: include?.includes(LOGPROBS) === true ? (top ?? 0) : undefined,
+    }),
+  } as SendOptions & { readonly seed: number };
+}
+
+/** What asks for log probabilities in `include`. */
+const LOGPROBS = 'message.output_text.logprobs';
+
+function formatAsked(format: NonNullable<ResponseRequest['text']>['format']): GrammarOption | undefined {
+  if (format == null || format.type === 'text') return undefined;
+  return { jsonSchema: format.type === 'json_schema' ? format.schema : { type: 'object' } };
 }

@@ -1,6 +1,13 @@
 /** The paths of the API: one table, from which requests are let in and the OpenAPI document is made. */
 import type { z } from 'zod';
-import { CHAT_REQUEST, COMPLETION_REQUEST, DETOKENIZE_REQUEST, TEMPLATE_REQUEST, TOKENIZE_REQUEST } from './request.ts';
+import {
+  CHAT_REQUEST,
+  COMPLETION_REQUEST,
+  DETOKENIZE_REQUEST,
+  RESPONSE_REQUEST,
+  TEMPLATE_REQUEST,
+  TOKENIZE_REQUEST,
+} from './request.ts';
 
 export interface AnsweredPath {
   readonly path: string;
@@ -9,6 +16,8 @@ export interface AnsweredPath {
   readonly body?: z.ZodType;
   /** True if it may also be told as server-sent events. */
   readonly streams?: true;
+  /** True if what it tells can be removed, by DELETE. */
+  readonly removes?: true;
   /** True if it is told to whoever reaches the port. */
   readonly open?: true;
 }
@@ -21,6 +30,13 @@ export const ANSWERED: readonly AnsweredPath[] = [
     streams: true,
   },
   { path: '/v1/completions', does: 'Texts that go on with a prompt.', body: COMPLETION_REQUEST, streams: true },
+  {
+    path: '/v1/responses',
+    does: 'Answers of the model, which others may go on behind by their id.',
+    body: RESPONSE_REQUEST,
+    streams: true,
+  },
+  { path: '/v1/responses/{id}', does: 'A response that was stored.', removes: true },
   { path: '/v1/models', does: 'The model that is served, as a list of one.' },
   { path: '/v1/models/{model}', does: 'The same by its name.' },
   { path: '/tokenize', does: 'Token ids of a text.', body: TOKENIZE_REQUEST },
@@ -30,4 +46,7 @@ export const ANSWERED: readonly AnsweredPath[] = [
 ];
 
 /** How a path is asked; null: it is none of these. */
-export const answeredPath = (path: string): AnsweredPath | null => ANSWERED.find((one) => one.path === path) ?? null;
+export const answeredPath = (path: string): AnsweredPath | null =>
+  ANSWERED.find((one) => patternOf(one.path).test(path)) ?? null;
+
+const patternOf = (path: string): RegExp => new RegExp(`^${path.replaceAll('.', '\\.').replace(/\{\w+\}/, '[^/]+')}$`);

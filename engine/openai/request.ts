@@ -66,7 +66,7 @@ export const CHAT_REQUEST = z
     messages: z.array(z.unknown()).min(1).describe('as OpenAI has them, of texts; a last one of the assistant goes on'),
     tools: maybe(z.array(z.unknown())).describe('functions that the model may ask for'),
     tool_choice: maybe(toolChoice),
-    parallel_tool_calls: maybe(z.boolean()).describe('false: the first call alone is told'),
+    parallel_tool_calls: maybe(z.boolean()).describe('false: one call at most'),
     response_format: maybe(responseFormat),
     grammar: maybe(z.string()).describe('GBNF that the answer follows'),
     max_completion_tokens: maybe(z.int().min(1)),
@@ -99,6 +99,69 @@ export const COMPLETION_REQUEST = z
   })
   .describe('What is not named here is let pass and does nothing.');
 export type CompletionRequest = z.infer<typeof COMPLETION_REQUEST>;
+
+/** A text, or parts of one. */
+const content = z.union([z.string(), z.array(z.unknown())]);
+
+/** What is said before an answer. Items of reasoning are let pass: models here keep none. */
+const inputItem = z.union([
+  z.looseObject({ type: maybe(z.literal('message')), role: z.string(), content }),
+  z.looseObject({
+    type: z.literal('function_call'),
+    call_id: z.string(),
+    name: z.string(),
+    arguments: z.string(),
+  }),
+  z.looseObject({ type: z.literal('function_call_output'), call_id: z.string(), output: content }),
+  z.looseObject({ type: z.literal('reasoning') }),
+]);
+export type InputItem = z.infer<typeof inputItem>;
+
+const functionTool = z.looseObject({
+  type: z.literal('function'),
+  name: z.string().min(1),
+  description: maybe(z.string()),
+  parameters: maybe(z.record(z.string(), z.unknown())),
+  strict: maybe(z.boolean()),
+});
+
+const textFormat = z.discriminatedUnion('type', [
+  z.looseObject({ type: z.literal('text') }),
+  z.looseObject({ type: z.literal('json_object') }),
+  z.looseObject({ type: z.literal('json_schema'), name: maybe(z.string()), schema }),
+]);
+
+export const RESPONSE_REQUEST = z
+  .looseObject({
+    model,
+    input: z.union([z.string(), z.array(inputItem).min(1)]),
+    instructions: maybe(z.string()).describe('the system message of this answer alone'),
+    previous_response_id: maybe(z.string()).describe('goes on behind a response that was stored'),
+    store: maybe(z.boolean()).describe('false: nothing can go on behind it'),
+    tools: maybe(z.array(functionTool)),
+    tool_choice: maybe(
+      z.union([
+        z.enum(['auto', 'none', 'required']),
+        z.looseObject({ type: z.literal('function'), name: z.string().min(1) }),
+      ]),
+    ),
+    parallel_tool_calls: maybe(z.boolean()).describe('false: one call at most'),
+    text: maybe(z.looseObject({ format: maybe(textFormat) })),
+    max_output_tokens: maybe(z.int().min(1)),
+    top_logprobs: maybe(z.int().min(0).max(20)),
+    include: maybe(z.array(z.string())),
+    metadata: maybe(z.record(z.string(), z.string())),
+    prompt_cache_options: maybe(z.looseObject({ comparison_response_id: maybe(z.string()) })).describe(
+      'comparison_response_id: the answer says why it could not go on in the cache of that response',
+    ),
+    background: maybe(z.literal(false)),
+    conversation: maybe(z.undefined()).describe('use previous_response_id'),
+    stream: maybe(z.boolean()),
+    ...SAMPLING,
+    ...GOVERNING,
+  })
+  .describe('What is not named here is let pass and does nothing.');
+export type ResponseRequest = z.infer<typeof RESPONSE_REQUEST>;
 
 export const TOKENIZE_REQUEST = z.looseObject({
   content: z.string(),

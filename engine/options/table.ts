@@ -566,6 +566,7 @@ export const SEND_OPTIONS = {
     rule: seenLater<ToolChoice>("'auto', 'none', 'required' or { name }"),
     help: 'whether the answer calls tools',
   },
+  parallelToolCalls: { rule: truth, default: true, help: 'whether an answer with toolChoice may have several calls' },
   continueFinalMessage: { rule: truth, help: 'the answer goes on with the text of the last message' },
 } as const satisfies Rows<SendOptions>;
 

@@ -346,6 +346,8 @@ export type ToolChoice = 'auto' | 'none' | 'required' | { readonly name: string 
 export interface SendOptions extends GenerateOptions {
   /** Default: that of the chat. */
   readonly toolChoice?: ToolChoice;
+  /** False: an answer with `toolChoice` has one call, not several. Default true. */
+  readonly parallelToolCalls?: boolean;
   /**
    * The answer goes on with the text of the last message, an assistant's: one that you began, or an answer that was
    * cut. Default: false, a message of its own.

@@ -21,10 +21,18 @@ const BURST_SECONDS = 2;
 export const SHOWS_ONLY = 'this server shows a log and generates nothing: clients of OpenAI servers are not served';
 
 /**
- * How an address is asked: it shows something, changes something, answers what a body asks, or tells everybody that the
- * server is there.
+ * How an address is asked: it shows something, or what may also be removed, changes something, answers what a body
+ * asks, or tells everybody that the server is there.
  */
-export type Way = 'shows' | 'changes' | 'answers' | 'greets';
+export type Way = 'shows' | 'removes' | 'changes' | 'answers' | 'greets';
+
+const METHODS: Readonly<Record<Way, readonly string[]>> = {
+  shows: ['GET', 'HEAD'],
+  greets: ['GET', 'HEAD'],
+  removes: ['GET', 'HEAD', 'DELETE'],
+  changes: ['POST'],
+  answers: ['POST'],
+};
 
 /** What a guard lets through. */
 export interface GuardRules {
@@ -86,12 +94,11 @@ export class Guard {
       this.#checkHost(headers.host ?? '');
       return;
     }
-    const isRead = way === 'shows' || way === 'greets';
-    const allowed = isRead ? ['GET', 'HEAD'] : ['POST'];
+    const allowed = METHODS[way];
     if (!allowed.includes(method))
       throw new Refusal(
         405,
-        new KvError('unsupported', `only ${allowed.join(' and ')} ${isRead ? 'are' : 'is'} served`, {
+        new KvError('unsupported', `only ${allowed.join(' and ')} ${allowed.length > 1 ? 'are' : 'is'} served`, {
           hint: this.#rules.answers ? 'GET /openapi.json lists what there is' : SHOWS_ONLY,
         }),
         // What a body asks for is not read, so nothing may follow it.
@@ -105,7 +112,7 @@ export class Guard {
     if (way === 'greets') return;
     this.#checkToken(headers);
     if (way === 'changes') this.#checkChange(remote);
-    if (way === 'answers') this.#checkOrigin(headers.origin, headers.host);
+    if (way === 'answers' || way === 'removes') this.#checkOrigin(headers.origin, headers.host);
   }
 
   /**

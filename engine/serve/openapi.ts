@@ -75,7 +75,14 @@ export function openApi(answers = false): object {
     paths: Object.fromEntries([
       ...ROUTES.map((route) => [route.path, { [route.changes === true ? 'post' : 'get']: operation(route) }] as const),
       ...(answers ? ANSWERED : []).map(
-        (one) => [one.path, { [one.body === undefined ? 'get' : 'post']: answered(one) }] as const,
+        (one) =>
+          [
+            one.path,
+            {
+              [one.body === undefined ? 'get' : 'post']: answered(one),
+              ...(one.removes === true ? { delete: answered(one) } : {}),
+            },
+          ] as const,
       ),
     ]),
     components: {

@@ -178,6 +178,7 @@ export function wayOf(url: string, answers: boolean): Way {
   const answered = answers ? answeredPath(path) : null;
   if (answered?.body !== undefined) return 'answers';
   if (answered?.open === true) return 'greets';
+  if (answered?.removes === true) return 'removes';
   return ROUTES.some((route) => route.changes === true && route.path === path) ? 'changes' : 'shows';
 }
 

@@ -47,6 +47,12 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
   }
 }
 
+/** A template that is named by its text. */
+const withTemplate = ({ template, ...rest }: RenderOptions): RenderOptions => ({
+  ...rest,
+  ...(template === undefined ? {} : { template: templateNamed(template) }),
+});
+
 /** A model in a thread of its own, and the state folder that its sessions share. Made by createEngine. */
 export class Engine {
   readonly #worker: Worker;
@@ -133,9 +139,12 @@ export class Engine {
    * Throws 'bad-tokenizer' without a template, 'bad-argument' for what are no messages or tools.
    */
   async render(messages: readonly ChatMessage[], options: RenderOptions = {}): Promise<string> {
-    const { template, ...rest } = options;
-    const named = template === undefined ? {} : { template: templateNamed(template) };
-    return this.#calls.call('render', { messages, options: { ...rest, ...named } });
+    return this.#calls.call('render', { messages, options: withTemplate(options) });
+  }
+
+  /** The same as token ids, as a chat reads them. Throws 'context-too-long' where they are far too many. */
+  async renderTokens(messages: readonly ChatMessage[], options: RenderOptions = {}): Promise<number[]> {
+    return this.#calls.call('renderTokens', { messages, options: withTemplate(options) });
   }
 
   /**

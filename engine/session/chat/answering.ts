@@ -62,7 +62,7 @@ export async function answerChat(
   model: LoadedModel,
   session: Session,
   chat: Conversation,
-  { toolChoice, ...plain }: SendOptions & Pick<AnswerOptions, 'onToken'>,
+  { toolChoice, parallelToolCalls = true, ...plain }: SendOptions & Pick<AnswerOptions, 'onToken'>,
   emit: (event: { readonly text?: string; readonly progress?: Progress }) => void,
 ): Promise<Answered> {
   const { tools } = chat;
@@ -74,7 +74,7 @@ export async function answerChat(
   let checked: readonly string[] | null = null;
   const following = async (): Promise<Following | null> => {
     const { signal } = options;
-    const chosen = { choice, tools, template, format: known, signal };
+    const chosen = { choice, once: !parallelToolCalls, tools, template, format: known, signal };
     const opened = await openChosen(model, session.runtime.grammars, chosen);
     if (opened !== null && choice !== 'none')
       checked = tools.map(({ name }) => name).filter((name) => !opened.unchecked.includes(name));

@@ -3,11 +3,18 @@ import type { Caller } from '../../../native/index.ts';
 import { type Forecast, forecast } from '../../cache/budget.ts';
 import { metricsText } from '../../cache/kv-bytes.ts';
 import type { Prompt } from '../../options/types.ts';
-import { checkIds, tokenizeInTurns } from '../../session/prompt.ts';
+import { checkIds, countedTokens, heeding, tokenizeInTurns } from '../../session/prompt.ts';
 import { checkMessages, checkTools } from '../../transformer/chat-messages.ts';
+import { inTurns } from '../../transformer/slices.ts';
 import type { ChatMessage, RenderOptions } from '../../transformer/types.ts';
 import type { Host } from '../host.ts';
 import { type LoadedInfo, loadedInfo } from '../loaded.ts';
+
+/** A conversation that becomes a prompt. */
+export interface Rendering {
+  readonly messages: readonly ChatMessage[];
+  readonly options: RenderOptions;
+}
 
 export const engineCalls = (host: Host) => ({
   info: (): LoadedInfo => loadedInfo(host),
@@ -29,17 +36,18 @@ export const engineCalls = (host: Host) => ({
     return tokenizer.decode(ids, { special: true, continues: true });
   },
 
-  render: ({
-    messages,
-    options,
-  }: {
-    readonly messages: readonly ChatMessage[];
-    readonly options: RenderOptions;
-  }): string => {
-    const { tokenizer } = host.runtime.model;
+  render: ({ messages, options }: Rendering): string => {
     checkMessages(messages);
     checkTools(options.tools ?? []);
-    return tokenizer.prompt(messages, options);
+    return host.runtime.model.tokenizer.prompt(messages, options);
+  },
+
+  renderTokens: ({ messages, options }: Rendering, { signal }: Caller<never>): Promise<number[]> => {
+    checkMessages(messages);
+    checkTools(options.tools ?? []);
+    const { model } = host.runtime;
+    const ids = model.tokenizer.chatting(messages, { ...options, tokensMax: countedTokens(model) });
+    return inTurns(ids, heeding(signal));
   },
 
   forecast: ({ tokens }: { tokens: number }): Forecast => forecast(host.runtime.shape, tokens),

@@ -47,6 +47,8 @@ export function choiceBeside(
 /** What chooses for an answer. */
 export interface Chosen {
   readonly choice: ToolChoice | undefined;
+  /** True if there is one call, not several. Default: for a tool that is named. */
+  readonly once?: boolean;
   readonly tools: readonly ChatTool[];
   readonly template: string;
   /** How the model writes calls; null: in no way that is known. */
@@ -69,7 +71,7 @@ export interface ChosenFollowing {
 export async function openChosen(
   model: Pick<LoadedModel, 'tokenizer' | 'name'>,
   grammars: Grammars,
-  { choice, tools, template, format, signal }: Chosen,
+  { choice, once = false, tools, template, format, signal }: Chosen,
 ): Promise<ChosenFollowing | null> {
   const isWanted = choice !== undefined && choice !== 'auto' && choice !== 'none';
   if (format === null && isWanted)
@@ -87,7 +89,7 @@ export async function openChosen(
   const callable = typeof choice === 'object' ? tools.filter(({ name }) => name === choice.name) : tools;
   const { unchecked, ...text } = callGrammar(format, callable, {
     template,
-    once: typeof choice === 'object',
+    once: once || typeof choice === 'object',
     marks: tokens.marks,
   });
   try {
