@@ -203,6 +203,7 @@ export type {
   ToolChoice,
 } from './options/types.ts';
 export type { OriginalsReport } from './originals/types.ts';
+export type { ApiKey } from './serve/keys.ts';
 export type { ServeOptions } from './serve/options.ts';
 export { type LiveView, serve } from './serve/server.ts';
 export type { StreamRules } from './serve/stream.ts';

@@ -111,6 +111,7 @@ export const COMMANDS: readonly CommandText[] = [
       'host',
       'port',
       'tokenFile',
+      'keys',
       'allowOrigin',
       ...settingNames(ANSWERS_OPTIONS),
       'maxTokens',

@@ -6,6 +6,7 @@ import { ANSWERS_OPTIONS, type AnswersOptions } from '../openai/options.ts';
 import { parseBytes } from '../options/parse-budget.ts';
 import type { EngineOptions } from '../options/types.ts';
 import { readToken } from '../serve/guard.ts';
+import { readKeys } from '../serve/keys.ts';
 import { SERVE_OPTIONS, type ServeOptions } from '../serve/options.ts';
 import { type LiveView, serve } from '../serve/server.ts';
 import type { Engine } from '../thread/engine.ts';
@@ -17,6 +18,8 @@ import { samplingOptions } from './sampling-settings.ts';
 
 /** The model of whoever names none. */
 const MODEL = 'reference';
+/** Answers under way have so long to end when the server is told to. */
+const DRAIN_MS = 30_000;
 /** The share of the memory that is free which caches take where no budget is named. This number was chosen. */
 const FREE_SHARE = 0.5;
 
@@ -47,6 +50,7 @@ export async function serveCommand(settings: Settings): Promise<void> {
       await using view = await serve(loaded, { ...options, answers });
       tell(settings, view, loaded);
       await aborted(signal);
+      await view.drain(DRAIN_MS);
     }),
   );
   // To be ended is what a server waits for.
@@ -64,9 +68,11 @@ const aborted = (signal: AbortSignal): Promise<void> =>
 
 function serveOptions(settings: Settings): ServeOptions {
   const tokenFile = text(settings, 'tokenFile');
+  const keysFile = text(settings, 'keys');
   return given<ServeOptions>({
     ...optionsOf<ServeOptions>(settings, SERVE_OPTIONS),
     token: tokenFile === undefined ? undefined : readToken(tokenFile),
+    keys: keysFile === undefined ? undefined : readKeys(keysFile),
     metrics: flag(settings, 'metrics'),
   });
 }

@@ -2,13 +2,14 @@
  * The paths that clients of OpenAI's API ask for answers, over one engine. Everybody who may ask shares its memory;
  * what a request says of the cache (`kv_budget`, `kld_budget`, `cache_salt`, `priority`) is its own.
  */
+import type { IncomingMessage } from 'node:http';
 import type { HttpBindings } from '@hono/node-server';
 import type { Context, Hono } from 'hono';
 import { stream } from 'hono/streaming';
 import { KvError, parseJson } from '../../native/index.ts';
 import type { Engine } from '../thread/engine.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
-import { type Asker, ChatCompletion } from './chat.ts';
+import { ChatCompletion } from './chat.ts';
 import { TextCompletion } from './completion.ts';
 import { EVENT_HEADERS, EventStream } from './event-stream.ts';
 import { Refusal } from './failure.ts';
@@ -16,7 +17,7 @@ import type { AnswersOptions } from './options.ts';
 import { checkedBody, DETOKENIZE_REQUEST, TEMPLATE_REQUEST, TOKENIZE_REQUEST } from './request.ts';
 import { ResponseAnswer } from './response.ts';
 import { ResponseStore } from './response-store.ts';
-import { Service } from './service.ts';
+import { type Asker, Service } from './service.ts';
 
 type Env = { readonly Bindings: HttpBindings };
 
@@ -25,6 +26,9 @@ interface Body {
   readonly bytes: Uint8Array;
   readonly value: unknown;
 }
+
+/** What a server knows of whoever asks. */
+export type Asking = Omit<Asker, 'signal'>;
 
 /** What an answer is before it is told: begun, and told at once or as events. */
 interface Begun {
@@ -37,14 +41,16 @@ interface Begun {
 export class AnswersApi {
   readonly #service: Service;
   readonly #responses = new ResponseStore();
+  #askerOf: (request: IncomingMessage) => Asking = () => ({});
 
   /** Throws 'bad-argument', 'bad-config'. */
   constructor(engine: Engine, options: AnswersOptions) {
     this.#service = new Service(engine, options);
   }
 
-  /** Puts its paths on a server. */
-  serveOn(app: Hono<Env>): void {
+  /** Puts its paths on a server, which says who asks. */
+  serveOn(app: Hono<Env>, askerOf: (request: IncomingMessage) => Asking): void {
+    this.#askerOf = askerOf;
     const service = this.#service;
     const { engine } = service;
     app.get('/health', (c) => c.json({ status: 'ok' }));
@@ -59,9 +65,11 @@ export class AnswersApi {
     this.#post(app, '/v1/responses', ({ value }, asker) =>
       ResponseAnswer.begin(service, this.#responses, value, asker),
     );
-    app.get('/v1/responses/:id', (c) => c.json(this.#responses.get(c.req.param('id'), 'id').response));
+    app.get('/v1/responses/:id', (c) =>
+      c.json(this.#responses.get(c.req.param('id'), 'id', this.#askerOf(c.env.incoming).salt).response),
+    );
     app.delete('/v1/responses/:id', (c) => {
-      const { response } = this.#responses.get(c.req.param('id'), 'id');
+      const { response } = this.#responses.get(c.req.param('id'), 'id', this.#askerOf(c.env.incoming).salt);
       this.#responses.forget(response.id);
       return c.json({ id: response.id, object: 'response', deleted: true });
     });
@@ -101,7 +109,10 @@ export class AnswersApi {
       const left = this.#service.enter();
       let isStreaming = false;
       try {
-        const begun = await begin(await bodyOf(c, this.#service.limits.bodyBytesMax), { signal: gone.signal });
+        const begun = await begin(await bodyOf(c, this.#service.limits.bodyBytesMax), {
+          ...this.#askerOf(c.env.incoming),
+          signal: gone.signal,
+        });
         c.header('x-palimpsest-session', begun.session);
         if (!begun.isStreamed) return c.json(await begun.whole());
         isStreaming = true;

@@ -4,6 +4,7 @@ import { given } from '../../native/index.ts';
 import type { GenerateOptions, SendOptions, SessionOptions, ToolChoice } from '../options/types.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
 import type { ChatRequest, CompletionRequest, EitherRequest, ResponseRequest } from './request.ts';
+import type { Asker } from './service.ts';
 
 /** Left out where it is null, too. */
 const set = <T>(value: T | null | undefined): T | undefined => value ?? undefined;
@@ -21,12 +22,17 @@ export function saltOf({ cache_salt, prompt_cache_key }: EitherRequest, salt: st
 }
 
 /** The options of the session that answers. */
-export function sessionAsked(request: EitherRequest, salt?: string): SessionOptions {
+export function sessionAsked(
+  request: EitherRequest,
+  { salt, priority, weight }: Omit<Asker, 'signal'>,
+): SessionOptions {
+  const own = set(request.priority);
   return given<SessionOptions>({
     kvBudget: set(request.kv_budget),
     kldBudget: set(request.kld_budget),
     cacheSalt: saltOf(request, salt),
-    schedulingPriority: set(request.priority),
+    schedulingPriority: priority === undefined ? own : Math.max(own ?? priority, priority),
+    schedulingWeight: weight,
   });
 }
 

@@ -7,15 +7,8 @@ import { callDeltas, callsOf, chatChunk, chatCompletion, finishOf, lastChunk } f
 import type { EventStream } from './event-stream.ts';
 import { failureOf } from './failure.ts';
 import { CHAT_REQUEST, type ChatRequest, checkedBody } from './request.ts';
-import type { Service, Told } from './service.ts';
+import type { Asker, Service, Told } from './service.ts';
 import { type Answer, BegunTurn, type Turn } from './turn.ts';
-
-/** Who asks, for as long as they wait. */
-export interface Asker {
-  readonly signal: AbortSignal;
-  /** What their requests share a cache by; undefined: with all others. */
-  readonly salt?: string;
-}
 
 /** A request for a chat completion whose first answer has begun. */
 export class ChatCompletion {
@@ -43,7 +36,7 @@ export class ChatCompletion {
     const terms = {
       tools,
       template: service.template,
-      session: service.sessionFor(sessionAsked(request, asker.salt)),
+      session: service.sessionFor(sessionAsked(request, asker)),
     };
     const turns = Array.from({ length: request.n ?? 1 }, (_, index) => ({
       terms,

@@ -5,12 +5,11 @@ import type { Generated } from '../session/types.ts';
 import type { EngineSession } from '../thread/engine-session.ts';
 import type { GeneratedToken } from '../transformer/sampling/logprobs.ts';
 import { completionAsked, sessionAsked } from './asked.ts';
-import type { Asker } from './chat.ts';
 import { usageOf } from './chat-completion.ts';
 import type { EventStream } from './event-stream.ts';
 import { failureOf } from './failure.ts';
 import { COMPLETION_REQUEST, type CompletionRequest, checkedBody } from './request.ts';
-import type { Service, Told } from './service.ts';
+import type { Asker, Service, Told } from './service.ts';
 
 /** A request whose prompt is being read, in a session of its own. */
 export class TextCompletion {
@@ -29,7 +28,7 @@ export class TextCompletion {
   }
 
   /** Throws what a request is refused with, before anything is told. */
-  static async begin(service: Service, body: unknown, { signal, salt }: Asker): Promise<TextCompletion> {
+  static async begin(service: Service, body: unknown, { signal, ...asker }: Asker): Promise<TextCompletion> {
     const request = checkedBody(COMPLETION_REQUEST, body);
     service.checkModel(request.model);
     const n = request.n ?? 1;
@@ -46,7 +45,7 @@ export class TextCompletion {
     const maxTokens = asked.maxTokens ?? Math.min(service.limits.maxTokens, room);
     const session = await service.engine.openSession({
       tokensExpected: Math.min(ids.length + maxTokens, config.contextLength),
-      ...service.sessionFor(sessionAsked(request, salt)),
+      ...service.sessionFor(sessionAsked(request, asker)),
     });
     let begun = (): void => {};
     const reading = new Promise<void>((resolve) => {

@@ -12,6 +12,8 @@ export interface StoredResponse {
   /** What the model read for it. */
   readonly prompt: readonly ChatMessage[];
   readonly terms: ConversationTerms;
+  /** Whose it is; undefined: of whoever may ask. */
+  readonly owner: string | undefined;
   /** Bytes of its items as JSON. */
   readonly bytes: number;
 }
@@ -33,14 +35,15 @@ export class ResponseStore {
     }
   }
 
-  /** null: there is none, or no longer. */
-  find(id: string): StoredResponse | null {
-    return this.#all.get(id) ?? null;
+  /** null: there is none of this owner, or no longer. */
+  find(id: string, owner: string | undefined): StoredResponse | null {
+    const found = this.#all.get(id);
+    return found === undefined || found.owner !== owner ? null : found;
   }
 
   /** Throws 'not-found'. param: where a request names it. */
-  get(id: string, param: string): StoredResponse {
-    const found = this.find(id);
+  get(id: string, param: string, owner: string | undefined): StoredResponse {
+    const found = this.find(id, owner);
     if (found !== null) return found;
     throw new KvError('not-found', `there is no response ${id.slice(0, 80)}, or no longer`, {
       values: { param, response: id.slice(0, 80) },

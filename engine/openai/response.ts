@@ -3,7 +3,6 @@ import { randomUUID } from 'node:crypto';
 import type { GeneratedToken } from '../transformer/sampling/logprobs.ts';
 import type { ToolCall } from '../transformer/types.ts';
 import { responseAsked, sessionAsked } from './asked.ts';
-import type { Asker } from './chat.ts';
 import { argumentsOf, cacheOf, callsOf, logprobsOf, timingsOf } from './chat-completion.ts';
 import type { ConversationTerms } from './conversations.ts';
 import { type Diagnostics, diagnose } from './diagnostics.ts';
@@ -12,7 +11,7 @@ import { failureOf } from './failure.ts';
 import { checkedBody, type InputItem, RESPONSE_REQUEST, type ResponseRequest } from './request.ts';
 import { conversationOf, itemsOf } from './response-input.ts';
 import type { ResponseStore } from './response-store.ts';
-import type { Service } from './service.ts';
+import type { Asker, Service } from './service.ts';
 import { type Answer, BegunTurn, type Turn } from './turn.ts';
 
 /** A message or a call that a response has. */
@@ -49,6 +48,7 @@ const callItem = (id: string, status: string, call: ToolCall, text: string) => (
 export class ResponseAnswer {
   readonly #service: Service;
   readonly #store: ResponseStore;
+  readonly #owner: string | undefined;
   readonly #request: ResponseRequest;
   readonly #items: readonly InputItem[];
   readonly #turn: Turn;
@@ -59,13 +59,18 @@ export class ResponseAnswer {
   #sequence = 0;
 
   private constructor(
-    { service, store }: { readonly service: Service; readonly store: ResponseStore },
+    {
+      service,
+      store,
+      owner,
+    }: { readonly service: Service; readonly store: ResponseStore; readonly owner: string | undefined },
     request: ResponseRequest,
     items: readonly InputItem[],
     { turn, begun }: { readonly turn: Turn; readonly begun: BegunTurn },
   ) {
     this.#service = service;
     this.#store = store;
+    this.#owner = owner;
     this.#request = request;
     this.#items = items;
     this.#turn = turn;
@@ -77,16 +82,17 @@ export class ResponseAnswer {
     const request = checkedBody(RESPONSE_REQUEST, body);
     service.checkModel(request.model);
     const { previous_response_id: previous } = request;
-    const before = previous == null ? [] : store.get(previous, 'previous_response_id').items;
+    const before = previous == null ? [] : store.get(previous, 'previous_response_id', asker.salt).items;
     const items = [...before, ...itemsOf(request)];
     const { messages, tools } = conversationOf(request, items);
-    const session = service.sessionFor(sessionAsked(request, asker.salt));
+    const session = service.sessionFor(sessionAsked(request, asker));
     const terms: ConversationTerms = { tools, template: service.template, session };
     const options = responseAsked(request, service.sampling);
     const { maxTokens } = service.limits;
+    const owner = asker.salt;
     const turn: Turn = { terms, messages, options, maxTokens, continues: false, signal: asker.signal };
     const begun = await BegunTurn.begin(service.conversations, turn);
-    return new ResponseAnswer({ service, store }, request, items, { turn, begun });
+    return new ResponseAnswer({ service, store, owner }, request, items, { turn, begun });
   }
 
   get isStreamed(): boolean {
@@ -195,6 +201,7 @@ export class ResponseAnswer {
         items: [...this.#items, ...(output as readonly InputItem[])],
         prompt: this.#turn.messages,
         terms: this.#turn.terms,
+        owner: this.#owner,
       });
     return response;
   }
@@ -204,7 +211,7 @@ export class ResponseAnswer {
     const compared = this.#request.prompt_cache_options?.comparison_response_id;
     if (compared == null) return null;
     const { terms, messages: prompt } = this.#turn;
-    return diagnose(this.#service.engine, this.#store.find(compared), { terms, prompt, cachedTokens });
+    return diagnose(this.#service.engine, this.#store.find(compared, this.#owner), { terms, prompt, cachedTokens });
   }
 
   #head(status: string, output: readonly Output[]) {

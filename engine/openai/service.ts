@@ -17,6 +17,17 @@ export interface Told {
   readonly fingerprint: string;
 }
 
+/** Who asks, for as long as they wait. */
+export interface Asker {
+  readonly signal: AbortSignal;
+  /** What their requests share a cache by; undefined: with all others. */
+  readonly salt?: string;
+  /** Requests begin no earlier than this priority has them. */
+  readonly priority?: number;
+  /** Their share of turns beside others of their priority. */
+  readonly weight?: number;
+}
+
 type Resolved = Required<Pick<AnswersOptions, 'maxTokens' | 'requestsMax' | 'conversationsMax' | 'bodyBytesMax'>>;
 
 /** Letters of the digest of the weights that answers carry. */

@@ -3,10 +3,10 @@
  * machine. Every request passes here before anything else looks at it: method, size, rate, Host and
  * token. The limits on connections and time are those of node:http and are set in server.ts.
  */
-import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { KvError, readRegular } from '../../native/index.ts';
 import { Refusal } from '../openai/failure.ts';
+import { type ApiKey, Keys } from './keys.ts';
 
 export const URL_CHARS_MAX = 4096;
 const TOKEN_BYTES_MAX = 4096;
@@ -36,8 +36,8 @@ const METHODS: Readonly<Record<Way, readonly string[]>> = {
 
 /** What a guard lets through. */
 export interface GuardRules {
-  /** null: whoever reaches the port may ask. */
-  readonly token: string | null;
+  /** None: whoever reaches the port may ask. */
+  readonly keys: readonly ApiKey[];
   /**
    * True if the server listens on this machine alone. Then a Host header that names another is what a page does that
    * had its name point here.
@@ -77,22 +77,25 @@ export function checkToken(token: unknown, where: string): void {
 
 export class Guard {
   readonly #rules: GuardRules;
-  readonly #tokenHash: Buffer | null;
+  readonly #keys: Keys;
   readonly #rates = new Map<string, { left: number; atMs: number }>();
 
   constructor(rules: GuardRules) {
     this.#rules = rules;
-    this.#tokenHash = rules.token === null ? null : hash(rules.token);
+    this.#keys = new Keys(rules.keys);
   }
 
-  /** Throws a Refusal. way: how the address is asked. */
-  check({ method = '', url = '', headers, socket }: IncomingMessage, way: Way): void {
+  /**
+   * Who asks; null: whoever reaches the port. Throws a Refusal. way: how the address is asked; isOwn: it tells whoever
+   * asks of themselves alone.
+   */
+  check({ method = '', url = '', headers, socket }: IncomingMessage, way: Way, isOwn = false): ApiKey | null {
     const remote = socket.remoteAddress ?? '';
     this.#spend(addressOf(remote));
     // What browsers ask before they ask carries no token.
     if (method === 'OPTIONS' && headers.origin !== undefined && headers.origin === this.#rules.allowOrigin) {
       this.#checkHost(headers.host ?? '');
-      return;
+      return null;
     }
     const allowed = METHODS[way];
     if (!allowed.includes(method))
@@ -109,10 +112,11 @@ export class Guard {
     if (way !== 'answers' && hasBody(headers))
       throw new Refusal(413, new KvError('bad-argument', 'a request has no body here'), { connection: 'close' });
     this.#checkHost(headers.host ?? '');
-    if (way === 'greets') return;
-    this.#checkToken(headers);
+    if (way === 'greets') return null;
+    const key = this.#checkKey(headers, isOwn);
     if (way === 'changes') this.#checkChange(remote);
     if (way === 'answers' || way === 'removes') this.#checkOrigin(headers.origin, headers.host);
+    return key;
   }
 
   /**
@@ -137,7 +141,7 @@ export class Guard {
    * only the token tells them from those who may.
    */
   #checkChange(remote: string): void {
-    if (this.#tokenHash === null)
+    if (this.#keys.areNone)
       throw new Refusal(
         403,
         new KvError('not-allowed', 'a server without a token changes nothing', { hint: 'serve(engine, { token })' }),
@@ -158,22 +162,31 @@ export class Guard {
     throw new Refusal(403, new KvError('not-allowed', 'this server answers to localhost, 127.0.0.1 and [::1] only'));
   }
 
-  /** Compares hashes, so that the time it takes tells nothing of the token, its length included. */
-  #checkToken(headers: IncomingHttpHeaders): void {
-    if (this.#tokenHash === null) return;
-    const { authorization = '', 'x-api-key': key } = headers;
-    const given = /^Bearer +(\S+)$/i.exec(authorization)?.[1] ?? (typeof key === 'string' ? key : undefined);
-    if (timingSafeEqual(hash(given ?? ''), this.#tokenHash) && given !== undefined) return;
+  #checkKey(headers: IncomingHttpHeaders, isOwn: boolean): ApiKey | null {
+    if (this.#keys.areNone) return null;
+    const close: Readonly<Record<string, string>> = hasBody(headers) ? { connection: 'close' } : {};
+    const key = this.#keys.find(headers);
+    if (key === null)
+      throw new Refusal(
+        401,
+        new KvError('not-allowed', 'a token is needed', { hint: 'send Authorization: Bearer TOKEN' }),
+        { 'www-authenticate': 'Bearer', ...close },
+      );
+    if (key.requestsPerSecond !== undefined) this.#spend(`key ${key.name}`, key.requestsPerSecond, close);
+    if (key.sees === 'all' || isOwn) return key;
     throw new Refusal(
-      401,
-      new KvError('not-allowed', 'a token is needed', { hint: 'send Authorization: Bearer TOKEN' }),
-      { 'www-authenticate': 'Bearer', ...(hasBody(headers) ? { connection: 'close' } : {}) },
+      403,
+      new KvError('not-allowed', 'this key is told of its own answers alone', { hint: 'ask with a key that sees all' }),
+      close,
     );
   }
 
-  /** Takes one request from what an address may ask now. */
-  #spend(address: string): void {
-    const { requestsPerSecond } = this.#rules;
+  /** Takes one request from what an address or a key may ask now. */
+  #spend(
+    address: string,
+    requestsPerSecond: number = this.#rules.requestsPerSecond,
+    more: Readonly<Record<string, string>> = {},
+  ): void {
     const most = Math.max(1, requestsPerSecond * BURST_SECONDS);
     const nowMs = performance.now();
     const { left, atMs } = this.#rates.get(address) ?? { left: most, atMs: nowMs };
@@ -183,13 +196,16 @@ export class Guard {
     if (this.#rates.size >= ADDRESSES_MAX) this.#rates.delete(this.#rates.keys().next().value!);
     this.#rates.set(address, { left: now < 1 ? now : now - 1, atMs: nowMs });
     if (now < 1)
-      throw new Refusal(429, new KvError('busy', 'too many requests from this address', { hint: 'ask more slowly' }), {
-        'retry-after': String(Math.ceil((1 - now) / requestsPerSecond)),
-      });
+      throw new Refusal(
+        429,
+        new KvError('busy', 'too many requests from this address or key', { hint: 'ask more slowly' }),
+        {
+          'retry-after': String(Math.ceil((1 - now) / requestsPerSecond)),
+          ...more,
+        },
+      );
   }
 }
-
-const hash = (text: string): Buffer => createHash('sha256').update(text).digest();
 
 /** Whose rate an address counts for: of IPv6 the network of 64 bits, all of which one machine may have. */
 export function addressOf(remote: string): string {

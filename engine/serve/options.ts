@@ -1,6 +1,7 @@
 /** What a live view is opened with. */
 import { above, anyText, type Rows, seenLater, textLike, truth, whole } from '../../native/index.ts';
 import type { AnswersOptions } from '../openai/options.ts';
+import type { ApiKey } from './keys.ts';
 import type { StreamRules } from './stream.ts';
 
 /** Options of serve. Each has a default. */
@@ -16,6 +17,11 @@ export interface ServeOptions {
    * loopback alone.
    */
   readonly token?: string;
+  /**
+   * Who else may ask: keys by their SHA-256, as `--keys` reads them of a file. Each shares no cache with another, and
+   * is told of its own answers alone unless it `sees` all. Default: none.
+   */
+  readonly keys?: readonly ApiKey[];
   /** The one origin whose pages may read answers, such as 'https://dashboard.example'. Default: none. */
   readonly allowOrigin?: string;
   /** Requests of one address, in the long run; twice as many at once. Default 50. */
@@ -69,6 +75,11 @@ export const SERVE_OPTIONS = {
     flags: {
       tokenFile: { flag: '--token-file <file>', help: 'file with the token that whoever asks must send' },
     },
+  },
+  keys: {
+    rule: seenLater<readonly ApiKey[]>('a list of keys'),
+    help: 'keys of many people',
+    flags: { keys: { flag: '--keys <file>', help: 'TOML or JSON file with the keys of those who may ask' } },
   },
   allowOrigin: {
     rule: textLike(/^https?:\/\/[\w.:[\]-]+$/, 'one origin, such as https://dashboard.example'),

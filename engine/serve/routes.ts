@@ -172,14 +172,14 @@ export const ROUTES: readonly Route[] = [
   },
 ];
 
-/** `answers`: true if prompts are answered here. */
-export function wayOf(url: string, answers: boolean): Way {
+/** `answers`: true if prompts are answered here. isOwn: it tells whoever asks of themselves alone. */
+export function wayOf(url: string, answers: boolean): { readonly way: Way; readonly isOwn: boolean } {
   const path = url.split('?', 1)[0]!;
   const answered = answers ? answeredPath(path) : null;
-  if (answered?.body !== undefined) return 'answers';
-  if (answered?.open === true) return 'greets';
-  if (answered?.removes === true) return 'removes';
-  return ROUTES.some((route) => route.changes === true && route.path === path) ? 'changes' : 'shows';
+  const way = answered?.body !== undefined ? 'answers' : answered?.open === true ? 'greets' : 'removes';
+  if (answered !== null) return { way: way === 'removes' && answered.removes !== true ? 'shows' : way, isOwn: true };
+  const changes = ROUTES.some((route) => route.changes === true && route.path === path);
+  return { way: changes ? 'changes' : 'shows', isOwn: false };
 }
 
 /**

@@ -12,11 +12,12 @@ import { checkKeys, checkOptions, defaultsOf, given, KvError, show } from '../..
 import { isLogDir } from '../../witness/index.ts';
 import { PREFIX } from '../metrics/meter.ts';
 import { Registry } from '../metrics/registry.ts';
-import { AnswersApi } from '../openai/api.ts';
+import { AnswersApi, type Asking } from '../openai/api.ts';
 import { failureOf } from '../openai/failure.ts';
 import { logDir } from '../state/folder.ts';
 import type { Engine } from '../thread/engine.ts';
 import { checkToken, Guard, isLoopback } from './guard.ts';
+import { type ApiKey, checkedKeys, tokenKey } from './keys.ts';
 import { openApi } from './openapi.ts';
 import { SERVE_OPTIONS, type ServeOptions, STREAM_OPTIONS } from './options.ts';
 import { LogReader } from './reader.ts';
@@ -27,6 +28,11 @@ import { type StreamRules, Streams } from './stream.ts';
 export interface LiveView {
   /** 'http://127.0.0.1:9470' */
   readonly url: string;
+  /**
+   * Takes no more requests, and waits until those under way are answered, so long at most; whoever follows decisions is
+   * cut off at the end of it. close() it then.
+   */
+  drain(mostMs: number): Promise<void>;
   /** Stops answering, and cuts off those who follow. */
   close(): Promise<void>;
   /** The same as close(). */
@@ -85,12 +91,13 @@ const withDefaults = (options: ServeOptions) => ({
 
 function checkServe(options: ServeOptions): void {
   checkOptions(options, SERVE_OPTIONS);
-  const { host, token, stream } = withDefaults(options);
+  const { host, token, keys, stream } = withDefaults(options);
   if (token !== undefined) checkToken(token, 'token');
-  if (!isLoopback(host) && token === undefined)
+  if (keys !== undefined) checkedKeys(keys, 'keys');
+  if (!isLoopback(host) && token === undefined && keys === undefined)
     throw new KvError('bad-argument', `other machines may reach ${host}, so a token is needed`, {
       values: { host },
-      hint: 'name a file with one (--token-file), or leave out the host',
+      hint: 'name a file with one (--token-file) or with many (--keys), or leave out the host',
     });
   if (stream === undefined) return;
   checkKeys(stream, STREAM_OPTIONS, 'serve');
@@ -119,15 +126,18 @@ class View implements LiveView {
     'Clients that followed decisions and were cut off because they did not read.',
     {},
   );
+  /** Whose key a request had. */
+  readonly #askers = new WeakMap<IncomingMessage, Asking>();
+  #url = '';
   #closing: Promise<void> | null = null;
 
   constructor(reader: LogReader | null, engine: Engine | null, options: ServeOptions) {
-    const { host, requestsPerSecond, connectionsMax, requestMs, token = null } = withDefaults(options);
+    const { host, requestsPerSecond, connectionsMax, requestMs, token, keys = [] } = withDefaults(options);
     this.#reader = reader;
     this.#engine = engine;
     this.#options = options;
     this.#guard = new Guard({
-      token,
+      keys: [...(token === undefined ? [] : [tokenKey(token)]), ...keys],
       isLoopback: isLoopback(host),
       requestsPerSecond,
       answers: options.answers !== undefined,
@@ -155,8 +165,7 @@ class View implements LiveView {
   }
 
   get url(): string {
-    const { address, port, family } = this.#server.address() as AddressInfo;
-    return `http://${family === 'IPv6' ? `[${address}]` : address}:${port}`;
+    return this.#url;
   }
 
   listen(): Promise<this> {
@@ -172,11 +181,24 @@ class View implements LiveView {
         ),
       );
       this.#server.listen(port, host, () => {
+        const { address, port: heard, family } = this.#server.address() as AddressInfo;
+        this.#url = `http://${family === 'IPv6' ? `[${address}]` : address}:${heard}`;
         // Reading begins before anybody asks; what is wrong with the log is told to whoever does.
         this.#reader?.ask('metrics', undefined).catch(() => {});
         done(this);
       });
     });
+  }
+
+  async drain(mostMs: number): Promise<void> {
+    const drained = new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    this.#streams?.end();
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, mostMs);
+    });
+    await Promise.race([drained, late]);
+    clearTimeout(timer);
   }
 
   close(): Promise<void> {
@@ -201,8 +223,9 @@ class View implements LiveView {
     // A client that goes away in the middle is no failure of ours.
     response.on('error', () => {});
     try {
-      const way = wayOf(request.url ?? '', this.#answers !== null);
-      this.#guard.check(request, way);
+      const { way, isOwn } = wayOf(request.url ?? '', this.#answers !== null);
+      const key = this.#guard.check(request, way, isOwn);
+      if (key !== null) this.#askers.set(request, askerOf(key));
       if (waits && way === 'answers') response.writeContinue();
     } catch (error) {
       this.#refuse(error, request, response);
@@ -229,7 +252,7 @@ class View implements LiveView {
         'access-control-max-age': '600',
       }),
     );
-    this.#answers?.serveOn(app);
+    this.#answers?.serveOn(app, (request) => this.#askers.get(request) ?? {});
     app.all('*', (c) => this.#show(c));
     app.onError((error, c) => {
       this.#refuse(error, c.env.incoming, c.env.outgoing);
@@ -331,6 +354,10 @@ class View implements LiveView {
     this.#send(response, request, status, 'application/json; charset=utf-8', `${JSON.stringify({ error })}\n`, headers);
   }
 }
+
+/** What a key is to the answers: nothing for the one that all share. */
+const askerOf = ({ name, priority = 0, weight = 1 }: ApiKey): Asking =>
+  name === '' ? {} : { salt: name, priority, weight };
 
 /** The path and the query of a request. Throws 'bad-argument'. */
 function addressOfRequest(url: string): [path: string, search: URLSearchParams] {

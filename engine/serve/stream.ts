@@ -34,7 +34,7 @@ export class Streams {
   readonly #reader: LogReader;
   readonly #rules: StreamRules;
   readonly #onDropped: () => void;
-  #open = 0;
+  readonly #responses = new Set<ServerResponse>();
 
   /** `onDropped` is called for every client that was too slow. */
   constructor(reader: LogReader, rules: StreamRules, onDropped: () => void) {
@@ -43,9 +43,14 @@ export class Streams {
     this.#onDropped = onDropped;
   }
 
+  /** Cuts off all of them: nothing more will be told. */
+  end(): void {
+    for (const response of this.#responses) response.destroy();
+  }
+
   /** Clients that are connected. */
   get open(): number {
-    return this.#open;
+    return this.#responses.size;
   }
 
   /** Serves one client until it goes. Throws before anything was sent: 'busy', and what Follower.after throws. */
@@ -55,9 +60,9 @@ export class Streams {
     headers: Readonly<Record<string, string>>,
   ): Promise<void> {
     const { clientsMax, heartbeatMs, stalledMs } = this.#rules;
-    if (this.#open >= clientsMax)
+    if (this.open >= clientsMax)
       throw new KvError('busy', `${clientsMax} clients follow the decisions already`, { hint: 'try again later' });
-    this.#open++;
+    this.#responses.add(response);
     const place = { id: after, isLive: false };
     let onBehind = (): void => {};
     let fullSinceMs: number | null = null;
@@ -114,7 +119,7 @@ export class Streams {
     } finally {
       clearInterval(heart);
       leave();
-      this.#open--;
+      this.#responses.delete(response);
     }
   }
 }

@@ -346,3 +346,24 @@ test('requests are counted by how they were answered', async () => {
   // The answers to the questions for counts are among them.
   expect([after[0]! - before[0]!, after[1]! - before[1]!]).toEqual([2, 1]);
 });
+
+test('a server that drains ends what it answers, and takes no more', async () => {
+  await using live = await serve(served.engine, { port: 0, answers: {} });
+  const body = JSON.stringify({ messages, stream: true, max_tokens: 200, temperature: 0 });
+  const response = await fetch(live.url + CHAT, { method: 'POST', body, headers: JSON_TYPE });
+  const drained = live.drain(60_000);
+  await expect(fetch(`${live.url}/health`)).rejects.toThrow();
+  expect(eventsIn(await response.text()).at(-1)).toBe('[DONE]');
+  await drained;
+  // Nobody is waited for for ever.
+  await using other = await serve(served.engine, { port: 0, answers: {} });
+  const gone = new AbortController();
+  await fetch(other.url + CHAT, {
+    method: 'POST',
+    body: body.replace('200', '3000'),
+    headers: JSON_TYPE,
+    signal: gone.signal,
+  });
+  await other.drain(1);
+  gone.abort();
+});

@@ -1,0 +1,122 @@
+// Keys of many people on one server: who may ask, what each is told of, and that nobody learns by the cache what
+// another has asked.
+import { createHash } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { sessionAsked } from '../../../../engine/openai/asked.ts';
+import { readKeys } from '../../../../engine/serve/keys.ts';
+import { refusal as thrown } from '../../../refusal.ts';
+import { scratchFolders } from '../../witness/folder.ts';
+import { type Served, withServer } from './served.ts';
+
+const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
+const KEYS = [
+  { name: 'ann', sha256: sha256('key-of-ann'), sees: 'answers', priority: 0, weight: 1 },
+  { name: 'bob', sha256: sha256('key-of-bob'), sees: 'answers', priority: 2, weight: 1 },
+  { name: 'eve', sha256: sha256('key-of-eve'), sees: 'answers', priority: 0, weight: 1, requestsPerSecond: 0.5 },
+  { name: 'root', sha256: sha256('key-of-root'), sees: 'all', priority: 0, weight: 1 },
+] as const;
+
+let served: Served;
+withServer(
+  (one) => {
+    served = one;
+  },
+  {},
+  { keys: KEYS },
+);
+const folder = scratchFolders();
+
+const as = (name: string): Record<string, string> => ({ authorization: `Bearer key-of-${name}` });
+const get = (path: string, headers: Record<string, string> = {}): Promise<Response> =>
+  fetch(served.url + path, { headers });
+const post = (path: string, body: object, headers: Record<string, string>): Promise<Response> =>
+  fetch(served.url + path, {
+    method: 'POST',
+    body: JSON.stringify(body),
+    headers: { 'content-type': 'application/json', ...headers },
+  });
+
+test('only those who have a key are answered, and only those who see all are told of others', async () => {
+  for (const [name, path, status] of [
+    ['nobody', '/v1/models', 401],
+    ['ann', '/v1/models', 200],
+    ['ann', '/health', 200],
+    ['nobody', '/health', 200],
+    ['ann', '/metrics', 403],
+    ['ann', '/openapi.json', 403],
+    ['ann', '/v1/sessions', 403],
+    ['ann', '/v1/decisions/stream', 403],
+    ['root', '/metrics', 200],
+  ] as const)
+    expect([name, path, (await get(path, as(name))).status]).toEqual([name, path, status]);
+  expect((await get('/v1/models', { 'x-api-key': 'key-of-bob' })).status).toBe(200);
+  expect((await get('/v1/models')).status).toBe(401);
+});
+
+test('nobody finds in the cache what another has read', async () => {
+  const content = 'The keeper counted the hives along the wall. '.repeat(30);
+  const asked = async (name: string): Promise<number> => {
+    const answer = await post(
+      '/v1/chat/completions',
+      { messages: [{ role: 'user', content }], max_tokens: 2 },
+      as(name),
+    );
+    const { usage } = (await answer.json()) as { usage: { prompt_tokens_details: { cached_tokens: number } } };
+    return usage.prompt_tokens_details.cached_tokens;
+  };
+  expect(await asked('ann')).toBe(0);
+  expect(await asked('bob')).toBe(0);
+  expect(await asked('ann')).toBeGreaterThan(200);
+  expect(await asked('bob')).toBeGreaterThan(200);
+});
+
+test('a response is that of the key it was asked with', async () => {
+  const { id } = (await (await post('/v1/responses', { input: 'Wax?', max_output_tokens: 2 }, as('ann'))).json()) as {
+    id: string;
+  };
+  expect((await get(`/v1/responses/${id}`, as('bob'))).status).toBe(404);
+  expect((await post('/v1/responses', { input: 'x', previous_response_id: id }, as('bob'))).status).toBe(404);
+  const compared = { input: 'Wax?', max_output_tokens: 2, prompt_cache_options: { comparison_response_id: id } };
+  const told = (await (await post('/v1/responses', compared, as('bob'))).json()) as Record<string, unknown>;
+  expect(told['prompt_cache_diagnostics']).toEqual({ type: 'comparison_response_not_found' });
+  const remove = (name: string): Promise<Response> =>
+    fetch(`${served.url}/v1/responses/${id}`, { method: 'DELETE', headers: as(name) });
+  expect((await remove('bob')).status).toBe(404);
+  expect((await remove('ann')).status).toBe(200);
+});
+
+test('a key has a rate of its own', async () => {
+  const answers = [await get('/v1/models', as('eve')), await get('/v1/models', as('eve'))];
+  expect(answers.map(({ status }) => status)).toEqual([200, 429]);
+  expect(Number(answers[1]!.headers.get('retry-after'))).toBeGreaterThan(0);
+  expect((await get('/v1/models', as('ann'))).status).toBe(200);
+});
+
+test('a request begins no earlier than its key has it', () => {
+  const asker = { salt: 'bob', priority: 2, weight: 3 };
+  const priorityOf = (priority?: number): unknown =>
+    sessionAsked(priority === undefined ? {} : { priority }, asker).schedulingPriority;
+  expect([priorityOf(), priorityOf(-5), priorityOf(7)]).toEqual([2, 2, 7]);
+  expect(sessionAsked({}, asker)).toMatchObject({ schedulingWeight: 3 });
+});
+
+test.each<[string, string, string]>([
+  ['no TOML', 'keys.toml', '[[keys'],
+  ['no keys', 'keys.toml', 'a = 1'],
+  ['an empty list', 'keys.json', '{"keys": []}'],
+  ['a key itself', 'keys.json', '{"keys": [{"name": "ann", "key": "secret"}]}'],
+  ['no hash', 'keys.toml', '[[keys]]\nname = "ann"\nsha256 = "abc"'],
+  ['a misspelt field', 'keys.toml', `[[keys]]\nname = "ann"\nsha256 = "${sha256('x')}"\nsee = "all"`],
+])('a file with %s is refused', (_, name, text) => {
+  const path = join(folder(), name);
+  writeFileSync(path, text);
+  expect(thrown(() => readKeys(path)).code).toBe('bad-config');
+});
+
+test('a file has keys, with defaults', () => {
+  const path = join(folder(), 'keys.toml');
+  writeFileSync(path, `[[keys]]\nname = "ann"\nsha256 = "${sha256('x')}"\n`);
+  expect(readKeys(path)).toEqual([{ name: 'ann', sha256: sha256('x'), sees: 'answers', priority: 0, weight: 1 }]);
+});
