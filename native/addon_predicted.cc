@@ -228,7 +228,7 @@ Status importPagesCall(Cache& cache, const Info& info) {
     if (!given.predictor) return kClosed;
     if (!readFloats(info[3], &cos) || !readFloats(info[4], &sin) || !info[6].IsBoolean()) return kBadArgument;
     if (!readInt(info[5], 2, cache.shape().headDim, &given.rotary.rotaryDim) || given.rotary.rotaryDim % 2 != 0) return kBadArgument;
-    const size_t wanted = static_cast<size_t>(given.pages) * kPageTokens * (given.rotary.rotaryDim / 2);
+    const size_t wanted = static_cast<size_t>(cache.heldPages() + given.pages) * kPageTokens * (given.rotary.rotaryDim / 2);
     if (cos.length != wanted || sin.length != wanted) return kBadShape;
     if (!finite(cos) || !finite(sin) || (wanted > 0 && cos.data[0] == 0)) return kBadValue;
     given.rotary.cos = cos.data;

@@ -442,7 +442,7 @@ export class NativeCache implements KvCache {
 
   importPages(pages: PageRecords): void {
     const handle = this.#open();
-    this.#within('import pages', () => importPages(handle, this.shape, pages));
+    this.#within('import pages', () => importPages(handle, this.shape, pages, this.#count(0).pages));
   }
 
   get budgetBytes(): number | null {

@@ -120,8 +120,8 @@ const WAYS = { resident: 0, freed: 2, evicted: 3 } as const;
 /** Numbers of a record in the binary. */
 const NUMBERS = 5;
 
-/** See KvCache.importPages. */
-export function importPages(handle: CacheHandle, shape: CacheShape, given: PageRecords): void {
+/** See KvCache.importPages. `held`: pages that the cache has. */
+export function importPages(handle: CacheHandle, shape: CacheShape, given: PageRecords, held = 0): void {
   record(given, 'pages');
   const { bytes, records, predicted } = given;
   if (!(bytes instanceof Uint8Array)) fail('bytes must be a Uint8Array', { bytes: show(bytes) });
@@ -145,7 +145,7 @@ export function importPages(handle: CacheHandle, shape: CacheShape, given: PageR
       numbers.set([1, formatId(formats.k), formatId(formats.v), at, length], NUMBERS * i);
       continue;
     }
-    const content = contentOf(bytes.subarray(at, at + length), firstToken(Math.floor(i / shape.layers)));
+    const content = contentOf(bytes.subarray(at, at + length), firstToken(held + Math.floor(i / shape.layers)));
     hasFreed ||= content.kind === 'freed';
     numbers.set([WAYS[content.kind], content.k, content.v, at + content.at, content.length], NUMBERS * i);
   }
@@ -153,13 +153,13 @@ export function importPages(handle: CacheHandle, shape: CacheShape, given: PageR
   const out = Float64Array.of(-1);
   if (predicted !== null) record(predicted, 'predicted');
   const by = predicted?.predictor?.handle as PredictorHandle | undefined;
-  const { cos, sin, rotaryDim, interleaved } = rotaryOf(predicted, pages, shape);
+  const { cos, sin, rotaryDim, interleaved } = rotaryOf(predicted, held + pages, shape);
   const status = handle.importPages(bytes, numbers, by, cos, sin, rotaryDim, interleaved, out);
   const [found] = out as unknown as [number];
   if (found >= 0)
     throw new KvError(
       'bad-file',
-      `page ${Math.floor(found / shape.layers)} of layer ${found % shape.layers} is damaged`,
+      `page ${held + Math.floor(found / shape.layers)} of layer ${found % shape.layers} is damaged`,
       {
         cause: errorOf(status, 'import pages', {}),
       },

@@ -249,7 +249,7 @@ export interface PageRecord {
   readonly formats: Readonly<Record<Side, FormatName>> | null;
 }
 
-/** Every page of a cache, page after page and of each layer by layer. */
+/** Every page of a cache that it is to have, page after page and of each layer by layer. */
 export interface PageRecords {
   readonly bytes: Uint8Array;
   readonly records: readonly PageRecord[];
@@ -482,9 +482,10 @@ export interface KvCache {
    */
   importPage(layer: number, bytes: Uint8Array): void;
   /**
-   * Puts all pages of an empty cache in place at once, stored or predicted, on as many threads as the cache has. If it
-   * throws, nothing has changed. Throws 'unsupported' if the cache is not empty or would see a freed page, 'bad-file'
-   * for a page that is damaged or holds numbers that are not finite, and otherwise as importPage() does.
+   * Puts all pages of a cache in place at once, stored or predicted, on as many threads as the cache has: behind those
+   * that it was given by adopt(), if any. If it throws, nothing has changed. Throws 'unsupported' if the cache is not
+   * otherwise empty or would see a freed page, 'bad-file' for a page that is damaged or holds numbers that are not
+   * finite, and otherwise as importPage() does.
    */
   importPages(pages: PageRecords): void;
   memory(): CacheMemory;

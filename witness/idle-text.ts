@@ -2,7 +2,7 @@
  * What notes about a session that waited say to people: that it was parked because memory was short, that it could not
  * be, and how it came back.
  */
-import { bytesText, printable, show } from '../native/index.ts';
+import { bytesText, plural, printable, show } from '../native/index.ts';
 
 /** Body of such a note: `idle` says what happened. */
 interface IdleNote {
@@ -16,11 +16,13 @@ interface IdleNote {
   readonly bytesAfter?: unknown;
   readonly parkedBytes?: unknown;
   readonly why?: unknown;
+  /** Tokens of pages that it holds together with others. */
+  readonly heldTokens?: unknown;
 }
 
 /** null: the note is about something else. */
 export function idleText(note: IdleNote): string | null {
-  const { idle, place, idleMs, bytesBefore, bytesAfter, parkedBytes, why } = note;
+  const { idle, place, idleMs, bytesBefore, bytesAfter, parkedBytes, why, heldTokens } = note;
   if (idle === 'parked') {
     const seconds = typeof idleMs === 'number' ? ` for ${(idleMs / 1000).toFixed(1)} s` : '';
     const file = place === 'disk' ? ` and a file of ${bytes(parkedBytes)}` : '';
@@ -30,8 +32,9 @@ export function idleText(note: IdleNote): string | null {
   }
   if (idle === 'kept') return `Was to be parked, because ${causeText(note)}, and was not: ${printable(show(why))}.`;
   if (idle !== 'woken') return null;
+  const held = typeof heldTokens === 'number' ? `, ${plural(heldTokens, 'token')} in pages that others hold too` : '';
   return why === undefined
-    ? `Used again: what was parked came back to ${bytes(bytesAfter)}.`
+    ? `Used again: what was parked came back to ${bytes(bytesAfter)}${held}.`
     : `Used again: what was parked could not be used, and its tokens are read again: ${printable(show(why))}.`;
 }
 

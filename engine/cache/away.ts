@@ -17,6 +17,8 @@ export interface Away {
   readonly heldBytes: number;
   /** Bytes that the cache took, and takes when it is back. */
   readonly kvBytes: number;
+  /** Pages from 0 on that it held together with others, and holds so again where they are there. */
+  readonly heldPages: number;
   readonly memory: CacheMemory;
   readonly tables: readonly PageTable[];
   readonly fingerprint: Fingerprint;

@@ -27,6 +27,7 @@ import {
 import {
   type Foresight,
   FormArrows,
+  type FormChange,
   type FormState,
   kindOf,
   type LaterForm,
@@ -359,13 +360,24 @@ export class Governed implements Lender {
   }
 
   /**
+   * Has, empty, the first `pages` pages of another cache of its pool, as the other one has them, and room for what is
+   * its own. Neither knows yet. Throws 'unsupported' where some are just moving, 'budget-exceeded'.
+   */
+  adopt(lender: Lender, pages: number): void {
+    const { fixedBytes } = this.terms.context;
+    this.room.ask(fixedBytes);
+    this.room.press(fixedBytes, 'named');
+    this.kv.adopt(lender.kv, pages);
+  }
+
+  /**
    * Begins, empty, with pages of another cache of its pool, as far as there is room for those that are copied. → how
    * many. Throws 'unsupported' where the other one is just moving some of them.
    */
   beginWith(lender: Lender, { heldPages, pages }: Loan): number {
     const { kv, kin, shape } = this;
     if (heldPages > 0) {
-      kv.adopt(lender.kv, heldPages);
+      this.adopt(lender, heldPages);
       lender.kin.share(kin, heldPages);
     }
     const end = this.#copiedPages(lender, heldPages, pages);
@@ -477,9 +489,26 @@ export class Governed implements Lender {
    */
   cameBack(): void {
     const held = this.kv.length();
-    assert(this.#away !== null, `cache ${this.id} came back and was not parked`);
+    const away = this.#away;
+    assert(away !== null, `cache ${this.id} came back and was not parked`);
     assert(held === 0 || held === this.#length, `cache ${this.id} came back with ${held} of ${this.#length} tokens`);
     this.#away = null;
+    if (held > 0) this.#tellMovedMeanwhile(away);
+  }
+
+  /** Those with whom it holds pages together may have moved them while it was away. */
+  #tellMovedMeanwhile({ tables, kvBytes }: Away): void {
+    const { heldPages } = this.kin;
+    const changes = tables.flatMap((table, layer) => {
+      const [before, now] = [formsBySide(table), formsBySide(this.kv.table(layer))];
+      return Array.from({ length: heldPages }, (_, page) => page).flatMap((page) =>
+        SIDES.flatMap((side): FormChange[] => {
+          const [from, to] = [before[side][page]!, now[side][page]!];
+          return from === 'freed' || to === 'freed' || from === to ? [] : [{ layer, page, side, from, to }];
+        }),
+      );
+    });
+    this.mover.tell({ cause: 'shared', tokens: this.#length }, changes, Math.min(kvBytes, this.peakBytes));
   }
 
   /** Sequence number of the first log entry, −1 before it and where none is written. */

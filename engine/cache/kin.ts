@@ -100,9 +100,14 @@ export class Kin {
     return most;
   }
 
+  /** The same of those as well by whom nobody reads. */
+  get heldPages(): number {
+    return Math.max(0, ...this.#shared.values());
+  }
+
   /** True if others hold pages of this one as well. */
   get isShared(): boolean {
-    return this.hasOthers || [...this.#shared.values()].some((pages) => pages > 0);
+    return this.hasOthers || this.heldPages > 0;
   }
 
   /** True if others of its family are open. */

@@ -2,13 +2,21 @@
  * Pages that a fork does not share: those that are in the window of the cache that it goes on from, or have left it and
  * may not all have moved. Each of the two goes on to move its own, so that neither is moved under the other.
  */
-import { FORMAT_NAMES, firstToken, isFreed, type KvCache, openRows, SIDES } from '../../native/index.ts';
+import {
+  FORMAT_NAMES,
+  firstToken,
+  isFreed,
+  type KvCache,
+  openRows,
+  type PageTable,
+  SIDES,
+} from '../../native/index.ts';
 import type { PolicyContext } from '../../policy/index.ts';
 import { latentOf } from './forms.ts';
 
 /** What copying the pages of a cache from `first` on takes, up to `end`: left out, all of them. */
 export function copyBytes(
-  kv: KvCache,
+  kv: { readonly table: (layer: number) => PageTable },
   { layers, pageBytes }: PolicyContext,
   first: number,
   end = Number.POSITIVE_INFINITY,

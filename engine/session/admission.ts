@@ -10,7 +10,7 @@ import type { Meter } from '../metrics/meter.ts';
 import type { EngineOptions } from '../options/types.ts';
 import type { Client } from '../scheduler/fairness.ts';
 import { Line } from '../scheduler/line.ts';
-import { growthOf, needOf } from './need.ts';
+import { growthOf, type HeldAgain, needOf } from './need.ts';
 import type { Session } from './session.ts';
 import type { Thrash } from './thrash.ts';
 
@@ -39,6 +39,8 @@ export interface Shared {
   readonly parkedBytes: (session: Session) => number | null;
   /** Bytes of pages that no open session holds: they go when somebody needs their memory. */
   readonly keptBytes: () => number;
+  /** With whom a session that is parked would hold pages together when it is back, and how many; null: with nobody. */
+  readonly heldAgain: (session: Session) => HeldAgain | null;
   /** Has those that wait parked for a session, until so many bytes more are free. */
   readonly makeRoom: (asking: Session, lackingBytes: number) => void;
   /** Most calls at work at once. */
@@ -263,7 +265,7 @@ export class Admission {
    */
   #shortBytes(session: Session, tokens: number): number {
     const { pool } = this.#shared;
-    let grownBytes = growthOf(session, tokens) + session.governed.room.spareBytes;
+    let grownBytes = growthOf(session, tokens, this.#shared.heldAgain(session)) + session.governed.room.spareBytes;
     for (const [other, end] of this.#working) if (other !== session) grownBytes += growthOf(other, end);
     return grownBytes - (pool.budgetBytes - pool.usedBytes + this.#shared.keptBytes());
   }
@@ -298,7 +300,7 @@ export class Admission {
     // What it takes parked in memory makes way for its pages.
     const heldBytes = session.governed.away?.heldBytes ?? 0;
     return {
-      neededBytes: needOf(session, tokens, counted) + spareBytes,
+      neededBytes: needOf(session, tokens, counted, this.#shared.heldAgain(session)) + spareBytes,
       roomBytes: Math.max(0, pool.budgetBytes + heldBytes - takenBytes),
     };
   }

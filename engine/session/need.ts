@@ -2,19 +2,33 @@
 import { openBytes, PAGE_TOKENS, SIDES, sealedPages } from '../../native/index.ts';
 import { bytesAt, sideBytes, surelyFreed, type Window } from '../cache/budget.ts';
 import type { Governed } from '../cache/governed.ts';
+import type { Lender } from '../cache/lender.ts';
+import { copyBytes } from '../cache/own-pages.ts';
 import type { Session } from './session.ts';
+
+/** Pages from 0 on that a session which is parked holds together with another one when it is back. */
+export interface HeldAgain {
+  readonly lender: Lender;
+  readonly pages: number;
+}
 
 /**
  * Bytes of a session at so many tokens, all pages as low as need for bytes brings them; without the pages that it
- * shares with one of those that are `counted`.
+ * shares with one of those that are `counted`, or will when it is back.
  */
-export function needOf({ governed }: Session, tokens: number, counted: readonly Session[]): number {
+export function needOf(
+  { governed }: Session,
+  tokens: number,
+  counted: readonly Session[],
+  again: HeldAgain | null = null,
+): number {
   const { terms, shape, room, latents, kin } = governed;
   const { slidingWindow } = terms.context;
   const all = bytesAt(shape, tokens, terms.lowest, windowOf(governed));
   const kept =
     latents === null ? 0 : latents.sealedBytes * shape.layers * (terms.budgetBytes === null ? sealedPages(tokens) : 1);
-  const shared = Math.max(0, ...counted.map((other) => kin.sharedWith(other.governed.kin)));
+  const sharedWith = (other: Governed): number => (other === again?.lender ? again.pages : kin.sharedWith(other.kin));
+  const shared = Math.max(0, ...counted.map((other) => sharedWith(other.governed)));
   const sides = sideBytes(
     shape,
     terms.lowest.filter((pair) => pair !== null),
@@ -30,10 +44,10 @@ export function needOf({ governed }: Session, tokens: number, counted: readonly 
 
 /**
  * Bytes by which a session grows until it has so many tokens if none of its pages goes lower, those included that come
- * back from where they are parked; no more than its own budget leaves. What sliding windows will leave behind is not
- * taken off.
+ * back from where they are parked and that nobody else has; no more than its own budget leaves. What sliding windows
+ * will leave behind is not taken off.
  */
-export function growthOf({ governed }: Session, tokens: number): number {
+export function growthOf({ governed }: Session, tokens: number, again: HeldAgain | null = null): number {
   const { shape, room, latents, kv, away, length } = governed;
   const window = { ...windowOf(governed), slidingWindow: undefined };
   const { windowFormat, openFormat } = window;
@@ -42,7 +56,8 @@ export function growthOf({ governed }: Session, tokens: number): number {
   const latentBytes = shape.layers * (latents?.sealedBytes ?? 0) * (sealedPages(tokens) - sealedPages(length));
   const bytesNow = openBytes(shape, length, openFormat) + sealedPages(length) * pageBytes;
   const grownBytes = Math.max(0, bytesAt(shape, tokens, untouched, window) - bytesNow + latentBytes);
-  const backBytes = away === null ? 0 : away.kvBytes - away.heldBytes;
+  const thereBytes = again === null ? 0 : copyBytes(governed, governed.terms.context, 0, again.pages);
+  const backBytes = away === null ? 0 : away.kvBytes - thereBytes - away.heldBytes;
   const { ownBytes } = room;
   const leftBytes = ownBytes === null ? Number.POSITIVE_INFINITY : Math.max(0, ownBytes - kv.usedBytes);
   return Math.min(grownBytes + backBytes, leftBytes);

@@ -12,7 +12,9 @@ import { Kin } from '../cache/kin.ts';
 import { type Lender, type Loan, loanOf } from '../cache/lender.ts';
 import { copyBytes } from '../cache/own-pages.ts';
 import type { Meter } from '../metrics/meter.ts';
+import type { HeldAgain } from './need.ts';
 import type { Session } from './session.ts';
+import type { ParkedPages } from './sharing.ts';
 
 /** Most closed sessions whose pages are kept, also where there is room for more. */
 const KEPT_MOST = 256;
@@ -44,6 +46,11 @@ interface Holder {
   readonly tokens: readonly number[];
 }
 
+interface Found {
+  readonly holder: Holder;
+  readonly loan: Loan;
+}
+
 export class Prefixes {
   readonly #parts: Parts;
   /** The chains of open sessions, as far as they were followed. */
@@ -70,7 +77,7 @@ export class Prefixes {
     chain.cut(0);
     chain.extend(ids);
     meter.prefixQueries.add({}, ids.length);
-    const found = this.#find(session, chain.digests, ids);
+    const found = this.#find(session, chain.digests, ids, isMore);
     if (found === null) return 0;
     const { holder, loan } = found;
     const pages = this.#borrow(governed, holder.lender, loan);
@@ -99,18 +106,63 @@ export class Prefixes {
     }
   }
 
-  /** Who lends most of the pages that a text begins with, of those most that are held together; null: nobody any. */
-  #find(session: Session, digests: readonly string[], ids: readonly number[]): { holder: Holder; loan: Loan } | null {
+  /** See Sharing. */
+  holdAgain<Result>(session: Session, { tokenIds, pages }: ParkedPages, work: (held: number) => Result): Result {
+    const { governed } = session;
+    const found = this.#findAgain(session, tokenIds, pages);
+    if (found === null) return work(0);
+    const { lender } = found;
+    this.#lending = lender;
+    this.#keptBytes = null;
+    try {
+      const held = this.#adoptAgain(governed, found);
+      const result = work(held);
+      if (governed.kv.length() > 0 && held > 0) lender.kin.share(governed.kin, held);
+      return result;
+    } finally {
+      this.#lending = null;
+    }
+  }
+
+  /** With whom a session that is parked would hold pages together when it is back, and how many; null: with nobody. */
+  heldAgain(session: Session): HeldAgain | null {
+    const { away } = session.governed;
+    return away === null ? null : this.#findAgain(session, session.tokens, away.heldPages);
+  }
+
+  #findAgain(session: Session, tokenIds: readonly number[], pages: number): HeldAgain | null {
+    if (pages === 0 || session.governed.sharedTerms === null) return null;
+    const chain = this.#chainOf(session);
+    chain.extend(tokenIds, pages);
+    const { digests } = chain;
+    const found = this.#find(session, digests.slice(0, pages), tokenIds, (a, b) => a.heldPages > b.heldPages);
+    if (found === null || found.loan.heldPages === 0) return null;
+    return { lender: found.holder.lender, pages: found.loan.heldPages };
+  }
+
+  #adoptAgain(governed: Governed, { lender, pages }: HeldAgain): number {
+    try {
+      governed.adopt(lender, pages);
+      return pages;
+    } catch (error) {
+      // Where they cannot be had, they come back as they were parked.
+      if (!(error instanceof KvError)) throw error;
+      return 0;
+    }
+  }
+
+  /** Whose loan of the pages that a text begins with is more than those of all others; null: nobody lends any. */
+  #find(session: Session, digests: readonly string[], ids: readonly number[], isBetter: typeof isMore): Found | null {
     const holders = this.#holders(session);
     const seen = new Set<Holder>();
-    let best: { readonly holder: Holder; readonly loan: Loan } | null = null;
-    for (let page = digests.length - 1; page >= (best?.loan.pages ?? 0); page--) {
+    let best: Found | null = null;
+    for (let page = digests.length - 1; page >= (best?.loan.heldPages ?? 0); page--) {
       for (const holder of holders.get(digests[page]!) ?? []) {
         // What it lends of fewer pages is no more.
         if (seen.has(holder) || !beginsAlike(holder.tokens, ids, firstToken(page + 1))) continue;
         seen.add(holder);
         const loan = loanOf(holder.lender, session.governed, page + 1);
-        if (loan.pages > 0 && (best === null || isMore(loan, best.loan))) best = { holder, loan };
+        if (loan.pages > 0 && (best === null || isBetter(loan, best.loan))) best = { holder, loan };
       }
     }
     return best;
@@ -238,6 +290,7 @@ export class Prefixes {
 const lends = ({ away, hasFailed, latents, terms }: Governed): boolean =>
   away === null && !hasFailed && latents === null && terms.policy.evicts !== true;
 
+/** Of loans of as many pages that is more of which more are held together. */
 const isMore = (a: Loan, b: Loan): boolean => a.pages > b.pages || (a.pages === b.pages && a.heldPages > b.heldPages);
 
 /** Sessions of different salts find nothing of each other. */

@@ -19,7 +19,7 @@ import { Market } from './market.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
 import { Prefixes, type PrefixOptions } from './prefixes.ts';
 import type { Session } from './session.ts';
-import type { Sharing, Turn } from './sharing.ts';
+import type { ParkedPages, Sharing, Turn } from './sharing.ts';
 import { Thrash } from './thrash.ts';
 
 interface Parts {
@@ -61,8 +61,9 @@ export class SharedMemory implements Sharing {
     const dropKept = (lackingBytes: number): void => this.#prefixes?.makeRoom(lackingBytes);
     // Whoever lends pages stays until they are lent.
     const others = (): Session[] => [...sessions()].filter(({ governed }) => governed !== this.#prefixes?.lending);
-    this.#idle =
-      form === null ? null : new IdleSessions(form, { pool, sessions: others, thrash: this.#thrash, dropKept });
+    const holdAgain: Sharing['holdAgain'] = (session, parked, work) => this.holdAgain(session as Session, parked, work);
+    const known = { pool, sessions: others, thrash: this.#thrash, dropKept, holdAgain };
+    this.#idle = form === null ? null : new IdleSessions(form, known);
     this.#prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
@@ -74,6 +75,7 @@ export class SharedMemory implements Sharing {
       sessions,
       parkedBytes,
       keptBytes: () => this.#prefixes?.keptBytes ?? 0,
+      heldAgain: (session) => this.#prefixes?.heldAgain(session) ?? null,
       makeRoom,
       maxConcurrent,
       onPressure,
@@ -104,6 +106,10 @@ export class SharedMemory implements Sharing {
 
   begin(session: Session, tokenIds: readonly number[]): number {
     return this.#prefixes?.begin(session, tokenIds) ?? 0;
+  }
+
+  holdAgain<Result>(session: Session, parked: ParkedPages, work: (held: number) => Result): Result {
+    return this.#prefixes === null ? work(0) : this.#prefixes.holdAgain(session, parked, work);
   }
 
   cut(session: Session, tokens: number): void {

@@ -13,6 +13,12 @@ interface Named {
 /** How a session asks for a turn. */
 export type Turn = Omit<Asking, 'client'>;
 
+/** Pages of a session that is parked: their tokens, and how many it held together with others, from the first on. */
+export interface ParkedPages {
+  readonly tokenIds: readonly number[];
+  readonly pages: number;
+}
+
 export interface Sharing extends Neighbours {
   readonly scheduler: Scheduler;
   /** Where sessions that wait are parked; null: nowhere. */
@@ -27,6 +33,12 @@ export interface Sharing extends Neighbours {
    * all of them
    */
   begin(session: Named, tokenIds: readonly number[]): number;
+  /**
+   * Does work that puts pages into the empty cache of a session which held the first `pages` of them together with
+   * others before it was parked. Those that are there it has before, and they are held together again. The work is told
+   * how many; it leaves the cache with all of its pages, or empty.
+   */
+  holdAgain<Result>(session: Named, parked: ParkedPages, work: (held: number) => Result): Result;
   /** So many tokens of a session are as they were, and those behind them are gone. */
   cut(session: Named, tokens: number): void;
   /** The call has ended. */

@@ -224,7 +224,7 @@ struct PageRecords {
   int pages;
   const PageRecord* records;   // [pages][layers]
   const Predictor* predictor;  // null if none is predicted
-  RotaryRows rotary;           // for all pages, where some are predicted
+  RotaryRows rotary;           // from the first page of the cache to the last of these, where some are predicted
   int* damaged;                // <- the first record that is damaged
 };
 
@@ -255,6 +255,8 @@ class Cache : public PartOwner {
   SideShape sideShape(bool isKey) const { return {isKey, options_.shape.kvHeads, options_.shape.headDim, places_}; }
   Layer& layer(int index) { return layers_[index]; }
   const Layer& layer(int index) const { return layers_[index]; }
+  // Pages that the first layer has sealed.
+  int heldPages() const { return layers_[0].sealed(); }
   Workers& workers() { return *workers_; }
 
   // k, v: [T][n][d]. All or nothing. See FreshRows for what the attention that follows reads.
@@ -356,8 +358,8 @@ class Cache : public PartOwner {
   // Adds a stored page after the last one. Answers kUnsupported unless the layer ends at a page boundary (or for a
   // latent without weights), kBadShape when sizes disagree, kBadValue when a row would not be finite. All or nothing.
   Status importPage(int layer, const StoredPage& stored);
-  // Puts all pages of an empty cache in place at once. Answers kBadValue for a record that is damaged or holds rows
-  // that are no numbers, and as importPage does. All or nothing.
+  // Puts all pages of a cache in place at once, behind those that it was given by adopt(), if any. Answers kBadValue
+  // for a record that is damaged or holds rows that are no numbers, and as importPage does. All or nothing.
   Status importPages(const PageRecords& given);
   // Recomputes the latent pages in [from, to) of a layer that attention will read, as far as blocks have room.
   void prepareLatents(int layer, int from, int to);

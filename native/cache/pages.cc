@@ -45,9 +45,9 @@ struct Cache::PageWork {
 // What the records need is checked before anything is made: sizes follow from the formats, and what is stored has them.
 // Sets `bytes` to what the pages take.
 Status Cache::checkRecords(const PageRecords& given, size_t* bytes) const {
-  const int layers = shape().layers;
+  const int layers = shape().layers, held = heldPages();
   for (const Layer& layer : layers_) {
-    if (layer.length > 0) return kUnsupported;
+    if (layer.length != held * kPageTokens || layer.sealed() != held) return kUnsupported;
   }
   const bool isPredicted = given.predictor != nullptr;
   if (isPredicted && (given.predictor->kvHeads != shape().kvHeads || given.predictor->headDim != shape().headDim ||
@@ -59,12 +59,12 @@ Status Cache::checkRecords(const PageRecords& given, size_t* bytes) const {
     const PageRecord& record = given.records[i];
     if (record.isPredicted && !isPredicted) return kBadArgument;
     size_t sides = 0;
-    const int layer = i % layers, page = i / layers;
+    const int layer = i % layers, page = held + i / layers;
     const bool isGone = record.kind != kResident;
     if (record.kind == kFreed) {
       const int window = options_.window[layer];
       // Whatever goes on behind these pages must not see it.
-      if (window == 0 || (page + 1) * kPageTokens > given.pages * kPageTokens - window + 1) return kUnsupported;
+      if (window == 0 || (page + 1) * kPageTokens > (held + given.pages) * kPageTokens - window + 1) return kUnsupported;
     }
     if (isGone) {
       // Nothing is predicted from it.
@@ -78,7 +78,7 @@ Status Cache::checkRecords(const PageRecords& given, size_t* bytes) const {
       if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
       sides += sideBytes(format, shape().kvHeads, shape().headDim);
     }
-    const size_t sinks = i < layers ? sinkBytes() : 0;
+    const size_t sinks = page == 0 ? sinkBytes() : 0;
     if (record.isPredicted ? record.size < sinks : record.size != sides + sinks) {
       *given.damaged = i;
       return kBadShape;
@@ -96,7 +96,7 @@ struct Cache::Drafts {
 
 // Room for all pages of the records. false: there is none.
 bool Cache::draftPages(const PageRecords& given, Drafts* drafts) {
-  const int layers = shape().layers;
+  const int layers = shape().layers, withSinks = heldPages() == 0 ? layers : 0;
   drafts->pages.reserve(static_cast<size_t>(given.pages) * layers);
   drafts->sinks.resize(layers);
   for (int i = 0; i < given.pages * layers; i++) {
@@ -104,7 +104,7 @@ bool Cache::draftPages(const PageRecords& given, Drafts* drafts) {
     const int* formats = given.records[i].formats;
     page->kind = given.records[i].kind;
     if (page->kind == kResident && (!page->body->k.draft(*account_, formats[0], sideShape(true)) || !page->body->v.draft(*account_, formats[1], sideShape(false)))) return false;
-    if (i < layers && !(drafts->sinks[i] = account_->draft(sinkBytes()))) return false;
+    if (i < withSinks && !(drafts->sinks[i] = account_->draft(sinkBytes()))) return false;
   }
   return true;
 }
@@ -114,7 +114,7 @@ int Cache::readRecords(const PageRecords& given, const Drafts& drafts) {
   const int layers = shape().layers, pages = given.pages;
   const bool isPredicted = given.predictor != nullptr;
   Turning back;
-  if (isPredicted) turnBack(given.rotary, static_cast<size_t>(pages) * kPageTokens * (given.rotary.rotaryDim / 2), back);
+  if (isPredicted) turnBack(given.rotary, static_cast<size_t>(heldPages() + pages) * kPageTokens * (given.rotary.rotaryDim / 2), back);
   const int threads = std::min(options_.threads, std::max(pages, 1));
   std::vector<PageWork> work(threads);
   for (PageWork& one : work) {
@@ -148,8 +148,8 @@ Status Cache::importPages(const PageRecords& given) {
   if (!account_->hasRoom(needed)) return kBudgetExceeded;
   Drafts drafts;
   if (!draftPages(given, &drafts)) return kNoMemory;
+  const int layers = shape().layers, withSinks = heldPages() == 0 ? layers : 0, records = given.pages * layers;
   for (Layer& layer : layers_) reservePages(layer, given.pages);
-  const int layers = shape().layers, records = given.pages * layers;
   if (const int damaged = readRecords(given, drafts); damaged < records) {
     *given.damaged = damaged;
     return kBadValue;
@@ -159,7 +159,7 @@ Status Cache::importPages(const PageRecords& given) {
     Layer& layer = layers_[i % layers];
     drafts.pages[i]->body->k.count(*account_);
     drafts.pages[i]->body->v.count(*account_);
-    if (i < layers) {
+    if (i < withSinks) {
       layer.sinks = std::move(drafts.sinks[i]);
       account_->count(layer.sinks);
     }
@@ -172,7 +172,7 @@ Status Cache::importPages(const PageRecords& given) {
 
 // A page as it is stored. reversed: not null if the layer above is predicted from its rows.
 bool Cache::readStored(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, const RotaryRows* reversed, PageWork& work) const {
-  const int layer = at % shape().layers, position = at / shape().layers;
+  const int layer = at % shape().layers, position = heldPages() + at / shape().layers;
   const uint8_t* from = given.records[at].bytes;
   for (PageSide* side : {&page.body->k, &page.body->v}) {
     for (PartRef& part : side->part) {
@@ -203,7 +203,7 @@ bool Cache::readStored(const PageRecords& given, int at, Page& page, const std::
 
 // A page that is predicted. Bytes: the sinks of page 0, rows of keys and then of values, f16; then its residuals.
 bool Cache::readPredicted(const PageRecords& given, int at, Page& page, const std::vector<PartRef>& sinks, PageWork& work) const {
-  const int layer = at % shape().layers, position = at / shape().layers;
+  const int layer = at % shape().layers, position = heldPages() + at / shape().layers;
   const PageRecord& record = given.records[at];
   const int d = shape().headDim, width = d * shape().kvHeads, firstRow = position == 0 ? kSinkTokens : 0;
   const size_t exactBytes = position == 0 ? sinkBytes() : 0;

@@ -108,7 +108,7 @@ export const NOTE = {
   pool: { type: optional(poolAsking), since: '0.1.0' },
   /**
    * Tokens with which the session began whose pages others had read, and those of them that it holds together with
-   * others.
+   * others; these also when it comes back from where it was parked.
    */
   adopted: { type: optional(whole), unit: 'tokens', since: '0.1.0' },
   heldTokens: { type: optional(whole), since: '0.1.0' },

@@ -52,8 +52,8 @@ export function cacheBytes(kv: KvCache, tokens: number, predicted: PagePredictor
 }
 
 /**
- * Puts them into an empty cache. Throws what importPages and append throw, and 'bad-file'; the cache may then hold the
- * pages, without the rows.
+ * Puts them into a cache that is empty, or has the first of these pages already, which it then keeps. Throws what
+ * importPages and append throw, and 'bad-file'; the cache may then hold the pages, without the rows.
  */
 export function fillCache(
   kv: KvCache,
@@ -64,6 +64,7 @@ export function fillCache(
   const { layers, kvHeads, headDim } = kv.shape;
   const reader = new Reader(bytes);
   const pages = sealedPages(tokens);
+  const held = layers * kv.table(0).pages;
   const records: PageRecord[] = [];
   for (let i = 0; i < pages * layers; i++) {
     const end = reader.u32() + reader.at;
@@ -74,7 +75,8 @@ export function fillCache(
       throw cutOff(`a page is written in way ${tag}`);
     const length = end - reader.at;
     if (length < 0) throw cutOff('a page is too short');
-    records.push({ at: reader.pass(length), length, formats });
+    const at = reader.pass(length);
+    if (i >= held) records.push({ at, length, formats });
   }
   kv.importPages({ bytes, records, predicted: predicted?.packed(pages) ?? null });
   const rows = openRows(tokens);

@@ -4,12 +4,14 @@
  * used. It stays the session that it was: its id, its policy and its log go on. What a session takes in memory while it
  * is parked counts against the budget of the engine.
  */
-import { assert, KvError, type PagePool } from '../../../native/index.ts';
+import { assert, firstToken, given, KvError, type PagePool } from '../../../native/index.ts';
 import type { Away, IdlePlace } from '../../cache/away.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
 import { fingerprintOf } from '../../cache/fingerprint.ts';
 import type { Governed } from '../../cache/governed.ts';
+import { copyBytes } from '../../cache/own-pages.ts';
 import type { Session } from '../session.ts';
+import type { Sharing } from '../sharing.ts';
 import type { Thrash } from '../thrash.ts';
 import { fillCache } from './cache-bytes.ts';
 import { parkedPath, readParked, removeParked, writeParked } from './folder.ts';
@@ -58,6 +60,7 @@ interface Parts {
   readonly thrash: Pick<Thrash, 'parked' | 'cameBack'>;
   /** Frees so many bytes of pages that no session holds, as far as there are any. */
   readonly dropKept: (lackingBytes: number) => void;
+  readonly holdAgain: Sharing['holdAgain'];
 }
 
 export class IdleSessions {
@@ -68,6 +71,7 @@ export class IdleSessions {
   readonly #budgetBytes: number;
   readonly #sessions: () => Iterable<Session>;
   readonly #dropKept: Parts['dropKept'];
+  readonly #holdAgain: Parts['holdAgain'];
   readonly #thrash: Parts['thrash'];
   /** What is parked: its bytes, or the file that holds them; null: its tokens are read again. */
   readonly #parked = new Map<Session, Buffer | string | null>();
@@ -79,13 +83,14 @@ export class IdleSessions {
   /** Calls of all sessions. */
   #calls = 0;
 
-  constructor(form: IdleForm, { pool, sessions, thrash, dropKept }: Parts) {
+  constructor(form: IdleForm, { pool, sessions, thrash, dropKept, holdAgain }: Parts) {
     this.place = form.place;
     this.#form = form;
     this.#pool = pool;
     this.#budgetBytes = pool.budgetBytes;
     this.#sessions = sessions;
     this.#dropKept = dropKept;
+    this.#holdAgain = holdAgain;
     this.#thrash = thrash;
   }
 
@@ -155,7 +160,7 @@ export class IdleSessions {
     this.#count();
     let why: string | null;
     try {
-      why = this.#putBack(session, from, away.kvBytes, isAtWork);
+      why = this.#putBack(session, from, away, isAtWork);
     } catch (error) {
       this.#parked.set(session, from);
       this.#count();
@@ -164,8 +169,15 @@ export class IdleSessions {
     governed.cameBack();
     this.#thrash.cameBack(session);
     const bytes = { bytesBefore: away.heldBytes, bytesAfter: governed.usedBytes };
+    const held = given({ heldTokens: firstToken(governed.kin.heldPages) || undefined });
     const by = why === null ? { by: 'pages' } : { by: 'reading', why };
-    governed.mover.write('note', { idle: 'woken', ...by, ...bytes, tokens: why === null ? governed.length : 0 });
+    governed.mover.write('note', {
+      idle: 'woken',
+      ...by,
+      ...bytes,
+      ...held,
+      tokens: why === null ? governed.length : 0,
+    });
     governed.meter.tell('session-woken', {
       session: session.id,
       by: why === null ? 'pages' : 'reading',
@@ -277,19 +289,29 @@ export class IdleSessions {
   }
 
   /** → null, or why the tokens must be read again. Throws 'budget-exceeded'. */
-  #putBack(session: Session, from: Buffer | string | null, kvBytes: number, isAtWork: boolean): string | null {
-    const { governed } = session;
+  #putBack(session: Session, from: Buffer | string | null, away: Away, isAtWork: boolean): string | null {
     if (from === null) return 'its pages were let go';
-    const neededBytes = kvBytes + governed.room.spareBytes;
-    const roomBytes = (): number => governed.room.poolRoomBytes!;
-    if (roomBytes() < neededBytes) this.makeRoom(governed, neededBytes - roomBytes());
-    if (roomBytes() >= neededBytes || governed.room.press(kvBytes, 'all')) return this.#fill(session, from);
+    const { governed, tokens: tokenIds } = session;
+    return this.#holdAgain(session, { tokenIds, pages: away.heldPages }, (held) => {
+      // What it holds together with others is there.
+      const ownBytes = away.kvBytes - copyBytes(governed, governed.terms.context, 0, held);
+      const neededBytes = ownBytes + governed.room.spareBytes;
+      const lackingBytes = neededBytes - governed.room.poolRoomBytes!;
+      if (lackingBytes > 0) this.makeRoom(governed, lackingBytes);
+      if (governed.room.leaves(neededBytes) || governed.room.press(ownBytes, 'all')) return this.#fill(session, from);
+      if (held > 0) governed.vacate();
+      return this.#findsNoRoom(governed, neededBytes, isAtWork);
+    });
+  }
+
+  /** → why the tokens must be read again. Throws 'budget-exceeded'. */
+  #findsNoRoom(governed: Governed, neededBytes: number, isAtWork: boolean): string {
     if (isAtWork) return 'there is no room for its pages as they were';
     throw new KvError('budget-exceeded', `there is no room for the pages of session ${governed.id}, which is parked`, {
       values: {
         session: governed.id,
         neededBytes,
-        roomBytes: roomBytes(),
+        roomBytes: governed.room.poolRoomBytes!,
         budgetBytes: this.#budgetBytes,
         tokens: governed.length,
       },
@@ -334,6 +356,7 @@ function awayOf(cache: Governed, place: IdlePlace, parkedBytes: number): Away {
     parkedBytes,
     heldBytes: place === 'memory' ? parkedBytes : 0,
     kvBytes: cache.usedBytes,
+    heldPages: cache.kin.heldPages,
     memory: cache.kv.memory(),
     tables: Array.from({ length: cache.shape.layers }, (_, layer) => cache.kv.table(layer)),
     fingerprint: fingerprintOf(cache),

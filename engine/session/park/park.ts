@@ -56,6 +56,7 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
     predictor: predictor?.digest ?? null,
     kvBytes: governed.usedBytes,
     kvBytesF16: f16CacheBytes(shape, tokens.length),
+    ...given({ heldPages: governed.kin.heldPages || undefined }),
     trials: governed.trials.left(),
   };
   const predicted = predictor === null ? null : pagePredictor(runtime, predictor, tokens.length);

@@ -34,6 +34,8 @@ const schema = z.strictObject({
   /** Bytes that the cache took in memory, and those of f16. */
   kvBytes: count.max(Number.MAX_SAFE_INTEGER),
   kvBytesF16: count.max(Number.MAX_SAFE_INTEGER),
+  /** Pages from 0 on that it held together with other sessions; absent: none. */
+  heldPages: count.optional(),
   trials: trialsSchema,
 });
 

@@ -3,7 +3,7 @@
  * does not fit, the cache is made again from the tokens, as if they were read for the first time, and the caller and
  * the log are told why.
  */
-import { given, KvError } from '../../../native/index.ts';
+import { firstToken, given, KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
 import { Rotary } from '../../transformer/rotary.ts';
 import type { Runtime } from '../../transformer/runtime/runtime.ts';
@@ -53,7 +53,7 @@ export async function resumeSession(
         resumed: tokens.length,
         from: head.session,
         tokens: tokens.length,
-        ...given({ otherwise }),
+        ...given({ otherwise, heldTokens: firstToken(session.governed.kin.heldPages) || undefined }),
       });
     else {
       mover.write('note', { resumed: 0, from: head.session, why, tokens: 0 });
@@ -127,10 +127,14 @@ function fill(
   try {
     if (lastHidden !== null && lastHidden.length !== session.runtime.model.config.hiddenSize)
       return 'its last row is of another width';
-    const { kv } = governed;
     const predicted = head.predictor === null ? null : pagePredictor(session.runtime, predictor!, tokens.length);
-    fillCache(kv, tokens.length, cache, predicted);
-    governed.filled(tokens.length, head.trials);
+    const put = (): void => {
+      fillCache(governed.kv, tokens.length, cache, predicted);
+      governed.filled(tokens.length, head.trials);
+    };
+    const { shared } = session.setup;
+    if (shared === undefined) put();
+    else shared.holdAgain(session, { tokenIds: tokens, pages: head.heldPages ?? 0 }, put);
     session.adopt(tokens, lastHidden);
     return null;
   } catch (error) {

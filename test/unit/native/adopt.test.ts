@@ -138,6 +138,31 @@ describe('adopt', () => {
     expect(pool.auditBytes()).toBe(pool.usedBytes);
   });
 
+  it('goes on with stored pages that belong behind it, all at once', () => {
+    const { pool, cache } = filled(600);
+    const own = openKvCache({ shape, pool });
+    own.adopt(cache, 2);
+    const parts = [2, 3].flatMap((page) => LAYERS.map((layer) => cache.exportPage(layer, page)));
+    const bytes = Buffer.concat(parts);
+    let at = 0;
+    const records = parts.map(({ length }) => ({ at: (at += length) - length, length, formats: null }));
+    const others = openKvCache({ shape, pool });
+    for (const [one, pages] of [
+      [own, records.slice(2)],
+      [others, records],
+    ] as const)
+      expect(() => one.importPages({ bytes, records: pages, predicted: null })).toThrow(KvError);
+    expect([own.length(), others.length()]).toEqual([256, 0]);
+    own.importPages({ bytes, records, predicted: null });
+    expect(rowsOf(own)).toEqual(rowsOf(cache).map((rows) => rows.slice(0, 512 * 64)));
+    expect([pool.auditBytes(), own.auditBytes()]).toEqual([pool.usedBytes, own.usedBytes]);
+    // With rows in the open page it is as before.
+    for (const layer of LAYERS) own.append(layer, new Float32Array(64), new Float32Array(64));
+    expect(() => own.importPages({ bytes, records: [], predicted: null })).toThrow(
+      expect.objectContaining({ code: 'unsupported' }),
+    );
+  });
+
   it('forks of either see it, and count it', () => {
     const { pool, cache } = filled(400);
     const fork = cache.fork();

@@ -48,8 +48,9 @@ describe('memory that thrashes', () => {
 
   function admission(thrash: Thrash): Admission {
     const parkedBytes = (): null => null;
-    const nobody = { makeRoom: () => {}, keptBytes: () => 0, maxConcurrent: undefined, onPressure: 'degrade' as const };
-    return new Admission({ pool, meter, sessions: () => sessions, parkedBytes, ...nobody, thrash });
+    const nobody = { makeRoom: () => {}, keptBytes: () => 0, heldAgain: (): null => null };
+    const asked = { maxConcurrent: undefined, onPressure: 'degrade' as const };
+    return new Admission({ pool, meter, sessions: () => sessions, parkedBytes, ...nobody, ...asked, thrash });
   }
 
   it('has one call fewer at work, which it tells, and one more after eight calm windows', async () => {

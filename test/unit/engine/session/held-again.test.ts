@@ -1,0 +1,222 @@
+// Sessions that hold pages together and are parked: they come back holding them together, as long as somebody has them;
+// what they write is what they write alone, and each is told what others did to the pages meanwhile.
+import { afterEach, describe, expect, it } from 'vitest';
+import { Meter } from '../../../../engine/metrics/meter.ts';
+import type { SessionOptions } from '../../../../engine/options/types.ts';
+import type { IdleForm } from '../../../../engine/session/park/idle.ts';
+import { parkedBytes } from '../../../../engine/session/park/park.ts';
+import { parseParked } from '../../../../engine/session/park/parked-file.ts';
+import { findPredictor } from '../../../../engine/session/park/predictors.ts';
+import { resumeSession } from '../../../../engine/session/park/resume.ts';
+import { Session } from '../../../../engine/session/session.ts';
+import type { SessionSetup } from '../../../../engine/session/setup.ts';
+import { SharedMemory } from '../../../../engine/session/shared-memory.ts';
+import { openPool, type PagePool } from '../../../../native/index.ts';
+import { defaultThresholds } from '../../../../policy/index.ts';
+import { openWitnessLog, readLog, replaySession, type WitnessLog } from '../../../../witness/index.ts';
+import { scratchFolders } from '../../witness/folder.ts';
+import { ids } from '../on-reference.ts';
+import { onRuntime, write } from '../on-runtime.ts';
+
+const { runtime } = onRuntime();
+const folder = scratchFolders();
+let pool: PagePool;
+let sessions: Session[] = [];
+let shared: SharedMemory;
+let log: WitnessLog | null = null;
+
+afterEach(async () => {
+  for (const session of sessions) close(session);
+  sessions = [];
+  shared.close();
+  expect([pool.usedBytes, pool.auditBytes()]).toEqual([0, 0]);
+  pool.close();
+  await log?.close();
+  log = null;
+});
+
+function share(form: IdleForm | null, bytes = 2 ** 26): void {
+  pool = openPool(bytes);
+  const prefixes = { key: new Uint8Array(32), keepsClosed: true };
+  shared = new SharedMemory({ pool, meter: new Meter(), form, prefixes, sessions: () => sessions });
+}
+
+const setup = (options: SessionOptions): SessionSetup => ({
+  ...{ ...options, pool, shared, log, sharedBudgetBytes: pool.budgetBytes },
+  thresholds: defaultThresholds(runtime().shape.layers),
+});
+
+function open(options: SessionOptions = { exact: true }): Session {
+  const session = Session.open(runtime(), setup(options));
+  sessions.push(session);
+  return session;
+}
+
+function close(session: Session): void {
+  session.close();
+  shared.forget(session);
+}
+
+const text = (own: number, seed: number): number[] => [...ids(300, 99), ...ids(own, seed)];
+
+async function two(options?: SessionOptions): Promise<[Session, Session]> {
+  const [first, second] = [open(options), open(options)];
+  await first.read(text(240, 1));
+  await second.read(text(200, 2));
+  return [first, second];
+}
+
+const place = (kind: 'memory' | 'disk'): IdleForm =>
+  kind === 'disk'
+    ? { place: kind, stateDir: folder() }
+    : { place: kind, predictor: findPredictor(runtime().model.digest, null)! };
+
+/** Of the pages that two() share. */
+const formatsOf = ({ cache }: Session): string[] =>
+  Array.from({ length: cache.shape.layers }, (_, layer) => layer).flatMap((layer) =>
+    [0, 1].flatMap((page) => [cache.format(layer, page, 'k'), cache.format(layer, page, 'v')]),
+  );
+
+const commonBytes = (of: readonly Session[]): number[] => of.map(({ cache }) => cache.commonBytes);
+
+describe('a session that holds pages together with another one, and is parked', () => {
+  it.each(['memory', 'disk'] as const)('in %s comes back holding them together', async (kind) => {
+    share(place(kind));
+    const [first, second] = await two(kind === 'disk' ? { exact: true } : { policy: 'none' });
+    const [before, usedBytes] = [commonBytes([first, second]), pool.usedBytes];
+    expect(before[0]).toBeGreaterThan(0);
+    const predictor = kind === 'memory' ? findPredictor(runtime().model.digest, null)! : null;
+    const parked = parseParked(parkedBytes(second, predictor), 'parked');
+    shared.parkAll(first.governed);
+    expect([second.governed.away?.heldPages, second.cache.commonBytes]).toEqual([2, 0]);
+    await second.awake(() => {});
+    expect(commonBytes([first, second])).toEqual(before);
+    expect(pool.usedBytes).toBe(usedBytes);
+    expect([pool.auditBytes(), second.length]).toEqual([usedBytes, 500]);
+    expect(first.governed.kin.sharedWith(second.governed.kin)).toBe(2);
+    // What is its own is what it is for one that finds nobody.
+    const { pool: _, shared: __, ...alike } = setup(kind === 'disk' ? { exact: true } : { policy: 'none' });
+    const { session: alone } = await resumeSession(runtime(), alike, parked, {}, predictor);
+    for (const page of [2, 3])
+      for (const side of ['k', 'v'] as const)
+        expect(second.cache.decode(5, page, side)).toEqual(alone.cache.decode(5, page, side));
+    alone.close();
+    // The one that stayed can go: the other holds what both held.
+    close(first);
+    sessions = [second];
+    expect(second.cache.auditBytes()).toBe(second.cache.usedBytes);
+  });
+
+  it('writes what it writes alone, also where its tokens are read again', async () => {
+    share(null);
+    const alone = open();
+    await alone.read(text(200, 2));
+    const expected = await write(alone, ids(9, 4));
+    close(alone);
+    sessions = [];
+    shared.close();
+    for (const form of [place('disk'), { place: 'reread' } as const]) {
+      share(form);
+      const [first, second] = await two();
+      const before = commonBytes([first, second]);
+      if (form.place === 'disk') shared.parkAll(first.governed);
+      else shared.letGo(first.governed, pool.budgetBytes);
+      expect(second.governed.away?.place).toBe(form.place);
+      expect(await write(second, ids(9, 4))).toBe(expected);
+      expect(commonBytes([first, second])).toEqual(before);
+      for (const session of sessions) close(session);
+      sessions = [];
+      shared.close();
+    }
+  });
+
+  it('comes back with its own where the others are gone, and shares those with who comes next', async () => {
+    share(place('disk'));
+    const [first, second] = await two();
+    const third = open();
+    shared.parkAll(third.governed);
+    expect([first, second].map(({ governed }) => governed.away?.place)).toEqual(['disk', 'disk']);
+    await second.awake(() => {});
+    expect(commonBytes([second])).toEqual([0]);
+    await first.awake(() => {});
+    expect(first.cache.commonBytes).toBeGreaterThan(0);
+    expect(commonBytes([first])).toEqual(commonBytes([second]));
+    expect(await third.read(text(20, 3))).toBe(256);
+  });
+
+  it('is told of moves that others made meanwhile, and its log replays', async () => {
+    const dir = folder();
+    log = await openWitnessLog({ dir });
+    share(place('disk'), 3 * 2 ** 20);
+    const [first, second] = await two({});
+    const third = open({});
+    await third.read(text(100, 3));
+    close(third);
+    sessions = [first, second];
+    shared.parkAll(first.governed);
+    // It grows until its pages go lower, the shared ones among them.
+    await first.read(ids(2400, 7));
+    expect(formatsOf(first).filter((format) => format !== 'q8').length).toBeGreaterThan(0);
+    await second.awake(() => {});
+    expect(formatsOf(second)).toEqual(formatsOf(first));
+    expect(first.governed.kin.sharedWith(second.governed.kin)).toBe(2);
+    await second.read(ids(150, 8));
+    const told = [...readLog(dir, { session: second.id })].filter(({ kind }) => kind === 'change');
+    expect(told.map(({ body }) => (body as { cause: string }).cause)).toContain('shared');
+    const ended = sessions.map(({ id }) => id);
+    for (const session of sessions) close(session);
+    sessions = [];
+    await log.flush();
+    for (const session of ended) expect(replaySession([...readLog(dir, { session })])).toMatchObject({ equal: true });
+  });
+
+  it('finds room for what nobody else has, in a pool that has no more', async () => {
+    share(place('disk'));
+    const [first, second] = await two();
+    shared.parkAll(first.governed);
+    const { kvBytes } = second.governed.away!;
+    // Alone it would not fit.
+    pool.setBudget(pool.usedBytes + kvBytes - 1);
+    await second.awake(() => {});
+    expect(first.governed.away).toBe(null);
+    expect(second.cache.commonBytes).toBe(first.cache.commonBytes);
+  });
+});
+
+describe('forks and files', () => {
+  it('a fork of a session that shares comes back sharing', async () => {
+    share(place('disk'));
+    const [first, second] = await two();
+    const fork = second.fork();
+    close(second);
+    sessions = [first, fork];
+    const before = commonBytes(sessions);
+    expect(before[1]).toBeGreaterThan(0);
+    shared.parkAll(first.governed);
+    expect(fork.governed.away?.place).toBe('disk');
+    await fork.awake(() => {});
+    expect(commonBytes(sessions)).toEqual(before);
+    expect(await write(fork, ids(5, 3))).not.toBe('');
+  });
+
+  it('a session that its caller parked and resumed holds them together again', async () => {
+    share(null);
+    const [first, second] = await two();
+    const before = commonBytes([first, second]);
+    const fork = second.fork();
+    const expected = await write(fork, ids(9, 4));
+    close(fork);
+    const file = parkedBytes(second);
+    close(second);
+    const parked = parseParked(file, 'parked');
+    expect(parked.head.heldPages).toBe(2);
+    const { session, resumed } = await resumeSession(runtime(), setup({ exact: true }), parked);
+    sessions = [first, session];
+    expect([resumed.by, ...commonBytes(sessions)]).toEqual(['pages', ...before]);
+    expect(await write(session, ids(9, 4))).toBe(expected);
+    // Where it is governed otherwise, it has pages of its own.
+    const { session: other } = await resumeSession(runtime(), setup({ policy: 'none' }), parked);
+    sessions.push(other);
+    expect(other.cache.commonBytes).toBe(0);
+  });
+});
