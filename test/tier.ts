@@ -77,6 +77,7 @@ export const VOLUMES = {
   'memory steps': { full: 100_000, turn: 4 },
   'pool steps': { full: 10_000, turn: 5, least: 3000 },
   passes: { full: 1000, turn: 2 },
+  'index steps': { full: 2000, turn: 9 },
   'prefix lives': { full: 1000, turn: 0 },
   'prompt edits': { full: 10_000, turn: 5, least: 200 },
   'market steps': { full: 1_000_000, turn: 7 },

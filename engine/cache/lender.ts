@@ -34,10 +34,20 @@ const NOTHING: Loan = { heldPages: 0, pages: 0 };
 
 /** In what caches of a pool must agree to hold pages together; null: this one holds none with others. */
 export function sharedTermsOf(terms: Terms, pool: PagePool): string | null {
-  const { policy, policyOptions, policyModule, context, kldBudget, budgetBytes, exact, thresholdValues } = terms;
+  const { policy, kldBudget, budgetBytes } = terms;
   // Whoever may spend so much and no more has pages of its own.
   const isOwn = kldBudget !== null || (budgetBytes !== null && budgetBytes < pool.budgetBytes);
   if (isOwn || policy.evicts === true) return null;
+  const text = texts.get(terms) ?? textOf(terms);
+  texts.set(terms, text);
+  return text;
+}
+
+/** What was made of them. */
+const texts = new WeakMap<Terms, string>();
+
+function textOf(terms: Terms): string {
+  const { policy, policyOptions, policyModule, context, exact, thresholdValues } = terms;
   const { windowFormat, openFormat, windowTokens, skipLayers } = context;
   return JSON.stringify([
     ...[policy.id, policy.version, policyOptions, policyModule?.sha256, exact, thresholdValues],

@@ -2,15 +2,7 @@
  * Pages that a fork does not share: those that are in the window of the cache that it goes on from, or have left it and
  * may not all have moved. Each of the two goes on to move its own, so that neither is moved under the other.
  */
-import {
-  FORMAT_NAMES,
-  firstToken,
-  isFreed,
-  type KvCache,
-  openRows,
-  type PageTable,
-  SIDES,
-} from '../../native/index.ts';
+import { FORMAT_NAMES, firstToken, isFreed, type KvCache, type PageTable, SIDES } from '../../native/index.ts';
 import type { PolicyContext } from '../../policy/index.ts';
 import { latentOf } from './forms.ts';
 
@@ -42,7 +34,8 @@ export function ownPages(fork: KvCache, origin: KvCache, first: number): void {
   const { layers, kvHeads, headDim } = origin.shape;
   const { pages } = origin.table(0);
   if (first >= pages) return;
-  const numbers = openRows(origin.length()) * kvHeads * headDim;
+  // After tokens were taken back, the last page may be full and sealed.
+  const numbers = (origin.length() - firstToken(pages)) * kvHeads * headDim;
   fork.truncate(firstToken(first));
   for (let layer = 0; layer < layers; layer++) {
     for (let page = first; page < pages; page++) {

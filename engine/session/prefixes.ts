@@ -5,7 +5,7 @@
  * budget that may be one that was closed: its pages are kept as long as nobody needs their memory.
  */
 import { PageChain } from '../../memory/index.ts';
-import { firstToken, KvError, type PagePool, pageOf } from '../../native/index.ts';
+import { firstToken, KvError, type PagePool, pageOf, sealedPages } from '../../native/index.ts';
 import type { PolicyContext } from '../../policy/index.ts';
 import type { Governed } from '../cache/governed.ts';
 import { Kin } from '../cache/kin.ts';
@@ -13,6 +13,7 @@ import { type Lender, type Loan, loanOf } from '../cache/lender.ts';
 import { copyBytes } from '../cache/own-pages.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { HeldAgain } from './need.ts';
+import { PrefixIndex } from './prefix-index.ts';
 import type { Session } from './session.ts';
 import type { ParkedPages } from './sharing.ts';
 
@@ -37,13 +38,14 @@ interface Parts extends PrefixOptions {
 interface Kept extends Lender {
   readonly context: PolicyContext;
   readonly tokens: readonly number[];
-  readonly digests: readonly string[];
 }
 
 /** A lender, and the tokens of its pages. */
-interface Holder {
+export interface Holder {
   readonly lender: Lender;
   readonly tokens: readonly number[];
+  /** Whether it lends them now. */
+  readonly lends: () => boolean;
 }
 
 interface Found {
@@ -55,8 +57,11 @@ export class Prefixes {
   readonly #parts: Parts;
   /** The chains of open sessions, as far as they were followed. */
   readonly #chains = new WeakMap<Session, PageChain>();
+  /** Whose pages are found: those of open sessions, and of what is kept. */
+  readonly #index = new PrefixIndex<Holder>();
+  readonly #holders = new WeakMap<Session, Holder>();
   /** What is kept of closed sessions, that which was used last at the end. */
-  readonly #kept = new Set<Kept>();
+  readonly #kept = new Map<Kept, Holder>();
   /** With whose pages a session is just beginning. */
   #lending: Lender | null = null;
   /** null: not counted yet. */
@@ -93,8 +98,11 @@ export class Prefixes {
   #borrow(governed: Governed, lender: Lender, loan: Loan): number {
     this.#lending = lender;
     this.#keptBytes = null;
-    const isKept = this.#kept.delete(lender as Kept);
-    if (isKept) this.#kept.add(lender as Kept);
+    const kept = this.#kept.get(lender as Kept);
+    if (kept !== undefined) {
+      this.#kept.delete(lender as Kept);
+      this.#kept.set(lender as Kept, kept);
+    }
     try {
       return governed.beginWith(lender, loan);
     } catch (error) {
@@ -130,7 +138,9 @@ export class Prefixes {
     return away === null ? null : this.#findAgain(session, session.tokens, away.heldPages);
   }
 
-  #findAgain(session: Session, tokenIds: readonly number[], pages: number): HeldAgain | null {
+  #findAgain(session: Session, tokenIds: readonly number[], heldPages: number): HeldAgain | null {
+    // A last page that is full is parked as rows.
+    const pages = Math.min(heldPages, sealedPages(tokenIds.length));
     if (pages === 0 || session.governed.sharedTerms === null) return null;
     const chain = this.#chainOf(session);
     chain.extend(tokenIds, pages);
@@ -153,40 +163,58 @@ export class Prefixes {
 
   /** Whose loan of the pages that a text begins with is more than those of all others; null: nobody lends any. */
   #find(session: Session, digests: readonly string[], ids: readonly number[], isBetter: typeof isMore): Found | null {
-    const holders = this.#holders(session);
+    const { sharedTerms, formats } = session.governed;
+    const asking = { sharedTerms, formats };
     const seen = new Set<Holder>();
     let best: Found | null = null;
     for (let page = digests.length - 1; page >= (best?.loan.heldPages ?? 0); page--) {
-      for (const holder of holders.get(digests[page]!) ?? []) {
+      for (const holder of this.#index.of(digests[page]!)) {
         // What it lends of fewer pages is no more.
-        if (seen.has(holder) || !beginsAlike(holder.tokens, ids, firstToken(page + 1))) continue;
+        if (seen.has(holder)) continue;
         seen.add(holder);
-        const loan = loanOf(holder.lender, session.governed, page + 1);
+        const { lender, tokens } = holder;
+        if (lender === session.governed || !holder.lends()) continue;
+        if (best !== null && !isBetter(mostOf(lender, page + 1), best.loan)) continue;
+        if (!beginsAlike(tokens, ids, firstToken(page + 1))) continue;
+        const loan = loanOf(lender, asking, page + 1);
         if (loan.pages > 0 && (best === null || isBetter(loan, best.loan))) best = { holder, loan };
       }
     }
     return best;
   }
 
-  /** Who holds the pages of each digest, those that were used last first. */
-  #holders(asking: Session): ReadonlyMap<string, readonly Holder[]> {
-    const holders = new Map<string, Holder[]>();
-    const add = (digests: readonly string[], holder: Holder): void => {
-      for (const digest of digests) {
-        const those = holders.get(digest);
-        if (those === undefined) holders.set(digest, [holder]);
-        else those.push(holder);
-      }
-    };
-    for (const session of this.#parts.sessions()) {
-      const { governed, tokens, isClosed } = session;
-      if (session === asking || isClosed || !lends(governed)) continue;
-      const chain = this.#chainOf(session);
-      chain.extend(tokens, governed.kv.table(governed.shape.layers - 1).pages);
-      add(chain.digests, { lender: governed, tokens });
-    }
-    for (const kept of [...this.#kept].reverse()) add(kept.digests, { lender: kept, tokens: kept.tokens });
-    return holders;
+  /** Pages of a session were sealed, or are there again. */
+  holds(session: Session): void {
+    const { governed, tokens, isClosed } = session;
+    if (isClosed || !lends(governed)) return;
+    const chain = this.#chainOf(session);
+    const pages = Math.min(pageOf(tokens.length), governed.kv.table(governed.shape.layers - 1).pages);
+    chain.extend(tokens, pages);
+    this.#index.set(this.#holderOf(session), chain.digests, pages);
+  }
+
+  /** The pages of a session are not there any more. */
+  left(session: Session): void {
+    this.#index.delete(this.#holderOf(session));
+  }
+
+  #holderOf(session: Session): Holder {
+    const known = this.#holders.get(session);
+    if (known !== undefined) return known;
+    const { governed, tokens } = session;
+    const holder = { lender: governed, tokens, lends: () => !session.isClosed && lends(governed) };
+    this.#holders.set(session, holder);
+    return holder;
+  }
+
+  /** Who holds the pages of which digests. */
+  get index(): Iterable<readonly [digest: string, holders: ReadonlySet<Holder>]> {
+    return this.#index;
+  }
+
+  /** What is kept of sessions that were closed. */
+  get kept(): Iterable<Holder> {
+    return this.#kept.values();
   }
 
   #chainOf(session: Session): PageChain {
@@ -201,6 +229,7 @@ export class Prefixes {
   /** So many tokens of a session are as they were. */
   cut(session: Session, tokens: number): void {
     this.#chains.get(session)?.cut(pageOf(tokens));
+    this.#index.cut(this.#holderOf(session), pageOf(tokens));
     this.#keptBytes = null;
   }
 
@@ -226,13 +255,16 @@ export class Prefixes {
     const { id, sharedTerms, formats, settledPages } = governed;
     const trials = governed.trialsLeft();
     const { context } = governed.terms;
-    const own = { context, tokens: tokens.slice(0, firstToken(pages)), digests: chain.digests.slice(0, pages) };
-    this.#kept.add({ id, kv, kin, sharedTerms, formats, settledPages, trialsLeft: () => trials, ...own });
+    const own = { context, tokens: tokens.slice(0, firstToken(pages)) };
+    const kept: Kept = { id, kv, kin, sharedTerms, formats, settledPages, trialsLeft: () => trials, ...own };
+    const holder = { lender: kept, tokens: kept.tokens, lends: () => true };
+    this.#kept.set(kept, holder);
+    this.#index.set(holder, chain.digests, pages);
     this.#forget(this.#kept.size - KEPT_MOST);
   }
 
   #forget(most: number): void {
-    for (const kept of this.#kept) {
+    for (const kept of this.#kept.keys()) {
       if (most-- <= 0) return;
       this.#drop(kept);
     }
@@ -240,6 +272,7 @@ export class Prefixes {
 
   #drop(kept: Kept): void {
     this.#keptBytes = null;
+    this.#index.delete(this.#kept.get(kept)!);
     this.#kept.delete(kept);
     kept.kin.leave();
     kept.kv.close();
@@ -256,7 +289,7 @@ export class Prefixes {
   makeRoom(lackingBytes: number): void {
     const { pool } = this.#parts;
     const goalBytes = pool.budgetBytes - pool.usedBytes + lackingBytes;
-    for (const kept of this.#kept) {
+    for (const kept of this.#kept.keys()) {
       if (pool.budgetBytes - pool.usedBytes >= goalBytes) return;
       if (kept !== this.#lending) this.#drop(kept);
     }
@@ -271,7 +304,7 @@ export class Prefixes {
   #countKept(): number {
     let bytes = 0;
     const before: Kept[] = [];
-    for (const kept of this.#kept) {
+    for (const kept of this.#kept.keys()) {
       let shared = Math.max(0, ...before.map(({ kin }) => kept.kin.sharedWith(kin)));
       for (const { governed } of this.#parts.sessions()) shared = Math.max(shared, kept.kin.sharedWith(governed.kin));
       bytes += copyBytes(kept.kv, kept.context, shared);
@@ -282,13 +315,19 @@ export class Prefixes {
 
   /** Nothing is kept any more. */
   close(): void {
-    for (const kept of this.#kept) this.#drop(kept);
+    for (const kept of this.#kept.keys()) this.#drop(kept);
   }
 }
 
 /** True for a cache that others may begin with: its pages are there, and they are codes. */
 const lends = ({ away, hasFailed, latents, terms }: Governed): boolean =>
   away === null && !hasFailed && latents === null && terms.policy.evicts !== true;
+
+/** The most that it lends of so many pages, as far as that is known without a look at them. */
+const mostOf = ({ settledPages }: Lender, pages: number): Loan => ({
+  pages,
+  heldPages: Math.min(pages, settledPages),
+});
 
 /** Of loans of as many pages that is more of which more are held together. */
 const isMore = (a: Loan, b: Loan): boolean => a.pages > b.pages || (a.pages === b.pages && a.heldPages > b.heldPages);

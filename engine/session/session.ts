@@ -10,6 +10,7 @@ import {
   KvError,
   type PagePool,
   pageStart,
+  sealsBetween,
 } from '../../native/index.ts';
 import { comingBack } from '../cache/coming-back.ts';
 import { Governed } from '../cache/governed.ts';
@@ -348,6 +349,7 @@ export class Session implements Reader {
     if (shared === undefined || this.tokens.length > 0 || onRows !== undefined || compareTokens > 0) return 0;
     const found = this.#isFreed ? 0 : shared.begin(this, tokenIds);
     for (const id of tokenIds.slice(0, found)) this.tokens.push(id);
+    if (found > 0) shared.holds(this);
     return found;
   }
 
@@ -482,6 +484,7 @@ export class Session implements Reader {
     this.#occupancy.checkFree();
     for (const id of tokens) this.tokens.push(id);
     this.#trail.endAt(lastHidden);
+    this.setup.shared?.holds(this);
   }
 
   /** Does what PolicyCache.restore says, between two calls. */
@@ -580,6 +583,7 @@ export class Session implements Reader {
     if (this.#isFreed) return;
     this.#occupancy.close();
     this.#isFreed = true;
+    this.setup.shared?.left(this);
     this.governed.close();
   }
 
@@ -647,8 +651,10 @@ export class Session implements Reader {
   holds(tokenIds: Int32Array, hidden: Float32Array): void {
     this.#probe?.output(hidden);
     this.#rereading.sees(this.tokens.length, tokenIds.length, hidden);
+    const seals = sealsBetween(this.tokens.length, tokenIds.length);
     for (const id of tokenIds) this.tokens.push(id);
     this.#trail.add(tokenIds.length, hidden);
+    if (seals > 0) this.setup.shared?.holds(this);
   }
 
   #fits(tokens: number, reserve: number, held = this.tokens.length): void {

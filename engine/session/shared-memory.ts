@@ -45,11 +45,12 @@ interface Parts {
 
 export class SharedMemory implements Sharing {
   readonly scheduler: Scheduler;
+  /** With whose pages sessions begin; null: each reads its own beginning. */
+  readonly prefixes: Prefixes | null;
   readonly #parts: Parts;
   readonly #admission: Admission;
   readonly #market: Market;
   readonly #idle: IdleSessions | null;
-  readonly #prefixes: Prefixes | null;
   readonly #thrash: Thrash;
 
   constructor(parts: Parts) {
@@ -58,13 +59,14 @@ export class SharedMemory implements Sharing {
     this.#thrash = new Thrash(meter);
     this.scheduler = new Scheduler(meter, interTokenTargetMs, () => this.#stepped());
     this.#market = new Market(parts);
-    const dropKept = (lackingBytes: number): void => this.#prefixes?.makeRoom(lackingBytes);
+    const dropKept = (lackingBytes: number): void => this.prefixes?.makeRoom(lackingBytes);
     // Whoever lends pages stays until they are lent.
-    const others = (): Session[] => [...sessions()].filter(({ governed }) => governed !== this.#prefixes?.lending);
+    const others = (): Session[] => [...sessions()].filter(({ governed }) => governed !== this.prefixes?.lending);
     const holdAgain: Sharing['holdAgain'] = (session, parked, work) => this.holdAgain(session as Session, parked, work);
-    const known = { pool, sessions: others, thrash: this.#thrash, dropKept, holdAgain };
+    const left = (session: Session): void => this.left(session);
+    const known = { pool, sessions: others, thrash: this.#thrash, dropKept, holdAgain, left };
     this.#idle = form === null ? null : new IdleSessions(form, known);
-    this.#prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes });
+    this.prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
     const { maxConcurrent, onPressure = ENGINE_OPTIONS.onPressure.default } = parts;
@@ -74,8 +76,8 @@ export class SharedMemory implements Sharing {
       meter,
       sessions,
       parkedBytes,
-      keptBytes: () => this.#prefixes?.keptBytes ?? 0,
-      heldAgain: (session) => this.#prefixes?.heldAgain(session) ?? null,
+      keptBytes: () => this.prefixes?.keptBytes ?? 0,
+      heldAgain: (session) => this.prefixes?.heldAgain(session) ?? null,
       makeRoom,
       maxConcurrent,
       onPressure,
@@ -92,7 +94,7 @@ export class SharedMemory implements Sharing {
     const { meter } = this.#parts;
     meter.running.set({}, this.#admission.working);
     meter.waiting.set({}, this.#admission.waiting);
-    meter.prefixBytes.set({}, this.#prefixes?.keptBytes ?? 0);
+    meter.prefixBytes.set({}, this.prefixes?.keptBytes ?? 0);
   }
 
   #stepped(): void {
@@ -105,15 +107,23 @@ export class SharedMemory implements Sharing {
   }
 
   begin(session: Session, tokenIds: readonly number[]): number {
-    return this.#prefixes?.begin(session, tokenIds) ?? 0;
+    return this.prefixes?.begin(session, tokenIds) ?? 0;
   }
 
   holdAgain<Result>(session: Session, parked: ParkedPages, work: (held: number) => Result): Result {
-    return this.#prefixes === null ? work(0) : this.#prefixes.holdAgain(session, parked, work);
+    return this.prefixes === null ? work(0) : this.prefixes.holdAgain(session, parked, work);
   }
 
   cut(session: Session, tokens: number): void {
-    this.#prefixes?.cut(session, tokens);
+    this.prefixes?.cut(session, tokens);
+  }
+
+  holds(session: Session): void {
+    this.prefixes?.holds(session);
+  }
+
+  left(session: Session): void {
+    this.prefixes?.left(session);
   }
 
   leave(session: Session): void {
@@ -156,23 +166,32 @@ export class SharedMemory implements Sharing {
   }
 
   wake(session: Session, isAtWork: boolean): void {
-    this.#idle?.wake(session, isAtWork);
+    const { governed } = session;
+    if (governed.away === null) {
+      this.#idle?.wake(session, isAtWork);
+      return;
+    }
+    try {
+      this.#idle?.wake(session, isAtWork);
+    } finally {
+      this.prefixes?.holds(session);
+    }
   }
 
   /** Parks every session that waits but for the one that asks, where they are parked anywhere. */
   parkAll(asking: Governed | null): void {
-    this.#prefixes?.close();
+    this.prefixes?.close();
     this.#idle?.parkAll(asking);
   }
 
   /** A session is about to be closed: others may go on to begin with its pages. */
   keep(session: Session): void {
-    this.#prefixes?.keep(session);
+    this.prefixes?.keep(session);
   }
 
   /** Nothing is kept any more of sessions that were closed. */
   close(): void {
-    this.#prefixes?.close();
+    this.prefixes?.close();
   }
 
   drop(session: Session, error: Error): void {
@@ -190,12 +209,12 @@ export class SharedMemory implements Sharing {
   }
 
   makeRoom(asking: Governed, lackingBytes: number): void {
-    if (this.#idle === null) this.#prefixes?.makeRoom(lackingBytes);
+    if (this.#idle === null) this.prefixes?.makeRoom(lackingBytes);
     else this.#idle.makeRoom(asking, lackingBytes);
   }
 
   reclaimableBytes(asking: Governed): number {
-    return (this.#idle?.reclaimableBytes(asking) ?? 0) + (this.#prefixes?.keptBytes ?? 0);
+    return (this.#idle?.reclaimableBytes(asking) ?? 0) + (this.prefixes?.keptBytes ?? 0);
   }
 
   press(asking: Governed, neededBytes: number, whom: Pressed): void {

@@ -41,6 +41,10 @@ export interface Sharing extends Neighbours {
   holdAgain<Result>(session: Named, parked: ParkedPages, work: (held: number) => Result): Result;
   /** So many tokens of a session are as they were, and those behind them are gone. */
   cut(session: Named, tokens: number): void;
+  /** Pages of a session were sealed. */
+  holds(session: Named): void;
+  /** A session is closed: its pages are not there any more. */
+  left(session: Named): void;
   /** The call has ended. */
   leave(session: Named): void;
   /** How calls of a session came to their room. */

@@ -20,6 +20,7 @@
  *   activations runs alone: a model with activations of 16 bits and of 8, divergence and time
  *   lookup      runs alone: answers with prompt look-up decoding and without
  *   prefix      runs alone: the first token of a session whose text begins as that of another one
+ *   begin       runs alone: what it takes to find whose pages a session can begin with, beside many others
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
@@ -72,6 +73,7 @@ import { memory } from './memory.ts';
 import { park } from './park.ts';
 import { prefill } from './prefill.ts';
 import { prefix } from './prefix.ts';
+import { begin } from './prefix-begin.ts';
 import { remat } from './remat.ts';
 import { retrieval } from './retrieval.ts';
 import { type BenchFile, type BenchRow, benchFile, violations } from './rows.ts';
@@ -111,6 +113,7 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
     activations(say, { texts: heldOut(root), model, threads: threads[0]!, rounds, json }),
   lookup: (say, { settings: { rounds }, json }) => lookup(say, { root, rounds, json }),
   prefix: (say, { settings: { rounds }, json }) => prefix(say, { rounds, json }),
+  begin: (say, { settings: { rounds }, json }) => begin(say, { rounds, json }),
 };
 
 async function main(): Promise<void> {

@@ -61,6 +61,8 @@ interface Parts {
   /** Frees so many bytes of pages that no session holds, as far as there are any. */
   readonly dropKept: (lackingBytes: number) => void;
   readonly holdAgain: Sharing['holdAgain'];
+  /** Told whose pages are not there any more. */
+  readonly left: (session: Session) => void;
 }
 
 export class IdleSessions {
@@ -72,6 +74,7 @@ export class IdleSessions {
   readonly #sessions: () => Iterable<Session>;
   readonly #dropKept: Parts['dropKept'];
   readonly #holdAgain: Parts['holdAgain'];
+  readonly #left: Parts['left'];
   readonly #thrash: Parts['thrash'];
   /** What is parked: its bytes, or the file that holds them; null: its tokens are read again. */
   readonly #parked = new Map<Session, Buffer | string | null>();
@@ -83,7 +86,7 @@ export class IdleSessions {
   /** Calls of all sessions. */
   #calls = 0;
 
-  constructor(form: IdleForm, { pool, sessions, thrash, dropKept, holdAgain }: Parts) {
+  constructor(form: IdleForm, { pool, sessions, thrash, dropKept, holdAgain, left }: Parts) {
     this.place = form.place;
     this.#form = form;
     this.#pool = pool;
@@ -91,6 +94,7 @@ export class IdleSessions {
     this.#sessions = sessions;
     this.#dropKept = dropKept;
     this.#holdAgain = holdAgain;
+    this.#left = left;
     this.#thrash = thrash;
   }
 
@@ -263,6 +267,7 @@ export class IdleSessions {
     const idleMs = Math.round(performance.now() - session.idleSinceMs);
     const away = awayOf(governed, this.place, parkedLength);
     governed.parked(away);
+    this.#left(session);
     const { lastAt = this.#calls, returns = 0 } = this.#uses.get(session) ?? {};
     this.#uses.set(session, { lastAt, parkedAt: this.#calls, returns });
     this.#parked.set(session, from);

@@ -199,6 +199,21 @@ describe('forks and files', () => {
     expect(await write(fork, ids(5, 3))).not.toBe('');
   });
 
+  it('one that was taken back to whole pages comes back, and can be forked', async () => {
+    share(place('disk'));
+    const [first, second] = await two();
+    second.rewind(256);
+    shared.parkAll(first.governed);
+    await second.awake(() => {});
+    expect([second.length, first.governed.kin.sharedWith(second.governed.kin)]).toEqual([256, 1]);
+    first.rewind(256);
+    const fork = first.fork();
+    sessions.push(fork);
+    expect([fork.length, fork.cache.length()]).toEqual([256, 256]);
+    const texts = [await write(first, ids(5, 3)), await write(fork, ids(5, 3)), await write(second, ids(5, 3))];
+    expect(new Set(texts).size).toBe(1);
+  });
+
   it('a session that its caller parked and resumed holds them together again', async () => {
     share(null);
     const [first, second] = await two();
