@@ -14,6 +14,7 @@ import { copyBytes } from '../cache/own-pages.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { HeldAgain } from './need.ts';
 import { PrefixIndex } from './prefix-index.ts';
+import { Readings, type Text } from './readings.ts';
 import type { Session } from './session.ts';
 import type { ParkedPages } from './sharing.ts';
 
@@ -54,6 +55,8 @@ interface Found {
 }
 
 export class Prefixes {
+  /** Who reads the beginning of which text. */
+  readonly readings: Readings;
   readonly #parts: Parts;
   /** The chains of open sessions, as far as they were followed. */
   readonly #chains = new WeakMap<Session, PageChain>();
@@ -69,27 +72,37 @@ export class Prefixes {
 
   constructor(parts: Parts) {
     this.#parts = parts;
+    this.readings = new Readings({
+      begin: (text) => this.#begin(text),
+      foundPages: ({ session, ids, digests }) => this.#find(session, digests, ids, isMore)?.loan.pages ?? 0,
+    });
   }
 
   /**
-   * A session that is empty begins with pages that others hold of these tokens, of which it reads the rest. → tokens
+   * A session that is empty begins with pages that others hold of these tokens, of which it reads the rest until
+   * `hasRead`. It waits for those that another one reads just now. → tokens
    */
-  begin(session: Session, ids: readonly number[]): number {
-    const { meter } = this.#parts;
+  begin(session: Session, ids: readonly number[], signal: AbortSignal | undefined): Promise<number> | number {
     const { governed } = session;
     if (!lends(governed) || governed.originals !== null) return 0;
     const chain = this.#chainOf(session);
     chain.cut(0);
     chain.extend(ids);
-    meter.prefixQueries.add({}, ids.length);
-    const found = this.#find(session, chain.digests, ids, isMore);
+    this.#parts.meter.prefixQueries.add({}, ids.length);
+    return this.readings.begin({ session, ids, digests: [...chain.digests] }, signal);
+  }
+
+  #begin({ session, ids, digests }: Text): number {
+    const { meter } = this.#parts;
+    const { governed } = session;
+    const found = this.#find(session, digests, ids, isMore);
     if (found === null) return 0;
     const { holder, loan } = found;
     const pages = this.#borrow(governed, holder.lender, loan);
     const tokens = firstToken(pages);
     if (pages === 0) return 0;
     meter.prefixHits.add({}, tokens);
-    const prefix = chain.digests[pages - 1]!;
+    const prefix = digests[pages - 1]!;
     const heldTokens = firstToken(Math.min(pages, loan.heldPages));
     governed.mover.write('note', { adopted: tokens, from: holder.lender.id, prefix, heldTokens, tokens });
     return tokens;
@@ -196,6 +209,7 @@ export class Prefixes {
   /** The pages of a session are not there any more. */
   left(session: Session): void {
     this.#index.delete(this.#holderOf(session));
+    this.readings.ended(session);
   }
 
   #holderOf(session: Session): Holder {

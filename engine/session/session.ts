@@ -246,6 +246,8 @@ export class Session implements Reader {
       if (options.tokensFollow === true) endPrompt(this.governed);
       return found;
     } catch (error) {
+      // Before its pages go, others may begin with them.
+      this.setup.shared?.hasRead(this);
       if (!this.isClosed && way.isOpen) {
         // Unless all of the following is done, nothing may build on the cache.
         this.#occupancy.tear();
@@ -257,6 +259,7 @@ export class Session implements Reader {
       throw error;
     } finally {
       way.close();
+      this.setup.shared?.hasRead(this);
     }
   }
 
@@ -309,7 +312,7 @@ export class Session implements Reader {
     to: number = tokenIds.length,
   ): Promise<number> {
     if (this.#prefix.isBeginning(tokenIds)) await this.#prefix.begin(tokenIds);
-    const found = this.#begin(tokenIds.slice(0, Math.min(to, tokenIds.length - 1)));
+    const found = await this.#begin(tokenIds.slice(0, Math.min(to, tokenIds.length - 1)), options.signal);
     const start = performance.now();
     const { scheduler } = this.setup.shared ?? {};
     const { signal } = options;
@@ -343,11 +346,11 @@ export class Session implements Reader {
   }
 
   /** Begins, where it is empty, with pages that other sessions hold of these tokens. → tokens that it need not read */
-  #begin(tokenIds: readonly number[]): number {
+  async #begin(tokenIds: readonly number[], signal: AbortSignal | undefined): Promise<number> {
     const { shared, onRows, compareTokens = 0 } = this.setup;
     // Whoever is to see the rows of all tokens has them read.
     if (shared === undefined || this.tokens.length > 0 || onRows !== undefined || compareTokens > 0) return 0;
-    const found = this.#isFreed ? 0 : shared.begin(this, tokenIds);
+    const found = this.#isFreed ? 0 : await shared.begin(this, tokenIds, signal);
     for (const id of tokenIds.slice(0, found)) this.tokens.push(id);
     if (found > 0) shared.holds(this);
     return found;

@@ -98,6 +98,7 @@ export class SharedMemory implements Sharing {
   }
 
   #stepped(): void {
+    this.prefixes?.readings.stepped();
     const { working, waiting } = this.#admission;
     if (this.#thrash.stepped(working, waiting)) this.#admission.retry();
   }
@@ -106,8 +107,12 @@ export class SharedMemory implements Sharing {
     await this.#admission.enter(session, tokens, signal);
   }
 
-  begin(session: Session, tokenIds: readonly number[]): number {
-    return this.prefixes?.begin(session, tokenIds) ?? 0;
+  begin(session: Session, tokenIds: readonly number[], signal: AbortSignal | undefined): Promise<number> | number {
+    return this.prefixes?.begin(session, tokenIds, signal) ?? 0;
+  }
+
+  hasRead(session: Session): void {
+    this.prefixes?.readings.ended(session);
   }
 
   holdAgain<Result>(session: Session, parked: ParkedPages, work: (held: number) => Result): Result {
@@ -152,6 +157,8 @@ export class SharedMemory implements Sharing {
       } catch (error) {
         this.#tellChange(session, error);
         if (!isShort(session.governed, error)) throw error;
+        // Whoever waits for its pages would wait as long.
+        this.hasRead(session);
         if (await this.#admission.anotherEnds(session, patience?.signal)) continue;
         this.#admission.refused(session, session.governed.length);
         throw error;
@@ -195,6 +202,8 @@ export class SharedMemory implements Sharing {
   }
 
   drop(session: Session, error: Error): void {
+    this.prefixes?.readings.drop(session);
+    this.hasRead(session);
     this.scheduler.drop(session.client, error);
     this.#admission.goOn(session);
   }

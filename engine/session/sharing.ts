@@ -29,10 +29,13 @@ export interface Sharing extends Neighbours {
    */
   enter(session: Named, tokens: number, signal: AbortSignal | undefined): Promise<void>;
   /**
-   * A session that is empty begins with pages that others hold of these tokens. → tokens that it need not read, at most
-   * all of them
+   * A session that is empty begins with pages that others hold of these tokens, and reads the rest. It waits for those
+   * that another one reads just now, as long as that one reads them and nothing is aborted. → tokens that it need not
+   * read, at most all of them
    */
-  begin(session: Named, tokenIds: readonly number[]): number;
+  begin(session: Named, tokenIds: readonly number[], signal: AbortSignal | undefined): Promise<number> | number;
+  /** A prompt has been read, or as much of it as there will be. */
+  hasRead(session: Named): void;
   /**
    * Does work that puts pages into the empty cache of a session which held the first `pages` of them together with
    * others before it was parked. Those that are there it has before, and they are held together again. The work is told
