@@ -194,7 +194,7 @@ const SCRIPTS: Layers = {
     ...['generate-layout', 'generate-migrations', 'generate-options', 'generate-tables', 'golden', 'golden-codecs'],
     ...['golden-metrics', 'build-native', 'build-wasm', 'prebuild', 'smoke-runtimes', 'test-arm64', 'test-elsewhere'],
     ...['with-postgres', 'test-order', 'summary-reporter', 'calibrate', 'drift', 'fit-nuq', 'fit-trellis', 'full-disk'],
-    ...['parked', 'sim', 'sim-pool', 'openai-schemas', 'fetch-texts'],
+    ...['parked', 'sharers', 'sim', 'sim-pool', 'openai-schemas', 'fetch-texts'],
   ],
 };
 
