@@ -1,18 +1,20 @@
 /**
  * The way back to where a cache was before a prompt, or to a length that it has passed. Sealed rows cannot be opened
  * again, so the rows of the open page are kept beside the cache while a prompt is read that seals it. To go back, the
- * cache is opened anew and takes over its older pages as they are stored. A cache that shares those pages with others,
- * and with forks a budget, keeps a fork of its own to go back to, where there is room for one. Where nobody kept rows,
- * those of a page that has been sealed come back as they are stored, as long as the page is in the window. Whole pages
- * always go.
+ * cache is opened anew and takes over its older pages as they are stored. A cache that shares those pages with others
+ * keeps a fork of its own to go back to, where there is room for one; where there is none, and no forks share its
+ * budget, the rows are kept, and the cache that is opened anew holds the same pages. Where nobody kept rows, those of a
+ * page that has been sealed come back as they are stored, as long as the page is in the window. Whole pages always go.
  */
 import {
   type CacheShape,
   type FormatName,
+  firstToken,
   isFreed,
   type KvCache,
   KvError,
   openRows,
+  PAGE_KINDS,
   pageStart,
   SIDES,
   sealedPages,
@@ -33,6 +35,8 @@ export interface Reversible {
   readonly windowFormat: FormatName;
 }
 
+const RESIDENT = PAGE_KINDS.indexOf('resident');
+
 export class WayBack {
   /** Tokens that the cache held. */
   readonly tokens: number;
@@ -44,6 +48,7 @@ export class WayBack {
   #twin: KvCache | null = null;
   readonly #onClosed: (() => void) | undefined;
   readonly #isLost: boolean = false;
+  #isRebuilt = false;
 
   /**
    * `tokensNew` will be read behind `tokens`. `onClosed` hears when nobody goes back any more. Throws 'unsupported' for
@@ -51,7 +56,7 @@ export class WayBack {
    */
   constructor(cache: Reversible, tokens: number, tokensNew: number, onClosed?: () => void) {
     this.#onClosed = onClosed;
-    const { kv, shape, latents, isShared, hasRoom } = cache;
+    const { kv, shape, latents, isShared, hasForks, hasRoom } = cache;
     this.tokens = tokens;
     this.#kv = kv;
     this.#latents = latents;
@@ -64,10 +69,9 @@ export class WayBack {
     const isCut = isWhole && pages < kv.table(0).pages && isGone(kv, shape, pages);
     if (isCut || (!isReopened && sealsBetween(tokens, tokensNew) === 0)) return;
     this.#inputs = latents?.waiting(tokens) ?? null;
-    if (isShared && !isReopened) {
-      this.#twin = hasRoom() ? forkOf(kv) : null;
-      this.#isLost = this.#twin === null;
-    } else {
+    if (isShared && !isReopened) this.#twin = hasRoom() ? forkOf(kv) : null;
+    this.#isLost = hasForks && !isReopened && this.#twin === null;
+    if (this.#twin === null && !this.#isLost) {
       const numbers = openRows(tokens) * shape.kvHeads * shape.headDim;
       const rowsOf = (layer: number): Float32Array[] =>
         tokens === 0 ? [] : SIDES.map((side) => kv.decode(layer, pages, side).subarray(0, numbers));
@@ -85,26 +89,28 @@ export class WayBack {
     return this.#twin === null && this.#rows === null;
   }
 
-  /** True if going back puts another cache in its place that shares no page with anybody. */
+  /** True if it was taken and has put another cache in its place, of pages that nobody else holds. */
   get isRebuilt(): boolean {
-    return this.#twin === null && this.#rows !== null;
+    return this.#isRebuilt;
   }
 
   /**
-   * Brings the cache back; it may hold more tokens in some layers than in others. `reopen` opens an empty one like it.
-   * → whether the native cache is the same one still, with all that attention has seen
+   * Brings the cache back; it may hold more tokens in some layers than in others. `reopen` opens an empty one like it,
+   * `holds`: others hold some of its pages as well, and no forks of it. → whether the native cache is the same one
+   * still, with all that attention has seen
    */
-  take(reopen: () => KvCache): boolean {
+  take(reopen: () => KvCache, holds = false): boolean {
     const kv = this.#kv;
-    const isSame = this.isInPlace;
+    // Where no page was sealed behind it, its rows are there.
+    const isSame = this.isInPlace || (holds && this.#twin === null && !this.#isSealed);
     if (this.#twin !== null) {
       const twin = this.#twin;
       this.#twin = null;
       kv.become(() => twin);
-    } else if (this.#rows === null) {
+    } else if (isSame || this.#rows === null) {
       kv.truncate(this.tokens);
     } else {
-      this.#rebuild(this.#rows, reopen);
+      this.#rebuild(this.#rows, reopen, holds);
     }
     this.#latents?.takeBack(this.tokens, this.#inputs);
     return isSame;
@@ -117,16 +123,25 @@ export class WayBack {
     this.#onClosed?.();
   }
 
-  #rebuild(rows: readonly (readonly Float32Array[])[], reopen: () => KvCache): void {
+  /** True if the page that was open is sealed in any layer. */
+  get #isSealed(): boolean {
+    const pages = sealedPages(this.tokens);
+    const { layers } = this.#kv.shape;
+    return Array.from({ length: layers }, (_, layer) => this.#kv.table(layer)).some((table) => table.pages > pages);
+  }
+
+  #rebuild(rows: readonly (readonly Float32Array[])[], reopen: () => KvCache, holds: boolean): void {
     const kv = this.#kv;
     const pages = sealedPages(this.tokens);
-    const stored = rows.map((_, layer) => Array.from({ length: pages }, (_page, page) => kv.exportPage(layer, page)));
-    kv.become(reopen);
-    this.#latents?.attach();
-    for (const [layer, [k, v]] of rows.entries()) {
-      for (const page of stored[layer]!) kv.importPage(layer, page);
-      if (k !== undefined && v !== undefined) kv.append(layer, k, v);
-    }
+    const twin = holds && pages > 0 ? holderOf(kv, pages, reopen) : null;
+    this.#isRebuilt = twin === null;
+    if (twin === null) {
+      const stored = rows.map((_, layer) => Array.from({ length: pages }, (_page, page) => kv.exportPage(layer, page)));
+      kv.become(reopen);
+      this.#latents?.attach();
+      for (const [layer, those] of stored.entries()) for (const page of those) kv.importPage(layer, page);
+    } else kv.become(() => twin);
+    for (const [layer, [k, v]] of rows.entries()) if (k !== undefined && v !== undefined) kv.append(layer, k, v);
   }
 }
 
@@ -151,6 +166,28 @@ const sealedAway = (kv: KvCache, tokens: number): KvError =>
     values: { tokens, length: kv.length(0), pages: kv.table(0).pages },
     hint: 'call fork() before you append tokens that you may want to take back',
   });
+
+/**
+ * Another cache that holds the first pages of one, which has nothing behind them then; null where they cannot be held
+ * together: some are freed.
+ */
+function holderOf(kv: KvCache, pages: number, reopen: () => KvCache): KvCache | null {
+  const { layers } = kv.shape;
+  const isWhole = Array.from({ length: layers }, (_, layer) => kv.table(layer)).every(({ kind }) =>
+    kind.subarray(0, pages).every((one) => one === RESIDENT),
+  );
+  if (!isWhole) return null;
+  // What it takes to hold them is free then, whatever others have taken.
+  kv.truncate(firstToken(pages));
+  const holder = reopen();
+  try {
+    holder.adopt(kv, pages);
+  } catch (error) {
+    holder.close();
+    throw error;
+  }
+  return holder;
+}
 
 /** A fork, or null where the budget has no room for its open pages. */
 function forkOf(kv: KvCache): KvCache | null {

@@ -713,7 +713,8 @@ export class Governed implements Lender {
     const pagesGo = this.kv.table(0).pages > pages;
     // A fork may hold these pages on, and nobody would count their originals.
     if (pagesGo && way.isInPlace) this.canaries.dropAll(pages);
-    const isSame = way.take(() => this.#reopen());
+    const holds = this.kin.heldPages > 0 && !this.hasForks;
+    const isSame = way.take(() => this.#reopen(), holds);
     this.mending.cut(isSame ? pages : 0);
     if (!isSame || pagesGo) this.masses.forget(tokens);
     this.canaries.sync();

@@ -141,6 +141,7 @@ export class Prefixes {
       if (governed.kv.length() > 0 && held > 0) lender.kin.share(governed.kin, held);
       return result;
     } finally {
+      this.#keptBytes = null;
       this.#lending = null;
     }
   }
@@ -209,6 +210,8 @@ export class Prefixes {
   /** The pages of a session are not there any more. */
   left(session: Session): void {
     this.#index.delete(this.#holderOf(session));
+    // What it held together with what is kept, nobody may hold any more.
+    this.#keptBytes = null;
     this.readings.ended(session);
   }
 

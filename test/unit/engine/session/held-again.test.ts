@@ -1,6 +1,7 @@
 // Sessions that hold pages together and are parked: they come back holding them together, as long as somebody has them;
 // what they write is what they write alone, and each is told what others did to the pages meanwhile.
 import { afterEach, describe, expect, it } from 'vitest';
+import { takeBack } from '../../../../engine/cache/step.ts';
 import { Meter } from '../../../../engine/metrics/meter.ts';
 import type { SessionOptions } from '../../../../engine/options/types.ts';
 import type { IdleForm } from '../../../../engine/session/park/idle.ts';
@@ -76,6 +77,12 @@ const formatsOf = ({ cache }: Session): string[] =>
   Array.from({ length: cache.shape.layers }, (_, layer) => layer).flatMap((layer) =>
     [0, 1].flatMap((page) => [cache.format(layer, page, 'k'), cache.format(layer, page, 'v')]),
   );
+
+const rowsOf = ({ cache, length }: Session): Float32Array[] =>
+  Array.from({ length: Math.ceil(length / 128) }, (_, page) => page).flatMap((page) => [
+    cache.decode(3, page, 'k'),
+    cache.decode(3, page, 'v'),
+  ]);
 
 const commonBytes = (of: readonly Session[]): number[] => of.map(({ cache }) => cache.commonBytes);
 
@@ -180,6 +187,62 @@ describe('a session that holds pages together with another one, and is parked', 
     await second.awake(() => {});
     expect(first.governed.away).toBe(null);
     expect(second.cache.commonBytes).toBe(first.cache.commonBytes);
+  });
+});
+
+describe('what is kept of closed sessions', () => {
+  it('is counted as that where whoever held it as well is parked', async () => {
+    share(place('disk'));
+    const [first, second] = await two();
+    shared.keep(first);
+    close(first);
+    sessions = [second];
+    const [kept] = shared.prefixes!.kept;
+    const { pageBytes } = kept!.lender.kv.memory();
+    expect(shared.prefixes!.keptBytes).toBe(pageBytes - second.cache.commonBytes);
+    const third = open();
+    // Whoever lends pages stays while others are parked for them.
+    shared.holdAgain(third, { tokenIds: text(240, 1), pages: 4 }, (held) => {
+      expect(held).toBeGreaterThan(2);
+      shared.makeRoom(third.governed, 2 ** 40);
+      third.governed.vacate();
+    });
+    expect(second.governed.away?.place).toBe('disk');
+    expect(shared.prefixes!.keptBytes).toBe(pageBytes);
+    await second.awake(() => {});
+    expect(shared.prefixes!.keptBytes).toBe(pageBytes - second.cache.commonBytes);
+  });
+});
+
+describe('a prompt over shared pages', () => {
+  it.each([
+    ['in its open page', [5]],
+    ['behind pages that it sealed', [12, 128, 60]],
+    ['before it has read anything', []],
+  ] as const)('is taken back %s where the pool has no room for a fork to go back to', async (_where, pieces) => {
+    share(null);
+    const [first, second] = await two();
+    const twin = second.fork();
+    const expected = await write(twin, ids(9, 4));
+    close(twin);
+    const [before, rows, wholeBytes] = [commonBytes([first, second]), rowsOf(second), pool.budgetBytes];
+    pool.setBudget(pool.usedBytes);
+    const way = second.governed.wayBack(400);
+    expect([way.isOpen, pool.usedBytes]).toEqual([true, pool.budgetBytes]);
+    pool.setBudget(wholeBytes);
+    for (const tokens of pieces) await second.forward(ids(tokens, 6));
+    // Others may have taken what there was.
+    pool.setBudget(pool.usedBytes);
+    takeBack(second.governed, way);
+    way.close();
+    second.tokens.length = 500;
+    expect([second.governed.length, second.cache.length()]).toEqual([500, 500]);
+    expect(rowsOf(second)).toEqual(rows);
+    expect([pool.auditBytes(), second.cache.auditBytes()]).toEqual([pool.usedBytes, second.cache.usedBytes]);
+    expect(first.cache.commonBytes).toBe(before[0]);
+    expect(first.governed.kin.sharedWith(second.governed.kin)).toBe(2);
+    pool.setBudget(wholeBytes);
+    expect(await write(second, ids(9, 4))).toBe(expected);
   });
 });
 
