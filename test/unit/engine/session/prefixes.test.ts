@@ -17,7 +17,7 @@ import { openPool } from '../../../../native/index.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
 import { readLog, replaySession, timeline, verifyLog } from '../../../../witness/index.ts';
 import { pick, uniform } from '../../../native/dense.ts';
-import { seedFrom, volume } from '../../../tier.ts';
+import { seedFrom, TIER, volume } from '../../../tier.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { ids, MODEL } from '../on-reference.ts';
 import { onRuntime } from '../on-runtime.ts';
@@ -222,57 +222,90 @@ describe('what parking a session would free', () => {
 });
 
 describe('random lives of sessions that begin alike', () => {
-  const LIVES = volume('prefix lives');
+  const LIVES = Math.ceil(volume('prefix lives') / (TIER === 'home' ? 5 : 1));
   const SEED = seedFrom(20261128);
 
-  it(`write what each writes where the others never were, over ${LIVES} steps`, async () => {
-    console.log(`prefix lives, seed ${SEED}`);
-    const random = uniform(SEED);
-    await open();
-    const alone = await createEngine({ model: MODEL, threads: 1, stateDir: null, prefixCaching: false });
-    let lives: { session: EngineSession; twin: EngineSession }[] = [];
-    let cached = 0;
-    const check = async ({ session, twin }: (typeof lives)[number], prompt: readonly number[]): Promise<void> => {
-      const [one, other] = await Promise.all([asked(session, prompt, 3), asked(twin, prompt, 3)]);
-      expect(one.text).toBe(other.text);
-      cached += one.cachedTokens;
-    };
-    const steps: (() => Promise<void>)[] = [
-      async () => {
-        const options: SessionOptions = { exact: true };
+  it(
+    `write what each writes where the others never were, over ${LIVES} steps`,
+    async () => {
+      console.log(`prefix lives, seed ${SEED}`);
+      const random = uniform(SEED);
+      const upTo = (most: number): number => 1 + Math.floor(most * random());
+      await open({ stateDir: folder(), idleSessions: 'disk' });
+      const alone = await createEngine({ model: MODEL, threads: 1, stateDir: null, prefixCaching: false });
+      const options: SessionOptions = { exact: true, witness: false };
+      interface Life {
+        session: EngineSession;
+        readonly twin: EngineSession;
+      }
+      let lives: Life[] = [];
+      const count = { cached: 0, together: 0, forked: 0, aborted: 0, woken: 0, resumed: 0, closed: 0 };
+      const born = async (): Promise<Life> => {
         const life = { session: await engine.openSession(options), twin: await alone.openSession(options) };
         lives.push(life);
-        await check(life, text(pick(random, [130, 260, 300]), 1 + Math.floor(150 * random()), Math.ceil(3 * random())));
-      },
-      async () => {
-        if (lives.length > 0) await check(pick(random, lives), ids(1 + Math.floor(160 * random()), 7));
-      },
-      async () => {
-        if (lives.length === 0) return;
-        const { session, twin } = pick(random, lives);
-        lives.push({ session: await session.fork(), twin: await twin.fork() });
-      },
-      async () => {
-        if (lives.length === 0) return;
-        const { session } = pick(random, lives);
-        // An abort in the middle of a prompt leaves it as it was.
-        const reading = session.read(ids(400, 8), { signal: AbortSignal.timeout(3) });
-        await reading.then(
-          () => {
-            lives = lives.filter((one) => one.session !== session);
-          },
-          () => {},
-        );
-      },
-      async () => {
-        if (lives.length < 2) return;
-        const life = pick(random, lives);
-        lives = lives.filter((one) => one !== life);
-        await Promise.all([life.session.close(), life.twin.close()]);
-      },
-    ];
-    for (let step = 0; step < LIVES; step++) await (lives.length > 6 ? steps.at(-1)! : pick(random, steps))();
-    expect(cached).toBeGreaterThan(0);
-    await alone.close();
-  });
+        return life;
+      };
+      const check = async ({ session, twin }: Life, prompt: readonly number[]): Promise<void> => {
+        const { parked } = await session.report();
+        const [one, other] = await Promise.all([asked(session, prompt, 2), asked(twin, prompt, 2)]);
+        expect(one.text).toBe(other.text);
+        count.cached += one.cachedTokens;
+        if (parked !== null) count.woken++;
+      };
+      const beginning = (): number[] => text(pick(random, [130, 130, 260]), upTo(50), upTo(3));
+      const steps: (() => Promise<void>)[] = [
+        async () => check(await born(), beginning()),
+        async () => {
+          const prompts = Array.from({ length: 3 }, beginning);
+          const all = await Promise.all(prompts.map(born));
+          await Promise.all(all.map((life, at) => check(life, prompts[at]!)));
+          count.together++;
+        },
+        () => check(pick(random, lives), ids(upTo(60), 7)),
+        () => check(pick(random, lives), ids(upTo(60), 8)),
+        async () => {
+          const { session, twin } = pick(random, lives);
+          lives.push({ session: await session.fork(), twin: await twin.fork() });
+          count.forked++;
+        },
+        async () => {
+          const life = pick(random, lives);
+          // An abort in the middle of a prompt leaves it as it was.
+          const controller = new AbortController();
+          const reading = life.session.read([...ids(128, 99), ...ids(120, 8)], {
+            signal: controller.signal,
+            onProgress: () => controller.abort(),
+          });
+          const isAborted = await reading.then(
+            () => false,
+            () => true,
+          );
+          count.aborted += Number(isAborted);
+          if (!isAborted) lives = lives.filter((one) => one !== life);
+        },
+        async () => {
+          // All that wait are parked, and come back when they are used.
+          await engine.setLowMemory(true);
+          await engine.setLowMemory(false);
+        },
+        async () => {
+          const life = pick(random, lives);
+          const { session: id } = await life.session.park();
+          life.session = await engine.resume(id, { witness: false });
+          count.resumed++;
+        },
+        async () => {
+          const life = pick(random, lives);
+          lives = lives.filter((one) => one !== life);
+          await Promise.all([life.session.close(), life.twin.close()]);
+          count.closed++;
+        },
+      ];
+      for (let step = 0; step < LIVES; step++)
+        await (lives.length === 0 ? steps[0]! : lives.length > 6 ? steps.at(-1)! : pick(random, steps))();
+      for (const [what, times] of Object.entries(count)) expect([what, times > LIVES / 100]).toEqual([what, true]);
+      await alone.close();
+    },
+    30 * 60_000,
+  );
 });
