@@ -7,8 +7,10 @@
 import { type FormatName, isFormatName, movablePages, PARTS, SIDES, type Side } from '../native/index.ts';
 import type { Course } from './course.ts';
 import { rank } from './ladder.ts';
+import { type GuardSeen, LatentGuard } from './latent-guard.ts';
 import { isRemade, type Remade } from './sides.ts';
 import type {
+  Because,
   CanaryReport,
   Decision,
   LayerChange,
@@ -41,6 +43,9 @@ class AskedSession implements PolicySession {
   readonly #freed = new Set<number>();
   /** Pages that are held as latents, likewise. */
   readonly #held = new Set<number>();
+  readonly #guard: LatentGuard;
+  /** What the guard of latents compares; null: nothing yet, or it is urgent, so that it gives way. */
+  #guarded: GuardSeen | null = null;
   #tokens = 0;
   #canaries = NO_CANARIES;
 
@@ -48,6 +53,7 @@ class AskedSession implements PolicySession {
     this.#session = session;
     this.#context = context;
     this.#evicts = evicts;
+    this.#guard = new LatentGuard(context);
   }
 
   decide(situation: Situation): readonly Decision[] {
@@ -57,7 +63,7 @@ class AskedSession implements PolicySession {
 
   judge(decision: Decision, epsilonNow: number | null): Verdict {
     const found = this.#ask(decision);
-    if (found !== null) return refusal(found);
+    if (found !== null) return refusal(found, this.#whyStays(decision));
     const verdict = this.#session.judge(decision, epsilonNow);
     if (verdict.accepted) this.#take(decision);
     return verdict;
@@ -99,9 +105,11 @@ class AskedSession implements PolicySession {
    * Takes in what forms page sides have, in the order in which a situation tells it. Moves of the last plan were taken
    * in when they were judged.
    */
-  #see({ tokens, changes = [], trials, canaries = NO_CANARIES }: Situation): void {
+  #see(situation: Situation): void {
+    const { tokens, changes = [], trials, canaries = NO_CANARIES, urgent } = situation;
     if (tokens < this.#tokens) this.#forget(tokens);
     this.#tokens = tokens;
+    this.#guarded = urgent ? null : situation;
     this.#canaries = canaries;
     for (const change of changes) this.#take(change);
     for (const { layer, page, side, from } of trials) this.#become({ layer, page, side, to: from });
@@ -140,7 +148,8 @@ class AskedSession implements PolicySession {
     for (const pages of [this.#freed, this.#held]) for (const key of pages) if (key >= first) pages.delete(key);
   }
 
-  #ask({ layer, page, side, from, to }: Decision): Unsafe | null {
+  #ask(decision: Decision): Unsafe | null {
+    const { layer, page, side, from, to } = decision;
     const [k, v] = [this.#form(layer, page, 'k'), this.#form(layer, page, 'v')];
     const lower = rank(k) > rank(v) ? k : v;
     return unsafe({
@@ -162,7 +171,14 @@ class AskedSession implements PolicySession {
           it.to === from &&
           it.from === to,
       ),
+      stays: this.#whyStays(decision) !== null,
     });
+  }
+
+  /** Why keys and values of its page have to stay, where a move would make them a latent; null: they have not. */
+  #whyStays({ page, from, to }: Decision): Because | null {
+    if (this.#guarded === null || !isFormatName(from) || to === 'freed' || isFormatName(to)) return null;
+    return this.#guard.refuses(page, this.#guarded);
   }
 
   #form(layer: number, page: number, side: Side): FormatName {
@@ -174,7 +190,12 @@ class AskedSession implements PolicySession {
   }
 }
 
-const refusal = ({ id }: Unsafe): Verdict => ({
+/** `bound`: what the guard of latents compared, which is what a move is refused for that it holds back. */
+const refusal = ({ id }: Unsafe, bound: Because | null): Verdict => ({
   accepted: false,
-  because: { threshold: 'unsafe', measured: 1, bound: 0, unit: '1', origin: 'default', rule: unsafeRule(id) },
+  because: {
+    ...{ threshold: 'unsafe', measured: 1, bound: 0, unit: '1', origin: 'default' },
+    ...(id === 'stays' ? bound : {}),
+    rule: unsafeRule(id),
+  },
 });

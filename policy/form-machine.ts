@@ -55,19 +55,36 @@ export interface FormEvent {
   readonly type: FormEventType;
   /** What the side is to be in. */
   readonly to: FormKind;
+  /** Keys and values have to stay for now: the guard of latents (latent-guard.ts) found a bound that says so. */
+  readonly stays?: boolean;
 }
 
 /** Rules under which a way that is none is refused. */
-export type FormRefusal = 'freed' | 'promotion' | 're-encode' | 'window' | 'latent-of-codes' | 'held' | 'promoted';
+export type FormRefusal =
+  | 'freed'
+  | 'promotion'
+  | 're-encode'
+  | 'window'
+  | 'latent-of-codes'
+  | 'held'
+  | 'promoted'
+  | 'stays';
 
 const into = <K extends FormKind>(...kinds: readonly K[]) =>
   kinds.map((kind) => ({ guard: { type: 'becomes' as const, params: { kind } }, target: kind }));
+/** Into its latent, once keys and values need not stay. */
+const givenUp = () => [
+  { guard: { type: 'givesUp' as const, params: { kind: 'latent' as const } }, target: 'latent' as const },
+];
 /** The rule under which a state refuses what is no arrow of it. */
 const refuses = (rule: FormRefusal) => ({ refuses: rule });
 
 export const formMachine = setup({
   types: { events: {} as FormEvent, meta: {} as { refuses: FormRefusal } },
-  guards: { becomes: ({ event }, { kind }: { kind: FormKind }) => event.to === kind },
+  guards: {
+    becomes: ({ event }, { kind }: { kind: FormKind }) => event.to === kind,
+    givesUp: ({ event }, { kind }: { kind: FormKind }) => event.to === kind && event.stays !== true,
+  },
 }).createMachine({
   id: 'form',
   initial: 'window',
@@ -85,7 +102,7 @@ export const formMachine = setup({
       on: {
         // From f16 to q8 it stays as good as it was when it was tried.
         demote: into('tried', 'coded', 'archived'),
-        rematerialize: into('latent'),
+        rematerialize: givenUp(),
         materialize: into('tried'),
         giveBack: into('tried', 'coded', 'archived'),
         free: 'freed',
@@ -140,13 +157,17 @@ export interface FormArrow {
   readonly to: FormState;
 }
 
-/** An arrow, and the kind that its guard asks for; none: whatever the side is to be in. */
+/**
+ * An arrow, and the kind that its guard asks for; none: whatever the side is to be in. `waits`: its guard asks as well
+ * whether keys and values may go.
+ */
 interface Declared extends FormArrow {
   readonly kind?: FormKind;
+  readonly waits?: boolean;
 }
 
 interface Target {
-  readonly guard: { readonly params: { readonly kind: FormKind } };
+  readonly guard: { readonly type: 'becomes' | 'givesUp'; readonly params: { readonly kind: FormKind } };
   readonly target: FormState;
 }
 
@@ -161,7 +182,9 @@ const DECLARED: readonly Declared[] = FORM_STATES.flatMap((from) =>
   Object.entries(STATES[from].on).flatMap(([type, targets]): Declared[] => {
     const event = type as FormEventType;
     if (typeof targets === 'string') return [{ from, event, to: targets }];
-    return targets.map(({ target, guard }) => ({ from, event, to: target, kind: guard.params.kind }));
+    return targets.map(({ target, guard: { type: asked, params } }) => ({
+      ...{ from, event, to: target, kind: params.kind, waits: asked === 'givesUp' },
+    }));
   }),
 );
 
@@ -204,9 +227,14 @@ export function nextForm(state: FormState, event: FormEventType, to: FormKind): 
   return FORM_STATES[table[placeOf(state, event, to)]!] ?? null;
 }
 
-/** The rule under which an event is refused in a state. */
-export function refusalOf(state: FormState, event: FormEventType, to: FormKind): FormRefusal | null {
-  if (nextForm(state, event, to) !== null) return null;
+const WAITING = DECLARED.filter(({ waits }) => waits === true);
+
+/** The rule under which an event is refused in a state; `stays`: keys and values have to, for now. */
+export function refusalOf(state: FormState, event: FormEventType, to: FormKind, stays = false): FormRefusal | null {
+  if (nextForm(state, event, to) !== null) {
+    const waits = stays && WAITING.some((arrow) => arrow.from === state && arrow.event === event && arrow.kind === to);
+    return waits ? 'stays' : null;
+  }
   if (state === 'freed') return 'freed';
   if (event === 'refine') return 'promotion';
   if (event === 'rewrite') return 're-encode';

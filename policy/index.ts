@@ -36,6 +36,7 @@ export {
   refusalOf,
 } from './form-machine.ts';
 export { FORMS, isLatent, RUNGS, STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
+export { LATENT_GIVES_WAY, LatentGuard } from './latent-guard.ts';
 export * from './law.ts';
 export { type Change, Layers } from './layers.ts';
 export {

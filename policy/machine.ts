@@ -211,13 +211,15 @@ export function machineDigest(): string {
  * The digests of machines before this one, which decide the same: the first had an arrow from healthy to degraded, and
  * no scan takes it; the second knew nothing of trust, which no session had that was given no course of errors; the
  * third was that of a layer alone, and said nothing of forms, which pages changed as they may now; the fourth had one
- * machine of a layer, by which the versions of that time are still decided.
+ * machine of a layer, by which the versions of that time are still decided; in the fifth no guard asked whether keys
+ * and values may go for a latent, and sessions that began without its bounds have none.
  */
 const EARLIER: readonly string[] = [
   'c2b5cac08a79bfbc81322263f8e6e20db3b06adc38877436170ef6e60ba408a8',
   '03816a352fc2671bacba104b545b954f3c3652048dbc8ee720ed5c0c2c532f34',
   '7ff8af2830edd110334ddcaa0925987f52848c0a06e497f2e645c826eeda230b',
   '02763e4ae33f256e5f4cf340ec4338b45df0f643a54e7547c88216cb325d154f',
+  '284281d61f4ff566121a395b12345c603372b53156d73dd9d2a1044123404f04',
 ];
 
 /** True if a log that names this machine is decided again by the present one. */

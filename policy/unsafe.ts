@@ -43,6 +43,8 @@ export interface Move {
   readonly evicts?: boolean;
   /** The original of the side was kept, has just been measured, and is put back. */
   readonly isBack?: boolean;
+  /** The guard of latents says that its keys and values stay for now. */
+  readonly stays?: boolean;
 }
 
 export interface Unsafe {
@@ -91,7 +93,7 @@ function eventOf({ from, to, isBack = false }: Move): FormEventType {
 
 /** The rule under which the machine has no arrow for a move, or null. */
 const refusalFor = (move: Move): FormRefusal | null =>
-  refusalOf(stateOf(move), eventOf(move), kindOf(move.to === 'freed' ? move.from : move.to));
+  refusalOf(stateOf(move), eventOf(move), kindOf(move.to === 'freed' ? move.from : move.to), move.stays);
 
 /** True where that is this rule. */
 const refused =
@@ -153,6 +155,12 @@ export const UNSAFE: readonly Unsafe[] = [
     id: 'held',
     reason: 'the page is held as the inputs of its layer: it has no keys and values of its own that could move',
     applies: refused('held'),
+  },
+  {
+    id: 'stays',
+    reason:
+      'keys and values are computed again at every step once they are a latent: they stay while memory is not short, and right behind the window, where nothing but that can keep the budget',
+    applies: refused('stays'),
   },
   {
     id: 'elsewhere',

@@ -16,6 +16,8 @@ export const RULES: Readonly<Record<string, string>> = {
     'the repeated trial came out worse than planned, but the budget is hard and the next page was due',
   'put-back':
     'errors in this layer are too far above what was promised, so the original that was kept takes the place of the coded form',
+  'latent-gives-way':
+    'keys and values of the page were to stay for now, but nothing else was left and the budget is hard',
   'quality-gives-way':
     'errors in this layer are too far above what was promised, but nothing else was left and the budget is hard',
   fixed: 'the page takes the format that the fixed table gives it',

@@ -1,6 +1,7 @@
 /** An explanation in words. Nothing is looked up here: whatever is told stands in the facts. */
 import { brief, bytesText, grouped, percent, plural, timeText } from '../native/index.ts';
 import {
+  type Because,
   FORMS,
   type LayerChange,
   type PageForm,
@@ -185,10 +186,21 @@ function tellSituation({ situation }: Facts): string {
 function tellGuard({ guard, decision }: Facts): string {
   if (guard === null) return 'None beside the rule itself, or the entries that would tell it are not in the log.';
   const { quality, stops, pressure, warm, archive } = guard;
+  const latent = guard.latent.map(latentGuardText).join('');
   const layer = `The quality of layer ${decision.layer} was ${quality} then${stops ? ', which stopped its demotions' : ''}.`;
-  if (pressure === null) return `${layer} There is no byte budget, so its pressure opens or shuts no format.`;
+  if (pressure === null) return `${layer} There is no byte budget, so its pressure opens or shuts no format.${latent}`;
   const open = pressure >= archive ? 'all formats' : pressure >= warm ? '4-bit formats' : 'no format below the window';
-  return `${layer} The cache and its next pages needed ${percent(pressure)} of the budget: ${open} ${open === 'all formats' || open.startsWith('4') ? 'are' : 'is'} open at that (4-bit formats from ${percent(warm)}, all from ${percent(archive)}).`;
+  return `${layer} The cache and its next pages needed ${percent(pressure)} of the budget: ${open} ${open === 'all formats' || open.startsWith('4') ? 'are' : 'is'} open at that (4-bit formats from ${percent(warm)}, all from ${percent(archive)}).${latent}`;
+}
+
+/** One bound that a page had to reach to become a latent. */
+function latentGuardText({ threshold, measured, bound, unit }: Because): string {
+  const what =
+    threshold === 'latent.memory'
+      ? `where ${amount(bound, unit)} of the budget or more is needed, which was ${amount(measured, unit)}`
+      : `with ${amount(bound, unit)} or more between it and the window, where ${amount(measured, unit)} were`;
+  const gaveWay = measured < bound ? ', but nothing else kept the budget' : '';
+  return ` A page becomes a latent ${what} ('${threshold}')${gaveWay}.`;
 }
 
 function tellAlternatives({ alternatives, situation }: Facts): string {

@@ -4,11 +4,13 @@
  * log.
  */
 
-import { fields, KvError, PAGE_TOKENS, type Side, sidesOf } from '../native/index.ts';
+import { fields, isFormatName, KvError, PAGE_TOKENS, type Side, sidesOf } from '../native/index.ts';
 import {
   createPolicy,
   type Decision,
   defaultLaw,
+  isLatent,
+  LatentGuard,
   regionIn,
   type Situation,
   type TrialReport,
@@ -81,7 +83,7 @@ export function explain(dir: string, seq: number, options: ExplainOptions = {}):
         : { ...story.trial, candidates: open === null ? [] : candidates(story.trial.report, open, decision) },
     attention: story.attention,
     situation: story.situation,
-    guard: guardOf(story, open),
+    guard: guardOf(story, open, told.body.decision),
     alternatives: alternatives(story.plan, seq),
     before: story.page.filter((row) => row.seq < seq),
     after: story.page.filter((row) => row.seq > seq),
@@ -255,7 +257,7 @@ function freedBy({ seq, body: { changes, tokens } }: Entry<'change'>, told: Entr
   return isIts && seq > told.seq ? { seq, tokens } : null;
 }
 
-function guardOf({ situation, state }: Story, open: OpenBody | null): Explanation['guard'] {
+function guardOf({ situation, state }: Story, open: OpenBody | null, decision: Decision): Explanation['guard'] {
   if (situation === null || open === null || !open.policy.id.startsWith('price')) return null;
   const { bytes, sealBytes, budgetBytes } = situation.seen;
   const { thresholds } = open.context;
@@ -265,8 +267,12 @@ function guardOf({ situation, state }: Story, open: OpenBody | null): Explanatio
     pressure: budgetBytes === null ? null : (bytes + sealBytes) / Math.max(1, budgetBytes),
     warm: thresholdOf(thresholds, 'pressure.enter').value,
     archive: thresholdOf(thresholds, 'pressure.critical').value,
+    latent: becomesLatent(decision) ? new LatentGuard(open.context).compared(decision.page, situation.seen) : [],
   };
 }
+
+/** True if keys and values are given up for a latent. */
+const becomesLatent = ({ from, to }: Decision): boolean => isFormatName(from) && to !== 'freed' && isLatent(to);
 
 /** So many moves of a plan are told of each kind. */
 const ALTERNATIVES_MAX = 10;

@@ -108,6 +108,8 @@ export interface Explanation {
     /** Pressure from which 4-bit formats are open, and from which all are. */
     readonly warm: number;
     readonly archive: number;
+    /** What let keys and values go, where the page became a latent: each bound with what it was compared with. */
+    readonly latent: readonly Because[];
   } | null;
   /** Other moves of the same plan, refused ones first, at most ten of each. */
   readonly alternatives: readonly DecisionRow[];

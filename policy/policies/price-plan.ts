@@ -1,6 +1,7 @@
 /** One plan of the price policy: the offers it takes, what they free and cost, and the decisions that they become. */
 import { FORMAT_NAMES, PARTS, pageEnd, roomEnd, SIDES } from '../../native/index.ts';
-import { FORMS, TIER_RANK } from '../ladder.ts';
+import { FORMS, isLatent, TIER_RANK } from '../ladder.ts';
+import { LATENT_GIVES_WAY, type LatentGuard } from '../latent-guard.ts';
 import type { Layers } from '../layers.ts';
 import type { Offers } from '../offers.ts';
 import { thresholdOf } from '../thresholds.ts';
@@ -8,7 +9,13 @@ import type { Because, CanaryReport, Decision, KLD_GIVES_WAY, PolicyContext, Sit
 import { isUselessPair } from '../unsafe.ts';
 
 /** Why a step was taken. */
-export type Rule = 'price' | 'deficit' | typeof KLD_GIVES_WAY | 'low-memory' | 'quality-gives-way';
+export type Rule =
+  | 'price'
+  | 'deficit'
+  | typeof KLD_GIVES_WAY
+  | 'low-memory'
+  | 'quality-gives-way'
+  | typeof LATENT_GIVES_WAY;
 
 /** Offers set aside in one plan because their tier is shut; more than this is left for the next plan. */
 const ASIDE_MAX = 1024;
@@ -18,6 +25,8 @@ export interface PlanState {
   readonly context: PolicyContext;
   readonly offers: Offers;
   readonly layers: Layers;
+  /** Which pages may become latents. */
+  readonly latentGuard: LatentGuard;
   /** λ, KLD per byte. */
   readonly price: number;
   /** The first trial of a slot is too old to be believed. */
@@ -54,6 +63,10 @@ export class Plan {
   readonly #promotions: Decision[] = [];
   /** Layers whose quality stops them may move after all, because nothing else is left and the budget is hard. */
   isForced = false;
+  /** Pages may become latents that the guard would hold back, because nothing else is left and the budget is hard. */
+  latentsGiveWay = false;
+  /** The guard has held back a page. */
+  holdsBack = false;
 
   constructor(state: PlanState, situation: Situation) {
     this.#state = state;
@@ -82,11 +95,21 @@ export class Plan {
       const layer = sides.layer[slot]!;
       const isStopped = layers.stopped[layer] === 1;
       const shut = isStopped ? !this.isForced : TIER_RANK[offers.next[slot]!]! > layers.openTier[layer]!;
-      if (!shut && !(early && layers.held[layer] === 1)) return slot;
+      const isHeldBack = !this.latentsGiveWay && this.isGuarded(slot);
+      if (!shut && !isHeldBack && !(early && layers.held[layer] === 1)) return slot;
+      this.holdsBack ||= isHeldBack;
       if (this.#aside.length === ASIDE_MAX && !this.situation.urgent) return -1;
       this.#aside.push(slot);
       offers.hide(slot);
     }
+  }
+
+  /** True if the page of a slot would become a latent, and its keys and values have to stay for now. */
+  isGuarded(slot: number): boolean {
+    const { offers, latentGuard } = this.#state;
+    const { sides } = offers;
+    if (PARTS[sides.side[slot]!] !== 'kv' || isLatent(FORMS[offers.aim(slot)]!)) return false;
+    return latentGuard.refuses(sides.page[slot]!, this.situation) !== null;
   }
 
   take(slot: number, rule: Rule): number {
@@ -94,7 +117,10 @@ export class Plan {
     this.kld += offers.nextCost(slot);
     const freed = offers.take(slot);
     this.freed += freed;
-    this.#taken.set(slot, { rule, bytesFreed: freed + (this.#taken.get(slot)?.bytesFreed ?? 0) });
+    const before = this.#taken.get(slot);
+    // A page that gave way stays one that did, however far it goes.
+    const why = before?.rule === LATENT_GIVES_WAY ? before.rule : rule;
+    this.#taken.set(slot, { rule: why, bytesFreed: freed + (before?.bytesFreed ?? 0) });
     return freed;
   }
 

@@ -8,6 +8,7 @@ import { forecastMovablePages, movablePages, PAGE_TOKENS, PARTS, pageOf, tokensB
 import type { Course } from '../course.ts';
 import { OUTLIER_KEYS } from '../decisions.gen.ts';
 import { believable, Evidence } from '../evidence.ts';
+import { LATENT_GIVES_WAY, LatentGuard } from '../latent-guard.ts';
 import { defaultLaw } from '../law.ts';
 import { Layers } from '../layers.ts';
 import { type LayerMachine, layerMachine } from '../machine.ts';
@@ -34,7 +35,7 @@ import {
 } from '../types.ts';
 import { type Bounds, boundsOf } from './price-bounds.ts';
 import { LatentChoice } from './price-latents.ts';
-import { Plan, sealAhead, sealComes } from './price-plan.ts';
+import { Plan, type Rule, sealAhead, sealComes } from './price-plan.ts';
 import { bothBind, nothingLeft } from './price-refusals.ts';
 
 /**
@@ -105,6 +106,7 @@ export class PriceSession implements PolicySession {
   #changes: LayerChange[] = [];
   /** null: no latents are kept. */
   readonly #latents: LatentChoice | null;
+  readonly latentGuard: LatentGuard;
 
   constructor(given: PolicyContext, sources: (given: PolicyContext) => Sources = (asked) => sourcesOf(asked)) {
     checkThresholds(given.thresholds, given.layers);
@@ -120,6 +122,7 @@ export class PriceSession implements PolicySession {
     this.layers = new Layers(context.layers, context.thresholds, this.machine);
     this.#pagePrice = this.price;
     this.#price = { slack: threshold('price.slack'), rise: threshold('price.rise') };
+    this.latentGuard = new LatentGuard(context);
     this.#latents = context.latents === undefined ? null : new LatentChoice(context, offers, bounds.operations);
   }
 
@@ -553,6 +556,11 @@ export class PriceSession implements PolicySession {
       const deficit = bytes + sealBytes - sides.pendingBytes - plan.freed - budgetBytes;
       if (deficit <= 0 || !(urgent || plan.hasRoom)) return;
       const slot = plan.next(false);
+      if (slot < 0 && urgent && plan.holdsBack && !plan.latentsGiveWay) {
+        plan.latentsGiveWay = true;
+        plan.restore();
+        continue;
+      }
       if (slot < 0 && urgent && this.qualityGivesWay && !plan.isForced) {
         plan.isForced = true;
         plan.restore();
@@ -570,8 +578,13 @@ export class PriceSession implements PolicySession {
       if (isOver && urgent && priority === undefined) throw bothBind(plan.situation, deficit, kld);
       if (isOver && (!urgent || priority === 'kld')) return;
       this.#setPrice(Math.max(this.price, this.offers.price[slot]!));
-      plan.take(slot, isOver ? KLD_GIVES_WAY : plan.isForced ? 'quality-gives-way' : 'deficit');
+      plan.take(slot, isOver ? KLD_GIVES_WAY : this.#ruleOf(plan, slot));
     }
+  }
+
+  /** Why a move is made that keeps the budget: another bound may have given way for it. */
+  #ruleOf(plan: Plan, slot: number): Rule {
+    return plan.isForced ? 'quality-gives-way' : plan.isGuarded(slot) ? LATENT_GIVES_WAY : 'deficit';
   }
 
   /** Low memory: like a deficit against a smaller budget, but never urgent. */

@@ -120,6 +120,31 @@ describe('where every query head has its own', () => {
     expect(heldIn(bound.entries)).toBeLessThanOrEqual(pages + 2);
   });
 
+  it('keeps keys and values of pages right behind the window where a bound says so, explained and decided again', async () => {
+    const thresholdValues = { 'latent.materialized': 256 };
+    const { entries } = await read(wide, { stepLatencyBudgetMs: 10_000, thresholdValues });
+    expect(replaySession(entries)).toMatchObject({ equal: true });
+    const told = entries.flatMap(({ kind, seq, body }) => {
+      const { decision } = body as Entry<'decision'>['body'];
+      const isOne = kind === 'decision' && decision.to.startsWith('xq') && !decision.from.startsWith('xq');
+      return isOne ? [{ seq, decision }] : [];
+    });
+    expect(told.length).toBeGreaterThan(10);
+    for (const { seq, decision } of told) {
+      const { guard, sentences } = explain(logDir(dir), seq, { without: false });
+      const [memory, materialized] = guard!.latent;
+      expect(memory).toMatchObject({ threshold: 'latent.memory', bound: 0.9 });
+      expect(materialized).toMatchObject({ threshold: 'latent.materialized', bound: 256 });
+      const gaveWay = memory!.measured < 0.9 || materialized!.measured < 256;
+      expect(decision.because.rule === 'latent-gives-way').toBe(gaveWay);
+      const { text } = sentences.find(({ title }) => title === 'guard')!;
+      expect(text).toContain('between it and the window, where');
+      expect(text.includes('but nothing else kept the budget')).toBe(gaveWay);
+    }
+    const free = await read(wide, { stepLatencyBudgetMs: 10_000 });
+    expect(decided(free.entries)).not.toEqual(decided(entries));
+  });
+
   it('is told by the log, and decided again from it', async () => {
     const { id, entries, foresight } = await read(wide, { stepLatencyBudgetMs: 10_000 });
     expect((entries[0] as Entry<'open'>).body.foresight).toEqual(foresight);

@@ -71,7 +71,8 @@ test('what is unsafe is refused under its rule, whatever the policy thinks of it
     ['held', { page: 4, side: 'v', from: 'q8', to: 'rot4' }],
     ['elsewhere', { page: 5, side: 'v', from: 'q8', to: 'rot4' }],
   ];
-  expect(cases.map(([id]) => id)).toEqual(UNSAFE.map(({ id }) => id));
+  // Latents that are held back are in a test of their own (latent-guard.test.ts).
+  expect(cases.map(([id]) => id)).toEqual(UNSAFE.map(({ id }) => id).filter((id) => id !== 'stays'));
   for (const [id, move] of cases) expect(seen().judge(move), id).toEqual([refused(id)]);
 });
 
