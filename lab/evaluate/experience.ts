@@ -13,15 +13,16 @@ import { defaultLaw, type ThresholdSet } from '../../policy/index.ts';
 import { decideWithout, openWitnessLog } from '../../witness/index.ts';
 import { modelOf } from './frontier.ts';
 import { KINDS, type Passage, passagesOf } from './passages.ts';
+import { alike } from './prefix.ts';
 import { geometricMean, Results } from './results.ts';
 import { type Asked, Scorer } from './score.ts';
 import { stateAfter } from './teach.ts';
 
 /**
  * What it knows: nothing, what so many sessions on other kinds left (or of that only how errors went on, or only what
- * they found errors in layers to cost), or the law of the package.
+ * they found errors in layers to cost), the law of the package, or that and what sessions left that began alike.
  */
-export type Known = 'none' | `other${number}${'' | ' course' | ' coefficients'}` | 'calibrated';
+export type Known = 'none' | `other${number}${'' | ' course' | ' coefficients'}` | 'calibrated' | 'prefix';
 
 export interface ExperienceRow {
   readonly model: string;
@@ -50,6 +51,8 @@ export interface ExperienceRequest {
   readonly sessions: readonly number[];
   /** Scores it as well with either of the two things that sessions leave. */
   readonly isApart: boolean;
+  /** Scores as well what so many sessions leave that began alike, with documents of two kinds; 0: it does not. */
+  readonly alike: number;
   readonly dense: 'auto' | 'exact';
   readonly threads: number | undefined;
   readonly cacheDir: string;
@@ -75,6 +78,7 @@ export async function experience(request: ExperienceRequest): Promise<readonly E
       const { runtime, own } = await modelOf(name, request);
       try {
         await ofModel(name, runtime, request, states, results);
+        if (request.alike > 0) await ofBeginnings(name, runtime, request, results);
       } finally {
         await own.close();
       }
@@ -128,6 +132,40 @@ async function ofModel(
   }
 }
 
+/** Sessions with the law of the package that begin with the same two documents, with and without what others left. */
+async function ofBeginnings(
+  model: string,
+  runtime: Runtime,
+  { kinds, budgets, tokens: most, alike: sessions, dense, cacheDir, say }: ExperienceRequest,
+  results: Results<ExperienceRow>,
+): Promise<void> {
+  const scorer = new Scorer(runtime);
+  const tokens = Math.min(most, runtime.model.config.contextLength);
+  for (let at = 0; at + 1 < kinds.length; at += 2)
+    for (const budget of budgets) {
+      const {
+        passage,
+        scored: compareTokens,
+        ask,
+      } = alike({ runtime, dense, cacheDir, tokens }, [kinds[at]!, kinds[at + 1]!], budget);
+      const conditions = (experience: Known): Conditions => ({ model, text: passage.text, tokens, budget, experience });
+      if (results.find(keyOf(conditions('prefix'))) !== undefined) continue;
+      const stateDir = mkdtempSync(join(tmpdir(), 'palimpsest-alike-'));
+      const score = async (experience: Known, asked: Partial<Asked>): Promise<void> => {
+        const row = await scored(scorer, passage, budget, { ...asked, isShipped: true, options: { compareTokens } });
+        results.add({ ...conditions(experience), ...row });
+        say(`${keyOf(conditions(experience))}: ${row.kld?.toExponential(2) ?? 'refused'}`);
+      };
+      try {
+        if (results.find(keyOf(conditions('calibrated'))) === undefined) await score('calibrated', {});
+        for (let n = 1; n <= sessions; n++) await ask(stateDir, n);
+        await score('prefix', { stateDir });
+      } finally {
+        rmSync(stateDir, { recursive: true, force: true });
+      }
+    }
+}
+
 /** One session, with a log of its own for as long as it is decided again. */
 async function scored(
   scorer: Scorer,
@@ -143,7 +181,7 @@ async function scored(
     const { kld } = await scorer.score(passage, {
       stateDir: null,
       ...asked,
-      options: { kvBudget: budget },
+      options: { kvBudget: budget, ...asked.options },
       log,
       look: async (session, readMs) => {
         id = session.id;

@@ -2,7 +2,8 @@
  * `npm run evaluate -- [command] [words] [flags]`, with SmolLM2 and the texts that evaluation-windows.json lists, which
  * `npm run fetch:texts` brings.
  *   (none)     the quality table of the README: parts fixed, policies, recall
- *   learning   what experience is worth: parts bytes, curve, questions, ablations
+ *   learning   what experience is worth: parts bytes, curve, questions, ablations; with the word experience the rows of
+ *   that command, and those of sessions that began alike
  *   stated     whether a stated divergence is kept and used
  *   faults     what is planted in sessions: when it is told, and what it costs
  *   machine    which arrows of the machines sessions take, and what they are without the machine of a layer
@@ -36,6 +37,7 @@
  *   --qdrant-url URL a Qdrant server, through which faults come from a neighbour
  *   --apart          prefix: also with the course of errors alone, what was asked alone, and neither of them;
  *    experience: with the course alone and with coefficients alone
+ *   --alike N        experience: also after N sessions that began with the same two documents (`learning experience`: 5)
  *   --asked LIST     divergences to be stated
  *   --probe N        tokens that probes for the table in hindsight read, 256 by default; 0: no such table
  *   --documents N    recall documents of learning, with five questions each, 20 by default
@@ -109,6 +111,9 @@ const LENGTHS = ['2048', '4096'];
 /** Points of the learning curve. */
 const SESSIONS = [0, 1, 3, 10, 30];
 
+/** Sessions that began alike, in `learning experience`. */
+const ALIKE_SESSIONS = 5;
+
 const say = (line: string): void => void process.stderr.write(`${line}\n`);
 
 const OPTIONS = {
@@ -118,6 +123,7 @@ const OPTIONS = {
   budgets: { type: 'string' },
   sessions: { type: 'string' },
   apart: { type: 'boolean', default: false },
+  alike: { type: 'string' },
   asked: { type: 'string' },
   probe: { type: 'string', default: '256' },
   documents: { type: 'string' },
@@ -188,12 +194,16 @@ async function main(): Promise<void> {
   else if (all.command === 'decide') await tellDecisions(all);
   else if (all.command === 'frontier') await tellFrontier(all);
   else if (all.command === 'harm') await tellHarm(all);
-  else if (all.command === 'experience') await tellExperience(all);
+  else if (isExperience(all)) await tellExperience(all);
   else if (all.command === 'pool') await tellPool(all);
   else if (all.command === 'machine') await tellMachine(all);
   else if (all.command === 'faults') await tellFaults(all);
   else await measureModel(all);
 }
+
+/** `learning experience` asks for it as well, with sessions that begin alike. */
+const isExperience = ({ command, words }: Asked): boolean =>
+  command === 'experience' || (command === 'learning' && words.includes('experience'));
 
 function tellSizes({ values }: Asked): void {
   const shapes = list(values.shapes)?.map(modelShape) ?? MODEL_SHAPES;
@@ -257,7 +267,7 @@ async function tellHarm({ values, selected, lengths, passages, dense, threads, c
 }
 
 async function tellExperience(all: Asked): Promise<void> {
-  const { values, selected, lengths, passages, dense, threads, cacheDir, json } = all;
+  const { command, values, selected, lengths, passages, dense, threads, cacheDir, json } = all;
   const rows = await experience({
     models: list(values.models) ?? ['smollm2-135m', 'reference'],
     kinds: selected(TABLE_KINDS),
@@ -266,6 +276,7 @@ async function tellExperience(all: Asked): Promise<void> {
     tokens: lengths[0]!,
     sessions: list(values.sessions)?.map(Number) ?? EXPERIENCE_SESSIONS,
     isApart: values.apart,
+    alike: Number(values.alike ?? (command === 'learning' ? ALIKE_SESSIONS : 0)),
     dense,
     threads,
     cacheDir,

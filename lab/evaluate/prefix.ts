@@ -12,7 +12,7 @@ import { createEngine } from '../../engine/thread/engine.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { PAGE_TOKENS, table } from '../../native/index.ts';
 import { createPolicy, type Policy, type ThresholdSet } from '../../policy/index.ts';
-import { passagesOf } from './passages.ts';
+import { type Passage, passagesOf } from './passages.ts';
 import { geometricMean } from './results.ts';
 import { type Asked, Scorer } from './score.ts';
 
@@ -128,12 +128,34 @@ const unasked = (policy: Policy): Policy => ({
   },
 });
 
-async function measured(request: PrefixRequest, kinds: readonly [string, string], budget: string): Promise<Row[]> {
-  const { runtime, tokens, say } = request;
-  const { tokenizer } = runtime.model;
+/** Sessions that begin alike. */
+export interface Alike {
+  /** The beginning with the questions that are scored. */
+  readonly passage: Passage;
+  /** How many tokens these are. */
+  readonly scored: number;
+  /** Asks something else of the same beginning, in an engine with this state folder; `n` from 1. */
+  readonly ask: (stateDir: string, n: number) => Promise<void>;
+}
+
+/** What a request for `prefix` needs to make them. */
+export type AlikeRequest = Pick<PrefixRequest, 'runtime' | 'dense' | 'cacheDir' | 'tokens'>;
+
+export function alike(request: AlikeRequest, kinds: readonly [string, string], budget: string): Alike {
+  const { runtime, tokens } = request;
   const shared = prefixOf(request, kinds);
   const scored = questions(shared, runtime, 0, tokens - shared.length);
-  const passage = { text: kinds.join(' and '), kind: 'prefix', ids: [...shared, ...scored] };
+  const asked = runtime.model.tokenizer.encode(QUESTIONS[0]!).length + 3 * QUOTE_TOKENS;
+  return {
+    passage: { text: kinds.join(' and '), kind: 'prefix', ids: [...shared, ...scored] },
+    scored: scored.length,
+    ask: (stateDir, n) => ask(request, stateDir, budget, [...shared, ...questions(shared, runtime, n, asked)]),
+  };
+}
+
+async function measured(request: PrefixRequest, kinds: readonly [string, string], budget: string): Promise<Row[]> {
+  const { runtime, say } = request;
+  const { passage, scored, ask: teach } = alike(request, kinds, budget);
   const scorer = new Scorer(runtime);
   const stateDir = mkdtempSync(join(tmpdir(), 'palimpsest-prefix-'));
   const rows: Row[] = [];
@@ -142,7 +164,7 @@ async function measured(request: PrefixRequest, kinds: readonly [string, string]
       for (const told of request.sessions.includes(done) ? toldOf(request, done) : []) {
         let forms: number[] = [];
         const { compared } = await scorer.compare(passage, {
-          options: { kvBudget: budget, compareTokens: scored.length },
+          options: { kvBudget: budget, compareTokens: scored },
           stateDir: done === 0 ? null : stateDir,
           isShipped: true,
           ...tellOnly(told),
@@ -156,15 +178,7 @@ async function measured(request: PrefixRequest, kinds: readonly [string, string]
         rows.push({ documents: passage.text, budget, sessions: done, told, kld, forms });
         say(`${passage.text}, ${budget}, after ${done} sessions, ${told}: ${kld.toExponential(3)}`);
       }
-      if (done < Math.max(...request.sessions)) {
-        const question = questions(
-          shared,
-          runtime,
-          done + 1,
-          tokenizer.encode(QUESTIONS[0]!).length + 3 * QUOTE_TOKENS,
-        );
-        await ask(request, stateDir, budget, [...shared, ...question]);
-      }
+      if (done < Math.max(...request.sessions)) await teach(stateDir, done + 1);
     }
   } finally {
     rmSync(stateDir, { recursive: true, force: true });
@@ -173,7 +187,7 @@ async function measured(request: PrefixRequest, kinds: readonly [string, string]
 }
 
 /** Whole pages of a system prompt and two documents. */
-function prefixOf({ runtime: { model }, tokens }: PrefixRequest, kinds: readonly [string, string]): number[] {
+function prefixOf({ runtime: { model }, tokens }: AlikeRequest, kinds: readonly [string, string]): number[] {
   const length = Math.floor(((1 - ASKED_SHARE) * tokens) / PAGE_TOKENS) * PAGE_TOKENS;
   const documents = kinds.flatMap((kind) => [
     ...model.tokenizer.encode(`\n\nA document:\n\n`),
@@ -204,7 +218,7 @@ function questions(
 
 /** One session of an engine, as anybody's. */
 async function ask(
-  { runtime, dense, cacheDir, tokens }: PrefixRequest,
+  { runtime, dense, cacheDir, tokens }: AlikeRequest,
   stateDir: string,
   kvBudget: string,
   prompt: readonly number[],

@@ -45,6 +45,7 @@ test.skipIf(!HAS_TEXTS)('sessions on other kinds teach, and rows go on (needs pu
     tokens: 2048,
     sessions: [3],
     isApart: true,
+    alike: 0,
     dense: 'auto',
     threads: 1,
     cacheDir: folder(),
@@ -71,3 +72,33 @@ test.skipIf(!HAS_TEXTS)('sessions on other kinds teach, and rows go on (needs pu
   await experience({ ...request, say: (line) => told.push(line) });
   expect(told, 'nothing is computed twice').toHaveLength(before);
 });
+
+test.skipIf(!HAS_TEXTS)(
+  'sessions that began alike are rows beside those with the law alone (needs public texts)',
+  async () => {
+    const request = {
+      models: [MODEL],
+      kinds: ['wiki', 'novel'],
+      passages: 1,
+      budgets: ['25%'],
+      tokens: 1024,
+      sessions: [],
+      isApart: false,
+      alike: 1,
+      dense: 'auto',
+      threads: 1,
+      cacheDir: folder(),
+      json: join(folder(), 'alike.json'),
+      say: () => {},
+    } as const;
+    const rows = await experience(request);
+    const begun = rows.filter(({ text }) => text === 'wiki and novel');
+    expect(begun.map((one) => one.experience)).toEqual(['calibrated', 'prefix']);
+    const [law, prefix] = begun as [ExperienceRow, ExperienceRow];
+    expect(prefix.kld).not.toBe(law.kld);
+    expect(prefix.decisionsChanged!).toBeGreaterThan(0);
+    expect(prefix.decideShare).toBeGreaterThan(0);
+    expect(await experience(request)).toEqual(rows);
+    expect(experienceTable(rows)).toMatch(/prefix +1 /);
+  },
+);
