@@ -17,6 +17,8 @@ export interface StatedRow {
   readonly predicted: number | null;
   readonly measured: number | null;
   readonly bits: number | null;
+  /** Whether the session said that it was more than stated; left out where it did not run. */
+  readonly told?: boolean;
   /** What reading took, the trials and what is read twice included. */
   readonly readMs?: number;
   readonly code: KvErrorCode | null;
@@ -77,7 +79,7 @@ export async function stated({
           const measured = compared?.meanKld ?? null;
           const predicted = report?.summary.predictedKld ?? null;
           const bits = report?.effectiveBits ?? null;
-          const took = report === null ? {} : { readMs: readMsOf(report) };
+          const took = report === null ? {} : { readMs: readMsOf(report), told: (report.stated?.timesBroken ?? 0) > 0 };
           results.add({ ...conditions, measured, predicted, bits, ...took, code });
           say(
             `${keyOf(conditions)}: measured ${measured?.toPrecision(3)}, predicted ${predicted?.toPrecision(3)}, ${bits?.toFixed(2)} bits`,
@@ -107,8 +109,9 @@ export function shares(rows: readonly StatedRow[]): string {
       `${((100 * ran.filter(is).length) / Math.max(1, ran.length)).toFixed(0)}%`.padStart(5);
     const used = share((one) => one.used >= USED_MIN && one.used <= 1);
     const over = share((one) => one.used > 1);
+    const isTold = some.filter(({ measured, asked, told }) => measured !== null && measured > asked && told === true);
     const near = share((one) => Math.abs(one.off) <= PREDICTED_WITHIN);
-    return `${name.padEnd(8)} ${String(ran.length).padStart(4)} runs  measured/asked in [0.5, 1] ${used}  above 1 ${over}  predicted within 30% ${near}`;
+    return `${name.padEnd(8)} ${String(ran.length).padStart(4)} runs  measured/asked in [0.5, 1] ${used}  above 1 ${over} (told ${isTold.length})  predicted within 30% ${near}`;
   };
   const asked = [...new Set(rows.map((row) => row.asked))];
   return [

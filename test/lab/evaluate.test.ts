@@ -108,6 +108,7 @@ it('a stated divergence is scored with what is read twice and without, in rows o
   expect(rows.map((row) => row['reread'])).toEqual([undefined, 256]);
   expect(said).toHaveLength(2);
   for (const row of rows) for (const name of ['measured', 'predicted', 'readMs']) expect(row[name]).toBeGreaterThan(0);
+  for (const row of rows) expect(typeof row['told']).toBe('boolean');
   // What is measured is decided by.
   expect(rows[1]!['predicted']).not.toBe(rows[0]!['predicted']);
 });
@@ -116,12 +117,12 @@ it('shares count runs by what was asked, measured and predicted', () => {
   const row = { text: 'a', kind: 'a', tokens: 2048, asked: 0.01, bits: 4, code: null };
   const text = shares([
     { ...row, measured: 0.008, predicted: 0.01 },
-    { ...row, measured: 0.012, predicted: 0.012 },
+    { ...row, measured: 0.012, predicted: 0.012, told: true },
     { ...row, measured: 0.002, predicted: 0.01 },
-    { ...row, measured: 0.005, predicted: 0.01 },
+    { ...row, measured: 0.005, predicted: 0.01, told: true },
     { ...row, measured: null, predicted: null },
   ]);
   expect(text.split('\n')[0]).toMatch(
-    /4 runs {2}measured\/asked in \[0\.5, 1\] +50% {2}above 1 +25% {2}predicted within 30% +50%/,
+    /4 runs {2}measured\/asked in \[0\.5, 1\] +50% {2}above 1 +25% \(told 1\) {2}predicted within 30% +50%/,
   );
 });
