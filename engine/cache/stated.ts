@@ -1,8 +1,8 @@
 /**
  * Whether a session keeps the divergence that was stated for it. What its moves are expected to cost by now, as
- * predicted and, where tokens are read twice, as measured, is compared with that at every plan; where it is more,
- * whoever keeps the engine is told, once when it begins and once when it ends, and so are the log and the metrics. No
- * decision follows from it.
+ * predicted and, where tokens are read twice, as measured or found on these, is compared with that at every plan; where
+ * it is more, whoever keeps the engine is told, once when it begins and once when it ends, and so are the log and the
+ * metrics. No decision follows from it.
  */
 import type { PolicySummary } from '../../policy/index.ts';
 import type { Meter } from '../metrics/meter.ts';
@@ -10,6 +10,13 @@ import type { StatedReport } from './types.ts';
 
 /** A budget is kept again below this part of it, so that what lies at its edge is not told again and again. Chosen. */
 const KEPT_SHARE = 0.9;
+
+/**
+ * What so many tokens that were read twice have found counts as it is. What the policy expects believes them less and
+ * never more than ten times what it predicts, since its decisions must not follow single tokens; whoever is only told
+ * wants to know. Chosen: four reports.
+ */
+const BELIEVED_TOKENS = 128;
 
 interface StatedParts {
   readonly session: string;
@@ -35,7 +42,8 @@ export class Stated {
   /** Called behind every plan. */
   look(tokens: number, { predictedKld, measured }: Pick<PolicySummary, 'predictedKld' | 'measured'>): void {
     const { budgetNats } = this.#parts;
-    const expectedNats = measured?.expectedKld ?? predictedKld;
+    const found = measured !== undefined && measured.tokens >= BELIEVED_TOKENS ? measured.meanKld : 0;
+    const expectedNats = Math.max(measured?.expectedKld ?? predictedKld, found);
     this.#measuredTokens = measured?.tokens ?? 0;
     this.#expectedNats = expectedNats;
     this.#worstNats = Math.max(this.#worstNats, expectedNats);

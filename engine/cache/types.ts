@@ -49,7 +49,7 @@ export interface LayerReport {
 export interface StatedReport {
   /** What was stated. */
   readonly budgetNats: number;
-  /** What the moves so far are expected to cost now. */
+  /** What the moves so far are expected to cost now, or were found to where 128 tokens and more were read twice. */
   readonly expectedNats: number;
   /** Tokens by which that was measured; 0: it is predicted alone. */
   readonly measuredTokens: number;

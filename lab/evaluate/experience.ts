@@ -220,6 +220,7 @@ export function experienceTable(rows: readonly ExperienceRow[]): string {
   return table(COLUMNS, linesOf(rows));
 }
 
+const meanText = (ratios: readonly number[]): string => (ratios.length === 0 ? '' : geometricMean(ratios).toFixed(3));
 const percent = (shares: readonly number[]): string => `${((100 * sum(shares)) / shares.length).toFixed(1)}%`;
 const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
 const changedOf = ({ rows }: Line): number[] =>
@@ -229,11 +230,11 @@ const COLUMNS = [
   { title: 'model', value: ({ model }: Line) => model },
   { title: 'known', value: ({ known }: Line) => known },
   { title: 'runs', value: ({ rows }: Line) => String(rows.length) },
-  { title: 'over nothing', value: ({ nothing }: Line) => geometricMean(nothing).toFixed(3) },
-  { title: 'worst', value: ({ nothing }: Line) => Math.max(...nothing).toFixed(2) },
+  { title: 'over nothing', value: ({ nothing }: Line) => meanText(nothing) },
+  { title: 'worst', value: ({ nothing }: Line) => (nothing.length === 0 ? '' : Math.max(...nothing).toFixed(2)) },
   {
     title: 'over calibrated',
-    value: ({ calibrated }: Line) => (calibrated.length === 0 ? '' : geometricMean(calibrated).toFixed(3)),
+    value: ({ calibrated }: Line) => meanText(calibrated),
   },
   { title: 'changed', value: (line: Line) => (changedOf(line).length === 0 ? '' : percent(changedOf(line))) },
   { title: 'deciding', value: ({ rows }: Line) => percent(rows.map(({ decideShare }) => decideShare)) },

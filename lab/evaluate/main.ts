@@ -37,7 +37,8 @@
  *   --qdrant-url URL a Qdrant server, through which faults come from a neighbour
  *   --apart          prefix: also with the course of errors alone, what was asked alone, and neither of them;
  *    experience: with the course alone and with coefficients alone
- *   --alike N        experience: also after N sessions that began with the same two documents (`learning experience`: 5)
+ *   --alike N        experience: also after N sessions that began with the same two documents (5 in `learning
+ *    experience`)
  *   --asked LIST     divergences to be stated
  *   --probe N        tokens that probes for the table in hindsight read, 256 by default; 0: no such table
  *   --documents N    recall documents of learning, with five questions each, 20 by default

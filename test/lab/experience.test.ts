@@ -99,6 +99,6 @@ test.skipIf(!HAS_TEXTS)(
     expect(prefix.decisionsChanged!).toBeGreaterThan(0);
     expect(prefix.decideShare).toBeGreaterThan(0);
     expect(await experience(request)).toEqual(rows);
-    expect(experienceTable(rows)).toMatch(/prefix +1 /);
+    expect(experienceTable(rows)).toMatch(/prefix +1 +\d\.\d{3} +\d+\.\d%/);
   },
 );
