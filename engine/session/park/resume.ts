@@ -5,6 +5,7 @@
  */
 import { firstToken, given, KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
+import { copyBytes } from '../../cache/own-pages.ts';
 import { Rotary } from '../../transformer/rotary.ts';
 import type { Runtime } from '../../transformer/runtime/runtime.ts';
 import type { ReadOptions } from '../prompt.ts';
@@ -45,7 +46,8 @@ export async function resumeSession(
   const foreign = foreignModel(runtime, parked);
   const session = Session.open(runtime, { ...setup, origin: { resumedFrom: head.session, tokens: tokens.length } });
   try {
-    const why = foreign ?? parked.fault ?? mismatch(session, parked) ?? fill(session, parked, predictor);
+    const unfit = foreign ?? parked.fault ?? mismatch(session, parked);
+    const why = unfit ?? (await fillInTurn(session, parked, predictor, reading));
     const { mover } = session.governed;
     const otherwise = roundedOtherwise(runtime, parked);
     if (why === null)
@@ -114,6 +116,22 @@ function mismatch({ governed, runtime, rotary }: Session, { head }: ReadParked):
   return `its keys were rotated for ${tokensExpected ?? 'all'} tokens of the context`;
 }
 
+/** The same as fill, once there is room for it beside what those that are at work will take to their ends. */
+async function fillInTurn(
+  session: Session,
+  parked: ReadParked,
+  predictor: Predictor | null,
+  { signal }: ReadOptions,
+): Promise<string | null> {
+  const { shared } = session.setup;
+  await shared?.enter(session, parked.tokens.length, signal);
+  try {
+    return fill(session, parked, predictor);
+  } finally {
+    shared?.leave(session);
+  }
+}
+
 /** Puts pages and rows in place. → null, or why that could not be done: then the cache is empty, as it was. */
 function fill(
   session: Session,
@@ -128,13 +146,23 @@ function fill(
     if (lastHidden !== null && lastHidden.length !== session.runtime.model.config.hiddenSize)
       return 'its last row is of another width';
     const predicted = head.predictor === null ? null : pagePredictor(session.runtime, predictor!, tokens.length);
-    const put = (): void => {
+    // What is promised to steps under way is not free, though it is there.
+    const put = (held: number): boolean => {
+      // What it holds together with others is there.
+      const ownBytes = Math.max(0, head.kvBytes - copyBytes(governed, governed.terms.context, 0, held));
+      governed.room.ask(ownBytes);
+      if (!governed.room.press(ownBytes, 'all')) {
+        if (held > 0) governed.vacate();
+        return false;
+      }
       fillCache(governed.kv, tokens.length, cache, predicted);
       governed.filled(tokens.length, head.trials);
+      return true;
     };
     const { shared } = session.setup;
-    if (shared === undefined) put();
-    else shared.holdAgain(session, { tokenIds: tokens, pages: head.heldPages ?? 0 }, put);
+    const again = { tokenIds: tokens, pages: head.heldPages ?? 0 };
+    const isPut = shared === undefined ? put(0) : shared.holdAgain(session, again, put);
+    if (!isPut) return 'there is no room for its pages as they were';
     session.adopt(tokens, lastHidden);
     return null;
   } catch (error) {

@@ -96,6 +96,32 @@ describe.each(PLACES.filter((_, place) => isForHome(place, 2)))('sessions that w
     expect(parkedSessions(dir)).toEqual([]);
   });
 
+  it('make room for one that is resumed, which comes back by its pages', async () => {
+    const engine = await open(folder(), { kvBudget: 1.35 * SESSION_BYTES, idleSessions: place });
+    const gone = await read(engine, 1);
+    await gone.park();
+    const waiting = await read(engine, 2);
+    const back = await engine.resume(gone.id);
+    expect(back.resumed).toMatchObject({ by: 'pages', why: null });
+    expect(await parkedAt(waiting)).toBe(place);
+    expect(await answer(back)).toBe((await answersWhenParked(1, false))[0]);
+    await engine.close();
+  });
+
+  it('are not disturbed at work by one that is resumed, which waits until there is room', async () => {
+    const engine = await open(folder(), { kvBudget: 1.35 * SESSION_BYTES, idleSessions: place });
+    const gone = await read(engine, 1);
+    await gone.park();
+    const busy = await read(engine, 2);
+    const writing = answer(busy);
+    const back = await engine.resume(gone.id);
+    expect(back.resumed).toMatchObject({ by: 'pages', why: null });
+    // It did not go before the other had written everything.
+    expect(await Promise.race([writing, Promise.resolve('is writing')])).not.toBe('is writing');
+    expect(await parkedAt(busy)).toBe(place);
+    await engine.close();
+  });
+
   it('are counted where they are, and tell why they were parked', async () => {
     const dir = folder();
     const engine = await open(dir, { kvBudget: 1.35 * SESSION_BYTES, idleSessions: place });
