@@ -21,6 +21,7 @@
  *   lookup      runs alone: answers with prompt look-up decoding and without
  *   prefix      runs alone: the first token of a session whose text begins as that of another one
  *   begin       runs alone: what it takes to find whose pages a session can begin with, beside many others
+ *   crowd       runs alone: sessions on memory for half of them, beside one of 16K tokens, and 200 that wait
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
@@ -37,7 +38,9 @@
  *                       list, and measure all by default)
  *   --models LIST       what machines and many measure: smollm2,llama-1b,qwen2-0.5b
  *   --sequences LIST    how many sequences many decodes together (default 1,2,4,8,16)
- *   --quick             machines measures one round and no long history, many one and its shortest
+ *   --quick             machines measures one round and no long history, many one and its shortest, crowd less of each
+ *                       part
+ *   --parts LIST        what crowd measures: pool,hog,waiting
  *   --sessions N        sessions that retrieval looks among (default 1,000,000)
  *   --entries N         entries of the log that audit asks (default 1,000,000)
  *   --over LIST         what audit asks: log,vectors,pglite,postgres
@@ -47,7 +50,7 @@
  *   --rounds N          interleaved rounds for each figure (default 11)
  *   --json FILE         writes every row to a file
  *   --table             prints Markdown tables of all rows at the end
- *   --model NAME        for step, park and activations
+ *   --model NAME        for step, park, activations and crowd
  *   --steps N, --kv-budget PART   for step
  */
 import { writeFileSync } from 'node:fs';
@@ -60,6 +63,7 @@ import { attention } from './attention.ts';
 import { audit } from './audit.ts';
 import type { Bench } from './bench.ts';
 import { build } from './build.ts';
+import { crowd } from './crowd.ts';
 import { demote } from './demote.ts';
 import { dense } from './dense.ts';
 import { grammar } from './grammar.ts';
@@ -112,6 +116,8 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   activations: (say, { settings: { rounds, threads, model }, json }) =>
     activations(say, { texts: heldOut(root), model, threads: threads[0]!, rounds, json }),
   lookup: (say, { settings: { rounds }, json }) => lookup(say, { root, rounds, json }),
+  crowd: (say, { parts, quick, json, settings: { model, threads, rounds } }) =>
+    crowd(say, { parts, model, threads, quick, rounds, json }),
   prefix: (say, { settings: { rounds }, json }) => prefix(say, { rounds, json }),
   begin: (say, { settings: { rounds }, json }) => begin(say, { rounds, json }),
 };

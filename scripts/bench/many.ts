@@ -14,7 +14,7 @@ import { wholePages } from './bench.ts';
 import { type Child, ourEngine } from './child.ts';
 import { machine } from './machine.ts';
 import { isasOf, MODELS, type ModelName, modelPath, PROMPT_TOKENS, roomFor, STEPS } from './machines.ts';
-import { alternate, type Took, typical } from './measure.ts';
+import { alternate, p95, type Took, typical } from './measure.ts';
 import { IK_MISSING, IkPeer, ikIsInstalled } from './peers/ik.ts';
 import { LLAMA_MISSING, llamaFor, llamaIsInstalled } from './peers/llama.ts';
 import { type Company, PEERS, type Peer } from './peers/peer.ts';
@@ -287,11 +287,6 @@ function speed(passes: readonly Took[], tokens: number): Speed {
     tokensPerSecond: tokens / typical(passes.map(({ seconds }) => seconds)),
     tokensPerCpuSecond: tokens / typical(passes.map(({ cpuSeconds }) => cpuSeconds)),
   };
-}
-
-/** The least value that 95% of them do not exceed. */
-function p95(values: readonly number[]): number {
-  return [...values].sort((a, b) => a - b)[Math.ceil(0.95 * values.length) - 1]!;
 }
 
 /** One row for each peer, or one without. */

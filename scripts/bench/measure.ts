@@ -74,6 +74,11 @@ export function typical(values: readonly number[]): number {
   return median(sorted(values).slice(0, Math.ceil(values.length / 2)));
 }
 
+/** The least value that 95% of them do not exceed. */
+export function p95(values: readonly number[]): number {
+  return sorted(values)[Math.ceil(0.95 * values.length) - 1]!;
+}
+
 /**
  * What the passes of each subject say, where every subject times itself in a process of its own. Rounds alternate who
  * begins; the first, in which code is compiled and memory touched, does not count.

@@ -3,6 +3,7 @@ import { parseArgs } from 'node:util';
 import { ISA_NAMES, type Isa, KvError } from '../../native/index.ts';
 import { PARTS as AUDIT_PARTS } from './audit.ts';
 import type { Settings } from './bench.ts';
+import { PARTS as CROWD_PARTS, type Part as CrowdPart } from './crowd.ts';
 import { MODELS, type ModelName } from './machines.ts';
 import { INDEXES, type IndexName } from './retrieval.ts';
 import { pairs, shapes } from './shapes.ts';
@@ -22,6 +23,8 @@ export interface Command {
   /** How many sequences many decodes together. */
   readonly sequences: readonly number[];
   readonly quick: boolean;
+  /** What crowd measures. */
+  readonly parts: readonly CrowdPart[];
   /** What audit asks. */
   readonly over: readonly string[];
   /** Folder where audit keeps what it asks; null: it makes it for this run. */
@@ -57,6 +60,7 @@ export function readCommand(words: readonly string[]): Command {
     models: values.models.split(',').map(modelNamed),
     sequences: whole('--sequences', values.sequences, 1, 256),
     quick: values.quick,
+    parts: values.parts.split(',').map(crowdPartNamed),
     over: values.over.split(',').map(partNamed),
     keep: values.keep ?? null,
   };
@@ -89,6 +93,7 @@ function parse(words: readonly string[]) {
         entries: { type: 'string', default: '1000000' },
         over: { type: 'string', default: AUDIT_PARTS.join() },
         keep: { type: 'string' },
+        parts: { type: 'string', default: CROWD_PARTS.join() },
         indexes: { type: 'string', default: INDEXES.join() },
         'kv-budget': { type: 'string', default: '25%' },
       },
@@ -120,6 +125,14 @@ function indexNamed(text: string): IndexName {
 function partNamed(text: string): string {
   if (AUDIT_PARTS.includes(text)) return text;
   throw new KvError('bad-argument', `audit asks nothing called ${text}`, { hint: `it asks ${AUDIT_PARTS.join(', ')}` });
+}
+
+function crowdPartNamed(text: string): CrowdPart {
+  const part = CROWD_PARTS.find((name) => name === text);
+  if (part !== undefined) return part;
+  throw new KvError('bad-argument', `crowd measures nothing called ${text}`, {
+    hint: `it measures ${CROWD_PARTS.join(', ')}`,
+  });
 }
 
 function modelNamed(text: string): ModelName {

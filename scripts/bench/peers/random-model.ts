@@ -96,6 +96,17 @@ export const QWEN_HALF_B: RandomSpec = {
   typeOf: () => 'Q8_0',
 };
 
+/** The sizes of SmolLM2 135M in Q8_0, with a longer context. */
+export const SMOLLM2_LONG: RandomSpec = {
+  name: 'random-smollm2-135m-q8_0',
+  architecture: 'llama',
+  shape: { queryHeads: 9, kvHeads: 3, headDim: 64 },
+  layers: 30,
+  wide: 1536,
+  vocab: 49_152,
+  typeOf: () => 'Q8_0',
+};
+
 /** Writes a model into the folder, unless it is there already, and returns its path. */
 export function randomModel(spec: RandomSpec, folder: string): string {
   const file = join(folder, `${spec.name}.gguf`);

@@ -16,6 +16,10 @@ import { activations } from '../../../scripts/bench/activations.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
 import { Child } from '../../../scripts/bench/child.ts';
+import { crowdRow } from '../../../scripts/bench/crowd.ts';
+import { hogRows } from '../../../scripts/bench/crowd-hog.ts';
+import { poolRows } from '../../../scripts/bench/crowd-pool.ts';
+import { waitingRows } from '../../../scripts/bench/crowd-waiting.ts';
 import { besideAt, demoteAt } from '../../../scripts/bench/demote.ts';
 import { denseRows, SMOLLM2 } from '../../../scripts/bench/dense.ts';
 import { grammarRows } from '../../../scripts/bench/grammar.ts';
@@ -273,6 +277,7 @@ describe('the command', () => {
     'machines --models gpt2',
     'many --sequences 0',
     'many --models gpt2',
+    'crowd --parts pool,queue',
     '--unknown',
   ])('refuses %s', (words) => {
     expect(() => readCommand(words.split(' '))).toThrow(KvError);
@@ -454,6 +459,47 @@ describe('many', () => {
     expect(command).toMatchObject({ isas: ['avx2', 'avx512vnni'], sequences: [1, 4] });
     expect(command.settings).toMatchObject({ tokens: [256, 512], threads: [1, 2] });
     expect(readCommand(['many']).sequences).toEqual([1, 2, 4, 8, 16]);
+  });
+});
+
+describe('crowd', () => {
+  const loading = { model: 'reference', threads: 1 } as const;
+
+  test('more sessions than fit write as well, in fewer bits', async () => {
+    const rows = await poolRows(loading, {
+      ...{ fitting: 2, sessions: 4, promptTokens: 384, answerTokens: 8, rounds: 1 },
+    });
+    expect(rows.map(({ sessions }) => sessions)).toEqual([2, 4]);
+    const [fitting, more] = rows.map((row) => crowdRow.parse(row) as (typeof rows)[number]);
+    expect(fitting).toMatchObject({ ratio: 1, waited: 0, readAgain: 0 });
+    // As they are, they have 8 bits and more; half of the memory is what others have of each.
+    expect(fitting!.bits).toBeGreaterThan(8);
+    expect(more!.bits).toBeLessThan(fitting!.bits);
+  });
+
+  test('short sessions are measured beside a hog that waits, reads and writes', async () => {
+    const plan = { hogTokens: 1024, sessions: 2, promptTokens: 32, answerTokens: 12, rounds: 1 };
+    const rows = await hogRows(loading, plan);
+    // One that reads has perhaps done so before the others write.
+    expect(rows.map(({ hog }) => hog).filter((hog) => hog !== 'reads')).toEqual(['waits', 'writes']);
+    for (const row of rows) expect(crowdRow.parse(row)).toMatchObject({ part: 'hog', sessions: 2, hogTokens: 1024 });
+    expect([rows[0]!.steps, rows.at(-1)!.steps]).toEqual([2 * 11, 2 * 11]);
+  });
+
+  test('conversations that wait stay within the memory, and come back in each way', async () => {
+    const rows = await waitingRows(loading, { conversations: 24, tokens: 640, asked: 2, compared: 1 });
+    expect(rows.map(({ place }) => place)).toEqual(['memory', 'disk', 'reread']);
+    for (const row of rows) {
+      expect(crowdRow.parse(row)).toMatchObject({ conversations: 24, asked: 2 });
+      expect(row.heldBytes).toBeLessThanOrEqual(row.budgetBytes);
+      expect(row.waiting).toBeGreaterThan(12);
+      expect(row.meanKld).toBeLessThan(0.01);
+    }
+  });
+
+  test('takes some of its parts', () => {
+    expect(readCommand('crowd --parts hog,pool --quick'.split(' '))).toMatchObject({ parts: ['hog', 'pool'] });
+    expect(readCommand(['crowd']).parts).toEqual(['pool', 'hog', 'waiting']);
   });
 });
 
