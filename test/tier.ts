@@ -72,6 +72,7 @@ interface Volume {
 export const VOLUMES = {
   'log seeds': { full: 1600, turn: 0 },
   'log kills': { full: 1000, turn: 1 },
+  'engine kills': { full: 500, turn: 3 },
   'log tampers': { full: 10_000, turn: 2 },
   'cache steps': { full: 50_000, turn: 3 },
   'memory steps': { full: 100_000, turn: 4 },

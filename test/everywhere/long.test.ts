@@ -1,7 +1,7 @@
 // What goes by the clock or by chance and is not about builds: damaged files for every parser, two parsers at a time,
-// and kills of a process that writes its log. A night takes a minute for each parser and a thousand kills
-// (test/tier.ts); a few of each run with every test. Nothing shorter than many random files meets the lengths and
-// counts that a parser forgot to check.
+// and kills of a process that writes its log and of an engine of sixteen sessions. A night takes a minute for each
+// parser, a thousand kills and five hundred (test/tier.ts); a few of each run with every test. Nothing shorter than
+// many random files meets the lengths and counts that a parser forgot to check.
 import { execFile } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -15,7 +15,8 @@ import { expectWell, MINUTES, node } from './node.ts';
 const run = promisify(execFile);
 
 const SECONDS = volume('parser seconds');
-const KILLS = volume('log kills');
+const LOG_KILLS = volume('log kills');
+const ENGINE_KILLS = volume('engine kills');
 
 /**
  * Seconds of damaged files. Throws with all that is known where it fails or does not end: parser, round, seed, and what
@@ -66,12 +67,15 @@ test(
   45 * MINUTES,
 );
 
-test(
-  `${KILLS} kills of a process that writes its log`,
-  () => {
+test.each([
+  ['a process that writes its log', 'log', LOG_KILLS],
+  ['an engine of sixteen sessions', 'engine', ENGINE_KILLS],
+] as const)(
+  'kills of %s: nothing is lost (%s, %d)',
+  (_, victim, count) => {
     const dir = mkdtempSync(join(tmpdir(), 'palimpsest-soak-'));
     try {
-      const kills = ['kills', '--only', 'log', '--count', String(KILLS), '--file', join(dir, 'kills.json')];
+      const kills = ['kills', '--only', victim, '--count', String(count), '--file', join(dir, 'kills.json')];
       const ran = node(['--import', 'tsx', 'test/soak/main.ts', ...kills]);
       expectWell(ran);
       console.log(ran.said.split('\n').slice(-5).join('\n'));

@@ -1,7 +1,7 @@
-// Kills a Qdrant server, a PostgreSQL server, `palimpsest run` itself and a process that only writes its log, at random
-// moments: nothing that was acknowledged is lost, no session fails, and the indexes heal. A few kills of each; `npm run
-// soak -- kills` asks for 200, and PALIMPSEST_SEED repeats a seed. Nothing shorter shows what a server or a process
-// leaves behind when it is killed; each has to start, work and start again.
+// Kills a Qdrant server, a PostgreSQL server, `palimpsest run` itself, an engine of sixteen sessions and a process that
+// only writes its log, at random moments: nothing that was acknowledged is lost, no session fails, and the indexes
+// heal. A few kills of each; `npm run soak -- kills` asks for 200, and PALIMPSEST_SEED repeats a seed. Nothing shorter
+// shows what a server or a process leaves behind when it is killed; each has to start, work and start again.
 import { existsSync } from 'node:fs';
 import { afterAll, expect, test } from 'vitest';
 import { HAS_POSTGRES } from '../suite/postgres-server.ts';
@@ -31,4 +31,5 @@ test('palimpsest run', () => {
   expect(existsSync(MAIN), 'dist is built').toBe(true);
   return killed('process', 10);
 });
+test('an engine of sixteen sessions, most of them parked', () => killed('engine', 3));
 test('a process that writes its log', () => killed('log', 40));

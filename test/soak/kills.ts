@@ -7,6 +7,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { seeded } from '../random.ts';
+import { engineLife } from './kill-engine.ts';
 import { logLife } from './kill-log.ts';
 import { postgresLife } from './kill-postgres.ts';
 import { processLife } from './kill-process.ts';
@@ -36,6 +37,7 @@ export const LIVES: Readonly<Record<string, Life>> = {
   qdrant: qdrantLife,
   postgres: postgresLife,
   process: processLife,
+  engine: engineLife,
   log: logLife,
 };
 
@@ -69,9 +71,9 @@ export interface Soak {
 
 /**
  * Lives of a victim that are led at the same time: those of the log have nothing in common, and wait most of their
- * time.
+ * time; those of engines have one process each.
  */
-const AT_A_TIME: Readonly<Record<string, number>> = { log: 6 };
+const AT_A_TIME: Readonly<Record<string, number>> = { log: 6, engine: 2 };
 
 /** → `count` kills of each victim, those included that stand in the file. */
 export async function soakKills({ victims, count, seed, file, onLife }: Soak): Promise<Row[]> {
