@@ -82,7 +82,7 @@ export const VOLUMES = {
   'prompt edits': { full: 10_000, turn: 5, least: 200 },
   'prefix lives': { full: 10_000, turn: 0 },
   'market steps': { full: 1_000_000, turn: 7 },
-  'adopt steps': { full: 20_000, turn: 8 },
+  'adopt steps': { full: 20_000, turn: 8, least: 2000 },
   'move steps': { full: 8000, turn: 6, least: 4000 },
   'misuse rounds': { full: 8000, turn: 6 },
   schemas: { full: 1000, turn: 7 },
