@@ -173,6 +173,7 @@ export type {
   PressureReport,
   QualityFeedback,
   SessionReport,
+  Stake,
   StatedReport,
 } from './cache/types.ts';
 export type { EngineEvent, EventFields } from './events/event.ts';
@@ -191,6 +192,7 @@ export type {
   GoverningOptions,
   KeptLatents,
   KvBudget,
+  KvBytes,
   LatentKeep,
   LogRetention,
   ParkOptions,

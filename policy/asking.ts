@@ -76,7 +76,7 @@ export const giverOf = (
 ): PoolMember | null =>
   policy.next(members, asking) ?? (isEverybody ? LARGEST.next(members, { ...asking, bytes: -1 }) : null);
 
-const FIELDS = ['id', 'tokens', 'bytes', 'behindTokens', 'behindBytes', 'price', 'idleMs'] as const;
+const FIELDS = ['id', 'tokens', 'bytes', 'behindTokens', 'behindBytes', 'price', 'idleMs', 'weight'] as const;
 
 /** Does not compile where a field of a member is missing above. */
 type Missing = Exclude<keyof PoolMember, (typeof FIELDS)[number]>;

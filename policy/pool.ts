@@ -20,6 +20,8 @@ export interface PoolMember {
   readonly price: number | null | undefined;
   /** Milliseconds since a call has used it; 0: one uses it now. */
   readonly idleMs: number;
+  /** How many bytes it keeps beside the 1 of others; left out: 1. */
+  readonly weight?: number;
 }
 
 export interface PoolPolicy {
@@ -40,21 +42,24 @@ function most(members: readonly PoolMember[], measure: (member: PoolMember) => n
   return found;
 }
 
+/** Of two that are alike otherwise, one of weight 2 has twice the bytes when it is its turn. */
+const counted = (bytes: number, { weight = 1 }: PoolMember): number => bytes / weight;
+
 /** Those that take more than whoever asks, the largest first. */
 export const LARGEST: PoolPolicy = {
   id: 'largest',
   version: 1,
   next: (members, asking) =>
     most(
-      members.filter(({ bytes }) => bytes > asking.bytes),
-      ({ bytes }) => bytes,
+      members.filter((one) => counted(one.bytes, one) > counted(asking.bytes, asking)),
+      (one) => counted(one.bytes, one),
     ),
 };
 
 /** By how much more a session that waits counts as having: nobody reads by its pages now. Chosen, not measured. */
 const WAITING_WEIGHT = 1.25;
 
-const weightOf = ({ idleMs }: PoolMember): number => (idleMs > 0 ? WAITING_WEIGHT : 1);
+const waitingWeight = ({ idleMs }: PoolMember): number => (idleMs > 0 ? WAITING_WEIGHT : 1);
 
 /**
  * Whoever has most bytes for a token behind its window, so that old pages of all sessions are kept in as many bits in
@@ -66,7 +71,7 @@ export const EVEN: PoolPolicy = {
   next: (members) =>
     most(
       members.filter(({ behindTokens }) => behindTokens > 0),
-      (member) => (weightOf(member) * member.behindBytes) / member.behindTokens,
+      (one) => (waitingWeight(one) * counted(one.behindBytes, one)) / one.behindTokens,
     ),
 };
 
@@ -80,7 +85,7 @@ export const CHEAPEST: PoolPolicy = {
   version: 1,
   next: (members, asking) => {
     const priced = members.filter(({ price }) => typeof price === 'number');
-    const cheapest = most(priced, (member) => -member.price! / weightOf(member));
+    const cheapest = most(priced, (one) => -(one.price! * (one.weight ?? 1)) / waitingWeight(one));
     const others = LARGEST.next(
       members.filter(({ price }) => price === undefined),
       asking,
@@ -93,14 +98,14 @@ export const CHEAPEST: PoolPolicy = {
 export const EQUAL: PoolPolicy = {
   id: 'equal',
   version: 1,
-  next: (members) => most(members, ({ bytes }) => bytes),
+  next: (members) => most(members, (one) => counted(one.bytes, one)),
 };
 
 /** Whoever takes most for its length. */
 export const PROPORTIONAL: PoolPolicy = {
   id: 'proportional',
   version: 1,
-  next: (members) => most(members, ({ bytes, tokens }) => bytes / Math.max(1, tokens)),
+  next: (members) => most(members, (one) => counted(one.bytes, one) / Math.max(1, one.tokens)),
 };
 
 /** Whoever has waited longest, then the largest. */

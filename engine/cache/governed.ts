@@ -74,7 +74,7 @@ import { Stated } from './stated.ts';
 import { Tally } from './tally.ts';
 import type { Terms } from './terms.ts';
 import { type Asked, TrialQueue, type TrialsLeft } from './trials.ts';
-import type { MemoryUsage } from './types.ts';
+import type { MemoryUsage, Stake } from './types.ts';
 import { MassTrace } from './workload.ts';
 
 export interface GovernedOptions extends NativeOptions {
@@ -82,6 +82,8 @@ export interface GovernedOptions extends NativeOptions {
   readonly pool?: PagePool | undefined;
   /** The other sessions of that pool, which give memory up when it is short. */
   readonly neighbours?: Neighbours | undefined;
+  /** What it has of that pool whoever needs some; left out: what anybody has. */
+  readonly stake?: Stake | undefined;
   /** What originals it keeps outside of its budget; left out: none. */
   readonly originals?: OriginalsTerms | undefined;
   readonly log: WitnessLog | null;
@@ -341,10 +343,23 @@ export class Governed implements Lender {
     return { window: windowFormat, open: openFormat };
   }
 
+  /** What it and its family have of a shared pool whoever needs some. */
+  get stake(): Stake {
+    return this.#options.stake ?? { floorBytes: 0, weight: 1 };
+  }
+
+  /** Bytes that it may give up for others: what its floor leaves, whole moves alone. */
+  get givableBytes(): number {
+    const { floorBytes } = this.stake;
+    if (floorBytes === 0) return Number.POSITIVE_INFINITY;
+    return Math.max(0, this.room.usedBytes - floorBytes - this.room.spareBytes);
+  }
+
   /** In what those agree that hold pages together with this one; null: it holds none with others. */
   get sharedTerms(): string | null {
     const isAlone = this.#options.pool === undefined || this.latents !== null || this.originals !== null;
-    return isAlone ? null : sharedTermsOf(this.terms, this.pool);
+    // A page of it that others move would go below its floor.
+    return isAlone || this.stake.floorBytes > 0 ? null : sharedTermsOf(this.terms, this.pool);
   }
 
   trialsLeft(): TrialsLeft {

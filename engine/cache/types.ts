@@ -69,8 +69,16 @@ export interface DamageReport {
   readonly mendedSides: number;
 }
 
-/** How calls of a session came to their room in memory that it shares with others. */
-export interface PressureReport {
+/** What a cache has of memory that it shares with others, whoever needs some. */
+export interface Stake {
+  /** Bytes of its pages below which it gives none up for others (kvFloor); 0: none. */
+  readonly floorBytes: number;
+  /** How many bytes it keeps beside the 1 of others (kvWeight). */
+  readonly weight: number;
+}
+
+/** How a session stands in memory that it shares with others, and how its calls came to their room. */
+export interface PressureReport extends Stake {
   /** Calls that did not begin at once. */
   readonly waitedCalls: number;
   /** The time that they waited. */

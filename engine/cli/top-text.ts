@@ -22,9 +22,19 @@ const COLUMNS: readonly Column<TopRow>[] = [
   { title: 'bytes', value: ({ bytes }) => bytesText(bytes) },
   { title: 'bits', value: ({ bits }) => (bits === null ? '-' : bits.toFixed(2)) },
   { title: 'gave up', value: ({ gaveUpBytes }) => (gaveUpBytes === 0 ? '-' : bytesText(gaveUpBytes)) },
+  { title: 'floor', value: ({ floorBytes }) => (floorBytes === 0 ? '-' : bytesText(floorBytes)), optional: true },
+  { title: 'weight', value: ({ weight }) => brief(weight), optional: true },
   { title: 'price', value: ({ price }) => (price === null ? '-' : brief(price)), optional: true },
   { title: 'model', align: 'left', value: ({ model }) => model, least: 8, optional: true },
 ];
+
+/** What nobody has needs no column. */
+const columnsFor = (sessions: readonly TopRow[]): readonly Column<TopRow>[] =>
+  COLUMNS.filter(
+    ({ title }) =>
+      (title !== 'floor' || sessions.some(({ floorBytes }) => floorBytes > 0)) &&
+      (title !== 'weight' || sessions.some(({ weight }) => weight !== 1)),
+  );
 
 /** As wide as `columns`, with `rowsMax` rows of sessions at most. */
 export function topText({ pools, engine, sessions }: Top, columns: number, rowsMax: number): string {
@@ -33,7 +43,7 @@ export function topText({ pools, engine, sessions }: Top, columns: number, rowsM
   return [
     ...pools.map(poolText),
     ...(engine === null ? [] : [engineText(engine)]),
-    ...(sessions.length === 0 ? ['No session is open.'] : [table(COLUMNS, shown, columns)]),
+    ...(sessions.length === 0 ? ['No session is open.'] : [table(columnsFor(sessions), shown, columns)]),
     ...(more > 0 ? [`and ${plural(more, 'session')} more`] : []),
   ].join('\n');
 }

@@ -33,6 +33,10 @@ export interface TopRow {
   readonly gaveUpBytes: number;
   /** What a byte of its last move was predicted to cost, in nats; null: none, or its policy knows no prices. */
   readonly price: number | null;
+  /** Bytes that it keeps whoever needs some (kvFloor); 0: none. */
+  readonly floorBytes: number;
+  /** How many bytes it keeps beside the 1 of others (kvWeight). */
+  readonly weight: number;
 }
 
 /** The memory that the sessions of one engine share, since they were first asked for bytes. */
@@ -50,6 +54,8 @@ interface Seen {
   readonly model: string;
   readonly series: number;
   readonly f16BytesPerToken: number;
+  readonly floorBytes: number;
+  readonly weight: number;
   tokens: number;
   bytes: number;
   budgetBytes: number | null;
@@ -131,7 +137,7 @@ const F16_BYTES = 2;
 const SIDES = 2;
 
 function opened({ seq, timeMs, body }: Entry<'open'>): Seen {
-  const { model, shape } = body satisfies OpenBody;
+  const { model, shape, requested, effective } = body satisfies OpenBody;
   const start = { timeMs, tokens: 0 };
   return {
     ...{
@@ -144,8 +150,15 @@ function opened({ seq, timeMs, body }: Entry<'open'>): Seen {
       price: null,
     },
     f16BytesPerToken: F16_BYTES * SIDES * shape.layers * shape.kvHeads * shape.headDim,
+    ...{ floorBytes: numberIn(effective, 'floorBytes', 0), weight: numberIn(requested, 'kvWeight', 1) },
     ...{ isParked: false, before: start, last: start },
   };
+}
+
+/** A note of what was asked for may say anything. */
+function numberIn(told: Readonly<Record<string, unknown>>, name: string, otherwise: number): number {
+  const value = told[name];
+  return typeof value === 'number' ? value : otherwise;
 }
 
 function situate(seen: Seen, { timeMs, body }: Entry<'situation'>): void {
@@ -171,7 +184,8 @@ function note(seen: Seen, { timeMs, body }: Entry<'note'>): void {
 }
 
 function rowOf(session: string, seen: Seen, nowMs: number): TopRow {
-  const { model, tokens, bytes, budgetBytes, gaveUpBytes, price, isParked, before, last, f16BytesPerToken } = seen;
+  const { model, tokens, bytes, budgetBytes, isParked, before, last, f16BytesPerToken } = seen;
+  const { gaveUpBytes, price, floorBytes, weight } = seen;
   const tookMs = last.timeMs - before.timeMs;
   const isQuiet = nowMs - last.timeMs > Math.max(QUIET_MS, 2 * tookMs);
   const state = isParked ? 'parked' : isQuiet ? 'waiting' : 'working';
@@ -180,6 +194,6 @@ function rowOf(session: string, seen: Seen, nowMs: number): TopRow {
   return {
     ...{ session, model, state, tokens, tokensPerSecond: state === 'working' ? rate : 0, bytes, budgetBytes },
     bits: f16Bytes === 0 || isParked ? null : (8 * F16_BYTES * bytes) / f16Bytes,
-    ...{ gaveUpBytes, price },
+    ...{ gaveUpBytes, price, floorBytes, weight },
   };
 }

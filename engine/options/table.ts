@@ -40,6 +40,7 @@ import type {
   GenerateOptions,
   GoverningOptions,
   KvBudget,
+  KvBytes,
   ParkOptions,
   ResumeOptions,
   SendOptions,
@@ -465,6 +466,15 @@ export const SESSION_OPTIONS = {
     rule: real(0.01, 100),
     default: 1,
     help: 'how much is read of a prompt beside those of others of the same priority',
+  },
+  kvFloor: {
+    rule: seenLater<KvBytes>('bytes'),
+    help: 'bytes that it keeps when others need memory, and while it waits (default: none)',
+  },
+  kvWeight: {
+    rule: real(0.01, 100),
+    default: 1,
+    help: 'how many bytes its old pages keep beside those of others',
   },
 } as const satisfies Rows<SessionOptions>;
 

@@ -12,6 +12,9 @@ import type { PolicyModule } from './policy-module.ts';
 /** '64MiB', '1.5GB', '25%' (of the f16 bytes of prompt + max tokens), or a number of bytes. */
 export type KvBudget = string | number;
 
+/** The same without shares: '64MiB', '1.5GB', or a number. */
+export type KvBytes = string | number;
+
 /** Formats of keys and values: a pair, as { k, v } or as 'rot4:rot2' or 'rot4', or one pair for every layer. */
 export type CacheTypes = FormatPair | string | readonly (FormatPair | string)[];
 
@@ -282,6 +285,18 @@ export interface SessionOptions extends GoverningOptions {
    * for. A fork has as much again. Default 1.
    */
   readonly schedulingWeight?: number;
+  /**
+   * Bytes of its pages that others leave it when they need memory: until it has more, it gives up none for them, and
+   * it is not parked while it waits. They are promised when it is opened, and refused with 'budget-exceeded' where the
+   * floors of all sessions do not fit into the kvBudget of the engine. It and its forks have one floor together, and
+   * hold no pages together with others. Default: none.
+   */
+  readonly kvFloor?: KvBytes;
+  /**
+   * How many bytes it keeps beside the 1 of others when all give up some: with 2, its old pages have twice the bytes
+   * for a token, as far as formats go. Default 1.
+   */
+  readonly kvWeight?: number;
 }
 
 /** Options of park. */

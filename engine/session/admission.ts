@@ -5,11 +5,12 @@
  * session that would rather wait, or be refused, than have pages go lower begins when it fits as everything is.
  */
 import { KvError, type PagePool } from '../../native/index.ts';
-import type { PressureReport } from '../cache/types.ts';
+import type { PressureReport, Stake } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { EngineOptions } from '../options/types.ts';
 import type { Client } from '../scheduler/fairness.ts';
 import { Line } from '../scheduler/line.ts';
+import type { Floor } from './floors.ts';
 import { growthOf, type HeldAgain, needOf } from './need.ts';
 import type { Session } from './session.ts';
 import type { Thrash } from './thrash.ts';
@@ -60,7 +61,7 @@ export class Admission {
   readonly #stuck = new Map<Session, (isWorthIt: boolean) => void>();
   /** Those that did not begin at once. */
   readonly #hasWaited = new WeakSet<Waiting>();
-  readonly #reports = new WeakMap<Session, PressureReport>();
+  readonly #calls = new WeakMap<Session, Omit<PressureReport, keyof Stake>>();
   #watch: NodeJS.Timeout | null = null;
 
   constructor(shared: Shared) {
@@ -87,7 +88,8 @@ export class Admission {
 
   /** How calls of a session came to their room. */
   report(session: Session): PressureReport {
-    return this.#reports.get(session) ?? { waitedCalls: 0, waitedMs: 0, shortCalls: 0, shortBytes: 0 };
+    const { stake } = session.governed;
+    return { ...stake, ...(this.#calls.get(session) ?? { waitedCalls: 0, waitedMs: 0, shortCalls: 0, shortBytes: 0 }) };
   }
 
   /** As many are at work as may be. */
@@ -239,7 +241,7 @@ export class Admission {
     const shortBytes = Math.max(0, this.#shortBytes(session, tokens));
     const hasWaited = this.#hasWaited.has(waiting);
     const before = this.report(session);
-    this.#reports.set(session, {
+    this.#calls.set(session, {
       waitedCalls: before.waitedCalls + Number(hasWaited),
       waitedMs: before.waitedMs + (hasWaited ? performance.now() - sinceMs : 0),
       shortCalls: before.shortCalls + Number(shortBytes > 0),
@@ -266,7 +268,16 @@ export class Admission {
   #shortBytes(session: Session, tokens: number): number {
     const { pool } = this.#shared;
     let grownBytes = growthOf(session, tokens, this.#shared.heldAgain(session)) + session.governed.room.spareBytes;
-    for (const [other, end] of this.#working) if (other !== session) grownBytes += growthOf(other, end);
+    const left = new FloorsLeft(session);
+    for (const [other, end] of this.#working) {
+      if (other === session) continue;
+      const bytes = growthOf(other, end);
+      left.takes(other, other.governed.kv.usedBytes + bytes);
+      grownBytes += bytes;
+    }
+    for (const other of this.#shared.sessions())
+      if (other !== session && !this.#working.has(other)) left.takes(other, other.governed.kv.usedBytes);
+    grownBytes += left.bytes;
     return grownBytes - (pool.budgetBytes - pool.usedBytes + this.#shared.keptBytes());
   }
 
@@ -288,20 +299,23 @@ export class Admission {
     const { pool, sessions } = this.#shared;
     const { spareBytes } = session.governed.room;
     const counted: Session[] = [];
+    const left = new FloorsLeft(session);
     const others = new Set([...this.#working.keys(), ...sessions()]);
     others.delete(session);
     let takenBytes = 0;
     for (const other of others) {
       const atWork = this.#working.get(other);
       const parked = atWork === undefined ? this.#shared.parkedBytes(other) : null;
-      takenBytes += parked ?? needOf(other, atWork ?? other.governed.length, counted);
+      const bytes = parked ?? needOf(other, atWork ?? other.governed.length, counted);
+      left.takes(other, bytes);
+      takenBytes += bytes;
       if (parked === null) counted.push(other);
     }
     // What it takes parked in memory makes way for its pages.
     const heldBytes = session.governed.away?.heldBytes ?? 0;
     return {
       neededBytes: needOf(session, tokens, counted, this.#shared.heldAgain(session)) + spareBytes,
-      roomBytes: Math.max(0, pool.budgetBytes + heldBytes - takenBytes),
+      roomBytes: Math.max(0, pool.budgetBytes + heldBytes - takenBytes - left.bytes),
     };
   }
 
@@ -331,5 +345,27 @@ export class Admission {
         hint: 'raise the kvBudget of the engine, close a session, let idle ones be parked (idleSessions), or ask for fewer tokens',
       },
     );
+  }
+}
+
+/** What of the floors of others nobody takes: it is promised all the same. */
+class FloorsLeft {
+  readonly #own: Floor | null;
+  readonly #left = new Map<Floor, number>();
+
+  constructor({ floor }: Session) {
+    this.#own = floor;
+  }
+
+  /** One takes so many bytes, of those that it and its forks are promised first. */
+  takes({ floor }: Session, bytes: number): void {
+    if (floor === null || floor === this.#own) return;
+    this.#left.set(floor, Math.max(0, (this.#left.get(floor) ?? floor.bytes) - bytes));
+  }
+
+  get bytes(): number {
+    let bytes = 0;
+    for (const left of this.#left.values()) bytes += left;
+    return bytes;
   }
 }

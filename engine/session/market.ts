@@ -83,7 +83,9 @@ export class Market {
       if (next === null) break;
       const { cache } = caches.get(next.id)!;
       const [before, situation] = [cache.kv.usedBytes, cache.situations];
-      giveUp(cache, Math.min(neededBytes, roomBytes() + partBytes) - cache.room.spareBytes, cache === asking);
+      const roomNow = roomBytes();
+      const part = Math.min(neededBytes - roomNow, partBytes, cache.givableBytes);
+      giveUp(cache, roomNow + part - cache.room.spareBytes, cache === asking);
       const freedBytes = before - cache.kv.usedBytes;
       const movesLeft = cache.policy.movesLeft?.();
       record.gave({ freedBytes, situation, situations: cache.situations - situation, movesLeft });
@@ -108,7 +110,8 @@ export class Market {
   }
 }
 
-function memberOf({ id, length: tokens, kv, shape, terms, policy }: Governed, idleMs: number): PoolMember {
+function memberOf(cache: Governed, idleMs: number): PoolMember {
+  const { id, length: tokens, kv, shape, terms, policy, stake } = cache;
   const { windowTokens, windowFormat, pageBytes } = terms.context;
   const behindPages = movablePages(tokens, windowTokens);
   const windowPages = sealedPages(tokens) - behindPages;
@@ -121,6 +124,7 @@ function memberOf({ id, length: tokens, kv, shape, terms, policy }: Governed, id
     behindBytes: Math.max(0, kv.memory().pageBytes - windowBytes),
     price: priceOf(policy.cheapest?.()),
     idleMs,
+    ...(stake.weight === 1 ? {} : { weight: stake.weight }),
   };
 }
 
@@ -128,11 +132,15 @@ function memberOf({ id, length: tokens, kv, shape, terms, policy }: Governed, id
 const priceOf = (price: unknown): PoolMember['price'] =>
   price === null || (typeof price === 'number' && Number.isFinite(price)) ? price : undefined;
 
-/** True if need of others may bring its pages lower: it is between two steps, and was promised no divergence. */
-const canGiveUp = ({ terms, kv, length, shape, away, hasFailed }: Governed): boolean =>
+/**
+ * True if need of others may bring its pages lower: it is between two steps, was promised no divergence, and has more
+ * than its floor.
+ */
+const canGiveUp = ({ terms, kv, length, shape, away, hasFailed, givableBytes }: Governed): boolean =>
   terms.budgetBytes !== null &&
   terms.kldBudget === null &&
   away === null &&
   !hasFailed &&
+  givableBytes > 0 &&
   kv.length(0) === length &&
   kv.length(shape.layers - 1) === length;

@@ -21,7 +21,8 @@ import { type Asked, cutTo, endPrompt, fork, promote, takeBack } from '../cache/
 import type { StepTimes } from '../cache/stepper.ts';
 import type { Spent } from '../cache/tally.ts';
 import { askedOf } from '../cache/terms.ts';
-import type { LayerRows, SessionReport } from '../cache/types.ts';
+import type { LayerRows, SessionReport, Stake } from '../cache/types.ts';
+import { parseBytes } from '../options/parse-budget.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
 import type { Prompt } from '../options/types.ts';
 import { originalsTerms } from '../originals/terms.ts';
@@ -34,6 +35,7 @@ import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { Answer, type AnswerOptions } from './answer.ts';
 import { BookLookup } from './book-lookup.ts';
 import { logSumExp } from './divergence.ts';
+import type { Floor } from './floors.ts';
 import { KnownPrefix } from './known-prefix.ts';
 import { LayerProbe } from './layer-probe.ts';
 import { Occupancy } from './occupancy.ts';
@@ -60,6 +62,8 @@ export class Session implements Reader {
   /** Token ids in the cache, in order. */
   readonly tokens: number[] = [];
   readonly rotary: Rotary;
+  /** Bytes that it and its forks keep whoever needs some; null: none. */
+  readonly floor: Floor | null;
   readonly #occupancy = new Occupancy(this);
   #trail: Trail;
   #probe: Probe | null = null;
@@ -74,7 +78,7 @@ export class Session implements Reader {
   /** The step under way; settled when there is none. */
   #stepping: Promise<void> = Promise.resolve();
 
-  private constructor(runtime: Runtime, setup: SessionSetup, governed: Governed, rotary: Rotary) {
+  private constructor(runtime: Runtime, setup: SessionSetup, governed: Governed, rotary: Rotary, floor: Floor | null) {
     this.runtime = runtime;
     this.setup = setup;
     this.governed = governed;
@@ -83,6 +87,7 @@ export class Session implements Reader {
       weight: setup.schedulingWeight ?? SESSION_OPTIONS.schedulingWeight.default,
     };
     this.rotary = rotary;
+    this.floor = floor;
     this.#trail = new Trail(runtime.model.config.hiddenSize, setup.compareTokens ?? 0);
     this.#text = new TextProbe(this);
     this.#layers = new LayerProbe(this);
@@ -97,6 +102,7 @@ export class Session implements Reader {
     const rotary = Rotary.planned(model.config, setup.tokensExpected);
     const originals = originalsTerms(setup);
     const { slidingWindow } = model.config;
+    const stake = stakeOf(setup);
     const { terms: asked, latents, foresight } = termsFor(runtime, setup, rotary);
     const terms = comingBack(asked, originals);
     const governed = Governed.open({
@@ -112,6 +118,7 @@ export class Session implements Reader {
       originals,
       pool: setup.pool,
       neighbours: setup.shared,
+      stake,
       meter: setup.meter,
       log: setup.witness === false || terms.exact ? null : setup.log,
       opened: {
@@ -119,7 +126,7 @@ export class Session implements Reader {
         requested: {
           ...askedOf(setup),
           tokensExpected: terms.tokensExpected,
-          ...(stepLatencyBudgetMs === undefined ? {} : { stepLatencyBudgetMs }),
+          ...given({ stepLatencyBudgetMs, kvFloor: setup.kvFloor, kvWeight: setup.kvWeight }),
         },
         ...given({ foresight, activations: runtime.activations ?? undefined }),
         effective: {
@@ -127,16 +134,21 @@ export class Session implements Reader {
           threads: runtime.threads,
           dense: runtime.dense.name,
           ...given({ idleSessions: setup.shared?.place ?? undefined }),
+          ...(stake.floorBytes === 0 ? {} : { floorBytes: stake.floorBytes }),
           ...given({ originals: originals?.place, promote: originals?.promote }),
           ...setup.origin,
         },
       },
       evidence: setup,
     });
+    let floor: Floor | null = null;
     try {
+      checkFloor(stake.floorBytes, terms.budgetBytes);
+      if (stake.floorBytes > 0) floor = setup.shared?.commit(stake.floorBytes) ?? null;
       governed.begin();
-      return new Session(runtime, setup, governed, rotary);
+      return new Session(runtime, setup, governed, rotary, floor);
     } catch (error) {
+      floor?.leave();
       governed.close();
       throw error;
     }
@@ -455,7 +467,9 @@ export class Session implements Reader {
    */
   fork(compareTokens = 0): Session {
     this.#occupancy.checkFree();
-    const forked = new Session(this.runtime, { ...this.setup, compareTokens }, fork(this.governed), this.rotary);
+    const setup = { ...this.setup, compareTokens };
+    const cache = fork(this.governed);
+    const forked = new Session(this.runtime, setup, cache, this.rotary, this.floor?.share() ?? null);
     forked.adopt(this.tokens, this.#trail.last?.slice() ?? null);
     return forked;
   }
@@ -587,6 +601,7 @@ export class Session implements Reader {
     this.#occupancy.close();
     this.#isFreed = true;
     this.setup.shared?.left(this);
+    this.floor?.leave();
     this.governed.close();
   }
 
@@ -664,4 +679,18 @@ export class Session implements Reader {
     this.#occupancy.checkSound();
     checkFits({ held, prompt: tokens, reserve }, this.runtime.model.config.contextLength);
   }
+}
+
+/** What it has of memory that it shares. Throws 'bad-argument'. */
+const stakeOf = ({ kvFloor, kvWeight = SESSION_OPTIONS.kvWeight.default }: SessionSetup): Stake => ({
+  floorBytes: kvFloor === undefined ? 0 : parseBytes(kvFloor, 'kvFloor'),
+  weight: kvWeight,
+});
+
+function checkFloor(floorBytes: number, budgetBytes: number | null): void {
+  if (budgetBytes === null || floorBytes <= budgetBytes) return;
+  throw new KvError('bad-argument', `a kvFloor of ${floorBytes} bytes is more than the kvBudget of ${budgetBytes}`, {
+    values: { kvFloor: floorBytes, budgetBytes },
+    hint: 'a session keeps at least its kvFloor and takes at most its kvBudget',
+  });
 }

@@ -15,6 +15,7 @@ import { ENGINE_OPTIONS } from '../options/table.ts';
 import type { EngineOptions } from '../options/types.ts';
 import { type Job, Scheduler, type Solo } from '../scheduler/scheduler.ts';
 import { Admission } from './admission.ts';
+import { type Floor, Floors } from './floors.ts';
 import { Market } from './market.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
 import { Prefixes, type PrefixOptions } from './prefixes.ts';
@@ -52,10 +53,12 @@ export class SharedMemory implements Sharing {
   readonly #market: Market;
   readonly #idle: IdleSessions | null;
   readonly #thrash: Thrash;
+  readonly #floors: Floors;
 
   constructor(parts: Parts) {
     const { pool, meter, form, sessions, interTokenTargetMs = ENGINE_OPTIONS.interTokenTargetMs.default } = parts;
     this.#parts = parts;
+    this.#floors = new Floors(pool);
     this.#thrash = new Thrash(meter);
     this.scheduler = new Scheduler(meter, interTokenTargetMs, () => this.#stepped());
     this.#market = new Market(parts);
@@ -133,6 +136,10 @@ export class SharedMemory implements Sharing {
 
   leave(session: Session): void {
     this.#admission.leave(session);
+  }
+
+  commit(floorBytes: number): Floor {
+    return this.#floors.commit(floorBytes);
   }
 
   pressure(session: Session): PressureReport {

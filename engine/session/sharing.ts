@@ -3,6 +3,7 @@ import type { IdlePlace, Neighbours } from '../cache/away.ts';
 import type { PressureReport } from '../cache/types.ts';
 import type { Client } from '../scheduler/fairness.ts';
 import type { Asking, Job, Scheduler, Solo } from '../scheduler/scheduler.ts';
+import type { Floor } from './floors.ts';
 
 /** A session, by what tells it from others, and as one that takes turns. */
 interface Named {
@@ -50,6 +51,11 @@ export interface Sharing extends Neighbours {
   left(session: Named): void;
   /** The call has ended. */
   leave(session: Named): void;
+  /**
+   * Promises a session so many bytes until it and all that go on from it are closed. Throws 'budget-exceeded' where all
+   * that are promised do not fit into the budget.
+   */
+  commit(floorBytes: number): Floor;
   /** How calls of a session came to their room. */
   pressure(session: Named): PressureReport;
   /**

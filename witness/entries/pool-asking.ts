@@ -27,6 +27,8 @@ const member = object({
   /** In nats a byte; null: it has none to give, absent: it does not know. */
   price: optional(nullable(real)),
   idleMs: whole,
+  /** How many bytes it keeps beside the 1 of others; absent: 1. */
+  weight: optional(real),
 });
 
 const turn = object({

@@ -225,7 +225,8 @@ export class IdleSessions {
   }
 
   #isParkable(session: Session): boolean {
-    const { isIdle, calls } = session;
+    const { isIdle, calls, governed } = session;
+    if (governed.stake.floorBytes > 0) return false;
     return isIdle && calls !== this.#kept.get(session) && isParkable(session) && this.#gainBytes(session) > 0;
   }
 

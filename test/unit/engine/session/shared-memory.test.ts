@@ -210,7 +210,9 @@ describe('onPressure', () => {
     await open(kvBudget, { idleSessions: 'keep' });
     const [first, second] = await pair(undefined);
     const before = await kvBytes(first);
-    expect((await first.report()).pressure).toEqual({ waitedCalls: 0, waitedMs: 0, shortCalls: 0, shortBytes: 0 });
+    expect((await first.report()).pressure).toEqual({
+      ...{ waitedCalls: 0, waitedMs: 0, shortCalls: 0, shortBytes: 0, floorBytes: 0, weight: 1 },
+    });
     await second.read(ids(tokens, 2));
     expect(await kvBytes(first)).toBeLessThan(before);
     const { pressure } = await second.report();
