@@ -73,6 +73,18 @@ export {
   PROPORTIONAL,
 } from './pool.ts';
 export { predictedBy } from './predicted.ts';
+export {
+  RECLAIM_LADDER,
+  RECLAIM_STAGES,
+  type ReclaimRung,
+  type ReclaimStage,
+  RUNG_IDS,
+  type RungId,
+  rungsOf,
+  rungText,
+  WAITING_BITS,
+  type WaitingPlace,
+} from './reclaim.ts';
 export { type Band, Scan, type Step } from './scan.ts';
 export { type Concurrency, concurrencyAfter, refaultRatio, type ThrashWindow, UNBOUNDED } from './thrash.ts';
 export {

@@ -1,10 +1,11 @@
 /**
  * Writes the parts of documents that are described elsewhere: of the formats, from their descriptors, a table between
  * `<!-- formats: … -->` and `<!-- end -->`, and a list of names between `<!-- format names: … -->` and `<!-- end -->`;
- * of the events of an engine a table between `<!-- events: … -->` and `<!-- end -->`. Between
- * `<!-- packed texts: … -->` or `<!-- packed shapes: … -->` and `<!-- end -->` stands what packed bodies name, and
- * between `<!-- threshold ID: … -->` and `<!-- end -->` the value that it has without evidence. With `--check` it
- * writes nothing, and fails when a document has something else there.
+ * of the events of an engine a table between `<!-- events: … -->` and `<!-- end -->`, and of the rungs on which bytes
+ * are found one behind `<!-- reclaim ladder: … -->`. Between `<!-- packed texts: … -->` or `<!-- packed shapes: … -->`
+ * and `<!-- end -->` stands what packed bodies name, and between `<!-- threshold ID: … -->` and `<!-- end -->` the
+ * value that it has without evidence. With `--check` it writes nothing, and fails when a document has something else
+ * there.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -19,6 +20,7 @@ import {
   PAGE_TOKENS,
 } from '../native/format.ts';
 import { fieldBytes } from '../native/formats/descriptor.ts';
+import { RECLAIM_LADDER, type ReclaimStage } from '../policy/reclaim.ts';
 import { defaultThresholds } from '../policy/thresholds.ts';
 import { PACKED_SHAPES, PACKED_TEXTS } from '../witness/pack-lists.ts';
 
@@ -76,6 +78,13 @@ function block(words: readonly string[]): string {
   return `\n\n${lines.map((line) => `    ${line}`).join('\n')}\n\n`;
 }
 
+/** Who is asked in each stage of the ladder. */
+const ASKED: Readonly<Record<ReclaimStage, string>> = {
+  waiting: 'those that wait',
+  named: 'whom the policy of the pool names',
+  all: 'all others',
+};
+
 const TEXTS: Readonly<Record<string, string>> = {
   'format names': FORMAT_NAMES.filter(isAutomatic)
     .map((name) => `\`${name}\``)
@@ -86,6 +95,11 @@ const TEXTS: Readonly<Record<string, string>> = {
 | format | bits of an element | d = 64 | d = 128 | error of a Gaussian row, at most | tier | may come from | layout version |
 |---|---|---|---|---|---|---|---|
 ${FORMAT_NAMES.map(row).join('\n')}
+`,
+  'reclaim ladder': `
+| rung | who is asked | with \`idleSessions\` | where bytes come from | what that costs |
+|---|---|---|---|---|
+${RECLAIM_LADDER.map(({ id, stage, places, finds, costs }) => `| \`${id}\` | ${ASKED[stage]} | ${places.map((place) => `\`${place}\``).join(', ')} | ${finds} | ${costs} |`).join('\n')}
 `,
   events: `
 | event | level | says | fields |
@@ -108,7 +122,7 @@ function textOf(what: string): string {
 
 const DOCUMENTS = [
   ...['README.md', 'ARCHITECTURE.md', 'native/README.md'],
-  ...['guide', 'log-format', 'operate'].map((name) => `docs/${name}.md`),
+  ...['guide', 'library', 'log-format', 'operate'].map((name) => `docs/${name}.md`),
 ];
 
 for (const name of DOCUMENTS) {

@@ -3,6 +3,7 @@ import { bytesText, plural, printable } from '../native/index.ts';
 import { Asking, type PoolMember, poolPolicy } from '../policy/index.ts';
 import type { PoolAsking } from './entries/pool-asking.ts';
 import type { LogFiles } from './files.ts';
+import { onRung } from './gave-up-text.ts';
 import { seenIn } from './pool-replay.ts';
 import { askingIn } from './pool-series.ts';
 import { readSeries } from './read.ts';
@@ -23,6 +24,8 @@ export interface AskedFor {
   readonly roomBytes: number;
   /** The policy of the pool. */
   readonly policy: string;
+  /** The rung of the ladder on which it asked; null: the log does not say it. */
+  readonly rung: string | null;
   /** Others that could have been asked in this turn. */
   readonly others: number;
   /** Which of them the policy would have asked without this one; null: none. */
@@ -56,9 +59,9 @@ function turnOf(body: PoolAsking, { session, body: told }: Entry<'decision'>, en
     const { asked, situation = 0, situations = 0, movesLeft = null, roomBytes } = turn;
     if (asked !== session || told.situation < situation || told.situation >= situation + situations) continue;
     const others = asking.members.filter(({ id }) => id !== session);
-    const { session: whom, neededBytes } = body;
+    const { session: whom, neededBytes, rung = null } = body;
     return {
-      ...{ seq: entry.seq, pool: entry.session, session: whom, neededBytes, roomBytes, policy: policy.id },
+      ...{ seq: entry.seq, pool: entry.session, session: whom, neededBytes, roomBytes, policy: policy.id, rung },
       others: others.length,
       next: own === null ? null : (policy.next(others, own)?.id ?? null),
       movesLeft,
@@ -69,11 +72,11 @@ function turnOf(body: PoolAsking, { session, body: told }: Entry<'decision'>, en
 
 /** In words. `self`: the session that made the move. */
 export function askedForText(asked: AskedFor, self: string): string {
-  const { seq, pool, session, neededBytes, roomBytes, policy, others, next, movesLeft } = asked;
+  const { seq, pool, session, neededBytes, roomBytes, policy, rung, others, next, movesLeft } = asked;
   const isOwn = session === self;
   const who = isOwn ? 'this session' : `session ${printable(session)}`;
   const room = `${bytesText(Math.max(0, neededBytes - roomBytes))} more than there was room for`;
-  const turn = `By '${printable(policy)}' it was ${isOwn ? 'its own' : "this session's"} turn`;
+  const turn = `By '${printable(policy)}' it was ${isOwn ? 'its own' : "this session's"} turn${onRung(rung)}`;
   const after = next === null ? '' : `; ${printable(next)} would have been next`;
   const spared = `${plural(others, 'other session was', 'other sessions were')} spared${after}`;
   const moves =

@@ -11,10 +11,11 @@ export function givenIn({ turns }: PoolAsking): ReadonlyMap<string, number> {
 }
 
 export function askingText(asking: PoolAsking): string {
-  const { session, neededBytes, budgetBytes, policy, turns, leftOut } = asking;
+  const { session, neededBytes, budgetBytes, policy, turns, leftOut, rung } = asking;
   const [first] = turns;
   const room = first === undefined ? '' : `, and there was room for ${bytesText(Math.max(0, first.roomBytes))}`;
-  const needed = `Session ${printable(session)} needed ${bytesText(neededBytes)} of ${bytesText(budgetBytes)}${room}.`;
+  const step = rung === undefined ? '' : ` (rung '${printable(rung)}')`;
+  const needed = `Session ${printable(session)} needed ${bytesText(neededBytes)} of ${bytesText(budgetBytes)}${room}${step}.`;
   if (leftOut !== undefined)
     return `${needed} ${plural(leftOut, 'turn')} by '${printable(policy)}', of more sessions than an entry has room for.`;
   const given = [...givenIn(asking)].map(

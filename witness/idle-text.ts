@@ -18,6 +18,7 @@ interface IdleNote {
   readonly why?: unknown;
   /** Tokens of pages that it holds together with others. */
   readonly heldTokens?: unknown;
+  readonly rung?: unknown;
 }
 
 /** null: the note is about something else. */
@@ -38,9 +39,11 @@ export function idleText(note: IdleNote): string | null {
     : `Used again: what was parked could not be used, and its tokens are read again: ${printable(show(why))}.`;
 }
 
-function causeText({ cause, asking, lackingBytes }: IdleNote): string {
+function causeText({ cause, asking, lackingBytes, rung }: IdleNote): string {
   const who = `session ${printable(show(asking))}`;
-  return cause === 'low-memory' ? `${who} was told that memory is short` : `${who} lacked ${bytes(lackingBytes)}`;
+  return cause === 'low-memory'
+    ? `${who} was told that memory is short`
+    : `${who} lacked ${bytes(lackingBytes)}${typeof rung === 'string' ? ` (rung '${printable(rung)}')` : ''}`;
 }
 
 const bytes = (value: unknown): string => (typeof value === 'number' ? bytesText(value) : '?');

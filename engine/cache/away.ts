@@ -1,6 +1,7 @@
 /** What is still asked of a cache while its pages are parked and its native cache is empty. */
 import type { Fingerprint } from '../../memory/index.ts';
 import type { CacheMemory, PageTable } from '../../native/index.ts';
+import type { ReclaimStage } from '../../policy/index.ts';
 import type { IDLE_PLACES } from '../metrics/meter.ts';
 
 /**
@@ -29,22 +30,13 @@ interface Named {
   readonly id: string;
 }
 
-/**
- * Whose pages go lower for a session: of those that the policy of the pool names, itself among them, or of all others.
- */
-export type Pressed = 'named' | 'all';
-
 /** What caches and sessions ask of the other sessions with which they share memory (SharedMemory, shared-memory.ts). */
 export interface Neighbours {
-  /** Has sessions that wait parked until so many bytes more are free, if there are enough of them. */
-  makeRoom(asking: Named, lackingBytes: number): void;
-  /** Bytes that this would free at most, about. */
-  reclaimableBytes(asking: Named): number;
   /**
-   * Has pages of sessions go lower until the pool has room for so many bytes, those first that the policy of the pool
-   * names.
+   * Has bytes found on the rungs of the ladder (policy/reclaim.ts), from the first to the last of a stage, until so
+   * many more are free.
    */
-  press(asking: Named, neededBytes: number, whom: Pressed): void;
-  /** Has pages of sessions that wait go, to be read again, until so many bytes more are free. */
-  letGo(asking: Named, lackingBytes: number): void;
+  reclaim(asking: Named, lackingBytes: number, stage: ReclaimStage): void;
+  /** Bytes that those that wait would leave if they were parked, about, and nobody is at work by. */
+  reclaimableBytes(asking: Named): number;
 }

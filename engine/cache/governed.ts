@@ -380,8 +380,7 @@ export class Governed implements Lender {
    */
   adopt(lender: Lender, pages: number): void {
     const { fixedBytes } = this.terms.context;
-    this.room.ask(fixedBytes);
-    this.room.press(fixedBytes, 'named');
+    this.room.find(fixedBytes, 'named');
     this.kv.adopt(lender.kv, pages);
   }
 
@@ -412,7 +411,7 @@ export class Governed implements Lender {
     const { layers, windowTokens = PAGE_TOKENS, windowFormat, pageBytes, fixedBytes } = terms.context;
     const besideBytes =
       fixedBytes + (pageOf(windowTokens) + 2) * layers * SIDES.length * pageBytes[windowFormat] + room.spareBytes;
-    room.ask(copyBytes(lender.kv, terms.context, first, end) + besideBytes);
+    room.find(copyBytes(lender.kv, terms.context, first, end) + besideBytes, 'waiting');
     const roomBytes = Math.min(kv.roomBytes, room.poolRoomBytes ?? kv.roomBytes) - besideBytes;
     let pages = end;
     while (pages > first && copyBytes(lender.kv, terms.context, first, pages) > roomBytes) pages--;

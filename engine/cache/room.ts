@@ -3,7 +3,8 @@
  * pool. All are without the bytes of kept originals and what promoted pages take more, unless a name says otherwise.
  */
 import type { KvCache, PagePool } from '../../native/index.ts';
-import type { Neighbours, Pressed } from './away.ts';
+import type { ReclaimStage } from '../../policy/index.ts';
+import type { Neighbours } from './away.ts';
 import type { Canaries } from './canaries.ts';
 import type { Kin } from './kin.ts';
 import type { Promised } from './promised.ts';
@@ -11,7 +12,7 @@ import type { Promoted } from './promoted.ts';
 
 interface RoomParts {
   /** The cache, as others know it. */
-  readonly asking: Parameters<Neighbours['makeRoom']>[0];
+  readonly asking: Parameters<Neighbours['reclaim']>[0];
   readonly kv: KvCache;
   readonly kin: Kin;
   /** Of this cache. */
@@ -81,23 +82,16 @@ export class Room {
     return this.#parts.kv.memory().openBytes;
   }
 
-  /** Has idle sessions of the pool parked until there is room for `dueBytes` and for a move beside them. */
-  ask(dueBytes: number): void {
-    const lackingBytes = this.#lackingBytes(dueBytes);
-    if (lackingBytes > 0) this.#parts.neighbours?.makeRoom(this.#parts.asking, lackingBytes);
-  }
-
   /**
-   * Has pages of sessions go lower until there is so much room: of those that the policy of the pool names, this one
-   * among them, or of all others; and where that is not enough, those of idle ones go for good. → whether there is room
-   * now
+   * Has room found for `dueBytes`, and for a move beside them, in the pool: of those that wait, then of those that the
+   * policy of the pool names, this one among them, then of all others. → whether there is room now
    */
-  press(dueBytes: number, whom: Pressed): boolean {
+  find(dueBytes: number, stage: ReclaimStage): boolean {
     const { asking, neighbours } = this.#parts;
-    const isShort = (): boolean => this.#lackingBytes(dueBytes) > 0;
-    if (isShort()) neighbours?.press(asking, dueBytes + this.spareBytes, whom);
-    if (isShort() && whom === 'all') neighbours?.letGo(asking, this.#lackingBytes(dueBytes));
-    return !isShort();
+    const lackingBytes = this.#lackingBytes(dueBytes);
+    if (lackingBytes <= 0) return true;
+    neighbours?.reclaim(asking, lackingBytes, stage);
+    return this.#lackingBytes(dueBytes) <= 0;
   }
 
   /** What the pool lacks for `dueBytes` and a move beside them, as far as the own budget allows so much. */

@@ -56,12 +56,11 @@ function findRoom(cache: Governed, tokensNew: number): number {
   if (terms.budgetBytes === null && cache.room.poolRoomBytes === null) return 0;
   const dueBytes = kv.appendBytes(tokensNew);
   if (dueBytes === 0) return 0;
-  cache.room.ask(dueBytes);
-  cache.room.press(dueBytes, 'named');
+  cache.room.find(dueBytes, 'named');
   const { budgetBytes } = cache;
   // A step that ran out of room in one of its layers could not be taken back.
   if (budgetBytes === null) {
-    if (!cache.room.press(dueBytes, 'all')) refuseBeyondPool(cache, dueBytes);
+    if (!cache.room.find(dueBytes, 'all')) refuseBeyondPool(cache, dueBytes);
     return dueBytes;
   }
   // A page side (one of q8 at most) is kept free, so that a move finds room.
@@ -82,7 +81,7 @@ function findRoom(cache: Governed, tokensNew: number): number {
 export function fork(cache: Governed): Governed {
   cache.begin();
   const dueBytes = cache.terms.context.fixedBytes + cache.ownBytes;
-  cache.room.ask(dueBytes);
+  cache.room.find(dueBytes, 'waiting');
   freeAmong(cache, dueBytes, 0);
   const { forkBytes } = cache;
   if (!cache.room.leaves(forkBytes)) refuseBeyondPool(cache, forkBytes);
@@ -94,11 +93,11 @@ export function fork(cache: Governed): Governed {
 
 /** Moves own pages until `dueBytes` more fit, and those of other sessions where that is not enough. */
 function freeAmong(cache: Governed, dueBytes: number, tokensNew: number): void {
-  if (cache.budgetBytes === null) cache.room.press(dueBytes, 'all');
+  if (cache.budgetBytes === null) cache.room.find(dueBytes, 'all');
   try {
     free(cache, dueBytes, tokensNew);
   } catch (error) {
-    if (!isTooSmall(error) || !cache.room.press(dueBytes, 'all')) throw error;
+    if (!isTooSmall(error) || !cache.room.find(dueBytes, 'all')) throw error;
     free(cache, dueBytes, tokensNew);
   }
 }
@@ -236,7 +235,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
   const { policy, mover, pacing, terms } = cache;
   const sealBytes = dueBytes ?? aheadBytes;
   // Moves need room in the pool, as much as the budget says that there is.
-  cache.room.ask(0);
+  cache.room.find(0, 'waiting');
   const stepLatencyMsP95 = pacing.latency.p95;
   let bytes = cache.usedBytes;
   let fresh = trials;

@@ -9,6 +9,7 @@ import {
   isLatent,
   type LayerChange,
   type PageForm,
+  RUNG_IDS,
   regionIn,
   type Verdict,
 } from '../../policy/index.ts';
@@ -129,6 +130,11 @@ export class Meter {
     'room_shortages_total',
     'Calls that began though there was no room to their end as everything was: pages go lower, or sessions are parked.',
     {},
+  );
+  readonly foundBytes = this.#registry.counter(
+    'pool_found_bytes_total',
+    'Bytes that were found for sessions where memory was short, by the rung of the ladder that had them.',
+    { rung: RUNG_IDS },
   );
   readonly reclaimedBytes = this.#registry.counter(
     'pool_reclaimed_bytes_total',
@@ -258,6 +264,7 @@ export class Meter {
       ...[this.reclaimedBytes, this.refaultedBytes],
     ])
       one.add({}, 0);
+    for (const rung of RUNG_IDS) this.foundBytes.add({ rung }, 0);
     for (const reason of fallbacks) this.fallbacks.add({ reason }, 0);
     for (const region of LAYER_LABELS.region)
       for (const state of LAYER_STATES[region]) this.#layerChanges.add({ region, state }, 0);

@@ -1,5 +1,5 @@
 /** One asking of the pool while it is made: each turn is decided by what is written of it, and by nothing else. */
-import { Asking, type AskingSeen, type PoolMember, type TurnSeen } from '../../policy/index.ts';
+import { Asking, type AskingSeen, type PoolMember, type RungId, type TurnSeen } from '../../policy/index.ts';
 import type { PoolAsking } from '../../witness/index.ts';
 
 type Turn = PoolAsking['turns'][number];
@@ -8,6 +8,8 @@ type Turn = PoolAsking['turns'][number];
 const ROWS_MAX = 4096;
 
 interface Asked extends AskingSeen {
+  /** The rung of the ladder on which it asks. */
+  readonly rung: RungId;
   readonly budgetBytes: number;
   /** Whoever asks. */
   readonly session: string;
@@ -36,9 +38,9 @@ export class AskingRecord {
   /** What the log has of it; null: there was room from the beginning. */
   get body(): PoolAsking | null {
     if (this.#turns.length === 0) return null;
-    const { policy, isEverybody, neededBytes, budgetBytes, session } = this.#asked;
+    const { policy, rung, isEverybody, neededBytes, budgetBytes, session } = this.#asked;
     const { id, version } = policy;
-    const asked = { policy: id, version, session, isEverybody, neededBytes, budgetBytes };
+    const asked = { policy: id, version, session, rung, isEverybody, neededBytes, budgetBytes };
     const rows = this.#turns.reduce((sum, { changed = [], gone = [] }) => sum + changed.length + gone.length, 0);
     return rows <= ROWS_MAX ? { ...asked, turns: this.#turns } : { ...asked, turns: [], leftOut: this.#turns.length };
   }

@@ -4,9 +4,9 @@
  * its pages move.
  */
 import { movablePages, PAGE_TOKENS, type PagePool, SIDES, sealedPages } from '../../native/index.ts';
-import { EVEN, type PoolMember, type PoolPolicy } from '../../policy/index.ts';
+import { EVEN, type PoolMember, type PoolPolicy, type RungId, WAITING_BITS } from '../../policy/index.ts';
 import { newPoolId, type PoolAsking, type WitnessLog } from '../../witness/index.ts';
-import type { Pressed } from '../cache/away.ts';
+import { f16CacheBytes } from '../cache/budget.ts';
 import type { Governed } from '../cache/governed.ts';
 import { giveUp } from '../cache/step.ts';
 import type { Meter } from '../metrics/meter.ts';
@@ -15,6 +15,9 @@ import type { Session } from './session.ts';
 
 /** Parts in which what is needed is asked for: after each it may be another one's turn. */
 const PARTS = 8;
+
+/** The rungs of the ladder on which pages go lower. */
+type MarketRung = Extract<RungId, `demote${string}`>;
 
 interface MarketParts {
   readonly pool: PagePool;
@@ -37,25 +40,28 @@ export class Market {
   }
 
   /**
-   * Has pages of sessions go lower until the pool has room for so many bytes: of those that the policy of the pool
-   * names, whoever asks among them, as long as it names somebody; or of all others.
+   * Has pages of sessions go lower until the pool has so many bytes more, as a rung of the ladder says: of those that
+   * wait, down to a bound; of those that the policy of the pool names, whoever asks among them, as long as it names
+   * somebody; or of all others.
    */
-  press(asking: Governed, neededBytes: number, whom: Pressed): void {
+  press(asking: Governed, lackingBytes: number, rung: MarketRung): void {
     const { policy = EVEN, pool, meter } = this.#parts;
     const { budgetBytes } = pool;
+    const neededBytes = roomOf(asking) + lackingBytes;
     const record = new AskingRecord({
       policy,
-      isEverybody: whom === 'all',
+      rung,
+      isEverybody: rung === 'demote-all',
       neededBytes,
       budgetBytes,
       session: asking.id,
     });
-    const given = this.#ask(asking, neededBytes, whom, record);
+    const given = this.#ask(asking, neededBytes, rung, record);
     const gaveUpIn = this.#write(record.body);
     for (const [cache, freedBytes] of given) {
       meter.tell('engine-budget-pressed', { session: cache.id, asking: asking.id, freedBytes, budgetBytes });
       // Its decisions alone do not say for whom they were made.
-      const note = { gaveUpBytes: freedBytes, gaveUpFor: asking.id, gaveUpBy: policy.id, tokens: cache.length };
+      const note = { gaveUpBytes: freedBytes, gaveUpFor: asking.id, gaveUpBy: policy.id, rung, tokens: cache.length };
       cache.mover.write('note', gaveUpIn === null ? note : { ...note, gaveUpIn });
     }
   }
@@ -70,21 +76,21 @@ export class Market {
   }
 
   /** → what others gave up */
-  #ask(asking: Governed, neededBytes: number, whom: Pressed, record: AskingRecord): ReadonlyMap<Governed, number> {
+  #ask(asking: Governed, neededBytes: number, rung: MarketRung, record: AskingRecord): ReadonlyMap<Governed, number> {
     const given = new Map<Governed, number>();
-    const roomBytes = (): number => asking.room.poolRoomBytes ?? Number.POSITIVE_INFINITY;
+    const roomBytes = (): number => roomOf(asking);
     const partBytes = Math.ceil(Math.max(neededBytes - roomBytes(), 0) / PARTS);
     const nowMs = performance.now();
     const spent = new Set<string>();
     while (roomBytes() < neededBytes) {
-      const caches = this.#caches(asking, whom, spent, nowMs);
+      const caches = this.#caches(asking, rung, spent, nowMs);
       const members = [...caches.values()].map(({ cache, idleMs }) => memberOf(cache, idleMs));
       const next = record.next(members, memberOf(asking, 0), roomBytes());
       if (next === null) break;
       const { cache } = caches.get(next.id)!;
       const [before, situation] = [cache.kv.usedBytes, cache.situations];
       const roomNow = roomBytes();
-      const part = Math.min(neededBytes - roomNow, partBytes, cache.givableBytes);
+      const part = Math.min(neededBytes - roomNow, partBytes, givableBytes(cache, rung));
       giveUp(cache, roomNow + part - cache.room.spareBytes, cache === asking);
       const freedBytes = before - cache.kv.usedBytes;
       const movesLeft = cache.policy.movesLeft?.();
@@ -97,11 +103,14 @@ export class Market {
   }
 
   /** Those that can give up bytes, by their names, and how long each has waited. */
-  #caches(asking: Governed, whom: Pressed, spent: ReadonlySet<string>, nowMs: number) {
+  #caches(asking: Governed, rung: MarketRung, spent: ReadonlySet<string>, nowMs: number) {
     const caches = new Map<string, { readonly cache: Governed; readonly idleMs: number }>();
     for (const { governed, isClosed, isIdle, idleSinceMs } of this.#parts.sessions()) {
-      if (isClosed || spent.has(governed.id) || !canGiveUp(governed)) continue;
-      if (governed === asking && whom === 'all') continue;
+      if (isClosed || spent.has(governed.id) || !canGiveUp(governed, rung)) continue;
+      if (governed === asking && rung !== 'demote') continue;
+      // One with a budget of its own was told what it may take, and is parked as it is.
+      const isOwn = governed.terms.budgetBytes! < this.#parts.pool.budgetBytes;
+      if (rung === 'demote-waiting' && (!isIdle || isOwn)) continue;
       // Whole, as the log has it, so that nothing is decided on what it does not say.
       const idleMs = isIdle ? Math.max(1, Math.ceil(nowMs - idleSinceMs)) : 0;
       caches.set(governed.id, { cache: governed, idleMs });
@@ -110,18 +119,36 @@ export class Market {
   }
 }
 
-function memberOf(cache: Governed, idleMs: number): PoolMember {
-  const { id, length: tokens, kv, shape, terms, policy, stake } = cache;
+const roomOf = ({ room }: Governed): number => room.poolRoomBytes ?? Number.POSITIVE_INFINITY;
+
+/** Bytes that a cache may give up on a rung. */
+function givableBytes(cache: Governed, rung: MarketRung): number {
+  if (rung !== 'demote-waiting') return cache.givableBytes;
+  const { shape } = cache;
+  const { behindTokens, behindBytes } = behindOf(cache);
+  const boundBytes = (WAITING_BITS / 16) * f16CacheBytes(shape, behindTokens);
+  return Math.min(cache.givableBytes, Math.ceil(behindBytes - boundBytes));
+}
+
+/** What is behind the window of a cache. */
+function behindOf({ length: tokens, kv, shape, terms }: Governed): Pick<PoolMember, 'behindTokens' | 'behindBytes'> {
   const { windowTokens, windowFormat, pageBytes } = terms.context;
   const behindPages = movablePages(tokens, windowTokens);
   const windowPages = sealedPages(tokens) - behindPages;
   const windowBytes = windowPages * shape.layers * SIDES.length * pageBytes[windowFormat];
   return {
+    behindTokens: behindPages * PAGE_TOKENS,
+    behindBytes: Math.max(0, kv.memory().pageBytes - windowBytes),
+  };
+}
+
+function memberOf(cache: Governed, idleMs: number): PoolMember {
+  const { id, length: tokens, kv, policy, stake } = cache;
+  return {
     id,
     tokens,
     bytes: kv.usedBytes,
-    behindTokens: behindPages * PAGE_TOKENS,
-    behindBytes: Math.max(0, kv.memory().pageBytes - windowBytes),
+    ...behindOf(cache),
     price: priceOf(policy.cheapest?.()),
     idleMs,
     ...(stake.weight === 1 ? {} : { weight: stake.weight }),
@@ -136,11 +163,15 @@ const priceOf = (price: unknown): PoolMember['price'] =>
  * True if need of others may bring its pages lower: it is between two steps, was promised no divergence, and has more
  * than its floor.
  */
-const canGiveUp = ({ terms, kv, length, shape, away, hasFailed, givableBytes }: Governed): boolean =>
-  terms.budgetBytes !== null &&
-  terms.kldBudget === null &&
-  away === null &&
-  !hasFailed &&
-  givableBytes > 0 &&
-  kv.length(0) === length &&
-  kv.length(shape.layers - 1) === length;
+function canGiveUp(cache: Governed, rung: MarketRung): boolean {
+  const { terms, kv, length, shape, away, hasFailed } = cache;
+  return (
+    terms.budgetBytes !== null &&
+    terms.kldBudget === null &&
+    away === null &&
+    !hasFailed &&
+    kv.length(0) === length &&
+    kv.length(shape.layers - 1) === length &&
+    givableBytes(cache, rung) > 0
+  );
+}

@@ -5,9 +5,8 @@
  * their tokens are read again.
  */
 import { KvError, type PagePool } from '../../native/index.ts';
-import type { PoolPolicy } from '../../policy/index.ts';
+import type { PoolPolicy, ReclaimStage, RungId } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
-import type { Pressed } from '../cache/away.ts';
 import type { Governed } from '../cache/governed.ts';
 import type { PressureReport } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
@@ -19,6 +18,7 @@ import { type Floor, Floors } from './floors.ts';
 import { Market } from './market.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
 import { Prefixes, type PrefixOptions } from './prefixes.ts';
+import { type Find, Reclaim } from './reclaim.ts';
 import type { Session } from './session.ts';
 import type { ParkedPages, Sharing, Turn } from './sharing.ts';
 import { Thrash } from './thrash.ts';
@@ -42,6 +42,8 @@ interface Parts {
   readonly policy?: PoolPolicy;
   /** Where it is written who was asked for bytes; left out: nowhere. */
   readonly log?: WitnessLog;
+  /** Hears of each rung of the ladder before it is asked for bytes; left out: nobody does. */
+  readonly onRung?: ConstructorParameters<typeof Reclaim>[0]['onRung'];
 }
 
 export class SharedMemory implements Sharing {
@@ -50,7 +52,7 @@ export class SharedMemory implements Sharing {
   readonly prefixes: Prefixes | null;
   readonly #parts: Parts;
   readonly #admission: Admission;
-  readonly #market: Market;
+  readonly #reclaim: Reclaim;
   readonly #idle: IdleSessions | null;
   readonly #thrash: Thrash;
   readonly #floors: Floors;
@@ -61,17 +63,17 @@ export class SharedMemory implements Sharing {
     this.#floors = new Floors(pool);
     this.#thrash = new Thrash(meter);
     this.scheduler = new Scheduler(meter, interTokenTargetMs, () => this.#stepped());
-    this.#market = new Market(parts);
-    const dropKept = (lackingBytes: number): void => this.prefixes?.makeRoom(lackingBytes);
     // Whoever lends pages stays until they are lent.
     const others = (): Session[] => [...sessions()].filter(({ governed }) => governed !== this.prefixes?.lending);
     const holdAgain: Sharing['holdAgain'] = (session, parked, work) => this.holdAgain(session as Session, parked, work);
     const left = (session: Session): void => this.left(session);
-    const known = { pool, sessions: others, thrash: this.#thrash, dropKept, holdAgain, left };
+    const known = { pool, sessions: others, thrash: this.#thrash, holdAgain, left };
     this.#idle = form === null ? null : new IdleSessions(form, known);
     this.prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
-    const makeRoom = ({ governed }: Session, lackingBytes: number): void => this.makeRoom(governed, lackingBytes);
+    this.#reclaim = this.#ladder();
+    const makeRoom = ({ governed }: Session, lackingBytes: number): void =>
+      this.reclaim(governed, lackingBytes, 'waiting');
     const { maxConcurrent, onPressure = ENGINE_OPTIONS.onPressure.default } = parts;
     const thrash = this.#thrash;
     this.#admission = new Admission({
@@ -224,21 +226,40 @@ export class SharedMemory implements Sharing {
     }
   }
 
-  makeRoom(asking: Governed, lackingBytes: number): void {
-    if (this.#idle === null) this.prefixes?.makeRoom(lackingBytes);
-    else this.#idle.makeRoom(asking, lackingBytes);
+  reclaim(asking: Governed, lackingBytes: number, stage: ReclaimStage): void {
+    this.#reclaim.climb(asking, lackingBytes, stage);
+  }
+
+  /** Asks one rung of the ladder alone. → bytes that it had */
+  take(rung: RungId, asking: Governed, lackingBytes: number): number {
+    return this.#reclaim.take(rung, asking, lackingBytes);
+  }
+
+  /** Where the bytes of each rung are. */
+  #ladder(): Reclaim {
+    const { pool, meter, onRung } = this.#parts;
+    const market = new Market(this.#parts);
+    const press =
+      (rung: Parameters<Market['press']>[2]): Find =>
+      (asking, lackingBytes) =>
+        market.press(asking, lackingBytes, rung);
+    return new Reclaim({
+      ...{ pool, meter, place: this.place ?? 'keep', onRung },
+      finds: {
+        kept: (_, lackingBytes) => this.prefixes?.makeRoom(lackingBytes),
+        originals: (asking, lackingBytes) => this.#idle?.dropOriginals(asking, lackingBytes),
+        'demote-waiting': press('demote-waiting'),
+        park: (asking, lackingBytes) => this.#idle?.park(asking, lackingBytes),
+        demote: press('demote'),
+        'demote-all': press('demote-all'),
+        'let-go': (asking, lackingBytes) => this.#idle?.letGo(asking, lackingBytes),
+      },
+    });
   }
 
   reclaimableBytes(asking: Governed): number {
+    if (this.#reclaim.isAsking) return 0;
     return (this.#idle?.reclaimableBytes(asking) ?? 0) + (this.prefixes?.keptBytes ?? 0);
-  }
-
-  press(asking: Governed, neededBytes: number, whom: Pressed): void {
-    this.#market.press(asking, neededBytes, whom);
-  }
-
-  letGo(asking: Governed, lackingBytes: number): void {
-    this.#idle?.letGo(asking, lackingBytes);
   }
 }
 

@@ -5,7 +5,7 @@
  * engine/session/admission.ts, park/idle.ts and market.ts. After every step all bytes are counted again.
  */
 import { assert, PAGE_TOKENS } from '../../native/index.ts';
-import { giverOf, type PoolMember, type PoolPolicy } from '../../policy/index.ts';
+import { giverOf, type PoolMember, type PoolPolicy, type RungId, rungsOf, WAITING_BITS } from '../../policy/index.ts';
 import { type Ladder, Pages } from './pages.ts';
 import type { Conversation } from './traces.ts';
 
@@ -396,11 +396,18 @@ export class Simulation {
   #hasRoom(talk: Talk, dueBytes: number): boolean {
     const { idle, ladder } = this.#told;
     const neededBytes = dueBytes + ladder.bytes[0]!;
-    if (idle === 'disk') this.#park(talk, neededBytes);
-    if (!this.#isRoom(neededBytes)) this.#press(talk, neededBytes, false);
-    if (!this.#isRoom(neededBytes)) this.#press(talk, neededBytes, true);
-    if (idle === 'reread') this.#park(talk, neededBytes);
+    for (const rung of rungsOf(idle)) {
+      if (this.#isRoom(neededBytes)) return true;
+      this.#find(rung, talk, neededBytes);
+    }
     return this.#isRoom(neededBytes);
+  }
+
+  /** As far as sessions have it here: they keep no originals, and nothing stays of those that are closed. */
+  #find(rung: RungId, talk: Talk, neededBytes: number): void {
+    if (rung === 'park' || rung === 'let-go') this.#park(talk, neededBytes);
+    else if (rung === 'demote-waiting' || rung === 'demote' || rung === 'demote-all')
+      this.#press(talk, neededBytes, rung);
   }
 
   #isRoom(bytes: number): boolean {
@@ -440,13 +447,25 @@ export class Simulation {
     talk.pages.clear();
   }
 
+  /** What those that wait keep of so many tokens behind their window. */
+  #boundBytes(behindTokens: number): number {
+    const { layers, kvHeads, headDim } = this.#told.ladder.shape;
+    return (WAITING_BITS / 8) * 2 * layers * kvHeads * headDim * behindTokens;
+  }
+
   /** As the market of an engine: a part of what is needed of one after the other, as the policy says. */
-  #press(asking: Talk, neededBytes: number, isEverybody: boolean): void {
+  #press(asking: Talk, neededBytes: number, rung: 'demote-waiting' | 'demote' | 'demote-all'): void {
     const { policy, budgetBytes } = this.#told;
     const partBytes = Math.ceil((neededBytes - (budgetBytes - this.#usedBytes)) / PARTS);
     // Whoever comes back has no bytes in it yet. Those that have nothing to give would be asked once, for nothing.
+    const isEverybody = rung === 'demote-all';
+    const givableBytes = (one: Talk): number =>
+      rung === 'demote-waiting' ? one.behindBytes - this.#boundBytes(one.behindTokens) : Number.POSITIVE_INFINITY;
+    const canGive = (one: Talk): boolean => one.pages.canGive && givableBytes(one) > 0;
+    const isAsked = (one: Talk): boolean =>
+      rung === 'demote' || (one !== asking && (isEverybody || one.state === 'idle'));
     let members = [...this.#open].filter(
-      (one) => one.state !== 'parked' && !one.isAway && one.pages.canGive && !(isEverybody && one === asking),
+      (one) => one.state !== 'parked' && !one.isAway && isAsked(one) && canGive(one),
     );
     for (const one of members)
       one.idleMs = one.state === 'idle' ? Math.max(1, Math.ceil(this.#nowMs - one.idleSinceMs)) : 0;
@@ -456,10 +475,10 @@ export class Simulation {
       if (next === null) return;
       this.#count.turns++;
       const lackingBytes = neededBytes - (budgetBytes - this.#usedBytes);
-      const freedBytes = next.pages.giveUp(Math.min(lackingBytes, partBytes));
+      const freedBytes = next.pages.giveUp(Math.min(lackingBytes, partBytes, givableBytes(next)));
       this.#usedBytes -= freedBytes;
       if (next !== asking) this.#count.givenBytes += freedBytes;
-      if (!next.pages.canGive) members = members.filter((one) => one !== next);
+      if (!canGive(next)) members = members.filter((one) => one !== next);
     }
   }
 }

@@ -104,6 +104,8 @@ export const NOTE = {
   gaveUpBy: { type: optional(text), since: '0.1.0' },
   /** The entry of the pool's own series that has the asking. */
   gaveUpIn: { type: optional(whole), since: '0.1.0' },
+  /** The rung of the ladder (policy/reclaim.ts) on which bytes of the session were found. */
+  rung: { type: optional(text), since: '0.1.0' },
   /** An asking of a pool: notes of the pool's own series. */
   pool: { type: optional(poolAsking), since: '0.1.0' },
   /**

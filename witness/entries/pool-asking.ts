@@ -58,6 +58,8 @@ export const poolAsking = object({
   version: count,
   /** The session that asks. */
   session: text,
+  /** The rung of the ladder on which it asks; absent: logs of earlier builds do not say. */
+  rung: optional(text),
   /** True: where the policy names nobody, the largest of the others gives nevertheless. */
   isEverybody: flag,
   neededBytes: whole,

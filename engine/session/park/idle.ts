@@ -5,6 +5,7 @@
  * is parked counts against the budget of the engine.
  */
 import { assert, firstToken, given, KvError, type PagePool } from '../../../native/index.ts';
+import type { RungId } from '../../../policy/index.ts';
 import type { Away, IdlePlace } from '../../cache/away.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
 import { fingerprintOf } from '../../cache/fingerprint.ts';
@@ -36,7 +37,7 @@ export type IdleForm =
  * memory is short, of the engine where no session is named.
  */
 type Cause =
-  | { readonly cause: 'pool'; readonly asking: string; readonly lackingBytes: number }
+  | { readonly cause: 'pool'; readonly rung: RungId; readonly asking: string; readonly lackingBytes: number }
   | { readonly cause: 'low-memory'; readonly asking?: string };
 
 /** So often a session comes back soon after it was parked before it is taken for one that is used all the time. */
@@ -58,8 +59,6 @@ interface Parts {
   readonly sessions: () => Iterable<Session>;
   /** Told of what is parked for others, and of what comes back. */
   readonly thrash: Pick<Thrash, 'parked' | 'cameBack'>;
-  /** Frees so many bytes of pages that no session holds, as far as there are any. */
-  readonly dropKept: (lackingBytes: number) => void;
   readonly holdAgain: Sharing['holdAgain'];
   /** Told whose pages are not there any more. */
   readonly left: (session: Session) => void;
@@ -72,7 +71,6 @@ export class IdleSessions {
   /** Most bytes of pages and of what is parked in memory together. */
   readonly #budgetBytes: number;
   readonly #sessions: () => Iterable<Session>;
-  readonly #dropKept: Parts['dropKept'];
   readonly #holdAgain: Parts['holdAgain'];
   readonly #left: Parts['left'];
   readonly #thrash: Parts['thrash'];
@@ -86,25 +84,37 @@ export class IdleSessions {
   /** Calls of all sessions. */
   #calls = 0;
 
-  constructor(form: IdleForm, { pool, sessions, thrash, dropKept, holdAgain, left }: Parts) {
+  constructor(form: IdleForm, { pool, sessions, thrash, holdAgain, left }: Parts) {
     this.place = form.place;
     this.#form = form;
     this.#pool = pool;
     this.#budgetBytes = pool.budgetBytes;
     this.#sessions = sessions;
-    this.#dropKept = dropKept;
     this.#holdAgain = holdAgain;
     this.#left = left;
     this.#thrash = thrash;
   }
 
+  /** Originals of sessions that wait go, until so many bytes more are free: parking would take them as well. */
+  dropOriginals(asking: Governed, lackingBytes: number): void {
+    const goalBytes = this.#freeBytes + lackingBytes;
+    for (const { governed } of this.#waiting(asking)) {
+      if (this.#freeBytes >= goalBytes) return;
+      if (governed.canaries.count === 0) continue;
+      const before = governed.kv.usedBytes;
+      governed.canaries.dropAll();
+      const gaveUpBytes = before - governed.kv.usedBytes;
+      const whose = { gaveUpBytes, gaveUpFor: asking.id, rung: 'originals', tokens: governed.length };
+      governed.mover.write('note', whose);
+    }
+  }
+
   /**
-   * Lets go of pages that no session holds, then parks sessions that wait, the one that has waited longest first, until
-   * so many bytes more are free. Frees less where there are no more.
+   * Parks sessions that wait, the one that has waited longest first, until so many bytes more are free. Frees less
+   * where there are no more.
    */
-  makeRoom(asking: Governed, lackingBytes: number): void {
-    const sessions = this.place === 'reread' ? [] : this.#waiting(asking).filter(this.#isLeft);
-    this.#free(sessions, asking, lackingBytes);
+  park(asking: Governed, lackingBytes: number): void {
+    this.#free(this.#waiting(asking).filter(this.#isLeft), asking, lackingBytes, 'park');
   }
 
   /**
@@ -112,15 +122,18 @@ export class IdleSessions {
    * all the time, whose pages would soon be back.
    */
   letGo(asking: Governed, lackingBytes: number): void {
-    this.#free(this.#waiting(asking), asking, lackingBytes);
+    this.#free(this.#waiting(asking), asking, lackingBytes, 'let-go');
   }
 
-  #free(sessions: readonly Session[], asking: Governed, lackingBytes: number): void {
-    const goalBytes = this.#pool.budgetBytes - this.#pool.usedBytes + lackingBytes;
-    this.#dropKept(lackingBytes);
+  get #freeBytes(): number {
+    return this.#pool.budgetBytes - this.#pool.usedBytes;
+  }
+
+  #free(sessions: readonly Session[], asking: Governed, lackingBytes: number, rung: RungId): void {
+    const goalBytes = this.#freeBytes + lackingBytes;
     for (const session of sessions) {
-      if (this.#pool.budgetBytes - this.#pool.usedBytes >= goalBytes) return;
-      this.#park(session, { cause: 'pool', asking: asking.id, lackingBytes });
+      if (this.#freeBytes >= goalBytes) return;
+      this.#park(session, { cause: 'pool', rung, asking: asking.id, lackingBytes });
     }
   }
 
@@ -131,7 +144,7 @@ export class IdleSessions {
     for (const session of this.#waiting(asking)) this.#park(session, why);
   }
 
-  /** Bytes that makeRoom would free for this cache, about. */
+  /** Bytes that park would free for this cache, about. */
   reclaimableBytes(asking: Governed): number {
     if (this.place === 'reread') return 0;
     return this.#waiting(asking)
@@ -302,9 +315,7 @@ export class IdleSessions {
       // What it holds together with others is there.
       const ownBytes = away.kvBytes - copyBytes(governed, governed.terms.context, 0, held);
       const neededBytes = ownBytes + governed.room.spareBytes;
-      const lackingBytes = neededBytes - governed.room.poolRoomBytes!;
-      if (lackingBytes > 0) this.makeRoom(governed, lackingBytes);
-      if (governed.room.leaves(neededBytes) || governed.room.press(ownBytes, 'all')) return this.#fill(session, from);
+      if (governed.room.leaves(neededBytes) || governed.room.find(ownBytes, 'all')) return this.#fill(session, from);
       if (held > 0) governed.vacate();
       return this.#findsNoRoom(governed, neededBytes, isAtWork);
     });

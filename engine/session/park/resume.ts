@@ -150,8 +150,7 @@ function fill(
     const put = (held: number): boolean => {
       // What it holds together with others is there.
       const ownBytes = Math.max(0, head.kvBytes - copyBytes(governed, governed.terms.context, 0, held));
-      governed.room.ask(ownBytes);
-      if (!governed.room.press(ownBytes, 'all')) {
+      if (!governed.room.find(ownBytes, 'all')) {
         if (held > 0) governed.vacate();
         return false;
       }

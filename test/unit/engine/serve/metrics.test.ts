@@ -46,7 +46,18 @@ describe('the text', () => {
       generation_tokens_total: 'counter',
     });
     const labels = new Set(families.flatMap(({ samples }) => samples.flatMap((sample) => Object.keys(sample.labels))));
-    expect([...labels].sort()).toEqual(['action', 'dtype', 'end', 'le', 'place', 'reason', 'region', 'state', 'tier']);
+    expect([...labels].sort()).toEqual([
+      'action',
+      'dtype',
+      'end',
+      'le',
+      'place',
+      'reason',
+      'region',
+      'rung',
+      'state',
+      'tier',
+    ]);
   });
 
   test('escapes help, prints every kind of number, and leaves out what has no value', () => {

@@ -127,7 +127,7 @@ describe('a session that holds pages together with another one, and is parked', 
       const [first, second] = await two();
       const before = commonBytes([first, second]);
       if (form.place === 'disk') shared.parkAll(first.governed);
-      else shared.letGo(first.governed, pool.budgetBytes);
+      else shared.take('let-go', first.governed, pool.budgetBytes);
       expect(second.governed.away?.place).toBe(form.place);
       expect(await write(second, ids(9, 4))).toBe(expected);
       expect(commonBytes([first, second])).toEqual(before);
@@ -204,7 +204,7 @@ describe('what is kept of closed sessions', () => {
     // Whoever lends pages stays while others are parked for them.
     shared.holdAgain(third, { tokenIds: text(240, 1), pages: 4 }, (held) => {
       expect(held).toBeGreaterThan(2);
-      shared.makeRoom(third.governed, 2 ** 40);
+      shared.take('park', third.governed, 2 ** 40);
       third.governed.vacate();
     });
     expect(second.governed.away?.place).toBe('disk');

@@ -179,7 +179,7 @@ describe('the explanation of a move that a session made for another one', () => 
     expect(askedFor!.others).toBeGreaterThan(0);
     expect(sentences.find(({ title }) => title === 'pool')!.text).toMatch(
       new RegExp(
-        `^Because session ${asking} needed .* more than there was room for \\(entry \\d+ of ${pool}\\)\\. By 'even' it was this session's turn, and \\d other sessions? (was|were) spared.*\\d+ moves? .* spared here\\.$`,
+        `^Because session ${asking} needed .* more than there was room for \\(entry \\d+ of ${pool}\\)\\. By 'even' it was this session's turn, on rung 'demote' of the ladder \\(.*\\), and \\d other sessions? (was|were) spared.*\\d+ moves? .* spared here\\.$`,
       ),
     );
   });

@@ -331,7 +331,8 @@ describe('a budget that becomes short', () => {
     expect(bytes[0]! / bytes[1]!).toBeGreaterThan(0.6);
     expect(bytes[0]! / bytes[1]!).toBeLessThan(1);
     const told = timeline(logDir(dir), first.id).map(({ text }) => text);
-    const gave = /^Gave up .* for session .*: its turn by 'even' \(entry \d+\)\.$/;
+    const gave =
+      /^Gave up .* for session .*: its turn by 'even' \(entry \d+\), on rung 'demote' of the ladder \(.*\)\.$/;
     expect(told.some((text) => gave.test(text))).toBe(true);
     for (const { id } of [first, second])
       expect(replaySession(readLog(logDir(dir), { session: id }))).toMatchObject({ equal: true });

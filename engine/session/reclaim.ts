@@ -1,0 +1,68 @@
+/** Finds bytes in memory that sessions share, rung by rung of the ladder (policy/reclaim.ts). */
+import type { PagePool } from '../../native/index.ts';
+import { type ReclaimStage, type RungId, rungsOf, type WaitingPlace } from '../../policy/index.ts';
+import type { Governed } from '../cache/governed.ts';
+import type { Meter } from '../metrics/meter.ts';
+
+/** Frees so many bytes for a cache, or as many as its rung has. */
+export type Find = (asking: Governed, lackingBytes: number) => void;
+
+interface Parts {
+  readonly pool: PagePool;
+  readonly meter: Meter;
+  readonly place: WaitingPlace;
+  readonly finds: Readonly<Record<RungId, Find>>;
+  /** Hears of each rung before it is asked; left out: nobody does. */
+  readonly onRung?: ((rung: RungId, asking: Governed) => void) | undefined;
+}
+
+export class Reclaim {
+  readonly #parts: Parts;
+  #isAsking = false;
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  /** A rung is being asked: whoever gives on it counts on none, and asks none. */
+  get isAsking(): boolean {
+    return this.#isAsking;
+  }
+
+  get #freeBytes(): number {
+    const { pool } = this.#parts;
+    return pool.budgetBytes - pool.usedBytes;
+  }
+
+  /**
+   * From the first rung down to the last of a stage, until so many bytes more are free. What one finds may leave
+   * something to those above it, as moves keep originals: they are asked again before the next one is.
+   */
+  climb(asking: Governed, lackingBytes: number, stage: ReclaimStage): void {
+    if (this.#isAsking) return;
+    const { place, onRung } = this.#parts;
+    const goalBytes = this.#freeBytes + lackingBytes;
+    const rungs = rungsOf(place, stage);
+    for (let at = 0; at < rungs.length; ) {
+      const stillBytes = goalBytes - this.#freeBytes;
+      if (stillBytes <= 0) return;
+      onRung?.(rungs[at]!, asking);
+      at = this.take(rungs[at]!, asking, stillBytes) > 0 ? 0 : at + 1;
+    }
+  }
+
+  /** Asks one rung. → bytes that it had */
+  take(rung: RungId, asking: Governed, lackingBytes: number): number {
+    const { meter, finds } = this.#parts;
+    const before = this.#freeBytes;
+    this.#isAsking = true;
+    try {
+      finds[rung](asking, lackingBytes);
+    } finally {
+      this.#isAsking = false;
+    }
+    const foundBytes = Math.max(0, this.#freeBytes - before);
+    meter.foundBytes.add({ rung }, foundBytes);
+    return foundBytes;
+  }
+}
