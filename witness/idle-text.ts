@@ -19,6 +19,7 @@ interface IdleNote {
   /** Tokens of pages that it holds together with others. */
   readonly heldTokens?: unknown;
   readonly rung?: unknown;
+  readonly ahead?: unknown;
 }
 
 /** null: the note is about something else. */
@@ -34,6 +35,7 @@ export function idleText(note: IdleNote): string | null {
   if (idle === 'kept') return `Was to be parked, because ${causeText(note)}, and was not: ${printable(show(why))}.`;
   if (idle !== 'woken') return null;
   const held = typeof heldTokens === 'number' ? `, ${plural(heldTokens, 'token')} in pages that others hold too` : '';
+  if (note.ahead === true) return `Read back while its call waited to begin: ${bytes(bytesAfter)}${held}.`;
   return why === undefined
     ? `Used again: what was parked came back to ${bytes(bytesAfter)}${held}.`
     : `Used again: what was parked could not be used, and its tokens are read again: ${printable(show(why))}.`;

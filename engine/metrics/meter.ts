@@ -162,6 +162,11 @@ export class Meter {
     'Open sessions that wait parked, because memory was short.',
     { place: IDLE_PLACES },
   );
+  readonly fetchedAhead = this.#registry.counter(
+    'sessions_fetched_ahead_total',
+    'Parked sessions whose pages were back before their call began, which waited in line.',
+    {},
+  );
   readonly ended = this.#registry.counter('sessions_ended_total', 'Sessions that ended, by how.', { end: ENDS });
   readonly #decisions = this.#registry.counter(
     'decisions_total',
@@ -261,7 +266,7 @@ export class Meter {
     for (const one of [
       ...[this.dropped, this.mismatches, this.roomWaits, this.roomRefusals, this.roomShortages, this.brokenDivergence],
       ...[this.promptTokens, this.generatedTokens, this.prefixQueries, this.prefixHits],
-      ...[this.reclaimedBytes, this.refaultedBytes],
+      ...[this.reclaimedBytes, this.refaultedBytes, this.fetchedAhead],
     ])
       one.add({}, 0);
     for (const rung of RUNG_IDS) this.foundBytes.add({ rung }, 0);

@@ -44,6 +44,8 @@ export interface Shared {
   readonly heldAgain: (session: Session) => HeldAgain | null;
   /** Has those that wait parked for a session, until so many bytes more are free. */
   readonly makeRoom: (asking: Session, lackingBytes: number) => void;
+  /** Has the pages of a session back if they are parked, where there is room for them; left out: nobody's are. */
+  readonly fetchAhead?: ((session: Session) => void) | undefined;
   /** Most calls at work at once. */
   readonly maxConcurrent: number | undefined;
   /** Says how many calls may be at work at once beside that. */
@@ -202,6 +204,25 @@ export class Admission {
   }
 
   #next(): void {
+    this.#letBegin();
+    this.#fetchAhead();
+  }
+
+  /** The next that will begin has its pages back by then, if there is room for them in any case. */
+  #fetchAhead(): void {
+    const { fetchAhead } = this.#shared;
+    const first = this.#waiting.inOrder()[0];
+    if (fetchAhead === undefined || first === undefined || first.session.governed.away === null) return;
+    if (this.#isCertain(first)) fetchAhead(first.session);
+  }
+
+  /** There is room for it as everything is, or it waits for nothing but that fewer are at work. */
+  #isCertain({ session, tokens }: Waiting): boolean {
+    if (this.#shortBytes(session, session.governed.length) <= 0) return true;
+    return this.#isFull && this.#onPressure(session) === 'degrade' && this.#fits(session, tokens);
+  }
+
+  #letBegin(): void {
     for (;;) {
       const inOrder = this.#waiting.inOrder();
       const first = inOrder[0];

@@ -65,6 +65,11 @@ export class Occupancy {
     return (!this.#isTaken || this.#isResting) && this.#condition === 'sound';
   }
 
+  /** True if a call has it that waits for something else, and uses nothing of it yet. */
+  get isResting(): boolean {
+    return this.#isTaken && this.#isResting;
+  }
+
   /** How many calls have had it. */
   get calls(): number {
     return this.#calls;

@@ -515,6 +515,11 @@ export class Session implements Reader {
     return this.#occupancy.isFree;
   }
 
+  /** True if a call has it that waits until there is room to begin. */
+  get isInLine(): boolean {
+    return this.#occupancy.isResting;
+  }
+
   /** How many calls have used it. */
   get calls(): number {
     return this.#occupancy.calls;

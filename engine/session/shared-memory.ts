@@ -40,6 +40,8 @@ interface Parts {
   readonly interTokenTargetMs?: number;
   /** Whose pages go lower where room is short; left out: those of whoever keeps its old pages in most bits. */
   readonly policy?: PoolPolicy;
+  /** False: nobody's pages are back before a call begins, to compare with. Default true. */
+  readonly fetchesAhead?: boolean;
   /** Where it is written who was asked for bytes; left out: nowhere. */
   readonly log?: WitnessLog;
   /** Hears of each rung of the ladder before it is asked for bytes; left out: nobody does. */
@@ -84,6 +86,7 @@ export class SharedMemory implements Sharing {
       keptBytes: () => this.prefixes?.keptBytes ?? 0,
       heldAgain: (session) => this.prefixes?.heldAgain(session) ?? null,
       makeRoom,
+      fetchAhead: parts.fetchesAhead === false ? undefined : (session) => this.#idle?.fetchAhead(session),
       maxConcurrent,
       onPressure,
       thrash,

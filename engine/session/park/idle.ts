@@ -81,6 +81,8 @@ export class IdleSessions {
    */
   readonly #kept = new WeakMap<Session, number>();
   readonly #uses = new WeakMap<Session, Use>();
+  /** Those whose pages came back before their call began. */
+  readonly #ahead = new WeakSet<Session>();
   /** Calls of all sessions. */
   #calls = 0;
 
@@ -170,7 +172,7 @@ export class IdleSessions {
     const from = this.#parked.get(session);
     const { governed } = session;
     const { away } = governed;
-    this.#used(session, from !== undefined);
+    this.#used(session, from !== undefined || this.#ahead.delete(session));
     if (from === undefined || away === null) return;
     // What it takes now makes way for its pages.
     this.#parked.delete(session);
@@ -183,25 +185,57 @@ export class IdleSessions {
       this.#count();
       throw error;
     }
+    this.#tellWoken(session, away, why);
+    if (typeof from === 'string') removeParked(from);
+  }
+
+  /**
+   * Puts the pages of a session back while its call waits to begin, in room that those give who wait. Where that is not
+   * enough, or anything is wrong with them, it stays parked until the call begins.
+   */
+  fetchAhead(session: Session): void {
+    const from = this.#parked.get(session) ?? null;
+    const { governed } = session;
+    const { away } = governed;
+    if (from === null || away === null) return;
+    this.#parked.delete(session);
+    this.#count();
+    try {
+      if (this.#isBackAhead(session, from, away.kvBytes)) {
+        this.#ahead.add(session);
+        governed.meter.fetchedAhead.add({});
+        this.#tellWoken(session, away, null, { ahead: true });
+        return;
+      }
+    } catch (error) {
+      if (!(error instanceof KvError)) throw error;
+      governed.vacate();
+    }
+    this.#parked.set(session, from);
+    this.#count();
+  }
+
+  #isBackAhead(session: Session, from: Buffer | string, kvBytes: number): boolean {
+    if (!session.governed.room.find(kvBytes, 'waiting') || this.#fill(session, from) !== null) return false;
+    if (typeof from === 'string') removeParked(from);
+    return true;
+  }
+
+  #tellWoken(session: Session, away: Away, why: string | null, more: { readonly ahead?: true } = {}): void {
+    const { governed } = session;
     governed.cameBack();
     this.#thrash.cameBack(session);
     const bytes = { bytesBefore: away.heldBytes, bytesAfter: governed.usedBytes };
     const held = given({ heldTokens: firstToken(governed.kin.heldPages) || undefined });
     const by = why === null ? { by: 'pages' } : { by: 'reading', why };
-    governed.mover.write('note', {
-      idle: 'woken',
-      ...by,
-      ...bytes,
-      ...held,
-      tokens: why === null ? governed.length : 0,
-    });
+    const tokens = why === null ? governed.length : 0;
+    governed.mover.write('note', { idle: 'woken', ...by, ...more, ...bytes, ...held, tokens });
     governed.meter.tell('session-woken', {
       session: session.id,
       by: why === null ? 'pages' : 'reading',
       tokens: governed.length,
       ...bytes,
     });
-    if (typeof from === 'string') removeParked(from);
   }
 
   /** A session is closed: nothing of it is kept. Throws 'io' where its file cannot be removed. */
@@ -231,10 +265,12 @@ export class IdleSessions {
     return SOON_CALLS * [...this.#sessions()].length;
   }
 
-  /** Sessions that could be parked for another cache, the one that has waited longest first. */
+  /** Sessions that could be parked for another cache, the one that has waited longest first, those in line last. */
   #waiting(asking: Governed | null): Session[] {
     const isWaiting = (session: Session): boolean => session.governed !== asking && this.#isParkable(session);
-    return [...this.#sessions()].filter(isWaiting).sort((a, b) => a.idleSinceMs - b.idleSinceMs);
+    return [...this.#sessions()]
+      .filter(isWaiting)
+      .sort((a, b) => Number(a.isInLine) - Number(b.isInLine) || a.idleSinceMs - b.idleSinceMs);
   }
 
   #isParkable(session: Session): boolean {

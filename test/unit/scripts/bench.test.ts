@@ -27,7 +27,7 @@ import { lookupRow } from '../../../scripts/bench/lookup.ts';
 import { machineRow, measured } from '../../../scripts/bench/machines.ts';
 import { manyAt, manyRow } from '../../../scripts/bench/many.ts';
 import { alternate, median, typical } from '../../../scripts/bench/measure.ts';
-import { parkAt } from '../../../scripts/bench/park.ts';
+import { aheadAt, parkAt } from '../../../scripts/bench/park.ts';
 import { IkPeer } from '../../../scripts/bench/peers/ik.ts';
 import { ORT_TYPES, openOrtAttention, SHORT } from '../../../scripts/bench/peers/onnxruntime.ts';
 import {
@@ -183,6 +183,15 @@ describe('a very small run', () => {
     expect(untimed(rows)).toEqual([]);
     const done = ['park as it is', 'back as it is', 'park predicted', 'back predicted'];
     expect(rows.map((row) => row.format)).toEqual(['read', ...done]);
+  });
+
+  test('of parking has the first token of a session whose call waited its turn', async () => {
+    const { bench, rows } = small();
+    const runtime = await Runtime.open({ model: 'reference', threads: 1 });
+    await aheadAt(bench, runtime, 256);
+    await runtime.close();
+    expect(untimed(rows)).toEqual([]);
+    expect(rows.map((row) => row.format)).toEqual(['first token, back then', 'first token, back ahead']);
   });
 
   test('of demote and trial has a row for every move', async () => {

@@ -46,7 +46,11 @@ test('answers while a log is there, and ends with code 0', async () => {
 test('listens elsewhere only with a token from a file', async () => {
   expectRefused(await palimpsest(['serve', '--view', '--state', state, '--host', '0.0.0.0']), 'bad-argument', /token/);
   writeFileSync(join(dir, 'token'), 'a token with spaces is none\n');
-  expectRefused(await palimpsest(['serve', '--view', '--state', state, '--token-file', 'token']), 'bad-config', /16 characters/);
+  expectRefused(
+    await palimpsest(['serve', '--view', '--state', state, '--token-file', 'token']),
+    'bad-config',
+    /16 characters/,
+  );
   writeFileSync(join(dir, 'token'), 'bG9uZyBlbm91Z2g0MDAw\n');
   await served(['--host', '0.0.0.0', '--token-file', 'token'], async (url) => {
     const here = url.replace('0.0.0.0', '127.0.0.1');
