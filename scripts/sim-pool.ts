@@ -4,6 +4,8 @@
  *   --budget 2GiB,64GiB       budgets, one for each model or one for all
  *   --policies even,price     policies of the pool
  *   --idle disk               what becomes of sessions that wait: disk, reread or keep
+ *   --parking lru             who is parked first: lru, returning, size or clairvoyant
+ *   --kind chats              of the synthetic trace: chats, mixed or faithful
  *   --arrivals 2              conversations that come in a second
  *   --steps 100000            steps
  *   --seed 1                  of the synthetic trace
@@ -15,10 +17,10 @@ import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { parseBytes } from '../engine/options/parse-budget.ts';
 import { bytesText, type CacheShape, type Column, grouped, table } from '../native/index.ts';
-import { POOL_POLICIES } from '../policy/index.ts';
+import { PARKING_POLICIES, POOL_POLICIES } from '../policy/index.ts';
 import { Ladder } from './market/pages.ts';
-import { type Simulated, type SimulatedRow, Simulation } from './market/simulation.ts';
-import { type Conversation, recordedTrace, syntheticTrace } from './market/traces.ts';
+import { COMPARED, type Simulated, type SimulatedRow, Simulation } from './market/simulation.ts';
+import { type Conversation, recordedTrace, syntheticTrace, TRACE_KINDS } from './market/traces.ts';
 
 interface Model {
   readonly shape: CacheShape;
@@ -51,6 +53,8 @@ const { values } = parseArgs({
     model: { type: 'string', default: 'smollm2-135m,8b' },
     policies: { type: 'string', default: POOL_POLICIES.map(({ id }) => id).join(',') },
     idle: { type: 'string', default: 'disk' },
+    parking: { type: 'string', default: 'lru' },
+    kind: { type: 'string', default: 'chats' },
     steps: { type: 'string', default: '100000' },
     seed: { type: 'string', default: '1' },
     ...{ budget: { type: 'string' }, arrivals: { type: 'string' }, trace: { type: 'string' } },
@@ -74,6 +78,10 @@ function wholeOf(name: string, text: string, least: number): number {
 const names = values.model.split(',');
 const models = names.map((name) => oneOf('model', Object.entries(MODELS), name, ([id]) => id));
 const policies = values.policies.split(',').map((id) => oneOf('policies', POOL_POLICIES, id, (one) => one.id));
+const parkings = values.parking
+  .split(',')
+  .map((id) => oneOf('parking', [...PARKING_POLICIES, ...COMPARED], id, (one) => one.id));
+const kind = oneOf('kind', TRACE_KINDS, values.kind, (id) => id);
 const idles = values.idle.split(',').map((id) => oneOf('idle', IDLE, id, (one) => one));
 const stepsMax = wholeOf('steps', values.steps, 1);
 const seed = wholeOf('seed', values.seed, 0);
@@ -85,7 +93,7 @@ const recorded = values.trace === undefined ? null : recordedTrace(values.trace)
 function traceOf({ contextTokens, arrivalsPerSecond }: Model): Iterable<Conversation> {
   if (recorded !== null) return recorded;
   const conversations = Number.POSITIVE_INFINITY;
-  return syntheticTrace({ seed, conversations, contextTokens, arrivalsPerSecond: arrivals ?? arrivalsPerSecond });
+  return syntheticTrace({ kind, seed, conversations, contextTokens, arrivalsPerSecond: arrivals ?? arrivalsPerSecond });
 }
 
 function* saved(trace: Iterable<Conversation>, lines: string[]): Generator<Conversation> {
@@ -106,7 +114,11 @@ const COLUMNS: readonly Column<Row>[] = [
   { title: 'worst', value: ({ worstBits }) => worstBits.toFixed(2) },
   { title: 'cost', value: ({ meanDivergence }) => meanDivergence.toFixed(3) },
   { title: 'worst', value: ({ worstDivergence }) => worstDivergence.toFixed(2) },
+  { title: 'parking', align: 'left', value: ({ parking }) => parking },
   { title: 'parked', value: ({ parked }) => grouped(parked) },
+  { title: 'back', value: ({ cameBack }) => grouped(cameBack) },
+  { title: 'refaulted', value: ({ refaultedBytes }) => bytesText(refaultedBytes) },
+  { title: 'not lru', value: ({ otherChoices }) => grouped(otherChoices) },
   { title: 'waited', value: ({ waited }) => grouped(waited) },
   { title: 'refused', value: ({ refused }) => grouped(refused) },
   { title: 's lost', value: ({ secondsLost }) => secondsLost.toFixed(0) },
@@ -118,9 +130,9 @@ for (const [at, [name, model]] of models.entries()) {
   const budgetBytes = parseBytes((budgets?.length === 1 ? budgets[0] : budgets?.[at]) ?? model.budget, 'budget');
   const { shape, readsPerSecond, writesPerSecond } = model;
   for (const idle of idles)
-    for (const policy of policies) {
+    for (const [policy, parking] of policies.flatMap((one) => parkings.map((by) => [one, by] as const))) {
       const told: Simulated = {
-        ...{ ladder: new Ladder(shape), budgetBytes, policy, idle, readsPerSecond, writesPerSecond },
+        ...{ ladder: new Ladder(shape), budgetBytes, policy, parking, idle, readsPerSecond, writesPerSecond },
         ...{ lifeMs: LIFE_MS, stepsMax },
       };
       const lines: string[] = [];
@@ -130,7 +142,7 @@ for (const [at, [name, model]] of models.entries()) {
       const cpuSeconds = (process.cpuUsage().user - startMs) / 1e6;
       if (values.save !== undefined) writeFileSync(values.save, lines.join(''));
       rows.push({ model: name, ...row, seed: recorded === null ? seed : null, cpuSeconds });
-      console.error(`${name} ${idle} ${policy.id}: ${cpuSeconds.toFixed(1)} s`);
+      console.error(`${name} ${idle} ${policy.id} ${parking.id}: ${cpuSeconds.toFixed(1)} s`);
     }
 }
 if (values.json !== undefined) writeFileSync(values.json, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));

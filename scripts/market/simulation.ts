@@ -5,7 +5,18 @@
  * engine/session/admission.ts, park/idle.ts and market.ts. After every step all bytes are counted again.
  */
 import { assert, PAGE_TOKENS } from '../../native/index.ts';
-import { giverOf, type PoolMember, type PoolPolicy, type RungId, rungsOf, WAITING_BITS } from '../../policy/index.ts';
+import {
+  giverOf,
+  LONGEST,
+  type ParkingPolicy,
+  Pauses,
+  type PoolMember,
+  type PoolPolicy,
+  type RungId,
+  rungsOf,
+  WAITING_BITS,
+  type Waiter,
+} from '../../policy/index.ts';
 import { type Ladder, Pages } from './pages.ts';
 import type { Conversation } from './traces.ts';
 
@@ -21,6 +32,8 @@ export interface Simulated {
   readonly policy: PoolPolicy;
   /** What becomes of sessions that wait when memory is short: in files, read again, or their pages go lower alone. */
   readonly idle: 'disk' | 'reread' | 'keep';
+  /** Who is parked first. */
+  readonly parking: Parking;
   /** Tokens that the engine reads and writes in a second, all sessions together. */
   readonly readsPerSecond: number;
   readonly writesPerSecond: number;
@@ -29,6 +42,13 @@ export interface Simulated {
   /** Ends after so many steps, or with the trace. */
   readonly stepsMax: number;
 }
+
+/** A policy of the engine, or one to compare with. */
+export type Parking = ParkingPolicy | { readonly id: 'clairvoyant' | 'size' };
+
+/** What no engine has: who knows when each comes back, and who goes by idle time, bytes and what they cost. */
+export const CLAIRVOYANT: Parking = { id: 'clairvoyant' };
+export const COMPARED: readonly Parking[] = [{ id: 'size' }, CLAIRVOYANT];
 
 export interface SimulatedRow {
   readonly policy: string;
@@ -53,6 +73,11 @@ export interface SimulatedRow {
   readonly givenBytes: number;
   /** Times that a session was parked, and came back; tokens that were read again. */
   readonly parked: number;
+  readonly parking: string;
+  /** Bytes of those that were parked, and of those of them that came back; choices that were not those of `lru`. */
+  readonly parkedBytes: number;
+  readonly refaultedBytes: number;
+  readonly otherChoices: number;
   readonly cameBack: number;
   readonly rereadTokens: number;
   /** Calls that waited for room, and that were refused. */
@@ -78,6 +103,10 @@ class Talk implements PoolMember {
   leastBytes = 0;
   idleSinceMs = 0;
   idleMs = 0;
+  /** When it comes back; Infinity: never. */
+  nextMs = Number.POSITIVE_INFINITY;
+  /** Bytes that parking it freed. */
+  parkedBytes = 0;
   /** True while its pages are in a file. */
   isAway = false;
   /** Tokens whose pages went, to be read again when it comes back. */
@@ -179,7 +208,9 @@ export class Simulation {
   readonly #waiting: Talk[] = [];
   #nowMs = 0;
   #usedBytes = 0;
+  readonly #pauses = new Pauses();
   readonly #count = {
+    ...{ parkedBytes: 0, refaultedBytes: 0, otherChoices: 0 },
     ...{ sessions: 0, openMost: 0, steps: 0, peakBytes: 0, overBudget: 0, askings: 0, turns: 0, givenBytes: 0 },
     ...{ parked: 0, cameBack: 0, rereadTokens: 0, waited: 0, refused: 0, lostMs: 0 },
     ...{ written: 0, bitsSum: 0, divergenceSum: 0, worstBits: Number.POSITIVE_INFINITY, worstDivergence: 0 },
@@ -195,9 +226,9 @@ export class Simulation {
     while (this.#count.steps < this.#told.stepsMax && this.#goOn()) this.#countBytes();
     for (const talk of this.#open) this.#measure(talk);
     const { lostMs, written, bitsSum, divergenceSum, worstBits, ...count } = this.#count;
-    const { policy, idle, budgetBytes } = this.#told;
+    const { policy, parking, idle, budgetBytes } = this.#told;
     return {
-      ...{ policy: policy.id, idle, budgetBytes, ...count, simulatedSeconds: this.#nowMs / 1000 },
+      ...{ policy: policy.id, parking: parking.id, idle, budgetBytes, ...count, simulatedSeconds: this.#nowMs / 1000 },
       ...{ meanBits: bitsSum / written, meanDivergence: divergenceSum / written },
       ...{ worstBits: Number.isFinite(worstBits) ? worstBits : 0, secondsLost: lostMs / 1000 },
     };
@@ -252,6 +283,8 @@ export class Simulation {
 
   /** A call begins, or waits until there is room for its end. */
   #asks(talk: Talk): void {
+    if (talk.turn > 0) this.#pauses.returned(talk.id, this.#nowMs - talk.idleSinceMs);
+    talk.nextMs = this.#nowMs;
     const { promptTokens, answerTokens } = talk.conversation.turns[talk.turn]!;
     talk.toRead += promptTokens;
     talk.toWrite = answerTokens;
@@ -294,7 +327,10 @@ export class Simulation {
 
   #begins(talk: Talk): void {
     const { goneTokens } = talk;
-    if (talk.state === 'parked') this.#count.cameBack++;
+    if (talk.state === 'parked') {
+      this.#count.cameBack++;
+      this.#count.refaultedBytes += talk.parkedBytes;
+    }
     // They are read in their turn, as any prompt is.
     this.#count.rereadTokens += goneTokens;
     this.#count.lostMs += (1000 * goneTokens) / this.#told.readsPerSecond;
@@ -369,7 +405,8 @@ export class Simulation {
     talk.leastBytes = this.#told.ladder.leastBytes(talk.tokens);
     this.#working.push(...this.#stuck.splice(0));
     const next = turns[talk.turn];
-    if (next !== undefined) this.#agenda.put({ atMs: this.#nowMs + next.thinkMs, talk, what: 'asks' });
+    talk.nextMs = this.#nowMs + (next?.thinkMs ?? Number.POSITIVE_INFINITY);
+    if (next !== undefined) this.#agenda.put({ atMs: talk.nextMs, talk, what: 'asks' });
     else if (closes) this.#close(talk);
     else this.#agenda.put({ atMs: this.#nowMs + this.#told.lifeMs, talk, what: 'ends' });
     this.#admit();
@@ -380,6 +417,7 @@ export class Simulation {
     if (!talk.isAway) this.#usedBytes -= talk.pages.bytes;
     talk.pages.clear();
     talk.isAway = false;
+    if (talk.state !== 'working') this.#pauses.gone(talk.id);
     talk.state = 'closed';
     this.#open.delete(talk);
     this.#working.push(...this.#stuck.splice(0));
@@ -414,26 +452,48 @@ export class Simulation {
     return this.#told.budgetBytes - this.#usedBytes >= bytes;
   }
 
-  /** Parks who has waited longest, until there is room. */
+  /** Parks whom the policy names, until there is room. */
   #park(asking: Talk, neededBytes: number): void {
+    const isLeft = (one: Talk): boolean => one.state === 'idle' && one !== asking && one.bytes > 0;
+    let left = [...this.#open].filter(isLeft);
     while (!this.#isRoom(neededBytes)) {
-      let longest: Talk | null = null;
-      for (const one of this.#open)
-        if (
-          one.state === 'idle' &&
-          one !== asking &&
-          one.bytes > 0 &&
-          one.idleSinceMs < (longest?.idleSinceMs ?? Number.POSITIVE_INFINITY)
-        )
-          longest = one;
-      if (longest === null) return;
-      this.#parkOne(longest);
+      const next = this.#nextParked(left);
+      if (next === null) return;
+      left = left.filter((one) => one !== next);
+      this.#parkOne(next);
     }
+  }
+
+  #nextParked(left: readonly Talk[]): Talk | null {
+    const { parking } = this.#told;
+    const waiting = new Set(this.#waiting);
+    const waiters = left.map((talk): Waiter & { readonly talk: Talk } => ({
+      ...{ talk, id: talk.id, idleMs: Math.max(1, Math.ceil(this.#nowMs - talk.idleSinceMs)) },
+      ...{ freedBytes: talk.bytes, ...this.#pauses.of(talk.id), isInLine: waiting.has(talk) },
+    }));
+    const { seen } = this.#pauses;
+    const lru = LONGEST.next(waiters, seen) as (typeof waiters)[number] | null;
+    const next = 'next' in parking ? (parking.next(waiters, seen) as typeof lru) : this.#compared(parking.id, waiters);
+    if (next !== lru) this.#count.otherChoices++;
+    return next?.talk ?? null;
+  }
+
+  #compared<One extends Waiter & { readonly talk: Talk }>(
+    id: 'clairvoyant' | 'size',
+    waiters: readonly One[],
+  ): One | null {
+    const measure = ({ talk, idleMs, freedBytes }: One): number =>
+      id === 'clairvoyant' ? talk.nextMs : (idleMs * freedBytes) / (FILE_MS + FILE_MS_PER_BYTE * freedBytes);
+    let found: One | null = null;
+    for (const one of waiters) if (found === null || measure(one) > measure(found)) found = one;
+    return found;
   }
 
   #parkOne(talk: Talk): void {
     const { bytes, tokens } = talk;
     this.#count.parked++;
+    this.#count.parkedBytes += bytes;
+    talk.parkedBytes = bytes;
     // Its call may wait already.
     talk.state = 'parked';
     this.#usedBytes -= bytes;

@@ -55,7 +55,16 @@ export function recordedTrace(path: string): Conversation[] {
   });
 }
 
+/**
+ * `chats`: all are people alike, and most vanish. `mixed`: a third are programs that come back within seconds as long
+ * as they live, a third people, each with a pace of its own, and a third ask once. `faithful`: people, each with a pace
+ * of its own, who come back again and again and close.
+ */
+export const TRACE_KINDS = ['chats', 'mixed', 'faithful'] as const;
+export type TraceKind = (typeof TRACE_KINDS)[number];
+
 export interface Synthetic {
+  readonly kind?: TraceKind;
   readonly seed: number;
   /** How many there are; Infinity: without an end. */
   readonly conversations: number;
@@ -75,8 +84,29 @@ const VANISH = 0.7;
 /** How far texts differ in what an error costs. */
 const WEIGHT_SIGMA = 0.5;
 
+/** How one comes back: how many turns in the mean, at which pace, and whether it closes. */
+interface Habit {
+  readonly turnsMean: number;
+  readonly medianMs: number;
+  readonly sigma: number;
+  readonly vanish: number;
+}
+
+function habitOf(kind: TraceKind, random: Random): Habit {
+  const { medianMs, sigma } = THINK;
+  if (kind === 'chats') return { turnsMean: TURNS_MEAN, medianMs, sigma, vanish: VANISH };
+  const own = random.logNormal(medianMs, sigma);
+  if (kind === 'faithful') return { turnsMean: 12, medianMs: own, sigma: 0.5, vanish: 0 };
+  const which = random.next();
+  if (which < 1 / 3) return { turnsMean: 20, medianMs: 4000, sigma: 0.4, vanish: 0.2 };
+  return which < 2 / 3
+    ? { turnsMean: 6, medianMs: own, sigma: 0.6, vanish: VANISH }
+    : { turnsMean: 1, medianMs, sigma, vanish: 1 };
+}
+
 /** Arrivals by Poisson, thinking and lengths log-normal, documents by Zipf. */
 export function* syntheticTrace({
+  kind = 'chats',
   seed,
   conversations,
   arrivalsPerSecond,
@@ -87,7 +117,8 @@ export function* syntheticTrace({
   for (let n = 0; n < conversations; n++) {
     arriveMs += random.exponential(1000 / arrivalsPerSecond);
     const weight = random.logNormal(1, WEIGHT_SIGMA);
-    const closes = random.next() >= VANISH;
+    const habit = habitOf(kind, random);
+    const closes = random.next() >= habit.vanish;
     const turns: Turn[] = [];
     let left = contextTokens;
     do {
@@ -102,8 +133,8 @@ export function* syntheticTrace({
       left -= promptTokens;
       const answerTokens = Math.min(left, Math.round(random.logNormal(ANSWER.median, ANSWER.sigma)));
       left -= answerTokens;
-      turns.push({ thinkMs: isFirst ? 0 : random.logNormal(THINK.medianMs, THINK.sigma), promptTokens, answerTokens });
-    } while (left > 0 && random.next() > 1 / TURNS_MEAN);
+      turns.push({ thinkMs: isFirst ? 0 : random.logNormal(habit.medianMs, habit.sigma), promptTokens, answerTokens });
+    } while (left > 0 && random.next() > 1 / habit.turnsMean);
     yield { arriveMs, weight, closes, turns };
   }
 }

@@ -3,9 +3,9 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { POOL_POLICIES, type PoolPolicy } from '../../policy/index.ts';
+import { LONGEST, POOL_POLICIES, type PoolPolicy, RETURNING } from '../../policy/index.ts';
 import { Ladder, Pages } from '../../scripts/market/pages.ts';
-import { type Simulated, Simulation } from '../../scripts/market/simulation.ts';
+import { CLAIRVOYANT, type Parking, type Simulated, Simulation } from '../../scripts/market/simulation.ts';
 import { type Conversation, recordedTrace, syntheticTrace } from '../../scripts/market/traces.ts';
 import { isForHome, seedFrom, TIER, volume } from '../tier.ts';
 import { scratchFolders } from '../unit/witness/folder.ts';
@@ -18,7 +18,7 @@ const folder = scratchFolders();
 
 const EVEN = POOL_POLICIES.find(({ id }) => id === 'even')!;
 const told = (given: Partial<Simulated> = {}): Simulated => ({
-  ...{ ladder: new Ladder(SMOLLM2), budgetBytes: 2 ** 30, policy: EVEN, idle: 'keep' },
+  ...{ ladder: new Ladder(SMOLLM2), budgetBytes: 2 ** 30, policy: EVEN, parking: LONGEST, idle: 'keep' },
   ...{ readsPerSecond: 2000, writesPerSecond: 1000, lifeMs: 600_000, stepsMax: 5000 },
   ...given,
 });
@@ -49,6 +49,18 @@ describe(`sessions on one budget, seed ${SEED}`, () => {
       expect(row.rereadTokens > 0).toBe(idle === 'reread');
     },
   );
+
+  it('come back least to bytes that went where it is known when they do', () => {
+    const run = (parking: Parking) => {
+      const told8 = told({ idle: 'disk', parking, budgetBytes: 2 ** 29, lifeMs: 1_800_000, stepsMax: 20_000 });
+      return new Simulation(told8, trace(1)).run();
+    };
+    const [lru, returning, clairvoyant] = [LONGEST, RETURNING, CLAIRVOYANT].map(run);
+    expect(lru!.otherChoices).toBe(0);
+    expect(returning!.otherChoices).toBeGreaterThan(0);
+    expect(returning!.refaultedBytes).toBeLessThan(1.1 * lru!.refaultedBytes);
+    expect(clairvoyant!.refaultedBytes).toBeLessThan(0.7 * lru!.refaultedBytes);
+  });
 
   it('are the same again for the same seed, and those of an 8B model within 64 GiB', () => {
     const run = () => new Simulation(told({ idle: 'reread' }), trace()).run();
