@@ -201,7 +201,7 @@ export class IdleSessions {
     this.#parked.delete(session);
     this.#count();
     try {
-      if (this.#isBackAhead(session, from, away.kvBytes)) {
+      if (this.#isBackAhead(session, from, away)) {
         this.#ahead.add(session);
         governed.meter.fetchedAhead.add({});
         this.#tellWoken(session, away, null, { ahead: true });
@@ -215,10 +215,21 @@ export class IdleSessions {
     this.#count();
   }
 
-  #isBackAhead(session: Session, from: Buffer | string, kvBytes: number): boolean {
-    if (!session.governed.room.find(kvBytes, 'waiting') || this.#fill(session, from) !== null) return false;
-    if (typeof from === 'string') removeParked(from);
-    return true;
+  #isBackAhead(session: Session, from: Buffer | string, away: Away): boolean {
+    const { governed, tokens: tokenIds } = session;
+    const isBack = this.#holdAgain(session, { tokenIds, pages: away.heldPages }, (held) => {
+      const hasRoom = governed.room.find(this.#ownBytes(governed, away, held), 'waiting');
+      if (hasRoom && this.#fill(session, from) === null) return true;
+      if (held > 0) governed.vacate();
+      return false;
+    });
+    if (isBack && typeof from === 'string') removeParked(from);
+    return isBack;
+  }
+
+  /** What a session takes when it is back, but for pages that it holds together with others, which are there. */
+  #ownBytes(governed: Governed, { kvBytes }: Away, held: number): number {
+    return kvBytes - copyBytes(governed, governed.terms.context, 0, held);
   }
 
   #tellWoken(session: Session, away: Away, why: string | null, more: { readonly ahead?: true } = {}): void {
@@ -348,8 +359,7 @@ export class IdleSessions {
     if (from === null) return 'its pages were let go';
     const { governed, tokens: tokenIds } = session;
     return this.#holdAgain(session, { tokenIds, pages: away.heldPages }, (held) => {
-      // What it holds together with others is there.
-      const ownBytes = away.kvBytes - copyBytes(governed, governed.terms.context, 0, held);
+      const ownBytes = this.#ownBytes(governed, away, held);
       const neededBytes = ownBytes + governed.room.spareBytes;
       if (governed.room.leaves(neededBytes) || governed.room.find(ownBytes, 'all')) return this.#fill(session, from);
       if (held > 0) governed.vacate();
