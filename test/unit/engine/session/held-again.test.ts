@@ -286,6 +286,7 @@ describe('forks and files', () => {
     close(fork);
     const file = parkedBytes(second);
     close(second);
+    sessions = [first];
     const parked = parseParked(file, 'parked');
     expect(parked.head.heldPages).toBe(2);
     const { session, resumed } = await resumeSession(runtime(), setup({ exact: true }), parked);
