@@ -29,6 +29,7 @@ export class Conversations {
   readonly #most: number;
   /** By the digest of all that was said in it, the one that waits longest first. */
   readonly #waiting = new Map<string, Chat>();
+  #isClosed = false;
 
   /** `most`: so many wait, and more are closed. */
   constructor(engine: Engine, most: number) {
@@ -61,7 +62,8 @@ export class Conversations {
 
   /** Takes a chat back that has answered, or has not. Closes those that have waited longest. */
   async giveBack({ chat, terms }: Taken): Promise<void> {
-    if (chat.messages.length === 0) return chat.close();
+    // An answer that was cut off by the end of the server comes back after it.
+    if (this.#isClosed || chat.messages.length === 0) return chat.close();
     const said = digestsOf(terms, chat.messages).at(-1)!;
     const twin = this.#waiting.get(said);
     this.#waiting.delete(said);
@@ -75,8 +77,9 @@ export class Conversations {
     for (const one of leaving) await one.close();
   }
 
-  /** Closes those that wait. */
+  /** Closes those that wait, and later those that come back. */
   async close(): Promise<void> {
+    this.#isClosed = true;
     const all = [...this.#waiting.values()];
     this.#waiting.clear();
     for (const chat of all) await chat.close();

@@ -316,6 +316,17 @@ describe('an engine that answers one at a time', () => {
     );
   });
 
+  test('answers that are cut off by the end of the server leave no session behind in the engine', async () => {
+    const live = await serve(engine, { port: 0, answers: {} });
+    const body = JSON.stringify({ messages, stream: true, max_tokens: 3000 });
+    const cut = await fetch(live.url + CHAT, { method: 'POST', body, headers: JSON_TYPE });
+    const open = async (): Promise<number> => Number(/sessions_open (\d+)/.exec(await engine.metrics())![1]);
+    const before = await open();
+    await live.close();
+    await expect(cut.text()).rejects.toThrow();
+    await expect.poll(open).toBe(before - 1);
+  });
+
   test('what goes wrong in the middle of an answer is its last event', async () => {
     const own = await createEngine({ model: 'reference', threads: 1, stateDir: null });
     await using live = await serve(own, { port: 0, answers: {} });
