@@ -11,7 +11,7 @@ import type { Engine } from '../thread/engine.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 import { ChatCompletion } from './chat.ts';
 import { TextCompletion } from './completion.ts';
-import { EVENT_HEADERS, EventStream } from './event-stream.ts';
+import { EVENT_HEADERS, EventStream, STALLED_MS } from './event-stream.ts';
 import { Refusal } from './failure.ts';
 import type { AnswersOptions } from './options.ts';
 import { checkedBody, DETOKENIZE_REQUEST, TEMPLATE_REQUEST, TOKENIZE_REQUEST } from './request.ts';
@@ -41,11 +41,13 @@ interface Begun {
 export class AnswersApi {
   readonly #service: Service;
   readonly #responses = new ResponseStore();
+  readonly #stalledMs: number;
   #askerOf: (request: IncomingMessage) => Asking = () => ({});
 
-  /** Throws 'bad-argument', 'bad-config'. */
-  constructor(engine: Engine, options: AnswersOptions) {
+  /** stalledMs: readers of events that take nothing for so long are cut off. Throws 'bad-argument', 'bad-config'. */
+  constructor(engine: Engine, options: AnswersOptions, stalledMs: number = STALLED_MS) {
     this.#service = new Service(engine, options);
+    this.#stalledMs = stalledMs;
   }
 
   /** Puts its paths on a server, which says who asks. */
@@ -119,7 +121,8 @@ export class AnswersApi {
         for (const [name, value] of Object.entries(EVENT_HEADERS)) c.header(name, value);
         return stream(c, async (out) => {
           out.onAbort(() => gone.abort());
-          const events = new EventStream(out, () => gone.abort());
+          // An end would look like that of a whole answer, and wait for the reader for ever.
+          const events = new EventStream(out, () => c.env.outgoing.destroy(), this.#stalledMs);
           try {
             await begun.tell(events);
           } finally {

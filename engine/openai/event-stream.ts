@@ -2,7 +2,7 @@
 import type { StreamingApi } from 'hono/utils/stream';
 
 /** A reader that takes nothing for so long does not get the rest. */
-const STALLED_MS = 15_000;
+export const STALLED_MS = 15_000;
 /** How often a comment is sent, so that nobody between takes the connection for dead while a long prompt is read. */
 const HEARTBEAT_MS = 10_000;
 

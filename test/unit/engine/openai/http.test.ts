@@ -1,7 +1,13 @@
 // The API as HTTP: what is refused and how, bodies of every kind, many at once, and who goes away.
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import { type AddressInfo, connect } from 'node:net';
+import { getRequestListener, type HttpBindings } from '@hono/node-server';
+import { Hono } from 'hono';
 import { StreamingApi } from 'hono/utils/stream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createEngine, type Engine, type LiveView, serve } from '../../../../engine/index.ts';
+import { AnswersApi } from '../../../../engine/openai/api.ts';
 import { EventStream } from '../../../../engine/openai/event-stream.ts';
 import { raw, statusOf } from '../serve/ask.ts';
 import { eventsIn, type Served, withServer } from './served.ts';
@@ -240,6 +246,28 @@ test('a reader that takes nothing is left', async () => {
   });
   expect(out.aborted).toBe(true);
 });
+
+test('the connection of a reader that takes nothing is cut, so that what it has looks like no whole answer', async () => {
+  const app = new Hono<{ Bindings: HttpBindings }>();
+  const api = new AnswersApi(served.engine, {}, 200);
+  api.serveOn(app, () => ({}));
+  const listener = getRequestListener(app.fetch, { overrideGlobalObjects: false });
+  const server = createServer((request, response) => void listener(request, response)).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  // The first events have all of this in them, which is more than a connection holds.
+  const body = JSON.stringify({ input: 'Wax?', stream: true, max_output_tokens: 1, metadata: { a: 'x'.repeat(7e6) } });
+  const socket = connect((server.address() as AddressInfo).port, '127.0.0.1').pause();
+  socket.on('error', () => {});
+  socket.write(`POST /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n`);
+  socket.write(`content-length: ${body.length}\r\n\r\n${body}`);
+  const connections = (): Promise<number> =>
+    new Promise((resolve) => server.getConnections((_, count) => resolve(count)));
+  await expect.poll(connections).toBe(1);
+  await expect.poll(connections, { timeout: 20_000 }).toBe(0);
+  socket.destroy();
+  server.close();
+  await api.close();
+}, 60_000);
 
 describe('an engine that answers one at a time', () => {
   let engine: Engine;
