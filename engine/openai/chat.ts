@@ -1,5 +1,5 @@
 /** `/v1/chat/completions`: a request, its answers at once or as events. */
-import { given } from '../../native/index.ts';
+import { given, KvError } from '../../native/index.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 import type { GeneratedToken } from '../transformer/sampling/logprobs.ts';
 import { answerAsked, sessionAsked } from './asked.ts';
@@ -33,12 +33,18 @@ export class ChatCompletion {
     const { messages, options } = conversationIn(bytes, 'the body');
     const { tools } = options;
     const asked = answerAsked(request, service.sampling);
+    const n = request.n ?? 1;
+    if (asked.seed > Number.MAX_SAFE_INTEGER - (n - 1))
+      throw new KvError('bad-argument', 'each answer has the next seed, and the last one would be too large', {
+        values: { param: 'seed', n },
+        hint: 'a smaller seed',
+      });
     const terms = {
       tools,
       template: service.template,
       session: service.sessionFor(sessionAsked(request, asker)),
     };
-    const turns = Array.from({ length: request.n ?? 1 }, (_, index) => ({
+    const turns = Array.from({ length: n }, (_, index) => ({
       terms,
       messages,
       options: { ...asked, seed: asked.seed + index },

@@ -116,6 +116,7 @@ describe('requests that cannot be answered', () => {
     ['a grammar that is none', { grammar: 'root ::= (' }, 400, null],
     ['a temperature below 0', { temperature: -1 }, 400, 'temperature'],
     ['more answers than there may be', { n: 1000 }, 400, 'n'],
+    ['seeds of which the last is none', { n: 2, seed: Number.MAX_SAFE_INTEGER }, 400, 'seed'],
     ['a bias of what is no token', { logit_bias: { x: 1 } }, 400, 'logit_bias.x'],
     ['a tool choice without tools', { tool_choice: 'required' }, 400, null],
     ['a tool that is none', { tools: [{ type: 'function', function: {} }] }, 400, null],
