@@ -245,10 +245,12 @@ class View implements LiveView {
       for (const [name, value] of Object.entries(this.#headers(c.res.headers.get('content-type'), c.env.incoming)))
         c.res.headers.set(name, value);
     });
+    // Clients send headers of their own, such as x-stainless-lang, and a page that may ask may send any.
     app.options('*', (c) =>
       c.body(null, 204, {
-        'access-control-allow-methods': 'GET, POST',
-        'access-control-allow-headers': 'authorization, content-type, x-api-key',
+        'access-control-allow-methods': 'GET, POST, DELETE',
+        'access-control-allow-headers':
+          c.req.header('access-control-request-headers') ?? 'authorization, content-type, x-api-key',
         'access-control-max-age': '600',
       }),
     );

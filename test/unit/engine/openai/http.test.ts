@@ -338,6 +338,11 @@ describe('an engine that answers one at a time', () => {
     const before = await fetch(view.url + CHAT, { method: 'OPTIONS', headers: origin });
     expect([before.status, before.headers.get('access-control-allow-origin')]).toEqual([204, origin.origin]);
     expect(before.headers.get('access-control-allow-headers')).toMatch(/authorization/);
+    // Clients have headers of their own, and responses are removed.
+    const wanted = { 'access-control-request-headers': 'authorization,x-stainless-lang' };
+    const asks = await fetch(`${view.url}/v1/responses/x`, { method: 'OPTIONS', headers: { ...origin, ...wanted } });
+    expect(asks.headers.get('access-control-allow-headers')).toMatch(/x-stainless-lang/);
+    expect(asks.headers.get('access-control-allow-methods')).toMatch(/DELETE/);
     const named = await asked({ max_tokens: 2 }, { headers: origin });
     expect([named.status, named.headers.get('access-control-allow-origin')]).toEqual([200, origin.origin]);
     expect((await fetch(view.url + CHAT, { method: 'OPTIONS', headers: { origin: 'https://b.example' } })).status).toBe(
