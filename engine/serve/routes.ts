@@ -183,10 +183,14 @@ export function wayOf(url: string, answers: boolean): { readonly way: Way; reado
 }
 
 /**
- * What a request asks for: its route, and the parameters of path and query, checked. Throws 'not-found',
- * 'bad-argument'.
+ * What a request asks for: its route, and the parameters of path and query, checked. `answers`: true if prompts are
+ * answered here. Throws 'not-found', 'bad-argument'.
  */
-export function resolve(path: string, search: URLSearchParams): { readonly route: Route; readonly parameters: object } {
+export function resolve(
+  path: string,
+  search: URLSearchParams,
+  answers: boolean,
+): { readonly route: Route; readonly parameters: object } {
   // Fixed paths stand before those with a name in them, as in the table.
   for (const route of ROUTES) {
     const names = matchPath(route.path, path);
@@ -194,7 +198,7 @@ export function resolve(path: string, search: URLSearchParams): { readonly route
     return { route, parameters: { ...checked(route.inPath, names), ...checked(route.inQuery, oneOfEach(search)) } };
   }
   throw new KvError('not-found', 'there is nothing under this path', {
-    hint: `/openapi.json lists what there is; ${SHOWS_ONLY}`,
+    hint: `/openapi.json lists what there is${answers ? '' : `; ${SHOWS_ONLY}`}`,
   });
 }
 

@@ -267,7 +267,7 @@ class View implements LiveView {
   async #show({ env: { incoming: request, outgoing: response } }: Context<Env>): Promise<Response> {
     const gone = new AbortController();
     response.on('close', () => gone.abort());
-    const { route, parameters } = resolve(...addressOfRequest(request.url ?? ''));
+    const { route, parameters } = resolve(...addressOfRequest(request.url ?? ''), this.#answers !== null);
     if (route.source === 'stream' && request.method === 'GET') {
       const { after = request.headers['last-event-id'] ?? null, ...rest } = parameters as {
         after?: string;

@@ -238,6 +238,11 @@ test('a hundred streams at once have whole characters, each all of them', async 
   expect(new Set(texts)).toEqual(new Set([said]));
 });
 
+test('a path that is none is told in other words than by a server that answers nothing', async () => {
+  const { error } = (await (await fetch(`${served.url}/v1`)).json()) as { error: { hint: string } };
+  expect(error.hint).toBe('/openapi.json lists what there is');
+});
+
 test('a reader that takes nothing is left', async () => {
   const { writable, readable } = new TransformStream();
   const out = new StreamingApi(writable, readable);
