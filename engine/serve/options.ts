@@ -26,7 +26,7 @@ export interface ServeOptions {
   readonly allowOrigin?: string;
   /** Requests of one address, in the long run; twice as many at once. Default 50. */
   readonly requestsPerSecond?: number;
-  /** Connections at one time; more are closed at once. Default 64. */
+  /** Connections at one time; more are closed at once. Default 64, and `requestsMax` more with `answers`. */
   readonly connectionsMax?: number;
   /** Milliseconds in which a request must be there. Default 5000. */
   readonly requestMs?: number;
@@ -87,7 +87,7 @@ export const SERVE_OPTIONS = {
     flag: '--allow-origin <origin>',
   },
   requestsPerSecond: { rule: positive, default: 50, help: 'requests of one address, in the long run' },
-  connectionsMax: { rule: positive, default: 64, help: 'connections at one time' },
+  connectionsMax: { rule: positive, default: 64, help: 'connections at one time; with answers requestsMax more' },
   requestMs: { rule: positive, default: 5000, help: 'milliseconds in which a request must be there' },
   answers: {
     rule: seenLater<AnswersOptions>('options of answers'),

@@ -14,6 +14,7 @@ import { PREFIX } from '../metrics/meter.ts';
 import { Registry } from '../metrics/registry.ts';
 import { AnswersApi, type Asking } from '../openai/api.ts';
 import { failureOf } from '../openai/failure.ts';
+import { ANSWERS_OPTIONS } from '../openai/options.ts';
 import { logDir } from '../state/folder.ts';
 import type { Engine } from '../thread/engine.ts';
 import { checkToken, Guard, isLoopback } from './guard.ts';
@@ -84,7 +85,10 @@ const withDefaults = (options: ServeOptions) => ({
   host: SERVE_OPTIONS.host.default,
   port: SERVE_OPTIONS.port.default,
   requestsPerSecond: SERVE_OPTIONS.requestsPerSecond.default,
-  connectionsMax: SERVE_OPTIONS.connectionsMax.default,
+  // Whoever waits for an answer holds a connection, and is told so where there are too many.
+  connectionsMax:
+    SERVE_OPTIONS.connectionsMax.default +
+    (options.answers === undefined ? 0 : (options.answers?.requestsMax ?? ANSWERS_OPTIONS.requestsMax.default)),
   requestMs: SERVE_OPTIONS.requestMs.default,
   ...given<ServeOptions>(options),
 });

@@ -243,6 +243,18 @@ test('a path that is none is told in other words than by a server that answers n
   expect(error.hint).toBe('/openapi.json lists what there is');
 });
 
+test('as many as may ask have a connection each', async () => {
+  await using live = await serve(served.engine, { port: 0, answers: { requestsMax: 90 } });
+  const body = JSON.stringify({ messages, max_tokens: 1 });
+  const statuses = await Promise.all(
+    Array.from({ length: 90 }, async () => {
+      const init = { method: 'POST', body, headers: JSON_TYPE };
+      return (await fetch(live.url + CHAT, init).catch(() => ({ status: 0 }))).status;
+    }),
+  );
+  expect(new Set(statuses)).toEqual(new Set([200]));
+});
+
 test('a reader that takes nothing is left', async () => {
   const { writable, readable } = new TransformStream();
   const out = new StreamingApi(writable, readable);
