@@ -108,10 +108,12 @@ export class AnswersApi {
     app.post(path, async (c) => {
       const gone = new AbortController();
       c.env.outgoing.once('close', () => gone.abort());
+      // Who sends slowly takes nobody's place.
+      const body = await bodyOf(c, this.#service.limits.bodyBytesMax);
       const left = this.#service.enter();
       let isStreaming = false;
       try {
-        const begun = await begin(await bodyOf(c, this.#service.limits.bodyBytesMax), {
+        const begun = await begin(body, {
           ...this.#askerOf(c.env.incoming),
           signal: gone.signal,
         });

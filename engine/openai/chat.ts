@@ -66,9 +66,9 @@ export class ChatCompletion {
 
   /** All of it at once. Throws what an answer failed with. */
   async whole(): Promise<object> {
-    const answers = await this.#each(async (turn) => {
+    const answers = await this.#each(async (turn, index) => {
       for await (const _ of turn.texts());
-      return turn.end();
+      return turn.end(index === 0);
     });
     return chatCompletion(this.#told, answers, this.#isParallel);
   }
@@ -116,7 +116,8 @@ export class ChatCompletion {
       toldTokens += logprobs?.length ?? 0;
       await piece({ content: text }, { logprobs });
     }
-    const answer = await turn.end();
+    // Of several answers a client goes on with the first, or begins with the pages of its prompt.
+    const answer = await turn.end(index === 0);
     const rest: readonly GeneratedToken[] = answer.logprobs?.slice(toldTokens) ?? [];
     if (rest.length > 0) await piece({ content: '' }, { logprobs: rest });
     for (const [at, call] of callsOf(answer, this.#isParallel).entries())

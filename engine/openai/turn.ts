@@ -101,13 +101,14 @@ export class BegunTurn {
     }
   }
 
-  /** Waits for its end; the conversation can then go on. Throws what it failed with. */
-  async end(): Promise<Answer> {
+  /** Waits for its end. goesOn: the conversation waits for its next question then. Throws what it failed with. */
+  async end(goesOn = true): Promise<Answer> {
     try {
       const answer = await this.#generation.result;
       const totalMs = performance.now() - this.#startMs;
       const report = await this.#taken.chat.session.report();
-      await this.#conversations.giveBack(this.#taken);
+      // What another conversation fails with when it leaves is not of this answer.
+      await (goesOn ? this.#conversations.giveBack(this.#taken) : this.#taken.chat.close()).catch(() => {});
       return { ...answer, report, firstMs: this.#firstMs ?? totalMs, totalMs };
     } catch (error) {
       await leave(this.#conversations, this.#taken, error);
