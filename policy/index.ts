@@ -53,18 +53,6 @@ export {
 } from './machine.ts';
 export { OutlierKeys } from './outlier-keys.ts';
 export {
-  LONGEST,
-  NO_PAUSES,
-  PARKING_POLICIES,
-  type ParkingPolicy,
-  Pauses,
-  type PausesEnded,
-  type PausesSeen,
-  RETURNING,
-  returnsSoon,
-  type Waiter,
-} from './parking.ts';
-export {
   checkOwnSizes,
   type TierOptions,
   type TierSize,

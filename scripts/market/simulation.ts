@@ -5,19 +5,9 @@
  * engine/session/admission.ts, park/idle.ts and market.ts. After every step all bytes are counted again.
  */
 import { assert, PAGE_TOKENS } from '../../native/index.ts';
-import {
-  giverOf,
-  LONGEST,
-  type ParkingPolicy,
-  Pauses,
-  type PoolMember,
-  type PoolPolicy,
-  type RungId,
-  rungsOf,
-  WAITING_BITS,
-  type Waiter,
-} from '../../policy/index.ts';
+import { giverOf, type PoolMember, type PoolPolicy, type RungId, rungsOf, WAITING_BITS } from '../../policy/index.ts';
 import { type Ladder, Pages } from './pages.ts';
+import { LONGEST, type ParkingPolicy, Pauses, type Waiter } from './parking.ts';
 import type { Conversation } from './traces.ts';
 
 /** Parts in which what is needed is asked for (engine/session/market.ts). */

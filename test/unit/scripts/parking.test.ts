@@ -8,7 +8,7 @@ import {
   RETURNING,
   returnsSoon,
   type Waiter,
-} from '../../../policy/index.ts';
+} from '../../../scripts/market/parking.ts';
 
 const waiter = (id: string, given: Partial<Waiter> = {}): Waiter => ({
   ...{ id, idleMs: 10_000, freedBytes: 1000, pauses: 0, meanLog: 0, isInLine: false },

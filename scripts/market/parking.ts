@@ -1,7 +1,7 @@
 /**
  * Which of the sessions that wait is parked first where others need its memory: whoever is least likely to be used
- * again soon, by how long it has waited, by the pauses that it has come back from, and by those of all sessions. Pure,
- * as all policies are.
+ * again soon, by how long it has waited, by the pauses that it has come back from, and by those of all sessions. It is
+ * simulated alone: engines park whoever has waited longest (docs/lab/policy.md says what the other would gain).
  */
 
 /** A session that waits and could be parked. */
@@ -38,8 +38,6 @@ export interface PausesSeen {
 
 export interface ParkingPolicy {
   readonly id: string;
-  /** Another one where it decides otherwise: both go into the log of the pool. */
-  readonly version: number;
   /** Who is parked next; null: nobody waits. */
   next(waiters: readonly Waiter[], seen: PausesSeen): Waiter | null;
 }
@@ -61,7 +59,6 @@ function least(waiters: readonly Waiter[], measure: (waiter: Waiter) => number):
 /** Whoever has waited longest. */
 export const LONGEST: ParkingPolicy = {
   id: 'lru',
-  version: 1,
   next: (waiters) => least(waiters, ({ idleMs }) => -idleMs),
 };
 
@@ -103,7 +100,6 @@ export function returnsSoon({ idleMs, pauses, meanLog }: Waiter, seen: PausesSee
 /** Whoever is least likely to be used again soon. */
 export const RETURNING: ParkingPolicy = {
   id: 'returning',
-  version: 1,
   next: (waiters, seen) => least(waiters, (waiter) => returnsSoon(waiter, seen)),
 };
 
