@@ -1,6 +1,6 @@
 /** Requests of OpenAI's API as schemas: what is checked, and what the OpenAPI document says, both come from here. */
 import { z } from 'zod';
-import { KvError } from '../../native/index.ts';
+import { asRecord, KvError } from '../../native/index.ts';
 
 /** What a field may be left out as, which some clients write as null. */
 const maybe = <Schema extends z.ZodType>(schema: Schema) => schema.nullish();
@@ -104,8 +104,8 @@ export type CompletionRequest = z.infer<typeof COMPLETION_REQUEST>;
 const content = z.union([z.string(), z.array(z.unknown())]);
 
 /** What is said before an answer. Items of reasoning are let pass: models here keep none. */
-const inputItem = z.union([
-  z.looseObject({ type: maybe(z.literal('message')), role: z.string(), content }),
+const knownItem = z.discriminatedUnion('type', [
+  z.looseObject({ type: z.literal('message'), role: z.string(), content }),
   z.looseObject({
     type: z.literal('function_call'),
     call_id: z.string(),
@@ -115,7 +115,12 @@ const inputItem = z.union([
   z.looseObject({ type: z.literal('function_call_output'), call_id: z.string(), output: content }),
   z.looseObject({ type: z.literal('reasoning') }),
 ]);
-export type InputItem = z.infer<typeof inputItem>;
+/** A message may leave out that it is one. */
+const inputItem = z.preprocess((item) => {
+  const given = asRecord(item);
+  return given !== undefined && given['type'] == null ? { ...given, type: 'message' } : item;
+}, knownItem);
+export type InputItem = z.infer<typeof knownItem>;
 
 const functionTool = z.looseObject({
   type: z.literal('function'),

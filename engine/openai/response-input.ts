@@ -42,8 +42,8 @@ function messagesOf(items: readonly InputItem[]): object[] {
       if (last?.role === 'assistant') last.tool_calls = [...(last.tool_calls ?? []), call];
       else messages.push({ role: 'assistant', content: null, tool_calls: [call] });
     } else if (item.type === 'function_call_output')
-      messages.push({ role: 'tool', tool_call_id: String(item['call_id']), content: item['output'] });
-    else messages.push({ role: String(item['role']), content: item['content'] });
+      messages.push({ role: 'tool', tool_call_id: item.call_id, content: item.output });
+    else messages.push({ role: item.role, content: item.content });
   }
   if (messages.length === 0) throw new KvError('bad-argument', 'nothing is said', { values: { param: 'input' } });
   return messages;

@@ -331,7 +331,12 @@ class View implements LiveView {
     const { allowOrigin } = this.#options;
     const shared = allowOrigin === undefined ? {} : { vary: 'origin' };
     const allowed =
-      allowOrigin === undefined || origin !== allowOrigin ? {} : { 'access-control-allow-origin': allowOrigin };
+      allowOrigin === undefined || origin !== allowOrigin
+        ? {}
+        : {
+            'access-control-allow-origin': allowOrigin,
+            'access-control-expose-headers': 'retry-after, x-palimpsest-session',
+          };
     return { ...HEADERS, ...(type === null ? {} : { 'content-type': type }), ...shared, ...allowed };
   }
 

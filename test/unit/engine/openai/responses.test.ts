@@ -167,6 +167,7 @@ test.each<[string, object, number, string | null]>([
     400,
     'messages[0].content[0]',
   ],
+  ['content that is null', { input: [{ role: 'user', content: null }] }, 400, 'input[0].content'],
   ['an item that is none', { input: [{ type: 'item_reference', id: 'x' }] }, 400, 'input[0].type'],
   ['a conversation of the server', { input: 'x', conversation: 'c' }, 400, 'conversation'],
   ['work behind the scenes', { input: 'x', background: true }, 400, 'background'],
