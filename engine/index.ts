@@ -164,6 +164,18 @@ export {
   type WithoutReport,
   whyNot,
 } from '../witness/index.ts';
+export {
+  type LanguageModel,
+  type LanguageModelOptions,
+  languageModel,
+  type ModelCacheReport,
+  type ModelContent,
+  type ModelFinish,
+  type ModelResult,
+  type ModelStreamPart,
+  type ModelUsage,
+} from './ai-sdk/language-model.ts';
+export type { ModelCall, ModelMessage, ModelPart, ModelTool, ModelWarning } from './ai-sdk/prompt.ts';
 export type { Forecast } from './cache/budget.ts';
 export type { TierRow, TierSummary } from './cache/tier-summary.ts';
 export type {

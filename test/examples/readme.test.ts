@@ -21,8 +21,9 @@ describe('examples of the documents', () => {
     writeFileSync(join(dir, 'package.json'), '{ "type": "module", "private": true }');
     mkdirSync(join(dir, 'node_modules'));
     symlinkSync(root, join(dir, 'node_modules', 'palimpsest'), 'junction');
-    // A client, which whoever runs that program has installed.
-    symlinkSync(join(root, 'node_modules', 'openai'), join(dir, 'node_modules', 'openai'), 'junction');
+    // Clients, which whoever runs those programs has installed.
+    for (const name of ['openai', 'ai'])
+      symlinkSync(join(root, 'node_modules', name), join(dir, 'node_modules', name), 'junction');
   });
   afterAll(() => {
     rmSync(dir, { recursive: true, force: true });

@@ -71,6 +71,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   trace: ['transformer', 'options', 'cache', 'session', 'evaluate'],
   thread: ['transformer', 'events', 'metrics', 'options', 'cache', 'state', 'session', 'evaluate'],
   openai: ['transformer', 'options', 'cache', 'session', 'thread'],
+  'ai-sdk': ['transformer', 'options', 'session', 'thread', 'openai'],
   serve: ['metrics', 'options', 'state', 'thread', 'openai'],
   cli: [
     'originals',
