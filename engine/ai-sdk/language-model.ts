@@ -1,6 +1,7 @@
 /**
- * An engine as a language model of AI SDK (`specificationVersion: 'v3'`, which its versions 6 and 7 take): conversations
- * go on in the caches that they were in, and every answer says what its cache did (`providerMetadata.palimpsest`).
+ * An engine as a language model of AI SDK (`specificationVersion: 'v3'`, which its versions 6 and 7 take).
+ * Conversations go on in the caches that they were in, and every answer says what its cache did
+ * (`providerMetadata.palimpsest`).
  *
  *   const model = languageModel(engine)
  *   const { text } = await generateText({ model, prompt: '…' })

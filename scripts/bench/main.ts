@@ -21,6 +21,7 @@
  *   lookup      runs alone: answers with prompt look-up decoding and without
  *   prefix      runs alone: the first token of a session whose text begins as that of another one
  *   begin       runs alone: what it takes to find whose pages a session can begin with, beside many others
+ *   http        runs alone: the server for OpenAI clients beside the library, asked by 1, 4 and 16 clients at once
  *   crowd       runs alone: sessions on memory for half of them, beside one of 16K tokens, and 200 that wait
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
@@ -67,6 +68,7 @@ import { crowd } from './crowd.ts';
 import { demote } from './demote.ts';
 import { dense } from './dense.ts';
 import { grammar } from './grammar.ts';
+import { http } from './http.ts';
 import { log } from './log.ts';
 import { lookup } from './lookup.ts';
 import { machine } from './machine.ts';
@@ -120,6 +122,8 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
     crowd(say, { parts, model, threads, quick, rounds, json }),
   prefix: (say, { settings: { rounds }, json }) => prefix(say, { rounds, json }),
   begin: (say, { settings: { rounds }, json }) => begin(say, { rounds, json }),
+  http: (say, { settings: { rounds, threads, model }, json }) =>
+    http(say, { model, threads: threads[0]!, rounds, json }),
 };
 
 async function main(): Promise<void> {

@@ -23,6 +23,7 @@ import { waitingRows } from '../../../scripts/bench/crowd-waiting.ts';
 import { besideAt, demoteAt } from '../../../scripts/bench/demote.ts';
 import { denseRows, SMOLLM2 } from '../../../scripts/bench/dense.ts';
 import { grammarRows } from '../../../scripts/bench/grammar.ts';
+import { http } from '../../../scripts/bench/http.ts';
 import { lookupRow } from '../../../scripts/bench/lookup.ts';
 import { machineRow, measured } from '../../../scripts/bench/machines.ts';
 import { manyAt, manyRow } from '../../../scripts/bench/many.ts';
@@ -554,4 +555,20 @@ test('the middle of the faster half', () => {
   expect(median([4, 1, 2, 3])).toBe(2.5);
   expect(typical([9, 1, 100, 2, 50])).toBe(2);
   expect(typical([5])).toBe(5);
+});
+
+test('the server is measured beside the library, and every text of every client is heard in both', async () => {
+  const said: string[] = [];
+  const rows = await http((line) => said.push(line), {
+    ...{ model: 'reference', threads: 1, rounds: 1 },
+    json: null,
+    clients: [2],
+  });
+  expect(rows.map(({ by, clients }) => [by, clients])).toEqual([
+    ['library', 2],
+    ['http', 2],
+  ]);
+  for (const { tokensPerSecond, firstTokenMs, interTokenMsP95 } of rows)
+    for (const value of [tokensPerSecond, firstTokenMs, interTokenMsP95]) expect(value).toBeGreaterThan(0);
+  expect(said).toHaveLength(3);
 });
