@@ -60,8 +60,10 @@ export function filesInTurn(groups: readonly (readonly string[])[]): {
 }
 
 interface Volume {
-  /** What a night runs. */
+  /** What a night runs, and a merge when it is its turn. */
   readonly full: number;
+  /** What a night runs where that is more than a merge has time for. */
+  readonly night?: number;
   /** The last digit of the numbers of commits that run all of it, so dealt that every turn takes about as long. */
   readonly turn: number;
   /** The least that meets everything it is to meet, where a tenth is less. */
@@ -72,15 +74,15 @@ interface Volume {
 export const VOLUMES = {
   'log seeds': { full: 1600, turn: 0 },
   'log kills': { full: 1000, turn: 1 },
-  'engine kills': { full: 500, turn: 3 },
+  'engine kills': { full: 100, turn: 3, night: 500 },
   'log tampers': { full: 10_000, turn: 2 },
   'cache steps': { full: 50_000, turn: 3 },
   'memory steps': { full: 100_000, turn: 4 },
   'pool steps': { full: 10_000, turn: 5, least: 3000 },
   passes: { full: 1000, turn: 2 },
-  'index steps': { full: 2000, turn: 9 },
+  'index steps': { full: 2000, turn: 9, least: 800 },
   'prompt edits': { full: 10_000, turn: 5, least: 200 },
-  'prefix lives': { full: 10_000, turn: 0 },
+  'prefix lives': { full: 2000, turn: 0, night: 10_000 },
   'market steps': { full: 1_000_000, turn: 7 },
   'adopt steps': { full: 20_000, turn: 8, least: 2000 },
   'move steps': { full: 8000, turn: 6, least: 4000 },
@@ -171,9 +173,10 @@ export const isTurn = (turn: number): boolean =>
 
 /** How much of a volume runs here. */
 export function volume(name: keyof typeof VOLUMES): number {
-  const { full, turn, least = 1 }: Volume = VOLUMES[name];
+  const { full, night = full, turn, least = 1 }: Volume = VOLUMES[name];
   const isWhole = IS_SHORT ? TIER === 'night' : isTurn(turn);
-  return Math.max(least, rounds(isWhole ? full : Math.ceil(full / TURNS)));
+  const most = TIER === 'night' ? night : full;
+  return Math.max(least, rounds(isWhole ? most : Math.ceil(full / TURNS)));
 }
 
 /** True if what only nights run is run here. */

@@ -100,7 +100,7 @@ export const COMMANDS: readonly CommandText[] = [
     brief: 'A server for OpenAI clients; the log over HTTP.',
     examples: [
       'palimpsest serve -m smollm2-135m --kv-budget 1GiB',
-      'palimpsest serve -m model.gguf --kv-budget 8GiB --metrics --host 0.0.0.0 --token-file my.token',
+      'palimpsest serve -m model.gguf --kv-budget 8GiB --keys keys.toml',
       'palimpsest serve --view --metrics',
     ],
     settings: [

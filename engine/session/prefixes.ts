@@ -246,7 +246,10 @@ export class Prefixes {
   /** So many tokens of a session are as they were. */
   cut(session: Session, tokens: number): void {
     this.#chains.get(session)?.cut(pageOf(tokens));
-    this.#index.cut(this.#holderOf(session), pageOf(tokens));
+    // A page that the tokens fill to its end may be open again.
+    const { kv, shape } = session.governed;
+    const pages = Math.min(pageOf(tokens), kv.table(shape.layers - 1).pages);
+    this.#index.cut(this.#holderOf(session), pages);
     this.#keptBytes = null;
   }
 

@@ -78,6 +78,7 @@ interface Line {
   readonly isRead?: boolean;
   readonly acknowledged?: number;
   readonly parked?: string;
+  readonly refused?: string;
   readonly failed?: string;
 }
 
@@ -114,6 +115,8 @@ interface Told {
   readonly names: ReadonlyMap<string, number>;
   /** Ids of sessions that were parked by their caller. */
   readonly parked: ReadonlySet<string>;
+  /** Ids of those whose answer found no room to go on: what was written of it stays, also where they are parked. */
+  readonly refused: ReadonlySet<string>;
   /** Ids of those whose tokens were read again, which may go on otherwise. */
   readonly read: ReadonlySet<string>;
   /** Texts that are not how a session goes on that is alone. */
@@ -122,10 +125,10 @@ interface Told {
 
 function toldBy(scripts: readonly Script[], lines: readonly Line[]): Told {
   const names = new Map<string, number>();
-  const [parked, read] = [new Set<string>(), new Set<string>()];
+  const [parked, refused, read] = [new Set<string>(), new Set<string>(), new Set<string>()];
   const now = new Map<number, { readonly id: string; readonly said: string }>();
   let otherTexts = 0;
-  for (const { name, session, turn, text, isRead = false, parked: id } of lines) {
+  for (const { name, session, turn, text, isRead = false, parked: id, refused: why } of lines) {
     if (id !== undefined) parked.add(id);
     if (name === undefined) continue;
     const { texts } = scripts[name]!;
@@ -135,12 +138,13 @@ function toldBy(scripts: readonly Script[], lines: readonly Line[]): Told {
     }
     const { id: current, said } = now.get(name)!;
     if (isRead) read.add(current);
+    if (why !== undefined) refused.add(current);
     if (text === undefined || read.has(current)) continue;
     now.set(name, { id: current, said: said + text });
     const all = texts.slice(0, turn! + 1).join('');
     if (!all.startsWith(said + text)) otherTexts++;
   }
-  return { names, parked, read, otherTexts };
+  return { names, parked, refused, read, otherTexts };
 }
 
 /** What became of sessions: how many files are missing, what else is not as it was, and where each goes on. */
@@ -154,7 +158,7 @@ interface Found {
 async function resumeAll(
   engine: Engine,
   scripts: readonly Script[],
-  { names, parked, read }: Told,
+  { names, parked, refused, read }: Told,
   stateDir: string,
 ): Promise<Found> {
   const places = scripts.map((): Places[number] => ({ from: null, turn: 0 }));
@@ -168,6 +172,7 @@ async function resumeAll(
       const session = await engine.resume(id);
       const { by, why, tokens: held } = session.resumed!;
       const turn = tokens.indexOf(held);
+      if (by === 'pages' && turn < 0 && refused.has(id)) continue;
       if (by !== 'pages' || turn < 0) {
         wrong.push(`${id} came back with ${held} tokens, by ${by}: ${why}`);
         continue;
