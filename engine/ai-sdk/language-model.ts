@@ -17,7 +17,7 @@ import {
   seenLater,
   whole,
 } from '../../native/index.ts';
-import { Conversations } from '../openai/conversations.ts';
+import { argumentsOf, Conversations, templateOf } from '../openai/conversations.ts';
 import { type Answer, BegunTurn } from '../openai/turn.ts';
 import type { GenerateOptions, SessionOptions } from '../options/types.ts';
 import type { Engine } from '../thread/engine.ts';
@@ -149,8 +149,6 @@ export function languageModel(engine: Engine, options: LanguageModelOptions = {}
   return new EngineModel(engine, options);
 }
 
-const inputOf = (call: ToolCall): string => call.argumentsText ?? JSON.stringify(call.arguments);
-
 class EngineModel implements LanguageModel {
   readonly specificationVersion = 'v3' as const;
   readonly provider = 'palimpsest';
@@ -169,7 +167,7 @@ class EngineModel implements LanguageModel {
     this.modelId = options.modelId ?? engine.info.name;
     this.#options = options;
     this.#maxTokens = maxTokens;
-    this.#template = options.template ?? (engine.info.chat ? undefined : 'hermes');
+    this.#template = templateOf(engine, options.template);
     this.#conversations = new Conversations(engine, conversationsMax);
   }
 
@@ -178,7 +176,7 @@ class EngineModel implements LanguageModel {
     for await (const _ of turn.texts());
     const answer = await turn.end();
     const calls = answer.toolCalls.map((one) => ({
-      ...{ type: 'tool-call' as const, toolCallId: one.id, toolName: one.name, input: inputOf(one) },
+      ...{ type: 'tool-call' as const, toolCallId: one.id, toolName: one.name, input: argumentsOf(one) },
     }));
     const text = answer.text === '' && calls.length > 0 ? [] : [{ type: 'text' as const, text: answer.text }];
     const response = { id: randomUUID(), modelId: this.modelId, timestamp: new Date() };
@@ -253,9 +251,9 @@ class EngineModel implements LanguageModel {
 function* callParts(call: ToolCall): Generator<ModelStreamPart, void> {
   const { id, name: toolName } = call;
   yield { type: 'tool-input-start', id, toolName };
-  yield { type: 'tool-input-delta', id, delta: inputOf(call) };
+  yield { type: 'tool-input-delta', id, delta: argumentsOf(call) };
   yield { type: 'tool-input-end', id };
-  yield { type: 'tool-call', toolCallId: id, toolName, input: inputOf(call) };
+  yield { type: 'tool-call', toolCallId: id, toolName, input: argumentsOf(call) };
 }
 
 /** How an answer ended, and what it took. */

@@ -1,6 +1,6 @@
 /** What AI SDK asks a language model, as the messages, tools and options of a chat here. */
-import { randomInt } from 'node:crypto';
 import { asRecord, given, jsonOf, KvError, show } from '../../native/index.ts';
+import { drawnSeed } from '../openai/asked.ts';
 import type { GenerateOptions, SendOptions } from '../options/types.ts';
 import type { JsonSchema } from '../transformer/grammar/options.ts';
 import type { ChatMessage, ChatTool, ToolCall } from '../transformer/types.ts';
@@ -92,9 +92,6 @@ export interface ModelAsked {
   readonly warnings: ModelWarning[];
 }
 
-/** Seeds of answers that nobody gave one are below it. */
-const SEEDS = 2 ** 32;
-
 /** Throws 'bad-argument', 'unsupported' for what no answer can be made of. */
 export function modelAsked(call: ModelCall, defaults: GenerateOptions): ModelAsked {
   const tools = (call.tools ?? []).filter(({ type }) => type === 'function');
@@ -109,7 +106,7 @@ export function modelAsked(call: ModelCall, defaults: GenerateOptions): ModelAsk
       presencePenalty: call.presencePenalty,
       frequencyPenalty: call.frequencyPenalty,
       stop: call.stopSequences,
-      seed: call.seed ?? randomInt(SEEDS),
+      seed: call.seed ?? drawnSeed(),
       maxTokens: call.maxOutputTokens,
     }),
     grammar: format?.type === 'json' ? { jsonSchema: (format.schema ?? { type: 'object' }) as JsonSchema } : undefined,

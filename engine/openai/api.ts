@@ -148,9 +148,8 @@ async function bodyOf({ env: { incoming } }: Context<Env>, bytesMax: number): Pr
   if (!/^application\/json\b/i.test(type))
     throw new KvError('bad-argument', 'a request is JSON', { hint: 'send content-type: application/json' });
   const pieces: Buffer[] = [];
-  let bytes = Number(length);
-  if (bytes > bytesMax) throw tooLarge(bytesMax);
-  bytes = 0;
+  if (Number(length) > bytesMax) throw tooLarge(bytesMax);
+  let bytes = 0;
   for await (const piece of incoming as AsyncIterable<Buffer>) {
     bytes += piece.length;
     if (bytes > bytesMax) throw tooLarge(bytesMax);

@@ -11,6 +11,7 @@ const set = <T>(value: T | null | undefined): T | undefined => value ?? undefine
 
 /** Seeds of answers that nobody gave one are below it. */
 const SEEDS = 2 ** 32;
+export const drawnSeed = (): number => randomInt(SEEDS);
 
 /**
  * What OpenAI's salt and key say of who shares a cache: those whose both are the same. Undefined where neither is
@@ -51,7 +52,7 @@ function samplingAsked(request: EitherRequest): GenerateOptions {
     presencePenalty: set(request.presence_penalty),
     logitBias: bias == null ? undefined : (bias as Readonly<Record<number, number>>),
     // A negative one is a seed to other servers.
-    seed: request.seed == null ? randomInt(SEEDS) : Math.abs(request.seed),
+    seed: request.seed == null ? drawnSeed() : Math.abs(request.seed),
     stop: stop == null ? undefined : typeof stop === 'string' ? [stop] : stop,
   });
 }

@@ -2,10 +2,9 @@
 
 import type { GeneratedToken, TokenLogprob } from '../transformer/sampling/logprobs.ts';
 import type { ToolCall } from '../transformer/types.ts';
+import { argumentsOf } from './conversations.ts';
 import type { Told } from './service.ts';
 import type { Answer } from './turn.ts';
-
-export const argumentsOf = (call: ToolCall): string => call.argumentsText ?? JSON.stringify(call.arguments);
 
 /** The calls that are told: all, or the first where one at a time was asked for. */
 export const callsOf = ({ toolCalls }: Answer, parallel: boolean): readonly ToolCall[] =>

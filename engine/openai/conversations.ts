@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import type { SessionOptions } from '../options/types.ts';
 import type { Chat } from '../thread/chat.ts';
 import type { Engine } from '../thread/engine.ts';
-import type { ChatMessage, ChatTool } from '../transformer/types.ts';
+import type { ChatMessage, ChatTool, ToolCall } from '../transformer/types.ts';
 
 /** What a conversation is opened with. Two requests that differ in any of it are of two conversations. */
 export interface ConversationTerms {
@@ -86,13 +86,20 @@ export class Conversations {
   }
 }
 
+/** The arguments of a call as JSON, numbers as they were written. */
+export const argumentsOf = (call: ToolCall): string => call.argumentsText ?? JSON.stringify(call.arguments);
+
+/** The template that conversations are rendered by; undefined: the model's own. */
+export const templateOf = ({ info }: Engine, given: string | undefined): string | undefined =>
+  given ?? (info.chat ? undefined : 'hermes');
+
 const digestOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('base64');
 
 /** By number of messages, the digest of so many of them. Ids of calls are those of whoever keeps them, and left out. */
 function digestsOf(terms: string, messages: readonly ChatMessage[]): string[] {
   const digests = [terms];
   for (const { role, content, toolCalls = [], name = null } of messages) {
-    const calls = toolCalls.map((call) => [call.name, call.argumentsText ?? JSON.stringify(call.arguments)]);
+    const calls = toolCalls.map((call) => [call.name, argumentsOf(call)]);
     digests.push(digestOf([digests.at(-1), role, content, calls, name]));
   }
   return digests;

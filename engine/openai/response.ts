@@ -3,8 +3,8 @@ import { randomUUID } from 'node:crypto';
 import type { GeneratedToken } from '../transformer/sampling/logprobs.ts';
 import type { ToolCall } from '../transformer/types.ts';
 import { responseAsked, sessionAsked } from './asked.ts';
-import { argumentsOf, cacheOf, callsOf, logprobsOf, timingsOf } from './chat-completion.ts';
-import type { ConversationTerms } from './conversations.ts';
+import { cacheOf, callsOf, logprobsOf, timingsOf } from './chat-completion.ts';
+import { argumentsOf, type ConversationTerms } from './conversations.ts';
 import { type Diagnostics, diagnose } from './diagnostics.ts';
 import type { EventStream } from './event-stream.ts';
 import { failureOf } from './failure.ts';
@@ -135,14 +135,17 @@ export class ResponseAnswer {
   /** The text of the answer, which is an item of its own where there is any. */
   async #tellText(tell: Tell): Promise<Answer> {
     const at = { item_id: this.#message, output_index: 0, content_index: 0 };
+    const added = async (): Promise<void> => {
+      await tell('response.output_item.added', {
+        output_index: 0,
+        item: messageItem(this.#message, 'in_progress', []),
+      });
+      await tell('response.content_part.added', { ...at, part: textPart('', null) });
+    };
     let text = '';
     for await (const piece of this.#begun.texts()) {
       if (piece.text === '') continue;
-      if (text === '') {
-        const item = messageItem(this.#message, 'in_progress', []);
-        await tell('response.output_item.added', { output_index: 0, item });
-        await tell('response.content_part.added', { ...at, part: textPart('', null) });
-      }
+      if (text === '') await added();
       text += piece.text;
       const logprobs = piece.logprobs === null ? [] : logprobsOf(piece.logprobs).content;
       await tell('response.output_text.delta', { ...at, delta: piece.text, logprobs });
@@ -151,11 +154,7 @@ export class ResponseAnswer {
     const [message] = this.#outputs(answer);
     if (message?.type !== 'message') return answer;
     const [part] = message.content;
-    if (text === '') {
-      const item = messageItem(this.#message, 'in_progress', []);
-      await tell('response.output_item.added', { output_index: 0, item });
-      await tell('response.content_part.added', { ...at, part: textPart('', null) });
-    }
+    if (text === '') await added();
     await tell('response.output_text.done', { ...at, text: answer.text, logprobs: part!.logprobs });
     await tell('response.content_part.done', { ...at, part });
     await tell('response.output_item.done', { output_index: 0, item: message });

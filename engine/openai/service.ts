@@ -4,7 +4,7 @@ import { basename } from 'node:path';
 import { checkKeys, checkOptions, defaultsOf, given, KvError } from '../../native/index.ts';
 import type { GenerateOptions, SessionOptions } from '../options/types.ts';
 import type { Engine } from '../thread/engine.ts';
-import { Conversations } from './conversations.ts';
+import { Conversations, templateOf } from './conversations.ts';
 import { Refusal } from './failure.ts';
 import { ANSWERS_OPTIONS, type AnswersOptions, TEMPERATURE } from './options.ts';
 
@@ -53,7 +53,7 @@ export class Service {
     this.engine = engine;
     this.limits = { ...defaultsOf<Resolved>(ANSWERS_OPTIONS), ...given<Partial<Resolved>>(options) };
     this.model = options.modelName ?? engine.info.name;
-    this.template = options.template ?? (engine.info.chat ? undefined : 'hermes');
+    this.template = templateOf(engine, options.template);
     this.sampling = { temperature: TEMPERATURE, ...options.sampling };
     this.#session = options.session ?? {};
     this.conversations = new Conversations(engine, this.limits.conversationsMax);

@@ -1,11 +1,10 @@
 // The responses API as its clients use it: events in their order, what goes on behind a response, and what is refused.
 import { createOpenAI } from '@ai-sdk/openai';
 import { generateText, streamText, tool } from 'ai';
-import OpenAI7 from 'openai';
-import OpenAI6 from 'openai6';
+import type OpenAI7 from 'openai';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { eventsIn, type Served, withServer } from './served.ts';
+import { CLIENTS, eventsIn, type Served, withServer } from './served.ts';
 
 let served: Served;
 withServer((one) => {
@@ -25,11 +24,6 @@ const weather = {
   },
   strict: true,
 };
-const CLIENTS = [
-  ['openai 7', OpenAI7],
-  ['openai 6', OpenAI6 as unknown as typeof OpenAI7],
-] as const;
-
 describe.each(CLIENTS)('%s', (_, Client) => {
   let client: OpenAI7;
   beforeAll(() => {

@@ -1,4 +1,6 @@
 /** A server that answers from the reference model, and what its clients are. */
+import OpenAI7 from 'openai';
+import OpenAI6 from 'openai6';
 import { afterAll, beforeAll } from 'vitest';
 import {
   type AnswersOptions,
@@ -8,6 +10,12 @@ import {
   type ServeOptions,
   serve,
 } from '../../../../engine/index.ts';
+
+/** Of two generations. Their types differ from version to version; what tests call has not. */
+export const CLIENTS = [
+  ['openai 7', OpenAI7],
+  ['openai 6', OpenAI6 as unknown as typeof OpenAI7],
+] as const;
 
 export interface Served {
   readonly engine: Engine;
