@@ -337,7 +337,10 @@ describe('an engine that answers one at a time', () => {
     await waiting(0);
     first.abort();
     await expect(long.text()).rejects.toThrow();
-    expect((await asked({ max_tokens: 2 })).status).toBe(200);
+    // That a client went away is told by its connection, which ends a moment after the client's own call does.
+    let next = await asked({ max_tokens: 2 });
+    while (next.status === 429) next = await asked({ max_tokens: 2 });
+    expect(next.status).toBe(200);
   });
 
   test('nobody is answered without the key but who asks whether it is there', async () => {
