@@ -22,6 +22,7 @@
  *   prefix      runs alone: the first token of a session whose text begins as that of another one
  *   begin       runs alone: what it takes to find whose pages a session can begin with, beside many others
  *   http        runs alone: the server for OpenAI clients beside the library, asked by 1, 4 and 16 clients at once
+ *   load        runs alone: a server that 16 and then 64 clients ask for ten minutes each
  *   crowd       runs alone: sessions on memory for half of them, beside one of 16K tokens, and 200 that wait
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
@@ -42,6 +43,8 @@
  *   --quick             machines measures one round and no long history, many one and its shortest, crowd less of each
  *                       part
  *   --parts LIST        what crowd measures: pool,hog,waiting
+ *   --clients LIST      how many ask at once in load (default 16,64), and
+ *   --minutes N         for how long (default 10)
  *   --sessions N        sessions that retrieval looks among (default 1,000,000)
  *   --entries N         entries of the log that audit asks (default 1,000,000)
  *   --over LIST         what audit asks: log,vectors,pglite,postgres
@@ -69,6 +72,7 @@ import { demote } from './demote.ts';
 import { dense } from './dense.ts';
 import { grammar } from './grammar.ts';
 import { http } from './http.ts';
+import { load } from './load.ts';
 import { log } from './log.ts';
 import { lookup } from './lookup.ts';
 import { machine } from './machine.ts';
@@ -124,6 +128,8 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   begin: (say, { settings: { rounds }, json }) => begin(say, { rounds, json }),
   http: (say, { settings: { rounds, threads, model }, json }) =>
     http(say, { model, threads: threads[0]!, rounds, json }),
+  load: (say, { clients, minutes, json, settings: { threads, model } }) =>
+    load(say, { root, model, threads: threads[0]!, clients, minutes, json }),
 };
 
 async function main(): Promise<void> {

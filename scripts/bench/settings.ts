@@ -25,6 +25,9 @@ export interface Command {
   readonly quick: boolean;
   /** What crowd measures. */
   readonly parts: readonly CrowdPart[];
+  /** How many ask at once in load, one row after the other, and for how many minutes. */
+  readonly clients: readonly number[];
+  readonly minutes: number;
   /** What audit asks. */
   readonly over: readonly string[];
   /** Folder where audit keeps what it asks; null: it makes it for this run. */
@@ -61,6 +64,8 @@ export function readCommand(words: readonly string[]): Command {
     sequences: whole('--sequences', values.sequences, 1, 256),
     quick: values.quick,
     parts: values.parts.split(',').map(crowdPartNamed),
+    clients: whole('--clients', values.clients, 1, 1024),
+    minutes: whole('--minutes', values.minutes, 1, 24 * 60)[0]!,
     over: values.over.split(',').map(partNamed),
     keep: values.keep ?? null,
   };
@@ -91,6 +96,8 @@ function parse(words: readonly string[]) {
         steps: { type: 'string', default: '384' },
         sessions: { type: 'string', default: '1000000' },
         entries: { type: 'string', default: '1000000' },
+        clients: { type: 'string', default: '16,64' },
+        minutes: { type: 'string', default: '10' },
         over: { type: 'string', default: AUDIT_PARTS.join() },
         keep: { type: 'string' },
         parts: { type: 'string', default: CROWD_PARTS.join() },

@@ -24,6 +24,7 @@ import { besideAt, demoteAt } from '../../../scripts/bench/demote.ts';
 import { denseRows, SMOLLM2 } from '../../../scripts/bench/dense.ts';
 import { grammarRows } from '../../../scripts/bench/grammar.ts';
 import { http } from '../../../scripts/bench/http.ts';
+import { load, loadRow } from '../../../scripts/bench/load.ts';
 import { lookupRow } from '../../../scripts/bench/lookup.ts';
 import { machineRow, measured } from '../../../scripts/bench/machines.ts';
 import { manyAt, manyRow } from '../../../scripts/bench/many.ts';
@@ -571,4 +572,22 @@ test('the server is measured beside the library, and every text of every client 
   for (const { tokensPerSecond, firstTokenMs, interTokenMsP95 } of rows)
     for (const value of [tokensPerSecond, firstTokenMs, interTokenMsP95]) expect(value).toBeGreaterThan(0);
   expect(said).toHaveLength(3);
+});
+
+test('a server is asked by several clients, and what they met is all there is', async () => {
+  const said: string[] = [];
+  const folder = temporaryFolder();
+  const json = join(folder.dir, 'load.json');
+  await load((line) => said.push(line), {
+    ...{ root, model: 'reference', threads: 1, clients: [3], minutes: 0.05, json },
+  });
+  const rows = loadRow.array().parse(JSON.parse(readFileSync(json, 'utf8')));
+  folder.remove();
+  expect(rows.map(({ clients, faults }) => [clients, faults])).toEqual([[3, []]]);
+  // Each of the three has at least asked once.
+  const [row] = rows;
+  expect(row!.answers + row!.left + row!.refusedInAnswer).toBeGreaterThanOrEqual(3);
+  expect(row!.countedBytesMost).toBeGreaterThan(0);
+  expect(row!.countedBytesMost).toBeLessThanOrEqual(row!.kvBudgetBytes);
+  expect(said).toHaveLength(2);
 });
