@@ -19,8 +19,13 @@ import { at, endWithChildren, explain, node, npm, onPath, root, Stop, say, stage
 import { BIOME, check, runTests } from './tests.mjs';
 
 const TSC = 'node_modules/typescript/bin/tsc';
-/** Modules for browsers: they have settings of their own. */
-const PAGE = 'witness/report/page';
+/** Modules for browsers: they have settings of their own. The second page uses some of the first. */
+const PAGES = [
+  ['witness/report/page', 'witness/report/page'],
+  ['engine/serve/page', ''],
+];
+/** Files of pages that are served as they are written. */
+const AS_WRITTEN = /\.(html|css|svg)$/;
 const NODE_OLDEST = [20, 19];
 const ROOMS = ['native', 'policy', 'memory', 'witness', 'engine', 'migrations'];
 /**
@@ -135,7 +140,8 @@ function sourceFiles(dir) {
   for (const entry of fs.readdirSync(at(dir), { withFileTypes: true })) {
     if (entry.isDirectory() && entry.name !== 'build' && entry.name !== 'node_modules')
       files.push(...sourceFiles(`${dir}/${entry.name}`));
-    else if (entry.name.endsWith('.ts') || entry.name === 'tsconfig.json') files.push(`${dir}/${entry.name}`);
+    else if (/\.ts$|^tsconfig\.json$/.test(entry.name) || AS_WRITTEN.test(entry.name))
+      files.push(`${dir}/${entry.name}`);
   }
   return files;
 }
@@ -155,6 +161,12 @@ function sourceHash() {
   return hash.digest('hex');
 }
 
+function copyWritten(page) {
+  if (!fs.existsSync(at(page))) return;
+  for (const name of fs.readdirSync(at(page)))
+    if (AS_WRITTEN.test(name)) fs.cpSync(at(`${page}/${name}`), at(`dist.new/${page}/${name}`));
+}
+
 /**
  * Builds into a folder beside dist/ and then renames it, so that a running program never finds old and new files mixed.
  */
@@ -169,7 +181,11 @@ async function dist() {
     'The sources do not compile, or a public signature names a type that is not exported. `npx tsc --noEmit` lists the errors of the compiler.',
     async () => {
       let done = await node([TSC, '-p', 'tsconfig.build.json', '--outDir', 'dist.new'], { quiet: true });
-      if (done.code === 0) done = await node([TSC, '-p', PAGE, '--outDir', `dist.new/${PAGE}`], { quiet: true });
+      for (const [page, out] of PAGES) {
+        if (done.code === 0)
+          done = await node([TSC, '-p', page, '--outDir', path.join('dist.new', out)], { quiet: true });
+        copyWritten(page);
+      }
       return done.code === 0 ? node(['scripts/roll-up-types.mjs', 'dist.new'], { quiet: true }) : done;
     },
   );

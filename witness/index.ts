@@ -60,7 +60,7 @@ export * from './query.ts';
 export * from './read.ts';
 export { RemovalAnswers } from './removals.ts';
 export * from './replay.ts';
-export { sessionReport } from './report/index.ts';
+export { sessionMap, sessionReport } from './report/index.ts';
 export * from './retention.ts';
 export * from './rewrap.ts';
 export { entryId, parseEntryId, seriesDir, seriesOf } from './series.ts';

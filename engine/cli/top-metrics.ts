@@ -1,20 +1,6 @@
-/** What only a running engine knows, from the metrics that it shows over HTTP: calls at work or waiting, passes. */
+/** Asks a running engine for its metrics over HTTP. */
 import { KvError } from '../../native/index.ts';
-
-export interface TopMetrics {
-  /** Calls that read or write now, and calls that wait for room. */
-  readonly running: number;
-  readonly waiting: number;
-  /** Open sessions that are parked. */
-  readonly parked: number;
-  readonly bytes: number;
-  readonly budgetBytes: number | null;
-  /** Since the engine began: tokens of prompts, tokens that were written, passes over the weights and their tokens. */
-  readonly promptTokens: number;
-  readonly generatedTokens: number;
-  readonly passes: number;
-  readonly passTokens: number;
-}
+import { metricsIn, type TopMetrics } from '../serve/top-metrics.ts';
 
 /** An engine on this machine answers within milliseconds. */
 const PATIENCE_MS = 5000;
@@ -49,24 +35,4 @@ function metricsUrl(typed: string): URL {
     throw new KvError('bad-argument', `${typed} is no URL of http or https`, { values: { url: typed } });
   if (url.pathname === '/') url.pathname = '/metrics';
   return url;
-}
-
-const SAMPLE = /^palimpsest_(\w+)(?:\{[^}]*\})? (\S+)$/gm;
-
-/** Families that a log alone cannot tell are missing where nobody runs an engine: they count as 0. */
-function metricsIn(text: string): TopMetrics {
-  const sums = new Map<string, number>();
-  for (const [, name, value] of text.matchAll(SAMPLE)) sums.set(name!, (sums.get(name!) ?? 0) + Number(value));
-  const sum = (name: string): number => sums.get(name) ?? 0;
-  return {
-    running: sum('num_requests_running'),
-    waiting: sum('num_requests_waiting'),
-    parked: sum('sessions_parked'),
-    bytes: sum('kv_bytes'),
-    budgetBytes: sums.get('kv_budget_bytes') ?? null,
-    promptTokens: sum('prompt_tokens_total'),
-    generatedTokens: sum('generation_tokens_total'),
-    passes: sum('iteration_tokens_total_count'),
-    passTokens: sum('iteration_tokens_total_sum'),
-  };
 }

@@ -1,8 +1,8 @@
 /** The table of `palimpsest top`. */
 import { brief, bytesText, type Column, grouped, percent, plural, table } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
-import type { TopMetrics } from './top-metrics.ts';
-import type { TopPool, TopRow } from './top-view.ts';
+import type { EngineLoad } from '../serve/top-metrics.ts';
+import type { TopPool, TopRow } from '../serve/top-view.ts';
 
 /** What one look has found. */
 export interface Top {
@@ -10,7 +10,7 @@ export interface Top {
   readonly timeMs: number;
   readonly pools: readonly TopPool[];
   /** What a running engine says of itself; null: nobody was asked. */
-  readonly engine: (TopMetrics & { readonly tokensPerSecond: number; readonly tokensPerPass: number }) | null;
+  readonly engine: EngineLoad | null;
   readonly sessions: readonly TopRow[];
 }
 

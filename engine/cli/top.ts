@@ -2,12 +2,13 @@
 import { columnsOf, jsonText, KvError } from '../../native/index.ts';
 import { isLocked, readLog, seriesDir, seriesOf } from '../../witness/index.ts';
 import { readToken } from '../serve/guard.ts';
+import { EngineLooks } from '../serve/top-metrics.ts';
+import { TopView } from '../serve/top-view.ts';
 import { logDir } from '../state/folder.ts';
 import { flag, number, type Settings, text } from './options.ts';
 import { outputLost } from './output.ts';
-import { readMetrics, type TopMetrics } from './top-metrics.ts';
+import { readMetrics } from './top-metrics.ts';
 import { type Top, topText } from './top-text.ts';
-import { TopView } from './top-view.ts';
 
 /** Lines that are no rows: pools, the engine, titles, a rule, how many more there are. */
 const OTHER_LINES = 6;
@@ -82,7 +83,7 @@ class Looks {
   readonly #view = new TopView();
   /** Where reading goes on, by series. */
   readonly #from = new Map<number, number>();
-  #before: { readonly timeMs: number; readonly metrics: TopMetrics } | null = null;
+  readonly #engine = new EngineLooks();
 
   constructor(settings: Settings) {
     const tokenFile = text(settings, 'tokenFile');
@@ -95,7 +96,8 @@ class Looks {
 
   /** Throws 'not-found' where there is neither a log nor an engine to ask, 'bad-log', 'io'. */
   async next(): Promise<Top> {
-    const engine = this.#url === undefined ? null : this.#rates(await readMetrics(this.#url, this.#token));
+    const engine =
+      this.#url === undefined ? null : this.#engine.next(await readMetrics(this.#url, this.#token), Date.now());
     try {
       this.#read();
     } catch (error) {
@@ -131,21 +133,5 @@ class Looks {
       this.#from.set(seriesOf(entry.seq), entry.seq + 1);
       this.#view.add(entry);
     }
-  }
-
-  /** By the difference to the look before; of the first since the engine began. */
-  #rates(metrics: TopMetrics): NonNullable<Top['engine']> {
-    const timeMs = Date.now();
-    const before = this.#before;
-    this.#before = { timeMs, metrics };
-    const since = (name: 'promptTokens' | 'generatedTokens' | 'passes' | 'passTokens'): number =>
-      Math.max(0, metrics[name] - (before?.metrics[name] ?? 0));
-    const seconds = before === null ? 0 : (timeMs - before.timeMs) / 1000;
-    const tokens = since('promptTokens') + since('generatedTokens');
-    return {
-      ...metrics,
-      tokensPerSecond: seconds > 0 ? tokens / seconds : 0,
-      tokensPerPass: since('passTokens') / Math.max(1, since('passes')),
-    };
   }
 }

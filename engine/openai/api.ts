@@ -38,16 +38,41 @@ interface Begun {
   tell(events: EventStream): Promise<void>;
 }
 
+/** Sessions of one salt that are remembered. */
+const SESSIONS_MAX = 1000;
+
 export class AnswersApi {
   readonly #service: Service;
   readonly #responses = new ResponseStore();
   readonly #stalledMs: number;
+  /** By salt, the sessions of its newest answers. */
+  readonly #sessions = new Map<string, Set<string>>();
   #askerOf: (request: IncomingMessage) => Asking = () => ({});
 
   /** stalledMs: readers of events that take nothing for so long are cut off. Throws 'bad-argument', 'bad-config'. */
   constructor(engine: Engine, options: AnswersOptions, stalledMs: number = STALLED_MS) {
     this.#service = new Service(engine, options);
     this.#stalledMs = stalledMs;
+  }
+
+  /** The name that clients ask for. */
+  get model(): string {
+    return this.#service.model;
+  }
+
+  /** The sessions that answered whoever has this salt, as far as they are remembered. */
+  sessionsOf(salt: string): ReadonlySet<string> {
+    let sessions = this.#sessions.get(salt);
+    if (sessions === undefined) this.#sessions.set(salt, (sessions = new Set()));
+    return sessions;
+  }
+
+  #answered(session: string, salt: string | undefined): void {
+    if (salt === undefined) return;
+    const sessions = this.sessionsOf(salt) as Set<string>;
+    sessions.delete(session);
+    sessions.add(session);
+    if (sessions.size > SESSIONS_MAX) sessions.delete(sessions.keys().next().value!);
   }
 
   /** Puts its paths on a server, which says who asks. */
@@ -113,10 +138,9 @@ export class AnswersApi {
       const left = this.#service.enter();
       let isStreaming = false;
       try {
-        const begun = await begin(body, {
-          ...this.#askerOf(c.env.incoming),
-          signal: gone.signal,
-        });
+        const asking = this.#askerOf(c.env.incoming);
+        const begun = await begin(body, { ...asking, signal: gone.signal });
+        this.#answered(begun.session, asking.salt);
         c.header('x-palimpsest-session', begun.session);
         if (!begun.isStreamed) return c.json(await begun.whole());
         isStreaming = true;

@@ -140,6 +140,20 @@ export const ANSWERS = {
   session: z.strictObject({ session: sessionRow, memory, quality }),
   decisions: pageOf(decision),
   decision,
+  map: z
+    .looseObject({ session, layers: count, tokens: count, forms: z.array(text), formBits: z.array(real) })
+    .describe('the columns of `situations`, `decisions` and `changes` are those of a report of the session'),
+  live: z
+    .looseObject({
+      timeMs,
+      model: text.nullable().describe('the name that clients ask for; null: nothing is answered here'),
+      hasLog: z.boolean().describe('whether a log is read here'),
+      seesAll: z.boolean().describe('false: a key is told of its own answers alone'),
+      engine: z.looseObject({}).nullable().describe('what the engine does; null: there is none, or it is not told'),
+      pools: z.array(z.looseObject({ pool: text })),
+      sessions: z.array(z.looseObject({ session })),
+    })
+    .describe('rates are those since the snapshot before'),
   memory: pageOf(memory),
   quality: pageOf(quality),
   explanation: z

@@ -12,17 +12,21 @@ import {
   type Entry,
   entryId,
   explain,
+  isLocked,
   isLogDir,
   openLogQuery,
   parseEntryId,
   type ReadOptions,
   readLog,
+  seriesDir,
   seriesOf,
+  sessionMap,
   verifyLog,
 } from '../../witness/index.ts';
 import type { Page } from './answers.ts';
 import { KNOWN_VALUES, unknownValue } from './known-values.ts';
 import { LogView } from './log-view.ts';
+import { type TopPool, type TopRow, TopView } from './top-view.ts';
 
 /** The log is looked at so often. Its writers sync every 50 ms; a person does not notice this much. */
 const LOOK_MS = 200;
@@ -75,6 +79,7 @@ export class Follower {
   readonly #dir: string;
   readonly #onDecisions: (decisions: readonly ToldDecision[]) => void;
   #view = new LogView();
+  #top = new TopView();
   #place = new Place();
   #files: ReadonlyMap<string, SeenFile> = new Map();
   #problem: unknown = null;
@@ -107,6 +112,25 @@ export class Follower {
 
   async quality({ limit, cursor }: { limit: number; cursor?: string }): Promise<unknown> {
     return (await this.#now()).quality(limit, cursor);
+  }
+
+  /** Sessions that are open, and the pools that they share. */
+  async top({ nowMs }: { nowMs: number }): Promise<{ readonly sessions: TopRow[]; readonly pools: TopPool[] }> {
+    await this.#now();
+    const written = new Map<number, boolean>();
+    const isWritten = (series: number): boolean => {
+      const known = written.get(series) ?? isLocked(seriesDir(this.#dir, series));
+      written.set(series, known);
+      return known;
+    };
+    return { sessions: this.#top.rows(nowMs, isWritten), pools: this.#top.pools(isWritten) };
+  }
+
+  /** What the pages of a session are in. */
+  async map({ session }: { session: string }): Promise<unknown> {
+    // Says of a session that is not there, or cannot be opened, what is known of it.
+    (await this.#now()).session(session);
+    return sessionMap(this.#dir, session);
   }
 
   async session({ session }: { session: string }): Promise<unknown> {
@@ -212,6 +236,7 @@ export class Follower {
 
   #forget(): void {
     this.#view = new LogView();
+    this.#top = new TopView();
     this.#place = new Place();
     this.#files = new Map();
   }
@@ -224,10 +249,14 @@ export class Follower {
     };
     let taken = 0;
     try {
-      const onUnopened: ReadOptions['onUnopened'] = (session, why) => this.#view.unopened(session, why);
+      const onUnopened: ReadOptions['onUnopened'] = (session, why) => {
+        this.#view.unopened(session, why);
+        this.#top.forget(session);
+      };
       for (const entry of readLog(this.#dir, { from: this.#place.from, onUnopened })) {
         this.#place.pass(entry.seq);
         const row = this.#view.add(entry);
+        this.#top.add(entry);
         if (row !== null && this.#isWatched) decisions.push({ id: this.#place.id, row });
         if (++taken % AT_ONCE !== 0) continue;
         tell();

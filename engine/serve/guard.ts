@@ -75,6 +75,14 @@ export function checkToken(token: unknown, where: string): void {
   );
 }
 
+/** What a key is told that asks about others. */
+export const ownAlone = (headers: Readonly<Record<string, string>> = {}): Refusal =>
+  new Refusal(
+    403,
+    new KvError('not-allowed', 'this key is told of its own answers alone', { hint: 'ask with a key that sees all' }),
+    headers,
+  );
+
 export class Guard {
   readonly #rules: GuardRules;
   readonly #keys: Keys;
@@ -174,11 +182,7 @@ export class Guard {
       );
     if (key.requestsPerSecond !== undefined) this.#spend(`key ${key.name}`, key.requestsPerSecond, close);
     if (key.sees === 'all' || isOwn) return key;
-    throw new Refusal(
-      403,
-      new KvError('not-allowed', 'this key is told of its own answers alone', { hint: 'ask with a key that sees all' }),
-      close,
-    );
+    throw ownAlone(close);
   }
 
   /** Takes one request from what an address or a key may ask now. */

@@ -11,6 +11,8 @@ useMasterKeys(masterKeys);
 const calls = (follower: Follower) => ({
   sessions: follower.sessions.bind(follower),
   session: follower.session.bind(follower),
+  top: follower.top.bind(follower),
+  map: follower.map.bind(follower),
   decisions: follower.decisions.bind(follower),
   after: follower.after.bind(follower),
   unwatch: follower.unwatch.bind(follower),

@@ -5,6 +5,7 @@ import { EXPOSITION_TYPE } from '../metrics/registry.ts';
 import { answeredPath } from '../openai/paths.ts';
 import { ANSWERS, form, laterForm } from './answers.ts';
 import { SHOWS_ONLY, type Way } from './guard.ts';
+import { isPagePath } from './page-files.ts';
 
 const LIMIT_MAX = 1000;
 
@@ -22,16 +23,18 @@ const session = z.string().min(1).max(200).describe('id of a session');
 const none = z.strictObject({});
 
 /** Where an answer comes from. */
-export type Source = 'log' | 'metrics' | 'document' | 'stream' | 'engine';
+export type Source = 'log' | 'metrics' | 'document' | 'stream' | 'live' | 'engine';
 
 export interface Route {
   readonly path: string;
   readonly does: string;
   readonly source: Source;
   /** What the log's reader is asked. */
-  readonly method?: 'sessions' | 'session' | 'decisions' | 'explain' | 'quality' | 'memory' | 'verify';
+  readonly method?: 'sessions' | 'session' | 'map' | 'decisions' | 'explain' | 'quality' | 'memory' | 'verify';
   /** True if it changes something: it is asked by POST, under the conditions of guard.ts. */
   readonly changes?: true;
+  /** True if a key that is told of its own answers alone may ask it, of sessions of theirs. */
+  readonly own?: true;
   readonly inPath: z.ZodObject;
   readonly inQuery: z.ZodObject;
   readonly type: string;
@@ -40,6 +43,7 @@ export interface Route {
 }
 
 const JSON_TYPE = 'application/json; charset=utf-8';
+const EVENTS_TYPE = 'text/event-stream; charset=utf-8';
 
 export const ROUTES: readonly Route[] = [
   {
@@ -57,16 +61,39 @@ export const ROUTES: readonly Route[] = [
     does: 'One session with its memory and quality.',
     source: 'log',
     method: 'session',
+    own: true,
     inPath: z.strictObject({ session }),
     inQuery: none,
     type: JSON_TYPE,
     answer: ANSWERS.session,
   },
   {
+    path: '/v1/sessions/{session}/map',
+    does: 'What the pages of a session are in, and how they came to it, as columns: the live page draws its tier map of this.',
+    source: 'log',
+    method: 'map',
+    own: true,
+    inPath: z.strictObject({ session }),
+    inQuery: none,
+    type: JSON_TYPE,
+    answer: ANSWERS.map,
+  },
+  {
+    path: '/v1/live',
+    does: 'What the server does, once a second, as server-sent events: `event` is snapshot, `data` one snapshot as JSON; or problem, where none could be made.',
+    source: 'live',
+    own: true,
+    inPath: none,
+    inQuery: none,
+    type: EVENTS_TYPE,
+    answer: ANSWERS.live,
+  },
+  {
     path: '/v1/decisions',
     does: 'Decisions that all given filters let through, newest first, refused ones included.',
     source: 'log',
     method: 'decisions',
+    own: true,
     inPath: none,
     inQuery: z.strictObject({
       ...page,
@@ -91,6 +118,7 @@ export const ROUTES: readonly Route[] = [
     path: '/v1/decisions/stream',
     does: 'Decisions as they are written, as server-sent events: `id` says how far the log was told, `event` is decision, `data` one decision as JSON. A client that comes back with Last-Event-ID misses nothing.',
     source: 'stream',
+    own: true,
     inPath: none,
     inQuery: z.strictObject({
       session: session.optional(),
@@ -101,7 +129,7 @@ export const ROUTES: readonly Route[] = [
         .optional()
         .describe('as the header Last-Event-ID: `id` of the last event seen, or start; left out: from now on'),
     }),
-    type: 'text/event-stream; charset=utf-8',
+    type: EVENTS_TYPE,
     answer: ANSWERS.decision,
   },
   {
@@ -175,11 +203,12 @@ export const ROUTES: readonly Route[] = [
 /** `answers`: true if prompts are answered here. isOwn: it tells whoever asks of themselves alone. */
 export function wayOf(url: string, answers: boolean): { readonly way: Way; readonly isOwn: boolean } {
   const path = url.split('?', 1)[0]!;
+  if (isPagePath(path)) return { way: 'greets', isOwn: true };
   const answered = answers ? answeredPath(path) : null;
   const way = answered?.body !== undefined ? 'answers' : answered?.open === true ? 'greets' : 'removes';
   if (answered !== null) return { way: way === 'removes' && answered.removes !== true ? 'shows' : way, isOwn: true };
-  const changes = ROUTES.some((route) => route.changes === true && route.path === path);
-  return { way: changes ? 'changes' : 'shows', isOwn: false };
+  const route = ROUTES.find((one) => fits(one.path, path));
+  return { way: route?.changes === true ? 'changes' : 'shows', isOwn: route?.own === true };
 }
 
 /**
@@ -202,14 +231,19 @@ export function resolve(
   });
 }
 
-function matchPath(pattern: string, path: string): Record<string, string> | null {
+/** True if a path has the form of a pattern, whatever its names say. */
+function fits(pattern: string, path: string): boolean {
   const [wanted, given] = [pattern.split('/'), path.split('/')];
-  if (wanted.length !== given.length) return null;
+  return wanted.length === given.length && wanted.every((part, at) => part.startsWith('{') || part === given[at]);
+}
+
+function matchPath(pattern: string, path: string): Record<string, string> | null {
+  if (!fits(pattern, path)) return null;
   const names: Record<string, string> = {};
-  for (const [index, part] of wanted.entries()) {
+  const given = path.split('/');
+  for (const [index, part] of pattern.split('/').entries()) {
     const name = /^\{(\w+)\}$/.exec(part)?.[1];
     if (name !== undefined) names[name] = decoded(given[index]!);
-    else if (part !== given[index]) return null;
   }
   return names;
 }

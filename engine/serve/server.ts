@@ -17,10 +17,12 @@ import { failureOf } from '../openai/failure.ts';
 import { ANSWERS_OPTIONS } from '../openai/options.ts';
 import { logDir } from '../state/folder.ts';
 import type { Engine } from '../thread/engine.ts';
-import { checkToken, Guard, isLoopback } from './guard.ts';
+import { checkToken, Guard, isLoopback, ownAlone } from './guard.ts';
 import { type ApiKey, checkedKeys, tokenKey } from './keys.ts';
+import { Live } from './live.ts';
 import { openApi } from './openapi.ts';
 import { SERVE_OPTIONS, type ServeOptions, STREAM_OPTIONS } from './options.ts';
+import { PAGE_POLICY, pageFile } from './page-files.ts';
 import { LogReader } from './reader.ts';
 import { type Route, resolve, wayOf } from './routes.ts';
 import { type StreamRules, Streams } from './stream.ts';
@@ -115,6 +117,7 @@ class View implements LiveView {
   readonly #server: Server;
   readonly #guard: Guard;
   readonly #streams: Streams | null;
+  readonly #live: Live;
   readonly #answers: AnswersApi | null;
   readonly #listener: (request: IncomingMessage, response: ServerResponse) => Promise<void>;
   readonly #registry = new Registry(PREFIX);
@@ -131,7 +134,7 @@ class View implements LiveView {
     {},
   );
   /** Whose key a request had. */
-  readonly #askers = new WeakMap<IncomingMessage, Asking>();
+  readonly #askers = new WeakMap<IncomingMessage, ApiKey>();
   #url = '';
   #closing: Promise<void> | null = null;
 
@@ -152,6 +155,12 @@ class View implements LiveView {
     const rules = { ...defaultsOf<StreamRules>(STREAM_OPTIONS), ...given<Partial<StreamRules>>(options.stream ?? {}) };
     this.#streams = reader === null ? null : new Streams(reader, rules, () => this.#dropped.add({}));
     this.#answers = engine === null || options.answers === undefined ? null : new AnswersApi(engine, options.answers);
+    const sources = {
+      model: this.#answers?.model ?? null,
+      metrics: engine === null ? null : () => engine.metrics(),
+      reader,
+    };
+    this.#live = new Live(sources, rules, () => this.#dropped.add({}));
     // Requests are those of node:http: nothing of the process is put in their place.
     this.#listener = getRequestListener(this.#routes().fetch, { overrideGlobalObjects: false });
     this.#server = createServer({
@@ -197,6 +206,7 @@ class View implements LiveView {
   async drain(mostMs: number): Promise<void> {
     const drained = new Promise<void>((resolve) => this.#server.close(() => resolve()));
     this.#streams?.end();
+    this.#live.end();
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<void>((resolve) => {
       timer = setTimeout(resolve, mostMs);
@@ -229,7 +239,7 @@ class View implements LiveView {
     try {
       const { way, isOwn } = wayOf(request.url ?? '', this.#answers !== null);
       const key = this.#guard.check(request, way, isOwn);
-      if (key !== null) this.#askers.set(request, askerOf(key));
+      if (key !== null) this.#askers.set(request, key);
       if (waits && way === 'answers') response.writeContinue();
     } catch (error) {
       this.#refuse(error, request, response);
@@ -258,7 +268,7 @@ class View implements LiveView {
         'access-control-max-age': '600',
       }),
     );
-    this.#answers?.serveOn(app, (request) => this.#askers.get(request) ?? {});
+    this.#answers?.serveOn(app, (request) => askerOf(this.#askers.get(request)));
     app.all('*', (c) => this.#show(c));
     app.onError((error, c) => {
       this.#refuse(error, c.env.incoming, c.env.outgoing);
@@ -271,7 +281,19 @@ class View implements LiveView {
   async #show({ env: { incoming: request, outgoing: response } }: Context<Env>): Promise<Response> {
     const gone = new AbortController();
     response.on('close', () => gone.abort());
-    const { route, parameters } = resolve(...addressOfRequest(request.url ?? ''), this.#answers !== null);
+    const [path, search] = addressOfRequest(request.url ?? '');
+    const file = pageFile(path);
+    if (file !== null) {
+      this.#send(response, request, 200, file.type, file.bytes, { 'content-security-policy': PAGE_POLICY });
+      return RESPONSE_ALREADY_SENT;
+    }
+    const { route, parameters } = resolve(path, search, this.#answers !== null);
+    const own = this.#checkOwn(request, route, parameters);
+    if (route.source === 'live' && request.method === 'GET') {
+      this.#count(200);
+      await this.#live.serve(own, response, this.#headers(route.type, request));
+      return RESPONSE_ALREADY_SENT;
+    }
     if (route.source === 'stream' && request.method === 'GET') {
       const { after = request.headers['last-event-id'] ?? null, ...rest } = parameters as {
         after?: string;
@@ -287,8 +309,17 @@ class View implements LiveView {
     return RESPONSE_ALREADY_SENT;
   }
 
+  /** The sessions that whoever asks is told of; null: all. Throws a Refusal for a question about others. */
+  #checkOwn(request: IncomingMessage, { source }: Route, parameters: object): ReadonlySet<string> | null {
+    const key = this.#askers.get(request);
+    if (key === undefined || key.sees === 'all') return null;
+    const own = this.#answers?.sessionsOf(key.name) ?? new Set<string>();
+    if (source !== 'live' && !own.has((parameters as { session?: string }).session ?? '')) throw ownAlone();
+    return own;
+  }
+
   async #text({ source, method }: Route, parameters: object, gone: AbortSignal): Promise<string> {
-    if (source === 'stream') return '';
+    if (source === 'stream' || source === 'live') return '';
     if (source === 'document') return JSON.stringify(openApi(this.#answers !== null));
     if (source === 'metrics') return this.#metrics(gone);
     if (source === 'engine') return JSON.stringify(await this.#lowMemory(parameters as { low: boolean }));
@@ -345,7 +376,7 @@ class View implements LiveView {
     request: IncomingMessage,
     status: number,
     type: string,
-    text: string,
+    text: string | Buffer,
     more: Readonly<Record<string, string>> = {},
   ): void {
     this.#count(status);
@@ -367,8 +398,8 @@ class View implements LiveView {
 }
 
 /** What a key is to the answers: nothing for the one that all share. */
-const askerOf = ({ name, priority = 0, weight = 1 }: ApiKey): Asking =>
-  name === '' ? {} : { salt: name, priority, weight };
+const askerOf = (key: ApiKey | undefined): Asking =>
+  key === undefined || key.name === '' ? {} : { salt: key.name, priority: key.priority ?? 0, weight: key.weight ?? 1 };
 
 /** The path and the query of a request. Throws 'bad-argument'. */
 function addressOfRequest(url: string): [path: string, search: URLSearchParams] {

@@ -28,6 +28,7 @@ export const ENTRIES: Readonly<Record<string, string>> = {
   'lab/register.ts': 'palimpsest-lab/register, for node --import',
   'lab/evaluate/main.ts': 'npm run evaluate',
   'engine/cli/main.ts': 'the command',
+  'engine/serve/page/main.ts': 'the live page, in a browser',
   'migrations/schema.ts': 'read by drizzle-kit',
   'native/yardsticks/register.ts': 'imported by what compares formats, before anything else (node --import)',
 };

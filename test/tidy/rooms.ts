@@ -11,6 +11,9 @@ const LEAF_READERS: readonly string[] = ['memory', 'witness'];
 const roomOf = (path: string): string => path.split('/')[0] ?? '';
 const isRoom = (name: string): boolean => (ROOMS as readonly string[]).includes(name);
 
+/** Modules for browsers, which can load no door of a room: the live page uses some of the report's. */
+const isPage = (path: string): boolean => /^(witness\/report|engine\/serve)\/page\//.test(path);
+
 /** → what is wrong with this import, or null. file: path of the importing module from the root. */
 export function importProblem(file: string, { specifier, kind }: Import): string | null {
   const from = roomOf(file);
@@ -18,6 +21,7 @@ export function importProblem(file: string, { specifier, kind }: Import): string
   if (!specifier.startsWith('.')) return null;
   const target = posix.normalize(posix.join(posix.dirname(file), specifier));
   const to = roomOf(target);
+  if (isPage(file) && isPage(target) && to !== from) return null;
   if (to === from) return innerProblem(file, target);
   if (kind === 'url') return null; // a data file or a worker, not a module of another room
   if (target.startsWith('..')) return `leaves the repository: ${specifier}`;
@@ -102,6 +106,7 @@ const WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>
     runtime: ['', 'hub', 'grammar'],
   },
   session: { '': ['park'], park: [''], chat: ['', 'calls'] },
+  serve: { '': [], page: [] },
 };
 
 /**

@@ -1,5 +1,6 @@
 /** The report of a session: one page of HTML that needs nothing else, made from the log alone. */
-import { KvError } from '../../native/index.ts';
+import { FORMATS, KvError } from '../../native/index.ts';
+import { isLatent, type LaterForm } from '../../policy/index.ts';
 import type { Checkpoint } from '../checkpoint.ts';
 import { findId } from '../id.ts';
 import { readEnvelopes, readLog } from '../read.ts';
@@ -29,6 +30,23 @@ export function sessionReport(
   const pool = verified.ok ? poolOf(dir, collected) : null;
   return reportHtml(collected, { verified, replayed: verified.ok ? replayed(dir, id) : null, pool }, pageScript());
 }
+
+/**
+ * What the tier map of a report is drawn from (`page/history.ts`): facts of the session and its moves, as columns.
+ * session: its whole id. Throws 'not-found', 'bad-log', 'sealed'.
+ */
+export function sessionMap(dir: string, session: string): object {
+  const {
+    trials: _,
+    canaries: _kept,
+    origins: _origins,
+    starts: _starts,
+    ...map
+  } = collect(readLog(dir, { session })).data;
+  return { ...map, formTiers: map.forms.map((form) => tierOf(form as LaterForm)) };
+}
+
+const tierOf = (form: LaterForm): string => (form === 'freed' ? form : isLatent(form) ? 'latent' : FORMATS[form].tier);
 
 function* sessionsOf(entries: Iterable<{ readonly session: string }>): Generator<string> {
   for (const { session } of entries) if (session !== NO_SESSION) yield session;

@@ -16,6 +16,8 @@ export interface Palette {
   readonly soft: string;
   readonly line: string;
   readonly accent: string;
+  /** A colour for each form; left out: the more ink, the more bits. */
+  readonly forms?: readonly string[];
 }
 
 export function palette(): Palette {
@@ -142,7 +144,7 @@ export class TierMap {
     const { tokens } = frames[frame]!;
     const sealed = Math.min(pages, sealedPages(tokens, pageTokens));
     const w = width / pages;
-    const looks = formBits.map((bits) => mix(colours, inkOf(bits)));
+    const looks = colours.forms ?? formBits.map((bits) => mix(colours, inkOf(bits)));
     const gap = w >= 6 ? 1 : 0;
     const isLettered = w >= 10 && cell >= 9;
     context.font = `${Math.min(10, cell - 1)}px ui-sans-serif, system-ui, sans-serif`;
@@ -157,11 +159,14 @@ export class TierMap {
         const x = GUTTER + page * w;
         const form = state[this.#history.cell(this.#side, layer, page)]!;
         const count = Math.min(bundle, sealed - page);
-        context.fillStyle = count === 1 ? looks[form]! : mix(colours, this.#meanInk(state, layer, page, count));
+        context.fillStyle =
+          count === 1 || colours.forms !== undefined
+            ? looks[form]!
+            : mix(colours, this.#meanInk(state, layer, page, count));
         context.fillRect(x, y, w * count - gap, height);
         if (form >= formats && form !== freedForm && count === 1) hatch(context, x, y, w - gap, height, colours);
         if (!isLettered) continue;
-        context.fillStyle = mix(colours, inkOf(formBits[form]!) > 0.5 ? 0 : 1);
+        context.fillStyle = mix(colours, colours.forms !== undefined || inkOf(formBits[form]!) > 0.5 ? 0 : 1);
         context.fillText(letterOf(forms[form]!), x + (w - gap) / 2, y + height / 2 + 0.5);
       }
       const open = tokens - sealed * pageTokens;

@@ -1,6 +1,5 @@
 // What a session has of shared memory whoever needs some: bytes that stay (kvFloor), and a weight (kvWeight).
 import { afterEach, describe, expect, it } from 'vitest';
-import { TopView } from '../../../../engine/cli/top-view.ts';
 import {
   createEngine,
   type Engine,
@@ -8,6 +7,7 @@ import {
   type EngineSession,
   type SessionOptions,
 } from '../../../../engine/index.ts';
+import { TopView } from '../../../../engine/serve/top-view.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
 import { askingIn, readLog, replay } from '../../../../witness/index.ts';
 import { refused } from '../../../refusal.ts';

@@ -48,6 +48,8 @@ export interface TopPool {
   /** Times that a session asked for bytes, and what all gave up. */
   readonly askings: number;
   readonly givenBytes: number;
+  /** What a byte cost whoever was asked last, in nats; null: nobody was, or prices are not known. */
+  readonly price: number | null;
 }
 
 interface Seen {
@@ -61,6 +63,8 @@ interface Seen {
   budgetBytes: number | null;
   gaveUpBytes: number;
   price: number | null;
+  /** What the next byte that it gives others costs; absent: it does not know. */
+  offer?: number | null | undefined;
   isParked: boolean;
   /** The last two times at which its tokens were told, and what they were. */
   before: { readonly timeMs: number; readonly tokens: number };
@@ -72,7 +76,7 @@ const QUIET_MS = 5000;
 
 export class TopView {
   readonly #sessions = new Map<string, Seen>();
-  readonly #pools = new Map<number, { pool: string; budgetBytes: number; askings: number; givenBytes: number }>();
+  readonly #pools = new Map<number, Omit<TopPool, 'bytes'>>();
 
   add(entry: Entry): void {
     const { kind, session } = entry;
@@ -122,13 +126,17 @@ export class TopView {
     const known = this.#pools.get(series);
     const { askings, givenBytes } = known?.pool === pool ? known : { askings: 0, givenBytes: 0 };
     const given = [...givenIn(asking)].reduce((sum, [id, bytes]) => sum + (id === session ? 0 : bytes), 0);
-    this.#pools.set(series, { pool, budgetBytes, askings: askings + 1, givenBytes: givenBytes + given });
-    for (const turn of turns) for (const member of turn.changed ?? []) this.#member(member);
+    let price = known?.pool === pool ? known.price : null;
+    for (const { changed = [], asked } of turns) {
+      for (const member of changed) this.#member(member);
+      price = this.#sessions.get(asked ?? '')?.offer ?? price;
+    }
+    this.#pools.set(series, { pool, budgetBytes, askings: askings + 1, givenBytes: givenBytes + given, price });
   }
 
-  #member({ id, bytes }: LoggedMember): void {
+  #member({ id, bytes, price }: LoggedMember): void {
     const seen = this.#sessions.get(id);
-    if (seen !== undefined) seen.bytes = bytes;
+    if (seen !== undefined) Object.assign(seen, { bytes, offer: price });
   }
 }
 

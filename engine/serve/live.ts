@@ -1,0 +1,147 @@
+/**
+ * Snapshots of what a server does, as server-sent events: sessions, pools and the engine's load. One is made a second,
+ * for all readers together, and only while somebody reads.
+ */
+import type { ServerResponse } from 'node:http';
+import { KvError } from '../../native/index.ts';
+import type { LogReader } from './reader.ts';
+import type { StreamRules } from './stream.ts';
+import { type EngineLoad, EngineLooks, metricsIn } from './top-metrics.ts';
+import type { TopPool, TopRow } from './top-view.ts';
+
+const EVERY_MS = 1000;
+
+/** What a server does at one moment. */
+export interface Snapshot {
+  /** Milliseconds since the epoch. */
+  readonly timeMs: number;
+  /** The name that clients ask for; null: nothing is answered here. */
+  readonly model: string | null;
+  /** Whether a log is read here, and whether whoever asks sees what is others'. */
+  readonly hasLog: boolean;
+  readonly seesAll: boolean;
+  /** null: no engine runs here, or whoever asks is told of its own answers alone. */
+  readonly engine: EngineLoad | null;
+  readonly pools: readonly TopPool[];
+  /** Open ones, those that take most bytes first. */
+  readonly sessions: readonly TopRow[];
+}
+
+/** What snapshots are made of. */
+export interface LiveSources {
+  readonly model: string | null;
+  /** Text of the engine's metrics; null: there is no engine. */
+  readonly metrics: (() => Promise<string>) | null;
+  /** null: there is no log. */
+  readonly reader: LogReader | null;
+}
+
+interface Client {
+  readonly response: ServerResponse;
+  /** null: it sees all; else the sessions of its own answers. */
+  readonly own: ReadonlySet<string> | null;
+  fullSinceMs: number | null;
+}
+
+export class Live {
+  readonly #sources: LiveSources;
+  readonly #rules: StreamRules;
+  readonly #looks = new EngineLooks();
+  readonly #clients = new Set<Client>();
+  readonly #onDropped: () => void;
+  #isMaking = false;
+  #wake: (() => void) | null = null;
+
+  /** `onDropped` is called for every client that was too slow. */
+  constructor(sources: LiveSources, rules: StreamRules, onDropped: () => void) {
+    this.#sources = sources;
+    this.#rules = rules;
+    this.#onDropped = onDropped;
+  }
+
+  /** Cuts off all readers. */
+  end(): void {
+    for (const { response } of this.#clients) response.destroy();
+  }
+
+  /** Serves one reader until it goes. `own`: sessions of its answers, null: it sees all. Throws 'busy'. */
+  async serve(
+    own: ReadonlySet<string> | null,
+    response: ServerResponse,
+    headers: Readonly<Record<string, string>>,
+  ): Promise<void> {
+    const { clientsMax } = this.#rules;
+    if (this.#clients.size >= clientsMax)
+      throw new KvError('busy', `${clientsMax} clients follow this server already`, { hint: 'try again later' });
+    const client: Client = { response, own, fullSinceMs: null };
+    const gone = new Promise<void>((resolve) => response.once('close', resolve));
+    response.on('drain', () => {
+      client.fullSinceMs = null;
+    });
+    response.writeHead(200, headers);
+    response.flushHeaders();
+    this.#clients.add(client);
+    this.#wake?.();
+    if (!this.#isMaking) void this.#make();
+    await gone;
+    this.#clients.delete(client);
+    if (this.#clients.size === 0) this.#wake?.();
+  }
+
+  async #make(): Promise<void> {
+    this.#isMaking = true;
+    while (this.#clients.size > 0) {
+      const told = await this.#snapshot().catch((error: unknown) => problem(error));
+      for (const client of this.#clients) this.#tell(client, told);
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, EVERY_MS);
+        this.#wake = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
+      this.#wake = null;
+    }
+    this.#isMaking = false;
+  }
+
+  /** No more than one snapshot ever waits for a reader: one that has not taken it misses those that follow. */
+  #tell(client: Client, told: Snapshot | { readonly error: string }): void {
+    const { response, own, fullSinceMs } = client;
+    if (fullSinceMs !== null) {
+      if (performance.now() - fullSinceMs <= this.#rules.stalledMs) return;
+      this.#onDropped();
+      response.destroy();
+      return;
+    }
+    const shown = 'error' in told || own === null ? told : ownOf(told, own);
+    if (!response.write(`event: ${'error' in shown ? 'problem' : 'snapshot'}\ndata: ${JSON.stringify(shown)}\n\n`))
+      client.fullSinceMs = performance.now();
+  }
+
+  async #snapshot(): Promise<Snapshot> {
+    const { model, metrics, reader } = this.#sources;
+    const timeMs = Date.now();
+    const [text, top] = await Promise.all([metrics?.() ?? null, reader?.ask('top', { nowMs: timeMs }) ?? null]);
+    const engine = text === null ? null : this.#looks.next(metricsIn(text), timeMs);
+    return {
+      timeMs,
+      model,
+      hasLog: reader !== null,
+      seesAll: true,
+      engine,
+      pools: top?.pools ?? [],
+      sessions: top?.sessions ?? [],
+    };
+  }
+}
+
+const problem = (error: unknown): { readonly error: string } => ({
+  error: error instanceof KvError ? error.message : 'the server failed',
+});
+
+/** Of a snapshot what one key is told of: neither other sessions nor what all have in common. */
+const ownOf = (told: Snapshot, own: ReadonlySet<string>): Snapshot => ({
+  ...{ ...told, seesAll: false, engine: null, pools: [] },
+  sessions: told.sessions.filter(({ session }) => own.has(session)),
+});

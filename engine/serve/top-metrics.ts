@@ -1,0 +1,68 @@
+/** What only a running engine knows, in its own metrics: calls at work or waiting, passes, bytes by tier. */
+
+export interface TopMetrics {
+  /** Calls that read or write now, and calls that wait for room. */
+  readonly running: number;
+  readonly waiting: number;
+  /** Open sessions that are parked. */
+  readonly parked: number;
+  readonly bytes: number;
+  /** The same by tier, those that have any. */
+  readonly tiers: Readonly<Record<string, number>>;
+  readonly budgetBytes: number | null;
+  /** Since the engine began: tokens of prompts, tokens that were written, passes over the weights and their tokens. */
+  readonly promptTokens: number;
+  readonly generatedTokens: number;
+  readonly passes: number;
+  readonly passTokens: number;
+}
+
+/** The same with what it did since it was looked at before. */
+export type EngineLoad = TopMetrics & { readonly tokensPerSecond: number; readonly tokensPerPass: number };
+
+const SAMPLE = /^palimpsest_(\w+)(?:\{([^}]*)\})? (\S+)$/gm;
+
+/** Families that a log alone cannot tell are missing where nobody runs an engine: they count as 0. */
+export function metricsIn(text: string): TopMetrics {
+  const sums = new Map<string, number>();
+  const tiers: Record<string, number> = {};
+  for (const [, name, labels = '', value] of text.matchAll(SAMPLE)) {
+    sums.set(name!, (sums.get(name!) ?? 0) + Number(value));
+    const tier = /(?:^|,)tier="(\w+)"/.exec(labels)?.[1];
+    if (name === 'kv_bytes' && tier !== undefined && Number(value) > 0)
+      tiers[tier] = (tiers[tier] ?? 0) + Number(value);
+  }
+  const sum = (name: string): number => sums.get(name) ?? 0;
+  return {
+    running: sum('num_requests_running'),
+    waiting: sum('num_requests_waiting'),
+    parked: sum('sessions_parked'),
+    bytes: sum('kv_bytes'),
+    tiers,
+    budgetBytes: sums.get('kv_budget_bytes') ?? null,
+    promptTokens: sum('prompt_tokens_total'),
+    generatedTokens: sum('generation_tokens_total'),
+    passes: sum('iteration_tokens_total_count'),
+    passTokens: sum('iteration_tokens_total_sum'),
+  };
+}
+
+/** Looks at an engine again and again. */
+export class EngineLooks {
+  #before: { readonly timeMs: number; readonly metrics: TopMetrics } | null = null;
+
+  /** By the difference to the look before; of the first since the engine began. */
+  next(metrics: TopMetrics, timeMs: number): EngineLoad {
+    const before = this.#before;
+    this.#before = { timeMs, metrics };
+    const since = (name: 'promptTokens' | 'generatedTokens' | 'passes' | 'passTokens'): number =>
+      Math.max(0, metrics[name] - (before?.metrics[name] ?? 0));
+    const seconds = before === null ? 0 : (timeMs - before.timeMs) / 1000;
+    const tokens = since('promptTokens') + since('generatedTokens');
+    return {
+      ...metrics,
+      tokensPerSecond: seconds > 0 ? tokens / seconds : 0,
+      tokensPerPass: since('passTokens') / Math.max(1, since('passes')),
+    };
+  }
+}
