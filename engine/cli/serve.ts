@@ -110,6 +110,11 @@ function tell(settings: Settings, { url }: LiveView, engine: Engine | null): voi
           `  OpenAI clients: baseURL ${url}/v1 (any API key${text(settings, 'tokenFile') === undefined ? '' : ': the token'})`,
           `  caches: ${bytesText(budgetOf(settings))} for all conversations together`,
         ];
-  const lines = [...answers, `serving ${url}/openapi.json`, ...(metrics ? [`        ${url}/metrics`] : [])];
+  const lines = [
+    ...answers,
+    `serving ${url}/ for a browser`,
+    `        ${url}/openapi.json`,
+    ...(metrics ? [`        ${url}/metrics`] : []),
+  ];
   process.stdout.write(`${[...lines, 'Ctrl-C ends it'].join('\n')}\n`);
 }

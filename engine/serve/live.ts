@@ -46,7 +46,7 @@ interface Client {
 export class Live {
   readonly #sources: LiveSources;
   readonly #rules: StreamRules;
-  readonly #looks = new EngineLooks();
+  #looks = new EngineLooks();
   readonly #clients = new Set<Client>();
   readonly #onDropped: () => void;
   #isMaking = false;
@@ -57,6 +57,11 @@ export class Live {
     this.#sources = sources;
     this.#rules = rules;
     this.#onDropped = onDropped;
+  }
+
+  /** True while snapshots are made. */
+  get isMaking(): boolean {
+    return this.#isMaking;
   }
 
   /** Cuts off all readers. */
@@ -90,6 +95,8 @@ export class Live {
 
   async #make(): Promise<void> {
     this.#isMaking = true;
+    // Rates are those of a second, not of the time in which nobody looked.
+    this.#looks = new EngineLooks();
     while (this.#clients.size > 0) {
       const told = await this.#snapshot().catch((error: unknown) => problem(error));
       for (const client of this.#clients) this.#tell(client, told);

@@ -119,8 +119,10 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
     expect(listed.filter((path) => path.startsWith('prebuilds/')).sort()).toEqual(
       ['manifest.json', ...(hasWasm ? ['wasm/palimpsest.wasm'] : [])].map((name) => `prebuilds/${name}`),
     );
-    // Read as text when a report is made, so nothing imports it.
+    // Read when a report is made, or asked for by a browser, so nothing imports them.
     expect(listed).toContain('dist/witness/report/page/main.js');
+    for (const name of ['index.html', 'style.css', 'icon.svg', 'main.js'])
+      expect(listed).toContain(`dist/engine/serve/page/${name}`);
     expect(listed.filter((path) => /\.(cc|gyp)$/.test(path))).toEqual([]);
     expect(listed.filter((path) => path.startsWith('test/') || path.startsWith('scripts/'))).toEqual([]);
   });

@@ -8,6 +8,7 @@ import Plot from './uplot.ts';
 const SHOWN = 300;
 const HEIGHT = 132;
 const AXIS_PX = 60;
+const MIB = 2 ** 20;
 /** Steps of an axis of bytes. */
 const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
@@ -21,6 +22,8 @@ class Chart {
   readonly #lines: readonly Line[];
   readonly #label: (value: number) => string;
   readonly #steps: readonly number[] | null;
+  /** What the axis goes to where there is nothing. */
+  readonly #least: number;
   readonly #data: number[][];
   #plot: Plot | null = null;
 
@@ -34,6 +37,7 @@ class Chart {
     this.#lines = lines;
     this.#label = label;
     this.#steps = steps;
+    this.#least = steps === null ? 1 : MIB;
     this.#data = [[], ...lines.map(() => [])];
     new ResizeObserver(() => this.#plot?.setSize({ width: this.#host.clientWidth, height: HEIGHT })).observe(
       this.#host,
@@ -70,7 +74,7 @@ class Chart {
         cursor: { show: false },
         scales: {
           x: { range: (_, _low, high) => [high - SHOWN, high] },
-          y: { range: (_, _low, high) => [0, high > 0 ? high * 1.15 : 1] },
+          y: { range: (_, _low, high) => [0, high > 0 ? high * 1.15 : this.#least] },
         },
         axes: [
           { ...axis, grid: { show: false }, size: 22, space: 90, values: (_, splits) => splits.map(timeText) },

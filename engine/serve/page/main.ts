@@ -39,6 +39,7 @@ function show(told: Snapshot): void {
   const isFirst = last === null;
   const isOther = told.seesAll !== last?.seesAll || told.hasLog !== last.hasLog;
   last = told;
+  byId('main').hidden = false;
   say(true, 'live');
   byId('serving').textContent = told.model === null ? 'a log, without a model' : `serving ${told.model}`;
   overview(told);

@@ -25,13 +25,16 @@ export function drawOverview(): (told: Snapshot) => void {
 function figuresOf(told: Snapshot): Figure[] {
   const { engine, pools, sessions } = told;
   const { tokensPerSecond, bytes, budgetBytes } = totalsOf(told);
-  const count = (state: string): number => sessions.filter((one) => one.state === state).length;
+  const states = ['working', 'waiting', 'parked'].flatMap((state) => {
+    const count = sessions.filter((one) => one.state === state).length;
+    return count === 0 ? [] : [`${count} ${state}`];
+  });
   const share = budgetBytes === null ? '' : `of ${bytesText(budgetBytes)}, ${Math.round((100 * bytes) / budgetBytes)}%`;
   const prices = pools.flatMap(({ price }) => price ?? []);
   const price = prices.length === 0 ? null : Math.max(...prices);
   const given = pools.reduce((sum, pool) => sum + pool.givenBytes, 0);
   return [
-    ['Sessions', grouped(sessions.length), `${count('working')} working, ${count('parked')} parked`],
+    ['Sessions', grouped(sessions.length), states.length === 0 ? 'none is open' : states.join(', ')],
     ...(engine === null ? [] : [['Queue', grouped(engine.waiting), `waiting; ${engine.running} at work`] as const]),
     ['Tokens per second', rateText(tokensPerSecond), 'read and written'],
     ['Memory', bytes === 0 ? '0' : bytesText(bytes), share],

@@ -94,14 +94,14 @@ export class SessionMap {
   }
 
   #legend(data: MapData, history: History): void {
-    const used = new Set([data.windowForm, data.openForm, ...history.moves.map(({ to }) => to)]);
-    const names = new Set([...used].map((form) => data.formTiers[form]!));
+    const used = new Set([data.windowForm, ...history.moves.map(({ to }) => to)]);
+    const names = new Set(['window', ...[...used].map((form) => data.formTiers[form]!)]);
     byId('map-legend').replaceChildren(
       ...[...TIERS.map(({ name }) => name), 'freed']
         .filter((name) => names.has(name))
         .map((name) => {
           const forms = [...used].filter((form) => data.formTiers[form] === name).sort((a, b) => a - b);
-          const listed = forms.map((form) => data.forms[form]).join(', ');
+          const listed = name === 'window' ? 'open page' : forms.map((form) => data.forms[form]).join(', ');
           return el('li', {}, el('span', { class: `swatch ${name}` }), name, el('span', { class: 'soft' }, listed));
         }),
     );
@@ -110,7 +110,7 @@ export class SessionMap {
   #paint(): void {
     const [data, history] = [this.#data, this.#history];
     if (data === null || history === null) return;
-    const colours = { ...palette(), forms: data.formTiers.map((tier) => colourOf(tier)) };
+    const colours = { ...palette(), forms: data.formTiers.map((tier) => colourOf(tier)), open: colourOf('window') };
     for (const [side, map] of this.#maps.entries()) {
       const width = Math.floor(map.canvas.parentElement?.clientWidth ?? 0);
       if (width > 0 && history.frames.length > 0)

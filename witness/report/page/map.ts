@@ -16,8 +16,9 @@ export interface Palette {
   readonly soft: string;
   readonly line: string;
   readonly accent: string;
-  /** A colour for each form; left out: the more ink, the more bits. */
+  /** A colour for each form, and for the open page; left out: the more ink, the more bits. */
   readonly forms?: readonly string[];
+  readonly open?: string;
 }
 
 export function palette(): Palette {
@@ -171,7 +172,7 @@ export class TierMap {
       }
       const open = tokens - sealed * pageTokens;
       if (open <= 0 || sealed === pages) continue;
-      context.fillStyle = looks[openForm]!;
+      context.fillStyle = colours.open ?? looks[openForm]!;
       context.fillRect(GUTTER + sealed * w, y, Math.max(1, (w * open) / pageTokens - gap), height);
     }
   }

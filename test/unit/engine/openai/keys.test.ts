@@ -40,6 +40,10 @@ const post = (path: string, body: object, headers: Record<string, string>): Prom
 
 test('only those who have a key are answered, and only those who see all are told of others', async () => {
   for (const [name, path, status] of [
+    ['nobody', '/', 200],
+    ['nobody', '/v1/live', 401],
+    ['ann', '/v1/sessions/some-id', 403],
+    ['ann', '/v1/decisions', 403],
     ['nobody', '/v1/models', 401],
     ['ann', '/v1/models', 200],
     ['ann', '/health', 200],
