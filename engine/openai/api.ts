@@ -13,6 +13,7 @@ import { ChatCompletion } from './chat.ts';
 import { TextCompletion } from './completion.ts';
 import { EVENT_HEADERS, EventStream, STALLED_MS } from './event-stream.ts';
 import { Refusal } from './failure.ts';
+import { withField } from './fields.ts';
 import type { AnswersOptions } from './options.ts';
 import { checkedBody, DETOKENIZE_REQUEST, TEMPLATE_REQUEST, TOKENIZE_REQUEST } from './request.ts';
 import { ResponseAnswer } from './response.ts';
@@ -125,7 +126,15 @@ export class AnswersApi {
   /** A path whose request takes an answer of JSON. */
   #ask(app: Hono<Env>, path: string, answer: (body: Body) => Promise<object>): void {
     const { bodyBytesMax } = this.#service.limits;
-    app.post(path, async (c) => c.json(await answer(await bodyOf(c, bodyBytesMax))));
+    app.post(path, async (c) => {
+      const body = await bodyOf(c, bodyBytesMax);
+      const left = this.#service.enter();
+      try {
+        return c.json(await answer(body));
+      } finally {
+        left();
+      }
+    });
   }
 
   /** A path that answers from the model, at once or as events. */
@@ -138,11 +147,11 @@ export class AnswersApi {
       const left = this.#service.enter();
       let isStreaming = false;
       try {
-        const asking = this.#askerOf(c.env.incoming);
-        const begun = await begin(body, { ...asking, signal: gone.signal });
-        this.#answered(begun.session, asking.salt);
+        const asker = { ...this.#askerOf(c.env.incoming), signal: gone.signal };
+        const begun = await naming(body, () => begin(body, asker));
+        this.#answered(begun.session, asker.salt);
         c.header('x-palimpsest-session', begun.session);
-        if (!begun.isStreamed) return c.json(await begun.whole());
+        if (!begun.isStreamed) return c.json(await naming(body, () => begun.whole()));
         isStreaming = true;
         for (const [name, value] of Object.entries(EVENT_HEADERS)) c.header(name, value);
         return stream(c, async (out) => {
@@ -181,6 +190,15 @@ async function bodyOf({ env: { incoming } }: Context<Env>, bytesMax: number): Pr
   }
   const whole = Buffer.concat(pieces);
   return { bytes: whole, value: parseJson(whole, { code: 'bad-argument', what: 'the body' }) };
+}
+
+/** What an engine refuses on the way names the field of the request. */
+async function naming<T>({ value }: Body, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    throw withField(error, value);
+  }
 }
 
 /** Nobody reads the rest, so nothing may follow it. */

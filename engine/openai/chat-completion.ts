@@ -11,7 +11,7 @@ export const callsOf = ({ toolCalls }: Answer, parallel: boolean): readonly Tool
   parallel ? toolCalls : toolCalls.slice(0, 1);
 
 export const finishOf = ({ finish, toolCalls }: Pick<Answer, 'finish' | 'toolCalls'>): string =>
-  toolCalls.length > 0 ? 'tool_calls' : finish === 'length' ? 'length' : 'stop';
+  finish === 'length' ? 'length' : toolCalls.length > 0 ? 'tool_calls' : 'stop';
 
 /** Bytes of a token's text; null for a part of a character, which has no text of its own. */
 const bytesOf = (text: string): number[] | null => (text.includes('\ufffd') ? null : [...Buffer.from(text)]);

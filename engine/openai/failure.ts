@@ -75,7 +75,11 @@ function codeOf({ code, values }: KvError): string {
 }
 
 /** The types of errors that go with a status given by other reasons than a code. */
-const TYPES: Readonly<Record<number, string>> = { 401: 'authentication_error', 429: 'rate_limit_error' };
+const TYPES: Readonly<Record<number, string>> = {
+  401: 'authentication_error',
+  429: 'rate_limit_error',
+  500: OURS.type,
+};
 
 /** What a client is told of what was thrown. */
 export function failureOf(thrown: unknown): Failure {

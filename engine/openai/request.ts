@@ -168,8 +168,11 @@ export const RESPONSE_REQUEST = z
   .describe('What is not named here is let pass and does nothing.');
 export type ResponseRequest = z.infer<typeof RESPONSE_REQUEST>;
 
+/** More letters would keep the thread of the model, and with it all answers, for more than a tenth of a second. */
+const TOKENIZED_LETTERS_MAX = 2 ** 18;
+
 export const TOKENIZE_REQUEST = z.looseObject({
-  content: z.string(),
+  content: z.string().max(TOKENIZED_LETTERS_MAX),
   add_special: maybe(z.boolean()).describe('true: with the token that begins a prompt, where the model has one'),
 });
 

@@ -7,6 +7,7 @@ import type { StreamedText } from '../session/types.ts';
 import type { Generation } from '../thread/engine-session.ts';
 import type { ChatMessage } from '../transformer/types.ts';
 import type { Conversations, ConversationTerms, Taken } from './conversations.ts';
+import { Refusal } from './failure.ts';
 
 /** What is to be answered. */
 export interface Turn {
@@ -76,8 +77,7 @@ export class BegunTurn {
       await Promise.race([reading, generation.result]);
       return turned;
     } catch (error) {
-      await leave(conversations, taken, error);
-      throw error;
+      throw await leave(conversations, taken, error);
     }
   }
 
@@ -111,16 +111,23 @@ export class BegunTurn {
       await (goesOn ? this.#conversations.giveBack(this.#taken) : this.#taken.chat.close()).catch(() => {});
       return { ...answer, report, firstMs: this.#firstMs ?? totalMs, totalMs };
     } catch (error) {
-      await leave(this.#conversations, this.#taken, error);
-      throw error;
+      throw await leave(this.#conversations, this.#taken, error);
     }
   }
 }
 
-/** A chat that was left in the middle goes on later only where nothing went wrong in it. */
-async function leave(conversations: Conversations, taken: Taken, error: unknown): Promise<void> {
+/** Errors of a parked chat or of the log, which say nothing of the request. */
+const OURS: readonly string[] = ['sealed', 'bad-file', 'checksum-mismatch', 'not-found'];
+
+/**
+ * A chat that was left in the middle goes on later only where nothing went wrong in it. → what its client is told. Who
+ * asks again after a chat did not come back has another one, which reads the conversation anew.
+ */
+async function leave(conversations: Conversations, taken: Taken, error: unknown): Promise<unknown> {
   const isSound = error instanceof KvError && HARMLESS.includes(error.code);
   await (isSound ? conversations.giveBack(taken) : taken.chat.session.close('error')).catch(() => {});
+  const isOurs = error instanceof KvError && OURS.includes(error.code);
+  return isOurs ? new Refusal(500, error, { 'x-should-retry': 'true' }) : error;
 }
 
 /** Tokens for an answer of any length: as many as are usual, or as the context has left. */

@@ -31,7 +31,7 @@ interface Asked {
 /** '64MiB' → bytes; '25%' → that share of `f16Bytes` (null when the length is not known). */
 export const parseBudget = (budget: KvBudget, f16Bytes: number | null): number =>
   bytesOf(budget, {
-    ...{ what: 'a KV budget', must: 'a KV budget', name: 'given' },
+    ...{ what: 'a KV budget', must: 'a KV budget', name: 'kvBudget' },
     share: { of: 'the f16 cache', bytes: f16Bytes },
   });
 

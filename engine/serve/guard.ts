@@ -22,13 +22,20 @@ export const SHOWS_ONLY = 'this server shows a log and generates nothing: client
 
 /**
  * How an address is asked: it shows something, or what may also be removed, changes something, answers what a body
- * asks, or tells everybody that the server is there.
+ * asks, tells everybody that the server is there, or there is nothing under it.
  */
-export type Way = 'shows' | 'removes' | 'changes' | 'answers' | 'greets';
+export type Way = 'shows' | 'removes' | 'changes' | 'answers' | 'greets' | 'nowhere';
+
+/** What is said of a path that is none. `answers`: true if prompts are answered here. */
+export const nothingThere = (answers: boolean): KvError =>
+  new KvError('not-found', 'there is nothing under this path', {
+    hint: `/openapi.json lists what there is${answers ? '' : `; ${SHOWS_ONLY}`}`,
+  });
 
 const METHODS: Readonly<Record<Way, readonly string[]>> = {
   shows: ['GET', 'HEAD'],
   greets: ['GET', 'HEAD'],
+  nowhere: ['GET', 'HEAD'],
   removes: ['GET', 'HEAD', 'DELETE'],
   changes: ['POST'],
   answers: ['POST'],
@@ -106,15 +113,7 @@ export class Guard {
       return null;
     }
     const allowed = METHODS[way];
-    if (!allowed.includes(method))
-      throw new Refusal(
-        405,
-        new KvError('unsupported', `only ${allowed.join(' and ')} ${allowed.length > 1 ? 'are' : 'is'} served`, {
-          hint: this.#rules.answers ? 'GET /openapi.json lists what there is' : SHOWS_ONLY,
-        }),
-        // What a body asks for is not read, so nothing may follow it.
-        { allow: allowed.join(', '), ...(hasBody(headers) ? { connection: 'close' } : {}) },
-      );
+    if (!allowed.includes(method)) throw this.#notAsked(way, allowed, hasBody(headers));
     if (url.length > URL_CHARS_MAX)
       throw new Refusal(414, new KvError('bad-argument', `an address has at most ${URL_CHARS_MAX} characters`));
     if (way !== 'answers' && hasBody(headers))
@@ -125,6 +124,18 @@ export class Guard {
     if (way === 'changes') this.#checkChange(remote);
     if (way === 'answers' || way === 'removes') this.#checkOrigin(headers.origin, headers.host);
     return key;
+  }
+
+  #notAsked(way: Way, allowed: readonly string[], isFollowed: boolean): Refusal {
+    // What a body asks for is not read, so nothing may follow it.
+    const close: Readonly<Record<string, string>> = isFollowed ? { connection: 'close' } : {};
+    if (way === 'nowhere') return new Refusal(404, nothingThere(this.#rules.answers), close);
+    const error = new KvError(
+      'unsupported',
+      `only ${allowed.join(' and ')} ${allowed.length > 1 ? 'are' : 'is'} served`,
+      { hint: this.#rules.answers ? 'GET /openapi.json lists what there is' : SHOWS_ONLY },
+    );
+    return new Refusal(405, error, { allow: allowed.join(', '), ...close });
   }
 
   /**

@@ -4,7 +4,7 @@ import { KvError, nearestName } from '../../native/index.ts';
 import { EXPOSITION_TYPE } from '../metrics/registry.ts';
 import { answeredPath } from '../openai/paths.ts';
 import { ANSWERS, form, laterForm } from './answers.ts';
-import { SHOWS_ONLY, type Way } from './guard.ts';
+import { nothingThere, type Way } from './guard.ts';
 import { isPagePath } from './page-files.ts';
 
 const LIMIT_MAX = 1000;
@@ -208,7 +208,8 @@ export function wayOf(url: string, answers: boolean): { readonly way: Way; reado
   const way = answered?.body !== undefined ? 'answers' : answered?.open === true ? 'greets' : 'removes';
   if (answered !== null) return { way: way === 'removes' && answered.removes !== true ? 'shows' : way, isOwn: true };
   const route = ROUTES.find((one) => fits(one.path, path));
-  return { way: route?.changes === true ? 'changes' : 'shows', isOwn: route?.own === true };
+  if (route === undefined) return { way: 'nowhere', isOwn: false };
+  return { way: route.changes === true ? 'changes' : 'shows', isOwn: route.own === true };
 }
 
 /**
@@ -226,9 +227,7 @@ export function resolve(
     if (names === null) continue;
     return { route, parameters: { ...checked(route.inPath, names), ...checked(route.inQuery, oneOfEach(search)) } };
   }
-  throw new KvError('not-found', 'there is nothing under this path', {
-    hint: `/openapi.json lists what there is${answers ? '' : `; ${SHOWS_ONLY}`}`,
-  });
+  throw nothingThere(answers);
 }
 
 /** True if a path has the form of a pattern, whatever its names say. */

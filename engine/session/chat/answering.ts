@@ -137,7 +137,7 @@ async function written(
       if (piece !== '') show(piece);
       continue;
     }
-    const { parsed, rest } = held?.end() ?? { parsed: null, rest: '' };
+    const { parsed, rest } = held?.end(next.value.finish === 'length') ?? { parsed: null, rest: '' };
     if (rest !== '') show(rest);
     return { generated: next.value, text: parsed?.text ?? next.value.text, calls: parsed?.calls ?? [] };
   }

@@ -32,10 +32,30 @@ export class HeldCalls {
     return this.#pass(held);
   }
 
-  /** The answer is complete. → what it is, and text that was held back and is none of its calls */
-  end(): { readonly parsed: Parsed | null; readonly rest: string } {
-    const parsed = this.#format.parse(this.#all);
+  /**
+   * The answer is complete, or cut off where it had as many tokens as it may have. → what it is, and text that was held
+   * back and is none of its calls
+   */
+  end(isCut = false): { readonly parsed: Parsed | null; readonly rest: string } {
+    const parsed = this.#format.parse(this.#all) ?? (isCut ? this.#beforeCut() : null);
     return { parsed, rest: parsed === null ? this.#all.slice(this.#shown) : '' };
+  }
+
+  /** The calls before one that was cut off, which stays text; null: there are none. */
+  #beforeCut(): Parsed | null {
+    const all = this.#all;
+    for (let at = all.length; at > 0; at--) {
+      // The last whole call ends before the mark of the next one, or at its bracket, perhaps in a list.
+      const isMark = this.#format.opens.some((open) => all.startsWith(open, at));
+      if (!isMark && all[at - 1] !== '}') continue;
+      for (const closing of isMark ? [''] : ['', ']']) {
+        const parsed = this.#format.parse(all.slice(0, at) + closing);
+        if (parsed === null) continue;
+        const cut = all.slice(at).replace(/^[\s,;]+/, '');
+        return { text: `${parsed.text}${parsed.text === '' ? '' : '\n'}${cut}`, calls: parsed.calls };
+      }
+    }
+    return null;
   }
 
   #pass(piece: string): string {

@@ -9,6 +9,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createEngine, type Engine, type LiveView, serve } from '../../../../engine/index.ts';
 import { AnswersApi } from '../../../../engine/openai/api.ts';
 import { EventStream } from '../../../../engine/openai/event-stream.ts';
+import { failureOf, Refusal } from '../../../../engine/openai/failure.ts';
+import { KvError } from '../../../../native/index.ts';
 import { raw, statusOf } from '../serve/ask.ts';
 import { eventsIn, type Served, withServer } from './served.ts';
 
@@ -118,7 +120,13 @@ describe('requests that cannot be answered', () => {
     ['more answers than there may be', { n: 1000 }, 400, 'n'],
     ['seeds of which the last is none', { n: 2, seed: Number.MAX_SAFE_INTEGER }, 400, 'seed'],
     ['a bias of what is no token', { logit_bias: { x: 1 } }, 400, 'logit_bias.x'],
-    ['a tool choice without tools', { tool_choice: 'required' }, 400, null],
+    ['a tool choice without tools', { tool_choice: 'required' }, 400, 'tool_choice'],
+    ['a priority that is none', { priority: 5000 }, 400, 'priority'],
+    ['a penalty that is none', { repeat_penalty: -1 }, 400, 'repeat_penalty'],
+    ['a bias of no token of this model', { logit_bias: { 999999: 1 } }, 400, 'logit_bias'],
+    ['a bias that is too large', { logit_bias: { 5: 1e300 } }, 400, 'logit_bias'],
+    ['a budget in words', { kv_budget: 'plenty' }, 400, 'kv_budget'],
+    ['a budget that holds nothing', { kv_budget: '1KiB' }, 413, 'kv_budget'],
     ['a tool that is none', { tools: [{ type: 'function', function: {} }] }, 400, null],
     ['no such model', { model: 'gpt-5' }, 404, 'model'],
   ])('%s', async (_, body, status, param) => {
@@ -140,7 +148,7 @@ describe('requests that cannot be answered', () => {
       null,
     ]);
     expect((await fetch(served.url + CHAT)).status).toBe(405);
-    expect(await refused(post('/v1/embeddings', { input: 'x' }))).toEqual([405, INVALID, null]);
+    expect(await refused(post('/v1/nothing', { input: 'x' }))).toEqual([404, 'not_found_error', null]);
   });
 
   test('a prompt that is too long is told with both numbers', async () => {
@@ -332,6 +340,14 @@ describe('an engine that answers one at a time', () => {
     const third = await asked({});
     expect([third.status, third.headers.get('retry-after')]).toEqual([429, '1']);
     expect(await third.json()).toMatchObject({ error: { type: 'rate_limit_error', code: 'busy' } });
+    // What takes the model's thread but no cache is counted as well.
+    const tokens = async (content: string): Promise<Response> =>
+      fetch(`${view.url}/tokenize`, {
+        method: 'POST',
+        body: JSON.stringify({ content }),
+        headers: { ...JSON_TYPE, ...key },
+      });
+    expect((await tokens('wax')).status).toBe(429);
     second.abort();
     expect(await queued).toBeNull();
     await waiting(0);
@@ -341,6 +357,8 @@ describe('an engine that answers one at a time', () => {
     let next = await asked({ max_tokens: 2 });
     while (next.status === 429) next = await asked({ max_tokens: 2 });
     expect(next.status).toBe(200);
+    expect((await tokens('wax')).status).toBe(200);
+    expect(await refused(tokens('x'.repeat(2 ** 18 + 1)))).toEqual([400, 'invalid_request_error', 'content']);
   });
 
   test('nobody is answered without the key but who asks whether it is there', async () => {
@@ -431,4 +449,13 @@ test('a server that drains ends what it answers, and takes no more', async () =>
   });
   await other.drain(1);
   gone.abort();
+});
+
+test('what a waiting conversation fails with is a fault of ours, which the next request does not meet', () => {
+  const thrown = new Refusal(500, new KvError('sealed', 'erased'), { 'x-should-retry': 'true' });
+  expect(failureOf(thrown)).toMatchObject({
+    status: 500,
+    error: { type: 'server_error', code: 'sealed' },
+    headers: { 'x-should-retry': 'true' },
+  });
 });

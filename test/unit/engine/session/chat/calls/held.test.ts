@@ -3,15 +3,18 @@
 // the marks of a template.
 import { expect, it } from 'vitest';
 import { CALL_FORMATS, callFormatOf } from '../../../../../../engine/session/chat/calls/formats.ts';
+import { gemma } from '../../../../../../engine/session/chat/calls/gemma.ts';
 import { HeldCalls } from '../../../../../../engine/session/chat/calls/held.ts';
 import { hermes } from '../../../../../../engine/session/chat/calls/hermes.ts';
 import { llama } from '../../../../../../engine/session/chat/calls/llama.ts';
+import { mistral } from '../../../../../../engine/session/chat/calls/mistral.ts';
+import { phi } from '../../../../../../engine/session/chat/calls/phi.ts';
 
-function through(format: typeof hermes, answer: string, size: number) {
+function through(format: typeof hermes, answer: string, size: number, isCut = false) {
   const held = new HeldCalls(format);
   let shown = '';
   for (let at = 0; at < answer.length; at += size) shown += held.push(answer.slice(at, at + size));
-  const { parsed, rest } = held.end();
+  const { parsed, rest } = held.end(isCut);
   return { shown, rest, calls: parsed?.calls.map(({ name }) => name) ?? null };
 }
 
@@ -28,6 +31,33 @@ it.each([1, 2, 3, 7, 1000])('in pieces of %d characters', (size) => {
   expect(through(llama, '{"a": 1}', size)).toEqual({ shown: '', rest: '{"a": 1}', calls: null });
   expect(through(llama, 'Words {"name"', size)).toEqual({ shown: 'Words {"name"', rest: '', calls: null });
   expect(through(llama, '', size)).toEqual({ shown: '', rest: '', calls: null });
+});
+
+const CALL = '{"name": "f", "arguments": {"a": {"b": "}"}}}';
+it.each([
+  [hermes, `So: <tool_call>${CALL}</tool_call>\n`, '<tool_call>{"name": "f", "arguments": {"a": {"b": 1}'],
+  [hermes, `<tool_call>${CALL}</tool_call><tool_call>${CALL}</tool_call>`, '<tool_call>'],
+  [llama, `${CALL}; `, CALL.slice(0, -1)],
+  [mistral, `[TOOL_CALLS] [${CALL}, `, CALL.slice(0, -2)],
+  [mistral, '[TOOL_CALLS]f[ARGS]{"a": 1}', '[TOOL_CALLS]f[ARGS]{"a": {"b": 1}'],
+  [phi, `functools[${CALL}, `, CALL.slice(0, -9)],
+  [phi, `<|tool_call|>[${CALL}, `, '{"name": "f"'],
+  [gemma, '<|tool_call>call:f{a:1}<tool_call|>', '<|tool_call>call:f{a:{b:1}'],
+])('%o: calls before one that is cut are calls, and it is text', (format, whole, cut) => {
+  const held = new HeldCalls(format);
+  held.push(whole + cut);
+  const { parsed } = held.end(true);
+  const before = new HeldCalls(format);
+  before.push(whole.replace(/, $/, ']'));
+  expect(parsed!.calls).toEqual(before.end().parsed!.calls);
+  expect(parsed!.text.endsWith(cut)).toBe(true);
+  // What was not cut is malformed, and stays text as a whole.
+  const malformed = new HeldCalls(format);
+  malformed.push(whole + cut);
+  expect(malformed.end().parsed).toBeNull();
+  const first = new HeldCalls(format);
+  first.push(cut);
+  expect(first.end(true).parsed).toBeNull();
 });
 
 it('is chosen by the marks of a template', () => {
