@@ -199,6 +199,7 @@ export type { PolicyModule } from './options/policy-module.ts';
 export type {
   CacheTypes,
   ContinuationOptions,
+  EmbedOptions,
   EngineOptions,
   GenerateOptions,
   GoverningOptions,
@@ -222,6 +223,7 @@ export type { ServeOptions } from './serve/options.ts';
 export { type LiveView, serve } from './serve/server.ts';
 export type { StreamRules } from './serve/stream.ts';
 export type { ChatAnswer, ChatCount, Compressed, ContextEnd } from './session/chat/types.ts';
+export type { Embeddings } from './session/embedding.ts';
 export { type ParkedSession, parkedSessions } from './session/park/folder.ts';
 export type { Resumed } from './session/park/resume.ts';
 export {

@@ -11,6 +11,7 @@ import type { Engine } from '../thread/engine.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 import { ChatCompletion } from './chat.ts';
 import { TextCompletion } from './completion.ts';
+import { embeddings } from './embeddings.ts';
 import { EVENT_HEADERS, EventStream, STALLED_MS } from './event-stream.ts';
 import { Refusal } from './failure.ts';
 import { withField } from './fields.ts';
@@ -102,6 +103,7 @@ export class AnswersApi {
       return c.json({ id: response.id, object: 'response', deleted: true });
     });
     this.#post(app, '/v1/completions', ({ value }, asker) => TextCompletion.begin(service, value, asker));
+    this.#ask(app, '/v1/embeddings', ({ value }, asker) => embeddings(service, value, asker));
     this.#ask(app, '/tokenize', async ({ value }) => {
       const { content, add_special: special } = checkedBody(TOKENIZE_REQUEST, value);
       return { tokens: await engine.tokenize(content, Number.MAX_SAFE_INTEGER, special === true) };
@@ -124,13 +126,16 @@ export class AnswersApi {
   }
 
   /** A path whose request takes an answer of JSON. */
-  #ask(app: Hono<Env>, path: string, answer: (body: Body) => Promise<object>): void {
+  #ask(app: Hono<Env>, path: string, answer: (body: Body, asker: Asker) => Promise<object>): void {
     const { bodyBytesMax } = this.#service.limits;
     app.post(path, async (c) => {
       const body = await bodyOf(c, bodyBytesMax);
       const left = this.#service.enter();
       try {
-        return c.json(await answer(body));
+        const gone = new AbortController();
+        c.env.outgoing.once('close', () => gone.abort());
+        const asker = { ...this.#askerOf(c.env.incoming), signal: gone.signal };
+        return c.json(await naming(body, () => answer(body, asker)));
       } finally {
         left();
       }

@@ -168,6 +168,26 @@ export const RESPONSE_REQUEST = z
   .describe('What is not named here is let pass and does nothing.');
 export type ResponseRequest = z.infer<typeof RESPONSE_REQUEST>;
 
+/** Texts of one request. */
+const TEXTS_MAX = 2048;
+const ids = z.array(z.int().min(0)).min(1);
+
+export const EMBEDDING_REQUEST = z.looseObject({
+  model,
+  input: z
+    .union([
+      ids,
+      z.array(ids).min(1).max(TEXTS_MAX),
+      z.array(z.string().min(1)).min(1).max(TEXTS_MAX),
+      z.string().min(1),
+    ])
+    .describe('a text or several, as letters or as token ids'),
+  encoding_format: maybe(z.enum(['float', 'base64'])).describe('base64: numbers of 32 bits, the lowest byte first'),
+  dimensions: maybe(z.undefined()).describe('the model has as many as it has'),
+  priority: GOVERNING.priority,
+});
+export type EmbeddingRequest = z.infer<typeof EMBEDDING_REQUEST>;
+
 /** More letters would keep the thread of the model, and with it all answers, for more than a tenth of a second. */
 const TOKENIZED_LETTERS_MAX = 2 ** 18;
 

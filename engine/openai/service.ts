@@ -67,12 +67,15 @@ export class Service {
   /** The model as lists of models have it. */
   get card(): object {
     const { config, digest, fileBytes } = this.engine.info;
+    const { contextLength, vocabSize, hiddenSize } = config;
     return {
       id: this.model,
       object: 'model',
       created: this.#startedS,
       owned_by: 'palimpsest',
-      meta: { n_ctx_train: config.contextLength, n_vocab: config.vocabSize, size: fileBytes, digest },
+      meta: { n_ctx_train: contextLength, n_vocab: vocabSize, n_embd: hiddenSize, size: fileBytes, digest },
+      // What /v1/embeddings answers: no trained embedder.
+      embeddings: 'mean-of-last-hidden-states',
     };
   }
 

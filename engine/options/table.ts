@@ -36,6 +36,7 @@ import { isPolicy, isPolicyModule, type PolicyModule } from './policy-module.ts'
 import type {
   CacheTypes,
   ContinuationOptions,
+  EmbedOptions,
   EngineOptions,
   GenerateOptions,
   GoverningOptions,
@@ -503,6 +504,12 @@ export const CACHE_OPTIONS = {
 } as const satisfies Rows<OpenCacheOptions>;
 
 export const RESUME_OPTIONS = { ...SESSION_OPTIONS, ...COMPARE_OPTIONS } as const satisfies Rows<ResumeOptions>;
+
+export const EMBED_OPTIONS = {
+  schedulingPriority: SESSION_OPTIONS.schedulingPriority,
+  schedulingWeight: SESSION_OPTIONS.schedulingWeight,
+  signal: COMPARE_OPTIONS.signal,
+} as const satisfies Rows<EmbedOptions>;
 
 export const PARK_OPTIONS = {
   predict: {

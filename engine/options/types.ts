@@ -299,6 +299,16 @@ export interface SessionOptions extends GoverningOptions {
   readonly kvWeight?: number;
 }
 
+/** Options of embed. */
+export interface EmbedOptions {
+  /** Whose texts are read first: as `schedulingPriority` of a session. Default 0. */
+  readonly schedulingPriority?: number;
+  /** The share of turns: as `schedulingWeight` of a session. Default 1. */
+  readonly schedulingWeight?: number;
+  /** Aborts it. */
+  readonly signal?: AbortSignal | undefined;
+}
+
 /** Options of park. */
 export interface ParkOptions {
   /**

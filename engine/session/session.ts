@@ -359,9 +359,10 @@ export class Session implements Reader {
 
   /** Begins, where it is empty, with pages that other sessions hold of these tokens. → tokens that it need not read */
   async #begin(tokenIds: readonly number[], signal: AbortSignal | undefined): Promise<number> {
-    const { shared, onRows, compareTokens = 0 } = this.setup;
+    const { shared, onRows, onHidden, compareTokens = 0 } = this.setup;
     // Whoever is to see the rows of all tokens has them read.
-    if (shared === undefined || this.tokens.length > 0 || onRows !== undefined || compareTokens > 0) return 0;
+    if (shared === undefined || this.tokens.length > 0 || compareTokens > 0) return 0;
+    if (onRows !== undefined || onHidden !== undefined) return 0;
     const found = this.#isFreed ? 0 : await shared.begin(this, tokenIds, signal);
     for (const id of tokenIds.slice(0, found)) this.tokens.push(id);
     if (found > 0) shared.holds(this);
@@ -677,7 +678,8 @@ export class Session implements Reader {
     const seals = sealsBetween(this.tokens.length, tokenIds.length);
     for (const id of tokenIds) this.tokens.push(id);
     this.#trail.add(tokenIds.length, hidden);
-    if (seals > 0) this.setup.shared?.holds(this);
+    if (this.setup.onHidden !== undefined) this.setup.onHidden(hidden);
+    else if (seals > 0) this.setup.shared?.holds(this);
   }
 
   #fits(tokens: number, reserve: number, held = this.tokens.length): void {

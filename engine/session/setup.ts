@@ -47,4 +47,6 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly stateDir?: string;
   /** Sees the rows of each layer before the cache does. */
   readonly onRows?: (rows: LayerRows) => void;
+  /** Sees the residual stream behind the last layer, [T, m], of every token; nobody begins with its pages then. */
+  readonly onHidden?: (hidden: Float32Array) => void;
 }

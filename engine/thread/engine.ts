@@ -3,17 +3,19 @@
  * reads and generates; only text, numbers and reports cross.
  */
 import { isMainThread, type Worker } from 'node:worker_threads';
-import { checkKeys, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
+import { checkKeys, checkOptions, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
 import type { Forecast } from '../cache/budget.ts';
 import type { TourEvent, TourOptions, TourResult } from '../evaluate/tour.ts';
 import type { EngineEvent } from '../events/event.ts';
 import { listen } from '../events/logger.ts';
 import { withPolicyFile } from '../options/policy-file.ts';
-import { RESUME_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
-import type { EngineOptions, Progress, Prompt, ResumeOptions, SessionOptions } from '../options/types.ts';
+import { EMBED_OPTIONS, RESUME_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
+import type { EmbedOptions, EngineOptions, Progress, Prompt, ResumeOptions, SessionOptions } from '../options/types.ts';
+import type { Embeddings } from '../session/embedding.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
 import { templateNamed } from '../transformer/named-templates.ts';
 import type { ChatMessage, LoadProgress, RenderOptions } from '../transformer/types.ts';
+import type { Embedding } from './calls/embeddings.ts';
 import type { HostClient } from './calls/index.ts';
 import { Chat } from './chat.ts';
 import type { ChatOptions } from './chat-options.ts';
@@ -46,6 +48,9 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
     signal?.removeEventListener('abort', abort);
   }
 }
+
+/** Texts that are read in the same passes; each holds a cache of its own meanwhile. */
+const EMBEDDED_AT_ONCE = 8;
 
 /** A template that is named by its text. */
 const withTemplate = ({ template, ...rest }: RenderOptions): RenderOptions => ({
@@ -145,6 +150,34 @@ export class Engine {
   /** The same as token ids, as a chat reads them. Throws 'context-too-long' where they are far too many. */
   async renderTokens(messages: readonly ChatMessage[], options: RenderOptions = {}): Promise<number[]> {
     return this.#calls.call('renderTokens', { messages, options: withTemplate(options) });
+  }
+
+  /**
+   * Texts as vectors of length 1: the mean of the model's states behind its last layer and its final norm, over all
+   * tokens of a text. That is no trained embedder: texts of one subject are mostly nearer to each other than to others,
+   * and no instruction for queries is known. Each text is read exactly, in a session of its own that takes its turn and
+   * its share of memory and is gone then; a text has the same vector in any company. Throws 'context-too-long',
+   * 'bad-argument' for an empty text, and 'budget-too-small' for one that the `kvBudget` of the engine cannot hold in
+   * f16.
+   */
+  async embed(texts: readonly Prompt[], options: EmbedOptions = {}): Promise<Embeddings> {
+    checkKeys(options, EMBED_OPTIONS, 'embed');
+    checkOptions(options, EMBED_OPTIONS);
+    if (!Array.isArray(texts))
+      throw new KvError('bad-argument', 'what is embedded is a list of texts', { values: { texts: show(texts) } });
+    const { signal, ...rest } = options;
+    const failed = new AbortController();
+    const either = signal === undefined ? failed.signal : AbortSignal.any([signal, failed.signal]);
+    const all: Embedding[] = [];
+    for (let at = 0; at < texts.length; at += EMBEDDED_AT_ONCE) {
+      const some = texts
+        .slice(at, at + EMBEDDED_AT_ONCE)
+        .map((text: Prompt) => this.#calls.call('embed', { text, options: rest }, { signal: either }));
+      for (const one of some) one.catch(() => failed.abort());
+      await Promise.allSettled(some);
+      all.push(...(await Promise.all(some)));
+    }
+    return { vectors: all.map(({ vector }) => vector), tokens: all.reduce((sum, { tokens }) => sum + tokens, 0) };
   }
 
   /**

@@ -137,6 +137,11 @@ export class Host {
     return entries;
   }
 
+  /** What all sessions may take together; undefined: nobody said it. */
+  get budgetBytes(): number | undefined {
+    return this.#budgetBytes;
+  }
+
   get sessions(): Iterable<Session> {
     return this.#sessions.values();
   }
@@ -184,7 +189,8 @@ export class Host {
     try {
       await leave(session.governed, this.state?.book ?? null, reason);
       await this.state?.log.flush();
-      this.shared.keep(session);
+      // What is read for its states alone begins no other text.
+      if (session.setup.onHidden === undefined) this.shared.keep(session);
     } finally {
       session.close();
       this.shared.forget(session);

@@ -4,6 +4,7 @@ import type { Host } from '../host.ts';
 import type { News } from '../news.ts';
 import { answerCalls } from './answers.ts';
 import { chatCalls } from './chats.ts';
+import { embeddingCalls } from './embeddings.ts';
 import { engineCalls } from './engine.ts';
 import { parkingCalls } from './parking.ts';
 import { sessionCalls } from './sessions.ts';
@@ -15,6 +16,7 @@ export const hostCalls = (host: Host) => ({
   ...parkingCalls(host),
   ...answerCalls(host),
   ...chatCalls(host),
+  ...embeddingCalls(host),
   ...tourCalls(host),
 });
 
