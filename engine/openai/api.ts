@@ -12,7 +12,7 @@ import { conversationIn } from '../transformer/conversation-file.ts';
 import { ChatCompletion } from './chat.ts';
 import { TextCompletion } from './completion.ts';
 import { embeddings } from './embeddings.ts';
-import { EVENT_HEADERS, EventStream, STALLED_MS } from './event-stream.ts';
+import { EVENT_HEADERS, EventStream, LINE_HEADERS, STALLED_MS } from './event-stream.ts';
 import { Refusal } from './failure.ts';
 import { withField } from './fields.ts';
 import type { AnswersOptions } from './options.ts';
@@ -21,10 +21,10 @@ import { ResponseAnswer } from './response.ts';
 import { ResponseStore } from './response-store.ts';
 import { type Asker, Service } from './service.ts';
 
-type Env = { readonly Bindings: HttpBindings };
+export type Env = { readonly Bindings: HttpBindings };
 
 /** The body of a request: its bytes, and what they say. */
-interface Body {
+export interface Body {
   readonly bytes: Uint8Array;
   readonly value: unknown;
 }
@@ -33,8 +33,10 @@ interface Body {
 export type Asking = Omit<Asker, 'signal'>;
 
 /** What an answer is before it is told: begun, and told at once or as events. */
-interface Begun {
+export interface Begun {
   readonly isStreamed: boolean;
+  /** True if what it streams is lines of JSON, and no events. */
+  readonly isLines?: boolean;
   readonly session: string;
   whole(): Promise<object>;
   tell(events: EventStream): Promise<void>;
@@ -44,7 +46,7 @@ interface Begun {
 const SESSIONS_MAX = 1000;
 
 export class AnswersApi {
-  readonly #service: Service;
+  readonly service: Service;
   readonly #responses = new ResponseStore();
   readonly #stalledMs: number;
   /** By salt, the sessions of its newest answers. */
@@ -53,13 +55,13 @@ export class AnswersApi {
 
   /** stalledMs: readers of events that take nothing for so long are cut off. Throws 'bad-argument', 'bad-config'. */
   constructor(engine: Engine, options: AnswersOptions, stalledMs: number = STALLED_MS) {
-    this.#service = new Service(engine, options);
+    this.service = new Service(engine, options);
     this.#stalledMs = stalledMs;
   }
 
   /** The name that clients ask for. */
   get model(): string {
-    return this.#service.model;
+    return this.service.model;
   }
 
   /** The sessions that answered whoever has this salt, as far as they are remembered. */
@@ -80,7 +82,7 @@ export class AnswersApi {
   /** Puts its paths on a server, which says who asks. */
   serveOn(app: Hono<Env>, askerOf: (request: IncomingMessage) => Asking): void {
     this.#askerOf = askerOf;
-    const service = this.#service;
+    const service = this.service;
     const { engine } = service;
     app.get('/health', (c) => c.json({ status: 'ok' }));
     app.get('/v1/models', (c) => c.json({ object: 'list', data: [service.card] }));
@@ -88,12 +90,10 @@ export class AnswersApi {
       service.checkModel(c.req.param('model'));
       return c.json(service.card);
     });
-    this.#post(app, '/v1/chat/completions', (body, asker) =>
+    this.post(app, '/v1/chat/completions', (body, asker) =>
       ChatCompletion.begin(service, body.bytes, body.value, asker),
     );
-    this.#post(app, '/v1/responses', ({ value }, asker) =>
-      ResponseAnswer.begin(service, this.#responses, value, asker),
-    );
+    this.post(app, '/v1/responses', ({ value }, asker) => ResponseAnswer.begin(service, this.#responses, value, asker));
     app.get('/v1/responses/:id', (c) =>
       c.json(this.#responses.get(c.req.param('id'), 'id', this.#askerOf(c.env.incoming).salt).response),
     );
@@ -102,17 +102,17 @@ export class AnswersApi {
       this.#responses.forget(response.id);
       return c.json({ id: response.id, object: 'response', deleted: true });
     });
-    this.#post(app, '/v1/completions', ({ value }, asker) => TextCompletion.begin(service, value, asker));
-    this.#ask(app, '/v1/embeddings', ({ value }, asker) => embeddings(service, value, asker));
-    this.#ask(app, '/tokenize', async ({ value }) => {
+    this.post(app, '/v1/completions', ({ value }, asker) => TextCompletion.begin(service, value, asker));
+    this.ask(app, '/v1/embeddings', ({ value }, asker) => embeddings(service, value, asker));
+    this.ask(app, '/tokenize', async ({ value }) => {
       const { content, add_special: special } = checkedBody(TOKENIZE_REQUEST, value);
       return { tokens: await engine.tokenize(content, Number.MAX_SAFE_INTEGER, special === true) };
     });
-    this.#ask(app, '/detokenize', async ({ value }) => {
+    this.ask(app, '/detokenize', async ({ value }) => {
       const { tokens } = checkedBody(DETOKENIZE_REQUEST, value);
       return { content: tokens.length === 0 ? '' : await engine.detokenize(tokens) };
     });
-    this.#ask(app, '/apply-template', async ({ bytes, value }) => {
+    this.ask(app, '/apply-template', async ({ bytes, value }) => {
       checkedBody(TEMPLATE_REQUEST, value);
       const { messages, options } = conversationIn(bytes, 'the body');
       const { template } = service;
@@ -122,15 +122,15 @@ export class AnswersApi {
 
   /** Closes the conversations that wait. The engine stays. */
   close(): Promise<void> {
-    return this.#service.close();
+    return this.service.close();
   }
 
   /** A path whose request takes an answer of JSON. */
-  #ask(app: Hono<Env>, path: string, answer: (body: Body, asker: Asker) => Promise<object>): void {
-    const { bodyBytesMax } = this.#service.limits;
+  ask(app: Hono<Env>, path: string, answer: (body: Body, asker: Asker) => Promise<object>): void {
+    const { bodyBytesMax } = this.service.limits;
     app.post(path, async (c) => {
       const body = await bodyOf(c, bodyBytesMax);
-      const left = this.#service.enter();
+      const left = this.service.enter();
       try {
         const gone = new AbortController();
         c.env.outgoing.once('close', () => gone.abort());
@@ -143,13 +143,13 @@ export class AnswersApi {
   }
 
   /** A path that answers from the model, at once or as events. */
-  #post(app: Hono<Env>, path: string, begin: (body: Body, asker: Asker) => Promise<Begun>): void {
+  post(app: Hono<Env>, path: string, begin: (body: Body, asker: Asker) => Promise<Begun>): void {
     app.post(path, async (c) => {
       const gone = new AbortController();
       c.env.outgoing.once('close', () => gone.abort());
       // Who sends slowly takes nobody's place.
-      const body = await bodyOf(c, this.#service.limits.bodyBytesMax);
-      const left = this.#service.enter();
+      const body = await bodyOf(c, this.service.limits.bodyBytesMax);
+      const left = this.service.enter();
       let isStreaming = false;
       try {
         const asker = { ...this.#askerOf(c.env.incoming), signal: gone.signal };
@@ -158,11 +158,12 @@ export class AnswersApi {
         c.header('x-palimpsest-session', begun.session);
         if (!begun.isStreamed) return c.json(await naming(body, () => begun.whole()));
         isStreaming = true;
-        for (const [name, value] of Object.entries(EVENT_HEADERS)) c.header(name, value);
+        for (const [name, value] of Object.entries(begun.isLines === true ? LINE_HEADERS : EVENT_HEADERS))
+          c.header(name, value);
         return stream(c, async (out) => {
           out.onAbort(() => gone.abort());
           // An end would look like that of a whole answer, and wait for the reader for ever.
-          const events = new EventStream(out, () => c.env.outgoing.destroy(), this.#stalledMs);
+          const events = new EventStream(out, () => c.env.outgoing.destroy(), this.#stalledMs, begun.isLines);
           try {
             await begun.tell(events);
           } finally {

@@ -3,8 +3,10 @@ import { randomInt } from 'node:crypto';
 import { given } from '../../native/index.ts';
 import type { GenerateOptions, SendOptions, SessionOptions, ToolChoice } from '../options/types.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
+import type { ChatMessage, ChatTool } from '../transformer/types.ts';
 import type { ChatRequest, CompletionRequest, EitherRequest, ResponseRequest } from './request.ts';
-import type { Asker } from './service.ts';
+import type { Asker, Service } from './service.ts';
+import type { Turn } from './turn.ts';
 
 /** Left out where it is null, too. */
 const set = <T>(value: T | null | undefined): T | undefined => value ?? undefined;
@@ -72,6 +74,22 @@ export function answerAsked(request: ChatRequest, defaults: GenerateOptions): Se
     }),
   } as SendOptions & { readonly seed: number };
 }
+
+/** What is said in a conversation, and what may be called there. */
+export interface Said {
+  readonly messages: readonly ChatMessage[];
+  readonly tools: readonly ChatTool[];
+}
+
+/** What a request in a conversation has answered. */
+export const turnOf = (service: Service, request: ChatRequest, { messages, tools }: Said, asker: Asker): Turn => ({
+  terms: { tools, template: service.template, session: service.sessionFor(sessionAsked(request, asker)) },
+  messages,
+  options: answerAsked(request, service.sampling),
+  maxTokens: service.limits.maxTokens,
+  continues: request.add_generation_prompt !== true,
+  signal: asker.signal,
+});
 
 /** The options of a completion. */
 export function completionAsked(

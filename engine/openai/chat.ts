@@ -2,7 +2,7 @@
 import { given, KvError } from '../../native/index.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 import type { GeneratedToken } from '../transformer/sampling/logprobs.ts';
-import { answerAsked, sessionAsked } from './asked.ts';
+import { turnOf } from './asked.ts';
 import { callDeltas, callsOf, chatChunk, chatCompletion, finishOf, lastChunk } from './chat-completion.ts';
 import type { EventStream } from './event-stream.ts';
 import { failureOf } from './failure.ts';
@@ -31,27 +31,15 @@ export class ChatCompletion {
     const request = checkedBody(CHAT_REQUEST, body);
     service.checkModel(request.model);
     const { messages, options } = conversationIn(bytes, 'the body');
-    const { tools } = options;
-    const asked = answerAsked(request, service.sampling);
+    const turn = turnOf(service, request, { messages, tools: options.tools }, asker);
+    const { seed = 0 } = turn.options;
     const n = request.n ?? 1;
-    if (asked.seed > Number.MAX_SAFE_INTEGER - (n - 1))
+    if (seed > Number.MAX_SAFE_INTEGER - (n - 1))
       throw new KvError('bad-argument', 'each answer has the next seed, and the last one would be too large', {
         values: { param: 'seed', n },
         hint: 'a smaller seed',
       });
-    const terms = {
-      tools,
-      template: service.template,
-      session: service.sessionFor(sessionAsked(request, asker)),
-    };
-    const turns = Array.from({ length: n }, (_, index) => ({
-      terms,
-      messages,
-      options: { ...asked, seed: asked.seed + index },
-      maxTokens: service.limits.maxTokens,
-      continues: request.add_generation_prompt !== true,
-      signal: asker.signal,
-    }));
+    const turns = Array.from({ length: n }, (_, at) => ({ ...turn, options: { ...turn.options, seed: seed + at } }));
     return new ChatCompletion(service, request, turns, await BegunTurn.begin(service.conversations, turns[0]!));
   }
 

@@ -1,4 +1,4 @@
-/** The paths of the API: one table, from which requests are let in and the OpenAPI document is made. */
+/** The paths of the API as a table. */
 import type { z } from 'zod';
 import {
   CHAT_REQUEST,
@@ -23,7 +23,7 @@ export interface AnsweredPath {
   readonly open?: true;
 }
 
-export const ANSWERED: readonly AnsweredPath[] = [
+export const OPENAI: readonly AnsweredPath[] = [
   {
     path: '/v1/chat/completions',
     does: 'Answers of the model in a conversation.',
@@ -50,9 +50,3 @@ export const ANSWERED: readonly AnsweredPath[] = [
   { path: '/apply-template', does: 'The prompt that a conversation becomes.', body: TEMPLATE_REQUEST },
   { path: '/health', does: 'That the server is there and its model loaded.', open: true },
 ];
-
-/** How a path is asked; null: it is none of these. */
-export const answeredPath = (path: string): AnsweredPath | null =>
-  ANSWERED.find((one) => patternOf(one.path).test(path)) ?? null;
-
-const patternOf = (path: string): RegExp => new RegExp(`^${path.replaceAll('.', '\\.').replace(/\{\w+\}/, '[^/]+')}$`);

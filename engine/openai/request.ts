@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { asRecord, KvError } from '../../native/index.ts';
 
 /** What a field may be left out as, which some clients write as null. */
-const maybe = <Schema extends z.ZodType>(schema: Schema) => schema.nullish();
+export const maybe = <Schema extends z.ZodType>(schema: Schema) => schema.nullish();
 
 /** Answers of one request. */
 const N_MAX = 16;
@@ -26,7 +26,7 @@ const SAMPLING = {
 };
 
 /** What is asked of the cache and the scheduler; clients pass it through. */
-const GOVERNING = {
+export const GOVERNING = {
   kv_budget: maybe(z.union([z.string().max(40), z.number().positive()])).describe('as kvBudget of openSession'),
   kld_budget: maybe(z.number().positive()).describe('as kldBudget of openSession, in nats'),
   cache_salt: maybe(z.string().max(256)).describe('requests with another one share no cache'),
@@ -49,7 +49,7 @@ const toolChoice = z.union([
 ]);
 
 /** A schema of JSON Schema. */
-const schema = z.union([z.record(z.string(), z.unknown()), z.boolean()]);
+export const schema = z.union([z.record(z.string(), z.unknown()), z.boolean()]);
 
 /** What an answer has to be. Never free text where it cannot be followed. */
 const responseFormat = z.discriminatedUnion('type', [
@@ -58,7 +58,7 @@ const responseFormat = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('json_schema'), json_schema: z.looseObject({ schema }) }),
 ]);
 
-const model = maybe(z.string().max(300)).describe('one of /v1/models; left out: the one there is');
+export const model = maybe(z.string().max(300)).describe('one of /v1/models; left out: the one there is');
 
 export const CHAT_REQUEST = z
   .looseObject({

@@ -43,7 +43,8 @@ export class Service {
   readonly template: string | undefined;
   readonly sampling: GenerateOptions;
   readonly #session: SessionOptions;
-  readonly #startedS = Math.floor(Date.now() / 1000);
+  /** Seconds since the epoch. */
+  readonly startedS = Math.floor(Date.now() / 1000);
   #asking = 0;
 
   /** Throws 'bad-argument', 'bad-config'. */
@@ -71,7 +72,7 @@ export class Service {
     return {
       id: this.model,
       object: 'model',
-      created: this.#startedS,
+      created: this.startedS,
       owned_by: 'palimpsest',
       meta: { n_ctx_train: contextLength, n_vocab: vocabSize, n_embd: hiddenSize, size: fileBytes, digest },
       // What /v1/embeddings answers: no trained embedder.

@@ -1,7 +1,8 @@
 /** The OpenAPI 3.1 document of the live view, made from the table of its routes. */
 import { z } from 'zod';
 import { packageVersion } from '../../native/index.ts';
-import { ANSWERED, type AnsweredPath } from '../openai/paths.ts';
+import type { AnsweredPath } from '../openai/paths.ts';
+import { ANSWERED } from './answered.ts';
 import { ANSWERS } from './answers.ts';
 import { ROUTES, type Route } from './routes.ts';
 

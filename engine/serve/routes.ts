@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { KvError, nearestName } from '../../native/index.ts';
 import { EXPOSITION_TYPE } from '../metrics/registry.ts';
-import { answeredPath } from '../openai/paths.ts';
+import { answeredPath } from './answered.ts';
 import { ANSWERS, form, laterForm } from './answers.ts';
 import { nothingThere, type Way } from './guard.ts';
 import { isPagePath } from './page-files.ts';

@@ -10,10 +10,12 @@ import { RESPONSE_ALREADY_SENT } from '@hono/node-server/utils/response';
 import { type Context, Hono } from 'hono';
 import { checkKeys, checkOptions, defaultsOf, given, KvError, show } from '../../native/index.ts';
 import { isLogDir } from '../../witness/index.ts';
+import { serveAnthropic } from '../anthropic/paths.ts';
 import { PREFIX } from '../metrics/meter.ts';
 import { Registry } from '../metrics/registry.ts';
+import { serveOllama } from '../ollama/paths.ts';
 import { AnswersApi, type Asking } from '../openai/api.ts';
-import { failureOf } from '../openai/failure.ts';
+import { type Failure, failureOf } from '../openai/failure.ts';
 import { ANSWERS_OPTIONS } from '../openai/options.ts';
 import { logDir } from '../state/folder.ts';
 import type { Engine } from '../thread/engine.ts';
@@ -268,7 +270,11 @@ class View implements LiveView {
         'access-control-max-age': '600',
       }),
     );
-    this.#answers?.serveOn(app, (request) => askerOf(this.#askers.get(request)));
+    if (this.#answers !== null) {
+      this.#answers.serveOn(app, (request) => askerOf(this.#askers.get(request)));
+      serveAnthropic(this.#answers, app);
+      serveOllama(this.#answers, app);
+    }
     app.all('*', (c) => this.#show(c));
     app.onError((error, c) => {
       this.#refuse(error, c.env.incoming, c.env.outgoing);
@@ -393,8 +399,15 @@ class View implements LiveView {
       return;
     }
     const { status, error, headers } = failureOf(thrown);
-    this.#send(response, request, status, 'application/json; charset=utf-8', `${JSON.stringify({ error })}\n`, headers);
+    const body = failureBody(request.url ?? '', error);
+    this.#send(response, request, status, 'application/json; charset=utf-8', `${JSON.stringify(body)}\n`, headers);
   }
+}
+
+/** A failure in the words of the API that was asked. */
+function failureBody(url: string, error: Failure['error']): object {
+  if (url.startsWith('/api/')) return { error: error.message };
+  return url.startsWith('/v1/messages') ? { type: 'error', error } : { error };
 }
 
 /** What a key is to the answers: nothing for the one that all share. */

@@ -121,11 +121,14 @@ export class Answer {
   }
 
   /** What it is now that it has ended. */
-  async generated(): Promise<Pick<Generated, 'text' | 'tokens' | 'finish' | 'grammarComplete' | 'logprobs'>> {
+  async generated(): Promise<
+    Pick<Generated, 'text' | 'tokens' | 'finish' | 'stoppedBy' | 'grammarComplete' | 'logprobs'>
+  > {
     return {
       text: this.#text,
       tokens: this.#count,
       finish: this.#finish ?? 'aborted',
+      stoppedBy: this.#stop.by,
       grammarComplete: await this.#isComplete(),
       // One more may have been drawn, which was not written.
       logprobs: this.#top === null ? null : this.#logprobs.slice(0, this.#count),

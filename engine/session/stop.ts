@@ -2,10 +2,15 @@
 export class StopText {
   readonly #stops: readonly string[];
   #held = '';
-  hit = false;
+  /** The one that came; null: none yet. */
+  by: string | null = null;
 
   constructor(stops: readonly string[]) {
     this.#stops = stops.filter((stop) => stop !== '');
+  }
+
+  get hit(): boolean {
+    return this.by !== null;
   }
 
   /** → text that is safe to show. After a hit everything is ''. */
@@ -15,10 +20,11 @@ export class StopText {
     let first = -1;
     for (const stop of this.#stops) {
       const at = this.#held.indexOf(stop);
-      if (at >= 0 && (first < 0 || at < first)) first = at;
+      if (at < 0 || (first >= 0 && at >= first)) continue;
+      first = at;
+      this.by = stop;
     }
     if (first >= 0) {
-      this.hit = true;
       const out = this.#held.slice(0, first);
       this.#held = '';
       return out;

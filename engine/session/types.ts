@@ -15,6 +15,8 @@ export interface Generated {
   readonly cachedTokens: number;
   /** The end of the text or a stop string, maxTokens, or an abort. */
   readonly finish: 'stop' | 'length' | 'aborted';
+  /** The stop string that came; null: none did. */
+  readonly stoppedBy: string | null;
   /**
    * True if the text fulfils its grammar as it stands: false where maxTokens, a stop string or an abort came first, and
    * where it breaks a rule of its schema that no grammar follows; null: none was asked for.

@@ -76,7 +76,9 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   thread: ['transformer', 'events', 'metrics', 'options', 'cache', 'state', 'session', 'evaluate'],
   openai: ['transformer', 'options', 'cache', 'session', 'thread'],
   'ai-sdk': ['transformer', 'options', 'session', 'thread', 'openai'],
-  serve: ['metrics', 'options', 'state', 'thread', 'openai'],
+  anthropic: ['transformer', 'openai'],
+  ollama: ['transformer', 'openai'],
+  serve: ['metrics', 'options', 'state', 'thread', 'openai', 'anthropic', 'ollama'],
   cli: [
     'originals',
     'transformer',
