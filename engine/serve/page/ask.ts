@@ -17,6 +17,7 @@ function askForKey(): Promise<void> {
   asked ??= new Promise((done) => {
     const dialog = byId<HTMLDialogElement>('key-dialog');
     const input = byId<HTMLInputElement>('key');
+    byId('wrong-key').hidden = sessionStorage.getItem(KEY) === null;
     input.value = '';
     dialog.addEventListener('cancel', (event) => event.preventDefault());
     byId('key-form').onsubmit = (event) => {

@@ -35,6 +35,8 @@ export class Chat {
   #messages: Message[] = [];
   #ending: AbortController | null = null;
   #model: string | null = null;
+  /** The answer so far, as the model wrote it: the next question sends it back letter for letter. */
+  #written = '';
 
   /** onSession: somebody wants to see the session of an answer. */
   constructor(onSession: (session: string) => void) {
@@ -80,6 +82,7 @@ export class Chat {
     );
     const ending = new AbortController();
     this.#ending = ending;
+    this.#written = '';
     this.#send.textContent = 'Stop';
     try {
       const told = await this.#stream(messages, answer, ending.signal);
@@ -88,7 +91,7 @@ export class Chat {
       facts.replaceChildren(ending.signal.aborted ? 'stopped' : (error as Error).message);
       facts.classList.toggle('bad', !ending.signal.aborted);
     } finally {
-      this.#messages = [...messages, { role: 'assistant', content: answer.textContent }];
+      this.#messages = [...messages, { role: 'assistant', content: this.#written }];
       this.#ending = null;
       this.#send.textContent = 'Ask';
       this.#toEnd();
@@ -109,11 +112,11 @@ export class Chat {
       if (data === '[DONE]') break;
       const chunk = JSON.parse(data) as Chunk;
       if (chunk.error !== undefined) throw new Error(chunk.error.message);
-      answer.append(chunk.choices?.[0]?.delta.content ?? '');
+      this.#written += chunk.choices?.[0]?.delta.content ?? '';
+      answer.textContent = this.#written.trim();
       if (chunk.usage) last = chunk;
       this.#toEnd();
     }
-    answer.normalize();
     return last;
   }
 

@@ -52,8 +52,8 @@ function show(told: Snapshot): void {
 }
 
 /** What to do first, as long as nothing was done. */
-function invite({ model }: Snapshot): void {
-  byId('first').hidden = model === null || !list.isEmpty;
+function invite({ model, engine }: Snapshot): void {
+  byId('first').hidden = model === null || !list.isEmpty || (engine !== null && engine.generatedTokens > 0);
   const base = `${location.origin}/v1`;
   byId('base-url').textContent = `baseURL: '${base}'`;
   byId('curl').textContent =

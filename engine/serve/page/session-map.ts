@@ -10,8 +10,9 @@ import { colourOf, TIERS } from './tiers.ts';
 
 type MapData = ReportData & { readonly formTiers: readonly string[] };
 
-/** A session that goes on is looked at again so often. */
+/** A session that goes on is looked at again so often, or more rarely where its log is long. */
 const AGAIN_MS = 2000;
+const SHARE = 5;
 
 const STEPS: Readonly<Record<string, readonly [layer: number, page: number]>> = {
   ArrowUp: [-1, 0],
@@ -24,6 +25,7 @@ export class SessionMap {
   #session: string | null = null;
   #tokens = -1;
   #askedMs = 0;
+  #tookMs = 0;
   #isAsking = false;
   #data: MapData | null = null;
   #maps: readonly TierMap[] = [];
@@ -56,7 +58,7 @@ export class SessionMap {
   async show(now: SessionNow | undefined): Promise<void> {
     const session = this.#session;
     const tokens = now?.tokens ?? 0;
-    if (session === null || this.#isAsking || tokens === this.#tokens || Date.now() - this.#askedMs < AGAIN_MS) return;
+    if (session === null || this.#isAsking || tokens === this.#tokens || this.#isEarly()) return;
     [this.#isAsking, this.#tokens, this.#askedMs] = [true, tokens, Date.now()];
     try {
       const data = await askJson<MapData>(`/v1/sessions/${encodeURIComponent(session)}/map`);
@@ -67,7 +69,13 @@ export class SessionMap {
       if (this.#session === session) byId('session-facts').textContent = (error as Error).message;
     } finally {
       this.#isAsking = false;
+      this.#tookMs = Date.now() - this.#askedMs;
     }
+  }
+
+  /** Reading the log of a session takes the server's time, which others want too. */
+  #isEarly(): boolean {
+    return Date.now() - this.#askedMs < Math.max(AGAIN_MS, SHARE * this.#tookMs);
   }
 
   #draw(data: MapData): void {

@@ -27,6 +27,7 @@ export interface Snapshot {
     readonly bytes: number;
     readonly tiers: Readonly<Record<string, number>>;
     readonly budgetBytes: number | null;
+    readonly generatedTokens: number;
     readonly tokensPerSecond: number;
   } | null;
   readonly pools: readonly {

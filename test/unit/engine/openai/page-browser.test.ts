@@ -209,11 +209,24 @@ describe.skipIf(chromiumPath === null)('in a browser (needs Chromium)', () => {
       expect((await as('ann', `/v1/sessions/${bob}${of}`)).status).toBe(403);
     }
     expect((await as('ann', `/v1/decisions?session=${ann}`)).status).toBe(200);
-    for (const path of [`/v1/decisions?session=${bob}`, '/v1/decisions', '/v1/decisions/stream', '/v1/sessions'])
+    const followed = await as('ann', `/v1/decisions/stream?session=${ann}`);
+    expect(followed.status).toBe(200);
+    await followed.body!.cancel();
+    for (const path of [
+      `/v1/decisions?session=${bob}`,
+      `/v1/decisions/stream?session=${bob}`,
+      '/v1/decisions',
+      '/v1/decisions/stream',
+      '/v1/sessions',
+    ])
       expect([path, (await as('ann', path)).status]).toEqual([path, 403]);
 
     await browser.visit(`${guarded.url}/`, 'document.getElementById("key-dialog").open');
     await shot('key');
+    expect(await isSeen('#wrong-key')).toBe(false);
+    await type('key-of-nobody');
+    await browser.press('Enter');
+    await browser.until('document.getElementById("wrong-key").checkVisibility()');
     await type('key-of-ann');
     await browser.press('Enter');
     await browser.until(READY);
