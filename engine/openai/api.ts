@@ -103,6 +103,7 @@ export class AnswersApi {
       return c.json({ id: response.id, object: 'response', deleted: true });
     });
     this.post(app, '/v1/completions', ({ value }, asker) => TextCompletion.begin(service, value, asker));
+    this.#serveSessions(app);
     this.ask(app, '/v1/embeddings', ({ value }, asker) => embeddings(service, value, asker));
     this.ask(app, '/tokenize', async ({ value }) => {
       const { content, add_special: special } = checkedBody(TOKENIZE_REQUEST, value);
@@ -120,13 +121,28 @@ export class AnswersApi {
     });
   }
 
+  #serveSessions(app: Hono<Env>): void {
+    const { conversations } = this.service;
+    app.get('/v1/sessions/held', async (c) =>
+      c.json({ object: 'list', data: await conversations.list(this.#askerOf(c.env.incoming)) }),
+    );
+    const path = (what: string): string => `/v1/sessions/:session/${what}`;
+    this.ask(app, path('park'), (_, asker, id) => conversations.park(id, asker));
+    this.ask(app, path('resume'), (_, asker, id) => conversations.resume(id, asker));
+    this.ask(app, path('fork'), (_, asker, id) => conversations.fork(id, asker));
+    this.ask(app, path('delete'), async (_, asker, id) => {
+      await conversations.remove(id, asker);
+      return { id, deleted: true };
+    });
+  }
+
   /** Closes the conversations that wait. The engine stays. */
   close(): Promise<void> {
     return this.service.close();
   }
 
   /** A path whose request takes an answer of JSON. */
-  ask(app: Hono<Env>, path: string, answer: (body: Body, asker: Asker) => Promise<object>): void {
+  ask(app: Hono<Env>, path: string, answer: (body: Body, asker: Asker, session: string) => Promise<object>): void {
     const { bodyBytesMax } = this.service.limits;
     app.post(path, async (c) => {
       const body = await bodyOf(c, bodyBytesMax);
@@ -135,7 +151,7 @@ export class AnswersApi {
         const gone = new AbortController();
         c.env.outgoing.once('close', () => gone.abort());
         const asker = { ...this.#askerOf(c.env.incoming), signal: gone.signal };
-        return c.json(await naming(body, () => answer(body, asker)));
+        return c.json(await naming(body, () => answer(body, asker, c.req.param('session') ?? '')));
       } finally {
         left();
       }

@@ -83,7 +83,13 @@ export interface Said {
 
 /** What a request in a conversation has answered. */
 export const turnOf = (service: Service, request: ChatRequest, { messages, tools }: Said, asker: Asker): Turn => ({
-  terms: { tools, template: service.template, session: service.sessionFor(sessionAsked(request, asker)) },
+  terms: {
+    tools,
+    template: service.template,
+    session: service.sessionFor(sessionAsked(request, asker)),
+    owner: asker.salt,
+  },
+  session: request.session ?? null,
   messages,
   options: answerAsked(request, service.sampling),
   maxTokens: service.limits.maxTokens,

@@ -4,31 +4,74 @@
  * closed when others come, and its pages then serve whoever begins alike (`engine/session/prefixes.ts`).
  */
 import { createHash } from 'node:crypto';
+import { given, KvError } from '../../native/index.ts';
+import type { SessionReport } from '../cache/types.ts';
 import type { SessionOptions } from '../options/types.ts';
+import { removeParked } from '../session/park/folder.ts';
 import type { Chat } from '../thread/chat.ts';
 import type { Engine } from '../thread/engine.ts';
 import type { ChatMessage, ChatTool, ToolCall } from '../transformer/types.ts';
+import { Refusal } from './failure.ts';
 
 /** What a conversation is opened with. Two requests that differ in any of it are of two conversations. */
 export interface ConversationTerms {
   readonly tools: readonly ChatTool[];
   readonly template: string | undefined;
   readonly session: SessionOptions;
+  /** Whose it is; undefined: of whoever may ask. */
+  readonly owner?: string | undefined;
+}
+
+/** A conversation that is held, as lists tell it. */
+export interface HeldSession {
+  readonly id: string;
+  readonly state: 'idle' | 'running' | 'parked';
+  readonly tokens: number;
+  readonly kv_bytes: number;
+  readonly effective_bits: number;
+  /** Milliseconds since the epoch. */
+  readonly last_used_ms: number;
+}
+
+/** Who looks at conversations: their own, or all. */
+export interface Looking {
+  readonly salt?: string;
+  readonly seesAll?: boolean;
+}
+
+/** What is known of a conversation beside its chat. */
+interface Known {
+  readonly id: string;
+  readonly terms: ConversationTerms;
+  readonly digest: string;
+  /** True if only its id leads to it: a fork, or one that came back. */
+  readonly isNamed: boolean;
+  usedMs: number;
+}
+
+/** One in a file, whose messages are kept here. */
+interface Parked extends Known {
+  readonly messages: readonly ChatMessage[];
+  readonly path: string;
+  readonly told: Omit<HeldSession, 'id' | 'state' | 'last_used_ms'>;
 }
 
 /** A chat that answers a request, and how many of the request's messages it holds already. */
 export interface Taken {
   readonly chat: Chat;
   readonly held: number;
-  /** What the request's terms and messages come to, which is where the chat is kept. */
-  readonly terms: string;
+  readonly known: Known;
 }
 
 export class Conversations {
   readonly #engine: Engine;
   readonly #most: number;
   /** By the digest of all that was said in it, the one that waits longest first. */
-  readonly #waiting = new Map<string, Chat>();
+  readonly #waiting = new Map<string, Waiting>();
+  /** By id. */
+  readonly #named = new Map<string, Waiting>();
+  readonly #running = new Map<string, Waiting>();
+  readonly #parked = new Map<string, Parked>();
   #isClosed = false;
 
   /** `most`: so many wait, and more are closed. */
@@ -39,52 +82,239 @@ export class Conversations {
 
   /** How many wait for their next question. */
   get waiting(): number {
-    return this.#waiting.size;
+    return this.#waiting.size + this.#named.size;
   }
 
   /**
-   * The chat that holds most of these messages and no other, or a new one. `most`: of them, so many at most. Throws
-   * what Engine.chat throws.
+   * The chat that holds most of these messages and no other, or a new one; where a session is asked for, that one.
+   * `most`: of the messages, so many at most. Throws what Engine.chat throws, and a Refusal where the session cannot go
+   * on with these messages.
    */
-  async take(terms: ConversationTerms, messages: readonly ChatMessage[], most: number): Promise<Taken> {
+  async take(
+    terms: ConversationTerms,
+    messages: readonly ChatMessage[],
+    { most, session }: { readonly most: number; readonly session: string | null },
+  ): Promise<Taken> {
     const digest = digestOf([terms.tools, terms.template ?? null, terms.session]);
     const said = digestsOf(digest, messages);
+    if (session !== null) return this.#takeNamed(session, { terms, digest, said, most });
     for (let held = most; held > 0; held--) {
-      const chat = this.#waiting.get(said[held]!);
-      if (chat === undefined) continue;
+      const waiting = this.#waiting.get(said[held]!);
+      if (waiting === undefined) continue;
       this.#waiting.delete(said[held]!);
-      return { chat, held, terms: digest };
+      return this.#begin(waiting, held);
     }
-    const { tools, template, session } = terms;
-    const chat = await this.#engine.chat({ ...session, tools, ...(template === undefined ? {} : { template }) });
-    return { chat, held: 0, terms: digest };
+    const { tools, template, session: options } = terms;
+    const chat = await this.#engine.chat({ ...options, tools, ...(template === undefined ? {} : { template }) });
+    return this.#begin({ chat, known: { id: chat.session.id, terms, digest, isNamed: false, usedMs: 0 } }, 0);
   }
 
   /** Takes a chat back that has answered, or has not. Closes those that have waited longest. */
-  async giveBack({ chat, terms }: Taken): Promise<void> {
+  async giveBack({ chat, known }: Taken): Promise<void> {
+    this.#running.delete(known.id);
     // An answer that was cut off by the end of the server comes back after it.
     if (this.#isClosed || chat.messages.length === 0) return chat.close();
-    const said = digestsOf(terms, chat.messages).at(-1)!;
-    const twin = this.#waiting.get(said);
-    this.#waiting.delete(said);
-    this.#waiting.set(said, chat);
-    const leaving = twin === undefined ? [] : [twin];
-    for (const [key, oldest] of this.#waiting) {
-      if (this.#waiting.size <= this.#most) break;
-      this.#waiting.delete(key);
-      leaving.push(oldest);
+    known.usedMs = Date.now();
+    if (known.isNamed) this.#named.set(known.id, { chat, known });
+    else await this.#wait({ chat, known });
+    await this.#closeOldest();
+  }
+
+  /** A chat that nobody goes on with. */
+  async drop({ chat, known }: Taken, reason: 'done' | 'error'): Promise<void> {
+    this.#running.delete(known.id);
+    await chat.session.close(reason);
+  }
+
+  /** Those that are held, the latest used first. */
+  async list(looking: Looking): Promise<readonly HeldSession[]> {
+    const open = [
+      ...[...this.#running.values()].map((one) => ({ ...one, state: 'running' as const })),
+      ...[...this.#waiting.values(), ...this.#named.values()].map((one) => ({ ...one, state: 'idle' as const })),
+    ].filter(({ known }) => sees(looking, known));
+    const told = await Promise.all(
+      open.map(async ({ chat, known, state }) => {
+        // One that was closed meanwhile is not in the list.
+        const report = await chat.session.report().catch(() => null);
+        return report === null ? [] : [{ id: known.id, state, ...toldOf(report), last_used_ms: known.usedMs }];
+      }),
+    );
+    const parked = [...this.#parked.values()]
+      .filter((known) => sees(looking, known))
+      .map(({ id, told: before, usedMs }) => ({ id, state: 'parked' as const, ...before, last_used_ms: usedMs }));
+    return [...told.flat(), ...parked].sort((a, b) => b.last_used_ms - a.last_used_ms);
+  }
+
+  /** Writes one that is idle to a file of the state folder. Throws 'not-found', a Refusal, and what park throws. */
+  async park(id: string, looking: Looking): Promise<HeldSession> {
+    const { chat, known } = this.#takeIdle(id, looking);
+    try {
+      const told = toldOf(await chat.session.report());
+      const { messages } = chat;
+      const { path } = await chat.session.park();
+      this.#parked.set(id, { ...known, messages, path, told });
+      return { id, state: 'parked', ...told, last_used_ms: known.usedMs };
+    } catch (error) {
+      // It is still open.
+      this.#named.set(id, { chat, known: { ...known, isNamed: true } });
+      throw error;
+    } finally {
+      this.#running.delete(id);
     }
-    for (const one of leaving) await one.close();
+  }
+
+  /** Brings a parked one back, under an id of its own. Throws 'not-found', and what resume throws. */
+  async resume(id: string, looking: Looking): Promise<HeldSession> {
+    const parked = this.#parked.get(id);
+    if (parked === undefined || !sees(looking, parked)) throw notHeld(id);
+    this.#parked.delete(id);
+    try {
+      const session = await this.#engine.resume(id);
+      const { tools, template } = parked.terms;
+      const { messages } = parked;
+      const chat = await this.#engine.chat({
+        session,
+        messages,
+        tools,
+        ...(template === undefined ? {} : { template }),
+      });
+      removeParked(parked.path);
+      return await this.#keepNamed(chat, parked);
+    } catch (error) {
+      this.#parked.set(id, parked);
+      throw error;
+    }
+  }
+
+  /** Another one that goes on from an idle one, under an id of its own. Throws 'not-found', a Refusal, and what fork does. */
+  async fork(id: string, looking: Looking): Promise<HeldSession> {
+    const { chat, known } = this.#takeIdle(id, looking);
+    try {
+      return await this.#keepNamed(await chat.fork(), known);
+    } finally {
+      await this.giveBack({ chat, known, held: 0 });
+    }
+  }
+
+  /** Ends an idle or a parked one. Throws 'not-found', a Refusal. */
+  async remove(id: string, looking: Looking): Promise<void> {
+    const parked = this.#parked.get(id);
+    if (parked !== undefined && sees(looking, parked)) {
+      this.#parked.delete(id);
+      removeParked(parked.path);
+      return;
+    }
+    const { chat } = this.#takeIdle(id, looking);
+    this.#running.delete(id);
+    await chat.close();
   }
 
   /** Closes those that wait, and later those that come back. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    const all = [...this.#waiting.values()];
+    const all = [...this.#waiting.values(), ...this.#named.values()];
     this.#waiting.clear();
-    for (const chat of all) await chat.close();
+    this.#named.clear();
+    for (const { chat } of all) await chat.close();
+  }
+
+  async #takeNamed(
+    id: string,
+    asked: {
+      readonly terms: ConversationTerms;
+      readonly digest: string;
+      readonly said: readonly string[];
+      readonly most: number;
+    },
+  ): Promise<Taken> {
+    const looking = given<Looking>({ salt: asked.terms.owner });
+    const back = this.#parked.has(id) ? await this.resume(id, looking) : { id };
+    const { chat, known } = this.#takeIdle(back.id, looking);
+    const held = chat.messages.length;
+    const isBeginning = held <= asked.most && digestsOf(asked.digest, chat.messages).at(-1) === asked.said[held];
+    if (isBeginning && known.digest === asked.digest) return { chat, known, held };
+    await this.giveBack({ chat, known, held });
+    const sameTerms = known.digest === asked.digest;
+    throw new KvError('bad-argument', 'the session has read something else than this conversation begins with', {
+      values: { param: 'session', session: id.slice(0, 80), messages: held, sameTerms },
+      hint: 'send all its messages and what follows, with the same tools and fields of the cache, or leave out session',
+    });
+  }
+
+  /** One that waits, which nobody else has from now on. Throws 'not-found', a Refusal for one that answers. */
+  #takeIdle(id: string, looking: Looking): Waiting {
+    const running = this.#running.get(id);
+    if (running !== undefined && sees(looking, running.known))
+      throw new Refusal(
+        409,
+        new KvError('busy', 'the session is answering', {
+          values: { param: 'session', session: id },
+          hint: 'fork it, or wait',
+        }),
+      );
+    for (const held of [this.#named, this.#waiting])
+      for (const [key, one] of held) {
+        if (one.known.id !== id || !sees(looking, one.known)) continue;
+        held.delete(key);
+        this.#running.set(id, one);
+        return one;
+      }
+    throw notHeld(id);
+  }
+
+  #begin(waiting: Waiting, held: number): Taken {
+    waiting.known.usedMs = Date.now();
+    this.#running.set(waiting.known.id, waiting);
+    return { ...waiting, held };
+  }
+
+  async #keepNamed(chat: Chat, { terms, digest }: Known): Promise<HeldSession> {
+    const known = { id: chat.session.id, terms, digest, isNamed: true, usedMs: Date.now() };
+    this.#named.set(known.id, { chat, known });
+    const told = toldOf(await chat.session.report());
+    return { id: known.id, state: 'idle', ...told, last_used_ms: known.usedMs };
+  }
+
+  async #wait(one: Waiting): Promise<void> {
+    const said = digestsOf(one.known.digest, one.chat.messages).at(-1)!;
+    const twin = this.#waiting.get(said);
+    this.#waiting.delete(said);
+    this.#waiting.set(said, one);
+    await twin?.chat.close();
+  }
+
+  /** Those that nobody named leave first. */
+  async #closeOldest(): Promise<void> {
+    const leaving: Waiting[] = [];
+    for (const held of [this.#waiting, this.#named])
+      for (const [key, oldest] of held) {
+        if (this.waiting <= this.#most) break;
+        held.delete(key);
+        leaving.push(oldest);
+      }
+    for (const { chat } of leaving) await chat.close();
   }
 }
+
+/** A chat that is held. */
+interface Waiting {
+  readonly chat: Chat;
+  readonly known: Known;
+}
+
+const sees = ({ salt, seesAll = false }: Looking, { terms }: Known): boolean => seesAll || terms.owner === salt;
+
+const toldOf = ({ tokens, kvBytesNow, effectiveBits }: SessionReport) => ({
+  tokens,
+  kv_bytes: kvBytesNow,
+  effective_bits: effectiveBits,
+});
+
+const notHeld = (id: string): KvError =>
+  new KvError('not-found', `no session ${id.slice(0, 80)} is held here, or no longer`, {
+    values: { param: 'session', session: id.slice(0, 80) },
+    hint: 'GET /v1/sessions/held lists those that are; without session a conversation goes on by its messages',
+  });
 
 /** The arguments of a call as JSON, numbers as they were written. */
 export const argumentsOf = (call: ToolCall): string => call.argumentsText ?? JSON.stringify(call.arguments);

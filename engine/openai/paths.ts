@@ -6,6 +6,7 @@ import {
   DETOKENIZE_REQUEST,
   EMBEDDING_REQUEST,
   RESPONSE_REQUEST,
+  SESSION_REQUEST,
   TEMPLATE_REQUEST,
   TOKENIZE_REQUEST,
 } from './request.ts';
@@ -43,6 +44,12 @@ export const OPENAI: readonly AnsweredPath[] = [
     does: 'Texts as vectors of length 1: means of the states of a language model, which is no trained embedder.',
     body: EMBEDDING_REQUEST,
   },
+  { path: '/v1/sessions/held', does: 'Conversations that the server holds: of whoever asks, or of all.' },
+  ...['park', 'resume', 'fork', 'delete'].map((what) => ({
+    path: `/v1/sessions/{session}/${what}`,
+    does: `What it says with a conversation that is held: ${what}.`,
+    body: SESSION_REQUEST,
+  })),
   { path: '/v1/models', does: 'The model that is served, as a list of one.' },
   { path: '/v1/models/{model}', does: 'The same by its name.' },
   { path: '/tokenize', does: 'Token ids of a text.', body: TOKENIZE_REQUEST },

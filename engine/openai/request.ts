@@ -32,6 +32,7 @@ export const GOVERNING = {
   cache_salt: maybe(z.string().max(256)).describe('requests with another one share no cache'),
   prompt_cache_key: maybe(z.string().max(256)).describe('the same: requests with another one share no cache'),
   priority: maybe(z.int()).describe('as schedulingPriority: lower is served first'),
+  session: maybe(z.string().max(200)).describe('a session of /v1/sessions/held, which goes on with its cache as it is'),
 };
 
 /** What requests of both kinds say of how tokens are drawn and what is governed. */
@@ -96,6 +97,7 @@ export const COMPLETION_REQUEST = z
     ...STREAMING,
     ...SAMPLING,
     ...GOVERNING,
+    session: maybe(z.undefined()).describe('a text has a session of its own'),
   })
   .describe('What is not named here is let pass and does nothing.');
 export type CompletionRequest = z.infer<typeof COMPLETION_REQUEST>;
@@ -167,6 +169,9 @@ export const RESPONSE_REQUEST = z
   })
   .describe('What is not named here is let pass and does nothing.');
 export type ResponseRequest = z.infer<typeof RESPONSE_REQUEST>;
+
+/** What is done with a session says its path. */
+export const SESSION_REQUEST = z.looseObject({});
 
 /** Texts of one request. */
 const TEXTS_MAX = 2048;

@@ -86,11 +86,19 @@ export class ResponseAnswer {
     const items = [...before, ...itemsOf(request)];
     const { messages, tools } = conversationOf(request, items);
     const session = service.sessionFor(sessionAsked(request, asker));
-    const terms: ConversationTerms = { tools, template: service.template, session };
+    const terms: ConversationTerms = { tools, template: service.template, session, owner: asker.salt };
     const options = responseAsked(request, service.sampling);
     const { maxTokens } = service.limits;
     const owner = asker.salt;
-    const turn: Turn = { terms, messages, options, maxTokens, continues: false, signal: asker.signal };
+    const turn: Turn = {
+      terms,
+      messages,
+      options,
+      maxTokens,
+      continues: false,
+      session: request.session ?? null,
+      signal: asker.signal,
+    };
     const begun = await BegunTurn.begin(service.conversations, turn);
     return new ResponseAnswer({ service, store, owner }, request, items, { turn, begun });
   }

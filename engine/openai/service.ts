@@ -24,6 +24,8 @@ export interface Asker {
   readonly salt?: string;
   /** Requests begin no earlier than this priority has them. */
   readonly priority?: number;
+  /** True if they are told of all conversations, not of their own alone. */
+  readonly seesAll?: boolean;
   /** Their share of turns beside others of their priority. */
   readonly weight?: number;
 }

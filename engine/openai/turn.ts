@@ -16,6 +16,8 @@ export interface Turn {
   readonly options: SendOptions;
   /** Tokens of an answer whose length nobody bounded, where the context has room for them. */
   readonly maxTokens: number;
+  /** The session that is to go on; null: whichever holds most. */
+  readonly session?: string | null;
   /** False: a last message of the assistant is answered, not gone on with. */
   readonly continues: boolean;
   /** Ends it: whoever asked is gone. */
@@ -58,7 +60,8 @@ export class BegunTurn {
     const last = messages.at(-1)!;
     const goesOn = turn.continues && last.role === 'assistant';
     checkEnd(messages);
-    const taken = await conversations.take(terms, messages, goesOn ? messages.length : messages.length - 1);
+    const most = goesOn ? messages.length : messages.length - 1;
+    const taken = await conversations.take(terms, messages, { most, session: turn.session ?? null });
     let begun = (): void => {};
     const reading = new Promise<void>((resolve) => {
       begun = resolve;
@@ -108,7 +111,9 @@ export class BegunTurn {
       const totalMs = performance.now() - this.#startMs;
       const report = await this.#taken.chat.session.report();
       // What another conversation fails with when it leaves is not of this answer.
-      await (goesOn ? this.#conversations.giveBack(this.#taken) : this.#taken.chat.close()).catch(() => {});
+      await (goesOn ? this.#conversations.giveBack(this.#taken) : this.#conversations.drop(this.#taken, 'done')).catch(
+        () => {},
+      );
       return { ...answer, report, firstMs: this.#firstMs ?? totalMs, totalMs };
     } catch (error) {
       throw await leave(this.#conversations, this.#taken, error);
@@ -125,7 +130,7 @@ const OURS: readonly string[] = ['sealed', 'bad-file', 'checksum-mismatch', 'not
  */
 async function leave(conversations: Conversations, taken: Taken, error: unknown): Promise<unknown> {
   const isSound = error instanceof KvError && HARMLESS.includes(error.code);
-  await (isSound ? conversations.giveBack(taken) : taken.chat.session.close('error')).catch(() => {});
+  await (isSound ? conversations.giveBack(taken) : conversations.drop(taken, 'error')).catch(() => {});
   const isOurs = error instanceof KvError && OURS.includes(error.code);
   return isOurs ? new Refusal(500, error, { 'x-should-retry': 'true' }) : error;
 }

@@ -411,8 +411,12 @@ function failureBody(url: string, error: Failure['error']): object {
 }
 
 /** What a key is to the answers: nothing for the one that all share. */
-const askerOf = (key: ApiKey | undefined): Asking =>
-  key === undefined || key.name === '' ? {} : { salt: key.name, priority: key.priority ?? 0, weight: key.weight ?? 1 };
+const askerOf = (key: ApiKey | undefined): Asking => {
+  if (key === undefined) return {};
+  const { name, priority = 0, weight = 1, sees } = key;
+  const seesAll = sees === 'all';
+  return name === '' ? { seesAll } : { salt: name, priority, weight, seesAll };
+};
 
 /** The path and the query of a request. Throws 'bad-argument'. */
 function addressOfRequest(url: string): [path: string, search: URLSearchParams] {
