@@ -111,6 +111,7 @@ export {
   decideWithout,
   ENTRY_KINDS,
   type EntryKind,
+  type EntryPlace,
   type ExplainOptions,
   type Explanation,
   explain,
@@ -135,6 +136,10 @@ export {
   parseCheckpoint,
   proveEntry,
   type Range,
+  type Receipt,
+  type ReceiptClaims,
+  type ReceiptProof,
+  type ReceiptRequest,
   type ReplayReport,
   type RetainedSeries,
   type RetentionReport,
@@ -154,10 +159,12 @@ export {
   type Unopened,
   useMasterKeys,
   type VerifierKey,
+  type VerifyReceiptOptions,
   type VerifyReport,
   verifierText,
   verifyAgainst,
   verifyLog,
+  verifyReceipt,
   type WhyNot,
   type WhyNotReason,
   type Without,
@@ -222,6 +229,7 @@ export type { ApiKey } from './serve/keys.ts';
 export type { ServeOptions } from './serve/options.ts';
 export { type LiveView, serve } from './serve/server.ts';
 export type { StreamRules } from './serve/stream.ts';
+export type { AnsweredAgain } from './session/answer-again.ts';
 export type { ChatAnswer, ChatCount, Compressed, ContextEnd } from './session/chat/types.ts';
 export type { Embeddings } from './session/embedding.ts';
 export { type ParkedSession, parkedSessions } from './session/park/folder.ts';
@@ -233,7 +241,7 @@ export {
   PolicyCache,
   type QualityMetrics,
 } from './session/policy-cache.ts';
-export type { Divergence, Generated, StreamedText } from './session/types.ts';
+export type { AnswerReceipt, Divergence, Generated, StreamedText } from './session/types.ts';
 export {
   type EraseOptions,
   type Erasure,
@@ -244,6 +252,7 @@ export {
 } from './state/erase.ts';
 export { type RetainOptions, retainLog } from './state/retention.ts';
 export { openSessionIndex, type SessionIndex, type SessionIndexOptions } from './state/sessions.ts';
+export type { ProvedAnswer, ReceiptOptions } from './thread/calls/engine.ts';
 export type { ParkedFile } from './thread/calls/parking.ts';
 export { Chat, type ChatInput } from './thread/chat.ts';
 export type { ChatOptions } from './thread/chat-options.ts';

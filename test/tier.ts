@@ -88,6 +88,7 @@ export const VOLUMES = {
   'move steps': { full: 8000, turn: 6, least: 4000 },
   'misuse rounds': { full: 8000, turn: 6 },
   schemas: { full: 1000, turn: 7 },
+  receipts: { full: 100, turn: 1, night: 1000, least: 100 },
   'parser seconds': { full: 60, turn: 8 },
   'kernel seconds': { full: 60, turn: 9 },
   'many caches seconds': { full: 30, turn: 2, least: 8 },
@@ -158,9 +159,15 @@ export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] =
 /** Test files that take a minute or more, the longest first: they begin before all others. */
 export const MINUTES = [
   ...['addresses', 'races', 'arm64', 'machines', 'long', 'formats'].map((name) => `test/everywhere/${name}.test.ts`),
-  ...['cli/cli-examples', 'cli/cli', 'session/idle', 'state/erase', 'trace/record', 'cache/canaries-on-disk'].map(
-    (name) => `test/unit/engine/${name}.test.ts`,
-  ),
+  ...[
+    'cli/cli-examples',
+    'cli/cli',
+    'session/idle',
+    'state/erase',
+    'trace/record',
+    'cache/canaries-on-disk',
+    'session/receipt',
+  ].map((name) => `test/unit/engine/${name}.test.ts`),
   ...['suite/store', 'soak/kills', 'examples/readme', 'model/learned', 'package/install', 'package/lab'].map(
     (name) => `test/${name}.test.ts`,
   ),

@@ -121,6 +121,12 @@ export function checkOf(type: Type): Check {
   return check;
 }
 
+/** What is wrong with a value of a type, in words; null: nothing. */
+export function faultIn(type: Type, value: unknown): string | null {
+  const fault = checkOf(type)(value);
+  return fault === null ? null : [...fault.path, fault.what].join(': ');
+}
+
 /** Types of what stands under a name in a value of this type; under '*', of everything inside. */
 function inside(type: Type, name: string): readonly Type[] {
   switch (type.is) {

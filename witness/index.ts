@@ -28,6 +28,7 @@ export {
 export { csvText } from './csv.ts';
 export type { RowField } from './entries/field.ts';
 export { DECISION_ROW, SESSION_ROW } from './entries/index.ts';
+export type { ReceiptClaims } from './entries/receipt.ts';
 export { decisionRow } from './entries/rows.gen.ts';
 export { coreOf, mayBeNull, type Type } from './entries/type.ts';
 export * from './erase.ts';
@@ -54,10 +55,12 @@ export {
 export { isLocked, lockWriter, type WriterLock } from './lock.ts';
 export * from './log.ts';
 export { headerKeyId, makeCheckpointKeys, readVerifier, type VerifierKey, verifierOf, verifierText } from './note.ts';
+export { heldIn } from './page-forms.ts';
 export { askingIn, isPool, newPoolId } from './pool-series.ts';
 export * from './proof.ts';
 export * from './query.ts';
 export * from './read.ts';
+export * from './receipt.ts';
 export { RemovalAnswers } from './removals.ts';
 export * from './replay.ts';
 export { sessionMap, sessionReport } from './report/index.ts';
@@ -69,5 +72,6 @@ export * from './sql/index.ts';
 export { EVENT_FIELDS, type TimelineEvent, timeline, timelineText } from './timeline.ts';
 export * from './types.ts';
 export * from './verify.ts';
+export * from './verify-receipt.ts';
 export * from './why-not.ts';
 export { meaningOfWords, type WordsMeaning } from './words.ts';

@@ -15,6 +15,7 @@ import {
   openPolicy,
   type Policy,
   type PolicySession,
+  type PolicySummary,
   type Situation,
 } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
@@ -152,6 +153,20 @@ export function replaySession(entries: Iterable<Entry>, create: PolicyFactory = 
       hint: 'see `audit sessions` for the sessions there are',
     });
   return replay.report();
+}
+
+/** The same of entries that need not be all of the session, and what the policy says of itself behind them. */
+export function replayTo(
+  entries: readonly Entry[],
+  create: PolicyFactory = createPolicy,
+): { readonly report: ReplayReport; readonly summary: PolicySummary } {
+  const [open, ...rest] = entries as readonly [Entry<'open'>, ...Entry[]];
+  const replay = deciding(open, () => new Replay(open, create));
+  for (const entry of rest) {
+    if (replay.difference !== null) break;
+    deciding(entry, () => replay.take(entry));
+  }
+  return { report: replay.report(), summary: replay.summary };
 }
 
 /** When a policy fails on a state that no engine could have recorded, the log is at fault, not the program. */
@@ -343,6 +358,10 @@ class Replay {
     if (tokens !== this.#tokens) this.#differs(seq, 'decision', `${tokens} tokens`, `${this.#tokens} tokens`);
     this.#bytes = bytesAfter;
     this.#untold.push({ layer, page, side, from, to, accepted: verdict.accepted, epsilonNow, bytesFreed });
+  }
+
+  get summary(): PolicySummary {
+    return this.#policy.summary();
   }
 
   report(): ReplayReport {

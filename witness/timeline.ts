@@ -429,8 +429,10 @@ function adoptedText({ adopted, heldTokens, from }: Readonly<Record<string, unkn
 
 function noteText(body: Readonly<Record<string, unknown>>): string {
   const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why, otherwise } = body;
-  const { promoted, returned, damaged, beginning, pool } = body as NoteBody;
+  const { promoted, returned, damaged, beginning, pool, receipt } = body as NoteBody;
   if (pool !== undefined) return askingText(pool);
+  if (receipt !== undefined)
+    return `An answer of ${plural(receipt.answer.tokens, 'token')} behind ${receipt.request.tokens} was given a receipt.`;
   if (promoted !== undefined) return `For an answer, ${sidesText(promoted)} came back from originals.`;
   if (returned !== undefined) return `${sidesText(returned)} went back to what they were.`;
   if (damaged !== undefined) return damageText(damaged);

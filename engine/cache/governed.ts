@@ -51,6 +51,7 @@ import { WayBack } from './back.ts';
 import { f16CacheBytes, memoryBytes, spareBytes } from './budget.ts';
 import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
+import { Descent } from './descent.ts';
 import { formsBySide, latentOf } from './forms.ts';
 import { type Hears, Kin } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
@@ -141,6 +142,8 @@ export class Governed implements Lender {
   /** The same as the policy is told of it; null where it does not ask. */
   readonly told: Masses | null;
   readonly tally: Tally;
+  /** Whether it can be made again of its tokens and its log. */
+  readonly descent = new Descent();
   /** The arrows that sides of its pages took. */
   readonly arrows = new FormArrows();
   /** Whether the divergence that was stated is kept; null: none was. */
@@ -304,6 +307,7 @@ export class Governed implements Lender {
       throw error;
     }
     const fork = new Governed(options, kv, this.pool, this);
+    fork.descent.leaves('fork');
     fork.#length = this.#length;
     fork.#lowMemory = this.#lowMemory;
     fork.trials.follow(this.trials.left());
@@ -435,6 +439,7 @@ export class Governed implements Lender {
    */
   filled(tokens: number, trials?: TrialsLeft): void {
     assert(this.#length === 0, `a cache of ${this.#length} tokens was filled with ${tokens}`);
+    this.descent.leaves('pages-of-others');
     this.#holds(tokens);
     if (trials !== undefined) this.trials.follow(trials);
   }
@@ -507,6 +512,7 @@ export class Governed implements Lender {
     assert(away !== null, `cache ${this.id} came back and was not parked`);
     assert(held === 0 || held === this.#length, `cache ${this.id} came back with ${held} of ${this.#length} tokens`);
     this.#away = null;
+    this.descent.leaves('parked');
     if (held > 0) this.#tellMovedMeanwhile(away);
   }
 
@@ -589,6 +595,11 @@ export class Governed implements Lender {
     return this.policy.summary();
   }
 
+  /** What computes it, as the log names it. */
+  get machine(): NonNullable<OpenBody['machine']> {
+    return machineOf(this.#options.native.threads ?? 1);
+  }
+
   /** Writes the first entry, once. */
   begin(): void {
     if (this.log === null || this.#openSeq >= 0) return;
@@ -597,7 +608,7 @@ export class Governed implements Lender {
     const seq = this.log.append(this.id, 'open', {
       model,
       shape: this.shape,
-      machine: machineOf(this.#options.native.threads ?? 1),
+      machine: this.machine,
       ...given({ activations }),
       policy: {
         id: policy.id,
@@ -717,6 +728,7 @@ export class Governed implements Lender {
   /** Takes `way`: moves of pages that are still there stay made. `takeBack` of step.ts tells the policy. */
   goBack(way: WayBack): void {
     const { tokens } = way;
+    if (tokens < firstToken(this.kv.table(0).pages) || tokens < this.mover.changedAt) this.descent.leaves('taken-back');
     this.promised.end();
     this.trials.takeBack(tokens);
     this.pacing.takeBack(tokens);

@@ -100,6 +100,7 @@ export class Mover {
   #outcomes: Outcome[] = [];
   #changes: FormChange[] = [];
   #changesSoFar = 0;
+  #changedAt = 0;
 
   constructor(parts: MoverParts) {
     const { session, cache, log, meter, tally, canaries, digests, mending, originals } = parts;
@@ -140,6 +141,11 @@ export class Mover {
     return this.#changesSoFar;
   }
 
+  /** Tokens of the cache when a page last changed its form. */
+  get changedAt(): number {
+    return this.#changedAt;
+  }
+
   /**
    * Carries out a decision if its verdict accepts it, and logs it either way. → bytes freed. Throws 'bad-value' for
    * one that the log cannot hold.
@@ -170,6 +176,7 @@ export class Mover {
     { layer, page, ...cause }: Cause & { cause: keyof typeof WAYS; layer: number; page: number },
     work: () => number,
   ): number {
+    this.#changedAt = cause.tokens;
     const before = formsOf(this.#cache, layer, page);
     const bytesBefore = this.#cache.usedBytes;
     const bytesFreed = work();
@@ -210,6 +217,7 @@ export class Mover {
   /** Pages have changed their form: the log has it, and the next situation tells the policy. */
   tell({ cause, tokens }: Cause, changes: readonly FormChange[], bytesBefore: number): void {
     if (changes.length === 0) return;
+    this.#changedAt = tokens;
     this.#changesSoFar++;
     this.#changes.push(...changes);
     this.write('change', { cause, changes, bytesBefore, bytesAfter: this.#cache.usedBytes, tokens });
@@ -233,6 +241,7 @@ export class Mover {
 
   #move(decision: Decision, tokens: number, canaryBytesMax: number): number {
     const { side } = decision;
+    this.#changedAt = tokens;
     this.#changesSoFar++;
     const start = performance.now();
     const bytesFreed =

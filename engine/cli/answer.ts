@@ -43,6 +43,7 @@ export async function generateOptions(
     ...optionsOf<GenerateOptions>(settings, GENERATE_OPTIONS),
     ...samplingOptions(settings),
     ...given<GenerateOptions>({ grammar: await grammarOption(settings) }),
+    ...(text(settings, 'receiptFile') === undefined ? {} : { receipt: true }),
     signal,
     onProgress: (event) => progress.update('reading', event),
   };

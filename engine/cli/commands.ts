@@ -47,7 +47,17 @@ export const COMMANDS: readonly CommandText[] = [
       'palimpsest run -m reference -p story.txt --cache-type-k rot4:rot2',
       'palimpsest run -m reference -p story.txt --kv-budget 60% --report report.html',
     ],
-    settings: [...ENGINE, 'activations', ...ANSWER, 'completions', ...CACHE, ...STATE, 'report', ...TOLD],
+    settings: [
+      ...ENGINE,
+      'activations',
+      ...ANSWER,
+      'completions',
+      ...CACHE,
+      ...STATE,
+      'report',
+      'receiptFile',
+      ...TOLD,
+    ],
     act: async (settings) => (await import('./run.ts')).run(settings),
   },
   {
@@ -81,6 +91,18 @@ export const COMMANDS: readonly CommandText[] = [
     examples: ['palimpsest report -o report.html', 'palimpsest report --session 0c42f114 -o report.html'],
     settings: ['session', 'output', 'against', 'trustedKey', ...AUDIT],
     act: async (settings) => (await import('./report-page.ts')).reportPage(settings),
+  },
+  {
+    usage: 'verify <receipt>',
+    does: 'Prove the receipt of an answer: its entries are in the chain of the log, hash by hash, and what it says of bytes, bits, formats and divergence follows from them. With a model the answer is run again, to the same tokens. A receipt that was changed is refused (exit code 2).',
+    brief: 'Prove the receipt of an answer.',
+    examples: [
+      'palimpsest verify receipt.json',
+      'palimpsest verify receipt.json --log ./log --against anchor.txt --trusted-key audit.key.pub',
+      'palimpsest verify receipt.json -m reference',
+    ],
+    settings: [...ENGINE, 'log', 'request', 'against', 'trustedKey', 'state', 'masterKey', 'progress', 'json'],
+    act: async (settings, args) => (await import('./verify.ts')).verifyCommand(args[0]!, settings),
   },
   {
     usage: 'top',

@@ -1,5 +1,5 @@
 /** `palimpsest run` reads a prompt within a KV budget, streams the answer and reports what the cache did. */
-import { columnsOf, fields, KvError } from '../../native/index.ts';
+import { columnsOf, fields, KvError, privately, replaceFile } from '../../native/index.ts';
 import { lacksText, shortId } from '../../witness/index.ts';
 import type { SessionReport } from '../cache/types.ts';
 import { GENERATE_OPTIONS } from '../options/table.ts';
@@ -48,6 +48,11 @@ export async function run(settings: Settings): Promise<void> {
     throw new KvError('bad-argument', 'a conversation goes on with one answer', {
       hint: 'leave out --completions, or give the one question with --prompt FILE',
     });
+  const receiptFile = text(settings, 'receiptFile');
+  if (path === undefined && receiptFile !== undefined)
+    throw new KvError('bad-argument', 'a receipt is of one answer, and a conversation has many', {
+      hint: 'leave out --receipt, or give the one question with --prompt FILE',
+    });
   const content = path === undefined ? null : await readText(path, 'prompt');
   if (content === '')
     throw new KvError('bad-argument', 'the prompt is empty', {
@@ -84,6 +89,8 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
   const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
   await closing(session, signal, async () => {
     const generated = await answers(session, ids, settings, progress, signal);
+    const receiptFile = text(settings, 'receiptFile');
+    if (receiptFile !== undefined) writeReceipt(receiptFile, generated[0]!);
     // Before the exact copy is made, whose memory is not the session's.
     const report = await session.report();
     let divergence: Divergence | null = null;
@@ -94,6 +101,11 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
     print(engine, settings, report, generated, divergence);
   });
   return session.id;
+}
+
+/** A receipt with what was asked, which is for those alone who may see that. */
+function writeReceipt(path: string, { receipt }: Generated): void {
+  replaceFile(path, Buffer.from(`${JSON.stringify(receipt, null, 1)}\n`), privately());
 }
 
 const completions = (settings: Settings): number => number(settings, 'completions') ?? 1;

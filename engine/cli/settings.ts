@@ -102,6 +102,9 @@ export const SETTINGS = {
   },
   compare: { flags: '--compare', help: 'also run the exact cache on the same tokens and print the divergence' },
   report: { flags: '--report <file>', help: 'also write what the session did as a page of HTML' },
+  receiptFile: { flags: '--receipt <file>', help: 'also write a receipt of the answer, which `verify` proves' },
+  log: { flags: '--log <dir>', help: 'the log that a receipt names (default: that of the state folder)' },
+  request: { flags: '--request <file>', help: 'what was asked, where the file of the receipt does not have it' },
   masterKey: {
     flags: '--master-key <key...>',
     help: 'file of the key that wraps the keys of sessions in the log (or its 64 hexadecimal digits, best in the environment); older ones behind it',

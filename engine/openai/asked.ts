@@ -56,6 +56,7 @@ function samplingAsked(request: EitherRequest): GenerateOptions {
     // A negative one is a seed to other servers.
     seed: request.seed == null ? drawnSeed() : Math.abs(request.seed),
     stop: stop == null ? undefined : typeof stop === 'string' ? [stop] : stop,
+    receipt: set(request.receipt),
   });
 }
 

@@ -52,7 +52,7 @@ export function timingsOf({ promptTokens, cachedTokens, tokens, firstMs, totalMs
 }
 
 /** What the cache did: beside every answer, in the field `palimpsest`. */
-export function cacheOf({ report, seed }: Answer) {
+export function cacheOf({ report, seed, receipt }: Answer) {
   return {
     session: report.session,
     seed,
@@ -61,6 +61,7 @@ export function cacheOf({ report, seed }: Answer) {
     effective_bits: report.effectiveBits,
     decisions: report.decisions,
     predicted_kld: report.summary.predictedKld,
+    ...receipt,
   };
 }
 

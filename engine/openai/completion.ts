@@ -79,7 +79,7 @@ export class TextCompletion {
       logprobs: generated.logprobs === null ? null : legacyLogprobs(generated.logprobs, 0),
       finish_reason: finishOf(generated),
     }));
-    return { ...this.#head(), choices, usage: usage(all) };
+    return { ...this.#head(), choices, usage: usage(all), ...receiptOf(all) };
   }
 
   /** Told as it comes. What goes wrong on the way is the last event. */
@@ -95,7 +95,7 @@ export class TextCompletion {
       const all = await this.#end();
       await piece('', null, finishOf(all[0]!));
       if (this.#request.stream_options?.include_usage === true)
-        await events.send({ ...this.#head(), choices: [], usage: usage(all) });
+        await events.send({ ...this.#head(), choices: [], usage: usage(all), ...receiptOf(all) });
       await events.send('[DONE]');
     } catch (error) {
       await this.#session.close('error');
@@ -144,6 +144,9 @@ const finishOf = ({ finish }: Generated): string => (finish === 'length' ? 'leng
 /** What was read and what was not. */
 const usage = (all: readonly Generated[]) =>
   usageOf(all.map((one) => ({ ...one, promptTokens: one.promptTokens - one.cachedTokens })));
+
+/** That of the first, where it was asked for. */
+const receiptOf = ([first]: readonly Generated[]) => (first?.receipt == null ? {} : { palimpsest: first.receipt });
 
 /** Log probabilities as this older API has them. `offset`: letters of the text before. */
 function legacyLogprobs(tokens: readonly GeneratedToken[], offset: number) {

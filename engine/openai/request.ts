@@ -33,6 +33,7 @@ export const GOVERNING = {
   prompt_cache_key: maybe(z.string().max(256)).describe('the same: requests with another one share no cache'),
   priority: maybe(z.int()).describe('as schedulingPriority: lower is served first'),
   session: maybe(z.string().max(200)).describe('a session of /v1/sessions/held, which goes on with its cache as it is'),
+  receipt: maybe(z.boolean()).describe('true: the answer comes with a receipt (docs/receipts.md)'),
 };
 
 /** What requests of both kinds say of how tokens are drawn and what is governed. */

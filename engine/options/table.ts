@@ -564,6 +564,11 @@ const ANSWER_OPTIONS = {
     help: 'also tell how likely each generated token was, and so many of the most likely ones',
     flag: '--logprobs <n>',
   },
+  receipt: {
+    rule: truth,
+    default: false,
+    help: 'the answer comes with a receipt that the log proves',
+  },
 } as const;
 
 export const GENERATE_OPTIONS = {

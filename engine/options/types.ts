@@ -350,6 +350,11 @@ export interface GenerateOptions extends SamplingOptions {
    */
   readonly logprobs?: number;
   /**
+   * True: the answer comes with a receipt (`receipt` of the result), which the log proves; the log then has digests of
+   * what was asked and answered. Needs a state folder. Default false.
+   */
+  readonly receipt?: boolean;
+  /**
    * True: `events()` of the generation also says with each text where the bytes of the cache are by then: tiers,
    * formats, pages of keys and values. Default false.
    */

@@ -11,6 +11,8 @@ import { StopText } from './stop.ts';
 import type { Generated } from './types.ts';
 
 export interface AnswerOptions extends GenerateOptions {
+  /** The chat template that the prompt went through. */
+  readonly template?: string;
   /** Control tokens that are part of the text. */
   readonly controls?: readonly string[];
   /** Opens what the answer follows, in place of `grammar`; null: nothing. Throws what Grammars.open throws. */

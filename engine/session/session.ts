@@ -43,9 +43,11 @@ import { Probe } from './probe.ts';
 import { checkFits, checkIds, type ReadOptions, tokenizeFor } from './prompt.ts';
 import { lookupOf } from './prompt-lookup.ts';
 import type { Reader } from './reader.ts';
+import { Receipts } from './receipt.ts';
 import { Rereading } from './rereading.ts';
 import type { SessionSetup } from './setup.ts';
 import type { Turn } from './sharing.ts';
+import { Steps } from './steps.ts';
 import { termsFor } from './terms-for.ts';
 import { TextProbe } from './text-probe.ts';
 import { Trail } from './trail.ts';
@@ -61,6 +63,8 @@ export class Session implements Reader {
   readonly times: StepTimes = { denseMs: 0, attentionMs: 0 };
   /** Token ids in the cache, in order. */
   readonly tokens: number[] = [];
+  /** By which they were read. */
+  readonly steps = new Steps();
   readonly rotary: Rotary;
   /** Bytes that it and its forks keep whoever needs some; null: none. */
   readonly floor: Floor | null;
@@ -372,6 +376,7 @@ export class Session implements Reader {
   /** So many tokens are as they were, and those behind them are gone. */
   #shorten(tokens: number): void {
     this.tokens.length = tokens;
+    if (!this.steps.cut(tokens)) this.governed.descent.leaves('taken-back');
     this.setup.shared?.cut(this, tokens);
   }
 
@@ -399,12 +404,14 @@ export class Session implements Reader {
       // Held to the end, because a second call in between would put its tokens among these.
       this.#occupancy.begin();
       try {
+        const receipts = Receipts.asked(this, options);
         const startMs = performance.now();
         const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
         await this.#enter(this.tokens.length + ids.length + answer.maxTokens, reading);
         const cachedTokens = await this.#read(ids, reading);
         await this.#promote();
         const lookup = lookupOf(this, options);
+        receipts?.begin();
         const written = yield* write(this, answer, {
           tokens: ids.length,
           cachedTokens,
@@ -413,7 +420,7 @@ export class Session implements Reader {
           lookup,
         });
         this.#prefix.measure();
-        return written;
+        return receipts === null ? written : { ...written, receipt: await receipts.give(written) };
       } finally {
         this.#answered();
       }
@@ -677,6 +684,7 @@ export class Session implements Reader {
     this.#rereading.sees(this.tokens.length, tokenIds.length, hidden);
     const seals = sealsBetween(this.tokens.length, tokenIds.length);
     for (const id of tokenIds) this.tokens.push(id);
+    this.steps.add(tokenIds.length);
     this.#trail.add(tokenIds.length, hidden);
     if (this.setup.onHidden !== undefined) this.setup.onHidden(hidden);
     else if (seals > 0) this.setup.shared?.holds(this);

@@ -1,7 +1,17 @@
 /** What a session answers: public types. Units are last in every name. */
+
+import type { Receipt, ReceiptRequest } from '../../witness/index.ts';
 import type { TierSummary } from '../cache/tier-summary.ts';
 import type { Progress } from '../options/types.ts';
 import type { GeneratedToken } from '../transformer/sampling/logprobs.ts';
+
+/** A receipt, and what running the answer again takes beside the log. */
+export interface AnswerReceipt {
+  /** At most 1 KiB of JSON. */
+  readonly receipt: Receipt;
+  /** What was asked, whose digest the receipt has. */
+  readonly request: ReceiptRequest;
+}
 
 /** What a generation made, and how fast. */
 export interface Generated {
@@ -28,6 +38,8 @@ export interface Generated {
   readonly accepted: number;
   /** One for each generated token, those of a stop string included; null where `logprobs` was not asked for. */
   readonly logprobs: readonly GeneratedToken[] | null;
+  /** What proves the answer, with what was asked in full; null where `receipt` was not asked for. */
+  readonly receipt: AnswerReceipt | null;
   /** Speed of reading; 0 without a prompt. */
   readonly prefillTokensPerSecond: number;
   /** Speed of writing; 0 when nothing was written. */

@@ -70,6 +70,7 @@ export async function* write(reader: Reader, answer: Answer, asked: Asked): Asyn
     ...(await answer.generated()),
     drafted: lookup?.drafted ?? 0,
     accepted: lookup?.accepted ?? 0,
+    receipt: null,
     promptTokens: asked.tokens,
     cachedTokens: asked.cachedTokens,
     prefillTokensPerSecond: readTokens === 0 ? 0 : (readTokens * 1000) / readMs,

@@ -2,6 +2,7 @@
  * The caller's side of an engine. The model runs in one worker thread, so the caller's event loop stays free while it
  * reads and generates; only text, numbers and reports cross.
  */
+import { resolve } from 'node:path';
 import { isMainThread, type Worker } from 'node:worker_threads';
 import { checkKeys, checkOptions, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
 import type { Forecast } from '../cache/budget.ts';
@@ -16,6 +17,7 @@ import { obtainModel } from '../transformer/hub/obtain.ts';
 import { templateNamed } from '../transformer/named-templates.ts';
 import type { ChatMessage, LoadProgress, RenderOptions } from '../transformer/types.ts';
 import type { Embedding } from './calls/embeddings.ts';
+import type { ProvedAnswer, ReceiptOptions } from './calls/engine.ts';
 import type { HostClient } from './calls/index.ts';
 import { Chat } from './chat.ts';
 import type { ChatOptions } from './chat-options.ts';
@@ -219,6 +221,20 @@ export class Engine {
     const params = { path: pathOrId, options: withPolicyFile(session) };
     const { id, resumed } = await this.#calls.call('resume', params, { onEvent, signal });
     return new EngineSession(id, this.#calls, resumed);
+  }
+
+  /**
+   * Verifies a receipt as verifyReceipt() does, and runs its answer again: the tokens of the request are read, the
+   * moves of the log made where they were made, and the same tokens and text must come out. Throws what that throws,
+   * 'bad-signature' where something else comes out, 'model-mismatch', and 'unsupported' where the answer cannot be run
+   * again: this machine computes otherwise, or its session did what the log does not tell.
+   */
+  async verifyReceipt(
+    receipt: unknown,
+    options: ReceiptOptions & { readonly signal?: AbortSignal },
+  ): Promise<ProvedAnswer> {
+    const { signal, log, ...plain } = options;
+    return this.#calls.call('verifyReceipt', { receipt, options: { ...plain, log: resolve(log) } }, { signal });
   }
 
   /**

@@ -5,6 +5,7 @@ import { likeSession } from './evidence.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { format, side } from './parts.ts';
 import { poolAsking } from './pool-asking.ts';
+import { receiptClaims } from './receipt.ts';
 import { count, flag, list, noun, one, optional, real, text, whole } from './type.ts';
 
 export const RECOVERED = {
@@ -116,6 +117,8 @@ export const NOTE = {
   heldTokens: { type: optional(whole), since: '0.1.0' },
   /** The digest of the last of these pages and all before it. */
   prefix: { type: optional(text), since: '0.1.0' },
+  /** What is claimed of an answer that has a receipt. */
+  receipt: { type: optional(receiptClaims), since: '0.1.0' },
   tokens: { type: optional(whole) },
 } as const satisfies Fields;
 

@@ -93,7 +93,9 @@ export async function answerChat(
   });
   const readMs = performance.now() - startMs;
   const promptTokens = ids.length - reusedTokens;
-  const { generated, text, calls } = await written(session, options, format, (piece) => emit({ text: piece }));
+  const { generated, text, calls } = await written(session, { ...options, template }, format, (piece) =>
+    emit({ text: piece }),
+  );
   const answer = session.tokens.slice(ids.length);
   return {
     ...generated,

@@ -1,8 +1,11 @@
 /** Calls about the engine as a whole. */
 import type { Caller } from '../../../native/index.ts';
+import { type ReceiptProof, requestIn, type VerifyReceiptOptions, verifyReceipt } from '../../../witness/index.ts';
 import { type Forecast, forecast } from '../../cache/budget.ts';
 import { metricsText } from '../../cache/kv-bytes.ts';
 import type { Prompt } from '../../options/types.ts';
+import type { Client } from '../../scheduler/fairness.ts';
+import { type AnsweredAgain, answerAgain } from '../../session/answer-again.ts';
 import { checkIds, countedTokens, heeding, tokenizeInTurns } from '../../session/prompt.ts';
 import { checkMessages, checkTools } from '../../transformer/chat-messages.ts';
 import { inTurns } from '../../transformer/slices.ts';
@@ -15,6 +18,26 @@ export interface Rendering {
   readonly messages: readonly ChatMessage[];
   readonly options: RenderOptions;
 }
+
+/** A receipt that is verified, and run again. */
+export interface Receipted {
+  readonly receipt: unknown;
+  readonly options: ReceiptOptions;
+}
+
+/** Options of engine.verifyReceipt. */
+export interface ReceiptOptions extends Omit<VerifyReceiptOptions, 'policies'> {
+  /** What was asked, as it came with the receipt. */
+  readonly request: unknown;
+}
+
+/** What a log and a model prove of a receipt. */
+export interface ProvedAnswer extends ReceiptProof {
+  /** The answer, run again. */
+  readonly again: AnsweredAgain;
+}
+
+const FIRST: Client = { priority: 0, weight: 1 };
 
 export const engineCalls = (host: Host) => ({
   info: (): LoadedInfo => loadedInfo(host),
@@ -48,6 +71,16 @@ export const engineCalls = (host: Host) => ({
     const { model } = host.runtime;
     const ids = model.tokenizer.chatting(messages, { ...options, tokensMax: countedTokens(model) });
     return inTurns(ids, heeding(signal));
+  },
+
+  verifyReceipt: async ({ receipt, options }: Receipted, { signal }: Caller<never>): Promise<ProvedAnswer> => {
+    const proof = verifyReceipt(receipt, options);
+    const request = requestIn(options.request, proof.receipt);
+    const again = { receipt: proof.receipt, request, log: options.log };
+    const { scheduler } = host.shared;
+    const alone = (tokens: number, work: () => Promise<void>): Promise<void> =>
+      scheduler.alone({ client: FIRST, reads: true }, { tokens, work });
+    return { ...proof, again: await answerAgain(host.runtime, again, { signal, alone }) };
   },
 
   forecast: ({ tokens }: { tokens: number }): Forecast => forecast(host.runtime.shape, tokens),

@@ -1,0 +1,272 @@
+/**
+ * Runs the answer of a receipt again: the same tokens are read into a new cache, the moves of its log are made at the
+ * tokens at which they were made, and the answer is drawn anew. Nothing is decided again here, so it does not matter
+ * what was learned, what others needed, or how long a step took.
+ */
+import { KvError } from '../../native/index.ts';
+import { type Decision, isLatent, type Policy } from '../../policy/index.ts';
+import {
+  type Entry,
+  noReceipt,
+  type Receipt,
+  type ReceiptRequest,
+  readSeries,
+  seriesOf,
+  textDigest,
+  tokensDigest,
+} from '../../witness/index.ts';
+import { Governed } from '../cache/governed.ts';
+import { runStep } from '../cache/pass.ts';
+import type { Stepper } from '../cache/stepper.ts';
+import { nameInLog } from '../transformer/load.ts';
+import { Rotary } from '../transformer/rotary.ts';
+import type { Runtime } from '../transformer/runtime/runtime.ts';
+import { Answer } from './answer.ts';
+import { answerOptions, BOUND } from './receipt.ts';
+
+/** An answer that was run again, and is what it was. */
+export interface AnsweredAgain {
+  /** Its text. */
+  readonly text: string;
+  /** How many it has; all are those of the receipt. */
+  readonly tokens: number;
+  /** Moves of the log that were made again. */
+  readonly moves: number;
+}
+
+/** What is run again: receipt and request have been verified. */
+export interface Again {
+  readonly receipt: Receipt;
+  readonly request: ReceiptRequest;
+  /** Folder of the log. */
+  readonly log: string;
+}
+
+/** Does work of so many tokens while nobody else uses the model. */
+type Alone = (tokens: number, work: () => Promise<void>) => Promise<void>;
+
+/** How it is run. */
+export interface AgainOptions {
+  readonly signal?: AbortSignal;
+  /** Left out: nobody else uses the model. */
+  readonly alone?: Alone;
+}
+
+/** A move that was made, at how many tokens. */
+interface Made extends Pick<Decision, 'layer' | 'page' | 'side' | 'from' | 'to'> {
+  readonly tokens: number;
+}
+
+/** Decides nothing: the moves of the log are made instead. */
+const PLAYED: Policy = {
+  id: 'none',
+  version: 1,
+  needsTrials: false,
+  open: () => ({
+    decide: () => [],
+    judge: ({ because }) => ({ accepted: false, because }),
+    summary: () => ({ priceThreshold: 0, predictedKld: 0, layerStates: [], layerEpsilonMax: [], layerKld: [] }),
+  }),
+};
+
+/**
+ * Throws 'bad-signature' where other tokens or another text come out, 'model-mismatch', and 'unsupported' where the
+ * answer cannot be run again: for what its session did, or because this machine computes otherwise.
+ */
+export async function answerAgain(
+  runtime: Runtime,
+  again: Again,
+  { signal, alone = (_, work) => work() }: AgainOptions = {},
+): Promise<AnsweredAgain> {
+  const { receipt, request, log } = again;
+  const part = { session: receipt.session, from: receipt.log.first.seq, to: receipt.log.last.seq };
+  const entries = [...readSeries(log, seriesOf(receipt.log.first.seq), part)];
+  const open = entries[0] as Entry<'open'>;
+  checkAlike(runtime, receipt, open);
+  const moves = movesIn(entries);
+  const player = new Player(runtime, open, moves, alone);
+  try {
+    for (const ids of stepsOf(request)) await player.step(ids, signal);
+    const { ids, text, finish } = await answered(player, request, signal);
+    const isSame =
+      ids.length === receipt.answer.tokens &&
+      tokensDigest(ids) === receipt.answer.digest &&
+      textDigest(text) === receipt.answer.text &&
+      (finish === receipt.answer.finish || receipt.answer.finish === 'aborted');
+    if (!isSame)
+      throw noReceipt(`the answer was run again, and its ${ids.length} tokens are others than those of the receipt`, {
+        tokens: ids.length,
+        expected: receipt.answer.tokens,
+      });
+    return { text, tokens: ids.length, moves: player.made };
+  } finally {
+    player.close();
+  }
+}
+
+/** Writes as many tokens as the receipt says at most. */
+async function answered(player: Player, request: ReceiptRequest, signal?: AbortSignal) {
+  const answer = await Answer.open(player.runtime, answerOptions(request));
+  const ids: number[] = [];
+  let text = '';
+  try {
+    while (answer.finish === null) {
+      const id = await answer.next(await player.logits(), player.tokens);
+      if (id === null) break;
+      await player.step([id], signal);
+      ids.push(id);
+      text += await answer.push(id);
+    }
+    text += answer.end();
+    return { ids, text, finish: answer.finish };
+  } finally {
+    answer.close();
+  }
+}
+
+/** Throws where this machine, model or session cannot give the same bits. */
+function checkAlike({ native, dense, model, activations }: Runtime, { bound }: Receipt, { body }: Entry<'open'>): void {
+  const said = bound === null ? null : (BOUND[bound as keyof typeof BOUND] ?? bound);
+  if (said !== null)
+    throw new KvError('unsupported', `the answer cannot be run again: its session ${said}`, {
+      values: { bound },
+      hint: 'its log is proved all the same: leave out the model',
+    });
+  if (model.digest !== body.model.digest)
+    throw new KvError('model-mismatch', 'the receipt is of another model', {
+      values: { expected: body.model.digest, found: model.digest },
+    });
+  const { effective, machine } = body;
+  const differs = (what: string, there: unknown, here: unknown): KvError =>
+    new KvError('unsupported', `the answer cannot be run again here: ${what} was ${there}, and here it is ${here}`, {
+      values: { what, there, here },
+      hint: 'other kernels may differ in the last bits of a number, and then in a token; the log is proved all the same',
+    });
+  if (machine?.isa !== native.isa) throw differs('the instruction set', machine?.isa, native.isa);
+  if (machine?.binding !== native.binding) throw differs('the binding', machine?.binding, native.binding);
+  if (effective['dense'] !== dense.name) throw differs('the backend of matrices', effective['dense'], dense.name);
+  const [there, hereToo] = [body.activations, activations ?? undefined].map((one) =>
+    one === undefined ? '16 bits' : JSON.stringify(one.eightBit),
+  );
+  if (there !== hereToo) throw differs('the rounding of activations', there, hereToo);
+}
+
+/** What changed pages. Throws 'unsupported' for what cannot be made again. */
+function movesIn(entries: readonly Entry[]): Made[] {
+  const moves: Made[] = [];
+  for (const { kind, body, seq } of entries) {
+    if (kind === 'decision') {
+      const { decision, verdict, tokens } = body as Entry<'decision'>['body'];
+      if (verdict.accepted) moves.push({ ...decision, tokens });
+    }
+    if (kind !== 'change') continue;
+    const { cause } = body as Entry<'change'>['body'];
+    // What a window has left behind goes by itself.
+    if (cause !== 'sliding-window')
+      throw new KvError('unsupported', `the answer cannot be run again: entry ${seq} has a change by '${cause}'`, {
+        values: { seq, cause },
+      });
+  }
+  return moves;
+}
+
+/** The tokens of a request as they were read. */
+function* stepsOf({ tokens, steps }: ReceiptRequest): Generator<readonly number[]> {
+  let at = 0;
+  for (const [length, times] of steps)
+    for (let i = 0; i < times && at < tokens.length; i++, at += length) yield tokens.slice(at, at + length);
+  if (at !== tokens.length) throw noReceipt('its steps have other tokens than it');
+}
+
+/** A cache that makes the moves of a log. */
+class Player implements Stepper {
+  readonly runtime: Runtime;
+  readonly governed: Governed;
+  readonly rotary: Rotary;
+  readonly times = { denseMs: 0, attentionMs: 0 };
+  readonly tokens: number[] = [];
+  readonly #moves: readonly Made[];
+  readonly #alone: Alone;
+  #next = 0;
+  #last = new Float32Array(0);
+
+  constructor(runtime: Runtime, { body }: Entry<'open'>, moves: readonly Made[], alone: Alone) {
+    const { model, shape } = runtime;
+    const { context, requested } = body;
+    this.runtime = runtime;
+    this.#moves = moves;
+    this.#alone = alone;
+    this.rotary = Rotary.planned(model.config, (requested['tokensExpected'] as number | null) ?? undefined);
+    this.governed = Governed.open({
+      shape,
+      terms: {
+        ...{ policy: PLAYED, policyOptions: {}, context, exact: false, thresholdValues: {}, lowest: [] },
+        ...{ budgetBytes: null, kldBudget: null, tokensExpected: null, stepLatencyBudgetMs: null },
+      },
+      native: {
+        threads: runtime.cacheThreads,
+        slidingWindow: model.config.slidingWindow,
+        scoreCap: model.config.scoreCap,
+      },
+      sketches: [],
+      log: null,
+      opened: {
+        model: { name: nameInLog(model), digest: model.digest, architecture: model.config.architecture },
+        requested: {},
+        effective: {},
+      },
+    });
+  }
+
+  /** Moves that were made so far. */
+  get made(): number {
+    return this.#next;
+  }
+
+  logits(): Promise<Float32Array> {
+    return this.runtime.dense.logits(this.#last, 1);
+  }
+
+  holds(tokenIds: Int32Array, hidden: Float32Array): void {
+    for (const id of tokenIds) this.tokens.push(id);
+    const width = hidden.length / tokenIds.length;
+    this.#last = hidden.slice((tokenIds.length - 1) * width, tokenIds.length * width);
+  }
+
+  /** Reads tokens in one step, when the moves have been made that were made before them. */
+  async step(ids: readonly number[], signal?: AbortSignal): Promise<void> {
+    if (signal?.aborted === true) throw new KvError('aborted', 'aborted while the answer was run again');
+    await this.#alone(ids.length, () => {
+      this.#move(this.tokens.length);
+      return runStep(this, Int32Array.from(ids));
+    });
+  }
+
+  /** Makes the moves that were made when the cache held so many tokens. */
+  #move(tokens: number): void {
+    const { kv } = this.governed;
+    for (
+      let next = this.#moves[this.#next];
+      next !== undefined && next.tokens <= tokens;
+      next = this.#moves[++this.#next]
+    ) {
+      const { layer, page, side, from, to } = next;
+      if (next.tokens < tokens) throw notAgain(next, 'tokens were taken back');
+      if (to === 'freed') kv.evictPage(layer, page);
+      else if (side === 'kv' || isLatent(to) || isLatent(from)) throw notAgain(next, 'it is of a latent');
+      else if (kv.format(layer, page, side) !== from) throw notAgain(next, 'the page is in another format');
+      else kv.transcode(layer, page, side, to);
+    }
+  }
+
+  close(): void {
+    this.governed.close();
+  }
+}
+
+const notAgain = ({ layer, page, side, from, to }: Made, why: string): KvError =>
+  new KvError(
+    'unsupported',
+    `the answer cannot be run again: the move of layer ${layer}, page ${page}${side}, from ${from} to ${to}: ${why}`,
+    { values: { layer, page, side, from, to } },
+  );

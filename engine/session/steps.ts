@@ -1,0 +1,40 @@
+/**
+ * How many tokens the steps had that a cache was filled by: a row gets the same bits in any company, but other rows of
+ * its own step are not company, so whoever reads the same tokens again for the same bits takes the same steps.
+ */
+
+/** So many tokens, so many times in a row. */
+export type StepRun = readonly [tokens: number, times: number];
+
+export class Steps {
+  readonly #runs: [number, number][] = [];
+
+  add(tokens: number): void {
+    const last = this.#runs.at(-1);
+    if (last?.[0] === tokens) last[1]++;
+    else this.#runs.push([tokens, 1]);
+  }
+
+  /** The first `tokens` stay. → false: that cuts a step */
+  cut(tokens: number): boolean {
+    let over = this.tokens - tokens;
+    while (over > 0) {
+      const last = this.#runs.at(-1)!;
+      const times = Math.min(last[1], Math.ceil(over / last[0]));
+      over -= times * last[0];
+      last[1] -= times;
+      if (last[1] === 0) this.#runs.pop();
+    }
+    return over === 0;
+  }
+
+  /** Of all steps. */
+  get tokens(): number {
+    return this.#runs.reduce((sum, [tokens, times]) => sum + tokens * times, 0);
+  }
+
+  /** From the first on. */
+  get runs(): readonly StepRun[] {
+    return this.#runs.map(([tokens, times]) => [tokens, times]);
+  }
+}
