@@ -1,6 +1,7 @@
 /**
- * How many tokens the steps had that a cache was filled by: a row gets the same bits in any company, but other rows of
- * its own step are not company, so whoever reads the same tokens again for the same bits takes the same steps.
+ * How many tokens the steps had that a cache was filled by. A row gets the same bits beside any rows of other caches,
+ * but not in any step of its own where open pages are in 8 bits; so whoever wants the same bits again takes the same
+ * steps.
  */
 
 /** So many tokens, so many times in a row. */
