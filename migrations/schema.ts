@@ -4,10 +4,11 @@
  * machines. The columns of entries and sessions follow from `witness/entries/`. Times are milliseconds since the epoch,
  * bytes and tokens are whole numbers, and ε and prices are those of the log.
  */
-import { bigint, doublePrecision, index, integer, pgTable, primaryKey, text } from 'drizzle-orm/pg-core';
+import { bigint, customType, doublePrecision, index, integer, pgTable, primaryKey, text } from 'drizzle-orm/pg-core';
 import { decisionColumns, sessionColumns, situationColumns } from './columns.gen.ts';
 
 const whole = (name: string) => bigint(name, { mode: 'number' });
+const bytea = customType<{ data: Uint8Array }>({ dataType: () => 'bytea' });
 
 /** One row for each session, from its 'open' entry and, if it has ended, from its 'close' entry. */
 export const sessions = pgTable(
@@ -104,7 +105,35 @@ export const heads = pgTable(
   (t) => [primaryKey({ columns: [t.logId, t.series] })],
 );
 
-/** Every table, each with the log's id as its first column. */
+/** What servers keep beyond one process: responses and conversations, each under a key, with SHA-256 of its bytes. */
+export const kept = pgTable(
+  'kept',
+  {
+    kind: text('kind').notNull(),
+    key: text('key').notNull(),
+    keptMs: whole('kept_ms').notNull(),
+    bytes: whole('bytes').notNull(),
+    digest: text('digest').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.kind, t.key] }), index('kept_by_time').on(t.keptMs)],
+);
+
+/** Their bytes, a MiB in a row. */
+export const keptChunks = pgTable(
+  'kept_chunks',
+  {
+    kind: text('kind').notNull(),
+    key: text('key').notNull(),
+    place: integer('place').notNull(),
+    bytes: bytea('bytes').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.kind, t.key, t.place] })],
+);
+
+/** Those of servers: nothing of them is in a log, and nothing of them is dropped. */
+export const KEPT = [kept, keptChunks] as const;
+
+/** Every table of the index, each with the log's id as its first column. */
 export const TABLES = [sessions, decisions, situations, experiences, heads] as const;
 
 /** Those whose rows tell of a session. */

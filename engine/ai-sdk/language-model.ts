@@ -222,6 +222,7 @@ class EngineModel implements LanguageModel {
       options,
       maxTokens: this.#maxTokens,
       continues: true,
+      keeps: false,
       signal: call.abortSignal ?? new AbortController().signal,
     });
     return { turn, warnings };

@@ -7,6 +7,7 @@ import type { HttpBindings } from '@hono/node-server';
 import type { Context, Hono } from 'hono';
 import { stream } from 'hono/streaming';
 import { KvError, parseJson } from '../../native/index.ts';
+import type { Store } from '../store/store.ts';
 import type { Engine } from '../thread/engine.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 import { ChatCompletion } from './chat.ts';
@@ -47,15 +48,19 @@ const SESSIONS_MAX = 1000;
 
 export class AnswersApi {
   readonly service: Service;
-  readonly #responses = new ResponseStore();
+  readonly #responses: ResponseStore;
   readonly #stalledMs: number;
   /** By salt, the sessions of its newest answers. */
   readonly #sessions = new Map<string, Set<string>>();
   #askerOf: (request: IncomingMessage) => Asking = () => ({});
 
-  /** stalledMs: readers of events that take nothing for so long are cut off. Throws 'bad-argument', 'bad-config'. */
-  constructor(engine: Engine, options: AnswersOptions, stalledMs: number = STALLED_MS) {
-    this.service = new Service(engine, options);
+  /**
+   * store: where responses and conversations outlive this process; null: they do not. stalledMs: readers of events that
+   * take nothing for so long are cut off. Throws 'bad-argument', 'bad-config'.
+   */
+  constructor(engine: Engine, options: AnswersOptions, store: Store | null, stalledMs: number = STALLED_MS) {
+    this.service = new Service(engine, options, store);
+    this.#responses = new ResponseStore(store);
     this.#stalledMs = stalledMs;
   }
 
@@ -94,12 +99,12 @@ export class AnswersApi {
       ChatCompletion.begin(service, body.bytes, body.value, asker),
     );
     this.post(app, '/v1/responses', ({ value }, asker) => ResponseAnswer.begin(service, this.#responses, value, asker));
-    app.get('/v1/responses/:id', (c) =>
-      c.json(this.#responses.get(c.req.param('id'), 'id', this.#askerOf(c.env.incoming).salt).response),
-    );
-    app.delete('/v1/responses/:id', (c) => {
-      const { response } = this.#responses.get(c.req.param('id'), 'id', this.#askerOf(c.env.incoming).salt);
-      this.#responses.forget(response.id);
+    const stored = ({ req, env }: Context<Env>) =>
+      this.#responses.get(req.param('id')!, 'id', this.#askerOf(env.incoming).salt);
+    app.get('/v1/responses/:id', async (c) => c.json((await stored(c)).response));
+    app.delete('/v1/responses/:id', async (c) => {
+      const { response } = await stored(c);
+      await this.#responses.forget(response.id);
       return c.json({ id: response.id, object: 'response', deleted: true });
     });
     this.post(app, '/v1/completions', ({ value }, asker) => TextCompletion.begin(service, value, asker));
@@ -136,7 +141,7 @@ export class AnswersApi {
     });
   }
 
-  /** Closes the conversations that wait. The engine stays. */
+  /** Keeps the conversations that wait where there is a store, and closes them. The engine and the store stay. */
   close(): Promise<void> {
     return this.service.close();
   }

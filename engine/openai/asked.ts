@@ -91,6 +91,7 @@ export const turnOf = (service: Service, request: ChatRequest, { messages, tools
     owner: asker.salt,
   },
   session: request.session ?? null,
+  keeps: request.store !== false,
   messages,
   options: answerAsked(request, service.sampling),
   maxTokens: service.limits.maxTokens,

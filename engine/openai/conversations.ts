@@ -2,14 +2,19 @@
  * Conversations that go on from one request to the next. A client sends all of its messages each time; the chat that
  * has said the longest beginning of them answers the rest, and reads nothing twice. One that nobody goes on with is
  * closed when others come, and its pages then serve whoever begins alike (`engine/session/prefixes.ts`).
+ *
+ * With a store each is kept there behind its answer, under the digest of all that was said in it, so that any server
+ * goes on with it. What is kept never changes, so nothing needs to be locked: who goes on has a copy.
  */
 import { createHash } from 'node:crypto';
 import { given, KvError } from '../../native/index.ts';
 import type { SessionReport } from '../cache/types.ts';
 import type { SessionOptions } from '../options/types.ts';
 import { removeParked } from '../session/park/folder.ts';
+import type { Store } from '../store/store.ts';
 import type { Chat } from '../thread/chat.ts';
 import type { Engine } from '../thread/engine.ts';
+import { chatBytes, keptChat } from '../thread/kept-chat.ts';
 import type { ChatMessage, ChatTool, ToolCall } from '../transformer/types.ts';
 import { Refusal } from './failure.ts';
 
@@ -47,6 +52,8 @@ interface Known {
   /** True if only its id leads to it: a fork, or one that came back. */
   readonly isNamed: boolean;
   usedMs: number;
+  /** The digest under which the store has it, or what it goes on with; null: it has nothing of it. */
+  keptAs: string | null;
 }
 
 /** One in a file, whose messages are kept here. */
@@ -61,23 +68,39 @@ export interface Taken {
   readonly chat: Chat;
   readonly held: number;
   readonly known: Known;
+  /** False: it is not to be kept in a store with what is said now. */
+  readonly keeps: boolean;
+}
+
+/** How a conversation is gone on with. */
+export interface Going {
+  /** Of the messages, so many at most. */
+  readonly most: number;
+  /** The session that is to go on; null: whichever holds most. */
+  readonly session: string | null;
+  /** As in what is taken. */
+  readonly keeps: boolean;
 }
 
 export class Conversations {
   readonly #engine: Engine;
   readonly #most: number;
+  readonly #store: Store | null;
   /** By the digest of all that was said in it, the one that waits longest first. */
   readonly #waiting = new Map<string, Waiting>();
   /** By id. */
   readonly #named = new Map<string, Waiting>();
   readonly #running = new Map<string, Waiting>();
   readonly #parked = new Map<string, Parked>();
+  /** One is kept after the other. */
+  #keeping: Promise<void> = Promise.resolve();
   #isClosed = false;
 
   /** `most`: so many wait, and more are closed. */
-  constructor(engine: Engine, most: number) {
+  constructor(engine: Engine, most: number, store: Store | null = null) {
     this.#engine = engine;
     this.#most = most;
+    this.#store = store;
   }
 
   /** How many wait for their next question. */
@@ -87,36 +110,33 @@ export class Conversations {
 
   /**
    * The chat that holds most of these messages and no other, or a new one; where a session is asked for, that one.
-   * `most`: of the messages, so many at most. Throws what Engine.chat throws, and a Refusal where the session cannot go
-   * on with these messages.
+   * Throws what Engine.chat throws, and a Refusal where the session cannot go on with these messages.
    */
-  async take(
-    terms: ConversationTerms,
-    messages: readonly ChatMessage[],
-    { most, session }: { readonly most: number; readonly session: string | null },
-  ): Promise<Taken> {
+  async take(terms: ConversationTerms, messages: readonly ChatMessage[], going: Going): Promise<Taken> {
+    const { most, session, keeps } = going;
     const digest = digestOf([terms.tools, terms.template ?? null, terms.session]);
     const said = digestsOf(digest, messages);
-    if (session !== null) return this.#takeNamed(session, { terms, digest, said, most });
+    if (session !== null) return this.#takeNamed(session, { terms, digest, said, going });
+    const kept = await this.#kept(terms, said.slice(0, most + 1));
+    if (kept !== null) return this.#begin(kept, kept.held, keeps);
     for (let held = most; held > 0; held--) {
       const waiting = this.#waiting.get(said[held]!);
       if (waiting === undefined) continue;
       this.#waiting.delete(said[held]!);
-      return this.#begin(waiting, held);
+      return this.#begin(waiting, held, keeps);
     }
-    const { tools, template, session: options } = terms;
-    const chat = await this.#engine.chat({ ...options, tools, ...(template === undefined ? {} : { template }) });
-    return this.#begin({ chat, known: { id: chat.session.id, terms, digest, isNamed: false, usedMs: 0 } }, 0);
+    const chat = await this.#engine.chat({ ...terms.session, ...askedOf(terms) });
+    return this.#begin({ chat, known: knownOf(chat, terms, digest) }, 0, keeps);
   }
 
   /** Takes a chat back that has answered, or has not. Closes those that have waited longest. */
-  async giveBack({ chat, known }: Taken): Promise<void> {
+  async giveBack({ chat, known, keeps }: Taken): Promise<void> {
     this.#running.delete(known.id);
     // An answer that was cut off by the end of the server comes back after it.
     if (this.#isClosed || chat.messages.length === 0) return chat.close();
     known.usedMs = Date.now();
     if (known.isNamed) this.#named.set(known.id, { chat, known });
-    else await this.#wait({ chat, known });
+    else await this.#wait({ chat, known }, keeps);
     await this.#closeOldest();
   }
 
@@ -170,14 +190,8 @@ export class Conversations {
     this.#parked.delete(id);
     try {
       const session = await this.#engine.resume(id);
-      const { tools, template } = parked.terms;
-      const { messages } = parked;
-      const chat = await this.#engine.chat({
-        session,
-        messages,
-        tools,
-        ...(template === undefined ? {} : { template }),
-      });
+      const { messages, terms } = parked;
+      const chat = await this.#engine.chat({ session, messages, ...askedOf(terms) });
       removeParked(parked.path);
       return await this.#keepNamed(chat, parked);
     } catch (error) {
@@ -192,7 +206,7 @@ export class Conversations {
     try {
       return await this.#keepNamed(await chat.fork(), known);
     } finally {
-      await this.giveBack({ chat, known, held: 0 });
+      await this.giveBack({ chat, known, held: 0, keeps: false });
     }
   }
 
@@ -209,8 +223,9 @@ export class Conversations {
     await chat.close();
   }
 
-  /** Closes those that wait, and later those that come back. */
+  /** Waits until those that wait are kept, where there is a store, and closes them, and later those that come back. */
   async close(): Promise<void> {
+    await this.#keeping;
     this.#isClosed = true;
     const all = [...this.#waiting.values(), ...this.#named.values()];
     this.#waiting.clear();
@@ -224,16 +239,16 @@ export class Conversations {
       readonly terms: ConversationTerms;
       readonly digest: string;
       readonly said: readonly string[];
-      readonly most: number;
+      readonly going: Going;
     },
   ): Promise<Taken> {
     const looking = given<Looking>({ salt: asked.terms.owner });
     const back = this.#parked.has(id) ? await this.resume(id, looking) : { id };
     const { chat, known } = this.#takeIdle(back.id, looking);
     const held = chat.messages.length;
-    const isBeginning = held <= asked.most && digestsOf(asked.digest, chat.messages).at(-1) === asked.said[held];
-    if (isBeginning && known.digest === asked.digest) return { chat, known, held };
-    await this.giveBack({ chat, known, held });
+    const isBeginning = held <= asked.going.most && digestsOf(asked.digest, chat.messages).at(-1) === asked.said[held];
+    if (isBeginning && known.digest === asked.digest) return { chat, known, held, keeps: asked.going.keeps };
+    await this.giveBack({ chat, known, held, keeps: false });
     const sameTerms = known.digest === asked.digest;
     throw new KvError('bad-argument', 'the session has read something else than this conversation begins with', {
       values: { param: 'session', session: id.slice(0, 80), messages: held, sameTerms },
@@ -262,24 +277,25 @@ export class Conversations {
     throw notHeld(id);
   }
 
-  #begin(waiting: Waiting, held: number): Taken {
-    waiting.known.usedMs = Date.now();
-    this.#running.set(waiting.known.id, waiting);
-    return { ...waiting, held };
+  #begin({ chat, known }: Waiting, held: number, keeps: boolean): Taken {
+    known.usedMs = Date.now();
+    this.#running.set(known.id, { chat, known });
+    return { chat, known, held, keeps };
   }
 
   async #keepNamed(chat: Chat, { terms, digest }: Known): Promise<HeldSession> {
-    const known = { id: chat.session.id, terms, digest, isNamed: true, usedMs: Date.now() };
+    const known = { ...knownOf(chat, terms, digest), isNamed: true, usedMs: Date.now() };
     this.#named.set(known.id, { chat, known });
     const told = toldOf(await chat.session.report());
     return { id: known.id, state: 'idle', ...told, last_used_ms: known.usedMs };
   }
 
-  async #wait(one: Waiting): Promise<void> {
+  async #wait(one: Waiting, keeps: boolean): Promise<void> {
     const said = digestsOf(one.known.digest, one.chat.messages).at(-1)!;
     const twin = this.#waiting.get(said);
     this.#waiting.delete(said);
     this.#waiting.set(said, one);
+    if (this.#store !== null && keeps && one.known.keptAs !== said) this.#keepLater(this.#store, said);
     await twin?.chat.close();
   }
 
@@ -294,6 +310,50 @@ export class Conversations {
       }
     for (const { chat } of leaving) await chat.close();
   }
+
+  /**
+   * A copy of the conversation in the store that holds most of what was said, if it holds more than any here; null:
+   * none, or it cannot be had, and then the messages are read.
+   */
+  async #kept(
+    terms: ConversationTerms,
+    said: readonly string[],
+  ): Promise<(Waiting & { readonly held: number }) | null> {
+    const here = said.findLastIndex((one, held) => held > 0 && this.#waiting.has(one));
+    const asked = said.slice(Math.max(here, 0) + 1).reverse();
+    if (this.#store === null || asked.length === 0) return null;
+    try {
+      const found = await this.#store.first('conversation', asked.map(this.#keyOf));
+      if (found === null) return null;
+      const chat = await this.#engine.resumeChat(keptChat(found.bytes), askedOf(terms));
+      const keptAs = asked.find((one) => this.#keyOf(one) === found.key)!;
+      return { chat, known: { ...knownOf(chat, terms, said[0]!), keptAs }, held: said.indexOf(keptAs) };
+    } catch (error) {
+      if (error instanceof KvError) return null;
+      throw error;
+    }
+  }
+
+  /** Keeps a conversation behind the others that are to be kept, unless somebody has gone on with it by then. */
+  #keepLater(store: Store, said: string): void {
+    this.#keeping = this.#keeping.then(async () => {
+      const waiting = this.#waiting.get(said);
+      if (waiting === undefined) return;
+      const { chat, known } = waiting;
+      const before = known.keptAs;
+      try {
+        await store.put('conversation', this.#keyOf(said), chatBytes(await chat.save()));
+        known.keptAs = said;
+        // What it goes on with is not needed any more.
+        if (before !== null) await store.remove('conversation', this.#keyOf(before));
+      } catch {
+        // Whoever goes on elsewhere has it read again.
+      }
+    });
+  }
+
+  /** Another model, or another version of what is kept, has keys of its own. */
+  readonly #keyOf = (said: string): string => `${this.#engine.info.digest.slice(0, 32)} ${said}`;
 }
 
 /** A chat that is held. */
@@ -301,6 +361,15 @@ interface Waiting {
   readonly chat: Chat;
   readonly known: Known;
 }
+
+const knownOf = (chat: Chat, terms: ConversationTerms, digest: string): Known => ({
+  ...{ id: chat.session.id, terms, digest, isNamed: false, usedMs: 0, keptAs: null },
+});
+
+const askedOf = ({ tools, template }: ConversationTerms) => ({
+  tools,
+  ...(template === undefined ? {} : { template }),
+});
 
 const sees = ({ salt, seesAll = false }: Looking, { terms }: Known): boolean => seesAll || terms.owner === salt;
 

@@ -14,6 +14,11 @@ export interface AnswersOptions {
   readonly requestsMax?: number;
   /** Conversations that wait for their next question with all that they have read. Default 64. */
   readonly conversationsMax?: number;
+  /**
+   * Where responses and conversations outlive this process, for itself and for any other server of the same model:
+   * 'postgres://user@host/base', or a folder. Default: in memory.
+   */
+  readonly store?: string;
   /** Most bytes of a request. Default 8 MiB. */
   readonly bodyBytesMax?: number;
   /** How answers are drawn where a request says nothing of it. Default: those of generate, and a temperature of 0.8. */
@@ -48,6 +53,11 @@ export const ANSWERS_OPTIONS = {
     default: 64,
     help: 'conversations that wait for their next question with all that they have read',
     flag: '--conversations-max <n>',
+  },
+  store: {
+    rule: anyText('the URL of a PostgreSQL server, or a folder', 1),
+    help: 'where conversations outlive the process: postgres://…, or a folder',
+    flag: '--store <place>',
   },
   bodyBytesMax: { rule: whole(1024), default: 8 * 2 ** 20, help: 'most bytes of a request' },
   sampling: { rule: seenLater<GenerateOptions>('options of generate'), help: 'how answers are drawn by default' },

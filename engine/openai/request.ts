@@ -76,6 +76,7 @@ export const CHAT_REQUEST = z
     n: maybe(z.int().min(1).max(N_MAX)),
     logprobs: maybe(z.boolean()),
     top_logprobs: maybe(z.int().min(0).max(20)),
+    store: maybe(z.boolean()).describe('false: nothing of it is kept where the server has a store'),
     add_generation_prompt: maybe(z.boolean()).describe('true: a last message of the assistant is not gone on with'),
     ...STREAMING,
     ...SAMPLING,
@@ -107,7 +108,7 @@ export type CompletionRequest = z.infer<typeof COMPLETION_REQUEST>;
 const content = z.union([z.string(), z.array(z.unknown())]);
 
 /** What is said before an answer. Items of reasoning are let pass: models here keep none. */
-const knownItem = z.discriminatedUnion('type', [
+export const knownItem = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('message'), role: z.string(), content }),
   z.looseObject({
     type: z.literal('function_call'),

@@ -1,8 +1,10 @@
-/** Responses that others may go on behind, or be compared with: the newest, in memory. */
-import { KvError } from '../../native/index.ts';
+/** Responses that others may go on behind, or be compared with: in a store, or the newest in memory. */
+import { z } from 'zod';
+import { KvError, parseJson } from '../../native/index.ts';
+import type { Store } from '../store/store.ts';
 import type { ChatMessage } from '../transformer/types.ts';
 import type { ConversationTerms } from './conversations.ts';
-import type { InputItem } from './request.ts';
+import { type InputItem, knownItem } from './request.ts';
 
 export interface StoredResponse {
   /** As it was told. */
@@ -14,45 +16,75 @@ export interface StoredResponse {
   readonly terms: ConversationTerms;
   /** Whose it is; undefined: of whoever may ask. */
   readonly owner: string | undefined;
-  /** Bytes of its items as JSON. */
-  readonly bytes: number;
 }
 
-/** Bytes of what is stored; the oldest leave first. This number was chosen. */
+/** In memory. Bytes of what is stored; the oldest leave first. This number was chosen. */
 const BYTES_MAX = 64 * 2 ** 20;
 
+/** What is checked of a response that a store gave back: its digest was right, so that a server has written it. */
+const storedResponse = z.object({
+  response: z.looseObject({ id: z.string() }),
+  items: z.array(knownItem),
+  prompt: z.array(z.looseObject({ role: z.enum(['system', 'user', 'assistant', 'tool']), content: z.string() })),
+  terms: z.object({ tools: z.array(z.looseObject({})), template: z.string().optional(), session: z.looseObject({}) }),
+  owner: z.string().optional(),
+});
+
 export class ResponseStore {
-  readonly #all = new Map<string, StoredResponse>();
+  readonly #store: Store | null;
+  readonly #all = new Map<string, { readonly stored: StoredResponse; readonly bytes: number }>();
   #bytes = 0;
 
-  keep(stored: Omit<StoredResponse, 'bytes'>): void {
-    const bytes = Buffer.byteLength(JSON.stringify([stored.items, stored.prompt, stored.response]));
-    this.#all.set(stored.response.id, { ...stored, bytes });
-    this.#bytes += bytes;
-    for (const id of this.#all.keys()) {
+  /** null: responses are kept in memory, for this process alone. */
+  constructor(store: Store | null) {
+    this.#store = store;
+  }
+
+  /** When this resolves it is there for every server of the store. Throws 'database', 'io'. */
+  async keep(stored: StoredResponse): Promise<void> {
+    const text = Buffer.from(JSON.stringify(stored));
+    const { id } = stored.response;
+    if (this.#store !== null) return this.#store.put('response', id, text);
+    this.#all.set(id, { stored, bytes: text.length });
+    this.#bytes += text.length;
+    for (const oldest of this.#all.keys()) {
       if (this.#bytes <= BYTES_MAX) break;
-      this.forget(id);
+      this.#forget(oldest);
     }
   }
 
-  /** null: there is none of this owner, or no longer. */
-  find(id: string, owner: string | undefined): StoredResponse | null {
-    const found = this.#all.get(id);
+  /** null: there is none of this owner, or no longer. Throws 'database', 'io', 'checksum-mismatch', 'bad-file'. */
+  async find(id: string, owner: string | undefined): Promise<StoredResponse | null> {
+    const found = this.#store === null ? this.#all.get(id)?.stored : await this.#read(this.#store, id);
     return found === undefined || found.owner !== owner ? null : found;
   }
 
-  /** Throws 'not-found'. param: where a request names it. */
-  get(id: string, param: string, owner: string | undefined): StoredResponse {
-    const found = this.find(id, owner);
+  /** Throws 'not-found', and what find throws. param: where a request names it. */
+  async get(id: string, param: string, owner: string | undefined): Promise<StoredResponse> {
+    const found = await this.find(id, owner);
     if (found !== null) return found;
     throw new KvError('not-found', `there is no response ${id.slice(0, 80)}, or no longer`, {
       values: { param, response: id.slice(0, 80) },
-      hint: 'send the whole conversation as input; store: false and restarts of the server leave nothing',
+      hint: 'send the whole conversation as input; store: false leaves nothing, nor do restarts without --store',
     });
   }
 
-  forget(id: string): void {
+  async forget(id: string): Promise<void> {
+    if (this.#store === null) this.#forget(id);
+    else await this.#store.remove('response', id);
+  }
+
+  #forget(id: string): void {
     this.#bytes -= this.#all.get(id)?.bytes ?? 0;
     this.#all.delete(id);
+  }
+
+  async #read(store: Store, id: string): Promise<StoredResponse | undefined> {
+    const found = await store.first('response', [id]);
+    if (found === null) return undefined;
+    const what = 'a kept response';
+    const { success, data } = storedResponse.safeParse(parseJson(found.bytes, { what, code: 'bad-file' }));
+    if (!success || data.response.id !== id) throw new KvError('bad-file', `${what} makes no sense`);
+    return data as unknown as StoredResponse;
   }
 }

@@ -82,7 +82,7 @@ export class ResponseAnswer {
     const request = checkedBody(RESPONSE_REQUEST, body);
     service.checkModel(request.model);
     const { previous_response_id: previous } = request;
-    const before = previous == null ? [] : store.get(previous, 'previous_response_id', asker.salt).items;
+    const before = previous == null ? [] : (await store.get(previous, 'previous_response_id', asker.salt)).items;
     const items = [...before, ...itemsOf(request)];
     const { messages, tools } = conversationOf(request, items);
     const session = service.sessionFor(sessionAsked(request, asker));
@@ -97,6 +97,7 @@ export class ResponseAnswer {
       maxTokens,
       continues: false,
       session: request.session ?? null,
+      keeps: request.store !== false,
       signal: asker.signal,
     };
     const begun = await BegunTurn.begin(service.conversations, turn);
@@ -203,7 +204,7 @@ export class ResponseAnswer {
       status,
     };
     if (this.#request.store !== false)
-      this.#store.keep({
+      await this.#store.keep({
         response,
         items: [...this.#items, ...(output as readonly InputItem[])],
         prompt: this.#turn.messages,
@@ -218,7 +219,8 @@ export class ResponseAnswer {
     const compared = this.#request.prompt_cache_options?.comparison_response_id;
     if (compared == null) return null;
     const { terms, messages: prompt } = this.#turn;
-    return diagnose(this.#service.engine, this.#store.find(compared, this.#owner), { terms, prompt, cachedTokens });
+    const before = await this.#store.find(compared, this.#owner);
+    return diagnose(this.#service.engine, before, { terms, prompt, cachedTokens });
   }
 
   #head(status: string, output: readonly Output[]) {

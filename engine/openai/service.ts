@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { basename } from 'node:path';
 import { checkKeys, checkOptions, defaultsOf, given, KvError } from '../../native/index.ts';
 import type { GenerateOptions, SessionOptions } from '../options/types.ts';
+import type { Store } from '../store/store.ts';
 import type { Engine } from '../thread/engine.ts';
 import { Conversations, templateOf } from './conversations.ts';
 import { Refusal } from './failure.ts';
@@ -50,7 +51,7 @@ export class Service {
   #asking = 0;
 
   /** Throws 'bad-argument', 'bad-config'. */
-  constructor(engine: Engine, options: AnswersOptions) {
+  constructor(engine: Engine, options: AnswersOptions, store: Store | null = null) {
     checkKeys(options, ANSWERS_OPTIONS, 'answers');
     checkOptions(options, ANSWERS_OPTIONS);
     this.engine = engine;
@@ -59,7 +60,7 @@ export class Service {
     this.template = templateOf(engine, options.template);
     this.sampling = { temperature: TEMPERATURE, ...options.sampling };
     this.#session = options.session ?? {};
-    this.conversations = new Conversations(engine, this.limits.conversationsMax);
+    this.conversations = new Conversations(engine, this.limits.conversationsMax, store);
   }
 
   /** The options of a session: those of the server, and those of the request instead. */

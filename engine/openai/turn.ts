@@ -20,6 +20,8 @@ export interface Turn {
   readonly session?: string | null;
   /** False: a last message of the assistant is answered, not gone on with. */
   readonly continues: boolean;
+  /** False: nothing of it is kept in a store. */
+  readonly keeps: boolean;
   /** Ends it: whoever asked is gone. */
   readonly signal: AbortSignal;
 }
@@ -61,7 +63,8 @@ export class BegunTurn {
     const goesOn = turn.continues && last.role === 'assistant';
     checkEnd(messages);
     const most = goesOn ? messages.length : messages.length - 1;
-    const taken = await conversations.take(terms, messages, { most, session: turn.session ?? null });
+    const going = { most, session: turn.session ?? null, keeps: turn.keeps };
+    const taken = await conversations.take(terms, messages, going);
     let begun = (): void => {};
     const reading = new Promise<void>((resolve) => {
       begun = resolve;

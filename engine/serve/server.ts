@@ -18,6 +18,8 @@ import { AnswersApi, type Asking } from '../openai/api.ts';
 import { type Failure, failureOf } from '../openai/failure.ts';
 import { ANSWERS_OPTIONS } from '../openai/options.ts';
 import { logDir } from '../state/folder.ts';
+import { openStore } from '../store/open.ts';
+import type { Store } from '../store/store.ts';
 import type { Engine } from '../thread/engine.ts';
 import { checkToken, Guard, isLoopback, ownAlone } from './guard.ts';
 import { type ApiKey, checkedKeys, tokenKey } from './keys.ts';
@@ -75,7 +77,18 @@ export async function serve(source: Engine | string, options: ServeOptions = {})
       values: { dir },
       hint: 'run something first, or name the right state folder with --state',
     });
-  const view = new View(dir === null ? null : new LogReader(dir), engine, options);
+  const place = options.answers?.store;
+  const store = engine === null || place === undefined ? null : await openStore(place);
+  try {
+    const view = new View(dir === null ? null : new LogReader(dir), engine, options, store);
+    return await listening(view);
+  } catch (error) {
+    await store?.close();
+    throw error;
+  }
+}
+
+async function listening(view: View): Promise<LiveView> {
   try {
     return await view.listen();
   } catch (error) {
@@ -121,6 +134,7 @@ class View implements LiveView {
   readonly #streams: Streams | null;
   readonly #live: Live;
   readonly #answers: AnswersApi | null;
+  readonly #store: Store | null;
   readonly #listener: (request: IncomingMessage, response: ServerResponse) => Promise<void>;
   readonly #registry = new Registry(PREFIX);
   readonly #requests = this.#registry.counter(
@@ -140,10 +154,11 @@ class View implements LiveView {
   #url = '';
   #closing: Promise<void> | null = null;
 
-  constructor(reader: LogReader | null, engine: Engine | null, options: ServeOptions) {
+  constructor(reader: LogReader | null, engine: Engine | null, options: ServeOptions, store: Store | null) {
     const { host, requestsPerSecond, connectionsMax, requestMs, token, keys = [] } = withDefaults(options);
     this.#reader = reader;
     this.#engine = engine;
+    this.#store = store;
     this.#options = options;
     this.#guard = new Guard({
       keys: [...(token === undefined ? [] : [tokenKey(token)]), ...keys],
@@ -156,7 +171,8 @@ class View implements LiveView {
     for (const outcome of ['answered', 'refused', 'failed'] as const) this.#requests.add({ outcome }, 0);
     const rules = { ...defaultsOf<StreamRules>(STREAM_OPTIONS), ...given<Partial<StreamRules>>(options.stream ?? {}) };
     this.#streams = reader === null ? null : new Streams(reader, rules, () => this.#dropped.add({}));
-    this.#answers = engine === null || options.answers === undefined ? null : new AnswersApi(engine, options.answers);
+    this.#answers =
+      engine === null || options.answers === undefined ? null : new AnswersApi(engine, options.answers, store);
     const sources = {
       model: this.#answers?.model ?? null,
       metrics: engine === null ? null : () => engine.metrics(),
@@ -230,6 +246,7 @@ class View implements LiveView {
     const closed = new Promise((resolve) => this.#server.close(resolve));
     this.#server.closeAllConnections();
     await this.#answers?.close();
+    await this.#store?.close();
     await this.#reader?.close();
     await closed;
   }

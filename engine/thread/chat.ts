@@ -23,16 +23,8 @@ import type { Answered, ChatAnswer, ChatCount, Conversation } from '../session/c
 import type { ChatMessage, ToolCall } from '../transformer/types.ts';
 import type { HostClient } from './calls/index.ts';
 import { type EngineSession, Generation } from './engine-session.ts';
+import type { Entry, KeptChat } from './kept-chat.ts';
 import type { OpenedChat } from './open-chat.ts';
-
-interface Entry {
-  readonly message: ChatMessage;
-  /** The ids that an answer was written in, and what it was drawn with. */
-  readonly written: readonly number[] | null;
-  readonly seed: number | null;
-  /** What an answer went on with; null: nothing. */
-  readonly begun: Entry | null;
-}
 
 /** What can be sent: a question, one message, or several, such as the answers of all tools. */
 export type ChatInput = string | ChatMessage | readonly ChatMessage[];
@@ -147,6 +139,14 @@ export class Chat {
     const entries = this.#entries;
     const session = await this.session.fork();
     return new Chat(this.#client, { ...this.#opened, session }, entries, this.#calls);
+  }
+
+  /** @internal The conversation as it is now, to go on elsewhere by Engine.resumeChat. Throws what park() throws. */
+  async save(): Promise<KeptChat> {
+    this.#ready();
+    const { contextTokens, mostTokens, date } = this.#opened.conversation;
+    const chat = { entries: this.#entries, calls: this.#calls, contextTokens, mostTokens, dateMs: date.getTime() };
+    return { chat, parked: await this.#client.call('parkedBytes', { session: this.session.id }) };
   }
 
   /** Closes the session. */

@@ -24,6 +24,7 @@ import type { ChatOptions } from './chat-options.ts';
 import { checkEngineOptions, hostOptions } from './engine-options.ts';
 import { EngineSession } from './engine-session.ts';
 import { GateKeeper, keep, release } from './gate.ts';
+import type { KeptChat } from './kept-chat.ts';
 import type { LoadedInfo } from './loaded.ts';
 import { closeAtEnd, isClosed } from './natural-end.ts';
 import { openChat } from './open-chat.ts';
@@ -218,9 +219,24 @@ export class Engine {
       });
     const { onProgress, signal, ...session } = options;
     const onEvent = ({ progress }: { progress: Progress }): void => onProgress?.(progress);
-    const params = { path: pathOrId, options: withPolicyFile(session) };
+    const params = { from: pathOrId, options: withPolicyFile(session) };
     const { id, resumed } = await this.#calls.call('resume', params, { onEvent, signal });
     return new EngineSession(id, this.#calls, resumed);
+  }
+
+  /** @internal A conversation that Chat.save has kept, with the tools and the template that it had. */
+  async resumeChat({ chat, parked }: KeptChat, options: Pick<ChatOptions, 'tools' | 'template'>): Promise<Chat> {
+    const { id, resumed } = await this.#calls.call('resume', { from: parked, options: {} });
+    const session = new EngineSession(id, this.#calls, resumed);
+    try {
+      const { contextTokens, mostTokens, dateMs, entries, calls } = chat;
+      const opened = await openChat(this, this.#calls, { ...options, session, contextTokens });
+      const conversation = { ...opened.conversation, mostTokens, date: new Date(dateMs) };
+      return new Chat(this.#calls, { ...opened, conversation }, entries, calls);
+    } catch (error) {
+      await session.close('error');
+      throw error;
+    }
   }
 
   /**

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { getTableConfig, type PgTable } from 'drizzle-orm/pg-core';
 import { drizzle } from 'drizzle-orm/pg-proxy';
 import { migrate } from 'drizzle-orm/pg-proxy/migrator';
-import { PARTITIONED, TABLES } from '../../migrations/schema.ts';
+import { KEPT, PARTITIONED, TABLES } from '../../migrations/schema.ts';
 import { assert, KvError, show } from '../../native/index.ts';
 import type { SqlConnection } from './connection.ts';
 import { openPglite } from './pglite.ts';
@@ -60,12 +60,13 @@ function rootCause(error: unknown): unknown {
 }
 
 const MIGRATIONS_TABLE = 'drizzle.__drizzle_migrations';
-const namesOf = (): string[] => TABLES.map((table) => getTableConfig(table).name);
+const ALL = [...TABLES, ...KEPT];
+const namesOf = (): string[] => ALL.map((table) => getTableConfig(table).name);
 
 const refused = (connection: SqlConnection, what: string): KvError =>
   new KvError('database', `the SQL database in ${connection.where} is not ours: ${what}`, {
     values: { where: connection.where },
-    hint: 'drop it, or name another; every row can be read again from the log',
+    hint: 'name another, or drop it where no server keeps conversations in it; the index can be read again from the log',
   });
 
 /**
@@ -96,7 +97,7 @@ async function checkColumns(connection: SqlConnection): Promise<void> {
      where attnum > 0 and not attisdropped order by name, attnum`,
     [namesOf().join()],
   );
-  for (const table of TABLES) {
+  for (const table of ALL) {
     const { name } = getTableConfig(table);
     const found = rows.filter((row) => row[0] === name).map((row) => row.slice(1).join(' '));
     const expected = columnsOf(table).map(({ column, type, notNull }) => `${column} ${type} ${notNull} false`);

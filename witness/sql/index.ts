@@ -2,10 +2,15 @@
  * The log as SQL tables, for questions that only SQL can ask. Importing this loads no database; opening an index does.
  */
 import { existsSync } from 'node:fs';
+import type { SqlConnection } from './connection.ts';
 import { missingPackages } from './missing.ts';
 import type { AuditIndex, AuditIndexOptions } from './types.ts';
 
+export type { Rows as SqlRows, SqlConnection, Statement } from './connection.ts';
 export type * from './types.ts';
+
+/** Chosen: a MiB is written or read in less, and nobody who asks waits longer. */
+const SERVER_STATEMENT_MS_MAX = 10_000;
 
 /** Tables take packages that come only where somebody wants tables. Throws 'missing-dependency'. */
 async function loaded<Module>(load: () => Promise<Module>): Promise<Module> {
@@ -49,4 +54,10 @@ export async function forgetOnServer(
 ): Promise<number> {
   const { forget } = await loaded(() => import('./forget.ts'));
   return forget(url, session);
+}
+
+/** Connects to a PostgreSQL server and makes its tables. Throws 'database', 'bad-config', 'missing-dependency'. */
+export async function openServerTables(url: string): Promise<SqlConnection> {
+  const { openDatabase } = await loaded(() => import('./database.ts'));
+  return openDatabase({ url }, SERVER_STATEMENT_MS_MAX);
 }

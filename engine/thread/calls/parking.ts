@@ -3,6 +3,7 @@ import { type Caller, KvError } from '../../../native/index.ts';
 import type { Progress, SessionOptions } from '../../options/types.ts';
 import { findParked, parkedPath, readParked, writeParked } from '../../session/park/folder.ts';
 import { parkedBytes } from '../../session/park/park.ts';
+import { parseParked } from '../../session/park/parked-file.ts';
 import { type Resumed, resumeSession } from '../../session/park/resume.ts';
 import type { Session } from '../../session/session.ts';
 import type { Host } from '../host.ts';
@@ -34,11 +35,18 @@ export const parkingCalls = (host: Host) => ({
     return parking.awake(() => park(host, parking, where));
   },
 
+  /** A session as it would be parked; it stays open. */
+  parkedBytes: async ({ session }: { readonly session: string }): Promise<Uint8Array> => {
+    const parking = host.session(session);
+    return parking.awake(() => parkedBytes(parking));
+  },
+
   resume: async (
-    { path, options }: { readonly path: string; readonly options: SessionOptions },
+    { from, options }: { readonly from: string | Uint8Array; readonly options: SessionOptions },
     { tell, signal }: Caller<{ readonly progress: Progress }>,
   ): Promise<{ id: string; resumed: Resumed }> => {
-    const parked = readParked(findParked(host.state?.dir ?? null, path));
+    const isFile = typeof from === 'string';
+    const parked = isFile ? readParked(findParked(host.state?.dir ?? null, from)) : parseParked(from, 'what was kept');
     const setup = await host.setup({ ...parked.head.options, ...options });
     const predictor = parked.head.predictor === null ? null : host.predictor.findIfSound();
     const reading = { signal, onProgress: (progress: Progress) => tell({ progress }) };

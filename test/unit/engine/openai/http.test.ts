@@ -275,7 +275,7 @@ test('a reader that takes nothing is left', async () => {
 
 test('the connection of a reader that takes nothing is cut, so that what it has looks like no whole answer', async () => {
   const app = new Hono<{ Bindings: HttpBindings }>();
-  const api = new AnswersApi(served.engine, {}, 200);
+  const api = new AnswersApi(served.engine, {}, null, 200);
   api.serveOn(app, () => ({}));
   const listener = getRequestListener(app.fetch, { overrideGlobalObjects: false });
   const server = createServer((request, response) => void listener(request, response)).listen(0, '127.0.0.1');

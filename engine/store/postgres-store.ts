@@ -1,0 +1,83 @@
+/** A store on a PostgreSQL server (`kept` and `kept_chunks` of migrations/schema.ts), for servers of many machines. */
+import type { SqlConnection, Statement } from '../../witness/index.ts';
+import { BYTES_MAX, changed, checkKeepable, digestOf, type Found, type Kind, oldestMs, type Store } from './store.ts';
+
+/** Bytes of a row: what one statement carries. */
+const CHUNK_BYTES = 2 ** 20;
+
+export class PostgresStore implements Store {
+  readonly #connection: SqlConnection;
+
+  constructor(connection: SqlConnection) {
+    this.#connection = connection;
+  }
+
+  async put(kind: Kind, key: string, bytes: Uint8Array): Promise<void> {
+    checkKeepable(bytes);
+    const chunks: Statement[] = [];
+    for (let at = 0; at < bytes.length; at += CHUNK_BYTES) {
+      const chunk = Buffer.from(bytes.subarray(at, at + CHUNK_BYTES));
+      chunks.push({
+        sql: 'insert into kept_chunks (kind, key, place, bytes) values ($1, $2, $3::int, $4::bytea)',
+        params: [kind, key, at / CHUNK_BYTES, chunk],
+      });
+    }
+    await this.#connection.transaction([
+      // Two servers may put the same at once.
+      { sql: 'select pg_advisory_xact_lock(hashtext($1), hashtext($2))', params: [kind, key] },
+      { sql: 'delete from kept_chunks where kind = $1 and key = $2', params: [kind, key] },
+      {
+        sql: `insert into kept (kind, key, kept_ms, bytes, digest) values ($1, $2, $3::bigint, $4::bigint, $5)
+              on conflict (kind, key) do update set kept_ms = excluded.kept_ms, bytes = excluded.bytes, digest = excluded.digest`,
+        params: [kind, key, Date.now(), bytes.length, digestOf(bytes).toString('hex')],
+      },
+      ...chunks,
+    ]);
+    await this.#removeOld();
+  }
+
+  async first(kind: Kind, keys: readonly string[]): Promise<Found | null> {
+    const { rows } = await this.#connection.ask(
+      `select k.key, k.bytes, k.digest from json_array_elements_text(($2::text)::json) with ordinality as asked (key, place)
+       join kept k on k.kind = $1 and k.key = asked.key order by asked.place limit 1`,
+      [kind, JSON.stringify(keys)],
+    );
+    if (rows.length === 0) return null;
+    const [key, size, digest] = rows[0] as [string, number, string];
+    if (!(size <= BYTES_MAX)) throw changed(this.#connection.where);
+    const chunks: Uint8Array[] = [];
+    // One after the other: an answer to a statement is bounded.
+    for (let place = 0; place * CHUNK_BYTES < size; place++) {
+      const sql = 'select bytes from kept_chunks where kind = $1 and key = $2 and place = $3::int';
+      const [row] = (await this.#connection.ask(sql, [kind, key, place])).rows;
+      if (row === undefined) throw changed(this.#connection.where);
+      chunks.push(row[0] as Uint8Array);
+    }
+    const bytes = Buffer.concat(chunks);
+    if (bytes.length !== size || digestOf(bytes).toString('hex') !== digest) throw changed(this.#connection.where);
+    return { key, bytes };
+  }
+
+  async remove(kind: Kind, key: string): Promise<void> {
+    await this.#connection.transaction(
+      ['kept_chunks', 'kept'].map((table) => ({
+        sql: `delete from ${table} where kind = $1 and key = $2`,
+        params: [kind, key],
+      })),
+    );
+  }
+
+  close(): Promise<void> {
+    return this.#connection.close();
+  }
+
+  async #removeOld(): Promise<void> {
+    await this.#connection.transaction([
+      {
+        sql: `with gone as (delete from kept where kept_ms < $1::bigint returning kind, key)
+              delete from kept_chunks c using gone where c.kind = gone.kind and c.key = gone.key`,
+        params: [oldestMs()],
+      },
+    ]);
+  }
+}
