@@ -75,9 +75,9 @@ describe.skipIf(server === '')('on a server (needs PALIMPSEST_TEST_POSTGRES_URL:
       await writeSessions(logDir, { seed: 42, sessions: 1, decisionsPerSession: 1 });
       await (await openAuditIndex({ logDir, url: server })).close();
       const sql = postgres(server, { max: 1, onnotice: () => {} });
-      await sql.unsafe(`alter table decisions rename to kept; create view decisions as ${ENDLESS}`);
+      await sql.unsafe(`alter table decisions rename to put_aside; create view decisions as ${ENDLESS}`);
       await expect(openAuditIndex({ logDir, url: server })).rejects.toThrow(/decisions is no plain table/);
-      await sql.unsafe('drop view decisions; alter table kept rename to decisions');
+      await sql.unsafe('drop view decisions; alter table put_aside rename to decisions');
       await sql.end();
       await (await openAuditIndex({ logDir, url: server })).close();
     });
