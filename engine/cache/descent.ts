@@ -12,7 +12,7 @@ export const ESTRANGED: Readonly<Record<Estranged, string>> = {
   fork: 'goes on from another one, whose tokens its log does not have',
   'pages-of-others': 'began with pages that were read in another one, or that were stored',
   parked: 'was parked, and its pages came back from where they were',
-  'taken-back': 'took tokens back that its pages had been sealed or moved with',
+  'taken-back': 'took tokens back that were read in one step with others, or that pages were sealed or moved with',
 };
 
 export class Descent {

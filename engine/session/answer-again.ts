@@ -3,7 +3,7 @@
  * tokens at which they were made, and the answer is drawn anew. Nothing is decided again here, so it does not matter
  * what was learned, what others needed, or how long a step took.
  */
-import { KvError } from '../../native/index.ts';
+import { FORMATS, KvError } from '../../native/index.ts';
 import { type Decision, isLatent, type Policy } from '../../policy/index.ts';
 import {
   type Entry,
@@ -254,6 +254,7 @@ class Player implements Stepper {
       if (next.tokens < tokens) throw notAgain(next, 'tokens were taken back');
       if (to === 'freed') kv.evictPage(layer, page);
       else if (side === 'kv' || isLatent(to) || isLatent(from)) throw notAgain(next, 'it is of a latent');
+      else if (FORMATS[to].rank < FORMATS[from].rank) throw notAgain(next, 'it was put back from an original');
       else if (kv.format(layer, page, side) !== from) throw notAgain(next, 'the page is in another format');
       else kv.transcode(layer, page, side, to);
     }
