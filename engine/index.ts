@@ -173,9 +173,7 @@ export {
 } from '../witness/index.ts';
 export {
   type LanguageModel,
-  type LanguageModelOptions,
   languageModel,
-  type ModelCacheReport,
   type ModelContent,
   type ModelFinish,
   type ModelResult,
@@ -199,6 +197,7 @@ export type { EngineEvent, EventFields } from './events/event.ts';
 export type { EventField } from './events/field.ts';
 export type { Logger, LogLine } from './events/logger.ts';
 export { EVENTS, type EventName } from './events/table.ts';
+export type { LanguageModelOptions, ModelCacheReport } from './openai/local-model.ts';
 export type { AnswersOptions } from './openai/options.ts';
 export type { OpenCacheOptions } from './options/cache-options.ts';
 export type { LatentOptions, LatentProjection } from './options/latent-options.ts';

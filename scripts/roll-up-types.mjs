@@ -1,10 +1,11 @@
 /**
  * node scripts/roll-up-types.mjs DIR
  *
- * Replaces the declaration files that the compiler wrote to DIR by two: palimpsest.d.ts, which contains what
- * engine/index exports and nothing else, and lab.d.ts, what engine/lab exports and, without exporting it, what that
- * names. They contain no types of our dependencies, so a program that uses the package can be compiled without their
- * types. Fails when a signature of the library names a type that is not exported, or one of either is a dependency's.
+ * Replaces the declaration files that the compiler wrote to DIR by three: palimpsest.d.ts, which contains what
+ * engine/index exports and nothing else, lab.d.ts, what engine/lab exports and, without exporting it, what that
+ * names, and langchain.d.ts. The first two contain no types of our dependencies, so a program that uses the package can
+ * be compiled without their types. Fails when a signature of the library names a type that is not exported, or one of
+ * the first two is a dependency's.
  */
 import fs from 'node:fs';
 import path from 'node:path';
@@ -139,6 +140,17 @@ export function rollUpLabTypes(dir) {
   return `${[head, ...parts, 'export {};'].join('\n\n')}\n`;
 }
 
+/** The text of the declarations of palimpsest/langchain: what it has of the library is what the library exports. */
+export function rollUpLangChainTypes(dir) {
+  const name = path.resolve(dir, 'engine/langchain/chat-model.d.ts');
+  const library = new Declarations().file(path.resolve(dir, 'engine/index.d.ts')).named;
+  return fs.readFileSync(name, 'utf8').replaceAll(/^import (.*) from '\..*';$/gm, (_, names) => {
+    const missing = namesIn(names.replace(/^type |[{}]/g, '')).filter(([, to]) => !library.has(to));
+    if (missing.length > 0) throw new Error(`palimpsest/langchain names ${missing[0][1]}, which is not exported`);
+    return `import ${names} from './palimpsest.js';`;
+  });
+}
+
 /** The text of the declaration file of the library. `dir` holds the compiler's output. */
 export function rollUpTypes(dir, entry = 'engine/index.d.ts') {
   const index = path.resolve(dir, entry);
@@ -166,11 +178,12 @@ export function rollUpTypes(dir, entry = 'engine/index.d.ts') {
 if (process.argv[1] !== undefined && fs.realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
   const [dir] = process.argv.slice(2);
   try {
-    const [text, lab] = [rollUpTypes(dir), rollUpLabTypes(dir)];
+    const [text, lab, langchain] = [rollUpTypes(dir), rollUpLabTypes(dir), rollUpLangChainTypes(dir)];
     for (const file of fs.readdirSync(dir, { recursive: true }))
       if (file.endsWith('.d.ts')) fs.rmSync(path.join(dir, file));
     fs.writeFileSync(path.join(dir, 'palimpsest.d.ts'), text);
     fs.writeFileSync(path.join(dir, 'lab.d.ts'), lab);
+    fs.writeFileSync(path.join(dir, 'langchain.d.ts'), langchain);
   } catch (error) {
     process.stderr.write(`${error.message}\n`);
     process.exitCode = 1;

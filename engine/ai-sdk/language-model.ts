@@ -7,47 +7,20 @@
  *   const { text } = await generateText({ model, prompt: '…' })
  */
 import { randomUUID } from 'node:crypto';
+import { checkKeys } from '../../native/index.ts';
+import { argumentsOf } from '../openai/conversations.ts';
 import {
-  anyText,
-  checkKeys,
-  checkOptions,
-  defaultsOf,
-  given,
-  type Rows,
-  seenLater,
-  whole,
-} from '../../native/index.ts';
-import { argumentsOf, Conversations, templateOf } from '../openai/conversations.ts';
-import { type Answer, BegunTurn } from '../openai/turn.ts';
-import type { GenerateOptions, SessionOptions } from '../options/types.ts';
+  cacheReport,
+  type LanguageModelOptions,
+  LOCAL_MODEL,
+  type LocalAnswer,
+  LocalModel,
+  type ModelCacheReport,
+} from '../openai/local-model.ts';
+import type { Answer } from '../openai/turn.ts';
 import type { Engine } from '../thread/engine.ts';
 import type { ToolCall } from '../transformer/types.ts';
 import { type ModelCall, type ModelWarning, modelAsked } from './prompt.ts';
-
-/** Options of languageModel. Each has a default. */
-export interface LanguageModelOptions {
-  /** What AI SDK calls the model. Default: the name of the engine's. */
-  readonly modelId?: string;
-  /** A chat template (Jinja), or 'hermes'. Default: that of the model; 'hermes' for a model that has none. */
-  readonly template?: string;
-  /** Most tokens of an answer whose call says nothing of them, as far as the context has room. Default 1024. */
-  readonly maxTokens?: number;
-  /** Conversations that wait for their next question with all that they have read. Default 16. */
-  readonly conversationsMax?: number;
-  /** How answers are drawn where a call says nothing of it. Default: as generate does. */
-  readonly sampling?: GenerateOptions;
-  /** What sessions are opened with: budgets, salts, policies. Default: nothing. */
-  readonly session?: SessionOptions;
-}
-
-const OPTIONS = {
-  modelId: { rule: anyText('a name', 1), help: 'what AI SDK calls the model' },
-  template: { rule: anyText('a chat template, or hermes', 1), help: "a chat template instead of the model's own" },
-  maxTokens: { rule: whole(1), default: 1024, help: 'most tokens of an answer whose call says nothing of them' },
-  conversationsMax: { rule: whole(1), default: 16, help: 'conversations that wait for their next question' },
-  sampling: { rule: seenLater<GenerateOptions>('options of generate'), help: 'how answers are drawn by default' },
-  session: { rule: seenLater<SessionOptions>('options of openSession'), help: 'what sessions are opened with' },
-} as const satisfies Rows<LanguageModelOptions>;
 
 /** Tokens of a call. */
 export interface ModelUsage {
@@ -63,24 +36,6 @@ export interface ModelFinish {
   unified: 'stop' | 'length' | 'tool-calls';
   /** In ours. */
   raw: string;
-}
-
-/** What the cache did for an answer. */
-export interface ModelCacheReport {
-  /** Its session in the log. */
-  sessionId: string;
-  /** What it was drawn with. */
-  seed: number;
-  /** Bytes of its keys and values now, and what they take in f16. */
-  kvBytes: number;
-  /** The same in f16. */
-  kvBytesF16: number;
-  /** Bits of a number, all metadata included. */
-  effectiveBits: number;
-  /** Moves planned so far. */
-  decisions: number;
-  /** Predicted mean divergence of what moved, in nats. */
-  predictedKld: number;
 }
 
 /** A piece of an answer: its text, or a call. */
@@ -144,37 +99,28 @@ export interface LanguageModel {
 
 /** A language model of AI SDK over an engine of this process. Throws 'bad-argument'. */
 export function languageModel(engine: Engine, options: LanguageModelOptions = {}): LanguageModel {
-  checkKeys(options, OPTIONS, 'languageModel');
-  checkOptions(options, OPTIONS);
+  checkKeys(options, LOCAL_MODEL, 'languageModel');
   return new EngineModel(engine, options);
 }
 
 class EngineModel implements LanguageModel {
   readonly specificationVersion = 'v3' as const;
   readonly provider = 'palimpsest';
-  readonly modelId: string;
   readonly supportedUrls = {};
-  readonly #options: LanguageModelOptions;
-  readonly #maxTokens: number;
-  readonly #template: string | undefined;
-  readonly #conversations: Conversations;
+  readonly #model: LocalModel;
 
   constructor(engine: Engine, options: LanguageModelOptions) {
-    const { maxTokens, conversationsMax } = {
-      ...defaultsOf<Required<Pick<LanguageModelOptions, 'maxTokens' | 'conversationsMax'>>>(OPTIONS),
-      ...given<Partial<Record<'maxTokens' | 'conversationsMax', number>>>(options as object),
-    };
-    this.modelId = options.modelId ?? engine.info.name;
-    this.#options = options;
-    this.#maxTokens = maxTokens;
-    this.#template = templateOf(engine, options.template);
-    this.#conversations = new Conversations(engine, conversationsMax);
+    this.#model = new LocalModel(engine, options);
+  }
+
+  get modelId(): string {
+    return this.#model.modelId;
   }
 
   async doGenerate(call: ModelCall): Promise<ModelResult> {
-    const { turn, warnings } = await this.#begin(call);
-    for await (const _ of turn.texts());
-    const answer = await turn.end();
+    const { begun, warnings } = await this.#begin(call);
+    for await (const _ of begun.texts());
+    const answer = await begun.end();
     const calls = answer.toolCalls.map((one) => ({
       ...{ type: 'tool-call' as const, toolCallId: one.id, toolName: one.name, input: argumentsOf(one) },
     }));
@@ -184,10 +130,8 @@ class EngineModel implements LanguageModel {
   }
 
   async doStream(call: ModelCall): Promise<{ stream: ReadableStream<ModelStreamPart> }> {
-    const left = new AbortController();
-    const signal = call.abortSignal === undefined ? left.signal : AbortSignal.any([call.abortSignal, left.signal]);
-    const { turn, warnings } = await this.#begin({ ...call, abortSignal: signal });
-    const parts = this.#parts(turn, warnings);
+    const { begun, warnings } = await this.#begin(call);
+    const parts = this.#parts(begun, warnings);
     const stream = new ReadableStream<ModelStreamPart>(
       {
         pull: async (controller) => {
@@ -195,10 +139,7 @@ class EngineModel implements LanguageModel {
           if (done === true) controller.close();
           else controller.enqueue(value);
         },
-        cancel: async () => {
-          left.abort();
-          await parts.return(undefined);
-        },
+        cancel: () => begun.leave(),
       },
       { highWaterMark: 0 },
     );
@@ -206,40 +147,30 @@ class EngineModel implements LanguageModel {
   }
 
   close(): Promise<void> {
-    return this.#conversations.close();
+    return this.#model.close();
   }
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
 
-  async #begin(call: ModelCall): Promise<{ readonly turn: BegunTurn; readonly warnings: ModelWarning[] }> {
-    const { sampling = {}, session = {} } = this.#options;
-    const { messages, tools, options, warnings } = modelAsked(call, sampling);
-    const turn = await BegunTurn.begin(this.#conversations, {
-      terms: { tools, template: this.#template, session },
-      messages,
-      options,
-      maxTokens: this.#maxTokens,
-      continues: true,
-      keeps: false,
-      signal: call.abortSignal ?? new AbortController().signal,
-    });
-    return { turn, warnings };
+  async #begin(call: ModelCall): Promise<{ readonly begun: LocalAnswer; readonly warnings: ModelWarning[] }> {
+    const { warnings, ...asked } = modelAsked(call, this.#model.sampling);
+    return { begun: await this.#model.begin({ ...asked, signal: call.abortSignal }), warnings };
   }
 
-  async *#parts(turn: BegunTurn, warnings: ModelWarning[]): AsyncGenerator<ModelStreamPart, void> {
+  async *#parts(begun: LocalAnswer, warnings: ModelWarning[]): AsyncGenerator<ModelStreamPart, void> {
     yield { type: 'stream-start', warnings };
     yield { type: 'response-metadata', id: randomUUID(), modelId: this.modelId, timestamp: new Date() };
     const id = 'text';
     let hasText = false;
     try {
-      for await (const { text } of turn.texts()) {
+      for await (const text of begun.texts()) {
         if (!hasText) yield { type: 'text-start', id };
         hasText = true;
         yield { type: 'text-delta', id, delta: text };
       }
-      const answer = await turn.end();
+      const answer = await begun.end();
       if (hasText) yield { type: 'text-end', id };
       for (const call of answer.toolCalls) yield* callParts(call);
       yield { type: 'finish', ...ended(answer) };
@@ -259,7 +190,7 @@ function* callParts(call: ToolCall): Generator<ModelStreamPart, void> {
 
 /** How an answer ended, and what it took. */
 function ended(answer: Answer): Pick<ModelResult, 'finishReason' | 'usage' | 'providerMetadata'> {
-  const { promptTokens, cachedTokens, tokens, finish, toolCalls, report, seed } = answer;
+  const { promptTokens, cachedTokens, tokens, finish, toolCalls } = answer;
   const unified = toolCalls.length > 0 ? 'tool-calls' : finish === 'length' ? 'length' : 'stop';
   return {
     finishReason: { unified, raw: finish },
@@ -270,12 +201,6 @@ function ended(answer: Answer): Pick<ModelResult, 'finishReason' | 'usage' | 'pr
       },
       outputTokens: { total: tokens, text: tokens, reasoning: undefined },
     },
-    providerMetadata: {
-      palimpsest: {
-        ...{ sessionId: report.session, seed, kvBytes: report.kvBytesNow, kvBytesF16: report.kvBytesF16 },
-        ...{ effectiveBits: report.effectiveBits, decisions: report.decisions },
-        predictedKld: report.summary.predictedKld,
-      },
-    },
+    providerMetadata: { palimpsest: { ...cacheReport(answer) } },
   };
 }

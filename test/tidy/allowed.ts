@@ -24,6 +24,7 @@ export const MACHINE_PATHS: Readonly<Record<string, string>> = {
 export const ENTRIES: Readonly<Record<string, string>> = {
   'engine/index.ts': 'the package',
   'engine/lab.ts': 'the door of palimpsest-lab',
+  'engine/langchain/chat-model.ts': 'palimpsest/langchain',
   'lab/index.ts': 'the package palimpsest-lab',
   'lab/register.ts': 'palimpsest-lab/register, for node --import',
   'lab/evaluate/main.ts': 'npm run evaluate',

@@ -77,6 +77,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   thread: ['transformer', 'events', 'metrics', 'options', 'cache', 'scheduler', 'state', 'session', 'evaluate'],
   openai: ['transformer', 'options', 'cache', 'session', 'store', 'thread'],
   'ai-sdk': ['transformer', 'options', 'session', 'thread', 'openai'],
+  langchain: ['transformer', 'options', 'thread', 'openai'],
   anthropic: ['transformer', 'openai'],
   ollama: ['transformer', 'openai'],
   serve: ['metrics', 'options', 'state', 'store', 'thread', 'openai', 'anthropic', 'ollama'],
