@@ -1,11 +1,9 @@
 // What clients of OpenAI servers do with ours: the real packages over HTTP, of two generations each. What they check is
 // theirs; what they are told is compared with the engine.
-import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
-import { generateText, streamText, tool } from 'ai';
 import type OpenAI7 from 'openai';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { CLIENTS, type Served, withServer } from './served.ts';
+import { AI_SDKS, CLIENTS, type Served, withServer } from './served.ts';
 
 let served: Served;
 withServer((one) => {
@@ -201,7 +199,7 @@ describe.each(CLIENTS)('%s', (_, Client) => {
   });
 });
 
-describe('AI SDK', () => {
+describe.each(AI_SDKS)('%s', (_, { createOpenAICompatible, generateText, streamText, tool }) => {
   const provider = () =>
     createOpenAICompatible({
       name: 'palimpsest',

@@ -1,10 +1,8 @@
 // The responses API as its clients use it: events in their order, what goes on behind a response, and what is refused.
-import { createOpenAI } from '@ai-sdk/openai';
-import { generateText, streamText, tool } from 'ai';
 import type OpenAI7 from 'openai';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { CLIENTS, eventsIn, type Served, withServer } from './served.ts';
+import { AI_SDKS, CLIENTS, eventsIn, type Served, withServer } from './served.ts';
 
 let served: Served;
 withServer((one) => {
@@ -178,7 +176,8 @@ test.each<[string, object, number, string | null]>([
   }
 });
 
-test('AI SDK speaks it: text, streams, tools', async () => {
+test.each(AI_SDKS)('%s speaks it: text, streams, tools', async (_, sdk) => {
+  const { createOpenAI, generateText, streamText, tool } = sdk;
   const provider = createOpenAI({ baseURL: `${served.url}/v1`, apiKey: 'none' }).responses(model);
   const asked = { model: provider, prompt: 'What is wax?', maxOutputTokens: 16 };
   expect((await generateText(asked)).usage.outputTokens).toBe(16);

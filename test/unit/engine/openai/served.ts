@@ -1,4 +1,10 @@
 /** A server that answers from the reference model, and what its clients are. */
+import { createOpenAI as createOpenAI4 } from '@ai-sdk/openai';
+import { createOpenAICompatible as createCompatible3 } from '@ai-sdk/openai-compatible';
+import * as ai7 from 'ai';
+import { createOpenAICompatible as createCompatible2 } from 'ai-sdk-compatible2';
+import { createOpenAI as createOpenAI3 } from 'ai-sdk-openai2';
+import * as ai6 from 'ai6';
 import OpenAI7 from 'openai';
 import OpenAI6 from 'openai6';
 import { afterAll, beforeAll } from 'vitest';
@@ -15,6 +21,18 @@ import {
 export const CLIENTS = [
   ['openai 7', OpenAI7],
   ['openai 6', OpenAI6 as unknown as typeof OpenAI7],
+] as const;
+
+/** The same of AI SDK, each with the providers of its time. */
+export const AI_SDKS = [
+  ['ai 7', { ...ai7, createOpenAICompatible: createCompatible3, createOpenAI: createOpenAI4 }],
+  [
+    'ai 6',
+    { ...ai6, createOpenAICompatible: createCompatible2, createOpenAI: createOpenAI3 } as unknown as typeof ai7 & {
+      createOpenAICompatible: typeof createCompatible3;
+      createOpenAI: typeof createOpenAI4;
+    },
+  ],
 ] as const;
 
 export interface Served {
