@@ -1,6 +1,7 @@
 /**
  * An agent that calls tools for 20 turns within 1 MiB of cache: each turn a question, a call, what it gave, and an
- * answer. Prints after each turn what the conversation takes, which does not grow past the budget, and what the turn cost.
+ * answer. Prints after each turn what the conversation takes, which does not grow past the budget, and what the turn
+ * cost.
  *
  *   node --import tsx examples/agent.ts
  */

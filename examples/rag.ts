@@ -1,6 +1,6 @@
 /**
  * Questions about documents that stand first in every prompt: the first question reads them, and each later one reads
- * itself alone. Prints how many tokens of each prompt were not read again, and the memory that all of them share.
+ * itself alone. Prints how many tokens of each prompt were not read again.
  *
  *   node --import tsx examples/rag.ts
  */

@@ -88,7 +88,7 @@ export const VOLUMES = {
   'move steps': { full: 8000, turn: 6, least: 4000 },
   'misuse rounds': { full: 8000, turn: 6 },
   schemas: { full: 1000, turn: 7 },
-  receipts: { full: 100, turn: 1, night: 1000, least: 100 },
+  receipts: { full: 100, turn: 1, night: 1000, least: 25 },
   'parser seconds': { full: 60, turn: 8 },
   'kernel seconds': { full: 60, turn: 9 },
   'many caches seconds': { full: 30, turn: 2, least: 8 },

@@ -93,18 +93,6 @@ export const COMMANDS: readonly CommandText[] = [
     act: async (settings) => (await import('./report-page.ts')).reportPage(settings),
   },
   {
-    usage: 'verify <receipt>',
-    does: 'Prove the receipt of an answer: its entries are in the chain of the log, hash by hash, and what it says of bytes, bits, formats and divergence follows from them. With a model the answer is run again, to the same tokens. A receipt that was changed is refused (exit code 2).',
-    brief: 'Prove the receipt of an answer.',
-    examples: [
-      'palimpsest verify receipt.json',
-      'palimpsest verify receipt.json --log ./log --against anchor.txt --trusted-key audit.key.pub',
-      'palimpsest verify receipt.json -m reference',
-    ],
-    settings: [...ENGINE, 'log', 'request', 'against', 'trustedKey', 'state', 'masterKey', 'progress', 'json'],
-    act: async (settings, args) => (await import('./verify.ts')).verifyCommand(args[0]!, settings),
-  },
-  {
     usage: 'top',
     does: 'The sessions that are open in a state folder, as a table that is looked at again and again while engines write the log: tokens and how fast they come, bytes, bits, what was given up for others, the last price; how much of their budget pools have taken. --url adds what only a running engine knows: calls that wait, tokens of a pass. q or Ctrl-C ends it.',
     brief: 'The open sessions and the budget they share, live.',
@@ -224,6 +212,18 @@ export const COMMANDS: readonly CommandText[] = [
     ],
     settings: ['cache', 'offline', 'tokens', 'messages', 'masterKey', 'config', 'json'],
     act: async (settings, args) => (await import('./inspect.ts')).inspect(args[0]!, settings),
+  },
+  {
+    usage: 'verify <receipt>',
+    does: 'Prove the receipt of an answer: its entries are in the chain of the log, hash by hash, and what it says of bytes, bits, formats and divergence follows from them. With a model the answer is run again, to the same tokens. A receipt that was changed is refused (exit code 2).',
+    brief: 'Prove the receipt of an answer.',
+    examples: [
+      'palimpsest verify receipt.json',
+      'palimpsest verify receipt.json --against anchor.txt --trusted-key audit.key.pub',
+      'palimpsest verify receipt.json -m reference',
+    ],
+    settings: [...ENGINE, 'log', 'request', 'against', 'trustedKey', 'state', 'masterKey', 'progress', 'json'],
+    act: async (settings, args) => (await import('./verify.ts')).verifyCommand(args[0]!, settings),
   },
 ];
 

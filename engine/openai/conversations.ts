@@ -200,7 +200,7 @@ export class Conversations {
     }
   }
 
-  /** Another one that goes on from an idle one, under an id of its own. Throws 'not-found', a Refusal, and what fork does. */
+  /** Another one that goes on from an idle one, under an id of its own. Throws 'not-found', a Refusal, as fork does. */
   async fork(id: string, looking: Looking): Promise<HeldSession> {
     const { chat, known } = this.#takeIdle(id, looking);
     try {

@@ -95,6 +95,7 @@ export class LocalModel {
       options,
       maxTokens: this.#maxTokens,
       continues: true,
+      keeps: false,
       signal: signal === undefined ? left.signal : AbortSignal.any([signal, left.signal]),
     });
     return new LocalAnswer(turn, left);

@@ -126,6 +126,8 @@ export class LoadClient {
       const events = (rest + piece).split('\n\n');
       rest = events.pop()!;
       for (const event of events) {
+        // A comment says that the server is there while its answer waits.
+        if (event.startsWith(':')) continue;
         const data = event.replace(/^data: /, '');
         if (data === '[DONE]') {
           isDone = true;

@@ -1,8 +1,8 @@
 /**
  * `npm run bench -- load` asks a server for minutes as many people would: `palimpsest serve` in a process of its own,
  * clients here. Each holds conversations of one to four turns, of texts of very different lengths, most of them as
- * streams; some go away in the middle of an answer. Whatever comes that the documents do not name is counted as a fault,
- * and with one the command fails.
+ * streams; some go away in the middle of an answer. What comes and the documents do not name is counted as a fault, and
+ * with one the command fails.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -39,7 +39,7 @@ export const loadRow = z
     /** Of answers that came as streams. */
     firstTokenMs: spread,
     betweenTokensMs: spread,
-    /** The most that caches held, and by how much the process grew at most beyond what it had after its first answers. */
+    /** The most that caches held, and by how much the process grew at most beyond what it had after first answers. */
     countedBytesMost: z.int(),
     residentGrowthBytes: z.int(),
   })

@@ -1,4 +1,4 @@
-// The small programs that serve and share (examples/server.ts, rag.ts, agent.ts), run as they are on the reference model.
+// Small programs that serve and share (examples/server.ts, rag.ts, agent.ts), run as they are on the reference model.
 import { expect, it } from 'vitest';
 import { run as runAgent } from '../../examples/agent.ts';
 import { run as runRag } from '../../examples/rag.ts';

@@ -113,7 +113,7 @@ test('the command proves the answer of a server from its file, and ends with 2 w
 
 test('the page shows a receipt of the present form', async () => {
   const page = readFileSync(join(root, 'docs', 'receipts.md'), 'utf8');
-  const shown = receiptIn(JSON.parse(/```json\n(.*?)```/s.exec(page)![1]!));
+  const shown = receiptIn(JSON.parse(/^ {4}\{\n.*?^ {4}\}$/ms.exec(page)![0]));
   const { receipt } = (await ask('/v1/completions', { prompt: 'One', max_tokens: 2, ...LIMITS })).palimpsest;
   const names = (value: object): unknown =>
     Object.entries(value).map(([name, one]) => [name, name !== 'sampler' && one instanceof Object ? names(one) : null]);

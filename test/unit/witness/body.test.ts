@@ -1,7 +1,7 @@
 // What a body may say, field by field: bodies that a session wrote, with one field after the other taken out or
 // replaced by a text that is too long.
 import { expect, it } from 'vitest';
-import { checkBody, checkOf, checkWritten, mayHold } from '../../../witness/body.ts';
+import { checkBody, checkOf, checkWritten, faultIn, mayHold } from '../../../witness/body.ts';
 import { anything, nullable, object, optional, plain, real, record, text } from '../../../witness/entries/type.ts';
 import { ENTRY_KINDS, openWitnessLog, readLog } from '../../../witness/index.ts';
 import { scratchFolders } from './folder.ts';
@@ -79,4 +79,10 @@ it('may hold what its type has under a name, and nothing elsewhere', () => {
   expect(mayHold(object({ inside: real }), ['outside'])).toBe(false);
   expect(mayHold(object({ inside: plain }), ['*', 'deeper', 'still'])).toBe(true);
   expect(mayHold(real, ['inside'])).toBe(false);
+});
+
+it('is told what is wrong with a value, and where in it', () => {
+  const type = object({ first: object({ count: real }) });
+  expect(faultIn(type, { first: { count: 1 } })).toBeNull();
+  expect(faultIn(type, { first: { count: 'one' } })).toBe('first: count: expected a number');
 });

@@ -1,4 +1,5 @@
-// The language model in the process, as AI SDK calls it: the package itself, of two generations, over an engine without a server between.
+// The language model in the process, as AI SDK calls it: the package itself, of two generations, over an engine without
+// a server between.
 import * as ai7 from 'ai';
 import * as ai6 from 'ai6';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

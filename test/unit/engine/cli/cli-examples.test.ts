@@ -48,6 +48,7 @@ const COMMANDS = [
     'reindex',
   ].map((word) => `audit ${word}`),
   ...['show', 'export', 'import', 'merge', 'diff', 'keygen', 'sign', 'verify'].map((word) => `thresholds ${word}`),
+  'verify',
 ];
 
 /** Lines of a help text that can be typed. */
@@ -81,6 +82,7 @@ const STANDS_FOR: Readonly<Record<string, string>> = {
   ID: '17',
   SESSION: '0c42f114',
   KEY: 'my.key',
+  RECEIPT: 'receipt.json',
   SELECT: '"select count(*) from decisions"',
 };
 
@@ -217,6 +219,8 @@ describe('help', () => {
         await palimpsest(['thresholds', 'export', 'learned.json']);
       if (line.includes('mine.json'))
         for (const name of ['mine.json', 'theirs.json']) await palimpsest(['thresholds', 'export', name]);
+      if (args[0] === 'verify')
+        await palimpsest(['run', '-m', 'reference', '-p', 'story.txt', '-n', '8', '--receipt', 'receipt.json']);
       if (line.includes('thresholds verify'))
         await palimpsest(['thresholds', 'sign', 'learned.json', '--key', 'my.key']);
       const { code, err, out } = await palimpsest(typed, { input, env });

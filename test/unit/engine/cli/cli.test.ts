@@ -133,7 +133,7 @@ describe('run', () => {
     ['a folder as prompt', ['run', '-m', 'reference', '-p', dir], 'io', /EISDIR/],
     ['an endless prompt', ['run', '-m', 'reference', '-p', '/dev/zero'], 'bad-file', /64 MiB/],
     ['no budget', run('--kv-budget', 'lots'), 'bad-argument', /64MiB, 1.5GB/],
-    ['a budget of nothing', run('--kv-budget', '0'), 'bad-argument', /given=0/],
+    ['a budget of nothing', run('--kv-budget', '0'), 'bad-argument', /kvBudget=0/],
     ['a budget too small', run('--kv-budget', '1KiB'), 'budget-too-small', /budgetBytes=1024[\s\S]*give at least/],
     ['a foreign cache type', run('--cache-type-k', 'q4_0'), 'unsupported', /f16, q8, .*rot4, .*rot2/s],
     ['a pair for values', run('--cache-type-v', 'rot4:rot2'), 'bad-argument', /--cache-type-k alone/],
@@ -300,7 +300,7 @@ describe('what is refused with --json', () => {
     const { code, out, err } = await palimpsest(run('--kv-budget', '0', '--json'));
     expect({ code, out }).toEqual({ code: 2, out: '' });
     expect(JSON.parse(err)).toEqual({
-      error: { code: 'bad-argument', message: expect.any(String), values: { given: '0' }, hint: expect.any(String) },
+      error: { code: 'bad-argument', message: expect.any(String), values: { kvBudget: '0' }, hint: expect.any(String) },
     });
   });
 });

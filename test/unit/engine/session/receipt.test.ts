@@ -1,7 +1,7 @@
 // Receipts: answers of the reference model with a receipt each, which are proved by the log and run again to the same
 // tokens, and as many forged ones, each with one field changed at random, which are refused. Sessions differ in budget,
-// seed, length of the prompt and turns. A merge takes a hundred and a night a thousand, minutes long, since what comes
-// out otherwise does so once in many moves.
+// seed, length of the prompt and turns. A merge takes 25, or a hundred when it is their turn, and a night a thousand,
+// minutes long. Nothing shorter shows it: what comes out otherwise does so once in many moves.
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
