@@ -6,6 +6,7 @@ const ROWS_MAX = 32;
 
 interface Asked {
   readonly row: Float32Array;
+  readonly out: Float32Array;
   readonly resolve: (logits: Float32Array) => void;
   readonly reject: (error: unknown) => void;
 }
@@ -14,17 +15,19 @@ export class Logits {
   /** Several are about to ask. */
   areMany = false;
   readonly #asked = new Map<DenseBackend, Asked[]>();
+  /** Of all rows of a pass. A vocabulary is large, and a pass is short: new memory for each would be most of the garbage. */
+  #all = new Float32Array(0);
 
-  /** Of the token behind a row of the residual stream [m]: [V]. */
-  of(dense: DenseBackend, row: Float32Array): Promise<Float32Array> {
-    if (!this.areMany || !dense.isRowwise) return dense.logits(row, 1);
+  /** Of the token behind a row of the residual stream [m]: [V], in `out` where the backend can. */
+  of(dense: DenseBackend, row: Float32Array, out: Float32Array): Promise<Float32Array> {
+    if (!this.areMany || !dense.isRowwise) return dense.logits(row, 1, out);
     return new Promise((resolve, reject) => {
       const asked = this.#asked.get(dense);
       if (asked !== undefined) {
-        asked.push({ row, resolve, reject });
+        asked.push({ row, out, resolve, reject });
         return;
       }
-      this.#asked.set(dense, [{ row, resolve, reject }]);
+      this.#asked.set(dense, [{ row, out, resolve, reject }]);
       setImmediate(() => void this.#answer(dense));
     });
   }
@@ -37,9 +40,13 @@ export class Logits {
       try {
         const rows = new Float32Array(some.length * some[0]!.row.length);
         for (const [index, { row }] of some.entries()) rows.set(row, index * row.length);
-        const logits = await dense.logits(rows, some.length);
-        const width = logits.length / some.length;
-        for (const [index, { resolve }] of some.entries()) resolve(logits.subarray(index * width, (index + 1) * width));
+        const width = some[0]!.out.length;
+        if (this.#all.length < some.length * width) this.#all = new Float32Array(some.length * width);
+        const logits = await dense.logits(rows, some.length, this.#all.subarray(0, some.length * width));
+        for (const [index, { out, resolve }] of some.entries()) {
+          out.set(logits.subarray(index * width, (index + 1) * width));
+          resolve(out);
+        }
       } catch (error) {
         for (const { reject } of some) reject(error);
       }

@@ -70,6 +70,8 @@ export class Session implements Reader {
   readonly floor: Floor | null;
   readonly #occupancy = new Occupancy(this);
   #trail: Trail;
+  /** Where logits are written while an answer is. */
+  #logits: Float32Array | null = null;
   #probe: Probe | null = null;
   readonly #text: TextProbe;
   readonly #layers: LayerProbe;
@@ -456,12 +458,14 @@ export class Session implements Reader {
   /** An answer has been written, or as much of it as there will be. */
   #answered(): void {
     if (!this.isClosed) this.governed.promoted?.giveBack();
+    this.#logits = null;
     this.#left();
   }
 
   logits(row: Float32Array = this.#trail.last!): Promise<Float32Array> {
-    const { dense } = this.runtime;
-    return this.setup.shared?.scheduler.logits.of(dense, row) ?? dense.logits(row, 1);
+    const { dense, model } = this.runtime;
+    this.#logits ??= new Float32Array(model.config.vocabSize);
+    return this.setup.shared?.scheduler.logits.of(dense, row, this.#logits) ?? dense.logits(row, 1, this.#logits);
   }
 
   retract(tokens: number, row: Float32Array): void {

@@ -178,10 +178,13 @@ class NativeBackend extends DenseBase implements DenseBackend {
     return xNext;
   }
 
-  async logits(x: Float32Array, rows: number): Promise<Float32Array> {
+  async logits(
+    x: Float32Array,
+    rows: number,
+    out = new Float32Array(rows * this.model.config.vocabSize),
+  ): Promise<Float32Array> {
     this.#start();
     this.checkRows(x, rows, this.model.config.hiddenSize);
-    const out = new Float32Array(rows * this.model.config.vocabSize);
     this.#half.logits(x, rows, out);
     return out;
   }

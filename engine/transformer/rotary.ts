@@ -5,7 +5,11 @@ import { KvError } from '../../native/index.ts';
 import { RopeTable } from './rope.ts';
 import type { ModelConfig } from './types.ts';
 
-/** For one session. Forks of it share it. */
+/** Plans of a model that are kept for sessions to come; models whose frequencies depend on no length have one. */
+const KEPT_PLANS = 4;
+const kept = new WeakMap<ModelConfig, readonly Rotary[]>();
+
+/** Shared by all sessions of a model that are planned alike. */
 export class Rotary {
   /** The embedding of 'main' layers. */
   readonly main: RopeTable;
@@ -23,7 +27,12 @@ export class Rotary {
 
   /** Of a session that is planned for so many tokens; undefined: for the whole context. */
   static planned(config: ModelConfig, tokensExpected: number | undefined): Rotary {
-    return new Rotary(config, Math.min(tokensExpected ?? Number.POSITIVE_INFINITY, config.contextLength));
+    const made = new Rotary(config, Math.min(tokensExpected ?? Number.POSITIVE_INFINITY, config.contextLength));
+    const known = kept.get(config) ?? [];
+    const same = known.find((one) => one.isAs(made));
+    if (same !== undefined) return same;
+    kept.set(config, [made, ...known].slice(0, KEPT_PLANS));
+    return made;
   }
 
   /** True if keys of one can stand beside keys of the other, of the same model. */

@@ -330,8 +330,8 @@ export interface DenseBackend {
   next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput>;
   /** The same after the last layer: the residual stream, [T, m]. */
   last(attention: Float32Array, x: Float32Array, tokens: number): Promise<Float32Array>;
-  /** Final norm, output matrix and cap of logits for some rows: [rows, vocab]. */
-  logits(x: Float32Array, rows: number): Promise<Float32Array>;
+  /** Final norm, output matrix and cap of logits for some rows: [rows, vocab], in `out` where a backend can. */
+  logits(x: Float32Array, rows: number, out?: Float32Array): Promise<Float32Array>;
   /** W_o of a layer times a sketch from the left: S [32, m] → [32, H·d]. */
   outputSketch(layer: number, sketch: Float32Array): Float32Array;
   /**

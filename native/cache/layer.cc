@@ -363,8 +363,18 @@ void Cache::setSketch(int index, const float* sketch) {
     for (int r = 0; r < kSketchRows; r++) line[r] = sketch[r * width + i] / scale;
     kernels_->toHalf(line, turned->data() + i * kSketchRows, kSketchRows);
   }
-  layer.sketch = std::move(turned);
+  layer.sketch = workers_->shared(std::move(turned));
   layer.sketchScale = scale;
+}
+
+std::shared_ptr<const std::vector<uint16_t>> Workers::shared(std::shared_ptr<const std::vector<uint16_t>> sketch) {
+  sketches.erase(std::remove_if(sketches.begin(), sketches.end(), [](const auto& one) { return one.expired(); }), sketches.end());
+  for (const auto& one : sketches) {
+    const auto known = one.lock();
+    if (known && *known == *sketch) return known;
+  }
+  sketches.push_back(sketch);
+  return sketch;
 }
 
 // Clears what belongs to the tokens of the open page from `row` on: attention takes the largest scale of a page as the

@@ -119,7 +119,7 @@ struct Layer {
   double sinkMass = 0;           // what of the first page's mass the sinks received where they are met by themselves
   uint64_t skipped[2] = {0, 0};  // heads of pages whose values could have been skipped, and how many of them were
   std::shared_ptr<KeptQueries> kept = std::make_shared<KeptQueries>();  // started trials share it until it changes (ownKept)
-  std::shared_ptr<const std::vector<uint16_t>> sketch;  // [H*d][32] half, divided by sketchScale
+  std::shared_ptr<const std::vector<uint16_t>> sketch;  // [H*d][32] half, divided by sketchScale; one for all caches of a model
   float sketchScale = 0;
   std::shared_ptr<const LatentLayer> latent;  // null until weights are set
 
@@ -131,8 +131,9 @@ struct Layer {
     if (kept.use_count() > 1) kept = std::make_shared<KeptQueries>(*kept);
   }
   int openRows() const { return length - sealed() * kPageTokens; }
-  // Bytes of what forks share beside pages.
-  size_t sharedBytes() const;
+  // Bytes of what is shared: of latents with forks, of the sketch with all caches of the model.
+  size_t latentBytes() const;
+  size_t sketchBytes() const;
 };
 
 // Working memory of one thread, kept between calls.
@@ -145,6 +146,7 @@ struct Scratch {
   Buffer<float> lines;      // attend: the sinks as float rows
   Buffer<uint8_t> codes;    // one head of one page side in any format
   Buffer<uint8_t> space;    // what kernels take (Workspace)
+  Buffer<float> results;    // trial: of all heads, then what measuring takes
   Buffer<float> base;       // trial: results for the page as it is now; attend: mass and maximum of every page
   LatentScratch latent;
   Buffer<uint16_t> latentTiles;  // a held page that has no block: n K tiles, then n V tiles
@@ -180,6 +182,10 @@ struct Workers {
   Buffer<uint64_t> skipped;  // [items][2]
   Buffer<float> delta;
   Mover mover;
+  // Sketches that caches hold: those of one model have the same.
+  std::vector<std::weak_ptr<const std::vector<uint16_t>>> sketches;
+  // The one among them that has these numbers, or this one from now on.
+  std::shared_ptr<const std::vector<uint16_t>> shared(std::shared_ptr<const std::vector<uint16_t>> sketch);
   size_t bytes() const;
 };
 

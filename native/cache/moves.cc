@@ -77,14 +77,16 @@ Mover::~Mover() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Mover::open(const Kernels* kernels, int headDim, int rows, int width) {
-  if (headDim <= headDim_ && rows <= rows_ && width <= width_) return;
+void Mover::open(const Kernels* kernels, int headDim, int rows, int width, size_t results) {
+  if (headDim <= headDim_ && rows <= rows_ && width <= width_ && results <= results_) return;
   headDim = std::max(headDim, headDim_);
   rows = std::max(rows, rows_);
   width = std::max(width, width_);
+  results = std::max(results, results_);
   auto scratch = std::make_shared<Scratch>();
   scratch->keyRows.grow(static_cast<size_t>(kPageTokens) * headDim);
   scratch->space.grow(encodeSpace(headDim));
+  scratch->results.grow(results);
   if (rows > 0) reserveForTrials(*scratch, kernels, headDim, rows, width);
   if (kHasThreads && !thread_.joinable()) thread_ = startThread([this] { work(); });
   std::lock_guard<std::mutex> lock(mutex_);
@@ -92,6 +94,7 @@ void Mover::open(const Kernels* kernels, int headDim, int rows, int width) {
   headDim_ = headDim;
   rows_ = rows;
   width_ = width;
+  results_ = results;
 }
 
 size_t Mover::bytes() const { return scratch_ ? scratch_->bytes() : 0; }
@@ -224,7 +227,7 @@ Status Cache::startMove(int index, int pageIndex, Sides sides, int to) {
   const Status status = draftMove(index, pageIndex, sides, to, *move);
   if (status != kOk) return status;
   move->sinks = layers_[index].sinks;
-  if (move->changed) workers_->mover.open(kernels_, shape().headDim, 0, 0);
+  if (move->changed) workers_->mover.open(kernels_, shape().headDim, 0, 0, 0);
   else move->done.store(true);
   moves_.push_back(std::move(move));
   // From here on nothing can fail.

@@ -99,9 +99,9 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // Does everything that can fail: allocates scratch for this head size, number of trial query rows (0 for moves) and
-  // width of latents (0 for none), and starts the thread.
-  void open(const Kernels* kernels, int headDim, int rows, int width);
+  // Does everything that can fail: allocates scratch for this head size, number of trial query rows (0 for moves),
+  // width of latents (0 for none) and number of floats of results, and starts the thread.
+  void open(const Kernels* kernels, int headDim, int rows, int width, size_t results);
   void add(Task* task);
   // True: the task had not begun, and the caller has it back. False: it is done; the call waited for it if necessary.
   bool take(Task* task);
@@ -124,12 +124,13 @@ class Mover {
   Task* last_ = nullptr;
   Task* running_ = nullptr;
   bool stop_ = false;
-  // For the largest head size, the most rows and the widest latents so far. A running task keeps the scratch that it
+  // For the largest head size, the most rows, the widest latents and the most results so far. A running task keeps the scratch that it
   // began with, so a larger one may replace it here.
   std::shared_ptr<Scratch> scratch_;
   int headDim_ = 0;
   int rows_ = 0;
   int width_ = 0;
+  size_t results_ = 0;
   Thread thread_;
 };
 

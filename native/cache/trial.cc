@@ -69,7 +69,8 @@ class Trial {
   void prepare(Scratch& scratch) { latents_.make(cache_.kernels(), firstRow(), scratch.latent); }
 
   // The number of floats that run() writes for all heads.
-  size_t resultSize() const { return static_cast<size_t>(cache_.shape().kvHeads) * count_ * queries() * width(); }
+  size_t resultSize() const { return resultSize(queries()); }
+  size_t resultSize(int queries) const { return static_cast<size_t>(cache_.shape().kvHeads) * count_ * queries * width(); }
 
   // Evaluates one KV head: the page as it is, then each candidate. results: [heads][candidates][queries][width()].
   void run(int head, Scratch& scratch, float* results) const {
@@ -116,7 +117,7 @@ class Trial {
   }
 
   // The number of floats that measure() needs as scratch.
-  size_t measureSize() const { return queries() + std::max<size_t>(cache_.shape().queryElements(), width()); }
+  size_t measureSize() const { return kTrialQueries + std::max<size_t>(cache_.shape().queryElements(), width()); }
 
   // The mean over the queries of the norm of o' - o: sketched and relative to the residual stream, or relative to o.
   void measure(const float* results, float* room, double* errors) const {
@@ -447,15 +448,14 @@ void leaveKept(Page& page, PageSide* fresh) {
 struct OwnTrial : StartedTrial {
   std::shared_ptr<const std::vector<uint16_t>> sketch;
   std::vector<TrialCandidate> candidates;
-  std::vector<float> results;
-  std::vector<float> room;
   std::unique_ptr<Trial> trial;
 
   void run(Scratch& scratch) override {
     trial->reserve(scratch, trial->queries());  // allocates nothing (startTrial did), but other tasks use this scratch too
     trial->prepare(scratch);
-    for (int head = 0; head < trial->heads(); head++) trial->run(head, scratch, results.data());
-    trial->measure(results.data(), room.data(), errors.data());
+    float* results = scratch.results.data();
+    for (int head = 0; head < trial->heads(); head++) trial->run(head, scratch, results);
+    trial->measure(results, results + trial->resultSize(), errors.data());
   }
 };
 
@@ -529,12 +529,12 @@ Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candi
   const TrialPage now{own->k, own->v, nullptr, nullptr, own->tried, own->fresh, own->latent, own->page->kind};
   own->trial = std::make_unique<Trial>(cache, index, page, now, *own->kept, own->candidates.data(), count);
   if (own->trial->queries() > 0) draftKept(cache, index, page, candidates, count, own->fresh);
-  own->results.resize(own->trial->resultSize());
-  own->room.resize(own->trial->measureSize());
   // Allocate for the largest number of queries, on both sides: the background thread or the caller may have to run the
   // trial.
-  mover.open(cache.kernels(), cache.shape().headDim, kTrialQueries * cache.shape().group(), own->trial->latentWidth());
+  const size_t results = own->trial->resultSize(kTrialQueries) + own->trial->measureSize();
+  mover.open(cache.kernels(), cache.shape().headDim, kTrialQueries * cache.shape().group(), own->trial->latentWidth(), results);
   own->trial->reserve(workers.scratch[0], kTrialQueries);
+  workers.scratch[0].results.grow(results);
   mover.trials.reserve(mover.trials.size() + 1);
   mover.spareTrials.reserve(mover.trials.size() + mover.spareTrials.size() + 1);
   // From here on nothing can fail.

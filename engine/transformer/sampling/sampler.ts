@@ -47,6 +47,17 @@ export interface Vocabulary {
   readonly tokenizer: Pick<Tokenizer, 'decode' | 'stream'>;
 }
 
+/** Room of a vocabulary, for all samplers of it: each uses it within one call, and leaves nothing in it. */
+const rooms = new WeakMap<Vocabulary['tokenizer'], Candidates>();
+
+function roomOf({ tokenizer, size }: Vocabulary): Candidates {
+  const known = rooms.get(tokenizer);
+  if (known?.scores.length === size) return known;
+  const made = candidates(size);
+  rooms.set(tokenizer, made);
+  return made;
+}
+
 /** Chooses the tokens of one text, one after the other. */
 export class Sampler {
   readonly #options: Required<SamplingOptions>;
@@ -54,7 +65,6 @@ export class Sampler {
   readonly #biases: readonly (readonly [id: number, bias: number])[];
   /** Which of the samplers have an effect. */
   readonly #does: { readonly penalties: boolean; readonly dry: boolean; readonly choose: boolean };
-  #all: Candidates | null = null;
   #marks = new Uint32Array(0);
   #lengths = new Int32Array(0);
   #breakers: Breakers | null = null;
@@ -83,8 +93,7 @@ export class Sampler {
     const { penalties, dry, choose } = this.#does;
     const changed = penalties || dry || this.#biases.length > 0;
     if (!changed && !choose && (mask === null || allows(mask, likeliest))) return likeliest;
-    this.#all ??= candidates(this.#vocabulary.size);
-    const all = this.#all;
+    const all = roomOf(this.#vocabulary);
     all.scores.set(logits);
     if (mask !== null) forbid(all, mask);
     if (changed) this.#change(all.scores, history);
