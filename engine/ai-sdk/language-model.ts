@@ -8,7 +8,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import { checkKeys } from '../../native/index.ts';
-import { argumentsOf } from '../openai/conversations.ts';
+import { argumentsOf } from '../openai/conversation.ts';
 import {
   cacheReport,
   type LanguageModelOptions,

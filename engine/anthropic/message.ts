@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { turnOf } from '../openai/asked.ts';
 import { cacheOf, callsOf } from '../openai/chat-completion.ts';
-import { argumentsOf } from '../openai/conversations.ts';
+import { argumentsOf } from '../openai/conversation.ts';
 import type { EventStream } from '../openai/event-stream.ts';
 import { failureOf } from '../openai/failure.ts';
 import { type ChatRequest, checkedBody } from '../openai/request.ts';

@@ -28,7 +28,7 @@ import { isSerializableSchema, type SerializableSchema } from '@langchain/core/u
 import { type InteropZodType, isInteropZodSchema } from '@langchain/core/utils/types';
 import { given } from '../../native/index.ts';
 import { drawnSeed } from '../openai/asked.ts';
-import { argumentsOf } from '../openai/conversations.ts';
+import { argumentsOf } from '../openai/conversation.ts';
 import {
   cacheReport,
   type LanguageModelOptions,

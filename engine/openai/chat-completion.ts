@@ -2,7 +2,7 @@
 
 import type { GeneratedToken, TokenLogprob } from '../transformer/sampling/logprobs.ts';
 import type { ToolCall } from '../transformer/types.ts';
-import { argumentsOf } from './conversations.ts';
+import { argumentsOf } from './conversation.ts';
 import type { Told } from './service.ts';
 import type { Answer } from './turn.ts';
 

@@ -2,65 +2,35 @@
  * Conversations that go on from one request to the next. A client sends all of its messages each time; the chat that
  * has said the longest beginning of them answers the rest, and reads nothing twice. One that nobody goes on with is
  * closed when others come, and its pages then serve whoever begins alike (`engine/session/prefixes.ts`).
- *
- * With a store each is kept there behind its answer, under the digest of all that was said in it, so that any server
- * goes on with it. What is kept never changes, so nothing needs to be locked: who goes on has a copy.
  */
-import { createHash } from 'node:crypto';
 import { given, KvError } from '../../native/index.ts';
-import type { SessionReport } from '../cache/types.ts';
-import type { SessionOptions } from '../options/types.ts';
 import { removeParked } from '../session/park/folder.ts';
 import type { Store } from '../store/store.ts';
 import type { Chat } from '../thread/chat.ts';
 import type { Engine } from '../thread/engine.ts';
-import { chatBytes, keptChat } from '../thread/kept-chat.ts';
-import type { ChatMessage, ChatTool, ToolCall } from '../transformer/types.ts';
+import type { ChatMessage } from '../transformer/types.ts';
+import {
+  askedOf,
+  type ConversationTerms,
+  digestOfTerms,
+  digestsOf,
+  type Held,
+  type HeldSession,
+  type Known,
+  knownOf,
+  type Looking,
+  sees,
+  type ToldOf,
+  toldOf,
+} from './conversation.ts';
 import { Refusal } from './failure.ts';
-
-/** What a conversation is opened with. Two requests that differ in any of it are of two conversations. */
-export interface ConversationTerms {
-  readonly tools: readonly ChatTool[];
-  readonly template: string | undefined;
-  readonly session: SessionOptions;
-  /** Whose it is; undefined: of whoever may ask. */
-  readonly owner?: string | undefined;
-}
-
-/** A conversation that is held, as lists tell it. */
-export interface HeldSession {
-  readonly id: string;
-  readonly state: 'idle' | 'running' | 'parked';
-  readonly tokens: number;
-  readonly kv_bytes: number;
-  readonly effective_bits: number;
-  /** Milliseconds since the epoch. */
-  readonly last_used_ms: number;
-}
-
-/** Who looks at conversations: their own, or all. */
-export interface Looking {
-  readonly salt?: string;
-  readonly seesAll?: boolean;
-}
-
-/** What is known of a conversation beside its chat. */
-interface Known {
-  readonly id: string;
-  readonly terms: ConversationTerms;
-  readonly digest: string;
-  /** True if only its id leads to it: a fork, or one that came back. */
-  readonly isNamed: boolean;
-  usedMs: number;
-  /** The digest under which the store has it, or what it goes on with; null: it has nothing of it. */
-  keptAs: string | null;
-}
+import { KeptConversations } from './kept-conversations.ts';
 
 /** One in a file, whose messages are kept here. */
 interface Parked extends Known {
   readonly messages: readonly ChatMessage[];
   readonly path: string;
-  readonly told: Omit<HeldSession, 'id' | 'state' | 'last_used_ms'>;
+  readonly told: ToldOf;
 }
 
 /** A chat that answers a request, and how many of the request's messages it holds already. */
@@ -85,22 +55,21 @@ export interface Going {
 export class Conversations {
   readonly #engine: Engine;
   readonly #most: number;
-  readonly #store: Store | null;
+  /** null: there is no store. */
+  readonly #kept: KeptConversations | null;
   /** By the digest of all that was said in it, the one that waits longest first. */
-  readonly #waiting = new Map<string, Waiting>();
+  readonly #waiting = new Map<string, Held>();
   /** By id. */
-  readonly #named = new Map<string, Waiting>();
-  readonly #running = new Map<string, Waiting>();
+  readonly #named = new Map<string, Held>();
+  readonly #running = new Map<string, Held>();
   readonly #parked = new Map<string, Parked>();
-  /** One is kept after the other. */
-  #keeping: Promise<void> = Promise.resolve();
   #isClosed = false;
 
   /** `most`: so many wait, and more are closed. */
   constructor(engine: Engine, most: number, store: Store | null = null) {
     this.#engine = engine;
     this.#most = most;
-    this.#store = store;
+    this.#kept = store === null ? null : new KeptConversations(engine, store);
   }
 
   /** How many wait for their next question. */
@@ -114,10 +83,12 @@ export class Conversations {
    */
   async take(terms: ConversationTerms, messages: readonly ChatMessage[], going: Going): Promise<Taken> {
     const { most, session, keeps } = going;
-    const digest = digestOf([terms.tools, terms.template ?? null, terms.session]);
+    const digest = digestOfTerms(terms);
     const said = digestsOf(digest, messages);
     if (session !== null) return this.#takeNamed(session, { terms, digest, said, going });
-    const kept = await this.#kept(terms, said.slice(0, most + 1));
+    const own = said.slice(0, most + 1);
+    const here = own.findLastIndex((one, held) => held > 0 && this.#waiting.has(one));
+    const kept = (await this.#kept?.find(terms, own, Math.max(here, 0))) ?? null;
     if (kept !== null) return this.#begin(kept, kept.held, keeps);
     for (let held = most; held > 0; held--) {
       const waiting = this.#waiting.get(said[held]!);
@@ -225,7 +196,7 @@ export class Conversations {
 
   /** Waits until those that wait are kept, where there is a store, and closes them, and later those that come back. */
   async close(): Promise<void> {
-    await this.#keeping;
+    await this.#kept?.settled();
     this.#isClosed = true;
     const all = [...this.#waiting.values(), ...this.#named.values()];
     this.#waiting.clear();
@@ -257,7 +228,7 @@ export class Conversations {
   }
 
   /** One that waits, which nobody else has from now on. Throws 'not-found', a Refusal for one that answers. */
-  #takeIdle(id: string, looking: Looking): Waiting {
+  #takeIdle(id: string, looking: Looking): Held {
     const running = this.#running.get(id);
     if (running !== undefined && sees(looking, running.known))
       throw new Refusal(
@@ -277,7 +248,7 @@ export class Conversations {
     throw notHeld(id);
   }
 
-  #begin({ chat, known }: Waiting, held: number, keeps: boolean): Taken {
+  #begin({ chat, known }: Held, held: number, keeps: boolean): Taken {
     known.usedMs = Date.now();
     this.#running.set(known.id, { chat, known });
     return { chat, known, held, keeps };
@@ -290,18 +261,18 @@ export class Conversations {
     return { id: known.id, state: 'idle', ...told, last_used_ms: known.usedMs };
   }
 
-  async #wait(one: Waiting, keeps: boolean): Promise<void> {
+  async #wait(one: Held, keeps: boolean): Promise<void> {
     const said = digestsOf(one.known.digest, one.chat.messages).at(-1)!;
     const twin = this.#waiting.get(said);
     this.#waiting.delete(said);
     this.#waiting.set(said, one);
-    if (this.#store !== null && keeps && one.known.keptAs !== said) this.#keepLater(this.#store, said);
+    if (keeps && one.known.keptAs !== said) this.#kept?.keepLater(said, () => this.#waiting.get(said) ?? null);
     await twin?.chat.close();
   }
 
   /** Those that nobody named leave first. */
   async #closeOldest(): Promise<void> {
-    const leaving: Waiting[] = [];
+    const leaving: Held[] = [];
     for (const held of [this.#waiting, this.#named])
       for (const [key, oldest] of held) {
         if (this.waiting <= this.#most) break;
@@ -310,96 +281,10 @@ export class Conversations {
       }
     for (const { chat } of leaving) await chat.close();
   }
-
-  /**
-   * A copy of the conversation in the store that holds most of what was said, if it holds more than any here; null:
-   * none, or it cannot be had, and then the messages are read.
-   */
-  async #kept(
-    terms: ConversationTerms,
-    said: readonly string[],
-  ): Promise<(Waiting & { readonly held: number }) | null> {
-    const here = said.findLastIndex((one, held) => held > 0 && this.#waiting.has(one));
-    const asked = said.slice(Math.max(here, 0) + 1).reverse();
-    if (this.#store === null || asked.length === 0) return null;
-    try {
-      const found = await this.#store.first('conversation', asked.map(this.#keyOf));
-      if (found === null) return null;
-      const chat = await this.#engine.resumeChat(keptChat(found.bytes), askedOf(terms));
-      const keptAs = asked.find((one) => this.#keyOf(one) === found.key)!;
-      return { chat, known: { ...knownOf(chat, terms, said[0]!), keptAs }, held: said.indexOf(keptAs) };
-    } catch (error) {
-      if (error instanceof KvError) return null;
-      throw error;
-    }
-  }
-
-  /** Keeps a conversation behind the others that are to be kept, unless somebody has gone on with it by then. */
-  #keepLater(store: Store, said: string): void {
-    this.#keeping = this.#keeping.then(async () => {
-      const waiting = this.#waiting.get(said);
-      if (waiting === undefined) return;
-      const { chat, known } = waiting;
-      const before = known.keptAs;
-      try {
-        await store.put('conversation', this.#keyOf(said), chatBytes(await chat.save()));
-        known.keptAs = said;
-        // What it goes on with is not needed any more.
-        if (before !== null) await store.remove('conversation', this.#keyOf(before));
-      } catch {
-        // Whoever goes on elsewhere has it read again.
-      }
-    });
-  }
-
-  /** Another model, or another version of what is kept, has keys of its own. */
-  readonly #keyOf = (said: string): string => `${this.#engine.info.digest.slice(0, 32)} ${said}`;
 }
-
-/** A chat that is held. */
-interface Waiting {
-  readonly chat: Chat;
-  readonly known: Known;
-}
-
-const knownOf = (chat: Chat, terms: ConversationTerms, digest: string): Known => ({
-  ...{ id: chat.session.id, terms, digest, isNamed: false, usedMs: 0, keptAs: null },
-});
-
-const askedOf = ({ tools, template }: ConversationTerms) => ({
-  tools,
-  ...(template === undefined ? {} : { template }),
-});
-
-const sees = ({ salt, seesAll = false }: Looking, { terms }: Known): boolean => seesAll || terms.owner === salt;
-
-const toldOf = ({ tokens, kvBytesNow, effectiveBits }: SessionReport) => ({
-  tokens,
-  kv_bytes: kvBytesNow,
-  effective_bits: effectiveBits,
-});
 
 const notHeld = (id: string): KvError =>
   new KvError('not-found', `no session ${id.slice(0, 80)} is held here, or no longer`, {
     values: { param: 'session', session: id.slice(0, 80) },
     hint: 'GET /v1/sessions/held lists those that are; without session a conversation goes on by its messages',
   });
-
-/** The arguments of a call as JSON, numbers as they were written. */
-export const argumentsOf = (call: ToolCall): string => call.argumentsText ?? JSON.stringify(call.arguments);
-
-/** The template that conversations are rendered by; undefined: the model's own. */
-export const templateOf = ({ info }: Engine, given: string | undefined): string | undefined =>
-  given ?? (info.chat ? undefined : 'hermes');
-
-const digestOf = (value: unknown): string => createHash('sha256').update(JSON.stringify(value)).digest('base64');
-
-/** By number of messages, the digest of so many of them. Ids of calls are those of whoever keeps them, and left out. */
-function digestsOf(terms: string, messages: readonly ChatMessage[]): string[] {
-  const digests = [terms];
-  for (const { role, content, toolCalls = [], name = null } of messages) {
-    const calls = toolCalls.map((call) => [call.name, argumentsOf(call)]);
-    digests.push(digestOf([digests.at(-1), role, content, calls, name]));
-  }
-  return digests;
-}

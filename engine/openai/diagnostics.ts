@@ -5,7 +5,7 @@
 import { pageStart } from '../../native/index.ts';
 import type { Engine } from '../thread/engine.ts';
 import type { ChatMessage } from '../transformer/types.ts';
-import type { ConversationTerms } from './conversations.ts';
+import type { ConversationTerms } from './conversation.ts';
 import type { StoredResponse } from './response-store.ts';
 
 export type Diagnostics =

@@ -3,7 +3,8 @@ import { anyText, checkOptions, defaultsOf, given, type Rows, seenLater, whole }
 import type { GenerateOptions, SendOptions, SessionOptions } from '../options/types.ts';
 import type { Engine } from '../thread/engine.ts';
 import type { ChatMessage, ChatTool } from '../transformer/types.ts';
-import { Conversations, templateOf } from './conversations.ts';
+import { templateOf } from './conversation.ts';
+import { Conversations } from './conversations.ts';
 import { type Answer, BegunTurn } from './turn.ts';
 
 /** Options of languageModel and of ChatPalimpsest. Each has a default. */

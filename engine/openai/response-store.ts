@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { KvError, parseJson } from '../../native/index.ts';
 import type { Store } from '../store/store.ts';
 import type { ChatMessage } from '../transformer/types.ts';
-import type { ConversationTerms } from './conversations.ts';
+import type { ConversationTerms } from './conversation.ts';
 import { type InputItem, knownItem } from './request.ts';
 
 export interface StoredResponse {

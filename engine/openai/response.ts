@@ -4,7 +4,7 @@ import type { GeneratedToken } from '../transformer/sampling/logprobs.ts';
 import type { ToolCall } from '../transformer/types.ts';
 import { responseAsked, sessionAsked } from './asked.ts';
 import { cacheOf, callsOf, logprobsOf, timingsOf } from './chat-completion.ts';
-import { argumentsOf, type ConversationTerms } from './conversations.ts';
+import { argumentsOf, type ConversationTerms } from './conversation.ts';
 import { type Diagnostics, diagnose } from './diagnostics.ts';
 import type { EventStream } from './event-stream.ts';
 import { failureOf } from './failure.ts';

@@ -5,7 +5,8 @@ import { checkKeys, checkOptions, defaultsOf, given, KvError } from '../../nativ
 import type { GenerateOptions, SessionOptions } from '../options/types.ts';
 import type { Store } from '../store/store.ts';
 import type { Engine } from '../thread/engine.ts';
-import { Conversations, templateOf } from './conversations.ts';
+import { templateOf } from './conversation.ts';
+import { Conversations } from './conversations.ts';
 import { Refusal } from './failure.ts';
 import { ANSWERS_OPTIONS, type AnswersOptions, TEMPERATURE } from './options.ts';
 

@@ -6,7 +6,8 @@ import type { ChatAnswer } from '../session/chat/types.ts';
 import type { StreamedText } from '../session/types.ts';
 import type { Generation } from '../thread/engine-session.ts';
 import type { ChatMessage } from '../transformer/types.ts';
-import type { Conversations, ConversationTerms, Taken } from './conversations.ts';
+import type { ConversationTerms } from './conversation.ts';
+import type { Conversations, Taken } from './conversations.ts';
 import { Refusal } from './failure.ts';
 
 /** What is to be answered. */
