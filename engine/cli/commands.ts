@@ -74,7 +74,7 @@ export const COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'doctor',
-    does: 'What is requested and what is effective: kernels, threads, formats, model, state; whether a model fits, and its cache at a length.',
+    does: 'What is requested and what is effective: kernels, threads, formats, model, state; accelerators, of which none is used; whether a model fits, and its cache at a length.',
     brief: 'What this machine runs, and whether a model fits it.',
     examples: [
       'palimpsest doctor',

@@ -34,6 +34,7 @@ import { loadModel } from '../transformer/load.ts';
 import { memoryNeed } from '../transformer/memory.ts';
 import { defaultThreads } from '../transformer/runtime/runtime.ts';
 import type { LoadedModel } from '../transformer/types.ts';
+import { type Accelerator, accelerators } from './accelerators.ts';
 import { fitRows, remarkRows } from './fit-text.ts';
 import { type Fit, fitOf, type SessionsFit, sessionsFit } from './machine-fit.ts';
 import { cacheDirOf, flag, number, qdrantOptions, type Settings, text } from './options.ts';
@@ -84,6 +85,8 @@ function machineFacts(settings: Settings, { binding, isa }: KernelsAsked) {
     cpu: cpus()[0]?.model ?? 'unknown',
     cores: cpus().length,
     memoryBytes: totalmem(),
+    acceleratorsFound: accelerators({ processor: cpus()[0]?.model ?? '' }),
+    acceleratorEffective: null,
     isaRequested: isa ?? 'best',
     isaEffective: native.isa,
     isaAvailable: native.available,
@@ -124,12 +127,23 @@ function machineRows(facts: ReturnType<typeof machineFacts>): [string, string][]
   return [
     ['node', facts.node],
     ['processor', `${facts.cpu}, ${facts.cores} cores, ${bytesText(facts.memoryBytes)}`],
+    ...acceleratorRows(facts.acceleratorsFound),
     ['kernels', `${facts.isaEffective} (asked for: ${facts.isaRequested}), ${facts.compiler}`],
     ['', `this machine runs ${facts.isaAvailable.join(' ')}`],
     ['binding', `${facts.bindingEffective} (asked for: ${facts.bindingRequested})`],
     ...(facts.bindingPassedOver === null ? [] : [['', facts.bindingPassedOver] as [string, string]]),
     ['threads', `${facts.threadsEffective} (asked for: ${facts.threadsRequested ?? 'all cores it may use'})`],
   ];
+}
+
+function acceleratorRows(found: readonly Accelerator[]): [string, string][] {
+  const used = 'everything is computed on the processor';
+  if (found.length === 0) return [['accelerator', `none found; ${used}`]];
+  const rows = found.map(({ kind, name, place, driver }, i): [string, string] => [
+    i === 0 ? 'accelerator' : '',
+    `${kind.toUpperCase()} ${name} at ${place}, ${driver === null ? 'without a driver' : `driver ${driver}`}`,
+  ]);
+  return [...rows, ['', `${found.length === 1 ? 'it is not used' : 'none of them is used'}: ${used}`]];
 }
 
 function modelRows(
