@@ -2,9 +2,9 @@
  * What sides of pages are in, by the states of their machine, as the entries of one session tell it: where each is now,
  * and which arrows were taken, how often and when first.
  */
-import { movablePages, SIDES, type Side, sidesOf } from '../native/index.ts';
-import { FORM_STATES, type FormState, isLatent, kindOf, type LaterForm } from '../policy/index.ts';
-import type { NoteBody, PromotedSide } from './entries/log-notes.ts';
+import { movablePages, SIDES } from '../native/index.ts';
+import { FORM_STATES, type FormState, kindOf } from '../policy/index.ts';
+import { formsTold, type ToldSide } from './told-forms.ts';
 import type { Entry, OpenBody } from './types.ts';
 
 /** An arrow that sides took. */
@@ -34,24 +34,10 @@ export class FormStates {
     this.#windowTokens = context.windowTokens;
   }
 
-  add({ kind, body }: Entry): void {
-    if (kind === 'situation') {
-      const { tokens, trials } = (body as Entry<'situation'>['body']).situation;
-      this.#at(tokens);
-      // Beside a latent that is held, sides are reported in the format of the window.
-      for (const { layer, page, side, from } of trials)
-        if (side !== 'kv' || isLatent(from)) this.#become(layer, page, side, from);
-    }
-    if (kind === 'decision') {
-      const { decision, verdict } = body as Entry<'decision'>['body'];
-      if (verdict.accepted) this.#become(decision.layer, decision.page, decision.side, decision.to);
-    }
-    if (kind === 'change') {
-      const { changes, tokens } = body as Entry<'change'>['body'];
-      this.#at(tokens);
-      for (const { layer, page, side, to } of changes) this.#become(layer, page, side, to);
-    }
-    if (kind === 'note') this.#note(body as NoteBody & { readonly tokens?: number });
+  add(entry: Entry): void {
+    const { tokens, sides } = formsTold(entry);
+    if (tokens !== undefined) this.#at(tokens);
+    for (const side of sides) this.#go(side);
   }
 
   /** How many sides of each layer are in each state that some are in, layers from 0 on. */
@@ -77,12 +63,6 @@ export class FormStates {
       .sort((a, b) => place(a.from) - place(b.from) || place(a.to) - place(b.to));
   }
 
-  #note({ promoted = [], returned = [], tokens }: NoteBody & { readonly tokens?: number }): void {
-    if (tokens !== undefined) this.#at(tokens);
-    for (const side of promoted) this.#go(side, 'promoted');
-    for (const side of returned) this.#go(side, kindOf(side.to));
-  }
-
   /** Pages that are in the window at this length, or gone, are told anew when they leave it. */
   #at(tokens: number): void {
     const isLess = tokens < this.#tokens;
@@ -96,15 +76,11 @@ export class FormStates {
     }
   }
 
-  #become(layer: number, page: number, part: Side | 'kv', form: LaterForm): void {
-    const state = form === 'freed' ? 'freed' : kindOf(form);
-    for (const side of sidesOf(part)) this.#go({ layer, page, side }, state);
-  }
-
-  #go({ layer, page, side }: Pick<PromotedSide, 'layer' | 'page' | 'side'>, to: FormState): void {
+  #go({ layer, page, side, to, isPromoted }: ToldSide): void {
     const key = `${layer}/${page}/${SIDES.indexOf(side)}`;
-    this.#count(this.#states.get(key) ?? 'window', to);
-    this.#states.set(key, to);
+    const state = isPromoted === true ? 'promoted' : to === 'freed' ? 'freed' : kindOf(to);
+    this.#count(this.#states.get(key) ?? 'window', state);
+    this.#states.set(key, state);
   }
 
   #count(from: FormState, to: FormState): void {

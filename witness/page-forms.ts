@@ -1,9 +1,9 @@
 /** In which form each side of the sealed pages is, as the entries of one session tell it, and what that takes. */
-import { openBytes, SIDES, type Side, sealedPages, sidesOf } from '../native/index.ts';
+import { openBytes, SIDES, type Side, sealedPages } from '../native/index.ts';
 import type { LaterForm, PageForm } from '../policy/index.ts';
 import { isLatent } from '../policy/index.ts';
-import type { NoteBody } from './entries/log-notes.ts';
 import type { ReceiptClaims } from './entries/receipt.ts';
+import { formsTold } from './told-forms.ts';
 import type { Entry, OpenBody } from './types.ts';
 
 const BITS_F16 = 16;
@@ -51,27 +51,10 @@ export class PageForms {
     this.#open = open;
   }
 
-  add({ kind, body }: Entry): void {
-    if (kind === 'situation') {
-      const { tokens, trials } = (body as Entry<'situation'>['body']).situation;
-      this.#at(tokens);
-      for (const { layer, page, side, from } of trials)
-        if (side !== 'kv' || isLatent(from)) this.#become(layer, page, side, from);
-    }
-    if (kind === 'decision') {
-      const { decision, verdict } = body as Entry<'decision'>['body'];
-      if (verdict.accepted) this.#become(decision.layer, decision.page, decision.side, decision.to);
-    }
-    if (kind === 'change') {
-      const { changes, tokens } = body as Entry<'change'>['body'];
-      this.#at(tokens);
-      for (const { layer, page, side, to } of changes) this.#become(layer, page, side, to);
-    }
-    if (kind === 'note') {
-      const { promoted = [], returned = [], tokens } = body as NoteBody;
-      if (tokens !== undefined) this.#at(tokens);
-      for (const { layer, page, side, to } of [...promoted, ...returned]) this.#become(layer, page, side, to);
-    }
+  add(entry: Entry): void {
+    const { tokens, sides } = formsTold(entry);
+    if (tokens !== undefined) this.#at(tokens);
+    for (const { layer, page, side, to } of sides) this.#forms.set(`${layer}/${page}/${side}`, to);
   }
 
   /** What the cache is with so many tokens. */
@@ -91,9 +74,5 @@ export class PageForms {
     if (!isLess) return;
     const pages = sealedPages(tokens);
     for (const key of this.#forms.keys()) if (Number(key.split('/')[1]) >= pages) this.#forms.delete(key);
-  }
-
-  #become(layer: number, page: number, part: Side | 'kv', form: LaterForm): void {
-    for (const side of sidesOf(part)) this.#forms.set(`${layer}/${page}/${side}`, form);
   }
 }

@@ -173,6 +173,7 @@ const WITNESS: Layers = {
       'activation-text',
       'explain-text',
       'explain',
+      'told-forms',
       'form-states',
       'page-forms',
       'timeline',
