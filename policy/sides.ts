@@ -20,8 +20,8 @@ import { FIRST_LATENT, FORMS, isLatent, rank } from './ladder.ts';
 import type { Decision, FormChange, LaterForm, Outcome, PageForm, PolicyContext, TrialReport } from './types.ts';
 
 /**
- * Initial room, enough for 256 tokens of 30 layers; it doubles as pages come. Room that is not used costs memory all the
- * same, since an allocator gives what others have written on, and a server has many short sessions.
+ * Initial room, enough for 256 tokens of 30 layers; it doubles as pages come. Room that is not used costs memory all
+ * the same, since an allocator gives what others have written on, and a server has many short sessions.
  */
 export const SLOTS = 256;
 

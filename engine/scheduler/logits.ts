@@ -15,7 +15,7 @@ export class Logits {
   /** Several are about to ask. */
   areMany = false;
   readonly #asked = new Map<DenseBackend, Asked[]>();
-  /** Of all rows of a pass. A vocabulary is large, and a pass is short: new memory for each would be most of the garbage. */
+  /** Of all rows of a pass: a vocabulary is large, and new memory for each pass would be most of what is collected. */
   #all = new Float32Array(0);
 
   /** Of the token behind a row of the residual stream [m]: [V], in `out` where the backend can. */

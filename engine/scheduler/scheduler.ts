@@ -1,7 +1,7 @@
 /**
  * Whose rows are in the next pass over the weights. All who write an answer are in each, as far as they fit; a prompt
- * is read beside them, a piece at a time, for its share of the time; where nobody writes, prompts are read in whole
- * chunks. Of those that write, and of those that read, the first in line come first (line.ts): by priority, then
+ * is read beside them, a piece at a time, for its share of the time (owed.ts); where nobody writes, prompts are read in
+ * whole chunks. Of those that write, and of those that read, the first in line come first (line.ts): by priority, then
  * whoever was served least for its weight (fairness.ts). Who is in no pass is between two steps, and so is everybody
  * while somebody works alone, so that room that was found for a step is there to its end.
  */
@@ -10,13 +10,9 @@ import type { Meter } from '../metrics/meter.ts';
 import type { Client } from './fairness.ts';
 import { Line } from './line.ts';
 import { Logits } from './logits.ts';
+import { Owed } from './owed.ts';
 import { Pieces } from './pieces.ts';
 
-/**
- * The share of time that prompts get while others write. Chosen, not measured: a prompt takes a third longer from
- * writers than nothing would, and four times as long itself.
- */
-const READING_SHARE = 1 / 4;
 /** Rows of writers, and of prompts, in one pass: more of them take as many times longer. */
 const ROWS_MAX = 128;
 
@@ -75,8 +71,7 @@ export class Scheduler {
   /** Those that wait no longer, and are told when nobody takes a step. */
   #gone: { readonly turn: Turn; readonly error: Error }[] = [];
   #current: readonly Turn[] = [];
-  /** Milliseconds that writers may take before a prompt is read on. */
-  #owedMs = 0;
+  readonly #owed = new Owed();
   /** Somebody wrote in the newest pass, and will want the next one as well. */
   #wrote = false;
   #isDue = false;
@@ -171,8 +166,8 @@ export class Scheduler {
   #chosen(): InPass[] | Alone | null {
     const writing = this.#writing.inOrder();
     const areWriting = writing.length > 0;
-    if (!areWriting) this.#owedMs = 0;
-    const reading = this.#owedMs > 0 ? [] : this.#reading.inOrder();
+    if (!areWriting) this.#owed.clear();
+    const reading = this.#owed.isOwed ? [] : this.#reading.inOrder();
     const lead = reading[0] ?? writing[0];
     if (lead === undefined) return null;
     if (!isInPass(lead)) return lead;
@@ -232,12 +227,15 @@ export class Scheduler {
     for (const { turn, error } of gone) turn.reject(error);
     this.#wrote = turns.some(isWriting);
     this.logits.areMany = turns.length > 1;
-    if (!turns.some(({ reads }) => reads)) this.#owedMs = Math.max(0, this.#owedMs - ms);
-    else if (this.#wrote || this.#writing.size > 0) {
-      // What a pass takes longer for a prompt in it is that prompt's.
-      const readingMs = this.#wrote ? Math.max(0, ms - this.#pieces.writingMs) : ms;
-      this.#owedMs += readingMs * (1 / READING_SHARE - 1);
-    }
+    const writers = turns.filter(isWriting).length;
+    const readers = turns.length - writers;
+    this.#owed.took({
+      ms,
+      writingMs: this.#wrote ? this.#pieces.writingMs : 0,
+      hasPrompt: readers > 0,
+      writers: writers + this.#writing.size,
+      readers: readers + this.#reading.size,
+    });
     this.#stepped();
     this.#soon();
   }

@@ -124,8 +124,8 @@ class Mover {
   Task* last_ = nullptr;
   Task* running_ = nullptr;
   bool stop_ = false;
-  // For the largest head size, the most rows, the widest latents and the most results so far. A running task keeps the scratch that it
-  // began with, so a larger one may replace it here.
+  // For the largest head size, the most rows, the widest latents and the most results so far. A running task keeps the
+  // scratch that it began with, so a larger one may replace it here.
   std::shared_ptr<Scratch> scratch_;
   int headDim_ = 0;
   int rows_ = 0;
