@@ -214,6 +214,14 @@ export const COMMANDS: readonly CommandText[] = [
     act: async (settings, args) => (await import('./inspect.ts')).inspect(args[0]!, settings),
   },
   {
+    usage: 'convert <folder> <file>',
+    does: 'Make one GGUF file of the folder of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json), with its vocabulary. What the file says of model and vocabulary is read back and compared before the weights are written; what GGUF cannot say is refused by name.',
+    brief: 'A Hugging Face folder as one GGUF file.',
+    examples: ['palimpsest convert reference reference.gguf', 'palimpsest convert reference small.gguf --type Q8_0'],
+    settings: ['type', 'cache', 'progress', 'config', 'json'],
+    act: async (settings, args) => (await import('./convert.ts')).convertCommand(args[0]!, args[1]!, settings),
+  },
+  {
     usage: 'verify <receipt>',
     does: 'Prove the receipt of an answer: its entries are in the chain of the log, hash by hash, and what it says of bytes, bits, formats and divergence follows from them. With a model the answer is run again, to the same tokens. A receipt that was changed is refused (exit code 2).',
     brief: 'Prove the receipt of an answer.',

@@ -22,6 +22,7 @@ import { parseTable } from '../options/table-file.ts';
 import { SERVE_OPTIONS } from '../serve/options.ts';
 import { CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
 import { parseSample } from '../trace/sample.ts';
+import { WRITTEN_TYPES } from '../transformer/convert/quantize.ts';
 import { layerList } from './layer-list.ts';
 import { settingsOf } from './option-settings.ts';
 import { type Setting, whole } from './setting.ts';
@@ -143,6 +144,11 @@ export const SETTINGS = {
     help: 'instead of measuring formats, fit what parked pages are predicted by; give texts of many kinds',
   },
   output: { flags: '-o, --output <file>', help: 'the file to write' },
+  type: {
+    flags: '--type <type>',
+    help: 'the type of matrices in the file (default: each as the folder has it)',
+    choices: WRITTEN_TYPES,
+  },
   sample: {
     flags: '--sample <counts>',
     help: 'how many layers, KV heads and queries of a page to record (default: layers and heads as many as fit, queries=32), e.g. layers=10,heads=2,queries=64',

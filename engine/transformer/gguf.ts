@@ -19,7 +19,8 @@ import { type Checkpoint, elementCount, StoredTensor } from './stored-tensor.ts'
 const KEY_BYTES_MAX = 65535;
 const TENSOR_NAME_BYTES_MAX = 255;
 const DIMENSIONS_MAX = 4;
-const ALIGNMENT_DEFAULT = 32;
+/** What tensors are aligned to where a file does not say it. */
+export const ALIGNMENT_DEFAULT = 32;
 const ALIGNMENT_MAX = 1 << 20;
 /** Bytes read ahead while the header is parsed. */
 const WINDOW_BYTES = 1 << 18;
@@ -38,6 +39,11 @@ const TYPE_NAMES: Readonly<Record<number, string>> = {
   29: 'IQ1_M', 30: 'BF16', 34: 'TQ1_0', 35: 'TQ2_0', 39: 'MXFP4', 40: 'NVFP4',
   41: 'Q1_0',
 }; // biome-ignore format: a table
+
+/** Their numbers by their names. */
+export const TYPE_NUMBERS: Readonly<Record<string, number>> = Object.fromEntries(
+  Object.entries(TYPE_NAMES).map(([number, name]) => [name, Number(number)]),
+);
 
 export type GgufArray = readonly string[] | Float64Array | Float32Array | Int32Array | Uint8Array;
 export type GgufValue = number | boolean | string | GgufArray;

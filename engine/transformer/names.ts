@@ -98,6 +98,15 @@ export function ggufNaming({ ggufParts }: Pick<Family, 'ggufParts'> = llama): Na
   return { nameOf, isLeftOut, gainOffset: 0 };
 }
 
+/** What GGUF files of a family call tensors: of a layer by its part, or by the parts that are stored as one. */
+export function ggufNames({ ggufParts }: Pick<Family, 'ggufParts'>): {
+  readonly top: ReadonlyMap<string, string>;
+  readonly layer: ReadonlyMap<string, string>;
+} {
+  const inverted = (names: Names) => new Map(Object.entries(names).map(([file, part]) => [part, file]));
+  return { top: inverted(GGUF_TOP), layer: inverted({ ...GGUF_LAYER, ...ggufParts }) };
+}
+
 /** Tensors are named as the engine names them. */
 export const OWN_NAMES: Naming = { nameOf: (name) => name, isLeftOut: () => false, gainOffset: 0 };
 
@@ -126,9 +135,9 @@ function own<T>(record: Readonly<Record<string, T>>, key: string): T | undefined
 }
 
 /** Tensors that are several of ours, whose rows follow one another. */
-const FUSED: Readonly<Record<string, readonly string[]>> = { qkv: ['q', 'k', 'v'], gateUp: ['gate', 'up'] };
+export const FUSED: Readonly<Record<string, readonly string[]>> = { qkv: ['q', 'k', 'v'], gateUp: ['gate', 'up'] };
 /** Tensors [experts, rows, columns] that are these of each expert in turn. */
-const STACKED: Readonly<Record<string, readonly string[]>> = {
+export const STACKED: Readonly<Record<string, readonly string[]>> = {
   gates: ['gate'],
   ups: ['up'],
   downs: ['down'],

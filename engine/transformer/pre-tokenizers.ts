@@ -23,6 +23,8 @@ const LOWER = '\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}';
 const TEKKEN_PATTERN =
   `[^\\r\\n\\p{L}\\p{N}]?[${UPPER}]*[${LOWER}]+|[^\\r\\n\\p{L}\\p{N}]?[${UPPER}]+[${LOWER}]*|\\p{N}` +
   '| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
+/** As the reference model of this package cuts; files of others do not have it. */
+const REFERENCE_PATTERN = "'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+|\\d| ?[^\\sA-Za-z\\d]+|\\s+(?!\\S)|\\s+";
 const PUNCTUATION = '[\\p{P}\\$\\+<=>\\^~\\|';
 
 const gpt2: PreTokenizer = { patterns: [GPT2_PATTERN] };
@@ -57,6 +59,7 @@ const BY_NAME: ReadonlyMap<string, PreTokenizer> = new Map([
       ],
     },
   ],
+  ['palimpsest-reference', { patterns: [REFERENCE_PATTERN] }],
   ['falcon', { patterns: [`${PUNCTUATION}\`]+`, GPT2_PATTERN, '[0-9][0-9][0-9]'] }],
 ]);
 
@@ -76,6 +79,18 @@ const FIRST_MERGES: readonly { readonly name: string; readonly count: number; re
 export const nameByMerges = (merges: readonly string[]): string | null =>
   FIRST_MERGES.find(({ count, first }) => merges.length === count && first.every((merge, at) => merges[at] === merge))
     ?.name ?? null;
+
+/** What tokenizer.json has for CONTRACTIONS. */
+const ANY_CASE = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+
+/** The name under which a file cuts by these patterns; null: there is none. */
+export function nameByPatterns(given: readonly string[], ignoreMerges: boolean): string | null {
+  const wanted = given.map((pattern) => pattern.replace(ANY_CASE, CONTRACTIONS)).join('\n');
+  const found = [...BY_NAME].find(
+    ([, own]) => own.patterns.join('\n') === wanted && (own.ignoreMerges === true) === ignoreMerges,
+  );
+  return found?.[0] ?? null;
+}
 
 const OWN: ReadonlySet<string> = new Set(['\\p{N}+', ...[...BY_NAME.values()].flatMap(({ patterns }) => patterns)]);
 

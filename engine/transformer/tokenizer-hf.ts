@@ -271,7 +271,7 @@ function readDecoder(decoder: unknown): Decoding {
  * ASCII), while its Split translates patterns faithfully. So Split does both cuts, and ByteLevel only turns bytes into
  * letters.
  */
-function exactPreTokenizer(preTokenizer: unknown): Step[] {
+export function exactPreTokenizer(preTokenizer: unknown): Step[] {
   return flatSteps(preTokenizer, 'pretokenizers').flatMap((step): Step[] => {
     if (step.type === 'Digits') return [splitStep(step.individual_digits === true ? '\\p{N}' : '\\p{N}+')];
     if (step.type !== 'ByteLevel' || step.use_regex === false || step.add_prefix_space === true) return [step];

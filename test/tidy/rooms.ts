@@ -105,6 +105,7 @@ const WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>
     families: [''],
     template: [],
     hub: [''],
+    convert: ['', 'families'],
     grammar: [''],
     sampling: ['', 'grammar'],
     runtime: ['', 'hub', 'grammar'],

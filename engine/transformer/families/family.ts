@@ -2,6 +2,8 @@
  * What a family of models is: the names it has in files, and how its layers differ from Llama's. A file of this folder
  * describes one.
  */
+
+import type { GgufEntry } from '../gguf-entries.ts';
 import type { GgufKeys } from '../gguf-keys.ts';
 import type { HfConfig, RopeKeys } from '../hf-keys.ts';
 import type { ModelConfig } from '../types.ts';
@@ -58,4 +60,6 @@ export interface Family {
    */
   hf(given: HfConfig, base: ModelConfig): Partial<ModelConfig>;
   gguf(keys: GgufKeys, base: ModelConfig): Partial<ModelConfig>;
+  /** What its GGUF files say beside the keys that all families have, for `gguf` to read. */
+  ggufKeys?(config: ModelConfig): Readonly<Record<string, GgufEntry>>;
 }

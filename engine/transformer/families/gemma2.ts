@@ -4,6 +4,7 @@
  * first on, with a window.
  */
 import { z } from 'zod';
+import { f32, windowKeys } from '../gguf-entries.ts';
 import { type HfConfig, parseKeys, perLayer, unsupportedKey, windowsByType } from '../hf-keys.ts';
 import type { ModelConfig } from '../types.ts';
 import type { Family } from './family.ts';
@@ -80,4 +81,9 @@ export const gemma2: Family = {
       logitCap: keys.optional('final_logit_softcapping') ?? LOGIT_CAP,
     };
   },
+  ggufKeys: ({ slidingWindow, scoreCap, logitCap }) => ({
+    ...windowKeys(slidingWindow, EVERY),
+    attn_logit_softcapping: f32(scoreCap ?? 0),
+    final_logit_softcapping: f32(logitCap ?? 0),
+  }),
 };

@@ -4,6 +4,7 @@
  * back over a window and have a rotary embedding of their own.
  */
 import { z } from 'zod';
+import { f32, text, windowKeys } from '../gguf-entries.ts';
 import { type HfConfig, parseKeys, perLayer, ropeSchema, unsupportedKey, windowsByType } from '../hf-keys.ts';
 import type { ModelConfig } from '../types.ts';
 import type { Family } from './family.ts';
@@ -107,4 +108,10 @@ export const gemma3: Family = {
       queryScale: layers === LAYERS_27B ? Math.sqrt((headDim * queryHeads) / hiddenSize) : 1,
     };
   },
+  ggufKeys: ({ slidingWindow, localRopeTheta, ropeScaling }) => ({
+    ...windowKeys(slidingWindow, EVERY),
+    ...(localRopeTheta !== LOCAL_THETA && { 'rope.freq_base_swa': f32(localRopeTheta ?? LOCAL_THETA) }),
+    // A file that does not say it is taken for a stretched one if its context is long.
+    ...(ropeScaling.kind === 'none' && { 'rope.scaling.type': text('none') }),
+  }),
 };

@@ -5,6 +5,7 @@
  */
 import { z } from 'zod';
 import { badConfig } from '../config.ts';
+import { f32 } from '../gguf-entries.ts';
 import { GGUF_SOURCE } from '../gguf-keys.ts';
 import { biases, HF_SOURCE, parseKeys, refuseWindow } from '../hf-keys.ts';
 import type { ModelConfig } from '../types.ts';
@@ -67,4 +68,11 @@ export const granite: Family = {
     };
     return scaled(GGUF_SOURCE, multipliers, base);
   },
+  // The multiplier of the two halves was divided away, and that of logits is in the gains of the final norm.
+  ggufKeys: ({ embeddingScale, queryScale, headDim }) => ({
+    embedding_scale: f32(embeddingScale),
+    'attention.scale': f32(queryScale / Math.sqrt(headDim)),
+    residual_scale: f32(1),
+    logit_scale: f32(1),
+  }),
 };

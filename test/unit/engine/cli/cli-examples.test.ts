@@ -77,6 +77,7 @@ const COMPLETE = /^(start|doctor|audit (list|count|sessions|verify|reindex)|sess
 const STANDS_FOR: Readonly<Record<string, string>> = {
   MODEL: 'reference',
   PATH: 'reference',
+  FOLDER: 'reference',
   TRACE: 'novel.trace',
   'FILE…': 'novel.txt',
   ID: '17',

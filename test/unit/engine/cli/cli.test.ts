@@ -51,6 +51,7 @@ describe('help', () => {
       'serve',
       'top',
       'inspect',
+      'convert',
       'fetch',
       'doctor',
       'audit list',
@@ -492,6 +493,24 @@ describe('audit', () => {
     expect(verify!.code).toBe(0);
     expectRefused(reindex!, 'locked');
     expect([0, 130]).toContain(first.code);
+  });
+});
+
+describe('convert', () => {
+  it('makes a file that inspect knows, and refuses what it cannot make one of', async () => {
+    const file = join(dir, 'converted.gguf');
+    const made = await answered(['convert', 'reference', file, '--type', 'Q8_0', '--json']);
+    expect(lastLine(made.out)).toMatchObject({ path: file, types: { Q8_0: 43, F32: 13 }, remarks: [] });
+    const told = lastLine((await answered(['inspect', file, '--json'])).out);
+    expect(told).toMatchObject({
+      kind: 'model',
+      format: 'GGUF 3',
+      tensors: { Q8_0: { count: 43 }, F32: { count: 13 } },
+    });
+    expect((await answered(['convert', 'reference', file])).out).toMatch(/56 tensors \(43 BF16, 13 F32\)/);
+    expectRefused(await answered(['convert', file, join(dir, 'again.gguf')]), 'unsupported', /no folder/);
+    expectRefused(await answered(['convert', 'reference', join(dir, 'no', 'folder.gguf')]), 'io', /cannot write/);
+    expectRefused(await answered(['convert', 'reference', dir]), 'io', /it is a folder/);
   });
 });
 
