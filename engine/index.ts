@@ -212,6 +212,7 @@ export type {
   KeptLatents,
   KvBudget,
   KvBytes,
+  KvGroup,
   LatentKeep,
   LogRetention,
   ParkOptions,

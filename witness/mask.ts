@@ -120,11 +120,22 @@ function checkRule(rule: LogRule): { action: LogRule['action']; path: Path | nul
   return { action, path: fields, kinds: having };
 }
 
+/** A log to which nothing is written that these rules leave out. Throws 'bad-argument' as a log with rules does. */
+export function withRules<Log extends WitnessLog | null>(log: Log, rules: readonly LogRule[]): WitnessLog | Log {
+  const mask = maskOf(rules);
+  return log === null || mask === null ? log : new MaskedLog(log, mask);
+}
+
+/** Writes to a log how many entries of which session withRules has left out since it was asked last. */
+export function noteLeftOut(log: WitnessLog | null): void {
+  if (log instanceof MaskedLog) log.tellLeftOut();
+}
+
 /** A log that writes only what the rules let through. */
 export class MaskedLog implements WitnessLog {
   readonly #log: WitnessLog;
   readonly #mask: Mask;
-  readonly #left = new Trouble({ code: LEFT_OUT_BY_RULE });
+  #left = new Trouble({ code: LEFT_OUT_BY_RULE });
   readonly #counts = new Map<string, number>();
   #closing: Promise<void> | null = null;
 
@@ -193,11 +204,16 @@ export class MaskedLog implements WitnessLog {
 
   /** The log says at its end how many entries of which session were left out, as after a full disk. */
   async #close(): Promise<void> {
-    const note = this.#left.note(Date.now());
     try {
-      if (note !== null) this.#log.append(NO_SESSION, 'note', note);
+      this.tellLeftOut();
     } finally {
       await this.#log.close();
     }
+  }
+
+  tellLeftOut(): void {
+    const note = this.#left.note(Date.now());
+    this.#left = new Trouble({ code: LEFT_OUT_BY_RULE });
+    if (note !== null) this.#log.append(NO_SESSION, 'note', note);
   }
 }

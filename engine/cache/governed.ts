@@ -53,6 +53,7 @@ import { Canaries } from './canaries.ts';
 import type { Content } from './content.ts';
 import { Descent } from './descent.ts';
 import { formsBySide, latentOf } from './forms.ts';
+import type { Group } from './group.ts';
 import { type Hears, Kin } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { LayerWatch } from './layer-watch.ts';
@@ -83,6 +84,8 @@ export interface GovernedOptions extends NativeOptions {
   readonly pool?: PagePool | undefined;
   /** The other sessions of that pool, which give memory up when it is short. */
   readonly neighbours?: Neighbours | undefined;
+  /** What bounds it and others of that pool together; left out: nothing does. */
+  readonly group?: Group | undefined;
   /** What it has of that pool whoever needs some; left out: what anybody has. */
   readonly stake?: Stake | undefined;
   /** What originals it keeps outside of its budget; left out: none. */
@@ -253,8 +256,7 @@ export class Governed implements Lender {
       kin: this.kin,
       canaries: this.canaries,
       promoted: this.promoted,
-      sharedPool: options.pool,
-      neighbours: options.neighbours,
+      ...{ sharedPool: options.pool, group: this.group, neighbours: options.neighbours },
       promised: this.promised,
       budgetBytes: origin === undefined ? terms.budgetBytes : origin.room.ownBytes,
       reserveBytes:
@@ -275,6 +277,7 @@ export class Governed implements Lender {
       if (governed.shared !== null && governed.shared.trouble !== null)
         governed.meter.fallbacks.add({ reason: 'shared' });
       governed.#tellStart();
+      governed.group?.join(governed);
       return governed;
     } catch (error) {
       kv?.close();
@@ -312,6 +315,7 @@ export class Governed implements Lender {
     fork.#lowMemory = this.#lowMemory;
     fork.trials.follow(this.trials.left());
     this.kin.share(fork.kin, shared);
+    this.group?.join(fork);
     return fork;
   }
 
@@ -345,6 +349,11 @@ export class Governed implements Lender {
   get formats(): Lender['formats'] {
     const { windowFormat, openFormat = 'f16' } = this.terms.context;
     return { window: windowFormat, open: openFormat };
+  }
+
+  /** What bounds it and others of its pool together; null: nothing does. */
+  get group(): Group | null {
+    return this.#options.group ?? null;
   }
 
   /** What it and its family have of a shared pool whoever needs some. */
@@ -934,6 +943,7 @@ export class Governed implements Lender {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
+    this.group?.leave(this);
     this.promised.end();
     // Nobody would probe what relatives still share.
     if (this.hasForks) this.canaries.dropAll();

@@ -3,6 +3,7 @@
  * first one, and nobody else may count on it until the last layer has what it needs.
  */
 import type { PagePool } from '../../native/index.ts';
+import type { Group } from './group.ts';
 import type { Kin } from './kin.ts';
 
 interface Share {
@@ -54,6 +55,11 @@ export class Promised {
   /** The same of those that share the budget of this one. */
   get relativesBytes(): number {
     return this.#sum((kin) => kin.has(this.#share.kin));
+  }
+
+  /** The same of those of a group. */
+  groupBytes(group: Group): number {
+    return this.#sum((kin) => group.hasKin(kin));
   }
 
   #sum(counts: (kin: Kin) => boolean): number {

@@ -6,6 +6,7 @@ import type { KvCache, PagePool } from '../../native/index.ts';
 import type { ReclaimStage } from '../../policy/index.ts';
 import type { Neighbours } from './away.ts';
 import type { Canaries } from './canaries.ts';
+import type { Group } from './group.ts';
 import type { Kin } from './kin.ts';
 import type { Promised } from './promised.ts';
 import type { Promoted } from './promoted.ts';
@@ -21,6 +22,8 @@ interface RoomParts {
   readonly promoted: Promoted | null;
   /** The pool, where other caches share it. */
   readonly sharedPool: PagePool | undefined;
+  /** What bounds it and others of that pool together; null: nothing does. */
+  readonly group: Group | null;
   /** The other sessions of that pool. */
   readonly neighbours: Neighbours | undefined;
   /** What the step under way was promised. */
@@ -66,10 +69,26 @@ export class Room {
     return left >= own ? own : Math.min(own, left + (neighbours?.reclaimableBytes(asking) ?? 0));
   }
 
-  /** Bytes that the shared pool leaves now, and has promised to nobody; null: the pool is its own. */
+  /** Bytes that the shared pool and its group leave now, and have promised to nobody; null: the pool is its own. */
   get poolRoomBytes(): number | null {
+    const { sharedPool, group } = this.#parts;
+    if (sharedPool === undefined) return null;
+    const poolBytes = this.leftBytes(null);
+    return group === null ? poolBytes : Math.min(poolBytes, this.leftBytes(group));
+  }
+
+  /** The same of the pool alone, or of its group. */
+  leftBytes(group: Group | null): number {
     const { sharedPool, promised } = this.#parts;
-    return sharedPool === undefined ? null : sharedPool.budgetBytes - sharedPool.usedBytes - promised.othersBytes;
+    if (group !== null) return group.budgetBytes - group.usedBytes - promised.groupBytes(group);
+    if (sharedPool === undefined) return Number.POSITIVE_INFINITY;
+    return sharedPool.budgetBytes - sharedPool.usedBytes - promised.othersBytes;
+  }
+
+  /** True if its group leaves less than the pool does. */
+  get isBoundByGroup(): boolean {
+    const { group } = this.#parts;
+    return group !== null && this.leftBytes(group) < this.leftBytes(null);
   }
 
   /** True if the pool has so much that was promised to nobody. */

@@ -151,11 +151,12 @@ export class AnswersApi {
     const { bodyBytesMax } = this.service.limits;
     app.post(path, async (c) => {
       const body = await bodyOf(c, bodyBytesMax);
-      const left = this.service.enter();
+      const asking = this.#askerOf(c.env.incoming);
+      const left = this.service.enter(asking);
       try {
         const gone = new AbortController();
         c.env.outgoing.once('close', () => gone.abort());
-        const asker = { ...this.#askerOf(c.env.incoming), signal: gone.signal };
+        const asker = { ...asking, signal: gone.signal };
         return c.json(await naming(body, () => answer(body, asker, c.req.param('session') ?? '')));
       } finally {
         left();
@@ -170,10 +171,10 @@ export class AnswersApi {
       c.env.outgoing.once('close', () => gone.abort());
       // Who sends slowly takes nobody's place.
       const body = await bodyOf(c, this.service.limits.bodyBytesMax);
-      const left = this.service.enter();
+      const asker = { ...this.#askerOf(c.env.incoming), signal: gone.signal };
+      const left = this.service.enter(asker);
       let isStreaming = false;
       try {
-        const asker = { ...this.#askerOf(c.env.incoming), signal: gone.signal };
         const begun = await naming(body, () => begin(body, asker));
         this.#answered(begun.session, asker.salt);
         c.header('x-palimpsest-session', begun.session);

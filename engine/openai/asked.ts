@@ -88,6 +88,7 @@ export const turnOf = (service: Service, request: ChatRequest, { messages, tools
     tools,
     template: service.template,
     session: service.sessionFor(sessionAsked(request, asker)),
+    own: asker.own,
     owner: asker.salt,
   },
   session: request.session ?? null,

@@ -46,6 +46,7 @@ export class TextCompletion {
     const session = await service.engine.openSession({
       tokensExpected: Math.min(ids.length + maxTokens, config.contextLength),
       ...service.sessionFor(sessionAsked(request, asker)),
+      ...asker.own,
     });
     let begun = (): void => {};
     const reading = new Promise<void>((resolve) => {

@@ -11,9 +11,14 @@ export interface ConversationTerms {
   readonly tools: readonly ChatTool[];
   readonly template: string | undefined;
   readonly session: SessionOptions;
+  /** What its sessions are opened with because of whose they are; a conversation goes on where this has changed. */
+  readonly own?: OwnersOptions | undefined;
   /** Whose it is; undefined: of whoever may ask. */
   readonly owner?: string | undefined;
 }
+
+/** What bounds the sessions of one owner, and what the log has of them. */
+export type OwnersOptions = Pick<SessionOptions, 'kvGroup' | 'witness' | 'logRules'>;
 
 /** A conversation that is held, as lists tell it. */
 export interface HeldSession {

@@ -96,7 +96,7 @@ export class Conversations {
       this.#waiting.delete(said[held]!);
       return this.#begin(waiting, held, keeps);
     }
-    const chat = await this.#engine.chat({ ...terms.session, ...askedOf(terms) });
+    const chat = await this.#engine.chat({ ...terms.session, ...terms.own, ...askedOf(terms) });
     return this.#begin({ chat, known: knownOf(chat, terms, digest) }, 0, keeps);
   }
 
@@ -160,8 +160,8 @@ export class Conversations {
     if (parked === undefined || !sees(looking, parked)) throw notHeld(id);
     this.#parked.delete(id);
     try {
-      const session = await this.#engine.resume(id);
       const { messages, terms } = parked;
+      const session = await this.#engine.resume(id, terms.own);
       const chat = await this.#engine.chat({ session, messages, ...askedOf(terms) });
       removeParked(parked.path);
       return await this.#keepNamed(chat, parked);

@@ -1,4 +1,5 @@
 /** `/v1/embeddings`: texts as vectors, the means of a language model's states. */
+import { given } from '../../native/index.ts';
 import type { EmbedOptions, Prompt } from '../options/types.ts';
 import { checkedBody, EMBEDDING_REQUEST, type EmbeddingRequest } from './request.ts';
 import type { Asker, Service } from './service.ts';
@@ -7,11 +8,11 @@ import type { Asker, Service } from './service.ts';
 export async function embeddings(service: Service, body: unknown, asker: Asker): Promise<object> {
   const request = checkedBody(EMBEDDING_REQUEST, body);
   service.checkModel(request.model);
-  const { signal, priority, weight } = asker;
+  const { signal, priority, weight, own } = asker;
   const options: EmbedOptions = {
     signal,
     schedulingPriority: Math.max(request.priority ?? priority ?? 0, priority ?? Number.NEGATIVE_INFINITY),
-    ...(weight === undefined ? {} : { schedulingWeight: weight }),
+    ...given({ schedulingWeight: weight, kvGroup: own?.kvGroup }),
   };
   const { vectors, tokens } = await service.engine.embed(textsOf(request), options);
   const isText = request.encoding_format === 'base64';

@@ -36,13 +36,15 @@ export interface Failure {
 }
 
 /** Seconds after which a client that found no room may come back. */
-const RETRY_SECONDS = 1;
+export const RETRY_SECONDS = 1;
 
 const ASKED_WRONGLY = { status: 400, type: 'invalid_request_error' } as const;
 const NOT_THERE = { status: 404, type: 'not_found_error' } as const;
 const GONE = { status: 410, type: 'not_found_error' } as const;
 const TOO_LARGE = { status: 413, type: 'invalid_request_error' } as const;
 const OVERLOADED = { status: 503, type: 'overloaded_error' } as const;
+/** The sessions of one key hold what they may. */
+const FULL_GROUP = { status: 429, type: 'rate_limit_error' } as const;
 const OURS = { status: 500, type: 'server_error' } as const;
 
 /** By code of KvError. What is not here is a fault of the machine or of its files. */
@@ -106,7 +108,7 @@ function failureWith(thrown: unknown, status?: number): Failure {
       headers: { 'x-should-retry': 'false' },
     };
   const { code, message, values, hint = null } = thrown;
-  const kind = KINDS[code] ?? OURS;
+  const kind = code === 'budget-exceeded' && 'kvGroup' in values ? FULL_GROUP : (KINDS[code] ?? OURS);
   const found = status ?? kind.status;
   const { param, ...rest } = values;
   return {
@@ -120,7 +122,7 @@ function failureWith(thrown: unknown, status?: number): Failure {
       hint,
       ...(code === 'context-too-long' ? contextNumbers(values) : {}),
     },
-    headers: headersOf(found, kind === OVERLOADED),
+    headers: headersOf(found, kind === OVERLOADED || kind === FULL_GROUP),
   };
 }
 

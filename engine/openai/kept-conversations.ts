@@ -33,7 +33,7 @@ export class KeptConversations {
     try {
       const found = await this.#store.first('conversation', asked.map(this.#keyOf));
       if (found === null) return null;
-      const chat = await this.#engine.resumeChat(keptChat(found.bytes), askedOf(terms));
+      const chat = await this.#engine.resumeChat(keptChat(found.bytes), askedOf(terms), terms.own);
       const keptAs = asked.find((one) => this.#keyOf(one) === found.key)!;
       return { chat, known: { ...knownOf(chat, terms, said[0]!), keptAs }, held: said.indexOf(keptAs) };
     } catch (error) {

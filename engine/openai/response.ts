@@ -86,7 +86,7 @@ export class ResponseAnswer {
     const items = [...before, ...itemsOf(request)];
     const { messages, tools } = conversationOf(request, items);
     const session = service.sessionFor(sessionAsked(request, asker));
-    const terms: ConversationTerms = { tools, template: service.template, session, owner: asker.salt };
+    const terms: ConversationTerms = { tools, template: service.template, session, own: asker.own, owner: asker.salt };
     const options = responseAsked(request, service.sampling);
     const { maxTokens } = service.limits;
     const owner = asker.salt;

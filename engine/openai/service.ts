@@ -5,9 +5,9 @@ import { checkKeys, checkOptions, defaultsOf, given, KvError } from '../../nativ
 import type { GenerateOptions, SessionOptions } from '../options/types.ts';
 import type { Store } from '../store/store.ts';
 import type { Engine } from '../thread/engine.ts';
-import { templateOf } from './conversation.ts';
+import { type OwnersOptions, templateOf } from './conversation.ts';
 import { Conversations } from './conversations.ts';
-import { Refusal } from './failure.ts';
+import { RETRY_SECONDS, Refusal } from './failure.ts';
 import { ANSWERS_OPTIONS, type AnswersOptions, TEMPERATURE } from './options.ts';
 
 /** What is the same in all that is told of one request. */
@@ -30,6 +30,10 @@ export interface Asker {
   readonly seesAll?: boolean;
   /** Their share of turns beside others of their priority. */
   readonly weight?: number;
+  /** What their sessions are opened with whatever they ask for. */
+  readonly own?: OwnersOptions;
+  /** Requests of theirs that are answered or wait at one time; undefined: as many as of all. */
+  readonly requestsMax?: number;
 }
 
 type Resolved = Required<Pick<AnswersOptions, 'maxTokens' | 'requestsMax' | 'conversationsMax' | 'bodyBytesMax'>>;
@@ -50,6 +54,8 @@ export class Service {
   /** Seconds since the epoch. */
   readonly startedS = Math.floor(Date.now() / 1000);
   #asking = 0;
+  /** The same by salt. */
+  readonly #askingBy = new Map<string, number>();
 
   /** Throws 'bad-argument', 'bad-config'. */
   constructor(engine: Engine, options: AnswersOptions, store: Store | null = null) {
@@ -103,22 +109,22 @@ export class Service {
     };
   }
 
-  /** Counts a request until the function that this returns is called. Throws 'busy'. */
-  enter(): () => void {
+  /** Counts a request of somebody until the function that this returns is called. Throws 'busy'. */
+  enter({ salt = '', requestsMax: own = Number.POSITIVE_INFINITY }: Omit<Asker, 'signal'> = {}): () => void {
     const { requestsMax } = this.limits;
-    if (this.#asking >= requestsMax)
-      throw new Refusal(
-        429,
-        new KvError('busy', `${requestsMax} requests are answered or wait already`, {
-          values: { requestsMax },
-          hint: 'come back in a moment',
-        }),
-      );
+    const ofKey = this.#askingBy.get(salt) ?? 0;
+    if (ofKey >= own) throw busyWith(own, ' of this key');
+    if (this.#asking >= requestsMax) throw busyWith(requestsMax);
     this.#asking++;
+    this.#askingBy.set(salt, ofKey + 1);
     let isIn = true;
     return () => {
-      if (isIn) this.#asking--;
+      if (!isIn) return;
       isIn = false;
+      this.#asking--;
+      const left = this.#askingBy.get(salt)! - 1;
+      if (left === 0) this.#askingBy.delete(salt);
+      else this.#askingBy.set(salt, left);
     };
   }
 
@@ -126,3 +132,13 @@ export class Service {
     return this.conversations.close();
   }
 }
+
+const busyWith = (requestsMax: number, whose = ''): Refusal =>
+  new Refusal(
+    429,
+    new KvError('busy', `${requestsMax} requests${whose} are answered or wait already`, {
+      values: { requestsMax },
+      hint: 'come back in a moment',
+    }),
+    { 'retry-after': String(RETRY_SECONDS) },
+  );

@@ -35,6 +35,13 @@ export const parseBudget = (budget: KvBudget, f16Bytes: number | null): number =
     share: { of: 'the f16 cache', bytes: f16Bytes },
   });
 
+/** '64MiB' → bytes; '25%' → that share of what all sessions have. */
+export const parseGroupBudget = (budget: KvBudget, sharedBytes: number): number =>
+  bytesOf(budget, {
+    ...{ what: 'the budget of a group', must: 'the budget of a group', name: 'kvGroup' },
+    share: { of: 'the kvBudget of the engine', bytes: sharedBytes },
+  });
+
 /** '64MiB' → bytes. `option`: the name of what it is given for. */
 export const parseBytes = (given: string | number, option: string): number =>
   bytesOf(given, { what: option, must: `a size, as ${option} must be`, name: option, share: null });

@@ -26,7 +26,7 @@ import {
   whole,
 } from '../../native/index.ts';
 import { type Policy, policies, type TiersOptions } from '../../policy/index.ts';
-import type { FailureMode } from '../../witness/index.ts';
+import type { FailureMode, LogRule } from '../../witness/index.ts';
 import { isLogger, type Logger } from '../events/logger.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
 import { DENSE_THREADS } from '../transformer/limits.ts';
@@ -42,6 +42,7 @@ import type {
   GoverningOptions,
   KvBudget,
   KvBytes,
+  KvGroup,
   ParkOptions,
   ResumeOptions,
   SendOptions,
@@ -408,6 +409,11 @@ export const SESSION_OPTIONS = {
     help: 'write decisions to the log (default: where the engine has a state folder)',
     parked: false,
   },
+  logRules: {
+    rule: seenLater<readonly LogRule[]>('a list of rules'),
+    help: 'what must not be written of it to the log, beside what the engine leaves out',
+    parked: false,
+  },
   latents: {
     rule: seenLater("'auto', 'none', 'xq8', 'xq4' or 'xq3', or { format, keep }"),
     default: 'auto',
@@ -472,6 +478,12 @@ export const SESSION_OPTIONS = {
     rule: seenLater<KvBytes>('bytes'),
     help: 'bytes that it keeps when others need memory, and while it waits (default: none)',
   },
+  kvGroup: {
+    rule: seenLater<KvGroup>('{ name, kvBudget }'),
+    help: 'sessions of one name hold no more than a budget together (default: none)',
+    // Whoever resumes says whose it is.
+    parked: false,
+  },
   kvWeight: {
     rule: real(0.01, 100),
     default: 1,
@@ -508,6 +520,7 @@ export const RESUME_OPTIONS = { ...SESSION_OPTIONS, ...COMPARE_OPTIONS } as cons
 export const EMBED_OPTIONS = {
   schedulingPriority: SESSION_OPTIONS.schedulingPriority,
   schedulingWeight: SESSION_OPTIONS.schedulingWeight,
+  kvGroup: SESSION_OPTIONS.kvGroup,
   signal: COMPARE_OPTIONS.signal,
 } as const satisfies Rows<EmbedOptions>;
 

@@ -232,6 +232,11 @@ export interface SessionOptions extends GoverningOptions {
   /** Write decisions to the log, default true when the engine has a state folder. */
   readonly witness?: boolean;
   /**
+   * What must not be written of it to the log, beside what the rules of the engine leave out (logRules of
+   * EngineOptions). Default: nothing more.
+   */
+  readonly logRules?: readonly LogRule[];
+  /**
    * Keeps the inputs of every layer, coded, beside each sealed page: 'xq8', 'xq4' or 'xq3'. A page that moves either
    * becomes its latent, from which keys and values are computed at every step, or goes to lower formats and gives it
    * up, as the policy decides. It pays where keys and values are as wide together as two layer inputs. With keep
@@ -293,14 +298,32 @@ export interface SessionOptions extends GoverningOptions {
    */
   readonly kvFloor?: KvBytes;
   /**
+   * Sessions whose group has the same name hold no more than its budget together: bytes, or a share of the kvBudget of
+   * the engine (25%). A call that does not fit beside others of its group waits for them, and nobody of another group
+   * waits for it; idle ones of the group are parked for it first. What does not fit even then is refused with the
+   * numbers. Pages that several of them hold count once; those that are kept of closed ones do not count. The budget is
+   * the one that was given last. Default: none.
+   */
+  readonly kvGroup?: KvGroup;
+  /**
    * How many bytes it keeps beside the 1 of others when all give up some: with 2, its old pages have twice the bytes
    * for a token, as far as formats go. Default 1.
    */
   readonly kvWeight?: number;
 }
 
+/** Sessions that hold no more than a budget together. */
+export interface KvGroup {
+  /** Whose sessions they are: those of one name are of one group. */
+  readonly name: string;
+  /** '64MiB', '1.5GB', '25%' of the kvBudget of the engine, or a number of bytes. */
+  readonly kvBudget: KvBudget;
+}
+
 /** Options of embed. */
 export interface EmbedOptions {
+  /** Whose bytes a text counts among while it is read: as `kvGroup` of a session. Default: none. */
+  readonly kvGroup?: KvGroup;
   /** Whose texts are read first: as `schedulingPriority` of a session. Default 0. */
   readonly schedulingPriority?: number;
   /** The share of turns: as `schedulingWeight` of a session. Default 1. */

@@ -6,7 +6,10 @@ import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 import { z } from 'zod';
 import { KvError, readRegular } from '../../native/index.ts';
+import { ENTRY_KINDS, type LogRule, withRules } from '../../witness/index.ts';
+import { parseGroupBudget } from '../options/parse-budget.ts';
 import { parseTable } from '../options/table-file.ts';
+import type { KvBudget } from '../options/types.ts';
 
 const KEY = z.strictObject({
   name: z.string().min(1).max(100).describe('who has it; two keys of one name are of one person'),
@@ -21,7 +24,67 @@ const KEY = z.strictObject({
   priority: z.int().default(0).describe('whose requests begin first: a lower number before a higher one'),
   weight: z.number().positive().max(1000).default(1).describe('its share of turns beside others of its priority'),
   requestsPerSecond: z.number().positive().optional().describe('in the long run; twice as many at once'),
+  requestsMax: z
+    .int()
+    .min(1)
+    .optional()
+    .describe('requests that are answered or wait at one time; more are refused (429)'),
+  streamsMax: z
+    .int()
+    .min(1)
+    .default(4)
+    .describe('streams of `/v1/live`, and of `/v1/decisions/stream`, at one time; more are refused (503)'),
+  kvBudget: z
+    .union([z.string(), z.number()])
+    .superRefine((budget, context) => {
+      const refused = refusedBudget(budget);
+      if (refused !== null) context.addIssue({ code: 'custom', message: refused });
+    })
+    .optional()
+    .describe("what its conversations hold together at most: bytes (`2GiB`), or a share of the server's (`25%`)"),
+  logged: z.boolean().default(true).describe('false: the log has nothing of its conversations'),
+  logRules: z
+    .array(
+      z.strictObject({
+        action: z.enum(['drop', 'mask']),
+        path: z.string().optional(),
+        kinds: z.array(z.enum(ENTRY_KINDS)).optional(),
+      }),
+    )
+    .superRefine((rules, context) => {
+      const refused = refusedRules(rules as readonly LogRule[]);
+      if (refused !== null) context.addIssue({ code: 'custom', message: refused });
+    })
+    .optional()
+    .describe('what of them is left out of the log beside what the rules of the server leave out (`--log-rules`)'),
 });
+
+/** What a key may say of a field, one row each, as documents have them. */
+export const KEY_FIELDS: readonly { readonly name: string; readonly means: string; readonly default: unknown }[] =
+  Object.entries(KEY.shape).map(([name, field]) => ({
+    name,
+    means: field.description!,
+    default: field instanceof z.ZodDefault ? field.def.defaultValue : undefined,
+  }));
+
+/** Why something is no budget of a group; null: it is one. */
+function refusedBudget(budget: string | number): string | null {
+  return refusalOf(() => parseGroupBudget(budget, Number.MAX_SAFE_INTEGER));
+}
+
+function refusedRules(rules: readonly LogRule[]): string | null {
+  return refusalOf(() => withRules(null, rules));
+}
+
+function refusalOf(check: () => unknown): string | null {
+  try {
+    check();
+    return null;
+  } catch (error) {
+    if (!(error instanceof KvError)) throw error;
+    return error.message;
+  }
+}
 
 /** A key of a server. */
 export interface ApiKey {
@@ -37,6 +100,16 @@ export interface ApiKey {
   readonly weight?: number;
   /** In the long run; twice as many at once. Default: no bound but that of its address. */
   readonly requestsPerSecond?: number;
+  /** Requests that are answered or wait at one time; more are refused with 429. Default: as many as of all. */
+  readonly requestsMax?: number;
+  /** Streams of `/v1/live`, and of `/v1/decisions/stream`, at one time. Default 4. */
+  readonly streamsMax?: number;
+  /** What its conversations hold together at most, as the kvBudget of a KvGroup. Default: as much as those of all. */
+  readonly kvBudget?: KvBudget;
+  /** False: the log has nothing of its conversations. Default true. */
+  readonly logged?: boolean;
+  /** What of them is left out of the log beside what the rules of the engine leave out. Default: nothing more. */
+  readonly logRules?: readonly LogRule[];
 }
 
 const FILE = z.strictObject({ keys: z.array(KEY).min(1).max(10_000) });
@@ -67,6 +140,10 @@ export const tokenKey = (token: string): ApiKey => ({
   priority: 0,
   weight: 1,
 });
+
+/** Streams of one key at one time; those of the one token that all have are as many as there are. */
+export const streamsMaxOf = ({ name, streamsMax = KEY.shape.streamsMax.def.defaultValue }: ApiKey): number =>
+  name === '' ? Number.POSITIVE_INFINITY : streamsMax;
 
 export class Keys {
   readonly #all: readonly { readonly key: ApiKey; readonly hash: Buffer }[];

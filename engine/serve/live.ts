@@ -5,7 +5,7 @@
 import type { ServerResponse } from 'node:http';
 import { KvError } from '../../native/index.ts';
 import type { LogReader } from './reader.ts';
-import type { StreamRules } from './stream.ts';
+import { checkPlaces, type Places, type StreamRules } from './stream.ts';
 import { type EngineLoad, EngineLooks, metricsIn } from './top-metrics.ts';
 import type { TopPool, TopRow } from './top-view.ts';
 
@@ -36,10 +36,14 @@ export interface LiveSources {
   readonly reader: LogReader | null;
 }
 
-interface Client {
-  readonly response: ServerResponse;
+/** Who reads. */
+interface LiveRequest extends Places {
   /** null: it sees all; else the sessions of its own answers. */
   readonly own: ReadonlySet<string> | null;
+}
+
+interface Client extends Pick<LiveRequest, 'own' | 'who'> {
+  readonly response: ServerResponse;
   fullSinceMs: number | null;
 }
 
@@ -69,16 +73,20 @@ export class Live {
     for (const { response } of this.#clients) response.destroy();
   }
 
-  /** Serves one reader until it goes. `own`: sessions of its answers, null: it sees all. Throws 'busy'. */
+  /** Serves one reader until it goes. Throws 'busy'. */
   async serve(
-    own: ReadonlySet<string> | null,
+    { own, ...places }: LiveRequest,
     response: ServerResponse,
     headers: Readonly<Record<string, string>>,
   ): Promise<void> {
     const { clientsMax } = this.#rules;
-    if (this.#clients.size >= clientsMax)
-      throw new KvError('busy', `${clientsMax} clients follow this server already`, { hint: 'try again later' });
-    const client: Client = { response, own, fullSinceMs: null };
+    checkPlaces(
+      places,
+      clientsMax,
+      [...this.#clients].map(({ who }) => who),
+      'this server',
+    );
+    const client: Client = { response, own, who: places.who, fullSinceMs: null };
     const gone = new Promise<void>((resolve) => response.once('close', resolve));
     response.on('drain', () => {
       client.fullSinceMs = null;

@@ -15,6 +15,7 @@ import { PREFIX } from '../metrics/meter.ts';
 import { Registry } from '../metrics/registry.ts';
 import { serveOllama } from '../ollama/paths.ts';
 import { AnswersApi, type Asking } from '../openai/api.ts';
+import type { OwnersOptions } from '../openai/conversation.ts';
 import { type Failure, failureOf } from '../openai/failure.ts';
 import { ANSWERS_OPTIONS } from '../openai/options.ts';
 import { logDir } from '../state/folder.ts';
@@ -22,14 +23,14 @@ import { openStore } from '../store/open.ts';
 import type { Store } from '../store/store.ts';
 import type { Engine } from '../thread/engine.ts';
 import { checkToken, Guard, isLoopback, ownAlone } from './guard.ts';
-import { type ApiKey, checkedKeys, tokenKey } from './keys.ts';
+import { type ApiKey, checkedKeys, streamsMaxOf, tokenKey } from './keys.ts';
 import { Live } from './live.ts';
 import { openApi } from './openapi.ts';
 import { SERVE_OPTIONS, type ServeOptions, STREAM_OPTIONS } from './options.ts';
 import { PAGE_POLICY, pageFile } from './page-files.ts';
 import { LogReader } from './reader.ts';
 import { type Route, resolve, wayOf } from './routes.ts';
-import { type StreamRules, Streams } from './stream.ts';
+import { type Places, type StreamRules, Streams } from './stream.ts';
 
 /** A running live view. */
 export interface LiveView {
@@ -314,7 +315,7 @@ class View implements LiveView {
     const own = this.#checkOwn(request, route, parameters);
     if (route.source === 'live' && request.method === 'GET') {
       this.#count(200);
-      await this.#live.serve(own, response, this.#headers(route.type, request));
+      await this.#live.serve({ own, ...this.#placesOf(request) }, response, this.#headers(route.type, request));
       return RESPONSE_ALREADY_SENT;
     }
     if (route.source === 'stream' && request.method === 'GET') {
@@ -323,7 +324,8 @@ class View implements LiveView {
         session?: string;
       };
       const headers = this.#headers(route.type, request);
-      await this.#log.streams.serve({ ...rest, after: after as string | null }, response, headers);
+      const asked = { ...rest, ...this.#placesOf(request), after: after as string | null };
+      await this.#log.streams.serve(asked, response, headers);
       this.#count(200);
       return RESPONSE_ALREADY_SENT;
     }
@@ -339,6 +341,12 @@ class View implements LiveView {
     const own = this.#answers?.sessionsOf(key.name) ?? new Set<string>();
     if (source !== 'live' && !own.has((parameters as { session?: string }).session ?? '')) throw ownAlone();
     return own;
+  }
+
+  /** How many places of a stream whoever asks may have. */
+  #placesOf(request: IncomingMessage): Places {
+    const key = this.#askers.get(request);
+    return key === undefined ? { who: '', most: Number.POSITIVE_INFINITY } : { who: key.name, most: streamsMaxOf(key) };
   }
 
   async #text({ source, method }: Route, parameters: object, gone: AbortSignal): Promise<string> {
@@ -430,9 +438,12 @@ function failureBody(url: string, error: Failure['error']): object {
 /** What a key is to the answers: nothing for the one that all share. */
 const askerOf = (key: ApiKey | undefined): Asking => {
   if (key === undefined) return {};
-  const { name, priority = 0, weight = 1, sees } = key;
+  const { name, priority = 0, weight = 1, sees, requestsMax, kvBudget, logged = true, logRules } = key;
   const seesAll = sees === 'all';
-  return name === '' ? { seesAll } : { salt: name, priority, weight, seesAll };
+  if (name === '') return { seesAll };
+  const kvGroup = kvBudget === undefined ? undefined : { name, kvBudget };
+  const own = given<OwnersOptions>({ kvGroup, logRules, witness: logged ? undefined : false });
+  return { salt: name, priority, weight, seesAll, own, ...given({ requestsMax }) };
 };
 
 /** The path and the query of a request. Throws 'bad-argument'. */

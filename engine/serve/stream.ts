@@ -18,12 +18,31 @@ export interface StreamRules {
   readonly heartbeatMs: number;
 }
 
+/** How many places whoever asks may have. */
+export interface Places {
+  readonly who: string;
+  readonly most: number;
+}
+
+/** Throws 'busy' where no place is left, or none for whoever asks. taken: who has one, each as often as they have. */
+export function checkPlaces({ who, most }: Places, clientsMax: number, taken: Iterable<string>, what: string): void {
+  const all = [...taken];
+  const hint = 'try again later';
+  if (all.length >= clientsMax)
+    throw new KvError('busy', `${clientsMax} clients follow ${what} already`, { values: { clientsMax }, hint });
+  if (all.filter((one) => one === who).length >= most)
+    throw new KvError('busy', `${most} clients of this key follow ${what} already`, {
+      values: { streamsMax: most },
+      hint,
+    });
+}
+
 /** Missed decisions that are read from the log at once. */
 const BACKLOG_ROWS = 500;
 /** A client that was cut off waits so long before it comes back. */
 const RETRY_MS = 2000;
 
-export interface StreamRequest {
+export interface StreamRequest extends Places {
   readonly after: string | null;
   readonly session?: string;
 }
@@ -34,7 +53,7 @@ export class Streams {
   readonly #reader: LogReader;
   readonly #rules: StreamRules;
   readonly #onDropped: () => void;
-  readonly #responses = new Set<ServerResponse>();
+  readonly #responses = new Map<ServerResponse, string>();
 
   /** `onDropped` is called for every client that was too slow. */
   constructor(reader: LogReader, rules: StreamRules, onDropped: () => void) {
@@ -45,7 +64,7 @@ export class Streams {
 
   /** Cuts off all of them: nothing more will be told. */
   end(): void {
-    for (const response of this.#responses) response.destroy();
+    for (const response of this.#responses.keys()) response.destroy();
   }
 
   /** Clients that are connected. */
@@ -55,14 +74,13 @@ export class Streams {
 
   /** Serves one client until it goes. Throws before anything was sent: 'busy', and what Follower.after throws. */
   async serve(
-    { after, session }: StreamRequest,
+    { after, session, ...places }: StreamRequest,
     response: ServerResponse,
     headers: Readonly<Record<string, string>>,
   ): Promise<void> {
     const { clientsMax, heartbeatMs, stalledMs } = this.#rules;
-    if (this.open >= clientsMax)
-      throw new KvError('busy', `${clientsMax} clients follow the decisions already`, { hint: 'try again later' });
-    this.#responses.add(response);
+    checkPlaces(places, clientsMax, this.#responses.values(), 'the decisions');
+    this.#responses.set(response, places.who);
     const place = { id: after, isLive: false };
     let onBehind = (): void => {};
     let fullSinceMs: number | null = null;

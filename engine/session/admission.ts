@@ -2,9 +2,12 @@
  * Who may be at work in the memory that sessions share. A call begins when what it needs at its end, in the lowest
  * formats that its session allows, fits beside what those at work need at theirs and what the others cannot give up; it
  * waits for those before it until then. So whoever has begun finds room to its end, whoever else writes meanwhile. A
- * session that would rather wait, or be refused, than have pages go lower begins when it fits as everything is.
+ * session that would rather wait, or be refused, than have pages go lower begins when it fits as everything is. What
+ * must fit into the memory must fit into the group of a session as well, and who waits for others of its group alone is
+ * passed by those of other groups.
  */
 import { KvError, type PagePool } from '../../native/index.ts';
+import type { Group } from '../cache/group.ts';
 import type { PressureReport, Stake } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { EngineOptions } from '../options/types.ts';
@@ -42,8 +45,8 @@ export interface Shared {
   readonly keptBytes: () => number;
   /** With whom a session that is parked would hold pages together when it is back, and how many; null: with nobody. */
   readonly heldAgain: (session: Session) => HeldAgain | null;
-  /** Has those that wait parked for a session, until so many bytes more are free. */
-  readonly makeRoom: (asking: Session, lackingBytes: number) => void;
+  /** Has those that wait parked for a session, until so many bytes are free for it. */
+  readonly makeRoom: (asking: Session, neededBytes: number) => void;
   /** Has the pages of a session back if they are parked, where there is room for them; left out: nobody's are. */
   readonly fetchAhead?: ((session: Session) => void) | undefined;
   /** Most calls at work at once. */
@@ -111,7 +114,7 @@ export class Admission {
     const { steps } = thrash;
     this.#watch = setTimeout(() => {
       this.#watch = null;
-      const first = this.#waiting.inOrder()[0];
+      const first = this.#first(this.#waiting.inOrder());
       if (first === undefined) return;
       if (thrash.steps === steps && this.#isFull && !this.#isBounded) this.#settle(first);
       this.#watchSteps();
@@ -141,7 +144,10 @@ export class Admission {
    * where all that are at work wait so, and nothing would come of it
    */
   async anotherEnds(session: Session, signal: AbortSignal | undefined): Promise<boolean> {
-    if ([...this.#working.keys()].every((one) => one === session || this.#stuck.has(one))) return false;
+    const { group, room } = session.governed;
+    const scope = room.isBoundByGroup ? group : null;
+    const helps = (one: Session): boolean => one !== session && !this.#stuck.has(one) && isIn(scope, one);
+    if (![...this.#working.keys()].some(helps)) return false;
     this.#waits(session, session.governed.length);
     const abort = (): void => this.goOn(session);
     signal?.addEventListener('abort', abort, { once: true });
@@ -211,7 +217,7 @@ export class Admission {
   /** The next that will begin has its pages back by then, if there is room for them in any case. */
   #fetchAhead(): void {
     const { fetchAhead } = this.#shared;
-    const first = this.#waiting.inOrder()[0];
+    const first = this.#first(this.#waiting.inOrder());
     if (fetchAhead === undefined || first === undefined || first.session.governed.away === null) return;
     if (this.#isCertain(first)) fetchAhead(first.session);
   }
@@ -225,13 +231,35 @@ export class Admission {
   #letBegin(): void {
     for (;;) {
       const inOrder = this.#waiting.inOrder();
-      const first = inOrder[0];
+      const first = this.#first(inOrder);
       if (first === undefined || this.#isFull) return;
       if (this.#settle(first)) continue;
       // Nobody begins before whoever is first, so these would wait for room.
       for (const one of inOrder) if (this.#onPressure(one.session) === 'refuse') this.#refuse(one);
       return;
     }
+  }
+
+  /** The first of those that are in line for more than that others of their group end. */
+  #first(inOrder: readonly Waiting[]): Waiting | undefined {
+    const full = new Set<Group>();
+    return inOrder.find((one) => {
+      const { group } = one.session.governed;
+      if (group === null || this.#onPressure(one.session) === 'refuse') return true;
+      if (!full.has(group) && this.#isGroupFull(one, group)) full.add(group);
+      return !full.has(group);
+    });
+  }
+
+  /** There is no room for it beside those of its group that are at work. */
+  #isGroupFull({ session, tokens }: Waiting, group: Group): boolean {
+    return this.#isAtWork(group) && !this.#fitsIn(group, session, tokens);
+  }
+
+  #isAtWork(group: Group | null): boolean {
+    if (group === null) return this.#working.size > 0;
+    for (const session of this.#working.keys()) if (session.governed.group === group) return true;
+    return false;
   }
 
   /** Lets the first in line begin, or refuses it. → false where it waits on */
@@ -247,13 +275,17 @@ export class Admission {
   }
 
   #verdict({ session, tokens }: Waiting): Verdict {
-    const isAlone = this.#working.size === 0;
     const onPressure = this.#onPressure(session);
+    const scopes = scopesOf(session);
     if (onPressure !== 'degrade' && this.#shortBytes(session, tokens) <= 0) return 'begins';
     if (onPressure === 'refuse') return 'refused';
-    if (onPressure === 'queue' && !isAlone) return 'waits';
-    if (this.#fits(session, tokens) || (isAlone && this.#fitsAfterAll(session, tokens))) return 'begins';
-    return isAlone ? 'refused' : 'waits';
+    if (onPressure === 'queue' && this.#isAtWork(null)) return 'waits';
+    for (const scope of scopes) {
+      if (this.#fitsIn(scope, session, tokens)) continue;
+      if (this.#isAtWork(scope)) return 'waits';
+      if (!this.#fitsAfterAll(scope, session, tokens)) return 'refused';
+    }
+    return 'begins';
   }
 
   #begin(waiting: Waiting): void {
@@ -287,36 +319,43 @@ export class Admission {
    * lower or is parked; 0 or less: none.
    */
   #shortBytes(session: Session, tokens: number): number {
-    const { pool } = this.#shared;
+    return Math.max(...scopesOf(session).map((scope) => this.#shortIn(scope, session, tokens)));
+  }
+
+  #shortIn(scope: Group | null, session: Session, tokens: number): number {
+    const { budgetBytes, usedBytes } = scope ?? this.#shared.pool;
     let grownBytes = growthOf(session, tokens, this.#shared.heldAgain(session)) + session.governed.room.spareBytes;
     const left = new FloorsLeft(session);
     for (const [other, end] of this.#working) {
-      if (other === session) continue;
+      if (other === session || !isIn(scope, other)) continue;
       const bytes = growthOf(other, end);
       left.takes(other, other.governed.kv.usedBytes + bytes);
       grownBytes += bytes;
     }
     for (const other of this.#shared.sessions())
-      if (other !== session && !this.#working.has(other)) left.takes(other, other.governed.kv.usedBytes);
+      if (other !== session && !this.#working.has(other) && isIn(scope, other))
+        left.takes(other, other.governed.kv.usedBytes);
     grownBytes += left.bytes;
-    return grownBytes - (pool.budgetBytes - pool.usedBytes + this.#shared.keptBytes());
+    return grownBytes - (budgetBytes - usedBytes + (scope === null ? this.#shared.keptBytes() : 0));
   }
 
   #fits(session: Session, tokens: number): boolean {
-    const { roomBytes, neededBytes } = this.#numbers(session, tokens);
+    return scopesOf(session).every((scope) => this.#fitsIn(scope, session, tokens));
+  }
+
+  #fitsIn(scope: Group | null, session: Session, tokens: number): boolean {
+    const { roomBytes, neededBytes } = this.#numbers(scope, session, tokens);
     return neededBytes <= roomBytes;
   }
 
   /** What those that wait would leave is not known before they are parked. */
-  #fitsAfterAll(session: Session, tokens: number): boolean {
-    const { pool, makeRoom } = this.#shared;
-    const { neededBytes } = this.#numbers(session, tokens);
-    makeRoom(session, neededBytes - (pool.budgetBytes - pool.usedBytes));
-    return this.#fits(session, tokens);
+  #fitsAfterAll(scope: Group | null, session: Session, tokens: number): boolean {
+    this.#shared.makeRoom(session, this.#numbers(scope, session, tokens).neededBytes);
+    return this.#fitsIn(scope, session, tokens);
   }
 
-  /** What a call needs, and what the others leave of the memory. */
-  #numbers(session: Session, tokens: number): { neededBytes: number; roomBytes: number } {
+  /** What a call needs, and what the others leave of the memory, or of what its group may hold. */
+  #numbers(scope: Group | null, session: Session, tokens: number): { neededBytes: number; roomBytes: number } {
     const { pool, sessions } = this.#shared;
     const { spareBytes } = session.governed.room;
     const counted: Session[] = [];
@@ -324,7 +363,10 @@ export class Admission {
     const others = new Set([...this.#working.keys(), ...sessions()]);
     others.delete(session);
     let takenBytes = 0;
+    let awayBytes = 0;
     for (const other of others) {
+      if (!isIn(scope, other)) continue;
+      awayBytes += other.governed.away?.heldBytes ?? 0;
       const atWork = this.#working.get(other);
       const parked = atWork === undefined ? this.#shared.parkedBytes(other) : null;
       const bytes = parked ?? needOf(other, atWork ?? other.governed.length, counted);
@@ -332,17 +374,43 @@ export class Admission {
       takenBytes += bytes;
       if (parked === null) counted.push(other);
     }
-    // What it takes parked in memory makes way for its pages.
+    // What it takes parked in memory makes way for its pages. The budget of the pool is without all that is parked.
     const heldBytes = session.governed.away?.heldBytes ?? 0;
+    const budgetBytes = scope === null ? pool.budgetBytes + heldBytes : scope.budgetBytes - awayBytes;
     return {
       neededBytes: needOf(session, tokens, counted, this.#shared.heldAgain(session)) + spareBytes,
-      roomBytes: Math.max(0, pool.budgetBytes + heldBytes - takenBytes - left.bytes),
+      roomBytes: Math.max(0, budgetBytes - takenBytes - left.bytes),
     };
+  }
+
+  #groupRefusal({ name, budgetBytes, usedBytes }: Group, session: Session, tokens: number): KvError {
+    const { neededBytes, roomBytes } = this.#numbers(session.governed.group, session, tokens);
+    const isNever = neededBytes > budgetBytes;
+    return new KvError(
+      isNever ? 'budget-too-small' : 'budget-exceeded',
+      `${tokens} tokens need ${neededBytes} bytes in the lowest formats, and the group may hold ${budgetBytes}`,
+      {
+        values: {
+          kvGroup: name,
+          session: session.id,
+          tokens,
+          neededBytes,
+          roomBytes,
+          heldBytes: usedBytes,
+          budgetBytes,
+        },
+        hint: isNever
+          ? 'ask for fewer tokens, or raise the kvBudget of the group'
+          : 'come back when others of the group have ended, close some, or let idle ones be parked (idleSessions)',
+      },
+    );
   }
 
   #refusal({ session, tokens }: Waiting): KvError {
     const { pool } = this.#shared;
     this.refused(session, tokens);
+    const { group } = session.governed;
+    if (group !== null && !this.#fitsIn(group, session, tokens)) return this.#groupRefusal(group, session, tokens);
     const { budgetBytes } = pool;
     const heldBytes = pool.usedBytes - this.#shared.keptBytes();
     if (this.#onPressure(session) === 'refuse') {
@@ -357,7 +425,7 @@ export class Admission {
         },
       );
     }
-    const { roomBytes, neededBytes } = this.#numbers(session, tokens);
+    const { roomBytes, neededBytes } = this.#numbers(null, session, tokens);
     return new KvError(
       'budget-exceeded',
       `${tokens} tokens need ${neededBytes} bytes in the lowest formats, and the other sessions leave ${roomBytes}`,
@@ -368,6 +436,12 @@ export class Admission {
     );
   }
 }
+
+/** What a session must fit into: its group, and the memory of all (null). */
+const scopesOf = ({ governed: { group } }: Session): readonly (Group | null)[] =>
+  group === null ? [null] : [group, null];
+
+const isIn = (scope: Group | null, { governed }: Session): boolean => scope === null || governed.group === scope;
 
 /** What of the floors of others nobody takes: it is promised all the same. */
 class FloorsLeft {

@@ -8,6 +8,7 @@ import { EVEN, type PoolMember, type PoolPolicy, type RungId, WAITING_BITS } fro
 import { newPoolId, type PoolAsking, type WitnessLog } from '../../witness/index.ts';
 import { f16CacheBytes } from '../cache/budget.ts';
 import type { Governed } from '../cache/governed.ts';
+import type { Group } from '../cache/group.ts';
 import { giveUp } from '../cache/step.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { AskingRecord } from './asking-record.ts';
@@ -18,6 +19,14 @@ const PARTS = 8;
 
 /** The rungs of the ladder on which pages go lower. */
 type MarketRung = Extract<RungId, `demote${string}`>;
+
+/** Who needs bytes, and of whom. */
+interface Pressed {
+  readonly asking: Governed;
+  readonly neededBytes: number;
+  readonly rung: MarketRung;
+  readonly group: Group | null;
+}
 
 interface MarketParts {
   readonly pool: PagePool;
@@ -42,12 +51,12 @@ export class Market {
   /**
    * Has pages of sessions go lower until the pool has so many bytes more, as a rung of the ladder says: of those that
    * wait, down to a bound; of those that the policy of the pool names, whoever asks among them, as long as it names
-   * somebody; or of all others.
+   * somebody; or of all others. group: it and those in it alone, null: the pool and everybody.
    */
-  press(asking: Governed, lackingBytes: number, rung: MarketRung): void {
+  press(asking: Governed, lackingBytes: number, rung: MarketRung, group: Group | null): void {
     const { policy = EVEN, pool, meter } = this.#parts;
-    const { budgetBytes } = pool;
-    const neededBytes = roomOf(asking) + lackingBytes;
+    const { budgetBytes } = group ?? pool;
+    const neededBytes = roomOf(asking, group) + lackingBytes;
     const record = new AskingRecord({
       policy,
       rung,
@@ -56,7 +65,7 @@ export class Market {
       budgetBytes,
       session: asking.id,
     });
-    const given = this.#ask(asking, neededBytes, rung, record);
+    const given = this.#ask({ asking, neededBytes, rung, group }, record);
     const gaveUpIn = this.#write(record.body);
     for (const [cache, freedBytes] of given) {
       meter.tell('engine-budget-pressed', { session: cache.id, asking: asking.id, freedBytes, budgetBytes });
@@ -76,14 +85,14 @@ export class Market {
   }
 
   /** → what others gave up */
-  #ask(asking: Governed, neededBytes: number, rung: MarketRung, record: AskingRecord): ReadonlyMap<Governed, number> {
+  #ask({ asking, neededBytes, rung, group }: Pressed, record: AskingRecord): ReadonlyMap<Governed, number> {
     const given = new Map<Governed, number>();
-    const roomBytes = (): number => roomOf(asking);
+    const roomBytes = (): number => roomOf(asking, group);
     const partBytes = Math.ceil(Math.max(neededBytes - roomBytes(), 0) / PARTS);
     const nowMs = performance.now();
     const spent = new Set<string>();
     while (roomBytes() < neededBytes) {
-      const caches = this.#caches(asking, rung, spent, nowMs);
+      const caches = this.#caches({ asking, rung, group }, spent, nowMs);
       const members = [...caches.values()].map(({ cache, idleMs }) => memberOf(cache, idleMs));
       const next = record.next(members, memberOf(asking, 0), roomBytes());
       if (next === null) break;
@@ -103,11 +112,12 @@ export class Market {
   }
 
   /** Those that can give up bytes, by their names, and how long each has waited. */
-  #caches(asking: Governed, rung: MarketRung, spent: ReadonlySet<string>, nowMs: number) {
+  #caches({ asking, rung, group }: Omit<Pressed, 'neededBytes'>, spent: ReadonlySet<string>, nowMs: number) {
     const caches = new Map<string, { readonly cache: Governed; readonly idleMs: number }>();
     for (const { governed, isClosed, isIdle, idleSinceMs } of this.#parts.sessions()) {
       if (isClosed || spent.has(governed.id) || !canGiveUp(governed, rung)) continue;
       if (governed === asking && rung !== 'demote') continue;
+      if (group !== null && governed.group !== group) continue;
       // One with a budget of its own was told what it may take, and is parked as it is.
       const isOwn = governed.terms.budgetBytes! < this.#parts.pool.budgetBytes;
       if (rung === 'demote-waiting' && (!isIdle || isOwn)) continue;
@@ -119,7 +129,7 @@ export class Market {
   }
 }
 
-const roomOf = ({ room }: Governed): number => room.poolRoomBytes ?? Number.POSITIVE_INFINITY;
+const roomOf = ({ room }: Governed, group: Group | null): number => room.leftBytes(group);
 
 /** Bytes that a cache may give up on a rung. */
 function givableBytes(cache: Governed, rung: MarketRung): number {

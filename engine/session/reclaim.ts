@@ -2,10 +2,14 @@
 import type { PagePool } from '../../native/index.ts';
 import { type ReclaimStage, type RungId, rungsOf, type WaitingPlace } from '../../policy/index.ts';
 import type { Governed } from '../cache/governed.ts';
+import type { Group } from '../cache/group.ts';
 import type { Meter } from '../metrics/meter.ts';
 
-/** Frees so many bytes for a cache, or as many as its rung has. */
-export type Find = (asking: Governed, lackingBytes: number) => void;
+/**
+ * Frees so many bytes for a cache, or as many as its rung has: in the pool, of whoever has them, or in a group, of
+ * those that are in it.
+ */
+export type Find = (asking: Governed, lackingBytes: number, group: Group | null) => void;
 
 interface Parts {
   readonly pool: PagePool;
@@ -29,39 +33,40 @@ export class Reclaim {
     return this.#isAsking;
   }
 
-  get #freeBytes(): number {
-    const { pool } = this.#parts;
-    return pool.budgetBytes - pool.usedBytes;
+  #freeBytes(group: Group | null): number {
+    const { budgetBytes, usedBytes } = group ?? this.#parts.pool;
+    return budgetBytes - usedBytes;
   }
 
   /**
    * From the first rung down to the last of a stage, until so many bytes more are free. What one finds may leave
-   * something to those above it, as moves keep originals: they are asked again before the next one is.
+   * something to those above it, as moves keep originals: they are asked again before the next one is. group: they are
+   * to be free in it, null: in the pool.
    */
-  climb(asking: Governed, lackingBytes: number, stage: ReclaimStage): void {
+  climb(asking: Governed, lackingBytes: number, stage: ReclaimStage, group: Group | null = null): void {
     if (this.#isAsking) return;
     const { place, onRung } = this.#parts;
-    const goalBytes = this.#freeBytes + lackingBytes;
+    const goalBytes = this.#freeBytes(group) + lackingBytes;
     const rungs = rungsOf(place, stage);
     for (let at = 0; at < rungs.length; ) {
-      const stillBytes = goalBytes - this.#freeBytes;
+      const stillBytes = goalBytes - this.#freeBytes(group);
       if (stillBytes <= 0) return;
       onRung?.(rungs[at]!, asking);
-      at = this.take(rungs[at]!, asking, stillBytes) > 0 ? 0 : at + 1;
+      at = this.take(rungs[at]!, asking, stillBytes, group) > 0 ? 0 : at + 1;
     }
   }
 
   /** Asks one rung. → bytes that it had */
-  take(rung: RungId, asking: Governed, lackingBytes: number): number {
+  take(rung: RungId, asking: Governed, lackingBytes: number, group: Group | null = null): number {
     const { meter, finds } = this.#parts;
-    const before = this.#freeBytes;
+    const before = this.#freeBytes(group);
     this.#isAsking = true;
     try {
-      finds[rung](asking, lackingBytes);
+      finds[rung](asking, lackingBytes, group);
     } finally {
       this.#isAsking = false;
     }
-    const foundBytes = Math.max(0, this.#freeBytes - before);
+    const foundBytes = Math.max(0, this.#freeBytes(group) - before);
     meter.foundBytes.add({ rung }, foundBytes);
     return foundBytes;
   }

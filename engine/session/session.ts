@@ -124,6 +124,7 @@ export class Session implements Reader {
       originals,
       pool: setup.pool,
       neighbours: setup.shared,
+      group: setup.group,
       stake,
       meter: setup.meter,
       log: setup.witness === false || terms.exact ? null : setup.log,

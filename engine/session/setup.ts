@@ -4,6 +4,7 @@ import type { PagePool } from '../../native/index.ts';
 import type { Policy, ThresholdSet } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import type { KnownLengths } from '../cache/foreseen.ts';
+import type { Group } from '../cache/group.ts';
 import type { LayerRows } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { PolicyModule, PolicyOrigin } from '../options/policy-module.ts';
@@ -31,6 +32,8 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly pool?: PagePool;
   /** That pool as the memory which it shares with other sessions; left out: it has it to itself. */
   readonly shared?: Sharing;
+  /** What bounds it and others of that pool together (`kvGroup`); left out: nothing does. */
+  readonly group?: Group;
   /** The budget of all of them, where their engine has one. */
   readonly sharedBudgetBytes?: number;
   /** Asks what earlier sessions like this one say, now that more is known of it. */

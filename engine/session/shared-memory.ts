@@ -74,8 +74,8 @@ export class SharedMemory implements Sharing {
     this.prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     this.#reclaim = this.#ladder();
-    const makeRoom = ({ governed }: Session, lackingBytes: number): void =>
-      this.reclaim(governed, lackingBytes, 'waiting');
+    const makeRoom = ({ governed }: Session, neededBytes: number): void =>
+      this.reclaim(governed, neededBytes - governed.room.poolRoomBytes!, 'waiting');
     const { maxConcurrent, onPressure = ENGINE_OPTIONS.onPressure.default } = parts;
     const thrash = this.#thrash;
     this.#admission = new Admission({
@@ -230,7 +230,14 @@ export class SharedMemory implements Sharing {
   }
 
   reclaim(asking: Governed, lackingBytes: number, stage: ReclaimStage): void {
-    this.#reclaim.climb(asking, lackingBytes, stage);
+    const { group, room } = asking;
+    if (group === null) {
+      this.#reclaim.climb(asking, lackingBytes, stage);
+      return;
+    }
+    const goalBytes = room.poolRoomBytes! + lackingBytes;
+    // Those of its group first: what they give is free for everybody.
+    for (const scope of [group, null]) this.#reclaim.climb(asking, goalBytes - room.leftBytes(scope), stage, scope);
   }
 
   /** Asks one rung of the ladder alone. → bytes that it had */
@@ -244,25 +251,30 @@ export class SharedMemory implements Sharing {
     const market = new Market(this.#parts);
     const press =
       (rung: Parameters<Market['press']>[2]): Find =>
-      (asking, lackingBytes) =>
-        market.press(asking, lackingBytes, rung);
+      (asking, lackingBytes, group) =>
+        market.press(asking, lackingBytes, rung, group);
     return new Reclaim({
       ...{ pool, meter, place: this.place ?? 'keep', onRung },
       finds: {
-        kept: (_, lackingBytes) => this.prefixes?.makeRoom(lackingBytes),
-        originals: (asking, lackingBytes) => this.#idle?.dropOriginals(asking, lackingBytes),
+        // Pages of sessions that were closed are in no group.
+        kept: (_, lackingBytes, group) => (group === null ? this.prefixes?.makeRoom(lackingBytes) : undefined),
+        originals: (...asked) => this.#idle?.dropOriginals(...asked),
         'demote-waiting': press('demote-waiting'),
-        park: (asking, lackingBytes) => this.#idle?.park(asking, lackingBytes),
+        park: (...asked) => this.#idle?.park(...asked),
         demote: press('demote'),
         'demote-all': press('demote-all'),
-        'let-go': (asking, lackingBytes) => this.#idle?.letGo(asking, lackingBytes),
+        'let-go': (...asked) => this.#idle?.letGo(...asked),
       },
     });
   }
 
   reclaimableBytes(asking: Governed): number {
     if (this.#reclaim.isAsking) return 0;
-    return (this.#idle?.reclaimableBytes(asking) ?? 0) + (this.prefixes?.keptBytes ?? 0);
+    const { group, room } = asking;
+    const poolBytes = (this.#idle?.reclaimableBytes(asking, null) ?? 0) + (this.prefixes?.keptBytes ?? 0);
+    if (group === null) return poolBytes;
+    const groupBytes = this.#idle?.reclaimableBytes(asking, group) ?? 0;
+    return Math.min(room.leftBytes(null) + poolBytes, room.leftBytes(group) + groupBytes) - room.poolRoomBytes!;
   }
 }
 

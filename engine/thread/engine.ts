@@ -225,8 +225,12 @@ export class Engine {
   }
 
   /** @internal A conversation that Chat.save has kept, with the tools and the template that it had. */
-  async resumeChat({ chat, parked }: KeptChat, options: Pick<ChatOptions, 'tools' | 'template'>): Promise<Chat> {
-    const { id, resumed } = await this.#calls.call('resume', { from: parked, options: {} });
+  async resumeChat(
+    { chat, parked }: KeptChat,
+    options: Pick<ChatOptions, 'tools' | 'template'>,
+    own: SessionOptions = {},
+  ): Promise<Chat> {
+    const { id, resumed } = await this.#calls.call('resume', { from: parked, options: own });
     const session = new EngineSession(id, this.#calls, resumed);
     try {
       const { contextTokens, mostTokens, dateMs, entries, calls } = chat;

@@ -5,15 +5,24 @@
 import { randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import type { QdrantOptions } from '../../memory/index.ts';
-import { checkOptions, given, KvError, openPool, type PagePool } from '../../native/index.ts';
+import { checkOptions, given, KvError, openPool, type PagePool, show } from '../../native/index.ts';
 import { ACTIVATION_SHARE_MOST, type ActivationChoice, type ActivationCosts } from '../../policy/index.ts';
-import { type AnchorOptions, type FailureMode, type LogRule, useMasterKeys } from '../../witness/index.ts';
+import {
+  type AnchorOptions,
+  type FailureMode,
+  type LogRule,
+  noteLeftOut,
+  useMasterKeys,
+  withRules,
+} from '../../witness/index.ts';
 import type { IdlePlace } from '../cache/away.ts';
 import { memoryBytes } from '../cache/budget.ts';
+import { Group } from '../cache/group.ts';
 import { type EngineEvent, eventTeller, untold } from '../events/event.ts';
 import { FALLBACKS, Meter } from '../metrics/meter.ts';
+import { parseGroupBudget } from '../options/parse-budget.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
-import type { EngineOptions, LogRetention, SessionOptions } from '../options/types.ts';
+import type { EngineOptions, KvGroup, LogRetention, SessionOptions } from '../options/types.ts';
 import { leave, setupOf } from '../session/experience.ts';
 import type { IdleForm } from '../session/park/idle.ts';
 import { ModelPredictor } from '../session/park/predictors.ts';
@@ -59,6 +68,8 @@ export class Host {
   readonly predictor: ModelPredictor;
   readonly shared: SharedMemory;
   readonly #sessions = new Map<string, Session>();
+  /** By name, those that had a session. */
+  readonly #groups = new Map<string, Group>();
   /** One set of threads, and one heap, for all sessions. */
   readonly #pool: PagePool;
   /** What all sessions may take together, where the caller said it. */
@@ -169,11 +180,24 @@ export class Host {
   /** What a session with these options is opened with. Throws what planning throws. */
   async setup(options: SessionOptions): Promise<SessionSetup> {
     checkSession(options);
+    const { kvGroup, logRules = [] } = options;
+    const group = kvGroup === undefined ? undefined : this.#group(kvGroup);
     const setup = await setupOf(this.runtime, options, this.state);
     checkActivations(this.runtime.activations, setup.kldBudget);
     const { shared, meter } = this;
-    const known = given({ sharedBudgetBytes: this.#budgetBytes, stateDir: this.state?.dir });
-    return { ...setup, pool: this.#pool, meter, shared, ...known };
+    const known = given({ sharedBudgetBytes: this.#budgetBytes, stateDir: this.state?.dir, group });
+    return { ...setup, log: withRules(setup.log, logRules), pool: this.#pool, meter, shared, ...known };
+  }
+
+  /** Throws 'bad-argument'. */
+  #group({ name, kvBudget, ...rest }: KvGroup): Group {
+    if (typeof name !== 'string' || name === '' || Object.keys(rest).length > 0)
+      throw new KvError('bad-argument', 'a kvGroup is { name, kvBudget }', { values: { name: show(name) } });
+    const budgetBytes = parseGroupBudget(kvBudget, this.#budgetBytes ?? memoryBytes());
+    const group = this.#groups.get(name) ?? new Group(name, budgetBytes);
+    group.budgetBytes = budgetBytes;
+    this.#groups.set(name, group);
+    return group;
   }
 
   /** Waits until all that was logged is on disk. → highest acknowledged sequence number, −1 without a log */
@@ -188,6 +212,7 @@ export class Host {
     await session.end();
     try {
       await leave(session.governed, this.state?.book ?? null, reason);
+      noteLeftOut(session.setup.log);
       await this.state?.log.flush();
       // What is read for its states alone begins no other text.
       if (session.setup.onHidden === undefined) this.shared.keep(session);

@@ -10,6 +10,7 @@ import type { Away, IdlePlace } from '../../cache/away.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
 import { fingerprintOf } from '../../cache/fingerprint.ts';
 import type { Governed } from '../../cache/governed.ts';
+import type { Group } from '../../cache/group.ts';
 import { copyBytes } from '../../cache/own-pages.ts';
 import type { Session } from '../session.ts';
 import type { Sharing } from '../sharing.ts';
@@ -39,6 +40,14 @@ export type IdleForm =
 type Cause =
   | { readonly cause: 'pool'; readonly rung: RungId; readonly asking: string; readonly lackingBytes: number }
   | { readonly cause: 'low-memory'; readonly asking?: string };
+
+/** What is to be freed, for whom. */
+interface Wanted {
+  readonly asking: Governed;
+  readonly lackingBytes: number;
+  readonly rung: RungId;
+  readonly group: Group | null;
+}
 
 /** So often a session comes back soon after it was parked before it is taken for one that is used all the time. */
 const RETURNS_MAX = 2;
@@ -98,10 +107,10 @@ export class IdleSessions {
   }
 
   /** Originals of sessions that wait go, until so many bytes more are free: parking would take them as well. */
-  dropOriginals(asking: Governed, lackingBytes: number): void {
-    const goalBytes = this.#freeBytes + lackingBytes;
-    for (const { governed } of this.#waiting(asking)) {
-      if (this.#freeBytes >= goalBytes) return;
+  dropOriginals(asking: Governed, lackingBytes: number, group: Group | null): void {
+    const goalBytes = this.#freeBytes(group) + lackingBytes;
+    for (const { governed } of this.#waiting(asking, group)) {
+      if (this.#freeBytes(group) >= goalBytes) return;
       if (governed.canaries.count === 0) continue;
       const before = governed.kv.usedBytes;
       governed.canaries.dropAll();
@@ -113,28 +122,29 @@ export class IdleSessions {
 
   /**
    * Parks sessions that wait, the one that has waited longest first, until so many bytes more are free. Frees less
-   * where there are no more.
+   * where there are no more. group: those in it, and free in it; null: everybody, and in the pool.
    */
-  park(asking: Governed, lackingBytes: number): void {
-    this.#free(this.#waiting(asking).filter(this.#isLeft), asking, lackingBytes, 'park');
+  park(asking: Governed, lackingBytes: number, group: Group | null): void {
+    this.#free(this.#waiting(asking, group).filter(this.#isLeft), { asking, lackingBytes, rung: 'park', group });
   }
 
   /**
    * The same where nothing else helps any more: for sessions that lose their pages by it, and for those that are used
    * all the time, whose pages would soon be back.
    */
-  letGo(asking: Governed, lackingBytes: number): void {
-    this.#free(this.#waiting(asking), asking, lackingBytes, 'let-go');
+  letGo(asking: Governed, lackingBytes: number, group: Group | null): void {
+    this.#free(this.#waiting(asking, group), { asking, lackingBytes, rung: 'let-go', group });
   }
 
-  get #freeBytes(): number {
-    return this.#pool.budgetBytes - this.#pool.usedBytes;
+  #freeBytes(group: Group | null): number {
+    const { budgetBytes, usedBytes } = group ?? this.#pool;
+    return budgetBytes - usedBytes;
   }
 
-  #free(sessions: readonly Session[], asking: Governed, lackingBytes: number, rung: RungId): void {
-    const goalBytes = this.#freeBytes + lackingBytes;
+  #free(sessions: readonly Session[], { asking, lackingBytes, rung, group }: Wanted): void {
+    const goalBytes = this.#freeBytes(group) + lackingBytes;
     for (const session of sessions) {
-      if (this.#freeBytes >= goalBytes) return;
+      if (this.#freeBytes(group) >= goalBytes) return;
       this.#park(session, { cause: 'pool', rung, asking: asking.id, lackingBytes });
     }
   }
@@ -146,10 +156,10 @@ export class IdleSessions {
     for (const session of this.#waiting(asking)) this.#park(session, why);
   }
 
-  /** Bytes that park would free for this cache, about. */
-  reclaimableBytes(asking: Governed): number {
+  /** Bytes that park would free for this cache, about, of those in a group, or of all. */
+  reclaimableBytes(asking: Governed, group: Group | null): number {
     if (this.place === 'reread') return 0;
-    return this.#waiting(asking)
+    return this.#waiting(asking, group)
       .filter(this.#isLeft)
       .reduce((sum, session) => sum + this.#gainBytes(session), 0);
   }
@@ -277,8 +287,9 @@ export class IdleSessions {
   }
 
   /** Sessions that could be parked for another cache, the one that has waited longest first, those in line last. */
-  #waiting(asking: Governed | null): Session[] {
-    const isWaiting = (session: Session): boolean => session.governed !== asking && this.#isParkable(session);
+  #waiting(asking: Governed | null, group: Group | null = null): Session[] {
+    const isWaiting = (session: Session): boolean =>
+      session.governed !== asking && (group === null || session.governed.group === group) && this.#isParkable(session);
     return [...this.#sessions()]
       .filter(isWaiting)
       .sort((a, b) => Number(a.isInLine) - Number(b.isInLine) || a.idleSinceMs - b.idleSinceMs);

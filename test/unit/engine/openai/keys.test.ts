@@ -1,11 +1,11 @@
 // Keys of many people on one server: who may ask, what each is told of, and that nobody learns by the cache what
 // another has asked.
 import { createHash } from 'node:crypto';
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { sessionAsked } from '../../../../engine/openai/asked.ts';
-import { readKeys } from '../../../../engine/serve/keys.ts';
+import { KEY_FIELDS, readKeys } from '../../../../engine/serve/keys.ts';
 import { refusal as thrown } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { type Served, withServer } from './served.ts';
@@ -15,6 +15,8 @@ const KEYS = [
   { name: 'ann', sha256: sha256('key-of-ann'), sees: 'answers', priority: 0, weight: 1 },
   { name: 'bob', sha256: sha256('key-of-bob'), sees: 'answers', priority: 2, weight: 1 },
   { name: 'eve', sha256: sha256('key-of-eve'), sees: 'answers', priority: 0, weight: 1, requestsPerSecond: 0.5 },
+  { name: 'dan', sha256: sha256('key-of-dan'), sees: 'all', priority: 0, weight: 1, requestsMax: 1, streamsMax: 2 },
+  { name: 'fay', sha256: sha256('key-of-fay'), sees: 'answers', priority: 0, weight: 1, kvBudget: 500_000 },
   { name: 'root', sha256: sha256('key-of-root'), sees: 'all', priority: 0, weight: 1 },
 ] as const;
 
@@ -98,6 +100,67 @@ test('a key has a rate of its own', async () => {
   expect((await get('/v1/models', as('ann'))).status).toBe(200);
 });
 
+/** An answer by events that has begun; abort ends it. */
+async function streamed(name: string, path: string, body: object | null): Promise<AbortController> {
+  const leaving = new AbortController();
+  const response = await fetch(served.url + path, {
+    ...(body === null ? {} : { method: 'POST', body: JSON.stringify(body) }),
+    headers: { 'content-type': 'application/json', ...as(name) },
+    signal: leaving.signal,
+  });
+  expect(response.status).toBe(200);
+  await response.body!.getReader().read();
+  return leaving;
+}
+
+test('a key has so many requests at one time, whatever others have', async () => {
+  const asked = { messages: [{ role: 'user', content: 'Wax?' }], max_tokens: 1500, stream: true };
+  const leaving = await streamed('dan', '/v1/chat/completions', asked);
+  const refused = await post('/v1/chat/completions', { ...asked, stream: false, max_tokens: 1 }, as('dan'));
+  expect(refused.status).toBe(429);
+  expect(refused.headers.get('retry-after')).toBe('1');
+  expect(await refused.json()).toMatchObject({ error: { code: 'busy', values: { requestsMax: 1 } } });
+  expect((await post('/tokenize', { content: 'wax' }, as('ann'))).status).toBe(200);
+  leaving.abort();
+  await expect.poll(async () => (await post('/tokenize', { content: 'wax' }, as('dan'))).status).toBe(200);
+});
+
+test('a key has so many places of a stream, and others have theirs', async () => {
+  const held = [await streamed('dan', '/v1/live', null), await streamed('dan', '/v1/live', null)];
+  const refused = await get('/v1/live', as('dan'));
+  expect(refused.status).toBe(503);
+  expect(await refused.json()).toMatchObject({ error: { code: 'busy', values: { streamsMax: 2 } } });
+  held.push(await streamed('root', '/v1/live', null));
+  held.shift()!.abort();
+  await expect
+    .poll(async () => {
+      const leaving = new AbortController();
+      const { status } = await fetch(`${served.url}/v1/live`, { headers: as('dan'), signal: leaving.signal });
+      leaving.abort();
+      return status;
+    })
+    .toBe(200);
+  for (const one of held) one.abort();
+});
+
+test('what the conversations of a key hold is bounded: 413 for what never fits, and it goes on with less', async () => {
+  const asked = (words: number): object => ({
+    messages: [{ role: 'user', content: 'bees '.repeat(words) }],
+    max_tokens: 4,
+  });
+  const never = await post('/v1/chat/completions', asked(1500), as('fay'));
+  expect(never.status).toBe(413);
+  expect(await never.json()).toMatchObject({
+    error: { code: 'budget-too-small', values: { kvGroup: 'fay', budgetBytes: 500_000 } },
+  });
+  for (const words of [100, 120, 140])
+    expect((await post('/v1/chat/completions', asked(words), as('fay'))).status).toBe(200);
+  const { data } = (await (await get('/v1/sessions/held', as('fay'))).json()) as { data: { kv_bytes: number }[] };
+  expect(data).toHaveLength(3);
+  expect(data.reduce((sum, { kv_bytes }) => sum + kv_bytes, 0)).toBeLessThanOrEqual(500_000);
+  expect((await post('/v1/chat/completions', asked(1500), as('ann'))).status).toBe(200);
+});
+
 test('a request begins no earlier than its key has it', () => {
   const asker = { salt: 'bob', priority: 2, weight: 3 };
   const priorityOf = (priority?: number): unknown =>
@@ -112,6 +175,8 @@ test.each<[string, string, string]>([
   ['an empty list', 'keys.json', '{"keys": []}'],
   ['a key itself', 'keys.json', '{"keys": [{"name": "ann", "key": "secret"}]}'],
   ['no hash', 'keys.toml', '[[keys]]\nname = "ann"\nsha256 = "abc"'],
+  ['a budget that is none', 'keys.toml', `[[keys]]\nname = "ann"\nsha256 = "${sha256('x')}"\nkvBudget = "much"`],
+  ['no rules', 'keys.json', `{"keys": [{"name": "a", "sha256": "${sha256('x')}", "logRules": [{"action": "mask"}]}]}`],
   ['a misspelt field', 'keys.toml', `[[keys]]\nname = "ann"\nsha256 = "${sha256('x')}"\nsee = "all"`],
 ])('a file with %s is refused', (_, name, text) => {
   const path = join(folder(), name);
@@ -122,5 +187,16 @@ test.each<[string, string, string]>([
 test('a file has keys, with defaults', () => {
   const path = join(folder(), 'keys.toml');
   writeFileSync(path, `[[keys]]\nname = "ann"\nsha256 = "${sha256('x')}"\n`);
-  expect(readKeys(path)).toEqual([{ name: 'ann', sha256: sha256('x'), sees: 'answers', priority: 0, weight: 1 }]);
+  expect(readKeys(path)).toEqual([
+    {
+      ...{ name: 'ann', sha256: sha256('x'), sees: 'answers', priority: 0, weight: 1 },
+      ...{ streamsMax: 4, logged: true },
+    },
+  ]);
+});
+
+test('the guide has each field of a key as its file is checked', () => {
+  const guide = readFileSync(join(import.meta.dirname, '..', '..', '..', '..', 'docs', 'openai.md'), 'utf8');
+  for (const { name, means, default: left } of KEY_FIELDS)
+    expect(guide).toContain(`| \`${name}\` | ${means} | ${left === undefined ? '' : `\`${left}\``} |`);
 });

@@ -6,6 +6,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { createEngine, type Engine, type LiveView, parkedSessions, serve } from '../../../../engine/index.ts';
+import { logDir } from '../../../../engine/state/folder.ts';
+import { readLog } from '../../../../witness/index.ts';
 
 const dir = mkdtempSync(join(tmpdir(), 'palimpsest-held-'));
 const [ANN, BOB, ALL] = ['key-of-ann-0000000', 'key-of-bob-0000000', 'key-of-all-0000000'];
@@ -18,6 +20,12 @@ beforeAll(async () => {
     { name: 'ann', sha256: sha256(ANN) },
     { name: 'bob', sha256: sha256(BOB) },
     { name: 'all', sha256: sha256(ALL), sees: 'all' as const },
+    { name: 'quiet', sha256: sha256('key-of-quiet-00000'), logged: false },
+    {
+      name: 'ruled',
+      sha256: sha256('key-of-ruled-00000'),
+      logRules: [{ action: 'mask' as const, path: 'model.name', kinds: ['open' as const] }],
+    },
   ];
   view = await serve(engine, { port: 0, keys, requestsPerSecond: 10_000, answers: { conversationsMax: 4 } });
 });
@@ -127,4 +135,27 @@ it('are no more than the server holds, those that nobody named first', async () 
   const all = (await held()).map(({ id }) => id);
   expect(all.length).toBe(4);
   for (const { id } of forks) expect(all).toContain(id);
+});
+
+it('are in the log as the key of their owner says', async () => {
+  const asked = [{ role: 'user', content: 'Wax?' }];
+  const [own, ruled, quiet] = [
+    await say(asked),
+    await say(asked, {}, 'key-of-ruled-00000'),
+    await say(asked, {}, 'key-of-quiet-00000'),
+  ];
+  // A conversation that goes on from a file is as its key says as well.
+  await act(quiet.session, 'park', 'key-of-quiet-00000');
+  const back = await act(quiet.session, 'resume', 'key-of-quiet-00000');
+  expect(back.id).not.toBe(quiet.session);
+  const opened = new Map<string, unknown>();
+  await expect
+    .poll(() => {
+      for (const entry of readLog(logDir(dir), { kinds: ['open'] })) opened.set(entry.session, entry.body);
+      return [own, ruled].every(({ session }) => opened.has(session));
+    })
+    .toBe(true);
+  expect(opened.get(own.session)).toMatchObject({ model: { name: 'reference' } });
+  expect(opened.get(ruled.session)).toMatchObject({ model: { name: '***' } });
+  expect(opened.has(quiet.session) || opened.has(back.id)).toBe(false);
 });

@@ -31,7 +31,8 @@ beforeAll(async () => {
   live = new Live({ model: 'named', metrics: () => engine.metrics(), reader }, RULES, () => {});
   server = createServer((request, response) => {
     const own = request.url === '/own' ? new Set<string>() : null;
-    live.serve(own, response, { 'content-type': 'text/event-stream' }).catch(() => response.writeHead(503).end());
+    const asked = { own, who: '', most: Number.POSITIVE_INFINITY };
+    live.serve(asked, response, { 'content-type': 'text/event-stream' }).catch(() => response.writeHead(503).end());
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
