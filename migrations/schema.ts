@@ -114,6 +114,8 @@ export const kept = pgTable(
     keptMs: whole('kept_ms').notNull(),
     bytes: whole('bytes').notNull(),
     digest: text('digest').notNull(),
+    /** The sessions that it holds something of, with a blank between each two. */
+    sessions: text('sessions'),
   },
   (t) => [primaryKey({ columns: [t.kind, t.key] }), index('kept_by_time').on(t.keptMs)],
 );

@@ -372,7 +372,7 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
     does: 'Make what the log says of a session unreadable for ever, and remove it from tables, indexes and files of the state folder. The hash chain stays sound.',
     brief: 'Make what the log says of a session unreadable for ever.',
     examples: ['palimpsest audit erase --session 0c42f114', 'palimpsest audit erase --session 0c42f114 --yes --json'],
-    settings: ['session', 'yes', 'database', ...SHARED, ...AUDIT],
+    settings: ['session', 'yes', 'database', 'store', ...SHARED, ...AUDIT],
     act: async (settings) => (await erasure()).erase(settings),
   },
   {

@@ -18,6 +18,8 @@ import { findSession, forgetEmbedded, type RetentionReport } from '../../witness
 import { type EraseOptions, type Erasure, eraseSession, holdSession, rewrapKeys } from '../state/erase.ts';
 import { logDir, sqlDir } from '../state/folder.ts';
 import { type RetainOptions, retainLog } from '../state/retention.ts';
+import { openStore } from '../store/open.ts';
+import { KINDS } from '../store/store.ts';
 import { flag, qdrantOptions, type Settings, text } from './options.ts';
 
 const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
@@ -58,10 +60,32 @@ export async function erase(settings: Settings): Promise<void> {
     by: 'palimpsest audit erase',
   });
   const erasure = await eraseSession(stateDir(settings), session, options);
-  print(settings, erasure, erasureText(erasure));
+  const place = text(settings, 'store');
+  const told = { ...erasure, stored: place === undefined ? null : await eraseStored(place, session) };
+  print(settings, told, erasureText(told));
 }
 
-function erasureText({ session, entries, erasedMs, files, databaseRows, qdrantPoints }: Erasure): string {
+/** → how many responses and conversations with something of it servers had stored. Throws as the store does. */
+async function eraseStored(place: string, session: string): Promise<number> {
+  const store = await openStore(place);
+  try {
+    let stored = 0;
+    for (const kind of KINDS) stored += await store.erase(kind, session);
+    return stored;
+  } finally {
+    await store.close();
+  }
+}
+
+function erasureText({
+  session,
+  entries,
+  erasedMs,
+  files,
+  databaseRows,
+  qdrantPoints,
+  stored,
+}: Erasure & { readonly stored: number | null }): string {
   const done =
     erasedMs === null
       ? `Session ${session} is erased: nobody can read its ${plural(entries, 'entry', 'entries')} any more, and it is in no table and no index of the state folder.`
@@ -70,10 +94,14 @@ function erasureText({ session, entries, erasedMs, files, databaseRows, qdrantPo
   const servers = [
     databaseRows === null ? '' : ` The PostgreSQL server had ${plural(databaseRows, 'row')} of it.`,
     qdrantPoints === null ? '' : ` The Qdrant server had ${plural(qdrantPoints, 'point')} of it.`,
+    stored === null
+      ? ''
+      : ` Servers had stored ${plural(stored, 'response or conversation', 'responses or conversations')} with something of it.`,
   ].join('');
   const others = [
     ...(databaseRows === null ? ['PostgreSQL (--database)'] : []),
     ...(qdrantPoints === null ? ['Qdrant (--qdrant-url)'] : []),
+    ...(stored === null ? ['what palimpsest serve stores (--store)'] : []),
   ];
   const asked =
     others.length === 0

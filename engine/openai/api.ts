@@ -103,8 +103,10 @@ export class AnswersApi {
       this.#responses.get(req.param('id')!, 'id', this.#askerOf(env.incoming).salt);
     app.get('/v1/responses/:id', async (c) => c.json((await stored(c)).response));
     app.delete('/v1/responses/:id', async (c) => {
-      const { response } = await stored(c);
+      const { response, sessions } = await stored(c);
       await this.#responses.forget(response.id);
+      // Its text is in the cache of its conversation as well. Responses behind it are removed by their own ids.
+      await service.conversations.erase(sessions.at(-1)!);
       return c.json({ id: response.id, object: 'response', deleted: true });
     });
     this.post(app, '/v1/completions', ({ value }, asker) => TextCompletion.begin(service, value, asker));
@@ -137,6 +139,7 @@ export class AnswersApi {
     this.ask(app, path('fork'), (_, asker, id) => conversations.fork(id, asker));
     this.ask(app, path('delete'), async (_, asker, id) => {
       await conversations.remove(id, asker);
+      await this.#responses.erase(id);
       return { id, deleted: true };
     });
   }

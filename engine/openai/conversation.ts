@@ -50,6 +50,10 @@ export interface Known {
   usedMs: number;
   /** The digest under which the store has it, or what it goes on with; null: it has nothing of it. */
   keptAs: string | null;
+  /** Ids of the sessions that something of it was said in, its own among them. */
+  readonly sessions: readonly string[];
+  /** Nothing of it may be kept any more. */
+  isErased: boolean;
 }
 
 /** A chat that is held. */
@@ -58,9 +62,19 @@ export interface Held {
   readonly known: Known;
 }
 
-export const knownOf = (chat: Chat, terms: ConversationTerms, digest: string): Known => ({
-  ...{ id: chat.session.id, terms, digest, isNamed: false, usedMs: 0, keptAs: null },
+/** before: the sessions that it goes on from. */
+export const knownOf = (
+  chat: Chat,
+  terms: ConversationTerms,
+  digest: string,
+  before: readonly string[] = [],
+): Known => ({
+  ...{ id: chat.session.id, terms, digest, isNamed: false, usedMs: 0, keptAs: null, isErased: false },
+  sessions: [...before, chat.session.id].slice(-SESSIONS_MAX),
 });
+
+/** Sessions of one conversation that are remembered, the newest: each time that a server goes on there is one more. */
+const SESSIONS_MAX = 1000;
 
 /** What a chat is opened with. */
 export const askedOf = ({ tools, template }: ConversationTerms) => ({

@@ -104,7 +104,7 @@ export class Conversations {
   async giveBack({ chat, known, keeps }: Taken): Promise<void> {
     this.#running.delete(known.id);
     // An answer that was cut off by the end of the server comes back after it.
-    if (this.#isClosed || chat.messages.length === 0) return chat.close();
+    if (this.#isClosed || known.isErased || chat.messages.length === 0) return chat.close();
     known.usedMs = Date.now();
     if (known.isNamed) this.#named.set(known.id, { chat, known });
     else await this.#wait({ chat, known }, keeps);
@@ -181,17 +181,42 @@ export class Conversations {
     }
   }
 
-  /** Ends an idle or a parked one. Throws 'not-found', a Refusal. */
+  /** Ends an idle or a parked one; nothing of it stays in a store. Throws 'not-found', a Refusal, as a store does. */
   async remove(id: string, looking: Looking): Promise<void> {
     const parked = this.#parked.get(id);
     if (parked !== undefined && sees(looking, parked)) {
       this.#parked.delete(id);
       removeParked(parked.path);
-      return;
+      return this.#kept?.erase(id, parked.keptAs);
     }
-    const { chat } = this.#takeIdle(id, looking);
+    const { chat, known } = this.#takeIdle(id, looking);
     this.#running.delete(id);
+    known.isErased = true;
     await chat.close();
+    await this.#kept?.erase(id, known.keptAs);
+  }
+
+  /**
+   * What was said in a session is to be known no longer: those with something of it that are held and idle are closed,
+   * those that answer are not kept, and nothing of them stays in a store. Throws as a store does.
+   */
+  async erase(session: string): Promise<void> {
+    const closing: Held[] = [];
+    for (const held of [this.#waiting, this.#named, this.#running])
+      for (const [key, one] of held) {
+        if (!one.known.sessions.includes(session)) continue;
+        one.known.isErased = true;
+        if (held === this.#running) continue;
+        held.delete(key);
+        closing.push(one);
+      }
+    for (const [id, { sessions: own, path }] of this.#parked) {
+      if (!own.includes(session)) continue;
+      this.#parked.delete(id);
+      removeParked(path);
+    }
+    for (const { chat } of closing) await chat.close();
+    await this.#kept?.erase(session);
   }
 
   /** Waits until those that wait are kept, where there is a store, and closes them, and later those that come back. */
@@ -254,8 +279,8 @@ export class Conversations {
     return { chat, known, held, keeps };
   }
 
-  async #keepNamed(chat: Chat, { terms, digest }: Known): Promise<HeldSession> {
-    const known = { ...knownOf(chat, terms, digest), isNamed: true, usedMs: Date.now() };
+  async #keepNamed(chat: Chat, { terms, digest, sessions }: Known): Promise<HeldSession> {
+    const known = { ...knownOf(chat, terms, digest, sessions), isNamed: true, usedMs: Date.now() };
     this.#named.set(known.id, { chat, known });
     const told = toldOf(await chat.session.report());
     return { id: known.id, state: 'idle', ...told, last_used_ms: known.usedMs };

@@ -35,7 +35,8 @@ export class KeptConversations {
       if (found === null) return null;
       const chat = await this.#engine.resumeChat(keptChat(found.bytes), askedOf(terms), terms.own);
       const keptAs = asked.find((one) => this.#keyOf(one) === found.key)!;
-      return { chat, known: { ...knownOf(chat, terms, said[0]!), keptAs }, held: said.indexOf(keptAs) };
+      const known = knownOf(chat, terms, said[0]!, found.sessions);
+      return { chat, known: { ...known, keptAs }, held: said.indexOf(keptAs) };
     } catch (error) {
       if (error instanceof KvError) return null;
       throw error;
@@ -46,11 +47,13 @@ export class KeptConversations {
   keepLater(said: string, heldNow: () => Held | null): void {
     this.#keeping = this.#keeping.then(async () => {
       const held = heldNow();
-      if (held === null) return;
+      if (held === null || held.known.isErased) return;
       const { chat, known } = held;
       const before = known.keptAs;
       try {
-        await this.#store.put('conversation', this.#keyOf(said), chatBytes(await chat.save()));
+        await this.#store.put('conversation', this.#keyOf(said), chatBytes(await chat.save()), known.sessions);
+        // It was erased meanwhile.
+        if (known.isErased) await this.#store.remove('conversation', this.#keyOf(said));
         known.keptAs = said;
         // What it goes on with is not needed any more.
         if (before !== null) await this.#store.remove('conversation', this.#keyOf(before));
@@ -58,6 +61,12 @@ export class KeptConversations {
         // Whoever goes on elsewhere has it read again.
       }
     });
+  }
+
+  /** Removes all that hold something of a session, and what one went on with. Throws as the store does. */
+  async erase(session: string, keptAs: string | null = null): Promise<void> {
+    await this.#store.erase('conversation', session);
+    if (keptAs !== null) await this.#store.remove('conversation', this.#keyOf(keptAs));
   }
 
   /** Waits until all are kept that are to be. */

@@ -16,6 +16,8 @@ export interface StoredResponse {
   readonly terms: ConversationTerms;
   /** Whose it is; undefined: of whoever may ask. */
   readonly owner: string | undefined;
+  /** The sessions that something of its conversation was said in, its own last. */
+  readonly sessions: readonly string[];
 }
 
 /** In memory. Bytes of what is stored; the oldest leave first. This number was chosen. */
@@ -28,6 +30,7 @@ const storedResponse = z.object({
   prompt: z.array(z.looseObject({ role: z.enum(['system', 'user', 'assistant', 'tool']), content: z.string() })),
   terms: z.object({ tools: z.array(z.looseObject({})), template: z.string().optional(), session: z.looseObject({}) }),
   owner: z.string().optional(),
+  sessions: z.array(z.string()),
 });
 
 export class ResponseStore {
@@ -44,7 +47,7 @@ export class ResponseStore {
   async keep(stored: StoredResponse): Promise<void> {
     const text = Buffer.from(JSON.stringify(stored));
     const { id } = stored.response;
-    if (this.#store !== null) return this.#store.put('response', id, text);
+    if (this.#store !== null) return this.#store.put('response', id, text, stored.sessions);
     this.#all.set(id, { stored, bytes: text.length });
     this.#bytes += text.length;
     for (const oldest of this.#all.keys()) {
@@ -72,6 +75,12 @@ export class ResponseStore {
   async forget(id: string): Promise<void> {
     if (this.#store === null) this.#forget(id);
     else await this.#store.remove('response', id);
+  }
+
+  /** Forgets all that hold something of a session. Throws 'database', 'io'. */
+  async erase(session: string): Promise<void> {
+    await this.#store?.erase('response', session);
+    for (const [id, { stored }] of this.#all) if (stored.sessions.includes(session)) this.#forget(id);
   }
 
   #forget(id: string): void {

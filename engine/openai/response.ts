@@ -210,6 +210,7 @@ export class ResponseAnswer {
         prompt: this.#turn.messages,
         terms: this.#turn.terms,
         owner: this.#owner,
+        sessions: this.#begun.sessions,
       });
     return response;
   }

@@ -93,6 +93,11 @@ export class BegunTurn {
     return this.#taken.chat.session.id;
   }
 
+  /** The sessions that something of its conversation was said in. */
+  get sessions(): readonly string[] {
+    return this.#taken.known.sessions;
+  }
+
   /** Texts as they come. */
   async *texts(): AsyncGenerator<StreamedText, void> {
     try {

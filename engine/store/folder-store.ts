@@ -1,6 +1,7 @@
 /**
  * A store in a folder, for servers of one machine, or of a file system that they share. Each file is for its owner
- * alone: 'KVKEPT01', SHA-256 of the rest, the rest. Its name is a digest of its key.
+ * alone: 'KVKEPT02', SHA-256 of the rest, u32 bytes of the ids of the sessions that it holds something of, those with a
+ * blank between each two, and what is kept. Its name is a digest of its key.
  */
 import fs from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -16,10 +17,15 @@ import {
   type Kind,
   oldestMs,
   type Store,
+  sessionsIn,
+  sessionsText,
 } from './store.ts';
 
-const MAGIC = Buffer.from('KVKEPT01');
-const HEAD_BYTES = MAGIC.length + 32;
+const MAGIC = Buffer.from('KVKEPT02');
+const DIGEST_END = MAGIC.length + 32;
+const HEAD_BYTES = DIGEST_END + 4;
+/** More ids than sessions that one conversation went through. */
+const SESSIONS_BYTES_MAX = 2 ** 20;
 const ENDING = '.kept';
 
 export class FolderStore implements Store {
@@ -34,13 +40,14 @@ export class FolderStore implements Store {
     }
   }
 
-  async put(kind: Kind, key: string, bytes: Uint8Array): Promise<void> {
+  async put(kind: Kind, key: string, bytes: Uint8Array, sessions: readonly string[] = []): Promise<void> {
     checkKeepable(bytes);
     const path = this.#path(kind, key);
     try {
       const temporary = temporaryFor(path);
       const owned = { ...fs, openSync: (name: string, flags: string) => fs.openSync(name, flags, 0o600) };
-      writeSynced(temporary, Buffer.concat([MAGIC, digestOf(bytes), bytes]), 'wx', owned);
+      const rest = Buffer.concat([sessionsHead(sessions), bytes]);
+      writeSynced(temporary, Buffer.concat([MAGIC, digestOf(rest), rest]), 'wx', owned);
       fs.renameSync(temporary, path);
       syncFolder(dirname(path));
     } catch (cause) {
@@ -54,16 +61,27 @@ export class FolderStore implements Store {
       const path = this.#path(kind, key);
       if (!fs.existsSync(path)) continue;
       const file = readRegular(path, { bytesMax: BYTES_MAX });
-      const bytes = file.subarray(HEAD_BYTES);
-      const [magic, digest] = [file.subarray(0, MAGIC.length), file.subarray(MAGIC.length, HEAD_BYTES)];
-      if (!magic.equals(MAGIC) || !digest.equals(digestOf(bytes))) throw changed(path);
-      return { key, bytes };
+      const [magic, digest] = [file.subarray(0, MAGIC.length), file.subarray(MAGIC.length, DIGEST_END)];
+      if (!magic.equals(MAGIC) || !digest.equals(digestOf(file.subarray(DIGEST_END)))) throw changed(path);
+      const end = HEAD_BYTES + file.readUInt32LE(DIGEST_END);
+      return { key, bytes: file.subarray(end), sessions: sessionsIn(file.toString('utf8', HEAD_BYTES, end)) };
     }
     return null;
   }
 
   async remove(kind: Kind, key: string): Promise<void> {
     fs.rmSync(this.#path(kind, key), { force: true });
+  }
+
+  async erase(kind: Kind, session: string): Promise<number> {
+    let erased = 0;
+    for (const name of fs.readdirSync(join(this.#dir, kind))) {
+      const path = join(this.#dir, kind, name);
+      if (!name.endsWith(ENDING) || !sessionsOf(path).includes(session)) continue;
+      fs.rmSync(path, { force: true });
+      erased++;
+    }
+    return erased;
   }
 
   async close(): Promise<void> {}
@@ -78,5 +96,30 @@ function removeOld(dir: string): void {
     const path = join(dir, name);
     const mtimeMs = fs.statSync(path, { throwIfNoEntry: false })?.mtimeMs;
     if (name.endsWith(ENDING) && mtimeMs !== undefined && mtimeMs < oldestMs()) fs.rmSync(path, { force: true });
+  }
+}
+
+function sessionsHead(sessions: readonly string[]): Buffer {
+  const ids = Buffer.from(sessionsText(sessions));
+  const length = Buffer.alloc(HEAD_BYTES - DIGEST_END);
+  length.writeUInt32LE(ids.length);
+  return Buffer.concat([length, ids]);
+}
+
+/** The sessions that a file says it is of; none for one that is gone, or is no such file. */
+function sessionsOf(path: string): readonly string[] {
+  let file: number;
+  try {
+    file = fs.openSync(path, 'r');
+  } catch {
+    return [];
+  }
+  try {
+    const head = Buffer.alloc(HEAD_BYTES);
+    if (fs.readSync(file, head) < HEAD_BYTES || !head.subarray(0, MAGIC.length).equals(MAGIC)) return [];
+    const ids = Buffer.alloc(Math.min(head.readUInt32LE(DIGEST_END), SESSIONS_BYTES_MAX));
+    return sessionsIn(ids.toString('utf8', 0, fs.readSync(file, ids, 0, ids.length, HEAD_BYTES)));
+  } finally {
+    fs.closeSync(file);
   }
 }

@@ -6,5 +6,12 @@ import type { Store } from './store.ts';
 
 /** Throws 'database', 'bad-config', 'io', 'missing-dependency'. */
 export async function openStore(place: string): Promise<Store> {
-  return /^postgres(ql)?:/.test(place) ? new PostgresStore(await openServerTables(place)) : new FolderStore(place);
+  if (!/^postgres(ql)?:/.test(place)) return new FolderStore(place);
+  const connection = await openServerTables(place);
+  try {
+    return new PostgresStore(connection, await openServerTables(place));
+  } catch (error) {
+    await connection.close();
+    throw error;
+  }
 }

@@ -1,18 +1,33 @@
 /** A store on a PostgreSQL server (`kept` and `kept_chunks` of migrations/schema.ts), for servers of many machines. */
 import type { SqlConnection, Statement } from '../../witness/index.ts';
-import { BYTES_MAX, changed, checkKeepable, digestOf, type Found, type Kind, oldestMs, type Store } from './store.ts';
+import {
+  BYTES_MAX,
+  changed,
+  checkKeepable,
+  digestOf,
+  type Found,
+  type Kind,
+  oldestMs,
+  type Store,
+  sessionsIn,
+  sessionsText,
+} from './store.ts';
 
 /** Bytes of a row: what one statement carries. */
 const CHUNK_BYTES = 2 ** 20;
 
 export class PostgresStore implements Store {
   readonly #connection: SqlConnection;
+  /** What is put may take long, and whoever looks something up does not wait for it. */
+  readonly #putting: SqlConnection;
 
-  constructor(connection: SqlConnection) {
+  /** Of one server; both are closed with it. */
+  constructor(connection: SqlConnection, putting: SqlConnection) {
     this.#connection = connection;
+    this.#putting = putting;
   }
 
-  async put(kind: Kind, key: string, bytes: Uint8Array): Promise<void> {
+  async put(kind: Kind, key: string, bytes: Uint8Array, sessions: readonly string[] = []): Promise<void> {
     checkKeepable(bytes);
     const chunks: Statement[] = [];
     for (let at = 0; at < bytes.length; at += CHUNK_BYTES) {
@@ -22,14 +37,16 @@ export class PostgresStore implements Store {
         params: [kind, key, at / CHUNK_BYTES, chunk],
       });
     }
-    await this.#connection.transaction([
+    await this.#putting.transaction([
       // Two servers may put the same at once.
       { sql: 'select pg_advisory_xact_lock(hashtext($1), hashtext($2))', params: [kind, key] },
       { sql: 'delete from kept_chunks where kind = $1 and key = $2', params: [kind, key] },
       {
-        sql: `insert into kept (kind, key, kept_ms, bytes, digest) values ($1, $2, $3::bigint, $4::bigint, $5)
-              on conflict (kind, key) do update set kept_ms = excluded.kept_ms, bytes = excluded.bytes, digest = excluded.digest`,
-        params: [kind, key, Date.now(), bytes.length, digestOf(bytes).toString('hex')],
+        sql: `insert into kept (kind, key, kept_ms, bytes, digest, sessions)
+              values ($1, $2, $3::bigint, $4::bigint, $5, $6)
+              on conflict (kind, key) do update set kept_ms = excluded.kept_ms, bytes = excluded.bytes,
+                digest = excluded.digest, sessions = excluded.sessions`,
+        params: [kind, key, Date.now(), bytes.length, digestOf(bytes).toString('hex'), sessionsText(sessions)],
       },
       ...chunks,
     ]);
@@ -38,12 +55,12 @@ export class PostgresStore implements Store {
 
   async first(kind: Kind, keys: readonly string[]): Promise<Found | null> {
     const { rows } = await this.#connection.ask(
-      `select k.key, k.bytes, k.digest from json_array_elements_text(($2::text)::json) with ordinality as asked (key, place)
+      `select k.key, k.bytes, k.digest, k.sessions from json_array_elements_text(($2::text)::json) with ordinality as asked (key, place)
        join kept k on k.kind = $1 and k.key = asked.key order by asked.place limit 1`,
       [kind, JSON.stringify(keys)],
     );
     if (rows.length === 0) return null;
-    const [key, size, digest] = rows[0] as [string, number, string];
+    const [key, size, digest, sessions] = rows[0] as [string, number, string, string | null];
     if (!(size <= BYTES_MAX)) throw changed(this.#connection.where);
     const chunks: Uint8Array[] = [];
     // One after the other: an answer to a statement is bounded.
@@ -55,7 +72,7 @@ export class PostgresStore implements Store {
     }
     const bytes = Buffer.concat(chunks);
     if (bytes.length !== size || digestOf(bytes).toString('hex') !== digest) throw changed(this.#connection.where);
-    return { key, bytes };
+    return { key, bytes, sessions: sessionsIn(sessions ?? '') };
   }
 
   async remove(kind: Kind, key: string): Promise<void> {
@@ -67,12 +84,27 @@ export class PostgresStore implements Store {
     );
   }
 
-  close(): Promise<void> {
-    return this.#connection.close();
+  async erase(kind: Kind, session: string): Promise<number> {
+    const [, erased] = await this.#connection.transaction([
+      // A row that is just put is there, or is not put any more, when this has looked.
+      { sql: 'lock table kept in share row exclusive mode' },
+      {
+        sql: `with gone as (delete from kept where kind = $1 and string_to_array(sessions, ' ') @> array[$2::text] returning kind, key),
+                chunks as (delete from kept_chunks c using gone where c.kind = gone.kind and c.key = gone.key)
+              select count(*) from gone`,
+        params: [kind, session],
+      },
+    ]);
+    return Number(erased!.rows[0]![0]);
+  }
+
+  async close(): Promise<void> {
+    await this.#putting.close();
+    await this.#connection.close();
   }
 
   async #removeOld(): Promise<void> {
-    await this.#connection.transaction([
+    await this.#putting.transaction([
       {
         sql: `with gone as (delete from kept where kept_ms < $1::bigint returning kind, key)
               delete from kept_chunks c using gone where c.kind = gone.kind and c.key = gone.key`,

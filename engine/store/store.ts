@@ -13,15 +13,22 @@ export type Kind = (typeof KINDS)[number];
 export interface Found {
   readonly key: string;
   readonly bytes: Buffer;
+  /** Those that it holds something of. */
+  readonly sessions: readonly string[];
 }
 
 /** All methods throw 'database' or 'io' where the place is away. */
 export interface Store {
-  /** Keeps bytes under a key, in place of others. When this resolves they are there for every server. */
-  put(kind: Kind, key: string, bytes: Uint8Array): Promise<void>;
+  /**
+   * Keeps bytes under a key, in place of others, with the ids of the sessions that they hold something of. When this
+   * resolves they are there for every server.
+   */
+  put(kind: Kind, key: string, bytes: Uint8Array, sessions?: readonly string[]): Promise<void>;
   /** What is kept under the first of these keys that is known; null: none is. Throws 'checksum-mismatch'. */
   first(kind: Kind, keys: readonly string[]): Promise<Found | null>;
   remove(kind: Kind, key: string): Promise<void>;
+  /** Removes all of a kind that holds something of a session. → how many there were */
+  erase(kind: Kind, session: string): Promise<number>;
   close(): Promise<void>;
 }
 
@@ -47,3 +54,7 @@ export const changed = (where: string): KvError =>
     values: { where },
     hint: 'send the whole conversation: it is read again',
   });
+
+/** Ids of sessions in one text; they have no blank. */
+export const sessionsText = (sessions: readonly string[]): string => sessions.join(' ');
+export const sessionsIn = (text: string): readonly string[] => text.split(' ').filter((id) => id !== '');

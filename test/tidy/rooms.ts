@@ -94,6 +94,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
     'trace',
     'thread',
     'openai',
+    'store',
     'serve',
   ],
 };

@@ -51,7 +51,7 @@ test('every edit has its reason, and tokens are those of the prompts', async () 
     const [old, own] = await Promise.all([render({ terms, prompt }), render(now)]);
     let shared = 0;
     while (shared < Math.min(old.length, own.length) && old[shared] === own[shared]) shared++;
-    const stored = { response: { id: 'resp_1' }, items: [], prompt, terms, owner: undefined, bytes: 0 };
+    const stored = { response: { id: 'resp_1' }, items: [], prompt, terms, owner: undefined, sessions: [], bytes: 0 };
     const held = pageStart(shared);
     const told = await diagnose(served.engine, stored, { ...now, cachedTokens: held });
     seen.add(expected);
