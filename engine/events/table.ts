@@ -24,6 +24,7 @@ const bytesBefore = amount('bytes', 'what it took in memory before');
 const bytesAfter = amount('bytes', 'what it takes in memory now');
 const cause = oneOf(['pool', 'low-memory'], 'the sessions together need the memory, or a caller said it is low');
 const server = oneOf(['file', 'stdout', 'http', 'postgres'], 'what kind of place');
+const storeCall = oneOf(['put', 'first', 'remove', 'erase'], 'what was asked of it: to keep, to look up, to remove');
 const budgetNats = amount('nats', 'the divergence budget of the session');
 const expectedNats = amount('nats', 'the divergence expected of its moves so far');
 const measuredTokens = amount('tokens', 'tokens by which that was measured; none: it is predicted alone');
@@ -198,6 +199,16 @@ export const EVENTS = {
     level: 'error',
     fields: { entries: amount('entries', 'how many, at the end of the log') },
     says: 'Not anchored: no place has a checkpoint that covers the last {entries} of the log, so a change there would not show. Sign one now: palimpsest audit checkpoint --key audit.key -o anchor.txt',
+  },
+  'store-refuses': {
+    level: 'warn',
+    fields: { call: storeCall, code: code('why') },
+    says: 'The store of the server fails ({call}, {code}): conversations are read again by whoever goes on with them elsewhere.',
+  },
+  'store-takes-again': {
+    level: 'info',
+    fields: { call: storeCall, failed: amount('calls', 'those that failed meanwhile') },
+    says: 'The store of the server works again ({call}); {failed} failed.',
   },
   'log-refused': {
     level: 'warn',

@@ -7,7 +7,7 @@ import type { HttpBindings } from '@hono/node-server';
 import type { Context, Hono } from 'hono';
 import { stream } from 'hono/streaming';
 import { KvError, parseJson } from '../../native/index.ts';
-import type { Store } from '../store/store.ts';
+import type { WatchedStore } from '../store/watched-store.ts';
 import type { Engine } from '../thread/engine.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 import { ChatCompletion } from './chat.ts';
@@ -48,6 +48,7 @@ const SESSIONS_MAX = 1000;
 
 export class AnswersApi {
   readonly service: Service;
+  readonly #store: WatchedStore | null;
   readonly #responses: ResponseStore;
   readonly #stalledMs: number;
   /** By salt, the sessions of its newest answers. */
@@ -58,8 +59,9 @@ export class AnswersApi {
    * store: where responses and conversations outlive this process; null: they do not. stalledMs: readers of events that
    * take nothing for so long are cut off. Throws 'bad-argument', 'bad-config'.
    */
-  constructor(engine: Engine, options: AnswersOptions, store: Store | null, stalledMs: number = STALLED_MS) {
+  constructor(engine: Engine, options: AnswersOptions, store: WatchedStore | null, stalledMs: number = STALLED_MS) {
     this.service = new Service(engine, options, store);
+    this.#store = store;
     this.#responses = new ResponseStore(store);
     this.#stalledMs = stalledMs;
   }
@@ -89,7 +91,7 @@ export class AnswersApi {
     this.#askerOf = askerOf;
     const service = this.service;
     const { engine } = service;
-    app.get('/health', (c) => c.json({ status: 'ok' }));
+    app.get('/health', (c) => c.json(this.#health));
     app.get('/v1/models', (c) => c.json({ object: 'list', data: [service.card] }));
     app.get('/v1/models/:model{.+}', (c) => {
       service.checkModel(c.req.param('model'));
@@ -126,6 +128,12 @@ export class AnswersApi {
       const { template } = service;
       return { prompt: await engine.render(messages, { ...options, ...(template === undefined ? {} : { template }) }) };
     });
+  }
+
+  /** Requests are answered also where the store fails. Whoever reaches the port is told no more than codes. */
+  get #health(): object {
+    const store = this.#store?.troubles ?? {};
+    return Object.keys(store).length === 0 ? { status: 'ok' } : { status: 'degraded', store };
   }
 
   #serveSessions(app: Hono<Env>): void {

@@ -55,5 +55,9 @@ export const OPENAI: readonly AnsweredPath[] = [
   { path: '/tokenize', does: 'Token ids of a text.', body: TOKENIZE_REQUEST },
   { path: '/detokenize', does: 'The text of token ids.', body: DETOKENIZE_REQUEST },
   { path: '/apply-template', does: 'The prompt that a conversation becomes.', body: TEMPLATE_REQUEST },
-  { path: '/health', does: 'That the server is there and its model loaded.', open: true },
+  {
+    path: '/health',
+    does: 'That the server is there and its model loaded: ok, degraded where its store fails, or 503 while it drains.',
+    open: true,
+  },
 ];

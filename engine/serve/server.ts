@@ -16,11 +16,12 @@ import { Registry } from '../metrics/registry.ts';
 import { serveOllama } from '../ollama/paths.ts';
 import { AnswersApi, type Asking } from '../openai/api.ts';
 import type { OwnersOptions } from '../openai/conversation.ts';
-import { type Failure, failureOf } from '../openai/failure.ts';
+import { type Failure, failureOf, Refusal } from '../openai/failure.ts';
 import { ANSWERS_OPTIONS } from '../openai/options.ts';
 import { logDir } from '../state/folder.ts';
 import { openStore } from '../store/open.ts';
 import type { Store } from '../store/store.ts';
+import { STORE_CALLS, WatchedStore } from '../store/watched-store.ts';
 import type { Engine } from '../thread/engine.ts';
 import { checkToken, Guard, isLoopback, ownAlone } from './guard.ts';
 import { type ApiKey, checkedKeys, streamsMaxOf, tokenKey } from './keys.ts';
@@ -37,8 +38,8 @@ export interface LiveView {
   /** 'http://127.0.0.1:9470' */
   readonly url: string;
   /**
-   * Takes no more requests, and waits until those under way are answered, so long at most; whoever follows decisions is
-   * cut off at the end of it. close() it then.
+   * Takes no more requests, which it says with 503 (and `/health` with `draining`), and waits until those under way are
+   * answered, so long at most; whoever follows decisions is cut off. close() it then.
    */
   drain(mostMs: number): Promise<void>;
   /** Stops answering, and cuts off those who follow. */
@@ -135,7 +136,7 @@ class View implements LiveView {
   readonly #streams: Streams | null;
   readonly #live: Live;
   readonly #answers: AnswersApi | null;
-  readonly #store: Store | null;
+  readonly #store: WatchedStore | null;
   readonly #listener: (request: IncomingMessage, response: ServerResponse) => Promise<void>;
   readonly #registry = new Registry(PREFIX);
   readonly #requests = this.#registry.counter(
@@ -152,6 +153,10 @@ class View implements LiveView {
   );
   /** Whose key a request had. */
   readonly #askers = new WeakMap<IncomingMessage, ApiKey>();
+  /** What is under way. */
+  readonly #answering = new Set<ServerResponse>();
+  /** Called when all that was under way is answered; null: it does not drain. */
+  #drained: (() => void) | null = null;
   #url = '';
   #closing: Promise<void> | null = null;
 
@@ -159,7 +164,7 @@ class View implements LiveView {
     const { host, requestsPerSecond, connectionsMax, requestMs, token, keys = [] } = withDefaults(options);
     this.#reader = reader;
     this.#engine = engine;
-    this.#store = store;
+    this.#store = store === null ? null : this.#watched(store, engine);
     this.#options = options;
     this.#guard = new Guard({
       keys: [...(token === undefined ? [] : [tokenKey(token)]), ...keys],
@@ -173,7 +178,7 @@ class View implements LiveView {
     const rules = { ...defaultsOf<StreamRules>(STREAM_OPTIONS), ...given<Partial<StreamRules>>(options.stream ?? {}) };
     this.#streams = reader === null ? null : new Streams(reader, rules, () => this.#dropped.add({}));
     this.#answers =
-      engine === null || options.answers === undefined ? null : new AnswersApi(engine, options.answers, store);
+      engine === null || options.answers === undefined ? null : new AnswersApi(engine, options.answers, this.#store);
     const sources = {
       model: this.#answers?.model ?? null,
       metrics: engine === null ? null : () => engine.metrics(),
@@ -223,7 +228,10 @@ class View implements LiveView {
   }
 
   async drain(mostMs: number): Promise<void> {
-    const drained = new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    const drained = new Promise<void>((resolve) => {
+      this.#drained = resolve;
+    });
+    if (this.#answering.size === 0) this.#drained!();
     this.#streams?.end();
     this.#live.end();
     let timer: NodeJS.Timeout | undefined;
@@ -259,6 +267,11 @@ class View implements LiveView {
     try {
       const { way, isOwn } = wayOf(request.url ?? '', this.#answers !== null);
       const key = this.#guard.check(request, way, isOwn);
+      if (this.#drained !== null) {
+        this.#tellDraining(request, response);
+        return;
+      }
+      this.#isUnderWay(response);
       if (key !== null) this.#askers.set(request, key);
       if (waits && way === 'answers') response.writeContinue();
     } catch (error) {
@@ -266,6 +279,38 @@ class View implements LiveView {
       return;
     }
     void this.#listener(request, response);
+  }
+
+  #isUnderWay(response: ServerResponse): void {
+    this.#answering.add(response);
+    response.once('close', () => {
+      this.#answering.delete(response);
+      if (this.#answering.size === 0) this.#drained?.();
+    });
+  }
+
+  /** Clients come back and find another server; who asks for its health sends none any more. */
+  #tellDraining(request: IncomingMessage, response: ServerResponse): void {
+    const headers = { 'retry-after': '1', connection: 'close' };
+    if (request.url !== '/health') throw new Refusal(503, new KvError('closed', 'the server is about to end'), headers);
+    const text = JSON.stringify({ status: 'draining' });
+    this.#send(response, request, 503, 'application/json; charset=utf-8', text, headers);
+  }
+
+  /** Its failures are counted, and told to whoever listens to the engine. */
+  #watched(store: Store, engine: Engine | null): WatchedStore {
+    const failures = this.#registry.counter('store_failures_total', 'Calls of the store that failed.', {
+      call: STORE_CALLS,
+    });
+    for (const call of STORE_CALLS) failures.add({ call }, 0);
+    return new WatchedStore(
+      store,
+      (call) => failures.add({ call }),
+      ({ call, code, failed }) =>
+        code === null
+          ? engine?.tell('store-takes-again', { call, failed })
+          : engine?.tell('store-refuses', { call, code }),
+    );
   }
 
   /** What answers, by path. */

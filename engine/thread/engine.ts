@@ -7,7 +7,7 @@ import { isMainThread, type Worker } from 'node:worker_threads';
 import { checkKeys, checkOptions, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
 import type { Forecast } from '../cache/budget.ts';
 import type { TourEvent, TourOptions, TourResult } from '../evaluate/tour.ts';
-import type { EngineEvent } from '../events/event.ts';
+import { type EngineEvent, eventTeller, type TellEvent } from '../events/event.ts';
 import { listen } from '../events/logger.ts';
 import { withPolicyFile } from '../options/policy-file.ts';
 import { EMBED_OPTIONS, RESUME_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
@@ -101,6 +101,11 @@ export class Engine {
   async start(): Promise<void> {
     this.#info = await this.#calls.call('info', undefined);
   }
+
+  /** @internal Tells the logger what happens beside the engine. */
+  readonly tell: TellEvent = (event, fields) => {
+    if (this.#hear !== null) eventTeller(this.#hear)(event, fields);
+  };
 
   /** What was loaded. Throws 'closed' before the engine has started. */
   get info(): LoadedInfo {

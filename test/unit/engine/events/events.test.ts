@@ -17,6 +17,7 @@ import {
   type EventName,
   type Logger,
   type SessionOptions,
+  serve,
 } from '../../../../engine/index.ts';
 import { Meter } from '../../../../engine/metrics/meter.ts';
 import { Session } from '../../../../engine/session/session.ts';
@@ -218,6 +219,40 @@ describe('servers', () => {
     });
     expect(heard.at(-1)).toMatchObject({ level: 'error', event: { event: 'entries-unanchored' } });
   }, 120_000);
+
+  it('that keep conversations beyond the process are told when they fail, and when they work again', async () => {
+    const { logger, names, heard } = listener();
+    const store = folder();
+    await withEngine({ logger, stateDir: null }, async (engine) => {
+      await using view = await serve(engine, { port: 0, answers: { store } });
+      const chat = async (content: string): Promise<void> => {
+        const body = JSON.stringify({ messages: [{ role: 'user', content }], max_tokens: 2 });
+        const headers = { 'content-type': 'application/json' };
+        const { status } = await fetch(`${view.url}/v1/chat/completions`, { method: 'POST', body, headers });
+        expect(status).toBe(200);
+      };
+      const health = async (): Promise<unknown> => (await fetch(`${view.url}/health`)).json();
+      await chat('Wax?');
+      const kept = join(store, 'conversation');
+      await until(() => readdirSync(kept).length === 1);
+      expect(await health()).toEqual({ status: 'ok' });
+      renameSync(kept, `${kept}-away`);
+      writeFileSync(kept, 'no folder');
+      await chat('Honey?');
+      await until(() => names().includes('store-refuses'));
+      expect(await health()).toEqual({ status: 'degraded', store: { put: 'io' } });
+      rmSync(kept);
+      renameSync(`${kept}-away`, kept);
+      await chat('Propolis?');
+      await until(() => names().includes('store-takes-again'));
+      expect(await health()).toEqual({ status: 'ok' });
+    });
+    const told = heard.filter(({ event }) => event.event.startsWith('store'));
+    expect(told.map(({ event }) => event)).toMatchObject([
+      { event: 'store-refuses', call: 'put', code: 'io' },
+      { event: 'store-takes-again', call: 'put', failed: 1 },
+    ]);
+  });
 
   it('that share sessions are told once when they are away', async () => {
     const { logger, names, heard } = listener();

@@ -435,7 +435,11 @@ test('a server that drains ends what it answers, and takes no more', async () =>
   const body = JSON.stringify({ messages, stream: true, max_tokens: 200, temperature: 0 });
   const response = await fetch(live.url + CHAT, { method: 'POST', body, headers: JSON_TYPE });
   const drained = live.drain(60_000);
-  await expect(fetch(`${live.url}/health`)).rejects.toThrow();
+  const health = await fetch(`${live.url}/health`);
+  expect([health.status, await health.json()]).toEqual([503, { status: 'draining' }]);
+  const late = await fetch(live.url + CHAT, { method: 'POST', body, headers: JSON_TYPE });
+  expect([late.status, late.headers.get('retry-after')]).toEqual([503, '1']);
+  expect(await late.json()).toMatchObject({ error: { code: 'closed' } });
   expect(eventsIn(await response.text()).at(-1)).toBe('[DONE]');
   await drained;
   // Nobody is waited for for ever.
