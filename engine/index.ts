@@ -171,6 +171,8 @@ export {
   type WithoutReport,
   whyNot,
 } from '../witness/index.ts';
+export type { NamedAdapter } from './adapters/adapters.ts';
+export type { AdapterInfo } from './adapters/types.ts';
 export {
   type LanguageModel,
   languageModel,
@@ -220,6 +222,7 @@ export type {
   Prompt,
   ResumeOptions,
   SendOptions,
+  SessionAdapter,
   SessionOptions,
   StateOptions,
   ToolChoice,
@@ -257,6 +260,7 @@ export type { ParkedFile } from './thread/calls/parking.ts';
 export { Chat, type ChatInput } from './thread/chat.ts';
 export type { ChatOptions } from './thread/chat-options.ts';
 export { createEngine, Engine } from './thread/engine.ts';
+export type { EngineAdapters } from './thread/engine-adapters.ts';
 export { EngineSession, Generation } from './thread/engine-session.ts';
 export type { LoadedInfo } from './thread/loaded.ts';
 export type { GrammarOption, JsonSchema } from './transformer/grammar/options.ts';

@@ -15,6 +15,8 @@ namespace {
 
 constexpr int kMaxSize = 1 << 20;
 constexpr int kMaxTokens = 1 << 20;
+constexpr int kMaxRank = 4096;
+constexpr int kAdaptersMax = 1 << 16;
 constexpr napi_type_tag kDenseTag = {0x1f77c30a94be4d62ULL, 0xa6d05e82f1c93b47ULL};
 
 class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
@@ -24,7 +26,8 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
                        {InstanceMethod<&DenseHandle::open>("open"), InstanceMethod<&DenseHandle::close>("close"),
                         InstanceMethod<&DenseHandle::bytes>("bytes"), InstanceMethod<&DenseHandle::setRows>("setRows"),
                         InstanceMethod<&DenseHandle::setBias>("setBias"), InstanceMethod<&DenseHandle::setRouter>("setRouter"),
-                        InstanceMethod<&DenseHandle::setNorm>("setNorm"), InstanceMethod<&DenseHandle::setPlanes>("setPlanes"), InstanceMethod<&DenseHandle::first>("first"),
+                        InstanceMethod<&DenseHandle::setNorm>("setNorm"), InstanceMethod<&DenseHandle::setPlanes>("setPlanes"),
+                        InstanceMethod<&DenseHandle::setAdapter>("setAdapter"), InstanceMethod<&DenseHandle::dropAdapter>("dropAdapter"), InstanceMethod<&DenseHandle::first>("first"),
                         InstanceMethod<&DenseHandle::next>("next"), InstanceMethod<&DenseHandle::last>("last"),
                         InstanceMethod<&DenseHandle::logits>("logits")});
   }
@@ -148,6 +151,46 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
     });
   }
 
+  // (adapter, layer, slot, rank, a [rank][inputs], b [outputs][rank])
+  Napi::Value setAdapter(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int adapter, layer, slot, rank;
+      Span<float> a, b;
+      if (!dense_) return kClosed;
+      if (!readInt(info[0], 0, kAdaptersMax - 1, &adapter) || !readInt(info[1], 0, dense_->shape().layers - 1, &layer)) return kBadArgument;
+      if (!readInt(info[2], 0, kDenseSlots - 1, &slot) || dense_->isOfExperts(slot) || !readInt(info[3], 1, kMaxRank, &rank)) return kBadArgument;
+      if (!readFloats(info[4], &a) || a.length != static_cast<uint64_t>(rank) * dense_->inputs(layer, slot)) return kBadShape;
+      if (!readFloats(info[5], &b) || b.length != static_cast<uint64_t>(rank) * dense_->outputs(layer, slot)) return kBadShape;
+      return told(info, dense_->setAdapter(adapter, layer, slot, rank, a.data, b.data));
+    });
+  }
+
+  // (adapter)
+  Napi::Value dropAdapter(const Info& info) {
+    return guarded(info, [&]() -> Status {
+      int adapter;
+      if (!dense_) return kClosed;
+      if (!readInt(info[0], 0, kAdaptersMax - 1, &adapter)) return kBadArgument;
+      dense_->dropAdapter(adapter);
+      return told(info, kOk);
+    });
+  }
+
+  // Which rows of `tokens` have which adapters, from parts [count][3] and scales [count]; undefined: none has any.
+  bool readMix(const Napi::Value& parts, const Napi::Value& scales, int tokens, DenseMix* mix) {
+    *mix = {};
+    if (parts.IsUndefined()) return true;
+    Span<int32_t> rows;
+    Span<float> factors;
+    if (!readArray(parts, napi_int32_array, &rows) || !readFloats(scales, &factors) || rows.length != factors.length * 3 || factors.length > kMaxTokens) return false;
+    for (size_t i = 0; i < factors.length; i++) {
+      const int32_t* at = rows.data + i * 3;
+      if (at[0] < 0 || at[1] < 1 || at[0] > tokens - at[1] || at[2] < 0 || !dense_->hasAdapter(at[2])) return false;
+    }
+    *mix = {rows.data, factors.data, static_cast<int>(factors.length)};
+    return true;
+  }
+
   // Runs `body` for `tokens` tokens if the model is complete.
   template <typename Body>
   Napi::Value run(const Info& info, int tokensAt, Body body) {
@@ -174,18 +217,20 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
   int queryWidth() const { return dense_->shape().queryHeads * dense_->shape().headDim; }
   int keyWidth() const { return dense_->shape().kvHeads * dense_->shape().headDim; }
 
-  // (x, tokens, q, k, v)
+  // (x, tokens, q, k, v, parts, scales)
   Napi::Value first(const Info& info) {
     return run(info, 1, [&](int tokens) -> Status {
       Span<float> x, q, k, v;
       if (!rowsOf(info[0], tokens, dense_->shape().hidden, &x) || !rowsOf(info[2], tokens, queryWidth(), &q)) return kBadShape;
       if (!rowsOf(info[3], tokens, keyWidth(), &k) || !rowsOf(info[4], tokens, keyWidth(), &v)) return kBadShape;
-      dense_->first(x.data, tokens, q.data, k.data, v.data);
+      DenseMix mix;
+      if (!readMix(info[5], info[6], tokens, &mix)) return kBadArgument;
+      dense_->first(x.data, tokens, mix, q.data, k.data, v.data);
       return kOk;
     });
   }
 
-  // (layer, attention, x, tokens, xNext, q, k, v)
+  // (layer, attention, x, tokens, xNext, q, k, v, parts, scales)
   Napi::Value next(const Info& info) {
     return run(info, 3, [&](int tokens) -> Status {
       int layer;
@@ -195,19 +240,23 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       if (!rowsOf(info[1], tokens, queryWidth(), &attention) || !rowsOf(info[2], tokens, hidden, &x)) return kBadShape;
       if (!rowsOf(info[4], tokens, hidden, &xNext) || !rowsOf(info[5], tokens, queryWidth(), &q)) return kBadShape;
       if (!rowsOf(info[6], tokens, keyWidth(), &k) || !rowsOf(info[7], tokens, keyWidth(), &v)) return kBadShape;
-      dense_->next(layer, attention.data, x.data, tokens, xNext.data, q.data, k.data, v.data);
+      DenseMix mix;
+      if (!readMix(info[8], info[9], tokens, &mix)) return kBadArgument;
+      dense_->next(layer, attention.data, x.data, tokens, mix, xNext.data, q.data, k.data, v.data);
       return kOk;
     });
   }
 
-  // (attention, x, tokens, xNext)
+  // (attention, x, tokens, xNext, parts, scales)
   Napi::Value last(const Info& info) {
     return run(info, 2, [&](int tokens) -> Status {
       Span<float> attention, x, xNext;
       const int hidden = dense_->shape().hidden;
       if (!rowsOf(info[0], tokens, queryWidth(), &attention) || !rowsOf(info[1], tokens, hidden, &x)) return kBadShape;
       if (!rowsOf(info[3], tokens, hidden, &xNext)) return kBadShape;
-      dense_->last(attention.data, x.data, tokens, xNext.data);
+      DenseMix mix;
+      if (!readMix(info[4], info[5], tokens, &mix)) return kBadArgument;
+      dense_->last(attention.data, x.data, tokens, mix, xNext.data);
       return kOk;
     });
   }

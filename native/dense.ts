@@ -117,6 +117,19 @@ export interface Projected {
   readonly v: Float32Array;
 }
 
+/**
+ * Which rows of a call adapters answer as well. parts: [count][3], the first row, how many, and the adapter; where
+ * several adapters add to the same rows, they do so in this order. scales: [count].
+ */
+export interface DenseMix {
+  readonly parts: Int32Array;
+  readonly scales: Float32Array;
+}
+
+/** The largest rank of an adapter. */
+export const ADAPTER_RANK_MAX = 4096;
+const MAX_ADAPTERS = 2 ** 16;
+
 const LIMITS = [
   ['layers', 4096],
   ['hiddenSize', 2 ** 20],
@@ -294,11 +307,38 @@ export class DenseHalf {
     check(this.#open.setPlanes(layer, DENSE_SLOTS.indexOf(slot), planes), `set the planes of ${layer}.${slot}`);
   }
 
+  /**
+   * Sets what an adapter adds to what a matrix answers to a row x: b·(a·x), times the scale that the rows are given. a
+   * [rank, inputs], b [outputs, rank]; both are rounded as setWide does. Once per matrix and adapter, whose number is
+   * the caller's choice. Throws 'unsupported' for matrices of experts.
+   */
+  setAdapter(adapter: number, layer: number, slot: DenseSlot, rank: number, a: Float32Array, b: Float32Array): void {
+    integer(adapter, 'adapter', 0, MAX_ADAPTERS - 1);
+    integer(layer, 'layer', 0, this.shape.layers - 1);
+    const [outputs, inputs] = this.sizes(layer, slot);
+    integer(rank, 'rank', 1, ADAPTER_RANK_MAX);
+    if (this.#isOfExperts(layer, slot))
+      throw new KvError('unsupported', 'adapters of experts are not served', { values: { layer, slot } });
+    rows(a, 'a', rank, inputs);
+    rows(b, 'b', outputs, rank);
+    check(
+      this.#open.setAdapter(adapter, layer, DENSE_SLOTS.indexOf(slot), rank, a, b),
+      `set adapter ${adapter} of ${layer}.${slot}`,
+      { rank },
+    );
+  }
+
+  /** Frees what an adapter has; its number may be used again. */
+  dropAdapter(adapter: number): void {
+    integer(adapter, 'adapter', 0, MAX_ADAPTERS - 1);
+    check(this.#open.dropAdapter(adapter), `drop adapter ${adapter}`);
+  }
+
   /** The norm and projections of layer 0, from x [T, m] to `out`, which must not share memory with x. */
-  first(x: Float32Array, tokens: number, out: Projected): void {
+  first(x: Float32Array, tokens: number, out: Projected, mix?: DenseMix): void {
     this.#checkRows(x, tokens);
     this.#checkProjected(out, tokens, [x]);
-    check(this.#open.first(x, tokens, out.q, out.k, out.v), 'run the first projections');
+    check(this.#open.first(x, tokens, out.q, out.k, out.v, mix?.parts, mix?.scales), 'run the first projections');
   }
 
   /**
@@ -312,20 +352,24 @@ export class DenseHalf {
     tokens: number,
     xNext: Float32Array,
     out: Projected,
+    mix?: DenseMix,
   ): void {
     integer(layer, 'layer', 0, this.shape.layers - 2);
     this.#checkAfter(attention, x, tokens, xNext);
     this.#checkProjected(out, tokens, [attention, x, xNext]);
     check(
-      this.#open.next(layer, attention, x, tokens, xNext, out.q, out.k, out.v),
+      this.#open.next(layer, attention, x, tokens, xNext, out.q, out.k, out.v, mix?.parts, mix?.scales),
       `run the dense half of layer ${layer}`,
     );
   }
 
   /** The same for the last layer, which no projections follow. */
-  last(attention: Float32Array, x: Float32Array, tokens: number, xNext: Float32Array): void {
+  last(attention: Float32Array, x: Float32Array, tokens: number, xNext: Float32Array, mix?: DenseMix): void {
     this.#checkAfter(attention, x, tokens, xNext);
-    check(this.#open.last(attention, x, tokens, xNext), 'run the dense half of the last layer');
+    check(
+      this.#open.last(attention, x, tokens, xNext, mix?.parts, mix?.scales),
+      'run the dense half of the last layer',
+    );
   }
 
   /** The final norm, the output matrix and the cap of logits, from x [count, m] to out [count, vocab]. */

@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "8 formats=14 layout=b7da8a3547e63c665bd3b9c168675b51";
+constexpr char kAbi[] = "9 formats=14 layout=b7da8a3547e63c665bd3b9c168675b51";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;

@@ -227,7 +227,17 @@ export interface DenseHandle {
   setRouter(layer: number, weights: Float32Array): number;
   setNorm(layer: number, norm: number, gain: Float32Array): number;
   setPlanes(layer: number, slot: number, planes: number): number;
-  first(x: Float32Array, tokens: number, q: Float32Array, k: Float32Array, v: Float32Array): number;
+  setAdapter(adapter: number, layer: number, slot: number, rank: number, a: Float32Array, b: Float32Array): number;
+  dropAdapter(adapter: number): number;
+  first(
+    x: Float32Array,
+    tokens: number,
+    q: Float32Array,
+    k: Float32Array,
+    v: Float32Array,
+    parts?: Int32Array,
+    scales?: Float32Array,
+  ): number;
   next(
     layer: number,
     attention: Float32Array,
@@ -237,8 +247,17 @@ export interface DenseHandle {
     q: Float32Array,
     k: Float32Array,
     v: Float32Array,
+    parts?: Int32Array,
+    scales?: Float32Array,
   ): number;
-  last(attention: Float32Array, x: Float32Array, tokens: number, xNext: Float32Array): number;
+  last(
+    attention: Float32Array,
+    x: Float32Array,
+    tokens: number,
+    xNext: Float32Array,
+    parts?: Int32Array,
+    scales?: Float32Array,
+  ): number;
   logits(x: Float32Array, rows: number, out: Float32Array): number;
 }
 

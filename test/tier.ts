@@ -79,6 +79,7 @@ export const VOLUMES = {
   'cache steps': { full: 50_000, turn: 3 },
   'memory steps': { full: 100_000, turn: 4 },
   'pool steps': { full: 10_000, turn: 5, least: 3000 },
+  'adapter sessions': { full: 500, turn: 4, least: 30 },
   passes: { full: 1000, turn: 2 },
   'index steps': { full: 2000, turn: 9, least: 800 },
   'prompt edits': { full: 10_000, turn: 5, least: 200 },

@@ -93,7 +93,7 @@ export interface GovernedOptions extends NativeOptions {
   readonly log: WitnessLog | null;
   /** Counts what it does; left out: one of its own, which nobody reads. */
   readonly meter?: Meter | undefined;
-  readonly opened: Pick<OpenBody, 'model' | 'activations' | 'requested' | 'effective' | 'foresight'>;
+  readonly opened: Pick<OpenBody, 'model' | 'adapters' | 'activations' | 'requested' | 'effective' | 'foresight'>;
   /** Where the thresholds came from. */
   readonly evidence?: { readonly lookup?: Lookup | null; readonly fingerprint?: Fingerprint };
 }
@@ -613,12 +613,12 @@ export class Governed implements Lender {
   begin(): void {
     if (this.log === null || this.#openSeq >= 0) return;
     const { policy, policyOptions, policyModule, context, budgetBytes } = this.terms;
-    const { model, activations, requested, effective, foresight } = this.#options.opened;
+    const { model, adapters, activations, requested, effective, foresight } = this.#options.opened;
     const seq = this.log.append(this.id, 'open', {
       model,
       shape: this.shape,
       machine: this.machine,
-      ...given({ activations }),
+      ...given({ adapters, activations }),
       policy: {
         id: policy.id,
         version: policy.version,

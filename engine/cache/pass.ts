@@ -4,7 +4,7 @@
  * one of them is its own: the others go on.
  */
 import { Batch, PAGE_TOKENS, TRIAL_QUERIES } from '../../native/index.ts';
-import type { LayerInput } from '../transformer/types.ts';
+import type { AdaptedRows, LayerInput } from '../transformer/types.ts';
 import type { CheckedInputs } from './latents.ts';
 import { makeRoom, settle } from './step.ts';
 import type { Stepper } from './stepper.ts';
@@ -112,25 +112,31 @@ async function carry(parts: readonly Part[]): Promise<number> {
   try {
     const attention = new Float32Array(rows * queryHeads * headDim);
     const caches = new Caches(parts);
-    let input = await shared(() => dense.first(dense.embed(idsOf(parts, rows)), rows));
+    const adapted = adaptedRows(parts);
+    let input = await shared(() => dense.first(dense.embed(idsOf(parts, rows)), rows, adapted));
     for (let layer = 0; ; layer++) {
       caches.attend(layer, input, attention);
       // Rows of a step that has failed are carried on unless all have; nobody reads them.
       if (!parts.some(isSound)) return sharedMs;
       const { x } = input;
       if (layer + 1 === layers) {
-        const hidden = await shared(() => dense.last(attention, x, rows));
+        const hidden = await shared(() => dense.last(attention, x, rows, adapted));
         for (const part of parts.filter(isSound))
           part.does(() => part.step.stepper.holds(part.step.tokenIds, part.of(hidden, rows)));
         return sharedMs;
       }
-      input = await shared(() => dense.next(layer, attention, x, rows));
+      input = await shared(() => dense.next(layer, attention, x, rows, adapted));
     }
   } catch (error) {
     for (const part of parts) part.outcome ??= { error };
     return sharedMs;
   }
 }
+
+const adaptedRows = (parts: readonly Part[]): readonly AdaptedRows[] =>
+  parts.flatMap(({ step, row, tokens }) =>
+    (step.stepper.adapters ?? []).map((one) => ({ ...one, from: row, rows: tokens })),
+  );
 
 function idsOf(parts: readonly Part[], rows: number): Int32Array {
   if (parts.length === 1) return parts[0]!.step.tokenIds;

@@ -4,6 +4,7 @@
  */
 import type { Rotary } from '../transformer/rotary.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
+import type { ScaledAdapter } from '../transformer/types.ts';
 import type { Governed } from './governed.ts';
 import type { LayerRows } from './types.ts';
 
@@ -18,6 +19,8 @@ export interface Stepper {
   readonly governed: Governed;
   readonly rotary: Rotary;
   readonly times: StepTimes;
+  /** What adapters add to all of its rows, in this order; left out: nothing. */
+  readonly adapters?: readonly ScaledAdapter[];
   /** A step is about to begin; throws where none may. */
   begins?(): void;
   /** Sees the rows of each layer before the cache does; left out where nobody wants to. */

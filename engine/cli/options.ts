@@ -17,6 +17,7 @@ import type { EngineOptions, SessionOptions } from '../options/types.ts';
 import { originalsTerms } from '../originals/terms.ts';
 import { defaultCacheDir } from '../transformer/cache-dir.ts';
 import { eventLog } from './event-log.ts';
+import { loraOf } from './lora.ts';
 import { optionsOf } from './option-settings.ts';
 import type { SettingName } from './settings.ts';
 import { tiersOf } from './tier-settings.ts';
@@ -42,6 +43,7 @@ export function engineOptions(settings: Settings): EngineOptions {
     ...optionsOf<EngineOptions>(settings, ENGINE_OPTIONS),
     model,
     logRules: logRules(settings),
+    adapters: loraOf(settings)?.paths,
     anchor: anchorOf(settings),
     qdrant: qdrantOptions(settings),
     logger: eventLog(
@@ -125,6 +127,7 @@ export function sessionOptions(settings: Settings, tokensExpected: number): Sess
   return given<SessionOptions>({
     ...optionsOf<SessionOptions>(settings, SESSION_OPTIONS),
     policy: policyOf(settings),
+    adapters: loraOf(settings)?.adapters,
     tokensExpected,
     cacheTypes: types,
     tiers: tiersOf(settings),

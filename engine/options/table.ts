@@ -4,6 +4,7 @@
  * (checkKeys), checks (checkOptions), settings of the command line (engine/cli/option-settings.ts) and docs/options.md
  * come from these lists.
  */
+import { z } from 'zod';
 import {
   ATTENTION_OPTIONS,
   above,
@@ -46,6 +47,7 @@ import type {
   ParkOptions,
   ResumeOptions,
   SendOptions,
+  SessionAdapter,
   SessionOptions,
   StateOptions,
   ToolChoice,
@@ -65,6 +67,9 @@ const ENGINE_NEEDS = {
   refusal: 'an engine needs the name of a model, and a folder or null for its state',
   hint: "createEngine({ model: 'reference' })",
 } as const;
+
+const ADAPTER_PATHS = z.record(z.string().min(1).max(256), z.string().min(1));
+const isPaths = (given: unknown): boolean => ADAPTER_PATHS.safeParse(given).success;
 
 /** What loads a model. */
 export const LOADING_OPTIONS = {
@@ -109,6 +114,10 @@ export const LOADING_OPTIONS = {
     rule: suchThat((value) => typeof value === 'function', 'a function'),
     refusal: 'onProgress is a function',
     help: 'told how far download and loading are',
+  },
+  adapters: {
+    rule: suchThat<Readonly<Record<string, string>>>(isPaths, 'paths by names'),
+    help: 'adapters for sessions, by name: PEFT folders or GGUF files',
   },
   logger: {
     rule: suchThat<Logger>(isLogger, 'an object with debug, info, warn and error'),
@@ -383,6 +392,17 @@ const POLICY = suchThat<string | Policy | PolicyModule>(
 /** All but `table`, because no flag can hold its formats for each layer. */
 const POLICY_NAMES = Object.keys(policies).filter((id) => id !== 'table');
 
+/** Most adapters of a session. */
+export const ADAPTERS_MAX = 4;
+const SESSION_ADAPTERS = z
+  .array(z.strictObject({ name: z.string().min(1).max(256), scale: z.number().min(-100).max(100).optional() }))
+  .max(ADAPTERS_MAX);
+
+function isAdapters(given: unknown): boolean {
+  const checked = SESSION_ADAPTERS.safeParse(given);
+  return checked.success && new Set(checked.data.map(({ name }) => name)).size === checked.data.length;
+}
+
 export const SESSION_OPTIONS = {
   ...GOVERNING_OPTIONS,
   policy: {
@@ -453,6 +473,19 @@ export const SESSION_OPTIONS = {
     default: 0,
     help: 'pages of each layer that come back for an answer, by what its question looks at (needs originals)',
     flag: '--promote <n>',
+  },
+  adapters: {
+    rule: suchThat<readonly SessionAdapter[]>(
+      isAdapters,
+      `a list of at most ${ADAPTERS_MAX} of { name, scale }, each name once, with scales from -100 to 100`,
+    ),
+    help: 'adapters that add to what the model answers, by their names in the engine',
+    flags: {
+      lora: {
+        flag: '--lora <name=path[:scale]...>',
+        help: 'adapters that add to what the model answers: a PEFT folder or a GGUF file each, at most four',
+      },
+    },
   },
   cacheSalt: {
     rule: anyText(),

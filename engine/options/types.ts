@@ -50,6 +50,14 @@ export interface StateOptions {
   readonly qdrant?: QdrantOptions;
 }
 
+/** An adapter of a session. */
+export interface SessionAdapter {
+  /** The name that it was added to the engine under. */
+  readonly name: string;
+  /** Factor on what it adds, from -100 to 100; 0: it adds nothing. Default 1. */
+  readonly scale?: number;
+}
+
 /** Options of createEngine. Only the model is needed. */
 export interface EngineOptions extends StateOptions {
   /**
@@ -68,6 +76,11 @@ export interface EngineOptions extends StateOptions {
    * nats at most of all of them together, and 16 of the others. Default 16.
    */
   readonly activations?: 16 | 'auto';
+  /**
+   * Adapters for sessions, by name: PEFT folders or GGUF files. With any, the dense half is one that has a place for
+   * them, which ONNX Runtime is not. `engine.adapters` adds others later. Default: none.
+   */
+  readonly adapters?: Readonly<Record<string, string>>;
   /** Threads for attention and the dense half, default: all cores that the process may use. */
   readonly threads?: number;
   /** Forces an instruction set of the attention kernels. */
@@ -278,6 +291,12 @@ export interface SessionOptions extends GoverningOptions {
    * Default: none, which is one as well.
    */
   readonly cacheSalt?: string;
+  /**
+   * Adapters that add to what the model answers, at most four, by the names that they have in the engine. Sessions
+   * begin with pages of those alone that have the same ones with the same scales. Forks and parked sessions keep them.
+   * Default: none.
+   */
+  readonly adapters?: readonly SessionAdapter[];
   /**
    * Whose calls are taken first among those that wait to begin, and among prompts that are to be read: a lower number
    * before a higher one, as vLLM's `priority`. Nobody waits for ever: whoever was passed eight times by others that

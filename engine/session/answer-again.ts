@@ -192,7 +192,11 @@ class Player implements Stepper {
 
   constructor(runtime: Runtime, { body }: Entry<'open'>, moves: readonly Made[], alone: Alone) {
     const { model, shape } = runtime;
-    const { context, requested } = body;
+    const { context, requested, adapters = [] } = body;
+    if (adapters.length > 0)
+      throw new KvError('unsupported', 'the answer cannot be run again: adapters added to what the model answered', {
+        values: { digests: adapters.map(({ digest }) => digest) },
+      });
     this.runtime = runtime;
     this.#moves = moves;
     this.#alone = alone;

@@ -55,9 +55,9 @@ export class KnownPrefix {
 
   /** The first tokens of a text come to be read. */
   async begin(ids: readonly number[]): Promise<void> {
-    const { governed, runtime } = this.#reader;
+    const { governed, weights } = this.#reader;
     const { key, ask } = this.#given!;
-    const pages = pageDigests(key, runtime.model.digest, ids);
+    const pages = pageDigests(key, weights, ids);
     if (pages[0] !== this.#pages[0] || pages.length !== this.#pages.length) this.#start(pages);
     if (ask === undefined) return;
     const fingerprint = fingerprintOf(governed);

@@ -1,8 +1,8 @@
 /**
  * Pages that several sessions of an engine begin with: a system prompt, a document, a conversation that goes on. They
- * are found by a chain of digests (memory/prefix.ts) over the model, the salt of the session and all tokens up to each
- * page, and the tokens are compared. A session that is empty begins with those of another one. In an engine with a
- * budget that may be one that was closed: its pages are kept as long as nobody needs their memory.
+ * are found by a chain of digests (memory/prefix.ts) over the model, its adapters, the salt of the session and all
+ * tokens up to each page, and the tokens are compared. A session that is empty begins with those of another one. In an
+ * engine with a budget that may be one that was closed: its pages are kept as long as nobody needs their memory.
  */
 import { PageChain } from '../../memory/index.ts';
 import { firstToken, KvError, type PagePool, pageOf, sealedPages } from '../../native/index.ts';
@@ -238,7 +238,7 @@ export class Prefixes {
     const known = this.#chains.get(session);
     if (known !== undefined) return known;
     // What else a page depends on is alike in all sessions of an engine, or a lender is asked for it.
-    const chain = new PageChain(this.#parts.key, JSON.stringify([session.runtime.model.digest, saltOf(session)]));
+    const chain = new PageChain(this.#parts.key, JSON.stringify([session.weights, saltOf(session)]));
     this.#chains.set(session, chain);
     return chain;
   }

@@ -19,6 +19,7 @@ import type { Governed } from '../cache/governed.ts';
 import type { LayerRows } from '../cache/types.ts';
 import type { Rotary } from '../transformer/rotary.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
+import type { DenseBackend } from '../transformer/types.ts';
 import { type CopyTerms, copiedLayer } from './copied-layer.ts';
 import { divergenceFrom, divergenceOf, type Exact, exactOf, logSumExp } from './divergence.ts';
 
@@ -119,8 +120,16 @@ const DISTURBANCE = 1e-4;
 /** Rows whose logits are computed at once: more take memory and save no time. */
 const BLOCK_ROWS = 32;
 
+/** Whose rows are run again: by what they were computed, and how their keys are rotated. */
+export interface Probed {
+  readonly runtime: Runtime;
+  readonly dense: DenseBackend;
+  readonly rotary: Rotary;
+}
+
 export class Probe {
   readonly #runtime: Runtime;
+  readonly #dense: DenseBackend;
   readonly #rotary: Rotary;
   readonly #pool = openPool(memoryBytes());
   readonly #terms: CopyTerms;
@@ -134,14 +143,14 @@ export class Probe {
   #closed = false;
 
   private constructor(
-    runtime: Runtime,
-    rotary: Rotary,
+    { runtime, dense, rotary }: Probed,
     { windowFormat, openFormat = 'f16' }: PolicyContext,
     layers: ReadonlySet<number>,
     turn: () => Promise<void>,
   ) {
     this.#turn = turn;
     this.#runtime = runtime;
+    this.#dense = dense;
     this.#rotary = rotary;
     this.#terms = { runtime, pool: this.#pool, formats: { windowFormat, openFormat } };
     this.#layers = layers;
@@ -154,17 +163,16 @@ export class Probe {
    * block of logits that the probe computes; what it throws ends what was asked.
    */
   static open(
-    runtime: Runtime,
+    probed: Probed,
     cache: Governed,
-    rotary: Rotary,
     layers: readonly number[],
     turn: () => Promise<void> = async () => {},
   ): Probe {
-    const { shape } = runtime;
+    const { shape } = probed.runtime;
     const lowest = Math.min(...layers);
     if (layers.length === 0 || layers.some((layer) => !(Number.isInteger(layer) && layer >= 0 && layer < shape.layers)))
       throw new KvError('bad-argument', `a probe begins at layers of 0 to ${shape.layers - 1}`, { values: { layers } });
-    const probe = new Probe(runtime, rotary, cache.terms.context, new Set(layers), turn);
+    const probe = new Probe(probed, cache.terms.context, new Set(layers), turn);
     try {
       for (let layer = lowest; layer < shape.layers; layer++) {
         probe.#copies.set(layer, probe.#copy(layer, cache.kv, layer));
@@ -277,7 +285,8 @@ export class Probe {
           values: { steps: others.length + (chunk === undefined ? 0 : 1), layers: [...this.#layers] },
         },
       );
-    const { dense, model } = this.#runtime;
+    const { model } = this.#runtime;
+    const dense = this.#dense;
     const { tokens } = chunk;
     const runs: Run[] = [];
     let rows = NO_ROWS;
@@ -368,7 +377,8 @@ export class Probe {
 
   /** One chunk from a layer upwards. → the residual stream after the last layer, [T, m] */
   async #run({ position, tokens, rows }: Chunk, { from, caches, projects = false }: Again): Promise<Float32Array> {
-    const { dense, model } = this.#runtime;
+    const { model } = this.#runtime;
+    const dense = this.#dense;
     const { layers } = model.config;
     let { q, k, v, x } = rows.get(from)!;
     if (projects) {
@@ -403,7 +413,8 @@ export class Probe {
 
   /** Gives `each` the logits of every row of `hidden`, [T, m]; they are valid until it returns. */
   async #logits(hidden: Float32Array, tokens: number, each: (token: number, row: Float32Array) => void): Promise<void> {
-    const { dense, model } = this.#runtime;
+    const { model } = this.#runtime;
+    const dense = this.#dense;
     const { hiddenSize: width } = model.config;
     for (let at = 0; at < tokens; at += BLOCK_ROWS) {
       const rows = Math.min(BLOCK_ROWS, tokens - at);

@@ -28,10 +28,10 @@ export async function readProbed<T>(
   { layers, step, signal }: ProbedRead,
   ask: (probe: Probe) => Promise<T>,
 ): Promise<T> {
-  const { governed, runtime, rotary } = reader;
+  const { governed } = reader;
   const start = performance.now();
   const turn = signal === undefined ? undefined : () => unlessUnwanted(signal);
-  const probe = Probe.open(runtime, governed, rotary, layers, turn);
+  const probe = Probe.open(reader, governed, layers, turn);
   reader.keepFor(probe);
   try {
     governed.tally.trialsTook(performance.now() - start);

@@ -3,9 +3,14 @@
  * (write.ts), the probe of the text, and the look-up in the book.
  */
 import type { Stepper } from '../cache/stepper.ts';
+import type { DenseBackend } from '../transformer/types.ts';
 import type { Probe } from './probe.ts';
 
 export interface Reader extends Stepper {
+  /** What computes its rows, adapters included. */
+  readonly dense: DenseBackend;
+  /** What stands for the weights that computed its rows: the digest of the model, and of what adapters add. */
+  readonly weights: string;
   /** Token ids in the cache, in order. */
   readonly tokens: readonly number[];
   /** True if it was closed meanwhile. */

@@ -140,9 +140,8 @@ export class Rereading {
 
   /** The residual stream behind the span over originals, [rows, m]; null: these are lost. */
   async #overOriginals(start: number): Promise<Float32Array | null> {
-    const { runtime, rotary, tokens } = this.#reader;
-    const { dense, model } = runtime;
-    const { layers } = model.config;
+    const { runtime, dense, rotary, tokens } = this.#reader;
+    const { layers } = runtime.model.config;
     const rows = this.#rows;
     const pool = openPool(memoryBytes());
     try {

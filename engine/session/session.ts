@@ -12,6 +12,7 @@ import {
   pageStart,
   sealsBetween,
 } from '../../native/index.ts';
+import { type AppliedAdapter, weightsKey } from '../adapters/adapters.ts';
 import { comingBack } from '../cache/coming-back.ts';
 import { Governed } from '../cache/governed.ts';
 import { type Outcome, runPass } from '../cache/pass.ts';
@@ -28,10 +29,12 @@ import type { Prompt } from '../options/types.ts';
 import { originalsTerms } from '../originals/terms.ts';
 import type { Client } from '../scheduler/fairness.ts';
 import type { Solo } from '../scheduler/scheduler.ts';
+import { adaptedDense } from '../transformer/adapted-dense.ts';
 import { nameInLog } from '../transformer/load.ts';
 import { Rotary } from '../transformer/rotary.ts';
 import { outputSketches } from '../transformer/runtime/output-sketch.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
+import type { DenseBackend, ScaledAdapter } from '../transformer/types.ts';
 import { Answer, type AnswerOptions } from './answer.ts';
 import { BookLookup } from './book-lookup.ts';
 import { logSumExp } from './divergence.ts';
@@ -66,6 +69,9 @@ export class Session implements Reader {
   /** By which they were read. */
   readonly steps = new Steps();
   readonly rotary: Rotary;
+  readonly adapters: readonly ScaledAdapter[];
+  readonly dense: DenseBackend;
+  readonly weights: string;
   /** Bytes that it and its forks keep whoever needs some; null: none. */
   readonly floor: Floor | null;
   readonly #occupancy = new Occupancy(this);
@@ -94,6 +100,11 @@ export class Session implements Reader {
     };
     this.rotary = rotary;
     this.floor = floor;
+    const { scaled = [], applied = [] } = setup.adapterSet ?? {};
+    this.adapters = scaled;
+    this.dense = adaptedDense(runtime.dense, scaled);
+    this.weights = weightsKey(runtime.model.digest, applied);
+    setup.adapterSet?.hold(this);
     this.#trail = new Trail(runtime.model.config.hiddenSize, setup.compareTokens ?? 0);
     this.#text = new TextProbe(this);
     this.#layers = new LayerProbe(this);
@@ -135,7 +146,7 @@ export class Session implements Reader {
           tokensExpected: terms.tokensExpected,
           ...given({ stepLatencyBudgetMs, kvFloor: setup.kvFloor, kvWeight: setup.kvWeight }),
         },
-        ...given({ foresight, activations: runtime.activations ?? undefined }),
+        ...given({ foresight, activations: runtime.activations ?? undefined, adapters: appliedBy(setup) }),
         effective: {
           isa: runtime.native.isa,
           threads: runtime.threads,
@@ -494,7 +505,7 @@ export class Session implements Reader {
    */
   probe(layers: readonly number[]): Probe {
     this.#occupancy.checkFree();
-    const probe = Probe.open(this.runtime, this.governed, this.rotary, layers);
+    const probe = Probe.open(this, this.governed, layers);
     this.keepFor(probe);
     return probe;
   }
@@ -620,6 +631,7 @@ export class Session implements Reader {
     this.#isFreed = true;
     this.setup.shared?.left(this);
     this.floor?.leave();
+    this.setup.adapterSet?.leave(this);
     this.governed.close();
   }
 
@@ -702,6 +714,15 @@ export class Session implements Reader {
 }
 
 /** What it has of memory that it shares. Throws 'bad-argument'. */
+/** What the log says of adapters; undefined: there are none. Throws 'unsupported' where nobody knows them. */
+function appliedBy({ adapters = [], adapterSet }: SessionSetup): readonly AppliedAdapter[] | undefined {
+  if (adapters.length > 0 && adapterSet === undefined)
+    throw new KvError('unsupported', 'adapters are those of an engine, and this session has none', {
+      values: { adapters: adapters.map(({ name }) => name) },
+    });
+  return adapterSet === undefined || adapterSet.applied.length === 0 ? undefined : adapterSet.applied;
+}
+
 const stakeOf = ({ kvFloor, kvWeight = SESSION_OPTIONS.kvWeight.default }: SessionSetup): Stake => ({
   floorBytes: kvFloor === undefined ? 0 : parseBytes(kvFloor, 'kvFloor'),
   weight: kvWeight,

@@ -3,6 +3,7 @@ import type { Fingerprint, Lookup } from '../../memory/index.ts';
 import type { PagePool } from '../../native/index.ts';
 import type { Policy, ThresholdSet } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
+import type { AdapterSet } from '../adapters/adapters.ts';
 import type { KnownLengths } from '../cache/foreseen.ts';
 import type { Group } from '../cache/group.ts';
 import type { LayerRows } from '../cache/types.ts';
@@ -28,6 +29,8 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly fingerprint?: Fingerprint;
   /** How long earlier sessions of the model became, where nobody says how long this one gets. */
   readonly lengths?: KnownLengths;
+  /** What its `adapters` stand for in its engine; left out: it has none. */
+  readonly adapterSet?: AdapterSet;
   /** A pool whose threads and memory other sessions share; left out: one of its own. Its owner closes it. */
   readonly pool?: PagePool;
   /** That pool as the memory which it shares with other sessions; left out: it has it to itself. */

@@ -1,4 +1,5 @@
 /** The terms of a session, with the latents that it keeps: those asked for, or those that are foreseen to pay. */
+import { KvError } from '../../native/index.ts';
 import type { Foresight } from '../../policy/index.ts';
 import { isForeseeable, plannedLatents } from '../cache/foreseen.ts';
 import { termsWithLatents } from '../cache/latents.ts';
@@ -25,12 +26,19 @@ export function termsFor(
 ): SessionTerms {
   const { thresholds, lengths, latents: asked = SESSION_OPTIONS.latents.default } = setup;
   const request = { ...setup, slidingWindow: model.config.slidingWindow };
+  const adaptsKv = setup.adapterSet?.adaptsKv === true;
   if (asked !== 'auto' && asked !== 'none') {
+    if (adaptsKv)
+      throw new KvError('unsupported', 'latents are computed back by the weights of the model, without its adapters', {
+        values: { latents: typeof asked === 'string' ? asked : asked.format },
+        hint: "latents: 'none', or adapters that leave keys and values as they are",
+      });
     const latents = modelLatents(model, rotary, asked);
     return { terms: termsWithLatents(shape, request, thresholds, latents), latents, foresight: undefined };
   }
   const terms = termsWithLatents(shape, request, thresholds, undefined);
-  const known = asked === 'auto' && isLeftToIt(setup) && isForeseeable(terms) ? latentModel(model, rotary) : null;
+  const known =
+    asked === 'auto' && !adaptsKv && isLeftToIt(setup) && isForeseeable(terms) ? latentModel(model, rotary) : null;
   if (known === null) return { terms, latents: undefined, foresight: undefined };
   return plannedLatents(shape, terms, { request, thresholds, model: known, lengths, threads });
 }

@@ -26,6 +26,7 @@ export function hostOptions(options: EngineOptions): HostOptions {
   return {
     model,
     dense: options.dense,
+    adapters: Object.entries(options.adapters ?? {}).map(([name, path]) => ({ name, path: resolve(path) })),
     activations: options.activations ?? ENGINE_OPTIONS.activations.default,
     threads: options.threads,
     isa: options.isa,

@@ -21,6 +21,7 @@ import type { ProvedAnswer, ReceiptOptions } from './calls/engine.ts';
 import type { HostClient } from './calls/index.ts';
 import { Chat } from './chat.ts';
 import type { ChatOptions } from './chat-options.ts';
+import { EngineAdapters } from './engine-adapters.ts';
 import { checkEngineOptions, hostOptions } from './engine-options.ts';
 import { EngineSession } from './engine-session.ts';
 import { GateKeeper, keep, release } from './gate.ts';
@@ -66,6 +67,8 @@ export class Engine {
   readonly #worker: Worker;
   readonly #gate = new GateKeeper();
   readonly #calls: HostClient;
+  /** Adapters that sessions can be opened with, by name. */
+  readonly adapters: EngineAdapters;
   #closing: Promise<void> | null = null;
   #info: LoadedInfo | null = null;
   #unanchoredEntries: number | null = null;
@@ -95,6 +98,7 @@ export class Engine {
       ended: () => new KvError('closed', 'the engine was closed'),
       onNews: (news) => (news.kind === 'loading' ? this.#loading(news.progress) : this.#hear?.(news.event)),
     });
+    this.adapters = new EngineAdapters(this.#calls);
   }
 
   /** @internal */

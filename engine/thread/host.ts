@@ -15,6 +15,7 @@ import {
   useMasterKeys,
   withRules,
 } from '../../witness/index.ts';
+import { Adapters } from '../adapters/adapters.ts';
 import type { IdlePlace } from '../cache/away.ts';
 import { memoryBytes } from '../cache/budget.ts';
 import { Group } from '../cache/group.ts';
@@ -36,7 +37,8 @@ import { Runtime, type RuntimeOptions } from '../transformer/runtime/runtime.ts'
 /** Of the digests by which the beginnings of sessions are known, where no state folder has one. */
 const KEY_BYTES = 32;
 
-export interface HostOptions extends Omit<RuntimeOptions, 'activationCosts'> {
+export interface HostOptions extends Omit<RuntimeOptions, 'activationCosts' | 'adapters'> {
+  readonly adapters: readonly { readonly name: string; readonly path: string }[];
   readonly activations: 16 | 'auto';
   readonly stateDir: string | null;
   readonly onLogFailure: FailureMode;
@@ -63,6 +65,7 @@ export interface HostOptions extends Omit<RuntimeOptions, 'activationCosts'> {
 
 export class Host {
   readonly runtime: Runtime;
+  readonly adapters: Adapters;
   readonly state: State | null;
   readonly meter: Meter;
   readonly predictor: ModelPredictor;
@@ -79,6 +82,8 @@ export class Host {
   private constructor(runtime: Runtime, state: State | null, meter: Meter, options: HostOptions) {
     const { kvBudgetBytes, idleSessions, maxConcurrent, interTokenTargetMs, onPressure } = options;
     this.runtime = runtime;
+    this.adapters = new Adapters(runtime);
+    for (const { name, path } of options.adapters) this.adapters.add(name, path);
     this.state = state;
     this.meter = meter;
     this.predictor = new ModelPredictor(runtime.model, state?.dir ?? null);
@@ -113,7 +118,11 @@ export class Host {
     let runtime: Runtime | null = null;
     try {
       const costs = (digest: string): ActivationCosts | null => activationCosts(digest, stateDir);
-      runtime = await Runtime.open({ ...options, ...(activations === 'auto' ? { activationCosts: costs } : {}) });
+      runtime = await Runtime.open({
+        ...options,
+        adapters: options.adapters.length > 0,
+        ...(activations === 'auto' ? { activationCosts: costs } : {}),
+      });
       if (stateDir !== null) state ??= await open(stateDir);
       return new Host(runtime, state, new Meter(FALLBACKS, tell), options);
     } catch (error) {
@@ -185,7 +194,8 @@ export class Host {
     const setup = await setupOf(this.runtime, options, this.state);
     checkActivations(this.runtime.activations, setup.kldBudget);
     const { shared, meter } = this;
-    const known = given({ sharedBudgetBytes: this.#budgetBytes, stateDir: this.state?.dir, group });
+    const adapterSet = options.adapters === undefined ? undefined : this.adapters.set(options.adapters);
+    const known = given({ adapterSet, sharedBudgetBytes: this.#budgetBytes, stateDir: this.state?.dir, group });
     return { ...setup, log: withRules(setup.log, logRules), pool: this.#pool, meter, shared, ...known };
   }
 

@@ -25,21 +25,24 @@ export interface DenseChoice {
 
 /**
  * Never fails: without onnxruntime, loops can do everything. experts: of the model, which onnxruntime's graphs do not
- * have.
+ * have; nor have they a place for what `adapters` add.
  */
 export async function chooseDense(
   precision: DenseOptions['precision'],
   load: () => Promise<Ort> = importOrt,
   { experts }: Pick<ModelConfig, 'experts'> = { experts: null },
+  adapters = false,
 ): Promise<DenseChoice> {
   const { isa, binding } = nativeInfo();
   const kernels = binding === 'wasm' ? 'WebAssembly' : isa;
   if (precision === 'auto' && FASTER.has(isa))
     return { name: 'native', why: `written for ${kernels}`, isSecondBest: false };
-  if (experts !== null)
+  if (experts !== null || adapters) {
+    const what = experts !== null ? 'experts' : 'adapters';
     return precision === 'auto'
-      ? { name: 'native', why: `portable loops for ${kernels}, which have experts`, isSecondBest: false }
-      : { name: 'loops', why: 'float32 with experts in plain JavaScript, many times as slow', isSecondBest: false };
+      ? { name: 'native', why: `portable loops for ${kernels}, which have ${what}`, isSecondBest: false }
+      : { name: 'loops', why: `float32 with ${what} in plain JavaScript, many times as slow`, isSecondBest: false };
+  }
   try {
     await load();
   } catch {
@@ -65,7 +68,7 @@ export async function openDense(
   options: DenseOptions,
   load: () => Promise<Ort> = importOrt,
 ): Promise<{ readonly dense: DenseBackend; readonly choice: DenseChoice }> {
-  const choice = await chooseDense(options.precision, load, model.config);
+  const choice = await chooseDense(options.precision, load, model.config, options.adapters === true);
   const create = { native: createNativeBackend, onnxruntime: createOrtBackend, loops: createLoopBackend }[choice.name];
   return { dense: await create(model, options, load), choice };
 }

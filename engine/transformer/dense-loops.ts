@@ -6,7 +6,7 @@ import { assert, type Experts } from '../../native/index.ts';
 import { feedForwardNames, normsOf } from './config.ts';
 import { DenseBase, type DenseModel, opened } from './dense.ts';
 import { finite } from './dense-graphs.ts';
-import type { DenseBackend, DenseOptions, LayerInput, ModelConfig } from './types.ts';
+import type { AdaptedRows, AdapterMatrix, DenseBackend, DenseOptions, LayerInput, ModelConfig } from './types.ts';
 
 /**
  * Decodes every weight to float32. `model.weights` must stay open until the backend is closed. Throws 'bad-model',
@@ -38,6 +38,10 @@ class LoopBackend extends DenseBase implements DenseBackend {
   readonly name = 'loops';
   readonly isRowwise = true;
   readonly #weights = new Map<string, Float32Array>();
+  /** Of each adapter, what it adds to the matrices of these names. */
+  readonly #adapters = new Map<number, ReadonlyMap<string, AdapterMatrix>>();
+  /** Of the call that is at work. */
+  #adapted: readonly AdaptedRows[] = [];
 
   async open(): Promise<void> {
     const { layers, qkNorm, tiedEmbeddings } = this.model.config;
@@ -65,22 +69,52 @@ class LoopBackend extends DenseBase implements DenseBackend {
     this.countMatrices('f32');
   }
 
-  async first(x: Float32Array, tokens: number): Promise<LayerInput> {
+  async first(x: Float32Array, tokens: number, adapted: readonly AdaptedRows[] = []): Promise<LayerInput> {
     await this.#start(x, tokens, this.model.config.hiddenSize);
+    this.#adapted = adapted;
     return this.#project(0, x, tokens);
   }
 
-  async next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput> {
+  async next(
+    layer: number,
+    attention: Float32Array,
+    x: Float32Array,
+    tokens: number,
+    adapted: readonly AdaptedRows[] = [],
+  ): Promise<LayerInput> {
     assert(layer >= 0 && layer < this.model.config.layers - 1, `next(${layer})`);
-    return this.#project(layer + 1, await this.#afterAttention(layer, attention, x, tokens), tokens);
+    await this.#start(x, tokens, this.model.config.hiddenSize);
+    this.#adapted = adapted;
+    return this.#project(layer + 1, this.#afterAttention(layer, attention, x, tokens), tokens);
   }
 
-  async last(attention: Float32Array, x: Float32Array, tokens: number): Promise<Float32Array> {
+  async last(
+    attention: Float32Array,
+    x: Float32Array,
+    tokens: number,
+    adapted: readonly AdaptedRows[] = [],
+  ): Promise<Float32Array> {
+    await this.#start(x, tokens, this.model.config.hiddenSize);
+    this.#adapted = adapted;
     return this.#afterAttention(this.model.config.layers - 1, attention, x, tokens);
+  }
+
+  addAdapter(matrices: Iterable<AdapterMatrix>): number {
+    this.checkOpen();
+    let adapter = 0;
+    while (this.#adapters.has(adapter)) adapter++;
+    const named = Array.from(matrices, (one): [string, AdapterMatrix] => [`${one.layer}.${one.slot}`, one]);
+    this.#adapters.set(adapter, new Map(named));
+    return adapter;
+  }
+
+  dropAdapter(adapter: number): void {
+    this.#adapters.delete(adapter);
   }
 
   async logits(x: Float32Array, rows: number): Promise<Float32Array> {
     await this.#start(x, rows, this.model.config.hiddenSize);
+    this.#adapted = [];
     const { tiedEmbeddings, logitCap } = this.model.config;
     const logits = this.#multiply(this.#norm(x, 'norm'), rows, tiedEmbeddings ? 'embed' : 'head');
     return logitCap === null ? logits : logits.map((logit) => logitCap * Math.tanh(logit / logitCap));
@@ -100,14 +134,8 @@ class LoopBackend extends DenseBase implements DenseBackend {
     return { layer, tokens, q: qNormed, k: kNormed, v: v!, x };
   }
 
-  async #afterAttention(
-    layer: number,
-    attention: Float32Array,
-    x: Float32Array,
-    tokens: number,
-  ): Promise<Float32Array> {
-    const { hiddenSize, queryHeads, headDim, preNorms, postNorms, experts } = this.model.config;
-    await this.#start(x, tokens, hiddenSize);
+  #afterAttention(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Float32Array {
+    const { queryHeads, headDim, preNorms, postNorms, experts } = this.model.config;
     this.checkRows(attention, tokens, queryHeads * headDim, 'attention');
     const middle = this.#addTo(x, attention, tokens, `${layer}.o`, `${layer}.attnPost`);
     const normed = preNorms ? this.#norm(middle, `${layer}.mlpNorm`) : middle;
@@ -175,7 +203,30 @@ class LoopBackend extends DenseBase implements DenseBackend {
         y[row * outputs + o] = sum;
       }
     }
+    this.#adapt(x, inputs, name, y, outputs);
     return y;
+  }
+
+  /** Adds to y what the adapters of its rows add to this matrix. */
+  #adapt(x: Float32Array, inputs: number, name: string, y: Float32Array, outputs: number): void {
+    for (const { from, rows, adapter, scale } of this.#adapted) {
+      const added = this.#adapters.get(adapter)!.get(name);
+      if (added === undefined) continue;
+      const { rank, a, b } = added;
+      const inner = new Float64Array(rank);
+      for (let row = from; row < from + rows; row++) {
+        for (let r = 0; r < rank; r++) {
+          let sum = 0;
+          for (let i = 0; i < inputs; i++) sum += x[row * inputs + i]! * a[r * inputs + i]!;
+          inner[r] = scale * sum;
+        }
+        for (let o = 0; o < outputs; o++) {
+          let sum = y[row * outputs + o]!;
+          for (let r = 0; r < rank; r++) sum += inner[r]! * b[o * rank + r]!;
+          y[row * outputs + o] = sum;
+        }
+      }
+    }
   }
 
   async #start(x: Float32Array, rows: number, width: number): Promise<void> {

@@ -7,6 +7,7 @@ import {
   assert,
   DENSE_PANEL,
   DenseHalf,
+  type DenseMix,
   type DensePacking,
   type DenseSlot,
   densePacking,
@@ -17,7 +18,15 @@ import { normsOf } from './config.ts';
 import { DenseBase, type DenseModel, opened, PACKED_AT_ONCE_BYTES } from './dense.ts';
 import { finite } from './dense-graphs.ts';
 import { rewritten } from './rewrite.ts';
-import type { DenseBackend, DenseOptions, LayerInput, ModelConfig, Tensor } from './types.ts';
+import type {
+  AdaptedRows,
+  AdapterMatrix,
+  DenseBackend,
+  DenseOptions,
+  LayerInput,
+  ModelConfig,
+  Tensor,
+} from './types.ts';
 
 /** The matrices that experts have one of each. */
 const FEED_FORWARD = ['gate', 'up', 'down'] as const;
@@ -63,6 +72,9 @@ class NativeBackend extends DenseBase implements DenseBackend {
   readonly isRowwise = true;
   readonly #half: DenseHalf;
   #rows: Rows;
+  readonly #adapters = new Set<number>();
+  /** What the newest call was given, as the kernels take it. */
+  #mix: { readonly given: readonly AdaptedRows[]; readonly mix: DenseMix } | null = null;
   /** Bytes of the file, while matrices are packed. */
   #bytes = new Uint8Array(0);
 
@@ -151,30 +163,41 @@ class NativeBackend extends DenseBase implements DenseBackend {
     }
   }
 
-  async first(x: Float32Array, tokens: number): Promise<LayerInput> {
+  async first(x: Float32Array, tokens: number, adapted?: readonly AdaptedRows[]): Promise<LayerInput> {
     this.checkOpen();
     // Once per step others get a turn: nobody who waits for a message should have to wait for the whole answer.
     await this.turn();
     this.checkOpen();
     const { projected } = this.#rowsOf(x, tokens);
-    this.#half.first(x, tokens, projected);
+    this.#half.first(x, tokens, projected, this.#mixOf(adapted));
     return { layer: 0, tokens, ...projected, x };
   }
 
-  async next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput> {
+  async next(
+    layer: number,
+    attention: Float32Array,
+    x: Float32Array,
+    tokens: number,
+    adapted?: readonly AdaptedRows[],
+  ): Promise<LayerInput> {
     const { layers } = this.model.config;
     assert(layer >= 0 && layer < layers - 1, `next(${layer}) of a model of ${layers} layers`);
     this.#start();
     const rows = this.#rowsOf(x, tokens);
     const xNext = rows.other(x);
-    this.#half.next(layer, attention, x, tokens, xNext, rows.projected);
+    this.#half.next(layer, attention, x, tokens, xNext, rows.projected, this.#mixOf(adapted));
     return { layer: layer + 1, tokens, ...rows.projected, x: xNext };
   }
 
-  async last(attention: Float32Array, x: Float32Array, tokens: number): Promise<Float32Array> {
+  async last(
+    attention: Float32Array,
+    x: Float32Array,
+    tokens: number,
+    adapted?: readonly AdaptedRows[],
+  ): Promise<Float32Array> {
     this.#start();
     const xNext = this.#rowsOf(x, tokens).other(x);
-    this.#half.last(attention, x, tokens, xNext);
+    this.#half.last(attention, x, tokens, xNext, this.#mixOf(adapted));
     return xNext;
   }
 
@@ -189,6 +212,28 @@ class NativeBackend extends DenseBase implements DenseBackend {
     return out;
   }
 
+  addAdapter(matrices: Iterable<AdapterMatrix>): number {
+    this.checkOpen();
+    let adapter = 0;
+    while (this.#adapters.has(adapter)) adapter++;
+    try {
+      for (const { layer, slot, rank, a, b } of matrices) this.#half.setAdapter(adapter, layer, slot, rank, a, b);
+    } catch (error) {
+      this.#half.dropAdapter(adapter);
+      throw error;
+    }
+    this.#adapters.add(adapter);
+    this.bytes = this.#half.bytes;
+    return adapter;
+  }
+
+  dropAdapter(adapter: number): void {
+    this.checkOpen();
+    this.#half.dropAdapter(adapter);
+    this.#adapters.delete(adapter);
+    this.bytes = this.#half.bytes;
+  }
+
   setPlanes(layer: number, slot: DenseSlot, planes: 1 | 2): void {
     this.checkOpen();
     this.#half.setPlanes(layer, slot, planes);
@@ -197,6 +242,15 @@ class NativeBackend extends DenseBase implements DenseBackend {
   async close(): Promise<void> {
     this.closed = true;
     this.#half.close();
+  }
+
+  #mixOf(given: readonly AdaptedRows[] | undefined): DenseMix | undefined {
+    if (given === undefined || given.length === 0) return undefined;
+    if (this.#mix?.given !== given) {
+      const parts = Int32Array.from(given.flatMap(({ from, rows, adapter }) => [from, rows, adapter]));
+      this.#mix = { given, mix: { parts, scales: Float32Array.from(given, ({ scale }) => scale) } };
+    }
+    return this.#mix.mix;
   }
 
   #start(): void {

@@ -308,6 +308,27 @@ export interface LayerInput {
   readonly x: Float32Array;
 }
 
+/** What an adapter adds to what a matrix answers to a row x: b·(a·x). a: [rank, inputs], b: [outputs, rank]. */
+export interface AdapterMatrix {
+  readonly layer: number;
+  readonly slot: DenseSlot;
+  readonly rank: number;
+  readonly a: Float32Array;
+  readonly b: Float32Array;
+}
+
+/** An adapter that a dense half holds, by its number there, and the factor on what it adds. */
+export interface ScaledAdapter {
+  readonly adapter: number;
+  readonly scale: number;
+}
+
+/** Rows of a call to which an adapter adds. Where several add to the same rows, they do so in the order of a list. */
+export interface AdaptedRows extends ScaledAdapter {
+  readonly from: number;
+  readonly rows: number;
+}
+
 /**
  * The dense half of a transformer: everything but attention and RoPE. Kept small, so that other backends can implement
  * it. Returned buffers may be reused by the next call of the same method.
@@ -321,15 +342,29 @@ export interface DenseBackend {
   readonly isRowwise: boolean;
   /** Rows of the embedding table, [T, m]. */
   embed(tokenIds: Int32Array): Float32Array;
-  /** Norm and q, k, v projection of layer 0 (bias and QK-norm included). */
-  first(x: Float32Array, tokens: number): Promise<LayerInput>;
+  /** Norm and q, k, v projection of layer 0 (bias and QK-norm included). `adapted`: what adapters add; default none. */
+  first(x: Float32Array, tokens: number, adapted?: readonly AdaptedRows[]): Promise<LayerInput>;
   /**
    * Output projection, residual, MLP of `layer`, and norm and projections of layer + 1. attention: [T, H·d], x: the
    * residual that entered `layer`.
    */
-  next(layer: number, attention: Float32Array, x: Float32Array, tokens: number): Promise<LayerInput>;
+  next(
+    layer: number,
+    attention: Float32Array,
+    x: Float32Array,
+    tokens: number,
+    adapted?: readonly AdaptedRows[],
+  ): Promise<LayerInput>;
   /** The same after the last layer: the residual stream, [T, m]. */
-  last(attention: Float32Array, x: Float32Array, tokens: number): Promise<Float32Array>;
+  last(
+    attention: Float32Array,
+    x: Float32Array,
+    tokens: number,
+    adapted?: readonly AdaptedRows[],
+  ): Promise<Float32Array>;
+  /** Holds an adapter until it is dropped. Absent where nothing can be added between two matrices. → its number */
+  addAdapter?(matrices: Iterable<AdapterMatrix>): number;
+  dropAdapter?(adapter: number): void;
   /** Final norm, output matrix and cap of logits for some rows: [rows, vocab], in `out` where a backend can. */
   logits(x: Float32Array, rows: number, out?: Float32Array): Promise<Float32Array>;
   /** W_o of a layer times a sketch from the left: S [32, m] → [32, H·d]. */
@@ -346,6 +381,8 @@ export interface DenseOptions {
   /** 'auto': quantized weights as they are in the file, others in 8 bits; 'exact': float32 everywhere. */
   readonly precision: 'auto' | 'exact';
   readonly threads: number;
+  /** Whether adapters will be added, for which there is no place in graphs. Default false. */
+  readonly adapters?: boolean;
   /** Called before each piece of native work, while none is under way. */
   readonly safePoint?: () => void;
   /** Told how many of how many layers are ready. */

@@ -62,6 +62,7 @@ Dense::Dense(const Kernels* kernels, const DenseShape& shape, int threads) : ker
 }
 
 Dense::~Dense() {
+  for (size_t adapter = 0; adapter < adapters_.size(); adapter++) dropAdapter(static_cast<int>(adapter));
   for (Layer& layer : layers_) {
     for (Matrix& matrix : layer.matrix) {
       if (matrix.block) heap_.give(matrix.block);
@@ -101,8 +102,8 @@ int Dense::normSize(int layer, int norm) const {
 
 size_t Dense::heldBytes() const {
   size_t total = heap_.reservedBytes() + bytes_ - placed_;
-  for (const Quantized* rows : {&narrowRows_, &headRows_, &wideRows_, &expertRows_}) total += rows->held();
-  for (const Buffer<float>* rows : {&lines_, &middle_, &gate_, &up_, &normed_, &shares_, &answers_}) total += rows->bytes();
+  for (const Quantized* rows : {&narrowRows_, &headRows_, &wideRows_, &expertRows_, &rankedRows_}) total += rows->held();
+  for (const Buffer<float>* rows : {&lines_, &middle_, &gate_, &up_, &normed_, &shares_, &answers_, &ranked_}) total += rows->bytes();
   return total + routing_.bytes() + chosen_.bytes() + places_.bytes();
 }
 
@@ -110,21 +111,24 @@ bool Dense::place(Matrix& matrix, uint64_t size) {
   if (size > kMatrixMost) return false;
   matrix.block = heap_.take(static_cast<size_t>(size));
   if (!matrix.block) return false;
-  bytes_ += static_cast<size_t>(size);
-  placed_ += static_cast<size_t>(size);
+  matrix.placed = static_cast<size_t>(size);
+  bytes_ += matrix.placed;
+  placed_ += matrix.placed;
   return true;
 }
 
-void Dense::drop(Matrix& matrix, size_t size) {
+void Dense::drop(Matrix& matrix) {
   heap_.give(matrix.block);
   matrix.block = nullptr;
-  bytes_ -= size;
-  placed_ -= size;
+  bytes_ -= matrix.placed;
+  placed_ -= matrix.placed;
 }
 
 Status Dense::setRows(int layer, int slot, int expert, DenseType type, const uint8_t* bytes, int from, int rows) {
-  const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot);
-  Matrix& matrix = matrixAt(layer, slot, expert);
+  return pack(matrixAt(layer, slot, expert), outputs(layer, slot), inputs(layer, slot), type, bytes, from, rows);
+}
+
+Status Dense::pack(Matrix& matrix, int outputs, int inputs, DenseType type, const uint8_t* bytes, int from, int rows) {
   if (inputs % kDenseTypes[type].values != 0) return kUnsupported;
   if (from != matrix.set || rows < 1 || rows > outputs - from || (from > 0 && type != matrix.type)) return kBadArgument;
   if (rows % kDensePanel != 0 && from + rows != outputs) return kBadArgument;
@@ -140,7 +144,7 @@ Status Dense::setRows(int layer, int slot, int expert, DenseType type, const uin
   };
   threads_.each(panelsOf(rows), task);
   if (!finite) {
-    if (from == 0) drop(matrix, static_cast<size_t>(size));
+    if (from == 0) drop(matrix);
     return kBadValue;
   }
   matrix.type = type;
@@ -243,6 +247,10 @@ void Dense::multiply(const Product* products, int count) {
   threads_.each((panels + share - 1) / share, task);
 }
 
+Dense::Product Dense::times(const Matrix& matrix, int outputs, const DenseRows& rows, int n, const float* base, float* y) {
+  return {{kDenseTypes[matrix.type].form, bytesOf(matrix.block), nullptr, outputs, nullptr}, rows, n, base, y};
+}
+
 // It takes as many rows at a time as stay in the cache.
 void Dense::multiplyPanels(const Kernels* kernels, const Product& product, int from, int to) {
   const auto& [weights, rows, n, base, y] = product;
@@ -280,6 +288,7 @@ void Dense::project(int layer, const float* x, int tokens, float* q, float* k, f
   const Product products[] = {product(layer, kDenseQ, narrowRows_, tokens, nullptr, q), product(layer, kDenseK, narrowRows_, tokens, nullptr, k),
                               product(layer, kDenseV, narrowRows_, tokens, nullptr, v)};
   multiply(products, 3);
+  adapt(layer, narrowRows_, tokens, {{kDenseQ, q}, {kDenseK, k}, {kDenseV, v}});
   headNorms(layer, kQNorm, q, tokens, shape_.queryHeads);
   headNorms(layer, kKNorm, k, tokens, shape_.kvHeads);
 }
@@ -298,6 +307,7 @@ void Dense::afterAttention(int layer, const float* attention, const float* x, in
   const bool post = is(kPostNorms);
   const Product o = product(layer, kDenseO, headRows_, tokens, post ? nullptr : x, middle_.data());
   multiply(&o, 1);
+  adapt(layer, headRows_, tokens, {{kDenseO, middle_.data()}});
   if (post) addPost(layer, kAttnPost, x, tokens, middle_.data());
   const float* gain = gains(layer, kMlpNorm);
   const float* base = post ? nullptr : middle_.data();
@@ -320,9 +330,11 @@ void Dense::feedForward(int layer, int tokens, const float* base, float* y) {
   up_.grow(count);
   const Product both[] = {product(layer, kDenseGate, narrowRows_, tokens, nullptr, gate_.data()), product(layer, kDenseUp, narrowRows_, tokens, nullptr, up_.data())};
   multiply(both, 2);
+  adapt(layer, narrowRows_, tokens, {{kDenseGate, gate_.data()}, {kDenseUp, up_.data()}});
   activate(tokens, planesOf(layer, {kDenseDown}));
   const Product down = product(layer, kDenseDown, wideRows_, tokens, base, y);
   multiply(&down, 1);
+  adapt(layer, wideRows_, tokens, {{kDenseDown, y}});
 }
 
 // From gate_ and up_ to wideRows_.
@@ -339,26 +351,32 @@ void Dense::activate(int rows, unsigned planes) {
   threads_.each((rows + 15) / 16, task);
 }
 
-void Dense::first(const float* x, int tokens, float* q, float* k, float* v) {
+void Dense::first(const float* x, int tokens, const DenseMix& mix, float* q, float* k, float* v) {
   const size_t hidden = shape_.hidden, wide = shape_.queryHeads * shape_.headDim, narrow = shape_.kvHeads * shape_.headDim;
+  mix_ = mix;
   for (size_t t = 0; t < static_cast<size_t>(tokens); t += kDenseSlice) {
+    mixFrom_ = static_cast<int>(t);
     const int count = std::min(kDenseSlice, tokens - static_cast<int>(t));
     project(0, x + t * hidden, count, q + t * wide, k + t * narrow, v + t * narrow);
   }
 }
 
-void Dense::next(int layer, const float* attention, const float* x, int tokens, float* xNext, float* q, float* k, float* v) {
+void Dense::next(int layer, const float* attention, const float* x, int tokens, const DenseMix& mix, float* xNext, float* q, float* k, float* v) {
   const size_t hidden = shape_.hidden, wide = shape_.queryHeads * shape_.headDim, narrow = shape_.kvHeads * shape_.headDim;
+  mix_ = mix;
   for (size_t t = 0; t < static_cast<size_t>(tokens); t += kDenseSlice) {
+    mixFrom_ = static_cast<int>(t);
     const int count = std::min(kDenseSlice, tokens - static_cast<int>(t));
     afterAttention(layer, attention + t * wide, x + t * hidden, count, xNext + t * hidden);
     project(layer + 1, xNext + t * hidden, count, q + t * wide, k + t * narrow, v + t * narrow);
   }
 }
 
-void Dense::last(const float* attention, const float* x, int tokens, float* xNext) {
+void Dense::last(const float* attention, const float* x, int tokens, const DenseMix& mix, float* xNext) {
   const size_t hidden = shape_.hidden, wide = shape_.queryHeads * shape_.headDim;
+  mix_ = mix;
   for (size_t t = 0; t < static_cast<size_t>(tokens); t += kDenseSlice) {
+    mixFrom_ = static_cast<int>(t);
     afterAttention(shape_.layers - 1, attention + t * wide, x + t * hidden, std::min(kDenseSlice, tokens - static_cast<int>(t)), xNext + t * hidden);
   }
 }

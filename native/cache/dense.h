@@ -5,6 +5,7 @@
 // some of them for each row (dense_experts.cc).
 #pragma once
 #include <initializer_list>
+#include <memory>
 #include <vector>
 
 #include "../kernels/kernels.h"
@@ -33,6 +34,14 @@ struct DenseShape {
 // One extra layer after the last holds the output matrix in kDenseQ and the final norm in kAttnNorm. Norms of queries
 // and keys may be absent.
 constexpr int kDenseSlice = 128;
+
+// Which rows of a call which adapters answer as well: [count][3] first row, rows, adapter. A part of several adapters
+// is there several times, and they answer in this order. scales: [count].
+struct DenseMix {
+  const int32_t* parts;
+  const float* scales;
+  int count;
+};
 
 class Dense {
  public:
@@ -66,6 +75,11 @@ class Dense {
   // What rows of a matrix, or of all experts' matrices in a slot, are rounded to: two planes, 16 bits, until it is
   // called, or one, 8 bits.
   void setPlanes(int layer, int slot, int planes) { layers_[layer].planes[slot] = static_cast<uint8_t>(planes); }
+  // Sets what an adapter adds to what a matrix answers, b * (a * x): a [rank][inputs], b [outputs][rank], both rounded
+  // as kFromF32 is. Once per matrix and adapter, and not of a matrix of experts.
+  Status setAdapter(int adapter, int layer, int slot, int rank, const float* a, const float* b);
+  void dropAdapter(int adapter);
+  bool hasAdapter(int adapter) const { return static_cast<size_t>(adapter) < adapters_.size() && adapters_[adapter] != nullptr; }
   // Whether every matrix and every required norm has been set.
   bool complete() const;
   size_t bytes() const { return bytes_; }
@@ -73,9 +87,9 @@ class Dense {
   size_t heldBytes() const;
 
   // The caller checks sizes: x [tokens][hidden], q [tokens][H * d], k and v [tokens][n * d], attention as q.
-  void first(const float* x, int tokens, float* q, float* k, float* v);
-  void next(int layer, const float* attention, const float* x, int tokens, float* xNext, float* q, float* k, float* v);
-  void last(const float* attention, const float* x, int tokens, float* xNext);
+  void first(const float* x, int tokens, const DenseMix& mix, float* q, float* k, float* v);
+  void next(int layer, const float* attention, const float* x, int tokens, const DenseMix& mix, float* xNext, float* q, float* k, float* v);
+  void last(const float* attention, const float* x, int tokens, const DenseMix& mix, float* xNext);
   void logits(const float* x, int rows, float* out);
 
  private:
@@ -84,7 +98,8 @@ class Dense {
     Buffer<float> bias;
     bool biased = false;
     DenseType type = kFromF32;
-    int set = 0;  // outputs
+    int set = 0;        // outputs
+    size_t placed = 0;  // bytes
   };
   struct Layer {
     Matrix matrix[kDenseSlots];
@@ -123,13 +138,38 @@ class Dense {
     float* y;
   };
 
+  // What an adapter adds to a matrix; rank 0: nothing.
+  struct Factors {
+    int rank = 0;
+    Matrix a, b;
+  };
+  struct Adapter {
+    std::vector<Factors> of;  // [layers][slots]
+  };
+  // Where what a matrix answers stands.
+  struct Answer {
+    int slot;
+    float* y;
+  };
+  // The rows of a mix that are in work, as they lie in the slice.
+  struct Added {
+    const Factors* factors;
+    int first, rows;
+    float scale;
+    int outputs;
+    float* y;
+    size_t at;  // in ranked_
+  };
+
   Matrix& matrixAt(int layer, int slot, int expert) {
     Layer& at = layers_[layer];
     return isOfExperts(slot) && layer < shape_.layers ? at.ofExperts[static_cast<size_t>(slot - kDenseGate) * shape_.experts + expert] : at.matrix[slot];
   }
   bool place(Matrix& matrix, uint64_t size);
-  void drop(Matrix& matrix, size_t size);
+  void drop(Matrix& matrix);
+  Status pack(Matrix& matrix, int outputs, int inputs, DenseType type, const uint8_t* bytes, int from, int rows);
   const uint8_t* behind(int layer, int slot) const;
+  static Product times(const Matrix& matrix, int outputs, const DenseRows& rows, int n, const float* base, float* y);
   Product product(int layer, int slot, const Quantized& rows, int n, const float* base, float* y, int expert = 0, int first = 0);
   const float* gains(int layer, int norm) const;  // null where the norm is absent
   // A bit for each number of planes that matrices of a layer want.
@@ -144,6 +184,8 @@ class Dense {
   void afterAttention(int layer, const float* attention, const float* x, int tokens, float* xNext);
   void feedForward(int layer, int tokens, const float* base, float* y);
   void activate(int rows, unsigned planes);
+  // dense_adapters.cc
+  void adapt(int layer, const Quantized& rows, int tokens, std::initializer_list<Answer> answers);
   // dense_experts.cc
   bool complete(const Layer& layer) const;
   void mixExperts(int layer, const float* normed, int tokens, const float* base, float* y);
@@ -172,6 +214,12 @@ class Dense {
   Buffer<float> answers_;     // what the experts say to these rows
   std::vector<int> starts_;   // [experts + 1], where the rows of each begin
   std::vector<Product> products_;
+  std::vector<std::unique_ptr<Adapter>> adapters_;
+  DenseMix mix_{};
+  int mixFrom_ = 0;  // the row of the call with which the slice begins
+  std::vector<Added> added_;
+  Buffer<float> ranked_;   // what the first factors answer
+  Quantized rankedRows_;
 };
 
 }  // namespace palimpsest

@@ -298,6 +298,37 @@ function ggufExperts(layer: string, stacked: readonly string[], tensor: Named, i
   });
 }
 
+/** The low-rank factors of a matrix, by its name in a Hugging Face checkpoint: A [rank, inputs], B [outputs, rank]. */
+export interface LowRank {
+  readonly module: string;
+  readonly rank: number;
+  readonly a: Float32Array;
+  readonly b: Float32Array;
+}
+
+/** An adapter as llama.cpp's converter writes it: rows of B in the order that it gives those of the matrix. */
+export function ggufAdapterParts({ config }: FamilyGolden, factors: readonly LowRank[], alpha: number): GgufParts {
+  const { architecture, parts = PARTS, permuted = false } = CONVERSIONS[config.model_type]!;
+  const headDim = Number(config['head_dim'] ?? Number(config['hidden_size']) / Number(config['num_attention_heads']));
+  return {
+    metadata: [
+      ['general.architecture', { type: 'string', value: architecture }],
+      ['general.type', { type: 'string', value: 'adapter' }],
+      ['adapter.type', { type: 'string', value: 'lora' }],
+      ['adapter.lora.alpha', f32(alpha)],
+    ],
+    tensors: factors.flatMap(({ module, rank, a, b }): RawGgufTensor[] => {
+      const [, layer, part] = /^model\.layers\.(\d+)\.(.*)$/.exec(module)!;
+      const name = `blk.${layer}.${parts[part!]}.weight`;
+      const rows = permuted && /[qk]_proj$/.test(module) ? permute(b, headDim, rank) : b;
+      return [
+        { name: `${name}.lora_a`, sizes: [a.length / rank, rank], type: 0, bytes: new Uint8Array(a.buffer) },
+        { name: `${name}.lora_b`, sizes: [rank, b.length / rank], type: 0, bytes: new Uint8Array(rows.buffer) },
+      ];
+    }),
+  };
+}
+
 /** What `gguf` writes. */
 export function ggufParts(
   { config, tensors, gainOffset }: FamilyGolden,

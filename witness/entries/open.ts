@@ -54,6 +54,12 @@ export const OPEN = {
     means:
       'Which matrices took activations of 8 bits: for each layer, and behind the last for the output matrix as q, the bits of q, k, v, o, gate, up and down from the lowest; the divergence expected of that, and its share of the products; absent where all took 16 bits or more.',
   },
+  adapters: {
+    type: optional(list(object({ digest: text, scale: real }), 1)),
+    since: '0.1.0',
+    means:
+      'What was added to what the weights of the model answered: the digest of each adapter, and the factor on it; absent where nothing was.',
+  },
   'policy.id': { type: text },
   'policy.version': { type: count },
   'policy.options': { type: plain },

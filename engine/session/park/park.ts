@@ -52,6 +52,7 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
     textDigest: textDigest(model.tokenizer, tokens),
     policy: { id: policy.id, version: policy.version, machine: machineDigest() },
     ...given({ eightBit: runtime.activations?.eightBit.slice() }),
+    ...given({ adapters: session.adapters.length === 0 ? undefined : setup.adapterSet!.applied.slice() }),
     options: parkedOptions(setup),
     predictor: predictor?.digest ?? null,
     kvBytes: governed.usedBytes,

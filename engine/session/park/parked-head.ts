@@ -1,7 +1,7 @@
 /** The head of a parked session: whose it is, what was asked of it, and what must fit on the way back. */
 import { z } from 'zod';
 import { allows, KvError, type Option, refusalOf, show } from '../../../native/index.ts';
-import { SESSION_OPTIONS } from '../../options/table.ts';
+import { ADAPTERS_MAX, SESSION_OPTIONS } from '../../options/table.ts';
 import type { SessionOptions } from '../../options/types.ts';
 import { checkTrials, count, trialsSchema } from './trials-left.ts';
 
@@ -28,6 +28,11 @@ const schema = z.strictObject({
   policy: z.strictObject({ id: name, version: count, machine: name }),
   /** Of the matrices that took activations of 8 bits, as ActivationChoice has them; absent: none. */
   eightBit: z.array(z.int().min(0).max(127)).max(1025).optional(),
+  /** What added to its rows, in order, by digest; absent: nothing. */
+  adapters: z
+    .array(z.strictObject({ digest, scale: z.number() }))
+    .max(ADAPTERS_MAX)
+    .optional(),
   options: z.record(z.string(), z.unknown()),
   /** The digest of what its pages were predicted by; null: they are as they are stored. */
   predictor: digest.nullable(),

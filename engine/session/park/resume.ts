@@ -5,6 +5,7 @@
  */
 import { firstToken, given, KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
+import { weightsKey } from '../../adapters/adapters.ts';
 import { copyBytes } from '../../cache/own-pages.ts';
 import { Rotary } from '../../transformer/rotary.ts';
 import type { Runtime } from '../../transformer/runtime/runtime.ts';
@@ -101,7 +102,9 @@ function roundedOtherwise({ activations }: Runtime, { head }: ReadParked): strin
 }
 
 /** Why the pages do not fit the session that was opened for them; null: they do. */
-function mismatch({ governed, runtime, rotary }: Session, { head }: ReadParked): string | null {
+function mismatch({ governed, runtime, rotary, weights }: Session, { head }: ReadParked): string | null {
+  if (weights !== weightsKey(runtime.model.digest, head.adapters ?? []))
+    return 'its pages were computed with other adapters, or with other scales of them';
   const { policy } = governed.terms;
   const machine = machineDigest();
   const { id, version } = head.policy;

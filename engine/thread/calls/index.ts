@@ -2,6 +2,7 @@
 import type { ThreadClient } from '../../../native/index.ts';
 import type { Host } from '../host.ts';
 import type { News } from '../news.ts';
+import { adapterCalls } from './adapters.ts';
 import { answerCalls } from './answers.ts';
 import { chatCalls } from './chats.ts';
 import { embeddingCalls } from './embeddings.ts';
@@ -12,6 +13,7 @@ import { tourCalls } from './tour.ts';
 
 export const hostCalls = (host: Host) => ({
   ...engineCalls(host),
+  ...adapterCalls(host),
   ...sessionCalls(host),
   ...parkingCalls(host),
   ...answerCalls(host),

@@ -31,6 +31,8 @@ export interface RuntimeOptions {
    * null: all take 16 bits.
    */
   readonly activationCosts?: ((modelDigest: string) => ActivationCosts | null) | undefined;
+  /** Whether adapters will be added: the dense half is then one that has a place for them. Default false. */
+  readonly adapters?: boolean | undefined;
   readonly cacheDir?: string | undefined;
   /** Nothing is asked of the network. */
   readonly offline?: boolean | undefined;
@@ -93,7 +95,7 @@ export class Runtime {
       const costs = options.activationCosts?.(model.digest) ?? null;
       const dense = await openDense(
         model,
-        given<DenseOptions>({ precision, threads, safePoint: options.safePoint, onLayer }),
+        given<DenseOptions>({ precision, threads, adapters: options.adapters, safePoint: options.safePoint, onLayer }),
       ).catch((error: unknown) => {
         throw namingFile(model.path, error);
       });

@@ -1,0 +1,140 @@
+/**
+ * Reads an adapter for a model: its factors are checked against the model's shapes before anything is allocated, and
+ * brought into the form that the model's own weights have, scaled and with rows of q and k in their order.
+ */
+import { createHash } from 'node:crypto';
+import { statSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { ADAPTER_RANK_MAX, DENSE_SLOTS, type DenseSlot, KvError } from '../../native/index.ts';
+import { attempt } from '../transformer/bytes.ts';
+import { expectedShapes } from '../transformer/config.ts';
+import type { Family } from '../transformer/families/family.ts';
+import { FAMILIES } from '../transformer/families/index.ts';
+import type { AdapterMatrix, LoadedModel, ModelConfig } from '../transformer/types.ts';
+import { type AdapterFile, badAdapter, type Factors, unservedAdapter } from './factors.ts';
+import { openGgufAdapter } from './gguf-adapter.ts';
+import { openPeft } from './peft.ts';
+import type { Adapter } from './types.ts';
+
+/** Matrices of a file that are several of ours, whose outputs follow one another. */
+const FUSED: Readonly<Record<string, readonly DenseSlot[]>> = { qkv: ['q', 'k', 'v'], gateUp: ['gate', 'up'] };
+
+/**
+ * A PEFT folder or a GGUF file. Throws 'not-found', 'bad-file', 'unsupported' naming the field, 'model-mismatch' where
+ * it does not fit the model, 'bad-model' for numbers that are not finite, 'io'.
+ */
+export function readAdapter(path: string, { config }: Pick<LoadedModel, 'config'>): Adapter {
+  const family = FAMILIES.find(({ name }) => name === config.architecture);
+  if (family === undefined)
+    throw new KvError('unsupported', `adapters of the family ${config.architecture} are not served`, {
+      values: { architecture: config.architecture },
+    });
+  const file = openFile(resolve(path), family);
+  try {
+    return adapterOf(file, config);
+  } finally {
+    file.close();
+  }
+}
+
+function openFile(path: string, family: Family): AdapterFile {
+  return attempt(path, () => statSync(path)).isDirectory() ? openPeft(path, family) : openGgufAdapter(path, family);
+}
+
+/** What is added to one of our matrices: rows of B from `from` on. */
+interface Placed extends Factors {
+  readonly layer: number;
+  readonly slot: DenseSlot;
+  readonly rank: number;
+  readonly from: number;
+  readonly outputs: number;
+}
+
+function adapterOf(file: AdapterFile, config: ModelConfig): Adapter {
+  const shapes = expectedShapes(config);
+  const places = [...file.factors]
+    .flatMap(([weight, factors]) => placed(file, weight, factors, shapes))
+    .sort((a, b) => a.layer - b.layer || DENSE_SLOTS.indexOf(a.slot) - DENSE_SLOTS.indexOf(b.slot));
+  if (places.length === 0) throw badAdapter(file.path, 'it adds to no matrix', {});
+  const twice = places.find(({ layer, slot }, i) => layer === places[i + 1]?.layer && slot === places[i + 1]?.slot);
+  if (twice !== undefined) throw badAdapter(file.path, `${twice.file} is there twice`, { tensor: twice.file });
+  const added = places.map((place) => matrixOf(file, place, config));
+  const ranks = added.map(({ rank }) => rank);
+  return {
+    digest: digestOf(added),
+    format: file.format,
+    matrices: added.length,
+    slots: DENSE_SLOTS.filter((slot) => added.some((one) => one.slot === slot)),
+    ranks: [Math.min(...ranks), Math.max(...ranks)],
+    parameters: added.reduce((sum, { a, b }) => sum + a.length + b.length, 0),
+    added,
+  };
+}
+
+/** Which of our matrices a file means, of which there may be several. Nothing of it is read yet. */
+function placed(
+  file: AdapterFile,
+  weight: string,
+  factors: Factors,
+  shapes: ReadonlyMap<string, readonly number[]>,
+): Placed[] {
+  const [layer = '', part = '', ...rest] = (file.naming.nameOf(weight) ?? '').split('.');
+  const slots = FUSED[part] ?? (DENSE_SLOTS.includes(part as DenseSlot) ? [part as DenseSlot] : []);
+  if (slots.length === 0 || rest.length > 0)
+    throw unservedAdapter(file.path, 'an adapter of', factors.file.slice(0, 200));
+  const [rank = 0, inputs = 0] = factors.a.shape;
+  if (rank > ADAPTER_RANK_MAX) throw unservedAdapter(file.path, `the rank of ${factors.file}`, rank);
+  const sizes = slots.map((slot) => shapes.get(`${layer}.${slot}`));
+  const outputs = sizes.reduce((sum, size) => sum + (size?.[0] ?? Number.NaN), 0);
+  if (sizes.some((size) => size?.[1] !== inputs) || factors.b.shape[0] !== outputs)
+    throw new KvError(
+      'model-mismatch',
+      `${file.path}: ${factors.file} is for [${factors.b.shape[0]}, ${inputs}], and the model has ` +
+        (sizes.includes(undefined) ? 'no such matrix' : `[${outputs}, ${sizes[0]![1]}]`),
+      { values: { path: file.path, tensor: factors.file }, hint: 'it was made for another model' },
+    );
+  let from = 0;
+  return slots.map((slot, at) => {
+    const place = { ...factors, layer: Number(layer), slot, rank, from, outputs: sizes[at]![0]! };
+    from += place.outputs;
+    return place;
+  });
+}
+
+function matrixOf(file: AdapterFile, place: Placed, config: ModelConfig): AdapterMatrix {
+  const { layer, slot, rank, from, outputs, scale } = place;
+  const a = place.a.readFloat32();
+  const b = place.b.readFloat32(from, from + outputs).map((value) => value * scale);
+  if (!b.every(Number.isFinite))
+    throw badAdapter(file.path, `${place.file}: its scale ${scale} makes it infinite`, { scale });
+  const turned = (slot === 'q' || slot === 'k') && file.interleaved !== config.ropeInterleaved;
+  return { layer, slot, rank, a, b: turned ? reordered(file, b, rank, config) : b };
+}
+
+/** Rows of B in the order of rotary pairs (2i, 2i + 1) instead of (i, i + d/2), or the other way round. */
+function reordered(
+  file: AdapterFile,
+  b: Float32Array,
+  rank: number,
+  { headDim, rotaryDim, ropeInterleaved }: ModelConfig,
+): Float32Array {
+  if (rotaryDim !== headDim) throw unservedAdapter(file.path, 'another order of partly rotated heads', rotaryDim);
+  const half = headDim / 2;
+  const out = new Float32Array(b.length);
+  for (let row = 0; row < b.length / rank; row++) {
+    const [head, at] = [row - (row % headDim), row % headDim];
+    const place = ropeInterleaved ? 2 * (at % half) + Math.floor(at / half) : (at % 2) * half + (at >> 1);
+    out.set(b.subarray(row * rank, (row + 1) * rank), (head + place) * rank);
+  }
+  return out;
+}
+
+function digestOf(added: readonly AdapterMatrix[]): string {
+  const hash = createHash('sha256');
+  for (const { layer, slot, rank, a, b } of added) {
+    hash.update(`${JSON.stringify([layer, slot, rank, a.length, b.length])}\n`);
+    for (const { buffer, byteOffset, byteLength } of [a, b])
+      hash.update(new Uint8Array(buffer, byteOffset, byteLength));
+  }
+  return hash.digest('hex');
+}

@@ -1,0 +1,92 @@
+/** Adapters for tests: seeded factors, and the files that PEFT writes of them. */
+import { join } from 'node:path';
+import { type LowRank, readFamily } from '../../../model/family-files.ts';
+import { type RawTensor, safetensors } from '../transformer/model-files.ts';
+import { Rng } from '../transformer/rng.ts';
+
+/** Seeded factors for these matrices, [name, outputs, inputs], so large that what they add shows. */
+export function lowRank(
+  matrices: readonly (readonly [module: string, outputs: number, inputs: number])[],
+  rankOf: (module: string) => number,
+  seed: number,
+  size = 1,
+): LowRank[] {
+  const random = new Rng(seed);
+  return matrices.map(([module, outputs, inputs]) => {
+    const rank = rankOf(module);
+    return {
+      module,
+      rank,
+      a: random.normal(rank * inputs, 1 / Math.sqrt(inputs)),
+      b: random.normal(outputs * rank, size / Math.sqrt(rank)),
+    };
+  });
+}
+
+/** The matrices of a golden family that an adapter may be of. */
+export const adaptable = (family: string): (readonly [string, number, number])[] =>
+  readFamily(family).tensors.flatMap(([name, shape]) =>
+    shape.length === 2 && /(q|k|v|o|qkv|gate|up|gate_up|down)_proj\.weight$/.test(name) && !name.includes('experts')
+      ? [[name.replace(/\.weight$/, ''), shape[0]!, shape[1]!] as const]
+      : [],
+  );
+
+const bytesOf = (values: Float32Array): Uint8Array =>
+  new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+
+export const peftTensors = (factors: readonly LowRank[]): Record<string, RawTensor> =>
+  Object.fromEntries(
+    factors.flatMap(({ module, rank, a, b }): [string, RawTensor][] => [
+      [`base_model.model.${module}.lora_A.weight`, { dtype: 'F32', shape: [rank, a.length / rank], bytes: bytesOf(a) }],
+      [`base_model.model.${module}.lora_B.weight`, { dtype: 'F32', shape: [b.length / rank, rank], bytes: bytesOf(b) }],
+    ]),
+  );
+
+/** As PEFT 0.17 writes it, but for what a test is about. */
+export const peftConfig = (more: Readonly<Record<string, unknown>> = {}): Record<string, unknown> => ({
+  alpha_pattern: {},
+  auto_mapping: null,
+  base_model_name_or_path: 'somebody/something',
+  bias: 'none',
+  corda_config: null,
+  eva_config: null,
+  exclude_modules: null,
+  fan_in_fan_out: false,
+  inference_mode: true,
+  init_lora_weights: true,
+  layer_replication: null,
+  layers_pattern: null,
+  layers_to_transform: null,
+  loftq_config: {},
+  lora_alpha: 16,
+  lora_bias: false,
+  lora_dropout: 0.05,
+  megatron_config: null,
+  megatron_core: 'megatron.core',
+  modules_to_save: null,
+  peft_type: 'LORA',
+  qalora_group_size: 16,
+  r: 8,
+  rank_pattern: {},
+  revision: null,
+  target_modules: ['q_proj', 'v_proj'],
+  target_parameters: null,
+  task_type: 'CAUSAL_LM',
+  trainable_token_indices: null,
+  use_dora: false,
+  use_qalora: false,
+  use_rslora: false,
+  ...more,
+});
+
+/** Writes a PEFT folder. → its path */
+export function writePeft(
+  folder: { readonly dir: string; write(name: string, content: string | Uint8Array): string },
+  name: string,
+  config: Readonly<Record<string, unknown>>,
+  tensors: Readonly<Record<string, RawTensor>>,
+): string {
+  folder.write(`${name}/adapter_config.json`, JSON.stringify(config));
+  folder.write(`${name}/adapter_model.safetensors`, safetensors(tensors));
+  return join(folder.dir, name);
+}
