@@ -31,7 +31,11 @@ export async function openDatabase(
 ): Promise<SqlConnection> {
   const connection =
     'url' in where ? await openPostgres(where.url, statementMsMax) : await openPglite(where.dir, statementMsMax);
+  const lock = (sql: string): Promise<unknown> =>
+    connection.kind === 'postgres' ? connection.transaction([{ sql, params: [LOCK] }]) : Promise.resolve();
   try {
+    // Of servers that start at once one makes the tables. The lock is of the connection, and goes with it.
+    await lock('select pg_advisory_lock(hashtext($1))');
     await checkKinds(connection);
     const orm = drizzle(async (sql, params) => {
       const [result] = await connection.transaction([{ sql, params }]);
@@ -46,6 +50,7 @@ export async function openDatabase(
       { migrationsFolder: migrationsDir() },
     );
     await checkColumns(connection);
+    await lock('select pg_advisory_unlock(hashtext($1))');
     return connection;
   } catch (error) {
     await connection.close();
@@ -59,6 +64,7 @@ function rootCause(error: unknown): unknown {
   return error;
 }
 
+const LOCK = 'palimpsest tables';
 const MIGRATIONS_TABLE = 'drizzle.__drizzle_migrations';
 const ALL = [...TABLES, ...KEPT];
 const namesOf = (): string[] => ALL.map((table) => getTableConfig(table).name);

@@ -118,6 +118,19 @@ describe.skipIf(!HAS_POSTGRES)('a PostgreSQL server (needs PostgreSQL 15 or late
     cut: (kind) => run('delete from kept_chunks where kind = $1', kind),
   }));
 
+  test('servers that start at once make its tables once', async () => {
+    for (let round = 0; round < 3; round++) {
+      const connection = postgres(server.url, { max: 1, onnotice: () => {} });
+      await connection.unsafe(`create database fresh_${round}`);
+      await connection.end();
+      const url = server.url.replace(/postgres$/, `fresh_${round}`);
+      const stores = await Promise.all([1, 2, 3, 4].map(() => openStore(url)));
+      await stores[0]!.put('response', 'a', bytesOf(10, 1));
+      expect(await stores[3]!.first('response', ['a'])).not.toBeNull();
+      for (const store of stores) await store.close();
+    }
+  });
+
   test('what is older than it may be is removed with its bytes', async () => {
     const store = await openStore(server.url);
     await store.put('response', 'old', bytesOf(10, 1));
