@@ -18,6 +18,7 @@ import {
 } from './setting-groups.ts';
 
 // The modules of a command are loaded only when it runs.
+const adapters = () => import('./adapters.ts');
 const anchor = () => import('./anchor.ts');
 const audit = () => import('./audit.ts');
 const erasure = () => import('./erasure.ts');
@@ -464,6 +465,24 @@ export const TRACE_COMMANDS: readonly CommandText[] = [
     ],
     settings: [...ENGINE, 'prompt', 'tokens', 'output', 'sample', 'maxBytes', 'measure', 'seed', 'progress', 'json'],
     act: async (settings) => (await trace()).record(settings),
+  },
+];
+
+export const ADAPTER_COMMANDS: readonly CommandText[] = [
+  {
+    usage: 'inspect <path>',
+    does: 'Read an adapter for a model, a PEFT folder or a GGUF file: what it adds to, its ranks and its digest, or which field is not served.',
+    brief: 'What an adapter adds to a model.',
+    examples: ['palimpsest adapters inspect ./my-adapter -m model.gguf'],
+    settings: ['model', 'cache', 'config', 'json'],
+    act: async (settings, args) => (await adapters()).inspect(settings, args[0]!),
+  },
+  {
+    usage: 'verify <path> <digest>',
+    does: 'Whether an adapter adds to a model what a digest names, such as one in the log.',
+    examples: ['palimpsest adapters verify ./my-adapter 5f3c0a91 -m model.gguf'],
+    settings: ['model', 'cache', 'config', 'json'],
+    act: async (settings, args) => (await adapters()).verify(settings, args[0]!, args[1]!),
   },
 ];
 

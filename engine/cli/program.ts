@@ -1,7 +1,14 @@
 /** The program on the command line: its commands with their flags and their help. */
 import { Command } from 'commander';
 import { columnsOf, packageVersion, wrap } from '../../native/index.ts';
-import { AUDIT_COMMANDS, COMMANDS, SESSION_COMMANDS, THRESHOLD_COMMANDS, TRACE_COMMANDS } from './commands.ts';
+import {
+  ADAPTER_COMMANDS,
+  AUDIT_COMMANDS,
+  COMMANDS,
+  SESSION_COMMANDS,
+  THRESHOLD_COMMANDS,
+  TRACE_COMMANDS,
+} from './commands.ts';
 import type { CommandText } from './setting-groups.ts';
 import { addSettings, readSettings } from './settings.ts';
 
@@ -57,6 +64,13 @@ const GROUPS = [
     does: 'A run as a file, over which caches are simulated without the model.',
     brief: 'Runs as files, for simulate.',
     commands: TRACE_COMMANDS,
+  },
+  {
+    name: 'adapters',
+    topic: 'Files:',
+    does: 'LoRA adapters, which sessions name with --lora.',
+    brief: 'LoRA adapters: inspect, verify.',
+    commands: ADAPTER_COMMANDS,
   },
   {
     name: 'thresholds',

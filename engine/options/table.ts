@@ -482,8 +482,8 @@ export const SESSION_OPTIONS = {
     help: 'adapters that add to what the model answers, by their names in the engine',
     flags: {
       lora: {
-        flag: '--lora <name=path[:scale]...>',
-        help: 'adapters that add to what the model answers: a PEFT folder or a GGUF file each, at most four',
+        flag: '--lora <name=path...>',
+        help: 'adapters that add to what the model answers, at most four: a PEFT folder or a GGUF file each, and behind a colon a factor',
       },
     },
   },

@@ -1,5 +1,6 @@
 /** Adapters for tests: seeded factors, and the files that PEFT writes of them. */
 import { join } from 'node:path';
+import type { ModelConfig } from '../../../../engine/transformer/types.ts';
 import { type LowRank, readFamily } from '../../../model/family-files.ts';
 import { type RawTensor, safetensors } from '../transformer/model-files.ts';
 import { Rng } from '../transformer/rng.ts';
@@ -30,6 +31,25 @@ export const adaptable = (family: string): (readonly [string, number, number])[]
       ? [[name.replace(/\.weight$/, ''), shape[0]!, shape[1]!] as const]
       : [],
   );
+
+/** All matrices of a model that is stored as Llama. */
+export const matricesOf = ({
+  layers,
+  hiddenSize: m,
+  intermediateSize: f,
+  queryHeads,
+  kvHeads,
+  headDim: d,
+}: ModelConfig): [module: string, outputs: number, inputs: number][] =>
+  Array.from({ length: layers }, (_, layer) => `model.layers.${layer}`).flatMap((layer): [string, number, number][] => [
+    [`${layer}.self_attn.q_proj`, queryHeads * d, m],
+    [`${layer}.self_attn.k_proj`, kvHeads * d, m],
+    [`${layer}.self_attn.v_proj`, kvHeads * d, m],
+    [`${layer}.self_attn.o_proj`, m, queryHeads * d],
+    [`${layer}.mlp.gate_proj`, f, m],
+    [`${layer}.mlp.up_proj`, f, m],
+    [`${layer}.mlp.down_proj`, m, f],
+  ]);
 
 const bytesOf = (values: Float32Array): Uint8Array =>
   new Uint8Array(values.buffer, values.byteOffset, values.byteLength);

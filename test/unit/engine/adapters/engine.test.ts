@@ -8,7 +8,7 @@ import { refused } from '../../../refusal.ts';
 import { volume } from '../../../tier.ts';
 import { entriesOf, ids, MODEL } from '../on-reference.ts';
 import { temporaryFolder } from '../transformer/model-files.ts';
-import { lowRank, peftConfig, peftTensors, writePeft } from './adapter-files.ts';
+import { lowRank, matricesOf, peftConfig, peftTensors, writePeft } from './adapter-files.ts';
 
 const folder = temporaryFolder();
 afterAll(() => folder.remove());
@@ -23,19 +23,8 @@ let isolated: Engine;
 
 beforeAll(async () => {
   const bare = await createEngine({ model: MODEL, threads: 1, stateDir: null });
-  const { layers, hiddenSize: m, intermediateSize: f, queryHeads, kvHeads, headDim } = bare.info.config;
+  const all = matricesOf(bare.info.config);
   await bare.close();
-  const [queries, keys] = [queryHeads * headDim, kvHeads * headDim];
-  const of = (layer: number): [string, number, number][] => [
-    [`model.layers.${layer}.self_attn.q_proj`, queries, m],
-    [`model.layers.${layer}.self_attn.k_proj`, keys, m],
-    [`model.layers.${layer}.self_attn.v_proj`, keys, m],
-    [`model.layers.${layer}.self_attn.o_proj`, m, queries],
-    [`model.layers.${layer}.mlp.gate_proj`, f, m],
-    [`model.layers.${layer}.mlp.up_proj`, f, m],
-    [`model.layers.${layer}.mlp.down_proj`, m, f],
-  ];
-  const all = Array.from({ length: layers }, (_, layer) => of(layer)).flat();
   for (const [i, name] of NAMES.entries()) {
     const r = RANKS[i]!;
     const matrices = i === 5 ? all.filter(([module]) => /(q|o)_proj$/.test(module)) : all;

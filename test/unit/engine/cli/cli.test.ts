@@ -66,6 +66,8 @@ describe('help', () => {
       'audit replay',
       'audit query',
       'audit reindex',
+      'adapters inspect',
+      'adapters verify',
       'thresholds show',
       'thresholds export',
       'thresholds import',
