@@ -65,6 +65,8 @@ export class KeptConversations {
 
   /** Removes all that hold something of a session, and what one went on with. Throws as the store does. */
   async erase(session: string, keptAs: string | null = null): Promise<void> {
+    // One of them may be on its way there.
+    await this.#keeping;
     await this.#store.erase('conversation', session);
     if (keptAs !== null) await this.#store.remove('conversation', this.#keyOf(keptAs));
   }
