@@ -12,6 +12,7 @@ import {
   changed,
   checkKeepable,
   digestOf,
+  erasedKey,
   type Found,
   KINDS,
   type Kind,
@@ -27,6 +28,8 @@ const HEAD_BYTES = DIGEST_END + 4;
 /** More ids than sessions that one conversation went through. */
 const SESSIONS_BYTES_MAX = 2 ** 20;
 const ENDING = '.kept';
+/** Of empty files, one for each session that was erased. */
+const ERASED = 'erased';
 
 export class FolderStore implements Store {
   readonly #dir: string;
@@ -34,9 +37,9 @@ export class FolderStore implements Store {
   /** Makes the folder, and removes what is older than it may be. Throws 'io'. */
   constructor(dir: string) {
     this.#dir = dir;
-    for (const kind of KINDS) {
-      makeFolder(join(dir, kind));
-      removeOld(join(dir, kind));
+    for (const name of [...KINDS, ERASED]) {
+      makeFolder(join(dir, name));
+      removeOld(join(dir, name));
     }
   }
 
@@ -50,9 +53,10 @@ export class FolderStore implements Store {
       writeSynced(temporary, Buffer.concat([MAGIC, digestOf(rest), rest]), 'wx', owned);
       fs.renameSync(temporary, path);
       syncFolder(dirname(path));
+      // Whoever erases says so first, and looks for files then.
+      if (sessions.some((session) => fs.existsSync(this.#erased(kind, session)))) fs.rmSync(path, { force: true });
     } catch (cause) {
-      if (cause instanceof KvError) throw cause;
-      throw new KvError('io', `cannot write ${path}: ${(cause as Error).message}`, { values: { path }, cause });
+      throw unwritten(path, cause);
     }
   }
 
@@ -74,6 +78,13 @@ export class FolderStore implements Store {
   }
 
   async erase(kind: Kind, session: string): Promise<number> {
+    const path = this.#erased(kind, session);
+    try {
+      fs.writeFileSync(path, '', { mode: 0o600, flush: true });
+      syncFolder(dirname(path));
+    } catch (cause) {
+      throw unwritten(path, cause);
+    }
     let erased = 0;
     for (const name of fs.readdirSync(join(this.#dir, kind))) {
       const path = join(this.#dir, kind, name);
@@ -86,10 +97,19 @@ export class FolderStore implements Store {
 
   async close(): Promise<void> {}
 
+  #erased(kind: Kind, session: string): string {
+    return join(this.#dir, ERASED, `${erasedKey(kind, session)}${ENDING}`);
+  }
+
   #path(kind: Kind, key: string): string {
     return join(this.#dir, kind, `${digestOf(key).toString('hex')}${ENDING}`);
   }
 }
+
+const unwritten = (path: string, cause: unknown): KvError =>
+  cause instanceof KvError
+    ? cause
+    : new KvError('io', `cannot write ${path}: ${(cause as Error).message}`, { values: { path }, cause });
 
 function removeOld(dir: string): void {
   for (const name of fs.readdirSync(dir)) {

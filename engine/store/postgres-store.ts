@@ -5,6 +5,7 @@ import {
   changed,
   checkKeepable,
   digestOf,
+  erasedKey,
   type Found,
   type Kind,
   oldestMs,
@@ -15,6 +16,8 @@ import {
 
 /** Bytes of a row: what one statement carries. */
 const CHUNK_BYTES = 2 ** 20;
+/** The kind of a row of `kept` that stands for an erased session: it goes with what is as old. */
+const ERASED = 'erased';
 
 export class PostgresStore implements Store {
   readonly #connection: SqlConnection;
@@ -33,20 +36,23 @@ export class PostgresStore implements Store {
     for (let at = 0; at < bytes.length; at += CHUNK_BYTES) {
       const chunk = Buffer.from(bytes.subarray(at, at + CHUNK_BYTES));
       chunks.push({
-        sql: 'insert into kept_chunks (kind, key, place, bytes) values ($1, $2, $3::int, $4::bytea)',
+        sql: `insert into kept_chunks (kind, key, place, bytes)
+              select $1, $2, $3::int, $4::bytea where exists (select from kept where kind = $1 and key = $2)`,
         params: [kind, key, at / CHUNK_BYTES, chunk],
       });
     }
     await this.#putting.transaction([
       // Two servers may put the same at once.
       { sql: 'select pg_advisory_xact_lock(hashtext($1), hashtext($2))', params: [kind, key] },
-      { sql: 'delete from kept_chunks where kind = $1 and key = $2', params: [kind, key] },
+      ...removal(kind, key),
       {
         sql: `insert into kept (kind, key, kept_ms, bytes, digest, sessions)
-              values ($1, $2, $3::bigint, $4::bigint, $5, $6)
-              on conflict (kind, key) do update set kept_ms = excluded.kept_ms, bytes = excluded.bytes,
-                digest = excluded.digest, sessions = excluded.sessions`,
-        params: [kind, key, Date.now(), bytes.length, digestOf(bytes).toString('hex'), sessionsText(sessions)],
+              select $1, $2, $3::bigint, $4::bigint, $5, $6 where not exists
+                (select from kept where kind = $7 and key in (select json_array_elements_text(($8::text)::json)))`,
+        params: [
+          ...[kind, key, Date.now(), bytes.length, digestOf(bytes).toString('hex'), sessionsText(sessions)],
+          ...[ERASED, JSON.stringify(sessions.map((session) => erasedKey(kind, session)))],
+        ],
       },
       ...chunks,
     ]);
@@ -76,18 +82,18 @@ export class PostgresStore implements Store {
   }
 
   async remove(kind: Kind, key: string): Promise<void> {
-    await this.#connection.transaction(
-      ['kept_chunks', 'kept'].map((table) => ({
-        sql: `delete from ${table} where kind = $1 and key = $2`,
-        params: [kind, key],
-      })),
-    );
+    await this.#connection.transaction(removal(kind, key));
   }
 
   async erase(kind: Kind, session: string): Promise<number> {
-    const [, erased] = await this.#connection.transaction([
-      // A row that is just put is there, or is not put any more, when this has looked.
+    const [, , erased] = await this.#connection.transaction([
+      // A row that is just put is there when this looks, or finds the session erased.
       { sql: 'lock table kept in share row exclusive mode' },
+      {
+        sql: `insert into kept (kind, key, kept_ms, bytes, digest, sessions) values ($1, $2, $3::bigint, 0, '', '')
+              on conflict (kind, key) do update set kept_ms = excluded.kept_ms`,
+        params: [ERASED, erasedKey(kind, session), Date.now()],
+      },
       {
         sql: `with gone as (delete from kept where kind = $1 and string_to_array(sessions, ' ') @> array[$2::text] returning kind, key),
                 chunks as (delete from kept_chunks c using gone where c.kind = gone.kind and c.key = gone.key)
@@ -113,3 +119,9 @@ export class PostgresStore implements Store {
     ]);
   }
 }
+
+const removal = (kind: Kind, key: string): Statement[] =>
+  ['kept_chunks', 'kept'].map((table) => ({
+    sql: `delete from ${table} where kind = $1 and key = $2`,
+    params: [kind, key],
+  }));

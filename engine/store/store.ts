@@ -21,13 +21,16 @@ export interface Found {
 export interface Store {
   /**
    * Keeps bytes under a key, in place of others, with the ids of the sessions that they hold something of. When this
-   * resolves they are there for every server.
+   * resolves they are there for every server; or nothing is, where one of these sessions was erased meanwhile.
    */
   put(kind: Kind, key: string, bytes: Uint8Array, sessions?: readonly string[]): Promise<void>;
   /** What is kept under the first of these keys that is known; null: none is. Throws 'checksum-mismatch'. */
   first(kind: Kind, keys: readonly string[]): Promise<Found | null>;
   remove(kind: Kind, key: string): Promise<void>;
-  /** Removes all of a kind that holds something of a session. → how many there were */
+  /**
+   * Removes all of a kind that holds something of a session, and whatever servers that have not heard of it put there
+   * later. → how many there were
+   */
   erase(kind: Kind, session: string): Promise<number>;
   close(): Promise<void>;
 }
@@ -54,6 +57,9 @@ export const changed = (where: string): KvError =>
     values: { where },
     hint: 'send the whole conversation: it is read again',
   });
+
+/** What stands for an erased session: it says whether an id is erased, and not which ids are. */
+export const erasedKey = (kind: Kind, session: string): string => digestOf(`${kind} ${session}`).toString('hex');
 
 /** Ids of sessions in one text; they have no blank. */
 export const sessionsText = (sessions: readonly string[]): string => sessions.join(' ');

@@ -66,6 +66,23 @@ function contract(placeOf: () => Place): void {
     expect(bytes.equals(a) || bytes.equals(b)).toBe(true);
   });
 
+  test('has nothing of a session that was erased, whoever puts it there meanwhile or later', async () => {
+    const [one, other] = [await open(), await open()];
+    const keys = Array.from({ length: 12 }, (_, n) => `of gone ${n}`);
+    const puts = keys.map((key, n) =>
+      (n % 2 === 0 ? one : other).put('conversation', key, bytesOf(1000, n), ['here', 'gone']),
+    );
+    await one.erase('conversation', 'gone');
+    await Promise.all(puts);
+    await other.put('conversation', 'late', bytesOf(1000, 1), ['gone']);
+    for (const key of [...keys, 'late']) expect(await other.first('conversation', [key])).toBeNull();
+    // Those without it, and those of the other kind, are kept as before.
+    await other.put('conversation', 'late', bytesOf(1000, 2), ['here']);
+    expect((await one.first('conversation', ['late']))?.sessions).toEqual(['here']);
+    await other.put('response', 'late', bytesOf(1000, 3), ['gone']);
+    expect((await one.first('response', ['late']))?.sessions).toEqual(['gone']);
+  });
+
   test('refuses what was changed, and what is cut off', async () => {
     const store = await open();
     for (const damage of ['change', 'cut'] as const) {
