@@ -28,6 +28,7 @@ export {
 export { csvText } from './csv.ts';
 export type { RowField } from './entries/field.ts';
 export { DECISION_ROW, SESSION_ROW } from './entries/index.ts';
+export type { NoteBody } from './entries/log-notes.ts';
 export type { ReceiptClaims } from './entries/receipt.ts';
 export { decisionRow } from './entries/rows.gen.ts';
 export { coreOf, mayBeNull, type Type } from './entries/type.ts';
@@ -52,6 +53,7 @@ export {
   unreadable,
   useMasterKeys,
 } from './keys.ts';
+export { type Beginning, beginningIn, type Line, lineageOf } from './lineage.ts';
 export { isLocked, lockWriter, type WriterLock } from './lock.ts';
 export * from './log.ts';
 export { noteLeftOut, withRules } from './mask.ts';

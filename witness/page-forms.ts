@@ -1,9 +1,10 @@
 /** In which form each side of the sealed pages is, as the entries of one session tell it, and what that takes. */
-import { openBytes, SIDES, type Side, sealedPages } from '../native/index.ts';
+import { openBytes, pageOf, SIDES, type Side, sealedPages } from '../native/index.ts';
 import type { LaterForm, PageForm } from '../policy/index.ts';
 import { isLatent } from '../policy/index.ts';
+import type { NoteBody } from './entries/log-notes.ts';
 import type { ReceiptClaims } from './entries/receipt.ts';
-import { formsTold } from './told-forms.ts';
+import { eachSide, formsTold } from './told-forms.ts';
 import type { Entry, OpenBody } from './types.ts';
 
 const BITS_F16 = 16;
@@ -54,7 +55,9 @@ export class PageForms {
   add(entry: Entry): void {
     const { tokens, sides } = formsTold(entry);
     if (tokens !== undefined) this.#at(tokens);
-    for (const { layer, page, side, to } of sides) this.#forms.set(`${layer}/${page}/${side}`, to);
+    const { movedSince = [] } = entry.kind === 'note' ? (entry.body as NoteBody) : {};
+    for (const { layer, page, side, to } of [...movedSince.flatMap(eachSide), ...sides])
+      this.#forms.set(`${layer}/${page}/${side}`, to);
   }
 
   /** What the cache is with so many tokens. */
@@ -72,7 +75,8 @@ export class PageForms {
     const isLess = tokens < this.#tokens;
     this.#tokens = tokens;
     if (!isLess) return;
-    const pages = sealedPages(tokens);
+    // A last page that is full stays sealed.
+    const pages = pageOf(tokens);
     for (const key of this.#forms.keys()) if (Number(key.split('/')[1]) >= pages) this.#forms.delete(key);
   }
 }

@@ -28,7 +28,8 @@ interface Moved {
   readonly to: LaterForm;
 }
 
-const each = ({ layer, page, side, to }: Moved): ToldSide[] =>
+/** The sides of a part that has moved. */
+export const eachSide = ({ layer, page, side, to }: Moved): ToldSide[] =>
   sidesOf(side).map((one) => ({ layer, page, side: one, to }));
 
 /** What an entry tells of forms. */
@@ -37,15 +38,15 @@ export function formsTold({ kind, body }: Entry): ToldForms {
     const { tokens, trials } = (body as Entry<'situation'>['body']).situation;
     // Beside a latent that is held, sides are reported in the format of the window.
     const told = trials.filter(({ side, from }) => side !== 'kv' || isLatent(from));
-    return { tokens, sides: told.flatMap(({ from, ...place }) => each({ ...place, to: from })) };
+    return { tokens, sides: told.flatMap(({ from, ...place }) => eachSide({ ...place, to: from })) };
   }
   if (kind === 'decision') {
     const { decision, verdict } = body as Entry<'decision'>['body'];
-    return { sides: verdict.accepted ? each(decision) : [] };
+    return { sides: verdict.accepted ? eachSide(decision) : [] };
   }
   if (kind === 'change') {
     const { changes, tokens } = body as Entry<'change'>['body'];
-    return { tokens, sides: changes.flatMap(each) };
+    return { tokens, sides: changes.flatMap(eachSide) };
   }
   if (kind !== 'note') return { sides: [] };
   const { promoted = [], returned = [], tokens } = body as NoteBody;

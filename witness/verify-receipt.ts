@@ -7,6 +7,7 @@ import { createPolicy } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
 import type { Checkpoint } from './checkpoint.ts';
 import type { NoteBody } from './entries/log-notes.ts';
+import { type Line, lineageOf } from './lineage.ts';
 import { PageForms } from './page-forms.ts';
 import { readLogId, readSeries } from './read.ts';
 import { claimsOf, divergenceSaid, noReceipt, placeOf, type Receipt, receiptIn, shortDigest } from './receipt.ts';
@@ -47,7 +48,7 @@ export function verifyReceipt(value: unknown, options: VerifyReceiptOptions): Re
   checkChain(receipt, dir, checkpoints);
   const entries = entriesOf(receipt, dir);
   const [open, note] = [entries[0] as Entry<'open'>, entries.at(-1) as Entry<'note'>];
-  checkClaims(receipt, open, note, entries);
+  checkClaims(receipt, open, note, lineageOf(dir, entries).lines);
   const missing = missingEntries(dir, receipt.session);
   if (missing > 0) throw noReceipt(`the log lacks ${missing} entries of its session`, { missing });
   const again = replayTo(entries, policies);
@@ -97,7 +98,7 @@ function entriesOf({ session, log }: Receipt, dir: string): Entry[] {
   return entries;
 }
 
-function checkClaims(receipt: Receipt, open: Entry<'open'>, note: Entry<'note'>, entries: readonly Entry[]): void {
+function checkClaims(receipt: Receipt, open: Entry<'open'>, note: Entry<'note'>, lines: readonly Line[]): void {
   const { receipt: claimed } = note.body as NoteBody;
   if (claimed === undefined) throw noReceipt('the entry that it names has no claims', { seq: note.seq });
   const claims = claimsOf(receipt);
@@ -107,7 +108,7 @@ function checkClaims(receipt: Receipt, open: Entry<'open'>, note: Entry<'note'>,
   same(claims.model, shortDigest(model.digest), 'model');
   same(claims.machine, { isa: machine?.isa, threads: machine?.threads }, 'machine');
   const forms = new PageForms(open.body);
-  for (const entry of entries) forms.add(entry);
+  for (const { entry } of lines) forms.add(entry);
   same(claims.cache, forms.held(claims.cache.tokens), 'cache');
 }
 

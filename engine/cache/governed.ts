@@ -166,7 +166,9 @@ export class Governed implements Lender {
     const { pageBytes } = this.terms.context;
     const bytesOf = (form: LaterForm): number => (form === 'freed' ? 0 : (pageBytes[form] ?? 0));
     const bytesBefore = isFamily ? familyBytesBefore : this.kv.usedBytes + bytesOf(move.from) - bytesOf(move.to);
-    this.mover.tell({ cause: 'shared', tokens: this.#length }, [move], Math.min(bytesBefore, this.peakBytes));
+    // Where both took the same pass, its own step is behind it as well, and is only counted later.
+    const tokens = this.kv.length();
+    this.mover.tell({ cause: 'shared', tokens }, [move], Math.min(bytesBefore, this.peakBytes));
   };
   /** What a side of a page is in that has this form and is not promoted. */
   readonly #stateOf = (page: number, form: LaterForm): FormState => {
@@ -293,15 +295,16 @@ export class Governed implements Lender {
    */
   fork(): Governed {
     const { foresight: _, ...opened } = this.#options.opened;
+    const shared = this.settledPages;
+    const forkOf = { forkOf: this.id, tokens: this.length, heldTokens: firstToken(shared) };
     const options = {
       ...this.#options,
       latents: undefined,
       originals: undefined,
       meter: this.meter,
-      opened: { ...opened, effective: { ...opened.effective, forkOf: this.id, tokens: this.length } },
+      opened: { ...opened, effective: { ...opened.effective, ...forkOf } },
     };
     this.promoted?.giveBack();
-    const shared = this.settledPages;
     const kv = this.kv.fork();
     try {
       ownPages(kv, this.kv, shared);
@@ -310,7 +313,7 @@ export class Governed implements Lender {
       throw error;
     }
     const fork = new Governed(options, kv, this.pool, this);
-    fork.descent.leaves('fork');
+    fork.descent.begins(this.lineage, this.length, 'fork');
     fork.#length = this.#length;
     fork.#lowMemory = this.#lowMemory;
     fork.trials.follow(this.trials.left());
@@ -375,6 +378,11 @@ export class Governed implements Lender {
     return isAlone || this.stake.floorBytes > 0 ? null : sharedTermsOf(this.terms, this.pool);
   }
 
+  get lineage(): Descent | null {
+    const { log, originals, latents, descent } = this;
+    return log === null || originals !== null || latents !== null ? null : descent;
+  }
+
   trialsLeft(): TrialsLeft {
     return this.trials.left();
   }
@@ -412,6 +420,7 @@ export class Governed implements Lender {
       for (let page = heldPages; page < end; page++) kv.importPage(layer, lender.kv.exportPage(layer, page));
     if (end === 0) return 0;
     this.filled(firstToken(end), heldPages > 0 ? trialsOf(lender.trialsLeft(), end) : undefined);
+    this.descent.begins(lender.lineage, firstToken(end), 'pages-of-others');
     return end;
   }
 
@@ -448,7 +457,6 @@ export class Governed implements Lender {
    */
   filled(tokens: number, trials?: TrialsLeft): void {
     assert(this.#length === 0, `a cache of ${this.#length} tokens was filled with ${tokens}`);
-    this.descent.leaves('pages-of-others');
     this.#holds(tokens);
     if (trials !== undefined) this.trials.follow(trials);
   }
@@ -521,6 +529,7 @@ export class Governed implements Lender {
     assert(away !== null, `cache ${this.id} came back and was not parked`);
     assert(held === 0 || held === this.#length, `cache ${this.id} came back with ${held} of ${this.#length} tokens`);
     this.#away = null;
+    // The queries by which some codes are chosen stay behind.
     this.descent.leaves('parked');
     if (held > 0) this.#tellMovedMeanwhile(away);
   }
@@ -737,7 +746,8 @@ export class Governed implements Lender {
   /** Takes `way`: moves of pages that are still there stay made. `takeBack` of step.ts tells the policy. */
   goBack(way: WayBack): void {
     const { tokens } = way;
-    if (tokens < firstToken(this.kv.table(0).pages) || tokens < this.mover.changedAt) this.descent.leaves('taken-back');
+    if (tokens < firstToken(this.kv.table(0).pages) || tokens < this.mover.changedAt)
+      this.descent.leaves('taken-back', tokens);
     this.promised.end();
     this.trials.takeBack(tokens);
     this.pacing.takeBack(tokens);

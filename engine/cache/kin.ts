@@ -14,12 +14,12 @@ export interface Hears {
   readonly moved: (move: FormChange, bytesBefore: number, isFamily: boolean) => void;
   /** Codes that were damaged were made again. */
   readonly mended: (side: PageSide) => void;
+  /** True: it is what is kept of a session that was closed, and nobody reads by it. */
+  readonly isKept?: true;
 }
 
 /** What a cache keeps of pages before they move. */
 type KeptOriginals = Pick<Canaries, 'bytes'>;
-
-const NOBODY: Hears = { moved: () => {}, mended: () => {} };
 
 interface Family {
   /** Those that are open. */
@@ -37,13 +37,13 @@ export class Kin {
   readonly #shared = new Map<Kin, number>();
 
   /**
-   * `canaries`: of this cache. `hears`: what is told of changes that relatives make of shared pages; null: it is what
-   * is kept of a session that was closed, and nobody reads by it. `origin`: what it is forked from, where it is.
+   * `canaries`: of this cache. `hears`: what is told of changes that relatives make of shared pages. `origin`: what it
+   * is forked from, where it is.
    */
-  constructor(canaries: KeptOriginals, hears: Hears | null, origin?: Kin) {
+  constructor(canaries: KeptOriginals, hears: Hears, origin?: Kin) {
     this.#canaries = canaries;
-    this.#reads = hears !== null;
-    this.#hears = hears ?? NOBODY;
+    this.#reads = hears.isKept !== true;
+    this.#hears = hears;
     this.#family = origin === undefined ? { users: 0, canaries } : origin.#family;
     this.#family.users++;
   }

@@ -4,6 +4,8 @@
  * theirs: a move is one for all. Others begin with copies, of pages in which nothing is lost.
  */
 import { FORMAT_NAMES, type FormatName, type KvCache, PAGE_KINDS, type PagePool } from '../../native/index.ts';
+import type { FormChange } from '../../policy/index.ts';
+import type { Descent } from './descent.ts';
 import type { Kin } from './kin.ts';
 import type { Terms } from './terms.ts';
 import type { TrialsLeft } from './trials.ts';
@@ -19,6 +21,10 @@ export interface Lender {
   readonly sharedTerms: string | null;
   /** How rows are written that are in the window, and in the open page. */
   readonly formats: { readonly window: FormatName; readonly open: FormatName };
+  /** Whether its pages can be made again; null: the log does not have what that takes. */
+  readonly lineage: Descent | null;
+  /** Moves of its pages that its own entries do not have, because it was closed before. */
+  readonly movedSince?: readonly FormChange[];
   /** What is known of its pages. */
   trialsLeft(): TrialsLeft;
 }

@@ -3,10 +3,15 @@
  * tokens at which they were made, and the answer is drawn anew. Nothing is decided again here, so it does not matter
  * what was learned, what others needed, or how long a step took.
  */
-import { FORMATS, KvError } from '../../native/index.ts';
-import { type Decision, isLatent, type Policy } from '../../policy/index.ts';
+import { FORMATS, isPageFull, KvError, pageOf } from '../../native/index.ts';
+import { type FormChange, isLatent, type Policy } from '../../policy/index.ts';
 import {
+  type Beginning,
+  beginningIn,
   type Entry,
+  type Line,
+  lineageOf,
+  type NoteBody,
   noReceipt,
   type Receipt,
   type ReceiptRequest,
@@ -16,6 +21,7 @@ import {
   tokensDigest,
 } from '../../witness/index.ts';
 import { Governed } from '../cache/governed.ts';
+import { ownPages } from '../cache/own-pages.ts';
 import { runStep } from '../cache/pass.ts';
 import type { Stepper } from '../cache/stepper.ts';
 import { nameInLog } from '../transformer/load.ts';
@@ -53,9 +59,14 @@ export interface AgainOptions {
 }
 
 /** A move that was made, at how many tokens. */
-interface Made extends Pick<Decision, 'layer' | 'page' | 'side' | 'from' | 'to'> {
+interface Made extends FormChange {
   readonly tokens: number;
+  /** True: another session made it, when it had read what this one has not. */
+  readonly isOthers: boolean;
 }
+
+/** What another session held becomes what a session has begun with. */
+type Begun = Pick<Beginning, 'tokens' | 'forkedTokens'>;
 
 /** Decides nothing: the moves of the log are made instead. */
 const PLAYED: Policy = {
@@ -83,8 +94,13 @@ export async function answerAgain(
   const entries = [...readSeries(log, seriesOf(receipt.log.first.seq), part)];
   const open = entries[0] as Entry<'open'>;
   checkAlike(runtime, receipt, open);
-  const moves = movesIn(entries);
-  const player = new Player(runtime, open, moves, alone);
+  const { lines, lacking } = lineageOf(log, entries);
+  if (lacking !== null)
+    throw new KvError('unsupported', 'the answer cannot be run again: its session began with pages of another one', {
+      values: { session: receipt.session, lacking },
+      hint: 'the log no longer has all entries of that one',
+    });
+  const player = new Player(runtime, open, eventsIn(lines), alone);
   try {
     for (const ids of stepsOf(request)) await player.step(ids, signal);
     const { ids, text, finish } = await answered(player, request, signal);
@@ -151,23 +167,38 @@ function checkAlike({ native, dense, model, activations }: Runtime, { bound }: R
   if (there !== hereToo) throw differs('the rounding of activations', there, hereToo);
 }
 
-/** What changed pages. Throws 'unsupported' for what cannot be made again. */
-function movesIn(entries: readonly Entry[]): Made[] {
-  const moves: Made[] = [];
-  for (const { kind, body, seq } of entries) {
-    if (kind === 'decision') {
-      const { decision, verdict, tokens } = body as Entry<'decision'>['body'];
-      if (verdict.accepted) moves.push({ ...decision, tokens });
-    }
-    if (kind !== 'change') continue;
-    const { cause } = body as Entry<'change'>['body'];
-    // What a window has left behind goes by itself.
-    if (cause !== 'sliding-window')
-      throw new KvError('unsupported', `the answer cannot be run again: entry ${seq} has a change by '${cause}'`, {
-        values: { seq, cause },
-      });
+/** What became of the pages of a session. Throws 'unsupported' for what cannot be made again. */
+function eventsIn(lines: readonly Line[]): (Made | Begun)[] {
+  return lines.flatMap(({ entry, tokens: most }): (Made | Begun)[] => {
+    const { tokens, changes } = changesIn(entry);
+    const isOthers = tokens > most || entry.kind !== 'decision';
+    // What was done when the other one had read on is done before this one does.
+    const made = { tokens: Math.min(tokens, most), isOthers };
+    const moves = changes.filter(({ page }) => page < pageOf(most)).map((change) => ({ ...change, ...made }));
+    const begun = beginningIn(entry);
+    if (begun === null) return moves;
+    return [{ tokens: Math.min(begun.tokens, most), forkedTokens: begun.forkedTokens }, ...moves];
+  });
+}
+
+/** What an entry says of pages that were changed, when a cache had so many tokens. */
+function changesIn({ kind, body, seq }: Entry): { readonly tokens: number; readonly changes: readonly FormChange[] } {
+  if (kind === 'decision') {
+    const { decision, verdict, tokens } = body as Entry<'decision'>['body'];
+    return { tokens, changes: verdict.accepted ? [decision] : [] };
   }
-  return moves;
+  if (kind === 'note') {
+    const { movedSince = [], tokens = 0 } = body as Entry<'note'>['body'] as NoteBody;
+    return { tokens, changes: movedSince };
+  }
+  if (kind !== 'change') return { tokens: 0, changes: [] };
+  const { cause, changes, tokens } = body as Entry<'change'>['body'];
+  // What a window has left behind goes by itself.
+  if (cause === 'sliding-window') return { tokens, changes: [] };
+  if (cause === 'shared') return { tokens, changes };
+  throw new KvError('unsupported', `the answer cannot be run again: entry ${seq} has a change by '${cause}'`, {
+    values: { seq, cause },
+  });
 }
 
 /** The tokens of a request as they were read. */
@@ -185,12 +216,13 @@ class Player implements Stepper {
   readonly rotary: Rotary;
   readonly times = { denseMs: 0, attentionMs: 0 };
   readonly tokens: number[] = [];
-  readonly #moves: readonly Made[];
+  readonly #events: readonly (Made | Begun)[];
   readonly #alone: Alone;
   #next = 0;
+  #made = 0;
   #last = new Float32Array(0);
 
-  constructor(runtime: Runtime, { body }: Entry<'open'>, moves: readonly Made[], alone: Alone) {
+  constructor(runtime: Runtime, { body }: Entry<'open'>, events: readonly (Made | Begun)[], alone: Alone) {
     const { model, shape } = runtime;
     const { context, requested, adapters = [] } = body;
     if (adapters.length > 0)
@@ -198,7 +230,7 @@ class Player implements Stepper {
         values: { digests: adapters.map(({ digest }) => digest) },
       });
     this.runtime = runtime;
-    this.#moves = moves;
+    this.#events = events;
     this.#alone = alone;
     this.rotary = Rotary.planned(model.config, (requested['tokensExpected'] as number | null) ?? undefined);
     this.governed = Governed.open({
@@ -224,7 +256,7 @@ class Player implements Stepper {
 
   /** Moves that were made so far. */
   get made(): number {
-    return this.#next;
+    return this.#made;
   }
 
   logits(): Promise<Float32Array> {
@@ -241,27 +273,66 @@ class Player implements Stepper {
   async step(ids: readonly number[], signal?: AbortSignal): Promise<void> {
     if (signal?.aborted === true) throw new KvError('aborted', 'aborted while the answer was run again');
     await this.#alone(ids.length, () => {
-      this.#move(this.tokens.length);
+      this.#follow(this.tokens.length);
       return runStep(this, Int32Array.from(ids));
     });
   }
 
-  /** Makes the moves that were made when the cache held so many tokens. */
-  #move(tokens: number): void {
-    const { kv } = this.governed;
+  /** Does what was done when the cache held so many tokens. */
+  #follow(tokens: number): void {
     for (
-      let next = this.#moves[this.#next];
+      let next = this.#events[this.#next];
       next !== undefined && next.tokens <= tokens;
-      next = this.#moves[++this.#next]
+      next = this.#events[++this.#next]
     ) {
-      const { layer, page, side, from, to } = next;
-      if (next.tokens < tokens) throw notAgain(next, 'tokens were taken back');
-      if (to === 'freed') kv.evictPage(layer, page);
-      else if (side === 'kv' || isLatent(to) || isLatent(from)) throw notAgain(next, 'it is of a latent');
-      else if (FORMATS[to].rank < FORMATS[from].rank) throw notAgain(next, 'it was put back from an original');
-      else if (kv.format(layer, page, side) !== from) throw notAgain(next, 'the page is in another format');
-      else kv.transcode(layer, page, side, to);
+      if (!('to' in next)) this.#begin(next);
+      else if (next.tokens < tokens) throw notAgain(next, 'tokens were taken back');
+      else this.#move(next);
     }
+  }
+
+  #move(move: Made): void {
+    const { kv } = this.governed;
+    const { layer, page, side, from, to } = move;
+    this.#made++;
+    if (to === 'freed') kv.evictPage(layer, page);
+    else if (side === 'kv' || isLatent(to) || isLatent(from)) throw notAgain(move, 'it is of a latent');
+    else if (FORMATS[to].rank < FORMATS[from].rank) throw notAgain(move, 'it was put back from an original');
+    else if (move.isOthers && side === 'k' && FORMATS[to].steered !== undefined)
+      throw notAgain(move, 'another session chose its codes by what it had read');
+    else {
+      this.#seal();
+      if (kv.format(layer, page, side) !== from) throw notAgain(move, 'the page is in another format');
+      kv.transcode(layer, page, side, to);
+    }
+  }
+
+  /** Seals a last page that is full, for moves of a session with which this one began and which had sealed it. */
+  #seal(): void {
+    const { kv, shape } = this.governed;
+    const tokens = this.tokens.length;
+    if (!isPageFull(tokens) || kv.table(0).pages === pageOf(tokens)) return;
+    const row = new Float32Array(shape.kvHeads * shape.headDim);
+    for (let layer = 0; layer < shape.layers; layer++) kv.append(layer, row, row);
+    kv.truncate(tokens);
+  }
+
+  /** The cache becomes one that holds the same without having read it: no queries are kept of its tokens. */
+  #begin({ tokens, forkedTokens }: Begun): void {
+    const { governed } = this;
+    const { kv, shape } = governed;
+    if (tokens === 0) return;
+    if (forkedTokens !== undefined) {
+      const fork = kv.fork();
+      ownPages(fork, kv, pageOf(forkedTokens));
+      kv.become(() => fork);
+      return;
+    }
+    this.#seal();
+    const empty = governed.emptied();
+    for (let layer = 0; layer < shape.layers; layer++)
+      for (let page = 0; page < pageOf(tokens); page++) empty.importPage(layer, kv.exportPage(layer, page));
+    kv.become(() => empty);
   }
 
   close(): void {

@@ -6,7 +6,7 @@
  */
 import { PageChain } from '../../memory/index.ts';
 import { firstToken, KvError, type PagePool, pageOf, sealedPages } from '../../native/index.ts';
-import type { PolicyContext } from '../../policy/index.ts';
+import type { FormChange, PolicyContext } from '../../policy/index.ts';
 import type { Governed } from '../cache/governed.ts';
 import { Kin } from '../cache/kin.ts';
 import { type Lender, type Loan, loanOf } from '../cache/lender.ts';
@@ -20,6 +20,8 @@ import type { ParkedPages } from './sharing.ts';
 
 /** Most closed sessions whose pages are kept, also where there is room for more. */
 const KEPT_MOST = 256;
+/** Most moves in one entry of the log, which holds 1 MiB. */
+const TOLD_MOST = 2048;
 
 export interface PrefixOptions {
   /** Of the digests. */
@@ -104,7 +106,12 @@ export class Prefixes {
     meter.prefixHits.add({}, tokens);
     const prefix = digests[pages - 1]!;
     const heldTokens = firstToken(Math.min(pages, loan.heldPages));
-    governed.mover.write('note', { adopted: tokens, from: holder.lender.id, prefix, heldTokens, tokens });
+    const { id: from, movedSince = [] } = holder.lender;
+    const since = movedSince.filter(({ page }) => page < pages);
+    const isTold = since.length <= TOLD_MOST;
+    if (!isTold) governed.descent.leaves('pages-of-others');
+    const moved = since.length > 0 && isTold ? { movedSince: since } : {};
+    governed.mover.write('note', { adopted: tokens, from, prefix, heldTokens, ...moved, tokens });
     return tokens;
   }
 
@@ -270,13 +277,25 @@ export class Prefixes {
       if (error instanceof KvError) return;
       throw error;
     }
-    const kin = new Kin({ bytes: 0 }, null);
+    const movedSince: FormChange[] = [];
+    const kin = new Kin({ bytes: 0 }, { moved: (move) => void movedSince.push(move), mended: () => {}, isKept: true });
     governed.kin.share(kin, pages);
-    const { id, sharedTerms, formats, settledPages } = governed;
+    const { id, sharedTerms, formats, settledPages, lineage } = governed;
     const trials = governed.trialsLeft();
     const { context } = governed.terms;
     const own = { context, tokens: tokens.slice(0, firstToken(pages)) };
-    const kept: Kept = { id, kv, kin, sharedTerms, formats, settledPages, trialsLeft: () => trials, ...own };
+    const kept: Kept = {
+      id,
+      kv,
+      kin,
+      sharedTerms,
+      formats,
+      settledPages,
+      lineage,
+      movedSince,
+      trialsLeft: () => trials,
+      ...own,
+    };
     const holder = { lender: kept, tokens: kept.tokens, lends: () => true };
     this.#kept.set(kept, holder);
     this.#index.set(holder, chain.digests, pages);

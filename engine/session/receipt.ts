@@ -20,7 +20,6 @@ import { GENERATE_OPTIONS } from '../options/table.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { SAMPLING_DEFAULTS, SAMPLING_OPTIONS } from '../transformer/sampling/options.ts';
 import type { AnswerOptions } from './answer.ts';
-import type { Steps } from './steps.ts';
 import type { AnswerReceipt, Generated } from './types.ts';
 
 /** What a receipt has beside its claims, at most: where the log says them. */
@@ -31,7 +30,6 @@ interface Receipted {
   readonly runtime: Runtime;
   readonly governed: Governed;
   readonly tokens: readonly number[];
-  readonly steps: Steps;
 }
 
 /** Options on which the tokens of an answer depend, and its text. */
@@ -63,8 +61,8 @@ export class Receipts {
 
   /** All is read that the answer is given to. */
   begin(): void {
-    const { tokens, steps } = this.#of;
-    this.#request = { tokens: [...tokens], steps: steps.runs, options: plainOptions(this.#options) };
+    const { tokens, governed } = this.#of;
+    this.#request = { tokens: [...tokens], steps: governed.descent.steps.runs, options: plainOptions(this.#options) };
   }
 
   /** The answer has been written. Throws 'log-unwritable'. */

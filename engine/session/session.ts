@@ -50,7 +50,6 @@ import { Receipts } from './receipt.ts';
 import { Rereading } from './rereading.ts';
 import type { SessionSetup } from './setup.ts';
 import type { Turn } from './sharing.ts';
-import { Steps } from './steps.ts';
 import { termsFor } from './terms-for.ts';
 import { TextProbe } from './text-probe.ts';
 import { Trail } from './trail.ts';
@@ -66,8 +65,6 @@ export class Session implements Reader {
   readonly times: StepTimes = { denseMs: 0, attentionMs: 0 };
   /** Token ids in the cache, in order. */
   readonly tokens: number[] = [];
-  /** By which they were read. */
-  readonly steps = new Steps();
   readonly rotary: Rotary;
   readonly adapters: readonly ScaledAdapter[];
   readonly dense: DenseBackend;
@@ -390,7 +387,8 @@ export class Session implements Reader {
   /** So many tokens are as they were, and those behind them are gone. */
   #shorten(tokens: number): void {
     this.tokens.length = tokens;
-    if (!this.steps.cut(tokens)) this.governed.descent.leaves('taken-back');
+    const { descent } = this.governed;
+    if (!descent.steps.cut(tokens)) descent.leaves('taken-back', descent.steps.tokens);
     this.setup.shared?.cut(this, tokens);
   }
 
@@ -701,7 +699,7 @@ export class Session implements Reader {
     this.#rereading.sees(this.tokens.length, tokenIds.length, hidden);
     const seals = sealsBetween(this.tokens.length, tokenIds.length);
     for (const id of tokenIds) this.tokens.push(id);
-    this.steps.add(tokenIds.length);
+    this.governed.descent.steps.add(tokenIds.length);
     this.#trail.add(tokenIds.length, hidden);
     if (this.setup.onHidden !== undefined) this.setup.onHidden(hidden);
     else if (seals > 0) this.setup.shared?.holds(this);

@@ -198,6 +198,7 @@ const WITNESS: Layers = {
       'why-not',
       'replay',
       'replay-close',
+      'lineage',
       'receipt',
       'verify-receipt',
       'counterfactual',

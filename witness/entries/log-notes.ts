@@ -3,7 +3,7 @@ import type { FormatName, Side } from '../../native/index.ts';
 import type { LayerChange, PageSide } from '../../policy/index.ts';
 import { likeSession } from './evidence.ts';
 import type { BodyOf, Fields } from './field.ts';
-import { format, side } from './parts.ts';
+import { changes, format, side } from './parts.ts';
 import { poolAsking } from './pool-asking.ts';
 import { receiptClaims } from './receipt.ts';
 import { count, flag, list, noun, one, optional, real, text, whole } from './type.ts';
@@ -114,6 +114,8 @@ export const NOTE = {
    * others; these also when it comes back from where it was parked.
    */
   adopted: { type: optional(whole), unit: 'tokens', since: '0.1.0' },
+  /** Moves of these pages since the session that had read them was closed. */
+  movedSince: { type: optional(changes), since: '0.1.0' },
   heldTokens: { type: optional(whole), since: '0.1.0' },
   /** The digest of the last of these pages and all before it. */
   prefix: { type: optional(text), since: '0.1.0' },

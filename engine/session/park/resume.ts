@@ -159,6 +159,7 @@ function fill(
       }
       fillCache(governed.kv, tokens.length, cache, predicted);
       governed.filled(tokens.length, head.trials);
+      governed.descent.leaves('pages-of-others');
       return true;
     };
     const { shared } = session.setup;

@@ -153,5 +153,6 @@ export function fillSaved(governed: Governed, { head, cache }: SavedCache, what:
     });
   fillCache(governed.kv, head.tokens, cache);
   governed.filled(head.tokens, head.trials);
+  governed.descent.leaves('pages-of-others');
   governed.mover.write('note', { resumed: head.tokens, from: head.session, tokens: head.tokens });
 }

@@ -1,5 +1,6 @@
 // Which answers can be run again, and which are refused with a reason: sessions of every policy, beside others under
-// one budget, and such as go on from others, hold pages of others, or have taken tokens back.
+// one budget, and such as had pages from a file, or have taken tokens back. Those that go on from others, or hold pages
+// of others, are in receipt-lineage.test.ts.
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -62,24 +63,32 @@ it('runs answers again that were written beside each other within one budget', a
   }
 });
 
-it('says of a fork and of whoever shares pages with one that they cannot be', async () => {
-  await using session = await open({ ...BUDGET, kvBudget: '50%' });
-  await again(await answer(session, ids(400)));
-  await using fork = await session.fork();
-  await isBound(await answer(fork, ids(100, 2)), 'fork', 'goes on from another one');
-  const [one] = await session.continuations(ids(5, 3), { ...OPTIONS, n: 2 });
-  await isBound(one!.receipt!, 'fork', 'goes on from another one');
-});
-
-it('says so of pages of others, latents and originals', async () => {
-  await using first = await open({ cacheSalt: 'same', tokensExpected: 500 });
-  await again(await answer(first, ids(400)));
-  await using second = await open({ cacheSalt: 'same', tokensExpected: 500 });
-  await isBound(await answer(second, ids(400)), 'pages-of-others', 'read in another one');
+it('says so of pages that came from a file, of their forks, of latents and originals', async () => {
+  const same = { cacheSalt: 'same', tokensExpected: 500 };
+  const first = await open(same);
+  await answer(first, ids(400));
+  await first.park();
+  await using resumed = await engine.resume(first.id, same);
+  await isBound(await answer(resumed, ids(20)), 'pages-of-others', 'or with such as were stored');
+  await using fork = await resumed.fork();
+  await isBound(await answer(fork, ids(20)), 'fork', 'goes on from another one');
   await using latents = await open({ ...BUDGET, kvBudget: '40%', latents: 'xq4' });
   await isBound(await answer(latents, ids(300)), 'latents', 'keeps latents');
   await using originals = await open({ ...BUDGET, originals: 'memory' });
   await isBound(await answer(originals, ids(300)), 'originals', 'from originals');
+});
+
+it('says so of a session that was parked while it waited', async () => {
+  const own = mkdtempSync(join(tmpdir(), 'palimpsest-receipt-parked-'));
+  const options = { model: MODEL, threads: 1, stateDir: own, kvBudget: '1500KiB', idleSessions: 'memory' } as const;
+  await using small = await createEngine(options);
+  const [first, second] = await Promise.all(['one', 'two'].map((cacheSalt) => small.openSession({ cacheSalt })));
+  await answer(first!, ids(700));
+  await answer(second!, ids(700, 2));
+  expect((await first!.report()).parked).not.toBeNull();
+  const { receipt } = await answer(first!, ids(20, 3));
+  expect(receipt.bound).toBe('parked');
+  expect(verifyReceipt(receipt, { log: logDir(own) }).receipt).toEqual(receipt);
 });
 
 it('says so where tokens were taken back that were read in one step with others', async () => {

@@ -16,6 +16,12 @@ export class Steps {
     else this.#runs.push([tokens, 1]);
   }
 
+  /** Takes over the steps of the first `tokens` of another cache, where it has none yet. → false: that cuts a step */
+  begin(other: Steps, tokens: number): boolean {
+    for (const [length, times] of other.#runs) this.#runs.push([length, times]);
+    return this.cut(tokens);
+  }
+
   /** The first `tokens` stay. → false: that cuts a step */
   cut(tokens: number): boolean {
     let over = this.tokens - tokens;

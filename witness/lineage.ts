@@ -1,0 +1,71 @@
+/**
+ * The entries that tell how the pages of a session came to be what they are: its own, and before them those of the
+ * session that it goes on from, or with whose pages it began, up to where it did.
+ */
+import type { NoteBody } from './entries/log-notes.ts';
+import { readSeries } from './read.ts';
+import { missingEntries } from './replay.ts';
+import { seriesOf } from './series.ts';
+import type { Entry, OpenBody } from './types.ts';
+
+/** An entry, and how much of what it tells of is in the session that was asked about. */
+export interface Line {
+  readonly entry: Entry;
+  /** First tokens of the cache whose pages these are; infinite: it is an entry of the session itself. */
+  readonly tokens: number;
+}
+
+/** With what a session began that another one had read. */
+export interface Beginning {
+  /** The other one. */
+  readonly session: string;
+  readonly tokens: number;
+  /** Of a fork: those of them in pages that both hold. Undefined: it began with whole pages, in an empty cache. */
+  readonly forkedTokens?: number | undefined;
+}
+
+/** Those of a session up to an entry of it, in the order in which they tell of its pages. */
+export interface Lineage {
+  readonly lines: readonly Line[];
+  /** A session of which the log lacks entries that belong here; null: none. */
+  readonly lacking: string | null;
+}
+
+/** A note that names the session whose pages are adopted. */
+type Adopting = NoteBody & { readonly from?: unknown };
+
+/** What an entry says of the beginning of its session; null: nothing. */
+export function beginningIn({ kind, body }: Entry): Beginning | null {
+  if (kind === 'open') {
+    const { forkOf, tokens, heldTokens } = (body as OpenBody).effective;
+    const isFork = typeof forkOf === 'string' && typeof tokens === 'number' && typeof heldTokens === 'number';
+    return isFork ? { session: forkOf, tokens, forkedTokens: heldTokens } : null;
+  }
+  if (kind !== 'note') return null;
+  const { adopted, from } = body as Adopting;
+  return adopted === undefined || typeof from !== 'string' ? null : { session: from, tokens: adopted };
+}
+
+/** True for what relatives moved before the session knew what it begins with: the entries of those have it. */
+const isBefore = ({ kind, body }: Entry): boolean =>
+  kind === 'change' && (body as Entry<'change'>['body']).tokens === 0;
+
+/** `entries`: those of the session. Throws 'sealed' where an earlier session was erased. */
+export function lineageOf(dir: string, entries: Iterable<Entry>, tokens = Number.POSITIVE_INFINITY): Lineage {
+  const lines: Line[] = [];
+  let lacking: string | null = null;
+  for (const entry of entries) {
+    const beginning = beginningIn(entry);
+    if (beginning !== null) {
+      const { session } = beginning;
+      const part = { session, to: entry.seq };
+      const earlier = [...readSeries(dir, seriesOf(entry.seq), part)];
+      const isWhole = earlier[0]?.kind === 'open' && missingEntries(dir, session) === 0;
+      const before = lineageOf(dir, earlier, Math.min(tokens, beginning.tokens));
+      lines.push(...before.lines);
+      lacking ??= before.lacking ?? (isWhole ? null : session);
+    }
+    if (!isBefore(entry)) lines.push({ entry, tokens });
+  }
+  return { lines, lacking };
+}
