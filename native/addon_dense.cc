@@ -48,6 +48,8 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
       const int32_t* at = numbers.data;
       if (at[8] < 0 || at[8] > kDenseFeatures) return kBadArgument;
       const int experts = at[9], used = at[10];
+      if ((at[8] & kLayerNorms) && (at[8] & (kNoPreNorms | kPostNorms))) return kBadArgument;
+      if (experts > 0 && (at[8] & (kLayerNorms | kParallel | kUngated | kGeluErf))) return kBadArgument;
       if (experts < 0 || experts > kExpertsMax || experts > kExpertsAllMax / at[0]) return kBadArgument;
       if (experts == 0 ? used != 0 : used < 1 || used > std::min(experts, kExpertsUsedMax)) return kBadArgument;
       const double epsilon = info[1].As<Napi::Number>().DoubleValue();

@@ -68,8 +68,14 @@ export interface DenseShape {
   readonly preNorms?: boolean;
   /** True if what each half answers goes through a norm before it is added. Default: false. */
   readonly postNorms?: boolean;
+  /** True if the norms of the stream take the mean out first and have biases. Default: false. */
+  readonly layerNorms?: boolean;
+  /** True if the feed-forward half reads the stream that entered the layer. Default: false. */
+  readonly parallel?: boolean;
+  /** False: nothing is gated, and the activation is applied to `up`. Default: true. */
+  readonly gated?: boolean;
   /** What is applied to the gate. Default: 'silu'. */
-  readonly activation?: 'silu' | 'gelu-tanh';
+  readonly activation?: 'silu' | 'gelu-tanh' | 'gelu';
   /**
    * How queries and keys are normalised, if they have norms: each head by itself, or all heads together. Default:
    * 'head'.
@@ -167,6 +173,10 @@ export class DenseHalf {
       fail('logitCap must be null or a number from 1e-20 to 1e20', { logitCap: show(logitCap) });
     integer(threads, 'threads', 1, MAX_THREADS);
     const { count, used } = expertsOf(shape);
+    const { layerNorms = false, preNorms = true, postNorms = false, parallel = false, gated = true } = shape;
+    if (layerNorms && (!preNorms || postNorms)) fail('layerNorms are those before each half', { preNorms, postNorms });
+    if (count > 0 && (layerNorms || parallel || !gated || shape.activation === 'gelu'))
+      fail('layers with experts differ from those of Llama in nothing else', { layerNorms, parallel, gated });
     const { Dense } = loadBinary();
     this.#handle = new Dense();
     this.shape = shape;
@@ -282,17 +292,19 @@ export class DenseHalf {
   }
 
   /**
-   * Sets the gains of a norm: [m], or [d] for a norm of heads, or as many as all heads have channels where they are
-   * normalised together.
+   * Sets the gains of a norm: [m], with layerNorms the biases behind them, or [d] for a norm of heads, or as many as
+   * all heads have channels where they are normalised together.
    */
   setNorm(layer: number, norm: DenseNorm, gain: Float32Array): void {
     const { layers, hiddenSize, headDim, queryHeads, kvHeads, qkNorm, postNorms = false } = this.shape;
+    const { layerNorms = false } = this.shape;
     integer(layer, 'layer', 0, layers);
     const id = DENSE_NORMS.indexOf(norm);
     if (id < 0 || (layer === layers && id > 0) || (norm.endsWith('Post') && !postNorms))
       fail('there is no such norm', { layer, norm: show(norm) });
     const heads = qkNorm !== 'width' ? 1 : norm === 'qNorm' ? queryHeads : kvHeads;
-    rows(gain, 'gain', 1, norm === 'qNorm' || norm === 'kNorm' ? heads * headDim : hiddenSize);
+    const width = norm === 'qNorm' || norm === 'kNorm' ? heads * headDim : hiddenSize;
+    rows(gain, 'gain', 1, layerNorms && /^(attn|mlp)Norm$/.test(norm) ? 2 * width : width);
     check(this.#open.setNorm(layer, id, gain), `set the norm ${layer}.${norm}`);
   }
 
@@ -425,6 +437,9 @@ function expertsOf({ experts, layers }: DenseShape): Experts {
 function featuresOf({
   preNorms = true,
   postNorms = false,
+  layerNorms = false,
+  parallel = false,
+  gated = true,
   activation = 'silu',
   qkNorm = 'head',
   experts,
@@ -435,6 +450,10 @@ function featuresOf({
     gelu: activation === 'gelu-tanh',
     widthNorms: qkNorm === 'width',
     shareAmongChosen: experts?.shareAmongChosen === true,
+    layerNorms,
+    parallel,
+    ungated: !gated,
+    geluErf: activation === 'gelu',
   };
   return DENSE_FEATURES.reduce((sum, name, bit) => sum + (has[name] ? 2 ** bit : 0), 0);
 }

@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "9 formats=14 layout=b7da8a3547e63c665bd3b9c168675b51";
+constexpr char kAbi[] = "9 formats=14 layout=d451f9a5d40a0525ac968b6482ec456b";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -44,8 +44,8 @@ enum DenseSlot : int { kDenseQ = 0, kDenseK = 1, kDenseV = 2, kDenseO = 3, kDens
 constexpr int kDenseSlots = 7;
 enum DenseNorm : int { kAttnNorm = 0, kMlpNorm = 1, kQNorm = 2, kKNorm = 3, kAttnPost = 4, kMlpPost = 5 };
 constexpr int kDenseNorms = 6;
-enum DenseFeature : int { kNoPreNorms = 1, kPostNorms = 2, kGelu = 4, kWidthNorms = 8, kShareAmongChosen = 16 };
-constexpr int kDenseFeatures = 31;
+enum DenseFeature : int { kNoPreNorms = 1, kPostNorms = 2, kGelu = 4, kWidthNorms = 8, kShareAmongChosen = 16, kLayerNorms = 32, kParallel = 64, kUngated = 128, kGeluErf = 256 };
+constexpr int kDenseFeatures = 511;
 enum DenseForm : int { kDenseWide = 0, kDenseQ80 = 1, kDenseQ40 = 2, kDenseQ41 = 3, kDenseQ50 = 4, kDenseQ51 = 5, kDenseQ4K = 6, kDenseQ5K = 7, kDenseQ6K = 8 };
 struct DenseFormSizes {
   int bits;

@@ -131,7 +131,17 @@ export const DENSE_SLOTS = ['q', 'k', 'v', 'o', 'gate', 'up', 'down'] as const;
 /** The norms of a layer. The final norm is `attnNorm` of an additional layer after the last one. */
 export const DENSE_NORMS = ['attnNorm', 'mlpNorm', 'qNorm', 'kNorm', 'attnPost', 'mlpPost'] as const;
 /** How a layer may differ from Llama's; a model has a sum of powers of two, in this order. */
-export const DENSE_FEATURES = ['noPreNorms', 'postNorms', 'gelu', 'widthNorms', 'shareAmongChosen'] as const;
+export const DENSE_FEATURES = [
+  'noPreNorms',
+  'postNorms',
+  'gelu',
+  'widthNorms',
+  'shareAmongChosen',
+  'layerNorms',
+  'parallel',
+  'ungated',
+  'geluErf',
+] as const;
 
 /**
  * How the matrices of the dense half are kept, in records of 16 outputs by one or eight times 32 inputs

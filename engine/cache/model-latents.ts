@@ -74,7 +74,8 @@ export const latentsMayPay = (config: ModelConfig): boolean =>
   latentBytes(FORESEEN_LATENT, config.hiddenSize) <
     2 * pageBytes(codesLike(FORESEEN_LATENT), config.kvHeads, config.headDim);
 
-const makesKeysOfLatents = ({ preNorms, qkNorm }: ModelConfig): boolean => preNorms && qkNorm !== 'width';
+const makesKeysOfLatents = ({ preNorms, qkNorm, layerNorms }: ModelConfig): boolean =>
+  preNorms && qkNorm !== 'width' && !layerNorms;
 
 /**
  * Latents are the residual stream, from which keys and values are made by a norm, a product, a norm of heads and one

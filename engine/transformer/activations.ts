@@ -18,13 +18,14 @@ export function applyActivations(dense: PlanedDense, choice: ActivationChoice | 
 /** Products of one token with the weights of a matrix; of experts, with those of all that answer it. */
 export function productsOf(config: ModelConfig): (layer: number, slot: DenseSlot) => number {
   const { layers, hiddenSize, intermediateSize, queryHeads, kvHeads, headDim, vocabSize, experts } = config;
+  const { gated } = config;
   const feedForward = hiddenSize * intermediateSize * (experts?.used ?? 1);
   const products: Readonly<Record<DenseSlot, number>> = {
     q: hiddenSize * queryHeads * headDim,
     k: hiddenSize * kvHeads * headDim,
     v: hiddenSize * kvHeads * headDim,
     o: hiddenSize * queryHeads * headDim,
-    gate: feedForward,
+    gate: gated ? feedForward : 0,
     up: feedForward,
     down: feedForward,
   };

@@ -80,6 +80,7 @@ export function ggufModel({ metadata, tensors }: Pick<GgufFile, 'metadata' | 'te
     contextLength,
     normEpsilon:
       keys.optional('attention.layer_norm_rms_epsilon') ??
+      keys.optional('attention.layer_norm_epsilon') ??
       family.ggufNormEpsilon ??
       keys.number('attention.layer_norm_rms_epsilon'),
     ropeTheta,
@@ -89,7 +90,7 @@ export function ggufModel({ metadata, tensors }: Pick<GgufFile, 'metadata' | 'te
     ...plain,
     activation: family.ggufActivation ?? 'silu',
     slidingWindow: plain.slidingWindow.map(() => window),
-    qkvBias: tensors.has('blk.0.attn_q.bias'),
+    qkvBias: tensors.has('blk.0.attn_q.bias') || tensors.has('blk.0.attn_qkv.bias'),
     outputBias: tensors.has('blk.0.attn_output.bias'),
     mlpBias: tensors.has('blk.0.ffn_up.bias'),
     qkNorm: tensors.has('blk.0.attn_q_norm.weight') ? 'head' : 'none',
@@ -97,7 +98,8 @@ export function ggufModel({ metadata, tensors }: Pick<GgufFile, 'metadata' | 'te
     bosId: token('bos'),
     eosIds: [...new Set(['eos', 'eot', 'eom'].map(token).filter((id) => id !== null))],
   };
-  return { family, config: checkConfig({ ...base, ...family.gguf(keys, base) }, GGUF_SOURCE) };
+  const hasTensor = (name: string): boolean => tensors.has(name);
+  return { family, config: checkConfig({ ...base, ...family.gguf(keys, base, hasTensor) }, GGUF_SOURCE) };
 }
 
 function ropeScaling(

@@ -68,12 +68,14 @@ export function hfModel(config: unknown, generationConfig: unknown = {}): HfMode
   return { family, config: checkConfig({ ...base, ...family.hf(given, base) }, HF_SOURCE) };
 }
 
-/** Names of one and the same function. The exact form with an error function is another. */
+/** Several names are one and the same function. The last one is the exact form with an error function. */
 const ACTIVATIONS = new Map<string, ModelConfig['activation']>([
   ['silu', 'silu'],
   ['swish', 'silu'],
   ['gelu_pytorch_tanh', 'gelu-tanh'],
   ['gelu_new', 'gelu-tanh'],
+  ['gelu_fast', 'gelu-tanh'],
+  ['gelu', 'gelu'],
 ]);
 
 function activation({ hidden_activation, hidden_act }: HfConfig, otherwise: string): ModelConfig['activation'] {

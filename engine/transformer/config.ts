@@ -60,7 +60,11 @@ const schema = z.strictObject({
   normEpsilon: z.number().positive().max(0.1),
   preNorms: z.boolean(),
   postNorms: z.boolean(),
-  activation: z.enum(['silu', 'gelu-tanh']),
+  layerNorms: z.boolean(),
+  parallel: z.boolean(),
+  oneNorm: z.boolean(),
+  gated: z.boolean(),
+  activation: z.enum(['silu', 'gelu-tanh', 'gelu']),
   experts: z
     .strictObject({ count: count(EXPERTS_MAX), used: count(EXPERTS_USED_MAX), shareAmongChosen: z.boolean() })
     .nullable(),
@@ -103,7 +107,11 @@ export function checkConfig(config: ModelConfig, source: string): ModelConfig {
     if (experts.used > experts.count) wrong.push(`${experts.used} of ${experts.count} experts`);
     if (layers * experts.count > EXPERTS_ALL_MAX) wrong.push(`${experts.count} experts in each of ${layers} layers`);
     if (mlpBias) wrong.push('experts with biases');
+    if (config.layerNorms || config.parallel || !config.gated || config.activation === 'gelu')
+      wrong.push('experts in layers that also differ otherwise');
   }
+  if (config.layerNorms && (!config.preNorms || config.postNorms)) wrong.push('layer norms elsewhere than before');
+  if (config.oneNorm && !config.parallel) wrong.push('one norm for two halves that follow one another');
   if (layerRope.includes('local') && localRopeTheta === null) wrong.push('rope: local layers without a base');
   if (scaling.kind === 'longrope') {
     for (const { length } of [scaling.shortFactors, scaling.longFactors]) {
@@ -149,13 +157,17 @@ export function expectedShapes(config: ModelConfig): Map<string, readonly number
     ['embed', [vocabSize, m]],
     ['norm', [m]],
   ]);
+  if (config.layerNorms) shapes.set('norm.bias', [m]);
   if (!config.tiedEmbeddings) shapes.set('head', [vocabSize, m]);
   for (let layer = 0; layer < layers; layer++) {
     const matrix = (name: string, rows: number, columns: number, bias: boolean): void => {
       shapes.set(`${layer}.${name}`, [rows, columns]);
       if (bias) shapes.set(`${layer}.${name}.bias`, [rows]);
     };
-    for (const norm of normsOf(config)) shapes.set(`${layer}.${norm}`, [m]);
+    for (const norm of normsOf(config)) {
+      shapes.set(`${layer}.${norm}`, [m]);
+      if (config.layerNorms) shapes.set(`${layer}.${norm}.bias`, [m]);
+    }
     if (config.qkNorm !== 'none') {
       const ofHead = config.qkNorm === 'head';
       shapes.set(`${layer}.qNorm`, [ofHead ? d : queries]).set(`${layer}.kNorm`, [ofHead ? d : keys]);
@@ -174,16 +186,17 @@ export function expectedShapes(config: ModelConfig): Map<string, readonly number
 }
 
 /** The large matrices of a layer's feed-forward half, those of an expert together. */
-export function feedForwardNames({ experts }: Pick<ModelConfig, 'experts'>): string[] {
-  const names = ['gate', 'up', 'down'];
+export function feedForwardNames({ experts, gated }: Pick<ModelConfig, 'experts' | 'gated'>): string[] {
+  const names = gated ? ['gate', 'up', 'down'] : ['up', 'down'];
   if (experts === null) return names;
   return Array.from({ length: experts.count }, (_, expert) => names.map((name) => `${name}.${expert}`)).flat();
 }
 
 /** The norms of the residual stream that every layer has. */
-export function normsOf({ preNorms, postNorms }: Pick<ModelConfig, 'preNorms' | 'postNorms'>) {
+export function normsOf({ preNorms, postNorms, oneNorm }: Pick<ModelConfig, 'preNorms' | 'postNorms' | 'oneNorm'>) {
   return [
-    ...(preNorms ? (['attnNorm', 'mlpNorm'] as const) : []),
+    ...(preNorms ? (['attnNorm'] as const) : []),
+    ...(preNorms && !oneNorm ? (['mlpNorm'] as const) : []),
     ...(postNorms ? (['attnPost', 'mlpPost'] as const) : []),
   ];
 }
@@ -191,6 +204,10 @@ export function normsOf({ preNorms, postNorms }: Pick<ModelConfig, 'preNorms' | 
 type Feature =
   | 'preNorms'
   | 'postNorms'
+  | 'layerNorms'
+  | 'parallel'
+  | 'oneNorm'
+  | 'gated'
   | 'activation'
   | 'experts'
   | 'layerRope'
@@ -213,6 +230,10 @@ export function plainFeatures(layers: number): Pick<ModelConfig, Feature> {
   return {
     preNorms: true,
     postNorms: false,
+    layerNorms: false,
+    parallel: false,
+    oneNorm: false,
+    gated: true,
     activation: 'silu',
     experts: null,
     layerRope: each('main'),

@@ -1,10 +1,11 @@
 /** Chooses the dense half of a model. onnxruntime is faster on some processors, but nothing depends on having it. */
 import { nativeInfo } from '../../native/index.ts';
 import type { DenseModel } from './dense.ts';
+import { type GraphFeatures, withoutGraphs } from './dense-graphs.ts';
 import { createLoopBackend } from './dense-loops.ts';
 import { createNativeBackend } from './dense-native.ts';
 import { createOrtBackend, importOrt, type Ort } from './dense-ort.ts';
-import type { DenseBackend, DenseOptions, ModelConfig } from './types.ts';
+import type { DenseBackend, DenseOptions } from './types.ts';
 
 /**
  * Instruction sets on which our products are faster than those of onnxruntime, for one token and for a prompt. That
@@ -24,25 +25,24 @@ export interface DenseChoice {
 }
 
 /**
- * Never fails: without onnxruntime, loops can do everything. experts: of the model, which onnxruntime's graphs do not
- * have; nor have they a place for what `adapters` add.
+ * Never fails: without onnxruntime, loops can do everything. config: of the model that it is for. onnxruntime's graphs
+ * have no place for what `adapters` add.
  */
 export async function chooseDense(
   precision: DenseOptions['precision'],
   load: () => Promise<Ort> = importOrt,
-  { experts }: Pick<ModelConfig, 'experts'> = { experts: null },
+  config: Partial<GraphFeatures> = {},
   adapters = false,
 ): Promise<DenseChoice> {
   const { isa, binding } = nativeInfo();
   const kernels = binding === 'wasm' ? 'WebAssembly' : isa;
   if (precision === 'auto' && FASTER.has(isa))
     return { name: 'native', why: `written for ${kernels}`, isSecondBest: false };
-  if (experts !== null || adapters) {
-    const what = experts !== null ? 'experts' : 'adapters';
+  const own = withoutGraphs(config) ?? (adapters ? 'adapters' : null);
+  if (own !== null)
     return precision === 'auto'
-      ? { name: 'native', why: `portable loops for ${kernels}, which have ${what}`, isSecondBest: false }
-      : { name: 'loops', why: `float32 with ${what} in plain JavaScript, many times as slow`, isSecondBest: false };
-  }
+      ? { name: 'native', why: `portable loops for ${kernels}, which have ${own}`, isSecondBest: false }
+      : { name: 'loops', why: `float32 with ${own} in plain JavaScript, many times as slow`, isSecondBest: false };
   try {
     await load();
   } catch {

@@ -38,6 +38,24 @@ import { assert, joined, KvError } from '../../native/index.ts';
 import type { OnnxAttribute, OnnxGraph, OnnxInitializer, OnnxNode, OnnxType, OnnxValue } from './onnx-writer.ts';
 import type { DenseOptions, ModelConfig, WeightSource } from './types.ts';
 
+/** What of a configuration decides whether these graphs can have a model. */
+export type GraphFeatures = Pick<ModelConfig, 'experts' | 'layerNorms' | 'parallel' | 'gated' | 'activation'>;
+
+/** What of a model these graphs do not have, in words; null: they have all of it. */
+export function withoutGraphs({
+  experts,
+  layerNorms,
+  parallel,
+  gated,
+  activation,
+}: Partial<GraphFeatures>): string | null {
+  if (experts != null) return 'experts';
+  if (layerNorms === true) return 'norms that take the mean out';
+  if (parallel === true) return 'halves of a layer beside each other';
+  if (gated === false) return 'no gate';
+  return activation === 'gelu' ? 'exact GELU' : null;
+}
+
 export type MatrixType = 'f32' | 'q8';
 
 export interface DenseGraph extends OnnxGraph {

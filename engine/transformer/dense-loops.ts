@@ -18,8 +18,26 @@ export async function createLoopBackend(model: DenseModel, options: DenseOptions
 
 const ACTIVATIONS: Readonly<Record<ModelConfig['activation'], (x: number) => number>> = {
   silu: (x) => x / (1 + Math.exp(-x)),
+  gelu: (x) => 0.5 * x * (1 + erf(x / Math.SQRT2)),
   'gelu-tanh': (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
 };
+
+/**
+ * The error function. The series of its derivative up to 3, all of whose terms are positive; beyond, the continued
+ * fraction of what is left to 1.
+ */
+function erf(x: number): number {
+  const size = Math.abs(x);
+  if (size > 6) return Math.sign(x);
+  if (size <= 3) {
+    let [term, sum] = [x, x];
+    for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) sum += term *= (2 * x * x) / (2 * n + 1);
+    return (2 / Math.sqrt(Math.PI)) * Math.exp(-x * x) * sum;
+  }
+  let fraction = size;
+  for (let n = 60; n >= 1; n--) fraction = size + n / 2 / fraction;
+  return Math.sign(x) * (1 - Math.exp(-x * x) / (Math.sqrt(Math.PI) * fraction));
+}
 
 const add = (a: Float32Array, b: Float32Array): Float32Array => a.map((value, i) => value + b[i]!);
 
@@ -48,13 +66,18 @@ class LoopBackend extends DenseBase implements DenseBackend {
     const norms = [...normsOf(this.model.config), ...(qkNorm === 'none' ? [] : ['qNorm', 'kNorm'])];
     for (let layer = 0; layer < layers; layer++) {
       await this.turn();
-      for (const norm of norms) this.#load(`${layer}.${norm}`);
+      for (const norm of norms) this.#loadNorm(`${layer}.${norm}`);
       for (const part of ['q', 'k', 'v', 'o', ...feedForwardNames(this.model.config)]) this.#matrix(`${layer}.${part}`);
       if (this.model.config.experts !== null) this.#load(`${layer}.router`);
       this.onLayer(layer + 1);
     }
-    this.#load('norm');
+    this.#loadNorm('norm');
     this.#matrix(tiedEmbeddings ? 'embed' : 'head');
+  }
+
+  #loadNorm(name: string): void {
+    this.#load(name);
+    if (this.model.weights.has(`${name}.bias`)) this.#load(`${name}.bias`);
   }
 
   #load(name: string): void {
@@ -138,7 +161,9 @@ class LoopBackend extends DenseBase implements DenseBackend {
     const { queryHeads, headDim, preNorms, postNorms, experts } = this.model.config;
     this.checkRows(attention, tokens, queryHeads * headDim, 'attention');
     const middle = this.#addTo(x, attention, tokens, `${layer}.o`, `${layer}.attnPost`);
-    const normed = preNorms ? this.#norm(middle, `${layer}.mlpNorm`) : middle;
+    const { parallel, oneNorm } = this.model.config;
+    const read = parallel ? x : middle;
+    const normed = preNorms ? this.#norm(read, `${layer}.${oneNorm ? 'attnNorm' : 'mlpNorm'}`) : read;
     if (experts === null)
       return this.#addTo(middle, this.#gated(normed, tokens, layer), tokens, `${layer}.down`, `${layer}.mlpPost`);
     const mixed = this.#mix(layer, normed, tokens, experts);
@@ -147,9 +172,10 @@ class LoopBackend extends DenseBase implements DenseBackend {
 
   /** Rows as wide as the feed-forward half, or as one expert. */
   #gated(normed: Float32Array, rows: number, layer: number, expert = ''): Float32Array {
-    const gate = this.#multiply(normed, rows, `${layer}.gate${expert}`);
-    const up = this.#multiply(normed, rows, `${layer}.up${expert}`);
     const active = ACTIVATIONS[this.model.config.activation];
+    const up = this.#multiply(normed, rows, `${layer}.up${expert}`);
+    if (!this.model.config.gated) return up.map(active);
+    const gate = this.#multiply(normed, rows, `${layer}.gate${expert}`);
     for (const [i, g] of gate.entries()) gate[i] = active(g) * up[i]!;
     return gate;
   }
@@ -178,15 +204,17 @@ class LoopBackend extends DenseBase implements DenseBackend {
     return add(this.#norm(this.#multiply(x, rows, matrix), norm), stream);
   }
 
-  /** Rows as wide as the gain is long, each divided by its root mean square. */
+  /** Rows as wide as the gain is long, each divided by its root mean square, or before that without its mean. */
   #norm(x: Float32Array, name: string): Float32Array {
     const gain = this.#weights.get(name)!;
+    const bias = this.#weights.get(`${name}.bias`);
     const [width, y] = [gain.length, new Float32Array(x.length)];
     for (let start = 0; start < x.length; start += width) {
-      let square = 0;
-      for (let i = 0; i < width; i++) square += x[start + i]! ** 2;
+      let [mean, square] = [0, 0];
+      if (bias !== undefined) for (let i = 0; i < width; i++) mean += x[start + i]! / width;
+      for (let i = 0; i < width; i++) square += (x[start + i]! - mean) ** 2;
       const inverse = 1 / Math.sqrt(square / width + this.model.config.normEpsilon);
-      for (let i = 0; i < width; i++) y[start + i] = x[start + i]! * inverse * gain[i]!;
+      for (let i = 0; i < width; i++) y[start + i] = (x[start + i]! - mean) * inverse * gain[i]! + (bias?.[i] ?? 0);
     }
     return y;
   }

@@ -11,6 +11,7 @@ import {
   type DensePacking,
   type DenseSlot,
   densePacking,
+  joined,
   KvError,
   THREADS_MAX,
 } from '../../native/index.ts';
@@ -86,7 +87,7 @@ class NativeBackend extends DenseBase implements DenseBackend {
   }
 
   async open(): Promise<void> {
-    const { layers, qkvBias, outputBias, qkNorm, tiedEmbeddings } = this.model.config;
+    const { layers, qkvBias, outputBias, qkNorm, tiedEmbeddings, oneNorm } = this.model.config;
     const norms = [...normsOf(this.model.config), ...(qkNorm === 'none' ? [] : (['qNorm', 'kNorm'] as const))];
     for (let layer = 0; layer < layers; layer++) {
       await this.turn();
@@ -95,20 +96,21 @@ class NativeBackend extends DenseBase implements DenseBackend {
         if (slot === 'o' ? outputBias : qkvBias) this.#bias(layer, slot);
       }
       await this.#feedForward(layer);
-      for (const norm of norms) this.#half.setNorm(layer, norm, this.#vector(`${layer}.${norm}`));
+      for (const norm of norms) this.#half.setNorm(layer, norm, this.#norm(`${layer}.${norm}`));
+      if (oneNorm) this.#half.setNorm(layer, 'mlpNorm', this.#norm(`${layer}.attnNorm`));
       this.onLayer(layer + 1);
     }
     await this.turn();
     this.#matrix(layers, 'q', tiedEmbeddings ? 'embed' : 'head');
-    this.#half.setNorm(layers, 'attnNorm', this.#vector('norm'));
+    this.#half.setNorm(layers, 'attnNorm', this.#norm('norm'));
     this.#bytes = new Uint8Array(0);
     this.bytes = this.#half.bytes;
   }
 
   async #feedForward(layer: number): Promise<void> {
-    const { experts, mlpBias } = this.model.config;
+    const { experts, mlpBias, gated } = this.model.config;
     if (experts === null) {
-      for (const slot of FEED_FORWARD) {
+      for (const slot of gated ? FEED_FORWARD : (['up', 'down'] as const)) {
         this.#matrix(layer, slot, `${layer}.${slot}`);
         if (mlpBias) this.#bias(layer, slot);
       }
@@ -123,6 +125,12 @@ class NativeBackend extends DenseBase implements DenseBackend {
 
   #bias(layer: number, slot: DenseSlot): void {
     this.#half.setBias(layer, slot, this.#vector(`${layer}.${slot}.bias`));
+  }
+
+  /** Gains, and biases behind them where there are any. */
+  #norm(name: string): Float32Array {
+    const gains = this.#vector(name);
+    return this.model.weights.has(`${name}.bias`) ? joined([gains, this.#vector(`${name}.bias`)]) : gains;
   }
 
   #vector(name: string): Float32Array {

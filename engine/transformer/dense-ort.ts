@@ -7,7 +7,7 @@ import type { InferenceSession, Tensor } from 'onnxruntime-node';
 import { assert, KvError } from '../../native/index.ts';
 import { DenseBase, type DenseModel, opened } from './dense.ts';
 import type { DenseGraph, GraphInput } from './dense-graphs.ts';
-import { firstGraph, lastGraph, logitsGraph, nextGraph } from './dense-graphs.ts';
+import { firstGraph, lastGraph, logitsGraph, nextGraph, withoutGraphs } from './dense-graphs.ts';
 import { writeOnnxModel } from './onnx-writer.ts';
 import type { DenseBackend, DenseOptions, LayerInput } from './types.ts';
 
@@ -20,15 +20,16 @@ export async function importOrt(): Promise<Ort> {
 /**
  * Builds the sessions of a model. `model.weights` stays in use afterwards (embedding rows, output sketches) and must
  * be closed after the backend. Throws KvError 'missing-dependency' without onnxruntime-node, 'bad-model' for tensors
- * that are missing or misshapen, 'bad-argument' for options, 'unsupported' for experts.
+ * that are missing or misshapen, 'bad-argument' for options, 'unsupported' for what graphs lack.
  */
 export async function createOrtBackend(
   model: DenseModel,
   options: DenseOptions,
   load: () => Promise<Ort> = importOrt,
 ): Promise<DenseBackend> {
-  if (model.config.experts !== null)
-    throw new KvError('unsupported', 'the graphs for onnxruntime have no experts', {
+  const lacking = withoutGraphs(model.config);
+  if (lacking !== null)
+    throw new KvError('unsupported', `the graphs for onnxruntime do not serve models with ${lacking}`, {
       values: { architecture: model.config.architecture },
       hint: 'take the native half, as --dense auto does for such a model, or loops in float32, as --dense exact does',
     });

@@ -193,7 +193,7 @@ function openGgufModel(path: string): OpenedModel {
       checkpoint: { tensors: file.tensors, files: file.files, close: file.close },
       config,
       tokenizer: ggufTokenizer(file.metadata, config.vocabSize),
-      naming: ggufNaming(family),
+      naming: ggufNaming(family, config),
       remarks: file.remarks,
     };
   });

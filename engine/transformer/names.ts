@@ -3,7 +3,7 @@ import { KvError } from '../../native/index.ts';
 import { expectedShapes } from './config.ts';
 import type { Family, PartNames } from './families/family.ts';
 import { llama } from './families/llama.ts';
-import type { Checkpoint, StoredTensor } from './stored-tensor.ts';
+import { type Checkpoint, JoinedRows, type StoredTensor } from './stored-tensor.ts';
 import type { ModelConfig, Tensor, WeightSource } from './types.ts';
 
 const HF_TOP: Names = {
@@ -23,6 +23,7 @@ const GGUF_TOP: Names = {
   'token_embd.weight': 'embed',
   'output.weight': 'head',
   'output_norm.weight': 'norm',
+  'output_norm.bias': 'norm.bias',
 };
 /** Names in files with experts, which have one tensor for all, or in older ones a tensor for each. */
 const GGUF_EXPERTS: Names = {
@@ -80,18 +81,28 @@ export function hfNaming({
   hfGainOffset,
   hfPrefix = /^model\./,
   hfIgnored,
-}: Pick<Family, 'hfParts' | 'hfGainOffset' | 'hfPrefix' | 'hfIgnored'> = llama): Naming {
+  hfTop = HF_TOP,
+}: Pick<Family, 'hfParts' | 'hfGainOffset' | 'hfPrefix' | 'hfIgnored' | 'hfTop'> = llama): Naming {
   const parts = { ...HF_LAYER, ...hfParts };
-  const ofLayer = /^layers\.(0|[1-9]\d{0,4})\.(.+)$/;
+  const ofLayer = /^(?:layers|h)\.(0|[1-9]\d{0,4})\.(.+)$/;
   const isLeftOut = (name: string) => hfIgnored?.test(name) === true;
   const nameOf = (name: string) =>
-    isLeftOut(name) ? null : engineName(name, name.replace(hfPrefix, ''), ofLayer, HF_TOP, parts);
+    isLeftOut(name) ? null : engineName(name, name.replace(hfPrefix, ''), ofLayer, hfTop, parts);
   return { nameOf, isLeftOut, gainOffset: hfGainOffset ?? 0 };
 }
 
+type GgufFamily = Pick<Family, 'ggufParts' | 'ggufPartsOf'>;
+
+/** Names of the parts of a layer in GGUF files of a model. */
+const ggufParts = (family: GgufFamily, config?: ModelConfig): Names => ({
+  ...GGUF_LAYER,
+  ...family.ggufParts,
+  ...(config !== undefined && family.ggufPartsOf?.(config)),
+});
+
 /** Names in GGUF. */
-export function ggufNaming({ ggufParts }: Pick<Family, 'ggufParts'> = llama): Naming {
-  const parts = { ...GGUF_LAYER, ...ggufParts };
+export function ggufNaming(family: GgufFamily = llama, config?: ModelConfig): Naming {
+  const parts = ggufParts(family, config);
   const ofLayer = /^blk\.(0|[1-9]\d{0,4})\.(.+)$/;
   const isLeftOut = (name: string) => GGUF_BESIDE_TEXT.test(name);
   const nameOf = (name: string) => (isLeftOut(name) ? null : engineName(name, name, ofLayer, GGUF_TOP, parts));
@@ -99,12 +110,15 @@ export function ggufNaming({ ggufParts }: Pick<Family, 'ggufParts'> = llama): Na
 }
 
 /** What GGUF files of a family call tensors: of a layer by its part, or by the parts that are stored as one. */
-export function ggufNames({ ggufParts }: Pick<Family, 'ggufParts'>): {
+export function ggufNames(
+  family: GgufFamily,
+  config: ModelConfig,
+): {
   readonly top: ReadonlyMap<string, string>;
   readonly layer: ReadonlyMap<string, string>;
 } {
   const inverted = (names: Names) => new Map(Object.entries(names).map(([file, part]) => [part, file]));
-  return { top: inverted(GGUF_TOP), layer: inverted({ ...GGUF_LAYER, ...ggufParts }) };
+  return { top: inverted(GGUF_TOP), layer: inverted(ggufParts(family, config)) };
 }
 
 /** Tensors are named as the engine names them. */
@@ -144,8 +158,13 @@ export const STACKED: Readonly<Record<string, readonly string[]>> = {
   gateUps: ['gate', 'up'],
 };
 
+/** Tensors in which each KV head has its queries, its key and its value together. */
+const GROUPED = 'qkvGroups';
+
+type Stored = StoredTensor | JoinedRows;
+
 interface Named {
-  readonly stored: StoredTensor;
+  readonly stored: Stored;
   /** What the file calls it. */
   readonly file: string;
 }
@@ -192,11 +211,12 @@ function parts(
   stored: StoredTensor,
   file: string,
   shapes: ReadonlyMap<string, readonly number[]>,
-  { experts }: ModelConfig,
-): [string, StoredTensor][] {
+  { experts, queryHeads, kvHeads, headDim }: ModelConfig,
+): [string, Stored][] {
   const [layer, part, kind] = name.split('.');
   const stacked = part === undefined ? undefined : own(STACKED, part);
   if (stacked !== undefined) return expertParts(layer!, stacked, stored, file, shapes, experts?.count ?? 0);
+  if (part === GROUPED) return groupParts(layer!, kind, stored, file, queryHeads / kvHeads, kvHeads, headDim);
   const fused = part === undefined ? undefined : own(FUSED, part);
   if (fused === undefined) return [[name, stored]];
   const names = fused.map((one) => [layer, one, ...(kind === undefined ? [] : [kind])].join('.'));
@@ -205,6 +225,29 @@ function parts(
   if (stored.shape[0] !== total) throw misshapen(file, name, stored.shape, [total, ...stored.shape.slice(1)]);
   let from = 0;
   return names.map((one, i) => [one, stored.slice(from, (from += rows[i]!))]);
+}
+
+/** Queries, keys and values of all groups by their names. */
+function groupParts(
+  layer: string,
+  kind: string | undefined,
+  stored: StoredTensor,
+  file: string,
+  queries: number,
+  groups: number,
+  headDim: number,
+): [string, Stored][] {
+  const rows = (queries + 2) * headDim;
+  const expected = [groups * rows, ...stored.shape.slice(1)];
+  if (stored.shape.join() !== expected.join()) throw misshapen(file, `${layer}.${GROUPED}`, stored.shape, expected);
+  const ends = { q: [0, queries], k: [queries, queries + 1], v: [queries + 1, queries + 2] } as const;
+  return Object.entries(ends).map(([name, [from, to]]) => {
+    const parts = Array.from({ length: groups }, (_, group) =>
+      stored.slice(group * rows + from * headDim, group * rows + to * headDim),
+    );
+    const full = [layer, name, ...(kind === undefined ? [] : [kind])].join('.');
+    return [full, new JoinedRows(full, parts)];
+  });
 }
 
 /** The matrices of each expert by their names. */
@@ -232,20 +275,20 @@ function expertParts(
 }
 
 /** What the configuration says of gains is multiplied into them, so that nobody else has to know of it. */
-function folded(name: string, stored: StoredTensor, config: ModelConfig, { gainOffset }: Naming): Tensor {
+function folded(name: string, stored: Stored, config: ModelConfig, { gainOffset }: Naming): Tensor {
   const tensor = stored.renamed(name);
-  const scale = name === 'norm' ? config.logitScale : 1;
+  const scale = name === 'norm' || name === 'norm.bias' ? config.logitScale : 1;
   const offset = /(^n|N)orm$|Post$/.test(name) ? gainOffset : 0;
   return scale === 1 && offset === 0 ? tensor : new Folded(tensor, scale, offset);
 }
 
 /** scale · (value + offset) of every value, rounded once. */
 class Folded implements Tensor {
-  readonly #tensor: StoredTensor;
+  readonly #tensor: Tensor;
   readonly #scale: number;
   readonly #offset: number;
 
-  constructor(tensor: StoredTensor, scale: number, offset: number) {
+  constructor(tensor: Tensor, scale: number, offset: number) {
     this.#tensor = tensor;
     this.#scale = scale;
     this.#offset = offset;

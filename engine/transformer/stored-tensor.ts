@@ -141,6 +141,62 @@ export class StoredTensor implements Tensor {
   }
 }
 
+/** Rows that lie in several places of a file, one after the other. */
+export class JoinedRows implements Tensor {
+  readonly name: string;
+  readonly shape: readonly number[];
+  readonly #parts: readonly StoredTensor[];
+
+  /** parts: of one type, with rows of one length. */
+  constructor(name: string, parts: readonly StoredTensor[]) {
+    this.name = name;
+    this.#parts = parts;
+    this.shape = [parts.reduce((sum, { shape }) => sum + shape[0]!, 0), ...parts[0]!.shape.slice(1)];
+  }
+
+  get storedType(): string {
+    return this.#parts[0]!.storedType;
+  }
+
+  renamed(name: string): JoinedRows {
+    return new JoinedRows(name, this.#parts);
+  }
+
+  readFloat32(fromRow = 0, toRow: number = this.shape[0]!): Float32Array {
+    const width = elementCount(this.shape.slice(1), this.name);
+    const values = new Float32Array((toRow - fromRow) * width);
+    this.#each(fromRow, toRow, (part, from, to, row) => values.set(part.readFloat32(from, to), row * width));
+    return values;
+  }
+
+  readStored(fromRow: number, target: Uint8Array): void {
+    const { blockValues, blockBytes } = this.#parts[0]!.type;
+    const rowBytes = (elementCount(this.shape.slice(1), this.name) / blockValues) * blockBytes;
+    this.#each(fromRow, fromRow + target.length / rowBytes, (part, from, to, row) =>
+      part.readStored(from, target.subarray(row * rowBytes, (row + to - from) * rowBytes)),
+    );
+  }
+
+  giveBack(): void {
+    for (const part of this.#parts) part.giveBack();
+  }
+
+  /** Rows [from, to) of each part that has some of them, and where among those asked for the first of them is. */
+  #each(
+    fromRow: number,
+    toRow: number,
+    visit: (part: StoredTensor, from: number, to: number, row: number) => void,
+  ): void {
+    let start = 0;
+    for (const part of this.#parts) {
+      const [rows = 0] = part.shape;
+      const [from, to] = [Math.max(fromRow - start, 0), Math.min(toRow - start, rows)];
+      if (from < to) visit(part, from, to, start + from - fromRow);
+      start += rows;
+    }
+  }
+}
+
 /** Opened weights of one format: tensors under the file's own names, rows first. */
 export interface Checkpoint {
   readonly tensors: ReadonlyMap<string, StoredTensor>;

@@ -54,16 +54,25 @@ export interface ModelConfig {
   readonly vocabSize: number;
   /** Longest text that the model was trained for, in tokens. */
   readonly contextLength: number;
-  /** Added under the square root in RMS norms. */
+  /** Added under the square root in norms. */
   readonly normEpsilon: number;
   /** True if attention and the feed-forward half read the residual stream through a norm. */
   readonly preNorms: boolean;
   /** True if what each of them answers goes through a norm of its own before it is added to the stream. */
   readonly postNorms: boolean;
+  /** True if the norms of the residual stream take the mean out first, and have biases; else they are RMS norms. */
+  readonly layerNorms: boolean;
+  /** True if the feed-forward half reads the stream that enters the layer, and not what attention made of it. */
+  readonly parallel: boolean;
+  /** True if both halves of a layer read one norm. */
+  readonly oneNorm: boolean;
+  /** True if the feed-forward half has a gate; else the activation is applied to `up`. */
+  readonly gated: boolean;
   /**
-   * What is applied to the gate of the feed-forward half; the second is the approximation with a hyperbolic tangent.
+   * What is applied to the gate of the feed-forward half: the second is the approximation of the third with a
+   * hyperbolic tangent.
    */
-  readonly activation: 'silu' | 'gelu-tanh';
+  readonly activation: 'silu' | 'gelu-tanh' | 'gelu';
   /** The experts of every layer, instead of one feed-forward half; null: there are none. */
   readonly experts: Experts | null;
   /** Base of the rotary frequencies. */
@@ -118,6 +127,7 @@ export interface ModelConfig {
  *   l.attnNorm [m] · l.q [H·d, m] · l.k [n·d, m] · l.v [n·d, m] · l.o [m, H·d] · l.q.bias … l.o.bias · l.attnPost [m]
  *   l.qNorm [d] · l.kNorm [d], or [H·d] and [n·d] where all heads are normalised together
  *   l.mlpNorm [m] · l.gate [f, m] · l.up [f, m] · l.down [m, f] (+ .bias) · l.mlpPost [m]
+ * and where norms take the mean out, attnNorm.bias, mlpNorm.bias, norm.bias [m]
  * and where there are E experts, instead of these three, l.router [E, m] · l.gate.e [f, m] · l.up.e [f, m] · l.down.e
  * [m, f] of each expert e. Rows are output features, as in PyTorch.
  */

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -24,6 +25,19 @@ void fill(Buffer<float>& to, const float* from, int count, int padded) {
   to.grow(padded);
   std::copy(from, from + count, to.data());
   std::fill(to.data() + count, to.data() + padded, 0.0f);
+}
+
+// Takes the mean out of a row. What is left has the root mean square that the row has as its standard deviation.
+void centre(const float* x, int width, float* y) {
+  double sum = 0;
+  for (int i = 0; i < width; i++) sum += x[i];
+  const auto mean = static_cast<float>(sum / width);
+  for (int i = 0; i < width; i++) y[i] = x[i] - mean;
+}
+
+// x times the share of a normal distribution below x.
+void geluErf(float* x, int count) {
+  for (int i = 0; i < count; i++) x[i] *= 0.5f * (1 + std::erf(x[i] * 0.70710678f));
 }
 
 }  // namespace
@@ -55,6 +69,10 @@ size_t Dense::Quantized::held() const {
 }
 
 Dense::Dense(const Kernels* kernels, const DenseShape& shape, int threads) : kernels_(kernels), shape_(shape), threads_(threads), layers_(shape.layers + 1) {
+  if (is(kUngated)) {
+    ones_.grow(shape.intermediate);
+    std::fill(ones_.data(), ones_.data() + shape.intermediate, 1.0f);
+  }
   if (shape.experts == 0) return;
   for (int layer = 0; layer < shape.layers; layer++) layers_[layer].ofExperts = std::vector<Matrix>(static_cast<size_t>(kDenseSlots - kDenseGate) * shape.experts);
   starts_.resize(shape.experts + 1);
@@ -91,19 +109,21 @@ int Dense::inputs(int layer, int slot) const {
 }
 
 int Dense::normSize(int layer, int norm) const {
-  if (norm == kAttnNorm) return shape_.hidden;
+  const int own = is(kLayerNorms) ? 2 * shape_.hidden : shape_.hidden;
+  if (norm == kAttnNorm) return own;
   if (layer == shape_.layers) return 0;
   if (norm == kQNorm || norm == kKNorm) {
     const int heads = !is(kWidthNorms) ? 1 : norm == kQNorm ? shape_.queryHeads : shape_.kvHeads;
     return heads * shape_.headDim;
   }
-  return norm == kMlpNorm || is(kPostNorms) ? shape_.hidden : 0;
+  if (norm == kMlpNorm) return own;
+  return is(kPostNorms) ? shape_.hidden : 0;
 }
 
 size_t Dense::heldBytes() const {
   size_t total = heap_.reservedBytes() + bytes_ - placed_;
   for (const Quantized* rows : {&narrowRows_, &headRows_, &wideRows_, &expertRows_, &rankedRows_}) total += rows->held();
-  for (const Buffer<float>* rows : {&lines_, &middle_, &gate_, &up_, &normed_, &shares_, &answers_, &ranked_}) total += rows->bytes();
+  for (const Buffer<float>* rows : {&lines_, &middle_, &gate_, &up_, &ones_, &normed_, &shares_, &answers_, &ranked_}) total += rows->bytes();
   return total + routing_.bytes() + chosen_.bytes() + places_.bytes();
 }
 
@@ -175,6 +195,7 @@ Status Dense::setNorm(int layer, int norm, const float* gain) {
 bool Dense::complete() const {
   for (int layer = 0; layer < shape_.layers; layer++) {
     for (int slot = 0; slot < (shape_.experts > 0 ? kDenseGate : kDenseSlots); slot++) {
+      if (is(kUngated) && slot == kDenseGate) continue;
       if (layers_[layer].matrix[slot].set < outputs(layer, slot)) return false;
     }
     if (shape_.experts > 0 && !complete(layers_[layer])) return false;
@@ -217,7 +238,13 @@ void Dense::norm(const float* x, int rows, const float* gain, unsigned planes, f
     for (int row = item * 16; row < std::min(rows, item * 16 + 16); row++) {
       float* line = kept ? kept + static_cast<size_t>(row) * width : lines_.data() + static_cast<size_t>(thread) * width;
       const float* from = x + static_cast<size_t>(row) * width;
-      if (gain) kernels_->denseNorm(from, gain, shape_.epsilon, width, line);
+      if (is(kLayerNorms)) {
+        centre(from, width, line);
+        kernels_->denseNorm(line, gain, shape_.epsilon, width, line);
+        for (int i = 0; i < width; i++) line[i] += gain[width + i];
+      } else if (gain) {
+        kernels_->denseNorm(from, gain, shape_.epsilon, width, line);
+      }
       narrowRows_.set(kernels_, gain ? line : from, width, row);
     }
   };
@@ -311,13 +338,13 @@ void Dense::afterAttention(int layer, const float* attention, const float* x, in
   if (post) addPost(layer, kAttnPost, x, tokens, middle_.data());
   const float* gain = gains(layer, kMlpNorm);
   const float* base = post ? nullptr : middle_.data();
-  const unsigned planes = planesOf(layer, {kDenseGate, kDenseUp});
+  const unsigned planes = is(kUngated) ? planesOf(layer, {kDenseUp}) : planesOf(layer, {kDenseGate, kDenseUp});
   if (shape_.experts > 0) {
     normed_.grow(count);
     norm(middle_.data(), tokens, gain, planes, normed_.data());
     mixExperts(layer, gain ? normed_.data() : middle_.data(), tokens, base, xNext);
   } else {
-    norm(middle_.data(), tokens, gain, planes);
+    norm(is(kParallel) ? x : middle_.data(), tokens, gain, planes);
     feedForward(layer, tokens, base, xNext);
   }
   if (post) addPost(layer, kMlpPost, middle_.data(), tokens, xNext);
@@ -327,24 +354,36 @@ void Dense::afterAttention(int layer, const float* attention, const float* x, in
 void Dense::feedForward(int layer, int tokens, const float* base, float* y) {
   const size_t count = static_cast<size_t>(tokens) * shape_.intermediate;
   gate_.grow(count);
-  up_.grow(count);
-  const Product both[] = {product(layer, kDenseGate, narrowRows_, tokens, nullptr, gate_.data()), product(layer, kDenseUp, narrowRows_, tokens, nullptr, up_.data())};
-  multiply(both, 2);
-  adapt(layer, narrowRows_, tokens, {{kDenseGate, gate_.data()}, {kDenseUp, up_.data()}});
+  if (is(kUngated)) {
+    const Product only = product(layer, kDenseUp, narrowRows_, tokens, nullptr, gate_.data());
+    multiply(&only, 1);
+    adapt(layer, narrowRows_, tokens, {{kDenseUp, gate_.data()}});
+  } else {
+    up_.grow(count);
+    const Product both[] = {product(layer, kDenseGate, narrowRows_, tokens, nullptr, gate_.data()), product(layer, kDenseUp, narrowRows_, tokens, nullptr, up_.data())};
+    multiply(both, 2);
+    adapt(layer, narrowRows_, tokens, {{kDenseGate, gate_.data()}, {kDenseUp, up_.data()}});
+  }
   activate(tokens, planesOf(layer, {kDenseDown}));
   const Product down = product(layer, kDenseDown, wideRows_, tokens, base, y);
   multiply(&down, 1);
   adapt(layer, wideRows_, tokens, {{kDenseDown, y}});
 }
 
-// From gate_ and up_ to wideRows_.
+// From gate_ and up_ to wideRows_. What is not gated is multiplied by ones.
 void Dense::activate(int rows, unsigned planes) {
   const int inner = shape_.intermediate;
   wideRows_.grow(rows, inner, planes);
   auto task = [&](int item, int) {
     for (int row = item * 16; row < std::min(rows, item * 16 + 16); row++) {
       float* gate = gate_.data() + static_cast<size_t>(row) * inner;
-      kernels_->denseGate(gate, up_.data() + static_cast<size_t>(row) * inner, inner, is(kGelu));
+      const float* up = is(kUngated) ? ones_.data() : up_.data() + static_cast<size_t>(row) * inner;
+      if (!is(kGeluErf)) {
+        kernels_->denseGate(gate, up, inner, is(kGelu));
+      } else {
+        geluErf(gate, inner);
+        if (!is(kUngated)) for (int i = 0; i < inner; i++) gate[i] *= up[i];
+      }
       wideRows_.set(kernels_, gate, inner, row);
     }
   };

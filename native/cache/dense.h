@@ -59,7 +59,8 @@ class Dense {
   bool isOfExperts(int slot) const { return shape_.experts > 0 && slot >= kDenseGate; }
   int outputs(int layer, int slot) const;
   int inputs(int layer, int slot) const;
-  int normSize(int layer, int norm) const;  // 0 if there is no such norm
+  // 0 if there is no such norm. Those that take the mean out have gains and then biases.
+  int normSize(int layer, int norm) const;
 
   // Packs `rows` rows of the matrix, from output `from` on, as a file stores them: rows * denseRowBytes(type, inputs)
   // bytes. They come in order: `from` is where the last call ended, all calls have the same type, and all but the last
@@ -206,6 +207,7 @@ class Dense {
   Quantized expertRows_;  // of hidden size, those of an expert together
   Buffer<float> lines_;   // one row per thread
   Buffer<float> middle_, gate_, up_;
+  Buffer<float> ones_;  // where nothing is gated, as wide as the intermediate size
   Buffer<float> normed_;      // rows as the router reads them
   Buffer<double> routing_;    // one number per expert and thread
   Buffer<int32_t> chosen_;    // [tokens][expertsUsed], ascending

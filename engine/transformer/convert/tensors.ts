@@ -21,7 +21,7 @@ export function planTensors(
   family: Family,
   type: WrittenType | null,
 ): TensorPlan[] {
-  const names = ggufNames(family);
+  const names = ggufNames(family, config);
   const order = family.ggufInterleaved === true ? interleaved(config) : null;
   const plans = new Map<string, { parts: Tensor[]; rowOrder: readonly number[] | null; isStack: boolean }>();
   for (const ours of expectedShapes(config).keys()) {
@@ -47,9 +47,11 @@ export function planTensors(
 /** The name of a part, or of the tensor that holds it with others. */
 function fileName(names: ReadonlyMap<string, string>, part: string, isStack: boolean): string | undefined {
   const groups = isStack ? STACKED : FUSED;
-  const group = Object.keys(groups).find((one) => groups[one]!.includes(part) && names.has(one));
+  const [bare = '', ...kind] = part.split('.');
+  const full = (group: string): string => [group, ...kind].join('.');
+  const group = Object.keys(groups).find((one) => groups[one]!.includes(bare) && names.has(full(one)));
   if (isStack) return group === undefined ? undefined : names.get(group);
-  return names.get(group ?? part);
+  return names.get(group === undefined ? part : full(group));
 }
 
 function shapeOf(parts: readonly Tensor[], isStack: boolean): number[] {

@@ -44,6 +44,10 @@ export interface Family {
   /** Names of tensors that other families do not have, or that stand for another part there. */
   readonly hfParts?: PartNames;
   readonly ggufParts?: PartNames;
+  /** The same of files of which the names follow from the configuration. */
+  ggufPartsOf?(config: ModelConfig): PartNames;
+  /** Names of tensors that belong to no layer. */
+  readonly hfTop?: PartNames;
   /** What the names of a Hugging Face checkpoint may begin with, instead of `model.`. */
   readonly hfPrefix?: RegExp;
   /** Tensors of a Hugging Face checkpoint that text does not need. */
@@ -59,7 +63,7 @@ export interface Family {
    * 'bad-model', naming the key.
    */
   hf(given: HfConfig, base: ModelConfig): Partial<ModelConfig>;
-  gguf(keys: GgufKeys, base: ModelConfig): Partial<ModelConfig>;
+  gguf(keys: GgufKeys, base: ModelConfig, hasTensor: (name: string) => boolean): Partial<ModelConfig>;
   /** What its GGUF files say beside the keys that all families have, for `gguf` to read. */
   ggufKeys?(config: ModelConfig): Readonly<Record<string, GgufEntry>>;
 }

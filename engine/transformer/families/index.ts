@@ -1,8 +1,10 @@
 /** The families that are served. */
 import { KvError } from '../../../native/index.ts';
+import { falcon } from './falcon.ts';
 import type { Family } from './family.ts';
 import { gemma2 } from './gemma2.ts';
 import { gemma3 } from './gemma3.ts';
+import { gptNeox } from './gpt-neox.ts';
 import { granite } from './granite.ts';
 import { llama } from './llama.ts';
 import { mistral } from './mistral.ts';
@@ -27,7 +29,12 @@ export const FAMILIES: readonly Family[] = [
   phi3,
   olmo2,
   granite,
+  gptNeox,
+  falcon,
 ];
+
+/** What attention has no place for. */
+const BIASED = 'it adds a bias to scores by distance (ALiBi), which is not served';
 
 const SHARED = 'one of its experts answers every token, which is not served';
 
@@ -38,6 +45,8 @@ const NOT_SERVED: Readonly<Record<string, string>> = {
   deepseek_v2: SHARED,
   deepseek_v3: SHARED,
   deepseek2: SHARED,
+  mpt: BIASED,
+  bloom: BIASED,
   olmo3: 'only some of its layers stretch their rotary embedding',
 };
 

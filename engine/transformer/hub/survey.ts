@@ -64,7 +64,7 @@ export async function surveyFiles(client: HubClient, { repo, commit, gguf, files
   if (gguf !== null) {
     const { version, metadata, tensors } = await head(files[0]!, readGguf);
     const { family, config } = ggufModel({ metadata, tensors });
-    return done(`GGUF ${version}`, config, nameTensors(checkpointOf(tensors), config, ggufNaming(family)));
+    return done(`GGUF ${version}`, config, nameTensors(checkpointOf(tensors), config, ggufNaming(family, config)));
   }
   const json = async (path: string): Promise<unknown> => {
     const file = files.find((one) => one.path === path);

@@ -37,6 +37,10 @@ describe('config.json', () => {
       tiedEmbeddings: false,
       preNorms: true,
       postNorms: false,
+      layerNorms: false,
+      parallel: false,
+      oneNorm: false,
+      gated: true,
       activation: 'silu',
       experts: null,
       layerRope: ['main', 'main', 'main', 'main'],
@@ -148,7 +152,7 @@ describe('config.json', () => {
 
   test.each([
     ['model_type', { model_type: 'gemma' }],
-    ['hidden_act', { hidden_act: 'gelu' }],
+    ['hidden_act', { hidden_act: 'relu' }],
     ['quantization_config', { quantization_config: { quant_method: 'gptq' } }],
     ['rope_type', { rope_scaling: { rope_type: 'proportional', factor: 2 } }],
     ['mscale', { rope_scaling: { rope_type: 'yarn', factor: 2, mscale: 1 } }],
@@ -318,7 +322,7 @@ describe('families other than Llama', () => {
     ['attn_logit_softcapping', { model_type: 'gemma3_text', attn_logit_softcapping: 50 }],
     ['use_bidirectional_attention', { model_type: 'gemma2', use_bidirectional_attention: true }],
     ['use_bidirectional_attention', { model_type: 'gemma3_text', use_bidirectional_attention: true }],
-    ['hidden_act', { hidden_act: 'gelu' }],
+    ['hidden_act', { hidden_act: 'relu' }],
     ['sliding_window', { model_type: 'olmo2', sliding_window: 4096 }],
     ['layer_types', { model_type: 'gemma3_text', layer_types: ['chunked_attention', '', '', ''] }],
   ])('%s is named', (key, change) => {

@@ -82,6 +82,24 @@ export const CASES: readonly { name: string; more: Partial<ModelConfig> }[] = [
   { name: 'one layer, norms after only', more: { ...plainFeatures(1), layers: 1, preNorms: false, postNorms: true } },
 ];
 
+const NEOX: Partial<ModelConfig> = {
+  ...{ layerNorms: true, gated: false, activation: 'gelu', tiedEmbeddings: false },
+  ...{ qkvBias: true, outputBias: true, mlpBias: true },
+};
+
+/** For our own dense halves: features that onnxruntime's graphs do not have. */
+export const OWN_CASES: readonly { name: string; more: Partial<ModelConfig> }[] = [
+  { name: 'layer norms, halves beside each other, no gate, all biases (GPT-NeoX)', more: { ...NEOX, parallel: true } },
+  { name: 'the same, one half after the other, odd sizes', more: { ...NEOX, hiddenSize: 36, intermediateSize: 55 } },
+  {
+    name: 'one norm for both halves, one key head, no biases (Falcon)',
+    more: { layerNorms: true, gated: false, activation: 'gelu', parallel: true, oneNorm: true, kvHeads: 1 },
+  },
+  { name: 'a gate with exact GELU', more: { activation: 'gelu' } },
+  { name: 'no gate, SiLU', more: { gated: false } },
+  { name: 'layer norms before a gate', more: { layerNorms: true } },
+];
+
 /** For the dense halves that have experts. */
 export const EXPERT_CASES: readonly { name: string; more: Partial<ModelConfig> }[] = [
   {
@@ -106,7 +124,8 @@ export const EXPERT_CASES: readonly { name: string; more: Partial<ModelConfig> }
 ];
 
 /** Large matrices of a model. */
-export const matricesOf = ({ layers, experts }: ModelConfig): number => (4 + 3 * (experts?.count ?? 1)) * layers + 1;
+export const matricesOf = ({ layers, experts, gated }: ModelConfig): number =>
+  (4 + (gated ? 3 : 2) * (experts?.count ?? 1)) * layers + 1;
 
 const rms = (values: ArrayLike<number>): number =>
   Math.sqrt(Array.from(values).reduce((sum, v) => sum + v * v, 0) / values.length);

@@ -21,6 +21,7 @@ import {
   EXPERT_CASES,
   exactLogits,
   matricesOf,
+  OWN_CASES,
   poisoned,
   randomWeights,
   worstErrors,
@@ -96,7 +97,7 @@ function inBlocks(
 }
 
 describe.each(available)('%s', (isa) => {
-  test.each([...CASES, ...EXPERT_CASES])(
+  test.each([...CASES, ...EXPERT_CASES, ...OWN_CASES])(
     '$name: agrees with float64 to the rounding of activations',
     async ({ more }) => {
       setIsa(isa);

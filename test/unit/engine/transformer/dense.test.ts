@@ -6,7 +6,16 @@ import { Q8_BLOCK, quantizeQ8 } from '../../../../engine/transformer/dense-graph
 import { createLoopBackend } from '../../../../engine/transformer/dense-loops.ts';
 import { createOrtBackend } from '../../../../engine/transformer/dense-ort.ts';
 import type { DenseBackend, ModelConfig } from '../../../../engine/transformer/types.ts';
-import { BASE, CASES, EXPERT_CASES, matricesOf, poisoned, randomWeights, worstErrors } from './dense-cases.ts';
+import {
+  BASE,
+  CASES,
+  EXPERT_CASES,
+  matricesOf,
+  OWN_CASES,
+  poisoned,
+  randomWeights,
+  worstErrors,
+} from './dense-cases.ts';
 import { Rng } from './rng.ts';
 
 describe.each(CASES)('$name', ({ more }) => {
@@ -40,7 +49,7 @@ describe.each(CASES)('$name', ({ more }) => {
   });
 });
 
-describe.each(EXPERT_CASES)('$name', ({ more }) => {
+describe.each([...EXPERT_CASES, ...OWN_CASES])('$name', ({ more }) => {
   const config: ModelConfig = { ...BASE, ...more };
   const weights = randomWeights(config, 1);
 

@@ -3,6 +3,15 @@ import type { ModelConfig, WeightSource } from '../../../../engine/transformer/t
 
 type Matrix = number[][];
 
+/** The share of a normal distribution below x, by Simpson's rule. */
+export function normalBelow(x: number): number {
+  const [end, steps] = [Math.min(Math.abs(x), 12), 2000];
+  let sum = 0;
+  for (let i = 0; i <= steps; i++)
+    sum += (i === 0 || i === steps ? 1 : i % 2 === 1 ? 4 : 2) * Math.exp(-(((end * i) / steps) ** 2) / 2);
+  return 0.5 + (Math.sign(x) * sum * (end / steps / 3)) / Math.sqrt(2 * Math.PI);
+}
+
 export class PlainDense {
   private readonly config: ModelConfig;
   private readonly weights: WeightSource;
@@ -20,9 +29,12 @@ export class PlainDense {
     return [...this.weights.tensor(name).readFloat32()];
   }
 
-  private norm(row: readonly number[], scale: readonly number[]): number[] {
-    const square = row.reduce((sum, value) => sum + value * value, 0) / row.length;
-    return row.map((value, i) => (value / Math.sqrt(square + this.config.normEpsilon)) * scale[i]!);
+  /** bias: of a norm that takes the mean out first; null: of one that does not. */
+  private norm(row: readonly number[], scale: readonly number[], bias: readonly number[] | null = null): number[] {
+    const mean = bias === null ? 0 : row.reduce((sum, value) => sum + value, 0) / row.length;
+    const square = row.reduce((sum, value) => sum + (value - mean) ** 2, 0) / row.length;
+    const spread = Math.sqrt(square + this.config.normEpsilon);
+    return row.map((value, i) => ((value - mean) / spread) * scale[i]! + (bias?.[i] ?? 0));
   }
 
   private project(x: Matrix, name: string, biased: boolean): Matrix {
@@ -33,7 +45,8 @@ export class PlainDense {
 
   private norms(x: Matrix, name: string): Matrix {
     const gains = this.vector(name);
-    return x.map((row) => this.norm(row, gains));
+    const biases = this.config.layerNorms && /(^n|N)orm$/.test(name) ? this.vector(`${name}.bias`) : null;
+    return x.map((row) => this.norm(row, gains, biases));
   }
 
   private headNorm(x: Matrix, scale: string): Matrix {
@@ -56,18 +69,23 @@ export class PlainDense {
   }
 
   afterAttention(layer: number, attention: Matrix, x: Matrix): Matrix {
-    const { outputBias, mlpBias, preNorms, postNorms, activation } = this.config;
+    const { outputBias, mlpBias, preNorms, postNorms, activation, parallel, oneNorm, gated } = this.config;
     const posted = (y: Matrix, norm: string): Matrix => (postNorms ? this.norms(y, `${layer}.${norm}`) : y);
     const sigmoid = (z: number): number => 1 / (1 + Math.exp(-z));
     const active = (g: number): number =>
-      activation === 'silu' ? g * sigmoid(g) : g * sigmoid(2 * Math.sqrt(2 / Math.PI) * (g + 0.044715 * g ** 3));
+      activation === 'gelu'
+        ? g * normalBelow(g)
+        : activation === 'silu'
+          ? g * sigmoid(g)
+          : g * sigmoid(2 * Math.sqrt(2 / Math.PI) * (g + 0.044715 * g ** 3));
     const add = (a: Matrix, b: Matrix): Matrix => a.map((row, t) => row.map((value, i) => value + b[t]![i]!));
     const middle = add(x, posted(this.project(attention, `${layer}.o`, outputBias), 'attnPost'));
-    const normed = preNorms ? this.norms(middle, `${layer}.mlpNorm`) : middle;
+    const read = parallel ? x : middle;
+    const normed = preNorms ? this.norms(read, `${layer}.${oneNorm ? 'attnNorm' : 'mlpNorm'}`) : read;
     const answer = (x: Matrix, expert: string): Matrix => {
-      const gate = this.project(x, `${layer}.gate${expert}`, mlpBias);
-      const up = this.project(x, `${layer}.up${expert}`, mlpBias);
-      const hidden = gate.map((row, t) => row.map((g, i) => active(g) * up[t]![i]!));
+      const gate = this.project(x, `${layer}.${gated ? 'gate' : 'up'}${expert}`, mlpBias);
+      const up = gated ? this.project(x, `${layer}.up${expert}`, mlpBias) : null;
+      const hidden = gate.map((row, t) => row.map((g, i) => active(g) * (up === null ? 1 : up[t]![i]!)));
       return this.project(hidden, `${layer}.down${expert}`, mlpBias);
     };
     const mixed =
@@ -93,9 +111,7 @@ export class PlainDense {
   }
 
   logits(x: Matrix): Matrix {
-    const scale = this.vector('norm');
-    const normed = x.map((row) => this.norm(row, scale));
-    const logits = this.project(normed, this.config.tiedEmbeddings ? 'embed' : 'head', false);
+    const logits = this.project(this.norms(x, 'norm'), this.config.tiedEmbeddings ? 'embed' : 'head', false);
     const { logitCap } = this.config;
     return logitCap === null ? logits : logits.map((row) => row.map((logit) => logitCap * Math.tanh(logit / logitCap)));
   }
