@@ -248,6 +248,7 @@ export class DenseHalf {
    */
   setRows(layer: number, slot: DenseSlot, type: DenseType, bytes: Uint8Array, fromRow = 0, expert = 0): void {
     const [outputs, inputs] = this.sizes(layer, slot);
+    if (this.shape.gated === false && slot === 'gate') fail('the layers of this shape have no gate', { layer });
     integer(expert, 'expert', 0, this.#isOfExperts(layer, slot) ? expertsOf(this.shape).count - 1 : 0);
     const id = DENSE_TYPES.findIndex(({ name }) => name === type);
     if (id < 0) fail(`the type must be one of ${DENSE_TYPES.map(({ name }) => name).join(', ')}`, { type: show(type) });

@@ -64,6 +64,8 @@ function layersOf({ model }: Runtime, { variant }: XQuant): readonly Layer[] {
   const { name, config, weights } = model;
   if (config.qkNorm !== 'none')
     throw new KvError('unsupported', `${name} normalises its keys, so they are no product with inputs`);
+  if (config.layerNorms)
+    throw new KvError('unsupported', `${name} takes the mean out of inputs, which this method does not`);
   const isChain = variant === 'cl';
   const found = known.get(weights) ?? new Map<boolean, readonly Layer[]>();
   known.set(weights, found);

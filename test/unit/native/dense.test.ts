@@ -32,6 +32,8 @@ const SHAPE: DenseShape = {
 
 /** Everything that a layer can have otherwise. */
 const OTHER: DenseShape = { ...SHAPE, preNorms: false, postNorms: true, activation: 'gelu-tanh', qkNorm: 'width' };
+/** As in GPT-NeoX. */
+const BESIDE: DenseShape = { ...SHAPE, layerNorms: true, parallel: true, gated: false, activation: 'gelu' };
 /** So many experts that most rows meet others than their neighbours do. */
 const EXPERTS: DenseShape = {
   ...SHAPE,
@@ -41,6 +43,7 @@ const EXPERTS: DenseShape = {
 const SHAPES = {
   'as in Llama': SHAPE,
   'with norms after, over all heads, and GELU': OTHER,
+  'beside each other, with layer norms and without a gate': BESIDE,
   'with experts': EXPERTS,
   'with experts and norms after': {
     ...OTHER,
@@ -50,9 +53,9 @@ const SHAPES = {
 } as const;
 
 /** The matrices of a layer, and of its experts. */
-function matricesOf({ layers, experts }: DenseShape, layer: number): [slot: DenseSlot, expert: number][] {
+function matricesOf({ layers, experts, gated }: DenseShape, layer: number): [slot: DenseSlot, expert: number][] {
   if (layer === layers) return [['q', 0]];
-  return DENSE_SLOTS.flatMap((slot, i) =>
+  return DENSE_SLOTS.filter((slot) => gated !== false || slot !== 'gate').flatMap((slot, i) =>
     Array.from(
       { length: i < DENSE_SLOTS.indexOf('gate') ? 1 : (experts?.count ?? 1) },
       (_, expert): [DenseSlot, number] => [slot, expert],
@@ -75,7 +78,8 @@ function filled(shape: DenseShape, threads: number): DenseHalf {
     }
     if (shape.experts && layer < shape.layers)
       half.setRouter(layer, normals(random, shape.experts.count * shape.hiddenSize, 1 / 8));
-    const { layers, hiddenSize, preNorms = true, postNorms = false, qkNorm } = shape;
+    const { layers, preNorms = true, postNorms = false, qkNorm } = shape;
+    const hiddenSize = (shape.layerNorms === true ? 2 : 1) * shape.hiddenSize;
     const norm = (name: DenseNorm, size: number, gain: number): void =>
       half.setNorm(layer, name, new Float32Array(size).fill(gain));
     if (preNorms || layer === layers) norm('attnNorm', hiddenSize, 1.5);
@@ -392,6 +396,11 @@ describe('what is refused', () => {
       () => new DenseHalf({ ...SHAPE, queryHeads: 1024, headDim: 1024, kvHeads: 1025 }),
     ],
     ['NaN as epsilon', 'bad-argument', () => new DenseHalf({ ...SHAPE, normEpsilon: NaN })],
+    ['layer norms behind each half', 'bad-argument', () => new DenseHalf({ ...OTHER, layerNorms: true })],
+    ['experts without a gate', 'bad-argument', () => new DenseHalf({ ...EXPERTS, gated: false })],
+    ['experts beside attention', 'bad-argument', () => new DenseHalf({ ...EXPERTS, parallel: true })],
+    ['gains without biases', 'bad-shape', () => new DenseHalf(BESIDE).setNorm(0, 'mlpNorm', rows(96))],
+    ['a gate where there is none', 'bad-argument', () => new DenseHalf(BESIDE).setWide(0, 'gate', rows(392 * 96))],
     ['65 threads', 'bad-argument', () => new DenseHalf(SHAPE, 65)],
     ['an unknown matrix', 'bad-argument', () => empty().setWide(0, 'w' as 'q', rows(1))],
     ['a layer too many', 'bad-argument', () => empty().setWide(3, 'q', rows(96 * 96))],
