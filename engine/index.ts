@@ -174,10 +174,13 @@ export {
 export type { NamedAdapter } from './adapters/adapters.ts';
 export type { AdapterInfo } from './adapters/types.ts';
 export {
+  type AsModelJson,
   type LanguageModel,
   languageModel,
   type ModelContent,
   type ModelFinish,
+  type ModelJson,
+  type ModelMetadata,
   type ModelResult,
   type ModelStreamPart,
   type ModelUsage,

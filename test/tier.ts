@@ -129,6 +129,7 @@ export const MERGE_FILES: readonly string[] = [
   'test/unit/engine/cli/cli-*.test.ts',
   'test/unit/engine/events/*.test.ts',
   'test/unit/engine/openai/page-browser.test.ts',
+  'test/unit/engine/session/receipt-lineage.test.ts',
   'test/unit/engine/session/reuse.test.ts',
   'test/unit/engine/state/erase-servers.test.ts',
   'test/unit/engine/thread/exit.test.ts',

@@ -43,6 +43,19 @@ export type ModelContent =
   | { type: 'text'; text: string }
   | { type: 'tool-call'; toolCallId: string; toolName: string; input: string };
 
+/** A value of JSON, as AI SDK has it. */
+export type ModelJson = null | string | number | boolean | ModelJson[] | { [name: string]: ModelJson | undefined };
+
+/** The same as JSON, in which everything may be changed. */
+export type AsModelJson<T> = unknown extends T
+  ? ModelJson
+  : T extends object
+    ? { -readonly [Name in keyof T]: AsModelJson<T[Name]> }
+    : T;
+
+/** What the cache did for an answer, with its receipt where the options of sampling asked for one. */
+export type ModelMetadata = AsModelJson<ModelCacheReport>;
+
 /** A whole answer (LanguageModelV3GenerateResult). */
 export interface ModelResult {
   /** Its text and its calls. */
@@ -52,7 +65,7 @@ export interface ModelResult {
   /** What it took. */
   usage: ModelUsage;
   /** What the cache did. */
-  providerMetadata: { palimpsest: { [Name in keyof ModelCacheReport]: ModelCacheReport[Name] } };
+  providerMetadata: { palimpsest: ModelMetadata };
   /** What it is called. */
   response: { id: string; modelId: string; timestamp: Date };
   /** What was asked for and is not heeded. */
@@ -201,6 +214,6 @@ function ended(answer: Answer): Pick<ModelResult, 'finishReason' | 'usage' | 'pr
       },
       outputTokens: { total: tokens, text: tokens, reasoning: undefined },
     },
-    providerMetadata: { palimpsest: { ...cacheReport(answer) } },
+    providerMetadata: { palimpsest: cacheReport(answer) as ModelMetadata },
   };
 }

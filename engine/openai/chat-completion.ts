@@ -109,7 +109,12 @@ export const chatChunk = (
   told: Told,
   index: number,
   delta: object,
-  more: { readonly finish?: string; readonly logprobs?: readonly GeneratedToken[] | null } = {},
+  more: {
+    readonly finish?: string;
+    readonly logprobs?: readonly GeneratedToken[] | null;
+    /** What its cache did. */
+    readonly palimpsest?: ReturnType<typeof cacheOf>;
+  } = {},
 ) => ({
   ...head(told, 'chat.completion.chunk'),
   choices: [
@@ -120,6 +125,7 @@ export const chatChunk = (
       finish_reason: more.finish ?? null,
     },
   ],
+  ...(more.palimpsest === undefined ? {} : { palimpsest: more.palimpsest }),
 });
 
 /** The last piece, which says what all of it took. */

@@ -3,7 +3,7 @@ import { given, KvError } from '../../native/index.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 import type { GeneratedToken } from '../transformer/sampling/logprobs.ts';
 import { turnOf } from './asked.ts';
-import { callDeltas, callsOf, chatChunk, chatCompletion, finishOf, lastChunk } from './chat-completion.ts';
+import { cacheOf, callDeltas, callsOf, chatChunk, chatCompletion, finishOf, lastChunk } from './chat-completion.ts';
 import type { EventStream } from './event-stream.ts';
 import { failureOf } from './failure.ts';
 import { CHAT_REQUEST, type ChatRequest, checkedBody } from './request.ts';
@@ -65,11 +65,15 @@ export class ChatCompletion {
   async tell(events: EventStream): Promise<void> {
     try {
       const answers = await this.#each((turn, index) => this.#tellOne(turn, index, events));
-      if (this.#request.stream_options?.include_usage === true) await events.send(lastChunk(this.#told, answers));
+      if (this.#tellsUsage) await events.send(lastChunk(this.#told, answers));
       await events.send('[DONE]');
     } catch (error) {
       await events.send({ error: failureOf(error).error });
     }
+  }
+
+  get #tellsUsage(): boolean {
+    return this.#request.stream_options?.include_usage === true;
   }
 
   get #isParallel(): boolean {
@@ -110,7 +114,9 @@ export class ChatCompletion {
     if (rest.length > 0) await piece({ content: '' }, { logprobs: rest });
     for (const [at, call] of callsOf(answer, this.#isParallel).entries())
       for (const delta of callDeltas(call, at)) await piece(delta);
-    await piece({}, given({ finish: finishOf(answer) }));
+    // Else the piece behind it says this.
+    const palimpsest = answer.receipt === null || this.#tellsUsage ? undefined : cacheOf(answer);
+    await piece({}, given({ finish: finishOf(answer), palimpsest }));
     return answer;
   }
 }

@@ -85,8 +85,8 @@ export class TextCompletion {
 
   /** Told as it comes. What goes wrong on the way is the last event. */
   async tell(events: EventStream): Promise<void> {
-    const piece = (text: string, logprobs: object | null, finish: string | null): Promise<void> =>
-      events.send({ ...this.#head(), choices: [{ text, index: 0, logprobs, finish_reason: finish }] });
+    const piece = (text: string, logprobs: object | null, finish: string | null, more = {}): Promise<void> =>
+      events.send({ ...this.#head(), choices: [{ text, index: 0, logprobs, finish_reason: finish }], ...more });
     try {
       let letters = 0;
       for await (const { text, logprobs } of this.#texts) {
@@ -94,9 +94,9 @@ export class TextCompletion {
         letters += text.length;
       }
       const all = await this.#end();
-      await piece('', null, finishOf(all[0]!));
-      if (this.#request.stream_options?.include_usage === true)
-        await events.send({ ...this.#head(), choices: [], usage: usage(all), ...receiptOf(all) });
+      const tellsUsage = this.#request.stream_options?.include_usage === true;
+      await piece('', null, finishOf(all[0]!), tellsUsage ? {} : receiptOf(all));
+      if (tellsUsage) await events.send({ ...this.#head(), choices: [], usage: usage(all), ...receiptOf(all) });
       await events.send('[DONE]');
     } catch (error) {
       await this.#session.close('error');

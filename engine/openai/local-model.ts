@@ -1,5 +1,6 @@
 /** An engine as the model that a framework of this process asks: conversations that go on, and what they cost. */
 import { anyText, checkOptions, defaultsOf, given, type Rows, seenLater, whole } from '../../native/index.ts';
+import type { Receipt, ReceiptRequest } from '../../witness/index.ts';
 import type { GenerateOptions, SendOptions, SessionOptions } from '../options/types.ts';
 import type { Engine } from '../thread/engine.ts';
 import type { ChatMessage, ChatTool } from '../transformer/types.ts';
@@ -48,11 +49,18 @@ export interface ModelCacheReport {
   decisions: number;
   /** Predicted mean divergence of what moved, in nats. */
   predictedKld: number;
+  /** Tokens of the prompt that were not read, because a cache held them. */
+  cachedTokens: number;
+  /** What proves the answer (docs/receipts.md), where the options of sampling asked for it. */
+  receipt?: Receipt;
+  /** What running it again takes beside the receipt. */
+  request?: ReceiptRequest;
 }
 
-export const cacheReport = ({ report, seed }: Answer): ModelCacheReport => ({
+export const cacheReport = ({ report, seed, cachedTokens, receipt }: Answer): ModelCacheReport => ({
   ...{ sessionId: report.session, seed, kvBytes: report.kvBytesNow, kvBytesF16: report.kvBytesF16 },
   ...{ effectiveBits: report.effectiveBits, decisions: report.decisions, predictedKld: report.summary.predictedKld },
+  ...{ cachedTokens, ...receipt },
 });
 
 /** A call as a chat has it. */

@@ -1,17 +1,29 @@
 // The language model in the process, as AI SDK calls it: the package itself, of two generations, over an engine without
 // a server between.
+
+import { mkdtempSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import * as ai7 from 'ai';
 import * as ai6 from 'ai6';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { createEngine, type Engine, type LanguageModel, languageModel } from '../../../../engine/index.ts';
+import {
+  createEngine,
+  type Engine,
+  type LanguageModel,
+  languageModel,
+  type ModelMetadata,
+} from '../../../../engine/index.ts';
+import { logDir } from '../../../../engine/state/folder.ts';
 import { refusal } from '../../../refusal.ts';
 import { codeOf } from '../on-reference.ts';
 
+const stateDir = mkdtempSync(join(tmpdir(), 'palimpsest-ai-sdk-'));
 let engine: Engine;
 let model: LanguageModel;
 beforeAll(async () => {
-  engine = await createEngine({ model: 'reference', threads: 1, stateDir: null, kvBudget: 2 ** 26 });
+  engine = await createEngine({ model: 'reference', threads: 1, stateDir, kvBudget: 2 ** 26 });
   model = languageModel(engine, { sampling: { temperature: 0.8 } });
 });
 afterAll(async () => {
@@ -46,6 +58,30 @@ describe.each(SDKS)('%s', (_, { generateObject, generateText, streamText, tool }
     for await (const piece of stream.textStream) text += piece;
     expect(text).toBe(whole.text);
     expect((await stream.usage).outputTokens).toBe(16);
+  });
+
+  test('has a receipt that its log proves and that is run again, at once and in the last part of a stream', async () => {
+    await using receipted = languageModel(engine, { sampling: { receipt: true } });
+    const asked = { model: receipted, prompt: 'What is a seal?', maxOutputTokens: 6 };
+    const first = await generateText(asked);
+    const stream = streamText({
+      ...asked,
+      prompt: [
+        { role: 'user', content: asked.prompt },
+        ...first.response.messages,
+        { role: 'user', content: 'And wax?' },
+      ],
+    });
+    await stream.consumeStream();
+    const told = [first.providerMetadata, await stream.providerMetadata].map(
+      (metadata) => metadata!['palimpsest'] as ModelMetadata,
+    );
+    expect(told[0]!.cachedTokens).toBe(0);
+    expect(told[1]!.cachedTokens).toBeGreaterThan(0);
+    for (const { receipt, request } of told) {
+      const { again } = await engine.verifyReceipt(receipt, { log: logDir(stateDir), request });
+      expect(again.tokens).toBe(6);
+    }
   });
 
   test('goes on with a conversation, of which only the new part is read', async () => {

@@ -1,5 +1,8 @@
 // The chat model in the process, as LangChain calls it: the package itself, over an engine without a server between.
 // After what its own standard tests for chat models ask, which are in no registry.
+import { mkdtempSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import {
   type AIMessageChunk,
   ChatMessage,
@@ -13,8 +16,9 @@ import { ChatPromptTemplate } from '@langchain/core/prompts';
 import { tool } from '@langchain/core/tools';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { z } from 'zod';
-import { createEngine, type Engine } from '../../../../engine/index.ts';
+import { createEngine, type Engine, type ModelCacheReport } from '../../../../engine/index.ts';
 import { ChatPalimpsest } from '../../../../engine/langchain/chat-model.ts';
+import { logDir } from '../../../../engine/state/folder.ts';
 import { refusal } from '../../../refusal.ts';
 import { codeOf } from '../on-reference.ts';
 
@@ -38,6 +42,27 @@ const weather = tool(({ place: where }) => `sun in ${where}`, {
 /** LangChain's type of it is `never` under the options of this project. */
 const usageOf = (message: { usage_metadata?: unknown }): UsageMetadata => message.usage_metadata as UsageMetadata;
 const cacheRead = (message: { usage_metadata?: unknown }): number => usageOf(message).input_token_details!.cache_read!;
+
+test('has a receipt that its log proves and that is run again, at once and in a stream', async () => {
+  const stateDir = mkdtempSync(join(tmpdir(), 'palimpsest-langchain-'));
+  await using own = await createEngine({ model: 'reference', threads: 1, stateDir, kvBudget: 2 ** 26 });
+  await using receipted = new ChatPalimpsest({ engine: own, sampling: { maxTokens: 6, receipt: true } });
+  const whole = await receipted.invoke('What is a seal?');
+  let streamed: AIMessageChunk | undefined;
+  for await (const chunk of await receipted.stream([
+    new HumanMessage('What is a seal?'),
+    whole,
+    new HumanMessage('Wax?'),
+  ]))
+    streamed = streamed === undefined ? chunk : streamed.concat(chunk);
+  const told = [whole, streamed!].map(({ response_metadata }) => response_metadata['palimpsest'] as ModelCacheReport);
+  expect(told[0]!.cachedTokens).toBe(0);
+  expect(told[1]!.cachedTokens).toBeGreaterThan(0);
+  for (const { receipt, request } of told) {
+    const { again } = await own.verifyReceipt(receipt, { log: logDir(stateDir), request });
+    expect(again.tokens).toBe(6);
+  }
+});
 
 test('invokes and streams the same, which is that of a chat, and says what its cache did', async () => {
   const asked = { sampling: { seed: 5 } };

@@ -1,5 +1,6 @@
 // Answers of sessions that began with pages of others, or go on from another one, run again: their pages are made anew
-// by the entries of those that had read them.
+// by the entries of those that had read them. Sessions hold pages together by chance of their moves, so that it takes
+// dozens of answers, each run again by a log of all of them.
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
