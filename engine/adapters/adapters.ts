@@ -97,7 +97,7 @@ export class Adapters {
     if (dense.addAdapter === undefined)
       throw new KvError('unsupported', `the dense half that runs, ${denseChoice.name}, has no place for adapters`, {
         values: { name, dense: denseChoice.name },
-        hint: 'name an adapter when the engine is created, so that it takes one that has',
+        hint: 'create the engine with adapters: {}, so that it takes one that has',
       });
     const { added, ...info } = readAdapter(path, model);
     if (!this.#residents.has(info.digest))
@@ -121,7 +121,22 @@ export class Adapters {
 
   /** What a session with these adapters adds. Throws 'not-found' for a name that is not there. */
   set(asked: readonly { readonly name: string; readonly scale?: number }[]): AdapterSet {
-    const parts = asked.map(({ name, scale = 1 }) => ({ resident: this.#resident(name), scale }));
+    return this.#setOf(asked.map(({ name, scale = 1 }) => ({ resident: this.#resident(name), scale })));
+  }
+
+  /** The same of those that a log names. Throws 'not-found' for a digest that is not there. */
+  again(applied: readonly AppliedAdapter[]): AdapterSet {
+    const parts = applied.map(({ digest, scale }) => ({ resident: this.#residents.get(digest), scale }));
+    const missing = applied.filter((_, at) => parts[at]!.resident === undefined);
+    if (missing.length > 0)
+      throw new KvError('not-found', 'the engine has not the adapter of this digest', {
+        values: { digest: missing[0]!.digest },
+        hint: 'add it to the engine: palimpsest adapters verify tells which it is',
+      });
+    return this.#setOf(parts as { readonly resident: Resident; readonly scale: number }[]);
+  }
+
+  #setOf(parts: readonly { readonly resident: Resident; readonly scale: number }[]): AdapterSet {
     const check = ({ info }: Resident): void => {
       if (!this.#residents.has(info.digest))
         throw new KvError('not-found', 'an adapter was removed while a session was opened', {

@@ -1,7 +1,7 @@
 /** What a request asks of an engine: options of a session and of an answer, from OpenAI's names. */
 import { randomInt } from 'node:crypto';
 import { given } from '../../native/index.ts';
-import type { GenerateOptions, SendOptions, SessionOptions, ToolChoice } from '../options/types.ts';
+import type { GenerateOptions, SendOptions, SessionAdapter, SessionOptions, ToolChoice } from '../options/types.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
 import type { ChatMessage, ChatTool } from '../transformer/types.ts';
 import type { ChatRequest, CompletionRequest, EitherRequest, ResponseRequest } from './request.ts';
@@ -33,6 +33,7 @@ export function sessionAsked(
   return given<SessionOptions>({
     kvBudget: set(request.kv_budget),
     kldBudget: set(request.kld_budget),
+    adapters: request.adapters?.map(({ name, scale }) => given<SessionAdapter>({ name, scale: set(scale) })),
     cacheSalt: saltOf(request, salt),
     schedulingPriority: priority === undefined ? own : Math.max(own ?? priority, priority),
     schedulingWeight: weight,

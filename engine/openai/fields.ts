@@ -23,6 +23,8 @@ const FIELDS: Readonly<Record<string, readonly string[]>> = {
   kvBudget: ['kv_budget'],
   budgetBytes: ['kv_budget'],
   kldBudget: ['kld_budget'],
+  adapters: ['adapters'],
+  name: ['adapters'],
   cacheSalt: ['cache_salt', 'prompt_cache_key'],
   schedulingPriority: ['priority'],
 };

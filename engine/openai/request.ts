@@ -1,6 +1,7 @@
 /** Requests of OpenAI's API as schemas: what is checked, and what the OpenAPI document says, both come from here. */
 import { z } from 'zod';
 import { asRecord, KvError } from '../../native/index.ts';
+import { ADAPTERS_MAX } from '../options/table.ts';
 
 /** What a field may be left out as, which some clients write as null. */
 export const maybe = <Schema extends z.ZodType>(schema: Schema) => schema.nullish();
@@ -31,6 +32,9 @@ export const GOVERNING = {
   kld_budget: maybe(z.number().positive()).describe('as kldBudget of openSession, in nats'),
   cache_salt: maybe(z.string().max(256)).describe('requests with another one share no cache'),
   prompt_cache_key: maybe(z.string().max(256)).describe('the same: requests with another one share no cache'),
+  adapters: maybe(
+    z.array(z.object({ name: z.string().max(256), scale: maybe(z.number()) })).max(ADAPTERS_MAX),
+  ).describe('as adapters of openSession, in place of those of the server; []: none'),
   priority: maybe(z.int()).describe('as schedulingPriority: lower is served first'),
   session: maybe(z.string().max(200)).describe('a session of /v1/sessions/held, which goes on with its cache as it is'),
   receipt: maybe(z.boolean()).describe('true: the answer comes with a receipt (docs/receipts.md)'),

@@ -77,8 +77,8 @@ export interface EngineOptions extends StateOptions {
    */
   readonly activations?: 16 | 'auto';
   /**
-   * Adapters for sessions, by name: PEFT folders or GGUF files. With any, the dense half is one that has a place for
-   * them, which ONNX Runtime is not. `engine.adapters` adds others later. Default: none.
+   * Adapters for sessions, by name: PEFT folders or GGUF files; {}: none yet. Where it is given, the dense half is one
+   * that has a place for them, which ONNX Runtime is not. `engine.adapters` adds others later. Default: none.
    */
   readonly adapters?: Readonly<Record<string, string>>;
   /** Threads for attention and the dense half, default: all cores that the process may use. */

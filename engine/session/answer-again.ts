@@ -20,6 +20,7 @@ import {
   textDigest,
   tokensDigest,
 } from '../../witness/index.ts';
+import type { AdapterSet, Adapters } from '../adapters/adapters.ts';
 import { Governed } from '../cache/governed.ts';
 import { ownPages } from '../cache/own-pages.ts';
 import { runStep } from '../cache/pass.ts';
@@ -27,6 +28,7 @@ import type { Stepper } from '../cache/stepper.ts';
 import { nameInLog } from '../transformer/load.ts';
 import { Rotary } from '../transformer/rotary.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
+import type { ScaledAdapter } from '../transformer/types.ts';
 import { Answer } from './answer.ts';
 import { answerOptions, BOUND } from './receipt.ts';
 
@@ -56,6 +58,8 @@ export interface AgainOptions {
   readonly signal?: AbortSignal;
   /** Left out: nobody else uses the model. */
   readonly alone?: Alone;
+  /** Those of the engine; left out: it has none. */
+  readonly adapters?: Adapters;
 }
 
 /** A move that was made, at how many tokens. */
@@ -87,7 +91,7 @@ const PLAYED: Policy = {
 export async function answerAgain(
   runtime: Runtime,
   again: Again,
-  { signal, alone = (_, work) => work() }: AgainOptions = {},
+  { signal, alone = (_, work) => work(), adapters }: AgainOptions = {},
 ): Promise<AnsweredAgain> {
   const { receipt, request, log } = again;
   const part = { session: receipt.session, from: receipt.log.first.seq, to: receipt.log.last.seq };
@@ -100,7 +104,7 @@ export async function answerAgain(
       values: { session: receipt.session, lacking },
       hint: 'the log no longer has all entries of that one',
     });
-  const player = new Player(runtime, open, eventsIn(lines), alone);
+  const player = new Player(runtime, open, eventsIn(lines), { alone, set: setOf(open, adapters) });
   try {
     for (const ids of stepsOf(request)) await player.step(ids, signal);
     const { ids, text, finish } = await answered(player, request, signal);
@@ -167,6 +171,16 @@ function checkAlike({ native, dense, model, activations }: Runtime, { bound }: R
   if (there !== hereToo) throw differs('the rounding of activations', there, hereToo);
 }
 
+/** What added to its rows. Throws 'not-found' for an adapter that the engine has not. */
+function setOf({ body }: Entry<'open'>, adapters: Adapters | undefined): AdapterSet | null {
+  const { adapters: applied = [] } = body;
+  if (applied.length === 0) return null;
+  if (adapters !== undefined) return adapters.again(applied);
+  throw new KvError('unsupported', 'the answer cannot be run again: adapters added to it, and there are none here', {
+    values: { digests: applied.map(({ digest }) => digest) },
+  });
+}
+
 /** What became of the pages of a session. Throws 'unsupported' for what cannot be made again. */
 function eventsIn(lines: readonly Line[]): (Made | Begun)[] {
   return lines.flatMap(({ entry, tokens: most }): (Made | Begun)[] => {
@@ -214,24 +228,30 @@ class Player implements Stepper {
   readonly runtime: Runtime;
   readonly governed: Governed;
   readonly rotary: Rotary;
+  readonly adapters: readonly ScaledAdapter[];
   readonly times = { denseMs: 0, attentionMs: 0 };
   readonly tokens: number[] = [];
   readonly #events: readonly (Made | Begun)[];
   readonly #alone: Alone;
+  readonly #set: AdapterSet | null;
   #next = 0;
   #made = 0;
   #last = new Float32Array(0);
 
-  constructor(runtime: Runtime, { body }: Entry<'open'>, events: readonly (Made | Begun)[], alone: Alone) {
+  constructor(
+    runtime: Runtime,
+    { body }: Entry<'open'>,
+    events: readonly (Made | Begun)[],
+    { alone, set }: { readonly alone: Alone; readonly set: AdapterSet | null },
+  ) {
     const { model, shape } = runtime;
-    const { context, requested, adapters = [] } = body;
-    if (adapters.length > 0)
-      throw new KvError('unsupported', 'the answer cannot be run again: adapters added to what the model answered', {
-        values: { digests: adapters.map(({ digest }) => digest) },
-      });
+    const { context, requested } = body;
     this.runtime = runtime;
     this.#events = events;
     this.#alone = alone;
+    this.#set = set;
+    this.adapters = set?.scaled ?? [];
+    set?.hold(this);
     this.rotary = Rotary.planned(model.config, (requested['tokensExpected'] as number | null) ?? undefined);
     this.governed = Governed.open({
       shape,
@@ -337,6 +357,7 @@ class Player implements Stepper {
 
   close(): void {
     this.governed.close();
+    this.#set?.leave(this);
   }
 }
 

@@ -26,7 +26,10 @@ export function hostOptions(options: EngineOptions): HostOptions {
   return {
     model,
     dense: options.dense,
-    adapters: Object.entries(options.adapters ?? {}).map(([name, path]) => ({ name, path: resolve(path) })),
+    adapters:
+      options.adapters === undefined
+        ? null
+        : Object.entries(options.adapters).map(([name, path]) => ({ name, path: resolve(path) })),
     activations: options.activations ?? ENGINE_OPTIONS.activations.default,
     threads: options.threads,
     isa: options.isa,

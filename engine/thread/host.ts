@@ -38,7 +38,8 @@ import { Runtime, type RuntimeOptions } from '../transformer/runtime/runtime.ts'
 const KEY_BYTES = 32;
 
 export interface HostOptions extends Omit<RuntimeOptions, 'activationCosts' | 'adapters'> {
-  readonly adapters: readonly { readonly name: string; readonly path: string }[];
+  /** null: none will be added, so that the dense half need not have a place for them. */
+  readonly adapters: readonly { readonly name: string; readonly path: string }[] | null;
   readonly activations: 16 | 'auto';
   readonly stateDir: string | null;
   readonly onLogFailure: FailureMode;
@@ -83,7 +84,7 @@ export class Host {
     const { kvBudgetBytes, idleSessions, maxConcurrent, interTokenTargetMs, onPressure } = options;
     this.runtime = runtime;
     this.adapters = new Adapters(runtime);
-    for (const { name, path } of options.adapters) this.adapters.add(name, path);
+    for (const { name, path } of options.adapters ?? []) this.adapters.add(name, path);
     this.state = state;
     this.meter = meter;
     this.predictor = new ModelPredictor(runtime.model, state?.dir ?? null);
@@ -120,7 +121,7 @@ export class Host {
       const costs = (digest: string): ActivationCosts | null => activationCosts(digest, stateDir);
       runtime = await Runtime.open({
         ...options,
-        adapters: options.adapters.length > 0,
+        adapters: options.adapters !== null,
         ...(activations === 'auto' ? { activationCosts: costs } : {}),
       });
       if (stateDir !== null) state ??= await open(stateDir);

@@ -80,7 +80,7 @@ export const engineCalls = (host: Host) => ({
     const { scheduler } = host.shared;
     const alone = (tokens: number, work: () => Promise<void>): Promise<void> =>
       scheduler.alone({ client: FIRST, reads: true }, { tokens, work });
-    return { ...proof, again: await answerAgain(host.runtime, again, { signal, alone }) };
+    return { ...proof, again: await answerAgain(host.runtime, again, { signal, alone, adapters: host.adapters }) };
   },
 
   forecast: ({ tokens }: { tokens: number }): Forecast => forecast(host.runtime.shape, tokens),

@@ -193,6 +193,26 @@ test('the log says what was added, also of a fork', async () => {
   expect(said(plain.id)).toEqual([undefined]);
 });
 
+test('an answer with adapters is run again from its receipt, where they are', async () => {
+  const options = { kvBudget: '16MiB', adapters: [{ name: 'three', scale: 0.5 }] } as const;
+  const session = await engine.openSession(options);
+  const { receipt: given } = await session.generate(ids(200, 8), { ...ANSWER, receipt: true }).result;
+  await session.close();
+  const { receipt, request } = given!;
+  const log = join(STATE, 'log');
+  expect((await engine.verifyReceipt(receipt, { log, request })).again.tokens).toBe(ANSWER.maxTokens);
+  const without = await createEngine({ model: MODEL, threads: 1, stateDir: null, adapters: { one: PATHS['one']! } });
+  expect(await refused(without.verifyReceipt(receipt, { log, request }))).toMatchObject({ code: 'not-found' });
+  await without.close();
+});
+
+test('latents are kept where keys and values are as they were', async () => {
+  const latents = { latents: 'xq8', kvBudget: '16MiB' } as const;
+  const session = await engine.openSession({ ...latents, adapters: [{ name: 'six' }] });
+  await session.read(ids(200, 8));
+  await session.close();
+});
+
 test('what cannot be is refused', async () => {
   const open = (options: SessionOptions) => refused(engine.openSession(options));
   expect((await open({ adapters: [{ name: 'nobody' }] })).code).toBe('not-found');
