@@ -17,7 +17,7 @@ const FIELDS: Readonly<Record<string, readonly string[]>> = {
   seed: ['seed'],
   stop: ['stop', 'stop_sequences'],
   maxTokens: ['max_completion_tokens', 'max_tokens', 'max_output_tokens'],
-  grammar: ['grammar', 'response_format'],
+  grammar: ['grammar', 'response_format', 'text', 'format'],
   toolChoice: ['tool_choice'],
   logprobs: ['top_logprobs', 'logprobs'],
   kvBudget: ['kv_budget'],

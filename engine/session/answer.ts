@@ -1,5 +1,6 @@
 /** One answer as it is written: which token comes next, what of its text may be shown, and when it ends. */
 
+import { KvError } from '../../native/index.ts';
 import type { GenerateOptions } from '../options/types.ts';
 import { type Following, without } from '../transformer/grammar/constraint.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
@@ -57,7 +58,11 @@ export class Answer {
   /** Its owner closes it. Throws 'bad-argument' for options out of range, and what Grammars.open throws. */
   static async open({ model, grammars }: Answering, options: AnswerOptions): Promise<Answer> {
     const answer = new Answer(model, options);
-    answer.#constraint = await (options.following?.() ?? grammars.open(options.grammar, options.signal));
+    const { grammar, signal } = options;
+    answer.#constraint = await (options.following?.() ??
+      grammars.open(grammar, signal).catch((error: unknown) => {
+        throw ofGrammar(error, grammar);
+      }));
     if (answer.#constraint?.isOver === true) answer.#finish = 'stop';
     return answer;
   }
@@ -146,4 +151,11 @@ export class Answer {
   close(): void {
     this.#constraint?.close();
   }
+}
+
+/** The same error, which says of which option it is. */
+function ofGrammar(error: unknown, grammar: AnswerOptions['grammar']): unknown {
+  if (!(error instanceof KvError) || !['bad-argument', 'unsupported'].includes(error.code)) return error;
+  const { code, message, values, hint, cause } = error;
+  return new KvError(code, message, { values: { grammar: Object.keys(grammar ?? {})[0], ...values }, hint, cause });
 }

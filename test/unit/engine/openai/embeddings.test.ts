@@ -1,6 +1,7 @@
 // Texts as vectors: those of an independent computation in float64, the same in any company, over HTTP as OpenAI's
 // clients read them, and nothing is left behind in the engine.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { createEngine, serve } from '../../../../engine/index.ts';
 import { createLoopBackend } from '../../../../engine/transformer/dense-loops.ts';
 import { loadModel } from '../../../../engine/transformer/load.ts';
 import { Rotary } from '../../../../engine/transformer/rotary.ts';
@@ -138,4 +139,16 @@ describe.each(CLIENTS)('/v1/embeddings by %s', (_, OpenAI) => {
     const long = asked({ input: 'word '.repeat(5000) });
     await expect(long).rejects.toMatchObject({ status: 400, code: 'context_length_exceeded' });
   });
+});
+
+it('refuses over HTTP what the budget of the server cannot hold, with 413', async () => {
+  await using engine = await createEngine({ model: 'reference', threads: 1, stateDir: null, kvBudget: '300KiB' });
+  await using view = await serve(engine, { port: 0, answers: {} });
+  const answer = await fetch(`${view.url}/v1/embeddings`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'reference', input: 'word '.repeat(600) }),
+  });
+  expect(answer.status).toBe(413);
+  expect(await answer.json()).toMatchObject({ error: { code: 'budget-too-small', type: 'invalid_request_error' } });
 });
