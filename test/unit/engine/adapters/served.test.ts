@@ -54,7 +54,7 @@ async function ask(more: object): Promise<Answer> {
   };
   return {
     status: response.status,
-    text: choices?.[0]!.message.content,
+    text: choices?.[0]?.message.content,
     cached: usage?.prompt_tokens_details?.cached_tokens,
     param: error?.param,
   };
