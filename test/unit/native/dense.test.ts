@@ -532,6 +532,54 @@ describe('what is refused', () => {
     expect(half.setRouter(0, rows(7 * 96))).toBe(STATUSES.findIndex(({ name }) => name === 'closed'));
   });
 
+  test('of the bare binding: adapters, and rows of adapters, that nobody has answer a status', () => {
+    const { Dense } = loadBinary();
+    const status = (wanted: string): number => STATUSES.findIndex(({ name }) => name === wanted);
+    const [bad, shape] = [status('bad-argument'), status('bad-shape')];
+    const bare = new Dense();
+    bare.open(Int32Array.of(2, 96, 136, 3, 1, 32, 77, 1, 0, 7, 3), 1e-5);
+    const [a, b] = [rows(4 * 96), rows(96 * 4)];
+    const set = (...[adapter, layer, slot, rank]: readonly unknown[]): number =>
+      bare.setAdapter(adapter as number, layer as number, slot as number, rank as number, a, b);
+    const wrong = [
+      ...[set(-1, 0, 0, 4), set(2 ** 16, 0, 0, 4), set(0.5, 0, 0, 4), set('0', 0, 0, 4), set(undefined, 0, 0, 4)],
+      ...[set(0, 2, 0, 4), set(0, -1, 0, 4), set(0, 0, 7, 4), set(0, 0, -1, 4), set(0, 0, {}, 4)],
+      // Of experts, and of no rank.
+      ...[set(0, 0, 4, 4), set(0, 0, 0, 0), set(0, 0, 0, 4097), set(0, 0, 0, NaN)],
+    ];
+    expect(wrong).toEqual(wrong.map(() => bad));
+    expect([set(0, 0, 0, 3), bare.setAdapter(0, 0, 0, 4, a, rows(95 * 4))]).toEqual([shape, shape]);
+    expect(bare.setAdapter(0, 0, 0, 4, a, rows(96 * 4).fill(NaN, 5, 6))).toBe(status('bad-value'));
+    // It may be dropped then, and given again, and once alone.
+    expect([bare.dropAdapter(0), set(0, 0, 0, 4), set(0, 0, 0, 4)]).toEqual([0, 0, bad]);
+    for (const adapter of [-1, 2 ** 16, NaN, '0', undefined] as unknown as number[])
+      expect(bare.dropAdapter(adapter), String(adapter)).toBe(bad);
+    expect([bare.dropAdapter(0), bare.dropAdapter(0), bare.dropAdapter(9)]).toEqual([0, 0, 0]);
+    bare.close();
+    expect([set(0, 0, 0, 4), bare.dropAdapter(0)]).toEqual([status('closed'), status('closed')]);
+
+    const whole = filled(SHAPE, 2);
+    whole.setAdapter(3, 1, 'o', 4, rows(4 * 96), rows(96 * 4));
+    const last = (parts: unknown, scales: unknown): string =>
+      codeOf(() =>
+        whole.last(rows(2 * 96), rows(2 * 96), 2, rows(2 * 96), {
+          parts: parts as Int32Array,
+          scales: scales as Float32Array,
+        }),
+      );
+    const one = Float32Array.of(1);
+    for (const parts of [
+      ...[Int32Array.of(0, 3, 3), Int32Array.of(2, 1, 3), Int32Array.of(-1, 1, 3), Int32Array.of(0, 0, 3)],
+      ...[Int32Array.of(0, 1, 2), Int32Array.of(0, 1, -1), Int32Array.of(0, 1, 2 ** 31 - 1), Int32Array.of(0, 1)],
+      ...[Int32Array.of(2 ** 31 - 1, 2, 3), Int32Array.of(0, 2 ** 31 - 1, 3), [0, 1, 3], Float32Array.of(0, 1, 3)],
+    ])
+      expect(last(parts, one), String(parts)).toBe('bad-argument');
+    for (const scales of [new Float32Array(0), new Float32Array(2), [1], undefined])
+      expect(last(Int32Array.of(0, 1, 3), scales), String(scales)).toBe('bad-argument');
+    whole.last(rows(2 * 96), rows(2 * 96), 2, rows(2 * 96), { parts: Int32Array.of(0, 2, 3), scales: one });
+    whole.close();
+  });
+
   test('results that share memory with what is read, or with each other', () => {
     const x = rows(96);
     expect(codeOf(() => half.last(rows(96), x, 1, x))).toBe('bad-argument');
