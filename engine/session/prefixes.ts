@@ -245,7 +245,10 @@ export class Prefixes {
     const known = this.#chains.get(session);
     if (known !== undefined) return known;
     // What else a page depends on is alike in all sessions of an engine, or a lender is asked for it.
-    const chain = new PageChain(this.#parts.key, JSON.stringify([session.weights, saltOf(session)]));
+    const chain = new PageChain(
+      this.#parts.key,
+      JSON.stringify([session.weights, session.rotary.plan, saltOf(session)]),
+    );
     this.#chains.set(session, chain);
     return chain;
   }

@@ -106,10 +106,10 @@ export class RopeTable {
     this.frequencies = ropeFrequencies(config, contextTokens);
   }
 
-  /** True if both rotate alike. */
-  isAs({ frequencies: { radians, amplitude } }: RopeTable): boolean {
-    const own = this.frequencies;
-    return own.amplitude === amplitude && own.radians.every((value, i) => value === radians[i]);
+  /** What tables that rotate alike have in common, and no others. */
+  get plan(): string {
+    const { radians, amplitude } = this.frequencies;
+    return [amplitude, ...radians].join(' ');
   }
 
   /** Rotates x [tokens, heads, headDim] in place; its first token is at position `start`. */

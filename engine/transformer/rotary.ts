@@ -13,6 +13,8 @@ const kept = new WeakMap<ModelConfig, readonly Rotary[]>();
 export class Rotary {
   /** The embedding of 'main' layers. */
   readonly main: RopeTable;
+  /** What all have in common whose keys can stand beside each other, of one model. */
+  readonly plan: string;
   readonly #local: RopeTable | null;
   readonly #config: ModelConfig;
 
@@ -20,6 +22,7 @@ export class Rotary {
   constructor(config: ModelConfig, contextTokens: number = config.contextLength) {
     this.#config = config;
     this.main = new RopeTable(config, contextTokens);
+    this.plan = this.main.plan;
     const { localRopeTheta: ropeTheta } = config;
     this.#local =
       ropeTheta === null ? null : new RopeTable({ ...config, ropeTheta, ropeScaling: { kind: 'none' } }, contextTokens);
@@ -29,15 +32,10 @@ export class Rotary {
   static planned(config: ModelConfig, tokensExpected: number | undefined): Rotary {
     const made = new Rotary(config, Math.min(tokensExpected ?? Number.POSITIVE_INFINITY, config.contextLength));
     const known = kept.get(config) ?? [];
-    const same = known.find((one) => one.isAs(made));
+    const same = known.find(({ plan }) => plan === made.plan);
     if (same !== undefined) return same;
     kept.set(config, [made, ...known].slice(0, KEPT_PLANS));
     return made;
-  }
-
-  /** True if keys of one can stand beside keys of the other, of the same model. */
-  isAs(other: Rotary): boolean {
-    return this.main.isAs(other.main);
   }
 
   /**

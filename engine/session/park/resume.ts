@@ -115,7 +115,7 @@ function mismatch({ governed, runtime, rotary, weights }: Session, { head }: Rea
   );
   if (sizes.length > 0) return `its cache has another shape (${sizes.join(', ')})`;
   const { tokensExpected } = head.options;
-  if (rotary.isAs(Rotary.planned(runtime.model.config, tokensExpected))) return null;
+  if (rotary.plan === Rotary.planned(runtime.model.config, tokensExpected).plan) return null;
   return `its keys were rotated for ${tokensExpected ?? 'all'} tokens of the context`;
 }
 

@@ -5,6 +5,7 @@ import { Meter } from '../../../../engine/metrics/meter.ts';
 import { PrefixIndex } from '../../../../engine/session/prefix-index.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { SharedMemory } from '../../../../engine/session/shared-memory.ts';
+import { Rotary } from '../../../../engine/transformer/rotary.ts';
 import { PageChain } from '../../../../memory/index.ts';
 import { openPool } from '../../../../native/index.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
@@ -55,7 +56,9 @@ describe('random histories of sessions that begin alike', () => {
     const salts = ['', 'salt'];
     const saltOf = new Map<object, string>();
     const count = { begun: 0, grown: 0, forked: 0, cut: 0, parked: 0, woken: 0, closed: 0, kept: 0, aborted: 0 };
-    const chainOf = (salt: string): PageChain => new PageChain(KEY, JSON.stringify([runtime().model.digest, salt]));
+    const { plan } = Rotary.planned(runtime().model.config, undefined);
+    const chainOf = (salt: string): PageChain =>
+      new PageChain(KEY, JSON.stringify([runtime().model.digest, plan, salt]));
 
     const anew = (): string[] => {
       const told: string[] = [];

@@ -1,5 +1,7 @@
 // Sessions that begin with pages of others: what they write is what each writes alone where nothing is lost, budgets
 // and salts are kept apart, and what a move of one does to the other is told to both, by their logs.
+import { readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import type { Governed } from '../../../../engine/cache/governed.ts';
 import {
@@ -50,6 +52,18 @@ async function answer(prompt: readonly number[], options: SessionOptions = {}) {
 const text = (common: number, own: number, seed = 1): number[] => [...ids(common, 99), ...ids(own, seed)];
 
 describe('a session that begins as another one', () => {
+  it('reads all of it where its keys are rotated for another length', async () => {
+    const model = folder();
+    for (const name of readdirSync(MODEL)) symlinkSync(join(MODEL, name), join(model, name));
+    const config = JSON.parse(readFileSync(join(MODEL, 'config.json'), 'utf8')) as object;
+    rmSync(join(model, 'config.json'));
+    const scaled = { ...config, max_position_embeddings: 512, rope_scaling: { rope_type: 'dynamic', factor: 4 } };
+    writeFileSync(join(model, 'config.json'), JSON.stringify(scaled));
+    await open({ model });
+    const found = async (tokensExpected: number) => (await answer(text(300, 20), { tokensExpected })).cachedTokens;
+    expect([await found(2000), await found(500), await found(2000), await found(400)]).toEqual([0, 0, 256, 256]);
+  });
+
   it.each([[{ exact: true }], [{}]] as const)(
     'reads the rest alone, and writes what it writes alone (%o)',
     async (options) => {
