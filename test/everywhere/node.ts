@@ -51,8 +51,10 @@ const native = (...names: string[]): string[] => names.map((name) => `test/unit/
  * (test/tier.ts), so dealt that each takes about as long. Every function of the binary is met by the others as well.
  */
 export const IN_TURN: readonly (readonly string[])[] = [
-  [...native('allocations', 'isas'), 'test/property/skip.test.ts'],
-  [...native('trial', 'steering', 'cap'), 'test/unit/engine/session/park-native.test.ts'],
+  native('allocations'),
+  [...native('isas'), 'test/property/skip.test.ts'],
+  native('trial', 'steering', 'cap'),
+  ['test/unit/engine/session/park-native.test.ts'],
   [...native('numbers', 'stored', 'worker-end'), 'test/golden/codecs.test.ts'],
   [
     ...native('threads', 'codecs'),

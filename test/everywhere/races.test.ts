@@ -12,13 +12,10 @@ import { canary, preload, reported, setsUnderSanitizers } from './reports.ts';
 /** What has threads but is much alike: one group in turn. */
 const turn = filesInTurn([
   ['test/unit/engine/session/park-native.test.ts'],
-  ['test/property/attention.test.ts', 'test/property/cache-steps.test.ts'],
-  [
-    'test/unit/native/trial.test.ts',
-    'test/unit/native/tried.test.ts',
-    'test/unit/native/kept-rows.test.ts',
-    'test/property/latent-cache.test.ts',
-  ],
+  ['test/property/attention.test.ts'],
+  ['test/property/cache-steps.test.ts'],
+  ['test/unit/native/trial.test.ts', 'test/unit/native/tried.test.ts'],
+  ['test/unit/native/kept-rows.test.ts', 'test/property/latent-cache.test.ts'],
 ]);
 const THREADED = [
   'test/unit/native/attend.test.ts',
