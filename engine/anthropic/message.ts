@@ -4,7 +4,8 @@ import { turnOf } from '../openai/asked.ts';
 import { cacheOf, callsOf } from '../openai/chat-completion.ts';
 import { argumentsOf } from '../openai/conversation.ts';
 import type { EventStream } from '../openai/event-stream.ts';
-import { failureOf } from '../openai/failure.ts';
+import type { Failure } from '../openai/failure.ts';
+import { OneAnswer } from '../openai/one-answer.ts';
 import { type ChatRequest, checkedBody } from '../openai/request.ts';
 import type { Asker, Service } from '../openai/service.ts';
 import { type Answer, BegunTurn } from '../openai/turn.ts';
@@ -26,16 +27,13 @@ export async function countTokens(service: Service, body: unknown): Promise<obje
 }
 
 /** A request for a message whose answer has begun. */
-export class MessageAnswer {
-  readonly #service: Service;
+export class MessageAnswer extends OneAnswer {
   readonly #request: ChatRequest;
-  readonly #begun: BegunTurn;
   readonly #id = `msg_${randomUUID().replaceAll('-', '')}`;
 
   private constructor(service: Service, request: ChatRequest, begun: BegunTurn) {
-    this.#service = service;
+    super(service, begun, request.stream);
     this.#request = request;
-    this.#begun = begun;
   }
 
   /** Throws what a request is refused with, before anything is told. */
@@ -47,18 +45,7 @@ export class MessageAnswer {
     return new MessageAnswer(service, request, await BegunTurn.begin(service.conversations, turn));
   }
 
-  get isStreamed(): boolean {
-    return this.#request.stream === true;
-  }
-
-  get session(): string {
-    return this.#begun.session;
-  }
-
-  /** All of it at once. Throws what the answer failed with. */
-  async whole(): Promise<object> {
-    for await (const _ of this.#begun.texts());
-    const answer = await this.#begun.end();
+  protected asWhole(answer: Answer): object {
     const calls = this.#calls(answer);
     const content = [
       ...(answer.text === '' && calls.length > 0 ? [] : [{ type: 'text', text: answer.text }]),
@@ -73,37 +60,36 @@ export class MessageAnswer {
     };
   }
 
-  /** Told as it comes. What goes wrong on the way is the last event, and nothing follows it. */
-  async tell(events: EventStream): Promise<void> {
+  protected async tellAll(events: EventStream): Promise<void> {
     const tell = (type: string, more: object): Promise<void> => events.send({ type, ...more }, type);
-    try {
-      const usage = { input_tokens: 0, output_tokens: 0 };
-      await tell('message_start', {
-        message: { ...this.#head(), content: [], stop_reason: null, stop_sequence: null, usage },
-      });
-      let index = 0;
-      for await (const { text } of this.#begun.texts()) {
-        if (index === 0) await tell('content_block_start', { index: 0, content_block: { type: 'text', text: '' } });
-        index = 1;
-        await tell('content_block_delta', { index: 0, delta: { type: 'text_delta', text } });
-      }
-      if (index === 1) await tell('content_block_stop', { index: 0 });
-      const answer = await this.#begun.end();
-      const calls = callsOf(answer, this.#isParallel);
-      for (const call of calls) {
-        const content_block = { type: 'tool_use', id: call.id, name: call.name, input: {} };
-        await tell('content_block_start', { index, content_block });
-        const delta = { type: 'input_json_delta', partial_json: argumentsOf(call) };
-        await tell('content_block_delta', { index, delta });
-        await tell('content_block_stop', { index });
-        index++;
-      }
-      const delta = endOf(answer, calls.length);
-      await tell('message_delta', { delta, usage: usageOf(answer), palimpsest: cacheOf(answer) });
-      await tell('message_stop', {});
-    } catch (error) {
-      await tell('error', { error: failureOf(error).error });
+    const usage = { input_tokens: 0, output_tokens: 0 };
+    await tell('message_start', {
+      message: { ...this.#head(), content: [], stop_reason: null, stop_sequence: null, usage },
+    });
+    let index = 0;
+    for await (const { text } of this.begun.texts()) {
+      if (index === 0) await tell('content_block_start', { index: 0, content_block: { type: 'text', text: '' } });
+      index = 1;
+      await tell('content_block_delta', { index: 0, delta: { type: 'text_delta', text } });
     }
+    if (index === 1) await tell('content_block_stop', { index: 0 });
+    const answer = await this.begun.end();
+    const calls = callsOf(answer, this.#isParallel);
+    for (const call of calls) {
+      const content_block = { type: 'tool_use', id: call.id, name: call.name, input: {} };
+      await tell('content_block_start', { index, content_block });
+      const delta = { type: 'input_json_delta', partial_json: argumentsOf(call) };
+      await tell('content_block_delta', { index, delta });
+      await tell('content_block_stop', { index });
+      index++;
+    }
+    const delta = endOf(answer, calls.length);
+    await tell('message_delta', { delta, usage: usageOf(answer), palimpsest: cacheOf(answer) });
+    await tell('message_stop', {});
+  }
+
+  protected tellFailure(events: EventStream, error: Failure['error']): Promise<void> {
+    return events.send({ type: 'error', error }, 'error');
   }
 
   get #isParallel(): boolean {
@@ -120,7 +106,7 @@ export class MessageAnswer {
   }
 
   #head() {
-    return { id: this.#id, type: 'message', role: 'assistant', model: this.#service.model };
+    return { id: this.#id, type: 'message', role: 'assistant', model: this.service.model };
   }
 }
 

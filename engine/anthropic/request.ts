@@ -1,10 +1,8 @@
 /** Requests of Anthropic's API as schemas, and what they are as requests of a chat. */
 import { z } from 'zod';
 import type { Said } from '../openai/asked.ts';
-import { type ChatRequest, GOVERNING, maybe, model } from '../openai/request.ts';
+import { type ChatRequest, GOVERNING, maybe, model, SAMPLING, STOPS_MAX } from '../openai/request.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
-
-const STOPS_MAX = 16;
 
 const text = z.looseObject({ type: z.literal('text'), text: z.string() });
 const texts = z.union([z.string(), z.array(text)]);
@@ -53,10 +51,10 @@ export const MESSAGES_REQUEST = z
     max_tokens: z.int().min(1),
     stop_sequences: maybe(z.array(z.string().min(1)).max(STOPS_MAX)),
     stream: maybe(z.boolean()),
-    temperature: maybe(z.number().min(0).max(100)),
-    top_p: maybe(z.number().gt(0).max(1)),
-    top_k: maybe(z.int().min(0)),
-    seed: maybe(z.int()).describe('left out: another one each time, which the answer tells'),
+    temperature: SAMPLING.temperature,
+    top_p: SAMPLING.top_p,
+    top_k: SAMPLING.top_k,
+    seed: SAMPLING.seed,
     ...GOVERNING,
   })
   .describe('What is not named here is let pass and does nothing.');

@@ -1,6 +1,7 @@
 /** Asks a running engine for its metrics over HTTP. */
 import { KvError } from '../../native/index.ts';
-import { metricsIn, type TopMetrics } from '../serve/top-metrics.ts';
+import type { TopMetrics } from '../serve/page/snapshot.ts';
+import { metricsIn } from '../serve/top-metrics.ts';
 
 /** An engine on this machine answers within milliseconds. */
 const PATIENCE_MS = 5000;

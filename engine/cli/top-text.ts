@@ -1,8 +1,7 @@
 /** The table of `palimpsest top`. */
 import { brief, bytesText, type Column, grouped, percent, plural, table } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
-import type { EngineLoad } from '../serve/top-metrics.ts';
-import type { TopPool, TopRow } from '../serve/top-view.ts';
+import type { EngineLoad, TopPool, TopRow } from '../serve/page/snapshot.ts';
 
 /** What one look has found. */
 export interface Top {

@@ -2,7 +2,8 @@
 import { turnOf } from '../openai/asked.ts';
 import { cacheOf } from '../openai/chat-completion.ts';
 import type { EventStream } from '../openai/event-stream.ts';
-import { failureOf } from '../openai/failure.ts';
+import type { Failure } from '../openai/failure.ts';
+import { OneAnswer } from '../openai/one-answer.ts';
 import { checkedBody } from '../openai/request.ts';
 import type { Asker, Service } from '../openai/service.ts';
 import { type Answer, BegunTurn, type Turn } from '../openai/turn.ts';
@@ -26,18 +27,13 @@ const asMessage: Telling = (text, answer) => {
 };
 
 /** A request whose answer has begun. */
-export class OllamaAnswer {
+export class OllamaAnswer extends OneAnswer {
   readonly isLines = true;
-  readonly isStreamed: boolean;
-  readonly #service: Service;
-  readonly #begun: BegunTurn;
   readonly #telling: Telling;
 
   private constructor(service: Service, begun: BegunTurn, telling: Telling, isStreamed: boolean) {
-    this.#service = service;
-    this.#begun = begun;
+    super(service, begun, isStreamed);
     this.#telling = telling;
-    this.isStreamed = isStreamed;
   }
 
   /** Throws what a request is refused with, before anything is told. */
@@ -64,31 +60,23 @@ export class OllamaAnswer {
     return new OllamaAnswer(service, await BegunTurn.begin(service.conversations, turn), telling, isStreamed);
   }
 
-  get session(): string {
-    return this.#begun.session;
-  }
-
-  /** All of it at once. Throws what the answer failed with. */
-  async whole(): Promise<object> {
-    for await (const _ of this.#begun.texts());
-    const answer = await this.#begun.end();
+  protected asWhole(answer: Answer): object {
     return this.#last(answer, answer.text);
   }
 
-  /** Told as it comes. What goes wrong on the way is the last line. */
-  async tell(lines: EventStream): Promise<void> {
-    try {
-      for await (const { text } of this.#begun.texts())
-        await lines.send({ ...this.#head(), ...this.#telling(text), done: false });
-      const answer = await this.#begun.end();
-      await lines.send(this.#last(answer, ''));
-    } catch (error) {
-      await lines.send({ error: failureOf(error).error.message });
-    }
+  protected async tellAll(lines: EventStream): Promise<void> {
+    for await (const { text } of this.begun.texts())
+      await lines.send({ ...this.#head(), ...this.#telling(text), done: false });
+    const answer = await this.begun.end();
+    await lines.send(this.#last(answer, ''));
+  }
+
+  protected tellFailure(lines: EventStream, { message }: Failure['error']): Promise<void> {
+    return lines.send({ error: message });
   }
 
   #head() {
-    return { model: this.#service.model, created_at: new Date().toISOString() };
+    return { model: this.service.model, created_at: new Date().toISOString() };
   }
 
   #last(answer: Answer, text: string): object {

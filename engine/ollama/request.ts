@@ -1,22 +1,12 @@
 /** Requests of Ollama's API as schemas, and what they are as requests of a chat. */
 import { z } from 'zod';
 import type { Said } from '../openai/asked.ts';
-import { type ChatRequest, maybe, schema } from '../openai/request.ts';
+import { type ChatRequest, maybe, SAMPLING, schema } from '../openai/request.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 
 const options = maybe(
   z.looseObject({
-    temperature: maybe(z.number().min(0).max(100)),
-    top_p: maybe(z.number().gt(0).max(1)),
-    top_k: maybe(z.int().min(0)),
-    min_p: maybe(z.number().min(0).max(1)),
-    typical_p: maybe(z.number().gt(0).max(1)),
-    repeat_penalty: maybe(z.number()),
-    repeat_last_n: maybe(z.int().min(-1)),
-    frequency_penalty: maybe(z.number()),
-    presence_penalty: maybe(z.number()),
-    seed: maybe(z.int()),
-    stop: maybe(z.union([z.string(), z.array(z.string()).max(16)])),
+    ...SAMPLING,
     num_predict: maybe(z.int()).describe('most tokens of the answer; below 1: as many as the server says'),
   }),
 );

@@ -84,7 +84,26 @@ export interface Said {
 }
 
 /** What a request in a conversation has answered. */
-export const turnOf = (service: Service, request: ChatRequest, { messages, tools }: Said, asker: Asker): Turn => ({
+export const turnOf = (service: Service, request: ChatRequest, said: Said, asker: Asker): Turn => ({
+  ...turnBut(service, request, said, asker),
+  options: answerAsked(request, service.sampling),
+  continues: request.add_generation_prompt !== true,
+});
+
+/** The same of a response. */
+export const responseTurnOf = (service: Service, request: ResponseRequest, said: Said, asker: Asker): Turn => ({
+  ...turnBut(service, request, said, asker),
+  options: responseAsked(request, service.sampling),
+  continues: false,
+});
+
+/** What both have, whatever their answers are to be. */
+const turnBut = (
+  service: Service,
+  request: EitherRequest & Pick<ChatRequest, 'store'>,
+  { messages, tools }: Said,
+  asker: Asker,
+): Omit<Turn, 'options' | 'continues'> => ({
   terms: {
     tools,
     template: service.template,
@@ -95,9 +114,7 @@ export const turnOf = (service: Service, request: ChatRequest, { messages, tools
   session: request.session ?? null,
   keeps: request.store !== false,
   messages,
-  options: answerAsked(request, service.sampling),
   maxTokens: service.limits.maxTokens,
-  continues: request.add_generation_prompt !== true,
   signal: asker.signal,
 });
 
@@ -131,10 +148,7 @@ function choiceAsked({ tool_choice: choice, tools }: ChatRequest): ToolChoice | 
 }
 
 /** The options of a response's answer. */
-export function responseAsked(
-  request: ResponseRequest,
-  defaults: GenerateOptions,
-): SendOptions & { readonly seed: number } {
+function responseAsked(request: ResponseRequest, defaults: GenerateOptions): SendOptions & { readonly seed: number } {
   const { text, include, top_logprobs: top, tool_choice: choice, tools } = request;
   const chosen = choice != null && typeof choice !== 'string' ? { name: choice.name } : choice;
   return {

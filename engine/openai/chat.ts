@@ -54,10 +54,7 @@ export class ChatCompletion {
 
   /** All of it at once. Throws what an answer failed with. */
   async whole(): Promise<object> {
-    const answers = await this.#each(async (turn, index) => {
-      for await (const _ of turn.texts());
-      return turn.end(index === 0);
-    });
+    const answers = await this.#each((turn, index) => turn.whole(index === 0));
     return chatCompletion(this.#told, answers, this.#isParallel);
   }
 

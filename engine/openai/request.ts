@@ -8,10 +8,10 @@ export const maybe = <Schema extends z.ZodType>(schema: Schema) => schema.nullis
 
 /** Answers of one request. */
 const N_MAX = 16;
-const STOPS_MAX = 16;
+export const STOPS_MAX = 16;
 
 /** How tokens are drawn, as OpenAI and, for what it does not have, llama-server name it. */
-const SAMPLING = {
+export const SAMPLING = {
   temperature: maybe(z.number().min(0).max(100)).describe('0: the most likely token'),
   top_p: maybe(z.number().gt(0).max(1)),
   top_k: maybe(z.int().min(0)).describe('0: all'),

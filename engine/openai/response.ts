@@ -2,12 +2,13 @@
 import { randomUUID } from 'node:crypto';
 import type { GeneratedToken } from '../transformer/sampling/logprobs.ts';
 import type { ToolCall } from '../transformer/types.ts';
-import { responseAsked, sessionAsked } from './asked.ts';
+import { responseTurnOf } from './asked.ts';
 import { cacheOf, callsOf, logprobsOf, timingsOf } from './chat-completion.ts';
-import { argumentsOf, type ConversationTerms } from './conversation.ts';
+import { argumentsOf } from './conversation.ts';
 import { type Diagnostics, diagnose } from './diagnostics.ts';
 import type { EventStream } from './event-stream.ts';
-import { failureOf } from './failure.ts';
+import type { Failure } from './failure.ts';
+import { OneAnswer } from './one-answer.ts';
 import { checkedBody, type InputItem, RESPONSE_REQUEST, type ResponseRequest } from './request.ts';
 import { conversationOf, itemsOf } from './response-input.ts';
 import type { ResponseStore } from './response-store.ts';
@@ -45,14 +46,12 @@ const callItem = (id: string, status: string, call: ToolCall, text: string) => (
 });
 
 /** A request for a response whose answer has begun. */
-export class ResponseAnswer {
-  readonly #service: Service;
+export class ResponseAnswer extends OneAnswer {
   readonly #store: ResponseStore;
   readonly #owner: string | undefined;
   readonly #request: ResponseRequest;
   readonly #items: readonly InputItem[];
   readonly #turn: Turn;
-  readonly #begun: BegunTurn;
   readonly #id = idOf('resp');
   readonly #message = idOf('msg');
   readonly #createdS = nowS();
@@ -68,13 +67,12 @@ export class ResponseAnswer {
     items: readonly InputItem[],
     { turn, begun }: { readonly turn: Turn; readonly begun: BegunTurn },
   ) {
-    this.#service = service;
+    super(service, begun, request.stream);
     this.#store = store;
     this.#owner = owner;
     this.#request = request;
     this.#items = items;
     this.#turn = turn;
-    this.#begun = begun;
   }
 
   /** Throws what a request is refused with, before anything is told. */
@@ -84,61 +82,38 @@ export class ResponseAnswer {
     const { previous_response_id: previous } = request;
     const before = previous == null ? [] : (await store.get(previous, 'previous_response_id', asker.salt)).items;
     const items = [...before, ...itemsOf(request)];
-    const { messages, tools } = conversationOf(request, items);
-    const session = service.sessionFor(sessionAsked(request, asker));
-    const terms: ConversationTerms = { tools, template: service.template, session, own: asker.own, owner: asker.salt };
-    const options = responseAsked(request, service.sampling);
-    const { maxTokens } = service.limits;
+    const turn = responseTurnOf(service, request, conversationOf(request, items), asker);
     const owner = asker.salt;
-    const turn: Turn = {
-      terms,
-      messages,
-      options,
-      maxTokens,
-      continues: false,
-      session: request.session ?? null,
-      keeps: request.store !== false,
-      signal: asker.signal,
-    };
     const begun = await BegunTurn.begin(service.conversations, turn);
     return new ResponseAnswer({ service, store, owner }, request, items, { turn, begun });
   }
 
-  get isStreamed(): boolean {
-    return this.#request.stream === true;
-  }
-
-  get session(): string {
-    return this.#begun.session;
-  }
-
-  /** All of it at once. Throws what the answer failed with. */
-  async whole(): Promise<object> {
-    for await (const _ of this.#begun.texts());
-    const answer = await this.#begun.end();
+  protected asWhole(answer: Answer): Promise<object> {
     return this.#end(answer, this.#outputs(answer));
   }
 
-  /** Told as it comes. What goes wrong on the way is the last event, and nothing follows it. */
-  async tell(events: EventStream): Promise<void> {
-    const tell = (type: string, more: object): Promise<void> =>
-      events.send({ type, sequence_number: this.#sequence++, ...more }, type);
-    try {
-      await tell('response.created', { response: this.#head('in_progress', []) });
-      await tell('response.in_progress', { response: this.#head('in_progress', []) });
-      const answer = await this.#tellText(tell);
-      const outputs = this.#outputs(answer);
-      for (const [index, output] of outputs.entries())
-        if (output.type === 'function_call') await tellCall(tell, index, output);
-      const response = await this.#end(answer, outputs);
-      await tell(`response.${response.status}`, { response });
-    } catch (thrown) {
-      const { error } = failureOf(thrown);
-      const { code, message, param } = error;
-      await tell('response.failed', { response: { ...this.#head('failed', []), error: { code, message } } });
-      // Clients of the older kind look for this one.
-      await tell('error', { code, message, param, error });
-    }
+  protected async tellAll(events: EventStream): Promise<void> {
+    const tell = this.#numbered(events);
+    await tell('response.created', { response: this.#head('in_progress', []) });
+    await tell('response.in_progress', { response: this.#head('in_progress', []) });
+    const answer = await this.#tellText(tell);
+    const outputs = this.#outputs(answer);
+    for (const [index, output] of outputs.entries())
+      if (output.type === 'function_call') await tellCall(tell, index, output);
+    const response = await this.#end(answer, outputs);
+    await tell(`response.${response.status}`, { response });
+  }
+
+  protected async tellFailure(events: EventStream, error: Failure['error']): Promise<void> {
+    const tell = this.#numbered(events);
+    const { code, message, param } = error;
+    await tell('response.failed', { response: { ...this.#head('failed', []), error: { code, message } } });
+    // Clients of the older kind look for this one.
+    await tell('error', { code, message, param, error });
+  }
+
+  #numbered(events: EventStream): Tell {
+    return (type, more) => events.send({ type, sequence_number: this.#sequence++, ...more }, type);
   }
 
   /** The text of the answer, which is an item of its own where there is any. */
@@ -152,14 +127,14 @@ export class ResponseAnswer {
       await tell('response.content_part.added', { ...at, part: textPart('', null) });
     };
     let text = '';
-    for await (const piece of this.#begun.texts()) {
+    for await (const piece of this.begun.texts()) {
       if (piece.text === '') continue;
       if (text === '') await added();
       text += piece.text;
       const logprobs = piece.logprobs === null ? [] : logprobsOf(piece.logprobs).content;
       await tell('response.output_text.delta', { ...at, delta: piece.text, logprobs });
     }
-    const answer = await this.#begun.end();
+    const answer = await this.begun.end();
     const [message] = this.#outputs(answer);
     if (message?.type !== 'message') return answer;
     const [part] = message.content;
@@ -210,7 +185,7 @@ export class ResponseAnswer {
         prompt: this.#turn.messages,
         terms: this.#turn.terms,
         owner: this.#owner,
-        sessions: this.#begun.sessions,
+        sessions: this.begun.sessions,
       });
     return response;
   }
@@ -221,7 +196,7 @@ export class ResponseAnswer {
     if (compared == null) return null;
     const { terms, messages: prompt } = this.#turn;
     const before = await this.#store.find(compared, this.#owner);
-    return diagnose(this.#service.engine, before, { terms, prompt, cachedTokens });
+    return diagnose(this.service.engine, before, { terms, prompt, cachedTokens });
   }
 
   #head(status: string, output: readonly Output[]) {
@@ -238,7 +213,7 @@ export class ResponseAnswer {
       instructions: request.instructions ?? null,
       max_output_tokens: request.max_output_tokens ?? null,
       max_tool_calls: null,
-      model: this.#service.model,
+      model: this.service.model,
       output,
       parallel_tool_calls: request.parallel_tool_calls !== false,
       previous_response_id: request.previous_response_id ?? null,

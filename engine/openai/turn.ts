@@ -128,6 +128,12 @@ export class BegunTurn {
       throw await leave(this.#conversations, this.#taken, error);
     }
   }
+
+  /** The same, and nobody reads its texts before. */
+  async whole(goesOn = true): Promise<Answer> {
+    for await (const _ of this.texts());
+    return this.end(goesOn);
+  }
 }
 
 /** Errors of a parked chat or of the log, which say nothing of the request. */

@@ -26,7 +26,8 @@ import {
 import type { Page } from './answers.ts';
 import { KNOWN_VALUES, unknownValue } from './known-values.ts';
 import { LogView } from './log-view.ts';
-import { type TopPool, type TopRow, TopView } from './top-view.ts';
+import type { TopPool, TopRow } from './page/snapshot.ts';
+import { TopView } from './top-view.ts';
 
 /** The log is looked at so often. Its writers sync every 50 ms; a person does not notice this much. */
 const LOOK_MS = 200;

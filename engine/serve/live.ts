@@ -4,28 +4,12 @@
  */
 import type { ServerResponse } from 'node:http';
 import { KvError } from '../../native/index.ts';
+import type { Snapshot } from './page/snapshot.ts';
 import type { LogReader } from './reader.ts';
 import { checkPlaces, type Places, type StreamRules } from './stream.ts';
-import { type EngineLoad, EngineLooks, metricsIn } from './top-metrics.ts';
-import type { TopPool, TopRow } from './top-view.ts';
+import { EngineLooks, metricsIn } from './top-metrics.ts';
 
 const EVERY_MS = 1000;
-
-/** What a server does at one moment. */
-export interface Snapshot {
-  /** Milliseconds since the epoch. */
-  readonly timeMs: number;
-  /** The name that clients ask for; null: nothing is answered here. */
-  readonly model: string | null;
-  /** Whether a log is read here, and whether whoever asks sees what is others'. */
-  readonly hasLog: boolean;
-  readonly seesAll: boolean;
-  /** null: no engine runs here, or whoever asks is told of its own answers alone. */
-  readonly engine: EngineLoad | null;
-  readonly pools: readonly TopPool[];
-  /** Open ones, those that take most bytes first. */
-  readonly sessions: readonly TopRow[];
-}
 
 /** What snapshots are made of. */
 export interface LiveSources {

@@ -1,24 +1,5 @@
 /** What only a running engine knows, in its own metrics: calls at work or waiting, passes, bytes by tier. */
-
-export interface TopMetrics {
-  /** Calls that read or write now, and calls that wait for room. */
-  readonly running: number;
-  readonly waiting: number;
-  /** Open sessions that are parked. */
-  readonly parked: number;
-  readonly bytes: number;
-  /** The same by tier, those that have any. */
-  readonly tiers: Readonly<Record<string, number>>;
-  readonly budgetBytes: number | null;
-  /** Since the engine began: tokens of prompts, tokens that were written, passes over the weights and their tokens. */
-  readonly promptTokens: number;
-  readonly generatedTokens: number;
-  readonly passes: number;
-  readonly passTokens: number;
-}
-
-/** The same with what it did since it was looked at before. */
-export type EngineLoad = TopMetrics & { readonly tokensPerSecond: number; readonly tokensPerPass: number };
+import type { EngineLoad, TopMetrics } from './page/snapshot.ts';
 
 const SAMPLE = /^palimpsest_(\w+)(?:\{([^}]*)\})? (\S+)$/gm;
 

@@ -11,46 +11,7 @@ import {
   type PoolAsking,
   seriesOf,
 } from '../../witness/index.ts';
-
-/** A session that is open. */
-export interface TopRow {
-  readonly session: string;
-  readonly model: string;
-  /**
-   * `working`: tokens came to it lately; `waiting`: none did, and it keeps its pages; `parked`: it gave them up until
-   * it is used again.
-   */
-  readonly state: 'working' | 'waiting' | 'parked';
-  readonly tokens: number;
-  /** By its last two situations; 0 while it waits. */
-  readonly tokensPerSecond: number;
-  readonly bytes: number;
-  /** Its own budget, or what was left to it of a shared one; null: none. */
-  readonly budgetBytes: number | null;
-  /** Mean bits of a number in its cache; null: it has no tokens. */
-  readonly bits: number | null;
-  /** What its pages gave up for other sessions, in all. */
-  readonly gaveUpBytes: number;
-  /** What a byte of its last move was predicted to cost, in nats; null: none, or its policy knows no prices. */
-  readonly price: number | null;
-  /** Bytes that it keeps whoever needs some (kvFloor); 0: none. */
-  readonly floorBytes: number;
-  /** How many bytes it keeps beside the 1 of others (kvWeight). */
-  readonly weight: number;
-}
-
-/** The memory that the sessions of one engine share, since they were first asked for bytes. */
-export interface TopPool {
-  readonly pool: string;
-  /** Bytes of its open sessions that are not parked, and what was left to them all when one last asked. */
-  readonly bytes: number;
-  readonly budgetBytes: number;
-  /** Times that a session asked for bytes, and what all gave up. */
-  readonly askings: number;
-  readonly givenBytes: number;
-  /** What a byte cost whoever was asked last, in nats; null: nobody was, or prices are not known. */
-  readonly price: number | null;
-}
+import type { TopPool, TopRow } from './page/snapshot.ts';
 
 interface Seen {
   readonly model: string;

@@ -125,7 +125,7 @@ const WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>
     runtime: ['', 'hub', 'grammar'],
   },
   session: { '': ['park'], park: [''], chat: ['', 'calls'] },
-  serve: { '': [], page: [] },
+  serve: { '': ['page'], page: [] },
 };
 
 /**

@@ -1,8 +1,9 @@
 /** Two charts of the last minutes, drawn by uPlot. */
 import { byId } from '../../../witness/report/page/dom.ts';
 import { bytesText } from '../../../witness/report/page/words.ts';
-import { rateText, type Snapshot } from './snapshot.ts';
+import type { Snapshot } from './snapshot.ts';
 import Plot from './uplot.ts';
+import { rateText } from './words.ts';
 
 /** Snapshots that are shown: five minutes of them. */
 const SHOWN = 300;

@@ -2,7 +2,7 @@
 import { byId, el } from '../../../witness/report/page/dom.ts';
 import { bytesText, grouped } from '../../../witness/report/page/words.ts';
 import { ask, errorOf, eventsOf } from './ask.ts';
-import { shortId } from './snapshot.ts';
+import { shortId } from './words.ts';
 
 interface Message {
   readonly role: 'user' | 'assistant';

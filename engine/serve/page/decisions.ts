@@ -2,7 +2,7 @@
 import { byId, el } from '../../../witness/report/page/dom.ts';
 import { brief, entryId, grouped } from '../../../witness/report/page/words.ts';
 import { askJson, follow } from './ask.ts';
-import { shortId } from './snapshot.ts';
+import { shortId } from './words.ts';
 
 const SHOWN = 40;
 

@@ -2,8 +2,9 @@
 import { byId, el } from '../../../witness/report/page/dom.ts';
 import { bytesText, grouped } from '../../../witness/report/page/words.ts';
 import { drawCharts, totalsOf } from './charts.ts';
-import { priceText, rateText, type Snapshot } from './snapshot.ts';
+import type { Snapshot } from './snapshot.ts';
 import { TIERS } from './tiers.ts';
+import { priceText, rateText } from './words.ts';
 
 type Figure = readonly [name: string, value: string, more: string];
 

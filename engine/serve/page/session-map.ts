@@ -5,8 +5,9 @@ import { History } from '../../../witness/report/page/history.ts';
 import { palette, TierMap } from '../../../witness/report/page/map.ts';
 import { bytesText, grouped } from '../../../witness/report/page/words.ts';
 import { askJson } from './ask.ts';
-import { type SessionNow, shortId } from './snapshot.ts';
+import type { SessionNow } from './snapshot.ts';
 import { colourOf, TIERS } from './tiers.ts';
+import { shortId } from './words.ts';
 
 type MapData = ReportData & { readonly formTiers: readonly string[] };
 

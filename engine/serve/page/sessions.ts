@@ -2,7 +2,8 @@
 import { byId, el } from '../../../witness/report/page/dom.ts';
 import { bytesText, grouped } from '../../../witness/report/page/words.ts';
 import { askJson } from './ask.ts';
-import { priceText, rateText, type SessionNow, type Snapshot, shortId } from './snapshot.ts';
+import type { SessionNow, Snapshot } from './snapshot.ts';
+import { priceText, rateText, shortId } from './words.ts';
 
 const ENDED_MAX = 12;
 
