@@ -4,7 +4,7 @@
  */
 import type { NoteBody } from './entries/log-notes.ts';
 import { readSeries } from './read.ts';
-import { missingEntries } from './replay.ts';
+import { missingBySession } from './replay.ts';
 import { seriesOf } from './series.ts';
 import type { Entry, OpenBody } from './types.ts';
 
@@ -51,21 +51,49 @@ const isBefore = ({ kind, body }: Entry): boolean =>
   kind === 'change' && (body as Entry<'change'>['body']).tokens === 0;
 
 /** `entries`: those of the session. Throws 'sealed' where an earlier session was erased. */
-export function lineageOf(dir: string, entries: Iterable<Entry>, tokens = Number.POSITIVE_INFINITY): Lineage {
+export function lineageOf(dir: string, entries: readonly Entry[]): Lineage {
+  const earlier = ancestorsOf(dir, entries);
+  const missing = earlier.size === 0 ? null : missingBySession(dir);
   const lines: Line[] = [];
   let lacking: string | null = null;
-  for (const entry of entries) {
-    const beginning = beginningIn(entry);
-    if (beginning !== null) {
-      const { session } = beginning;
-      const part = { session, to: entry.seq };
-      const earlier = [...readSeries(dir, seriesOf(entry.seq), part)];
-      const isWhole = earlier[0]?.kind === 'open' && missingEntries(dir, session) === 0;
-      const before = lineageOf(dir, earlier, Math.min(tokens, beginning.tokens));
-      lines.push(...before.lines);
-      lacking ??= before.lacking ?? (isWhole ? null : session);
+  const tell = (told: Iterable<Entry>, tokens: number): void => {
+    for (const entry of told) {
+      const beginning = beginningIn(entry);
+      if (beginning !== null) {
+        const { session } = beginning;
+        const before = earlier.get(session)!.filter(({ seq }) => seq < entry.seq);
+        tell(before, Math.min(tokens, beginning.tokens));
+        const isWhole = before[0]?.kind === 'open' && !missing!.has(session);
+        if (!isWhole) lacking ??= session;
+      }
+      if (!isBefore(entry)) lines.push({ entry, tokens });
     }
-    if (!isBefore(entry)) lines.push({ entry, tokens });
-  }
+  };
+  tell(entries, Number.POSITIVE_INFINITY);
   return { lines, lacking };
+}
+
+/**
+ * Entries of all sessions that these go on from, by session, each up to where anything else did. The log is read twice,
+ * however many there are: for what every session began with, and for theirs.
+ */
+function ancestorsOf(dir: string, entries: readonly Entry[]): ReadonlyMap<string, readonly Entry[]> {
+  const found = new Map<string, Entry[]>();
+  const last = entries.findLast((entry) => beginningIn(entry) !== null);
+  if (last === undefined) return found;
+  const [series, to] = [seriesOf(last.seq), last.seq];
+  const beginnings = new Map<string, string[]>();
+  for (const entry of readSeries(dir, series, { to, kinds: ['open', 'note'] })) {
+    const from = beginningIn(entry)?.session;
+    if (from !== undefined) beginnings.set(entry.session, [...(beginnings.get(entry.session) ?? []), from]);
+  }
+  const open = entries.flatMap((entry) => beginningIn(entry)?.session ?? []);
+  for (let session = open.pop(); session !== undefined; session = open.pop()) {
+    if (found.has(session)) continue;
+    found.set(session, []);
+    open.push(...(beginnings.get(session) ?? []));
+  }
+  for (const entry of readSeries(dir, series, { to, sessions: [...found.keys()] }))
+    found.get(entry.session)!.push(entry);
+  return found;
 }

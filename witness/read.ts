@@ -74,6 +74,8 @@ export interface SeriesPart extends Pick<ReadOptions, 'session' | 'kinds' | 'onU
   readonly from?: number;
   /** The seq before which reading ends. Default: none. */
   readonly to?: number;
+  /** Several sessions in place of one. */
+  readonly sessions?: readonly string[];
 }
 
 /**
@@ -87,11 +89,11 @@ export function* readSeries(
   part: SeriesPart,
   keys: SessionKeys = new SessionKeys(part.files ?? nodeFiles, dir),
 ): Generator<Entry, void, undefined> {
-  const { from = firstSeqOf(series), to = Number.POSITIVE_INFINITY, session, kinds, onUnopened, onSenseless } = part;
-  const { files = nodeFiles } = part;
+  const { from = firstSeqOf(series), to = Number.POSITIVE_INFINITY, kinds, onUnopened, onSenseless } = part;
+  const { files = nodeFiles, session, sessions = session === undefined ? undefined : [session] } = part;
   const folder = seriesDir(dir, series);
   const logId = logIdOf(files, dir);
-  const isOther = isOtherThan(session, kinds);
+  const isOther = isOtherThan(sessions, kinds);
   const reader = new BodyReader(keys);
   if (series > 0 && listSegments(files, folder).length === 0) return;
   try {
@@ -102,17 +104,17 @@ export function* readSeries(
         if (run.kinds[index] === KIND_PASSED_OVER) continue;
         const sound = reader.sound(run, index);
         const envelope = sound ?? envelopeIn(run, index);
-        if (session !== undefined && envelope.session !== session) continue;
+        if (sessions !== undefined && !sessions.includes(envelope.session)) continue;
         if (kinds !== undefined && !kinds.includes(envelope.kind)) continue;
         const entry =
-          sound ?? openOrTell(keys, envelope, onSenseless ?? (session === undefined ? () => {} : undefined));
+          sound ?? openOrTell(keys, envelope, onSenseless ?? (sessions === undefined ? () => {} : undefined));
         if (entry === SENSELESS) continue;
         if (entry !== null) {
           yield entry;
           continue;
         }
         const why = keys.unopened(envelope.session) as Unopened;
-        if (session !== undefined) throw unopenedError(session, why);
+        if (sessions !== undefined) throw unopenedError(envelope.session, why);
         onUnopened?.(envelope.session, why, envelope.timeMs);
       }
       if (run.seq + run.count >= to) return;
@@ -208,15 +210,17 @@ const headOf = (payload: Uint8Array): RegExpExecArray | null =>
 
 /** Says of the bytes of an entry whether they certainly name another session or another kind. */
 function isOtherThan(
-  session: string | undefined,
+  sessions: readonly string[] | undefined,
   kinds: readonly EntryKind[] | undefined,
 ): (payload: Uint8Array) => boolean {
-  if (session === undefined && kinds === undefined) return () => false;
-  const spelled = session === undefined ? null : Buffer.from(canonicalText(session)).toString('latin1');
+  if (sessions === undefined && kinds === undefined) return () => false;
+  const spelled = sessions?.map((session) => Buffer.from(canonicalText(session)).toString('latin1'));
   return (payload) => {
     const head = headOf(payload);
     if (head === null) return false;
-    return (spelled !== null && head[2] !== spelled) || (kinds !== undefined && !kinds.includes(head[3] as EntryKind));
+    return (
+      spelled?.includes(head[2] as string) === false || (kinds !== undefined && !kinds.includes(head[3] as EntryKind))
+    );
   };
 }
 

@@ -39,21 +39,30 @@ export type PolicyFactory = (id: string, options: Readonly<Record<string, unknow
  */
 export const missingEntries = (dir: string, session: string): number => lacking(dir, session).missing;
 
+type Lacking = Required<Pick<ReplayReport, 'missing' | 'leftOut'>>;
+
 /** The same, and how many of them a rule left out. */
-function lacking(dir: string, session: string): Required<Pick<ReplayReport, 'missing' | 'leftOut'>> {
-  let [missing, leftOut] = [0, 0];
+const lacking = (dir: string, session: string): Lacking =>
+  missingBySession(dir).get(session) ?? { missing: 0, leftOut: 0 };
+
+/** The same of all sessions that lack any. */
+export function missingBySession(dir: string): ReadonlyMap<string, Lacking> {
+  const found = new Map<string, Lacking>();
   for (const { body } of readLog(dir, { session: NO_SESSION, kinds: ['note'] })) {
     const { note, sessions, error } = body as {
       readonly note?: unknown;
       readonly error?: unknown;
       readonly sessions?: Readonly<Record<string, unknown>>;
     };
-    const count = note === 'dropped' ? sessions?.[session] : 0;
-    if (typeof count !== 'number' || count <= 0) continue;
-    missing += count;
-    if (error === LEFT_OUT_BY_RULE) leftOut += count;
+    if (note !== 'dropped') continue;
+    for (const [session, count] of Object.entries(sessions ?? {})) {
+      if (typeof count !== 'number' || count <= 0) continue;
+      const { missing, leftOut } = found.get(session) ?? { missing: 0, leftOut: 0 };
+      const byRule = error === LEFT_OUT_BY_RULE ? count : 0;
+      found.set(session, { missing: missing + count, leftOut: leftOut + byRule });
+    }
   }
-  return { missing, leftOut };
+  return found;
 }
 
 /**

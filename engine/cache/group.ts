@@ -5,7 +5,7 @@
 import type { KvCache } from '../../native/index.ts';
 import type { PolicyContext } from '../../policy/index.ts';
 import type { Away } from './away.ts';
-import type { Kin } from './kin.ts';
+import { Kin } from './kin.ts';
 import { copyBytes } from './own-pages.ts';
 
 /** What counts of a cache. */
@@ -13,7 +13,7 @@ interface Member {
   readonly kv: KvCache;
   readonly kin: Kin;
   readonly away: Away | null;
-  readonly terms: { readonly context: PolicyContext };
+  readonly terms: { readonly context: Pick<PolicyContext, 'layers' | 'pageBytes'> };
 }
 
 export class Group {
@@ -21,6 +21,9 @@ export class Group {
   /** What it was told last. */
   budgetBytes: number;
   readonly #members = new Set<Member>();
+  /** Of those that are the first of their family: the pages that another one has which is counted before; null: none. */
+  readonly #counted = new Map<Member, ReturnType<Kin['sharedWithin']>>();
+  #countedAt = -1;
 
   constructor(name: string, budgetBytes: number) {
     this.name = name;
@@ -28,10 +31,12 @@ export class Group {
   }
 
   join(member: Member): void {
+    this.#countedAt = -1;
     this.#members.add(member);
   }
 
   leave(member: Member): void {
+    this.#countedAt = -1;
     this.#members.delete(member);
   }
 
@@ -43,21 +48,42 @@ export class Group {
 
   /** Bytes of all of them. Pages that several hold count once, and so do those of a family. */
   get usedBytes(): number {
+    this.#count();
     let bytes = 0;
-    const counted: { readonly kin: Kin; usedBytes: number }[] = [];
-    for (const { kv, kin, away, terms } of this.#members) {
-      bytes += away?.heldBytes ?? 0;
+    const families = new Map<object, number>();
+    // The beginning of one is that of many: by whose it is, and how many pages.
+    const beginnings = new Map<Kin, Map<number, number>>();
+    for (const member of this.#members) {
+      const { kv, kin, away, terms } = member;
       const usedBytes = kv.usedBytes;
-      const family = counted.find((other) => other.kin.has(kin));
-      if (family !== undefined) {
-        bytes += Math.max(0, usedBytes - family.usedBytes);
-        family.usedBytes = Math.max(usedBytes, family.usedBytes);
-        continue;
+      bytes += away?.heldBytes ?? 0;
+      const before = families.get(kin.family) ?? 0;
+      families.set(kin.family, Math.max(before, usedBytes));
+      const shared = this.#counted.get(member);
+      if (shared === undefined) bytes += Math.max(0, usedBytes - before);
+      else if (shared === null) bytes += usedBytes;
+      else {
+        const known = beginnings.get(shared.relative) ?? new Map<number, number>();
+        const heldBytes = known.get(shared.pages) ?? copyBytes(kv, terms.context, 0, shared.pages);
+        beginnings.set(shared.relative, known.set(shared.pages, heldBytes));
+        bytes += usedBytes - heldBytes;
       }
-      const shared = Math.max(0, ...counted.map((other) => kin.sharedWith(other.kin)));
-      bytes += usedBytes - (shared === 0 ? 0 : copyBytes(kv, terms.context, 0, shared));
-      counted.push({ kin, usedBytes });
     }
     return bytes;
+  }
+
+  /** Who counts from which page on changes only where caches begin, end, or take pages back. */
+  #count(): void {
+    if (this.#countedAt === Kin.changes) return;
+    this.#countedAt = Kin.changes;
+    this.#counted.clear();
+    const [families, first] = [new Set<object>(), new Set<Kin>()];
+    for (const member of this.#members) {
+      const { kin } = member;
+      if (families.has(kin.family)) continue;
+      this.#counted.set(member, kin.sharedWithin(first));
+      families.add(kin.family);
+      first.add(kin);
+    }
   }
 }

@@ -28,6 +28,9 @@ interface Family {
   readonly canaries: KeptOriginals;
 }
 
+/** Changes of what any caches have in common, so that what was found of them is known to be old. */
+let changes = 0;
+
 export class Kin {
   readonly #family: Family;
   readonly #canaries: KeptOriginals;
@@ -48,8 +51,14 @@ export class Kin {
     this.#family.users++;
   }
 
+  /** Another number where any caches have come to have other pages in common. */
+  static get changes(): number {
+    return changes;
+  }
+
   /** Another cache begins with so many pages of this one, and holds them together with it. */
   share(other: Kin, pages: number): void {
+    changes++;
     for (const [relative, count] of [...this.#shared, [this, pages] as const]) {
       other.#shared.set(relative, Math.min(count, pages));
       relative.#shared.set(other, Math.min(count, pages));
@@ -58,6 +67,7 @@ export class Kin {
 
   /** Pages behind the first `pages` are gone here. */
   cut(pages: number): void {
+    changes++;
     for (const [relative, count] of this.#shared) {
       this.#shared.set(relative, Math.min(count, pages));
       relative.#shared.set(this, Math.min(count, pages));
@@ -80,9 +90,22 @@ export class Kin {
     return this.#family === other.#family;
   }
 
+  /** What is the same for all of a family. */
+  get family(): object {
+    return this.#family;
+  }
+
   /** Pages from 0 on that a relative holds as well. */
   sharedWith(relative: Kin): number {
     return this.#shared.get(relative) ?? 0;
+  }
+
+  /** Which of these holds most of its pages from 0 on as well, and how many; null: none of them any. */
+  sharedWithin(relatives: ReadonlySet<Kin>): { readonly relative: Kin; readonly pages: number } | null {
+    let most: { readonly relative: Kin; readonly pages: number } | null = null;
+    for (const [relative, pages] of this.#shared)
+      if (pages > (most?.pages ?? 0) && relatives.has(relative)) most = { relative, pages };
+    return most;
   }
 
   /** How many others that read by them hold pages together with this one and are no family. */
@@ -127,6 +150,7 @@ export class Kin {
 
   /** This cache is closed. → whether it was the last that was open */
   leave(): boolean {
+    changes++;
     for (const relative of this.#shared.keys()) relative.#shared.delete(this);
     return --this.#family.users === 0;
   }

@@ -9,7 +9,7 @@ import { latentOf } from './forms.ts';
 /** What copying the pages of a cache from `first` on takes, up to `end`: left out, all of them. */
 export function copyBytes(
   kv: { readonly table: (layer: number) => PageTable },
-  { layers, pageBytes }: PolicyContext,
+  { layers, pageBytes }: Pick<PolicyContext, 'layers' | 'pageBytes'>,
   first: number,
   end = Number.POSITIVE_INFINITY,
 ): number {

@@ -3,6 +3,7 @@
  * has said the longest beginning of them answers the rest, and reads nothing twice. One that nobody goes on with is
  * closed when others come, and its pages then serve whoever begins alike (`engine/session/prefixes.ts`).
  */
+import { existsSync } from 'node:fs';
 import { given, KvError } from '../../native/index.ts';
 import { removeParked } from '../session/park/folder.ts';
 import type { Store } from '../store/store.ts';
@@ -63,6 +64,10 @@ export class Conversations {
   readonly #named = new Map<string, Held>();
   readonly #running = new Map<string, Held>();
   readonly #parked = new Map<string, Parked>();
+  /** Those that are coming back. */
+  readonly #returning = new Map<string, Parked>();
+  /** Of each copy that is being made, the sessions that were erased meanwhile. */
+  readonly #erasedBeside = new Set<Set<string>>();
   #isClosed = false;
 
   /** `most`: so many wait, and more are closed. */
@@ -88,7 +93,7 @@ export class Conversations {
     if (session !== null) return this.#takeNamed(session, { terms, digest, said, going });
     const own = said.slice(0, most + 1);
     const here = own.findLastIndex((one, held) => held > 0 && this.#waiting.has(one));
-    const kept = (await this.#kept?.find(terms, own, Math.max(here, 0))) ?? null;
+    const kept = await this.#copied(async () => (await this.#kept?.find(terms, own, Math.max(here, 0))) ?? null);
     if (kept !== null) return this.#begin(kept, kept.held, keeps);
     for (let held = most; held > 0; held--) {
       const waiting = this.#waiting.get(said[held]!);
@@ -143,11 +148,16 @@ export class Conversations {
       const told = toldOf(await chat.session.report());
       const { messages } = chat;
       const { path } = await chat.session.park();
+      if (known.isErased) {
+        removeParked(path);
+        throw notHeld(id);
+      }
       this.#parked.set(id, { ...known, messages, path, told });
       return { id, state: 'parked', ...told, last_used_ms: known.usedMs };
     } catch (error) {
       // It is still open.
-      this.#named.set(id, { chat, known: { ...known, isNamed: true } });
+      if (!known.isErased) this.#named.set(id, { chat, known: { ...known, isNamed: true } });
+      else await chat.close();
       throw error;
     } finally {
       this.#running.delete(id);
@@ -157,17 +167,23 @@ export class Conversations {
   /** Brings a parked one back, under an id of its own. Throws 'not-found', and what resume throws. */
   async resume(id: string, looking: Looking): Promise<HeldSession> {
     const parked = this.#parked.get(id);
-    if (parked === undefined || !sees(looking, parked)) throw notHeld(id);
+    if (parked === undefined || !sees(looking, parked)) throw this.#notIdle(id, looking);
     this.#parked.delete(id);
+    this.#returning.set(id, parked);
     try {
       const { messages, terms } = parked;
-      const session = await this.#engine.resume(id, terms.own);
-      const chat = await this.#engine.chat({ session, messages, ...askedOf(terms) });
+      const back = await this.#copied(async () => {
+        const session = await this.#engine.resume(id, terms.own);
+        return named(await this.#engine.chat({ session, messages, ...askedOf(terms) }), parked);
+      });
       removeParked(parked.path);
-      return await this.#keepNamed(chat, parked);
+      if (back === null) throw notHeld(id);
+      return await this.#keepNamed(back);
     } catch (error) {
-      this.#parked.set(id, parked);
+      if (existsSync(parked.path)) this.#parked.set(id, parked);
       throw error;
+    } finally {
+      this.#returning.delete(id);
     }
   }
 
@@ -175,7 +191,9 @@ export class Conversations {
   async fork(id: string, looking: Looking): Promise<HeldSession> {
     const { chat, known } = this.#takeIdle(id, looking);
     try {
-      return await this.#keepNamed(await chat.fork(), known);
+      const fork = await this.#copied(async () => named(await chat.fork(), known));
+      if (fork === null) throw notHeld(id);
+      return await this.#keepNamed(fork);
     } finally {
       await this.giveBack({ chat, known, held: 0, keeps: false });
     }
@@ -201,6 +219,7 @@ export class Conversations {
    * those that answer are not kept, and nothing of them stays in a store. Throws as a store does.
    */
   async erase(session: string): Promise<void> {
+    for (const erased of this.#erasedBeside) erased.add(session);
     const closing: Held[] = [];
     for (const held of [this.#waiting, this.#named, this.#running])
       for (const [key, one] of held) {
@@ -252,17 +271,8 @@ export class Conversations {
     });
   }
 
-  /** One that waits, which nobody else has from now on. Throws 'not-found', a Refusal for one that answers. */
+  /** One that waits, which nobody else has from now on. Throws what #notIdle gives. */
   #takeIdle(id: string, looking: Looking): Held {
-    const running = this.#running.get(id);
-    if (running !== undefined && sees(looking, running.known))
-      throw new Refusal(
-        409,
-        new KvError('busy', 'the session is answering', {
-          values: { param: 'session', session: id },
-          hint: 'fork it, or wait',
-        }),
-      );
     for (const held of [this.#named, this.#waiting])
       for (const [key, one] of held) {
         if (one.known.id !== id || !sees(looking, one.known)) continue;
@@ -270,7 +280,32 @@ export class Conversations {
         this.#running.set(id, one);
         return one;
       }
-    throw notHeld(id);
+    throw this.#notIdle(id, looking);
+  }
+
+  /** Why one does not wait: a Refusal for one that answers or is coming back, else it is not held. */
+  #notIdle(id: string, looking: Looking): unknown {
+    const known = this.#running.get(id)?.known ?? this.#returning.get(id);
+    if (known === undefined || !sees(looking, known)) return notHeld(id);
+    const error = new KvError('busy', 'the session is answering, or coming back', {
+      values: { param: 'session', session: id },
+      hint: 'fork it, or wait',
+    });
+    return new Refusal(409, error);
+  }
+
+  /** A copy, of which nothing else knows until then; null: there is none, or something of it was erased meanwhile. */
+  async #copied<Copy extends Held>(make: () => Promise<Copy | null>): Promise<Copy | null> {
+    const erased = new Set<string>();
+    this.#erasedBeside.add(erased);
+    try {
+      const copy = await make();
+      if (copy === null || !copy.known.sessions.some((session) => erased.has(session))) return copy;
+      await copy.chat.close();
+      return null;
+    } finally {
+      this.#erasedBeside.delete(erased);
+    }
   }
 
   #begin({ chat, known }: Held, held: number, keeps: boolean): Taken {
@@ -279,8 +314,7 @@ export class Conversations {
     return { chat, known, held, keeps };
   }
 
-  async #keepNamed(chat: Chat, { terms, digest, sessions }: Known): Promise<HeldSession> {
-    const known = { ...knownOf(chat, terms, digest, sessions), isNamed: true, usedMs: Date.now() };
+  async #keepNamed({ chat, known }: Held): Promise<HeldSession> {
     this.#named.set(known.id, { chat, known });
     const told = toldOf(await chat.session.report());
     return { id: known.id, state: 'idle', ...told, last_used_ms: known.usedMs };
@@ -307,6 +341,12 @@ export class Conversations {
     for (const { chat } of leaving) await chat.close();
   }
 }
+
+/** What goes on from another one, and is found by its id alone. */
+const named = (chat: Chat, { terms, digest, sessions }: Known): Held => ({
+  chat,
+  known: { ...knownOf(chat, terms, digest, sessions), isNamed: true, usedMs: Date.now() },
+});
 
 const notHeld = (id: string): KvError =>
   new KvError('not-found', `no session ${id.slice(0, 80)} is held here, or no longer`, {
