@@ -25,6 +25,7 @@ import { Governed } from '../cache/governed.ts';
 import { ownPages } from '../cache/own-pages.ts';
 import { runStep } from '../cache/pass.ts';
 import type { Stepper } from '../cache/stepper.ts';
+import { attentionTerms } from '../transformer/attention.ts';
 import { nameInLog } from '../transformer/load.ts';
 import { Rotary } from '../transformer/rotary.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
@@ -259,11 +260,7 @@ class Player implements Stepper {
         ...{ policy: PLAYED, policyOptions: {}, context, exact: false, thresholdValues: {}, lowest: [] },
         ...{ budgetBytes: null, kldBudget: null, tokensExpected: null, stepLatencyBudgetMs: null },
       },
-      native: {
-        threads: runtime.cacheThreads,
-        slidingWindow: model.config.slidingWindow,
-        scoreCap: model.config.scoreCap,
-      },
+      native: { threads: runtime.cacheThreads, ...attentionTerms(model.config) },
       sketches: [],
       log: null,
       opened: {

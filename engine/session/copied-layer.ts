@@ -1,5 +1,6 @@
 /** A layer of a cache as a cache of its own, in a pool of its own, so that what is tried with it touches no budget. */
 import { type KvCache, type KvCacheOptions, openKvCache, type PagePool } from '../../native/index.ts';
+import { attentionTerms } from '../transformer/attention.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 
 export interface CopyTerms {
@@ -27,8 +28,7 @@ export function copiedLayer(
     pool,
     threads,
     ...formats,
-    slidingWindow: [model.config.slidingWindow[layer] ?? null],
-    scoreCap: model.config.scoreCap,
+    ...attentionTerms(model.config, layer),
   });
   try {
     for (let page = 0; page < pages; page++) copy.importPage(0, of.exportPage(at, page));

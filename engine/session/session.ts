@@ -30,6 +30,7 @@ import { originalsTerms } from '../originals/terms.ts';
 import type { Client } from '../scheduler/fairness.ts';
 import type { Solo } from '../scheduler/scheduler.ts';
 import { adaptedDense } from '../transformer/adapted-dense.ts';
+import { attentionTerms } from '../transformer/attention.ts';
 import { nameInLog } from '../transformer/load.ts';
 import { Rotary } from '../transformer/rotary.ts';
 import { outputSketches } from '../transformer/runtime/output-sketch.ts';
@@ -115,18 +116,13 @@ export class Session implements Reader {
     const { stepLatencyBudgetMs } = setup;
     const rotary = Rotary.planned(model.config, setup.tokensExpected);
     const originals = originalsTerms(setup);
-    const { slidingWindow } = model.config;
     const stake = stakeOf(setup);
     const { terms: asked, latents, foresight } = termsFor(runtime, setup, rotary);
     const terms = comingBack(asked, originals);
     const governed = Governed.open({
       shape,
       terms,
-      native: {
-        threads: runtime.cacheThreads,
-        slidingWindow,
-        scoreCap: model.config.scoreCap,
-      },
+      native: { threads: runtime.cacheThreads, ...attentionTerms(model.config) },
       sketches: terms.policy.needsTrials ? outputSketches(runtime) : [],
       latents,
       originals,

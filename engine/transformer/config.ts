@@ -61,6 +61,7 @@ const schema = z.strictObject({
   preNorms: z.boolean(),
   postNorms: z.boolean(),
   layerNorms: z.boolean(),
+  normBias: z.boolean(),
   parallel: z.boolean(),
   oneNorm: z.boolean(),
   gated: z.boolean(),
@@ -82,6 +83,7 @@ const schema = z.strictObject({
   queryScale: multiplier,
   embeddingScale: multiplier,
   logitScale: multiplier,
+  alibiMax: z.number().positive().max(64).nullable(),
   scoreCap: cap,
   logitCap: cap,
   tiedEmbeddings: z.boolean(),
@@ -111,6 +113,7 @@ export function checkConfig(config: ModelConfig, source: string): ModelConfig {
       wrong.push('experts in layers that also differ otherwise');
   }
   if (config.layerNorms && (!config.preNorms || config.postNorms)) wrong.push('layer norms elsewhere than before');
+  if (config.normBias && !config.layerNorms) wrong.push('biases of norms that leave the mean in');
   if (config.oneNorm && !config.parallel) wrong.push('one norm for two halves that follow one another');
   if (layerRope.includes('local') && localRopeTheta === null) wrong.push('rope: local layers without a base');
   if (scaling.kind === 'longrope') {
@@ -157,7 +160,7 @@ export function expectedShapes(config: ModelConfig): Map<string, readonly number
     ['embed', [vocabSize, m]],
     ['norm', [m]],
   ]);
-  if (config.layerNorms) shapes.set('norm.bias', [m]);
+  if (config.normBias) shapes.set('norm.bias', [m]);
   if (!config.tiedEmbeddings) shapes.set('head', [vocabSize, m]);
   for (let layer = 0; layer < layers; layer++) {
     const matrix = (name: string, rows: number, columns: number, bias: boolean): void => {
@@ -166,7 +169,7 @@ export function expectedShapes(config: ModelConfig): Map<string, readonly number
     };
     for (const norm of normsOf(config)) {
       shapes.set(`${layer}.${norm}`, [m]);
-      if (config.layerNorms) shapes.set(`${layer}.${norm}.bias`, [m]);
+      if (config.normBias) shapes.set(`${layer}.${norm}.bias`, [m]);
     }
     if (config.qkNorm !== 'none') {
       const ofHead = config.qkNorm === 'head';
@@ -192,6 +195,10 @@ export function feedForwardNames({ experts, gated }: Pick<ModelConfig, 'experts'
   return Array.from({ length: experts.count }, (_, expert) => names.map((name) => `${name}.${expert}`)).flat();
 }
 
+/** True of a norm of the residual stream that takes the mean out first. */
+export const takesMeanOut = ({ layerNorms }: Pick<ModelConfig, 'layerNorms'>, name: string): boolean =>
+  layerNorms && /(^norm|\.(attn|mlp)Norm)$/.test(name);
+
 /** The norms of the residual stream that every layer has. */
 export function normsOf({ preNorms, postNorms, oneNorm }: Pick<ModelConfig, 'preNorms' | 'postNorms' | 'oneNorm'>) {
   return [
@@ -205,6 +212,7 @@ type Feature =
   | 'preNorms'
   | 'postNorms'
   | 'layerNorms'
+  | 'normBias'
   | 'parallel'
   | 'oneNorm'
   | 'gated'
@@ -220,6 +228,7 @@ type Feature =
   | 'queryScale'
   | 'embeddingScale'
   | 'logitScale'
+  | 'alibiMax'
   | 'scoreCap'
   | 'logitCap';
 
@@ -231,6 +240,7 @@ export function plainFeatures(layers: number): Pick<ModelConfig, Feature> {
     preNorms: true,
     postNorms: false,
     layerNorms: false,
+    normBias: false,
     parallel: false,
     oneNorm: false,
     gated: true,
@@ -246,6 +256,7 @@ export function plainFeatures(layers: number): Pick<ModelConfig, Feature> {
     queryScale: 1,
     embeddingScale: 1,
     logitScale: 1,
+    alibiMax: null,
     scoreCap: null,
     logitCap: null,
   };

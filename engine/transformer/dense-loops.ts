@@ -3,7 +3,7 @@
  * so they serve only requests for float32 where onnxruntime is absent.
  */
 import { assert, type Experts } from '../../native/index.ts';
-import { feedForwardNames, normsOf } from './config.ts';
+import { feedForwardNames, normsOf, takesMeanOut } from './config.ts';
 import { DenseBase, type DenseModel, opened } from './dense.ts';
 import { finite } from './dense-graphs.ts';
 import type { AdaptedRows, AdapterMatrix, DenseBackend, DenseOptions, LayerInput, ModelConfig } from './types.ts';
@@ -208,10 +208,11 @@ class LoopBackend extends DenseBase implements DenseBackend {
   #norm(x: Float32Array, name: string): Float32Array {
     const gain = this.#weights.get(name)!;
     const bias = this.#weights.get(`${name}.bias`);
+    const isCentred = takesMeanOut(this.model.config, name);
     const [width, y] = [gain.length, new Float32Array(x.length)];
     for (let start = 0; start < x.length; start += width) {
       let [mean, square] = [0, 0];
-      if (bias !== undefined) for (let i = 0; i < width; i++) mean += x[start + i]! / width;
+      if (isCentred) for (let i = 0; i < width; i++) mean += x[start + i]! / width;
       for (let i = 0; i < width; i++) square += (x[start + i]! - mean) ** 2;
       const inverse = 1 / Math.sqrt(square / width + this.model.config.normEpsilon);
       for (let i = 0; i < width; i++) y[start + i] = (x[start + i]! - mean) * inverse * gain[i]! + (bias?.[i] ?? 0);

@@ -15,7 +15,7 @@ import {
   KvError,
   THREADS_MAX,
 } from '../../native/index.ts';
-import { normsOf } from './config.ts';
+import { normsOf, takesMeanOut } from './config.ts';
 import { DenseBase, type DenseModel, opened, PACKED_AT_ONCE_BYTES } from './dense.ts';
 import { finite } from './dense-graphs.ts';
 import { rewritten } from './rewrite.ts';
@@ -127,10 +127,12 @@ class NativeBackend extends DenseBase implements DenseBackend {
     this.#half.setBias(layer, slot, this.#vector(`${layer}.${slot}.bias`));
   }
 
-  /** Gains, and biases behind them where there are any. */
+  /** Gains, and behind them the biases of norms that take the mean out. */
   #norm(name: string): Float32Array {
+    const { config } = this.model;
     const gains = this.#vector(name);
-    return this.model.weights.has(`${name}.bias`) ? joined([gains, this.#vector(`${name}.bias`)]) : gains;
+    if (!takesMeanOut(config, name)) return gains;
+    return joined([gains, config.normBias ? this.#vector(`${name}.bias`) : new Float32Array(gains.length)]);
   }
 
   #vector(name: string): Float32Array {

@@ -84,7 +84,7 @@ export function hfNaming({
   hfTop = HF_TOP,
 }: Pick<Family, 'hfParts' | 'hfGainOffset' | 'hfPrefix' | 'hfIgnored' | 'hfTop'> = llama): Naming {
   const parts = { ...HF_LAYER, ...hfParts };
-  const ofLayer = /^(?:layers|h)\.(0|[1-9]\d{0,4})\.(.+)$/;
+  const ofLayer = /^(?:layers|h|blocks)\.(0|[1-9]\d{0,4})\.(.+)$/;
   const isLeftOut = (name: string) => hfIgnored?.test(name) === true;
   const nameOf = (name: string) =>
     isLeftOut(name) ? null : engineName(name, name.replace(hfPrefix, ''), ofLayer, hfTop, parts);

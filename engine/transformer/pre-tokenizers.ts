@@ -36,6 +36,7 @@ const BY_NAME: ReadonlyMap<string, PreTokenizer> = new Map([
   ['default', { patterns: [`${PUNCTUATION}]+`, GPT2_PATTERN, '\\p{N}+', '[0-9][0-9][0-9]'] }],
   ['gpt-2', gpt2],
   ['olmo', gpt2],
+  ['mpt', gpt2],
   ['smollm', digitsThenGpt2],
   ['starcoder', digitsThenGpt2],
   ['refact', digitsThenGpt2],

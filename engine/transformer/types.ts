@@ -60,8 +60,10 @@ export interface ModelConfig {
   readonly preNorms: boolean;
   /** True if what each of them answers goes through a norm of its own before it is added to the stream. */
   readonly postNorms: boolean;
-  /** True if the norms of the residual stream take the mean out first, and have biases; else they are RMS norms. */
+  /** True if the norms of the residual stream take the mean out first; else they are RMS norms. */
   readonly layerNorms: boolean;
+  /** True if those norms have biases. */
+  readonly normBias: boolean;
   /** True if the feed-forward half reads the stream that enters the layer, and not what attention made of it. */
   readonly parallel: boolean;
   /** True if both halves of a layer read one norm. */
@@ -109,6 +111,11 @@ export interface ModelConfig {
   readonly embeddingScale: number;
   /** Factor on the logits. The loader has multiplied the gains of the final norm by it, so nobody else applies it. */
   readonly logitScale: number;
+  /**
+   * Scores of attention lose a slope times the distance (ALiBi), a slope for each query head: the largest exponent of
+   * two that a slope is one over, as files say it; null: they do not.
+   */
+  readonly alibiMax: number | null;
   /** Scores s of attention become scoreCap · tanh(s / scoreCap); null: they stay as they are. */
   readonly scoreCap: number | null;
   /** Logits likewise, in what the dense half answers, so nobody else applies it. */
@@ -127,7 +134,7 @@ export interface ModelConfig {
  *   l.attnNorm [m] · l.q [H·d, m] · l.k [n·d, m] · l.v [n·d, m] · l.o [m, H·d] · l.q.bias … l.o.bias · l.attnPost [m]
  *   l.qNorm [d] · l.kNorm [d], or [H·d] and [n·d] where all heads are normalised together
  *   l.mlpNorm [m] · l.gate [f, m] · l.up [f, m] · l.down [m, f] (+ .bias) · l.mlpPost [m]
- * and where norms take the mean out, attnNorm.bias, mlpNorm.bias, norm.bias [m]
+ * and where norms have biases, attnNorm.bias, mlpNorm.bias, norm.bias [m]
  * and where there are E experts, instead of these three, l.router [E, m] · l.gate.e [f, m] · l.up.e [f, m] · l.down.e
  * [m, f] of each expert e. Rows are output features, as in PyTorch.
  */

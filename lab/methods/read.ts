@@ -25,19 +25,19 @@ export interface Reading {
 
 /**
  * → the residual stream behind the last layer for the last `scored` tokens, [scored, m]. Throws 'aborted', and
- * 'unsupported' for models whose scores have a cap, which no method knows.
+ * 'unsupported' for models whose scores have a cap or a bias by distance, which no method knows.
  */
 export async function readThrough(
   { dense, model: { config } }: Runtime,
   { ids, rope, scored, stride, attend, before, after, signal }: Reading,
 ): Promise<Float32Array> {
-  const { layers, kvHeads, queryHeads, headDim, hiddenSize, scoreCap, architecture } = config;
-  if (scoreCap !== null)
+  const { layers, kvHeads, queryHeads, headDim, hiddenSize, scoreCap, alibiMax, architecture } = config;
+  if (scoreCap !== null || alibiMax !== null)
     throw new KvError(
       'unsupported',
-      `methods of the lab attend without a cap, and scores of ${architecture} models have one`,
+      `methods of the lab attend without caps and biases by distance, and scores of ${architecture} models have one`,
       {
-        values: { scoreCap },
+        values: { scoreCap, alibiMax },
       },
     );
   const hidden = new Float32Array(scored * hiddenSize);

@@ -67,8 +67,8 @@ async function forward(
   }
 }
 
-/** Those that are tried against formulas of our own (beside.test.ts). */
-const BY_FORMULA: readonly string[] = ['gpt-neox', 'falcon'];
+/** Those that are tried against formulas of our own (beside.test.ts, alibi.test.ts). */
+const BY_FORMULA: readonly string[] = ['gpt-neox', 'falcon', 'mpt'];
 
 test('every family has a model here', () => {
   const types = FAMILY_NAMES.map((name) => readFamily(name).config.model_type);

@@ -1,4 +1,5 @@
 /** Token ids → logits by the engine's own path, driven layer by layer, with an attention of the caller's choice. */
+import { alibiSlopes, attentionTerms } from '../../engine/transformer/attention.ts';
 import type { Rotary } from '../../engine/transformer/rotary.ts';
 import type { DenseBackend, ModelConfig } from '../../engine/transformer/types.ts';
 import { type KvCache, openKvCache, openPool, type PagePool } from '../../native/index.ts';
@@ -10,17 +11,20 @@ export interface Attention {
   close(): void;
 }
 
-type Shape = Pick<ModelConfig, 'layers' | 'queryHeads' | 'kvHeads' | 'headDim' | 'slidingWindow' | 'scoreCap'>;
+type Shape = Pick<
+  ModelConfig,
+  'layers' | 'queryHeads' | 'kvHeads' | 'headDim' | 'slidingWindow' | 'scoreCap' | 'alibiMax'
+>;
 
 /** The native cache with f16 pages throughout. */
-export function nativeAttention({ layers, queryHeads, kvHeads, headDim, slidingWindow, scoreCap }: Shape): Attention {
+export function nativeAttention(config: Shape): Attention {
+  const { layers, queryHeads, kvHeads, headDim } = config;
   const pool: PagePool = openPool(2 ** 28);
   const cache: KvCache = openKvCache({
     shape: { layers, queryHeads, kvHeads, headDim },
     pool,
     windowFormat: 'f16',
-    slidingWindow,
-    scoreCap,
+    ...attentionTerms(config),
   });
   return {
     length: (layer) => cache.length(layer),
@@ -36,7 +40,9 @@ export function nativeAttention({ layers, queryHeads, kvHeads, headDim, slidingW
 }
 
 /** The textbook formula in float64 over unrounded keys and values. */
-export function plainAttention({ layers, queryHeads, kvHeads, headDim, slidingWindow, scoreCap }: Shape): Attention {
+export function plainAttention(config: Shape): Attention {
+  const { layers, queryHeads, kvHeads, headDim, slidingWindow, scoreCap } = config;
+  const slopes = alibiSlopes(config);
   const keys: Float32Array[][] = Array.from({ length: layers }, () => []);
   const values: Float32Array[][] = Array.from({ length: layers }, () => []);
   const row = kvHeads * headDim;
@@ -52,7 +58,15 @@ export function plainAttention({ layers, queryHeads, kvHeads, headDim, slidingWi
         for (let head = 0; head < queryHeads; head++) {
           const at = (t * queryHeads + head) * headDim;
           const shared = Math.floor(head / (queryHeads / kvHeads)) * headDim;
-          attendPlainly(q.subarray(at, at + headDim), kept, mixed, shared, scoreCap, out.subarray(at, at + headDim));
+          const query = q.subarray(at, at + headDim);
+          attendPlainly(
+            query,
+            kept,
+            mixed,
+            shared,
+            { scoreCap, slope: slopes?.[head] ?? 0 },
+            out.subarray(at, at + headDim),
+          );
         }
       }
     },
@@ -65,14 +79,15 @@ function attendPlainly(
   keys: Float32Array[],
   values: Float32Array[],
   from: number,
-  scoreCap: number | null,
+  { scoreCap, slope }: { readonly scoreCap: number | null; readonly slope: number },
   out: Float32Array,
 ): void {
-  const scores = keys.map((key) => {
+  const scores = keys.map((key, t) => {
     let dot = 0;
     for (let c = 0; c < q.length; c++) dot += q[c]! * key[from + c]!;
     const score = dot / Math.sqrt(q.length);
-    return scoreCap === null ? score : scoreCap * Math.tanh(score / scoreCap);
+    const capped = scoreCap === null ? score : scoreCap * Math.tanh(score / scoreCap);
+    return capped - slope * (keys.length - 1 - t);
   });
   const largest = scores.reduce((a, b) => Math.max(a, b), -Infinity);
   const weights = scores.map((score) => Math.exp(score - largest));

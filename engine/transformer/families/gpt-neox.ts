@@ -21,7 +21,7 @@ const ROTARY_PART = 0.25;
 const EPSILON = 1e-5;
 
 /** Layers of this family, and of those that were made like it. */
-export const NEOX_LAYERS = { layerNorms: true, gated: false } as const;
+export const NEOX_LAYERS = { layerNorms: true, normBias: true, gated: false } as const;
 
 /** A GGUF file has all queries, then all keys, then all values. */
 export const NEOX_GGUF_PARTS = {

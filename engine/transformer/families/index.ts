@@ -9,6 +9,7 @@ import { granite } from './granite.ts';
 import { llama } from './llama.ts';
 import { mistral } from './mistral.ts';
 import { mixtral } from './mixtral.ts';
+import { mpt } from './mpt.ts';
 import { olmo2 } from './olmo2.ts';
 import { phi3 } from './phi3.ts';
 import { qwen2 } from './qwen2.ts';
@@ -31,10 +32,8 @@ export const FAMILIES: readonly Family[] = [
   granite,
   gptNeox,
   falcon,
+  mpt,
 ];
-
-/** What attention has no place for. */
-const BIASED = 'it adds a bias to scores by distance (ALiBi), which is not served';
 
 const SHARED = 'one of its experts answers every token, which is not served';
 
@@ -45,8 +44,7 @@ const NOT_SERVED: Readonly<Record<string, string>> = {
   deepseek_v2: SHARED,
   deepseek_v3: SHARED,
   deepseek2: SHARED,
-  mpt: BIASED,
-  bloom: BIASED,
+  bloom: 'its embedding has a norm of its own, which is not served',
   olmo3: 'only some of its layers stretch their rotary embedding',
 };
 

@@ -83,7 +83,7 @@ export const CASES: readonly { name: string; more: Partial<ModelConfig> }[] = [
 ];
 
 const NEOX: Partial<ModelConfig> = {
-  ...{ layerNorms: true, gated: false, activation: 'gelu', tiedEmbeddings: false },
+  ...{ layerNorms: true, normBias: true, gated: false, activation: 'gelu', tiedEmbeddings: false },
   ...{ qkvBias: true, outputBias: true, mlpBias: true },
 };
 
@@ -93,11 +93,15 @@ export const OWN_CASES: readonly { name: string; more: Partial<ModelConfig> }[] 
   { name: 'the same, one half after the other, odd sizes', more: { ...NEOX, hiddenSize: 36, intermediateSize: 55 } },
   {
     name: 'one norm for both halves, one key head, no biases (Falcon)',
-    more: { layerNorms: true, gated: false, activation: 'gelu', parallel: true, oneNorm: true, kvHeads: 1 },
+    more: {
+      ...{ layerNorms: true, normBias: true, gated: false, activation: 'gelu' },
+      ...{ parallel: true, oneNorm: true, kvHeads: 1 },
+    },
   },
+  { name: 'layer norms without biases, no gate (MPT)', more: { layerNorms: true, gated: false, activation: 'gelu' } },
   { name: 'a gate with exact GELU', more: { activation: 'gelu' } },
   { name: 'no gate, SiLU', more: { gated: false } },
-  { name: 'layer norms before a gate', more: { layerNorms: true } },
+  { name: 'layer norms before a gate', more: { layerNorms: true, normBias: true } },
 ];
 
 /** For the dense halves that have experts. */

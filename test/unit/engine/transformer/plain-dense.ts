@@ -29,9 +29,14 @@ export class PlainDense {
     return [...this.weights.tensor(name).readFloat32()];
   }
 
-  /** bias: of a norm that takes the mean out first; null: of one that does not. */
-  private norm(row: readonly number[], scale: readonly number[], bias: readonly number[] | null = null): number[] {
-    const mean = bias === null ? 0 : row.reduce((sum, value) => sum + value, 0) / row.length;
+  /** isCentred: the mean is taken out first. */
+  private norm(
+    row: readonly number[],
+    scale: readonly number[],
+    isCentred = false,
+    bias: readonly number[] | null = null,
+  ): number[] {
+    const mean = !isCentred ? 0 : row.reduce((sum, value) => sum + value, 0) / row.length;
     const square = row.reduce((sum, value) => sum + (value - mean) ** 2, 0) / row.length;
     const spread = Math.sqrt(square + this.config.normEpsilon);
     return row.map((value, i) => ((value - mean) / spread) * scale[i]! + (bias?.[i] ?? 0));
@@ -45,8 +50,9 @@ export class PlainDense {
 
   private norms(x: Matrix, name: string): Matrix {
     const gains = this.vector(name);
-    const biases = this.config.layerNorms && /(^n|N)orm$/.test(name) ? this.vector(`${name}.bias`) : null;
-    return x.map((row) => this.norm(row, gains, biases));
+    const isCentred = this.config.layerNorms && /(^norm|attnNorm|mlpNorm)$/.test(name);
+    const biases = isCentred && this.config.normBias ? this.vector(`${name}.bias`) : null;
+    return x.map((row) => this.norm(row, gains, isCentred, biases));
   }
 
   private headNorm(x: Matrix, scale: string): Matrix {
