@@ -57,6 +57,19 @@ void dotI8(const Napi::CallbackInfo& info) {
   kernels->dotI8(tile, contraction, outputs, x, n, static_cast<size_t>(xStride), y, static_cast<size_t>(yStride));
 }
 
+void addDotI8(const Napi::CallbackInfo& info) {
+  Call call(info);
+  const Kernels* kernels = call.kernels();
+  const int contraction = call.integer(4, 256), outputs = call.integer(1, kMany);
+  const int n = call.integer(0, kMany), xStride = call.integer(0, kMany), yStride = call.integer(0, kMany);
+  if (contraction % 4 != 0 || xStride < contraction || yStride < outputs) call.fail("contradicts the shape");
+  const auto* tile = call.array<int8_t>(static_cast<size_t>(contraction) * ((outputs + 15) / 16 * 16));
+  const auto* x = call.array<int16_t>(Call::span(n, xStride, contraction));
+  const auto* steps = call.array<float>(n);
+  auto* y = call.array<float>(Call::span(n, yStride, outputs));
+  kernels->addDotI8(tile, contraction, outputs, x, n, static_cast<size_t>(xStride), steps, y, static_cast<size_t>(yStride));
+}
+
 void rotate(const Napi::CallbackInfo& info) {
   Call call(info);
   const Kernels* kernels = call.kernels();
@@ -269,6 +282,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("best", best);
   add("dotF16", dotF16);
   add("dotI8", dotI8);
+  add("addDotI8", addDotI8);
   add("rotate", rotate);
   add("quantizeI16", quantizeI16);
   add("softmaxPage", softmaxPage);

@@ -80,6 +80,7 @@ export const VOLUMES = {
   'memory steps': { full: 100_000, turn: 4 },
   'pool steps': { full: 10_000, turn: 5, least: 3000 },
   'adapter sessions': { full: 500, turn: 4, least: 30 },
+  'adapter steps': { full: 4000, turn: 1, least: 300 },
   passes: { full: 1000, turn: 2 },
   'index steps': { full: 2000, turn: 9, least: 800 },
   'prompt edits': { full: 10_000, turn: 5, least: 200 },

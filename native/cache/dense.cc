@@ -122,9 +122,9 @@ int Dense::normSize(int layer, int norm) const {
 
 size_t Dense::heldBytes() const {
   size_t total = heap_.reservedBytes() + bytes_ - placed_;
-  for (const Quantized* rows : {&narrowRows_, &headRows_, &wideRows_, &expertRows_, &rankedRows_}) total += rows->held();
-  for (const Buffer<float>* rows : {&lines_, &middle_, &gate_, &up_, &ones_, &normed_, &shares_, &answers_, &ranked_}) total += rows->bytes();
-  return total + routing_.bytes() + chosen_.bytes() + places_.bytes();
+  for (const Quantized* rows : {&narrowRows_, &headRows_, &wideRows_, &expertRows_}) total += rows->held();
+  for (const Buffer<float>* rows : {&lines_, &middle_, &gate_, &up_, &ones_, &normed_, &shares_, &answers_, &ranked_, &rankedSteps_}) total += rows->bytes();
+  return total + rankedLines_.bytes() + routing_.bytes() + chosen_.bytes() + places_.bytes();
 }
 
 bool Dense::place(Matrix& matrix, uint64_t size) {

@@ -76,8 +76,9 @@ class Dense {
   // What rows of a matrix, or of all experts' matrices in a slot, are rounded to: two planes, 16 bits, until it is
   // called, or one, 8 bits.
   void setPlanes(int layer, int slot, int planes) { layers_[layer].planes[slot] = static_cast<uint8_t>(planes); }
-  // Sets what an adapter adds to what a matrix answers, b * (a * x): a [rank][inputs], b [outputs][rank], both rounded
-  // as kFromF32 is. Once per matrix and adapter, and not of a matrix of experts.
+  // Sets what an adapter adds to what a matrix answers, b * (a * x): a [rank][inputs], rounded as kFromF32 is, and b
+  // [outputs][rank], whose columns are rounded to 8 bits with a scale each. Once per matrix and adapter, and not of a
+  // matrix of experts.
   Status setAdapter(int adapter, int layer, int slot, int rank, const float* a, const float* b);
   void dropAdapter(int adapter);
   bool hasAdapter(int adapter) const { return static_cast<size_t>(adapter) < adapters_.size() && adapters_[adapter] != nullptr; }
@@ -139,7 +140,8 @@ class Dense {
     float* y;
   };
 
-  // What an adapter adds to a matrix; rank 0: nothing.
+  // What an adapter adds to a matrix; rank 0: nothing. b: an i8 tile [rank][outputs] (kernels.h), padded to multiples
+  // of 4 and 16, and behind it a float scale for each of its rows.
   struct Factors {
     int rank = 0;
     Matrix a, b;
@@ -157,9 +159,11 @@ class Dense {
     const Factors* factors;
     int first, rows;
     float scale;
-    int outputs;
+    int slot, outputs;
     float* y;
-    size_t at;  // in ranked_
+    size_t at;     // in ranked_
+    size_t lines;  // in rankedLines_
+    size_t steps;  // in rankedSteps_
   };
 
   Matrix& matrixAt(int layer, int slot, int expert) {
@@ -186,6 +190,8 @@ class Dense {
   void feedForward(int layer, int tokens, const float* base, float* y);
   void activate(int rows, unsigned planes);
   // dense_adapters.cc
+  Status packRanks(Matrix& matrix, int outputs, int rank, const float* b);
+  void addRows(const Added& added, int from, int end);
   void adapt(int layer, const Quantized& rows, int tokens, std::initializer_list<Answer> answers);
   // dense_experts.cc
   bool complete(const Layer& layer) const;
@@ -220,8 +226,9 @@ class Dense {
   DenseMix mix_{};
   int mixFrom_ = 0;  // the row of the call with which the slice begins
   std::vector<Added> added_;
-  Buffer<float> ranked_;   // what the first factors answer
-  Quantized rankedRows_;
+  Buffer<float> ranked_;          // what the first factors answer
+  Buffer<int16_t> rankedLines_;   // the same in integers
+  Buffer<float> rankedSteps_;     // the value of one unit of them, for each row and 256 ranks
 };
 
 }  // namespace palimpsest

@@ -1,12 +1,31 @@
 // Low-rank adapters: to what a matrix W answers to a row x, an adapter adds scale * b * (a * x), beside W and never
-// into it. The rows of a call may have different adapters, several, or none. Both factors are matrices like all others,
-// and their products have the same kernels, so a row gets the same bits alone as among others; a row without adapters
-// is not touched.
+// into it. The rows of a call may have different adapters, several, or none. Both factors are read as they are stored,
+// in 8 bits. a is a matrix like all others, whose products have the same kernels; what it answers is rounded to 16 bits
+// for each 256 ranks, and its products with b are summed as integers. So a row gets the same bits alone as among
+// others, and a row without adapters is not touched.
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "dense.h"
+#include "finite.h"
 
 namespace palimpsest {
+
+namespace {
+
+// Ranks whose products are summed at once (dotI8).
+constexpr int kRanksAtOnce = 256;
+// Rows of a slice that one thread takes.
+constexpr int kRowsAtOnce = 8;
+
+constexpr int paddedRank(int rank) { return (rank + 3) / 4 * 4; }
+constexpr int rankParts(int rank) { return (rank + kRanksAtOnce - 1) / kRanksAtOnce; }
+constexpr uint64_t tileBytes(int rank, int outputs) { return static_cast<uint64_t>(paddedRank(rank)) * ((outputs + 15) / 16 * 16); }
+int8_t* tileOf(Block* block) { return reinterpret_cast<int8_t*>(block) + kHeapUnit; }
+float* scalesOf(Block* block, int rank, int outputs) { return reinterpret_cast<float*>(tileOf(block) + tileBytes(rank, outputs)); }
+
+}  // namespace
 
 Status Dense::setAdapter(int adapter, int layer, int slot, int rank, const float* a, const float* b) {
   if (static_cast<size_t>(adapter) >= adapters_.size()) adapters_.resize(adapter + 1);
@@ -17,11 +36,40 @@ Status Dense::setAdapter(int adapter, int layer, int slot, int rank, const float
   }
   Factors& factors = at->of[static_cast<size_t>(layer) * kDenseSlots + slot];
   if (factors.rank != 0) return kBadArgument;
-  const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot);
-  Status status = pack(factors.a, rank, inputs, kFromF32, reinterpret_cast<const uint8_t*>(a), 0, rank);
-  if (status == kOk) status = pack(factors.b, outputs, rank, kFromF32, reinterpret_cast<const uint8_t*>(b), 0, outputs);
-  if (status == kOk) factors.rank = rank;
+  Status status = factors.b.block ? kOk : packRanks(factors.b, outputs(layer, slot), rank, b);
+  if (status == kOk) status = pack(factors.a, rank, inputs(layer, slot), kFromF32, reinterpret_cast<const uint8_t*>(a), 0, rank);
+  if (status == kOk) {
+    factors.rank = rank;
+  } else if (factors.b.block) {
+    drop(factors.b);
+  }
   return status;
+}
+
+// b [outputs][rank]: column r, which rank r adds to the outputs, becomes a row of the tile with a scale.
+Status Dense::packRanks(Matrix& matrix, int outputs, int rank, const float* b) {
+  for (int o = 0; o < outputs; o++) {
+    if (!allFinite(b + static_cast<size_t>(o) * rank, rank)) return kBadValue;
+  }
+  const uint64_t bytes = tileBytes(rank, outputs) + static_cast<uint64_t>(rank) * sizeof(float);
+  if (!place(matrix, (bytes + kHeapUnit - 1) / kHeapUnit * kHeapUnit)) return kNoMemory;
+  int8_t* tile = tileOf(matrix.block);
+  float* scales = scalesOf(matrix.block, rank, outputs);
+  std::memset(tile, 0, tileBytes(rank, outputs));
+  std::fill(scales, scales + rank, 0.0f);
+  for (int o = 0; o < outputs; o++) {
+    for (int r = 0; r < rank; r++) scales[r] = std::max(scales[r], std::fabs(b[static_cast<size_t>(o) * rank + r]));
+  }
+  for (int r = 0; r < rank; r++) scales[r] /= 127;
+  const size_t quadBytes = static_cast<size_t>((outputs + 15) / 16) * 64;
+  for (int o = 0; o < outputs; o++) {
+    for (int r = 0; r < rank; r++) {
+      // The scale of the smallest numbers is none.
+      const float level = scales[r] == 0 ? 0 : std::nearbyint(b[static_cast<size_t>(o) * rank + r] / scales[r]);
+      tile[r / 4 * quadBytes + static_cast<size_t>(o) * 4 + r % 4] = static_cast<int8_t>(std::clamp(level, -127.0f, 127.0f));
+    }
+  }
+  return kOk;
 }
 
 void Dense::dropAdapter(int adapter) {
@@ -34,11 +82,36 @@ void Dense::dropAdapter(int adapter) {
   adapters_[adapter] = nullptr;
 }
 
+// Rows from..end of the slice, as far as they are of `added`: rounds what a has answered, and adds its products with b.
+void Dense::addRows(const Added& added, int from, int end) {
+  from = std::max(from, added.first) - added.first;
+  end = std::min(end, added.first + added.rows) - added.first;
+  if (from >= end) return;
+  const int rank = added.factors->rank, padded = paddedRank(rank), outputs = added.outputs;
+  const int8_t* tile = tileOf(added.factors->b.block);
+  const float* scales = scalesOf(added.factors->b.block, rank, outputs);
+  int16_t* lines = rankedLines_.data() + added.lines;
+  for (int part = 0; part < rankParts(rank); part++) {
+    const int first = part * kRanksAtOnce, count = std::min(kRanksAtOnce, rank - first), wide = std::min(kRanksAtOnce, padded - first);
+    float* steps = rankedSteps_.data() + added.steps + static_cast<size_t>(part) * added.rows;
+    for (int row = from; row < end; row++) {
+      float* values = ranked_.data() + added.at + static_cast<size_t>(row) * rank + first;
+      int16_t* line = lines + static_cast<size_t>(row) * padded + first;
+      for (int i = 0; i < count; i++) values[i] *= added.scale * scales[first + i];
+      steps[row] = kernels_->quantizeI16(values, count, line);
+      std::fill(line + count, line + wide, int16_t{0});
+    }
+    kernels_->addDotI8(tile + tileBytes(first, outputs), wide, outputs, lines + static_cast<size_t>(from) * padded + first, end - from, padded, steps + from,
+                       added.y + static_cast<size_t>(from) * outputs, outputs);
+  }
+}
+
 // Adds to what matrices have answered to `rows` what the adapters of these rows add.
 void Dense::adapt(int layer, const Quantized& rows, int tokens, std::initializer_list<Answer> answers) {
   added_.clear();
   products_.clear();
-  size_t ranked = 0;
+  size_t ranked = 0, lines = 0, steps = 0;
+  double work = 0;
   for (int part = 0; part < mix_.count; part++) {
     const int32_t* at = mix_.parts + static_cast<size_t>(part) * 3;
     const int first = std::max(at[0] - mixFrom_, 0), end = std::min(at[0] + at[1] - mixFrom_, tokens);
@@ -47,26 +120,35 @@ void Dense::adapt(int layer, const Quantized& rows, int tokens, std::initializer
       const Factors& factors = adapters_[at[2]]->of[static_cast<size_t>(layer) * kDenseSlots + answer.slot];
       if (factors.rank == 0) continue;
       const int outputs = this->outputs(layer, answer.slot);
-      added_.push_back({&factors, first, end - first, mix_.scales[part], outputs, answer.y + static_cast<size_t>(first) * outputs, ranked});
+      const size_t count = end - first;
+      added_.push_back({&factors, first, end - first, mix_.scales[part], answer.slot, outputs, answer.y + static_cast<size_t>(first) * outputs, ranked, lines, steps});
       products_.push_back(times(factors.a, factors.rank, rows.from(first, layers_[layer].planes[answer.slot]), end - first, nullptr, nullptr));
-      ranked += static_cast<size_t>(end - first) * factors.rank;
+      ranked += count * factors.rank;
+      lines += count * paddedRank(factors.rank);
+      steps += count * rankParts(factors.rank);
+      work += static_cast<double>(count) * factors.rank * outputs;
     }
   }
   if (added_.empty()) return;
   ranked_.grow(ranked);
+  rankedLines_.grow(lines);
+  rankedSteps_.grow(steps);
   for (size_t i = 0; i < added_.size(); i++) products_[i].y = ranked_.data() + added_[i].at;
   multiply(products_.data(), static_cast<int>(products_.size()));
-  // One after the other, because several adapters may add to the same rows.
-  for (const Added& added : added_) {
-    const int rank = added.factors->rank;
-    float* values = ranked_.data() + added.at;
-    rankedRows_.grow(added.rows, rank, 2);
-    for (int row = 0; row < added.rows; row++, values += rank) {
-      for (int i = 0; i < rank; i++) values[i] *= added.scale;
-      rankedRows_.set(kernels_, values, rank, row);
+  // Several adapters may add to the same rows of a matrix, and do so one after the other.
+  const int blocks = (tokens + kRowsAtOnce - 1) / kRowsAtOnce;
+  auto task = [&](int item, int) {
+    const Answer& answer = answers.begin()[item / blocks];
+    const int from = item % blocks * kRowsAtOnce;
+    for (const Added& added : added_) {
+      if (added.slot == answer.slot) addRows(added, from, from + kRowsAtOnce);
     }
-    const Product product = times(added.factors->b, added.outputs, rankedRows_.from(0, 2), added.rows, added.y, added.y);
-    multiply(&product, 1);
+  };
+  const int items = static_cast<int>(answers.size()) * blocks;
+  if (Threads::worthSharing(threads_.count(), work)) {
+    threads_.each(items, task);
+  } else {
+    for (int item = 0; item < items; item++) task(item, 0);
   }
 }
 

@@ -98,3 +98,30 @@ static __attribute__((noinline)) void rowsI8(const int8_t* tile, int contraction
 static void dotI8(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, int32_t* y, size_t yStride) {
   eachBlock(n, [&](auto r, int i) MEMBER { rowsI8<r.value>(tile, contraction, outputs, x + i * xStride, xStride, y + i * yStride, yStride); });
 }
+
+// y[0..kLanes) += step * sum, as far as there are outputs. One rounding each, on every instruction set.
+INLINE void addScaled(VecI sum, float step, int left, float* y) {
+  const VecF part = __builtin_convertvector(sum, VecF) * splat(step);
+  if (left >= kLanes) {
+    store(y, load(y) + part);
+    return;
+  }
+  alignas(64) float line[kLanes];
+  store(line, part);
+  for (int i = 0; i < left; i++) y[i] += line[i];
+}
+
+template <int R>
+static __attribute__((noinline)) void addRowsI8(const int8_t* tile, int contraction, int outputs, const int16_t* x, size_t xStride, const float* steps,
+                                                float* y, size_t yStride) {
+  IntegerRow rows[R];
+  for (int r = 0; r < R; r++) splitRow(x + r * xStride, contraction, rows[r]);
+  const Ahead nothing = {reinterpret_cast<const uint8_t*>(tile), reinterpret_cast<const uint8_t*>(tile), 0, 0, false};
+  sumTile<kQueries, R>(tile, 0, contraction / 4, (outputs + 15) / 16 * 16, rows, nothing,
+                       [&](int r, int o, VecI sum) MEMBER { addScaled(sum, steps[r], outputs - o, y + r * yStride + o); });
+}
+
+static void addDotI8(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, const float* steps, float* y, size_t yStride) {
+  eachBlock(n, [&](auto r, int i) MEMBER { addRowsI8<r.value>(tile, contraction, outputs, x + i * xStride, xStride, steps + i, y + i * yStride, yStride); });
+  clearUpperHalves();
+}

@@ -30,6 +30,7 @@ const Kernels PALIMPSEST_JOIN(kKernels_, PALIMPSEST_ISA) = {
     .cold = &PALIMPSEST_JOIN(kCold_, PALIMPSEST_COLD),
     NAMED(dotF16),
     NAMED(dotI8),
+    NAMED(addDotI8),
     NAMED(rotate),
     NAMED(quantizeI16),
     NAMED(softmaxPage),

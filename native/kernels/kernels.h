@@ -257,6 +257,11 @@ struct Kernels {
   void (*dotI8)(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, int32_t* y,
                 size_t yStride);
 
+  // y[i][o] += steps[i] * sum_c x[i][c] * tile[c][o] for o < outputs; the sum as in dotI8, of whose tile the outputs
+  // are padded to a multiple of 16. Bit-equal on every ISA: the sum, the product and y are rounded one after the other.
+  void (*addDotI8)(const int8_t* tile, int contraction, int outputs, const int16_t* x, int n, size_t xStride, const float* steps, float* y,
+                   size_t yStride);
+
   // x[i][0..d) <- H*D*x (forward) or D*H*x (inverse), orthonormal. d in {64, 80, 96, 128, 256}. Bit-equal on every ISA:
   // float32 without fused multiply-add, in the order of operations of native/reference/rotation.ts.
   void (*rotate)(float* x, int n, size_t stride, int d, bool inverse);

@@ -8,6 +8,7 @@ import { seeded } from '../../engine/evaluate/recall.ts';
 import {
   DENSE_SLOTS,
   DenseHalf,
+  type DenseMix,
   type DenseShape,
   type Isa,
   nativeInfo,
@@ -37,7 +38,7 @@ export interface DenseRow {
 }
 
 /** Layers share the bytes that they are packed from, not what they are packed to. */
-function filled(shape: DenseShape, threads: number): DenseHalf {
+export function filled(shape: DenseShape, threads: number): DenseHalf {
   const random = seeded(1);
   const half = new DenseHalf(shape, threads);
   const blocks = new Map<string, Uint8Array>();
@@ -61,7 +62,13 @@ function setPlanes(half: DenseHalf, planes: 1 | 2): void {
 }
 
 /** One pass. → seconds of all layers and of the output matrix */
-function pass(half: DenseHalf, rows: number, threads: number, random: () => number): readonly [number, number] {
+export function pass(
+  half: DenseHalf,
+  rows: number,
+  threads: number,
+  random: () => number,
+  mix?: DenseMix,
+): readonly [number, number] {
   const { layers, hiddenSize, queryHeads, kvHeads, headDim, vocabSize } = half.shape;
   const values = (width: number) => Float32Array.from({ length: rows * width }, () => random() - 0.5);
   let [x, next] = [values(hiddenSize), new Float32Array(rows * hiddenSize)];
@@ -70,12 +77,12 @@ function pass(half: DenseHalf, rows: number, threads: number, random: () => numb
   const projected: Projected = { q: q!, k: k!, v: v! };
   const logits = new Float32Array(rows * vocabSize);
   const start = now(threads);
-  half.first(x, rows, projected);
+  half.first(x, rows, projected, mix);
   for (let layer = 0; layer < layers - 1; layer++) {
-    half.next(layer, attention, x, rows, next, projected);
+    half.next(layer, attention, x, rows, next, projected, mix);
     [x, next] = [next, x];
   }
-  half.last(attention, x, rows, next);
+  half.last(attention, x, rows, next, mix);
   const middle = now(threads);
   half.logits(next, rows, logits);
   return [middle - start, now(threads) - middle];

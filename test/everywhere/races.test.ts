@@ -20,6 +20,7 @@ const turn = filesInTurn([
 const THREADED = [
   'test/unit/native/attend.test.ts',
   'test/unit/native/batch.test.ts',
+  'test/unit/native/adapters.test.ts',
   'test/unit/native/adopt.test.ts',
   'test/unit/native/threads.test.ts',
   'test/unit/native/moves.test.ts',

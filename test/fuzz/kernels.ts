@@ -68,6 +68,29 @@ export const KERNEL_CASES: Cases = {
     };
   },
 
+  // Sums are exact, and product and sum are rounded once each, so every build gives the same bits.
+  addDotI8(random) {
+    const c = 4 * whole(random, 1, 64);
+    const o = whole(random, 1, 256);
+    const n = whole(random, 0, 9);
+    const [xStride, yStride] = [c + whole(random, 0, 5), o + whole(random, 0, 5)];
+    const tile = signed(random, c * Math.ceil(o / 16) * 16);
+    const x = shifted(
+      random,
+      Int16Array.from({ length: n * xStride }, () => whole(random, -32512, 32512)),
+    );
+    const steps = floats(random, n);
+    const y = floats(random, n * yStride);
+    return {
+      shape: `contraction ${c}, outputs ${o}, rows ${n}`,
+      run({ kernels, isa }) {
+        const sums = y.slice();
+        kernels.addDotI8(isa, c, o, n, xStride, yStride, tile, x, steps, sums);
+        return [sums];
+      },
+    };
+  },
+
   rotate(random) {
     const d = one(random, CODED_HEAD_DIMS);
     const n = whole(random, 0, 5);

@@ -38,6 +38,19 @@ export interface KernelsBinding {
     x: Int16Array,
     y: Int32Array,
   ): void;
+  /** y [n, outputs] is added to. */
+  addDotI8(
+    isa: number,
+    c: number,
+    o: number,
+    n: number,
+    xStride: number,
+    yStride: number,
+    tile: Int8Array,
+    x: Int16Array,
+    steps: Float32Array,
+    y: Float32Array,
+  ): void;
   rotate(isa: number, d: number, n: number, stride: number, inverse: boolean, x: Float32Array): void;
   /** → the scale */
   quantizeI16(isa: number, count: number, x: Float32Array, out: Int16Array): number;

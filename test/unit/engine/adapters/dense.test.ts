@@ -26,7 +26,7 @@ const FLOAT32 = 1e-5;
 /** As in dense-native.test.ts, for activations of 16 bits; what the first factor answers is rounded once more. */
 const ROUNDED_ACTIVATIONS = 3e-4;
 
-/** Values that 8 bits hold exactly with one scale for 32, as the kernels keep factors. */
+/** Values that 8 bits hold exactly with one scale for 32, as the kernels keep weights and first factors. */
 const eightBits = (values: Float32Array, width: number): Float32Array => {
   for (let at = 0; at < values.length; at += width)
     for (let start = at; start < at + width; start += 32) {
@@ -38,6 +38,10 @@ const eightBits = (values: Float32Array, width: number): Float32Array => {
   return values;
 };
 
+/** Values that 8 bits hold exactly with one scale for a column, as the kernels keep second factors. */
+const eightBitColumns = (values: Float32Array, width: number): Float32Array =>
+  values.map((value, at) => (at < width ? 127 : Math.max(-127, Math.min(127, Math.round(value * 256)))) / 256);
+
 function matricesOf(config: ModelConfig, slots: readonly DenseSlot[], rank: number, seed: number): AdapterMatrix[] {
   const random = new Rng(seed);
   const shapes = expectedShapes(config);
@@ -45,7 +49,7 @@ function matricesOf(config: ModelConfig, slots: readonly DenseSlot[], rank: numb
     slots.map((slot) => {
       const [outputs, inputs] = shapes.get(`${layer}.${slot}`) as [number, number];
       const a = eightBits(random.normal(rank * inputs, 0.5 / Math.sqrt(inputs)), inputs);
-      const b = eightBits(random.normal(outputs * rank, 0.5 / Math.sqrt(rank)), rank);
+      const b = eightBitColumns(random.normal(outputs * rank, 0.5 / Math.sqrt(rank)), rank);
       return { layer, slot, rank, a, b };
     }),
   );
