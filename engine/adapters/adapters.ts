@@ -1,17 +1,23 @@
 /**
  * The adapters of an engine, by name and by digest. A name stands for a digest and may come to stand for another one:
- * sessions keep what they were opened with. The memory of an adapter is freed when no name and no session has it.
+ * sessions keep what they were opened with. The memory of an adapter is freed when no name and no session has it. Those
+ * that a state folder registers are read when a session asks for them, and stay as long as there is room.
  */
 import { KvError } from '../../native/index.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { ScaledAdapter } from '../transformer/types.ts';
 import { readAdapter } from './read.ts';
-import type { AdapterInfo } from './types.ts';
+import type { AdapterRegistry } from './registry.ts';
+import type { Adapter, AdapterInfo } from './types.ts';
 
-/** An adapter that is in memory, by the name that it was added under. */
+/** An adapter that sessions can name. */
 export interface NamedAdapter extends AdapterInfo {
   /** The name. */
   readonly name: string;
+  /** 'known' is read from the state folder when a session asks for it; 'resident' is in memory. */
+  readonly state: 'known' | 'resident';
+  /** What it takes in memory; 0: it is not there. */
+  readonly bytes: number;
   /** Open sessions that have it. */
   readonly sessions: number;
 }
@@ -21,8 +27,18 @@ interface Resident {
   readonly info: AdapterInfo;
   /** In the dense half. */
   readonly adapter: number;
+  readonly bytes: number;
+  /** What reading it took. */
+  readonly restoreMs: number;
+  /** The latest time that a session asked for it, counted in such times. */
+  used: number;
   readonly holders: Set<object>;
 }
+
+/** Most bytes of registered adapters that stay in memory although no session has them. */
+const IDLE_BYTES_MAX = 256 * 2 ** 20;
+/** So many times after a session has asked for an adapter it may still be about to hold it. */
+const RECENTLY = 8;
 
 /** What a log and a file say of an adapter. */
 export interface AppliedAdapter {
@@ -80,12 +96,19 @@ export const weightsKey = (modelDigest: string, applied: readonly AppliedAdapter
 
 export class Adapters {
   readonly #runtime: Runtime;
+  readonly #registry: AdapterRegistry | null;
+  readonly #idleBytesMax: number;
   readonly #residents = new Map<string, Resident>();
-  /** Digests by name. */
+  /** Digests by name, of those that were added. */
   readonly #names = new Map<string, string>();
+  /** How often sessions have asked for adapters. */
+  #asked = 0;
 
-  constructor(runtime: Runtime) {
+  /** registry: what a state folder knows. idleBytesMax: of registered adapters that no session has. */
+  constructor(runtime: Runtime, registry: AdapterRegistry | null = null, idleBytesMax = IDLE_BYTES_MAX) {
     this.#runtime = runtime;
+    this.#registry = registry;
+    this.#idleBytesMax = idleBytesMax;
   }
 
   /**
@@ -93,30 +116,57 @@ export class Adapters {
    * Throws what readAdapter throws, and 'unsupported' where the dense half has no place for adapters.
    */
   add(name: string, path: string): NamedAdapter {
-    const { dense, denseChoice, model } = this.#runtime;
+    const { digest } = this.#keep(name, () => readAdapter(path, this.#runtime.model));
+    this.#names.set(name, digest);
+    this.#free();
+    return this.#named(name);
+  }
+
+  /** Keeps an adapter in memory. Throws 'unsupported' where there is no place for any. */
+  #keep(name: string, read: () => Adapter): AdapterInfo {
+    const { dense, denseChoice } = this.#runtime;
     if (dense.addAdapter === undefined)
       throw new KvError('unsupported', `the dense half that runs, ${denseChoice.name}, has no place for adapters`, {
         values: { name, dense: denseChoice.name },
         hint: 'create the engine with adapters: {}, so that it takes one that has',
       });
-    const { added, ...info } = readAdapter(path, model);
-    if (!this.#residents.has(info.digest))
-      this.#residents.set(info.digest, { info, adapter: dense.addAdapter(added), holders: new Set() });
-    this.#names.set(name, info.digest);
-    this.#free();
-    return this.#named(name);
+    const start = performance.now();
+    const { added, ...info } = read();
+    if (this.#residents.has(info.digest)) return info;
+    const before = dense.bytes;
+    const adapter = dense.addAdapter(added);
+    const [bytes, restoreMs] = [dense.bytes - before, performance.now() - start];
+    this.#residents.set(info.digest, { info, adapter, bytes, restoreMs, used: this.#asked, holders: new Set() });
+    return info;
   }
 
-  /** Forgets a name. → sessions that still have the adapter, which is freed when the last of them is closed */
+  /**
+   * Forgets a name that was added. → sessions that still have the adapter, which is freed when the last of them is
+   * closed
+   */
   remove(name: string): number {
+    if (!this.#names.has(name)) throw this.#notFound(name);
     const { sessions } = this.#named(name);
     this.#names.delete(name);
     this.#free();
     return sessions;
   }
 
+  /** Those that were added, and those that are registered under other names. */
   list(): NamedAdapter[] {
-    return [...this.#names.keys()].sort(compare).map((name) => this.#named(name));
+    const registered = (this.#registry?.list() ?? []).filter(({ name }) => !this.#names.has(name));
+    return [
+      ...[...this.#names.keys()].map((name) => this.#named(name)),
+      ...registered.map(({ name, version: _, interleaved, ...info }): NamedAdapter => {
+        // In memory it may have another digest: that of the order of this model's rows.
+        const resident = interleaved === this.#interleaved ? this.#residents.get(info.digest) : undefined;
+        return { name, ...info, ...stateOf(resident) };
+      }),
+    ].sort((a, b) => compare(a.name, b.name));
+  }
+
+  get #interleaved(): boolean {
+    return this.#runtime.model.config.ropeInterleaved;
   }
 
   /** What a session with these adapters adds. Throws 'not-found' for a name that is not there. */
@@ -146,27 +196,58 @@ export class Adapters {
     return new AdapterSet(parts, check, () => this.#free());
   }
 
+  /** The adapter of a name, which is read where it is registered and not in memory. */
   #resident(name: string): Resident {
-    const resident = this.#residents.get(this.#names.get(name) ?? '');
-    if (resident !== undefined) return resident;
-    throw new KvError('not-found', `there is no adapter '${name}'`, {
+    const resident = this.#residents.get(this.#names.get(name) ?? '') ?? this.#registered(name);
+    if (resident === null) throw this.#notFound(name);
+    resident.used = ++this.#asked;
+    return resident;
+  }
+
+  #registered(name: string): Resident | null {
+    const registry = this.#registry;
+    const found = registry?.find(name) ?? null;
+    if (registry === null || found === null) return null;
+    const known = found.interleaved === this.#interleaved ? this.#residents.get(found.digest) : undefined;
+    if (known !== undefined) return known;
+    const { digest } = this.#keep(name, () => registry.read(found, this.#runtime.model));
+    return this.#residents.get(digest)!;
+  }
+
+  #notFound(name: string): KvError {
+    return new KvError('not-found', `there is no adapter '${name}'`, {
       values: { name, names: [...this.#names.keys()].slice(0, 16) },
-      hint: 'add it to the engine first',
+      hint: 'add it to the engine, or to its state folder (palimpsest adapters add)',
     });
   }
 
   #named(name: string): NamedAdapter {
-    const { info, holders } = this.#resident(name);
-    return { name, ...info, sessions: holders.size };
+    const resident = this.#residents.get(this.#names.get(name)!)!;
+    return { name, ...resident.info, ...stateOf(resident) };
   }
 
-  /** Frees what no name and no session has. */
+  /**
+   * Frees what no session has and no name that was added stands for, as far as it is beyond what may be idle: those
+   * first that were idle for long, are large and are read again fast.
+   */
   #free(): void {
     const named = new Set(this.#names.values());
-    for (const [digest, { adapter, holders }] of this.#residents) {
-      if (holders.size > 0 || named.has(digest)) continue;
-      this.#residents.delete(digest);
-      this.#runtime.dense.dropAdapter?.(adapter);
+    const idle = [...this.#residents.values()].filter(
+      ({ info, holders }) => holders.size === 0 && !named.has(info.digest),
+    );
+    let bytes = idle.reduce((sum, one) => sum + one.bytes, 0);
+    const most = this.#registry === null ? 0 : this.#idleBytesMax;
+    const gain = (one: Resident): number => ((this.#asked - one.used) * one.bytes) / Math.max(one.restoreMs, 0.01);
+    for (const one of idle.sort((a, b) => gain(b) - gain(a))) {
+      if (bytes <= most || (this.#registry !== null && one.used > this.#asked - RECENTLY)) continue;
+      bytes -= one.bytes;
+      this.#residents.delete(one.info.digest);
+      this.#runtime.dense.dropAdapter?.(one.adapter);
     }
   }
 }
+
+const stateOf = (resident: Resident | undefined): Pick<NamedAdapter, 'state' | 'bytes' | 'sessions'> =>
+  resident === undefined
+    ? { state: 'known', bytes: 0, sessions: 0 }
+    : { state: 'resident', bytes: resident.bytes, sessions: resident.holders.size };

@@ -18,7 +18,7 @@ export interface AdapterFile {
   /** By the name that the weight has in a checkpoint of this format. */
   readonly factors: ReadonlyMap<string, Factors>;
   /** How these names become the engine's. */
-  readonly naming: Naming;
+  readonly naming: Pick<Naming, 'nameOf'>;
   /** True if rows of q and k are in the order of rotary pairs (2i, 2i + 1). */
   readonly interleaved: boolean;
   close(): void;

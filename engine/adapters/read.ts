@@ -50,7 +50,7 @@ interface Placed extends Factors {
   readonly outputs: number;
 }
 
-function adapterOf(file: AdapterFile, config: ModelConfig): Adapter {
+export function adapterOf(file: AdapterFile, config: ModelConfig): Adapter {
   const shapes = expectedShapes(config);
   const places = [...file.factors]
     .flatMap(([weight, factors]) => placed(file, weight, factors, shapes))

@@ -1,12 +1,51 @@
-/** `palimpsest adapters …` says what an adapter adds to a model, and whether it is the one that a digest names. */
+/**
+ * `palimpsest adapters …` says what an adapter adds to a model and whether it is the one that a digest names, and keeps
+ * those that a state folder knows by name.
+ */
 import { columnsOf, fields, jsonText, KvError } from '../../native/index.ts';
 import { readAdapter } from '../adapters/read.ts';
+import { AdapterRegistry, type RegisteredAdapter } from '../adapters/registry.ts';
 import type { AdapterInfo } from '../adapters/types.ts';
 import { loadModel } from '../transformer/load.ts';
 import { cacheDirOf, flag, type Settings, text } from './options.ts';
 
 /** The model that adapters are read for where none is named. */
 const MODEL = 'reference';
+
+const registry = (settings: Settings): AdapterRegistry => new AdapterRegistry(text(settings, 'state') ?? '.palimpsest');
+
+/** Throws what reading the model and the adapter throws, and 'io'. */
+export async function add(settings: Settings, name: string, path: string): Promise<void> {
+  const model = await loadModel(text(settings, 'model') ?? MODEL, { cacheDir: cacheDirOf(settings) });
+  try {
+    const added = registry(settings).add(name, readAdapter(path, model), model);
+    say(settings, told(added), `${name} is ${added.digest} for ${model.name}`);
+  } finally {
+    model.weights.close();
+  }
+}
+
+export function list(settings: Settings): void {
+  const all = registry(settings).list();
+  const rows = all.map((one): [string, string] => [
+    one.name,
+    `${one.digest.slice(0, 12)}  ${one.format}, ${one.matrices} matrices of ${one.slots.join(' ')}, ${ranksText(one.ranks)}`,
+  ]);
+  const plain = rows.length === 0 ? 'no adapter is registered' : fields(rows, columnsOf(process.stdout));
+  say(settings, all.map(told), plain);
+}
+
+/** Throws 'not-found'. */
+export function remove(settings: Settings, name: string): void {
+  const removed = registry(settings).remove(name);
+  say(settings, told(removed), `${name} is forgotten; it was ${removed.digest}`);
+}
+
+const told = ({ version: _, interleaved: __, ...rest }: RegisteredAdapter) => rest;
+const ranksText = ([least, most]: readonly [number, number]): string =>
+  least === most ? `rank ${least}` : `ranks ${least} to ${most}`;
+const say = (settings: Settings, json: unknown, plain: string): unknown =>
+  process.stdout.write(`${flag(settings, 'json') ? jsonText(json) : plain}\n`);
 
 /** Throws what reading the model and the adapter throws. */
 async function read(settings: Settings, path: string): Promise<AdapterInfo & { readonly model: string }> {

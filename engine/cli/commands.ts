@@ -470,6 +470,30 @@ export const TRACE_COMMANDS: readonly CommandText[] = [
 
 export const ADAPTER_COMMANDS: readonly CommandText[] = [
   {
+    usage: 'add <name> <path>',
+    does: 'Read an adapter for a model and keep what it adds in the state folder, under a name that sessions and requests use. A name that is there stands for the new one from then on.',
+    brief: 'Keep an adapter under a name.',
+    examples: ['palimpsest adapters add style ./my-adapter -m model.gguf'],
+    settings: ['model', 'cache', 'state', 'config', 'json'],
+    act: async (settings, args) => (await adapters()).add(settings, args[0]!, args[1]!),
+  },
+  {
+    usage: 'list',
+    does: 'The adapters that a state folder knows by name.',
+    brief: 'The adapters that have a name.',
+    examples: ['palimpsest adapters list'],
+    settings: ['state', 'config', 'json'],
+    act: async (settings) => (await adapters()).list(settings),
+  },
+  {
+    usage: 'remove <name>',
+    does: 'Forget a name, and with its last name what an adapter adds. Sessions that are open keep it.',
+    brief: 'Forget a name.',
+    examples: ['palimpsest adapters remove style'],
+    settings: ['state', 'config', 'json'],
+    act: async (settings, args) => (await adapters()).remove(settings, args[0]!),
+  },
+  {
     usage: 'inspect <path>',
     does: 'Read an adapter for a model, a PEFT folder or a GGUF file: what it adds to, its ranks and its digest, or which field is not served.',
     brief: 'What an adapter adds to a model.',

@@ -69,7 +69,7 @@ const GROUPS = [
     name: 'adapters',
     topic: 'Files:',
     does: 'LoRA adapters, which sessions name with --lora.',
-    brief: 'LoRA adapters: inspect, verify.',
+    brief: 'LoRA adapters: add, list, remove, inspect, verify.',
     commands: ADAPTER_COMMANDS,
   },
   {

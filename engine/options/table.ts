@@ -483,7 +483,7 @@ export const SESSION_OPTIONS = {
     flags: {
       lora: {
         flag: '--lora <name=path...>',
-        help: 'adapters that add to what the model answers, at most four: a PEFT folder or a GGUF file each, and behind a colon a factor',
+        help: 'adapters that add to what the model answers, at most four: a PEFT folder or a GGUF file each, or only a name that is registered, and behind a colon a factor',
       },
     },
   },

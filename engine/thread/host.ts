@@ -16,6 +16,7 @@ import {
   withRules,
 } from '../../witness/index.ts';
 import { Adapters } from '../adapters/adapters.ts';
+import { AdapterRegistry } from '../adapters/registry.ts';
 import type { IdlePlace } from '../cache/away.ts';
 import { memoryBytes } from '../cache/budget.ts';
 import { Group } from '../cache/group.ts';
@@ -83,7 +84,7 @@ export class Host {
   private constructor(runtime: Runtime, state: State | null, meter: Meter, options: HostOptions) {
     const { kvBudgetBytes, idleSessions, maxConcurrent, interTokenTargetMs, onPressure } = options;
     this.runtime = runtime;
-    this.adapters = new Adapters(runtime);
+    this.adapters = new Adapters(runtime, state === null ? null : new AdapterRegistry(state.dir));
     for (const { name, path } of options.adapters ?? []) this.adapters.add(name, path);
     this.state = state;
     this.meter = meter;
@@ -121,7 +122,7 @@ export class Host {
       const costs = (digest: string): ActivationCosts | null => activationCosts(digest, stateDir);
       runtime = await Runtime.open({
         ...options,
-        adapters: options.adapters !== null,
+        adapters: options.adapters !== null || (stateDir !== null && new AdapterRegistry(stateDir).exists),
         ...(activations === 'auto' ? { activationCosts: costs } : {}),
       });
       if (stateDir !== null) state ??= await open(stateDir);

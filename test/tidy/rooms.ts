@@ -62,7 +62,6 @@ const DOORS: readonly string[] = ['index.ts', 'lab.ts'];
 /** Folders of the engine, each with those that it may import. */
 const ENGINE: Readonly<Record<string, readonly string[]>> = {
   transformer: [],
-  adapters: ['transformer'],
   events: [],
   metrics: ['events'],
   options: ['transformer', 'events'],
@@ -70,6 +69,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   cache: ['transformer', 'metrics', 'options', 'originals'],
   scheduler: ['transformer', 'metrics', 'cache'],
   state: ['events', 'options', 'cache'],
+  adapters: ['transformer', 'state'],
   store: ['state'],
   session: ['transformer', 'adapters', 'metrics', 'options', 'originals', 'cache', 'scheduler', 'state'],
   evaluate: ['transformer', 'options', 'cache', 'state', 'session'],

@@ -48,6 +48,22 @@ describe('adapters', () => {
     expectRefused(await answered(['adapters', 'inspect', join(dir, 'nothing')]), 'not-found');
   });
 
+  it('have names in a state folder, by which --lora takes them', async () => {
+    const state = ['--state', join(dir, 'registered')];
+    const say = async (...words: string[]) => answered(['adapters', ...words, ...state, '--json']);
+    const added = lastLine((await say('add', 'style', adapter)).out) as { digest: string };
+    expect(added).toMatchObject({ name: 'style', matrices: 42 });
+    expect(lastLine((await say('list')).out)).toEqual([added]);
+    const run = async (lora: string): Promise<string> =>
+      (await answered(['run', '-m', 'reference', '-p', prompt, '-n', '8', ...state, '--lora', lora])).out.split(
+        '\n\n',
+      )[0]!;
+    expect(await run('style')).toBe(await run(`other=${adapter}`));
+    expect(lastLine((await say('remove', 'style')).out)).toEqual(added);
+    expect(lastLine((await say('list')).out)).toEqual([]);
+    expectRefused(await say('remove', 'style'), 'not-found');
+  });
+
   it('change an answer by --lora, as far as their scale says', async () => {
     const run = async (...lora: string[]): Promise<string> => {
       const args = ['run', '-m', 'reference', '-p', prompt, '-n', '12', '--state', join(dir, 'state')];
@@ -82,7 +98,11 @@ describe('--lora', () => {
         { name: 'c', scale: 0.1 },
       ],
     });
-    for (const bad of [['x'], ['=x'], ['a='], ['a=x:200'], ['a=x', 'a=y'], ['a=1', 'b=2', 'c=3', 'd=4', 'e=5']])
+    expect(read('a', 'b:0.5', 'c=/x')).toEqual({
+      paths: { c: '/x' },
+      adapters: [{ name: 'a' }, { name: 'b', scale: 0.5 }, { name: 'c' }],
+    });
+    for (const bad of [['./x'], [''], ['=x'], ['a='], ['a=x:200'], ['a=x', 'a=y'], ['a=1', 'b=2', 'c=3', 'd=4', 'e=5']])
       expect(refusal(() => read(...bad)).code).toBe('bad-argument');
   });
 });
