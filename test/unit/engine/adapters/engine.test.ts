@@ -2,7 +2,13 @@
 // time, and no page that was computed with some is used with others.
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { createEngine, type Engine, type SessionAdapter, type SessionOptions } from '../../../../engine/index.ts';
+import {
+  createEngine,
+  type Engine,
+  type EngineSession,
+  type SessionAdapter,
+  type SessionOptions,
+} from '../../../../engine/index.ts';
 import { seeded } from '../../../random.ts';
 import { refused } from '../../../refusal.ts';
 import { volume } from '../../../tier.ts';
@@ -235,33 +241,86 @@ test('what cannot be is refused', async () => {
   expect((await refused(created)).code).toBe('not-found');
 });
 
-test('many at once answer as each does alone', async () => {
+/** What a session goes through before it answers. */
+const WAYS = ['answers', 'answers', 'parks', 'forks', 'aborts', 'follows a name'] as const;
+type Way = (typeof WAYS)[number];
+
+interface Asked {
+  readonly adapters: readonly SessionAdapter[];
+  readonly prompt: readonly number[];
+  readonly way: Way;
+  /** For a name that comes to stand for another adapter. */
+  readonly moved: (typeof NAMES)[number];
+}
+
+/** The answer of a session among others; null: it was aborted. → also the adapters that it had */
+async function lived(
+  { adapters, prompt, way, moved }: Asked,
+  at: number,
+): Promise<{ readonly tokens: string; readonly adapters: readonly SessionAdapter[] } | null> {
+  const options = { cacheTypes: 'f16', witness: true } as const satisfies SessionOptions;
+  const follows = way === 'follows a name';
+  let session = await (follows ? followed(moved, options) : engine.openSession({ ...options, adapters }));
+  if (way === 'aborts') {
+    const aborted = new AbortController();
+    const answering = session.generate(prompt, { ...ANSWER, signal: aborted.signal });
+    // In the middle of it: when the first text has come.
+    for await (const _ of answering) aborted.abort();
+    await answering.result.catch(() => {});
+    await session.close('aborted');
+    return null;
+  }
+  if (way === 'parks') {
+    await session.read(prompt);
+    session = await engine.resume((await session.park(join(folder.dir, `${at}.parked`))).path, {});
+  } else if (way === 'forks') {
+    await session.read(prompt);
+    const fork = await session.fork();
+    await session.close();
+    session = fork;
+  }
+  const isRead = way === 'parks' || way === 'forks';
+  const tokens = await session.generate(isRead ? null : prompt, ANSWER).text();
+  await session.close();
+  return { tokens, adapters: follows ? [{ name: moved }] : adapters };
+}
+
+/** Gives a name to an adapter and opens a session with it, before anybody else gives it to another. */
+function followed(moved: string, options: SessionOptions): Promise<EngineSession> {
+  const opened = moving.then(async () => {
+    await engine.adapters.add('moving', PATHS[moved]!);
+    return engine.openSession({ ...options, adapters: [{ name: 'moving' }] });
+  });
+  moving = opened.catch(() => {});
+  return opened;
+}
+let moving: Promise<unknown> = Promise.resolve();
+
+test('many at once answer as each does alone, whatever else they go through', async () => {
   const random = seeded(11);
   const pick = (count: number): number => Math.floor(random() * count);
   const prompts = [ids(260, 3), ids(260, 3).concat(ids(30, 4)), ids(140, 5)];
-  const cases = Array.from({ length: volume('adapter sessions') }, () => {
+  const cases = Array.from({ length: volume('adapter sessions') }, (): Asked => {
     const adapters = [...NAMES]
       .sort(() => random() - 0.5)
       .slice(0, pick(3))
       .map((name) => ({ name, scale: [1, 0.5, -0.25, 0][pick(4)]! }));
-    return { adapters, prompt: pick(prompts.length), aborts: random() < 0.15 };
+    return {
+      ...{ adapters, prompt: prompts[pick(prompts.length)]! },
+      ...{ way: WAYS[pick(WAYS.length)]!, moved: NAMES[pick(NAMES.length)]! },
+    };
   });
   const expected = new Map<string, Promise<string>>();
-  const key = (one: (typeof cases)[0]): string => JSON.stringify([one.adapters, one.prompt]);
   for (let at = 0; at < cases.length; at += 6)
     await Promise.all(
-      cases.slice(at, at + 6).map(async (one) => {
-        const { adapters, prompt, aborts } = one;
-        if (aborts) {
-          const signal = AbortSignal.abort();
-          const session = await engine.openSession({ cacheTypes: 'f16', adapters });
-          await session.generate(prompts[prompt]!, { ...ANSWER, signal }).result.catch(() => {});
-          await session.close('aborted');
-          return;
-        }
-        if (!expected.has(key(one))) expected.set(key(one), alone(adapters, prompts[prompt]));
-        const { tokens } = await answer(engine, adapters, prompts[prompt], { exact: false, cacheTypes: 'f16' });
-        expect(tokens, key(one)).toBe(await expected.get(key(one)));
+      cases.slice(at, at + 6).map(async (one, i) => {
+        const found = await lived(one, at + i);
+        if (found === null) return;
+        const { adapters, tokens } = found;
+        const key = JSON.stringify([adapters, prompts.indexOf(one.prompt as number[])]);
+        if (!expected.has(key)) expected.set(key, alone(adapters, one.prompt));
+        expect(tokens, `${one.way}: ${key}`).toBe(await expected.get(key));
       }),
     );
+  await engine.adapters.remove('moving').catch(() => {});
 });
