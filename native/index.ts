@@ -67,5 +67,5 @@ export { firstSeqOf, SERIES_ENTRIES, seriesOf } from './series.ts';
 export { ATTENTION_OPTIONS, checkShape, openBytes, SHAPE_OPTIONS } from './shape.ts';
 export { isEvicted, isFreed } from './sliding.ts';
 export * from './text.ts';
-export { startThread } from './thread.ts';
+export { type RunnableModule, runnableModule, startThread } from './thread.ts';
 export * from './types.ts';

@@ -25,6 +25,21 @@ function compiledOf(source: URL): URL | null {
   return existsSync(compiled) ? compiled : null;
 }
 
+/** A module of this project as a process of its own can run it. */
+export interface RunnableModule {
+  readonly url: URL;
+  /** What has to be imported before it; null: it is JavaScript. */
+  readonly loader: URL | null;
+}
+
+/** → the built module of a source, or the source and what loads TypeScript. Built code names the .ts file too. */
+export function runnableModule(source: URL): RunnableModule {
+  if (!import.meta.url.endsWith('.ts')) return { url: new URL(source.href.replace(/\.ts$/, '.js')), loader: null };
+  const compiled = compiledOf(source);
+  if (compiled !== null) return { url: compiled, loader: null };
+  return { url: source, loader: pathToFileURL(createRequire(import.meta.url).resolve('tsx')) };
+}
+
 /**
  * Starts a module of this project, `new URL('./some-worker.ts', import.meta.url)`, in a thread. Built code names the
  * .ts file too. When sources are run, a line of JavaScript loads tsx in the thread first, because on Node 20 `execArgv:

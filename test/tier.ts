@@ -129,6 +129,7 @@ export const MERGE_FILES: readonly string[] = [
   'test/unit/engine/cache/canaries-on-disk.test.ts',
   'test/unit/engine/cli/cli-*.test.ts',
   'test/unit/engine/events/*.test.ts',
+  'test/unit/engine/sidecar/helper.test.ts',
   'test/unit/engine/openai/page-browser.test.ts',
   'test/unit/engine/session/receipt-lineage.test.ts',
   'test/unit/engine/session/reuse.test.ts',

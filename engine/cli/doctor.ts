@@ -3,7 +3,7 @@
  */
 import { existsSync, statSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
-import { resolve } from 'node:path';
+import { basename, resolve } from 'node:path';
 import { QdrantServer } from '../../memory/index.ts';
 import {
   type BindingName,
@@ -27,6 +27,7 @@ import {
 } from '../../native/index.ts';
 import { type Forecast, forecast } from '../cache/budget.ts';
 import { parseBudget } from '../options/parse-budget.ts';
+import { checkHelpers, type HelperCheck } from '../sidecar/check.ts';
 import { chooseDense } from '../transformer/dense-choice.ts';
 import { isAway, obtainModel } from '../transformer/hub/obtain.ts';
 import { surveyModel } from '../transformer/hub/survey.ts';
@@ -50,7 +51,8 @@ export async function doctor(settings: Settings): Promise<void> {
     });
   const model = await lookAt(name, settings);
   try {
-    const facts = { ...machineFacts(settings, asked), ...(await modelFacts(settings, model, state)) };
+    const machine = { ...machineFacts(settings, asked), helpers: await checkHelpers() };
+    const facts = { ...machine, ...(await modelFacts(settings, model, state)) };
     if (flag(settings, 'json')) {
       process.stdout.write(`${jsonText(facts)}\n`);
       return;
@@ -123,7 +125,7 @@ async function modelFacts(settings: Settings, model: LookedAt, state: string) {
   };
 }
 
-function machineRows(facts: ReturnType<typeof machineFacts>): [string, string][] {
+function machineRows(facts: ReturnType<typeof machineFacts> & { helpers: HelperCheck }): [string, string][] {
   return [
     ['node', facts.node],
     ['processor', `${facts.cpu}, ${facts.cores} cores, ${bytesText(facts.memoryBytes)}`],
@@ -133,7 +135,16 @@ function machineRows(facts: ReturnType<typeof machineFacts>): [string, string][]
     ['binding', `${facts.bindingEffective} (asked for: ${facts.bindingRequested})`],
     ...(facts.bindingPassedOver === null ? [] : [['', facts.bindingPassedOver] as [string, string]]),
     ['threads', `${facts.threadsEffective} (asked for: ${facts.threadsRequested ?? 'all cores it may use'})`],
+    ['helpers', helpersText(facts.helpers)],
   ];
+}
+
+function helpersText({ trouble, wardens }: HelperCheck): string {
+  if (trouble !== null) return `do not run here: ${trouble}`;
+  const found = Object.values(wardens).flatMap((path) => (path === null ? [] : [basename(path)]));
+  const bounds =
+    wardens.prlimit === null ? 'their memory is watched, not limited' : 'memory and processor time limited';
+  return `run here: ${bounds}${found.length === 0 ? '' : ` (${found.join(', ')})`}`;
 }
 
 function acceleratorRows(found: readonly Accelerator[]): [string, string][] {

@@ -62,6 +62,7 @@ const DOORS: readonly string[] = ['index.ts', 'lab.ts'];
 /** Folders of the engine, each with those that it may import. */
 const ENGINE: Readonly<Record<string, readonly string[]>> = {
   transformer: [],
+  sidecar: ['transformer'],
   events: [],
   metrics: ['events'],
   options: ['transformer', 'events'],
@@ -106,6 +107,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
     'calibrate',
     'trace',
     'thread',
+    'sidecar',
     'openai',
     'store',
     'serve',
