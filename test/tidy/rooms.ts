@@ -63,6 +63,7 @@ const DOORS: readonly string[] = ['index.ts', 'lab.ts'];
 const ENGINE: Readonly<Record<string, readonly string[]>> = {
   transformer: [],
   sidecar: ['transformer'],
+  packs: [],
   events: [],
   metrics: ['events'],
   options: ['transformer', 'events'],
@@ -111,6 +112,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
     'openai',
     'store',
     'serve',
+    'packs',
   ],
 };
 
