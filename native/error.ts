@@ -14,6 +14,7 @@ export const KV_ERROR_CODES = {
   'bad-tokenizer': 'a tokenizer or chat template cannot be used',
   'bad-thresholds': 'a threshold file breaks its schema or its ranges',
   'bad-signature': 'a signature is missing, does not fit its file, or is of a key that is not trusted',
+  'bad-pack': 'a kernel pack is no module that is served, or broke what it promises',
   'bad-log': 'the witness log is damaged or was changed',
   'bad-index': 'an index file does not match its manifest',
   'checksum-mismatch': 'bytes do not have the digest they must have',
