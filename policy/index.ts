@@ -153,3 +153,15 @@ export function createPolicy(id: string, options: Readonly<Record<string, unknow
   }
   return create(options);
 }
+export {
+  nextPackState,
+  PACK_ARROWS,
+  PACK_EVENTS,
+  PACK_STATES,
+  type PackArrow,
+  type PackEvent,
+  type PackState,
+  packMachine,
+  readsPages,
+  writesPages,
+} from './pack-machine.ts';

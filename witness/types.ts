@@ -16,6 +16,7 @@ export type {
   DoneBody,
   EvidenceBody,
   OpenBody,
+  PackBody,
   RecoveredBody,
   RetentionBody,
   SituationBody,
@@ -38,6 +39,7 @@ export const ENTRY_KINDS = [
   'hold',
   'release',
   'note',
+  'pack',
 ] as const;
 /** One of ENTRY_KINDS. */
 export type EntryKind = (typeof ENTRY_KINDS)[number];

@@ -1,6 +1,6 @@
 /**
- * What a pack says of itself: the predicate of its signed statement (envelope.ts). Everything here is data that the host
- * compares with what the module does; nothing of it is believed before the contract tests have seen it.
+ * What a pack says of itself: the predicate of its signed statement (envelope.ts). Everything here is data that the
+ * host compares with what the module does; nothing of it is believed before the contract tests have seen it.
  */
 import { z } from 'zod';
 import { KvError } from '../../native/index.ts';
@@ -42,7 +42,7 @@ const seed = z
   .max(2 ** 32 - 1);
 const shape = { seed, tokens: z.int().min(1).max(129), dim };
 
-/** How many bytes a page of T tokens and D channels has: ⌈T·D·elementBits ÷ 8⌉ + T·tokenBytes + D·channelBytes + headBytes. */
+/** Bytes of a page of T tokens and D channels: ⌈T·D·elementBits ÷ 8⌉ + T·tokenBytes + D·channelBytes + headBytes. */
 const bytesFormula = z.strictObject({
   elementBits: z.int().min(0).max(64),
   tokenBytes: z.int().min(0).max(4096),

@@ -17,6 +17,7 @@ import {
   type RetentionBody,
 } from './log-notes.ts';
 import { OPEN, type OpenBody } from './open.ts';
+import { PACK, type PackBody } from './pack.ts';
 import { SESSION } from './session-row.ts';
 import { SITUATION, type SituationBody } from './situation.ts';
 import type { Type } from './type.ts';
@@ -53,6 +54,7 @@ export const ENTRIES = {
   hold: kind<DoneBody>(DONE, 'done to a session'),
   release: kind<DoneBody>(DONE, 'done to a session'),
   note: kind<Readonly<Record<string, unknown>>>(NOTE),
+  pack: kind<PackBody>(PACK, 'log'),
 } as const;
 
 export const DECISION_ROW: readonly RowField[] = rowOf(ENVELOPE, DECISION);
@@ -66,6 +68,7 @@ export type {
   DoneBody,
   EvidenceBody,
   OpenBody,
+  PackBody,
   RecoveredBody,
   RetentionBody,
   SituationBody,
