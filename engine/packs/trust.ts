@@ -15,6 +15,7 @@ import {
   statementOf,
   TRUST_TYPE,
 } from './envelope.ts';
+import { checkFloor, type Floors } from './floors.ts';
 import { badField, compareVersions, isWithin, packName, packVersion, sha256Hex, versionRange } from './manifest.ts';
 
 /** Ids of keys follow from the keys: 16 hex digits. */
@@ -169,11 +170,6 @@ export function readTrust(bytes: Uint8Array, what: string): Trust {
   return trustOf(payloadOf(readEnvelope(bytes, TRUST_TYPE, what)), what);
 }
 
-/** The highest version that was seen of a name by a key, 'name key'. */
-export type Floors = ReadonlyMap<string, string>;
-
-export const floorKey = (name: string, key: string): string => `${name} ${key}`;
-
 /** A pack that may be installed. */
 export interface VerifiedPack extends Statement {
   readonly keyIds: readonly string[];
@@ -208,7 +204,7 @@ export function verifyPack(envelope: Envelope, check: PackCheck): VerifiedPack {
       values: { what, expected: statement.digest, actual: digest },
     });
   checkAllowed(trust, digest, name, version, what);
-  checkFloors(check.floors, keyIds, name, version, what);
+  checkFloor(check.floors, { name, version, keyIds }, what);
   if (!isWithin(engineVersion, engine))
     throw new KvError('unsupported', `${what} is for versions from ${engine.from} on and below ${engine.below}`, {
       values: { what, version: engineVersion, ...engine },
@@ -216,8 +212,35 @@ export function verifyPack(envelope: Envelope, check: PackCheck): VerifiedPack {
   return { ...statement, keyIds, trustVersion: trust.version };
 }
 
+/** What a pack is that was installed, as far as trust goes. */
+export interface Installed {
+  readonly name: string;
+  readonly version: string;
+  readonly digest: string;
+  readonly keyIds: readonly string[];
+  readonly installedMs: number;
+}
+
+/**
+ * What a trust file says of a pack that was installed under this one or an earlier one. Revoked: nothing of it is
+ * read. Not served: it writes no more pages, because its key went, or it is too old or no longer allowed. What was
+ * signed in time stays signed when the key expires.
+ */
+export function standingOf(envelope: Envelope, pack: Installed, trust: Trust): 'served' | 'not-served' | 'revoked' {
+  const left = pack.keyIds.filter((id) => !trust.revoked.includes(id));
+  if (trust.revoked.includes(pack.digest) || left.length === 0) return 'revoked';
+  try {
+    checkSigned(envelope, trust, 'packs', pack.installedMs);
+    checkAllowed(trust, pack.digest, pack.name, pack.version, envelope.what);
+    return 'served';
+  } catch (error) {
+    if (error instanceof KvError && error.code === 'bad-signature') return 'not-served';
+    throw error;
+  }
+}
+
 /** Throws 'bad-signature' for a module that a trust file does not serve (any more). */
-export function checkAllowed(trust: Trust, digest: string, name: string, version: string, what: string): void {
+function checkAllowed(trust: Trust, digest: string, name: string, version: string, what: string): void {
   const refuse = (why: string, values: Readonly<Record<string, unknown>>): KvError =>
     new KvError('bad-signature', `${what}: ${why}`, {
       values: { what, name, version, digest, trustVersion: trust.version, ...values },
@@ -231,19 +254,4 @@ export function checkAllowed(trust: Trust, digest: string, name: string, version
     'digest' in rule ? rule.digest === digest : rule.name === name && isWithin(version, rule.versions),
   );
   if (!isAllowed) throw refuse(`${name} ${version} is not allowed`, {});
-}
-
-function checkFloors(floors: Floors, keyIds: readonly string[], name: string, version: string, what: string): void {
-  for (const id of keyIds) {
-    const floor = floors.get(floorKey(name, id));
-    if (floor === undefined || compareVersions(version, floor) >= 0) continue;
-    throw new KvError(
-      'bad-signature',
-      `${what}: ${name} ${version} is older than ${floor}, which ${id} signed before`,
-      {
-        values: { what, name, version, floor, keyId: id },
-        hint: 'an older generation comes back by: palimpsest packs rollback',
-      },
-    );
-  }
 }

@@ -68,7 +68,6 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   metrics: ['events'],
   options: ['transformer', 'events'],
   originals: ['options'],
-  packs: [],
   cache: ['transformer', 'metrics', 'options', 'originals'],
   scheduler: ['transformer', 'metrics', 'cache'],
   state: ['events', 'options', 'cache'],
