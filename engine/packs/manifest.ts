@@ -44,7 +44,12 @@ const shape = { seed, tokens: z.int().min(1).max(129), dim };
 
 /** Bytes of a page of T tokens and D channels: ⌈T·D·elementBits ÷ 8⌉ + T·tokenBytes + D·channelBytes + headBytes. */
 const bytesFormula = z.strictObject({
-  elementBits: z.int().min(0).max(64),
+  /** In steps of 1/64, which hold scales of blocks. */
+  elementBits: z
+    .number()
+    .min(0)
+    .max(64)
+    .multipleOf(1 / 64),
   tokenBytes: z.int().min(0).max(4096),
   channelBytes: z.int().min(0).max(4096),
   headBytes: z.int().min(0).max(65_536),
