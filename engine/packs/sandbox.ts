@@ -95,11 +95,12 @@ export class Sandbox {
         values: { call: name },
         hint: 'open another one',
       });
-    const { fuel: tank } = this.#exports;
+    const { fuel: tank, [name]: found } = this.#exports;
+    if (typeof found !== 'function') throw this.over('abi', `there is no ${name}`);
     const full = Math.min(Math.ceil(fuel), FUEL_MOST);
     tank.value = full;
     try {
-      return (this.#exports[name] as Call)(...given);
+      return (found as Call)(...given);
     } catch (cause) {
       const fault = tank.value < 0 ? 'fuel' : 'trap';
       throw this.over(fault, fault === 'fuel' ? `${full} in ${name}` : `${name}: ${(cause as Error).message}`, cause);

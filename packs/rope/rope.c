@@ -20,6 +20,7 @@ int32_t pack_apply(float* x, const float* parameters, uint32_t tokens, uint32_t 
       wasm_v128_store(lower + i, wasm_f32x4_sub(wasm_f32x4_mul(a, c), wasm_f32x4_mul(b, s)));
       wasm_v128_store(upper + i, wasm_f32x4_add(wasm_f32x4_mul(a, s), wasm_f32x4_mul(b, c)));
     }
+#pragma clang loop vectorize(disable) unroll(disable)
     for (; i < pairs; i++) {
       const float a = lower[i], b = upper[i];
       lower[i] = a * cosines[i] - b * sines[i];

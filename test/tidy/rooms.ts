@@ -235,7 +235,17 @@ const SCRIPTS: Layers = {
   programs: [
     ...['bootstrap', 'ci', 'generate', 'generate-decisions', 'generate-documents', 'generate-entries'],
     ...['generate-layout', 'generate-migrations', 'generate-options', 'generate-tables', 'golden', 'golden-codecs'],
-    ...['golden-metrics', 'build-native', 'build-wasm', 'prebuild', 'smoke-runtimes', 'test-arm64', 'test-elsewhere'],
+    ...[
+      'golden-metrics',
+      'build-native',
+      'build-packs',
+      'build-wasm',
+      'golden-packs',
+      'prebuild',
+      'smoke-runtimes',
+      'test-arm64',
+      'test-elsewhere',
+    ],
     ...['with-postgres', 'test-order', 'summary-reporter', 'calibrate', 'drift', 'fit-nuq', 'fit-trellis', 'full-disk'],
     ...['parked', 'sharers', 'sim', 'sim-pool', 'openai-schemas', 'fetch-texts'],
   ],
