@@ -3,16 +3,16 @@
  * back a pack asks it, and every arrow that is taken is an entry of the log. It is data, read into a table once, as the
  * machine of a page side is (form-machine.ts); what decides whether an arrow may be taken is beside it, in the engine.
  *
- *   staged        its bytes are here, and nothing of them is believed      verify → signatures and trust hold
- *   verified      who vouches for it is known                             instrument → its fuel is counted
- *   instrumented  it cannot run for ever                                   test → its contract was tried and kept
- *   tested        ready, and not used                                      tryOut → sessions that ask for it use it
- *   canary        new pages of sessions that ask for it                    activate, replace
- *   active        new pages of sessions that begin                         replace → another one is active
- *   draining      reads pages that it wrote, writes none                   restore → active again, drain → no page is left
- *   retired       nothing of it is left but its file                       restore
- *   rejected      refused before it wrote a page                           —
- *   quarantined   distrusted after it wrote pages, which nobody reads      —
+ *   staged        its bytes are here, and nothing of them is believed    verify: signatures and trust hold
+ *   verified      who vouches for it is known                            instrument: its fuel is counted
+ *   instrumented  it cannot run for ever                                 test: its contract was tried and kept
+ *   tested        ready, and not used                                    tryOut: sessions that ask for it use it
+ *   canary        writes pages of sessions that ask for it               activate, replace
+ *   active        writes pages of sessions that begin                    replace: another one is active
+ *   draining      reads pages that it wrote, writes none                 restore: active again; drain: none is left
+ *   retired       nothing of it is left but its file                     restore
+ *   rejected      refused before it wrote a page
+ *   quarantined   distrusted after it wrote pages, which nobody reads
  */
 import { setup } from 'xstate';
 import { assert } from '../native/index.ts';

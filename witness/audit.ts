@@ -27,7 +27,16 @@ import type { readEnvelope } from './read.ts';
 import type { ReplayReport } from './replay-report.ts';
 import { entryId } from './series.ts';
 import type { SqlAnswer } from './sql/index.ts';
-import type { CountKey, CountRow, DecisionRow, Entry, SenselessEntry, SessionRow, VerifyReport } from './types.ts';
+import type {
+  CountKey,
+  CountRow,
+  DecisionRow,
+  Entry,
+  PackBody,
+  SenselessEntry,
+  SessionRow,
+  VerifyReport,
+} from './types.ts';
 
 /** Fields of a row of decisions, in order: the columns of its CSV. */
 export const DECISION_FIELDS = DECISION_ROW.map(({ name }) => name as keyof DecisionRow);
@@ -416,4 +425,26 @@ function folded(value: unknown, indent: number, used: number, columns: number): 
     return `[\n${inside}${wrap(value.join(', '), columns - indent - 3).replaceAll('\n', `\n${inside}`)}${close}]`;
   }
   return `[\n${value.map((one) => inside + folded(one, indent + 2, 0, columns)).join(',\n')}${close}]`;
+}
+
+/** An arrow that a kernel pack took, with the entry that tells it. */
+export interface PackRow extends PackBody {
+  readonly seq: number;
+  readonly timeMs: number;
+}
+
+/** Arrows of packs, as wide as the terminal. */
+export function packsText(rows: readonly PackRow[], columns: number): string {
+  if (rows.length === 0) return 'The log has no entry about packs.';
+  const titles: Column<PackRow>[] = [
+    { title: 'id', value: ({ seq }) => entryId(seq) },
+    { title: 'time', align: 'left', optional: true, value: ({ timeMs }) => timeText(timeMs).slice(0, 19) },
+    { title: 'pack', align: 'left', value: ({ name, version }) => printable(name === '' ? '?' : `${name} ${version}`) },
+    { title: 'digest', align: 'left', value: ({ digest }) => digest.slice(0, 12) },
+    { title: 'arrow', align: 'left', value: ({ from, to }) => `${from}→${to}` },
+    { title: 'trust', optional: true, value: ({ trustVersion }) => String(trustVersion) },
+    { title: 'signed by', align: 'left', optional: true, value: ({ keyIds }) => keyIds.join(' ') },
+    { title: 'because', align: 'left', least: 6, optional: true, value: ({ because }) => printable(because) },
+  ];
+  return table(titles, rows, columns);
 }

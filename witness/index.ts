@@ -57,6 +57,7 @@ export { type Beginning, beginningIn, type Line, lineageOf } from './lineage.ts'
 export { isLocked, lockWriter, type WriterLock } from './lock.ts';
 export * from './log.ts';
 export { noteLeftOut, withRules } from './mask.ts';
+export { newestOf } from './newest.ts';
 export { headerKeyId, makeCheckpointKeys, readVerifier, type VerifierKey, verifierOf, verifierText } from './note.ts';
 export { heldIn } from './page-forms.ts';
 export { askingIn, isPool, newPoolId } from './pool-series.ts';

@@ -28,9 +28,12 @@ import {
   forgetEmbedded,
   isWrapped,
   meaningOfWords,
+  newestOf,
   openAuditIndex,
   openLogQuery,
+  type PackBody,
   type PolicyFactory,
+  packsText,
   parseEntryId,
   parseRange,
   parseTime,
@@ -295,6 +298,19 @@ export async function show(settings: Settings, id: string): Promise<void> {
     const envelope = readEnvelope(log(settings), seq);
     print(settings, envelope, () => unopenedText(envelope));
   }
+}
+
+/** As many as other lists show. */
+const ARROWS_SHOWN = 20;
+
+/** Arrows of packs, the newest first. */
+export async function packs(settings: Settings): Promise<void> {
+  const rows = newestOf(log(settings), {
+    kinds: ['pack'],
+    limit: number(settings, 'limit') ?? ARROWS_SHOWN,
+    pick: ({ seq, timeMs, body }) => ({ seq, timeMs, ...(body as PackBody) }),
+  });
+  print(settings, rows, (columns) => packsText(rows, columns));
 }
 
 export async function explainCommand(settings: Settings, id: string): Promise<void> {

@@ -22,6 +22,7 @@ const adapters = () => import('./adapters.ts');
 const anchor = () => import('./anchor.ts');
 const audit = () => import('./audit.ts');
 const erasure = () => import('./erasure.ts');
+const packs = () => import('./packs.ts');
 const sessions = () => import('./sessions.ts');
 const thresholds = () => import('./thresholds.ts');
 const trace = () => import('./trace.ts');
@@ -281,6 +282,14 @@ export const AUDIT_COMMANDS: readonly CommandText[] = [
     act: async (settings, args) => (await audit()).explainCommand(settings, args[0]!),
   },
   {
+    usage: 'packs',
+    does: 'What became of kernel packs: every arrow from one state to the next, newest first, with the keys and the trust file that vouched, and why one was refused.',
+    brief: 'What became of kernel packs, and who vouched.',
+    examples: ['palimpsest audit packs', 'palimpsest audit packs --limit 5 --json'],
+    settings: ['limit', ...AUDIT],
+    act: async (settings) => (await audit()).packs(settings),
+  },
+  {
     usage: 'timeline <session>',
     does: 'A session from its beginning to its end: budget, plans and what became of them, changes, quality of layers, what kept originals said.',
     brief: 'A session from its beginning to its end.',
@@ -507,6 +516,66 @@ export const ADAPTER_COMMANDS: readonly CommandText[] = [
     examples: ['palimpsest adapters verify ./my-adapter 5f3c0a91 -m model.gguf'],
     settings: ['model', 'cache', 'config', 'json'],
     act: async (settings, args) => (await adapters()).verify(settings, args[0]!, args[1]!),
+  },
+];
+
+export const PACK_COMMANDS: readonly CommandText[] = [
+  {
+    usage: 'keygen <file>',
+    does: 'Make a pair of Ed25519 keys: FILE signs packs or trust files. Its public key is printed as a trust file names it.',
+    brief: 'Make keys that sign packs or trust files.',
+    examples: ['palimpsest packs keygen packs.key'],
+    settings: ['config', 'json'],
+    act: async (settings, args) => (await packs()).keygen(settings, args[0]!),
+  },
+  {
+    usage: 'sign <file> [module]',
+    does: 'Sign a manifest with its module, which makes a pack (a folder); or a trust file. What was signed before gets one more signature.',
+    brief: 'Sign a manifest with its module, or a trust file.',
+    examples: [
+      'palimpsest packs sign manifest.json codec.wasm --key packs.key -o my-pack',
+      'palimpsest packs sign trust.json --key root.key -o trust.signed.json',
+    ],
+    settings: ['key', 'output', 'config', 'json'],
+    act: async (settings, args) => (await packs()).sign(settings, args[0]!, args[1]),
+  },
+  {
+    usage: 'install <path>',
+    does: 'Install a trust file, the first of a state folder or the next one; or a pack, which is a folder: it is verified, instrumented and tested, and not yet used.',
+    brief: 'Install a trust file or a pack.',
+    examples: ['palimpsest packs install trust.signed.json', 'palimpsest packs install my-pack'],
+    settings: AUDIT,
+    act: async (settings, args) => (await packs()).install(settings, args[0]!),
+  },
+  {
+    usage: 'list',
+    does: 'Packs of a state folder and what they are in.',
+    examples: ['palimpsest packs list'],
+    settings: AUDIT,
+    act: async (settings) => (await packs()).list(settings),
+  },
+  {
+    usage: 'activate <pack>',
+    does: 'Let a pack write the pages of sessions that begin from now on: NAME, NAME@VERSION or how its digest begins. With --canary only those of sessions that ask for it.',
+    brief: 'Let a pack write new pages.',
+    examples: ['palimpsest packs activate block6', 'palimpsest packs activate block6@1.0.0 --canary'],
+    settings: ['canary', ...AUDIT],
+    act: async (settings, args) => (await packs()).activate(settings, args[0]!),
+  },
+  {
+    usage: 'rollback [generation]',
+    does: 'Make what was active before the last activation active again, or in a generation that is named. What is active now reads its pages until none is left.',
+    brief: 'Take the last activation back.',
+    examples: ['palimpsest packs rollback', 'palimpsest packs rollback 3'],
+    settings: AUDIT,
+    act: async (settings, args) => (await packs()).rollback(settings, args[0]),
+  },
+  {
+    usage: 'verify <path>',
+    does: 'Whether a pack would be taken by what a state folder trusts. Nothing is installed.',
+    examples: ['palimpsest packs verify my-pack'],
+    settings: AUDIT,
+    act: async (settings, args) => (await packs()).verify(settings, args[0]!),
   },
 ];
 

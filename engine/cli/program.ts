@@ -5,6 +5,7 @@ import {
   ADAPTER_COMMANDS,
   AUDIT_COMMANDS,
   COMMANDS,
+  PACK_COMMANDS,
   SESSION_COMMANDS,
   THRESHOLD_COMMANDS,
   TRACE_COMMANDS,
@@ -71,6 +72,13 @@ const GROUPS = [
     does: 'LoRA adapters, which sessions name with --lora.',
     brief: 'LoRA adapters: add, list, remove, inspect, verify.',
     commands: ADAPTER_COMMANDS,
+  },
+  {
+    name: 'packs',
+    topic: 'Files:',
+    does: 'Kernel packs: signed WebAssembly modules, which nothing loads before a trust file was installed and a pack activated.',
+    brief: 'Kernel packs: sign, install, activate, rollback …',
+    commands: PACK_COMMANDS,
   },
   {
     name: 'thresholds',

@@ -213,6 +213,7 @@ export const SETTINGS = {
   },
   dryRun: { flags: '--dry-run', help: 'only say what would be done' },
   yes: { flags: '--yes', help: 'do it without asking' },
+  canary: { flags: '--canary', help: 'only for sessions that ask for it' },
   release: { flags: '--release', help: 'end the hold instead of beginning it' },
   by: { flags: '--by <what>', help: 'what decisions are counted by', default: 'layer', choices: COUNT_KEYS },
   without: {

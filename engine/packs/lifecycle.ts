@@ -200,7 +200,7 @@ export class PackKeeper {
     });
   }
 
-  /** The record of a pack that is installed; null: it is not. Throws 'bad-signature' for one that may not come again. */
+  /** A pack that is installed; null: it is not. Throws 'bad-signature' for one that may not come again. */
   #known(before: Generation, { digest, manifest }: VerifiedPack, envelope: string): PackRecord | null {
     const { name, version } = manifest;
     const same = before.packs.find((pack) => pack.digest === digest);
@@ -241,7 +241,7 @@ export class PackKeeper {
     return kept;
   }
 
-  /** Those of which nothing is left are forgotten where there is no more room. Throws 'bad-argument' where all are used. */
+  /** Those that nobody uses are forgotten where there is no more room. Throws 'bad-argument' where all are used. */
   #makeRoom(draft: Draft): void {
     if (draft.packs.size < PACKS_MAX) return;
     const free = [...draft.packs.values()].find(({ state }) => state === 'retired' || state === 'tested');

@@ -37,6 +37,18 @@ it('is refused without a field that its kind needs, and with one that makes no s
   log.append('', 'retention', { firstSegment: 1, firstSeq: 2, segments: 1, bytes: 100 });
   for (const kind of ['erase', 'hold', 'release'] as const) log.append('a', kind, { by: 'a test' });
   log.append('', 'note', { note: 'x' });
+  log.append('', 'pack', {
+    ...{
+      name: 'example',
+      version: '1.0.0',
+      digest: 'd',
+      envelope: 'e',
+      from: 'staged',
+      event: 'verify',
+      to: 'verified',
+    },
+    ...{ keyIds: ['k'], trustVersion: 1, generation: 2, because: '', numbers: { bytes: 1 } },
+  });
   await log.close();
   const bodies = new Map([...readLog(dir)].map(({ kind, body }) => [kind, body]));
   expect([...bodies.keys()].sort()).toEqual([...ENTRY_KINDS].sort());
