@@ -106,7 +106,7 @@ export class PackInstance implements PackCodec {
     // A page begins with zeros, so that what a module leaves out is the same every time.
     const areas = [
       { bytes: x.byteLength, given: x },
-      { bytes, given: new Uint8Array(bytes), isOutput: true },
+      { bytes, isOutput: true, filled: 0 },
     ];
     const page = this.#sandbox.call('pack_encode', areas, [tokens, dim], fuelOf(this.#limits, tokens, dim));
     return this.#sandbox.bytes(page, bytes);
@@ -126,13 +126,13 @@ export class PackInstance implements PackCodec {
   /** q: [queries, dim]; out: [queries, tokens], which becomes q·k̂. */
   dots(page: Uint8Array, q: Float32Array, out: Float32Array, tokens: number, dim: number, queries: number): void {
     checkLengths({ q: [q, queries * dim] });
-    this.#products('pack_dots', { page, factors: q, out, each: tokens }, { tokens, dim, queries });
+    this.#products('pack_dots', { page, factors: q, out, each: tokens, isAdded: false }, { tokens, dim, queries });
   }
 
   /** w: [queries, tokens]; out: [queries, dim], to which wᵀ·v̂ is added. */
   mix(page: Uint8Array, w: Float32Array, out: Float32Array, tokens: number, dim: number, queries: number): void {
     checkLengths({ w: [w, queries * tokens] });
-    this.#products('pack_mix', { page, factors: w, out, each: dim }, { tokens, dim, queries });
+    this.#products('pack_mix', { page, factors: w, out, each: dim, isAdded: true }, { tokens, dim, queries });
   }
 
   #products(
@@ -142,17 +142,18 @@ export class PackInstance implements PackCodec {
       readonly factors: Float32Array;
       readonly out: Float32Array;
       readonly each: number;
+      readonly isAdded: boolean;
     },
     shape: { readonly tokens: number; readonly dim: number; readonly queries: number },
   ): void {
     const { tokens, dim, queries } = shape;
-    const { page, factors, out, each } = given;
+    const { page, factors, out, each, isAdded } = given;
     checkPackShape(shape);
     checkLengths({ page: [page, this.pageBytes(tokens, dim)], out: [out, queries * each] });
     const areas = [
       { bytes: page.length, given: page },
       { bytes: factors.byteLength, given: factors },
-      { bytes: out.byteLength, given: out, isOutput: true },
+      { bytes: out.byteLength, ...(isAdded ? { given: out } : {}), isOutput: true },
     ];
     const fuel = fuelOf(this.#limits, tokens, dim, queries);
     this.#sandbox.floats(name, this.#sandbox.call(name, areas, [tokens, dim, queries], fuel), out);

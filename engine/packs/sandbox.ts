@@ -17,6 +17,8 @@ const FUEL_MOST = 2 ** 31 - 1;
 const NOTHING = 0;
 const GUARD_BYTES = 64;
 const ALIGNMENT = 16;
+/** Four of these bytes are no number. */
+const UNWRITTEN = 0xff;
 
 const PATTERN = Uint8Array.from({ length: GUARD_BYTES }, (_, at) => (at * 151 + 89) & 0xff);
 const WORDS = new Int32Array(PATTERN.buffer);
@@ -40,6 +42,8 @@ export interface Area {
   readonly given?: Uint8Array | Float32Array;
   /** The call writes it. */
   readonly isOutput?: boolean;
+  /** What stands in every byte of an output that is not given: by default what makes no number, so that gaps show. */
+  readonly filled?: number;
 }
 
 type Call = (...given: number[]) => number;
@@ -125,15 +129,19 @@ export class Sandbox {
     }
     if (end > this.#bytes.length)
       throw this.over('memory', `${end} bytes for ${name}, of ${this.#bytes.length}`, undefined, { wanted: end });
-    for (const [i, { given }] of areas.entries())
-      if (given instanceof Float32Array) this.#floats.set(given, places[i]! / 4);
-      else if (given !== undefined) this.#bytes.set(given, places[i]);
+    for (const [i, area] of areas.entries()) this.#put(area, places[i]!);
     const [start, behind] = [places[output]!, places[output]! + areas[output]!.bytes];
     this.#guard(start, behind);
     const status = this.ask(name, [...places, ...numbers], fuel);
     if (!this.#isGuarded(start, behind)) throw this.over('guard band', name);
     if (status !== 0) throw this.over('status', `${name} returned ${status}`, undefined, { status });
     return start;
+  }
+
+  #put({ bytes, given, filled = UNWRITTEN }: Area, at: number): void {
+    if (given === undefined) this.#bytes.fill(filled, at, at + bytes);
+    else if (given instanceof Float32Array) this.#floats.set(given, at / 4);
+    else this.#bytes.set(given, at);
   }
 
   /** A copy of numbers of the output. Throws 'bad-pack' unless all are finite. */
