@@ -571,11 +571,12 @@ export const PACK_COMMANDS: readonly CommandText[] = [
     act: async (settings, args) => (await packs()).rollback(settings, args[0]),
   },
   {
-    usage: 'verify <path>',
-    does: 'Whether a pack would be taken by what a state folder trusts. Nothing is installed.',
-    examples: ['palimpsest packs verify my-pack'],
+    usage: 'verify [path]',
+    does: 'Whether a pack would be taken by what a state folder trusts; without a path, whether the packs that are used there are what was installed. Nothing is changed.',
+    brief: 'Whether a pack would be taken.',
+    examples: ['palimpsest packs verify my-pack', 'palimpsest packs verify'],
     settings: AUDIT,
-    act: async (settings, args) => (await packs()).verify(settings, args[0]!),
+    act: async (settings, args) => (await packs()).verify(settings, args[0]),
   },
 ];
 

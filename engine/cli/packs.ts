@@ -16,6 +16,7 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { openWitnessLog } from '../../witness/index.ts';
+import { ActivePacks } from '../packs/active.ts';
 import { testPack } from '../packs/contract.ts';
 import {
   countersign,
@@ -180,8 +181,12 @@ const COLUMNS: readonly Column<PackRecord>[] = [
 const listText = (packs: readonly PackRecord[], columns: number): string =>
   packs.length === 0 ? 'No pack is installed' : table([...COLUMNS], packs, columns);
 
-/** Whether a pack would be taken by what the state folder trusts. Nothing is installed. */
-export async function verify(settings: Settings, path: string): Promise<void> {
+/**
+ * Whether a pack would be taken by what the state folder trusts; without a path, whether all packs that are used there
+ * are what was installed. Nothing is installed.
+ */
+export async function verify(settings: Settings, path?: string): Promise<void> {
+  if (path === undefined) return verifyUsed(settings);
   const files = readPackFolder(path);
   checkModule(files.module);
   const { manifest, digest, keyIds, trustVersion } = await withKeeper(settings, async (keeper) => keeper.check(files));
@@ -190,5 +195,16 @@ export async function verify(settings: Settings, path: string): Promise<void> {
     settings,
     { path, name, version, digest, keyIds, trustVersion, verified: true },
     `${name} ${version} (${digest.slice(0, 12)}) is signed by ${keyIds.join(', ')}, which trust version ${trustVersion} has`,
+  );
+}
+
+function verifyUsed(settings: Settings): void {
+  const packs = new ActivePacks({ stateDir: stateDir(settings), instrument: trial.instrument });
+  const used = packs.loadAll().map(({ name, version, digest, state }) => ({ name, version, digest, state }));
+  const names = used.map(({ name, version }) => `${name} ${version}`);
+  say(
+    settings,
+    { generation: packs.generation, packs: used, verified: true },
+    used.length === 0 ? 'No pack is used' : `What was installed is there: ${names.join(', ')}`,
   );
 }

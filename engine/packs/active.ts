@@ -87,6 +87,11 @@ export class ActivePacks {
     return record === undefined || another !== undefined ? null : this.#load(record);
   }
 
+  /** Every pack that writes or reads pages. Throws as `reader` does. */
+  loadAll(): LoadedPack[] {
+    return this.#records.filter(({ state }) => readsPages(state)).map((record) => this.#load(record));
+  }
+
   #writer(name: string, state: PackState): LoadedPack | null {
     const record = this.#records.find((one) => one.name === name && one.state === state);
     if (record === undefined || this.#now === null) return null;

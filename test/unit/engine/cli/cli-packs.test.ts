@@ -1,0 +1,106 @@
+// Packs on the command line, from two keys to a rollback, with a codec of ours: the built command in processes of its
+// own, because only whole runs show that what one wrote is what the next one finds.
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { answered, dir, expectRefused, lastLine, root } from './command.ts';
+
+interface Key {
+  readonly id: string;
+  readonly publicKey: string;
+}
+
+const keys: Record<string, Key> = {};
+const state = ['--state', 'state'];
+const module = join(root, 'packs/block6/block6.wasm');
+const manifest = join(root, 'packs/block6/manifest.json');
+
+async function ran<T>(...args: string[]): Promise<T> {
+  const { code, out, err } = await answered(['packs', ...args, '--json']);
+  expect(code, err).toBe(0);
+  return lastLine(out) as T;
+}
+
+function writeTrust(name: string, change: Readonly<Record<string, unknown>> = {}): string {
+  const expires = '2099-01-01T00:00:00.000Z';
+  const role = ({ id }: Key) => ({ keys: [id], threshold: 1 });
+  const trust = {
+    ...{ kind: 'palimpsest-trust', schemaVersion: 1, version: 1, expires, revoked: [], minimum: {} },
+    keys: Object.values(keys).map(({ id, publicKey }) => ({ id, publicKey, expires })),
+    roles: { root: role(keys['root']!), packs: role(keys['packs']!) },
+    allow: [{ name: 'block6', versions: { from: '1.0.0', below: '2.0.0' } }],
+    ...change,
+  };
+  const path = join(dir, name);
+  writeFileSync(path, JSON.stringify(trust));
+  return path;
+}
+
+beforeAll(async () => {
+  for (const name of ['root', 'packs']) keys[name] = await ran<Key>('keygen', join(dir, `${name}.key`));
+});
+afterAll(() => rmSync(dir, { recursive: true, force: true }));
+
+it('goes from keys to an active pack, and back', async () => {
+  const signed = join(dir, 'trust.signed.json');
+  const pack = join(dir, 'pack');
+  const signing = ['--key', join(dir, 'packs.key'), '-o', pack];
+  await ran('sign', manifest, module, ...signing);
+  expectRefused(await answered(['packs', 'install', pack, ...state]), 'not-found', 'trust file');
+  expect((await answered(['packs', 'list', ...state])).out).toContain('No trust file');
+
+  await ran('sign', writeTrust('trust.json'), '--key', join(dir, 'root.key'), '-o', signed);
+  await ran('install', signed, ...state);
+  expect(await ran('verify', pack, ...state)).toMatchObject({
+    name: 'block6',
+    keyIds: [keys['packs']!.id],
+    verified: true,
+  });
+  expect(await ran('install', pack, ...state)).toMatchObject({ state: 'tested', isKnown: false });
+  expect(await ran('activate', 'block6', '--canary', ...state)).toMatchObject({ state: 'canary' });
+  expect(await ran('activate', 'block6', ...state)).toMatchObject({ state: 'active', trustVersion: 1 });
+  expect(await ran('verify', ...state)).toMatchObject({ packs: [{ name: 'block6', state: 'active' }], verified: true });
+  expect(await ran('rollback', ...state)).toMatchObject({ active: [] });
+  const [listed] = await ran<{ state: string; digest: string }[]>('list', ...state);
+  expect(listed).toMatchObject({ state: 'draining' });
+
+  // The next trust file revokes it; an envelope that somebody else signed once more is still one of ours.
+  const next = writeTrust('next.json', { version: 2, revoked: [listed!.digest] });
+  await ran('sign', next, '--key', join(dir, 'packs.key'));
+  expectRefused(await answered(['packs', 'install', next, ...state]), 'bad-signature');
+  await ran('sign', next, '--key', join(dir, 'root.key'));
+  await ran('install', next, ...state);
+  expectRefused(await answered(['packs', 'activate', 'block6@1.0.0', ...state]), 'bad-signature');
+  expectRefused(await answered(['packs', 'rollback', 'x', ...state]), 'bad-argument');
+
+  const told = await answered(['audit', 'packs', ...state]);
+  expect(told.out).toContain('draining→quarantined');
+  const arrows = lastLine((await answered(['audit', 'packs', '--limit', '50', '--json', ...state])).out) as {
+    seq: number;
+    event: string;
+  }[];
+  expect(arrows.map(({ event }) => event)).toEqual(
+    ['verify', 'instrument', 'test', 'tryOut', 'activate', 'replace', 'distrust'].reverse(),
+  );
+  expect((await answered(['audit', 'show', String(arrows[0]!.seq), ...state])).out).toContain('quarantined');
+  expect((await answered(['audit', 'verify', ...state])).code).toBe(0);
+});
+
+it('takes no pack that promises what it does not keep', async () => {
+  const boasting = join(dir, 'boasting.json');
+  const promised = JSON.parse(readFileSync(manifest, 'utf8')) as {
+    formats: Record<string, unknown>[];
+    version: string;
+  };
+  promised.version = '1.0.1';
+  promised.formats[0] = { ...promised.formats[0], errorMost: 1e-6 };
+  writeFileSync(boasting, JSON.stringify(promised));
+  const pack = join(dir, 'boasting');
+  const other = ['--state', 'other'];
+  await ran('sign', boasting, module, '--key', join(dir, 'packs.key'), '-o', pack);
+  await ran('sign', writeTrust('own.json'), '--key', join(dir, 'root.key'));
+  await ran('install', join(dir, 'own.json'), ...other);
+  expectRefused(await answered(['packs', 'install', pack, ...other]), 'bad-pack', 'breaks its contract');
+  expect(await ran<unknown[]>('list', ...other)).toEqual([]);
+  expect((await answered(['audit', 'packs', ...other])).out).toContain('instrumented→rejected');
+});
