@@ -67,6 +67,7 @@ export type {
   MeasuredKld,
   Noise,
   Outcome,
+  PackContext,
   PageForm,
   PageSide,
   Policy,

@@ -120,6 +120,8 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::with<exportSideCall>>("exportSide"), InstanceMethod<&CacheHandle::with<exchangeSideCall>>("exchangeSide"),
                         InstanceMethod<&CacheHandle::with<freePageCall>>("freePage"),
                         InstanceMethod<&CacheHandle::with<evictPageCall>>("evictPage"),
+                        InstanceMethod<&CacheHandle::with<holdForeignCall>>("holdForeign"), InstanceMethod<&CacheHandle::with<foreignBytesCall>>("foreignBytes"),
+                        InstanceMethod<&CacheHandle::with<restoreForeignCall>>("restoreForeign"), InstanceMethod<&CacheHandle::with<trialForeignCall>>("trialForeign"),
                         InstanceMethod<&CacheHandle::with<startMoveCall>>("startMove"), InstanceMethod<&CacheHandle::with<finishMovesCall>>("finishMoves"),
                         InstanceMethod<&CacheHandle::with<startTrialCall>>("startTrial"), InstanceMethod<&CacheHandle::with<finishTrialsCall>>("finishTrials")});
   }
@@ -337,23 +339,25 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
     });
   }
 
-  // (layer, q, out, xNorms | undefined, lse | undefined, observe)
+  // (layer, q, out, xNorms | undefined, lse | undefined, observe, besideLse | undefined, besideOut | undefined)
   Napi::Value attend(const Info& info) {
     return guarded(info, [&]() -> Status {
       int layer;
-      Span<float> q, out, norms, lse;
+      Span<float> q, out, norms, lse, besideLse, besideOut;
       if (!cache_) return kClosed;
       if (!readLayer(info[0], &layer) || !readFloats(info[1], &q) || !readFloats(info[2], &out)) return kBadArgument;
       if (!absent(info[3]) && !readFloats(info[3], &norms)) return kBadArgument;
       if (!absent(info[4]) && !readFloats(info[4], &lse)) return kBadArgument;
       if (!info[5].IsBoolean()) return kBadArgument;
+      if (!readBeside(info[6], info[7], &besideLse, &besideOut)) return kBadArgument;
       const size_t row = cache_->shape().queryElements();
       const size_t tokens = q.length / row;
       if (q.length == 0 || q.length % row != 0 || tokens > static_cast<size_t>(cache_->layer(layer).length)) return kBadShape;
       if (out.length != q.length || (!absent(info[3]) && norms.length != tokens)) return kBadShape;
       if (!absent(info[4]) && lse.length != tokens * cache_->shape().queryHeads) return kBadShape;
+      if (besideLse.data && (besideLse.length != tokens * cache_->shape().queryHeads || besideOut.length != q.length)) return kBadShape;
       return told(info, palimpsest::attend(*cache_, layer, q.data, static_cast<int>(tokens), out.data, norms.data, lse.data,
-                                           info[5].As<Napi::Boolean>().Value()));
+                                           info[5].As<Napi::Boolean>().Value(), {besideLse.data, besideOut.data}));
     });
   }
 

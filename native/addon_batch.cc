@@ -125,18 +125,22 @@ class BatchHandle : public Napi::ObjectWrap<BatchHandle> {
     });
   }
 
-  // (layer, q, out, xNorms | undefined, lse | undefined, observe, Float64Array[1] <- the member that was refused)
+  // (layer, q, out, xNorms | undefined, lse | undefined, observe, Float64Array[1] <- the member that was refused,
+  // besideLse | undefined, besideOut | undefined)
   Napi::Value attend(const Info& info) {
-    Span<float> q, out, norms, lse;
+    Span<float> q, out, norms, lse, besideLse, besideOut;
     if (!readFloats(info[1], &q) || !readFloats(info[2], &out)) return answer(info, kBadArgument);
     const bool hasNorms = !absent(info[3]), hasLse = !absent(info[4]);
     if ((hasNorms && !readFloats(info[3], &norms)) || (hasLse && !readFloats(info[4], &lse)) || !info[5].IsBoolean()) return answer(info, kBadArgument);
+    if (!readBeside(info[7], info[8], &besideLse, &besideOut)) return answer(info, kBadArgument);
     const auto sizes = [&](const CacheShape& shape) {
       return q.length == tokens_ * shape.queryElements() && out.length == q.length && (!hasNorms || norms.length == tokens_) &&
-             (!hasLse || lse.length == tokens_ * shape.queryHeads);
+             (!hasLse || lse.length == tokens_ * shape.queryHeads) &&
+             (!besideLse.data || (besideLse.length == tokens_ * shape.queryHeads && besideOut.length == q.length));
     };
     return call(info, info[6], sizes, [&](std::span<const Member> members, int layer, size_t* refused) {
-      return palimpsest::attend(members, layer, q.data, out.data, norms.data, lse.data, info[5].As<Napi::Boolean>().Value(), refused);
+      return palimpsest::attend(members, layer, q.data, out.data, norms.data, lse.data, info[5].As<Napi::Boolean>().Value(), refused,
+                                {besideLse.data, besideOut.data});
     });
   }
 

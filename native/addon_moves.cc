@@ -235,7 +235,8 @@ Status exportPageCall(Cache& cache, const Info& info) {
   if (!readPage(cache, info, &layer, &page)) return kBadArgument;
   if (!readArray(info[2], napi_int32_array, &about) || about.length != 2) return kBadShape;
   const size_t bytes = cache.storedBytes(layer, page);
-  if (bytes > INT32_MAX) return kUnsupported;
+  // Bytes of foreign pages are of use to nobody but the caller, who has other ways to them.
+  if (bytes > INT32_MAX || cache.layer(layer).page(page).kind == kForeign) return kUnsupported;
   const PageLatent& latent = cache.layer(layer).page(page).latent;
   about.data[0] = static_cast<int32_t>(bytes);
   about.data[1] = latent.isThere() ? latent.weights->width : 0;

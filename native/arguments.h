@@ -54,6 +54,12 @@ bool readArray(const Napi::Value& value, napi_typedarray_type type, Span<Element
 inline bool readFloats(const Napi::Value& value, Span<float>* out) { return readArray(value, napi_float32_array, out); }
 inline bool absent(const Napi::Value& value) { return value.IsUndefined() || value.IsNull(); }
 
+// Logarithms and values of what the caller computed beside attention: both or neither, told by whether there is data.
+inline bool readBeside(const Napi::Value& lse, const Napi::Value& out, Span<float>* besideLse, Span<float>* besideOut) {
+  if (absent(lse) && absent(out)) return true;
+  return readFloats(lse, besideLse) && readFloats(out, besideOut) && besideLse->data && besideOut->data;
+}
+
 using Info = Napi::CallbackInfo;
 
 inline Napi::Value answer(const Info& info, Status status) { return Napi::Number::New(info.Env(), status); }

@@ -117,15 +117,15 @@ export class Batch {
   attend(layer: number, q: Float32Array, out: Float32Array, options: AttendOptions = {}): void {
     const shape = this.#shape();
     integer(layer, 'layer', 0, shape.layers - 1);
-    const { tokens, xNorms, lse, observe } = checkedQueries(shape, q, out, options);
+    const { tokens, xNorms, lse, observe, beside } = checkedQueries(shape, q, out, options);
     if (tokens !== this.#tokens)
       shapeError(`q must hold the ${this.#tokens} tokens of the members`, { tokens, wanted: this.#tokens });
     this.#refused[0] = -1;
-    const status = this.#handle.attend(layer, q, out, xNorms, lse, observe, this.#refused);
+    const status = this.#handle.attend(layer, q, out, xNorms, lse, observe, this.#refused, beside?.lse, beside?.out);
     if (status === 0) return;
     const row = shape.queryHeads * shape.headDim;
     throw this.#refusal(status, `attend over layer ${layer}`, (cache, from, to) =>
-      cache.attendRefusal(status, layer, q.subarray(from * row, to * row)),
+      cache.attendRefusal(status, layer, q.subarray(from * row, to * row), beside),
     );
   }
 

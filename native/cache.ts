@@ -19,6 +19,7 @@ import {
   sideNumber,
 } from './arguments.ts';
 import { KvError } from './error.ts';
+import * as foreign from './foreign.ts';
 import { FORMATS, type FormatName, nameOfId, type Part, type Side, sidesOf } from './format.ts';
 import { firstToken, pageStart, sealsBetween } from './geometry.ts';
 import * as held from './hold.ts';
@@ -39,6 +40,7 @@ import { exportPage, importPage } from './stored.ts';
 import { checkCandidates, movesOf, original, REFUSED, Trials } from './trials.ts';
 import type {
   AttendOptions,
+  Beside,
   CacheMemory,
   CacheShape,
   FinishedMove,
@@ -46,6 +48,7 @@ import type {
   KvCacheOptions,
   LatentLayerWeights,
   PageRecords,
+  PageRows,
   PageTable,
   RotaryTable,
   RowPlace,
@@ -171,22 +174,22 @@ export class NativeCache implements KvCache {
   attend(layer: number, q: Float32Array, out: Float32Array, options: AttendOptions = {}): void {
     const handle = this.#open();
     this.#layer(layer);
-    const { tokens, xNorms, lse, observe } = checkedQueries(this.shape, q, out, options);
+    const { tokens, xNorms, lse, observe, beside } = checkedQueries(this.shape, q, out, options);
     const { tokens: held } = this.#count(layer);
     if (tokens > held) throw tooFew(layer, tokens, held);
-    const status = handle.attend(layer, q, out, xNorms, lse, observe);
-    if (status !== 0) throw this.attendRefusal(status, layer, q);
+    const status = handle.attend(layer, q, out, xNorms, lse, observe, beside?.lse, beside?.out);
+    if (status !== 0) throw this.attendRefusal(status, layer, q, beside);
   }
 
   /** The error of attention that the binary has refused. */
-  attendRefusal(status: number, layer: number, q: Float32Array): KvError {
+  attendRefusal(status: number, layer: number, q: Float32Array, beside?: Beside): KvError {
     const row = this.shape.queryHeads * this.shape.headDim;
     const { tokens: held } = this.#count(layer);
     const tokens = q.length / row;
     if (tokens > held) return tooFew(layer, tokens, held);
     const error = errorOf(status, `attend over layer ${layer}`, { layer, tokens });
     if (error.code === 'unsupported') return seesFreed(`attend over layer ${layer}`, { layer, tokens, held });
-    return error.code === 'bad-value' ? badQuery(error, q, layer, row) : error;
+    return error.code === 'bad-value' ? badQuery(error, q, layer, row, beside) : error;
   }
 
   setSkipShare(share: number): void {
@@ -432,6 +435,36 @@ export class NativeCache implements KvCache {
     const handle = this.#open();
     this.#sealedPage(this.#layer(layer), page);
     return evictPage(handle, layer, page, this.#one);
+  }
+
+  holdForeign(layer: number, page: number, bytes: Uint8Array): number {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    const doing = `hold page ${page} of layer ${layer} as bytes`;
+    return this.#within(doing, () => foreign.holdForeign(handle, layer, page, bytes, this.#one));
+  }
+
+  foreignBytes(layer: number, page: number, out?: Uint8Array): Uint8Array {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    return foreign.foreignBytes(handle, layer, page, out);
+  }
+
+  restoreForeign(layer: number, page: number, format: FormatName, rows: PageRows): number {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    record(rows, 'rows');
+    const at = { layer, page, format };
+    return this.#within(`make page ${page} of layer ${layer} again`, () =>
+      foreign.restoreForeign(handle, this.shape, at, rows, this.#one),
+    );
+  }
+
+  trialForeign(layer: number, page: number, rows: Partial<PageRows>): number {
+    const handle = this.#open();
+    this.#sealedPage(this.#layer(layer), page);
+    record(rows, 'rows');
+    return foreign.trialForeign(handle, this.shape, layer, page, rows, this.#one);
   }
 
   importPage(layer: number, bytes: Uint8Array): void {

@@ -64,6 +64,11 @@ Status exportSideCall(Cache& cache, const Napi::CallbackInfo& info);
 Status exchangeSideCall(Cache& cache, const Napi::CallbackInfo& info);
 Status freePageCall(Cache& cache, const Napi::CallbackInfo& info);
 Status evictPageCall(Cache& cache, const Napi::CallbackInfo& info);
+// Pages that the caller codes, in addon_foreign.cc.
+Status holdForeignCall(Cache& cache, const Napi::CallbackInfo& info);
+Status foreignBytesCall(Cache& cache, const Napi::CallbackInfo& info);
+Status restoreForeignCall(Cache& cache, const Napi::CallbackInfo& info);
+Status trialForeignCall(Cache& cache, const Napi::CallbackInfo& info);
 // All pages at once, in addon_predicted.cc.
 Status importPagesCall(Cache& cache, const Napi::CallbackInfo& info);
 

@@ -32,7 +32,7 @@ export * from './json.ts';
 export { keptRowsBytes } from './kept-rows.ts';
 export { checkKeys, given, nearestName, unknownName } from './known.ts';
 export * from './latent.ts';
-export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX, KEPT_ROWS_MAX, padded, THREADS_MAX } from './layout.ts';
+export { CHAIN_PEAKS_MAX, ENTRY_PAYLOAD_MAX, KEPT_ROWS_MAX, PAGE_PART_ALIGN, padded, THREADS_MAX } from './layout.ts';
 export { nativeInfo, packageRoot, packageVersion, setIsa, useBinding } from './load.ts';
 export {
   above,
@@ -65,7 +65,7 @@ export { ROT_LEVELS } from './reference/tables.gen.ts';
 export { type AnswerOf, type Caller, type ParamsOf, ThreadClient, ThreadServer } from './rpc.ts';
 export { firstSeqOf, SERIES_ENTRIES, seriesOf } from './series.ts';
 export { ATTENTION_OPTIONS, checkShape, openBytes, SHAPE_OPTIONS } from './shape.ts';
-export { isEvicted, isFreed } from './sliding.ts';
+export { isEvicted, isForeign, isFreed } from './sliding.ts';
 export * from './text.ts';
 export { type RunnableModule, runnableModule, startThread } from './thread.ts';
 export * from './types.ts';

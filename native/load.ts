@@ -59,6 +59,8 @@ export interface CacheHandle {
     xNorms: Float32Array | undefined,
     lse: Float32Array | undefined,
     observe: boolean,
+    besideLse?: Float32Array,
+    besideOut?: Float32Array,
   ): number;
   setSkipShare(share: number): number;
   skipped(layer: number, out: Float64Array): number;
@@ -118,6 +120,27 @@ export interface CacheHandle {
   freePage(layer: number, page: number, out: Float64Array): number;
   /** Writes the freed bytes to `out`. */
   evictPage(layer: number, page: number, out: Float64Array): number;
+  /** Writes the freed bytes to `out`. */
+  holdForeign(layer: number, page: number, bytes: Uint8Array, out: Float64Array): number;
+  /** Writes to `about` the number of bytes. Writes the bytes to `out` if it is given. */
+  foreignBytes(layer: number, page: number, about: Float64Array, out?: Uint8Array): number;
+  /** Writes the freed bytes to `out`. */
+  restoreForeign(
+    layer: number,
+    page: number,
+    format: number,
+    k: Float32Array,
+    v: Float32Array,
+    out: Float64Array,
+  ): number;
+  /** Writes the error to `out`. */
+  trialForeign(
+    layer: number,
+    page: number,
+    k: Float32Array | undefined,
+    v: Float32Array | undefined,
+    out: Float64Array,
+  ): number;
   /** native/addon_predicted.cc describes the arguments. */
   importPages(
     bytes: Uint8Array,
@@ -150,6 +173,8 @@ export interface BatchHandle {
     lse: Float32Array | undefined,
     observe: boolean,
     refused: Float64Array,
+    besideLse?: Float32Array,
+    besideOut?: Float32Array,
   ): number;
 }
 

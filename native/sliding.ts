@@ -11,12 +11,18 @@ const FREED = PAGE_KINDS.indexOf('freed');
 
 const EVICTED = PAGE_KINDS.indexOf('evicted');
 
-/** True for a page of which nothing is left. */
+const FOREIGN = PAGE_KINDS.indexOf('foreign');
+
+/** True for a page that is held as bytes of somebody else. */
+export const isForeign = (table: PageTable, page: number): boolean => table.kind[page] === FOREIGN;
+
+/** True for a page of which nothing is left in a format or a latent. */
 export const isFreed = (table: PageTable, page: number): boolean =>
-  table.kind[page] === FREED || table.kind[page] === EVICTED;
+  table.kind[page] === FREED || isEvicted(table, page);
 
 /** True for one of these that attention skips where it would see it. */
-export const isEvicted = (table: PageTable, page: number): boolean => table.kind[page] === EVICTED;
+export const isEvicted = (table: PageTable, page: number): boolean =>
+  table.kind[page] === EVICTED || isForeign(table, page);
 
 /** The error of everything that needs the keys and values of a page of which nothing is left. */
 export const freedPage = (page: number): KvError =>

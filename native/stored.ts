@@ -25,6 +25,7 @@ import { checkServed, FORMAT_NAMES, FORMATS, isFormatName, nameOfId, PAGE_TOKENS
 import { firstToken } from './geometry.ts';
 import { LATENT_LAYOUT_VERSION, LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check } from './load.ts';
+import { isForeign } from './sliding.ts';
 import { type CacheShape, PAGE_KINDS, type PageKind, type PageTable } from './types.ts';
 
 const MAGIC = 'KVPAGE01';
@@ -59,6 +60,15 @@ export function exportPage(
 ): Uint8Array {
   const about = new Int32Array(2);
   const doing = `export page ${page} of layer ${layer}`;
+  if (isForeign(table, page))
+    throw new KvError(
+      'unsupported',
+      `page ${page} of layer ${layer} is held as bytes that only its owner understands`,
+      {
+        values: { layer, page },
+        hint: 'restoreForeign() makes it a page of a format again',
+      },
+    );
   check(handle.exportPage(layer, page, about), doing, { layer, page });
   const [size, latentWidth] = about as unknown as [number, number];
   const kind = table.kind[page]!;

@@ -160,10 +160,11 @@ export interface CacheMemory {
 /**
  * How a sealed page is held. A `resident` page has keys and values, each in a format. A `latent` page has only the
  * latent from which both are recomputed. A `freed` page has nothing: the sliding window of its layer has left it
- * behind. An `evicted` page has nothing either, though queries would see it: attention skips it. No page is `parked`
- * yet: the name is reserved for pages outside the pool.
+ * behind. An `evicted` page has nothing either, though queries would see it: attention skips it. A `foreign` page is
+ * held as bytes that the caller alone understands: attention skips it as well, and the caller says what it would have
+ * added (`AttendOptions.beside`). No page is `parked` yet: the name is reserved for pages outside the pool.
  */
-export const PAGE_KINDS = ['resident', 'latent', 'parked', 'freed', 'evicted'] as const;
+export const PAGE_KINDS = ['resident', 'latent', 'parked', 'freed', 'evicted', 'foreign'] as const;
 export type PageKind = (typeof PAGE_KINDS)[number];
 
 /** The sealed pages of one layer in the order of their positions, as parallel arrays of length `pages`. */
@@ -202,6 +203,25 @@ export interface AttendOptions {
   readonly lse?: Float32Array;
   /** True if to keep queries for trials and to count attention mass. Default true. */
   readonly observe?: boolean;
+  /** What foreign pages add to the softmax of each row. */
+  readonly beside?: Beside;
+}
+
+/** What the caller has computed of tokens that attention skips, to be one softmax with those that it sees. */
+export interface Beside {
+  /**
+   * For each token and query head the natural logarithm of Σ exp(score), [T, H]; minus infinity where it sees none of
+   * them. Scores are scaled and capped as those of the cache are.
+   */
+  readonly lse: Float32Array;
+  /** The mean of their values by these scores, [T, H, d]; zeros where it sees none. */
+  readonly out: Float32Array;
+}
+
+/** Keys and values of a page, each [128, n, d]. */
+export interface PageRows {
+  readonly k: Float32Array;
+  readonly v: Float32Array;
 }
 
 /**
@@ -449,6 +469,27 @@ export interface KvCache {
    * stays so. Throws 'unsupported' for a page that is freed, and while a move of it is under way.
    */
   evictPage(layer: number, page: number): number;
+  /**
+   * Holds a sealed page as bytes that the caller made of its keys and values, which count as they are, in whole 64
+   * bytes. Returns how many bytes that freed. From then on attention skips the page as an evicted one, except for what
+   * the caller gives `attend` beside it; the sinks of the first page stay. A page that forks share becomes this for
+   * all of them; latents, kept rows and kept originals go. Truncating, freeing and evicting go on as for other pages;
+   * trials, moves and exporting throw 'unsupported'. Throws 'budget-exceeded', and 'unsupported' for a page of which
+   * nothing is left and while a move of it is under way.
+   */
+  holdForeign(layer: number, page: number, bytes: Uint8Array): number;
+  /** The bytes of a foreign page, in `out` if it is given. Throws 'unsupported' for other pages. */
+  foreignBytes(layer: number, page: number, out?: Uint8Array): Uint8Array;
+  /**
+   * Makes a foreign page again of these rows, both sides in `format`, and returns how many bytes that freed (usually a
+   * negative number). Throws 'unsupported' for other pages, 'budget-exceeded', and 'bad-value' for rows beyond f16.
+   */
+  restoreForeign(layer: number, page: number, format: FormatName, rows: PageRows): number;
+  /**
+   * What attention would lose if the page had these keys, these values or both: as trial() measures it. Throws
+   * 'unsupported' unless the page is resident, and 'bad-value' for rows beyond f16.
+   */
+  trialForeign(layer: number, page: number, rows: Partial<PageRows>): number;
   /**
    * Forgets the latent that is kept beside a page, and returns how many bytes that freed. Throws 'unsupported' if there
    * is none.

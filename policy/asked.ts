@@ -8,6 +8,7 @@ import { type FormatName, isFormatName, movablePages, PARTS, SIDES, type Side } 
 import type { Course } from './course.ts';
 import { rank } from './ladder.ts';
 import { type GuardSeen, LatentGuard } from './latent-guard.ts';
+import { PackOffers } from './packs.ts';
 import { isRemade, type Remade } from './sides.ts';
 import type {
   Because,
@@ -44,6 +45,8 @@ class AskedSession implements PolicySession {
   /** Pages that are held as latents, likewise. */
   readonly #held = new Set<number>();
   readonly #guard: LatentGuard;
+  /** Null where no pack may have pages. */
+  readonly #packs: PackOffers | null;
   /** What the guard of latents compares; null: nothing yet, or it is urgent, so that it gives way. */
   #guarded: GuardSeen | null = null;
   #tokens = 0;
@@ -54,14 +57,20 @@ class AskedSession implements PolicySession {
     this.#context = context;
     this.#evicts = evicts;
     this.#guard = new LatentGuard(context);
+    const { pack } = context;
+    this.#packs = pack === undefined ? null : new PackOffers(context, pack, (...side) => this.#form(...side));
   }
 
   decide(situation: Situation): readonly Decision[] {
     this.#see(situation);
-    return this.#session.decide(situation);
+    if (this.#packs === null) return this.#session.decide(situation);
+    return this.#packs.among(this.#session.decide(this.#packs.told(situation)));
   }
 
   judge(decision: Decision, epsilonNow: number | null): Verdict {
+    const inPack = this.#packs?.judge(decision, epsilonNow) ?? null;
+    if (inPack?.accepted === true) this.#take(decision);
+    if (inPack !== null) return inPack;
     const found = this.#ask(decision);
     if (found !== null) return refusal(found, this.#whyStays(decision));
     const verdict = this.#session.judge(decision, epsilonNow);

@@ -52,6 +52,7 @@ export {
   stoppingMachine,
 } from './machine.ts';
 export { OutlierKeys } from './outlier-keys.ts';
+export { isToPack, PACK_RULE } from './packs.ts';
 export {
   checkOwnSizes,
   type TierOptions,

@@ -390,6 +390,14 @@ export interface LatentContext {
   readonly operations: number;
 }
 
+/** The codec of a kernel pack in which pages of a session may be held. */
+export interface PackContext {
+  /** Its name and the beginning of its digest: `pack:<name>@<digest>`. */
+  readonly id: string;
+  /** Bytes of a page of one layer in it, both sides. */
+  readonly pageBytes: number;
+}
+
 /** What a session is, as far as a policy may know: it does not change while the session lasts. */
 export interface PolicyContext {
   /** Layers of the cache. */
@@ -416,6 +424,8 @@ export interface PolicyContext {
   readonly pageBytes: Readonly<Record<FormatName, number> & Partial<Record<LatentName, number>>>;
   /** Latents that are kept beside pages until these move; absent where there are none. */
   readonly latents?: LatentContext;
+  /** Where pages may go that a plan would move to the archive; absent: nowhere else. */
+  readonly pack?: PackContext;
   /** Bytes of the session that no move can free: open pages and sinks. */
   readonly fixedBytes: number;
   /** Start values of what decisions are compared with. */

@@ -131,6 +131,7 @@ export const MERGE_FILES: readonly string[] = [
   'test/unit/engine/events/*.test.ts',
   'test/unit/engine/sidecar/helper.test.ts',
   'test/unit/engine/openai/page-browser.test.ts',
+  'test/unit/engine/session/pack.test.ts',
   'test/unit/engine/session/receipt-lineage.test.ts',
   'test/unit/engine/session/reuse.test.ts',
   'test/unit/engine/state/erase-servers.test.ts',

@@ -10,6 +10,7 @@ import {
   type FormChange,
   foresee,
   isKnownMachine,
+  isToPack,
   machineDigest,
   type Outcome,
   openPolicy,
@@ -208,6 +209,8 @@ class Replay {
   readonly #bytesOf: Readonly<Record<string, number>>;
   /** Bytes that a move may start from: of a side, with a latent beside it or without, and of a page with one. */
   readonly #sources: readonly number[];
+  /** Bytes of a page in the codec of a pack. */
+  readonly #packBytes: number;
   /** Bytes after the last decision, tokens of the last situation. */
   #bytes = 0;
   #tokens = 0;
@@ -238,6 +241,7 @@ class Replay {
     const beside = latents === undefined ? 0 : (pageBytes[latents.kept] ?? 0);
     const more = beside === 0 ? [] : [...sizes.map((bytes) => bytes + beside), 2 * pageBytes[windowFormat] + beside];
     this.#sources = [...sizes, ...more];
+    this.#packBytes = context.pack?.pageBytes ?? 0;
     this.#lastMs = open.timeMs;
   }
 
@@ -358,8 +362,10 @@ class Replay {
     const { layer, page, side, from, to } = decision;
     const bytesFreed = bytesBefore - bytesAfter;
     const frees = (bytes: number): boolean => bytes - (this.#bytesOf[to] ?? 0) === bytesFreed;
+    // Of a page that went to a pack its codes stay.
+    const stays = isToPack(decision) ? this.#packBytes : 0;
     const isOfPage =
-      to === 'freed' && this.#sources.some((one) => this.#sources.some((two) => one + two === bytesFreed));
+      to === 'freed' && this.#sources.some((one) => this.#sources.some((two) => one + two - stays === bytesFreed));
     const isPossible = bytesFreed === 0 || (verdict.accepted && (isOfPage || this.#sources.some(frees)));
     if (bytesBefore !== this.#bytes) this.#differs(seq, 'bytes', `${bytesBefore} before`, `${this.#bytes} before`);
     if (!isPossible)

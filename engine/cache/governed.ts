@@ -6,6 +6,7 @@
 import type { Fingerprint, Lookup, Prefix, SharedStatus } from '../../memory/index.ts';
 import {
   assert,
+  type Beside,
   type CacheShape,
   type FormatName,
   firstToken,
@@ -65,6 +66,7 @@ import { Mover } from './mover.ts';
 import { type NativeOptions, openNative } from './open-native.ts';
 import { copyBytes, ownPages } from './own-pages.ts';
 import { Pacing } from './pacing.ts';
+import { PackPages, type SessionPack } from './pack-pages.ts';
 import { PageDigests } from './page-digests.ts';
 import { Promised } from './promised.ts';
 import { Promoted, reserveFor } from './promoted.ts';
@@ -90,6 +92,8 @@ export interface GovernedOptions extends NativeOptions {
   readonly stake?: Stake | undefined;
   /** What originals it keeps outside of its budget; left out: none. */
   readonly originals?: OriginalsTerms | undefined;
+  /** In whose codec pages of the archive may be, as `context.pack` of the terms says; left out: in none. */
+  readonly pack?: SessionPack | undefined;
   readonly log: WitnessLog | null;
   /** Counts what it does; left out: one of its own, which nobody reads. */
   readonly meter?: Meter | undefined;
@@ -134,6 +138,8 @@ export class Governed implements Lender {
   readonly pacing: Pacing;
   readonly sliding: SlidingWindows;
   readonly latents: Latents | null;
+  /** Pages in the codec of a pack; null where there is none. */
+  readonly packs: PackPages | null;
   /** Why it keeps latents or none; null: nobody left that to it. */
   readonly foresight: Foresight | null;
   readonly kin: Kin;
@@ -157,7 +163,7 @@ export class Governed implements Lender {
   readonly #asked: Asked = {
     repeats: (layer, page, newest) => this.policy.repeats?.(layer, page, newest) ?? true,
     lowForm: (...side) => this.promoted?.lowForm(...side) ?? null,
-    isFreed: (layer, page) => this.sliding.isFreed(layer, page),
+    isFreed: (layer, page) => this.sliding.isFreed(layer, page) || this.packs?.knows(layer, page) === true,
   };
   /** Hears of moves that relatives make of shared pages: here they may be freed. */
   readonly #moved: Hears['moved'] = (move, familyBytesBefore, isFamily) => {
@@ -222,22 +228,24 @@ export class Governed implements Lender {
     const { digests, originals, promoted } = this;
     this.remaking = new Remaking({ cache: kv, digests, originals, promoted });
     this.mending = this.#openMending();
+    this.packs = options.pack === undefined ? null : this.#openPacks(options.pack);
     this.mover = new Mover({
       session: this.id,
       cache: kv,
       log,
       meter: this.meter,
       tally: this.tally,
-      canaries: this.canaries,
-      digests: this.digests,
-      mending: this.mending,
-      originals: this.originals,
+      ...{ canaries: this.canaries, digests, mending: this.mending, originals, packs: this.packs },
       dropsLatents: context.latents !== undefined,
       onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
       arrows: this.arrows,
       stateOf: this.#stateOf,
     });
-    this.sliding = new SlidingWindows(this.#pages, options.native.slidingWindow ?? [], terms.policy.evicts);
+    this.sliding = new SlidingWindows(
+      this.#pages,
+      options.native.slidingWindow ?? [],
+      terms.policy.evicts || this.packs !== null,
+    );
     this.watch = new LayerWatch(this.id, this.meter);
     this.stated = terms.kldBudget === null ? null : this.#openStated(terms.kldBudget);
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
@@ -294,6 +302,8 @@ export class Governed implements Lender {
    * of its own. Latents stay with this one.
    */
   fork(): Governed {
+    if (this.packs !== null)
+      throw withoutPack('be forked', 'pages of one session are for its own instance of the pack');
     const { foresight: _, ...opened } = this.#options.opened;
     const shared = this.settledPages;
     const forkOf = { forkOf: this.id, tokens: this.length, heldTokens: firstToken(shared) };
@@ -373,14 +383,15 @@ export class Governed implements Lender {
 
   /** In what those agree that hold pages together with this one; null: it holds none with others. */
   get sharedTerms(): string | null {
-    const isAlone = this.#options.pool === undefined || this.latents !== null || this.originals !== null;
+    const isAlone =
+      this.#options.pool === undefined || this.latents !== null || this.originals !== null || this.packs !== null;
     // A page of it that others move would go below its floor.
     return isAlone || this.stake.floorBytes > 0 ? null : sharedTermsOf(this.terms, this.pool);
   }
 
   get lineage(): Descent | null {
     const { log, originals, latents, descent } = this;
-    return log === null || originals !== null || latents !== null ? null : descent;
+    return log === null || originals !== null || latents !== null || this.packs !== null ? null : descent;
   }
 
   trialsLeft(): TrialsLeft {
@@ -666,6 +677,37 @@ export class Governed implements Lender {
     });
   }
 
+  #openPacks(pack: SessionPack): PackPages {
+    const { slidingWindow = [], scoreCap = null } = this.#options.native;
+    return new PackPages({
+      ...{ pack, kv: this.kv, slidingWindow, scoreCap, lowest: this.terms.context.floor?.k ?? 'trellis2' },
+      onLeft: (why, pages) =>
+        this.mover.write('note', { packLeft: this.terms.context.pack?.id, pages, why, tokens: this.#length }),
+    });
+  }
+
+  /**
+   * Attention of the last rows of a layer, with what pages in the pack of the session add to it. `beside`: what the
+   * caller has of that already.
+   */
+  attend(layer: number, q: Float32Array, out: Float32Array, xNorms: Float32Array | undefined): void {
+    const beside = this.packs === null ? undefined : this.#beside(layer, q);
+    this.kv.attend(layer, q, out, given({ xNorms, beside }));
+  }
+
+  #beside(layer: number, q: Float32Array): Beside | undefined {
+    const { queryHeads, headDim } = this.shape;
+    const tokens = q.length / (queryHeads * headDim);
+    const beside = { lse: new Float32Array(tokens * queryHeads), out: new Float32Array(q.length) };
+    const first = this.kv.length(layer) - tokens;
+    return this.packs!.beside(layer, q, first, beside.lse, beside.out) ? beside : undefined;
+  }
+
+  /** No page goes to the pack from now on, and those that are there go on in a format of ours. */
+  leavePack(): void {
+    this.packs?.leave();
+  }
+
   #openMending(): Mending {
     const { id: session, kv: cache, digests, remaking, meter } = this;
     return new Mending({
@@ -717,8 +759,10 @@ export class Governed implements Lender {
     const { windowFormat } = terms.context;
     const hasRoom = (): boolean => room.leaves(room.forkBytes);
     sliding.checkBack(tokens);
+    // Pages in a pack cannot be put into a cache that is opened anew, so they are held by a fork of this one.
+    const inPack = (this.packs?.count ?? 0) > 0;
     const way = new WayBack(
-      { kv, shape, latents, hasForks, isShared: kin.isShared, hasRoom, windowFormat },
+      { kv, shape, latents, hasForks: hasForks || inPack, isShared: kin.isShared || inPack, hasRoom, windowFormat },
       tokens,
       tokensNew,
       () => sliding.forget(way),
@@ -739,6 +783,7 @@ export class Governed implements Lender {
     if (pages.length === 0) return;
     for (const { layer, page } of pages) this.promoted?.release(layer, page, 'kv');
     this.mover.free(pages, this.#length);
+    this.packs?.changed();
     // The next plan tells it.
     this.pacing.reported();
   }
@@ -761,6 +806,7 @@ export class Governed implements Lender {
     const holds = this.kin.heldPages > 0 && !this.hasForks;
     const isSame = way.take(() => this.#reopen(), holds);
     this.mending.cut(isSame ? pages : 0);
+    this.packs?.changed();
     if (!isSame || pagesGo) this.masses.forget(tokens);
     this.canaries.sync();
     this.promoted?.cut(pages);
@@ -800,6 +846,7 @@ export class Governed implements Lender {
     this.mending.cut();
     this.#peakBytes = this.peakBytes;
     this.kv.become(() => this.#reopen());
+    this.packs?.changed();
     this.kin.cut(0);
     this.masses.forget(this.length);
   }
@@ -958,6 +1005,7 @@ export class Governed implements Lender {
     // Nobody would probe what relatives still share.
     if (this.hasForks) this.canaries.dropAll();
     this.originals?.close();
+    this.packs?.close();
     this.kv.close();
     // Forks count bytes in the same pool: the last one closes it.
     const isLast = this.kin.leave();
@@ -970,6 +1018,13 @@ function machineOf(threads: number): NonNullable<OpenBody['machine']> {
   const { isa, binding, abi, compiler } = nativeInfo();
   return { isa, binding, build: `palimpsest ${packageVersion()}, binary ${abi}, ${compiler}`, threads };
 }
+
+/** What a session with pages in a pack does not do. */
+export const withoutPack = (what: string, why: string): KvError =>
+  new KvError('unsupported', `a session with the option 'pack' cannot ${what}: ${why}`, {
+    values: { option: 'pack' },
+    hint: 'open it without a pack',
+  });
 
 /** What attention may leave out. The policy has checked the thresholds. */
 function setShares(kv: KvCache, { context: { thresholds } }: Terms): void {

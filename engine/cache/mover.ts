@@ -10,6 +10,7 @@ import {
   type FormEventType,
   type FormState,
   isLatent,
+  isToPack,
   type LaterForm,
   type Outcome,
   type PageForm,
@@ -23,6 +24,7 @@ import type { Canaries } from './canaries.ts';
 import { formsOf, latentOf } from './forms.ts';
 import type { OnMove } from './kin.ts';
 import type { Mending } from './mending.ts';
+import type { PackPages } from './pack-pages.ts';
 import type { PageDigests } from './page-digests.ts';
 import type { PageOfLayer } from './sliding.ts';
 import type { Tally } from './tally.ts';
@@ -46,6 +48,8 @@ interface MoverParts {
   readonly mending: Mending;
   /** Null where none are kept. */
   readonly originals: Originals | null;
+  /** Pages in the codec of a pack; null where there is none. */
+  readonly packs: PackPages | null;
   /** Latents go with the first of a page's sides that moves. */
   readonly dropsLatents: boolean;
   /** Hears of every move that was decided. */
@@ -93,6 +97,7 @@ export class Mover {
   readonly #digests: PageDigests;
   readonly #mending: Mending;
   readonly #originals: Originals | null;
+  readonly #packs: PackPages | null;
   readonly #dropsLatents: boolean;
   readonly #onMove: OnMove;
   readonly #arrows: FormArrows;
@@ -104,7 +109,7 @@ export class Mover {
 
   constructor(parts: MoverParts) {
     const { session, cache, log, meter, tally, canaries, digests, mending, originals } = parts;
-    const { dropsLatents, onMove, arrows, stateOf } = parts;
+    const { packs, dropsLatents, onMove, arrows, stateOf } = parts;
     this.#session = session;
     this.#cache = cache;
     this.#log = log;
@@ -114,6 +119,7 @@ export class Mover {
     this.#digests = digests;
     this.#mending = mending;
     this.#originals = originals;
+    this.#packs = packs;
     this.#dropsLatents = dropsLatents;
     this.#onMove = onMove;
     this.#arrows = arrows;
@@ -263,13 +269,14 @@ export class Mover {
     return latent?.isHeld === true && latent.name === to;
   }
 
-  /** Lets go of a page, with what was kept of it. */
-  #evict({ layer, page }: Decision): number {
+  /** Lets go of a page, with what was kept of it, or has it go to the pack. */
+  #evict(decision: Decision): number {
+    const { layer, page } = decision;
     for (const { form } of formsOf(this.#cache, layer, page))
       if (form !== 'freed') this.#arrows.take(this.#stateOf(page, form), 'free', form);
     this.#canaries.drop(layer, page);
     this.#originals?.drop(layer, page);
-    return this.#cache.evictPage(layer, page);
+    return isToPack(decision) ? this.#packs!.hold(layer, page) : this.#cache.evictPage(layer, page);
   }
 
   #toLatent({ layer, page, from, to }: Decision): number {

@@ -3,7 +3,7 @@
  * the dense half, and each meets the pages of its own cache. A row gets the same bits in any company. Whatever befalls
  * one of them is its own: the others go on.
  */
-import { Batch, PAGE_TOKENS, TRIAL_QUERIES } from '../../native/index.ts';
+import { Batch, type Beside, given, PAGE_TOKENS, TRIAL_QUERIES } from '../../native/index.ts';
 import type { AdaptedRows, LayerInput } from '../transformer/types.ts';
 import type { CheckedInputs } from './latents.ts';
 import { makeRoom, settle } from './step.ts';
@@ -196,8 +196,9 @@ class Caches {
     }
     const xNorms = new Float32Array(input.tokens);
     for (const [at, { row }] of this.#parts.entries()) xNorms.set(ready[at]!.xNorms, row);
+    const beside = besideOf(this.#parts, layer, input);
     // Where it is refused nothing was counted or kept; whoever it is that cannot says so alone.
-    if (!this.#went(() => batch.attend(layer, input.q, attention, { xNorms })))
+    if (!this.#went(() => batch.attend(layer, input.q, attention, { xNorms, ...given({ beside }) })))
       for (const [at, part] of this.#parts.entries())
         if (isSound(part)) looks(part, layer, input, attention, ready[at]!);
     return true;
@@ -246,6 +247,20 @@ function readied(part: Part, layer: number, input: LayerInput): Ready {
 
 const NO_NORMS = new Float32Array(0);
 
+/** What pages in the packs of any of them add to attention, for the rows of all; undefined where there are none. */
+function besideOf(parts: readonly Part[], layer: number, input: LayerInput): Beside | undefined {
+  if (parts.every(({ step }) => (step.stepper.governed.packs?.count ?? 0) === 0)) return undefined;
+  const { queryHeads } = parts[0]!.step.stepper.governed.shape;
+  const lse = new Float32Array(input.tokens * queryHeads).fill(Number.NEGATIVE_INFINITY);
+  const out = new Float32Array(input.q.length);
+  for (const part of parts)
+    part.does(() => {
+      const of = (rows: Float32Array): Float32Array => part.of(rows, input.tokens);
+      part.step.stepper.governed.packs?.beside(layer, of(input.q), part.position, of(lse), of(out));
+    });
+  return { lse, out };
+}
+
 /** One cache by itself. */
 function alone(part: Part, layer: number, input: LayerInput, attention: Float32Array, ready: Ready): void {
   const { governed, times } = part.step.stepper;
@@ -258,7 +273,7 @@ function alone(part: Part, layer: number, input: LayerInput, attention: Float32A
 function looks(part: Part, layer: number, input: LayerInput, attention: Float32Array, { xNorms }: Ready): void {
   const { governed, times } = part.step.stepper;
   times.attentionMs += part.does(() =>
-    governed.kv.attend(layer, part.of(input.q, input.tokens), part.of(attention, input.tokens), { xNorms }),
+    governed.attend(layer, part.of(input.q, input.tokens), part.of(attention, input.tokens), xNorms),
   );
 }
 

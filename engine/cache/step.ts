@@ -7,6 +7,7 @@
  *   let go → situate → try → decide → judge → move → witness    at the token boundary (settle)
  */
 import {
+  isForeign,
   isPageFull,
   KvError,
   LATENT_NAMES,
@@ -17,7 +18,15 @@ import {
   show,
   WINDOW_FORMAT,
 } from '../../native/index.ts';
-import { isLatent, KLD_GIVES_WAY, type LayerChange, type MassReport, type TrialReport } from '../../policy/index.ts';
+import {
+  type Decision,
+  isLatent,
+  isToPack,
+  KLD_GIVES_WAY,
+  type LayerChange,
+  type MassReport,
+  type TrialReport,
+} from '../../policy/index.ts';
 import type { WayBack } from './back.ts';
 import { comeBack } from './coming-back.ts';
 import type { Governed } from './governed.ts';
@@ -127,11 +136,14 @@ function free(cache: Governed, dueBytes: number, tokensNew: number): void {
       decide(cache, { ...point, trials: cache.trials.reports(cache.length) });
     } catch (error) {
       // What is promoted or free for that, and kept originals, are the first to go where no legal move is left.
-      const { canaries, room } = cache;
-      if (!isTooSmall(error) || (canaries.count === 0 && room.promotedBytes + room.reserveBytes === 0)) throw error;
+      const { canaries, room, packs } = cache;
+      const givable = canaries.count + room.promotedBytes + room.reserveBytes + (packs?.count ?? 0);
+      if (!isTooSmall(error) || givable === 0) throw error;
       cache.promoted?.giveBack();
       room.spendReserve();
       canaries.dropAll();
+      // Policies know nothing of pages in a pack, which no move can make smaller.
+      packs?.giveBack(() => cache.usedBytes + dueBytes <= (cache.budgetBytes ?? 0) - room.spareBytes);
       decide(cache, { ...point, trials: NO_TRIALS });
     }
   });
@@ -271,7 +283,7 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     noteChanges(cache, policy.takeChanges?.() ?? []);
     for (const [order, decision] of decisions.entries()) {
       cache.promoted?.release(decision.layer, decision.page, decision.side);
-      const epsilonNow = decision.retry ? cache.trials.again(decision) : null;
+      const epsilonNow = measured(cache, decision);
       const verdict = policy.judge(decision, epsilonNow);
       const { canaryBytesMax } = cache.room;
       const judged = { situation, order, decision, epsilonNow, verdict, usedBytes: bytes, canaryBytesMax };
@@ -293,6 +305,14 @@ function decide(cache: Governed, { movesMax, trials, dueBytes, aheadBytes }: Poi
     pressing = true;
   }
   throw noRoom(cache, bytes, sealBytes);
+}
+
+/** What a planned move costs now, where its policy asks that; null: nobody knows, or its page has just gone. */
+function measured({ kv, packs, trials }: Governed, decision: Decision): number | null {
+  const { layer, page, retry } = decision;
+  if (!retry) return null;
+  if (isToPack(decision)) return packs?.epsilon(layer, page) ?? null;
+  return packs !== null && isForeign(kv.table(layer), page) ? null : trials.again(decision);
 }
 
 /** Layers whose quality or trust is in another state, each kind of them in its own field. */

@@ -487,6 +487,11 @@ export const SESSION_OPTIONS = {
       },
     },
   },
+  pack: {
+    rule: anyText(),
+    help: 'kernel pack in whose codec pages of the archive may be',
+    flag: '--pack <name>',
+  },
   cacheSalt: {
     rule: anyText(),
     help: 'keeps its pages from sessions with another salt',

@@ -298,6 +298,12 @@ export interface SessionOptions extends GoverningOptions {
    */
   readonly adapters?: readonly SessionAdapter[];
   /**
+   * The kernel pack, by the name that it has in the engine, in whose codec pages may be held that would otherwise go to
+   * formats of the archive (`docs/packs.md`). A session keeps the version of it that was active when it was opened. It
+   * is not forked or parked, keeps no latents and no originals, and shares no pages. Default: none.
+   */
+  readonly pack?: string;
+  /**
    * Whose calls are taken first among those that wait to begin, and among prompts that are to be read: a lower number
    * before a higher one, as vLLM's `priority`. Nobody waits for ever: whoever was passed eight times by others that
    * came later goes before them. Nothing that is under way is stopped for it. Default 0.

@@ -5,8 +5,8 @@ import { Probe } from './probe.ts';
 import type { Reader } from './reader.ts';
 
 /** True if pages of a cache can be probed, and its policy has a use for what that finds. */
-export function canProbe({ terms: { policy, context, exact }, latents }: Governed): boolean {
-  return policy.probes === true && !exact && latents === null && context.latents === undefined;
+export function canProbe({ terms: { policy, context, exact }, latents, packs }: Governed): boolean {
+  return policy.probes === true && !exact && latents === null && packs === null && context.latents === undefined;
 }
 
 /** Tokens that are read for a probe. */

@@ -14,7 +14,8 @@ import {
 } from '../../native/index.ts';
 import { type AppliedAdapter, weightsKey } from '../adapters/adapters.ts';
 import { comingBack } from '../cache/coming-back.ts';
-import { Governed } from '../cache/governed.ts';
+import { Governed, withoutPack } from '../cache/governed.ts';
+import { type SessionPack, withPack } from '../cache/pack-pages.ts';
 import { type Outcome, runPass } from '../cache/pass.ts';
 import { QUESTION_TOKENS, Question } from '../cache/promoted.ts';
 import { reportOf } from '../cache/report.ts';
@@ -118,7 +119,8 @@ export class Session implements Reader {
     const originals = originalsTerms(setup);
     const stake = stakeOf(setup);
     const { terms: asked, latents, foresight } = termsFor(runtime, setup, rotary);
-    const terms = comingBack(asked, originals);
+    const pack = packOf(setup);
+    const terms = withPack(comingBack(asked, originals), shape, pack);
     const governed = Governed.open({
       shape,
       terms,
@@ -126,6 +128,7 @@ export class Session implements Reader {
       sketches: terms.policy.needsTrials ? outputSketches(runtime) : [],
       latents,
       originals,
+      pack,
       pool: setup.pool,
       neighbours: setup.shared,
       group: setup.group,
@@ -708,6 +711,16 @@ export class Session implements Reader {
 }
 
 /** What it has of memory that it shares. Throws 'bad-argument'. */
+/** The pack that it asked for; undefined: none. Throws 'unsupported' where nobody knows packs, and beside latents. */
+function packOf({ pack, sessionPack, latents = 'auto', originals = 'none' }: SessionSetup): SessionPack | undefined {
+  if (pack !== undefined && sessionPack === undefined)
+    throw new KvError('unsupported', 'packs are those of an engine, and this session has none', { values: { pack } });
+  if (sessionPack === undefined) return undefined;
+  if (latents !== 'auto' && latents !== 'none') throw withoutPack('keep latents', 'a page has one form beside its own');
+  if (originals !== 'none') throw withoutPack('keep originals', 'what went to the pack does not come back');
+  return sessionPack;
+}
+
 /** What the log says of adapters; undefined: there are none. Throws 'unsupported' where nobody knows them. */
 function appliedBy({ adapters = [], adapterSet }: SessionSetup): readonly AppliedAdapter[] | undefined {
   if (adapters.length > 0 && adapterSet === undefined)

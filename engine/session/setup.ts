@@ -6,6 +6,7 @@ import type { WitnessLog } from '../../witness/index.ts';
 import type { AdapterSet } from '../adapters/adapters.ts';
 import type { KnownLengths } from '../cache/foreseen.ts';
 import type { Group } from '../cache/group.ts';
+import type { SessionPack } from '../cache/pack-pages.ts';
 import type { LayerRows } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { PolicyModule, PolicyOrigin } from '../options/policy-module.ts';
@@ -31,6 +32,8 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   readonly lengths?: KnownLengths;
   /** What its `adapters` stand for in its engine; left out: it has none. */
   readonly adapterSet?: AdapterSet;
+  /** What its `pack` stands for in its engine; left out: it has none. */
+  readonly sessionPack?: SessionPack;
   /** A pool whose threads and memory other sessions share; left out: one of its own. Its owner closes it. */
   readonly pool?: PagePool;
   /** That pool as the memory which it shares with other sessions; left out: it has it to itself. */

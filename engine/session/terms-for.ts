@@ -47,5 +47,5 @@ export function termsFor(
  * Pages that come back, from originals or where they were stored, have no latents, and a session that has any is not
  * parked, as others of a memory that is shared may need it to be.
  */
-const isLeftToIt = ({ originals = 'none', origin, sharedBudgetBytes }: SessionSetup): boolean =>
-  originals === 'none' && origin === undefined && sharedBudgetBytes === undefined;
+const isLeftToIt = ({ originals = 'none', origin, sharedBudgetBytes, sessionPack }: SessionSetup): boolean =>
+  sessionPack === undefined && originals === 'none' && origin === undefined && sharedBudgetBytes === undefined;

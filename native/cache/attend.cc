@@ -113,6 +113,7 @@ struct Rows {
   const float* xNorms;  // or null
   float* lse;           // or null
   size_t elements;      // of q and of out
+  Beside beside;
 };
 
 // The attention of one cache. Other calls may be in the same round of the threads: nothing here depends on them.
@@ -179,13 +180,14 @@ class Call {
     const int perHead = rows.rows / plan_.headsAtOnce;
     for (int h = 0; h < plan_.headsAtOnce; h++) {
       const size_t first = static_cast<size_t>(h) * perHead;
-      const float* max = &rows.max[first];
-      const float* sum = &rows.sum[first];
-      const float* mixed = &rows.mixed[first * partial_.d];
+      float* max = &rows.max[first];
+      float* sum = &rows.sum[first];
+      float* mixed = &rows.mixed[first * partial_.d];
       const float* mass = pageMass + first * partial_.notes;
       const float* then = pageMax + first * partial_.notes;
       const size_t line = plan_.line(firstHead + h, block);
       if (plan_.ranges == 1) {
+        addBeside(firstHead + h, block, perHead, max, sum, mixed);
         if (observe_) addMass(massLine(line), perHead, mass, then, max, sum);
         store(firstHead + h, block, perHead, max, sum, mixed);
         continue;
@@ -229,6 +231,7 @@ class Call {
         whole[r] = max;
         whole[n + r] = sum;
       }
+      addBeside(head, block, rows, whole, whole + n, whole + 2 * n);
       for (int range = 0; observe_ && range < plan_.ranges; range++) {
         const float* pageMass = partOf(line, range) + n * (2 + d);
         addMass(massLine(line) + plan_.rangeStart(range) - plan_.firstPage, rows, pageMass, pageMass + n * partial_.notes, whole, whole + n);
@@ -333,7 +336,7 @@ class Call {
         // Page objects are allocated one by one, so prefetch those needed a little later.
         __builtin_prefetch(layer_.pages[std::min(known + kPagesAhead, reach - 1)].get());
         const Page& page = layer_.page(known);
-        if (page.kind == kEvicted) {
+        if (page.isSkipped()) {
           // It is not read, but what is listed may be prefetched.
           SideView view;
           std::fill_n(view.field, kFieldsMax, layer_.sinks.bytes());
@@ -359,12 +362,12 @@ class Call {
         const Page& page = layer_.page(p);
         if (page.kind == kLatent) cache_.fillLatent(index_, p, firstHead, heads, scratch);
         int skip = 0;
-        const bool isEvicted = page.kind == kEvicted;
-        if (p == 0 && (isEvicted || isCoded(page.body->k.format) || isCoded(page.body->v.format))) {
+        const bool isSkipped = page.isSkipped();
+        if (p == 0 && (isSkipped || isCoded(page.body->k.format) || isCoded(page.body->v.format))) {
           skip = kSinkTokens;
           meetSinks(scratch, firstHead, noteOf(p, base));
         }
-        if (!isEvicted && rows.page(at, p * kPageTokens, skip, kPageTokens)) noteMass(scratch, noteOf(p, base));
+        if (!isSkipped && rows.page(at, p * kPageTokens, skip, kPageTokens)) noteMass(scratch, noteOf(p, base));
         p++;
       }
     }
@@ -448,12 +451,33 @@ class Call {
     }
   }
 
-  void store(int head, int block, int rows, const float* max, const float* sum, const float* mixed) {
+  // The row of the call that row r of a head and block is, over all query heads.
+  size_t rowOf(int head, int block, int r) const {
     const CacheShape& shape = cache_.shape();
     const int group = shape.group();
-    const size_t d = shape.headDim;
+    return (static_cast<size_t>(block) * plan_.blockTokens + r / group) * shape.queryHeads + head * group + r % group;
+  }
+
+  // Merges what the caller has of pages that are met elsewhere, as if it were one more range.
+  void addBeside(int head, int block, int rows, float* max, float* sum, float* mixed) const {
+    if (!its_.beside.lse) return;
+    const size_t d = partial_.d;
     for (int r = 0; r < rows; r++) {
-      const size_t at = (static_cast<size_t>(block) * plan_.blockTokens + r / group) * shape.queryHeads + head * group + r % group;
+      const size_t at = rowOf(head, block, r);
+      const float theirs = its_.beside.lse[at] * kLog2E;
+      if (!(theirs >= -std::numeric_limits<float>::max())) continue;
+      const float top = std::max(max[r], theirs);
+      const float own = powerOfTwo(max[r] - top), share = powerOfTwo(theirs - top);
+      sum[r] = sum[r] * own + share;
+      for (size_t c = 0; c < d; c++) mixed[r * d + c] = mixed[r * d + c] * own + its_.beside.out[at * d + c] * share;
+      max[r] = top;
+    }
+  }
+
+  void store(int head, int block, int rows, const float* max, const float* sum, const float* mixed) {
+    const size_t d = partial_.d;
+    for (int r = 0; r < rows; r++) {
+      const size_t at = rowOf(head, block, r);
       const float inverse = 1.0f / sum[r];
       for (size_t c = 0; c < d; c++) its_.out[at * d + c] = mixed[r * d + c] * inverse;
       if (its_.lse) its_.lse[at] = (max[r] + logOfTwo(sum[r])) / kLog2E;
@@ -472,11 +496,21 @@ class Call {
   Places at_;
 };
 
+// Rows of a page are halves, or exceed them by the rounding of a code. A logarithm of this size leaves a row finite.
+constexpr float kLargestBeside = 2 * kHalfMax;
+constexpr float kLargestBesideLse = 1e30f;
+
 Status check(const Cache& cache, int index, int tokens, const Rows& rows) {
   const Layer& layer = cache.layer(index);
   if (tokens <= 0 || tokens > layer.length) return kBadShape;
   // Queries are kept as f16. Since scale and slopes are bounded as well (kLargestFactor), every score is then finite.
   if (!withinMagnitude(rows.q, rows.elements, kHalfMax)) return kBadValue;
+  // What is beside must be a mean of values and a logarithm, or (minus infinity) nothing.
+  if (rows.beside.lse && !withinMagnitude(rows.beside.out, rows.elements, kLargestBeside)) return kBadValue;
+  for (size_t i = 0; rows.beside.lse && i < tokens * static_cast<size_t>(cache.shape().queryHeads); i++) {
+    const float lse = rows.beside.lse[i];
+    if (!(std::abs(lse) <= kLargestBesideLse) && lse != -std::numeric_limits<float>::infinity()) return kBadValue;
+  }
   if (cache.seesFreed(index, layer.length - tokens, layer.sealed()) || cache.isEvictedFrom(index, layer.length - tokens)) return kUnsupported;
   for (int t = 0; rows.xNorms && t < tokens; t++) {
     if (!(rows.xNorms[t] >= 0) || !std::isfinite(rows.xNorms[t])) return kBadValue;
@@ -545,7 +579,7 @@ class Round {
 
 }  // namespace
 
-Status attend(std::span<const Member> members, int index, const float* q, float* out, const float* xNorms, float* lse, bool observe, size_t* refused) {
+Status attend(std::span<const Member> members, int index, const float* q, float* out, const float* xNorms, float* lse, bool observe, size_t* refused, const Beside& beside) {
   const CacheShape& shape = members[0].cache->shape();
   size_t tokens = 0;
   for (const Member& member : members) tokens += member.tokens;
@@ -559,7 +593,8 @@ Status attend(std::span<const Member> members, int index, const float* q, float*
   size_t at = 0;
   for (const Member& member : members) {
     const size_t from = at * shape.queryElements();
-    rows.push_back({q + from, out + from, xNorms ? xNorms + at : nullptr, lse ? lse + at * shape.queryHeads : nullptr, member.tokens * shape.queryElements()});
+    rows.push_back({q + from, out + from, xNorms ? xNorms + at : nullptr, lse ? lse + at * shape.queryHeads : nullptr, member.tokens * shape.queryElements(),
+                    beside.lse ? Beside{beside.lse + at * shape.queryHeads, beside.out + from} : Beside{}});
     const Status status = check(*member.cache, index, member.tokens, rows.back());
     if (status != kOk) return *refused = rows.size() - 1, status;
     at += member.tokens;
@@ -575,10 +610,10 @@ Status attend(std::span<const Member> members, int index, const float* q, float*
   return kOk;
 }
 
-Status attend(Cache& cache, int index, const float* q, int tokens, float* out, const float* xNorms, float* lse, bool observe) {
+Status attend(Cache& cache, int index, const float* q, int tokens, float* out, const float* xNorms, float* lse, bool observe, const Beside& beside) {
   const Member member{&cache, tokens};
   size_t refused;
-  return attend(std::span(&member, 1), index, q, out, xNorms, lse, observe, &refused);
+  return attend(std::span(&member, 1), index, q, out, xNorms, lse, observe, &refused, beside);
 }
 
 }  // namespace palimpsest

@@ -80,6 +80,7 @@ void Cache::visitParts(uint32_t walk, const std::function<void(PartRef&)>& visit
       }
       for (KeptRows& rows : page->rows) visit(rows.part);
       for (PartRef& part : page->latent.part) visit(part);
+      visit(page->foreign);
     }
   }
 }

@@ -50,6 +50,7 @@ enum PageKind : uint8_t {
   kLatent = 1,    // only the latent, from which keys and values are recomputed; both sides are empty
   kFreed = 3,     // nothing: it is before all that a sliding window sees
   kEvicted = 4,   // nothing: attention goes on without it, though its place is within sight; sinks stay
+  kForeign = 5,   // bytes that the caller alone understands: attention skips it as well, and the caller adds what it gives
 };
 
 // Keys and values of a sealed page. Caches that are no forks of each other may hold them together (Cache::adopt): a
@@ -69,6 +70,9 @@ struct PageBody {
   }
 };
 
+// The most bytes that a page may have whose bytes somebody else understands: those of f16 for 64 heads of 256, twice.
+constexpr size_t kForeignBytesMost = size_t{1} << 24;
+
 // A sealed page. A cache and its forks share it as one object, so that a change is made and counted once for all of
 // them. Each cache keeps its own record of the attention that the page received (Layer::mass).
 struct Page {
@@ -76,16 +80,20 @@ struct Page {
   PageSide original[2];  // keys, values: an earlier form of a side that is kept beside it, empty where there is none
   KeptRows rows[2];      // keys, values: some rows as they were at one time
   PageLatent latent;
+  PartRef foreign;            // keys and values as somebody else coded them, of a foreign page
+  uint32_t foreignBytes = 0;  // of the part, those that were given
   PageKind kind = kResident;
   uint32_t walk = 0;  // the last walk that visited its parts
   PageSide& side(bool isKey) { return isKey ? body->k : body->v; }
   const PageSide& side(bool isKey) const { return isKey ? body->k : body->v; }
   // Whether caches that are no forks of each other hold its keys and values together, or did.
   bool isCommon() const { return body->account != nullptr; }
-  bool isGone() const { return kind == kFreed || kind == kEvicted; }
+  // Whether there are neither keys and values nor a latent; whether attention goes on without it.
+  bool isGone() const { return kind == kFreed || isSkipped(); }
+  bool isSkipped() const { return kind == kEvicted || kind == kForeign; }
   // Bytes of what the page is held as, and the bytes that kept originals and rows add to them.
   size_t sideBytes() const { return body->k.bytes() + body->v.bytes(); }
-  size_t heldBytes() const { return sideBytes() + latent.bytes(); }
+  size_t heldBytes() const { return sideBytes() + latent.bytes() + foreign.size(); }
   size_t bytes() const { return heldBytes() + original[0].bytesBeside(body->k) + original[1].bytesBeside(body->v) + rows[0].part.size() + rows[1].part.size(); }
 };
 
@@ -342,7 +350,13 @@ class Cache : public PartOwner {
   // their positions. Sinks stay, because they are not among its rows. Refused while the page is moving. freed: as in
   // transcode.
   Status evictPage(int layer, int page, double* freed);
-  // Whether a page is evicted that begins at `position` or later, or holds it.
+  // Holds a sealed page as bytes that the caller made of its keys and values, for every cache that shares it;
+  // everything else of it is freed. For attention it is evicted (attend.h: Beside). Refused for pages that are gone,
+  // and while the page is moving. freed: as in transcode.
+  Status holdForeign(int layer, int page, const uint8_t* bytes, size_t size, double* freed);
+  // Makes a foreign page again of rows, k and v: [128][n][d], both in `format`. freed: as in transcode.
+  Status restoreForeign(int layer, int page, int format, const float* k, const float* v, double* freed);
+  // Whether attention skips a page that begins at `position` or later, or holds it.
   bool isEvictedFrom(int layer, int position) const;
   // Whether a query at `position`, or a later one, sees a freed page among the first `pages` of a layer.
   bool seesFreed(int layer, int position, int pages) const;

@@ -42,7 +42,7 @@ Status Cache::freePage(int index, int pageIndex, double* freed) {
 bool Cache::isEvictedFrom(int index, int position) const {
   const Layer& layer = layers_[index];
   for (int page = position / kPageTokens; page < layer.sealed(); page++) {
-    if (layer.page(page).kind == kEvicted) return true;
+    if (layer.page(page).isSkipped()) return true;
   }
   return false;
 }
@@ -59,6 +59,7 @@ Status Cache::evictPage(int index, int pageIndex, double* freed) {
   for (PageSide& original : page.original) original = PageSide();
   for (KeptRows& rows : page.rows) rows = KeptRows();
   page.latent = PageLatent();
+  page.foreign = PartRef();
   page.kind = kEvicted;
   *freed = before - countedBytes();
   return kOk;

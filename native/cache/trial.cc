@@ -75,6 +75,7 @@ class Trial {
   // Evaluates one KV head: the page as it is, then each candidate. results: [heads][candidates][queries][width()].
   void run(int head, Scratch& scratch, float* results) const {
     if (count_ == 1 && candidates_[0].format == kAsKeptRows) return runKept(head, scratch, results);
+    if (count_ == 1 && candidates_[0].format == kAsGiven) return runGiven(head, scratch, results);
     QueryRows& rows = scratch.query;
     load(rows, head);
     SideView k, v;
@@ -215,6 +216,31 @@ class Trial {
     rows.restart();
     rows.few(rowsOf[0], rowsOf[1], count, positions);
     compare(head, rows, base, out);
+  }
+
+  // The queries meet the rows of the page as they are, then with those that are given.
+  void runGiven(int head, Scratch& scratch, float* results) const {
+    const int d = cache_.shape().headDim, first = firstRow(), count = kPageTokens - first;
+    float* rowsOf[2] = {scratch.keyRows.data(), scratch.valueRows.data()};
+    int positions[kPageTokens];
+    for (int i = 0; i < count; i++) positions[i] = pageIndex_ * kPageTokens + first + i;
+    for (const bool side : {true, false}) {
+      const uint16_t* sinks = (side ? keySinks_ : valueSinks_) + static_cast<size_t>(head) * kSinkTokens * d;
+      materializeHead(cache_.kernels(), (side ? now_.k : now_.v).view(cache_.sideShape(side), head), side, d, first, sinks, rowsOf[side ? 0 : 1], d,
+                      scratch.workspace());
+    }
+    const size_t skipped = static_cast<size_t>(first) * d;
+    QueryRows& rows = scratch.query;
+    load(rows, head);
+    rows.few(rowsOf[0] + skipped, rowsOf[1] + skipped, count, positions);
+    const Base base = baseOf(rows, scratch);
+    for (int side = 0; side < 2; side++) {
+      const float* given = side == 0 ? now_.given.k : now_.given.v;
+      for (int t = first; given && t < kPageTokens; t++) std::copy_n(given + (static_cast<size_t>(t) * heads() + head) * d, d, rowsOf[side] + static_cast<size_t>(t) * d);
+    }
+    rows.restart();
+    rows.few(rowsOf[0] + skipped, rowsOf[1] + skipped, count, positions);
+    compare(head, rows, base, resultsOf(results, head, 0));
   }
 
   float* resultsOf(float* results, int head, int candidate) const {
@@ -391,6 +417,7 @@ Status checkTrial(Cache& cache, int index, int page, const TrialCandidate* candi
       continue;
     }
     if (now.kind != kResident) return kUnsupported;
+    if (to == kAsGiven) continue;
     if (to == kAsKeptRows) {
       if (count != 1 || candidates[i].sides == kBothSides || !now.rows[candidates[i].sides == kKeys ? 0 : 1].isThere()) return kUnsupported;
       continue;
@@ -473,13 +500,15 @@ void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int
   scratch.latent.reserveToLower(kXq8, kXq3, width);
 }
 
-Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count, double* errors) {
+namespace {
+
+Status trialNow(Cache& cache, int index, int page, const TrialCandidate* candidates, int count, const GivenRows& given, double* errors) {
   const Status status = checkTrial(cache, index, page, candidates, count);
   if (status != kOk) return status;
   Layer& layer = cache.layer(index);
   Page& now = layer.page(page);
   PageSide fresh[2];
-  Trial trial(cache, index, page, {now.body->k, now.body->v, now.original, now.rows, now.body->tried, fresh, now.latent, now.kind}, *layer.kept, candidates, count);
+  Trial trial(cache, index, page, {now.body->k, now.body->v, now.original, now.rows, now.body->tried, fresh, now.latent, now.kind, given}, *layer.kept, candidates, count);
   if (trial.queries() == 0) {
     std::fill_n(errors, count, std::numeric_limits<double>::quiet_NaN());
     return kOk;
@@ -496,6 +525,21 @@ Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates
   trial.measure(results, results + trial.resultSize(), errors);
   leaveKept(now, fresh);
   return kOk;
+}
+
+}  // namespace
+
+Status trial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count, double* errors) {
+  return trialNow(cache, index, page, candidates, count, {}, errors);
+}
+
+Status trialGiven(Cache& cache, int index, int page, const GivenRows& given, double* error) {
+  const size_t elements = kPageTokens * cache.shape().rowElements();
+  for (const float* rows : {given.k, given.v}) {
+    if (rows && !withinMagnitude(rows, elements, kHalfMax)) return kBadValue;
+  }
+  const TrialCandidate candidate{static_cast<Sides>((given.k ? kKeys : 0) | (given.v ? kValues : 0)), kAsGiven};
+  return trialNow(cache, index, page, &candidate, 1, given, error);
 }
 
 Status startTrial(Cache& cache, int index, int page, const TrialCandidate* candidates, int count) {

@@ -22,6 +22,8 @@ constexpr int kAsOriginal = -1;
 // The format of a candidate whose side has its kept rows as they were, while only those rows are looked at: all else of
 // the page is as it is. It is the only candidate of its trial, for one side, and cannot be tried in the background.
 constexpr int kAsKeptRows = -2;
+// The format of a candidate whose sides are given as rows (GivenRows), likewise, for one side or both.
+constexpr int kAsGiven = -3;
 
 // So many pages of a layer, the newest, keep the codes of a form that each of their sides was tried in: sessions try
 // pages again up to this age (engine/cache/trials.ts). What a page is tried in is made of its present codes alone, so
@@ -37,6 +39,12 @@ struct TrialCandidate {
   int latent() const { return format < kLatentCandidatesFrom ? -1 : format - kLatentCandidatesFrom; }
 };
 
+// Keys and values that a page would have, [128][n][d] each; null: as it has them.
+struct GivenRows {
+  const float* k = nullptr;
+  const float* v = nullptr;
+};
+
 // What a trial reads of a page.
 struct TrialPage {
   const PageSide& k;
@@ -47,11 +55,14 @@ struct TrialPage {
   PageSide* fresh;            // [2]; drafted for codes that are to be kept, or empty
   const PageLatent& latent;
   PageKind kind;
+  GivenRows given = {};  // read by a candidate that is given as rows
 };
 
 // errors: [count]; NaN when no kept query sees the whole page, and for latents with a key or value beyond the range of
 // f16. Answers kUnsupported for a candidate that transcode or toLatent would refuse.
 Status trial(Cache& cache, int layer, int page, const TrialCandidate* candidates, int count, double* errors);
+// The same for a page with these keys, values or both. Answers kBadValue for rows beyond the range of f16.
+Status trialGiven(Cache& cache, int layer, int page, const GivenRows& given, double* error);
 
 // Allocates what one thread needs for `rows` query rows of a head, and for latents of this width (0 for none).
 void reserveForTrials(Scratch& scratch, const Kernels* kernels, int headDim, int rows, int width);

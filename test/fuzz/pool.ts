@@ -20,7 +20,7 @@ import { gaussian } from '../native/rows.ts';
 import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
 
 const [BAD_ARGUMENT, BAD_SHAPE, BAD_VALUE, UNSUPPORTED, BUDGET_EXCEEDED, BUDGET_TOO_SMALL] = [1, 2, 3, 4, 5, 6];
-const GONE = [PAGE_KINDS.indexOf('freed'), PAGE_KINDS.indexOf('evicted')];
+const GONE = [PAGE_KINDS.indexOf('freed'), PAGE_KINDS.indexOf('evicted'), PAGE_KINDS.indexOf('foreign')];
 const TOKENS_MAX = 700;
 const LATENT_WIDTH = 64;
 const NOISE = 120_000;
@@ -280,8 +280,9 @@ class Session {
       const norms = random() < 0.5 ? this.#rows(count).map(Math.abs) : undefined;
       if (count > 0) {
         const [mine, alone] = [new Float32Array(q.length), new Float32Array(q.length)];
+        const [lse, beside] = random() < 0.3 ? [this.#rows(count * pair.shape[1]!), this.#rows(q.length)] : [];
         pair.both('attend', (cache) =>
-          cache.attend(layer, q, cache === pair.mine ? mine : alone, norms, undefined, true),
+          cache.attend(layer, q, cache === pair.mine ? mine : alone, norms, undefined, true, lse, beside),
         );
         expectSame('attention', mine, alone);
       }
@@ -295,6 +296,7 @@ class Session {
       else if (pages > 0 && random() < 0.1) pair.compared('freed', 1, (cache, out) => cache.freePage(layer, page, out));
       else if (pages > 0 && random() < 0.05)
         pair.compared('evicted', 1, (cache, out) => cache.evictPage(layer, page, out));
+      else if (pages > 0 && random() < 0.06) this.#foreign(pair, layer, page, to);
       else if (pages > 0) this.#change(pair, { layer, page, part, to }, what);
     } else if (kind < 0.88) {
       // Nobody gets the room of a move that is under way, but a budget that is lowered beneath it refuses it in the
@@ -317,6 +319,25 @@ class Session {
       this.#truncate(pair);
     } else {
       this.#budget(pair);
+    }
+  }
+
+  /** A page as bytes of the caller, these bytes, the page again, or rows in its place tried. */
+  #foreign(pair: Pair, layer: number, page: number, to: number): void {
+    const random = this.#random;
+    const rows = (): Float32Array => this.#rows(PAGE_TOKENS * pair.row);
+    const kind = random();
+    if (kind < 0.4) {
+      const bytes = Uint8Array.from({ length: whole(random, 1, 5000) }, () => whole(random, 0, 255));
+      pair.compared('foreign', 1, (cache, out) => cache.holdForeign(layer, page, bytes, out));
+    } else if (kind < 0.7) {
+      const [k, v] = [rows(), rows()];
+      pair.compared('made again', 1, (cache, out) => cache.restoreForeign(layer, page, to, k, v, out));
+    } else if (kind < 0.85) {
+      pair.compared('bytes', 1, (cache, out) => cache.foreignBytes(layer, page, out));
+    } else {
+      const k = rows();
+      pair.compared('rows tried', 1, (cache, out) => cache.trialForeign(layer, page, k, undefined, out));
     }
   }
 

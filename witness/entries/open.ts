@@ -6,6 +6,7 @@ import type {
   Foreseen,
   Foresight,
   LatentContext,
+  PackContext,
   PolicyContext,
 } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
@@ -81,6 +82,7 @@ export const OPEN = {
   // A build may know formats that this one does not.
   'context.pageBytes': { type: known<PolicyContext['pageBytes']>(record(text, whole)) },
   'context.latents': { type: optional(noun<LatentContext>()({ kept: latent, operations: real })), since: '0.1.0' },
+  'context.pack': { type: optional(noun<PackContext>()({ id: text, pageBytes: whole })), since: '0.1.0' },
   'context.fixedBytes': { type: whole },
   'context.thresholds': { type: thresholds },
   'context.skipLayers': { type: list(count, 0, LAYERS_MAX) },

@@ -7,6 +7,7 @@ import { createHash } from 'node:crypto';
 import { given, KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
+import { withoutPack } from '../../cache/governed.ts';
 import type { SessionOptions } from '../../options/types.ts';
 import { nameInLog } from '../../transformer/load.ts';
 import type { Tokenizer } from '../../transformer/types.ts';
@@ -28,6 +29,7 @@ const hasPlainState = ({ setup: { policy, latents = 'auto' }, governed }: Sessio
   typeof policy !== 'object' &&
   (latents === 'auto' || latents === 'none') &&
   governed.latents === null &&
+  governed.packs === null &&
   governed.terms.context.latents === undefined;
 
 /**
@@ -36,6 +38,7 @@ const hasPlainState = ({ setup: { policy, latents = 'auto' }, governed }: Sessio
  */
 export function parkedBytes(session: Session, predictor: Predictor | null = null): Buffer {
   const { runtime, setup, governed, tokens, lastHidden } = session;
+  if (governed.packs !== null) throw withoutPack('be parked', 'no file has the pages of its pack');
   if (!hasPlainState(session))
     throw new KvError('unsupported', 'a session with latents, or with a policy of the caller, cannot be parked', {
       values: { session: session.id, policy: governed.terms.policy.id },

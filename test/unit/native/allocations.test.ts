@@ -15,6 +15,7 @@ import { encodeLatent, FORMATS, KvError, LATENT_NAMES, type LatentName, SINK_TOK
 import { LATENT_CANDIDATES_FROM, STATUS_NO_MEMORY } from '../../../native/layout.ts';
 import type { BatchHandle, Binary, CacheHandle, PoolHandle, PredictorHandle } from '../../../native/load.ts';
 import { importPages } from '../../../native/predicted.ts';
+import { isForeign } from '../../../native/sliding.ts';
 import { exportPage, importPage } from '../../../native/stored.ts';
 import type { PageRecord, PageTable } from '../../../native/types.ts';
 import { must } from '../../must.ts';
@@ -112,6 +113,23 @@ class Case {
   attend(tokens: number): this {
     const out = new Float32Array(tokens * QUERY);
     well(this.cache.attend(0, rows(11, tokens, QUERY), out, undefined, undefined, true));
+    return this;
+  }
+
+  foreign(page: number): this {
+    well(this.cache.holdForeign(0, page, new Uint8Array(1000).fill(7), new Float64Array(1)));
+    return this;
+  }
+
+  again(page: number): this {
+    well(this.cache.restoreForeign(0, page, FORMATS.rot4.id, rows(1, 128), rows(2, 128), new Float64Array(1)));
+    return this;
+  }
+
+  attendBeside(tokens: number): this {
+    const [out, lse] = [new Float32Array(tokens * QUERY), new Float32Array(tokens * (QUERY / 64))];
+    const q = rows(11, tokens, QUERY);
+    well(this.cache.attend(0, q, out, undefined, undefined, true, lse, rows(3, tokens, QUERY)));
     return this;
   }
 
@@ -291,14 +309,20 @@ class Case {
       well(cache.length(layer, length));
       const [tokens, pages] = length as unknown as [number, number];
       const decoded = createHash('sha1');
+      const table = this.table(cache, layer);
       for (let page = 0; page <= pages; page++) {
-        for (const side of [0, 1]) {
+        const foreign = page < pages && isForeign(table, page) ? new Uint8Array(1000) : null;
+        if (foreign !== null) {
+          well(cache.foreignBytes(layer, page, new Float64Array(1), foreign));
+          decoded.update(foreign);
+        }
+        for (const side of foreign === null ? [0, 1] : []) {
           const out = new Float32Array(Math.min(128, tokens - page * 128) * ROW);
           well(cache.decode(layer, page, side, out));
           decoded.update(out);
         }
       }
-      return [tokens, this.table(cache, layer), decoded.digest('hex')];
+      return [tokens, table, decoded.digest('hex')];
     });
     return { used: account[1], of: pool[1], room: account[3], layers };
   }
@@ -346,6 +370,17 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
   'attention of two caches over latents': [
     (it) => it.append(300).latents().hold(1).openOther(40),
     (it) => it.attendTogether(3, 40),
+  ],
+  'attention beside what the caller has': [(it) => it.append(300).foreign(0), (it) => it.attendBeside(3)],
+  'a page as bytes of the caller': [
+    (it) => it.append(300).attend(200).startTrial(),
+    (it) => it.foreign(0),
+    (it) => it.finishTrials(1),
+  ],
+  'a page of the caller again': [(it) => it.append(300).foreign(0), (it) => it.again(0)],
+  'a trial of given rows': [
+    (it) => it.append(300).attend(200),
+    (it) => well(it.cache.trialForeign(0, 0, rows(0, 128), undefined, new Float64Array(1))),
   ],
   decoding: [
     (it) => it.append(300).latents().hold(1),

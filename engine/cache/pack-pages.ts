@@ -1,0 +1,409 @@
+/**
+ * Pages of a cache that live in the codec of a kernel pack. Their bytes are in the native cache, counted as all others
+ * are; what they add to attention is computed here, by the pack, before each native call, which makes one softmax of
+ * both. A pack that breaks its contract is never asked for a new page again: another instance of it reads what was
+ * written, once, and the pages go on in a format of ours.
+ */
+import {
+  type CacheShape,
+  type FormatName,
+  firstToken,
+  isForeign,
+  type KvCache,
+  KvError,
+  PAGE_PART_ALIGN,
+  PAGE_TOKENS,
+  type PageRows,
+  padded,
+  pageBytes,
+  SINK_TOKENS,
+} from '../../native/index.ts';
+import type { PackContext } from '../../policy/index.ts';
+import type { Terms } from './terms.ts';
+
+/** A codec of pages: one page of one head at a time. What it throws means that it is not to be trusted any more. */
+export interface PageCodec {
+  /** Bytes of a page. */
+  pageBytes(tokens: number, dim: number): number;
+  /** x: [tokens, dim]. */
+  encode(x: Float32Array, tokens: number, dim: number): Uint8Array;
+  /** → [tokens, dim] */
+  decode(page: Uint8Array, tokens: number, dim: number): Float32Array;
+  /** q: [queries, dim] → their products with the rows of the page, in `out`: [queries, tokens]. */
+  dots(page: Uint8Array, q: Float32Array, out: Float32Array, tokens: number, dim: number, queries: number): void;
+  /** Adds to `out`, [queries, dim], the rows of the page by the weights w: [queries, tokens]. */
+  mix(page: Uint8Array, w: Float32Array, out: Float32Array, tokens: number, dim: number, queries: number): void;
+  close(): void;
+}
+
+/** What a session has of a pack, for life. */
+export interface SessionPack {
+  readonly name: string;
+  /** SHA-256 of its module, hexadecimal. */
+  readonly digest: string;
+  /** An instance of its own: a module could carry rows of one session into pages of another. */
+  open(): PageCodec;
+  /** Hears that an instance broke its contract. */
+  onFault?(error: KvError): void;
+}
+
+/** Digits of a digest in names. */
+const DIGEST_DIGITS = 12;
+
+/** The name of a form that pages have in a pack: `pack:<name>@<digest>`. */
+export const packId = ({ name, digest }: Pick<SessionPack, 'name' | 'digest'>): string =>
+  `pack:${name}@${digest.slice(0, DIGEST_DIGITS)}`;
+
+/** Throws 'bad-pack' where the pack breaks its contract when it is asked for the size of a page. */
+export function packContext(pack: SessionPack, kvHeads: number, headDim: number): PackContext {
+  const codec = pack.open();
+  try {
+    const bytes = 2 * kvHeads * codec.pageBytes(PAGE_TOKENS, headDim);
+    return { id: packId(pack), pageBytes: padded(bytes, PAGE_PART_ALIGN) };
+  } finally {
+    codec.close();
+  }
+}
+
+/** Formats in which pages of a pack go on, from the finest. */
+const RESTORED: readonly FormatName[] = ['f16', 'q8', 'trellis4', 'trellis3', 'trellis2'];
+/** Most queries that a pack is asked at once. */
+const QUERIES_AT_ONCE = 64;
+
+interface PackPagesOptions {
+  readonly pack: SessionPack;
+  readonly kv: KvCache;
+  /** By layer; null: it sees everything. */
+  readonly slidingWindow: readonly (number | null)[];
+  readonly scoreCap: number | null;
+  /** In which pages go on where there is no room for them. */
+  readonly lowest: FormatName;
+  /** Hears why so many pages went on in a format of ours. */
+  readonly onLeft: (why: string, pages: number) => void;
+}
+
+export class PackPages {
+  readonly #options: PackPagesOptions;
+  readonly #headBytes: number;
+  #codec: PageCodec;
+  /** Pages of each layer that are in the pack, in order; null: to be looked up. */
+  #pages: (readonly number[] | null)[];
+  /** Pages that have been in it, so that trials pass them by. */
+  readonly #known: Set<number>[];
+  /** Whether new pages go there. */
+  #isOpen = true;
+  #page: Uint8Array;
+  #scores = new Float32Array(QUERIES_AT_ONCE * PAGE_TOKENS);
+  #q: Float32Array;
+  #mixed: Float32Array;
+
+  constructor(options: PackPagesOptions) {
+    this.#options = options;
+    const { layers, kvHeads, headDim } = options.kv.shape;
+    this.#codec = options.pack.open();
+    this.#headBytes = this.#codec.pageBytes(PAGE_TOKENS, headDim);
+    this.#pages = new Array<null>(layers).fill(null);
+    this.#known = Array.from({ length: layers }, () => new Set<number>());
+    this.#page = new Uint8Array(2 * kvHeads * this.#headBytes);
+    this.#q = new Float32Array(QUERIES_AT_ONCE * headDim);
+    this.#mixed = new Float32Array(QUERIES_AT_ONCE * headDim);
+  }
+
+  /** False once the pack broke its contract, or its pages were taken back. */
+  get isOpen(): boolean {
+    return this.#isOpen;
+  }
+
+  /** Pages that are in the pack now, of all layers. */
+  get count(): number {
+    return this.#pages.reduce((sum, _, layer) => sum + this.#in(layer).length, 0);
+  }
+
+  /** True if a page is in the pack, or was: policies think that it is freed. */
+  knows(layer: number, page: number): boolean {
+    return this.#known[layer]!.has(page);
+  }
+
+  /** The native cache holds other pages than before. */
+  changed(): void {
+    this.#pages.fill(null);
+    const { kv } = this.#options;
+    for (const [layer, known] of this.#known.entries()) {
+      const { pages } = kv.table(layer);
+      for (const page of known) if (page >= pages) known.delete(page);
+    }
+  }
+
+  /**
+   * What attention would lose if a page were in the pack, as trials measure it; null: no kept query sees it, or the
+   * pack cannot have it.
+   */
+  epsilon(layer: number, page: number): number | null {
+    const rows = this.#tried(() => {
+      const [k, v] = (['k', 'v'] as const).map((side) => this.#decoded(this.#encoded(layer, page, side)));
+      return { k: k!, v: v! };
+    });
+    if (rows === null) return null;
+    const epsilon = this.#options.kv.trialForeign(layer, page, rows);
+    return Number.isFinite(epsilon) ? epsilon : null;
+  }
+
+  /** Moves a page to the pack. → bytes freed; 0 where the pack fails: then the page stays as it is, for good */
+  hold(layer: number, page: number): number {
+    const { kv } = this.#options;
+    const bytes = this.#tried(() => {
+      const all = new Uint8Array(this.#page.length);
+      for (const [at, side] of (['k', 'v'] as const).entries())
+        all.set(this.#encoded(layer, page, side), (at * all.length) / 2);
+      return all;
+    });
+    this.#known[layer]!.add(page);
+    if (bytes === null) return 0;
+    this.#pages[layer] = null;
+    return kv.holdForeign(layer, page, bytes);
+  }
+
+  /**
+   * What the pages of a layer in the pack add to attention, for rows of queries at positions from `first` on, in the
+   * places of these rows in `lse` and `out`; nothing is written where there are none. Where the pack fails, its pages
+   * are pages of ours from then on, and add nothing here. → whether anything was written
+   */
+  beside(layer: number, q: Float32Array, first: number, lse: Float32Array, out: Float32Array): boolean {
+    if (this.#in(layer).length === 0) return false;
+    const done = this.#tried(() => {
+      this.#attend(layer, q, first, lse, out);
+      return true;
+    });
+    if (done !== null) return true;
+    lse.fill(Number.NEGATIVE_INFINITY);
+    out.fill(0);
+    return false;
+  }
+
+  /** Pages go to the lowest format of ours, those of the oldest tokens first, until there is room. */
+  giveBack(hasRoom: () => boolean): void {
+    const { lowest, onLeft } = this.#options;
+    let pages = 0;
+    for (const page of this.#oldest()) {
+      if (hasRoom()) break;
+      for (const layer of this.#pages.keys()) {
+        if (!this.#in(layer).includes(page)) continue;
+        if (this.#tried(() => this.#restore(layer, page, lowest)) === null) return;
+        this.#pages[layer] = null;
+        pages++;
+      }
+    }
+    if (pages > 0) onLeft('room', pages);
+  }
+
+  /** No page goes to the pack from now on, and those that are there go on in a format of ours. */
+  leave(): void {
+    this.#leave(null);
+  }
+
+  close(): void {
+    this.#codec.close();
+  }
+
+  #oldest(): readonly number[] {
+    return [...new Set(this.#pages.flatMap((_, layer) => this.#in(layer)))].sort((a, b) => a - b);
+  }
+
+  #in(layer: number): readonly number[] {
+    const known = this.#pages[layer];
+    if (known != null) return known;
+    const table = this.#options.kv.table(layer);
+    const pages = Array.from(table.kind, (_, page) => page).filter((page) => isForeign(table, page));
+    this.#pages[layer] = pages;
+    return pages;
+  }
+
+  /** Has the pack do something; null: it is left, or is by that. */
+  #tried<Result>(work: () => Result): Result | null {
+    if (!this.#isOpen) return null;
+    try {
+      return work();
+    } catch (error) {
+      if (!(error instanceof KvError)) throw error;
+      this.#leave(error);
+      return null;
+    }
+  }
+
+  /** fault: what the pack broke; null: nobody doubts it. Throws what another instance of it throws. */
+  #leave(fault: KvError | null): void {
+    if (!this.#isOpen) return;
+    const { pack, onLeft } = this.#options;
+    this.#isOpen = false;
+    if (fault !== null) {
+      pack.onFault?.(fault);
+      // After a trap its memory is in a state that nobody knows.
+      this.#codec.close();
+      this.#codec = pack.open();
+    }
+    let pages = 0;
+    for (const layer of this.#pages.keys())
+      for (const page of this.#in(layer)) {
+        this.#restore(layer, page, null);
+        pages++;
+      }
+    this.#pages.fill(null);
+    onLeft(fault?.message ?? 'asked', pages);
+  }
+
+  /** A page goes on in this format, or in the finest of ours that takes no more bytes, if any. → true */
+  #restore(layer: number, page: number, format: FormatName | null): true {
+    const { kv } = this.#options;
+    const bytes = kv.foreignBytes(layer, page, this.#page);
+    const half = bytes.length / 2;
+    const rows: PageRows = { k: this.#decoded(bytes.subarray(0, half)), v: this.#decoded(bytes.subarray(half)) };
+    const { kvHeads, headDim } = kv.shape;
+    const fits = (name: FormatName): boolean =>
+      2 * pageBytes(name, kvHeads, headDim) <= padded(bytes.length, PAGE_PART_ALIGN);
+    kv.restoreForeign(layer, page, format ?? RESTORED.find(fits) ?? RESTORED.at(-1)!, rows);
+    return true;
+  }
+
+  /** One side of a page as the pack codes it, head after head. */
+  #encoded(layer: number, page: number, side: 'k' | 'v'): Uint8Array {
+    const { kv } = this.#options;
+    const { kvHeads, headDim } = kv.shape;
+    const rows = kv.decode(layer, page, side);
+    const bytes = new Uint8Array(kvHeads * this.#headBytes);
+    const x = new Float32Array(PAGE_TOKENS * headDim);
+    for (let head = 0; head < kvHeads; head++) {
+      for (let t = 0; t < PAGE_TOKENS; t++) {
+        const from = (t * kvHeads + head) * headDim;
+        x.set(rows.subarray(from, from + headDim), t * headDim);
+      }
+      bytes.set(this.#codec.encode(x, PAGE_TOKENS, headDim), head * this.#headBytes);
+    }
+    return bytes;
+  }
+
+  /** One side of a page: [tokens, n, d]. */
+  #decoded(bytes: Uint8Array): Float32Array {
+    const { kvHeads, headDim } = this.#options.kv.shape;
+    const rows = new Float32Array(PAGE_TOKENS * kvHeads * headDim);
+    for (let head = 0; head < kvHeads; head++) {
+      const one = bytes.subarray(head * this.#headBytes, (head + 1) * this.#headBytes);
+      const x = this.#codec.decode(one, PAGE_TOKENS, headDim);
+      for (let t = 0; t < PAGE_TOKENS; t++)
+        rows.set(x.subarray(t * headDim, (t + 1) * headDim), (t * kvHeads + head) * headDim);
+    }
+    return rows;
+  }
+
+  #attend(layer: number, q: Float32Array, first: number, lse: Float32Array, out: Float32Array): void {
+    const { kv } = this.#options;
+    const { queryHeads, kvHeads } = kv.shape;
+    const tokens = lse.length / queryHeads;
+    const group = queryHeads / kvHeads;
+    const max = new Float64Array(lse.length).fill(Number.NEGATIVE_INFINITY);
+    const sum = new Float64Array(lse.length);
+    out.fill(0);
+    for (const page of this.#in(layer)) {
+      const bytes = kv.foreignBytes(layer, page, this.#page);
+      for (let head = 0; head < kvHeads; head++) {
+        const rows = { layer, page, head, q, first, max, sum, out };
+        for (let from = 0; from < tokens * group; from += QUERIES_AT_ONCE)
+          this.#meet(bytes, rows, from, Math.min(tokens * group - from, QUERIES_AT_ONCE));
+      }
+    }
+    this.#finish(max, sum, lse, out);
+  }
+
+  #finish(max: Float64Array, sum: Float64Array, lse: Float32Array, out: Float32Array): void {
+    const { headDim } = this.#options.kv.shape;
+    for (let row = 0; row < lse.length; row++) {
+      const all = sum[row]!;
+      lse[row] = all > 0 ? max[row]! + Math.log(all) : Number.NEGATIVE_INFINITY;
+      for (let c = row * headDim; all > 0 && c < (row + 1) * headDim; c++) out[c]! /= all;
+    }
+  }
+
+  /** So many queries of the group of a KV head, token after token, meet one head of a page. */
+  #meet(
+    bytes: Uint8Array,
+    {
+      layer,
+      page,
+      head,
+      q,
+      first,
+      max,
+      sum,
+      out,
+    }: {
+      readonly layer: number;
+      readonly page: number;
+      readonly head: number;
+      readonly q: Float32Array;
+      readonly first: number;
+      readonly max: Float64Array;
+      readonly sum: Float64Array;
+      readonly out: Float32Array;
+    },
+    from: number,
+    count: number,
+  ): void {
+    const { slidingWindow } = this.#options;
+    const { queryHeads, kvHeads, headDim: d } = this.#options.kv.shape;
+    const group = queryHeads / kvHeads;
+    const rowOf = (i: number): number =>
+      Math.floor((from + i) / group) * queryHeads + head * group + ((from + i) % group);
+    const [queries, scores, mixed] = [
+      this.#q.subarray(0, count * d),
+      this.#scores.subarray(0, count * PAGE_TOKENS),
+      this.#mixed.subarray(0, count * d).fill(0),
+    ];
+    for (let i = 0; i < count; i++) queries.set(q.subarray(rowOf(i) * d, (rowOf(i) + 1) * d), i * d);
+    const half = bytes.length / 2;
+    const [k, v] = [head * this.#headBytes, half + head * this.#headBytes];
+    this.#codec.dots(bytes.subarray(k, k + this.#headBytes), queries, scores, PAGE_TOKENS, d, count);
+    const window = slidingWindow[layer] ?? null;
+    for (let i = 0; i < count; i++) {
+      const position = first + Math.floor((from + i) / group);
+      // Sinks are met by the native cache, and what a window has left behind by nobody.
+      const behind = window === null ? 0 : position - window + 1 - firstToken(page);
+      const skip = Math.min(PAGE_TOKENS, Math.max(page === 0 ? SINK_TOKENS : 0, behind));
+      this.#weigh(scores.subarray(i * PAGE_TOKENS, (i + 1) * PAGE_TOKENS), skip, rowOf(i), { max, sum, out });
+    }
+    this.#codec.mix(bytes.subarray(v, v + this.#headBytes), scores, mixed, PAGE_TOKENS, d, count);
+    for (let i = 0; i < count; i++) for (let c = 0; c < d; c++) out[rowOf(i) * d + c]! += mixed[i * d + c]!;
+  }
+
+  /** Products become weights relative to the largest score so far, and what a row has is scaled to that. */
+  #weigh(
+    scores: Float32Array,
+    skip: number,
+    row: number,
+    { max, sum, out }: { readonly max: Float64Array; readonly sum: Float64Array; readonly out: Float32Array },
+  ): void {
+    const { scoreCap } = this.#options;
+    const { headDim: d } = this.#options.kv.shape;
+    const scale = 1 / Math.sqrt(d);
+    let top = max[row]!;
+    for (let t = skip; t < PAGE_TOKENS; t++) {
+      const score = scores[t]! * scale;
+      scores[t] = scoreCap === null ? score : scoreCap * Math.tanh(score / scoreCap);
+      top = Math.max(top, scores[t]!);
+    }
+    scores.fill(0, 0, skip);
+    if (skip === PAGE_TOKENS) return;
+    const kept = Math.exp(max[row]! - top);
+    sum[row]! *= kept;
+    if (kept !== 1) for (let c = row * d; c < (row + 1) * d; c++) out[c]! *= kept;
+    for (let t = skip; t < PAGE_TOKENS; t++) {
+      scores[t] = Math.exp(scores[t]! - top);
+      sum[row]! += scores[t]!;
+    }
+    max[row] = top;
+  }
+}
+
+/** The same terms, with the codec of a pack as a place for pages. Throws what `packContext` throws. */
+export function withPack(terms: Terms, { kvHeads, headDim }: CacheShape, pack: SessionPack | undefined): Terms {
+  if (pack === undefined) return terms;
+  return { ...terms, context: { ...terms.context, pack: packContext(pack, kvHeads, headDim) } };
+}

@@ -1,0 +1,55 @@
+/** Attention over pages in the codec of a pack is what float64 makes of the decoded rows. */
+import { describe, expect, it } from 'vitest';
+import { PackPages } from '../../../../engine/cache/pack-pages.ts';
+import { type KvCache, openKvCache, openPool } from '../../../../native/index.ts';
+import { denseAttention, history, normals, relativeError, uniform } from '../../../native/dense.ts';
+import { coarse, packOf } from './pack-codecs.ts';
+
+describe('attention over pages in a pack', () => {
+  const shapes = [
+    { layers: 1, queryHeads: 4, kvHeads: 4, headDim: 64, window: null, scoreCap: null },
+    { layers: 1, queryHeads: 8, kvHeads: 2, headDim: 128, window: 330, scoreCap: 4 },
+  ];
+  it.each(shapes)('is what float64 makes of the decoded rows ($queryHeads:$kvHeads of $headDim)', (one) => {
+    const { window, scoreCap, ...shape } = one;
+    const random = uniform(3);
+    const row = shape.kvHeads * shape.headDim;
+    const kv: KvCache = openKvCache({
+      ...{ shape, pool: openPool(2 ** 28), windowFormat: 'f16', slidingWindow: [window] },
+      ...(scoreCap === null ? {} : { scoreCap }),
+    });
+    kv.append(0, normals(random, 600 * row), normals(random, 600 * row));
+    const pack = packOf('coarse', 'a', () => coarse());
+    const packs = new PackPages({ pack, kv, slidingWindow: [window], scoreCap, lowest: 'trellis2', onLeft: () => {} });
+    const [k, v] = [history(kv, 0, 'k'), history(kv, 0, 'v')];
+    const codec = coarse();
+    for (const page of [0, 1, 3]) {
+      packs.hold(0, page);
+      for (const rows of [k, v]) decodedInto(codec, rows.subarray(page * 128 * row), page, shape);
+    }
+    for (const tokens of [1, 37]) {
+      const q = normals(uniform(5), tokens * shape.queryHeads * shape.headDim);
+      const [out, lse, mixed] = [new Float32Array(q.length), new Float32Array(tokens * shape.queryHeads), q.slice()];
+      expect(packs.beside(0, q, 600 - tokens, lse, mixed)).toBe(true);
+      kv.attend(0, q, out, { beside: { lse, out: mixed } });
+      expect(relativeError(out, denseAttention(shape, q, k, v, { window, scoreCap }).out)).toBeLessThan(1e-5);
+    }
+    packs.close();
+  });
+
+  /** Rows of a page become what a codec makes of them; the sinks stay. */
+  function decodedInto(
+    codec: ReturnType<typeof coarse>,
+    rows: Float32Array,
+    page: number,
+    { kvHeads, headDim }: { kvHeads: number; headDim: number },
+  ): void {
+    for (let head = 0; head < kvHeads; head++) {
+      const at = (t: number): number => (t * kvHeads + head) * headDim;
+      const x = new Float32Array(128 * headDim);
+      for (let t = 0; t < 128; t++) x.set(rows.subarray(at(t), at(t) + headDim), t * headDim);
+      const back = codec.decode(codec.encode(x, 128, headDim), 128, headDim);
+      for (let t = page === 0 ? 4 : 0; t < 128; t++) rows.set(back.subarray(t * headDim, (t + 1) * headDim), at(t));
+    }
+  }
+});

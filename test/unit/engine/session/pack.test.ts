@@ -1,0 +1,153 @@
+/**
+ * Sessions with pages in the codec of a pack: with one that loses nothing they write what the exact cache does; moves
+ * there are decisions that a replay makes again, with every byte counted; a pack that breaks its contract, or is left,
+ * leaves its pages in formats of ours, and nothing else changes.
+ */
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { SessionPack } from '../../../../engine/cache/pack-pages.ts';
+import { parkedBytes } from '../../../../engine/session/park/park.ts';
+import { Session } from '../../../../engine/session/session.ts';
+import type { SessionSetup } from '../../../../engine/session/setup.ts';
+import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
+import { isForeign } from '../../../../native/index.ts';
+import { defaultThresholds } from '../../../../policy/index.ts';
+import { type Entry, explain, replay } from '../../../../witness/index.ts';
+import { familyTokens, hfFiles, readFamily } from '../../../model/family-files.ts';
+import { refusedLater } from '../../../refusal.ts';
+import { breaking, coarse, keptRows, packOf } from '../cache/pack-codecs.ts';
+import { ids, MODEL } from '../on-reference.ts';
+import { logged } from '../on-runtime.ts';
+import { temporaryFolder } from '../transformer/model-files.ts';
+
+/** Pages of a layer that are in a pack. */
+const inPack = ({ cache }: Pick<Session, 'cache'>, layer: number): number[] => {
+  const table = cache.table(layer);
+  return Array.from({ length: table.pages }, (_, page) => page).filter((page) => isForeign(table, page));
+};
+const count = (session: Session): number =>
+  Array.from({ length: session.governed.shape.layers }, (_, layer) => inPack(session, layer).length).reduce(
+    (sum, one) => sum + one,
+    0,
+  );
+
+async function greedy(session: Session, prompt: readonly number[], maxTokens = 12): Promise<number[]> {
+  const before = session.length + prompt.length;
+  for await (const _ of session.generate(prompt, { maxTokens, temperature: 0 }));
+  return session.tokens.slice(before);
+}
+
+const sound = ({ cache, pool }: Pick<Session, 'cache' | 'pool'>): void => {
+  expect(cache.auditBytes()).toBe(cache.usedBytes);
+  expect(pool.auditBytes()).toBe(pool.usedBytes);
+};
+
+const models = temporaryFolder();
+afterAll(() => models.remove());
+
+describe.each(['reference', 'mistral'])('a session of %s with a pack', (name) => {
+  let runtime: Runtime;
+  beforeAll(async () => {
+    if (name === 'reference') runtime = await Runtime.open({ model: MODEL, threads: 1 });
+    else {
+      for (const [file, content] of Object.entries(hfFiles(readFamily(name)))) models.write(`${name}/${file}`, content);
+      runtime = await Runtime.open({ model: join(models.dir, name), threads: 1 });
+    }
+  });
+  afterAll(() => runtime.close());
+  const text = name === 'reference' ? ids(520) : familyTokens(520);
+  const open = (pack: SessionPack | undefined, more: Partial<SessionSetup> = {}): Session =>
+    Session.open(runtime, {
+      ...{ log: null, thresholds: defaultThresholds(runtime.shape.layers), tokensExpected: 560 },
+      ...(pack === undefined ? {} : { pack: pack.name, sessionPack: pack }),
+      ...more,
+    });
+
+  it('writes what the cache writes that loses nothing else, where the codec loses nothing', async () => {
+    const exact = open(undefined, { policy: 'none' });
+    const session = open(packOf('kept', 'b', keptRows), { cacheTypes: 'trellis2' });
+    const answer = await greedy(exact, text);
+    expect(await greedy(session, text)).toEqual(answer);
+    expect(count(session)).toBeGreaterThan(runtime.shape.layers);
+    sound(session);
+    // Tokens are taken back over pages in the pack, and come again; sliding windows do not go back so far.
+    const back = name === 'reference' ? 256 : 520;
+    for (const one of [exact, session]) one.rewind(back);
+    expect(await greedy(session, text.slice(256))).toEqual(await greedy(exact, text.slice(256)));
+    sound(session);
+    expect(count(session)).toBeGreaterThan(0);
+    session.close();
+    exact.close();
+  });
+
+  it.runIf(name === 'reference')(
+    'moves there what costs no more for a byte, keeps its budget, and is decided again from its log (needs pages enough)',
+    async () => {
+      const dir = join(models.dir, `${name}-log`);
+      const pack = packOf('four', 'c', () => coarse());
+      const { entries, session } = await logged(
+        dir,
+        (log) => open(pack, { kvBudget: '30%', log }),
+        async (one) => {
+          await one.read(text);
+          await greedy(one, []);
+          expect(one.cache.usedBytes).toBeLessThanOrEqual(one.governed.terms.budgetBytes!);
+          sound(one);
+        },
+      );
+      const id = `pack:four@${'c'.repeat(12)}`;
+      const decisions = entries.filter((entry): entry is Entry<'decision'> => entry.kind === 'decision');
+      const offered = decisions.filter(({ body }) => body.decision.because.threshold === id);
+      expect(offered.length).toBeGreaterThan(0);
+      for (const { body } of offered) {
+        expect(body.decision.to).toBe('freed');
+        const { because, accepted } = body.verdict;
+        expect(because.threshold).toBe(id);
+        if (because.unit === 'ε²/byte') expect(accepted).toBe(because.measured <= because.bound);
+      }
+      const found = replay(dir, session.id);
+      expect(found.firstDifference).toBeNull();
+      expect(found).toMatchObject({ equal: true, complete: true });
+      expect(JSON.stringify(explain(dir, offered[0]!.seq))).toContain(id);
+    },
+  );
+
+  it.each(['encode', 'dots', 'mix'] as const)('goes on in formats of ours where its pack fails in %s', async (call) => {
+    const dir = join(models.dir, `${name}-${call}`);
+    let broken = 0;
+    const pack = packOf('breaks', 'd', () =>
+      broken++ === 1 ? breaking(coarse(), call, call === 'encode' ? 20 : 100) : coarse(),
+    );
+    const { entries, session } = await logged(
+      dir,
+      (log) => open(pack, { cacheTypes: 'trellis2', log }),
+      async (one) => {
+        await one.read(text);
+        expect(await greedy(one, [])).toHaveLength(12);
+        expect(count(one)).toBe(0);
+        expect(one.governed.packs!.isOpen).toBe(false);
+        sound(one);
+      },
+    );
+    // One asked for the size of pages, one that broke, and one that read what that had written.
+    expect(pack.opened).toBe(3);
+    const notes = entries.filter((entry) => entry.kind === 'note' && 'packLeft' in entry.body);
+    expect(notes).toHaveLength(1);
+    expect((notes[0]!.body as { pages?: number }).pages).toBeGreaterThan(0);
+    expect(replay(dir, session.id)).toMatchObject({ equal: true, complete: true });
+  });
+
+  it('is not forked or parked, and keeps no latents and no originals', async () => {
+    const pack = packOf('kept', 'e', keptRows);
+    const session = open(pack, { cacheTypes: 'trellis2' });
+    await session.read(text.slice(0, 300));
+    for (const work of [() => session.fork(), () => parkedBytes(session)]) {
+      const error = await refusedLater(work);
+      expect([error.code, error.values]).toEqual(['unsupported', { option: 'pack' }]);
+    }
+    session.close();
+    for (const more of [{ latents: { format: 'xq4' } }, { originals: 'memory' }] as Partial<SessionSetup>[])
+      expect((await refusedLater(() => open(pack, more))).code).toBe('unsupported');
+    expect((await refusedLater(() => open(undefined, { pack: 'kept' }))).code).toBe('unsupported');
+  });
+});
