@@ -34,6 +34,7 @@ import { SharedMemory } from '../session/shared-memory.ts';
 import { activationCosts } from '../state/activations.ts';
 import { openState, type State } from '../state/folder.ts';
 import { Runtime, type RuntimeOptions } from '../transformer/runtime/runtime.ts';
+import { SessionPacks } from './session-packs.ts';
 
 /** Of the digests by which the beginnings of sessions are known, where no state folder has one. */
 const KEY_BYTES = 32;
@@ -68,6 +69,7 @@ export interface HostOptions extends Omit<RuntimeOptions, 'activationCosts' | 'a
 export class Host {
   readonly runtime: Runtime;
   readonly adapters: Adapters;
+  readonly packs: SessionPacks;
   readonly state: State | null;
   readonly meter: Meter;
   readonly predictor: ModelPredictor;
@@ -85,6 +87,7 @@ export class Host {
     const { kvBudgetBytes, idleSessions, maxConcurrent, interTokenTargetMs, onPressure } = options;
     this.runtime = runtime;
     this.adapters = new Adapters(runtime, state === null ? null : new AdapterRegistry(state.dir));
+    this.packs = new SessionPacks(state?.dir ?? null);
     for (const { name, path } of options.adapters ?? []) this.adapters.add(name, path);
     this.state = state;
     this.meter = meter;
@@ -197,7 +200,14 @@ export class Host {
     checkActivations(this.runtime.activations, setup.kldBudget);
     const { shared, meter } = this;
     const adapterSet = options.adapters === undefined ? undefined : this.adapters.set(options.adapters);
-    const known = given({ adapterSet, sharedBudgetBytes: this.#budgetBytes, stateDir: this.state?.dir, group });
+    const sessionPack = options.pack === undefined ? undefined : this.packs.of(options.pack);
+    const known = given({
+      sessionPack,
+      adapterSet,
+      sharedBudgetBytes: this.#budgetBytes,
+      stateDir: this.state?.dir,
+      group,
+    });
     return { ...setup, log: withRules(setup.log, logRules), pool: this.#pool, meter, shared, ...known };
   }
 

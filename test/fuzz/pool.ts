@@ -20,7 +20,8 @@ import { gaussian } from '../native/rows.ts';
 import { type Case, type Cases, type Numbers, one, type Random, succeed, whole } from './case.ts';
 
 const [BAD_ARGUMENT, BAD_SHAPE, BAD_VALUE, UNSUPPORTED, BUDGET_EXCEEDED, BUDGET_TOO_SMALL] = [1, 2, 3, 4, 5, 6];
-const GONE = [PAGE_KINDS.indexOf('freed'), PAGE_KINDS.indexOf('evicted'), PAGE_KINDS.indexOf('foreign')];
+const FOREIGN = PAGE_KINDS.indexOf('foreign');
+const GONE = [PAGE_KINDS.indexOf('freed'), PAGE_KINDS.indexOf('evicted'), FOREIGN];
 const TOKENS_MAX = 700;
 const LATENT_WIDTH = 64;
 const NOISE = 120_000;
@@ -151,6 +152,14 @@ class Pair {
           seen.push(rows);
         }
         if (page === pages) continue;
+        if (columns[0][page] === FOREIGN) {
+          const size = new Float64Array(1);
+          succeed(cache.foreignBytes(layer, page, size), 'foreignBytes');
+          const bytes = new Uint8Array(size[0]!);
+          succeed(cache.foreignBytes(layer, page, size, bytes), 'foreignBytes');
+          seen.push(bytes);
+          continue;
+        }
         const about = new Int32Array(2);
         succeed(cache.exportPage(layer, page, about), 'exportPage');
         const bytes = new Uint8Array(about[0]!);

@@ -80,6 +80,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   thread: [
     'transformer',
     'adapters',
+    'packs',
     'events',
     'metrics',
     'options',

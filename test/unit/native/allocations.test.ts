@@ -371,11 +371,14 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
     (it) => it.append(300).latents().hold(1).openOther(40),
     (it) => it.attendTogether(3, 40),
   ],
-  'attention beside what the caller has': [(it) => it.append(300).foreign(0), (it) => it.attendBeside(3)],
+  'attention beside what the caller has': [(it) => it.append(300).foreign(1), (it) => it.attendBeside(3)],
   'a page as bytes of the caller': [
     (it) => it.append(300).attend(200).startTrial(),
     (it) => it.foreign(0),
-    (it) => it.finishTrials(1),
+    (it) => {
+      it.finishTrials(1);
+      it.again(0);
+    },
   ],
   'a page of the caller again': [(it) => it.append(300).foreign(0), (it) => it.again(0)],
   'a trial of given rows': [

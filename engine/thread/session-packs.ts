@@ -1,0 +1,48 @@
+/**
+ * The kernel packs of an engine, for sessions that ask for one by its name: whoever opens gets the version that is
+ * active then, and keeps it.
+ */
+import { KvError } from '../../native/index.ts';
+import type { SessionPack } from '../cache/pack-pages.ts';
+import { ActivePacks } from '../packs/active.ts';
+import { compileModule, PackInstance } from '../packs/instance.ts';
+import { instrumentModule } from '../packs/instrument.ts';
+import type { CompiledModule } from '../packs/machine.ts';
+
+export class SessionPacks {
+  readonly #stateDir: string | null;
+  #active: ActivePacks | null = null;
+  /** By digest. */
+  readonly #compiled = new Map<string, CompiledModule>();
+
+  constructor(stateDir: string | null) {
+    this.#stateDir = stateDir;
+  }
+
+  /**
+   * Throws 'unsupported' without a state folder and for a pack that is no codec, 'not-found' where no version is
+   * active, and what ActivePacks throws.
+   */
+  of(name: string): SessionPack {
+    if (this.#stateDir === null)
+      throw new KvError('unsupported', 'packs are installed in a state folder, and this engine has none', {
+        values: { pack: name },
+        hint: 'open the engine with stateDir',
+      });
+    this.#active ??= new ActivePacks({ stateDir: this.#stateDir, instrument: instrumentModule });
+    this.#active.refresh();
+    const found = this.#active.active(name) ?? this.#active.canary(name);
+    if (found === null)
+      throw new KvError('not-found', `no version of the pack ${JSON.stringify(name)} is active`, {
+        values: { pack: name, active: this.#active.names.join(', ') },
+        hint: 'install and activate it, or leave out `pack`',
+      });
+    const { digest, instrumented, manifest } = found;
+    if (manifest.kind !== 'codec')
+      throw new KvError('unsupported', `the pack ${JSON.stringify(name)} is no codec`, { values: { pack: name } });
+    const [{ fuelPerToken }] = manifest.formats as [(typeof manifest.formats)[number]];
+    const module = this.#compiled.get(digest) ?? compileModule(instrumented);
+    this.#compiled.set(digest, module);
+    return { name, digest, open: () => PackInstance.open(module, { fuelPerToken }) };
+  }
+}
