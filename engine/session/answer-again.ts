@@ -30,7 +30,7 @@ import { nameInLog } from '../transformer/load.ts';
 import { Rotary } from '../transformer/rotary.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { ScaledAdapter } from '../transformer/types.ts';
-import { Answer } from './answer.ts';
+import { Answer, type OpenCalls } from './answer.ts';
 import { answerOptions, BOUND } from './receipt.ts';
 
 /** An answer that was run again, and is what it was. */
@@ -61,6 +61,8 @@ export interface AgainOptions {
   readonly alone?: Alone;
   /** Those of the engine; left out: it has none. */
   readonly adapters?: Adapters;
+  /** Opens what answers follow that call tools; left out: these cannot be run again. */
+  readonly openCalls?: OpenCalls;
 }
 
 /** A move that was made, at how many tokens. */
@@ -92,7 +94,7 @@ const PLAYED: Policy = {
 export async function answerAgain(
   runtime: Runtime,
   again: Again,
-  { signal, alone = (_, work) => work(), adapters }: AgainOptions = {},
+  { signal, alone = (_, work) => work(), adapters, openCalls = noCalls }: AgainOptions = {},
 ): Promise<AnsweredAgain> {
   const { receipt, request, log } = again;
   const part = { session: receipt.session, from: receipt.log.first.seq, to: receipt.log.last.seq };
@@ -108,7 +110,11 @@ export async function answerAgain(
   const player = new Player(runtime, open, eventsIn(lines), { alone, set: setOf(open, adapters) });
   try {
     for (const ids of stepsOf(request)) await player.step(ids, signal);
-    const { ids, text, finish } = await answered(player, request, signal);
+    const { ids, text, finish } = await answered(
+      player,
+      await Answer.open(runtime, answerOptions(request, openCalls, signal)),
+      signal,
+    );
     const isSame =
       ids.length === receipt.answer.tokens &&
       tokensDigest(ids) === receipt.answer.digest &&
@@ -126,8 +132,7 @@ export async function answerAgain(
 }
 
 /** Writes as many tokens as the receipt says at most. */
-async function answered(player: Player, request: ReceiptRequest, signal?: AbortSignal) {
-  const answer = await Answer.open(player.runtime, answerOptions(request));
+async function answered(player: Player, answer: Answer, signal?: AbortSignal) {
   const ids: number[] = [];
   let text = '';
   try {
@@ -144,6 +149,10 @@ async function answered(player: Player, request: ReceiptRequest, signal?: AbortS
     answer.close();
   }
 }
+
+const noCalls: OpenCalls = async () => {
+  throw new KvError('unsupported', 'the answer cannot be run again: it calls tools, and nothing here follows calls');
+};
 
 /** Throws where this machine, model or session cannot give the same bits. */
 function checkAlike({ native, dense, model, activations }: Runtime, { bound }: Receipt, { body }: Entry<'open'>): void {

@@ -1,15 +1,27 @@
 /** One answer as it is written: which token comes next, what of its text may be shown, and when it ends. */
 
 import { KvError } from '../../native/index.ts';
-import type { GenerateOptions } from '../options/types.ts';
+import type { GenerateOptions, ToolChoice } from '../options/types.ts';
 import { type Following, without } from '../transformer/grammar/constraint.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { type GeneratedToken, logprobsOf } from '../transformer/sampling/logprobs.ts';
 import { Sampler } from '../transformer/sampling/sampler.ts';
-import type { LoadedModel } from '../transformer/types.ts';
+import type { ChatTool, LoadedModel } from '../transformer/types.ts';
 import { checkGenerate } from './prompt.ts';
 import { StopText } from './stop.ts';
 import type { Generated } from './types.ts';
+
+/** Which calls of tools an answer follows. Its template says how they are written. */
+export interface AskedCalls {
+  readonly choice: ToolChoice;
+  /** True if there is one call, not several. */
+  readonly once: boolean;
+  readonly tools: readonly ChatTool[];
+  readonly template: string;
+}
+
+/** Opens what an answer follows for its calls; null: nothing. Throws what Grammars.open throws. */
+export type OpenCalls = (asked: AskedCalls, signal?: AbortSignal) => Promise<Following | null>;
 
 export interface AnswerOptions extends GenerateOptions {
   /** The chat template that the prompt went through. */
@@ -18,6 +30,8 @@ export interface AnswerOptions extends GenerateOptions {
   readonly controls?: readonly string[];
   /** Opens what the answer follows, in place of `grammar`; null: nothing. Throws what Grammars.open throws. */
   readonly following?: () => Promise<Following | null>;
+  /** What that was made of, for a receipt: its calls. */
+  readonly calls?: AskedCalls;
   /** Hears of each token that is written, where `logprobs` asks how likely it was. */
   readonly onToken?: (token: GeneratedToken) => void;
 }

@@ -19,7 +19,7 @@ import type { Governed } from '../cache/governed.ts';
 import { GENERATE_OPTIONS } from '../options/table.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { SAMPLING_DEFAULTS, SAMPLING_OPTIONS } from '../transformer/sampling/options.ts';
-import type { AnswerOptions } from './answer.ts';
+import type { AnswerOptions, OpenCalls } from './answer.ts';
 import type { AnswerReceipt, Generated } from './types.ts';
 
 /** What a receipt has beside its claims, at most: where the log says them. */
@@ -33,7 +33,7 @@ interface Receipted {
 }
 
 /** Options on which the tokens of an answer depend, and its text. */
-const TOLD = [...Object.keys(SAMPLING_OPTIONS), 'maxTokens', 'stop', 'grammar', 'controls'] as const;
+const TOLD = [...Object.keys(SAMPLING_OPTIONS), 'maxTokens', 'stop', 'grammar', 'controls', 'calls'] as const;
 
 export class Receipts {
   readonly #of: Receipted;
@@ -112,7 +112,6 @@ export class Receipts {
     if (descent.estranged !== null) return descent.estranged;
     if (latents !== null) return 'latents';
     if (originals !== null) return 'originals';
-    if (this.#options.following !== undefined) return 'tools';
     return drafted === 0 ? null : 'drafted';
   }
 }
@@ -122,7 +121,6 @@ export const BOUND = {
   ...ESTRANGED,
   latents: 'keeps latents, whose making the log does not tell',
   originals: 'brings pages back from originals, which only it had',
-  tools: 'followed the syntax of calls of tools, which the request does not have',
   drafted: 'wrote several tokens in one step',
 } as const;
 
@@ -151,8 +149,12 @@ function plainOptions(options: AnswerOptions): ReceiptRequest['options'] {
   });
 }
 
-/** The same options for an answer. */
-export function answerOptions({ options }: ReceiptRequest): AnswerOptions {
+/** The same options for an answer. openCalls: opens what it follows where it calls tools. */
+export function answerOptions(
+  { options }: ReceiptRequest,
+  openCalls: OpenCalls,
+  signal: AbortSignal | undefined,
+): AnswerOptions {
   const { logitBias, ...all } = options as Readonly<Record<string, unknown>> & {
     readonly logitBias?: Readonly<Record<string, number | string>>;
   };
@@ -160,7 +162,9 @@ export function answerOptions({ options }: ReceiptRequest): AnswerOptions {
     logitBias === undefined
       ? {}
       : { logitBias: Object.fromEntries(Object.entries(logitBias).map(([id, value]) => [id, Number(value)])) };
-  return { ...all, ...bias } as AnswerOptions;
+  const answer = { ...all, ...bias } as AnswerOptions;
+  const { calls } = answer;
+  return calls === undefined ? answer : { ...answer, following: () => openCalls(calls, signal) };
 }
 
 /** What differs from what it would be anyway, and the seed. */

@@ -7,7 +7,7 @@ import { checkTemplate } from '../../transformer/chat-template.ts';
 import type { Following } from '../../transformer/grammar/constraint.ts';
 import type { Runtime } from '../../transformer/runtime/runtime.ts';
 import type { LoadedModel } from '../../transformer/types.ts';
-import { Answer, type AnswerOptions } from '../answer.ts';
+import { Answer, type AnswerOptions, type OpenCalls } from '../answer.ts';
 import type { Session } from '../session.ts';
 import type { Generated } from '../types.ts';
 import type { CallFormat } from './calls/call.ts';
@@ -46,6 +46,18 @@ export async function describeChat(
   return { callFormat: format?.name ?? null };
 }
 
+/** What answers follow that are run again. Throws 'missing-dependency' where the library is not there. */
+export const openCallsOf =
+  ({ model, grammars }: Pick<Runtime, 'model' | 'grammars'>): OpenCalls =>
+  async ({ tools, template, ...chosen }, signal) => {
+    checkTools(tools);
+    checkTemplate(template);
+    checkToolChoice(chosen.choice, tools);
+    const format = callFormatOf(template);
+    const opened = await openChosen(model, grammars, { ...chosen, tools, template, format, mustFollow: true, signal });
+    return opened?.following ?? null;
+  };
+
 /** What a conversation would take. Nothing is read. */
 export async function countChat(model: LoadedModel, session: Session, chat: Conversation): Promise<ChatCount> {
   const ids = await idsOf(model, chat);
@@ -73,15 +85,18 @@ export async function answerChat(
   // Tools whose calls fulfil their schemas.
   let checked: readonly string[] | null = null;
   const following = async (): Promise<Following | null> => {
-    const { signal } = options;
+    const { signal } = plain;
     const chosen = { choice, once: !parallelToolCalls, tools, template, format: known, signal };
     const opened = await openChosen(model, session.runtime.grammars, chosen);
     if (opened !== null && choice !== 'none')
       checked = tools.map(({ name }) => name).filter((name) => !opened.unchecked.includes(name));
     return opened?.following ?? null;
   };
-  const options = choice === undefined ? plain : { ...plain, following };
-  const maxTokens = await Answer.check(session.runtime, options);
+  const asked = choice === undefined ? plain : { ...plain, following };
+  const maxTokens = await Answer.check(session.runtime, asked);
+  // Without the library, calls that are left to the model are free, and its receipt has none.
+  const isFollowed = choice !== undefined && (checked !== null || choice === 'none');
+  const options = isFollowed ? { ...asked, calls: { choice, once: !parallelToolCalls, tools, template } } : asked;
   const { ids, dropped } = await fit(model, chat, maxTokens, options.signal);
   const onProgress = (progress: Progress): void => emit({ progress });
   const startMs = performance.now();

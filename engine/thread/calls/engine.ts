@@ -6,6 +6,7 @@ import { metricsText } from '../../cache/kv-bytes.ts';
 import type { Prompt } from '../../options/types.ts';
 import type { Client } from '../../scheduler/fairness.ts';
 import { type AnsweredAgain, answerAgain } from '../../session/answer-again.ts';
+import { openCallsOf } from '../../session/chat/answering.ts';
 import { checkIds, countedTokens, heeding, tokenizeInTurns } from '../../session/prompt.ts';
 import { checkMessages, checkTools } from '../../transformer/chat-messages.ts';
 import { inTurns } from '../../transformer/slices.ts';
@@ -80,7 +81,8 @@ export const engineCalls = (host: Host) => ({
     const { scheduler } = host.shared;
     const alone = (tokens: number, work: () => Promise<void>): Promise<void> =>
       scheduler.alone({ client: FIRST, reads: true }, { tokens, work });
-    return { ...proof, again: await answerAgain(host.runtime, again, { signal, alone, adapters: host.adapters }) };
+    const how = { signal, alone, adapters: host.adapters, openCalls: openCallsOf(host.runtime) };
+    return { ...proof, again: await answerAgain(host.runtime, again, how) };
   },
 
   forecast: ({ tokens }: { tokens: number }): Forecast => forecast(host.runtime.shape, tokens),

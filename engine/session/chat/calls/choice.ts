@@ -53,6 +53,8 @@ export interface Chosen {
   readonly template: string;
   /** How the model writes calls; null: in no way that is known. */
   readonly format: CallFormat | null;
+  /** True if the library is wanted even where calls are left to the model. Default: it is free to be missing then. */
+  readonly mustFollow?: boolean;
   /** Aborts the compiling of a grammar. */
   readonly signal?: AbortSignal | undefined;
 }
@@ -71,7 +73,7 @@ export interface ChosenFollowing {
 export async function openChosen(
   model: Pick<LoadedModel, 'tokenizer' | 'name'>,
   grammars: Grammars,
-  { choice, once = false, tools, template, format, signal }: Chosen,
+  { choice, once = false, tools, template, format, mustFollow = false, signal }: Chosen,
 ): Promise<ChosenFollowing | null> {
   const isWanted = choice !== undefined && choice !== 'auto' && choice !== 'none';
   if (format === null && isWanted)
@@ -97,7 +99,7 @@ export async function openChosen(
     const watch = new CallWatch(model.tokenizer, format, tokens);
     return { following: isWanted ? call : new CallFollowing(watch, call), unchecked };
   } catch (error) {
-    if (!isWanted && error instanceof KvError && error.code === 'missing-dependency') return null;
+    if (!isWanted && !mustFollow && error instanceof KvError && error.code === 'missing-dependency') return null;
     throw error;
   }
 }
