@@ -7,7 +7,7 @@ import { KvError } from '../../native/index.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { ScaledAdapter } from '../transformer/types.ts';
 import { readAdapter } from './read.ts';
-import type { AdapterRegistry } from './registry.ts';
+import { type AdapterRegistry, registeredInfo } from './registry.ts';
 import type { Adapter, AdapterInfo } from './types.ts';
 
 /** An adapter that sessions can name. */
@@ -157,10 +157,10 @@ export class Adapters {
     const registered = (this.#registry?.list() ?? []).filter(({ name }) => !this.#names.has(name));
     return [
       ...[...this.#names.keys()].map((name) => this.#named(name)),
-      ...registered.map(({ name, version: _, interleaved, ...info }): NamedAdapter => {
+      ...registered.map((one): NamedAdapter => {
         // In memory it may have another digest: that of the order of this model's rows.
-        const resident = interleaved === this.#interleaved ? this.#residents.get(info.digest) : undefined;
-        return { name, ...info, ...stateOf(resident) };
+        const resident = one.interleaved === this.#interleaved ? this.#residents.get(one.digest) : undefined;
+        return { ...registeredInfo(one), ...stateOf(resident) };
       }),
     ].sort((a, b) => compare(a.name, b.name));
   }

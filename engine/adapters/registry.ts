@@ -14,7 +14,7 @@ import { readSafetensors } from '../transformer/safetensors.ts';
 import type { LoadedModel } from '../transformer/types.ts';
 import { type AdapterFile, type Factors, rankOf } from './factors.ts';
 import { adapterOf } from './read.ts';
-import type { Adapter } from './types.ts';
+import type { Adapter, AdapterInfo } from './types.ts';
 
 const digest = z.string().regex(/^[0-9a-f]{64}$/);
 const entry = z.strictObject({
@@ -32,6 +32,19 @@ const entry = z.strictObject({
 
 /** An adapter that is known by name. The digest is that for models whose rows have the order that it was added for. */
 export type RegisteredAdapter = z.infer<typeof entry>;
+
+/** What is told of one. */
+export const registeredInfo = ({
+  name,
+  digest: id,
+  format,
+  matrices,
+  slots,
+  ranks,
+  parameters,
+}: RegisteredAdapter): AdapterInfo & { readonly name: string } => ({
+  ...{ name, digest: id, format, matrices, slots, ranks, parameters },
+});
 
 const ENTRY_BYTES_MAX = 4096;
 const NAME_FILE = /^[0-9a-f]{64}\.json$/;

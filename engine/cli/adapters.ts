@@ -4,7 +4,7 @@
  */
 import { columnsOf, fields, jsonText, KvError } from '../../native/index.ts';
 import { readAdapter } from '../adapters/read.ts';
-import { AdapterRegistry, type RegisteredAdapter } from '../adapters/registry.ts';
+import { AdapterRegistry, registeredInfo } from '../adapters/registry.ts';
 import type { AdapterInfo } from '../adapters/types.ts';
 import { loadModel } from '../transformer/load.ts';
 import { cacheDirOf, flag, type Settings, text } from './options.ts';
@@ -19,7 +19,7 @@ export async function add(settings: Settings, name: string, path: string): Promi
   const model = await loadModel(text(settings, 'model') ?? MODEL, { cacheDir: cacheDirOf(settings) });
   try {
     const added = registry(settings).add(name, readAdapter(path, model), model);
-    say(settings, told(added), `${name} is ${added.digest} for ${model.name}`);
+    say(settings, registeredInfo(added), `${name} is ${added.digest} for ${model.name}`);
   } finally {
     model.weights.close();
   }
@@ -32,16 +32,15 @@ export function list(settings: Settings): void {
     `${one.digest.slice(0, 12)}  ${one.format}, ${one.matrices} matrices of ${one.slots.join(' ')}, ${ranksText(one.ranks)}`,
   ]);
   const plain = rows.length === 0 ? 'no adapter is registered' : fields(rows, columnsOf(process.stdout));
-  say(settings, all.map(told), plain);
+  say(settings, all.map(registeredInfo), plain);
 }
 
 /** Throws 'not-found'. */
 export function remove(settings: Settings, name: string): void {
   const removed = registry(settings).remove(name);
-  say(settings, told(removed), `${name} is forgotten; it was ${removed.digest}`);
+  say(settings, registeredInfo(removed), `${name} is forgotten; it was ${removed.digest}`);
 }
 
-const told = ({ version: _, interleaved: __, ...rest }: RegisteredAdapter) => rest;
 const ranksText = ([least, most]: readonly [number, number]): string =>
   least === most ? `rank ${least}` : `ranks ${least} to ${most}`;
 const say = (settings: Settings, json: unknown, plain: string): unknown =>
