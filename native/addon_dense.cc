@@ -153,17 +153,19 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
     });
   }
 
-  // (adapter, layer, slot, rank, a [rank][inputs], b [outputs][rank])
+  // (adapter, layer, slot, rank, a [rank][inputs], b [outputs][rank], gains [outputs] or undefined)
   Napi::Value setAdapter(const Info& info) {
     return guarded(info, [&]() -> Status {
       int adapter, layer, slot, rank;
-      Span<float> a, b;
+      Span<float> a, b, gains = {};
       if (!dense_) return kClosed;
       if (!readInt(info[0], 0, kAdaptersMax - 1, &adapter) || !readInt(info[1], 0, dense_->shape().layers - 1, &layer)) return kBadArgument;
       if (!readInt(info[2], 0, kDenseSlots - 1, &slot) || dense_->isOfExperts(slot) || !readInt(info[3], 1, kMaxRank, &rank)) return kBadArgument;
       if (!readFloats(info[4], &a) || a.length != static_cast<uint64_t>(rank) * dense_->inputs(layer, slot)) return kBadShape;
       if (!readFloats(info[5], &b) || b.length != static_cast<uint64_t>(rank) * dense_->outputs(layer, slot)) return kBadShape;
-      return told(info, dense_->setAdapter(adapter, layer, slot, rank, a.data, b.data));
+      const bool gained = !info[6].IsUndefined();
+      if (gained && (!readFloats(info[6], &gains) || gains.length != static_cast<size_t>(dense_->outputs(layer, slot)))) return kBadShape;
+      return told(info, dense_->setAdapter(adapter, layer, slot, rank, a.data, b.data, gained ? gains.data : nullptr));
     });
   }
 

@@ -322,10 +322,19 @@ export class DenseHalf {
 
   /**
    * Sets what an adapter adds to what a matrix answers to a row x: b·(a·x), times the scale that the rows are given. a
-   * [rank, inputs], b [outputs, rank]; both are rounded as setWide does. Once per matrix and adapter, whose number is
-   * the caller's choice. Throws 'unsupported' for matrices of experts.
+   * [rank, inputs] is rounded as setWide does, b [outputs, rank] to 8 bits with a scale for each of its columns. With
+   * gains [outputs] it adds gains ⊙ (W·x) as well, W being the matrix. Once per matrix and adapter, whose number is the
+   * caller's choice. Throws 'unsupported' for matrices of experts.
    */
-  setAdapter(adapter: number, layer: number, slot: DenseSlot, rank: number, a: Float32Array, b: Float32Array): void {
+  setAdapter(
+    adapter: number,
+    layer: number,
+    slot: DenseSlot,
+    rank: number,
+    a: Float32Array,
+    b: Float32Array,
+    gains?: Float32Array,
+  ): void {
     integer(adapter, 'adapter', 0, MAX_ADAPTERS - 1);
     integer(layer, 'layer', 0, this.shape.layers - 1);
     const [outputs, inputs] = this.sizes(layer, slot);
@@ -334,8 +343,9 @@ export class DenseHalf {
       throw new KvError('unsupported', 'adapters of experts are not served', { values: { layer, slot } });
     rows(a, 'a', rank, inputs);
     rows(b, 'b', outputs, rank);
+    if (gains !== undefined) rows(gains, 'gains', 1, outputs);
     check(
-      this.#open.setAdapter(adapter, layer, DENSE_SLOTS.indexOf(slot), rank, a, b),
+      this.#open.setAdapter(adapter, layer, DENSE_SLOTS.indexOf(slot), rank, a, b, gains),
       `set adapter ${adapter} of ${layer}.${slot}`,
       { rank },
     );

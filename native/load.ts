@@ -252,7 +252,15 @@ export interface DenseHandle {
   setRouter(layer: number, weights: Float32Array): number;
   setNorm(layer: number, norm: number, gain: Float32Array): number;
   setPlanes(layer: number, slot: number, planes: number): number;
-  setAdapter(adapter: number, layer: number, slot: number, rank: number, a: Float32Array, b: Float32Array): number;
+  setAdapter(
+    adapter: number,
+    layer: number,
+    slot: number,
+    rank: number,
+    a: Float32Array,
+    b: Float32Array,
+    gains?: Float32Array,
+  ): number;
   dropAdapter(adapter: number): number;
   first(
     x: Float32Array,

@@ -10,6 +10,10 @@ export interface Factors {
   readonly a: StoredTensor;
   readonly b: StoredTensor;
   readonly scale: number;
+  /** Of DoRA: the length that each row of the sum of matrix and adapter is brought to, [outputs]. */
+  readonly magnitudes?: StoredTensor | undefined;
+  /** The same as AdapterMatrix has it, where that was computed before. */
+  readonly gains?: StoredTensor | undefined;
 }
 
 export interface AdapterFile {
@@ -25,13 +29,21 @@ export interface AdapterFile {
 }
 
 /** The halves of a pair that were found so far. */
-type Half = 'a' | 'b';
+type Half = 'a' | 'b' | 'magnitudes';
 export type Halves = Map<string, Partial<Record<Half, StoredTensor>>>;
 
 export function addHalf(halves: Halves, weight: string, half: Half, tensor: StoredTensor): void {
   const pair = halves.get(weight) ?? {};
   pair[half] = tensor;
   halves.set(weight, pair);
+}
+
+/** A number for each output of a pair, where there are any. Throws 'bad-file'. */
+export function checkPerOutput(path: string, weight: string, b: StoredTensor, given: StoredTensor | undefined): void {
+  if (given !== undefined && (given.shape.length !== 1 || given.shape[0] !== b.shape[0]))
+    throw badAdapter(path, `${weight}: B is [${b.shape}] and ${given.name} is [${given.shape}]`, {
+      tensor: given.name,
+    });
 }
 
 /** The rank of a pair, which its two tensors must agree on. Throws 'bad-file'. */

@@ -16,13 +16,14 @@ const schema = z.looseObject({
   r: z.int().min(1),
   lora_alpha: z.number(),
   use_rslora: z.boolean().nullish(),
+  use_dora: z.boolean().nullish(),
   rank_pattern: pattern,
   alpha_pattern: pattern,
 });
 
 /** Fields that say how an adapter was made, or repeat what its tensors say. */
 const TOLD: ReadonlySet<string> = new Set([
-  ...['peft_type', 'r', 'lora_alpha', 'use_rslora', 'rank_pattern', 'alpha_pattern'],
+  ...['peft_type', 'r', 'lora_alpha', 'use_rslora', 'use_dora', 'rank_pattern', 'alpha_pattern'],
   ...['auto_mapping', 'base_model_name_or_path', 'revision', 'inference_mode', 'lora_dropout', 'target_modules'],
   ...['exclude_modules', 'layers_to_transform', 'layers_pattern', 'peft_version', 'runtime_config', 'eva_config'],
   ...['qalora_group_size', 'ensure_weight_tying'],
@@ -43,13 +44,13 @@ const HINTS: Readonly<Record<string, string>> = {
   modules_to_save: 'merge it into the model, whose other weights it changes',
   trainable_token_indices: 'merge it into the model, whose other weights it changes',
   bias: 'merge it into the model, whose other weights it changes',
-  use_dora: 'merge it into the model, or train it as LoRA',
 };
 
 const saysNothing = (value: unknown): boolean =>
   value == null || value === false || (typeof value === 'object' && Object.keys(value).length === 0);
 
 export interface PeftConfig {
+  readonly isDora: boolean;
   /** The rank that a module must have, and the factor on what it adds. */
   of(module: string): { readonly rank: number; readonly scale: number };
 }
@@ -68,6 +69,7 @@ export function readPeftConfig(dir: string): PeftConfig {
   const ranks = literal(path, 'rank_pattern', given.rank_pattern);
   const alphas = literal(path, 'alpha_pattern', given.alpha_pattern);
   return {
+    isDora: given.use_dora === true,
     of(module) {
       const rank = matching(ranks, module) ?? given.r;
       const alpha = matching(alphas, module) ?? given.lora_alpha;

@@ -1,4 +1,7 @@
-/** A PEFT folder: adapter_config.json and adapter_model.safetensors, which holds lora_A and lora_B of each module. */
+/**
+ * A PEFT folder: adapter_config.json and adapter_model.safetensors, which holds lora_A and lora_B of each
+ * module, and of DoRA lora_magnitude_vector.
+ */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { KvError } from '../../native/index.ts';
@@ -10,6 +13,7 @@ import {
   type AdapterFile,
   addHalf,
   badAdapter,
+  checkPerOutput,
   type Factors,
   type Halves,
   rankOf,
@@ -18,7 +22,7 @@ import {
 import { type PeftConfig, readPeftConfig } from './peft-config.ts';
 
 const PREFIX = 'base_model.model.';
-const HALF = /^(.+)\.lora_(A|B)\.weight$/;
+const HALF = /^(.+)\.lora_(?:(A|B)\.weight|(magnitude_vector)(?:\.weight)?)$/;
 
 /** family: of the model that it is read for. Throws 'not-found', 'bad-file', 'unsupported', 'io'. */
 export function openPeft(dir: string, family: Family): AdapterFile {
@@ -45,7 +49,7 @@ function pairs(file: FileBytes, config: PeftConfig): Map<string, Factors> {
     const [, module, half] = HALF.exec(name) ?? [];
     if (module === undefined || !module.startsWith(PREFIX))
       throw unservedAdapter(file.path, 'the tensor', name.slice(0, 200));
-    addHalf(halves, module.slice(PREFIX.length), half === 'A' ? 'a' : 'b', tensor);
+    addHalf(halves, module.slice(PREFIX.length), half === undefined ? 'magnitudes' : half === 'A' ? 'a' : 'b', tensor);
   }
   const factors = new Map<string, Factors>();
   for (const [module, pair] of halves) {
@@ -57,7 +61,14 @@ function pairs(file: FileBytes, config: PeftConfig): Map<string, Factors> {
         rank,
         expected: told.rank,
       });
-    factors.set(`${module}.weight`, { file: module, a: pair.a!, b: pair.b!, scale: told.scale });
+    const { magnitudes } = pair;
+    if ((magnitudes !== undefined) !== config.isDora)
+      throw badAdapter(file.path, `${module} has ${config.isDora ? 'no' : 'a'} lora_magnitude_vector`, {
+        module,
+        use_dora: config.isDora,
+      });
+    checkPerOutput(file.path, module, pair.b!, magnitudes);
+    factors.set(`${module}.weight`, { file: module, a: pair.a!, b: pair.b!, scale: told.scale, magnitudes });
   }
   return factors;
 }

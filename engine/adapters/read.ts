@@ -10,7 +10,8 @@ import { attempt } from '../transformer/bytes.ts';
 import { expectedShapes } from '../transformer/config.ts';
 import type { Family } from '../transformer/families/family.ts';
 import { FAMILIES } from '../transformer/families/index.ts';
-import type { AdapterMatrix, LoadedModel, ModelConfig } from '../transformer/types.ts';
+import type { StoredTensor } from '../transformer/stored-tensor.ts';
+import type { AdapterMatrix, LoadedModel, ModelConfig, WeightSource } from '../transformer/types.ts';
 import { type AdapterFile, badAdapter, type Factors, unservedAdapter } from './factors.ts';
 import { openGgufAdapter } from './gguf-adapter.ts';
 import { openPeft } from './peft.ts';
@@ -23,7 +24,7 @@ const FUSED: Readonly<Record<string, readonly DenseSlot[]>> = { qkv: ['q', 'k', 
  * A PEFT folder or a GGUF file. Throws 'not-found', 'bad-file', 'unsupported' naming the field, 'model-mismatch' where
  * it does not fit the model, 'bad-model' for numbers that are not finite, 'io'.
  */
-export function readAdapter(path: string, { config }: Pick<LoadedModel, 'config'>): Adapter {
+export function readAdapter(path: string, { config, weights }: Pick<LoadedModel, 'config' | 'weights'>): Adapter {
   const family = FAMILIES.find(({ name }) => name === config.architecture);
   if (family === undefined)
     throw new KvError('unsupported', `adapters of the family ${config.architecture} are not served`, {
@@ -31,7 +32,7 @@ export function readAdapter(path: string, { config }: Pick<LoadedModel, 'config'
     });
   const file = openFile(resolve(path), family);
   try {
-    return adapterOf(file, config);
+    return adapterOf(file, config, weights);
   } finally {
     file.close();
   }
@@ -50,7 +51,8 @@ interface Placed extends Factors {
   readonly outputs: number;
 }
 
-export function adapterOf(file: AdapterFile, config: ModelConfig): Adapter {
+/** weights: of the model; adapters that are computed from them (DoRA) are refused without. */
+export function adapterOf(file: AdapterFile, config: ModelConfig, weights?: WeightSource): Adapter {
   const shapes = expectedShapes(config);
   const places = [...file.factors]
     .flatMap(([weight, factors]) => placed(file, weight, factors, shapes))
@@ -58,7 +60,7 @@ export function adapterOf(file: AdapterFile, config: ModelConfig): Adapter {
   if (places.length === 0) throw badAdapter(file.path, 'it adds to no matrix', {});
   const twice = places.find(({ layer, slot }, i) => layer === places[i + 1]?.layer && slot === places[i + 1]?.slot);
   if (twice !== undefined) throw badAdapter(file.path, `${twice.file} is there twice`, { tensor: twice.file });
-  const added = places.map((place) => matrixOf(file, place, config));
+  const added = places.map((place) => matrixOf(file, place, config, weights));
   const ranks = added.map(({ rank }) => rank);
   return {
     digest: digestOf(added),
@@ -66,7 +68,7 @@ export function adapterOf(file: AdapterFile, config: ModelConfig): Adapter {
     matrices: added.length,
     slots: DENSE_SLOTS.filter((slot) => added.some((one) => one.slot === slot)),
     ranks: [Math.min(...ranks), Math.max(...ranks)],
-    parameters: added.reduce((sum, { a, b }) => sum + a.length + b.length, 0),
+    parameters: added.reduce((sum, { a, b, gains }) => sum + a.length + b.length + (gains?.length ?? 0), 0),
     added,
   };
 }
@@ -101,17 +103,48 @@ function placed(
   });
 }
 
-function matrixOf(file: AdapterFile, place: Placed, config: ModelConfig): AdapterMatrix {
+function matrixOf(file: AdapterFile, place: Placed, config: ModelConfig, weights?: WeightSource): AdapterMatrix {
   const { layer, slot, rank, from, outputs, scale } = place;
+  const turned = (slot === 'q' || slot === 'k') && file.interleaved !== config.ropeInterleaved;
+  const rows = (tensor: StoredTensor, width: number): Float32Array => {
+    const values = tensor.readFloat32(from, from + outputs);
+    return turned ? reordered(file, values, width, config) : values;
+  };
   const a = place.a.readFloat32();
-  const b = place.b.readFloat32(from, from + outputs).map((value) => value * scale);
+  const b = rows(place.b, rank).map((value) => value * scale);
   if (!b.every(Number.isFinite))
     throw badAdapter(file.path, `${place.file}: its scale ${scale} makes it infinite`, { scale });
-  const turned = (slot === 'q' || slot === 'k') && file.interleaved !== config.ropeInterleaved;
-  return { layer, slot, rank, a, b: turned ? reordered(file, b, rank, config) : b };
+  const plain = { layer, slot, rank, a, b };
+  if (place.gains !== undefined) return { ...plain, gains: rows(place.gains, 1) };
+  if (place.magnitudes === undefined) return plain;
+  if (weights === undefined) throw unservedAdapter(file.path, 'use_dora without the weights of the model', true);
+  const gains = gainsOf(plain, weights.tensor(`${layer}.${slot}`).readFloat32(), rows(place.magnitudes, 1));
+  for (let o = 0; o < outputs; o++) for (let r = 0; r < rank; r++) b[o * rank + r]! *= 1 + gains[o]!;
+  if (!b.every(Number.isFinite) || !gains.every(Number.isFinite))
+    throw badAdapter(file.path, `${place.file}: its magnitudes make it infinite`, { tensor: place.magnitudes.name });
+  return { ...plain, gains };
 }
 
-/** Rows of B in the order of rotary pairs (2i, 2i + 1) instead of (i, i + d/2), or the other way round. */
+/**
+ * What DoRA multiplies each output by, less 1: the magnitude over the length of the row of w + b·a, as PEFT computes it
+ * (Liu et al. 2024, arXiv 2402.09353, section 4). Summed in float64.
+ */
+function gainsOf({ rank, a, b }: Pick<AdapterMatrix, 'rank' | 'a' | 'b'>, w: Float32Array, magnitudes: Float32Array) {
+  const inputs = a.length / rank;
+  const row = new Float64Array(inputs);
+  return magnitudes.map((magnitude, o) => {
+    for (let i = 0; i < inputs; i++) row[i] = w[o * inputs + i]!;
+    for (let r = 0; r < rank; r++) {
+      const factor = b[o * rank + r]!;
+      for (let i = 0, at = r * inputs; i < inputs; i++) row[i]! += factor * a[at + i]!;
+    }
+    let squares = 0;
+    for (let i = 0; i < inputs; i++) squares += row[i]! * row[i]!;
+    return magnitude / Math.sqrt(squares) - 1;
+  });
+}
+
+/** Rows, of B or of what has one number for each, in the order of rotary pairs (2i, 2i + 1) instead of (i, i + d/2), or the other way round. */
 function reordered(
   file: AdapterFile,
   b: Float32Array,
@@ -129,11 +162,15 @@ function reordered(
   return out;
 }
 
+const NO_GAINS = new Float32Array(0);
+
 function digestOf(added: readonly AdapterMatrix[]): string {
   const hash = createHash('sha256');
-  for (const { layer, slot, rank, a, b } of added) {
-    hash.update(`${JSON.stringify([layer, slot, rank, a.length, b.length])}\n`);
-    for (const { buffer, byteOffset, byteLength } of [a, b])
+  for (const { layer, slot, rank, a, b, gains = NO_GAINS } of added) {
+    hash.update(
+      `${JSON.stringify([layer, slot, rank, a.length, b.length, ...(gains.length > 0 ? [gains.length] : [])])}\n`,
+    );
+    for (const { buffer, byteOffset, byteLength } of [a, b, gains])
       hash.update(new Uint8Array(buffer, byteOffset, byteLength));
   }
   return hash.digest('hex');

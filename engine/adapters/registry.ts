@@ -12,7 +12,7 @@ import { makeFolder } from '../state/folder.ts';
 import { FileBytes } from '../transformer/bytes.ts';
 import { readSafetensors } from '../transformer/safetensors.ts';
 import type { LoadedModel } from '../transformer/types.ts';
-import { type AdapterFile, type Factors, rankOf } from './factors.ts';
+import { type AdapterFile, checkPerOutput, type Factors, rankOf } from './factors.ts';
 import { adapterOf } from './read.ts';
 import type { Adapter, AdapterInfo } from './types.ts';
 
@@ -157,15 +157,16 @@ export class AdapterRegistry {
   }
 }
 
-/** The factors as float32, named LAYER.SLOT.a and LAYER.SLOT.b, as safetensors. */
+/** The factors as float32, named LAYER.SLOT.a and LAYER.SLOT.b, and LAYER.SLOT.gains of DoRA, as safetensors. */
 function bytesOf({ added }: Adapter): Uint8Array {
   const header: Record<string, unknown> = {};
   const parts: Uint8Array[] = [];
   let at = 0;
-  for (const { layer, slot, rank, a, b } of added)
+  for (const { layer, slot, rank, a, b, gains } of added)
     for (const [half, values, shape] of [
       ['a', a, [rank, a.length / rank]],
       ['b', b, [b.length / rank, rank]],
+      ...(gains === undefined ? [] : ([['gains', gains, [gains.length]]] as const)),
     ] as const) {
       header[`${layer}.${slot}.${half}`] = { dtype: 'F32', shape, data_offsets: [at, at + values.byteLength] };
       parts.push(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
@@ -186,7 +187,9 @@ function fileOf(path: string, source: FileBytes, { format, interleaved }: Regist
     const weight = name.slice(0, -2);
     const b = tensors.get(`${weight}.b`);
     rankOf(path, weight, { a, ...(b === undefined ? {} : { b }) });
-    factors.set(weight, { file: weight, a, b: b!, scale: 1 });
+    const gains = tensors.get(`${weight}.gains`);
+    checkPerOutput(path, weight, b!, gains);
+    factors.set(weight, { file: weight, a, b: b!, scale: 1, gains });
   }
   const naming = { nameOf: (weight: string) => weight };
   return { format, path, factors, naming, interleaved, close: () => source.close() };

@@ -232,16 +232,17 @@ class LoopBackend extends DenseBase implements DenseBackend {
         y[row * outputs + o] = sum;
       }
     }
-    this.#adapt(x, inputs, name, y, outputs);
+    this.#adapt(x, inputs, name, w, y);
     return y;
   }
 
   /** Adds to y what the adapters of its rows add to this matrix. */
-  #adapt(x: Float32Array, inputs: number, name: string, y: Float32Array, outputs: number): void {
+  #adapt(x: Float32Array, inputs: number, name: string, w: Float32Array, y: Float32Array): void {
+    const outputs = w.length / inputs;
     for (const { from, rows, adapter, scale } of this.#adapted) {
       const added = this.#adapters.get(adapter)!.get(name);
       if (added === undefined) continue;
-      const { rank, a, b } = added;
+      const { rank, a, b, gains } = added;
       const inner = new Float64Array(rank);
       for (let row = from; row < from + rows; row++) {
         for (let r = 0; r < rank; r++) {
@@ -252,6 +253,7 @@ class LoopBackend extends DenseBase implements DenseBackend {
         for (let o = 0; o < outputs; o++) {
           let sum = y[row * outputs + o]!;
           for (let r = 0; r < rank; r++) sum += inner[r]! * b[o * rank + r]!;
+          if (gains !== undefined) sum += scale * gains[o]! * dot(x, row * inputs, w, o * inputs, inputs);
           y[row * outputs + o] = sum;
         }
       }
@@ -264,4 +266,10 @@ class LoopBackend extends DenseBase implements DenseBackend {
     this.checkOpen();
     this.checkRows(x, rows, width);
   }
+}
+
+function dot(x: Float32Array, at: number, w: Float32Array, from: number, count: number): number {
+  let sum = 0;
+  for (let i = 0; i < count; i++) sum += x[at + i]! * w[from + i]!;
+  return sum;
 }

@@ -227,7 +227,8 @@ class NativeBackend extends DenseBase implements DenseBackend {
     let adapter = 0;
     while (this.#adapters.has(adapter)) adapter++;
     try {
-      for (const { layer, slot, rank, a, b } of matrices) this.#half.setAdapter(adapter, layer, slot, rank, a, b);
+      for (const { layer, slot, rank, a, b, gains } of matrices)
+        this.#half.setAdapter(adapter, layer, slot, rank, a, b, gains);
     } catch (error) {
       this.#half.dropAdapter(adapter);
       throw error;

@@ -325,13 +325,17 @@ export interface LayerInput {
   readonly x: Float32Array;
 }
 
-/** What an adapter adds to what a matrix answers to a row x: b·(a·x). a: [rank, inputs], b: [outputs, rank]. */
+/**
+ * What an adapter adds to what a matrix W answers to a row x: b·(a·x) + gains ⊙ (W·x). a: [rank, inputs], b: [outputs,
+ * rank], gains: [outputs], or left out for none.
+ */
 export interface AdapterMatrix {
   readonly layer: number;
   readonly slot: DenseSlot;
   readonly rank: number;
   readonly a: Float32Array;
   readonly b: Float32Array;
+  readonly gains?: Float32Array | undefined;
 }
 
 /** An adapter that a dense half holds, by its number there, and the factor on what it adds. */

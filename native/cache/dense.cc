@@ -123,7 +123,7 @@ int Dense::normSize(int layer, int norm) const {
 size_t Dense::heldBytes() const {
   size_t total = heap_.reservedBytes() + bytes_ - placed_;
   for (const Quantized* rows : {&narrowRows_, &headRows_, &wideRows_, &expertRows_}) total += rows->held();
-  for (const Buffer<float>* rows : {&lines_, &middle_, &gate_, &up_, &ones_, &normed_, &shares_, &answers_, &ranked_, &rankedSteps_}) total += rows->bytes();
+  for (const Buffer<float>* rows : {&lines_, &middle_, &gate_, &up_, &ones_, &normed_, &shares_, &answers_, &ranked_, &plain_, &rankedSteps_}) total += rows->bytes();
   return total + rankedLines_.bytes() + routing_.bytes() + chosen_.bytes() + places_.bytes();
 }
 
@@ -315,7 +315,7 @@ void Dense::project(int layer, const float* x, int tokens, float* q, float* k, f
   const Product products[] = {product(layer, kDenseQ, narrowRows_, tokens, nullptr, q), product(layer, kDenseK, narrowRows_, tokens, nullptr, k),
                               product(layer, kDenseV, narrowRows_, tokens, nullptr, v)};
   multiply(products, 3);
-  adapt(layer, narrowRows_, tokens, {{kDenseQ, q}, {kDenseK, k}, {kDenseV, v}});
+  adapt(layer, narrowRows_, tokens, {{kDenseQ, q, true}, {kDenseK, k, true}, {kDenseV, v, true}});
   headNorms(layer, kQNorm, q, tokens, shape_.queryHeads);
   headNorms(layer, kKNorm, k, tokens, shape_.kvHeads);
 }
@@ -334,7 +334,7 @@ void Dense::afterAttention(int layer, const float* attention, const float* x, in
   const bool post = is(kPostNorms);
   const Product o = product(layer, kDenseO, headRows_, tokens, post ? nullptr : x, middle_.data());
   multiply(&o, 1);
-  adapt(layer, headRows_, tokens, {{kDenseO, middle_.data()}});
+  adapt(layer, headRows_, tokens, {{kDenseO, middle_.data(), post}});
   if (post) addPost(layer, kAttnPost, x, tokens, middle_.data());
   const float* gain = gains(layer, kMlpNorm);
   const float* base = post ? nullptr : middle_.data();
@@ -357,17 +357,17 @@ void Dense::feedForward(int layer, int tokens, const float* base, float* y) {
   if (is(kUngated)) {
     const Product only = product(layer, kDenseUp, narrowRows_, tokens, nullptr, gate_.data());
     multiply(&only, 1);
-    adapt(layer, narrowRows_, tokens, {{kDenseUp, gate_.data()}});
+    adapt(layer, narrowRows_, tokens, {{kDenseUp, gate_.data(), true}});
   } else {
     up_.grow(count);
     const Product both[] = {product(layer, kDenseGate, narrowRows_, tokens, nullptr, gate_.data()), product(layer, kDenseUp, narrowRows_, tokens, nullptr, up_.data())};
     multiply(both, 2);
-    adapt(layer, narrowRows_, tokens, {{kDenseGate, gate_.data()}, {kDenseUp, up_.data()}});
+    adapt(layer, narrowRows_, tokens, {{kDenseGate, gate_.data(), true}, {kDenseUp, up_.data(), true}});
   }
   activate(tokens, planesOf(layer, {kDenseDown}));
   const Product down = product(layer, kDenseDown, wideRows_, tokens, base, y);
   multiply(&down, 1);
-  adapt(layer, wideRows_, tokens, {{kDenseDown, y}});
+  adapt(layer, wideRows_, tokens, {{kDenseDown, y, base == nullptr}});
 }
 
 // From gate_ and up_ to wideRows_. What is not gated is multiplied by ones.

@@ -77,9 +77,9 @@ class Dense {
   // called, or one, 8 bits.
   void setPlanes(int layer, int slot, int planes) { layers_[layer].planes[slot] = static_cast<uint8_t>(planes); }
   // Sets what an adapter adds to what a matrix answers, b * (a * x): a [rank][inputs], rounded as kFromF32 is, and b
-  // [outputs][rank], whose columns are rounded to 8 bits with a scale each. Once per matrix and adapter, and not of a
-  // matrix of experts.
-  Status setAdapter(int adapter, int layer, int slot, int rank, const float* a, const float* b);
+  // [outputs][rank], whose columns are rounded to 8 bits with a scale each. gains: null, or [outputs]; then gains * (W * x)
+  // is added as well, where W is the matrix itself. Once per matrix and adapter, and not of a matrix of experts.
+  Status setAdapter(int adapter, int layer, int slot, int rank, const float* a, const float* b, const float* gains);
   void dropAdapter(int adapter);
   bool hasAdapter(int adapter) const { return static_cast<size_t>(adapter) < adapters_.size() && adapters_[adapter] != nullptr; }
   // Whether every matrix and every required norm has been set.
@@ -141,18 +141,20 @@ class Dense {
   };
 
   // What an adapter adds to a matrix; rank 0: nothing. b: an i8 tile [rank][outputs] (kernels.h), padded to multiples
-  // of 4 and 16, and behind it a float scale for each of its rows.
+  // of 4 and 16, and behind it a float scale for each of its rows, and the gains.
   struct Factors {
     int rank = 0;
+    bool gained = false;
     Matrix a, b;
   };
   struct Adapter {
     std::vector<Factors> of;  // [layers][slots]
   };
-  // Where what a matrix answers stands.
+  // Where what a matrix answers stands. plain: nothing was added to it yet, not even a bias.
   struct Answer {
     int slot;
     float* y;
+    bool plain;
   };
   // The rows of a mix that are in work, as they lie in the slice.
   struct Added {
@@ -164,6 +166,7 @@ class Dense {
     size_t at;     // in ranked_
     size_t lines;  // in rankedLines_
     size_t steps;  // in rankedSteps_
+    size_t plain;  // in plain_, where there are gains
   };
 
   Matrix& matrixAt(int layer, int slot, int expert) {
@@ -190,7 +193,8 @@ class Dense {
   void feedForward(int layer, int tokens, const float* base, float* y);
   void activate(int rows, unsigned planes);
   // dense_adapters.cc
-  Status packRanks(Matrix& matrix, int outputs, int rank, const float* b);
+  Status packRanks(Matrix& matrix, int outputs, int rank, const float* b, const float* gains);
+  void keepPlain(int layer, const Quantized& rows, std::initializer_list<Answer> answers);
   void addRows(const Added& added, int from, int end);
   void adapt(int layer, const Quantized& rows, int tokens, std::initializer_list<Answer> answers);
   // dense_experts.cc
@@ -228,6 +232,7 @@ class Dense {
   std::vector<Added> added_;
   Buffer<float> ranked_;          // what the first factors answer
   Buffer<int16_t> rankedLines_;   // the same in integers
+  Buffer<float> plain_;           // what matrices answer to rows that have gains
   Buffer<float> rankedSteps_;     // the value of one unit of them, for each row and 256 ranks
 };
 

@@ -2,7 +2,8 @@
 // into it. The rows of a call may have different adapters, several, or none. Both factors are read as they are stored,
 // in 8 bits. a is a matrix like all others, whose products have the same kernels; what it answers is rounded to 16 bits
 // for each 256 ranks, and its products with b are summed as integers. So a row gets the same bits alone as among
-// others, and a row without adapters is not touched.
+// others, and a row without adapters is not touched. An adapter with gains (DoRA, whose gains are those of its outputs
+// less 1) also adds scale * gains * (W * x), whatever else is added.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -24,10 +25,11 @@ constexpr int rankParts(int rank) { return (rank + kRanksAtOnce - 1) / kRanksAtO
 constexpr uint64_t tileBytes(int rank, int outputs) { return static_cast<uint64_t>(paddedRank(rank)) * ((outputs + 15) / 16 * 16); }
 int8_t* tileOf(Block* block) { return reinterpret_cast<int8_t*>(block) + kHeapUnit; }
 float* scalesOf(Block* block, int rank, int outputs) { return reinterpret_cast<float*>(tileOf(block) + tileBytes(rank, outputs)); }
+float* gainsOf(Block* block, int rank, int outputs) { return scalesOf(block, rank, outputs) + rank; }
 
 }  // namespace
 
-Status Dense::setAdapter(int adapter, int layer, int slot, int rank, const float* a, const float* b) {
+Status Dense::setAdapter(int adapter, int layer, int slot, int rank, const float* a, const float* b, const float* gains) {
   if (static_cast<size_t>(adapter) >= adapters_.size()) adapters_.resize(adapter + 1);
   std::unique_ptr<Adapter>& at = adapters_[adapter];
   if (!at) {
@@ -36,10 +38,11 @@ Status Dense::setAdapter(int adapter, int layer, int slot, int rank, const float
   }
   Factors& factors = at->of[static_cast<size_t>(layer) * kDenseSlots + slot];
   if (factors.rank != 0) return kBadArgument;
-  Status status = factors.b.block ? kOk : packRanks(factors.b, outputs(layer, slot), rank, b);
+  Status status = packRanks(factors.b, outputs(layer, slot), rank, b, gains);
   if (status == kOk) status = pack(factors.a, rank, inputs(layer, slot), kFromF32, reinterpret_cast<const uint8_t*>(a), 0, rank);
   if (status == kOk) {
     factors.rank = rank;
+    factors.gained = gains != nullptr;
   } else if (factors.b.block) {
     drop(factors.b);
   }
@@ -47,11 +50,12 @@ Status Dense::setAdapter(int adapter, int layer, int slot, int rank, const float
 }
 
 // b [outputs][rank]: column r, which rank r adds to the outputs, becomes a row of the tile with a scale.
-Status Dense::packRanks(Matrix& matrix, int outputs, int rank, const float* b) {
+Status Dense::packRanks(Matrix& matrix, int outputs, int rank, const float* b, const float* gains) {
   for (int o = 0; o < outputs; o++) {
     if (!allFinite(b + static_cast<size_t>(o) * rank, rank)) return kBadValue;
   }
-  const uint64_t bytes = tileBytes(rank, outputs) + static_cast<uint64_t>(rank) * sizeof(float);
+  if (gains && !allFinite(gains, outputs)) return kBadValue;
+  const uint64_t bytes = tileBytes(rank, outputs) + (static_cast<uint64_t>(rank) + (gains ? outputs : 0)) * sizeof(float);
   if (!place(matrix, (bytes + kHeapUnit - 1) / kHeapUnit * kHeapUnit)) return kNoMemory;
   int8_t* tile = tileOf(matrix.block);
   float* scales = scalesOf(matrix.block, rank, outputs);
@@ -61,6 +65,7 @@ Status Dense::packRanks(Matrix& matrix, int outputs, int rank, const float* b) {
     for (int r = 0; r < rank; r++) scales[r] = std::max(scales[r], std::fabs(b[static_cast<size_t>(o) * rank + r]));
   }
   for (int r = 0; r < rank; r++) scales[r] /= 127;
+  if (gains) std::copy(gains, gains + outputs, gainsOf(matrix.block, rank, outputs));
   const size_t quadBytes = static_cast<size_t>((outputs + 15) / 16) * 64;
   for (int o = 0; o < outputs; o++) {
     for (int r = 0; r < rank; r++) {
@@ -104,6 +109,37 @@ void Dense::addRows(const Added& added, int from, int end) {
     kernels_->addDotI8(tile + tileBytes(first, outputs), wide, outputs, lines + static_cast<size_t>(from) * padded + first, end - from, padded, steps + from,
                        added.y + static_cast<size_t>(from) * outputs, outputs);
   }
+  if (!added.factors->gained) return;
+  const float* gains = gainsOf(added.factors->b.block, rank, outputs);
+  for (size_t row = from; row < static_cast<size_t>(end); row++) {
+    const float* plain = plain_.data() + added.plain + row * outputs;
+    float* y = added.y + row * outputs;
+    for (int o = 0; o < outputs; o++) y[o] += added.scale * (gains[o] * plain[o]);
+  }
+}
+
+// Keeps what matrices themselves answer to the rows that have gains, before anything is added.
+void Dense::keepPlain(int layer, const Quantized& rows, std::initializer_list<Answer> answers) {
+  size_t kept = 0;
+  for (Added& added : added_) {
+    added.plain = kept;
+    if (added.factors->gained) kept += static_cast<size_t>(added.rows) * added.outputs;
+  }
+  if (kept == 0) return;
+  plain_.grow(kept);
+  products_.clear();
+  for (const Added& added : added_) {
+    if (!added.factors->gained) continue;
+    const bool plain = std::any_of(answers.begin(), answers.end(), [&](const Answer& answer) { return answer.slot == added.slot && answer.plain; });
+    float* to = plain_.data() + added.plain;
+    if (plain && !layers_[layer].matrix[added.slot].biased) {
+      std::copy(added.y, added.y + static_cast<size_t>(added.rows) * added.outputs, to);
+    } else {
+      products_.push_back(product(layer, added.slot, rows, added.rows, nullptr, to, 0, added.first));
+      products_.back().weights.bias = nullptr;
+    }
+  }
+  multiply(products_.data(), static_cast<int>(products_.size()));
 }
 
 // Adds to what matrices have answered to `rows` what the adapters of these rows add.
@@ -121,7 +157,7 @@ void Dense::adapt(int layer, const Quantized& rows, int tokens, std::initializer
       if (factors.rank == 0) continue;
       const int outputs = this->outputs(layer, answer.slot);
       const size_t count = end - first;
-      added_.push_back({&factors, first, end - first, mix_.scales[part], answer.slot, outputs, answer.y + static_cast<size_t>(first) * outputs, ranked, lines, steps});
+      added_.push_back({&factors, first, end - first, mix_.scales[part], answer.slot, outputs, answer.y + static_cast<size_t>(first) * outputs, ranked, lines, steps, 0});
       products_.push_back(times(factors.a, factors.rank, rows.from(first, layers_[layer].planes[answer.slot]), end - first, nullptr, nullptr));
       ranked += count * factors.rank;
       lines += count * paddedRank(factors.rank);
@@ -135,6 +171,7 @@ void Dense::adapt(int layer, const Quantized& rows, int tokens, std::initializer
   rankedSteps_.grow(steps);
   for (size_t i = 0; i < added_.size(); i++) products_[i].y = ranked_.data() + added_[i].at;
   multiply(products_.data(), static_cast<int>(products_.size()));
+  keepPlain(layer, rows, answers);
   // Several adapters may add to the same rows of a matrix, and do so one after the other.
   const int blocks = (tokens + kRowsAtOnce - 1) / kRowsAtOnce;
   auto task = [&](int item, int) {

@@ -82,13 +82,14 @@ test('random calls: what is there adds, to each row as if it were alone, and not
       const [outputs, inputs] = halves[0]!.sizes(layer, slot);
       const rank = pick(random, RANKS);
       const [a, b] = [normals(random, rank * inputs), normals(random, outputs * rank)];
+      const gains = random() < 0.3 ? normals(random, outputs) : undefined;
       const has = there.get(adapter) ?? new Set();
       const wrong = random() < 0.2 ? pick(random, ['value', 'shape', 'rank'] as const) : null;
-      const spoilt = pick(random, [a, b]);
+      const spoilt = pick(random, [a, b, gains ?? b]);
       if (wrong === 'value') spoilt[below(spoilt.length)] = Number.POSITIVE_INFINITY;
       const given = wrong === 'shape' ? b.subarray(1) : b;
       const codes = halves.map((half) =>
-        codeOf(() => half.setAdapter(adapter, layer, slot, wrong === 'rank' ? rank + 1 : rank, a, given)),
+        codeOf(() => half.setAdapter(adapter, layer, slot, wrong === 'rank' ? rank + 1 : rank, a, given, gains)),
       );
       const twice = has.has(`${layer}.${slot}`);
       const expected = wrong === 'shape' || wrong === 'rank' ? 'bad-shape' : twice ? 'bad-argument' : 'bad-value';
@@ -152,14 +153,15 @@ test('the bare binding answers a status to whatever it is given, also when it is
     return bare;
   };
   let bare = open();
-  const counts = { setAdapter: 6, dropAdapter: 1, first: 7, next: 10, last: 6 } as const;
+  const counts = { setAdapter: 7, dropAdapter: 1, first: 7, next: 10, last: 6 } as const;
   let done = 0;
   for (let step = 0; step < 8 * STEPS; step++) {
     const name = pick(random, Object.keys(counts) as (keyof typeof counts)[]);
     const given = Array.from({ length: counts[name] }, () => pick(random, nonsense)());
     if (name === 'setAdapter' && random() < 0.5) {
       const [a, b] = [new Float32Array(4 * 72).fill(1), new Float32Array(72 * 4).fill(1)];
-      given.splice(0, 6, Math.floor(random() * 4), 0, pick(random, [0, 3]), 4, a, b);
+      const gains = pick(random, [undefined, new Float32Array(72), given[6]]);
+      given.splice(0, 7, Math.floor(random() * 4), 0, pick(random, [0, 3]), 4, a, b, gains);
     }
     const status = (bare[name] as (...args: unknown[]) => number)(...given);
     expect(known.has(status), `${name}: ${status}`).toBe(true);

@@ -42,7 +42,13 @@ const eightBits = (values: Float32Array, width: number): Float32Array => {
 const eightBitColumns = (values: Float32Array, width: number): Float32Array =>
   values.map((value, at) => (at < width ? 127 : Math.max(-127, Math.min(127, Math.round(value * 256)))) / 256);
 
-function matricesOf(config: ModelConfig, slots: readonly DenseSlot[], rank: number, seed: number): AdapterMatrix[] {
+function matricesOf(
+  config: ModelConfig,
+  slots: readonly DenseSlot[],
+  rank: number,
+  seed: number,
+  hasGains = false,
+): AdapterMatrix[] {
   const random = new Rng(seed);
   const shapes = expectedShapes(config);
   return Array.from({ length: config.layers }, (_, layer) => layer).flatMap((layer) =>
@@ -50,7 +56,7 @@ function matricesOf(config: ModelConfig, slots: readonly DenseSlot[], rank: numb
       const [outputs, inputs] = shapes.get(`${layer}.${slot}`) as [number, number];
       const a = eightBits(random.normal(rank * inputs, 0.5 / Math.sqrt(inputs)), inputs);
       const b = eightBitColumns(random.normal(outputs * rank, 0.5 / Math.sqrt(rank)), rank);
-      return { layer, slot, rank, a, b };
+      return { layer, slot, rank, a, b, ...(hasGains ? { gains: random.normal(outputs, 0.2) } : {}) };
     }),
   );
 }
@@ -64,8 +70,10 @@ function merged(weights: WeightSource, adapter: readonly AdapterMatrix[], scale:
       const tensor = weights.tensor(name);
       const one = added.get(name);
       if (one === undefined) return tensor;
-      const { rank, a, b } = one;
-      const sum = Float64Array.from(tensor.readFloat32());
+      const { rank, a, b, gains } = one;
+      const plain = tensor.readFloat32();
+      const width = a.length / rank;
+      const sum = Float64Array.from(plain, (w, at) => w * (1 + scale * (gains?.[Math.floor(at / width)] ?? 0)));
       const inputs = a.length / rank;
       for (let o = 0; o < b.length / rank; o++)
         for (let r = 0; r < rank; r++)
@@ -86,10 +94,10 @@ async function errors(
   config: ModelConfig,
   slots: readonly DenseSlot[],
   rank: number,
-  scale = 0.75,
+  { scale = 0.75, hasGains = false }: { readonly scale?: number; readonly hasGains?: boolean } = {},
 ): Promise<Record<string, number>> {
   const weights = randomWeights(config, 7, rounded);
-  const adapter = matricesOf(config, slots, rank, 11);
+  const adapter = matricesOf(config, slots, rank, 11, hasGains);
   const backend = await create({ config, weights }, { precision, threads: 1 });
   try {
     const adapted = adaptedDense(backend, [{ adapter: backend.addAdapter!(adapter), scale }]);
@@ -114,16 +122,31 @@ describe('equal to merged weights', () => {
     }
   });
 
+  test.each([...CASES, EXPERT_CASES[2]!])('with gains, as DoRA has them: $name', async ({ more }) => {
+    const config = { ...BASE, ...more };
+    const slots = config.experts === null ? DENSE_SLOTS : ATTENTION;
+    const options = { hasGains: true };
+    below(await errors(createLoopBackend, 'exact', config, slots, 4, options), FLOAT32, 'loops');
+    for (const isa of available) {
+      setIsa(isa);
+      below(await errors(createNativeBackend, 'auto', config, slots, 4, options), ROUNDED_ACTIVATIONS, isa);
+    }
+  });
+
   test.each(DENSE_SLOTS.map((slot) => [slot]))('%s alone', async (slot) => {
     below(await errors(createLoopBackend, 'exact', BASE, [slot], 8), FLOAT32, 'loops');
     below(await errors(createNativeBackend, 'auto', BASE, [slot], 8), ROUNDED_ACTIVATIONS, 'native');
   });
 
   test.each([1, 2, 7, 16, 17, 32, 33, 64])('rank %i', async (rank) => {
-    below(await errors(createLoopBackend, 'exact', BASE, DENSE_SLOTS, rank, 0.2), FLOAT32, 'loops');
+    below(await errors(createLoopBackend, 'exact', BASE, DENSE_SLOTS, rank, { scale: 0.2 }), FLOAT32, 'loops');
     for (const isa of available) {
       setIsa(isa);
-      below(await errors(createNativeBackend, 'auto', BASE, DENSE_SLOTS, rank, 0.2), ROUNDED_ACTIVATIONS, isa);
+      below(
+        await errors(createNativeBackend, 'auto', BASE, DENSE_SLOTS, rank, { scale: 0.2 }),
+        ROUNDED_ACTIVATIONS,
+        isa,
+      );
     }
   });
 });
@@ -172,7 +195,7 @@ describe('rows', () => {
       const dense = await create({ config: BASE, weights }, { precision, threads: 3 });
       const [one, two, attentionOnly] = [
         dense.addAdapter!(matricesOf(BASE, DENSE_SLOTS, 16, 21)),
-        dense.addAdapter!(matricesOf(BASE, DENSE_SLOTS, 5, 22)),
+        dense.addAdapter!(matricesOf(BASE, DENSE_SLOTS, 5, 22, true)),
         dense.addAdapter!(matricesOf(BASE, ['q', 'v'], 33, 23)),
       ];
       const parts: AdaptedRows[] = [

@@ -23,6 +23,7 @@ import {
 import { logitsAt, plainAttention } from '../../../model/forward.ts';
 import { refusal } from '../../../refusal.ts';
 import { gguf, type RawTensor, temporaryFolder } from '../transformer/model-files.ts';
+import { Rng } from '../transformer/rng.ts';
 import { adaptable, lowRank, peftConfig, peftTensors, writePeft } from './adapter-files.ts';
 
 const folder = temporaryFolder();
@@ -181,6 +182,77 @@ describe('scales', () => {
   });
 });
 
+/** The magnitude of every output of a matrix, near the length of its rows. */
+const magnitudesOf = (outputs: number, seed: number): Float32Array =>
+  new Rng(seed).normal(outputs, 0.1).map((value) => 1 + value);
+
+describe('DoRA', () => {
+  const factors = lowRank(MATRICES, () => 8, 12, 0.3);
+  const magnitudes = new Map(factors.map(({ module, b, rank }, i) => [module, magnitudesOf(b.length / rank, i)]));
+  const tensors = (suffix = ''): Record<string, RawTensor> => ({
+    ...peftTensors(factors),
+    ...Object.fromEntries(
+      [...magnitudes].map(([module, values]): [string, RawTensor] => [
+        `base_model.model.${module}.lora_magnitude_vector${suffix}`,
+        { dtype: 'F32', shape: [values.length], bytes: new Uint8Array(values.buffer) },
+      ]),
+    ),
+  });
+
+  /** W + s·B·A, each row brought to its magnitude. */
+  function weightsOf(model: LoadedModel): WeightSource {
+    const sum = mergedWeights(model, factors, () => 2);
+    const named = new Map([...magnitudes].map(([module, values]) => [hfName(model, module), values]));
+    return {
+      ...sum,
+      tensor(name) {
+        const tensor = sum.tensor(name);
+        const lengths = named.get(name);
+        if (lengths === undefined) return tensor;
+        const w = tensor.readFloat32();
+        const inputs = w.length / lengths.length;
+        const scaled = w.map((value, at) => {
+          const row = w.subarray(at - (at % inputs), at - (at % inputs) + inputs);
+          return (value * lengths[Math.floor(at / inputs)]!) / Math.hypot(...row);
+        });
+        return { ...tensor, name, shape: tensor.shape, storedType: 'F32', readFloat32: () => scaled };
+      },
+    };
+  }
+  const hfName = ({ config }: LoadedModel, module: string): string =>
+    hfNaming(FAMILIES.find(({ name }) => name === config.architecture)!).nameOf(`${module}.weight`)!;
+
+  test.each(['', '.weight'])('equals merged weights on models in both formats%s', async (suffix) => {
+    const path = writePeft(folder, `dora${suffix}`, peftConfig({ use_dora: true }), tensors(suffix));
+    const stored = await loadModel(modelFiles('llama').gguf);
+    try {
+      const expected = await logits(llama, { weights: weightsOf(llama) });
+      expect(distance(await logits(llama, {}), expected)).toBeGreaterThan(0.02);
+      for (const model of [llama, stored])
+        expect(distance(await logits(model, { adapter: path }), expected), model.path).toBeLessThan(FLOAT32);
+      expect(readAdapter(path, llama).digest).not.toBe(
+        readAdapter(writePeft(folder, 'no-dora', peftConfig(), peftTensors(factors)), llama).digest,
+      );
+    } finally {
+      stored.weights.close();
+    }
+  });
+
+  test('with other magnitudes is refused where they do not fit', () => {
+    const [name] = Object.keys(tensors()).filter((one) => one.endsWith('magnitude_vector'));
+    const spoilt = (tensor: RawTensor): KvErrorCode => {
+      const path = writePeft(folder, 'spoilt', peftConfig({ use_dora: true }), { ...tensors(), [name!]: tensor });
+      return refusal(() => readAdapter(path, llama)).code;
+    };
+    const count = tensors()[name!]!.shape[0]!;
+    const bytes = (values: Float32Array): Uint8Array => new Uint8Array(values.buffer);
+    expect(spoilt({ dtype: 'F32', shape: [count - 1], bytes: bytes(new Float32Array(count - 1)) })).toBe('bad-file');
+    expect(spoilt({ dtype: 'F32', shape: [1, count], bytes: bytes(new Float32Array(count)) })).toBe('bad-file');
+    const bad = new Float32Array(count).fill(Number.NaN);
+    expect(spoilt({ dtype: 'F32', shape: [count], bytes: bytes(bad) })).toBe('bad-model');
+  });
+});
+
 describe('is refused', () => {
   const factors = lowRank([FIRST!], () => 8, 1);
   const good = peftTensors(factors);
@@ -191,7 +263,6 @@ describe('is refused', () => {
     ['peft_type', { peft_type: 'IA3' }],
     ['peft_type', { peft_type: 'LOHA' }],
     ['peft_type', { peft_type: 'PREFIX_TUNING' }],
-    ['use_dora', { use_dora: true }],
     ['use_qalora', { use_qalora: true }],
     ['alora_invocation_tokens', { alora_invocation_tokens: [1, 2] }],
     ['bias', { bias: 'all' }],
@@ -222,6 +293,8 @@ describe('is refused', () => {
     ['use_rslora: ', { use_rslora: 'yes' }, 'bad-file'],
     ['rank_pattern', { rank_pattern: { q_proj: 'many' } }, 'bad-file'],
     ['rank 8, and adapter_config.json says 16', { r: 16 }, 'bad-file'],
+    ['has no lora_magnitude_vector', { use_dora: true }, 'bad-file'],
+    ['use_dora: ', { use_dora: 1 }, 'bad-file'],
   ])('adapter_config.json: %s %j', async (field, config, code = 'unsupported') => {
     const path = writePeft(folder, 'refused', peftConfig(config), good);
     const error = onLlama((model) => refusal(() => readAdapter(path, model)));
@@ -245,7 +318,7 @@ describe('is refused', () => {
     [
       'a magnitude',
       () => ({ ...good, [A.replace('lora_A.weight', 'lora_magnitude_vector')]: good[A]! }),
-      'unsupported',
+      'bad-file',
       'lora_magnitude_vector',
     ],
     ['an embedding', () => renamed('lora_A.weight', 'lora_embedding_A'), 'unsupported', 'lora_embedding_A'],

@@ -13,7 +13,7 @@ import type { LoadedModel } from '../../../../engine/transformer/types.ts';
 import { ggufParts, hfFiles, readFamily } from '../../../model/family-files.ts';
 import { refusal, refused } from '../../../refusal.ts';
 import { ids, MODEL } from '../on-reference.ts';
-import { gguf, temporaryFolder } from '../transformer/model-files.ts';
+import { gguf, type RawTensor, temporaryFolder } from '../transformer/model-files.ts';
 import { adaptable, lowRank, matricesOf, peftConfig, peftTensors, writePeft } from './adapter-files.ts';
 
 const folder = temporaryFolder();
@@ -36,6 +36,18 @@ afterAll(() => {
   folder.remove();
 });
 
+/** An adapter with magnitudes. */
+function dora(): string {
+  const factors = lowRank(adaptable('llama'), () => 3, 5);
+  const magnitudes = factors.map(({ module, b }, i): [string, RawTensor] => {
+    const values = Float32Array.from({ length: b.length / 3 }, (_, o) => 1 + ((o + i) % 5) / 8);
+    const bytes = new Uint8Array(values.buffer);
+    return [`base_model.model.${module}.lora_magnitude_vector`, { dtype: 'F32', shape: [values.length], bytes }];
+  });
+  const tensors = { ...peftTensors(factors), ...Object.fromEntries(magnitudes) };
+  return writePeft(folder, 'dora', peftConfig({ r: 3, use_dora: true }), tensors);
+}
+
 let count = 0;
 const fresh = (): { dir: string; registry: AdapterRegistry; files(): string[] } => {
   const dir = join(folder.dir, `state-${count++}`);
@@ -48,10 +60,13 @@ test('what was added comes back, also for a model whose rows have another order'
     [stored, llama],
   ] as const) {
     const { registry } = fresh();
-    const adapter = readAdapter(PATHS[0]!, own);
-    const registered = registry.add('style', adapter, own);
-    expect(registry.read(registered, own)).toEqual(adapter);
-    expect(registry.read(registered, other)).toEqual(readAdapter(PATHS[0]!, other));
+    for (const path of [PATHS[0]!, dora()]) {
+      const adapter = readAdapter(path, own);
+      const registered = registry.add('style', adapter, own);
+      expect(registry.read(registered, own)).toEqual(adapter);
+      // Of DoRA what was computed from the weights is kept, which the other file has as well.
+      expect(registry.read(registered, other)).toEqual(readAdapter(path, other));
+    }
   }
 });
 

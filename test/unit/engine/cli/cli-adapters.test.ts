@@ -27,7 +27,7 @@ beforeAll(async () => {
   const factors = lowRank(matricesOf(model.config), () => 8, 3, 0.4);
   model.weights.close();
   writePeft(folder, 'adapter', peftConfig(), peftTensors(factors));
-  writePeft(folder, 'dora', peftConfig({ use_dora: true }), peftTensors(factors));
+  writePeft(folder, 'biased', peftConfig({ bias: 'all' }), peftTensors(factors));
 });
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
 
@@ -44,7 +44,7 @@ describe('adapters', () => {
     const other = info.digest.startsWith('0') ? '1'.repeat(64) : '0'.repeat(64);
     expectRefused(await answered(['adapters', 'verify', adapter, other]), 'checksum-mismatch');
     expectRefused(await answered(['adapters', 'verify', adapter, 'xyz']), 'bad-argument');
-    expectRefused(await answered(['adapters', 'inspect', join(dir, 'dora')]), 'unsupported', 'use_dora');
+    expectRefused(await answered(['adapters', 'inspect', join(dir, 'biased')]), 'unsupported', 'bias');
     expectRefused(await answered(['adapters', 'inspect', join(dir, 'nothing')]), 'not-found');
   });
 
@@ -81,7 +81,7 @@ describe('adapters', () => {
   it('are refused before a model answers', async () => {
     const run = (...lora: string[]) => palimpsest(['run', '-m', 'reference', '-p', prompt, '--lora', ...lora]);
     expectRefused(await run(adapter), 'bad-argument', 'NAME=PATH');
-    expectRefused(await run(`a=${join(dir, 'dora')}`), 'unsupported', 'use_dora');
+    expectRefused(await run(`a=${join(dir, 'biased')}`), 'unsupported', 'bias');
   });
 });
 
