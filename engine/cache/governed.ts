@@ -678,9 +678,8 @@ export class Governed implements Lender {
   }
 
   #openPacks(pack: SessionPack): PackPages {
-    const { slidingWindow = [], scoreCap = null } = this.#options.native;
     return new PackPages({
-      ...{ pack, kv: this.kv, slidingWindow, scoreCap, lowest: this.terms.context.floor?.k ?? 'trellis2' },
+      ...{ pack, kv: this.kv, attention: this.#options.native, lowest: this.terms.context.floor?.k ?? 'trellis2' },
       onLeft: (why, pages) =>
         this.mover.write('note', { packLeft: this.terms.context.pack?.id, pages, why, tokens: this.#length }),
     });

@@ -10,6 +10,7 @@ import {
   firstToken,
   isForeign,
   type KvCache,
+  type KvCacheOptions,
   KvError,
   PAGE_PART_ALIGN,
   PAGE_TOKENS,
@@ -73,9 +74,8 @@ const QUERIES_AT_ONCE = 64;
 interface PackPagesOptions {
   readonly pack: SessionPack;
   readonly kv: KvCache;
-  /** By layer; null: it sees everything. */
-  readonly slidingWindow: readonly (number | null)[];
-  readonly scoreCap: number | null;
+  /** As the native cache was opened with. */
+  readonly attention: Pick<KvCacheOptions, 'scale' | 'scoreCap' | 'slidingWindow' | 'alibiSlopes'>;
   /** In which pages go on where there is no room for them. */
   readonly lowest: FormatName;
   /** Hears why so many pages went on in a format of ours. */
@@ -347,7 +347,7 @@ export class PackPages {
     from: number,
     count: number,
   ): void {
-    const { slidingWindow } = this.#options;
+    const { slidingWindow } = this.#options.attention;
     const { queryHeads, kvHeads, headDim: d } = this.#options.kv.shape;
     const group = queryHeads / kvHeads;
     const rowOf = (i: number): number =>
@@ -361,32 +361,35 @@ export class PackPages {
     const half = bytes.length / 2;
     const [k, v] = [head * this.#headBytes, half + head * this.#headBytes];
     this.#codec.dots(bytes.subarray(k, k + this.#headBytes), queries, scores, PAGE_TOKENS, d, count);
-    const window = slidingWindow[layer] ?? null;
+    const window = slidingWindow?.[layer] ?? null;
     for (let i = 0; i < count; i++) {
       const position = first + Math.floor((from + i) / group);
       // Sinks are met by the native cache, and what a window has left behind by nobody.
       const behind = window === null ? 0 : position - window + 1 - firstToken(page);
       const skip = Math.min(PAGE_TOKENS, Math.max(page === 0 ? SINK_TOKENS : 0, behind));
-      this.#weigh(scores.subarray(i * PAGE_TOKENS, (i + 1) * PAGE_TOKENS), skip, rowOf(i), { max, sum, out });
+      const row = { row: rowOf(i), distance: position - firstToken(page), skip };
+      this.#weigh(scores.subarray(i * PAGE_TOKENS, (i + 1) * PAGE_TOKENS), row, { max, sum, out });
     }
     this.#codec.mix(bytes.subarray(v, v + this.#headBytes), scores, mixed, PAGE_TOKENS, d, count);
     for (let i = 0; i < count; i++) for (let c = 0; c < d; c++) out[rowOf(i) * d + c]! += mixed[i * d + c]!;
   }
 
-  /** Products become weights relative to the largest score so far, and what a row has is scaled to that. */
+  /**
+   * Products become weights relative to the largest score so far, and what a row has is scaled to that. distance: from
+   * the first token of the page to that of the query.
+   */
   #weigh(
     scores: Float32Array,
-    skip: number,
-    row: number,
+    { row, distance, skip }: { readonly row: number; readonly distance: number; readonly skip: number },
     { max, sum, out }: { readonly max: Float64Array; readonly sum: Float64Array; readonly out: Float32Array },
   ): void {
-    const { scoreCap } = this.#options;
-    const { headDim: d } = this.#options.kv.shape;
-    const scale = 1 / Math.sqrt(d);
+    const { headDim: d, queryHeads } = this.#options.kv.shape;
+    const { scale = 1 / Math.sqrt(d), scoreCap = null, alibiSlopes } = this.#options.attention;
+    const slope = alibiSlopes?.[row % queryHeads] ?? 0;
     let top = max[row]!;
     for (let t = skip; t < PAGE_TOKENS; t++) {
       const score = scores[t]! * scale;
-      scores[t] = scoreCap === null ? score : scoreCap * Math.tanh(score / scoreCap);
+      scores[t] = (scoreCap === null ? score : scoreCap * Math.tanh(score / scoreCap)) - slope * (distance - t);
       top = Math.max(top, scores[t]!);
     }
     scores.fill(0, 0, skip);

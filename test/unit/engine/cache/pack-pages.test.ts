@@ -7,22 +7,35 @@ import { coarse, packOf } from './pack-codecs.ts';
 
 describe('attention over pages in a pack', () => {
   const shapes = [
-    { layers: 1, queryHeads: 4, kvHeads: 4, headDim: 64, window: null, scoreCap: null },
-    { layers: 1, queryHeads: 8, kvHeads: 2, headDim: 128, window: 330, scoreCap: 4 },
+    { layers: 1, queryHeads: 4, kvHeads: 4, headDim: 64, window: null, scoreCap: null, slopes: null, scale: 0.125 },
+    { layers: 1, queryHeads: 8, kvHeads: 2, headDim: 128, window: 330, scoreCap: 4, slopes: null, scale: 0.2 },
+    {
+      layers: 1,
+      queryHeads: 4,
+      kvHeads: 2,
+      headDim: 64,
+      window: null,
+      scoreCap: 6,
+      slopes: [1, 0.25, 0.1, 0.01],
+      scale: 0.1,
+    },
   ];
   it.each(shapes)('is what float64 makes of the decoded rows ($queryHeads:$kvHeads of $headDim)', (one) => {
-    const { window, scoreCap, ...shape } = one;
+    const { window, scoreCap, slopes, scale, ...shape } = one;
+    const attention = {
+      ...{ slidingWindow: [window], scale },
+      ...(scoreCap !== null && { scoreCap }),
+      ...(slopes !== null && { alibiSlopes: Float32Array.from(slopes) }),
+    };
     const random = uniform(3);
     const row = shape.kvHeads * shape.headDim;
-    const kv: KvCache = openKvCache({
-      ...{ shape, pool: openPool(2 ** 28), windowFormat: 'f16', slidingWindow: [window] },
-      ...(scoreCap === null ? {} : { scoreCap }),
-    });
+    const kv: KvCache = openKvCache({ shape, pool: openPool(2 ** 28), windowFormat: 'f16', ...attention });
     kv.append(0, normals(random, 600 * row), normals(random, 600 * row));
     const pack = packOf('coarse', 'a', () => coarse());
-    const packs = new PackPages({ pack, kv, slidingWindow: [window], scoreCap, lowest: 'trellis2', onLeft: () => {} });
+    const packs = new PackPages({ pack, kv, attention, lowest: 'trellis2', onLeft: () => {} });
     const [k, v] = [history(kv, 0, 'k'), history(kv, 0, 'v')];
     const codec = coarse();
+    const dense = { window, scoreCap, scale, ...(slopes !== null && { slopes: Float32Array.from(slopes) }) };
     for (const page of [0, 1, 3]) {
       packs.hold(0, page);
       for (const rows of [k, v]) decodedInto(codec, rows.subarray(page * 128 * row), page, shape);
@@ -32,7 +45,7 @@ describe('attention over pages in a pack', () => {
       const [out, lse, mixed] = [new Float32Array(q.length), new Float32Array(tokens * shape.queryHeads), q.slice()];
       expect(packs.beside(0, q, 600 - tokens, lse, mixed)).toBe(true);
       kv.attend(0, q, out, { beside: { lse, out: mixed } });
-      expect(relativeError(out, denseAttention(shape, q, k, v, { window, scoreCap }).out)).toBeLessThan(1e-5);
+      expect(relativeError(out, denseAttention(shape, q, k, v, dense).out)).toBeLessThan(1e-5);
     }
     packs.close();
   });
