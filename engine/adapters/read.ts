@@ -61,10 +61,15 @@ export function adapterOf(file: AdapterFile, config: ModelConfig, weights?: Weig
   const twice = places.find(({ layer, slot }, i) => layer === places[i + 1]?.layer && slot === places[i + 1]?.slot);
   if (twice !== undefined) throw badAdapter(file.path, `${twice.file} is there twice`, { tensor: twice.file });
   const added = places.map((place) => matrixOf(file, place, config, weights));
+  return adapterWith(file.format, added);
+}
+
+/** added: by layer, and of each in the order of DENSE_SLOTS. */
+export function adapterWith(format: Adapter['format'], added: readonly AdapterMatrix[]): Adapter {
   const ranks = added.map(({ rank }) => rank);
   return {
     digest: digestOf(added),
-    format: file.format,
+    format,
     matrices: added.length,
     slots: DENSE_SLOTS.filter((slot) => added.some((one) => one.slot === slot)),
     ranks: [Math.min(...ranks), Math.max(...ranks)],

@@ -2,10 +2,19 @@
  * `npm run bench -- adapters` measures what adapters of all matrices add to a step: the matrices of a model with one
  * adapter of several ranks, and four rows with none, with one, and with four different ones. Weights and factors are
  * random, in the sizes of SmolLM2 and of the reference model; attention is left out, so shares of a whole step are
- * smaller. All ways of a shape take turns; with one thread it is processor time.
+ * smaller. All ways of a shape take turns; with one thread it is processor time. Then what it takes to have an adapter
+ * at hand when a session is opened, of 1,000 that a state folder has under names and 16 that may stay in memory, asked
+ * for by Zipf's law; by the clock.
  */
-import { writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Adapters } from '../../engine/adapters/adapters.ts';
+import { adapterWith } from '../../engine/adapters/read.ts';
+import { AdapterRegistry } from '../../engine/adapters/registry.ts';
 import { seeded } from '../../engine/evaluate/recall.ts';
+import { expectedShapes } from '../../engine/transformer/config.ts';
+import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import {
   DENSE_SLOTS,
   type DenseHalf,
@@ -102,7 +111,69 @@ export function adapterRows(shape: keyof typeof SHAPES, threads: number, rounds:
   }));
 }
 
-export function adapters(
+const REGISTERED = 1000;
+const RESIDENT = 16;
+const REQUESTS = 3000;
+const ZIPF = 0.9;
+
+export interface ResidencyRow {
+  readonly registered: number;
+  readonly resident: number;
+  /** Of the requests, those whose adapter was in memory. */
+  readonly hits: number;
+  readonly medianMs: number;
+  readonly p99Ms: number;
+}
+
+/** Adapters of rank 4 on the matrices of attention of the reference model. */
+export async function residencyRow(): Promise<ResidencyRow> {
+  const dir = mkdtempSync(join(tmpdir(), 'palimpsest-adapters-'));
+  const runtime = await Runtime.open({ model: 'reference', threads: 1, adapters: true });
+  try {
+    const registry = new AdapterRegistry(dir);
+    const random = seeded(3);
+    const shapes = expectedShapes(runtime.model.config);
+    for (let i = 0; i < REGISTERED; i++) {
+      const added = Array.from({ length: runtime.model.config.layers }, (_, layer) => layer).flatMap((layer) =>
+        (['q', 'k', 'v', 'o'] as const).map((slot) => {
+          const [outputs = 0, inputs = 0] = shapes.get(`${layer}.${slot}`)!;
+          const values = (count: number): Float32Array => Float32Array.from({ length: count }, () => random() - 0.5);
+          return { layer, slot, rank: 4, a: values(4 * inputs), b: values(4 * outputs) };
+        }),
+      );
+      registry.add(`adapter ${i}`, adapterWith('PEFT', added), runtime.model);
+    }
+    const one = new Adapters(runtime, registry);
+    one.set([{ name: 'adapter 0' }]);
+    const { bytes } = one.list()[0]!;
+    const adapters = new Adapters(runtime, registry, RESIDENT * bytes);
+    const shares = Array.from({ length: REGISTERED }, (_, i) => (i + 1) ** -ZIPF);
+    const total = shares.reduce((sum, share) => sum + share, 0);
+    const times: number[] = [];
+    let hits = 0;
+    for (let request = 0; request < REQUESTS; request++) {
+      let at = random() * total;
+      const name = `adapter ${shares.findIndex((share) => (at -= share) < 0)}`;
+      const before = runtime.dense.bytes;
+      const start = performance.now();
+      const set = adapters.set([{ name }]);
+      set.hold(set);
+      times.push(performance.now() - start);
+      if (runtime.dense.bytes === before) hits++;
+      set.leave(set);
+    }
+    times.sort((a, b) => a - b);
+    return {
+      ...{ registered: REGISTERED, resident: RESIDENT, hits: hits / REQUESTS },
+      ...{ medianMs: times[REQUESTS / 2]!, p99Ms: times[Math.floor(0.99 * REQUESTS)]! },
+    };
+  } finally {
+    await runtime.close();
+    rmSync(dir, { recursive: true });
+  }
+}
+
+export async function adapters(
   say: (line: string) => void,
   settings: {
     readonly rounds: number;
@@ -110,7 +181,7 @@ export function adapters(
     readonly isas: readonly Isa[] | null;
     readonly json: string | null;
   },
-): void {
+): Promise<void> {
   const rows = (settings.isas ?? [nativeInfo().isa]).flatMap((isa) => {
     setIsa(isa);
     return (Object.keys(SHAPES) as (keyof typeof SHAPES)[]).flatMap((shape) =>
@@ -119,5 +190,11 @@ export function adapters(
   });
   const table = rows.map(({ isa, shape, way, ms, ratio }) => [isa, shape, way, fixed(ms, 3), fixed(ratio, 3)]);
   for (const line of columns(['set', 'model', 'rows', 'ms', 'of none'], table)) say(`  ${line}`);
-  if (settings.json !== null) writeFileSync(settings.json, `${JSON.stringify(rows, null, 1)}\n`);
+  const residency = await residencyRow();
+  const { registered, resident, hits, medianMs, p99Ms } = residency;
+  say(
+    `${registered} registered, ${resident} resident: ${fixed(100 * hits, 1)}% were there; until a session has one ` +
+      `${fixed(medianMs, 2)} ms, p99 ${fixed(p99Ms, 2)} ms`,
+  );
+  if (settings.json !== null) writeFileSync(settings.json, `${JSON.stringify({ rows, residency }, null, 1)}\n`);
 }

@@ -17,7 +17,8 @@
  *               its SQL tables
  *   grammar     runs alone: following a JSON schema or a grammar, token by token, over the vocabulary of SmolLM2
  *   dense       runs alone: the matrices of a model for 1 to 128 rows in one pass over the weights, of 16 and of 8 bits
- *   adapters    runs alone: the matrices of a model with low-rank adapters, of one row and of four with different ones
+ *   adapters    runs alone: the matrices of a model with low-rank adapters, of one row and of four with different ones;
+ *               and having one of a thousand at hand
  *   activations runs alone: a model with activations of 16 bits and of 8, divergence and time
  *   lookup      runs alone: answers with prompt look-up decoding and without
  *   prefix      runs alone: the first token of a session whose text begins as that of another one
@@ -121,7 +122,7 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   grammar: (say, { settings: { rounds }, json }) => grammar(say, { rounds, json }),
   dense: async (say, { settings: { rounds, threads }, isas, json }) =>
     dense(say, { rounds, threads: threads[0]!, isas, json }),
-  adapters: async (say, { settings: { rounds, threads }, isas, json }) =>
+  adapters: (say, { settings: { rounds, threads }, isas, json }) =>
     adapters(say, { rounds, threads: threads[0]!, isas, json }),
   activations: (say, { settings: { rounds, threads, model }, json }) =>
     activations(say, { texts: heldOut(root), model, threads: threads[0]!, rounds, json }),
