@@ -57,7 +57,9 @@ const BANDWIDTH = 0.25;
 const COST_NEIGHBOURS = 64;
 /** Sessions with the same beginning that are asked. Chosen: a mean of more is hardly surer. */
 const PREFIX_NEIGHBOURS = 64;
-/** What a session of another model of the same family counts against one of the same model. Chosen. */
+/** What a session without adapters counts against one with the same. Chosen. */
+const PLAIN_WEIGHT = 0.5;
+/** What a session of another model of the same family, or with other adapters, counts against one of the same model. Chosen. */
 const FAMILY_WEIGHT = 0.25;
 /** Evidence worth less than this is no evidence. */
 const WEIGHT_MIN = 0.05;
@@ -96,7 +98,10 @@ export interface BookStatus {
 }
 
 export interface LookupQuery {
+  /** What adaptedDigest says, of a model with adapters. */
   readonly modelDigest: string;
+  /** Of a model with adapters that of the model without: its sessions come after those with the same adapters. */
+  readonly plainDigest?: string;
   /** Architecture of the model: 'llama', 'qwen2' … */
   readonly family: string;
   readonly fingerprint: Fingerprint;
@@ -169,8 +174,8 @@ interface Told extends Pick<Threshold, 'id' | 'value' | 'unit'> {
 const TEACHES = { field: 'teaches', equals: true } as const;
 
 /** Passes the sessions of a model that measured what errors in its layers cost. */
-const probedOf = (modelDigest: string): Filter => ({
-  must: [TEACHES, { field: 'modelDigest', equals: modelDigest }, { field: 'probed', equals: true }],
+const probedOf = ({ modelDigest, plainDigest = modelDigest }: LookupQuery): Filter => ({
+  must: [TEACHES, { field: 'modelDigest', oneOf: [modelDigest, plainDigest] }, { field: 'probed', equals: true }],
 });
 
 /** True if sessions may know more of a law than it says. */
@@ -224,13 +229,14 @@ class Book implements ThresholdBook {
     const near = await this.#near(query);
     const weighted = near.map(({ id, distance, payload }): Weighted => {
       const sameModel = payload.modelDigest === query.modelDigest;
-      const weight = Math.exp(-distance / (2 * BANDWIDTH ** 2)) * (sameModel ? 1 : FAMILY_WEIGHT);
+      const share = sameModel ? 1 : payload.modelDigest === query.plainDigest ? PLAIN_WEIGHT : FAMILY_WEIGHT;
+      const weight = Math.exp(-distance / (2 * BANDWIDTH ** 2)) * share;
       return { experience: payload.experience!, weight: weight < WEIGHT_MIN ? 0 : weight, sameModel, log: id.log };
     });
-    const imported = importedThresholds(this.#dir, query.modelDigest);
+    const imported = importedThresholds(this.#dir, query.plainDigest ?? query.modelDigest);
     const thresholds = this.#estimate(weighted, query, imported);
     const probed = asksForCosts(thresholds, query.layers)
-      ? await this.#search(query.fingerprint, COST_NEIGHBOURS, probedOf(query.modelDigest))
+      ? await this.#search(query.fingerprint, COST_NEIGHBOURS, probedOf(query))
       : [];
     return {
       thresholds: this.#withCosts(thresholds, probed, query.layers, imported),
@@ -260,16 +266,19 @@ class Book implements ThresholdBook {
     return { known: joinPrefixes(given, pages, layers), neighbours: this.#told(near) };
   }
 
-  /** Same model first; the rest of the k places goes to its family. */
-  async #near({ fingerprint, modelDigest, family }: LookupQuery): Promise<Neighbour<SessionRecord>[]> {
-    const model = { field: 'modelDigest', equals: modelDigest } as const;
-    const same = await this.#search(fingerprint, NEIGHBOURS, { must: [TEACHES, model] });
-    if (same.length === NEIGHBOURS) return same;
-    const kin = await this.#search(fingerprint, NEIGHBOURS - same.length, {
-      must: [TEACHES, { field: 'family', equals: family }],
-      mustNot: [model],
-    });
-    return [...same, ...kin];
+  /** Same model first, and of one with adapters that without; the rest of the k places goes to its family. */
+  async #near({ fingerprint, modelDigest, plainDigest, family }: LookupQuery): Promise<Neighbour<SessionRecord>[]> {
+    const near: Neighbour<SessionRecord>[] = [];
+    const models = [
+      modelDigest,
+      ...(plainDigest === undefined || plainDigest === modelDigest ? [] : [plainDigest]),
+    ].map((equals) => ({ field: 'modelDigest', equals }) as const);
+    const add = async (filter: Filter): Promise<void> => {
+      if (near.length < NEIGHBOURS) near.push(...(await this.#search(fingerprint, NEIGHBOURS - near.length, filter)));
+    };
+    for (const model of models) await add({ must: [TEACHES, model] });
+    await add({ must: [TEACHES, { field: 'family', equals: family }], mustNot: models });
+    return near;
   }
 
   /** Sessions of this log from its own index, those of others from the server. */

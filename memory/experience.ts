@@ -5,6 +5,7 @@
 import { z } from 'zod';
 import { KvError } from '../native/index.ts';
 import { ESTIMATE_MAX, type LayerCost } from '../policy/index.ts';
+import { adaptedDigest, adapterPart } from './adapted.ts';
 import { currentFingerprint, FINGERPRINT_DIM } from './fingerprint.ts';
 import { PREFIX_PAGES_MAX } from './prefix.ts';
 import type { Experience } from './types.ts';
@@ -80,6 +81,7 @@ const experience = z.object({
 const openPart = z.object({
   model: z.object({ digest: z.string(), architecture: z.string() }),
   policy: z.object({ id: z.string() }),
+  adapters: adapterPart,
 });
 const closePart = experience
   .omit({ seq: true, session: true, modelDigest: true, family: true })
@@ -109,7 +111,7 @@ export function experienceOf(open: LoggedEntry, close: LoggedEntry): Experience 
     ...outcome,
     seq: close.seq,
     session: close.session,
-    modelDigest: opened.data.model.digest,
+    modelDigest: adaptedDigest(opened.data.model.digest, opened.data.adapters),
     family: opened.data.model.architecture,
   });
   return parsed.success ? parsed.data : null;

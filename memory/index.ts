@@ -1,3 +1,4 @@
+export { adaptedDigest } from './adapted.ts';
 export * from './book.ts';
 export { believed, sessionsBehind } from './courses.ts';
 export * from './estimate.ts';

@@ -4,6 +4,7 @@
  */
 import { z } from 'zod';
 import { KvError, seriesOf } from '../native/index.ts';
+import { adaptedDigest, adapterPart } from './adapted.ts';
 import { checkExperience, experienceOf, type LoggedEntry } from './experience.ts';
 import type { Fields } from './filter.ts';
 import { currentFingerprint } from './fingerprint.ts';
@@ -109,6 +110,7 @@ const record = outcome.extend({
 const openPart = z.object({
   model: z.object({ digest: z.string(), architecture: z.string() }),
   policy: z.object({ id: z.string() }),
+  adapters: adapterPart,
 });
 const closePart = outcome.extend({ fingerprint: z.array(z.number()).transform(currentFingerprint) });
 
@@ -148,11 +150,11 @@ export function sessionOf(
   const { fingerprint, ...rest } = closed.data;
   if (rest.tokens === 0 || fingerprint.length !== dim || !fingerprint.every(Number.isFinite)) return null;
   const experience = experienceOf(open, close);
-  const { model, policy } = opened.data;
+  const { model, policy, adapters } = opened.data;
   const payload: SessionRecord = {
     ...rest,
     session: close.session,
-    modelDigest: model.digest,
+    modelDigest: adaptedDigest(model.digest, adapters),
     family: model.architecture,
     policy: policy.id,
     endMs: close.timeMs ?? null,

@@ -1,10 +1,18 @@
 /**
  * What a conversation starts with and what it leaves behind. Both are in the log; the book is only an index over it.
  */
-import { believed, type Fingerprint, type Lookup, loadThresholdFile, type ThresholdBook } from '../../memory/index.ts';
+import {
+  adaptedDigest,
+  believed,
+  type Fingerprint,
+  type Lookup,
+  loadThresholdFile,
+  type ThresholdBook,
+} from '../../memory/index.ts';
 import { type CacheShape, given } from '../../native/index.ts';
 import { defaultThresholds, type ThresholdSet } from '../../policy/index.ts';
 import { readEntry, type WitnessLog } from '../../witness/index.ts';
+import type { AppliedAdapter } from '../adapters/adapters.ts';
 import { f16CacheBytes } from '../cache/budget.ts';
 import { fingerprintOf, printOf } from '../cache/fingerprint.ts';
 import type { KnownLengths } from '../cache/foreseen.ts';
@@ -34,6 +42,8 @@ export interface StartValues {
 export interface Beginning {
   readonly shape: CacheShape;
   readonly modelDigest: string;
+  /** What is added to what it answers. Default: nothing. */
+  readonly adapters?: readonly AppliedAdapter[];
   /** Architecture of the model: its relatives count as evidence, for less. */
   readonly family: string;
   readonly tokens: number;
@@ -60,9 +70,16 @@ export async function startValues(begin: Beginning, book: ThresholdBook | null):
   const shipped = shippedThresholds(modelDigest);
   const defaults = shipped ?? defaultThresholds(shape.layers);
   if (book === null) return { thresholds: defaults, lookup: null, fingerprint: print };
-  const lookup = await book.lookup({ modelDigest, family, fingerprint: print, layers: shape.layers, defaults });
+  const asked = { ...askedOf(modelDigest, begin.adapters), family, fingerprint: print, layers: shape.layers, defaults };
+  const lookup = await book.lookup(asked);
   return { thresholds: withBelief(lookup.thresholds), lookup, fingerprint: print, defaults };
 }
+
+/** Whose sessions are asked: those with the same adapters, then those without. */
+const askedOf = (modelDigest: string, adapters: readonly AppliedAdapter[] = []) =>
+  adapters.length === 0
+    ? { modelDigest }
+    : { modelDigest: adaptedDigest(modelDigest, adapters), plainDigest: modelDigest };
 
 /** What others say of errors is taken for as much as is believed of it. */
 const withBelief = ({ course, ...set }: ThresholdSet): ThresholdSet =>
@@ -70,7 +87,7 @@ const withBelief = ({ course, ...set }: ThresholdSet): ThresholdSet =>
 
 /**
  * What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones.
- * Where `log` is null nothing is written. Throws what loading the module of a policy throws.
+ * Where `log` is null nothing is written. adapters: those of its caller, in the engine. Throws what loading the module of a policy throws.
  */
 export async function setupOf(
   { model, shape, resting }: Runtime,
@@ -80,23 +97,28 @@ export async function setupOf(
     readonly log: WitnessLog | null;
     readonly prefixKey?: Uint8Array;
   } | null,
+  adapters: readonly AppliedAdapter[] = [],
 ): Promise<SessionSetup> {
   const { config, digest } = model;
   const ready = await withPolicyModule(options, resting);
   const { tokensExpected: tokens = config.contextLength, kvBudget, thresholds, thresholdsPath } = options;
   const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
   const start = await startValues(
-    { shape, modelDigest: digest, family: config.architecture, tokens, budgetBytes, thresholds, thresholdsPath },
+    {
+      ...{ shape, modelDigest: digest, adapters, family: config.architecture },
+      ...{ tokens, budgetBytes, thresholds, thresholdsPath },
+    },
     state?.book ?? null,
   );
   const book = state?.book;
   const lengths = await lengthsOf({ config, digest }, options, start.fingerprint, book ?? null);
   // What the caller has given stands as it is.
   const asks = book != null && thresholds === undefined && thresholdsPath === undefined;
-  const query = { modelDigest: digest, family: config.architecture, layers: shape.layers };
+  const query = { ...askedOf(digest, adapters), family: config.architecture, layers: shape.layers };
   const defaults = start.defaults === undefined ? {} : { defaults: start.defaults };
   const recall = (fingerprint: Fingerprint): Promise<Lookup> => book!.lookup({ ...query, ...defaults, fingerprint });
-  const ask: Beginnings['ask'] = (asked) => book!.lookupPrefix({ modelDigest: digest, layers: shape.layers, ...asked });
+  const ask: Beginnings['ask'] = (asked) =>
+    book!.lookupPrefix({ modelDigest: query.modelDigest, layers: shape.layers, ...asked });
   return {
     ...ready,
     ...start,

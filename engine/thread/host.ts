@@ -196,10 +196,10 @@ export class Host {
     checkSession(options);
     const { kvGroup, logRules = [] } = options;
     const group = kvGroup === undefined ? undefined : this.#group(kvGroup);
-    const setup = await setupOf(this.runtime, options, this.state);
+    const adapterSet = options.adapters === undefined ? undefined : this.adapters.set(options.adapters);
+    const setup = await setupOf(this.runtime, options, this.state, adapterSet?.applied);
     checkActivations(this.runtime.activations, setup.kldBudget);
     const { shared, meter } = this;
-    const adapterSet = options.adapters === undefined ? undefined : this.adapters.set(options.adapters);
     const sessionPack = options.pack === undefined ? undefined : this.packs.of(options.pack);
     const known = given({
       sessionPack,

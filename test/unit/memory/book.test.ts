@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
 import {
+  adaptedDigest,
   C_DEFAULT,
   type Experience,
   experiencesOf,
@@ -196,6 +197,43 @@ describe('lookup', () => {
         probed: false,
         experience: null,
       });
+  });
+
+  test('of a model with adapters sessions with the same are asked first, then those without, then those with others', async () => {
+    const adapters = [{ digest: 'a'.repeat(64), scale: 0.5 }];
+    const adapted = (seq: number, priceThreshold: number, others: object[] | undefined): [LoggedEntry, LoggedEntry] => {
+      const [open, close] = taught(seq, { priceThreshold });
+      return [{ ...open, body: { ...open.body, adapters: others } }, close];
+    };
+    const modelDigest = adaptedDigest('m1', adapters);
+    expect([adaptedDigest('m1', []), adaptedDigest('m1')]).toEqual(['m1', 'm1']);
+    expect(adaptedDigest('m1', [{ ...adapters[0]!, scale: 1 }])).not.toBe(modelDigest);
+    const asked = { ...query, modelDigest, plainDigest: 'm1' };
+    const price = async (
+      sessions: readonly (readonly [LoggedEntry, LoggedEntry])[],
+      who: typeof asked | typeof query,
+    ) => {
+      const book = await openThresholdBook({ dir: null, logId: 'l', entries: noEntries });
+      for (const [open, close] of sessions) await book.record(open, close);
+      const { thresholds, neighbours } = await book.lookup(who);
+      await book.close();
+      return { value: thresholds.thresholds['price.start']?.value, seqs: neighbours.map(({ seq }) => seq) };
+    };
+    const own = adapted(2, 1e-8, adapters);
+    const plain = adapted(4, 1e-8, undefined);
+    const other = adapted(6, 1e-8, [{ digest: 'b'.repeat(64), scale: 1 }]);
+    const near = await price([other, plain, own], asked);
+    expect(near.seqs).toEqual([2, 4, 6]);
+    expect((await price([other, plain, own], query)).seqs[0]).toBe(4);
+    // One session is believed the more the nearer its weights are.
+    const [same = 0, without = 0, strange = 0] = await Promise.all(
+      [adapters, undefined, [{ digest: 'b'.repeat(64), scale: 1 }]].map(
+        async (others) => (await price([adapted(8, 1e-8, others)], asked)).value,
+      ),
+    );
+    expect(same).toBeGreaterThan(without);
+    expect(without).toBeGreaterThan(strange);
+    expect(strange).toBeGreaterThan(0);
   });
 
   test('another model of the family helps a little, a foreign one not at all', async () => {
