@@ -267,6 +267,7 @@ export { createEngine, Engine } from './thread/engine.ts';
 export type { EngineAdapters } from './thread/engine-adapters.ts';
 export { EngineSession, Generation } from './thread/engine-session.ts';
 export type { LoadedInfo } from './thread/loaded.ts';
+export { createRuntime, EngineRuntime, type RuntimeModelOptions, type RuntimeOptions } from './thread/runtime.ts';
 export type { GrammarOption, JsonSchema } from './transformer/grammar/options.ts';
 export type { GeneratedToken, TokenLogprob } from './transformer/sampling/logprobs.ts';
 export { SAMPLING_DEFAULTS, type SamplingOptions } from './transformer/sampling/options.ts';

@@ -62,7 +62,7 @@ export * as reference from './reference/index.ts';
 export { encode4 } from './reference/lloydmax.ts';
 export { encodeMean } from './reference/origins.ts';
 export { ROT_LEVELS } from './reference/tables.gen.ts';
-export { type AnswerOf, type Caller, type ParamsOf, ThreadClient, ThreadServer } from './rpc.ts';
+export { type AnswerOf, type Caller, type Handlers, type ParamsOf, ThreadClient, ThreadServer } from './rpc.ts';
 export { firstSeqOf, SERIES_ENTRIES, seriesOf } from './series.ts';
 export { ATTENTION_OPTIONS, checkShape, openBytes, SHAPE_OPTIONS } from './shape.ts';
 export { isEvicted, isForeign, isFreed } from './sliding.ts';

@@ -135,6 +135,7 @@ export const MERGE_FILES: readonly string[] = [
   'test/unit/engine/session/reuse.test.ts',
   'test/unit/engine/state/erase-servers.test.ts',
   'test/unit/engine/thread/exit.test.ts',
+  'test/unit/engine/thread/runtime.test.ts',
   ...['bench', 'bootstrap', 'build-bench', 'fetch-texts'].map((name) => `test/unit/scripts/${name}.test.ts`),
   'test/unit/witness/report-browser.test.ts',
 ];

@@ -244,10 +244,10 @@ export class Prefixes {
   #chainOf(session: Session): PageChain {
     const known = this.#chains.get(session);
     if (known !== undefined) return known;
-    // What else a page depends on is alike in all sessions of an engine, or a lender is asked for it.
+    // What else a page depends on is alike in all sessions of a model, or a lender is asked for it.
     const chain = new PageChain(
       this.#parts.key,
-      JSON.stringify([session.weights, session.rotary.plan, saltOf(session)]),
+      JSON.stringify([session.weights, roundingOf(session), session.rotary.plan, saltOf(session)]),
     );
     this.#chains.set(session, chain);
     return chain;
@@ -373,6 +373,13 @@ const mostOf = ({ settledPages }: Lender, pages: number): Loan => ({
 
 /** Of loans of as many pages that is more of which more are held together. */
 const isMore = (a: Loan, b: Loan): boolean => a.pages > b.pages || (a.pages === b.pages && a.heldPages > b.heldPages);
+
+/** The same model may be loaded twice, and rounded otherwise. */
+const roundingOf = ({ runtime: { dense, activations } }: Session): unknown => [
+  dense.name,
+  dense.weightTypes,
+  activations?.eightBit ?? null,
+];
 
 /** Sessions of different salts find nothing of each other. */
 const saltOf = ({ setup }: Session): string => setup.cacheSalt ?? '';

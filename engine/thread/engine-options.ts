@@ -6,25 +6,49 @@ import { parseBudget } from '../options/parse-budget.ts';
 import { ENGINE_OPTIONS } from '../options/table.ts';
 import type { EngineOptions, LogRetention } from '../options/types.ts';
 import { policyOf } from '../state/retention-policy.ts';
-import type { HostOptions } from './host.ts';
+import type { CommonsOptions } from './commons.ts';
+import type { HostOptions, ModelOptions } from './host.ts';
+
+const { model, dense, activations, adapters, threads, cacheDir, offline, onProgress, signal, ...others } =
+  ENGINE_OPTIONS;
+/** Options of engines that are about one model. */
+export const MODEL_OPTIONS = { model, dense, activations, adapters, threads, cacheDir, offline, onProgress, signal };
+/** The others, which several models have in common. */
+export const RUNTIME_OPTIONS = others;
 
 /** Throws KvError 'bad-argument', before anything is fetched or loaded. */
 export function checkEngineOptions(options: EngineOptions): void {
   checkKeys(options, ENGINE_OPTIONS, 'createEngine');
   checkOption('model', ENGINE_OPTIONS.model, options.model);
   checkOptions(options, ENGINE_OPTIONS);
-  if (options.qdrant !== undefined && options.stateDir === null)
-    throw new KvError('bad-argument', 'sessions are shared from a state folder', {
-      hint: 'name one, or leave out qdrant',
-    });
+  checkShared(options);
   // What is wrong with the others is said before a download, not after it.
   hostOptions(options);
 }
 
-export function hostOptions(options: EngineOptions): HostOptions {
-  const { model, stateDir } = options;
+/** The same of createRuntime. */
+export function checkRuntimeOptions(options: Omit<EngineOptions, keyof typeof MODEL_OPTIONS>): void {
+  checkKeys(options, RUNTIME_OPTIONS, 'createRuntime');
+  checkOptions(options, RUNTIME_OPTIONS);
+  checkShared(options);
+  commonsOptions(options);
+}
+
+function checkShared(options: Pick<EngineOptions, 'qdrant' | 'stateDir'>): void {
+  if (options.qdrant !== undefined && options.stateDir === null)
+    throw new KvError('bad-argument', 'sessions are shared from a state folder', {
+      hint: 'name one, or leave out qdrant',
+    });
+}
+
+export const hostOptions = (options: EngineOptions): HostOptions => ({
+  ...modelOptions(options),
+  ...commonsOptions(options),
+});
+
+export function modelOptions(options: EngineOptions): ModelOptions {
   return {
-    model,
+    model: options.model,
     dense: options.dense,
     adapters:
       options.adapters === undefined
@@ -36,6 +60,12 @@ export function hostOptions(options: EngineOptions): HostOptions {
     binding: options.binding,
     cacheDir: options.cacheDir,
     offline: options.offline,
+  };
+}
+
+export function commonsOptions(options: Omit<EngineOptions, 'model'>): CommonsOptions {
+  const { stateDir } = options;
+  return {
     stateDir: stateDir === null ? null : resolve(stateDir ?? ENGINE_OPTIONS.stateDir.default),
     onLogFailure: options.onLogFailure ?? ENGINE_OPTIONS.onLogFailure.default,
     qdrant: options.qdrant,

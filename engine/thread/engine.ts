@@ -3,31 +3,28 @@
  * reads and generates; only text, numbers and reports cross.
  */
 import { resolve } from 'node:path';
-import { isMainThread, type Worker } from 'node:worker_threads';
-import { checkKeys, checkOptions, KvError, show, startThread, ThreadClient } from '../../native/index.ts';
+import { checkKeys, checkOptions, KvError, show } from '../../native/index.ts';
 import type { Forecast } from '../cache/budget.ts';
 import type { TourEvent, TourOptions, TourResult } from '../evaluate/tour.ts';
-import { type EngineEvent, eventTeller, type TellEvent } from '../events/event.ts';
-import { listen } from '../events/logger.ts';
+import type { TellEvent } from '../events/event.ts';
 import { withPolicyFile } from '../options/policy-file.ts';
 import { EMBED_OPTIONS, RESUME_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { EmbedOptions, EngineOptions, Progress, Prompt, ResumeOptions, SessionOptions } from '../options/types.ts';
 import type { Embeddings } from '../session/embedding.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
 import { templateNamed } from '../transformer/named-templates.ts';
-import type { ChatMessage, LoadProgress, RenderOptions } from '../transformer/types.ts';
+import type { ChatMessage, RenderOptions } from '../transformer/types.ts';
 import type { Embedding } from './calls/embeddings.ts';
 import type { ProvedAnswer, ReceiptOptions } from './calls/engine.ts';
-import type { HostClient } from './calls/index.ts';
+import type { HostCalls, HostClient } from './calls/index.ts';
 import { Chat } from './chat.ts';
 import type { ChatOptions } from './chat-options.ts';
 import { EngineAdapters } from './engine-adapters.ts';
 import { checkEngineOptions, hostOptions } from './engine-options.ts';
 import { EngineSession } from './engine-session.ts';
-import { GateKeeper, keep, release } from './gate.ts';
 import type { KeptChat } from './kept-chat.ts';
 import type { LoadedInfo } from './loaded.ts';
-import { closeAtEnd, isClosed } from './natural-end.ts';
+import { ModelThread } from './model-thread.ts';
 import { openChat } from './open-chat.ts';
 
 /** Loads a model in its own thread. Throws what loading throws; the thread is gone then. */
@@ -62,54 +59,48 @@ const withTemplate = ({ template, ...rest }: RenderOptions): RenderOptions => ({
   ...(template === undefined ? {} : { template: templateNamed(template) }),
 });
 
-/** A model in a thread of its own, and the state folder that its sessions share. Made by createEngine. */
+/** Where an engine is: in a thread of its own, or among others. */
+interface EngineHome {
+  readonly calls: HostClient;
+  readonly tell: TellEvent;
+  terminate(): Promise<void>;
+}
+
+/**
+ * A model in a thread of its own, and the state folder that its sessions share. Made by createEngine, or for one of
+ * several models by openEngine() of a runtime.
+ */
 export class Engine {
-  readonly #worker: Worker;
-  readonly #gate = new GateKeeper();
+  readonly #home: EngineHome;
   readonly #calls: HostClient;
   /** Adapters that sessions can be opened with, by name. */
   readonly adapters: EngineAdapters;
   #closing: Promise<void> | null = null;
   #info: LoadedInfo | null = null;
   #unanchoredEntries: number | null = null;
-  readonly #onLoading: EngineOptions['onProgress'];
-  readonly #hear: ((event: EngineEvent) => void) | null;
+  /** @internal Tells the logger what happens beside the engine. */
+  readonly tell: TellEvent;
 
-  /** @internal use createEngine */
-  constructor(options: EngineOptions) {
-    this.#onLoading = options.onProgress;
-    this.#hear = options.logger === undefined ? null : listen(options.logger);
-    this.#worker = startThread(new URL('./worker.ts', import.meta.url), {
-      host: hostOptions(options),
-      gate: this.#gate.shared,
-      // A thread that ends takes those along that it has started, and no gate is asked.
-      isGuarded: isMainThread,
-      isHeard: this.#hear !== null,
-    });
-    keep(this.#gate);
-    closeAtEnd(this);
-    this.#worker.on('exit', () => {
-      release(this.#gate);
-      isClosed(this);
-    });
-    this.#calls = new ThreadClient(this.#worker, {
-      thread: "the model's thread",
-      keepsAlive: 'while called',
-      ended: () => new KvError('closed', 'the engine was closed'),
-      onNews: (news) => (news.kind === 'loading' ? this.#loading(news.progress) : this.#hear?.(news.event)),
-    });
-    this.adapters = new EngineAdapters(this.#calls);
+  /** @internal use createEngine, or openEngine() of a runtime */
+  constructor(home: EngineHome | EngineOptions) {
+    const own = 'calls' in home ? home : new ModelThread<HostCalls>({ host: hostOptions(home) }, this, home);
+    this.#home = own;
+    this.#calls = own.calls;
+    this.tell = own.tell;
+    this.adapters = new EngineAdapters(own.calls);
+  }
+
+  /** @internal */
+  static async of(home: EngineHome): Promise<Engine> {
+    const engine = new Engine(home);
+    await engine.start();
+    return engine;
   }
 
   /** @internal */
   async start(): Promise<void> {
     this.#info = await this.#calls.call('info', undefined);
   }
-
-  /** @internal Tells the logger what happens beside the engine. */
-  readonly tell: TellEvent = (event, fields) => {
-    if (this.#hear !== null) eventTeller(this.#hear)(event, fields);
-  };
 
   /** What was loaded. Throws 'closed' before the engine has started. */
   get info(): LoadedInfo {
@@ -314,25 +305,16 @@ export class Engine {
     await this.#closing;
   }
 
-  /** Ends the thread as soon as the native work under way is done. The log keeps what was acknowledged. */
+  /**
+   * Ends the thread as soon as the native work under way is done. The log keeps what was acknowledged. An engine of a
+   * runtime closes its sessions and leaves the thread to the others.
+   */
   async terminate(): Promise<void> {
-    await this.#gate.close();
-    await this.#worker.terminate();
+    await this.#home.terminate();
   }
 
   /** The same as close(). */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
-  }
-
-  /** What the caller's own code throws when it is told of the loading ends it. */
-  #loading(progress: LoadProgress): void {
-    if (this.#calls.ended !== null) return;
-    try {
-      this.#onLoading?.(progress);
-    } catch (error) {
-      this.#calls.end(error as Error);
-      void this.terminate();
-    }
   }
 }

@@ -29,7 +29,7 @@ const PREDICTED_BITS = 3;
  * its tokens alone.
  */
 export type IdleForm =
-  | { readonly place: 'memory'; readonly predictor: Predictor }
+  | { readonly place: 'memory'; readonly predictorOf: (session: Session) => Predictor }
   | { readonly place: 'disk'; readonly stateDir: string }
   | { readonly place: 'reread' };
 
@@ -321,7 +321,7 @@ export class IdleSessions {
     let parkedLength = 0;
     try {
       if (this.#form.place !== 'reread') {
-        const bytes = parkedBytes(session, this.#form.place === 'memory' ? this.#form.predictor : null);
+        const bytes = parkedBytes(session, this.#form.place === 'memory' ? this.#form.predictorOf(session) : null);
         parkedLength = bytes.length;
         from = this.#form.place === 'memory' ? bytes : parkedPath(this.#form.stateDir, id);
         if (typeof from === 'string') writeParked(from, bytes);
@@ -401,7 +401,7 @@ export class IdleSessions {
       if (fault !== null) return fault;
       if (head.session !== session.id || head.tokens !== tokens.length) return 'the file is that of another session';
       const predicted =
-        this.#form.place === 'memory' ? pagePredictor(runtime, this.#form.predictor, tokens.length) : null;
+        this.#form.place === 'memory' ? pagePredictor(runtime, this.#form.predictorOf(session), tokens.length) : null;
       fillCache(governed.kv, tokens.length, cache, predicted);
       return null;
     } catch (error) {

@@ -45,7 +45,7 @@ export const engineCalls = (host: Host) => ({
 
   metrics: (): string => {
     host.shared.measure();
-    const caches = [...host.sessions].map(({ governed }) => governed);
+    const caches = [...host.commons.sessions].map(({ governed }) => governed);
     return metricsText(host.meter, caches, host.state?.log ?? null);
   },
 
@@ -87,9 +87,9 @@ export const engineCalls = (host: Host) => ({
 
   forecast: ({ tokens }: { tokens: number }): Forecast => forecast(host.runtime.shape, tokens),
 
-  memoryIsLow: (isLow: boolean): void => host.memoryIsLow(isLow),
+  memoryIsLow: (isLow: boolean): void => host.commons.memoryIsLow(isLow),
 
-  flush: (): Promise<number> => host.flush(),
+  flush: (): Promise<number> => host.commons.flush(),
 
   close: (): Promise<number | null> => host.close(),
 });

@@ -24,5 +24,5 @@ export const hostCalls = (host: Host) => ({
 
 export type HostCalls = ReturnType<typeof hostCalls>;
 
-/** The side that asks. */
-export type HostClient = ThreadClient<HostCalls, News>;
+/** The side that asks: a thread of its own, or an engine among others. */
+export type HostClient = Pick<ThreadClient<HostCalls, News>, 'call' | 'ended'>;

@@ -70,7 +70,7 @@ async function two(options?: SessionOptions): Promise<[Session, Session]> {
 const place = (kind: 'memory' | 'disk'): IdleForm =>
   kind === 'disk'
     ? { place: kind, stateDir: folder() }
-    : { place: kind, predictor: findPredictor(runtime().model.digest, null)! };
+    : { place: kind, predictorOf: () => findPredictor(runtime().model.digest, null)! };
 
 /** Of the pages that two() share. */
 const formatsOf = ({ cache }: Session): string[] =>
