@@ -59,7 +59,10 @@ const COST_NEIGHBOURS = 64;
 const PREFIX_NEIGHBOURS = 64;
 /** What a session without adapters counts against one with the same. Chosen. */
 const PLAIN_WEIGHT = 0.5;
-/** What a session of another model of the same family, or with other adapters, counts against one of the same model. Chosen. */
+/**
+ * What a session of another model of the same family, or with other adapters, counts against one of the same model.
+ * Chosen.
+ */
 const FAMILY_WEIGHT = 0.25;
 /** Evidence worth less than this is no evidence. */
 const WEIGHT_MIN = 0.05;

@@ -149,7 +149,10 @@ function gainsOf({ rank, a, b }: Pick<AdapterMatrix, 'rank' | 'a' | 'b'>, w: Flo
   });
 }
 
-/** Rows, of B or of what has one number for each, in the order of rotary pairs (2i, 2i + 1) instead of (i, i + d/2), or the other way round. */
+/**
+ * Rows, of B or of what has one number for each, in the order of rotary pairs (2i, 2i + 1) instead of (i, i + d/2), or
+ * the other way round.
+ */
 function reordered(
   file: AdapterFile,
   b: Float32Array,

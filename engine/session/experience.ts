@@ -87,7 +87,8 @@ const withBelief = ({ course, ...set }: ThresholdSet): ThresholdSet =>
 
 /**
  * What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones.
- * Where `log` is null nothing is written. adapters: those of its caller, in the engine. Throws what loading the module of a policy throws.
+ * Where `log` is null nothing is written. adapters: those of its caller, in the engine. Throws what loading the module
+ * of a policy throws.
  */
 export async function setupOf(
   { model, shape, resting }: Runtime,

@@ -77,8 +77,8 @@ class Dense {
   // called, or one, 8 bits.
   void setPlanes(int layer, int slot, int planes) { layers_[layer].planes[slot] = static_cast<uint8_t>(planes); }
   // Sets what an adapter adds to what a matrix answers, b * (a * x): a [rank][inputs], rounded as kFromF32 is, and b
-  // [outputs][rank], whose columns are rounded to 8 bits with a scale each. gains: null, or [outputs]; then gains * (W * x)
-  // is added as well, where W is the matrix itself. Once per matrix and adapter, and not of a matrix of experts.
+  // [outputs][rank], whose columns are rounded to 8 bits with a scale each. gains: null, or [outputs]; then gains times
+  // what the matrix itself answers is added as well. Once per matrix and adapter, and not of a matrix of experts.
   Status setAdapter(int adapter, int layer, int slot, int rank, const float* a, const float* b, const float* gains);
   void dropAdapter(int adapter);
   bool hasAdapter(int adapter) const { return static_cast<size_t>(adapter) < adapters_.size() && adapters_[adapter] != nullptr; }

@@ -203,7 +203,7 @@ describe('lookup', () => {
     const adapters = [{ digest: 'a'.repeat(64), scale: 0.5 }];
     const adapted = (seq: number, priceThreshold: number, others: object[] | undefined): [LoggedEntry, LoggedEntry] => {
       const [open, close] = taught(seq, { priceThreshold });
-      return [{ ...open, body: { ...open.body, adapters: others } }, close];
+      return [{ ...open, body: { ...(open.body as object), adapters: others } }, close];
     };
     const modelDigest = adaptedDigest('m1', adapters);
     expect([adaptedDigest('m1', []), adaptedDigest('m1')]).toEqual(['m1', 'm1']);

@@ -1,5 +1,5 @@
-// The demonstration adapter (models/adapters/ships-log), which was trained here: the reference model goes on as a ship's
-// log with it, and what holding it in 8 bits costs is small beside what it changes.
+// The demonstration adapter (models/adapters/ships-log), which was trained here: the reference model goes on as a
+// ship's log with it, and what holding it in 8 bits costs is small beside what it changes.
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readAdapter } from '../../../../engine/adapters/read.ts';
