@@ -1,6 +1,6 @@
-// What a kernel pack exports, version 1 (docs/packs.md, What a module may do). Addresses are of the module's own memory;
-// the host puts arrays above __heap_base. Functions that return int32_t return 0, or another number for a shape that
-// they do not serve.
+// What a kernel pack exports, version 1 (docs/packs.md, What a module may do). Addresses are of the module's own
+// memory; the host puts arrays above __heap_base. Functions that return int32_t return 0, or another number for a shape
+// that they do not serve.
 #pragma once
 #include <stdint.h>
 #include <wasm_simd128.h>

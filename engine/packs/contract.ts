@@ -1,4 +1,4 @@
-/** Tries the contract of a module before it is used: in a thread of its own, which is ended when it is not done in time. */
+/** Tries the contract of a module before it is used, in a thread of its own, which is ended when it is late. */
 import { randomInt } from 'node:crypto';
 import { setTimeout } from 'node:timers/promises';
 import { KvError, startThread, ThreadClient } from '../../native/index.ts';

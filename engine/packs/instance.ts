@@ -37,13 +37,10 @@ export function checkPackShape(shape: {
   });
 }
 
-/** Throws 'bad-shape' for arrays that have another length than their shape. */
-export function checkLengths(arrays: Readonly<Record<string, readonly [ArrayLike<number>, number]>>): void {
-  for (const [name, [array, length]] of Object.entries(arrays))
-    if (array.length !== length)
-      throw new KvError('bad-shape', `${name} has ${array.length} elements, not ${length}`, {
-        values: { name, length },
-      });
+/** Throws 'bad-shape' for an array that has another length than its shape. */
+export function checkLength(name: string, array: ArrayLike<number>, length: number): void {
+  if (array.length !== length)
+    throw new KvError('bad-shape', `${name} has ${array.length} elements, not ${length}`, { values: { name, length } });
 }
 
 /** Compiles an instrumented module, once for all of its instances. Throws 'bad-pack'. */
@@ -102,7 +99,7 @@ export class PackInstance implements PackCodec {
   /** x: [tokens, dim] of one head, finite. → the page. Throws 'bad-pack', 'bad-shape' and 'closed', as all calls do. */
   encode(x: Float32Array, tokens: number, dim: number): Uint8Array {
     const bytes = this.pageBytes(tokens, dim);
-    checkLengths({ x: [x, tokens * dim] });
+    checkLength('x', x, tokens * dim);
     // A page begins with zeros, so that what a module leaves out is the same every time.
     const areas = [
       { bytes: x.byteLength, given: x },
@@ -114,7 +111,8 @@ export class PackInstance implements PackCodec {
 
   /** → [tokens, dim], in `out` where one is given */
   decode(page: Uint8Array, tokens: number, dim: number, out = new Float32Array(tokens * dim)): Float32Array {
-    checkLengths({ page: [page, this.pageBytes(tokens, dim)], out: [out, tokens * dim] });
+    checkLength('page', page, this.pageBytes(tokens, dim));
+    checkLength('out', out, tokens * dim);
     const areas = [
       { bytes: page.length, given: page },
       { bytes: out.byteLength, isOutput: true },
@@ -125,13 +123,13 @@ export class PackInstance implements PackCodec {
 
   /** q: [queries, dim]; out: [queries, tokens], which becomes q·k̂. */
   dots(page: Uint8Array, q: Float32Array, out: Float32Array, tokens: number, dim: number, queries: number): void {
-    checkLengths({ q: [q, queries * dim] });
+    checkLength('q', q, queries * dim);
     this.#products('pack_dots', { page, factors: q, out, each: tokens, isAdded: false }, { tokens, dim, queries });
   }
 
   /** w: [queries, tokens]; out: [queries, dim], to which wᵀ·v̂ is added. */
   mix(page: Uint8Array, w: Float32Array, out: Float32Array, tokens: number, dim: number, queries: number): void {
-    checkLengths({ w: [w, queries * tokens] });
+    checkLength('w', w, queries * tokens);
     this.#products('pack_mix', { page, factors: w, out, each: dim, isAdded: true }, { tokens, dim, queries });
   }
 
@@ -149,7 +147,8 @@ export class PackInstance implements PackCodec {
     const { tokens, dim, queries } = shape;
     const { page, factors, out, each, isAdded } = given;
     checkPackShape(shape);
-    checkLengths({ page: [page, this.pageBytes(tokens, dim)], out: [out, queries * each] });
+    checkLength('page', page, this.pageBytes(tokens, dim));
+    checkLength('out', out, queries * each);
     const areas = [
       { bytes: page.length, given: page },
       { bytes: factors.byteLength, given: factors },

@@ -1,6 +1,6 @@
 /** A pack that is an element-wise kernel, opened for one session. */
 import { KvError } from '../../native/index.ts';
-import { checkLengths, checkPackShape, compileModule, FUEL_DIM, type PackLimits } from './instance.ts';
+import { checkLength, checkPackShape, compileModule, FUEL_DIM, type PackLimits } from './instance.ts';
 import type { CompiledModule } from './machine.ts';
 import { CALL_FUEL, Sandbox } from './sandbox.ts';
 
@@ -39,7 +39,8 @@ export class PackKernel {
     checkPackShape({ tokens, dim });
     if (!(Number.isInteger(width) && width >= 0 && width <= WIDTH_MAX))
       throw new KvError('bad-shape', `a kernel has 0 to ${WIDTH_MAX} parameters for a token`, { values: { width } });
-    checkLengths({ x: [x, tokens * dim], parameters: [parameters, tokens * width] });
+    checkLength('x', x, tokens * dim);
+    checkLength('parameters', parameters, tokens * width);
     const areas = [
       { bytes: x.byteLength, given: x, isOutput: true },
       { bytes: parameters.byteLength, given: parameters },

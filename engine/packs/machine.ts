@@ -1,4 +1,4 @@
-/** The part of the global WebAssembly object that packs need, which TypeScript declares only in its types for browsers. */
+/** The part of the global WebAssembly object that packs need, declared by TypeScript only in types for browsers. */
 
 /** A compiled module. It can be given to other threads. */
 export type CompiledModule = object;
@@ -9,6 +9,7 @@ export interface PackExports {
   readonly __heap_base: { readonly value: number };
   /** Put in by the instrumenter. */
   readonly fuel: { value: number };
+  readonly finite: (from: number, end: number) => number;
   readonly [name: string]: unknown;
 }
 

@@ -11,7 +11,7 @@ import { MODULE_BYTES_MAX, type PackManifest } from './manifest.ts';
 
 export type PackKind = PackManifest['kind'];
 
-/** What a module exports besides its memory and __heap_base: functions, by how many i32 each takes; each returns one. */
+/** What a module exports besides memory and __heap_base: functions, by how many i32 each takes; each returns one. */
 export const PACK_EXPORTS: Readonly<Record<PackKind, Readonly<Record<string, number>>>> = {
   codec: { pack_abi: 0, pack_page_bytes: 2, pack_encode: 4, pack_decode: 4, pack_dots: 6, pack_mix: 6 },
   elementwise: { pack_abi: 0, pack_apply: 5 },
@@ -66,6 +66,7 @@ export interface Section {
 export interface PackModule {
   readonly kind: PackKind;
   readonly sections: readonly Section[];
+  readonly types: number;
   readonly functions: readonly PackFunction[];
   readonly globals: number;
   readonly exports: number;
@@ -303,8 +304,8 @@ export function parseModule(bytes: Uint8Array): PackModule {
     throw badModule('its count of data is another one', bytes.length);
   const kind = kindOf(reading, bytes.length);
   const { heapBase, max } = heapOf(reading, bytes.length);
-  const [globals, exports] = [reading.globals.length, reading.exports.size];
-  return { kind, sections, functions: reading.bodies, globals, exports, heapBase, memoryPagesMax: max };
+  const [types, globals, exports] = [reading.types.length, reading.globals.length, reading.exports.size];
+  return { kind, sections, types, functions: reading.bodies, globals, exports, heapBase, memoryPagesMax: max };
 }
 
 /** Throws 'bad-pack' unless the bytes are a module that packs may have. */

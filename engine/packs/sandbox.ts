@@ -13,8 +13,6 @@ const ABI = 1;
 export const CALL_FUEL = 10_000;
 /** Fuel is counted in 32 bits with a sign. */
 const FUEL_MOST = 2 ** 31 - 1;
-/** Every finite number times this is 0, and any other is none. */
-const NOTHING = 0;
 const GUARD_BYTES = 64;
 const ALIGNMENT = 16;
 /** Four of these bytes are no number. */
@@ -115,24 +113,27 @@ export class Sandbox {
   }
 
   /**
-   * Calls a function with arrays, then numbers. → where the output begins, in bytes. Throws 'bad-pack' with the fault in
-   * its values.
+   * Calls a function with arrays, then numbers. → where the output begins, in bytes. Throws 'bad-pack' with the fault
+   * in its values.
    */
   call(name: string, areas: readonly Area[], numbers: readonly number[], fuel: number): number {
-    const places: number[] = [];
+    const given: number[] = [];
     let [end, output] = [this.#base, 0];
-    for (const [i, { bytes, isOutput }] of areas.entries()) {
+    for (let i = 0; i < areas.length; i++) {
+      const { bytes, isOutput } = areas[i]!;
       const at = isOutput === true ? aligned(end + GUARD_BYTES) : end;
-      places.push(at);
+      given.push(at);
       end = aligned(at + bytes + (isOutput === true ? GUARD_BYTES : 0));
       if (isOutput === true) output = i;
     }
     if (end > this.#bytes.length)
       throw this.over('memory', `${end} bytes for ${name}, of ${this.#bytes.length}`, undefined, { wanted: end });
-    for (const [i, area] of areas.entries()) this.#put(area, places[i]!);
-    const [start, behind] = [places[output]!, places[output]! + areas[output]!.bytes];
+    for (let i = 0; i < areas.length; i++) this.#put(areas[i]!, given[i]!);
+    given.push(...numbers);
+    const start = given[output]!;
+    const behind = start + areas[output]!.bytes;
     this.#guard(start, behind);
-    const status = this.ask(name, [...places, ...numbers], fuel);
+    const status = this.ask(name, given, fuel);
     if (!this.#isGuarded(start, behind)) throw this.over('guard band', name);
     if (status !== 0) throw this.over('status', `${name} returned ${status}`, undefined, { status });
     return start;
@@ -147,16 +148,9 @@ export class Sandbox {
   /** A copy of numbers of the output. Throws 'bad-pack' unless all are finite. */
   floats(name: string, start: number, into: Float32Array): Float32Array {
     const found = this.#floats.subarray(start / 4, start / 4 + into.length);
-    let [a, b, c, d] = [0, 0, 0, 0];
-    let i = 0;
-    for (; i + 4 <= found.length; i += 4) {
-      a += found[i]! * NOTHING;
-      b += found[i + 1]! * NOTHING;
-      c += found[i + 2]! * NOTHING;
-      d += found[i + 3]! * NOTHING;
-    }
-    for (; i < found.length; i++) a += found[i]! * NOTHING;
-    if (a + b + c + d !== 0) throw this.over('not finite', name);
+    const rest = found.length % 4;
+    const isSound = this.#exports.finite(start, start + 4 * (found.length - rest)) === 1;
+    if (!isSound || !found.subarray(found.length - rest).every(Number.isFinite)) throw this.over('not finite', name);
     into.set(found);
     return into;
   }

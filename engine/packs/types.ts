@@ -26,7 +26,7 @@ export const PACK_FAULTS = {
 } as const;
 export type PackFault = keyof typeof PACK_FAULTS;
 
-/** A module that is a codec, opened for one session (`PackInstance`). Arrays are of one head, tokens before channels. */
+/** A module that is a codec, opened for one session (`PackInstance`). Arrays are of one head, tokens first. */
 export interface PackCodec {
   pageBytes(tokens: number, dim: number): number;
   encode(x: Float32Array, tokens: number, dim: number): Uint8Array;

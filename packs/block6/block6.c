@@ -134,6 +134,7 @@ int32_t pack_dots(const uint8_t* page, const float* q, float* out, uint32_t toke
       levelsOf(page, levels);
       const float scale = scaleOf(page);
       const float* row = q + at;
+#pragma clang loop unroll_count(4)
       for (uint32_t h = 0; h < queries; h++, row += dim) {
         v128_t sum = wasm_f32x4_mul(levels[0], wasm_v128_load(row));
         for (int j = 1; j < 8; j++) sum = wasm_f32x4_add(sum, wasm_f32x4_mul(levels[j], wasm_v128_load(row + 4 * j)));
@@ -151,6 +152,7 @@ int32_t pack_mix(const uint8_t* page, const float* w, float* out, uint32_t token
       levelsOf(page, levels);
       const float scale = scaleOf(page);
       float* row = out + at;
+#pragma clang loop unroll_count(4)
       for (uint32_t h = 0; h < queries; h++, row += dim) {
         const v128_t weight = wasm_f32x4_splat(scale * w[h * tokens + t]);
         for (int j = 0; j < 8; j++)

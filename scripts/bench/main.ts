@@ -26,6 +26,7 @@
  *   http        runs alone: the server for OpenAI clients beside the library, asked by 1, 4 and 16 clients at once
  *   load        runs alone: a server that 16 and then 64 clients ask for ten minutes each
  *   crowd       runs alone: sessions on memory for half of them, beside one of 16K tokens, and 200 that wait
+ *   packs       runs alone: what kernel packs cost beside native code, and what fuel costs them
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
  *   memory      runs alone: the memory that the process holds during 100,000 random steps of three caches on one pool
  * Flags
@@ -83,6 +84,7 @@ import { machines } from './machines.ts';
 import { many } from './many.ts';
 import { typical } from './measure.ts';
 import { memory } from './memory.ts';
+import { packs } from './packs.ts';
 import { park } from './park.ts';
 import { prefill } from './prefill.ts';
 import { prefix } from './prefix.ts';
@@ -129,6 +131,7 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   lookup: (say, { settings: { rounds }, json }) => lookup(say, { root, rounds, json }),
   crowd: (say, { parts, quick, json, settings: { model, threads, rounds } }) =>
     crowd(say, { parts, model, threads, quick, rounds, json }),
+  packs: (say, { settings: { rounds }, json }) => packs(say, { root, rounds, json }),
   prefix: (say, { settings: { rounds }, json }) => prefix(say, { rounds, json }),
   begin: (say, { settings: { rounds }, json }) => begin(say, { rounds, json }),
   http: (say, { settings: { rounds, threads, model }, json }) =>

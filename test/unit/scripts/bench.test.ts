@@ -29,6 +29,7 @@ import { lookupRow } from '../../../scripts/bench/lookup.ts';
 import { machineRow, measured } from '../../../scripts/bench/machines.ts';
 import { manyAt, manyRow } from '../../../scripts/bench/many.ts';
 import { alternate, median, typical } from '../../../scripts/bench/measure.ts';
+import { packCosts } from '../../../scripts/bench/packs.ts';
 import { aheadAt, parkAt } from '../../../scripts/bench/park.ts';
 import { IkPeer } from '../../../scripts/bench/peers/ik.ts';
 import { ORT_TYPES, openOrtAttention, SHORT } from '../../../scripts/bench/peers/onnxruntime.ts';
@@ -590,4 +591,12 @@ test('a server is asked by several clients, and what they met is all there is', 
   expect(row!.countedBytesMost).toBeGreaterThan(0);
   expect(row!.countedBytesMost).toBeLessThanOrEqual(row!.kvBudgetBytes);
   expect(said).toHaveLength(2);
+});
+
+test('packs are measured as compiled, with fuel and in a session, and what never ends is stopped', () => {
+  const root = join(import.meta.dirname, '../../..');
+  const { rows, ...rest } = packCosts(root, 1);
+  expect(rows.map(({ call }) => call)).toEqual(['encode', 'decode', 'dots, 4 queries', 'mix, 4 queries', 'rope']);
+  for (const { plain, fueled, called } of rows) for (const ns of [plain, fueled, called]) expect(ns).toBeGreaterThan(0);
+  for (const ms of Object.values(rest).flat()) expect(ms).toBeGreaterThanOrEqual(0);
 });

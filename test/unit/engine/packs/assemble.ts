@@ -18,7 +18,7 @@ export interface Helper {
 
 export interface Parts {
   readonly kind?: PackKind;
-  /** Instructions of exported functions, without the end. Those that are left out return 0, or 1 where pack_abi does. */
+  /** Instructions of exported functions, without the end. Those that are left out return 0, pack_abi 1. */
   readonly bodies?: Readonly<Record<string, readonly number[]>>;
   readonly locals?: Readonly<Record<string, Locals>>;
   /** Functions behind those that are exported. */
