@@ -101,10 +101,15 @@ export class PackOffers {
     const { pageBytes } = this.#context;
     const bytesFreed = (pageBytes[from as never] ?? 0) + (pageBytes[other as never] ?? 0) - this.#pack.pageBytes;
     if (bytesFreed <= 0) return null;
-    const measures = decision.epsilonTo !== null;
     const move: Decision = {
       ...{ layer, page, side: 'kv', from: from as Decision['from'], to: 'freed' },
-      ...{ epsilonFrom: decision.epsilonFrom, epsilonTo: null, price: null, bytesFreed, retry: measures },
+      ...{
+        epsilonFrom: decision.epsilonFrom,
+        epsilonTo: null,
+        price: null,
+        bytesFreed,
+        retry: decision.epsilonTo !== null,
+      },
       because: this.#because(PACK_RULE, bytesFreed, 0, 'bytes'),
     };
     this.#offers.set(key, { move, planned: decision, accepted: null });

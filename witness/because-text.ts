@@ -38,6 +38,10 @@ export const RULES: Readonly<Record<string, string>> = {
   'scissorhands-pages':
     'the layer has more pages than places, half of which are cleared of the pages that were found unimportant most often of late: the page is let go',
   uniform: 'all pages alike take the format whose bits fit the budget',
+  pack: 'in the codec of the pack the page costs no more for a byte than what was planned',
+  'in-pack': 'the page has gone to the pack instead',
+  'pack-dearer': 'in the codec of the pack the page would cost more for a byte than what was planned',
+  'pack-unmeasured': 'nothing tells what the page would cost in the pack, or nobody may ask it any more',
   'kld-gives-way':
     'the next pages would not fit otherwise, and the byte budget is ranked before the divergence budget, which this move exceeds',
   'latent-shape':

@@ -362,10 +362,10 @@ class Replay {
     const { layer, page, side, from, to } = decision;
     const bytesFreed = bytesBefore - bytesAfter;
     const frees = (bytes: number): boolean => bytes - (this.#bytesOf[to] ?? 0) === bytesFreed;
-    // Of a page that went to a pack its codes stay.
-    const stays = isToPack(decision) ? this.#packBytes : 0;
-    const isOfPage =
-      to === 'freed' && this.#sources.some((one) => this.#sources.some((two) => one + two - stays === bytesFreed));
+    // Of a page that went to a pack its codes stay, or of one that has left since what they became.
+    const stays = isToPack(decision) ? [this.#packBytes, ...this.#sources.map((one) => 2 * one)] : [0];
+    const freesBoth = (one: number, two: number): boolean => stays.includes(one + two - bytesFreed);
+    const isOfPage = to === 'freed' && this.#sources.some((one) => this.#sources.some((two) => freesBoth(one, two)));
     const isPossible = bytesFreed === 0 || (verdict.accepted && (isOfPage || this.#sources.some(frees)));
     if (bytesBefore !== this.#bytes) this.#differs(seq, 'bytes', `${bytesBefore} before`, `${this.#bytes} before`);
     if (!isPossible)

@@ -441,6 +441,8 @@ function noteText(body: Readonly<Record<string, unknown>>): string {
   if (typeof takenBack === 'number') return `${plural(takenBack, 'token was', 'tokens were')} taken back.`;
   if (typeof gaveWay === 'string')
     return `The budget of ${gaveWay} gave way${typeof budgetBytes === 'number' ? `; bytes may now be ${bytesText(budgetBytes)}` : ''}.`;
+  if (typeof body['packLeft'] === 'string')
+    return `${plural(Number(body['pages']), 'page')} of ${body['packLeft']} went on in a format of ours: ${show(why)}.`;
   const stated = statedText(body);
   if (stated !== null) return stated;
   if (typeof parked === 'number') return `Parked with ${plural(parked, 'token')}.`;

@@ -6,6 +6,7 @@
  */
 import {
   type CacheShape,
+  FORMATS,
   type FormatName,
   firstToken,
   isForeign,
@@ -17,7 +18,9 @@ import {
   type PageRows,
   padded,
   pageBytes,
+  SIDES,
   SINK_TOKENS,
+  type Side,
 } from '../../native/index.ts';
 import type { PackContext } from '../../policy/index.ts';
 import type { Terms } from './terms.ts';
@@ -44,9 +47,14 @@ export interface SessionPack {
   readonly digest: string;
   /** An instance of its own: a module could carry rows of one session into pages of another. */
   open(): PageCodec;
-  /** Hears that an instance broke its contract. */
-  onFault?(error: KvError): void;
+  /**
+   * Whether it may write pages still, or only read those that there are, or is gone: nobody may ask it for anything. It
+   * is asked at the end of each page; left out: it may write.
+   */
+  standing?(): PackStanding;
 }
+
+export type PackStanding = 'writes' | 'reads' | 'gone';
 
 /** Digits of a digest in names. */
 const DIGEST_DIGITS = 12;
@@ -148,7 +156,7 @@ export class PackPages {
     return Number.isFinite(epsilon) ? epsilon : null;
   }
 
-  /** Moves a page to the pack. → bytes freed; 0 where the pack fails: then the page stays as it is, for good */
+  /** Moves a page to the pack; where that is left, to a format of ours at once. → bytes freed */
   hold(layer: number, page: number): number {
     const { kv } = this.#options;
     const bytes = this.#tried(() => {
@@ -158,7 +166,7 @@ export class PackPages {
       return all;
     });
     this.#known[layer]!.add(page);
-    if (bytes === null) return 0;
+    if (bytes === null) return this.#lower(layer, page);
     this.#pages[layer] = null;
     return kv.holdForeign(layer, page, bytes);
   }
@@ -194,6 +202,22 @@ export class PackPages {
       }
     }
     if (pages > 0) onLeft('room', pages);
+  }
+
+  /**
+   * Looks whether the pack is still what it was. One that may only read is left; of one that is gone nobody may ask the
+   * pages. Throws 'bad-pack' then.
+   */
+  look(): void {
+    const standing = this.#isOpen ? (this.#options.pack.standing?.() ?? 'writes') : 'writes';
+    if (standing === 'reads') this.leave();
+    if (standing !== 'gone') return;
+    this.#isOpen = false;
+    if (this.count === 0) return;
+    throw new KvError('bad-pack', `the pack of ${this.count} pages of this session was revoked`, {
+      values: { pack: packId(this.#options.pack), pages: this.count },
+      hint: 'open another session: it reads its text anew',
+    });
   }
 
   /** No page goes to the pack from now on, and those that are there go on in a format of ours. */
@@ -236,7 +260,6 @@ export class PackPages {
     const { pack, onLeft } = this.#options;
     this.#isOpen = false;
     if (fault !== null) {
-      pack.onFault?.(fault);
       // After a trap its memory is in a state that nobody knows.
       this.#codec.close();
       this.#codec = pack.open();
@@ -257,11 +280,25 @@ export class PackPages {
     const bytes = kv.foreignBytes(layer, page, this.#page);
     const half = bytes.length / 2;
     const rows: PageRows = { k: this.#decoded(bytes.subarray(0, half)), v: this.#decoded(bytes.subarray(half)) };
-    const { kvHeads, headDim } = kv.shape;
-    const fits = (name: FormatName): boolean =>
-      2 * pageBytes(name, kvHeads, headDim) <= padded(bytes.length, PAGE_PART_ALIGN);
-    kv.restoreForeign(layer, page, format ?? RESTORED.find(fits) ?? RESTORED.at(-1)!, rows);
+    kv.restoreForeign(layer, page, format ?? this.#fitting, rows);
     return true;
+  }
+
+  /** As a page would be that had been in the pack. → bytes freed */
+  #lower(layer: number, page: number): number {
+    const { kv } = this.#options;
+    const format = this.#fitting;
+    const isLower = (side: Side): boolean => FORMATS[kv.format(layer, page, side)].rank < FORMATS[format].rank;
+    const sides = SIDES.filter(isLower);
+    return sides.reduce((freed, side) => freed + kv.transcode(layer, page, side, format), 0);
+  }
+
+  /** The finest format of ours in which a page takes no more bytes, or the lowest. */
+  get #fitting(): FormatName {
+    const { kvHeads, headDim } = this.#options.kv.shape;
+    const most = padded(this.#page.length, PAGE_PART_ALIGN);
+    const fits = (name: FormatName): boolean => 2 * pageBytes(name, kvHeads, headDim) <= most;
+    return RESTORED.find(fits) ?? RESTORED.at(-1)!;
   }
 
   /** One side of a page as the pack codes it, head after head. */

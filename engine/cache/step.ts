@@ -13,6 +13,7 @@ import {
   LATENT_NAMES,
   movablePages,
   PAGE_TOKENS,
+  pageOf,
   plural,
   sealsBetween,
   show,
@@ -191,6 +192,7 @@ export function settle(cache: Governed, tokensNew: number): void {
   const tokens = cache.length;
   pacing.pass(tokensNew);
   trials.pass(tokensNew);
+  if (cache.packs !== null && pageOf(tokens) > pageOf(tokens - tokensNew)) cache.governing(() => cache.packs?.look());
   const planIsDue = pacing.planIsDue(cache.lowMemory);
   // In most steps nothing is due, and data that is not touched need not be fetched from memory.
   const isProbeDue = cache.canaries.isDue(tokens);

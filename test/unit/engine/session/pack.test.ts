@@ -6,23 +6,31 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { SessionPack } from '../../../../engine/cache/pack-pages.ts';
+import type { PackStanding, SessionPack } from '../../../../engine/cache/pack-pages.ts';
+import { createEngine } from '../../../../engine/index.ts';
 import { PackInstance } from '../../../../engine/packs/instance.ts';
 import { instrumentModule } from '../../../../engine/packs/instrument.ts';
+import { PackKeeper } from '../../../../engine/packs/lifecycle.ts';
+import type { PackManifest } from '../../../../engine/packs/manifest.ts';
 import { parkedBytes } from '../../../../engine/session/park/park.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import type { SessionSetup } from '../../../../engine/session/setup.ts';
+import { logDir } from '../../../../engine/state/folder.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { isForeign, openPool } from '../../../../native/index.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
-import { type Entry, explain, replay } from '../../../../witness/index.ts';
+import { type Entry, explain, openWitnessLog, readLog, replay } from '../../../../witness/index.ts';
 import { familyTokens, hfFiles, readFamily } from '../../../model/family-files.ts';
-import { refusedLater } from '../../../refusal.ts';
+import { refused, refusedLater } from '../../../refusal.ts';
 import { TIER } from '../../../tier.ts';
 import { breaking, coarse, keptRows, packOf } from '../cache/pack-codecs.ts';
 import { ids, MODEL } from '../on-reference.ts';
 import { logged } from '../on-runtime.ts';
+import { NOW_MS, packOf as signedPack, signTrust, trustWith } from '../packs/signed.ts';
 import { temporaryFolder } from '../transformer/model-files.ts';
+
+/** What the contract tests find of a module that keeps its promises: contract.test.ts has them run. */
+const KEPT = { kept: true, calls: 1, problems: [], fuelPerToken: 1, error: 0 };
 
 /** Pages of a layer that are in a pack. */
 const inPack = ({ cache }: Pick<Session, 'cache'>, layer: number): number[] => {
@@ -91,9 +99,9 @@ describe.each(['reference', 'mistral'])('a session of %s with a pack', (name) =>
       const pack = packOf('four', 'c', () => coarse());
       const { entries, session } = await logged(
         dir,
-        (log) => open(pack, { kvBudget: '24%', log }),
+        (log) => open(pack, { kvBudget: '22%', tokensExpected: 960, log }),
         async (one) => {
-          await one.read(text);
+          await one.read(ids(900));
           await greedy(one, []);
           expect(one.cache.usedBytes).toBeLessThanOrEqual(one.governed.terms.budgetBytes!);
           sound(one);
@@ -109,6 +117,9 @@ describe.each(['reference', 'mistral'])('a session of %s with a pack', (name) =>
         expect(because.threshold).toBe(id);
         if (because.unit === 'ε²/byte') expect(accepted).toBe(because.measured <= because.bound);
       }
+      // Where no move of the policy made room, pages of the oldest tokens left the pack for the lowest format.
+      const left = entries.flatMap(({ body }) => ('packLeft' in body ? [(body as { why?: unknown }).why] : []));
+      expect(new Set(left)).toEqual(new Set(['room']));
       const found = replay(dir, session.id);
       expect(found.firstDifference).toBeNull();
       expect(found).toMatchObject({ equal: true, complete: true });
@@ -138,6 +149,18 @@ describe.each(['reference', 'mistral'])('a session of %s with a pack', (name) =>
     expect(notes).toHaveLength(1);
     expect((notes[0]!.body as { pages?: number }).pages).toBeGreaterThan(0);
     expect(replay(dir, session.id)).toMatchObject({ equal: true, complete: true });
+  });
+
+  it('ends with an error where its pack was revoked, and asks it for nothing more', async () => {
+    let standing: PackStanding = 'writes';
+    const pack = { ...packOf('gone', 'f', () => coarse()), standing: () => standing };
+    const session = open(pack, { cacheTypes: 'trellis2' });
+    await session.read(text.slice(0, 400));
+    expect(count(session)).toBeGreaterThan(0);
+    standing = 'gone';
+    for (let time = 0; time < 2; time++)
+      expect((await refused(session.read(text.slice(0, 130)))).code).toBe('bad-pack');
+    session.close();
   });
 
   it('is not forked or parked, and keeps no latents and no originals', async () => {
@@ -223,5 +246,43 @@ describe('packs of two generations', () => {
       expect([pool.usedBytes, pool.auditBytes()]).toEqual([0, 0]);
     }
     pool.close();
+  });
+});
+
+describe('an engine with packs in its state folder', () => {
+  const folder = join(import.meta.dirname, '..', '..', '..', '..', 'packs', 'block6');
+  const manifest = JSON.parse(readFileSync(join(folder, 'manifest.json'), 'utf8')) as PackManifest;
+  const module = readFileSync(join(folder, 'block6.wasm'));
+
+  it('gives sessions the one that is active when they are opened, and they keep it', async () => {
+    const stateDir = join(models.dir, 'state');
+    const log = await openWitnessLog({ dir: join(models.dir, 'packs-log'), clock: () => NOW_MS });
+    const trial = { instrument: instrumentModule, test: async () => KEPT };
+    const keeper = await PackKeeper.open({ stateDir, log, trial, clock: () => NOW_MS });
+    const allow = [{ name: manifest.name, versions: { from: '1.0.0', below: '2.0.0' } }];
+    await keeper.installTrust(signTrust(trustWith({ allow })), 'trust');
+    await keeper.install(signedPack({ manifest, module }));
+    const engine = await createEngine({ model: MODEL, threads: 1, stateDir });
+    try {
+      const asked = { pack: manifest.name, cacheTypes: 'trellis2', tokensExpected: 320 };
+      expect((await refused(engine.openSession(asked))).code).toBe('not-found');
+      await keeper.activate(manifest.name);
+      const session = await engine.openSession(asked);
+      await session.generate(ids(300), { maxTokens: 4, temperature: 0 }).result;
+      const gone = (await session.report()).layers.reduce((sum, { kPages }) => sum + (kPages['freed'] ?? 0), 0);
+      expect(gone).toBeGreaterThan(0);
+      expect((await refused(engine.openSession({ ...asked, pack: 'block6@canary' }))).code).toBe('not-found');
+      await keeper.rollback();
+      expect((await refused(engine.openSession(asked))).code).toBe('not-found');
+      // It may only read from now on, so its pages go on in a format of ours at the end of the next one.
+      expect((await session.generate(ids(130), { maxTokens: 4, temperature: 0 }).result).tokens).toBe(4);
+      await session.close();
+      const notes = [...readLog(logDir(stateDir), { kinds: ['note'] })].filter(({ body }) => 'packLeft' in body);
+      expect(notes.map(({ body }) => (body as { pages?: number }).pages)).toEqual([gone]);
+    } finally {
+      await engine.close();
+      keeper.close();
+      await log.close();
+    }
   });
 });
