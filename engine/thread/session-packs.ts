@@ -37,8 +37,8 @@ export class SessionPacks {
   }
 
   /**
-   * `NAME`: the version that is active; `NAME@canary`: the one that is being tried. Throws 'unsupported' without a state folder and for a pack that is no codec, 'not-found' where no version is
-   * active, and what ActivePacks throws.
+   * `NAME`: the version that is active; `NAME@canary`: the one that is being tried. Throws 'unsupported' without a
+   * state folder and for a pack that is no codec, 'not-found' where there is none, and what ActivePacks throws.
    */
   of(asked: string): SessionPack {
     const isCanary = asked.endsWith(CANARY);
