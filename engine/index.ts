@@ -16,6 +16,7 @@ export {
   type QdrantOptions,
   type SessionRecord,
   type SharedStatus,
+  type TextHint,
   type VectorId,
 } from '../memory/index.ts';
 export {

@@ -20,6 +20,7 @@ import { joinCourses, sessionsBehind } from './courses.ts';
 import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice, textFactor } from './estimate.ts';
 import type { Filter } from './filter.ts';
 import { checkFingerprint, currentFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
+import { hintDistance, type TextHint } from './hint.ts';
 import { covers, joinRanges, rangesOf } from './log-ranges.ts';
 import { openVectorIndex } from './open-index.ts';
 import { joinPrefixes } from './prefix.ts';
@@ -47,7 +48,7 @@ import {
 import { mergeThresholdFiles } from './threshold-merge.ts';
 import type { ThresholdFile } from './threshold-schema.ts';
 import type { Experience, Fingerprint, Lookup, PrefixLookup } from './types.ts';
-import { type Neighbour, nearestFirst, type VectorEntry, type VectorIndex } from './vector.ts';
+import { K_MAX, type Neighbour, nearestFirst, type VectorEntry, type VectorIndex } from './vector.ts';
 
 /** Number of sessions asked for. A larger number only adds sessions that are farther away. Chosen, not measured. */
 const NEIGHBOURS = 8;
@@ -109,6 +110,8 @@ export interface LookupQuery {
   readonly family: string;
   readonly fingerprint: Fingerprint;
   readonly layers: number;
+  /** What helpers said of the text; left out: nothing. */
+  readonly hint?: TextHint | undefined;
   /** Thresholds that stand where nothing is known. */
   readonly defaults?: ThresholdSet;
 }
@@ -270,18 +273,33 @@ class Book implements ThresholdBook {
   }
 
   /** Same model first, and of one with adapters that without; the rest of the k places goes to its family. */
-  async #near({ fingerprint, modelDigest, plainDigest, family }: LookupQuery): Promise<Neighbour<SessionRecord>[]> {
+  async #near(query: LookupQuery): Promise<Neighbour<SessionRecord>[]> {
+    const { modelDigest, plainDigest, family } = query;
     const near: Neighbour<SessionRecord>[] = [];
     const models = [
       modelDigest,
       ...(plainDigest === undefined || plainDigest === modelDigest ? [] : [plainDigest]),
     ].map((equals) => ({ field: 'modelDigest', equals }) as const);
     const add = async (filter: Filter): Promise<void> => {
-      if (near.length < NEIGHBOURS) near.push(...(await this.#search(fingerprint, NEIGHBOURS - near.length, filter)));
+      if (near.length < NEIGHBOURS) near.push(...(await this.#hinted(query, NEIGHBOURS - near.length, filter)));
     };
     for (const model of models) await add({ must: [TEACHES, model] });
     await add({ must: [TEACHES, { field: 'family', equals: family }], mustNot: models });
     return near;
+  }
+
+  /** The nearest by fingerprint and hint. A hint only adds to a distance: what lies beyond all candidates stays. */
+  async #hinted({ fingerprint, hint }: LookupQuery, k: number, filter: Filter): Promise<Neighbour<SessionRecord>[]> {
+    if (hint === undefined) return this.#search(fingerprint, k, filter);
+    for (let candidates = 4 * k; ; candidates = Math.min(K_MAX, 4 * candidates)) {
+      const near = await this.#search(fingerprint, candidates, filter);
+      const ranked = near
+        .map((one) => ({ ...one, distance: one.distance + hintDistance(hint, one.payload.hint) }))
+        .sort(nearestFirst)
+        .slice(0, k);
+      if (near.length < candidates || candidates === K_MAX) return ranked;
+      if (near.at(-1)!.distance >= ranked.at(-1)!.distance) return ranked;
+    }
   }
 
   /** Sessions of this log from its own index, those of others from the server. */

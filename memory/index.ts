@@ -7,6 +7,7 @@ export * from './experience.ts';
 export * from './filter.ts';
 export * from './fingerprint.ts';
 export * from './forget-shared.ts';
+export { hintDistance, type TextHint } from './hint.ts';
 export * from './hnsw-index.ts';
 export * from './log-ranges.ts';
 export { guardThread } from './open-index.ts';

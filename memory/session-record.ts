@@ -8,6 +8,7 @@ import { adaptedDigest, adapterPart } from './adapted.ts';
 import { checkExperience, experienceOf, type LoggedEntry } from './experience.ts';
 import type { Fields } from './filter.ts';
 import { currentFingerprint } from './fingerprint.ts';
+import { type TextHint, textHint } from './hint.ts';
 import type { Experience } from './types.ts';
 import type { VectorEntry } from './vector.ts';
 
@@ -53,6 +54,8 @@ export interface SessionRecord {
   readonly prefix: string | null;
   /** True if it measured what errors in single layers cost. */
   readonly probed: boolean;
+  /** What helpers said of its text; left out: none did. */
+  readonly hint?: TextHint | undefined;
   /** True if it has an experience. */
   readonly teaches: boolean;
   /** What it taught; null: nothing, for example because it failed. */
@@ -94,6 +97,7 @@ const outcome = z.object({
   predictedKld: real,
   meanKld: real.nullable(),
   reason: z.string().max(40),
+  hint: textHint.optional(),
 });
 const record = outcome.extend({
   session: z.string().max(200),

@@ -9,13 +9,17 @@ export type Content = Pick<Measurements, 'bytesPerToken' | 'letterShare' | 'fore
 
 /** From so many tokens on something can be said, and more than so many change little. */
 const TOKENS_MIN = 128;
-const TOKENS_MAX = 1024;
+export const TOKENS_MAX = 1024;
+
+/** What is looked at: the text of the first tokens, in UTF-8. */
+export const beginningOf = (tokenizer: Tokenizer, tokens: readonly number[]): Uint8Array =>
+  Buffer.from(tokenizer.decode(tokens.slice(0, TOKENS_MAX)), 'utf8');
 
 /** The content of the first tokens of a session; nothing of fewer than a page. */
 export function contentOf(tokenizer: Tokenizer, tokens: readonly number[]): Content {
   if (tokens.length < TOKENS_MIN) return {};
   const read = tokens.slice(0, TOKENS_MAX);
-  const bytes = Buffer.from(tokenizer.decode(read), 'utf8');
+  const bytes = beginningOf(tokenizer, read);
   let letters = 0;
   let foreign = 0;
   for (const byte of bytes) {

@@ -3,7 +3,7 @@
  * moves, pacing, latents, and the log that it is written to. A `Session` is this plus a model and tokens, a
  * `PolicyCache` this plus the caller's arrays. In what order its parts act is said in step.ts.
  */
-import type { Fingerprint, Lookup, Prefix, SharedStatus } from '../../memory/index.ts';
+import type { Fingerprint, Lookup, Prefix, SharedStatus, TextHint } from '../../memory/index.ts';
 import {
   assert,
   type Beside,
@@ -192,6 +192,7 @@ export class Governed implements Lender {
   #openSeq = -1;
   #heard: Heard = {};
   #content: Content = {};
+  #hint: TextHint | null = null;
   #sharersTold = '[]';
   #prefix: Prefix | null = null;
   /** What errors in single layers were found to cost. */
@@ -515,6 +516,16 @@ export class Governed implements Lender {
   /** Its owner has found out what kind of text it holds. */
   recognized(content: Content): void {
     this.#content = content;
+  }
+
+  /** What helpers said of its text; null: nothing. */
+  get hint(): TextHint | null {
+    return this.#hint;
+  }
+
+  /** A helper said something of its text. */
+  hinted(hint: TextHint): void {
+    this.#hint = hint;
   }
 
   /** What is known of its pages while they are parked and the native cache is empty; null: they are there. */

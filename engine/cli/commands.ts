@@ -52,6 +52,7 @@ export const COMMANDS: readonly CommandText[] = [
     settings: [
       ...ENGINE,
       'activations',
+      'helpers',
       ...ANSWER,
       'completions',
       ...CACHE,
@@ -118,6 +119,7 @@ export const COMMANDS: readonly CommandText[] = [
     settings: [
       ...ENGINE,
       'activations',
+      'helpers',
       'view',
       'metrics',
       'host',
@@ -438,7 +440,7 @@ export const SESSION_COMMANDS: readonly CommandText[] = [
       'palimpsest sessions park -m smollm2-135m -p report.txt --kv-budget 25% --tokens 4096 -o report.parked',
     ],
     settings: [
-      ...[...ENGINE, 'activations', 'prompt', 'chat', 'system', 'tokens'],
+      ...[...ENGINE, 'activations', 'helpers', 'prompt', 'chat', 'system', 'tokens'],
       ...[...CACHE, ...STATE, 'predict', 'output', ...TOLD],
     ] as const,
     act: async (settings) => (await sessions()).park(settings),
@@ -453,6 +455,7 @@ export const SESSION_COMMANDS: readonly CommandText[] = [
     settings: [
       ...ENGINE,
       'activations',
+      'helpers',
       ...ANSWER.filter((name) => name !== 'compare'),
       ...STATE,
       'park',

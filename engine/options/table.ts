@@ -139,6 +139,7 @@ export const LOADING_OPTIONS = {
     | 'prefixCaching'
     | 'interTokenTargetMs'
     | 'onPressure'
+    | 'helpers'
   >
 >;
 
@@ -247,6 +248,12 @@ export const ENGINE_OPTIONS = {
     // Chosen: ten tokens in a second are faster than anybody reads.
     default: 100,
     help: 'how long a pass over the weights may take that has a piece of a prompt beside answers',
+  },
+  helpers: {
+    rule: truth,
+    default: false,
+    help: 'let helpers in processes of their own say what kind of text is read',
+    flag: '--helpers',
   },
 } as const satisfies Rows<EngineOptions>;
 

@@ -156,6 +156,12 @@ export interface EngineOptions extends StateOptions {
    * answers alone leave room for a piece of 16 tokens. Default 100.
    */
   readonly interTokenTargetMs?: number;
+  /**
+   * Whether helpers say what kind of text a session reads, so that it learns from earlier ones of that kind: two small
+   * models that come with the package, each in a process of its own on onnxruntime-node. What they say is written to
+   * the log, never the text; it tells more of it than the rest of the log does (docs/helpers.md). Default false.
+   */
+  readonly helpers?: boolean;
 }
 
 /**

@@ -117,7 +117,8 @@ export async function setupOf(
   const asks = book != null && thresholds === undefined && thresholdsPath === undefined;
   const query = { ...askedOf(digest, adapters), family: config.architecture, layers: shape.layers };
   const defaults = start.defaults === undefined ? {} : { defaults: start.defaults };
-  const recall = (fingerprint: Fingerprint): Promise<Lookup> => book!.lookup({ ...query, ...defaults, fingerprint });
+  const recall: SessionSetup['recall'] = (fingerprint, hint) =>
+    book!.lookup({ ...query, ...defaults, fingerprint, hint });
   const ask: Beginnings['ask'] = (asked) =>
     book!.lookupPrefix({ modelDigest: query.modelDigest, layers: shape.layers, ...asked });
   return {
@@ -190,6 +191,7 @@ export async function leave(
     ...(course === null ? {} : { course }),
     ...(cache.costs.length === 0 ? {} : { costs: cache.costs }),
     ...(cache.prefix === null ? {} : { prefix: cache.prefix }),
+    ...(cache.hint === null ? {} : { hint: cache.hint }),
     formats: formatShares(cache),
     reason,
   });

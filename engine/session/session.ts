@@ -107,7 +107,7 @@ export class Session implements Reader {
     this.#trail = new Trail(runtime.model.config.hiddenSize, setup.compareTokens ?? 0);
     this.#text = new TextProbe(this);
     this.#layers = new LayerProbe(this);
-    this.#book = new BookLookup(this, setup.recall);
+    this.#book = new BookLookup(this, setup);
     this.#prefix = new KnownPrefix(this, setup.beginnings);
     this.#rereading = new Rereading(this);
   }

@@ -1,5 +1,5 @@
 /** What a session is opened with in the thread that runs it: what its caller asks for, and what its engine gives it. */
-import type { Fingerprint, Lookup } from '../../memory/index.ts';
+import type { Fingerprint, Lookup, TextHint } from '../../memory/index.ts';
 import type { PagePool } from '../../native/index.ts';
 import type { Policy, ThresholdSet } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
@@ -43,7 +43,9 @@ export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
   /** The budget of all of them, where their engine has one. */
   readonly sharedBudgetBytes?: number;
   /** Asks what earlier sessions like this one say, now that more is known of it. */
-  readonly recall?: (fingerprint: Fingerprint) => Promise<Lookup>;
+  readonly recall?: (fingerprint: Fingerprint, hint?: TextHint) => Promise<Lookup>;
+  /** What helpers say of a text; null: nothing. Left out: nobody asks any. */
+  readonly hintOf?: (text: Uint8Array) => Promise<TextHint | null>;
   /** For texts that begin as others did; left out: nothing is known or learned of beginnings. */
   readonly beginnings?: Beginnings;
   /** Goes into the first entry of the log, beside what is effective: what it goes on from. */

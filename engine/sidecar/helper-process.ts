@@ -63,6 +63,12 @@ export function findOrt(): { readonly file: string; readonly folders: readonly s
   }
 }
 
+/** What is said where there is none. */
+export const withoutOrt = (): KvError =>
+  new KvError('missing-dependency', 'onnxruntime-node is not installed, and helpers run on it', {
+    hint: 'npm install onnxruntime-node --ignore-scripts',
+  });
+
 /** .../node_modules/NAME of a file of the package NAME. */
 function packageFolder(file: string): string {
   let folder = dirname(file);
@@ -127,10 +133,7 @@ export class HelperProcess {
   /** Throws 'missing-dependency' without onnxruntime-node, 'io' where the system starts nothing. */
   constructor(model: Uint8Array, limits: HelperLimits, wardens: Wardens) {
     const ort = findOrt();
-    if (ort === null)
-      throw new KvError('missing-dependency', 'onnxruntime-node is not installed, and helpers run on it', {
-        hint: 'npm install onnxruntime-node --ignore-scripts',
-      });
+    if (ort === null) throw withoutOrt();
     const module = runnableModule(new URL('./child.ts', import.meta.url));
     const [command, ...args] = commandOf(limits, wardens, module, ort);
     const cwd = mkdtempSync(join(tmpdir(), 'palimpsest-helper-'));

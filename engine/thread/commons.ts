@@ -17,6 +17,7 @@ import type { IdleForm } from '../session/park/idle.ts';
 import type { ModelPredictor } from '../session/park/predictors.ts';
 import type { Session } from '../session/session.ts';
 import { SharedMemory } from '../session/shared-memory.ts';
+import { TextHelpers } from '../sidecar/hint.ts';
 import { openState, type State } from '../state/folder.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 
@@ -43,6 +44,8 @@ export interface CommonsOptions {
   readonly idleSessions: 'keep' | IdlePlace;
   /** Whether sessions begin with pages of others. */
   readonly prefixCaching: boolean;
+  /** Whether helpers are asked. */
+  readonly helpers: boolean;
   /** Told of events; left out: nobody is. */
   readonly onEvent?: (event: EngineEvent) => void;
 }
@@ -58,6 +61,8 @@ export class Commons {
   readonly state: State | null;
   readonly meter: Meter;
   readonly shared: SharedMemory;
+  /** Null: nobody asks any. */
+  readonly helpers: TextHelpers | null;
   /** One set of threads, and one heap, for all sessions. */
   readonly pool: PagePool;
   /** What all sessions may take together; undefined: nobody said it. */
@@ -72,6 +77,7 @@ export class Commons {
     const { kvBudgetBytes, idleSessions, maxConcurrent, interTokenTargetMs, onPressure } = options;
     this.state = state;
     this.meter = new Meter(FALLBACKS, tellerOf(options));
+    this.helpers = options.helpers ? new TextHelpers() : null;
     const form = idleSessions === 'keep' ? null : this.#idleForm(idleSessions);
     this.pool = openPool(kvBudgetBytes ?? memoryBytes());
     this.budgetBytes = kvBudgetBytes;
@@ -144,6 +150,7 @@ export class Commons {
   /** What is done at the end, one after the other; each may throw, and the others are done all the same. */
   get endings(): readonly (() => Promise<void> | undefined)[] {
     return [
+      () => this.helpers?.close(),
       async () => this.shared.close(),
       async () => this.pool.close(),
       () => this.state?.close(),

@@ -79,6 +79,7 @@ export function commonsOptions(options: Omit<EngineOptions, 'model'>): CommonsOp
     interTokenTargetMs: options.interTokenTargetMs,
     idleSessions: options.idleSessions ?? ENGINE_OPTIONS.idleSessions.default,
     prefixCaching: options.prefixCaching ?? ENGINE_OPTIONS.prefixCaching.default,
+    helpers: options.helpers ?? ENGINE_OPTIONS.helpers.default,
   };
 }
 

@@ -149,7 +149,9 @@ export class Host {
     checkActivations(this.runtime.activations, setup.kldBudget);
     const { shared, meter, budgetBytes: sharedBudgetBytes } = this;
     const sessionPack = options.pack === undefined ? undefined : this.packs.of(options.pack);
-    const known = given({ sessionPack, adapterSet, sharedBudgetBytes, stateDir: this.state?.dir, group });
+    const { helpers } = this.commons;
+    const hintOf = helpers === null ? undefined : (said: Uint8Array) => helpers.hintOf(said);
+    const known = given({ sessionPack, adapterSet, hintOf, sharedBudgetBytes, stateDir: this.state?.dir, group });
     return { ...setup, log: withRules(setup.log, logRules), pool: this.commons.pool, meter, shared, ...known };
   }
 

@@ -23,6 +23,8 @@
  *   lookup      runs alone: answers with prompt look-up decoding and without
  *   prefix      runs alone: the first token of a session whose text begins as that of another one
  *   begin       runs alone: what it takes to find whose pages a session can begin with, beside many others
+ *   helpers     runs alone: answers beside helpers that work, crash, hang or run out of memory, and what their hints
+ *               change in what sessions find and decide
  *   http        runs alone: the server for OpenAI clients beside the library, asked by 1, 4 and 16 clients at once
  *   load        runs alone: a server that 16 and then 64 clients ask for ten minutes each
  *   crowd       runs alone: sessions on memory for half of them, beside one of 16K tokens, and 200 that wait
@@ -75,6 +77,7 @@ import { crowd } from './crowd.ts';
 import { demote } from './demote.ts';
 import { dense } from './dense.ts';
 import { grammar } from './grammar.ts';
+import { helpers } from './helpers.ts';
 import { http } from './http.ts';
 import { load } from './load.ts';
 import { log } from './log.ts';
@@ -132,6 +135,7 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   crowd: (say, { parts, quick, json, settings: { model, threads, rounds } }) =>
     crowd(say, { parts, model, threads, quick, rounds, json }),
   packs: (say, { settings: { rounds }, json }) => packs(say, { root, rounds, json }),
+  helpers: (say, { settings: { rounds }, json }) => helpers(say, { root, model: 'reference', rounds, json }),
   prefix: (say, { settings: { rounds }, json }) => prefix(say, { rounds, json }),
   begin: (say, { settings: { rounds }, json }) => begin(say, { rounds, json }),
   http: (say, { settings: { rounds, threads, model }, json }) =>

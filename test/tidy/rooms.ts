@@ -81,6 +81,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
     'transformer',
     'adapters',
     'packs',
+    'sidecar',
     'events',
     'metrics',
     'options',
@@ -222,7 +223,7 @@ const WITNESS: Layers = {
 
 /** scripts/: what programs are made of, and the programs. */
 const SCRIPTS: Layers = {
-  tools: ['processes', 'native-toolchain', 'cost', 'entries/', 'bench/', 'compare/', 'market/'],
+  tools: ['processes', 'native-toolchain', 'cost', 'entries/', 'helpers/', 'bench/', 'compare/', 'market/'],
   parts: [
     'small-checkout',
     'staged-formats',
@@ -248,7 +249,7 @@ const SCRIPTS: Layers = {
       'test-elsewhere',
     ],
     ...['with-postgres', 'test-order', 'summary-reporter', 'calibrate', 'drift', 'fit-nuq', 'fit-trellis', 'full-disk'],
-    ...['parked', 'sharers', 'sim', 'sim-pool', 'openai-schemas', 'fetch-texts'],
+    ...['parked', 'sharers', 'sim', 'sim-pool', 'openai-schemas', 'fetch-texts', 'train-helpers'],
   ],
 };
 

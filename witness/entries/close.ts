@@ -1,7 +1,7 @@
 /** A session ended: what it held, and what it taught. */
 import type { MeasuredKld } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
-import { course, estimate, gains, layerCost, prefix, reals } from './parts.ts';
+import { course, estimate, gains, hint, layerCost, prefix, reals } from './parts.ts';
 import { count, list, noun, nullable, object, one, optional, real, record, text, whole } from './type.ts';
 
 /** Share of the sealed pages in each format. */
@@ -34,6 +34,8 @@ export const CLOSE = {
   costs: { type: optional(list(layerCost)), since: '0.1.0' },
   /** What was asked of its beginning, told by keyed digests of its pages; left out where nothing was. */
   prefix: { type: optional(prefix), since: '0.1.0' },
+  /** What helpers said of the text; left out where none did. */
+  hint: { type: optional(hint), since: '0.1.0' },
   formats: { type: optional(object({ k: shares, v: shares })), since: '0.1.0' },
   reason: { type: one(['done', 'aborted', 'error']) },
 } as const satisfies Fields;

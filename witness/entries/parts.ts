@@ -2,6 +2,8 @@
  * Types that entries of several kinds are made of. The nouns of policies are declared in `policy/`; what stands here
  * must be the same.
  */
+
+import type { TextHint } from '../../memory/index.ts';
 import {
   FORMAT_NAMES,
   type FormatName,
@@ -73,6 +75,8 @@ export const course = noun<Course>()({
 });
 
 export const layerCost = noun<LayerCost>()({ layer: count, side, cost: real, rows: whole });
+
+export const hint = noun<TextHint>()({ kind: text, share: real, place: reals });
 
 export const prefix = object({ pages: list(text, 1), later: text, answers: whole });
 

@@ -1,0 +1,78 @@
+/**
+ * What helpers say of a text, and the two models of ours that say it: one tells its kind, one where it lies among texts
+ * by eight numbers. Both read at most the first bytes of it, as n-grams. Made by scripts/train-helpers.ts.
+ */
+import { join } from 'node:path';
+import { packageRoot, readRegular } from '../../native/index.ts';
+import type { SentTensor } from './frames.ts';
+import { Helper, type HelperOptions, type HelperStatus } from './helper.ts';
+import { findOrt, withoutOrt } from './helper-process.ts';
+import { ONNX_LIMITS } from './onnx-scan.ts';
+
+/** Kinds of text that are told apart, in the order of the model's answer. */
+export const TEXT_KINDS = ['prose', 'dialogue', 'reference', 'code', 'tables', 'german'] as const;
+export type TextKind = (typeof TEXT_KINDS)[number];
+/** Numbers of a place among texts. */
+export const PLACE_DIM = 8;
+/** Bytes of a text that are looked at. */
+export const HINT_BYTES_MAX = 8192;
+
+/** What is said of a text. Numbers are in sixteenths: enough to tell kinds apart, little to tell texts apart. */
+export interface Hint {
+  readonly kind: TextKind;
+  /** How sure that is, 0 to 1. */
+  readonly share: number;
+  /** Where it lies, each number −1 to 1. */
+  readonly place: readonly number[];
+}
+
+const coarse = (x: number): number => Math.round(16 * x) / 16;
+const floats = (tensor: SentTensor | undefined): Float32Array | null =>
+  tensor?.type === 'float32' ? new Float32Array(tensor.data.buffer as ArrayBuffer) : null;
+
+/** Both helpers, each in a process of its own. */
+export class TextHelpers {
+  readonly #kinds: Helper;
+  readonly #places: Helper;
+
+  /**
+   * Throws 'missing-dependency' without onnxruntime-node, 'not-found', 'io' or 'bad-model' where the files of the
+   * models, which come with the package, are not there or not right.
+   */
+  constructor(options: HelperOptions = {}) {
+    if (findOrt() === null) throw withoutOrt();
+    const open = (name: string): Helper => {
+      const path = join(packageRoot(), 'models', 'helpers', `${name}.onnx`);
+      return new Helper(name, readRegular(path, { bytesMax: ONNX_LIMITS.bytesMax, code: 'bad-model' }), options);
+    };
+    this.#kinds = open('kinds');
+    this.#places = open('places');
+  }
+
+  get status(): readonly HelperStatus[] {
+    return [this.#kinds.status, this.#places.status];
+  }
+
+  /** Of the processes that run. */
+  get pids(): readonly number[] {
+    return [this.#kinds.pid, this.#places.pid].filter((pid) => pid !== null);
+  }
+
+  /** → what is said of a text; null where a helper says nothing, whatever the reason. Throws 'closed'. */
+  async hintOf(text: Uint8Array, options: { readonly deadlineMs?: number } = {}): Promise<Hint | null> {
+    if (text.byteLength === 0) return null;
+    const data = text.slice(0, HINT_BYTES_MAX);
+    const tensors: readonly SentTensor[] = [{ name: 'text', type: 'uint8', dims: [data.byteLength], data }];
+    const [said, placed] = await Promise.all([this.#kinds.ask(tensors, options), this.#places.ask(tensors, options)]);
+    const [kinds, place] = [floats(said?.[0]), floats(placed?.[0])];
+    if (kinds?.length !== TEXT_KINDS.length || place?.length !== PLACE_DIM) return null;
+    const share = Math.max(...kinds);
+    const kind = TEXT_KINDS[kinds.indexOf(share)];
+    if (kind === undefined || !place.every(Number.isFinite)) return null;
+    return { kind, share: coarse(share), place: [...place].map(coarse) };
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([this.#kinds.close(), this.#places.close()]);
+  }
+}
