@@ -1,7 +1,7 @@
 /** Requests of Ollama's API as schemas, and what they are as requests of a chat. */
 import { z } from 'zod';
 import type { Said } from '../openai/asked.ts';
-import { type ChatRequest, maybe, SAMPLING, schema } from '../openai/request.ts';
+import { type ChatRequest, GOVERNING, maybe, SAMPLING, schema } from '../openai/request.ts';
 import { conversationIn } from '../transformer/conversation-file.ts';
 
 const options = maybe(
@@ -29,6 +29,7 @@ const EITHER = {
   format: maybe(z.union([z.enum(['', 'json']), schema])).describe('json, or a schema that the answer fulfils'),
   options,
   stream: maybe(z.boolean()).describe('left out: true'),
+  adapters: GOVERNING.adapters,
 };
 
 export const OLLAMA_CHAT_REQUEST = z.looseObject({
@@ -56,7 +57,7 @@ export const untagged = (name: string): string => name.replace(/:latest$/, '');
 
 /** What it asks for, as a chat of OpenAI's API says it. */
 export function chatRequestOf(
-  { options: asked, format, stream }: Either,
+  { options: asked, format, stream, adapters }: Either,
   {
     messages,
     tools,
@@ -70,6 +71,7 @@ export function chatRequestOf(
     max_tokens: most == null || most < 1 ? null : most,
     response_format: formatOf(format),
     stream: stream !== false,
+    adapters,
   };
 }
 

@@ -210,7 +210,7 @@ class View implements LiveView {
     return new Promise((done, fail) => {
       this.#server.once('error', (cause) =>
         fail(
-          new KvError('io', `the live view cannot listen on ${host}:${port}: ${cause.message}`, {
+          new KvError('io', `the server cannot listen on ${host}:${port}: ${cause.message}`, {
             values: { host, port },
             hint: 'name another port (0: any that is free)',
             cause,

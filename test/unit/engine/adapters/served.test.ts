@@ -29,6 +29,9 @@ afterAll(async () => {
   folder.remove();
 });
 
+const QUESTION = 'Once upon a time there was an old house by the sea. '.repeat(24);
+const SAMPLED = { seed: 3, temperature: 0.8 };
+
 interface Answer {
   readonly status: number;
   readonly text: string | undefined;
@@ -42,8 +45,8 @@ async function ask(more: object): Promise<Answer> {
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({
       model: engine.info.name,
-      messages: [{ role: 'user', content: 'Once upon a time there was an old house by the sea. '.repeat(24) }],
-      ...{ max_tokens: 12, seed: 3, temperature: 0.8 },
+      messages: [{ role: 'user', content: QUESTION }],
+      ...{ max_tokens: 12, ...SAMPLED },
       ...more,
     }),
   });
@@ -79,6 +82,38 @@ test('a request has those of the server, its own, or none', async () => {
   }
   expect((await ask({ adapters: [{ name: 'tales' }] })).text).toBe(first[0]!.text);
   expect((await ask({ adapters: [{ name: 'letters', scale: 0 }] })).text).toBe(first[2]!.text);
+});
+
+/** The same question in the words of other APIs: the text of each answer. */
+const TEXTS: Readonly<Record<string, (adapters: readonly object[]) => Promise<unknown>>> = {
+  responses: async (adapters) => {
+    const { output } = await told('/v1/responses', { input: QUESTION, max_output_tokens: 12, ...SAMPLED, adapters });
+    return output![0]!.content[0]!.text;
+  },
+  messages: async (adapters) => {
+    const messages = [{ role: 'user', content: QUESTION }];
+    return (await told('/v1/messages', { messages, max_tokens: 12, ...SAMPLED, adapters })).content![0]!.text;
+  },
+  'chats of Ollama': async (adapters) => {
+    const messages = [{ role: 'user', content: QUESTION }];
+    const options = { num_predict: 12, ...SAMPLED };
+    return (await told('/api/chat', { messages, stream: false, options, adapters })).message!.content;
+  },
+};
+interface Told {
+  readonly output?: readonly { readonly content: readonly { readonly text: string }[] }[];
+  readonly content?: readonly { readonly text: string }[];
+  readonly message?: { readonly content: string };
+}
+async function told(path: string, asked: object): Promise<Told> {
+  const headers = { 'content-type': 'application/json' };
+  const body = JSON.stringify({ model: engine.info.name, ...asked });
+  return (await fetch(view.url + path, { method: 'POST', headers, body })).json() as Promise<Told>;
+}
+
+test.each(Object.keys(TEXTS))('%s are answered with them as chats are', async (api) => {
+  for (const adapters of [[], [{ name: 'letters' }]])
+    expect(await TEXTS[api]!(adapters)).toBe((await ask({ adapters })).text);
 });
 
 test.each([
