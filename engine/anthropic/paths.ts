@@ -17,7 +17,6 @@ export const ANTHROPIC: readonly AnsweredPath[] = [
 
 /** Puts the paths on a server. */
 export function serveAnthropic(api: AnswersApi, app: Hono<Env>): void {
-  const { service } = api;
-  api.post(app, '/v1/messages', ({ value }, asker) => MessageAnswer.begin(service, value, asker));
-  api.ask(app, '/v1/messages/count_tokens', ({ value }) => countTokens(service, value));
+  api.post(app, '/v1/messages', (body, asker) => MessageAnswer.begin(api.serviceFor(body), body.value, asker));
+  api.ask(app, '/v1/messages/count_tokens', (body) => countTokens(api.serviceFor(body), body.value));
 }

@@ -114,6 +114,7 @@ export const COMMANDS: readonly CommandText[] = [
     examples: [
       'palimpsest serve -m smollm2-135m --kv-budget 1GiB',
       'palimpsest serve -m model.gguf --kv-budget 8GiB --keys keys.toml',
+      'palimpsest serve -m smollm2-135m -m reference --kv-budget 1GiB',
       'palimpsest serve --view --metrics',
     ],
     settings: [
@@ -135,6 +136,7 @@ export const COMMANDS: readonly CommandText[] = [
       ...TOLD,
     ],
     defaults: { temperature: TEMPERATURE, maxTokens: ANSWERS_OPTIONS.maxTokens.default },
+    repeats: ['model'],
     act: async (settings) => (await import('./serve.ts')).serveCommand(settings),
   },
   {

@@ -1,7 +1,8 @@
 /** A model on its way into memory, downloaded where it is not here, with its progress on stderr; and on its way out. */
-import { KvError, printable } from '../../native/index.ts';
+import { given, KvError, printable } from '../../native/index.ts';
 import type { EngineOptions } from '../options/types.ts';
 import { createEngine, type Engine } from '../thread/engine.ts';
+import { createRuntime, type EngineRuntime, type RuntimeModelOptions } from '../thread/runtime.ts';
 import type { LoadProgress } from '../transformer/types.ts';
 import { LowMemorySignal } from './low-memory.ts';
 import { type Settings, text } from './options.ts';
@@ -62,6 +63,36 @@ export async function withEngine<T>(
     } finally {
       await engine.close();
       if ((engine.unanchoredEntries ?? 0) > 0) process.exitCode = 2;
+    }
+  } finally {
+    memory.end();
+  }
+}
+
+/** The same with several models on one budget. Throws 'bad-argument' for adapters, which are of one model. */
+export async function withRuntime<T>(
+  settings: Settings,
+  { models, ...options }: EngineOptions & { readonly models: readonly string[] },
+  signal: AbortSignal,
+  work: (runtime: EngineRuntime) => Promise<T>,
+): Promise<T> {
+  const { model: _, dense, activations, adapters, threads, cacheDir, offline, ...shared } = options;
+  if (adapters !== undefined)
+    throw new KvError('bad-argument', '--lora names adapters of one model, and several are named', {
+      hint: 'leave out --lora, or name one model',
+    });
+  const own = given<Omit<RuntimeModelOptions, 'model'>>({ dense, activations, threads, cacheDir, offline });
+  const memory = new LowMemorySignal();
+  try {
+    const runtime = await createRuntime(shared);
+    try {
+      for (const model of models)
+        await loadingModel(settings, signal, (how) => runtime.openEngine({ ...own, model, ...how }));
+      memory.reaches(runtime);
+      return await work(runtime);
+    } finally {
+      await runtime.close();
+      if ((runtime.unanchoredEntries ?? 0) > 0) process.exitCode = 2;
     }
   } finally {
     memory.end();

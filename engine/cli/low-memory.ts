@@ -14,7 +14,7 @@ export const lowMemoryText = (isLow: boolean): string =>
 /** Listens from the beginning, because the signal ends a process that does not. */
 export class LowMemorySignal {
   #isLow = false;
-  #engine: Engine | null = null;
+  #engine: Pick<Engine, 'setLowMemory'> | null = null;
   readonly #onSignal = (): void => {
     this.#isLow = !this.#isLow;
     process.stderr.write(`\n${lowMemoryText(this.#isLow)}\n`);
@@ -25,8 +25,8 @@ export class LowMemorySignal {
     if (process.platform !== 'win32') process.on(SIGNAL, this.#onSignal);
   }
 
-  /** Signals reach this engine from now on, and so does one that came before it was loaded. */
-  reaches(engine: Engine): void {
+  /** Signals reach this engine, or runtime, from now on, and so does one that came before it was loaded. */
+  reaches(engine: Pick<Engine, 'setLowMemory'>): void {
     this.#engine = engine;
     if (this.#isLow) this.#tell();
   }

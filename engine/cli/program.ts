@@ -19,10 +19,10 @@ const sources = (): string =>
 
 function add(
   parent: Command,
-  { usage, does, brief = does, topic, examples, settings, defaults, act }: CommandText,
+  { usage, does, brief = does, topic, examples, settings, defaults, repeats, act }: CommandText,
 ): void {
   if (topic !== undefined) parent.commandsGroup(topic);
-  const command = addSettings(parent.command(usage).description(does).summary(brief), settings, defaults);
+  const command = addSettings(parent.command(usage).description(does).summary(brief), settings, defaults, repeats);
   command.addHelpText(
     'after',
     () =>

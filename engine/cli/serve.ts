@@ -10,8 +10,9 @@ import { readKeys } from '../serve/keys.ts';
 import { SERVE_OPTIONS, type ServeOptions } from '../serve/options.ts';
 import { type LiveView, serve } from '../serve/server.ts';
 import type { Engine } from '../thread/engine.ts';
+import { EngineRuntime } from '../thread/runtime.ts';
 import { interruptible } from './interrupt.ts';
-import { withEngine } from './loading.ts';
+import { withEngine, withRuntime } from './loading.ts';
 import { optionsOf } from './option-settings.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { samplingOptions } from './sampling-settings.ts';
@@ -27,35 +28,42 @@ export async function serveCommand(settings: Settings): Promise<void> {
   const options = serveOptions(settings);
   const state = text(settings, 'state') ?? '.palimpsest';
   if (flag(settings, 'view')) {
-    if (text(settings, 'model') !== undefined)
+    if (modelsOf(settings).length > 0)
       throw new KvError('bad-argument', '--view shows the log of a folder, for which no model is loaded', {
         hint: 'leave out --view or --model',
       });
     const ended = signalled();
     await using view = await serve(state, options);
-    tell(settings, view, null);
+    tell(settings, view, []);
     await ended;
     return;
   }
-  const isNamed = text(settings, 'model') !== undefined;
-  const named = { ...settings, model: text(settings, 'model') ?? MODEL };
+  const models = modelsOf(settings);
+  const isNamed = models.length > 0;
+  const named = { ...settings, model: models[0] ?? MODEL };
   const engine = { ...engineOptions(named), stateDir: state, kvBudget: budgetOf(settings) } satisfies EngineOptions;
   const answers = answersOptions(settings);
   if (!isNamed)
     process.stderr.write(
       'No model was named, so this serves the reference model: it is small, was trained on old books, answers with sentences like theirs, and knows nothing. -m smollm2-135m, or a GGUF file, serves one that answers questions.\n',
     );
-  await interruptible((signal) =>
-    withEngine(settings, engine, signal, async (loaded) => {
+  await interruptible((signal) => {
+    const serving = async (loaded: Engine | EngineRuntime): Promise<void> => {
       await using view = await serve(loaded, { ...options, answers });
-      tell(settings, view, loaded);
+      tell(settings, view, loaded instanceof EngineRuntime ? loaded.engines : [loaded]);
       await aborted(signal);
       await view.drain(DRAIN_MS);
-    }),
-  );
+    };
+    return models.length > 1
+      ? withRuntime(settings, { ...engine, models }, signal, serving)
+      : withEngine(settings, engine, signal, serving);
+  });
   // To be ended is what a server waits for.
   process.exitCode = 0;
 }
+
+/** Those that were named: by a flag each, or one by a variable or a file. */
+const modelsOf = (settings: Settings): readonly string[] => [(settings['model'] ?? []) as string | string[]].flat();
 
 /** The way to end the view is no interruption: a second Ctrl-C finds no handler any more and ends the process. */
 const signalled = (): Promise<unknown> => Promise.race([once(process, 'SIGINT'), once(process, 'SIGTERM')]);
@@ -94,19 +102,20 @@ function answersOptions(settings: Settings): AnswersOptions {
 }
 
 /** Says where it is, and what a client is told. */
-function tell(settings: Settings, { url }: LiveView, engine: Engine | null): void {
+function tell(settings: Settings, { url }: LiveView, engines: readonly Engine[]): void {
   const metrics = flag(settings, 'metrics');
+  const names = engines.map(({ info }) => text(settings, 'modelName') ?? info.name);
   if (flag(settings, 'json')) {
-    const model =
-      engine === null ? {} : { model: text(settings, 'modelName') ?? engine.info.name, baseUrl: `${url}/v1` };
+    const more = names.length > 1 ? { models: names } : {};
+    const model = names.length === 0 ? {} : { model: names[0], ...more, baseUrl: `${url}/v1` };
     process.stdout.write(`${jsonText({ url, metrics, ...model })}\n`);
     return;
   }
   const answers =
-    engine === null
+    names.length === 0
       ? []
       : [
-          `serving ${text(settings, 'modelName') ?? engine.info.name}`,
+          `serving ${names.join(', ')}`,
           `  OpenAI clients: baseURL ${url}/v1 (any API key${text(settings, 'tokenFile') === undefined ? '' : ': the token'})`,
           `  caches: ${bytesText(budgetOf(settings))} for all conversations together`,
         ];

@@ -54,5 +54,7 @@ export interface CommandText {
   readonly settings: readonly SettingName[];
   /** Defaults that differ from those of the settings. */
   readonly defaults?: OwnDefaults;
+  /** Settings that may be given several times. */
+  readonly repeats?: readonly SettingName[];
   readonly act: (settings: Settings, args: string[]) => Promise<void>;
 }

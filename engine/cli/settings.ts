@@ -271,7 +271,13 @@ const attribute = (key: string): string => key.replaceAll(/-([a-z])/g, (_, lette
 /** Defaults of one command that are not those of the settings. */
 export type OwnDefaults = Readonly<Partial<Record<SettingName, string | number>>>;
 
-export function addSettings(command: Command, names: readonly SettingName[], own: OwnDefaults = {}): Command {
+/** repeats: settings that may be given several times, whose value is then a list. */
+export function addSettings(
+  command: Command,
+  names: readonly SettingName[],
+  own: OwnDefaults = {},
+  repeats: readonly SettingName[] = [],
+): Command {
   for (const name of names) {
     const setting: Setting = SETTINGS[name];
     const option = new Option(setting.flags, setting.help);
@@ -279,6 +285,7 @@ export function addSettings(command: Command, names: readonly SettingName[], own
     if (value !== undefined) option.default(value);
     if (setting.choices !== undefined) option.choices([...setting.choices]);
     else if (setting.parse !== undefined) option.argParser(setting.parse);
+    if (repeats.includes(name)) option.argParser<string[] | undefined>((one, before) => [...(before ?? []), one]);
     command.addOption(option);
   }
   return command;

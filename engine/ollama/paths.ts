@@ -1,7 +1,7 @@
 /** The paths of Ollama's API, as far as they are about answers and the model that is served. */
 import type { Hono } from 'hono';
 import { packageVersion } from '../../native/index.ts';
-import type { AnswersApi, Env } from '../openai/api.ts';
+import type { AnswersApi, Body, Env } from '../openai/api.ts';
 import type { AnsweredPath } from '../openai/paths.ts';
 import { checkedBody } from '../openai/request.ts';
 import type { Service } from '../openai/service.ts';
@@ -16,20 +16,19 @@ export const OLLAMA: readonly AnsweredPath[] = [
   },
   { path: '/api/generate', does: 'The same for one prompt.', body: GENERATE_REQUEST },
   { path: '/api/show', does: 'What the model is.', body: SHOW_REQUEST },
-  { path: '/api/tags', does: 'The model that is served, as a list of one.' },
+  { path: '/api/tags', does: 'The models that are served.' },
   { path: '/api/version', does: 'The version of this server.' },
 ];
 
 /** Puts the paths on a server. */
 export function serveOllama(api: AnswersApi, app: Hono<Env>): void {
-  const { service } = api;
-  api.post(app, '/api/chat', ({ value }, asker) => OllamaAnswer.chat(service, value, asker));
-  api.post(app, '/api/generate', ({ value }, asker) => OllamaAnswer.generate(service, value, asker));
-  api.ask(app, '/api/show', async ({ value }) => {
-    service.checkModel(untagged(checkedBody(SHOW_REQUEST, value).model));
-    return shown(service);
-  });
-  app.get('/api/tags', (c) => c.json({ models: [tag(service)] }));
+  const serviceFor = (body: Body): Service => api.serviceFor(body, untagged);
+  api.post(app, '/api/chat', (body, asker) => OllamaAnswer.chat(serviceFor(body), body.value, asker));
+  api.post(app, '/api/generate', (body, asker) => OllamaAnswer.generate(serviceFor(body), body.value, asker));
+  api.ask(app, '/api/show', async ({ value }) =>
+    shown(api.serviceOf(untagged(checkedBody(SHOW_REQUEST, value).model))),
+  );
+  app.get('/api/tags', (c) => c.json({ models: api.services.map(tag) }));
   app.get('/api/version', (c) => c.json({ version: packageVersion() }));
 }
 

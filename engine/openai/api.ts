@@ -1,5 +1,6 @@
 /**
- * The paths that clients of OpenAI's API ask for answers, over one engine. Everybody who may ask shares its memory;
+ * The paths that clients of OpenAI's API ask for answers, over one engine, or several of which requests name one by its
+ * model; who names none has the first. Everybody who may ask shares its memory;
  * what a request says of the cache (`kv_budget`, `kld_budget`, `cache_salt`, `priority`) is its own.
  */
 import type { IncomingMessage } from 'node:http';
@@ -47,7 +48,10 @@ export interface Begun {
 const SESSIONS_MAX = 1000;
 
 export class AnswersApi {
+  /** Of the first model, which also counts the requests for all. */
   readonly service: Service;
+  /** Of each model. */
+  readonly services: readonly [Service, ...Service[]];
   readonly #store: WatchedStore | null;
   readonly #responses: ResponseStore;
   readonly #stalledMs: number;
@@ -59,16 +63,43 @@ export class AnswersApi {
    * store: where responses and conversations outlive this process; null: they do not. stalledMs: readers of events that
    * take nothing for so long are cut off. Throws 'bad-argument', 'bad-config'.
    */
-  constructor(engine: Engine, options: AnswersOptions, store: WatchedStore | null, stalledMs: number = STALLED_MS) {
-    this.service = new Service(engine, options, store);
+  constructor(
+    engines: Engine | readonly [Engine, ...Engine[]],
+    options: AnswersOptions,
+    store: WatchedStore | null,
+    stalledMs: number = STALLED_MS,
+  ) {
+    const [first, ...others] = 'info' in engines ? [engines] : engines;
+    checkNames([first, ...others], options);
+    this.service = new Service(first, options, store);
+    this.services = [this.service, ...others.map((engine) => new Service(engine, options, store))];
     this.#store = store;
     this.#responses = new ResponseStore(store);
     this.#stalledMs = stalledMs;
   }
 
-  /** The name that clients ask for. */
+  /** The names that clients ask for. */
   get model(): string {
-    return this.service.model;
+    return this.services.map(({ model }) => model).join(', ');
+  }
+
+  /** Of the model that somebody names; the first where none is named. Throws 'not-found'. */
+  serviceOf(model: string | null | undefined): Service {
+    if (model == null) return this.service;
+    const found = this.services.find((service) => service.isNamed(model));
+    if (found !== undefined) return found;
+    if (this.services.length === 1) this.service.checkModel(model);
+    const served = this.services.map((service) => service.model);
+    throw new KvError('not-found', `the model ${model.slice(0, 100)} is not served here`, {
+      values: { model: model.slice(0, 300), param: 'model', served },
+      hint: `ask for ${served.join(' or ')}`,
+    });
+  }
+
+  /** The same of the body of a request; what is no name is refused where the body is checked. */
+  serviceFor({ value }: Body, named: (model: string) => string = (model) => model): Service {
+    const model = typeof value === 'object' && value !== null && 'model' in value ? value.model : null;
+    return typeof model === 'string' ? this.serviceOf(named(model)) : this.service;
   }
 
   /** The sessions that answered whoever has this salt, as far as they are remembered. */
@@ -89,18 +120,15 @@ export class AnswersApi {
   /** Puts its paths on a server, which says who asks. */
   serveOn(app: Hono<Env>, askerOf: (request: IncomingMessage) => Asking): void {
     this.#askerOf = askerOf;
-    const service = this.service;
-    const { engine } = service;
     app.get('/health', (c) => c.json(this.#health));
-    app.get('/v1/models', (c) => c.json({ object: 'list', data: [service.card] }));
-    app.get('/v1/models/:model{.+}', (c) => {
-      service.checkModel(c.req.param('model'));
-      return c.json(service.card);
-    });
+    app.get('/v1/models', (c) => c.json({ object: 'list', data: this.services.map(({ card }) => card) }));
+    app.get('/v1/models/:model{.+}', (c) => c.json(this.serviceOf(c.req.param('model')).card));
     this.post(app, '/v1/chat/completions', (body, asker) =>
-      ChatCompletion.begin(service, body.bytes, body.value, asker),
+      ChatCompletion.begin(this.serviceFor(body), body.bytes, body.value, asker),
     );
-    this.post(app, '/v1/responses', ({ value }, asker) => ResponseAnswer.begin(service, this.#responses, value, asker));
+    this.post(app, '/v1/responses', (body, asker) =>
+      ResponseAnswer.begin(this.serviceFor(body), this.#responses, body.value, asker),
+    );
     const stored = ({ req, env }: Context<Env>) =>
       this.#responses.get(req.param('id')!, 'id', this.#askerOf(env.incoming).salt);
     app.get('/v1/responses/:id', async (c) => c.json((await stored(c)).response));
@@ -108,24 +136,30 @@ export class AnswersApi {
       const { response, sessions } = await stored(c);
       await this.#responses.forget(response.id);
       // Its text is in the cache of its conversation as well. Responses behind it are removed by their own ids.
-      await service.conversations.erase(sessions.at(-1)!);
+      for (const { conversations } of this.services) await conversations.erase(sessions.at(-1)!);
       return c.json({ id: response.id, object: 'response', deleted: true });
     });
-    this.post(app, '/v1/completions', ({ value }, asker) => TextCompletion.begin(service, value, asker));
+    this.post(app, '/v1/completions', (body, asker) => TextCompletion.begin(this.serviceFor(body), body.value, asker));
     this.#serveSessions(app);
-    this.ask(app, '/v1/embeddings', ({ value }, asker) => embeddings(service, value, asker));
-    this.ask(app, '/tokenize', async ({ value }) => {
-      const { content, add_special: special } = checkedBody(TOKENIZE_REQUEST, value);
+    this.ask(app, '/v1/embeddings', (body, asker) => embeddings(this.serviceFor(body), body.value, asker));
+    this.#serveTokens(app);
+  }
+
+  #serveTokens(app: Hono<Env>): void {
+    this.ask(app, '/tokenize', async (body) => {
+      const { content, add_special: special } = checkedBody(TOKENIZE_REQUEST, body.value);
+      const { engine } = this.serviceFor(body);
       return { tokens: await engine.tokenize(content, Number.MAX_SAFE_INTEGER, special === true) };
     });
-    this.ask(app, '/detokenize', async ({ value }) => {
-      const { tokens } = checkedBody(DETOKENIZE_REQUEST, value);
+    this.ask(app, '/detokenize', async (body) => {
+      const { tokens } = checkedBody(DETOKENIZE_REQUEST, body.value);
+      const { engine } = this.serviceFor(body);
       return { content: tokens.length === 0 ? '' : await engine.detokenize(tokens) };
     });
-    this.ask(app, '/apply-template', async ({ bytes, value }) => {
-      checkedBody(TEMPLATE_REQUEST, value);
-      const { messages, options } = conversationIn(bytes, 'the body');
-      const { template } = service;
+    this.ask(app, '/apply-template', async (body) => {
+      checkedBody(TEMPLATE_REQUEST, body.value);
+      const { messages, options } = conversationIn(body.bytes, 'the body');
+      const { engine, template } = this.serviceFor(body);
       return { prompt: await engine.render(messages, { ...options, ...(template === undefined ? {} : { template }) }) };
     });
   }
@@ -137,24 +171,38 @@ export class AnswersApi {
   }
 
   #serveSessions(app: Hono<Env>): void {
-    const { conversations } = this.service;
-    app.get('/v1/sessions/held', async (c) =>
-      c.json({ object: 'list', data: await conversations.list(this.#askerOf(c.env.incoming)) }),
-    );
+    app.get('/v1/sessions/held', async (c) => {
+      const looking = this.#askerOf(c.env.incoming);
+      const lists = await Promise.all(this.services.map(({ conversations }) => conversations.list(looking)));
+      const data = lists.flat().sort((a, b) => b.last_used_ms - a.last_used_ms);
+      return c.json({ object: 'list', data });
+    });
     const path = (what: string): string => `/v1/sessions/:session/${what}`;
-    this.ask(app, path('park'), (_, asker, id) => conversations.park(id, asker));
-    this.ask(app, path('resume'), (_, asker, id) => conversations.resume(id, asker));
-    this.ask(app, path('fork'), (_, asker, id) => conversations.fork(id, asker));
+    this.ask(app, path('park'), (_, asker, id) => this.#held((those) => those.park(id, asker)));
+    this.ask(app, path('resume'), (_, asker, id) => this.#held((those) => those.resume(id, asker)));
+    this.ask(app, path('fork'), (_, asker, id) => this.#held((those) => those.fork(id, asker)));
     this.ask(app, path('delete'), async (_, asker, id) => {
-      await conversations.remove(id, asker);
+      await this.#held((those) => those.remove(id, asker));
       await this.#responses.erase(id);
       return { id, deleted: true };
     });
   }
 
-  /** Keeps the conversations that wait where there is a store, and closes them. The engine and the store stay. */
-  close(): Promise<void> {
-    return this.service.close();
+  /** Does something with a conversation of whichever model holds it. Throws what the last one throws. */
+  async #held<T>(work: (conversations: Service['conversations']) => Promise<T>): Promise<T> {
+    for (const { conversations } of this.services.slice(0, -1)) {
+      try {
+        return await work(conversations);
+      } catch (error) {
+        if (!(error instanceof KvError) || error.code !== 'not-found') throw error;
+      }
+    }
+    return work(this.services.at(-1)!.conversations);
+  }
+
+  /** Keeps the conversations that wait where there is a store, and closes them. Engines and the store stay. */
+  async close(): Promise<void> {
+    for (const service of this.services) await service.close();
   }
 
   /** A path whose request takes an answer of JSON. */
@@ -209,6 +257,22 @@ export class AnswersApi {
       }
     });
   }
+}
+
+/** A name stands for one model. Throws 'bad-argument'. */
+function checkNames(engines: readonly Engine[], { modelName }: AnswersOptions): void {
+  if (engines.length === 1) return;
+  const names = engines.map(({ info }) => info.name);
+  if (modelName !== undefined)
+    throw new KvError('bad-argument', 'modelName is the name of one model, and several are served', {
+      values: { modelName, names },
+      hint: 'leave it out: clients ask for the names of the models',
+    });
+  if (new Set(names).size < names.length)
+    throw new KvError('bad-argument', 'two models that are served have one name, so no request could tell them apart', {
+      values: { names },
+      hint: 'rename the folder or the file of one',
+    });
 }
 
 /**

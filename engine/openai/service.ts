@@ -90,10 +90,15 @@ export class Service {
     };
   }
 
+  /** True of a name of this model. */
+  isNamed(model: string): boolean {
+    const { name, path } = this.engine.info;
+    return [this.model, name, basename(path)].includes(model);
+  }
+
   /** Throws 'not-found' for a model that is not this one. */
   checkModel(model: string | null | undefined): void {
-    const { name, path } = this.engine.info;
-    if (model == null || [this.model, name, basename(path)].includes(model)) return;
+    if (model == null || this.isNamed(model)) return;
     throw new KvError('not-found', `the model ${model.slice(0, 100)} is not served here`, {
       values: { model: model.slice(0, 300), param: 'model', served: this.model },
       hint: `ask for ${this.model}, or for none`,

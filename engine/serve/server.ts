@@ -23,6 +23,7 @@ import { openStore } from '../store/open.ts';
 import type { Store } from '../store/store.ts';
 import { STORE_CALLS, WatchedStore } from '../store/watched-store.ts';
 import type { Engine } from '../thread/engine.ts';
+import { EngineRuntime } from '../thread/runtime.ts';
 import { checkToken, Guard, isLoopback, ownAlone } from './guard.ts';
 import { type ApiKey, checkedKeys, streamsMaxOf, tokenKey } from './keys.ts';
 import { Live } from './live.ts';
@@ -64,16 +65,17 @@ const HEADERS = {
 } as const;
 
 /**
- * Serves the live view of an engine of this process, or of a state folder that any process writes. With an engine,
+ * Serves the live view of an engine of this process, or of a runtime with the engines that it has by now, of which
+ * requests name one by its model, or of a state folder that any process writes. With an engine,
  * /metrics is complete; over a folder it has what the log tells. An engine that writes no log has /metrics alone. The
  * log is read in a thread of its own. Throws 'bad-argument', 'bad-config', 'not-found' for a folder without a log, 'io'
  * where the port is taken. Close it before the engine.
  */
-export async function serve(source: Engine | string, options: ServeOptions = {}): Promise<LiveView> {
+export async function serve(source: Engine | EngineRuntime | string, options: ServeOptions = {}): Promise<LiveView> {
   checkKeys(options, SERVE_OPTIONS, 'serve');
   checkServe(options);
   const engine = typeof source === 'string' ? null : source;
-  const dir = typeof source === 'string' ? logDir(source) : source.info.logPath;
+  const dir = typeof source === 'string' ? logDir(source) : enginesOf(source)[0].info.logPath;
   if (engine === null && !isLogDir(dir!))
     throw new KvError('not-found', `there is no witness log in ${show(source)}`, {
       values: { dir },
@@ -88,6 +90,15 @@ export async function serve(source: Engine | string, options: ServeOptions = {})
     await store?.close();
     throw error;
   }
+}
+
+/** An engine, or those of a runtime that are open by now. Throws 'bad-argument' where there is none. */
+function enginesOf(source: Engine | EngineRuntime): readonly [Engine, ...Engine[]] {
+  if (!(source instanceof EngineRuntime)) return [source];
+  const [first, ...others] = source.engines;
+  if (first === undefined)
+    throw new KvError('bad-argument', 'the runtime has no engine to serve', { hint: 'openEngine one before' });
+  return [first, ...others];
 }
 
 async function listening(view: View): Promise<LiveView> {
@@ -129,7 +140,7 @@ function checkServe(options: ServeOptions): void {
 
 class View implements LiveView {
   readonly #reader: LogReader | null;
-  readonly #engine: Engine | null;
+  readonly #engine: Engine | EngineRuntime | null;
   readonly #options: ServeOptions;
   readonly #server: Server;
   readonly #guard: Guard;
@@ -160,7 +171,12 @@ class View implements LiveView {
   #url = '';
   #closing: Promise<void> | null = null;
 
-  constructor(reader: LogReader | null, engine: Engine | null, options: ServeOptions, store: Store | null) {
+  constructor(
+    reader: LogReader | null,
+    engine: Engine | EngineRuntime | null,
+    options: ServeOptions,
+    store: Store | null,
+  ) {
     const { host, requestsPerSecond, connectionsMax, requestMs, token, keys = [] } = withDefaults(options);
     this.#reader = reader;
     this.#engine = engine;
@@ -178,7 +194,9 @@ class View implements LiveView {
     const rules = { ...defaultsOf<StreamRules>(STREAM_OPTIONS), ...given<Partial<StreamRules>>(options.stream ?? {}) };
     this.#streams = reader === null ? null : new Streams(reader, rules, () => this.#dropped.add({}));
     this.#answers =
-      engine === null || options.answers === undefined ? null : new AnswersApi(engine, options.answers, this.#store);
+      engine === null || options.answers === undefined
+        ? null
+        : new AnswersApi(enginesOf(engine), options.answers, this.#store);
     const sources = {
       model: this.#answers?.model ?? null,
       metrics: engine === null ? null : () => engine.metrics(),
@@ -298,7 +316,7 @@ class View implements LiveView {
   }
 
   /** Its failures are counted, and told to whoever listens to the engine. */
-  #watched(store: Store, engine: Engine | null): WatchedStore {
+  #watched(store: Store, engine: Engine | EngineRuntime | null): WatchedStore {
     const failures = this.#registry.counter('store_failures_total', 'Calls of the store that failed.', {
       call: STORE_CALLS,
     });
