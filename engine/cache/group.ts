@@ -21,7 +21,7 @@ export class Group {
   /** What it was told last. */
   budgetBytes: number;
   readonly #members = new Set<Member>();
-  /** Of those that are the first of their family: the pages that another one has which is counted before; null: none. */
+  /** Of the first of each family: the pages that another one has which is counted before; null: none. */
   readonly #counted = new Map<Member, ReturnType<Kin['sharedWithin']>>();
   #countedAt = -1;
 

@@ -52,6 +52,8 @@ export interface SessionPack {
    * is asked at the end of each page; left out: it may write.
    */
   standing?(): PackStanding;
+  /** Hears how an instance broke its contract ('bad-pack'). */
+  onFault?(fault: KvError): void;
 }
 
 export type PackStanding = 'writes' | 'reads' | 'gone';
@@ -260,6 +262,7 @@ export class PackPages {
     const { pack, onLeft } = this.#options;
     this.#isOpen = false;
     if (fault !== null) {
+      if (fault.code === 'bad-pack') pack.onFault?.(fault);
       // After a trap its memory is in a state that nobody knows.
       this.#codec.close();
       this.#codec = pack.open();

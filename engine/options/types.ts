@@ -305,8 +305,9 @@ export interface SessionOptions extends GoverningOptions {
   readonly adapters?: readonly SessionAdapter[];
   /**
    * The kernel pack, by its name in the state folder (`NAME@canary`: one that is being tried), in whose codec pages may
-   * be held that would otherwise go to formats of the archive (`docs/packs.md`). A session keeps the version of it that was active when it was opened. It
-   * is not forked or parked, keeps no latents and no originals, and shares no pages. Default: none.
+   * be held that would otherwise go to formats of the archive (`docs/packs.md`). A session keeps the version of it that
+   * was active when it was opened. It is not forked or parked, keeps no latents and no originals, and shares no pages.
+   * Default: none.
    */
   readonly pack?: string;
   /**

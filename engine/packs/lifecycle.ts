@@ -299,6 +299,37 @@ export class PackKeeper {
     return this.#commit(before, draft, { lastKnownGood: target.lastKnownGood }, []);
   }
 
+  /**
+   * A pack broke its contract in a session: it writes no more pages, and the older version of its name that was active
+   * before writes them again, if it is still served. Nothing changes where it does not serve. Throws 'not-found', 'io'.
+   */
+  async withdraw(digest: string, because: string): Promise<PackRecord> {
+    const before = this.#standing();
+    const pack = this.find(digest);
+    if (!isServing(pack)) return pack;
+    const draft = draftOf(before);
+    const next = take(draft, pack, 'replace', { because });
+    const earlier = pack.state === 'active' ? this.#activeBefore(before, pack) : undefined;
+    if (earlier !== undefined) take(draft, earlier, 'restore', { because });
+    await this.#commit(before, draft, {}, []);
+    return next;
+  }
+
+  /** The older version of the same name that was active last, as it is now, if it may be again. */
+  #activeBefore(now: Generation, { name, version }: PackRecord): PackRecord | undefined {
+    for (let at = now.previous; at !== null; ) {
+      const { packs, previous } = this.#store.generation(at);
+      at = previous;
+      const isOlder = (one: PackRecord): boolean => compareVersions(one.version, version) < 0;
+      const was = packs.find((one) => one.name === name && one.state === 'active' && isOlder(one));
+      if (was === undefined) continue;
+      const pack = now.packs.find((one) => one.digest === was.digest);
+      const isFree = pack?.state === 'draining' || pack?.state === 'retired';
+      return isFree && standingOf(this.#envelopeOf(pack), pack, this.trust) === 'served' ? pack : undefined;
+    }
+    return undefined;
+  }
+
   /** A pack broke its contract while it served: nothing is read by it any more. */
   async distrust(digest: string, because: string, numbers: Readonly<Record<string, number>> = {}): Promise<PackRecord> {
     return this.#one(digest, 'distrust', { because, numbers });

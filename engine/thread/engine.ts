@@ -19,6 +19,7 @@ import type { ProvedAnswer, ReceiptOptions } from './calls/engine.ts';
 import type { HostCalls, HostClient } from './calls/index.ts';
 import { Chat } from './chat.ts';
 import type { ChatOptions } from './chat-options.ts';
+import { Closing } from './closing.ts';
 import { EngineAdapters } from './engine-adapters.ts';
 import { checkEngineOptions, hostOptions } from './engine-options.ts';
 import { EngineSession } from './engine-session.ts';
@@ -75,9 +76,8 @@ export class Engine {
   readonly #calls: HostClient;
   /** Adapters that sessions can be opened with, by name. */
   readonly adapters: EngineAdapters;
-  #closing: Promise<void> | null = null;
+  readonly #closing: Closing;
   #info: LoadedInfo | null = null;
-  #unanchoredEntries: number | null = null;
   /** @internal Tells the logger what happens beside the engine. */
   readonly tell: TellEvent;
 
@@ -86,6 +86,7 @@ export class Engine {
     const own = 'calls' in home ? home : new ModelThread<HostCalls>({ host: hostOptions(home) }, this, home);
     this.#home = own;
     this.#calls = own.calls;
+    this.#closing = new Closing(own);
     this.tell = own.tell;
     this.adapters = new EngineAdapters(own.calls);
   }
@@ -113,7 +114,7 @@ export class Engine {
    * names some. 0: all are covered; null: none is anchored, or the engine is not closed.
    */
   get unanchoredEntries(): number | null {
-    return this.#unanchoredEntries;
+    return this.#closing.unanchoredEntries;
   }
 
   /** Bytes the cache would take at a length, per format pair. */
@@ -293,16 +294,7 @@ export class Engine {
    * no call uses keeps no process alive, and is closed when the process comes to its end.
    */
   async close(): Promise<void> {
-    if (this.#calls.ended !== null && this.#closing === null) return;
-    this.#closing ??= this.#calls.call('close', undefined).then(
-      (unanchored) => {
-        this.#unanchoredEntries = unanchored;
-        return this.terminate();
-      },
-      // What could not be written must not keep the thread, and with it the process, alive.
-      (error: unknown) => this.terminate().then(() => Promise.reject(error)),
-    );
-    await this.#closing;
+    await this.#closing.close();
   }
 
   /**

@@ -49,7 +49,7 @@ export class Host {
     this.runtime = runtime;
     this.#isAlone = isAlone;
     this.adapters = new Adapters(runtime, state === null ? null : new AdapterRegistry(state.dir));
-    this.packs = new SessionPacks(state?.dir ?? null);
+    this.packs = new SessionPacks(state);
     for (const { name, path } of options.adapters ?? []) this.adapters.add(name, path);
     this.predictor = new ModelPredictor(runtime.model, state?.dir ?? null);
     // Where sessions that wait are parked predicted, this says at once whether they can be.
@@ -109,6 +109,7 @@ export class Host {
   async close(): Promise<number | null> {
     await doAll([
       ...[...this.#sessions.keys()].map((id) => () => this.closeSession(id, 'done')),
+      () => this.packs.close(),
       async () => this.predictor.close(),
       async () => this.commons.remove(this),
       ...(this.#isAlone ? this.commons.endings : []),

@@ -9,6 +9,7 @@ import type { EngineOptions } from '../options/types.ts';
 import { obtainModel } from '../transformer/hub/obtain.ts';
 import type { HostClient } from './calls/index.ts';
 import type { OfEngine, RuntimeCalls } from './calls/runtime.ts';
+import { Closing } from './closing.ts';
 import { Engine } from './engine.ts';
 import { checkRuntimeOptions, commonsOptions, MODEL_OPTIONS, modelOptions } from './engine-options.ts';
 import { ModelThread } from './model-thread.ts';
@@ -44,13 +45,13 @@ export class EngineRuntime {
   readonly #thread: ModelThread<RuntimeCalls>;
   readonly #options: RuntimeOptions;
   readonly #engines = new Map<EngineCalls, Engine>();
-  #closing: Promise<void> | null = null;
-  #unanchoredEntries: number | null = null;
+  readonly #closing: Closing;
 
   /** @internal use createRuntime */
   constructor(options: RuntimeOptions) {
     this.#options = options;
     this.#thread = new ModelThread({ commons: commonsOptions(options) }, this, options);
+    this.#closing = new Closing(this.#thread);
   }
 
   /**
@@ -106,21 +107,12 @@ export class EngineRuntime {
 
   /** The same as that of an engine, of the log that all of them write. */
   get unanchoredEntries(): number | null {
-    return this.#unanchoredEntries;
+    return this.#closing.unanchoredEntries;
   }
 
   /** Closes all engines and their sessions, flushes the log, and ends the thread. */
   async close(): Promise<void> {
-    const { calls } = this.#thread;
-    if (calls.ended !== null && this.#closing === null) return;
-    this.#closing ??= calls.call('close', undefined).then(
-      (unanchored) => {
-        this.#unanchoredEntries = unanchored;
-        return this.terminate();
-      },
-      (error: unknown) => this.terminate().then(() => Promise.reject(error)),
-    );
-    await this.#closing;
+    await this.#closing.close();
   }
 
   /** Ends the thread as soon as the native work under way is done. The log keeps what was acknowledged. */

@@ -5,9 +5,12 @@
 import { KvError } from '../../native/index.ts';
 import type { PackStanding, SessionPack } from '../cache/pack-pages.ts';
 import { ActivePacks } from '../packs/active.ts';
+import { testPack } from '../packs/contract.ts';
 import { compileModule, PackInstance } from '../packs/instance.ts';
 import { instrumentModule } from '../packs/instrument.ts';
+import { PackKeeper } from '../packs/lifecycle.ts';
 import type { CompiledModule } from '../packs/machine.ts';
+import type { State } from '../state/folder.ts';
 
 /** Behind the name of a pack that is only being tried. */
 const CANARY = '@canary';
@@ -27,28 +30,37 @@ function standingOf(packs: ActivePacks, digest: string): () => PackStanding {
 }
 
 export class SessionPacks {
-  readonly #stateDir: string | null;
+  readonly #state: Pick<State, 'dir' | 'log'> | null;
   #active: ActivePacks | null = null;
   /** By digest. */
   readonly #compiled = new Map<string, CompiledModule>();
+  /** Digests of those that broke their contract in a session. */
+  readonly #broken = new Set<string>();
+  #withdrawn: Promise<void> = Promise.resolve();
 
-  constructor(stateDir: string | null) {
-    this.#stateDir = stateDir;
+  constructor(state: Pick<State, 'dir' | 'log'> | null) {
+    this.#state = state;
+  }
+
+  /** Waits until what broke its contract is taken back for everybody. */
+  async close(): Promise<void> {
+    await this.#withdrawn;
   }
 
   /**
    * `NAME`: the version that is active; `NAME@canary`: the one that is being tried. Throws 'unsupported' without a
-   * state folder and for a pack that is no codec, 'not-found' where there is none, and what ActivePacks throws.
+   * state folder and for a pack that is no codec, 'not-found' where there is none, 'bad-pack' for one that broke its
+   * contract here, and what ActivePacks throws.
    */
   of(asked: string): SessionPack {
     const isCanary = asked.endsWith(CANARY);
     const name = isCanary ? asked.slice(0, -CANARY.length) : asked;
-    if (this.#stateDir === null)
+    if (this.#state === null)
       throw new KvError('unsupported', 'packs are installed in a state folder, and this engine has none', {
         values: { pack: name },
         hint: 'open the engine with stateDir',
       });
-    this.#active ??= new ActivePacks({ stateDir: this.#stateDir, instrument: instrumentModule });
+    this.#active ??= new ActivePacks({ stateDir: this.#state.dir, instrument: instrumentModule });
     const packs = this.#active;
     packs.refresh();
     const found = isCanary ? packs.canary(name) : packs.active(name);
@@ -62,6 +74,11 @@ export class SessionPacks {
         },
       );
     const { digest, instrumented, manifest } = found;
+    if (this.#broken.has(digest))
+      throw new KvError('bad-pack', `the pack ${JSON.stringify(name)} broke its contract in a session of this engine`, {
+        values: { pack: name, digest },
+        hint: 'palimpsest packs list says what is active; leave out `pack` until another version is',
+      });
     if (manifest.kind !== 'codec')
       throw new KvError('unsupported', `the pack ${JSON.stringify(name)} is no codec`, { values: { pack: name } });
     const [{ fuelPerToken }] = manifest.formats as [(typeof manifest.formats)[number]];
@@ -71,6 +88,25 @@ export class SessionPacks {
       ...{ name, digest },
       open: () => PackInstance.open(module, { fuelPerToken }),
       standing: standingOf(packs, digest),
+      onFault: ({ message }) => this.#withdraw(digest, message),
     };
+  }
+
+  /** No session begins with it any more, here at once and elsewhere as soon as it is taken back. */
+  #withdraw(digest: string, because: string): void {
+    if (this.#broken.has(digest)) return;
+    this.#broken.add(digest);
+    const { dir: stateDir, log } = this.#state!;
+    const trial = { instrument: instrumentModule, test: testPack };
+    const withdraw = async (): Promise<void> => {
+      const keeper = await PackKeeper.open({ stateDir, log, trial });
+      try {
+        await keeper.withdraw(digest, because);
+      } finally {
+        keeper.close();
+      }
+    };
+    // Where that fails, because somebody is at work on the packs perhaps, the note of the session tells it.
+    this.#withdrawn = this.#withdrawn.then(withdraw).catch(() => undefined);
   }
 }

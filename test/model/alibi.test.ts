@@ -6,16 +6,13 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { Session } from '../../engine/session/session.ts';
 import { alibiSlopes } from '../../engine/transformer/attention.ts';
 import { convertModel } from '../../engine/transformer/convert/convert.ts';
-import { createLoopBackend } from '../../engine/transformer/dense-loops.ts';
-import { createNativeBackend } from '../../engine/transformer/dense-native.ts';
 import { loadModel } from '../../engine/transformer/load.ts';
-import { Rotary } from '../../engine/transformer/rotary.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { seeded } from '../random.ts';
 import { floats, safetensors, temporaryFolder, tinyTokenizerJson } from '../unit/engine/transformer/model-files.ts';
 import { normalBelow } from '../unit/engine/transformer/plain-dense.ts';
-import { logitsAt, nativeAttention, plainAttention } from './forward.ts';
+import { distance, logitsOf, plus, type Rows } from './formulas.ts';
 
 const folder = temporaryFolder();
 afterAll(() => folder.remove());
@@ -43,7 +40,6 @@ const SHAPES: Readonly<Record<string, Shape>> = {
 const ids = Array.from({ length: TOKENS }, (_, i) => (i * 37 + 11) % VOCABULARY);
 const POSITIONS = [0, 7, TOKENS - 1];
 
-type Rows = number[][];
 type Weights = ReadonlyMap<string, { readonly shape: readonly number[]; readonly values: Float32Array }>;
 
 function randomWeights({ width, isBiased, isTied }: Shape): Weights {
@@ -164,30 +160,6 @@ function slopeOf(head: number, heads: number, max: number): number {
   return head < whole ? 2 ** ((-max * (head + 1)) / whole) : 2 ** ((-max * (2 * (head - whole) + 1)) / (2 * whole));
 }
 
-const plus = (a: Rows, b: Rows): Rows => a.map((row, t) => row.map((value, i) => value + b[t]![i]!));
-
-async function logitsOf(path: string, isExact: boolean): Promise<Float32Array[]> {
-  const model = await loadModel(path);
-  const create = isExact ? createLoopBackend : createNativeBackend;
-  const dense = await create(model, { precision: isExact ? 'exact' : 'auto', threads: 1 });
-  const attention = (isExact ? plainAttention : nativeAttention)(model.config);
-  try {
-    return await logitsAt(dense, model.config, new Rotary(model.config), attention, ids, 16, POSITIONS);
-  } finally {
-    attention.close();
-    await dense.close();
-    model.weights.close();
-  }
-}
-
-const distance = (found: readonly Float32Array[], expected: Rows): number =>
-  Math.max(
-    ...found.map((row, i) => {
-      const right = expected[POSITIONS[i]!]!;
-      return Math.hypot(...right.map((value, at) => row[at]! - value)) / Math.hypot(...right);
-    }),
-  );
-
 test('slopes are those of the paper for every number of heads', () => {
   for (let heads = 1; heads <= 70; heads++) {
     const expected = Float32Array.from({ length: heads }, (_, head) => slopeOf(head, heads, 8));
@@ -201,16 +173,16 @@ describe.each(Object.entries(SHAPES))('MPT %s', (name, shape) => {
 
   test('from a folder and from GGUF, float32 and attention in float64', async () => {
     const from = folderOf(name, shape, weights);
-    expect(distance(await logitsOf(from, true), expected)).toBeLessThan(FLOAT32);
+    expect(distance(await logitsOf(from, ids, POSITIONS, true), expected, POSITIONS)).toBeLessThan(FLOAT32);
     const { path } = await convertModel(from, join(folder.dir, `${name}.gguf`));
-    expect(distance(await logitsOf(path, true), expected)).toBeLessThan(FLOAT32);
+    expect(distance(await logitsOf(path, ids, POSITIONS, true), expected, POSITIONS)).toBeLessThan(FLOAT32);
   });
 
   test('from a folder and from GGUF in 8 bits, our kernels, keys and values in halves', async () => {
     const from = folderOf(name, shape, weights);
-    expect(distance(await logitsOf(from, false), expected)).toBeLessThan(EIGHT_BITS);
+    expect(distance(await logitsOf(from, ids, POSITIONS, false), expected, POSITIONS)).toBeLessThan(EIGHT_BITS);
     const { path } = await convertModel(from, join(folder.dir, `${name}-q8.gguf`), { type: 'Q8_0' });
-    expect(distance(await logitsOf(path, false), expected)).toBeLessThan(EIGHT_BITS);
+    expect(distance(await logitsOf(path, ids, POSITIONS, false), expected, POSITIONS)).toBeLessThan(EIGHT_BITS);
   });
 });
 
@@ -227,7 +199,7 @@ test('sessions answer as the formulas do, and refuse latents, which have no plac
     const found: Float32Array[] = [];
     for (const position of POSITIONS)
       found.push(await runtime.dense.logits(hidden.slice(position * hiddenSize, (position + 1) * hiddenSize), 1));
-    expect(distance(found, formula(PLAIN, weights, ids))).toBeLessThan(EIGHT_BITS);
+    expect(distance(found, formula(PLAIN, weights, ids), POSITIONS)).toBeLessThan(EIGHT_BITS);
     expect(() => Session.open(runtime, { ...given, latents: 'xq8', kvBudget: '50%' })).toThrow(
       /latents needs? one rotary/,
     );

@@ -6,16 +6,13 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { Session } from '../../engine/session/session.ts';
 import { convertModel } from '../../engine/transformer/convert/convert.ts';
-import { createLoopBackend } from '../../engine/transformer/dense-loops.ts';
-import { createNativeBackend } from '../../engine/transformer/dense-native.ts';
 import { loadModel } from '../../engine/transformer/load.ts';
-import { Rotary } from '../../engine/transformer/rotary.ts';
 import { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { seeded } from '../random.ts';
 import { floats, safetensors, temporaryFolder, tinyTokenizerJson } from '../unit/engine/transformer/model-files.ts';
 import { normalBelow } from '../unit/engine/transformer/plain-dense.ts';
-import { logitsAt, nativeAttention, plainAttention } from './forward.ts';
+import { distance, logitsOf, plus, type Rows } from './formulas.ts';
 
 const folder = temporaryFolder();
 afterAll(() => folder.remove());
@@ -147,8 +144,6 @@ function folderOf(name: string, shape: Shape, weights: Weights): string {
   return join(folder.dir, name);
 }
 
-type Rows = number[][];
-
 /** The formulas, one row of the text after the other. */
 class Reference {
   readonly #shape: Shape;
@@ -244,30 +239,6 @@ class Reference {
   }
 }
 
-const plus = (a: Rows, b: Rows): Rows => a.map((row, t) => row.map((value, i) => value + b[t]![i]!));
-
-async function logitsOf(path: string, ids: readonly number[], isExact: boolean): Promise<Float32Array[]> {
-  const model = await loadModel(path);
-  const create = isExact ? createLoopBackend : createNativeBackend;
-  const dense = await create(model, { precision: isExact ? 'exact' : 'auto', threads: 1 });
-  const attention = (isExact ? plainAttention : nativeAttention)(model.config);
-  try {
-    return await logitsAt(dense, model.config, new Rotary(model.config), attention, ids, 16, POSITIONS);
-  } finally {
-    attention.close();
-    await dense.close();
-    model.weights.close();
-  }
-}
-
-const distance = (found: readonly Float32Array[], expected: Rows): number =>
-  Math.max(
-    ...found.map((row, i) => {
-      const right = expected[POSITIONS[i]!]!;
-      return Math.hypot(...right.map((value, at) => row[at]! - value)) / Math.hypot(...right);
-    }),
-  );
-
 const ids = Array.from({ length: TOKENS }, (_, i) => (i * 37 + 11) % VOCABULARY);
 
 describe.each(Object.entries(SHAPES))('%s', (name, shape) => {
@@ -276,17 +247,17 @@ describe.each(Object.entries(SHAPES))('%s', (name, shape) => {
 
   test('from a folder and from GGUF, float32 and attention in float64', async () => {
     const from = folderOf(name, shape, weights);
-    expect(distance(await logitsOf(from, ids, true), expected)).toBeLessThan(FLOAT32);
+    expect(distance(await logitsOf(from, ids, POSITIONS, true), expected, POSITIONS)).toBeLessThan(FLOAT32);
     const { path } = await convertModel(from, join(folder.dir, `${name}.gguf`));
-    expect(distance(await logitsOf(path, ids, true), expected)).toBeLessThan(FLOAT32);
+    expect(distance(await logitsOf(path, ids, POSITIONS, true), expected, POSITIONS)).toBeLessThan(FLOAT32);
   });
 
   test('from a folder and from GGUF in 8 bits, our kernels, keys and values in halves', async () => {
     const from = folderOf(name, shape, weights);
-    expect(distance(await logitsOf(from, ids, false), expected)).toBeLessThan(EIGHT_BITS);
+    expect(distance(await logitsOf(from, ids, POSITIONS, false), expected, POSITIONS)).toBeLessThan(EIGHT_BITS);
     const { path, types } = await convertModel(from, join(folder.dir, `${name}-q8.gguf`), { type: 'Q8_0' });
     expect(types).toHaveProperty('Q8_0');
-    expect(distance(await logitsOf(path, ids, false), expected)).toBeLessThan(EIGHT_BITS);
+    expect(distance(await logitsOf(path, ids, POSITIONS, false), expected, POSITIONS)).toBeLessThan(EIGHT_BITS);
   });
 });
 
@@ -308,7 +279,7 @@ test.each([
       const found: Float32Array[] = [];
       for (const position of POSITIONS)
         found.push(await runtime.dense.logits(hidden.slice(position * hiddenSize, (position + 1) * hiddenSize), 1));
-      expect(distance(found, new Reference(shape, weights).logits(ids))).toBeLessThan(EIGHT_BITS);
+      expect(distance(found, new Reference(shape, weights).logits(ids), POSITIONS)).toBeLessThan(EIGHT_BITS);
       expect(() => Session.open(runtime, { ...given, latents: 'xq8', kvBudget: '50%' })).toThrow(
         'latents do not serve',
       );

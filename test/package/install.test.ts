@@ -134,9 +134,14 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
   it('has the reference model in a package of its own, and says so where that is missing', () => {
     const run = (): Ran => node([...COMMAND, 'run', '-m', 'reference', '-p', 'program.mjs', '--max-tokens', '1']);
     expect(listed.filter((path) => path.startsWith('models/')).sort()).toEqual(
-      ['README.md', 'laws/reference.json', 'laws/smollm2-135m.json', 'text/chronicle.txt'].map(
-        (name) => `models/${name}`,
-      ),
+      [
+        'README.md',
+        'helpers/kinds.onnx',
+        'helpers/places.onnx',
+        'laws/reference.json',
+        'laws/smollm2-135m.json',
+        'text/chronicle.txt',
+      ].map((name) => `models/${name}`),
     );
     const without = run();
     expect(without.stderr.replace(/\s+/g, ' ')).toContain('[missing-dependency]');

@@ -53,7 +53,10 @@ export class DecisionFeed {
     const take = (rows: readonly DecisionRow[]): void => {
       if (ending.signal.aborted) return;
       const bySeq = new Map([...this.#rows, ...rows].map((row) => [row.seq, row]));
-      this.#rows = [...bySeq.values()].sort((a, b) => b.seq - a.seq).slice(0, SHOWN);
+      // What somebody reads the explanation of stays, however many are newer.
+      this.#rows = [...bySeq.values()]
+        .sort((a, b) => b.seq - a.seq)
+        .filter(({ seq }, at) => at < SHOWN || this.#elements.get(seq)?.querySelector('.explained') != null);
       this.#due();
     };
     void follow(`/v1/decisions/stream?${of}`, ending.signal, ({ event, data }) => {

@@ -1,5 +1,5 @@
-// Packs on the command line, from two keys to a rollback, with a codec of ours: the built command in processes of its
-// own, because only whole runs show that what one wrote is what the next one finds.
+// Packs on the command line, from two keys to a rollback, with a codec of ours: what one command wrote is what the next
+// one finds.
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
@@ -11,14 +11,14 @@ interface Key {
 }
 
 const keys: Record<string, Key> = {};
-const state = ['--state', 'state'];
+const state = ['--state', join(dir, 'state')];
 const module = join(root, 'packs/block6/block6.wasm');
 const manifest = join(root, 'packs/block6/manifest.json');
 
 async function ran<T>(...args: string[]): Promise<T> {
   const { code, out, err } = await answered(['packs', ...args, '--json']);
   expect(code, err).toBe(0);
-  return lastLine(out) as T;
+  return lastLine(out) as unknown as T;
 }
 
 function writeTrust(name: string, change: Readonly<Record<string, unknown>> = {}): string {
@@ -75,10 +75,8 @@ it('goes from keys to an active pack, and back', async () => {
 
   const told = await answered(['audit', 'packs', ...state]);
   expect(told.out).toContain('draining→quarantined');
-  const arrows = lastLine((await answered(['audit', 'packs', '--limit', '50', '--json', ...state])).out) as {
-    seq: number;
-    event: string;
-  }[];
+  const listedArrows = await answered(['audit', 'packs', '--limit', '50', '--json', ...state]);
+  const arrows = JSON.parse(listedArrows.out) as { seq: number; event: string }[];
   expect(arrows.map(({ event }) => event)).toEqual(
     ['verify', 'instrument', 'test', 'tryOut', 'activate', 'replace', 'distrust'].reverse(),
   );
@@ -96,7 +94,7 @@ it('takes no pack that promises what it does not keep', async () => {
   promised.formats[0] = { ...promised.formats[0], errorMost: 1e-6 };
   writeFileSync(boasting, JSON.stringify(promised));
   const pack = join(dir, 'boasting');
-  const other = ['--state', 'other'];
+  const other = ['--state', join(dir, 'other')];
   await ran('sign', boasting, module, '--key', join(dir, 'packs.key'), '-o', pack);
   await ran('sign', writeTrust('own.json'), '--key', join(dir, 'root.key'));
   await ran('install', join(dir, 'own.json'), ...other);

@@ -68,6 +68,8 @@ describe('help', () => {
       'audit reindex',
       'adapters inspect',
       'adapters verify',
+      ...['keygen', 'sign', 'install', 'list', 'activate', 'rollback', 'verify'].map((name) => `packs ${name}`),
+      'audit packs',
       'thresholds show',
       'thresholds export',
       'thresholds import',

@@ -1,5 +1,5 @@
-// openai-python (2.8 was run) over loopback: chats whole and streamed, tools, responses, embeddings and refusals, as its own types
-// read them. Python is `python3`, or what PALIMPSEST_TEST_PYTHON names.
+// openai-python (2.8 was run) over loopback: chats whole and streamed, tools, responses, embeddings and refusals, as
+// its own types read them. Python is `python3`, or what PALIMPSEST_TEST_PYTHON names.
 import { execFile, spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { promisify } from 'node:util';

@@ -1,5 +1,6 @@
 // 400 packs and trust files that somebody made to be taken and that must not be, from a seed: each is refused with the
-// code of its kind, before its module is looked at; nothing of it is in the store, and the log says that it was refused.
+// code of its kind, before its module is looked at; nothing of it is in the store, and the log says that it was
+// refused.
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,6 +1,6 @@
 // A process that installs and activates is killed, or loses its power, at each of its calls to a simulated disk (at
-// home at each fourth). Whoever comes next finds the generation before or the one after, whole; the log, on the same disk, has
-// or gets every arrow of what is there; and the work can be done again.
+// home at each fourth). Whoever comes next finds the generation before or the one after, whole; the log, on the same
+// disk, has or gets every arrow of what is there; and the work can be done again.
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -66,7 +66,8 @@ afterEach(async () => {
 });
 
 const version = (number: string, name = 'example') => packOf({ manifest: manifestWith({ name, version: number }) });
-const digestOf = (number: string): string => sha(version(number).module);
+const digestOfPack = ({ module }: { readonly module: Uint8Array }): string => sha(module);
+const digestOf = (number: string): string => digestOfPack(version(number));
 const states = (): Record<string, string> =>
   Object.fromEntries((keeper.generation?.packs ?? []).map((pack) => [pack.version, pack.state]));
 const told = (): PackBody[] => [...readLog(join(dir, 'log'), { kinds: ['pack'] })].map(({ body }) => body as PackBody);
@@ -130,6 +131,34 @@ describe('a pack', () => {
       ...{ because: 'the bound was broken twice', numbers: { error: 0.5 }, trustVersion: 1, keyIds: [PACKERS[0].id] },
     });
     expect(verifyLog(join(dir, 'log')).ok).toBe(true);
+  });
+
+  it('that broke its contract in a session makes way for the version before it, and for no other name', async () => {
+    const versions = { from: '1.0.0', below: '2.0.0' };
+    const allow = ['example', 'other'].map((name) => ({ name, versions }));
+    await keeper.installTrust(signTrust(trustWith({ allow })), 'trust');
+    for (const one of [version('1.0.0'), version('1.1.0'), version('1.2.0', 'other')]) {
+      await keeper.install(one);
+      await keeper.activate(digestOfPack(one));
+    }
+    expect((await keeper.withdraw(digestOf('1.1.0'), 'rows are no numbers')).state).toBe('draining');
+    expect(states()).toEqual({ '1.0.0': 'active', '1.1.0': 'draining', '1.2.0': 'active' });
+    const { generation } = keeper.generation!;
+    await keeper.withdraw(digestOf('1.1.0'), 'again');
+    expect(keeper.generation!.generation).toBe(generation);
+    // Nothing is left to go back to.
+    await keeper.withdraw(digestOf('1.0.0'), 'a trap');
+    expect(states()['1.0.0']).toBe('draining');
+    expect(loaded().active('example')).toBeNull();
+    expect(
+      told()
+        .slice(-3)
+        .map(({ version: of, event, because }) => [of, event, because]),
+    ).toEqual([
+      ['1.1.0', 'replace', 'rows are no numbers'],
+      ['1.0.0', 'restore', 'rows are no numbers'],
+      ['1.0.0', 'replace', 'a trap'],
+    ]);
   });
 
   it('is found by its name, version and digest, and by nothing else', async () => {

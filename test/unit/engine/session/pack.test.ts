@@ -11,7 +11,7 @@ import { createEngine } from '../../../../engine/index.ts';
 import { PackInstance } from '../../../../engine/packs/instance.ts';
 import { instrumentModule } from '../../../../engine/packs/instrument.ts';
 import { PackKeeper } from '../../../../engine/packs/lifecycle.ts';
-import type { PackManifest } from '../../../../engine/packs/manifest.ts';
+import type { CodecManifest } from '../../../../engine/packs/manifest.ts';
 import { parkedBytes } from '../../../../engine/session/park/park.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import type { SessionSetup } from '../../../../engine/session/setup.ts';
@@ -251,7 +251,7 @@ describe('packs of two generations', () => {
 
 describe('an engine with packs in its state folder', () => {
   const folder = join(import.meta.dirname, '..', '..', '..', '..', 'packs', 'block6');
-  const manifest = JSON.parse(readFileSync(join(folder, 'manifest.json'), 'utf8')) as PackManifest;
+  const manifest = JSON.parse(readFileSync(join(folder, 'manifest.json'), 'utf8')) as CodecManifest;
   const module = readFileSync(join(folder, 'block6.wasm'));
 
   it('gives sessions the one that is active when they are opened, and they keep it', async () => {
@@ -284,5 +284,41 @@ describe('an engine with packs in its state folder', () => {
       keeper.close();
       await log.close();
     }
+  });
+
+  it('takes back for everybody what breaks its contract in a session', async () => {
+    const stateDir = join(models.dir, 'broken-state');
+    const kept = async <T>(work: (keeper: PackKeeper) => T | Promise<T>): Promise<T> => {
+      const log = await openWitnessLog({ dir: logDir(stateDir), clock: () => NOW_MS });
+      const trial = { instrument: instrumentModule, test: async () => KEPT };
+      const keeper = await PackKeeper.open({ stateDir, log, trial, clock: () => NOW_MS });
+      try {
+        return await work(keeper);
+      } finally {
+        keeper.close();
+        await log.close();
+      }
+    };
+    const allow = [{ name: manifest.name, versions: { from: '1.0.0', below: '2.0.0' } }];
+    // It promises less fuel than it takes, which these trials do not ask.
+    const formats = manifest.formats.map((format) => ({ ...format, fuelPerToken: 1 }));
+    await kept(async (keeper) => {
+      await keeper.installTrust(signTrust(trustWith({ allow })), 'trust');
+      await keeper.install(signedPack({ manifest: { ...manifest, formats }, module }));
+      await keeper.activate(manifest.name);
+    });
+    const engine = await createEngine({ model: MODEL, threads: 1, stateDir });
+    const asked = { pack: manifest.name, cacheTypes: 'trellis2', tokensExpected: 320 };
+    try {
+      const session = await engine.openSession(asked);
+      expect((await session.generate(ids(300), { maxTokens: 4, temperature: 0 }).result).tokens).toBe(4);
+      expect(['bad-pack', 'not-found']).toContain((await refused(engine.openSession(asked))).code);
+    } finally {
+      await engine.close();
+    }
+    expect(await kept((keeper) => keeper.find(manifest.name).state)).toBe('draining');
+    const arrows = [...readLog(logDir(stateDir), { kinds: ['pack'] })].map(({ body }) => body as { because: string });
+    expect(arrows.at(-1)).toMatchObject({ event: 'replace', to: 'draining' });
+    expect(arrows.at(-1)!.because).toContain('fuel');
   });
 });

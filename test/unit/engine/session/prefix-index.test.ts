@@ -57,8 +57,10 @@ describe('random histories of sessions that begin alike', () => {
     const saltOf = new Map<object, string>();
     const count = { begun: 0, grown: 0, forked: 0, cut: 0, parked: 0, woken: 0, closed: 0, kept: 0, aborted: 0 };
     const { plan } = Rotary.planned(runtime().model.config, undefined);
+    const { model, dense, activations } = runtime();
+    const rounding = [dense.name, dense.weightTypes, activations?.eightBit ?? null];
     const chainOf = (salt: string): PageChain =>
-      new PageChain(KEY, JSON.stringify([runtime().model.digest, plan, salt]));
+      new PageChain(KEY, JSON.stringify([model.digest, rounding, plan, salt]));
 
     const anew = (): string[] => {
       const told: string[] = [];

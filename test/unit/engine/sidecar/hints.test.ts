@@ -70,7 +70,8 @@ describe('an engine', () => {
 
   test('goes on where they hang: the same text without a hint', async () => {
     const runtime = await Runtime.open({ model: MODEL, threads: 1 });
-    const helpers = new TextHelpers(PATIENT);
+    // They are asked more than once, and those that took the place of the stopped ones would answer.
+    const helpers = new TextHelpers({ ...PATIENT, restMs: 3_600_000 });
     await helpers.hintOf(Buffer.from(CODE));
     const answers: string[] = [];
     const texts: (string | undefined)[] = [];
