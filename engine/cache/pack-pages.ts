@@ -23,22 +23,9 @@ import {
   type Side,
 } from '../../native/index.ts';
 import type { PackContext } from '../../policy/index.ts';
+import { packFormatName } from '../packs/manifest.ts';
+import type { PackCodec } from '../packs/types.ts';
 import type { Terms } from './terms.ts';
-
-/** A codec of pages: one page of one head at a time. What it throws means that it is not to be trusted any more. */
-export interface PageCodec {
-  /** Bytes of a page. */
-  pageBytes(tokens: number, dim: number): number;
-  /** x: [tokens, dim]. */
-  encode(x: Float32Array, tokens: number, dim: number): Uint8Array;
-  /** → [tokens, dim] */
-  decode(page: Uint8Array, tokens: number, dim: number): Float32Array;
-  /** q: [queries, dim] → their products with the rows of the page, in `out`: [queries, tokens]. */
-  dots(page: Uint8Array, q: Float32Array, out: Float32Array, tokens: number, dim: number, queries: number): void;
-  /** Adds to `out`, [queries, dim], the rows of the page by the weights w: [queries, tokens]. */
-  mix(page: Uint8Array, w: Float32Array, out: Float32Array, tokens: number, dim: number, queries: number): void;
-  close(): void;
-}
 
 /** What a session has of a pack, for life. */
 export interface SessionPack {
@@ -46,7 +33,7 @@ export interface SessionPack {
   /** SHA-256 of its module, hexadecimal. */
   readonly digest: string;
   /** An instance of its own: a module could carry rows of one session into pages of another. */
-  open(): PageCodec;
+  open(): PackCodec;
   /**
    * Whether it may write pages still, or only read those that there are, or is gone: nobody may ask it for anything. It
    * is asked at the end of each page; left out: it may write.
@@ -58,19 +45,12 @@ export interface SessionPack {
 
 export type PackStanding = 'writes' | 'reads' | 'gone';
 
-/** Digits of a digest in names. */
-const DIGEST_DIGITS = 12;
-
-/** The name of a form that pages have in a pack: `pack:<name>@<digest>`. */
-export const packId = ({ name, digest }: Pick<SessionPack, 'name' | 'digest'>): string =>
-  `pack:${name}@${digest.slice(0, DIGEST_DIGITS)}`;
-
 /** Throws 'bad-pack' where the pack breaks its contract when it is asked for the size of a page. */
 export function packContext(pack: SessionPack, kvHeads: number, headDim: number): PackContext {
   const codec = pack.open();
   try {
     const bytes = 2 * kvHeads * codec.pageBytes(PAGE_TOKENS, headDim);
-    return { id: packId(pack), pageBytes: padded(bytes, PAGE_PART_ALIGN) };
+    return { id: packFormatName(pack.name, pack.digest), pageBytes: padded(bytes, PAGE_PART_ALIGN) };
   } finally {
     codec.close();
   }
@@ -95,7 +75,7 @@ interface PackPagesOptions {
 export class PackPages {
   readonly #options: PackPagesOptions;
   readonly #headBytes: number;
-  #codec: PageCodec;
+  #codec: PackCodec;
   /** Pages of each layer that are in the pack, in order; null: to be looked up. */
   #pages: (readonly number[] | null)[];
   /** Pages that have been in it, so that trials pass them by. */
@@ -211,13 +191,14 @@ export class PackPages {
    * pages. Throws 'bad-pack' then.
    */
   look(): void {
-    const standing = this.#isOpen ? (this.#options.pack.standing?.() ?? 'writes') : 'writes';
+    const { pack } = this.#options;
+    const standing = this.#isOpen ? (pack.standing?.() ?? 'writes') : 'writes';
     if (standing === 'reads') this.leave();
     if (standing !== 'gone') return;
     this.#isOpen = false;
     if (this.count === 0) return;
     throw new KvError('bad-pack', `the pack of ${this.count} pages of this session was revoked`, {
-      values: { pack: packId(this.#options.pack), pages: this.count },
+      values: { pack: packFormatName(pack.name, pack.digest), pages: this.count },
       hint: 'open another session: it reads its text anew',
     });
   }

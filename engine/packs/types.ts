@@ -26,8 +26,12 @@ export const PACK_FAULTS = {
 } as const;
 export type PackFault = keyof typeof PACK_FAULTS;
 
-/** A module that is a codec, opened for one session (`PackInstance`). Arrays are of one head, tokens first. */
+/**
+ * A codec that is opened for one session (`PackInstance`). Arrays are of one head, tokens first: x and what is decoded
+ * are [tokens, dim]. What a call throws means that the codec is not to be trusted any more.
+ */
 export interface PackCodec {
+  /** Bytes of a page. */
   pageBytes(tokens: number, dim: number): number;
   encode(x: Float32Array, tokens: number, dim: number): Uint8Array;
   decode(page: Uint8Array, tokens: number, dim: number): Float32Array;

@@ -68,7 +68,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   metrics: ['events'],
   options: ['transformer', 'events'],
   originals: ['options'],
-  cache: ['transformer', 'metrics', 'options', 'originals'],
+  cache: ['transformer', 'packs', 'metrics', 'options', 'originals'],
   scheduler: ['transformer', 'metrics', 'cache'],
   state: ['events', 'options', 'cache'],
   adapters: ['transformer', 'state'],

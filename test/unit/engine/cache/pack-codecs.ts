@@ -1,13 +1,14 @@
 /** Codecs of pages as packs would bring them, in TypeScript: to see what a cache makes of them, and of their faults. */
-import type { PageCodec, SessionPack } from '../../../../engine/cache/pack-pages.ts';
+import type { SessionPack } from '../../../../engine/cache/pack-pages.ts';
+import type { PackCodec } from '../../../../engine/packs/types.ts';
 import { KvError } from '../../../../native/index.ts';
 
 /** A codec from what it encodes and decodes, whose products are those of the decoded rows, in float32. */
 function codecOf(
-  pageBytes: PageCodec['pageBytes'],
-  encode: PageCodec['encode'],
-  decode: PageCodec['decode'],
-): PageCodec {
+  pageBytes: PackCodec['pageBytes'],
+  encode: PackCodec['encode'],
+  decode: PackCodec['decode'],
+): PackCodec {
   return {
     pageBytes,
     encode,
@@ -35,7 +36,7 @@ function codecOf(
 }
 
 /** Rows stay as they are, here; a page is the number under which they are kept: nothing is lost, in few bytes. */
-export function keptRows(): PageCodec {
+export function keptRows(): PackCodec {
   const rows: Float32Array[] = [];
   return codecOf(
     () => 4,
@@ -45,7 +46,7 @@ export function keptRows(): PageCodec {
 }
 
 /** Four bits of an element, and a float32 scale for each row. */
-export function coarse(): PageCodec {
+export function coarse(): PackCodec {
   const stored = (dim: number): number => 4 + dim / 2;
   return codecOf(
     (tokens, dim) => tokens * stored(dim),
@@ -79,7 +80,7 @@ export function coarse(): PageCodec {
 }
 
 /** The same, which breaks its contract in the call of this name that is so many calls behind the first. */
-export function breaking(codec: PageCodec, call: 'encode' | 'dots' | 'mix', after: number): PageCodec {
+export function breaking(codec: PackCodec, call: 'encode' | 'dots' | 'mix', after: number): PackCodec {
   let left = after;
   const broken = (): never => {
     throw new KvError('bad-value', 'the module was stopped', { hint: 'none' });
@@ -91,7 +92,7 @@ export function breaking(codec: PageCodec, call: 'encode' | 'dots' | 'mix', afte
 }
 
 /** A pack whose instances are made by this, and how many were. */
-export function packOf(name: string, digit: string, make: () => PageCodec): SessionPack & { opened: number } {
+export function packOf(name: string, digit: string, make: () => PackCodec): SessionPack & { opened: number } {
   const pack = {
     name,
     digest: digit.repeat(64),
