@@ -16,7 +16,8 @@
     'asking_sources': ['addon.cc', 'cache/pool.cc'],
     # What checks and translates arguments, and what keeps books of pages, is compiled for size, to half of it: what a call of it leads to takes far longer.
     'border_sources': ['cache/heap.cc', 'cache/hold.cc', 'cache/layer.cc', 'cache/moves.cc', 'cache/pages.cc', 'cache/sliding.cc', 'cache/stored.cc', '<!@(node -p "require(\'fs\').readdirSync(\'.\').filter((f) => f.startsWith(\'addon_\') && f.endsWith(\'.cc\')).join(\' \')")'],
-    'other_sources': ['<!@(node -p "[\'cache\', \'log\'].flatMap((dir) => require(\'fs\').readdirSync(dir).filter((f) => f.endsWith(\'.cc\')).map((f) => dir + \'/\' + f)).filter((f) => ![\'heap\', \'hold\', \'layer\', \'moves\', \'pages\', \'pool\', \'stored\'].some((name) => f === \'cache/\' + name + \'.cc\')).join(\' \')")'],
+    # Of these, what is named above is left out (sources!).
+    'all_sources': ['<!@(node -p "[\'cache\', \'log\'].flatMap((dir) => require(\'fs\').readdirSync(dir).filter((f) => f.endsWith(\'.cc\')).map((f) => dir + \'/\' + f)).join(\' \')")'],
     # Kernels throw nothing, so they need no tables by which a stack is unwound.
     'kernel_flags': ['-fno-exceptions', '-fno-asynchronous-unwind-tables'],
     # The sanitizers of a Debug build.
@@ -123,7 +124,7 @@
       ],
     },
     {
-      'target_name': 'cache', 'type': 'static_library', 'sources': ['<@(other_sources)'],
+      'target_name': 'cache', 'type': 'static_library', 'sources': ['<@(all_sources)'], 'sources!': ['<@(asking_sources)', '<@(border_sources)'],
       'cflags': ['-pthread'],
     },
     {
