@@ -115,7 +115,6 @@ export const MERGE_FILES: readonly string[] = [
   'test/everywhere/**',
   'test/examples/**',
   'test/fuzz/**',
-  'test/lab/faults.test.ts',
   'test/lab/yardstick*.test.ts',
   'test/model/chat.test.ts',
   'test/model/faults.test.ts',
@@ -157,6 +156,7 @@ export const NIGHTLY_FILES: readonly (readonly [file: string, turn: number])[] =
   ['test/model/learned.test.ts', 7],
   ['test/lab/harm.test.ts', 2],
   ['test/lab/machine.test.ts', 6],
+  ['test/lab/faults.test.ts', 5],
   ['test/lab/frontier.test.ts', 8],
   ['test/everywhere/formats.test.ts', 9],
 ];

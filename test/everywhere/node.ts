@@ -55,6 +55,7 @@ export const IN_TURN: readonly (readonly string[])[] = [
   [...native('isas'), 'test/property/skip.test.ts'],
   native('trial', 'steering', 'cap'),
   ['test/unit/engine/session/park-native.test.ts'],
+  native('pool', 'evicted'),
   [...native('numbers', 'stored', 'worker-end'), 'test/golden/codecs.test.ts'],
   [
     ...native('threads', 'codecs'),
