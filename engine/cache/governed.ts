@@ -71,7 +71,7 @@ import { PageDigests } from './page-digests.ts';
 import { Promised } from './promised.ts';
 import { Promoted, reserveFor } from './promoted.ts';
 import { Remaking } from './remaking.ts';
-import { restoreOriginals } from './restoring.ts';
+import { checkUnshared, restoreOriginals } from './restoring.ts';
 import { Room } from './room.ts';
 import { SlidingWindows } from './sliding.ts';
 import { Stated } from './stated.ts';
@@ -988,8 +988,13 @@ export class Governed implements Lender {
     if (originals !== null && isThere && latentOf(this.kv.table(layer), page) === null)
       return restoreOriginals(this, { layer, page, format });
     if (latents === null) throw noLatents(layer, page);
-    const restore = (): number => latents.restore(layer, page, format);
-    return isThere ? this.mover.change({ cause: 'restore', layer, page, tokens: this.#length }, restore) : restore();
+    if (!isThere) return latents.restore(layer, page, format);
+    if (originals !== null) checkUnshared(this, { layer, page });
+    return this.mover.change({ cause: 'restore', layer, page, tokens: this.#length }, () => {
+      const grown = latents.restore(layer, page, format);
+      this.remaking.refine(layer, page, format);
+      return grown;
+    });
   }
 
   memoryUsage(): MemoryUsage {

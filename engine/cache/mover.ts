@@ -2,7 +2,7 @@
  * The mover: the one place where a page changes its form. A change happens and becomes an entry of the log, or neither;
  * a planned move that was refused becomes an entry as well.
  */
-import { assert, FORMATS, isFreed, type KvCache, type Side } from '../../native/index.ts';
+import { assert, FORMATS, isFreed, type KvCache, SIDES, type Side } from '../../native/index.ts';
 import {
   type Decision,
   type FormArrows,
@@ -286,6 +286,8 @@ export class Mover {
     );
     for (const { form } of formsOf(this.#cache, layer, page))
       this.#arrows.take(this.#stateOf(page, form), 'rematerialize', to);
+    // Keys and values go with this move; those of a page that is a latent already are gone.
+    if (!isLatent(from)) for (const side of SIDES) this.#originals?.before(layer, page, side);
     return this.#cache.toLatent(layer, page, to);
   }
 

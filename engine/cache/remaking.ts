@@ -2,7 +2,7 @@
  * Page sides that are made again of their originals, in a form that is no better than these: for somebody who asks
  * (restoring.ts), for a degraded layer (coming-back.ts), and where codes are damaged (mending.ts).
  */
-import { FORMATS, type FormatName, type KvCache, type StoredSide } from '../../native/index.ts';
+import { FORMATS, type FormatName, type KvCache, SIDES, type StoredSide } from '../../native/index.ts';
 import type { PageSide } from '../../policy/index.ts';
 import type { Originals } from '../originals/originals.ts';
 import type { PageDigests } from './page-digests.ts';
@@ -36,6 +36,14 @@ export class Remaking {
     const original = originals?.read(layer, page, side) ?? null;
     if (original === null || FORMATS[original.format].rank > FORMATS[format].rank) return null;
     return originals!.encoded(original, page, side, format);
+  }
+
+  /** A page was made of its latent in a format: its sides become those of their originals, where there are any. */
+  refine(layer: number, page: number, format: FormatName): void {
+    for (const side of SIDES) {
+      const codes = this.codes({ layer, page, side }, format);
+      if (codes !== null) this.put({ layer, page, side }, codes);
+    }
   }
 
   /** Puts codes in place of those that a side has. → bytes freed, below 0 where it takes more than before */

@@ -1,6 +1,6 @@
 /**
  * Keys and values of a page that are made again of its originals because somebody asks for them. Where a page has a
- * latent, that is asked instead (latents.ts).
+ * latent, they are made of that first (latents.ts), and then of the originals that there are (Remaking.refine).
  */
 import {
   type CacheShape,
@@ -43,8 +43,7 @@ interface Asked {
  */
 export function restoreOriginals(cache: Restorable, { layer, page, format }: Asked): number {
   if (!Object.hasOwn(FORMATS, format)) throw refused(`there is no format ${JSON.stringify(format)}`, { format });
-  if (cache.hasForks)
-    throw refused('its pages are shared with a fork, which knows nothing of originals', { layer, page });
+  checkUnshared(cache, { layer, page });
   const { kv, shape, mover, remaking, length: tokens } = cache;
   const finer = SIDES.flatMap(
     (side): { readonly at: PageSide; readonly has: FormatName; readonly codes: StoredSide }[] => {
@@ -80,6 +79,11 @@ export function restoreOriginals(cache: Restorable, { layer, page, format }: Ask
       return finer.reduce((freed, { at, codes }) => freed + remaking.put(at, codes), 0);
     })
   );
+}
+
+/** Throws 'unsupported' while a fork shares the pages. */
+export function checkUnshared({ hasForks }: Pick<Restorable, 'hasForks'>, at: Pick<Asked, 'layer' | 'page'>): void {
+  if (hasForks) throw refused('its pages are shared with a fork, which knows nothing of originals', { ...at });
 }
 
 const refused = (message: string, values: Readonly<Record<string, unknown>>): KvError =>

@@ -130,9 +130,10 @@ export class EngineSession {
   }
 
   /**
-   * Does what PolicyCache.restore says, in a session that keeps `latents`. A page that has none is made again of its
-   * `originals`, where they are kept, and policies move it on only when they must. Throws what that throws, 'busy'
-   * while it generates, and 'unsupported' for a page without an original as well, and while a fork shares pages.
+   * Does what PolicyCache.restore says, in a session that keeps `latents`; where it keeps `originals` as well, what has
+   * one is made of that. A page that has no latent is made again of its originals alone, and policies move it on only
+   * when they must. Throws what that throws, 'busy' while it generates, and 'unsupported' for a page without either,
+   * and, where originals are kept, while a fork shares pages.
    */
   async restore(layer: number, page: number, format?: FormatName): Promise<number> {
     return this.#calls.call('restore', { session: this.id, layer, page, format });
