@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { instrumentModule } from '../engine/packs/instrument.ts';
 import { type CodecManifest, type KernelManifest, type PackManifest, readManifest } from '../engine/packs/manifest.ts';
-import { codecVectorOf, kernelVectorOf } from '../engine/packs/vectors.ts';
+import { vectorOf } from '../engine/packs/vectors.ts';
 
 const packs = fileURLToPath(new URL('../packs', import.meta.url));
 
@@ -57,7 +57,7 @@ function block6(): CodecManifest {
         fuelPerToken: 1200,
       },
     ],
-    vectors: shapes.map((shape) => codecVectorOf(module, shape)),
+    vectors: shapes.map((shape) => vectorOf(module, shape)),
   };
 }
 
@@ -72,7 +72,7 @@ function rope(): KernelManifest {
     kind: 'elementwise',
     ...common('rope'),
     kernels: [{ name: 'rope', fuelPerToken: 1000 }],
-    vectors: shapes.map((shape) => kernelVectorOf(module, shape)),
+    vectors: shapes.map((shape) => vectorOf(module, shape)),
   };
 }
 

@@ -690,6 +690,7 @@ export class Governed implements Lender {
   #openPacks(pack: SessionPack): PackPages {
     return new PackPages({
       ...{ pack, kv: this.kv, attention: this.#options.native, lowest: this.terms.context.floor?.k ?? 'trellis2' },
+      mayGoBack: () => this.sliding.hasWays,
       onLeft: (why, pages) =>
         this.mover.write('note', { packLeft: this.terms.context.pack?.id, pages, why, tokens: this.#length }),
     });

@@ -32,7 +32,10 @@ export interface SessionPack {
   readonly name: string;
   /** SHA-256 of its module, hexadecimal. */
   readonly digest: string;
-  /** An instance of its own: a module could carry rows of one session into pages of another. */
+  /**
+   * An instance of its own: a module could carry rows of one session into pages of another. Until it is closed, its
+   * pages are read.
+   */
   open(): PackCodec;
   /**
    * Whether it may write pages still, or only read those that there are, or is gone: nobody may ask it for anything. It
@@ -68,6 +71,8 @@ interface PackPagesOptions {
   readonly attention: Pick<KvCacheOptions, 'scale' | 'scoreCap' | 'slidingWindow' | 'alibiSlopes'>;
   /** In which pages go on where there is no room for them. */
   readonly lowest: FormatName;
+  /** Whether pages that are gone may come back. */
+  readonly mayGoBack: () => boolean;
   /** Hears why so many pages went on in a format of ours. */
   readonly onLeft: (why: string, pages: number) => void;
 }
@@ -82,6 +87,8 @@ export class PackPages {
   readonly #known: Set<number>[];
   /** Whether new pages go there. */
   #isOpen = true;
+  /** Whether nobody may even read those that are there. */
+  #isGone = false;
   #page: Uint8Array;
   #scores = new Float32Array(QUERIES_AT_ONCE * PAGE_TOKENS);
   #q: Float32Array;
@@ -114,10 +121,11 @@ export class PackPages {
     return this.#known[layer]!.has(page);
   }
 
-  /** The native cache holds other pages than before. */
+  /** The native cache holds other pages than before; of a pack that was left, they go on as others did. */
   changed(): void {
     this.#pages.fill(null);
     const { kv } = this.#options;
+    if (!this.#isOpen && !this.#isGone) this.#restoreAll();
     for (const [layer, known] of this.#known.entries()) {
       const { pages } = kv.table(layer);
       for (const page of known) if (page >= pages) known.delete(page);
@@ -187,15 +195,17 @@ export class PackPages {
   }
 
   /**
-   * Looks whether the pack is still what it was. One that may only read is left; of one that is gone nobody may ask the
-   * pages. Throws 'bad-pack' then.
+   * Looks whether the pack is still what it was. One that may only read is left, and let go when none of its pages can
+   * come back; of one that is gone nobody may ask the pages. Throws 'bad-pack' then.
    */
   look(): void {
     const { pack } = this.#options;
     const standing = this.#isOpen ? (pack.standing?.() ?? 'writes') : 'writes';
     if (standing === 'reads') this.leave();
+    if (standing === 'gone') this.#isOpen = false;
+    if (!this.#isOpen && this.count === 0 && !this.#options.mayGoBack()) this.#codec.close();
     if (standing !== 'gone') return;
-    this.#isOpen = false;
+    this.#isGone = true;
     if (this.count === 0) return;
     throw new KvError('bad-pack', `the pack of ${this.count} pages of this session was revoked`, {
       values: { pack: packFormatName(pack.name, pack.digest), pages: this.count },
@@ -245,9 +255,15 @@ export class PackPages {
     if (fault !== null) {
       if (fault.code === 'bad-pack') pack.onFault?.(fault);
       // After a trap its memory is in a state that nobody knows.
-      this.#codec.close();
+      const broken = this.#codec;
       this.#codec = pack.open();
+      broken.close();
     }
+    onLeft(fault?.message ?? 'asked', this.#restoreAll());
+  }
+
+  /** All pages go on in formats of ours. → how many */
+  #restoreAll(): number {
     let pages = 0;
     for (const layer of this.#pages.keys())
       for (const page of this.#in(layer)) {
@@ -255,7 +271,7 @@ export class PackPages {
         pages++;
       }
     this.#pages.fill(null);
-    onLeft(fault?.message ?? 'asked', pages);
+    return pages;
   }
 
   /** A page goes on in this format, or in the finest of ours that takes no more bytes, if any. → true */

@@ -118,6 +118,11 @@ export class SlidingWindows {
     this.#ways.set(way, Math.min(this.#cache.table(0).pages, pageOf(pageEnd(way.tokens))));
   }
 
+  /** True if somebody may go back. */
+  get hasWays(): boolean {
+    return this.#ways.size > 0;
+  }
+
   /** Nobody goes that way any more. */
   forget(way: Way): void {
     if (this.#ways.delete(way)) this.#dueAt = 0;

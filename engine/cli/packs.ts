@@ -53,14 +53,16 @@ const trial: PackTrial = {
   test: testPack,
 };
 
-/** Does something to the packs of the state folder, with its log open. */
+/** Does something to the packs of the state folder, with its log open, and retires those that nobody reads by then. */
 async function withKeeper<T>(settings: Settings, work: (keeper: PackKeeper) => Promise<T>): Promise<T> {
   const dir = stateDir(settings);
   const log = await openWitnessLog({ dir: logDir(dir), encrypt: true });
   try {
-    const keeper = await PackKeeper.open({ stateDir: dir, log, trial });
+    const keeper = await PackKeeper.open({ stateDir: dir, log });
     try {
-      return await work(keeper);
+      const result = await work(keeper);
+      await keeper.retire();
+      return result;
     } finally {
       keeper.close();
     }
@@ -122,7 +124,7 @@ export async function install(settings: Settings, path: string): Promise<void> {
   if (!existsSync(path)) throw new KvError('not-found', `${path} does not exist`, { values: { path } });
   if (isFolder(path)) {
     const files = readPackFolder(path);
-    const { record, isKnown } = await withKeeper(settings, (keeper) => keeper.install(files));
+    const { record, isKnown } = await withKeeper(settings, (keeper) => keeper.install(files, trial));
     const what = `${record.name} ${record.version} (${record.digest.slice(0, 12)})`;
     say(
       settings,
@@ -159,7 +161,7 @@ export async function rollback(settings: Settings, typed?: string): Promise<void
   );
   const active = packs.filter(({ state }) => state === 'active').map(({ name, version }) => `${name} ${version}`);
   const now = active.length === 0 ? 'no pack is active' : `${active.join(', ')} writes new pages`;
-  say(settings, { generation, active }, `Generation ${generation}: ${now}; others only read pages that they wrote`);
+  say(settings, { generation, active }, `Generation ${generation}: ${now}; others only read pages that sessions have`);
 }
 
 export async function list(settings: Settings): Promise<void> {

@@ -66,6 +66,21 @@ export class ActivePacks {
     return this.#now?.generation.packs ?? [];
   }
 
+  /** What a pack is in, by its digest; null: nobody knows it. */
+  stateOf(digest: string): PackState | null {
+    return this.#records.find((one) => one.digest === digest)?.state ?? null;
+  }
+
+  /** True if a pack only reads pages, until none is left. */
+  get isDraining(): boolean {
+    return this.#records.some(({ state }) => state === 'draining');
+  }
+
+  /** A module need not be kept in memory: it is read and instrumented again where somebody asks for it. */
+  forget(digest: string): void {
+    this.#loaded.delete(digest);
+  }
+
   /** The pack of a name that writes pages of sessions that begin; null: none does. Throws as `reader` does. */
   active(name: string): LoadedPack | null {
     return this.#writer(name, 'active');

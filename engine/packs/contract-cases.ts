@@ -8,9 +8,16 @@ import { type Case, equalBytes, Findings } from './findings.ts';
 import { compileModule, FUEL_DIM, PackInstance } from './instance.ts';
 import { PackKernel } from './kernel.ts';
 import type { CompiledModule } from './machine.ts';
-import { type CodecManifest, type KernelManifest, type PackManifest, pageBytesOf } from './manifest.ts';
+import {
+  type CodecManifest,
+  type CodecVector,
+  type KernelManifest,
+  type KernelVector,
+  type PackManifest,
+  pageBytesOf,
+} from './manifest.ts';
 import type { ContractReport } from './types.ts';
-import { codecVectorOf, drawn, kernelVectorOf } from './vectors.ts';
+import { drawn, vectorOf } from './vectors.ts';
 
 /** The largest number that keys and values may have, that of f16. */
 const LARGEST = 65_504;
@@ -193,12 +200,21 @@ function tryCodec(module: CompiledModule, manifest: CodecManifest, seeds: readon
   const findings = new Findings(format.fuelPerToken);
   const trial = new CodecTrial(module, manifest, findings);
   for (const shape of casesOf(manifest, seeds)) trial.try(shape);
-  for (const vector of manifest.vectors)
+  tryVectors(manifest.vectors, (vector) => vectorOf(module, vector, format), findings);
+  return findings.report;
+}
+
+/** Vectors come out as they are promised. */
+function tryVectors<Vector extends CodecVector | KernelVector>(
+  vectors: readonly Vector[],
+  made: (vector: Vector) => Vector,
+  findings: Findings,
+): void {
+  for (const vector of vectors)
     findings.try(shapeOf(vector), () => {
-      if (!sameVector(codecVectorOf(module, vector, format), vector))
+      if (!sameVector(made(vector), vector))
         findings.found('vector', 'bytes or fuel are not those of a vector', shapeOf(vector));
     });
-  return findings.report;
 }
 
 const shapeOf = ({ seed, tokens, dim }: { seed: number; tokens: number; dim: number }): Case => ({ seed, tokens, dim });
@@ -254,11 +270,7 @@ function tryKernel(module: CompiledModule, manifest: KernelManifest, seeds: read
         findings.found('twin', `the bits are not those of our ${kernel.name}`, values);
     });
   }
-  for (const vector of manifest.vectors)
-    findings.try(shapeOf(vector), () => {
-      if (!sameVector(kernelVectorOf(module, vector, kernel), vector))
-        findings.found('vector', 'bytes or fuel are not those of a vector', shapeOf(vector));
-    });
+  tryVectors(manifest.vectors, (vector) => vectorOf(module, vector, kernel), findings);
   return findings.report;
 }
 

@@ -19,6 +19,7 @@ import { ENVELOPE_BYTES_MAX, type Envelope, readEnvelope, STATEMENT_TYPE } from 
 import { checkFloorsKept, type Floors, floorsIn, raiseFloors } from './floors.ts';
 import type { PackFiles } from './folder.ts';
 import { compareVersions, MODULE_BYTES_MAX, type PackManifest } from './manifest.ts';
+import { PackReaders } from './readers.ts';
 import { type Generation, PACKS_MAX, type PackRecord, PackStore, sha256Of, type TakenArrow } from './store.ts';
 import { type Moment, nextTrust, readTrust, standingOf, type Trust, type VerifiedPack, verifyPack } from './trust.ts';
 import type { ContractReport } from './types.ts';
@@ -35,7 +36,6 @@ export interface PackKeeperOptions {
   readonly stateDir: string;
   /** The log of the state folder, open for writing. */
   readonly log: Pick<WitnessLog, 'dir' | 'append' | 'flush'>;
-  readonly trial: PackTrial;
   /** Milliseconds since the epoch. */
   readonly clock?: () => number;
   readonly files?: LogFiles;
@@ -89,6 +89,7 @@ const isServing = ({ state }: PackRecord): boolean => state === 'active' || stat
 
 export class PackKeeper {
   readonly #store: PackStore;
+  readonly #readers: PackReaders;
   readonly #options: PackKeeperOptions;
   readonly #lock: WriterLock;
   readonly #witnessedMs: number;
@@ -117,6 +118,7 @@ export class PackKeeper {
   private constructor(options: PackKeeperOptions, store: PackStore, lock: WriterLock, witnessedMs: number) {
     this.#options = options;
     this.#store = store;
+    this.#readers = new PackReaders(options.stateDir);
     this.#lock = lock;
     this.#witnessedMs = witnessedMs;
     this.#now = store.current();
@@ -165,7 +167,7 @@ export class PackKeeper {
    * Checks, instruments and tests a pack, and keeps it. What is refused leaves nothing but an entry of the log. Throws
    * what verifyPack throws, 'bad-pack' for a module that is not served or broke its contract.
    */
-  async install(files: PackFiles): Promise<InstalledPack> {
+  async install(files: PackFiles, trial: PackTrial): Promise<InstalledPack> {
     const before = this.#standing();
     const digest = sha256Of(files.module);
     let [at, told]: [PackState, Partial<VerifiedPack>] = ['staged', {}];
@@ -175,9 +177,9 @@ export class PackKeeper {
       at = 'verified';
       const known = this.#known(before, verified, sha256Of(files.envelope));
       if (known !== null) return { record: known, isKnown: true };
-      const instrumented = this.#options.trial.instrument(files.module);
+      const instrumented = trial.instrument(files.module);
       at = 'instrumented';
-      const report = await this.#options.trial.test(instrumented, verified.manifest);
+      const report = await trial.test(instrumented, verified.manifest);
       checkKept(report, verified);
       const record = await this.#keep(before, files, verified, {
         ...{ moduleBytes: files.module.length, instrumentedBytes: instrumented.length },
@@ -332,20 +334,21 @@ export class PackKeeper {
 
   /** A pack broke its contract while it served: nothing is read by it any more. */
   async distrust(digest: string, because: string, numbers: Readonly<Record<string, number>> = {}): Promise<PackRecord> {
-    return this.#one(digest, 'distrust', { because, numbers });
-  }
-
-  /** The last page that a pack wrote is gone. */
-  async drain(digest: string): Promise<PackRecord> {
-    return this.#one(digest, 'drain', {});
-  }
-
-  async #one(digest: string, event: PackEvent, why: Why): Promise<PackRecord> {
     const before = this.#standing();
     const draft = draftOf(before);
-    const next = take(draft, this.find(digest), event, why);
+    const next = take(draft, this.find(digest), 'distrust', { because, numbers });
     await this.#commit(before, draft, {}, []);
     return next;
+  }
+
+  /** Packs that only read, and of which nobody has a page any more, are retired. → those that were. Throws 'io'. */
+  async retire(): Promise<readonly PackRecord[]> {
+    if (this.#now === null) return [];
+    const draft = draftOf(this.#now);
+    const unread = this.#now.packs.filter(({ state, digest }) => state === 'draining' && !this.#readers.has(digest));
+    const retired = unread.map((pack) => take(draft, pack, 'drain'));
+    if (retired.length > 0) await this.#commit(this.#now, draft, {}, []);
+    return retired;
   }
 
   /**

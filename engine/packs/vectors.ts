@@ -3,7 +3,7 @@
  * the same on every machine; so is what a module makes of them, and the fuel that it takes.
  */
 import { createHash } from 'node:crypto';
-import { PackInstance } from './instance.ts';
+import { PackInstance, type PackLimits } from './instance.ts';
 import { PackKernel } from './kernel.ts';
 import type { CompiledModule } from './machine.ts';
 import type { CodecVector, KernelVector } from './manifest.ts';
@@ -31,40 +31,45 @@ export const FUEL_UNKNOWN = { fuelPerToken: 2 ** 20 } as const;
 
 type Shape<Vector> = Omit<Vector, 'sha256' | 'fuel'>;
 
-/** What a codec makes of a seed, in an instance of its own. module: instrumented. Throws 'bad-pack'. */
-export function codecVectorOf(
-  module: Uint8Array | CompiledModule,
-  shape: Shape<CodecVector>,
-  limits = FUEL_UNKNOWN as { readonly fuelPerToken: number },
-): CodecVector {
-  const { seed, tokens, dim, queries } = shape;
-  const codec = PackInstance.open(module, limits);
-  const page = codec.encode(drawn(seed, tokens * dim), tokens, dim);
-  const encode = codec.fuelUsed;
-  const decoded = codec.decode(page, tokens, dim);
-  const decode = codec.fuelUsed;
-  const dots = new Float32Array(queries * tokens);
-  codec.dots(page, drawn(seed + 1, queries * dim), dots, tokens, dim, queries);
-  const dotsFuel = codec.fuelUsed;
-  const mixed = drawn(seed + 3, queries * dim);
-  codec.mix(page, drawn(seed + 2, queries * tokens), mixed, tokens, dim, queries);
-  const fuel = { encode, decode, dots: dotsFuel, mix: codec.fuelUsed };
-  codec.close();
-  const sha256 = { page: digestOf(page), decoded: digestOf(decoded), dots: digestOf(dots), mixed: digestOf(mixed) };
-  return { seed, tokens, dim, queries, sha256, fuel };
-}
+type CodecShape = Shape<CodecVector>;
+type KernelShape = Shape<KernelVector>;
 
-/** The same of an element-wise kernel. */
-export function kernelVectorOf(
+/**
+ * What a module makes of a seed, in an instance of its own: a codec where there are queries, else an element-wise
+ * kernel. module: instrumented. Throws 'bad-pack'.
+ */
+export function vectorOf(module: Uint8Array | CompiledModule, shape: CodecShape, limits?: PackLimits): CodecVector;
+export function vectorOf(module: Uint8Array | CompiledModule, shape: KernelShape, limits?: PackLimits): KernelVector;
+export function vectorOf(
   module: Uint8Array | CompiledModule,
-  shape: Shape<KernelVector>,
-  limits = FUEL_UNKNOWN as { readonly fuelPerToken: number },
-): KernelVector {
-  const { seed, tokens, dim, width } = shape;
-  const kernel = PackKernel.open(module, limits);
+  shape: CodecShape | KernelShape,
+  limits: PackLimits = FUEL_UNKNOWN,
+): object {
+  const sha256: Record<string, string> = {};
+  const fuel: Record<string, number> = {};
+  const noted = <Made extends Uint8Array | Float32Array>(call: string, name: string, made: Made): Made => {
+    fuel[call] = instance.fuelUsed;
+    sha256[name] = digestOf(made);
+    return made;
+  };
+  const { seed, tokens, dim } = shape;
   const x = drawn(seed, tokens * dim);
-  kernel.apply(x, drawn(seed + 1, tokens * width), tokens, dim, width);
-  const fuel = { apply: kernel.fuelUsed };
-  kernel.close();
-  return { seed, tokens, dim, width, sha256: { applied: digestOf(x) }, fuel };
+  let instance: PackInstance | PackKernel;
+  if ('queries' in shape) {
+    const { queries } = shape;
+    const codec = (instance = PackInstance.open(module, limits));
+    const page = noted('encode', 'page', codec.encode(x, tokens, dim));
+    noted('decode', 'decoded', codec.decode(page, tokens, dim));
+    const [dots, mixed] = [new Float32Array(queries * tokens), drawn(seed + 3, queries * dim)];
+    codec.dots(page, drawn(seed + 1, queries * dim), dots, tokens, dim, queries);
+    noted('dots', 'dots', dots);
+    codec.mix(page, drawn(seed + 2, queries * tokens), mixed, tokens, dim, queries);
+    noted('mix', 'mixed', mixed);
+  } else {
+    const kernel = (instance = PackKernel.open(module, limits));
+    kernel.apply(x, drawn(seed + 1, tokens * shape.width), tokens, dim, shape.width);
+    noted('apply', 'applied', x);
+  }
+  instance.close();
+  return { ...shape, sha256, fuel };
 }

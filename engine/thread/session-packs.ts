@@ -1,15 +1,18 @@
 /**
  * The kernel packs of an engine, for sessions that ask for one by its name: whoever opens gets the version that is
- * active then, and keeps it.
+ * active then, and keeps it. When the last of them is done with one that only reads, that one is retired.
  */
 import { KvError } from '../../native/index.ts';
+import { writesPages } from '../../policy/index.ts';
 import type { PackStanding, SessionPack } from '../cache/pack-pages.ts';
 import { ActivePacks } from '../packs/active.ts';
-import { testPack } from '../packs/contract.ts';
 import { compileModule, PackInstance } from '../packs/instance.ts';
 import { instrumentModule } from '../packs/instrument.ts';
 import { PackKeeper } from '../packs/lifecycle.ts';
 import type { CompiledModule } from '../packs/machine.ts';
+import type { CodecManifest } from '../packs/manifest.ts';
+import { PackReaders } from '../packs/readers.ts';
+import type { PackCodec } from '../packs/types.ts';
 import type { State } from '../state/folder.ts';
 
 /** Behind the name of a pack that is only being tried. */
@@ -29,22 +32,37 @@ function standingOf(packs: ActivePacks, digest: string): () => PackStanding {
   };
 }
 
+/** A pack that sessions have. */
+interface UsedPack {
+  readonly module: CompiledModule;
+  /** Instances that are open. */
+  instances: number;
+  /** Tells the state folder that this thread has none any more; null: it has none. */
+  release: (() => void) | null;
+}
+
 export class SessionPacks {
   readonly #state: Pick<State, 'dir' | 'log'> | null;
   #active: ActivePacks | null = null;
-  /** By digest. */
-  readonly #compiled = new Map<string, CompiledModule>();
+  /** By digest: those that sessions have, and those that sessions may ask for. */
+  readonly #used = new Map<string, UsedPack>();
   /** Digests of those that broke their contract in a session. */
   readonly #broken = new Set<string>();
-  #withdrawn: Promise<void> = Promise.resolve();
+  /** What is being told to the state folder. */
+  #told: Promise<void> = Promise.resolve();
 
   constructor(state: Pick<State, 'dir' | 'log'> | null) {
     this.#state = state;
   }
 
-  /** Waits until what broke its contract is taken back for everybody. */
+  /** Waits until what broke its contract is taken back for everybody, and what nobody reads is retired. */
   async close(): Promise<void> {
-    await this.#withdrawn;
+    await this.#told;
+  }
+
+  /** Digests of modules that are in memory. */
+  get kept(): readonly string[] {
+    return [...this.#used.keys()];
   }
 
   /**
@@ -55,14 +73,7 @@ export class SessionPacks {
   of(asked: string): SessionPack {
     const isCanary = asked.endsWith(CANARY);
     const name = isCanary ? asked.slice(0, -CANARY.length) : asked;
-    if (this.#state === null)
-      throw new KvError('unsupported', 'packs are installed in a state folder, and this engine has none', {
-        values: { pack: name },
-        hint: 'open the engine with stateDir',
-      });
-    this.#active ??= new ActivePacks({ stateDir: this.#state.dir, instrument: instrumentModule });
-    const packs = this.#active;
-    packs.refresh();
+    const packs = this.#packsNow(name);
     const found = isCanary ? packs.canary(name) : packs.active(name);
     if (found === null)
       throw new KvError(
@@ -81,32 +92,103 @@ export class SessionPacks {
       });
     if (manifest.kind !== 'codec')
       throw new KvError('unsupported', `the pack ${JSON.stringify(name)} is no codec`, { values: { pack: name } });
-    const [{ fuelPerToken }] = manifest.formats as [(typeof manifest.formats)[number]];
-    const module = this.#compiled.get(digest) ?? compileModule(instrumented);
-    this.#compiled.set(digest, module);
+    const used = this.#used.get(digest) ?? { module: compileModule(instrumented), instances: 0, release: null };
+    this.#used.set(digest, used);
+    const standing = standingOf(packs, digest);
     return {
-      ...{ name, digest },
-      open: () => PackInstance.open(module, { fuelPerToken }),
-      standing: standingOf(packs, digest),
+      ...{ name, digest, standing },
+      open: () => this.#open(digest, used, manifest),
       onFault: ({ message }) => this.#withdraw(digest, message),
     };
+  }
+
+  /** What holds now, when nothing is in memory that nobody may ask for. Throws as `of` does. */
+  #packsNow(name: string): ActivePacks {
+    if (this.#state === null)
+      throw new KvError('unsupported', 'packs are installed in a state folder, and this engine has none', {
+        values: { pack: name },
+        hint: 'open the engine with stateDir',
+      });
+    if (this.#active === null) {
+      this.#active = new ActivePacks({ stateDir: this.#state.dir, instrument: instrumentModule });
+      // Whoever had pages of it may have been killed.
+      if (this.#active.isDraining) this.#keep(() => undefined);
+    }
+    this.#active.refresh();
+    for (const digest of this.#used.keys()) this.#forget(digest);
+    return this.#active;
+  }
+
+  /** The state folder hears of the first instance before it is asked anything, so that nobody retires its pack. */
+  #open(digest: string, used: UsedPack, { formats }: CodecManifest): PackCodec {
+    const [{ fuelPerToken }] = formats as [(typeof formats)[number]];
+    this.#used.set(digest, used);
+    used.release ??= new PackReaders(this.#state!.dir).hold(digest);
+    used.instances++;
+    try {
+      const codec = PackInstance.open(used.module, { fuelPerToken });
+      return endedBy(codec, () => this.#closed(digest, used));
+    } catch (error) {
+      this.#closed(digest, used);
+      throw error;
+    }
+  }
+
+  #closed(digest: string, used: UsedPack): void {
+    if (--used.instances > 0) return;
+    used.release?.();
+    used.release = null;
+    this.#active!.refresh();
+    this.#forget(digest);
+    if (this.#active!.stateOf(digest) === 'draining') this.#keep(() => undefined);
+  }
+
+  /** Where no session has it and none can ask for it, its module goes. */
+  #forget(digest: string): void {
+    const state = this.#active!.stateOf(digest);
+    if (this.#used.get(digest)!.instances > 0 || (state !== null && writesPages(state))) return;
+    this.#used.delete(digest);
+    this.#active!.forget(digest);
   }
 
   /** No session begins with it any more, here at once and elsewhere as soon as it is taken back. */
   #withdraw(digest: string, because: string): void {
     if (this.#broken.has(digest)) return;
     this.#broken.add(digest);
+    this.#keep((keeper) => keeper.withdraw(digest, because));
+  }
+
+  /** Does something to the packs of the state folder, and retires what nobody reads by then. */
+  #keep(work: (keeper: PackKeeper) => unknown): void {
     const { dir: stateDir, log } = this.#state!;
-    const trial = { instrument: instrumentModule, test: testPack };
-    const withdraw = async (): Promise<void> => {
-      const keeper = await PackKeeper.open({ stateDir, log, trial });
+    const done = async (): Promise<void> => {
+      const keeper = await PackKeeper.open({ stateDir, log });
       try {
-        await keeper.withdraw(digest, because);
+        await work(keeper);
+        await keeper.retire();
       } finally {
         keeper.close();
       }
     };
-    // Where that fails, because somebody is at work on the packs perhaps, the note of the session tells it.
-    this.#withdrawn = this.#withdrawn.then(withdraw).catch(() => undefined);
+    // Where that fails, because somebody is at work on the packs perhaps, the next one does it; the note of a session
+    // tells what its pack broke.
+    this.#told = this.#told.then(done).catch(() => undefined);
   }
+}
+
+/** The same codec, whose end is heard of once. */
+function endedBy(codec: PackCodec, onEnd: () => void): PackCodec {
+  let isOver = false;
+  return {
+    pageBytes: (...given) => codec.pageBytes(...given),
+    encode: (...given) => codec.encode(...given),
+    decode: (...given) => codec.decode(...given),
+    dots: (...given) => codec.dots(...given),
+    mix: (...given) => codec.mix(...given),
+    close() {
+      codec.close();
+      if (!isOver) onEnd();
+      isOver = true;
+    },
+  };
 }

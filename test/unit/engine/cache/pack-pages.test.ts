@@ -32,7 +32,7 @@ describe('attention over pages in a pack', () => {
     const kv: KvCache = openKvCache({ shape, pool: openPool(2 ** 28), windowFormat: 'f16', ...attention });
     kv.append(0, normals(random, 600 * row), normals(random, 600 * row));
     const pack = packOf('coarse', 'a', () => coarse());
-    const packs = new PackPages({ pack, kv, attention, lowest: 'trellis2', onLeft: () => {} });
+    const packs = new PackPages({ pack, kv, attention, lowest: 'trellis2', mayGoBack: () => false, onLeft: () => {} });
     const [k, v] = [history(kv, 0, 'k'), history(kv, 0, 'v')];
     const codec = coarse();
     const dense = { window, scoreCap, scale, ...(slopes !== null && { slopes: Float32Array.from(slopes) }) };

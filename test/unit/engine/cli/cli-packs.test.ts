@@ -62,7 +62,8 @@ it('goes from keys to an active pack, and back', async () => {
   expect(await ran('verify', ...state)).toMatchObject({ packs: [{ name: 'block6', state: 'active' }], verified: true });
   expect(await ran('rollback', ...state)).toMatchObject({ active: [] });
   const [listed] = await ran<{ state: string; digest: string }[]>('list', ...state);
-  expect(listed).toMatchObject({ state: 'draining' });
+  // No session has a page of it.
+  expect(listed).toMatchObject({ state: 'retired' });
 
   // The next trust file revokes it; an envelope that somebody else signed once more is still one of ours.
   const next = writeTrust('next.json', { version: 2, revoked: [listed!.digest] });
@@ -74,11 +75,11 @@ it('goes from keys to an active pack, and back', async () => {
   expectRefused(await answered(['packs', 'rollback', 'x', ...state]), 'bad-argument');
 
   const told = await answered(['audit', 'packs', ...state]);
-  expect(told.out).toContain('draining→quarantined');
+  expect(told.out).toContain('retired→quarantined');
   const listedArrows = await answered(['audit', 'packs', '--limit', '50', '--json', ...state]);
   const arrows = JSON.parse(listedArrows.out) as { seq: number; event: string }[];
   expect(arrows.map(({ event }) => event)).toEqual(
-    ['verify', 'instrument', 'test', 'tryOut', 'activate', 'replace', 'distrust'].reverse(),
+    ['verify', 'instrument', 'test', 'tryOut', 'activate', 'replace', 'drain', 'distrust'].reverse(),
   );
   expect((await answered(['audit', 'show', String(arrows[0]!.seq), ...state])).out).toContain('quarantined');
   expect((await answered(['audit', 'verify', ...state])).code).toBe(0);

@@ -7,7 +7,7 @@ import { PackInstance } from '../../../../engine/packs/instance.ts';
 import { instrumentModule, unsigned } from '../../../../engine/packs/instrument.ts';
 import type { CodecManifest } from '../../../../engine/packs/manifest.ts';
 import { checkModule } from '../../../../engine/packs/module.ts';
-import { codecVectorOf } from '../../../../engine/packs/vectors.ts';
+import { vectorOf } from '../../../../engine/packs/vectors.ts';
 import { refusal } from '../../../refusal.ts';
 import { assemble, I32, I64, i32, type Locals, type Parts } from './assemble.ts';
 
@@ -74,7 +74,7 @@ const manifestOf = (bytes: Uint8Array, format: Partial<CodecManifest['formats'][
       ...format,
     },
   ],
-  vectors: [codecVectorOf(bytes, { seed: 5, tokens: 6, dim: 8, queries: 2 })],
+  vectors: [vectorOf(bytes, { seed: 5, tokens: 6, dim: 8, queries: 2 })],
 });
 
 /** What the contract of a module finds, whose vectors are those of another one. */

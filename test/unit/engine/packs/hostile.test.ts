@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readPackFolder } from '../../../../engine/packs/folder.ts';
-import { PackKeeper } from '../../../../engine/packs/lifecycle.ts';
+import { PackKeeper, type PackTrial } from '../../../../engine/packs/lifecycle.ts';
 import { packsDir } from '../../../../engine/packs/store.ts';
 import { openWitnessLog, type PackBody, readLog, type WitnessLog } from '../../../../witness/index.ts';
 import { seeded } from '../../../random.ts';
@@ -24,21 +24,20 @@ let log: WitnessLog;
 let keeper: PackKeeper;
 let looked = 0;
 
+const trial: PackTrial = {
+  instrument(module) {
+    looked++;
+    return module;
+  },
+  test: async () => ({ kept: true, calls: 0, problems: [], fuelPerToken: 0, error: 0 }),
+};
+
 beforeAll(async () => {
   dir = mkdtempSync(join(tmpdir(), 'palimpsest-hostile-'));
   log = await openWitnessLog({ dir: join(dir, 'log'), clock: () => NOW_MS });
-  keeper = await PackKeeper.open({
-    ...{ stateDir: dir, log, clock: () => NOW_MS },
-    trial: {
-      instrument(module) {
-        looked++;
-        return module;
-      },
-      test: async () => ({ kept: true, calls: 0, problems: [], fuelPerToken: 0, error: 0 }),
-    },
-  });
+  keeper = await PackKeeper.open({ stateDir: dir, log, clock: () => NOW_MS });
   await keeper.installTrust(signTrust(trustWith({ revoked: [REVOKED.id, REVOKED_MODULE] })), 'trust');
-  await keeper.install(packOf({ manifest: manifestWith({ version: '1.0.5' }) }));
+  await keeper.install(packOf({ manifest: manifestWith({ version: '1.0.5' }) }), trial);
   await keeper.activate('example');
 });
 afterAll(async () => {
@@ -84,7 +83,7 @@ test(`none of ${ATTEMPTS} attempts is taken (seed ${SEED})`, async () => {
         else {
           const files = readPackFolder(path);
           toldLeast++;
-          await keeper.install(files);
+          await keeper.install(files, trial);
         }
       })(),
       name,
@@ -99,6 +98,6 @@ test(`none of ${ATTEMPTS} attempts is taken (seed ${SEED})`, async () => {
   expect(Object.getPrototypeOf({})).toBe(Object.prototype);
   expect(({} as Record<string, unknown>)['payload']).toBeUndefined();
   // What has nothing wrong is still taken: they were refused for what was wrong with them.
-  await keeper.install(packOf({ manifest: manifestWith({ version: '1.9.0' }) }));
+  await keeper.install(packOf({ manifest: manifestWith({ version: '1.9.0' }) }), trial);
   expect(looked).toBe(2);
 });

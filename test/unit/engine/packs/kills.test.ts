@@ -61,7 +61,7 @@ class Machine {
   async #work(files: LogFiles, work: (keeper: PackKeeper) => Promise<unknown>): Promise<void> {
     const { clock } = this.time;
     const log = await openWitnessLog({ dir: join(this.state, 'log'), files, clock, blockMsMax: 0 });
-    const keeper = await PackKeeper.open({ stateDir: this.state, log, trial, clock, files });
+    const keeper = await PackKeeper.open({ stateDir: this.state, log, clock, files });
     await work(keeper);
     keeper.close();
     await log.close();
@@ -89,7 +89,7 @@ const pack = (version: string) => packOf({ manifest: manifestWith({ version }) }
 
 /** Installs a second version beside an active one, and activates it. */
 const change = async (keeper: PackKeeper): Promise<void> => {
-  await keeper.install(pack('1.1.0'));
+  await keeper.install(pack('1.1.0'), trial);
   await keeper.activate('example@1.1.0');
 };
 
@@ -102,7 +102,7 @@ async function prepared(seed: number): Promise<Machine> {
   const machine = new Machine(seed);
   await machine.live(async (keeper) => {
     await keeper.installTrust(signTrust(trustWith()), 'trust');
-    await keeper.install(pack('1.0.0'));
+    await keeper.install(pack('1.0.0'), trial);
     await keeper.activate('example');
   });
   return machine;
@@ -130,7 +130,7 @@ test('killed at each call, or without power from there on, a change is done, hal
       const { arrows } = machine.found();
       expect(new Set(arrows.map(({ generation }) => generation)), at).toContain(now!.generation);
       const finish = async (keeper: PackKeeper): Promise<void> => {
-        await keeper.install(pack('1.1.0'));
+        await keeper.install(pack('1.1.0'), trial);
         if (keeper.find('example@1.1.0').state !== 'active') await keeper.activate('example@1.1.0');
       };
       await machine.live(finish);

@@ -1,11 +1,12 @@
 // The life of packs in a state folder, with its log: what is installed, activated and taken back, what a new trust file
 // does to packs that are there, and that the log has every arrow. Modules are not run here (contract.test.ts does).
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { ActivePacks } from '../../../../engine/packs/active.ts';
 import { PackKeeper, type PackTrial } from '../../../../engine/packs/lifecycle.ts';
+import { PackReaders } from '../../../../engine/packs/readers.ts';
 import { packsDir } from '../../../../engine/packs/store.ts';
 import { nextPackState } from '../../../../policy/index.ts';
 import { openWitnessLog, type PackBody, readLog, verifyLog, type WitnessLog } from '../../../../witness/index.ts';
@@ -45,7 +46,7 @@ let nowMs = NOW_MS;
 
 async function begin(): Promise<void> {
   log = await openWitnessLog({ dir: join(dir, 'log'), clock: () => nowMs });
-  keeper = await PackKeeper.open({ stateDir: dir, log, trial, clock: () => nowMs });
+  keeper = await PackKeeper.open({ stateDir: dir, log, clock: () => nowMs });
 }
 async function end(): Promise<void> {
   keeper.close();
@@ -77,7 +78,7 @@ const trust = () => keeper.installTrust(signTrust(trustWith()), 'trust');
 
 describe('a state folder without a trust file', () => {
   it('takes no pack and loads none', async () => {
-    expect((await refused(keeper.install(version('1.0.0')))).code).toBe('not-found');
+    expect((await refused(keeper.install(version('1.0.0'), trial))).code).toBe('not-found');
     expect(loaded()).toMatchObject({ generation: null, names: [] });
     expect(loaded().active('example')).toBeNull();
     expect(told()).toEqual([]);
@@ -87,11 +88,11 @@ describe('a state folder without a trust file', () => {
 describe('a pack', () => {
   it('is installed, tried by some, activated, replaced, and taken back', async () => {
     await trust();
-    const { record, isKnown } = await keeper.install(version('1.0.0'));
+    const { record, isKnown } = await keeper.install(version('1.0.0'), trial);
     expect(record).toMatchObject({ name: 'example', state: 'tested', keyIds: [PACKERS[0].id], trustVersion: 1 });
     expect(record.numbers).toMatchObject({ calls: 9, fuelPerToken: 7, error: 0.125 });
     expect(isKnown).toBe(false);
-    expect((await keeper.install(version('1.0.0'))).isKnown).toBe(true);
+    expect((await keeper.install(version('1.0.0'), trial)).isKnown).toBe(true);
     expect(loaded().active('example')).toBeNull();
 
     await keeper.activate('example', true);
@@ -103,7 +104,7 @@ describe('a pack', () => {
     expect(Buffer.from(first.instrumented)).toEqual(trial.instrument(version('1.0.0').module));
 
     await again();
-    await keeper.install(version('1.1.0'));
+    await keeper.install(version('1.1.0'), trial);
     const packs = loaded();
     await keeper.activate('example@1.1.0');
     expect(packs.active('example')!.version).toBe('1.0.0');
@@ -115,7 +116,18 @@ describe('a pack', () => {
     await keeper.rollback(null, { because: 'the bound was broken twice', numbers: { error: 0.5 } });
     expect(states()).toEqual({ '1.0.0': 'active', '1.1.0': 'draining' });
     expect(loaded().reader(digestOf('1.1.0'))!.version).toBe('1.1.0');
-    await keeper.drain(digestOf('1.1.0'));
+    const readers = new PackReaders(dir);
+    const release = [1, 2].map(() => readers.hold(digestOf('1.1.0')));
+    for (const done of release) {
+      expect(await keeper.retire()).toEqual([]);
+      done();
+    }
+    // Whoever was killed leaves a folder, with a lock that nobody holds or without one.
+    for (const name of ['killed', 'begun']) mkdirSync(join(packsDir(dir), 'readers', digestOf('1.1.0'), name));
+    writeFileSync(join(packsDir(dir), 'readers', digestOf('1.1.0'), 'killed', 'writer.lock'), 'torn');
+    expect(await keeper.retire()).toMatchObject([{ version: '1.1.0', state: 'retired' }]);
+    expect(readdirSync(join(packsDir(dir), 'readers', digestOf('1.1.0')))).toEqual([]);
+    expect(await keeper.retire()).toEqual([]);
     expect(loaded().reader(digestOf('1.1.0'))).toBeNull();
     await keeper.activate('example@1.1.0');
     expect(states()).toEqual({ '1.0.0': 'draining', '1.1.0': 'active' });
@@ -138,7 +150,7 @@ describe('a pack', () => {
     const allow = ['example', 'other'].map((name) => ({ name, versions }));
     await keeper.installTrust(signTrust(trustWith({ allow })), 'trust');
     for (const one of [version('1.0.0'), version('1.1.0'), version('1.2.0', 'other')]) {
-      await keeper.install(one);
+      await keeper.install(one, trial);
       await keeper.activate(digestOfPack(one));
     }
     expect((await keeper.withdraw(digestOf('1.1.0'), 'rows are no numbers')).state).toBe('draining');
@@ -163,8 +175,8 @@ describe('a pack', () => {
 
   it('is found by its name, version and digest, and by nothing else', async () => {
     await trust();
-    await keeper.install(version('1.0.0'));
-    await keeper.install(version('1.2.0'));
+    await keeper.install(version('1.0.0'), trial);
+    await keeper.install(version('1.2.0'), trial);
     expect(keeper.find('example').version).toBe('1.2.0');
     expect(keeper.find('example@1.0.0').version).toBe('1.0.0');
     expect(keeper.find(digestOf('1.0.0').slice(0, 9)).version).toBe('1.0.0');
@@ -174,26 +186,26 @@ describe('a pack', () => {
 
   it('that breaks its contract is refused, and its version may be followed', async () => {
     await trust();
-    const error = await refused(keeper.install(version('1.6.6')));
+    const error = await refused(keeper.install(version('1.6.6'), trial));
     expect(error).toMatchObject({ code: 'bad-pack', values: { fault: 'error' } });
     expect(told()).toMatchObject([{ from: 'instrumented', to: 'rejected', version: '1.6.6', generation: null }]);
     expect(keeper.generation!.packs).toEqual([]);
-    await keeper.install(version('1.0.0'));
+    await keeper.install(version('1.0.0'), trial);
   });
 
   it('below the floor is refused, and the log remembers what the store forgot', async () => {
     await trust();
-    await keeper.install(version('1.5.0'));
-    expect((await refused(keeper.install(version('1.4.9')))).message).toContain('older than 1.5.0');
+    await keeper.install(version('1.5.0'), trial);
+    expect((await refused(keeper.install(version('1.4.9'), trial))).message).toContain('older than 1.5.0');
     const [other] = [packOf({ manifest: manifestWith({ version: '1.4.9' }), signers: [PACKERS[1]] })];
-    await keeper.install(other!);
+    await keeper.install(other!, trial);
     const twin = packOf({ manifest: manifestWith({ version: '1.5.0' }), module: moduleOf('another') });
-    expect((await refused(keeper.install(twin))).message).toContain('with another module');
+    expect((await refused(keeper.install(twin, trial))).message).toContain('with another module');
 
     await end();
     rmSync(packsDir(dir), { recursive: true });
     log = await openWitnessLog({ dir: join(dir, 'log'), clock: () => nowMs });
-    const error = await refused(PackKeeper.open({ stateDir: dir, log, trial, clock: () => nowMs }));
+    const error = await refused(PackKeeper.open({ stateDir: dir, log, clock: () => nowMs }));
     expect(error).toMatchObject({ code: 'bad-signature', values: { name: 'example', witnessed: '1.5.0' } });
     await log.close();
     rmSync(join(dir, 'log'), { recursive: true });
@@ -210,10 +222,11 @@ describe('a pack', () => {
       ),
       'trust',
     );
-    await keeper.install(version('1.0.0'));
+    await keeper.install(version('1.0.0'), trial);
     await keeper.activate('example');
     await keeper.install(
       packOf({ manifest: manifestWith({ name: 'better', version: '1.0.0', supersedes: [digestOf('1.0.0')] }) }),
+      trial,
     );
     await keeper.activate('better', true);
     expect(loaded().active('example')).not.toBeNull();
@@ -224,8 +237,8 @@ describe('a pack', () => {
   it('cannot go where no arrow leads', async () => {
     await trust();
     expect((await refused(keeper.rollback())).code).toBe('not-found');
-    await keeper.install(version('1.0.0'));
-    expect((await refused(keeper.drain(digestOf('1.0.0')))).code).toBe('bad-argument');
+    await keeper.install(version('1.0.0'), trial);
+    expect(await keeper.retire()).toEqual([]);
     await keeper.activate('example');
     for (const isCanary of [true, false])
       expect((await refused(keeper.activate('example', isCanary))).code).toBe('bad-argument');
@@ -234,11 +247,11 @@ describe('a pack', () => {
     await keeper.distrust(digestOf('1.0.0'), 'it trapped');
     expect(loaded().reader(digestOf('1.0.0'))).toBeNull();
     expect((await refused(keeper.activate('example@1.0.0'))).code).toBe('bad-signature');
-    expect((await refused(keeper.install(version('1.0.0')))).message).toContain('distrusted here');
+    expect((await refused(keeper.install(version('1.0.0'), trial))).message).toContain('distrusted here');
   });
 
   it('is done something to by one process at a time', async () => {
-    const error = await refused(PackKeeper.open({ stateDir: dir, log, trial }));
+    const error = await refused(PackKeeper.open({ stateDir: dir, log }));
     expect(error.code).toBe('locked');
   });
 });
@@ -249,9 +262,9 @@ describe('a new trust file', () => {
 
   beforeEach(async () => {
     await trust();
-    await keeper.install(version('1.0.0'));
+    await keeper.install(version('1.0.0'), trial);
     await keeper.activate('example');
-    await keeper.install(version('1.1.0'));
+    await keeper.install(version('1.1.0'), trial);
     await keeper.activate('example');
   });
 
@@ -266,7 +279,7 @@ describe('a new trust file', () => {
 
   it('that revokes a key quarantines what only that key had signed', async () => {
     const both = packOf({ manifest: manifestWith({ version: '1.2.0' }), signers: PACKERS });
-    await keeper.install(both);
+    await keeper.install(both, trial);
     await next({ revoked: [PACKERS[0].id] });
     expect(states()).toEqual({ '1.0.0': 'quarantined', '1.1.0': 'quarantined', '1.2.0': 'tested' });
     await keeper.activate('example');
@@ -290,7 +303,7 @@ describe('a new trust file', () => {
   it('may come with another key that signs the same packs anew', async () => {
     await next({ roles: { root: trustWith().roles.root, packs: { keys: [PACKERS[1].id], threshold: 1 } } });
     const anew = packOf({ manifest: manifestWith({ version: '1.1.0' }), signers: [PACKERS[1]] });
-    expect((await keeper.install(anew)).record).toMatchObject({ state: 'draining', keyIds: [PACKERS[1].id] });
+    expect((await keeper.install(anew, trial)).record).toMatchObject({ state: 'draining', keyIds: [PACKERS[1].id] });
     await keeper.activate('example@1.1.0');
     expect(loaded().active('example')!.version).toBe('1.1.0');
   });
@@ -310,25 +323,25 @@ describe('a new trust file', () => {
 
   it('is needed when the one before has expired, but packs stay', async () => {
     nowMs = Date.parse(later(91));
-    expect((await refused(keeper.install(version('1.2.0')))).message).toContain('expired');
+    expect((await refused(keeper.install(version('1.2.0'), trial))).message).toContain('expired');
     expect(loaded().active('example')!.version).toBe('1.1.0');
     await next({ expires: later(200) });
-    await keeper.install(version('1.2.0'));
+    await keeper.install(version('1.2.0'), trial);
   });
 
   it('says nothing where the clock is behind the log', async () => {
     await again();
     nowMs = NOW_MS - 61_000;
-    expect((await refused(keeper.install(version('1.2.0')))).message).toContain('the clock is behind');
+    expect((await refused(keeper.install(version('1.2.0'), trial))).message).toContain('the clock is behind');
     nowMs = NOW_MS - 59_000;
-    await keeper.install(version('1.2.0'));
+    await keeper.install(version('1.2.0'), trial);
   });
 });
 
 describe('a store', () => {
   it('that was changed is refused, whatever was changed', async () => {
     await trust();
-    await keeper.install(version('1.0.0'));
+    await keeper.install(version('1.0.0'), trial);
     await keeper.activate('example');
     const root = packsDir(dir);
     const files = readdirSync(root, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
@@ -358,7 +371,7 @@ describe('a store', () => {
 it('keys that expired or were revoked do not count', async () => {
   await trust();
   for (const signer of [EXPIRED, REVOKED]) {
-    const error = await refused(keeper.install(packOf({ signers: [signer] })));
+    const error = await refused(keeper.install(packOf({ signers: [signer] }), trial));
     expect(error).toMatchObject({ code: 'bad-signature', values: { signatures: 0, threshold: 1 } });
     expect(error.message).toContain(signer === EXPIRED ? 'has expired' : 'is revoked');
   }

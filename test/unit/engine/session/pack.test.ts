@@ -30,7 +30,10 @@ import { NOW_MS, packOf as signedPack, signTrust, trustWith } from '../packs/sig
 import { temporaryFolder } from '../transformer/model-files.ts';
 
 /** What the contract tests find of a module that keeps its promises: contract.test.ts has them run. */
-const KEPT = { kept: true, calls: 1, problems: [], fuelPerToken: 1, error: 0 };
+const trial = {
+  instrument: instrumentModule,
+  test: async () => ({ kept: true, calls: 1, problems: [], fuelPerToken: 1, error: 0 }),
+};
 
 /** Pages of a layer that are in a pack. */
 const inPack = ({ cache }: Pick<Session, 'cache'>, layer: number): number[] => {
@@ -163,6 +166,26 @@ describe.each(['reference', 'mistral'])('a session of %s with a pack', (name) =>
     session.close();
   });
 
+  it('has no page of a pack again where a prompt is given up that it was left in', async () => {
+    const abort = new AbortController();
+    const pack = packOf('left', 'a', () => coarse());
+    const left = open(pack, { cacheTypes: 'trellis2' });
+    await left.read(text.slice(0, 300));
+    left.governed.leavePack();
+    const standing = (): PackStanding => {
+      if (again.length > 300) abort.abort();
+      return again.length > 300 ? 'reads' : 'writes';
+    };
+    const again = open({ ...pack, standing }, { cacheTypes: 'trellis2' });
+    await again.read(text.slice(0, 300));
+    expect(count(again)).toBeGreaterThan(0);
+    expect((await refused(again.read(text.slice(300), { signal: abort.signal }))).code).toBe('aborted');
+    expect([again.length, count(again)]).toEqual([300, 0]);
+    sound(again);
+    expect(await greedy(again, text.slice(300, 310))).toEqual(await greedy(left, text.slice(300, 310)));
+    for (const one of [left, again]) one.close();
+  });
+
   it('is not forked or parked, and keeps no latents and no originals', async () => {
     const pack = packOf('kept', 'e', keptRows);
     const session = open(pack, { cacheTypes: 'trellis2' });
@@ -257,11 +280,10 @@ describe('an engine with packs in its state folder', () => {
   it('gives sessions the one that is active when they are opened, and they keep it', async () => {
     const stateDir = join(models.dir, 'state');
     const log = await openWitnessLog({ dir: join(models.dir, 'packs-log'), clock: () => NOW_MS });
-    const trial = { instrument: instrumentModule, test: async () => KEPT };
-    const keeper = await PackKeeper.open({ stateDir, log, trial, clock: () => NOW_MS });
+    const keeper = await PackKeeper.open({ stateDir, log, clock: () => NOW_MS });
     const allow = [{ name: manifest.name, versions: { from: '1.0.0', below: '2.0.0' } }];
     await keeper.installTrust(signTrust(trustWith({ allow })), 'trust');
-    await keeper.install(signedPack({ manifest, module }));
+    await keeper.install(signedPack({ manifest, module }), trial);
     const engine = await createEngine({ model: MODEL, threads: 1, stateDir });
     try {
       const asked = { pack: manifest.name, cacheTypes: 'trellis2', tokensExpected: 320 };
@@ -273,9 +295,11 @@ describe('an engine with packs in its state folder', () => {
       expect(gone).toBeGreaterThan(0);
       expect((await refused(engine.openSession({ ...asked, pack: 'block6@canary' }))).code).toBe('not-found');
       await keeper.rollback();
+      expect(await keeper.retire()).toEqual([]);
       expect((await refused(engine.openSession(asked))).code).toBe('not-found');
       // It may only read from now on, so its pages go on in a format of ours at the end of the next one.
       expect((await session.generate(ids(130), { maxTokens: 4, temperature: 0 }).result).tokens).toBe(4);
+      expect(await keeper.retire()).toMatchObject([{ state: 'retired' }]);
       await session.close();
       const notes = [...readLog(logDir(stateDir), { kinds: ['note'] })].filter(({ body }) => 'packLeft' in body);
       expect(notes.map(({ body }) => (body as { pages?: number }).pages)).toEqual([gone]);
@@ -290,8 +314,7 @@ describe('an engine with packs in its state folder', () => {
     const stateDir = join(models.dir, 'broken-state');
     const kept = async <T>(work: (keeper: PackKeeper) => T | Promise<T>): Promise<T> => {
       const log = await openWitnessLog({ dir: logDir(stateDir), clock: () => NOW_MS });
-      const trial = { instrument: instrumentModule, test: async () => KEPT };
-      const keeper = await PackKeeper.open({ stateDir, log, trial, clock: () => NOW_MS });
+      const keeper = await PackKeeper.open({ stateDir, log, clock: () => NOW_MS });
       try {
         return await work(keeper);
       } finally {
@@ -304,7 +327,7 @@ describe('an engine with packs in its state folder', () => {
     const formats = manifest.formats.map((format) => ({ ...format, fuelPerToken: 1 }));
     await kept(async (keeper) => {
       await keeper.installTrust(signTrust(trustWith({ allow })), 'trust');
-      await keeper.install(signedPack({ manifest: { ...manifest, formats }, module }));
+      await keeper.install(signedPack({ manifest: { ...manifest, formats }, module }), trial);
       await keeper.activate(manifest.name);
     });
     const engine = await createEngine({ model: MODEL, threads: 1, stateDir });
@@ -316,9 +339,12 @@ describe('an engine with packs in its state folder', () => {
     } finally {
       await engine.close();
     }
-    expect(await kept((keeper) => keeper.find(manifest.name).state)).toBe('draining');
+    expect(await kept((keeper) => keeper.find(manifest.name).state)).toBe('retired');
     const arrows = [...readLog(logDir(stateDir), { kinds: ['pack'] })].map(({ body }) => body as { because: string });
-    expect(arrows.at(-1)).toMatchObject({ event: 'replace', to: 'draining' });
-    expect(arrows.at(-1)!.because).toContain('fuel');
+    expect(arrows.slice(-2)).toMatchObject([
+      { event: 'replace', to: 'draining' },
+      { event: 'drain', to: 'retired' },
+    ]);
+    expect(arrows.at(-2)!.because).toContain('fuel');
   });
 });
