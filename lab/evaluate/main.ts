@@ -15,6 +15,7 @@
  *   pool       how eight conversations share one budget, by policies of the pool and in fixed shares, on the models of
  *   --models
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
+ *   packs      what pages in the codec of a kernel pack are worth at equal bytes
  *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality,
  *   recall, speed, short
  *              (chunks of 128 + 64 tokens), course (divergence and bytes along a text), latency (decode steps), refresh
@@ -80,6 +81,7 @@ import { latents } from './latents.ts';
 import { learning, PARTS } from './learning.ts';
 import { MACHINE_PARTS, machine } from './machine.ts';
 import { OUTLIERS } from './outliers.ts';
+import { PACK_BUDGETS, packs } from './packs.ts';
 import { CHRONICLE, KINDS, WINDOWS } from './passages.ts';
 import { POOL_BUDGETS, POOL_SHARINGS, pool, poolTable } from './pool.ts';
 import { PREFIX_BUDGETS, PREFIX_SESSIONS, prefix } from './prefix.ts';
@@ -92,6 +94,7 @@ const COMMANDS = [
   'learning',
   'stated',
   'latents',
+  'packs',
   'harm',
   'machine',
   'faults',
@@ -347,10 +350,15 @@ async function measureModel(all: Asked): Promise<void> {
     `${runtime.model.name}, ${runtime.dense.name} (weights ${dense}), ${runtime.native.isa}, ${runtime.threads} threads, ${cpus()[0]?.model}, node ${process.version}, ${runtime.native.compiler}\n`,
   );
   try {
-    await measure(runtime, all);
+    await (all.command === 'packs' ? tellPacks : measure)(runtime, all);
   } finally {
     await runtime.close();
   }
+}
+
+async function tellPacks(runtime: Runtime, { values, selected, dense, lengths, passages, json }: Asked): Promise<void> {
+  const [budgets, kinds] = [list(values.budgets) ?? PACK_BUDGETS, selected(TABLE_KINDS)];
+  process.stdout.write(await packs({ runtime, dense, json, kinds, lengths, budgets, passages, say }));
 }
 
 async function measure(

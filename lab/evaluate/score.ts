@@ -1,5 +1,6 @@
 /** One session over one passage, and how far it ends from the exact cache. */
 
+import type { SessionPack } from '../../engine/cache/pack-pages.ts';
 import type { SessionReport } from '../../engine/cache/types.ts';
 import { SCORED_TOKENS } from '../../engine/evaluate/evaluate.ts';
 import type { SessionOptions } from '../../engine/options/types.ts';
@@ -35,6 +36,8 @@ export interface Asked {
   readonly policy?: Policy;
   /** Sees the session when all is read and scored, and how long reading took. */
   readonly look?: (session: Session, readMs: number) => Promise<void>;
+  /** In whose codec its pages may be. */
+  readonly pack?: SessionPack | undefined;
   /** What it writes to. Default: nothing. */
   readonly log?: WitnessLog;
 }
@@ -128,6 +131,7 @@ export class Scorer {
       isShipped = false,
       adjust,
       policy,
+      pack,
       log = null,
     }: Omit<Asked, 'log'> & { readonly log?: WitnessLog | null },
     book: ThresholdBook | null,
@@ -142,6 +146,7 @@ export class Scorer {
     return Session.open(this.runtime, {
       ...setup,
       ...(adjust === undefined ? {} : { thresholds: adjust(setup.thresholds) }),
+      ...(pack === undefined ? {} : { pack: pack.name, sessionPack: pack }),
       ...this.#watched(policy, options),
     });
   }

@@ -299,8 +299,8 @@ describe('an engine with packs in its state folder', () => {
       expect((await refused(engine.openSession(asked))).code).toBe('not-found');
       // It may only read from now on, so its pages go on in a format of ours at the end of the next one.
       expect((await session.generate(ids(130), { maxTokens: 4, temperature: 0 }).result).tokens).toBe(4);
-      expect(await keeper.retire()).toMatchObject([{ state: 'retired' }]);
       await session.close();
+      expect(await keeper.retire()).toMatchObject([{ state: 'retired' }]);
       const notes = [...readLog(logDir(stateDir), { kinds: ['note'] })].filter(({ body }) => 'packLeft' in body);
       expect(notes.map(({ body }) => (body as { pages?: number }).pages)).toEqual([gone]);
     } finally {
