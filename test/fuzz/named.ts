@@ -1,13 +1,16 @@
 /**
- * What says where a model by name is: the answers of the Hub, as the library sees them, and the manifests of Ollama.
+ * What is read before a model is opened: the answers of the Hub that say where it is, as the library sees them, the
+ * manifests of Ollama, and ONNX files of helpers.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { scanOnnx } from '../../engine/sidecar/onnx-scan.ts';
 import { chooseFiles } from '../../engine/transformer/hub/choose.ts';
 import { checkedAnswer } from '../../engine/transformer/hub/client.ts';
 import { listRepository } from '../../engine/transformer/hub/listing.ts';
 import { weightsOf } from '../../engine/transformer/hub/ollama.ts';
-import { JSON_TEXT } from './mutate.ts';
+import { writeOnnxModel } from '../../engine/transformer/onnx-writer.ts';
+import { BINARY, JSON_TEXT } from './mutate.ts';
 
 /** What the interface of the Hub answers, as the library sees it, and what is chosen of it. */
 async function readListing(dir: string): Promise<void> {
@@ -21,7 +24,24 @@ async function readListing(dir: string): Promise<void> {
   chooseFiles('org/repo', [...files.keys()], null);
 }
 
+/** A graph that is mostly structure: what lies in weights is not looked at. */
+const SIZE_OF = writeOnnxModel({
+  name: 'size',
+  nodes: [
+    { op: 'ConstantOfShape', inputs: ['n'], outputs: ['zeros'] },
+    { op: 'Size', inputs: ['zeros'], outputs: ['size'] },
+  ],
+  initializers: [],
+  inputs: [{ name: 'n', type: 'int64', shape: [1] }],
+  outputs: [{ name: 'size', type: 'int64', shape: [] }],
+});
+
 export const NAMED = {
+  onnx: {
+    files: async () => ({ 'a.onnx': Buffer.from(SIZE_OF) }),
+    damage: { 'a.onnx': BINARY },
+    read: (dir: string) => scanOnnx('a.onnx', readFileSync(join(dir, 'a.onnx'))),
+  },
   ollama: {
     files: async () => ({
       manifest: Buffer.from(
