@@ -59,6 +59,9 @@ export function goldenMetrics(): string {
   meter.kld.observe(0.003);
   meter.firstTokenSeconds.observe(1.5);
   for (let token = 0; token < 8; token++) meter.betweenTokensSeconds.observe(0.012 + 0.004 * token);
+  meter.helpers.set({ state: 'running' }, 1);
+  meter.helpers.set({ state: 'restarting' }, 1);
+  meter.helperFailures.add({ helper: 'places' }, 2);
   meter.promptTokens.add({}, 1000);
   meter.generatedTokens.add({}, 9);
   return meter.text();

@@ -54,7 +54,8 @@ type Unit =
   | 'sessions'
   | 'page sides'
   | 'layers'
-  | 'calls';
+  | 'calls'
+  | 'failures';
 /** What is counted, one of it. */
 const ONE: Readonly<Record<Exclude<Unit, 'bytes' | 'nats'>, string>> = {
   tokens: 'token',
@@ -65,6 +66,7 @@ const ONE: Readonly<Record<Exclude<Unit, 'bytes' | 'nats'>, string>> = {
   'page sides': 'page side',
   layers: 'layer',
   calls: 'call',
+  failures: 'failure',
 };
 
 const inUnit = (value: number, unit: Unit): string => {

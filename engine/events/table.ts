@@ -33,6 +33,8 @@ const by = oneOf(
   QUALITY_SOURCES,
   'by what: errors measured over those promised, a shift of all errors, a gain that is not believed, or codes that were damaged',
 );
+const helper = oneOf(['kinds', 'places'], 'what the auxiliary model tells of a text');
+const failures = amount('failures', 'how often it failed, in a row');
 const room = {
   session,
   tokens: amount('tokens', 'tokens at the end of the call'),
@@ -209,6 +211,21 @@ export const EVENTS = {
     level: 'info',
     fields: { call: storeCall, failed: amount('calls', 'those that failed meanwhile') },
     says: 'The store of the server works again ({call}); {failed} failed.',
+  },
+  'helper-failed': {
+    level: 'warn',
+    fields: { helper, failures, restMs: amount('ms', 'how long it is not started again') },
+    says: 'Helper {helper} failed ({failures} in a row), and is started again when it is asked after {restMs}.',
+  },
+  'helper-back': {
+    level: 'info',
+    fields: { helper },
+    says: 'Helper {helper} answers again.',
+  },
+  'helper-broken': {
+    level: 'warn',
+    fields: { helper, failures },
+    says: 'Helper {helper} failed ({failures} in a row), and is not asked any more: sessions go on without its hints.',
   },
   'log-refused': {
     level: 'warn',

@@ -75,6 +75,10 @@ const LAYER_LABELS = {
 /** Where sessions that wait are parked. */
 export const IDLE_PLACES = ['memory', 'disk', 'reread'] as const;
 
+/** Auxiliary models, and how they are: 'restarting' are those that failed and have not answered since. */
+export const HELPERS = ['kinds', 'places'] as const;
+export const HELPER_STATES = ['stopped', 'running', 'restarting', 'broken'] as const;
+
 /** Reasons for which a session ends. */
 const ENDS = ['done', 'aborted', 'error'] as const;
 
@@ -254,6 +258,16 @@ export class Meter {
     'prefix_cache_bytes',
     'Bytes of pages of sessions that were closed, which stay for those that begin alike until their memory is needed.',
     {},
+  );
+  readonly helpers = this.#registry.gauge(
+    'helpers',
+    'Auxiliary models by how they are: not started, running, failed and to be started again, or left alone for good.',
+    { state: HELPER_STATES },
+  );
+  readonly helperFailures = this.#registry.counter(
+    'helper_failures_total',
+    'Times that an auxiliary model failed, so that its process was ended.',
+    { helper: HELPERS },
   );
   readonly generatedTokens = this.#registry.counter('generation_tokens_total', 'Tokens that were generated.', {});
 

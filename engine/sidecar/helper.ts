@@ -29,6 +29,8 @@ export interface HelperStatus {
   readonly answers: number;
   /** Failures in a row. */
   readonly failures: number;
+  /** How long it rested, or rests, after the last of them. */
+  readonly restMs: number;
   /** What went wrong last; null: nothing has. */
   readonly trouble: string | null;
 }
@@ -40,6 +42,8 @@ export interface HelperOptions {
   readonly wardens?: Wardens;
   /** Milliseconds of the first rest; every further one is twice as long. Default 1000. */
   readonly restMs?: number;
+  /** Hears when it is in another state, or failed once more. */
+  readonly onChange?: (status: HelperStatus) => void;
 }
 
 export class Helper {
@@ -50,6 +54,7 @@ export class Helper {
   readonly #limits: HelperLimits;
   readonly #wardens: Wardens;
   readonly #restMs: number;
+  readonly #onChange: (status: HelperStatus) => void;
   #process: HelperProcess | null = null;
   #starts = 0;
   #answers = 0;
@@ -59,25 +64,34 @@ export class Helper {
   #isClosed = false;
 
   /** Nothing is started before the first question. Throws 'bad-model' for a file that scanOnnx refuses. */
-  constructor(name: string, model: Uint8Array, { limits, wardens, restMs = REST_MS }: HelperOptions = {}) {
+  constructor(
+    name: string,
+    model: Uint8Array,
+    { limits, wardens, restMs = REST_MS, onChange = () => {} }: HelperOptions = {},
+  ) {
     this.name = name;
     this.facts = scanOnnx(name, model);
     this.#model = model;
     this.#limits = { ...HELPER_LIMITS, ...limits };
     this.#wardens = wardens ?? findWardens();
     this.#restMs = restMs;
+    this.#onChange = onChange;
   }
 
   get status(): HelperStatus {
     const { name } = this;
     const common = { name, starts: this.#starts, answers: this.#answers, failures: this.#failures };
-    return { ...common, state: this.#state, trouble: this.#trouble };
+    return { ...common, restMs: this.#rest, state: this.#state, trouble: this.#trouble };
   }
 
   get #state(): HelperStatus['state'] {
     if (this.#failures >= FAILURES_MAX) return 'broken';
     if (this.#process !== null) return 'running';
     return performance.now() < this.#restsUntilMs ? 'resting' : 'idle';
+  }
+
+  get #rest(): number {
+    return this.#failures === 0 ? 0 : this.#restMs * 2 ** (this.#failures - 1);
   }
 
   /** Of its process; null: none runs. */
@@ -94,11 +108,13 @@ export class Helper {
     if (this.#state === 'broken' || this.#state === 'resting') return null;
     let asked: HelperProcess | null = null;
     try {
-      asked = this.#process ??= this.#start();
+      asked = this.#process ?? this.#start();
       await asked.ready;
       const answer = await asked.ask(tensors, deadlineMs);
       this.#answers++;
+      const isBack = this.#failures > 0;
       this.#failures = 0;
+      if (isBack) this.#onChange(this.status);
       return answer;
     } catch (error) {
       await this.#failed(asked, error as Error);
@@ -116,7 +132,9 @@ export class Helper {
 
   #start(): HelperProcess {
     this.#starts++;
-    return new HelperProcess(this.#model, this.#limits, this.#wardens);
+    this.#process = new HelperProcess(this.#model, this.#limits, this.#wardens);
+    this.#onChange(this.status);
+    return this.#process;
   }
 
   /** Questions that wait for the same process fail together, which is one failure. */
@@ -124,8 +142,9 @@ export class Helper {
     if (this.#isClosed || asked !== this.#process) return;
     this.#process = null;
     this.#trouble = message;
-    this.#restsUntilMs = performance.now() + this.#restMs * 2 ** this.#failures;
     this.#failures++;
+    this.#restsUntilMs = performance.now() + this.#rest;
+    this.#onChange(this.status);
     await asked?.end();
   }
 }

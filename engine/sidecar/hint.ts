@@ -12,6 +12,9 @@ import { ONNX_LIMITS } from './onnx-scan.ts';
 /** Kinds of text that are told apart, in the order of the model's answer. */
 export const TEXT_KINDS = ['prose', 'dialogue', 'reference', 'code', 'tables', 'german'] as const;
 export type TextKind = (typeof TEXT_KINDS)[number];
+/** The two models, by what they tell. */
+export const TEXT_HELPERS = ['kinds', 'places'] as const;
+export type TextHelperName = (typeof TEXT_HELPERS)[number];
 /** Numbers of a place among texts. */
 export const PLACE_DIM = 8;
 /** Bytes of a text that are looked at. */
@@ -41,7 +44,7 @@ export class TextHelpers {
    */
   constructor(options: HelperOptions = {}) {
     if (findOrt() === null) throw withoutOrt();
-    const open = (name: string): Helper => {
+    const open = (name: TextHelperName): Helper => {
       const path = join(packageRoot(), 'models', 'helpers', `${name}.onnx`);
       return new Helper(name, readRegular(path, { bytesMax: ONNX_LIMITS.bytesMax, code: 'bad-model' }), options);
     };

@@ -17,9 +17,10 @@ import type { IdleForm } from '../session/park/idle.ts';
 import type { ModelPredictor } from '../session/park/predictors.ts';
 import type { Session } from '../session/session.ts';
 import { SharedMemory } from '../session/shared-memory.ts';
-import { TextHelpers } from '../sidecar/hint.ts';
+import type { TextHelpers } from '../sidecar/hint.ts';
 import { openState, type State } from '../state/folder.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
+import { watchedHelpers } from './watched-helpers.ts';
 
 /** Of the digests by which the beginnings of sessions are known, where no state folder has one. */
 const KEY_BYTES = 32;
@@ -77,7 +78,7 @@ export class Commons {
     const { kvBudgetBytes, idleSessions, maxConcurrent, interTokenTargetMs, onPressure } = options;
     this.state = state;
     this.meter = new Meter(FALLBACKS, tellerOf(options));
-    this.helpers = options.helpers ? new TextHelpers() : null;
+    this.helpers = options.helpers ? watchedHelpers(this.meter) : null;
     const form = idleSessions === 'keep' ? null : this.#idleForm(idleSessions);
     this.pool = openPool(kvBudgetBytes ?? memoryBytes());
     this.budgetBytes = kvBudgetBytes;

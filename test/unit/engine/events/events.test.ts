@@ -23,6 +23,7 @@ import { Meter } from '../../../../engine/metrics/meter.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import type { SessionSetup } from '../../../../engine/session/setup.ts';
 import { logDir, memoryDir, openState } from '../../../../engine/state/folder.ts';
+import { watchedHelpers } from '../../../../engine/thread/watched-helpers.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { misled, wrongLaw } from '../../../../lab/evaluate/plants.ts';
 import { createPolicy, defaultThresholds, thresholdOf } from '../../../../policy/index.ts';
@@ -574,6 +575,44 @@ describe('the table of events', () => {
     expect(told({ code: 'io' })).not.toThrow();
     for (const fields of [{}, { code: SECRET }, { code: 'io', prompt: SECRET }, { code: 5 }])
       expect(told(fields)).toThrow(/event retention-failed is told with a (code|field)/);
+  });
+
+  it('tells what becomes of helpers, and counts it', async () => {
+    const heard: EngineEvent[] = [];
+    const meter = new Meter(
+      [],
+      eventTeller((event) => {
+        heard.push(event);
+        everTold.add(event.event);
+      }),
+    );
+    const counts = (): string => meter.text(['helpers', 'helper_failures_total']).replaceAll(/^#.*\n/gm, '');
+    const helpers = watchedHelpers(meter, { limits: { startMs: 120_000, deadlineMs: 120_000 }, restMs: 0 });
+    try {
+      const [text, failures] = [Buffer.from(SECRET.repeat(20)), { kinds: 0 }];
+      const isTold = async (isKilled: boolean): Promise<void> => {
+        const hint = helpers.hintOf(text);
+        if (isKilled) process.kill(helpers.pids[0]!, 'SIGKILL');
+        if (isKilled) failures.kinds++;
+        expect((await hint) === null).toBe(isKilled);
+      };
+      expect(counts()).toContain('helpers{state="stopped"} 2\n');
+      await isTold(false);
+      expect(counts()).toContain('helpers{state="running"} 2\n');
+      await isTold(true);
+      expect(counts()).toContain('helpers{state="restarting"} 1\n');
+      await isTold(false);
+      for (let time = 0; time < 3; time++) await isTold(true);
+      for (const line of ['helpers{state="running"} 1\n', 'helpers{state="broken"} 1\n'])
+        expect(counts()).toContain(line);
+      expect(counts()).toContain(`helper_failures_total{helper="kinds"} ${failures.kinds}\n`);
+      expect(counts()).toContain('helper_failures_total{helper="places"} 0\n');
+      const told = heard.map(({ event }) => event.slice('helper-'.length));
+      expect(told).toEqual(['failed', 'back', 'failed', 'failed', 'broken']);
+      expect(heard.every((event) => 'helper' in event && event.helper === 'kinds')).toBe(true);
+    } finally {
+      await helpers.close();
+    }
   });
 
   it('has no event that is never told', () => {

@@ -50,6 +50,7 @@ describe('the text', () => {
       'action',
       'dtype',
       'end',
+      'helper',
       'le',
       'place',
       'reason',
