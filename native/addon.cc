@@ -57,7 +57,7 @@ class PoolHandle : public Napi::ObjectWrap<PoolHandle> {
     return guarded(info, [&]() -> Status {
       uint64_t bytes;
       if (pool_ || !readBytes(info[0], &bytes)) return kBadArgument;
-      pool_ = std::make_shared<ToldPool>(bytes);
+      pool_ = std::make_shared<ToldPool>(bytes, crewOf(info.Env()));
       return kOk;
     });
   }

@@ -61,7 +61,7 @@ class DenseHandle : public Napi::ObjectWrap<DenseHandle> {
         if (!(cap >= kLeastCap && cap <= kLargestFactor)) return kBadArgument;
       }
       const DenseShape shape = {at[0], at[1], at[2], at[3], at[4], at[5], at[6], experts, used, at[8], static_cast<float>(epsilon), cap};
-      dense_ = std::make_unique<Dense>(kernelsOf(info.Env()), shape, kHasThreads ? at[7] : 1);
+      dense_ = std::make_unique<Dense>(kernelsOf(info.Env()), shape, Share(crewOf(info.Env()), kHasThreads ? at[7] : 1));
       return kOk;
     });
   }

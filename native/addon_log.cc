@@ -49,9 +49,9 @@ bool readForms(const Info& info, int at, Span<double>* numbers, Span<uint8_t>* n
   return readArray(info[at], napi_float64_array, numbers) && readArray(info[at + 1], napi_uint8_array, names);
 }
 
-// The threads of this environment, so many of them or fewer.
+// The threads of this environment, at least so many.
 Threads& threadsOf(Napi::Env env, int count) {
-  Threads& pool = env.GetInstanceData<Environment>()->logThreads;
+  Threads& pool = *crewOf(env);
   if (kHasThreads) pool.grow(count);
   return pool;
 }

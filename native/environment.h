@@ -12,11 +12,13 @@ namespace palimpsest {
 
 struct Environment {
   const Kernels* kernels = bestKernels();
-  // Check logs; started when they are first wanted.
-  Threads logThreads{1};
+  // Compute attention and the dense half and check logs, in turns; started when they are first wanted.
+  std::shared_ptr<Threads> crew = std::make_shared<Threads>(1);
 };
 
 inline const Kernels* kernelsOf(Napi::Env env) { return env.GetInstanceData<Environment>()->kernels; }
+
+inline const std::shared_ptr<Threads>& crewOf(Napi::Env env) { return env.GetInstanceData<Environment>()->crew; }
 
 // Adds the functions of addon_floats.cc.
 void exportFloats(Napi::Env env, Napi::Object exports);

@@ -562,7 +562,7 @@ class Round {
       Call& call = after[-1];
       call.run(item - call.firstItem(), thread);
     };
-    workers_.threads.each(items_, task, threads_);
+    workers_.threads->each(items_, task, threads_);
     for (Call& call : calls_) call.merge();
   }
 

@@ -68,7 +68,7 @@ size_t Dense::Quantized::held() const {
   return total;
 }
 
-Dense::Dense(const Kernels* kernels, const DenseShape& shape, int threads) : kernels_(kernels), shape_(shape), threads_(threads), layers_(shape.layers + 1) {
+Dense::Dense(const Kernels* kernels, const DenseShape& shape, Share threads) : kernels_(kernels), shape_(shape), threads_(std::move(threads)), layers_(shape.layers + 1) {
   if (is(kUngated)) {
     ones_.grow(shape.intermediate);
     std::fill(ones_.data(), ones_.data() + shape.intermediate, 1.0f);
@@ -260,7 +260,7 @@ void Dense::multiply(const Product* products, int count) {
     work += static_cast<double>(products[i].weights.outputs) * products[i].rows.blocks * 32 * products[i].n;
   }
   // With many rows the kernel processes panels in pairs, so each item has an even number of them.
-  const int parts = Threads::worthSharing(threads_.count(), work) ? threads_.count() * kItemsAThread : 1;
+  const int parts = threads_.worthSharing(work) ? threads_.count() * kItemsAThread : 1;
   const int share = std::max(2, ((panels + parts - 1) / parts + 1) / 2 * 2);
   auto task = [&](int item, int) {
     int from = item * share, to = std::min(panels, from + share);

@@ -45,7 +45,7 @@ struct DenseMix {
 
 class Dense {
  public:
-  Dense(const Kernels* kernels, const DenseShape& shape, int threads);
+  Dense(const Kernels* kernels, const DenseShape& shape, Share threads);
   ~Dense();
   Dense(const Dense&) = delete;
   Dense& operator=(const Dense&) = delete;
@@ -206,7 +206,7 @@ class Dense {
 
   const Kernels* kernels_;
   DenseShape shape_;
-  Threads threads_;
+  Share threads_;
   Heap heap_;
   std::vector<Layer> layers_;
   size_t bytes_ = 0;

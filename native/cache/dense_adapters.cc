@@ -182,7 +182,7 @@ void Dense::adapt(int layer, const Quantized& rows, int tokens, std::initializer
     }
   };
   const int items = static_cast<int>(answers.size()) * blocks;
-  if (Threads::worthSharing(threads_.count(), work)) {
+  if (threads_.worthSharing(work)) {
     threads_.each(items, task);
   } else {
     for (int item = 0; item < items; item++) task(item, 0);

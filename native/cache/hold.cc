@@ -221,7 +221,7 @@ void Cache::prepareLatents(int index, int from, int to) {
     uint16_t* tiles = latents.blocks[block].half.data();
     fillTiles(layer, page, head, tiles, workers_->scratch[thread]);
   };
-  workers_->threads.each(static_cast<int>(fresh.size() * heads), task, options_.threads);
+  workers_->threads->each(static_cast<int>(fresh.size() * heads), task, options_.threads);
   for (const Fresh& one : fresh) latents.blocks[one.block].id = layer.page(one.page).latent.id;
 }
 

@@ -38,7 +38,7 @@ std::unique_ptr<Cache> Cache::open(std::shared_ptr<Account> account, const Kerne
   cache->latents_ = std::make_shared<LatentBlocks>();
   std::weak_ptr<Workers>& workers = cache->account_->pool()->workers;
   cache->workers_ = workers.lock();
-  if (!cache->workers_) workers = cache->workers_ = std::make_shared<Workers>();
+  if (!cache->workers_) workers = cache->workers_ = std::make_shared<Workers>(cache->account_->pool()->crew());
   cache->workers_->grow(cache->options_.threads);
   Scratch& scratch = cache->workers_->scratch[0];
   scratch.keyRows.grow(static_cast<size_t>(kPageTokens) * cache->shape().headDim);

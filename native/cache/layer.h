@@ -174,16 +174,16 @@ struct FreshRows {
   Buffer<uint16_t> halves;  // n K tiles [d][room], then n V tiles [room][d]
 };
 
-// Threads and their scratch, shared by all caches of a pool and used by one call at a time. There are as many threads
-// as any of the caches asked for, with scratch for the largest shape. The first cache creates them, and they end with
-// the last.
+// The crew and its scratch, shared by all caches of a pool and used by one call at a time: for as many threads as any
+// of the caches asked for, and for the largest shape. The first cache creates the scratch, and it ends with the last.
 struct Workers {
   // Makes sure that there are at least `count` threads.
   void grow(int count) {
     if (scratch.size() < static_cast<size_t>(count)) scratch.resize(count);
-    threads.grow(count);
+    threads->grow(count);
   }
-  Threads threads{1};
+  explicit Workers(std::shared_ptr<Threads> crew) : threads(std::move(crew)) {}
+  const std::shared_ptr<Threads> threads;
   std::deque<Scratch> scratch;
   Buffer<float> partial;  // results of history ranges before they are merged
   Buffer<float> mass;     // of every result line and page

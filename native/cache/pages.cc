@@ -138,7 +138,7 @@ int Cache::readRecords(const PageRecords& given, const Drafts& drafts) {
       return;
     }
   };
-  workers_->threads.each(pages, task, threads);
+  workers_->threads->each(pages, task, threads);
   return damaged.load();
 }
 

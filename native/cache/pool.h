@@ -21,6 +21,7 @@
 namespace palimpsest {
 
 class Account;
+class Threads;
 struct Workers;
 
 // The header of its own block, so that the address of its bytes follows from that of the part, without another memory
@@ -114,7 +115,7 @@ class Tally {
 
 class PagePool : public Tally {
  public:
-  explicit PagePool(uint64_t budgetBytes) : Tally(budgetBytes) {}
+  PagePool(uint64_t budgetBytes, std::shared_ptr<Threads> crew) : Tally(budgetBytes), crew_(std::move(crew)) {}
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
@@ -130,6 +131,8 @@ class PagePool : public Tally {
   void enter(PartOwner* owner) { owners_.push_back(owner); }
   void leave(PartOwner* owner);
 
+  // Computes for the caches, and for others of the environment in turns with them.
+  const std::shared_ptr<Threads>& crew() const { return crew_; }
   std::weak_ptr<Workers> workers;  // of the open caches (layer.h)
   // The account of what caches hold together that are no forks of each other; without a budget of its own, there while
   // there is such a thing.
@@ -141,6 +144,7 @@ class PagePool : public Tally {
   bool evacuate();
   bool compact();
 
+  std::shared_ptr<Threads> crew_;
   Heap heap_;
   std::vector<PartOwner*> owners_;
   size_t idleBefore_ = 0;  // idle bytes that the last attempt to move parts left

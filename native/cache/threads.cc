@@ -9,7 +9,6 @@ namespace palimpsest {
 namespace {
 
 constexpr int kStopped = -1;
-constexpr int kAll = 1 << 30;
 // The low bits of left_ count the items of a round; the bits above hold the number of threads that may take them.
 constexpr int kItemBits = 24;
 constexpr int kItemsMost = (1 << kItemBits) - 1;
@@ -21,24 +20,24 @@ bool mayTake(int left, int thread) { return left > 0 && thread < left >> kItemBi
 #if defined(__wasm__)
 // There is only one thread, so there is nobody to wait for.
 void sleepWhile(const std::atomic<int>&, int) { __builtin_trap(); }
-void wake(std::atomic<int>&, int) {}
+void notify(std::atomic<int>&) {}
 #else
 void sleepWhile(const std::atomic<int>& number, int value) { number.wait(value); }
-
-void wake(std::atomic<int>& number, int threads) {
-  if (threads > 4) {
-    number.notify_all();
-    return;
-  }
-  for (int thread = 0; thread < threads; thread++) number.notify_one();
-}
+void notify(std::atomic<int>& number) { number.notify_one(); }
 #endif
 
 }  // namespace
 
 void Threads::grow(int count) {
-  workers_.reserve(count > 1 ? count - 1 : 0);
-  for (int thread = this->count(); thread < count; thread++) workers_.push_back(startThread([this, thread] { work(thread); }));
+  for (int thread = this->count(); thread < count; thread++) {
+    Worker& worker = workers_.emplace_back();
+    try {
+      worker.thread = startThread([this, &worker, thread] { work(worker, thread); });
+    } catch (...) {
+      workers_.pop_back();
+      throw;
+    }
+  }
 }
 
 Threads::Threads(int count) {
@@ -55,8 +54,17 @@ Threads::~Threads() { stop(); }
 void Threads::stop() {
   if (workers_.empty()) return;
   left_.store(kStopped);
-  wake(left_, kAll);
-  for (Thread& worker : workers_) worker.join();
+  wake(count());
+  for (Worker& worker : workers_) worker.thread.join();
+}
+
+// Calls threads 1 to threads - 1.
+void Threads::wake(int threads) {
+  for (int thread = 1; thread < threads; thread++) {
+    std::atomic<int>& calls = workers_[thread - 1].calls;
+    calls.fetch_add(1);
+    notify(calls);
+  }
 }
 
 void Threads::run(int items, int threads, Call call, void* context) {
@@ -69,9 +77,7 @@ void Threads::run(int items, int threads, Call call, void* context) {
   items_ = items;
   done_.store(0);
   left_.store(threads << kItemBits | items);
-  // If not all threads may take items, wake all of them: otherwise one that may take none could be woken in place of
-  // one that may.
-  wake(left_, threads < count() ? kAll : std::min(items, threads) - 1);
+  wake(std::min(items, threads));
   while (runOne(0)) {
   }
   for (int done = done_.load(); done != items; done = done_.load()) sleepWhile(done_, done);
@@ -87,17 +93,18 @@ bool Threads::runOne(int thread) {
   } while (!left_.compare_exchange_weak(left, itemsOf(left) == 1 ? 0 : left - 1));
   const int items = items_;
   call_(context_, items - itemsOf(left), thread);
-  if (done_.fetch_add(1) + 1 == items) wake(done_, 1);
+  if (done_.fetch_add(1) + 1 == items) notify(done_);
   return true;
 }
 
-void Threads::work(int thread) {
+// Whoever calls it after `seen` was read wakes it, and what was there before that it finds.
+void Threads::work(Worker& own, int thread) {
   for (;;) {
+    const int seen = own.calls.load();
     while (runOne(thread)) {
     }
-    const int left = left_.load();
-    if (left == kStopped) return;
-    if (!mayTake(left, thread)) sleepWhile(left_, left);
+    if (left_.load() == kStopped) return;
+    sleepWhile(own.calls, seen);
   }
 }
 

@@ -5,10 +5,14 @@
 //
 // The caller waits only for items that another thread has begun. A thread that wakes late, or that the system does not
 // schedule at all, finds nothing left and goes back to sleep. There is no lock that a sleeping thread could hold.
+//
+// An environment has one crew: attention, the dense half and the log take turns with it, each with as many threads as
+// it was told, and a round wakes nobody beyond these.
 #pragma once
 #include <algorithm>
 #include <atomic>
-#include <vector>
+#include <deque>
+#include <memory>
 
 #include "start_thread.h"
 
@@ -50,13 +54,18 @@ class Threads {
   }
 
  private:
+  struct Worker {
+    Thread thread;
+    std::atomic<int> calls{0};  // it sleeps on this, which changes when it is called
+  };
   using Call = void (*)(void* context, int item, int thread);
   void run(int items, int threads, Call call, void* context);
-  void work(int thread);
+  void work(Worker& own, int thread);
+  void wake(int threads);
   void stop();
   bool runOne(int thread);
 
-  std::vector<Thread> workers_;
+  std::deque<Worker> workers_;  // of thread 1 and those behind it
   // The current round. It is written while no item is left and read only by threads that have taken an item, so never
   // both at once.
   Call call_ = nullptr;
@@ -65,6 +74,23 @@ class Threads {
   // Each on its own cache line, because every thread writes them.
   alignas(64) std::atomic<int> left_{0};  // low bits: items not yet taken; high bits: threads that may take them; 0: none left; or kStopped
   alignas(64) std::atomic<int> done_{0};  // finished items
+};
+
+// As many threads of a crew as one of those who use it was told to have.
+class Share {
+ public:
+  Share(std::shared_ptr<Threads> threads, int count) : threads_(std::move(threads)), count_(count) { threads_->grow(count); }
+
+  int count() const { return count_; }
+  bool worthSharing(double multiplications) const { return Threads::worthSharing(count_, multiplications); }
+  template <typename Task>
+  void each(int items, Task& task) const {
+    threads_->each(items, task, count_);
+  }
+
+ private:
+  std::shared_ptr<Threads> threads_;
+  int count_;
 };
 
 }  // namespace palimpsest

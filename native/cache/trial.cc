@@ -521,7 +521,7 @@ Status trialNow(Cache& cache, int index, int page, const TrialCandidate* candida
   float* results = workers.delta.data();
   trial.prepare(workers.scratch[0]);
   auto task = [&](int head, int thread) { trial.run(head, workers.scratch[thread], results); };
-  workers.threads.each(trial.heads(), task, threads);
+  workers.threads->each(trial.heads(), task, threads);
   trial.measure(results, results + trial.resultSize(), errors);
   leaveKept(now, fresh);
   return kOk;

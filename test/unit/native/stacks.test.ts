@@ -115,7 +115,7 @@ describe.skipIf(!isPlain || !hasCompiler)('threads of the addon (needs Linux, gc
   it('work within 128 KiB even so: no kernel keeps a page on the stack', () => {
     const { small, ...rest } = ends(128 << 10, [64, 128, 256], { SMALL_STACK_OURS: '1' });
     expect(rest).toEqual(WELL);
-    // Of each cache, two beside the caller and the mover.
-    expect(small).toBe(9);
+    // Two beside the caller, and of each cache the mover.
+    expect(small).toBe(5);
   });
 });
