@@ -2,7 +2,8 @@
  * `npm run bench -- activations --model NAME` measures a model with activations of 16 bits in all matrices, of 8 in
  * those that `activations: 'auto'` chooses, and of 8 in all: the divergence on texts that no calibration has seen
  * (evaluation-windows.json), and the time of a prompt of 512 tokens and of steps of 1, 8 and 16 rows, in turns. With
- * one thread it is processor time. Texts are those of `npm run fetch:texts`.
+ * one thread it is processor time. With --tokens N, instead, the divergence of caches that read so many tokens of one
+ * text of each kind, within budgets. Texts are those of `npm run fetch:texts`.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -16,6 +17,7 @@ import { KvError } from '../../native/index.ts';
 import { type ActivationChoice, defaultThresholds } from '../../policy/index.ts';
 import { activationText } from '../../witness/index.ts';
 import { now, typical } from './measure.ts';
+import { type RoundedQuality, roundedQuality } from './rounded-quality.ts';
 import { columns, fixed } from './table.ts';
 
 /** Tokens of a text that are scored, and of a prompt that is timed. */
@@ -55,6 +57,16 @@ export function heldOut(root: string): (readonly [string, string])[] {
     `${kind} ${file.replace(/^.*\//, '')} ${from}`,
     textOf(file).slice(from, from + characters),
   ]);
+}
+
+/** The first text of each kind, by the name of the kind. */
+function onePerKind(texts: readonly (readonly [string, string])[]): (readonly [string, string])[] {
+  const kinds = new Map<string, string>();
+  for (const [name, text] of texts) {
+    const kind = name.split(' ')[0]!;
+    if (!kinds.has(kind)) kinds.set(kind, text);
+  }
+  return [...kinds];
 }
 
 const opened = (runtime: Runtime): Session =>
@@ -101,23 +113,12 @@ async function divergences(runtime: Runtime, ids: readonly number[], use: (way: 
   return found;
 }
 
-export async function activations(
+/** Opens a model, whose activations `use` chooses. */
+async function opening(
   say: (line: string) => void,
-  {
-    texts,
-    model,
-    threads,
-    rounds,
-    json,
-  }: {
-    /** Names and contents. */
-    readonly texts: readonly (readonly [string, string])[];
-    readonly model: string;
-    readonly threads: number;
-    readonly rounds: number;
-    readonly json: string | null;
-  },
-): Promise<ActivationRow[]> {
+  model: string,
+  threads: number,
+): Promise<{ readonly runtime: Runtime; readonly use: (way: Way) => void }> {
   const cacheDir = defaultCacheDir();
   const costs = (digest: string) => activationCosts(digest, null);
   const runtime = await Runtime.open({ model, threads, cacheDir, activationCosts: costs });
@@ -135,6 +136,53 @@ export async function activations(
   };
   const use = (way: Way): void => applyActivations(dense, ways[way], shape.layers);
   say(`${runtime.model.name}, ${native.isa}, threads: ${threads}; auto: ${activationText(choice)}`);
+  return { runtime, use };
+}
+
+/** Divergences of caches within budgets, in each way, on the first text of each kind. */
+export async function activationQuality(
+  say: (line: string) => void,
+  {
+    texts,
+    model,
+    threads,
+    tokens,
+    json,
+  }: {
+    /** Names, whose first word is the kind, and contents. */
+    readonly texts: readonly (readonly [string, string])[];
+    readonly model: string;
+    readonly threads: number;
+    /** What is read of a text. */
+    readonly tokens: number;
+    readonly json: string | null;
+  },
+): Promise<RoundedQuality<Way>[]> {
+  const { runtime, use } = await opening(say, model, threads);
+  const rows = await roundedQuality(say, { runtime, texts: onePerKind(texts), ways: WAYS, tokens, use });
+  await runtime.close();
+  if (json !== null) writeFileSync(json, `${JSON.stringify(rows, null, 1)}\n`);
+  return rows;
+}
+
+export async function activations(
+  say: (line: string) => void,
+  {
+    texts,
+    model,
+    threads,
+    rounds,
+    json,
+  }: {
+    /** Names and contents. */
+    readonly texts: readonly (readonly [string, string])[];
+    readonly model: string;
+    readonly threads: number;
+    readonly rounds: number;
+    readonly json: string | null;
+  },
+): Promise<ActivationRow[]> {
+  const { runtime, use } = await opening(say, model, threads);
   const tokensOf = (text: string): number[] => runtime.model.tokenizer.encode(text).slice(0, TOKENS);
   const klds = WAYS.map((): Record<string, number> => ({}));
   for (const [name, text] of texts) {
@@ -147,7 +195,7 @@ export async function activations(
   const rows = WAYS.map((way, at): ActivationRow => {
     const ms = times[at]!.map((list) => 1000 * typical(list));
     return {
-      ...{ model: runtime.model.name, isa: native.isa, threads, way, kld: klds[at]! },
+      ...{ model: runtime.model.name, isa: runtime.native.isa, threads, way, kld: klds[at]! },
       promptMs: ms.at(-1)!,
       stepMs: Object.fromEntries(STEPS.map((count, which) => [count, ms[which]!])),
     };

@@ -19,7 +19,8 @@
  *   dense       runs alone: the matrices of a model for 1 to 128 rows in one pass over the weights, of 16 and of 8 bits
  *   adapters    runs alone: the matrices of a model with low-rank adapters, of one row and of four with different ones;
  *               and having one of a thousand at hand
- *   activations runs alone: a model with activations of 16 bits and of 8, divergence and time
+ *   activations runs alone: a model with activations of 16 bits and of 8, divergence and time; with --tokens N the
+ *               divergence of caches within budgets
  *   lookup      runs alone: answers with prompt look-up decoding and without
  *   prefix      runs alone: the first token of a session whose text begins as that of another one
  *   begin       runs alone: what it takes to find whose pages a session can begin with, beside many others
@@ -67,7 +68,7 @@ import { loadavg } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { seeded } from '../../engine/evaluate/recall.ts';
 import { KvError, nativeInfo, setIsa } from '../../native/index.ts';
-import { activations, heldOut } from './activations.ts';
+import { activationQuality, activations, heldOut } from './activations.ts';
 import { adapters } from './adapters.ts';
 import { attention } from './attention.ts';
 import { audit } from './audit.ts';
@@ -129,8 +130,13 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
     dense(say, { rounds, threads: threads[0]!, isas, json }),
   adapters: (say, { settings: { rounds, threads }, isas, json }) =>
     adapters(say, { rounds, threads: threads[0]!, isas, json }),
-  activations: (say, { settings: { rounds, threads, model }, json }) =>
-    activations(say, { texts: heldOut(root), model, threads: threads[0]!, rounds, json }),
+  activations: (say, { settings: { rounds, threads, model, tokens }, json }) => {
+    const common = { texts: heldOut(root), model, threads: threads[0]!, json };
+    const length = tokens?.[0];
+    return length === undefined
+      ? activations(say, { ...common, rounds })
+      : activationQuality(say, { ...common, tokens: length });
+  },
   lookup: (say, { settings: { rounds }, json }) => lookup(say, { root, rounds, json }),
   crowd: (say, { parts, quick, json, settings: { model, threads, rounds } }) =>
     crowd(say, { parts, model, threads, quick, rounds, json }),

@@ -12,7 +12,7 @@ import { loadModel } from '../../../engine/transformer/load.ts';
 import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
 import { KvError, nativeInfo } from '../../../native/index.ts';
 import type { TrialReport } from '../../../policy/index.ts';
-import { activations } from '../../../scripts/bench/activations.ts';
+import { activationQuality, activations } from '../../../scripts/bench/activations.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
 import type { Bench } from '../../../scripts/bench/bench.ts';
 import { Child } from '../../../scripts/bench/child.ts';
@@ -539,6 +539,17 @@ test('a model is measured with activations of 16 bits, of 8 and by choice, in on
   for (const { promptMs, stepMs } of [exact!, auto!, all!])
     expect([promptMs, ...Object.values(stepMs)].every((ms) => ms > 0)).toBe(true);
   expect(said.at(-1)).toContain('8');
+
+  const rows = await activationQuality((line) => said.push(line), { ...settings, tokens: 2048 });
+  const [first, , last] = rows.map(({ kld }) => kld['own']!);
+  expect([first, rows.map(({ way }) => way).slice(0, 3)]).toEqual([0, ['16', 'auto', '8']]);
+  expect(last).toBeGreaterThan(1e-6);
+  // A smaller budget costs more than rounding does, in each way.
+  const at = (cache: string) => rows.filter((row) => row.cache === cache);
+  for (const [way, { kld, bits }] of at('price@15%').entries()) {
+    expect(kld['own']).toBeGreaterThan(at('exact')[way]!.kld['own']!);
+    expect(bits).toBeLessThan(at('price@25%')[way]!.bits);
+  }
 });
 
 test('the dense half is measured with every number of rows, in one plane and in two', () => {
