@@ -83,6 +83,11 @@ export class AnswersApi {
     return this.services.map(({ model }) => model).join(', ');
   }
 
+  /** Throws 'budget-too-small' for a memory that holds no conversation of one of the models. */
+  async checkRoom(): Promise<void> {
+    for (const service of this.services) await service.checkRoom();
+  }
+
   /** Of the model that somebody names; the first where none is named. Throws 'not-found'. */
   serviceOf(model: string | null | undefined): Service {
     if (model == null) return this.service;

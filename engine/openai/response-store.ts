@@ -4,6 +4,7 @@ import { KvError, parseJson } from '../../native/index.ts';
 import type { Store } from '../store/store.ts';
 import type { ChatMessage } from '../transformer/types.ts';
 import type { ConversationTerms } from './conversation.ts';
+import { Refusal } from './failure.ts';
 import { type InputItem, knownItem } from './request.ts';
 
 export interface StoredResponse {
@@ -36,6 +37,8 @@ const storedResponse = z.object({
 export class ResponseStore {
   readonly #store: Store | null;
   readonly #all = new Map<string, { readonly stored: StoredResponse; readonly bytes: number }>();
+  /** By the ids of those that are being told, whose they are. */
+  readonly #told = new Map<string, string | undefined>();
   #bytes = 0;
 
   /** null: responses are kept in memory, for this process alone. */
@@ -56,16 +59,30 @@ export class ResponseStore {
     }
   }
 
+  /** Its client knows the id of a response from now on, and there is nothing under it until the function is called. */
+  begin(id: string, owner: string | undefined): () => void {
+    this.#told.set(id, owner);
+    return () => this.#told.delete(id);
+  }
+
   /** null: there is none of this owner, or no longer. Throws 'database', 'io', 'checksum-mismatch', 'bad-file'. */
   async find(id: string, owner: string | undefined): Promise<StoredResponse | null> {
     const found = this.#store === null ? this.#all.get(id)?.stored : await this.#read(this.#store, id);
     return found === undefined || found.owner !== owner ? null : found;
   }
 
-  /** Throws 'not-found', and what find throws. param: where a request names it. */
+  /** Throws 'not-found', a Refusal of one that is being told, and what find throws. param: where a request names it. */
   async get(id: string, param: string, owner: string | undefined): Promise<StoredResponse> {
     const found = await this.find(id, owner);
     if (found !== null) return found;
+    if (this.#told.has(id) && this.#told.get(id) === owner)
+      throw new Refusal(
+        409,
+        new KvError('busy', `the response ${id} is still being told`, {
+          values: { param, response: id },
+          hint: 'wait for its end, or end it by leaving its stream',
+        }),
+      );
     throw new KvError('not-found', `there is no response ${id.slice(0, 80)}, or no longer`, {
       values: { param, response: id.slice(0, 80) },
       hint: 'send the whole conversation as input; store: false leaves nothing, nor do restarts without --store',

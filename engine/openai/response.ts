@@ -93,7 +93,15 @@ export class ResponseAnswer extends OneAnswer {
   }
 
   protected async tellAll(events: EventStream): Promise<void> {
-    const tell = this.#numbered(events);
+    const told = this.#store.begin(this.#id, this.#owner);
+    try {
+      await this.#tellAll(this.#numbered(events));
+    } finally {
+      told();
+    }
+  }
+
+  async #tellAll(tell: Tell): Promise<void> {
     await tell('response.created', { response: this.#head('in_progress', []) });
     await tell('response.in_progress', { response: this.#head('in_progress', []) });
     const answer = await this.#tellText(tell);

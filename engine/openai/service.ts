@@ -5,6 +5,7 @@ import { checkKeys, checkOptions, defaultsOf, given, KvError } from '../../nativ
 import type { GenerateOptions, SessionOptions } from '../options/types.ts';
 import type { Store } from '../store/store.ts';
 import type { Engine } from '../thread/engine.ts';
+import { CHAT_TOKENS_MIN, openConversation } from '../thread/open-chat.ts';
 import { type OwnersOptions, templateOf } from './conversation.ts';
 import { Conversations } from './conversations.ts';
 import { RETRY_SECONDS, Refusal } from './failure.ts';
@@ -68,6 +69,13 @@ export class Service {
     this.sampling = { temperature: TEMPERATURE, ...options.sampling };
     this.#session = options.session ?? {};
     this.conversations = new Conversations(engine, this.limits.conversationsMax, store);
+  }
+
+  /** Throws 'budget-too-small' where the memory of the server holds no conversation, however short. */
+  async checkRoom(): Promise<void> {
+    const least = { ...this.#session, witness: false };
+    const { session } = await openConversation(this.engine, CHAT_TOKENS_MIN, least);
+    await session.close();
   }
 
   /** The options of a session: those of the server, and those of the request instead. */

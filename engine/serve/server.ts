@@ -68,8 +68,9 @@ const HEADERS = {
  * Serves the live view of an engine of this process, or of a runtime with the engines that it has by now, of which
  * requests name one by its model, or of a state folder that any process writes. With an engine,
  * /metrics is complete; over a folder it has what the log tells. An engine that writes no log has /metrics alone. The
- * log is read in a thread of its own. Throws 'bad-argument', 'bad-config', 'not-found' for a folder without a log, 'io'
- * where the port is taken. Close it before the engine.
+ * log is read in a thread of its own. Throws 'bad-argument', 'bad-config', 'not-found' for a folder without a log,
+ * 'budget-too-small' where the kvBudget of the engine holds no conversation, 'io' where the port is taken. Close it
+ * before the engine.
  */
 export async function serve(source: Engine | EngineRuntime | string, options: ServeOptions = {}): Promise<LiveView> {
   checkKeys(options, SERVE_OPTIONS, 'serve');
@@ -103,6 +104,7 @@ function enginesOf(source: Engine | EngineRuntime): readonly [Engine, ...Engine[
 
 async function listening(view: View): Promise<LiveView> {
   try {
+    await view.checkRoom();
     return await view.listen();
   } catch (error) {
     await view.close();
@@ -221,6 +223,11 @@ class View implements LiveView {
 
   get url(): string {
     return this.#url;
+  }
+
+  /** Throws 'budget-too-small' where every request for an answer would be refused. */
+  async checkRoom(): Promise<void> {
+    await this.#answers?.checkRoom();
   }
 
   listen(): Promise<this> {

@@ -27,7 +27,7 @@ export interface OpenedChat {
 }
 
 /** The fewest tokens that a conversation is planned for. This number was chosen, not measured. */
-const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
+export const CHAT_TOKENS_MIN = 2 * PAGE_TOKENS;
 
 export async function openChat(engine: Opener, client: HostClient, options: ChatOptions): Promise<OpenedChat> {
   checkKeys(options, CHAT_OPTIONS, 'chat');
@@ -108,12 +108,12 @@ export async function openConversation(
     } catch (error) {
       if (!(error instanceof KvError && error.code === 'budget-too-small')) throw error;
       const { budgetBytes, neededBytes } = error.values;
-      // Besides what grows with the length there is a fixed part, so this is never too short. It ends, because each
-      // attempt is at least a page shorter.
-      const fits = Math.floor(Math.min(tokens * (Number(budgetBytes) / Number(neededBytes)), tokens - PAGE_TOKENS));
       // A budget in percent shrinks with the length, so a shorter conversation would not help.
-      if (!(fits >= CHAT_TOKENS_MIN) || (before !== null && before !== budgetBytes)) throw error;
-      [tokens, before] = [fits, budgetBytes];
+      if (tokens <= CHAT_TOKENS_MIN || (before !== null && before !== budgetBytes)) throw error;
+      // Besides what grows with the length there is a fixed part, so this is never too short. It ends, because each
+      // attempt is at least a page shorter, and the last one is refused with the least that would do.
+      const fits = Math.floor(Math.min(tokens * (Number(budgetBytes) / Number(neededBytes)), tokens - PAGE_TOKENS));
+      [tokens, before] = [Math.max(CHAT_TOKENS_MIN, fits), budgetBytes];
     }
   }
 }

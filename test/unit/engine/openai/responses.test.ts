@@ -59,6 +59,21 @@ describe.each(CLIENTS)('%s', (_, Client) => {
     await expect(client.responses.retrieve(first.id)).rejects.toThrow(Client.NotFoundError);
   });
 
+  test('is told that a response is still being told by whoever removes it or goes on behind it', async () => {
+    const patient = new Client({ baseURL: `${served.url}/v1`, apiKey: 'none', maxRetries: 0 });
+    const asked = { model, input: 'Tell of the bees.', max_output_tokens: 400 };
+    let id: string | null = null;
+    for await (const event of await client.responses.create({ ...asked, stream: true }))
+      if (event.type === 'response.created') {
+        ({ id } = event.response);
+        await expect(patient.responses.delete(id)).rejects.toThrow(Client.ConflictError);
+        const behind = patient.responses.create({ model, input: 'And?', previous_response_id: id });
+        await expect(behind).rejects.toThrow(Client.ConflictError);
+      }
+    await client.responses.delete(id!);
+    await expect(client.responses.retrieve(id!)).rejects.toThrow(Client.NotFoundError);
+  });
+
   test('has a tool called, and tells what it gave', async () => {
     const asked = { model, input: 'How is it in Rome?', tools: [weather], tool_choice: 'required' as const };
     const { output } = await client.responses.create({ ...asked, parallel_tool_calls: false });

@@ -58,3 +58,8 @@ test('listens elsewhere only with a token from a file', async () => {
     expect(await ask(here, '/v1/memory', { authorization: 'Bearer bG9uZyBlbm91Z2g0MDAw' })).toHaveProperty('rows');
   });
 });
+
+test('does not begin where the budget holds no conversation', async () => {
+  const serving = ['serve', '-m', 'reference', '--state', state, '--port', '0', '--kv-budget', '1KiB'];
+  expectRefused(await palimpsest(serving), 'budget-too-small', /give at least [0-9.]+MiB/);
+});
