@@ -46,7 +46,7 @@ class Samples<Sets extends LabelSets> {
     const parts = Object.entries(this.#sets).map(([label, values]) => {
       const value: string = labels[label]!;
       assert(values.includes(value), `${this.name} has no ${label} '${value}'`);
-      return `${label}="${value}"`;
+      return `${label}="${value.replaceAll('\\', '\\\\').replaceAll('"', '\\"').replaceAll('\n', '\\n')}"`;
     });
     return parts.length === 0 ? '' : `{${parts.join(',')}}`;
   }

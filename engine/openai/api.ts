@@ -88,6 +88,14 @@ export class AnswersApi {
     for (const service of this.services) await service.checkRoom();
   }
 
+  /** Bytes of keys and values that conversations of each owner hold. */
+  async kvBytes(): Promise<ReadonlyMap<string, number>> {
+    const bytes = new Map<string, number>();
+    for (const { conversations } of this.services)
+      for (const [owner, held] of await conversations.kvBytes()) bytes.set(owner, (bytes.get(owner) ?? 0) + held);
+    return bytes;
+  }
+
   /** Of the model that somebody names; the first where none is named. Throws 'not-found'. */
   serviceOf(model: string | null | undefined): Service {
     if (model == null) return this.service;

@@ -116,6 +116,7 @@ const turnBut = (
   messages,
   maxTokens: service.limits.maxTokens,
   signal: asker.signal,
+  used: asker.used,
 });
 
 /** The options of a completion. */

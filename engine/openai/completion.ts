@@ -10,6 +10,7 @@ import type { EventStream } from './event-stream.ts';
 import { failureOf } from './failure.ts';
 import { COMPLETION_REQUEST, type CompletionRequest, checkedBody } from './request.ts';
 import type { Asker, Service, Told } from './service.ts';
+import type { UsedTokens } from './turn.ts';
 
 /** A request whose prompt is being read, in a session of its own. */
 export class TextCompletion {
@@ -54,6 +55,10 @@ export class TextCompletion {
     });
     const options = { ...asked, maxTokens, signal, onProgress: () => begun() };
     const writing = n > 1 ? several(session, ids, { ...options, n }) : one(session, ids, options);
+    writing.all.then(
+      (all) => asker.used?.(usedBy(all)),
+      () => {},
+    );
     try {
       await Promise.race([reading, writing.all]);
     } catch (error) {
@@ -145,6 +150,15 @@ const finishOf = ({ finish }: Generated): string => (finish === 'length' ? 'leng
 /** What was read and what was not. */
 const usage = (all: readonly Generated[]) =>
   usageOf(all.map((one) => ({ ...one, promptTokens: one.promptTokens - one.cachedTokens })));
+
+/** The prompt of several is read once. */
+const usedBy = (all: readonly Generated[]): UsedTokens => {
+  const [{ promptTokens, cachedTokens }] = all as [Generated];
+  return {
+    ...{ promptTokens: promptTokens - cachedTokens, cachedTokens },
+    tokens: all.reduce((sum, { tokens }) => sum + tokens, 0),
+  };
+};
 
 /** That of the first, where it was asked for. */
 const receiptOf = ([first]: readonly Generated[]) => (first?.receipt == null ? {} : { palimpsest: first.receipt });

@@ -124,21 +124,23 @@ export class Conversations {
 
   /** Those that are held, the latest used first. */
   async list(looking: Looking): Promise<readonly HeldSession[]> {
-    const open = [
-      ...[...this.#running.values()].map((one) => ({ ...one, state: 'running' as const })),
-      ...[...this.#waiting.values(), ...this.#named.values()].map((one) => ({ ...one, state: 'idle' as const })),
-    ].filter(({ known }) => sees(looking, known));
-    const told = await Promise.all(
-      open.map(async ({ chat, known, state }) => {
-        // One that was closed meanwhile is not in the list.
-        const report = await chat.session.report().catch(() => null);
-        return report === null ? [] : [{ id: known.id, state, ...toldOf(report), last_used_ms: known.usedMs }];
-      }),
-    );
+    const told = (await this.#open((known) => sees(looking, known))).map(({ known, state, report }) => ({
+      ...{ id: known.id, state, ...toldOf(report), last_used_ms: known.usedMs },
+    }));
     const parked = [...this.#parked.values()]
       .filter((known) => sees(looking, known))
       .map(({ id, told: before, usedMs }) => ({ id, state: 'parked' as const, ...before, last_used_ms: usedMs }));
-    return [...told.flat(), ...parked].sort((a, b) => b.last_used_ms - a.last_used_ms);
+    return [...told, ...parked].sort((a, b) => b.last_used_ms - a.last_used_ms);
+  }
+
+  /** Bytes of keys and values by whose they are; what several hold together counts in each. */
+  async kvBytes(): Promise<ReadonlyMap<string, number>> {
+    const bytes = new Map<string, number>();
+    for (const { known, report } of await this.#open(({ terms }) => terms.owner !== undefined)) {
+      const owner = known.terms.owner!;
+      bytes.set(owner, (bytes.get(owner) ?? 0) + report.kvBytesNow);
+    }
+    return bytes;
   }
 
   /** Writes one that is idle to a file of the state folder. Throws 'not-found', a Refusal, and what park throws. */
@@ -306,6 +308,22 @@ export class Conversations {
     } finally {
       this.#erasedBeside.delete(erased);
     }
+  }
+
+  /** Those in memory that are looked for, with their reports. */
+  async #open(isAsked: (known: Known) => boolean) {
+    const open = [
+      ...[...this.#running.values()].map((one) => ({ ...one, state: 'running' as const })),
+      ...[...this.#waiting.values(), ...this.#named.values()].map((one) => ({ ...one, state: 'idle' as const })),
+    ].filter(({ known }) => isAsked(known));
+    const told = await Promise.all(
+      open.map(async ({ chat, known, state }) => {
+        // One that was closed meanwhile is left out.
+        const report = await chat.session.report().catch(() => null);
+        return report === null ? [] : [{ known, state, report }];
+      }),
+    );
+    return told.flat();
   }
 
   #begin({ chat, known }: Held, held: number, keeps: boolean): Taken {

@@ -8,13 +8,14 @@ import type { Asker, Service } from './service.ts';
 export async function embeddings(service: Service, body: unknown, asker: Asker): Promise<object> {
   const request = checkedBody(EMBEDDING_REQUEST, body);
   service.checkModel(request.model);
-  const { signal, priority, weight, own } = asker;
+  const { signal, priority, weight, own, used } = asker;
   const options: EmbedOptions = {
     signal,
     schedulingPriority: Math.max(request.priority ?? priority ?? 0, priority ?? Number.NEGATIVE_INFINITY),
     ...given({ schedulingWeight: weight, kvGroup: own?.kvGroup }),
   };
   const { vectors, tokens } = await service.engine.embed(textsOf(request), options);
+  used?.({ promptTokens: tokens, cachedTokens: 0, tokens: 0 });
   const isText = request.encoding_format === 'base64';
   return {
     object: 'list',

@@ -10,6 +10,7 @@ import { type OwnersOptions, templateOf } from './conversation.ts';
 import { Conversations } from './conversations.ts';
 import { RETRY_SECONDS, Refusal } from './failure.ts';
 import { ANSWERS_OPTIONS, type AnswersOptions, TEMPERATURE } from './options.ts';
+import type { UsedTokens } from './turn.ts';
 
 /** What is the same in all that is told of one request. */
 export interface Told {
@@ -35,6 +36,8 @@ export interface Asker {
   readonly own?: OwnersOptions;
   /** Requests of theirs that are answered or wait at one time; undefined: as many as of all. */
   readonly requestsMax?: number;
+  /** Is told what each answer of theirs took, at its end. */
+  readonly used?: (tokens: UsedTokens) => void;
 }
 
 type Resolved = Required<Pick<AnswersOptions, 'maxTokens' | 'requestsMax' | 'conversationsMax' | 'bodyBytesMax'>>;

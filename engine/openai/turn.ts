@@ -10,6 +10,15 @@ import type { ConversationTerms } from './conversation.ts';
 import type { Conversations, Taken } from './conversations.ts';
 import { Refusal } from './failure.ts';
 
+/** What a request took. */
+export interface UsedTokens {
+  /** Tokens of its prompt that were read, and those that were not, because a cache held them. */
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
+  /** Tokens that were written. */
+  readonly tokens: number;
+}
+
 /** What is to be answered. */
 export interface Turn {
   readonly terms: ConversationTerms;
@@ -25,6 +34,8 @@ export interface Turn {
   readonly keeps: boolean;
   /** Ends it: whoever asked is gone. */
   readonly signal: AbortSignal;
+  /** Is told at its end what it took. */
+  readonly used?: ((tokens: UsedTokens) => void) | undefined;
 }
 
 /** An answer with what the cache did for it. */
@@ -43,6 +54,7 @@ export class BegunTurn {
   readonly #conversations: Conversations;
   readonly #taken: Taken;
   readonly #generation: Generation<ChatAnswer>;
+  readonly #used: Turn['used'];
   readonly #startMs = performance.now();
   #firstMs: number | null = null;
   #speak = (): void => {};
@@ -51,7 +63,13 @@ export class BegunTurn {
     this.#speak = resolve;
   });
 
-  private constructor(conversations: Conversations, taken: Taken, generation: Generation<ChatAnswer>) {
+  private constructor(
+    conversations: Conversations,
+    taken: Taken,
+    generation: Generation<ChatAnswer>,
+    used: Turn['used'],
+  ) {
+    this.#used = used;
     this.#conversations = conversations;
     this.#taken = taken;
     this.#generation = generation;
@@ -80,7 +98,7 @@ export class BegunTurn {
         onProgress: () => begun(),
         ...(goesOn ? { continueFinalMessage: true } : {}),
       });
-      const turned = new BegunTurn(conversations, taken, generation);
+      const turned = new BegunTurn(conversations, taken, generation, turn.used);
       await Promise.race([reading, generation.result]);
       return turned;
     } catch (error) {
@@ -117,6 +135,7 @@ export class BegunTurn {
   async end(goesOn = true): Promise<Answer> {
     try {
       const answer = await this.#generation.result;
+      this.#used?.(answer);
       const totalMs = performance.now() - this.#startMs;
       const report = await this.#taken.chat.session.report();
       // What another conversation fails with when it leaves is not of this answer.

@@ -174,8 +174,9 @@ export const ROUTES: readonly Route[] = [
   },
   {
     path: '/metrics',
-    does: 'Metrics for Prometheus, where they are switched on.',
+    does: 'Metrics for Prometheus, where they are switched on; a key that is told of its own answers alone gets its own.',
     source: 'metrics',
+    own: true,
     inPath: none,
     inQuery: none,
     type: EXPOSITION_TYPE,

@@ -18,6 +18,7 @@ import { AnswersApi, type Asking } from '../openai/api.ts';
 import type { OwnersOptions } from '../openai/conversation.ts';
 import { type Failure, failureOf, Refusal } from '../openai/failure.ts';
 import { ANSWERS_OPTIONS } from '../openai/options.ts';
+import type { UsedTokens } from '../openai/turn.ts';
 import { logDir } from '../state/folder.ts';
 import { openStore } from '../store/open.ts';
 import type { Store } from '../store/store.ts';
@@ -25,6 +26,7 @@ import { STORE_CALLS, WatchedStore } from '../store/watched-store.ts';
 import type { Engine } from '../thread/engine.ts';
 import { EngineRuntime } from '../thread/runtime.ts';
 import { checkToken, Guard, isLoopback, ownAlone } from './guard.ts';
+import { KeyMetrics } from './key-metrics.ts';
 import { type ApiKey, checkedKeys, streamsMaxOf, tokenKey } from './keys.ts';
 import { Live } from './live.ts';
 import { openApi } from './openapi.ts';
@@ -164,6 +166,7 @@ class View implements LiveView {
     'Clients that followed decisions and were cut off because they did not read.',
     {},
   );
+  readonly #keyMetrics: KeyMetrics;
   /** Whose key a request had. */
   readonly #askers = new WeakMap<IncomingMessage, ApiKey>();
   /** What is under way. */
@@ -191,6 +194,7 @@ class View implements LiveView {
       answers: options.answers !== undefined,
       allowOrigin: options.allowOrigin,
     });
+    this.#keyMetrics = new KeyMetrics(keys.map(({ name }) => name));
     this.#dropped.add({}, 0);
     for (const outcome of ['answered', 'refused', 'failed'] as const) this.#requests.add({ outcome }, 0);
     const rules = { ...defaultsOf<StreamRules>(STREAM_OPTIONS), ...given<Partial<StreamRules>>(options.stream ?? {}) };
@@ -297,13 +301,19 @@ class View implements LiveView {
         return;
       }
       this.#isUnderWay(response);
-      if (key !== null) this.#askers.set(request, key);
+      if (key !== null) this.#asks(key, request, response);
       if (waits && way === 'answers') response.writeContinue();
     } catch (error) {
       this.#refuse(error, request, response);
       return;
     }
     void this.#listener(request, response);
+  }
+
+  #asks(key: ApiKey, request: IncomingMessage, response: ServerResponse): void {
+    this.#askers.set(request, key);
+    const ended = this.#keyMetrics.began(key.name);
+    response.once('close', () => ended(response.writableFinished ? response.statusCode : null));
   }
 
   #isUnderWay(response: ServerResponse): void {
@@ -359,7 +369,7 @@ class View implements LiveView {
       }),
     );
     if (this.#answers !== null) {
-      this.#answers.serveOn(app, (request) => askerOf(this.#askers.get(request)));
+      this.#answers.serveOn(app, (request) => askerOf(this.#askers.get(request), this.#keyMetrics));
       serveAnthropic(this.#answers, app);
       serveOllama(this.#answers, app);
     }
@@ -399,7 +409,10 @@ class View implements LiveView {
       this.#count(200);
       return RESPONSE_ALREADY_SENT;
     }
-    const text = await this.#text(route, parameters, gone.signal);
+    const isMetrics = route.source === 'metrics';
+    const text = isMetrics
+      ? await this.#metrics(request, gone.signal)
+      : await this.#text(route, parameters, gone.signal);
     this.#send(response, request, 200, route.type, text);
     return RESPONSE_ALREADY_SENT;
   }
@@ -409,7 +422,8 @@ class View implements LiveView {
     const key = this.#askers.get(request);
     if (key === undefined || key.sees === 'all') return null;
     const own = this.#answers?.sessionsOf(key.name) ?? new Set<string>();
-    if (source !== 'live' && !own.has((parameters as { session?: string }).session ?? '')) throw ownAlone();
+    if (source !== 'live' && source !== 'metrics' && !own.has((parameters as { session?: string }).session ?? ''))
+      throw ownAlone();
     return own;
   }
 
@@ -420,9 +434,8 @@ class View implements LiveView {
   }
 
   async #text({ source, method }: Route, parameters: object, gone: AbortSignal): Promise<string> {
-    if (source === 'stream' || source === 'live') return '';
+    if (source === 'stream' || source === 'live' || source === 'metrics') return '';
     if (source === 'document') return JSON.stringify(openApi(this.#answers !== null));
-    if (source === 'metrics') return this.#metrics(gone);
     if (source === 'engine') return JSON.stringify(await this.#lowMemory(parameters as { low: boolean }));
     const { reader } = this.#log;
     if (method === 'verify') return JSON.stringify(await reader.verify());
@@ -438,13 +451,16 @@ class View implements LiveView {
     return { low };
   }
 
-  /** Complete where the engine runs here; else what the log tells. */
-  async #metrics(gone: AbortSignal): Promise<string> {
+  /** Complete where the engine runs here; else what the log tells. A key that sees its own answers gets its own. */
+  async #metrics(request: IncomingMessage, gone: AbortSignal): Promise<string> {
     if (this.#options.metrics === false)
       throw new KvError('not-found', 'metrics are not served here', { hint: 'start the server with --metrics' });
+    const key = this.#askers.get(request);
+    const kvBytes = (await this.#answers?.kvBytes()) ?? new Map<string, number>();
+    if (key !== undefined && key.sees !== 'all') return this.#keyMetrics.text(kvBytes, key.name);
     const own =
       this.#engine === null ? await this.#log.reader.ask('metrics', undefined, gone) : await this.#engine.metrics();
-    return own + this.#registry.text();
+    return own + this.#registry.text() + this.#keyMetrics.text(kvBytes);
   }
 
   get #log(): { readonly reader: LogReader; readonly streams: Streams } {
@@ -506,14 +522,15 @@ function failureBody(url: string, error: Failure['error']): object {
 }
 
 /** What a key is to the answers: nothing for the one that all share. */
-const askerOf = (key: ApiKey | undefined): Asking => {
+const askerOf = (key: ApiKey | undefined, metrics: KeyMetrics): Asking => {
   if (key === undefined) return {};
   const { name, priority = 0, weight = 1, sees, requestsMax, kvBudget, logged = true, logRules } = key;
   const seesAll = sees === 'all';
   if (name === '') return { seesAll };
   const kvGroup = kvBudget === undefined ? undefined : { name, kvBudget };
   const own = given<OwnersOptions>({ kvGroup, logRules, witness: logged ? undefined : false });
-  return { salt: name, priority, weight, seesAll, own, ...given({ requestsMax }) };
+  const used = (tokens: UsedTokens): void => metrics.used(name, tokens);
+  return { salt: name, priority, weight, seesAll, own, used, ...given({ requestsMax }) };
 };
 
 /** The path and the query of a request. Throws 'bad-argument'. */

@@ -5,9 +5,11 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { sessionAsked } from '../../../../engine/openai/asked.ts';
+import { KeyMetrics } from '../../../../engine/serve/key-metrics.ts';
 import { KEY_FIELDS, readKeys } from '../../../../engine/serve/keys.ts';
 import { refusal as thrown } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
+import { type MetricFamily, parseExposition } from '../serve/exposition.ts';
 import { type Served, withServer } from './served.ts';
 
 const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
@@ -50,7 +52,8 @@ test('only those who have a key are answered, and only those who see all are tol
     ['ann', '/v1/models', 200],
     ['ann', '/health', 200],
     ['nobody', '/health', 200],
-    ['ann', '/metrics', 403],
+    ['ann', '/metrics', 200],
+    ['nobody', '/metrics', 401],
     ['ann', '/openapi.json', 403],
     ['ann', '/v1/sessions', 403],
     ['ann', '/v1/decisions/stream', 403],
@@ -76,6 +79,72 @@ test('nobody finds in the cache what another has read', async () => {
   expect(await asked('bob')).toBe(0);
   expect(await asked('ann')).toBeGreaterThan(200);
   expect(await asked('bob')).toBeGreaterThan(200);
+});
+
+const familiesOf = async (name: string): Promise<readonly MetricFamily[]> =>
+  parseExposition(await (await get('/metrics', as(name))).text());
+const sampleOf = (families: readonly MetricFamily[], name: string, labels: Record<string, string>): number =>
+  families
+    .find((family) => family.name === `palimpsest_key_${name}`)!
+    .samples.find((sample) => Object.entries(labels).every(([label, value]) => sample.labels[label] === value))!.value;
+
+test('a key is told what its own requests came to and nothing of others, who sees all of every key', async () => {
+  const before = await familiesOf('bob');
+  const content = 'What do bees gather? '.repeat(9);
+  const chat = { messages: [{ role: 'user', content }], max_tokens: 5 };
+  const text = { prompt: content, max_tokens: 3, n: 2 };
+  let [read, cached, written] = [0, 0, 0];
+  for (const [path, body] of [
+    ['/v1/chat/completions', chat],
+    ['/v1/chat/completions', chat],
+    ['/v1/completions', text],
+  ] as const) {
+    const { usage } = (await (await post(path, body, as('bob'))).json()) as {
+      usage: {
+        prompt_tokens: number;
+        completion_tokens: number;
+        prompt_tokens_details: { cached_tokens: number };
+      };
+    };
+    cached += usage.prompt_tokens_details.cached_tokens;
+    read += usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens;
+    written += usage.completion_tokens;
+  }
+  expect((await post('/v1/chat/completions', { messages: [] }, as('bob'))).status).toBe(400);
+  const after = await familiesOf('bob');
+  const since = (name: string, labels: Record<string, string> = { key: 'bob' }): number =>
+    sampleOf(after, name, labels) - sampleOf(before, name, labels);
+  expect(since('prompt_tokens_total')).toBe(read);
+  expect(since('cached_tokens_total')).toBe(cached);
+  expect(since('generation_tokens_total')).toBe(written);
+  expect(since('requests_total', { key: 'bob', outcome: 'refused' })).toBe(1);
+  // The scrape before among them.
+  expect(since('requests_total', { key: 'bob', outcome: 'answered' })).toBe(4);
+  expect(sampleOf(after, 'requests_running', { key: 'bob' })).toBe(1);
+  const { data } = (await (await get('/v1/sessions/held', as('bob'))).json()) as { data: { kv_bytes: number }[] };
+  expect(sampleOf(after, 'kv_bytes', { key: 'bob' })).toBe(data.reduce((sum, { kv_bytes }) => sum + kv_bytes, 0));
+
+  for (const { name, samples } of after) {
+    expect(name).toMatch(/^palimpsest_key_/);
+    for (const { labels } of samples) expect(labels['key']).toBe('bob');
+  }
+  const all = await familiesOf('root');
+  expect(all.map(({ name }) => name)).toContain('palimpsest_kv_bytes');
+  for (const { name } of KEYS) expect(sampleOf(all, 'requests_running', { key: name })).toBe(name === 'root' ? 1 : 0);
+  expect(sampleOf(all, 'generation_tokens_total', { key: 'bob' })).toBe(
+    sampleOf(after, 'generation_tokens_total', { key: 'bob' }),
+  );
+});
+
+test('a name of a key is a label whatever is in it', () => {
+  const name = 'a "key"\\ of\nann';
+  const metrics = new KeyMetrics([name, 'bob']);
+  metrics.began(name)(null);
+  const [requests] = parseExposition(metrics.text(new Map(), name));
+  expect(requests!.samples.find(({ labels }) => labels['outcome'] === 'left')).toMatchObject({
+    labels: { key: name },
+    value: 1,
+  });
 });
 
 test('a response is that of the key it was asked with', async () => {
