@@ -75,10 +75,17 @@ export function startThread(source: URL, workerData: unknown, limits: ResourceLi
   return open(new URL(`data:text/javascript,${encodeURIComponent(lines.join('\n'))}`), workerData, limits);
 }
 
+/**
+ * Where new objects of a thread live. V8 lets this grow to 48 MiB a thread under load and gives little of it back, and
+ * collecting it more often takes no processor time that could be measured (docs/benchmarks.md, load).
+ */
+const YOUNG_MB = 6;
+
 /** Throws 'bad-argument' for data that no thread can be given: functions, symbols. */
 function open(module: URL, workerData: unknown, resourceLimits: ResourceLimits): Worker {
   try {
-    return new Worker(module, { workerData, execArgv: [], resourceLimits });
+    const limits = { maxYoungGenerationSizeMb: YOUNG_MB, ...resourceLimits };
+    return new Worker(module, { workerData, execArgv: [], resourceLimits: limits });
   } catch (cause) {
     throw new KvError('bad-argument', `what was given cannot be sent to a thread: ${(cause as Error).message}`, {
       hint: 'options are plain data',

@@ -2,11 +2,13 @@
 // its main program: a line of code as a module (--input-type), a hook (--import). Each is a process of its own, because
 // those flags are.
 import { spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, expect, test } from 'vitest';
+import { startThread } from '../../../native/thread.ts';
 
 const root = join(import.meta.dirname, '../../..');
 const built = join(root, 'dist/native/thread.js');
@@ -39,4 +41,12 @@ test.skipIf(!existsSync(built)).each([
 
 test('from source, in a line of code', () => {
   expect(answerOf(join(root, 'native/thread.ts'), ['--import', 'tsx', '--input-type=module'])).toBe('42');
+});
+
+test('its new objects have little room, so that it does not grow under load and stay so', async () => {
+  const thread = startThread(pathToFileURL(join(folder, 'answer.js')), 41, { maxOldGenerationSizeMb: 64 });
+  const answered = once(thread, 'message');
+  expect(thread.resourceLimits).toMatchObject({ maxYoungGenerationSizeMb: 6, maxOldGenerationSizeMb: 64 });
+  expect(await answered).toEqual([42]);
+  await thread.terminate();
 });
