@@ -5,6 +5,7 @@
 import type { WitnessLog } from '../../witness/index.ts';
 import { IDLE_PLACES, type KvLabels, type Meter } from '../metrics/meter.ts';
 import type { Governed } from './governed.ts';
+import type { Kin } from './kin.ts';
 import { tierRows } from './tier-summary.ts';
 
 /** The text of all metrics of an engine with these caches open. */
@@ -25,17 +26,19 @@ function measure({ kvBytes, usage, sessions, parked }: Meter, caches: readonly G
   };
   let used = 0;
   let budget = 0;
-  const seen: Governed[] = [];
+  const seen = new Set<Kin>();
+  const families = new Set<object>();
   for (const cache of caches) {
-    const isFamilySeen = seen.some((other) => other.kin.has(cache.kin));
-    const from = Math.max(0, ...seen.map((other) => cache.kin.sharedWith(other.kin)));
+    const isFamilySeen = families.has(cache.kin.family);
+    const from = cache.kin.sharedWithin(seen)?.pages ?? 0;
     for (const { tier, format, bytes: more } of tierRows(cache, from)) add(tier, format, more);
     if (!isFamilySeen) add('kept', cache.terms.context.windowFormat, cache.canaryBytes);
     if (!isFamilySeen && cache.budgetBytes !== null) {
       used += cache.usedBytes;
       budget += cache.budgetBytes;
     }
-    seen.push(cache);
+    seen.add(cache.kin);
+    families.add(cache.kin.family);
   }
   kvBytes.clear();
   for (const { tier, dtype, bytes: sum } of bytes.values()) kvBytes.set({ tier, dtype }, sum);

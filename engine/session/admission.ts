@@ -8,6 +8,7 @@
  */
 import { KvError, type PagePool } from '../../native/index.ts';
 import type { Group } from '../cache/group.ts';
+import type { Kin } from '../cache/kin.ts';
 import type { PressureReport, Stake } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { EngineOptions } from '../options/types.ts';
@@ -358,7 +359,7 @@ export class Admission {
   #numbers(scope: Group | null, session: Session, tokens: number): { neededBytes: number; roomBytes: number } {
     const { pool, sessions } = this.#shared;
     const { spareBytes } = session.governed.room;
-    const counted: Session[] = [];
+    const counted = new Set<Kin>();
     const left = new FloorsLeft(session);
     const others = new Set([...this.#working.keys(), ...sessions()]);
     others.delete(session);
@@ -372,7 +373,7 @@ export class Admission {
       const bytes = parked ?? needOf(other, atWork ?? other.governed.length, counted);
       left.takes(other, bytes);
       takenBytes += bytes;
-      if (parked === null) counted.push(other);
+      if (parked === null) counted.add(other.governed.kin);
     }
     // What it takes parked in memory makes way for its pages. The budget of the pool is without all that is parked.
     const heldBytes = session.governed.away?.heldBytes ?? 0;

@@ -2,6 +2,7 @@
 import { openBytes, PAGE_TOKENS, SIDES, sealedPages } from '../../native/index.ts';
 import { bytesAt, sideBytes, surelyFreed, type Window } from '../cache/budget.ts';
 import type { Governed } from '../cache/governed.ts';
+import type { Kin } from '../cache/kin.ts';
 import type { Lender } from '../cache/lender.ts';
 import { copyBytes } from '../cache/own-pages.ts';
 import type { Session } from './session.ts';
@@ -19,7 +20,7 @@ export interface HeldAgain {
 export function needOf(
   { governed }: Session,
   tokens: number,
-  counted: readonly Session[],
+  counted: ReadonlySet<Kin>,
   again: HeldAgain | null = null,
 ): number {
   const { terms, shape, room, latents, kin } = governed;
@@ -27,8 +28,8 @@ export function needOf(
   const all = bytesAt(shape, tokens, terms.lowest, windowOf(governed));
   const kept =
     latents === null ? 0 : latents.sealedBytes * shape.layers * (terms.budgetBytes === null ? sealedPages(tokens) : 1);
-  const sharedWith = (other: Governed): number => (other === again?.lender ? again.pages : kin.sharedWith(other.kin));
-  const shared = Math.max(0, ...counted.map((other) => sharedWith(other.governed)));
+  const heldAgain = again !== null && counted.has(again.lender.kin) ? again.pages : 0;
+  const shared = Math.max(heldAgain, kin.sharedWithin(counted)?.pages ?? 0);
   const sides = sideBytes(
     shape,
     terms.lowest.filter((pair) => pair !== null),

@@ -345,12 +345,11 @@ export class Prefixes {
 
   #countKept(): number {
     let bytes = 0;
-    const before: Kept[] = [];
+    const counted = new Set<Kin>();
+    for (const { governed } of this.#parts.sessions()) counted.add(governed.kin);
     for (const kept of this.#kept.keys()) {
-      let shared = Math.max(0, ...before.map(({ kin }) => kept.kin.sharedWith(kin)));
-      for (const { governed } of this.#parts.sessions()) shared = Math.max(shared, kept.kin.sharedWith(governed.kin));
-      bytes += copyBytes(kept.kv, kept.context, shared);
-      before.push(kept);
+      bytes += copyBytes(kept.kv, kept.context, kept.kin.sharedWithin(counted)?.pages ?? 0);
+      counted.add(kept.kin);
     }
     return bytes;
   }
