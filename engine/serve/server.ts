@@ -35,6 +35,7 @@ import { PAGE_POLICY, pageFile } from './page-files.ts';
 import { LogReader } from './reader.ts';
 import { type Route, resolve, wayOf } from './routes.ts';
 import { type Places, type StreamRules, Streams } from './stream.ts';
+import { refuseUnread } from './unread.ts';
 
 /** A running live view. */
 export interface LiveView {
@@ -221,6 +222,10 @@ class View implements LiveView {
     this.#server.maxConnections = connectionsMax;
     this.#server.on('request', (request, response) => this.#hear(request, response, false));
     this.#server.on('checkContinue', (request, response) => this.#hear(request, response, true));
+    this.#server.on('clientError', (error, socket) => {
+      const isAnswering = [...this.#answering].some((one) => one.socket === socket && one.headersSent);
+      refuseUnread(error, socket, isAnswering, HEADERS);
+    });
     this.#server.on('upgrade', (_, socket) => socket.destroy());
     this.#server.on('connect', (_, socket) => socket.destroy());
   }

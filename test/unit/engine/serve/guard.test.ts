@@ -81,6 +81,7 @@ describe('methods and sizes', () => {
   test('what is no HTTP, no path of ours, or wants another protocol is refused', async () => {
     await using live = await view();
     expect(statusOf(await raw(live.url, 'hello\r\n\r\n'))).toBe(400);
+    expect(await raw(live.url, 'hello\r\n\r\n')).toMatch(/\r\n\r\n\{"error":\{.*"code":"bad-argument".*\}\}\n$/);
     expect(statusOf(await raw(live.url, get('http://localhost/v1/sessions', HOST)))).toBe(400);
     expect(statusOf(await raw(live.url, get('/../v1/sessions', HOST)))).toBe(404);
     expect(statusOf(await raw(live.url, get('/v1/sessions', HOST, 'expect: 100-continue')))).toBe(200);
@@ -194,6 +195,7 @@ describe('rates, times and connections', () => {
       });
     });
     expect(statusOf(answer)).toBe(408);
+    expect(answer).toMatch(/\r\n\r\n\{"error":\{"message":"the request was not there in time".*\}\}\n$/);
     expect((await ask<{ rows: unknown[] }>(live.url, '/v1/sessions')).rows).toEqual([]);
   });
 
