@@ -54,6 +54,16 @@ export {
 export { OutlierKeys } from './outlier-keys.ts';
 export { isToPack, PACK_RULE } from './packs.ts';
 export {
+  LONGEST,
+  PARKING_POLICIES,
+  type ParkingPolicy,
+  parkedInTurn,
+  parkingPolicy,
+  RETURNING,
+  type Waiter,
+} from './parking.ts';
+export { Pauses, type PausesEnded, type PausesOf, type PausesSeen } from './pauses.ts';
+export {
   checkOwnSizes,
   type TierOptions,
   type TierSize,

@@ -17,9 +17,8 @@ import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { parseBytes } from '../engine/options/parse-budget.ts';
 import { bytesText, type CacheShape, type Column, grouped, table } from '../native/index.ts';
-import { POOL_POLICIES } from '../policy/index.ts';
+import { PARKING_POLICIES, POOL_POLICIES } from '../policy/index.ts';
 import { Ladder } from './market/pages.ts';
-import { PARKING_POLICIES } from './market/parking.ts';
 import { COMPARED, type Simulated, type SimulatedRow, Simulation } from './market/simulation.ts';
 import { type Conversation, recordedTrace, syntheticTrace, TRACE_KINDS } from './market/traces.ts';
 

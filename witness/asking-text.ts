@@ -1,6 +1,7 @@
-/** What an asking of a pool says to people: who needed how much, and who gave it. */
+/** What the series of a pool says to people: who needed how much, and who gave it or was parked for it. */
 import { bytesText, plural, printable } from '../native/index.ts';
 import type { PoolAsking } from './entries/pool-asking.ts';
+import type { PoolParking } from './entries/pool-parking.ts';
 
 /** What each session gave, in the order in which they were asked. */
 export function givenIn({ turns }: PoolAsking): ReadonlyMap<string, number> {
@@ -23,4 +24,12 @@ export function askingText(asking: PoolAsking): string {
   );
   const left = (turns.at(-1)?.roomBytes ?? 0) < neededBytes ? ' That was not enough.' : '';
   return `${needed} ${given.length === 0 ? 'Nobody was asked' : `Asked by '${printable(policy)}': ${given.join(', ')}`}.${left}`;
+}
+
+export function parkingText({ session, lackingBytes, rung, policy, waiters, chosen, leftOut }: PoolParking): string {
+  const lacked = `Session ${printable(session)} lacked ${bytesText(lackingBytes)} (rung '${printable(rung)}').`;
+  if (leftOut !== undefined)
+    return `${lacked} ${plural(leftOut, 'session was', 'sessions were')} chosen by '${printable(policy)}', of more than an entry has room for.`;
+  const freed = chosen.map(({ id, freedBytes }) => `${printable(id)} ${bytesText(Math.max(0, freedBytes))}`);
+  return `${lacked} Of ${plural(waiters.length, 'session')} that waited '${printable(policy)}' had parked: ${freed.join(', ')}.`;
 }

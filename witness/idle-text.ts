@@ -20,6 +20,7 @@ interface IdleNote {
   readonly heldTokens?: unknown;
   readonly rung?: unknown;
   readonly ahead?: unknown;
+  readonly parkedBy?: unknown;
 }
 
 /** null: the note is about something else. */
@@ -41,11 +42,12 @@ export function idleText(note: IdleNote): string | null {
     : `Used again: what was parked could not be used, and its tokens are read again: ${printable(show(why))}.`;
 }
 
-function causeText({ cause, asking, lackingBytes, rung }: IdleNote): string {
+function causeText({ cause, asking, lackingBytes, rung, parkedBy }: IdleNote): string {
+  const chosen = typeof parkedBy === 'string' ? `, chosen by '${printable(parkedBy)}'` : '';
   const who = `session ${printable(show(asking))}`;
   return cause === 'low-memory'
     ? `${who} was told that memory is short`
-    : `${who} lacked ${bytes(lackingBytes)}${typeof rung === 'string' ? ` (rung '${printable(rung)}')` : ''}`;
+    : `${who} lacked ${bytes(lackingBytes)}${typeof rung === 'string' ? ` (rung '${printable(rung)}'${chosen})` : ''}`;
 }
 
 const bytes = (value: unknown): string => (typeof value === 'number' ? bytesText(value) : '?');

@@ -60,7 +60,7 @@ export { noteLeftOut, withRules } from './mask.ts';
 export { newestOf } from './newest.ts';
 export { headerKeyId, makeCheckpointKeys, readVerifier, type VerifierKey, verifierOf, verifierText } from './note.ts';
 export { heldIn } from './page-forms.ts';
-export { askingIn, isPool, newPoolId } from './pool-series.ts';
+export { askingIn, isPool, newPoolId, parkingIn } from './pool-series.ts';
 export * from './proof.ts';
 export * from './query.ts';
 export * from './read.ts';

@@ -1,12 +1,13 @@
 /**
- * Decides again who was asked for bytes, from the series of a pool alone: the policy of the pool gets what each turn
- * was decided on, and must name whom the log names. Bytes must follow from each other as well.
+ * Decides again who was asked for bytes, and who was parked, from the series of a pool alone: the policy of the pool
+ * gets what each turn was decided on, and must name whom the log names. Bytes must follow from each other as well.
  */
 import { plural } from '../native/index.ts';
 import { Asking, type PoolMember, poolPolicy, type TurnSeen } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
 import type { LoggedMember, PoolAsking, PoolTurn } from './entries/pool-asking.ts';
-import { askingIn } from './pool-series.ts';
+import { parkingDifference } from './parking-replay.ts';
+import { askingIn, parkingIn } from './pool-series.ts';
 import type { Difference, ReplayReport } from './replay-report.ts';
 import type { Entry } from './types.ts';
 
@@ -17,20 +18,21 @@ type Found = Omit<Difference, 'seq'>;
 export function replayAskings(pool: string, entries: Iterable<Entry>): ReplayReport {
   let [askings, turns, lastMs] = [0, 0, 0];
   let complete = true;
-  let policy = 'none';
+  const policies = new Set<string>();
   let firstDifference: Difference | null = null;
   for (const entry of entries) {
     const { seq, timeMs } = entry;
-    const asking = askingIn(entry);
+    const [asking, parking] = [askingIn(entry), parkingIn(entry)];
+    const body = asking ?? parking;
     let found: Found | null = null;
     if (timeMs < lastMs) found = differs('time', `${timeMs} ms`, `${lastMs} ms or later, as the entry before it`);
-    else if (asking === null) found = differs('entry', `an entry of kind '${entry.kind}'`, 'an asking of the pool');
+    else if (body === null) found = differs('entry', `an entry of kind '${entry.kind}'`, 'an asking of the pool');
     else {
-      policy = `${asking.policy}@${asking.version}`;
-      found = differenceIn(asking);
+      policies.add(`${body.policy}@${body.version}`);
+      found = asking === null ? parkingDifference(parking!) : differenceIn(asking);
       askings++;
-      turns += asking.turns.length;
-      complete &&= asking.leftOut === undefined;
+      turns += asking?.turns.length ?? parking!.chosen.length;
+      complete &&= body.leftOut === undefined;
     }
     lastMs = Math.max(lastMs, timeMs);
     if (found === null) continue;
@@ -38,6 +40,7 @@ export function replayAskings(pool: string, entries: Iterable<Entry>): ReplayRep
     break;
   }
   const equal = firstDifference === null;
+  const policy = policies.size === 0 ? 'none' : [...policies].join(', ');
   return { session: pool, policy, situations: askings, decisions: turns, equal, complete, firstDifference };
 }
 

@@ -18,7 +18,7 @@ import {
 } from '../native/index.ts';
 import { FORM_STATES, type LayerChange, predictedBy, regionIn, type Situation } from '../policy/index.ts';
 import { activationText } from './activation-text.ts';
-import { askingText } from './asking-text.ts';
+import { askingText, parkingText } from './asking-text.ts';
 import type { MendedSide, NoteBody, PromotedSide } from './entries/log-notes.ts';
 import { decisionRow } from './entries/rows.gen.ts';
 import { foresightText } from './foresight-text.ts';
@@ -429,8 +429,9 @@ function adoptedText({ adopted, heldTokens, from }: Readonly<Record<string, unkn
 
 function noteText(body: Readonly<Record<string, unknown>>): string {
   const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why, otherwise } = body;
-  const { promoted, returned, damaged, beginning, pool, receipt } = body as NoteBody;
+  const { promoted, returned, damaged, beginning, pool, parking, receipt } = body as NoteBody;
   if (pool !== undefined) return askingText(pool);
+  if (parking !== undefined) return parkingText(parking);
   if (receipt !== undefined)
     return `An answer of ${plural(receipt.answer.tokens, 'token')} behind ${receipt.request.tokens} was given a receipt.`;
   if (promoted !== undefined) return `For an answer, ${sidesText(promoted)} came back from originals.`;

@@ -23,6 +23,7 @@ export type {
 } from './entries/index.ts';
 export type { MendedSide, PromotedSide } from './entries/log-notes.ts';
 export type { LoggedMember, PoolAsking, PoolTurn } from './entries/pool-asking.ts';
+export type { PoolParking } from './entries/pool-parking.ts';
 export type { DecisionRow, SessionRow } from './entries/rows.gen.ts';
 
 /** Kinds of entries, as the log spells them. */

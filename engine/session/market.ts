@@ -5,13 +5,13 @@
  */
 import { movablePages, PAGE_TOKENS, type PagePool, SIDES, sealedPages } from '../../native/index.ts';
 import { EVEN, type PoolMember, type PoolPolicy, type RungId, WAITING_BITS } from '../../policy/index.ts';
-import { newPoolId, type PoolAsking, type WitnessLog } from '../../witness/index.ts';
 import { f16CacheBytes } from '../cache/budget.ts';
 import type { Governed } from '../cache/governed.ts';
 import type { Group } from '../cache/group.ts';
 import { giveUp } from '../cache/step.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { AskingRecord } from './asking-record.ts';
+import type { PoolSeries } from './pool-series.ts';
 import type { Session } from './session.ts';
 
 /** Parts in which what is needed is asked for: after each it may be another one's turn. */
@@ -35,14 +35,12 @@ interface MarketParts {
   readonly sessions: () => Iterable<Session>;
   /** Left out: `even`. */
   readonly policy?: PoolPolicy | undefined;
-  /** Where each asking is written, in a series of the pool's own; left out: nowhere. */
-  readonly log?: WitnessLog | undefined;
+  /** Where each asking is written. */
+  readonly series: PoolSeries;
 }
 
 export class Market {
   readonly #parts: MarketParts;
-  /** Names the series of the pool in the log. */
-  readonly #id = newPoolId();
 
   constructor(parts: MarketParts) {
     this.#parts = parts;
@@ -54,7 +52,7 @@ export class Market {
    * somebody; or of all others. group: it and those in it alone, null: the pool and everybody.
    */
   press(asking: Governed, lackingBytes: number, rung: MarketRung, group: Group | null): void {
-    const { policy = EVEN, pool, meter } = this.#parts;
+    const { policy = EVEN, pool, meter, series } = this.#parts;
     const { budgetBytes } = group ?? pool;
     const neededBytes = roomOf(asking, group) + lackingBytes;
     const record = new AskingRecord({
@@ -66,22 +64,14 @@ export class Market {
       session: asking.id,
     });
     const given = this.#ask({ asking, neededBytes, rung, group }, record);
-    const gaveUpIn = this.#write(record.body);
+    const { body } = record;
+    const gaveUpIn = body === null ? null : series.write({ pool: body });
     for (const [cache, freedBytes] of given) {
       meter.tell('engine-budget-pressed', { session: cache.id, asking: asking.id, freedBytes, budgetBytes });
       // Its decisions alone do not say for whom they were made.
       const note = { gaveUpBytes: freedBytes, gaveUpFor: asking.id, gaveUpBy: policy.id, rung, tokens: cache.length };
       cache.mover.write('note', gaveUpIn === null ? note : { ...note, gaveUpIn });
     }
-  }
-
-  /** → seq of the entry; null: there is none */
-  #write(pool: PoolAsking | null): number | null {
-    const { log, meter } = this.#parts;
-    if (pool === null || log === undefined) return null;
-    const seq = log.append(this.#id, 'note', { pool });
-    if (seq === null) meter.dropped.add({});
-    return seq;
   }
 
   /** → what others gave up */

@@ -21,6 +21,7 @@ export class Occupancy {
   #isResting = false;
   #calls = 0;
   #endedMs = performance.now();
+  #pauseMs: number | null = null;
 
   constructor(session: Named) {
     this.#session = session;
@@ -31,6 +32,7 @@ export class Occupancy {
     this.checkSound();
     if (this.#isTaken) throw this.#busy();
     this.#isTaken = true;
+    this.#pauseMs = this.#calls === 0 ? null : performance.now() - this.#endedMs;
     this.#calls++;
   }
 
@@ -78,6 +80,11 @@ export class Occupancy {
   /** When the last call ended, on the clock of performance.now(). */
   get endedMs(): number {
     return this.#endedMs;
+  }
+
+  /** How long it waited before the newest call; null: there was none before. */
+  get pauseMs(): number | null {
+    return this.#pauseMs;
   }
 
   get isClosed(): boolean {

@@ -551,6 +551,11 @@ export class Session implements Reader {
     return this.#occupancy.endedMs;
   }
 
+  /** How long it waited before the newest call; null: there was none before. */
+  get pauseMs(): number | null {
+    return this.#occupancy.pauseMs;
+  }
+
   get isClosed(): boolean {
     return this.#occupancy.isClosed;
   }

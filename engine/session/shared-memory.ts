@@ -5,7 +5,7 @@
  * their tokens are read again.
  */
 import { KvError, type PagePool } from '../../native/index.ts';
-import type { PoolPolicy, ReclaimStage, RungId } from '../../policy/index.ts';
+import { type ParkingPolicy, type PoolPolicy, RETURNING, type ReclaimStage, type RungId } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import type { Governed } from '../cache/governed.ts';
 import type { PressureReport } from '../cache/types.ts';
@@ -17,6 +17,7 @@ import { Admission } from './admission.ts';
 import { type Floor, Floors } from './floors.ts';
 import { Market } from './market.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
+import { PoolSeries } from './pool-series.ts';
 import { Prefixes, type PrefixOptions } from './prefixes.ts';
 import { type Find, Reclaim } from './reclaim.ts';
 import type { Session } from './session.ts';
@@ -40,9 +41,11 @@ interface Parts {
   readonly interTokenTargetMs?: number;
   /** Whose pages go lower where room is short; left out: those of whoever keeps its old pages in most bits. */
   readonly policy?: PoolPolicy;
+  /** Who is parked first; left out: whoever is expected to cost least time for a byte. */
+  readonly parking?: ParkingPolicy;
   /** False: nobody's pages are back before a call begins, to compare with. Default true. */
   readonly fetchesAhead?: boolean;
-  /** Where it is written who was asked for bytes; left out: nowhere. */
+  /** Where it is written who was asked for bytes, and who was parked; left out: nowhere. */
   readonly log?: WitnessLog;
   /** Hears of each rung of the ladder before it is asked for bytes; left out: nobody does. */
   readonly onRung?: ConstructorParameters<typeof Reclaim>[0]['onRung'];
@@ -58,18 +61,22 @@ export class SharedMemory implements Sharing {
   readonly #idle: IdleSessions | null;
   readonly #thrash: Thrash;
   readonly #floors: Floors;
+  readonly #series: PoolSeries;
 
   constructor(parts: Parts) {
     const { pool, meter, form, sessions, interTokenTargetMs = ENGINE_OPTIONS.interTokenTargetMs.default } = parts;
     this.#parts = parts;
     this.#floors = new Floors(pool);
+    this.#series = new PoolSeries(parts.log, meter);
     this.#thrash = new Thrash(meter);
     this.scheduler = new Scheduler(meter, interTokenTargetMs, () => this.#stepped());
     // Whoever lends pages stays until they are lent.
     const others = (): Session[] => [...sessions()].filter(({ governed }) => governed !== this.prefixes?.lending);
     const holdAgain: Sharing['holdAgain'] = (session, parked, work) => this.holdAgain(session as Session, parked, work);
     const left = (session: Session): void => this.left(session);
-    const known = { pool, sessions: others, thrash: this.#thrash, holdAgain, left };
+    const { parking = RETURNING } = parts;
+    const series = this.#series;
+    const known = { pool, sessions: others, thrash: this.#thrash, holdAgain, left, policy: parking, series };
     this.#idle = form === null ? null : new IdleSessions(form, known);
     this.prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
@@ -248,7 +255,7 @@ export class SharedMemory implements Sharing {
   /** Where the bytes of each rung are. */
   #ladder(): Reclaim {
     const { pool, meter, onRung } = this.#parts;
-    const market = new Market(this.#parts);
+    const market = new Market({ ...this.#parts, series: this.#series });
     const press =
       (rung: Parameters<Market['press']>[2]): Find =>
       (asking, lackingBytes, group) =>

@@ -5,9 +5,19 @@
  * engine/session/admission.ts, park/idle.ts and market.ts. After every step all bytes are counted again.
  */
 import { assert, PAGE_TOKENS } from '../../native/index.ts';
-import { giverOf, type PoolMember, type PoolPolicy, type RungId, rungsOf, WAITING_BITS } from '../../policy/index.ts';
+import {
+  giverOf,
+  LONGEST,
+  type ParkingPolicy,
+  Pauses,
+  type PoolMember,
+  type PoolPolicy,
+  type RungId,
+  rungsOf,
+  WAITING_BITS,
+  type Waiter,
+} from '../../policy/index.ts';
 import { type Ladder, Pages } from './pages.ts';
-import { LONGEST, type ParkingPolicy, Pauses, type Waiter } from './parking.ts';
 import type { Conversation } from './traces.ts';
 
 /** Parts in which what is needed is asked for (engine/session/market.ts). */
@@ -459,13 +469,19 @@ export class Simulation {
     const waiting = new Set(this.#waiting);
     const waiters = left.map((talk): Waiter & { readonly talk: Talk } => ({
       ...{ talk, id: talk.id, idleMs: Math.max(1, Math.ceil(this.#nowMs - talk.idleSinceMs)) },
-      ...{ freedBytes: talk.bytes, ...this.#pauses.of(talk.id), isInLine: waiting.has(talk) },
+      ...{ freedBytes: talk.bytes, restoreMs: this.#restoreMs(talk) },
+      ...{ ...this.#pauses.of(talk.id), isInLine: waiting.has(talk) },
     }));
     const { seen } = this.#pauses;
     const lru = LONGEST.next(waiters, seen) as (typeof waiters)[number] | null;
     const next = 'next' in parking ? (parking.next(waiters, seen) as typeof lru) : this.#compared(parking.id, waiters);
     if (next !== lru) this.#count.otherChoices++;
     return next?.talk ?? null;
+  }
+
+  #restoreMs({ bytes, tokens }: Talk): number {
+    const { idle, readsPerSecond } = this.#told;
+    return idle === 'disk' ? FILE_MS + FILE_MS_PER_BYTE * bytes : (1000 * tokens) / readsPerSecond;
   }
 
   #compared<One extends Waiter & { readonly talk: Talk }>(

@@ -3,9 +3,8 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { POOL_POLICIES, type PoolPolicy } from '../../policy/index.ts';
+import { LONGEST, POOL_POLICIES, type PoolPolicy, RETURNING } from '../../policy/index.ts';
 import { Ladder, Pages } from '../../scripts/market/pages.ts';
-import { LONGEST, RETURNING } from '../../scripts/market/parking.ts';
 import { CLAIRVOYANT, type Parking, type Simulated, Simulation } from '../../scripts/market/simulation.ts';
 import { type Conversation, recordedTrace, syntheticTrace } from '../../scripts/market/traces.ts';
 import { isForHome, seedFrom, TIER, volume } from '../tier.ts';

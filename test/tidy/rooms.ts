@@ -199,7 +199,7 @@ const WITNESS: Layers = {
       'page-forms',
       'timeline',
     ],
-    ...['replay-report', 'pool-replay', 'asked-for', 'asking-text'],
+    ...['replay-report', 'pool-replay', 'parking-replay', 'asked-for', 'asking-text'],
     ...[
       'why-not',
       'replay',

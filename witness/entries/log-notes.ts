@@ -5,6 +5,7 @@ import { likeSession } from './evidence.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { changes, format, side } from './parts.ts';
 import { poolAsking } from './pool-asking.ts';
+import { poolParking } from './pool-parking.ts';
 import { receiptClaims } from './receipt.ts';
 import { count, flag, list, noun, one, optional, real, text, whole } from './type.ts';
 
@@ -109,6 +110,10 @@ export const NOTE = {
   rung: { type: optional(text), since: '0.1.0' },
   /** An asking of a pool: notes of the pool's own series. */
   pool: { type: optional(poolAsking), since: '0.1.0' },
+  /** Sessions that were parked for another one: notes of the pool's own series. */
+  parking: { type: optional(poolParking), since: '0.1.0' },
+  /** The policy of parking that chose the session. */
+  parkedBy: { type: optional(text), since: '0.1.0' },
   /**
    * Tokens with which the session began whose pages others had read, and those of them that it holds together with
    * others; these also when it comes back from where it was parked.

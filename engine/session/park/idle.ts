@@ -1,17 +1,18 @@
 /**
- * The sessions of an engine that wait: when the memory that all share is short, the one that has waited longest is
- * parked, in memory with its pages predicted or in a file as they are, and its pages come back the next time it is
- * used. It stays the session that it was: its id, its policy and its log go on. What a session takes in memory while it
- * is parked counts against the budget of the engine.
+ * The sessions of an engine that wait: when the memory that all share is short, those are parked that are expected to
+ * cost least (policy/parking.ts), in memory with their pages predicted or in a file as they are, and their pages come
+ * back the next time that they are used. Each stays the session that it was: its id, its policy and its log go on. What
+ * a session takes in memory while it is parked counts against the budget of the engine.
  */
 import { assert, firstToken, given, KvError, type PagePool } from '../../../native/index.ts';
-import type { RungId } from '../../../policy/index.ts';
+import { type ParkingPolicy, Pauses, type RungId, type Waiter } from '../../../policy/index.ts';
 import type { Away, IdlePlace } from '../../cache/away.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
 import { fingerprintOf } from '../../cache/fingerprint.ts';
 import type { Governed } from '../../cache/governed.ts';
 import type { Group } from '../../cache/group.ts';
 import { copyBytes } from '../../cache/own-pages.ts';
+import type { PoolSeries } from '../pool-series.ts';
 import type { Session } from '../session.ts';
 import type { Sharing } from '../sharing.ts';
 import type { Thrash } from '../thrash.ts';
@@ -19,6 +20,7 @@ import { fillCache } from './cache-bytes.ts';
 import { parkedPath, readParked, removeParked, writeParked } from './folder.ts';
 import { isParkable, pagePredictor, parkedBytes } from './park.ts';
 import { parseParked } from './parked-file.ts';
+import { ParkingRecord } from './parking-record.ts';
 import type { Predictor } from './predictor.ts';
 
 /** Predicted pages take 1.8 to 2.7 bits a number; what is thought to take no more than this is not worth the work. */
@@ -38,7 +40,13 @@ export type IdleForm =
  * memory is short, of the engine where no session is named.
  */
 type Cause =
-  | { readonly cause: 'pool'; readonly rung: RungId; readonly asking: string; readonly lackingBytes: number }
+  | {
+      readonly cause: 'pool';
+      readonly rung: RungId;
+      readonly asking: string;
+      readonly lackingBytes: number;
+      readonly parkedBy: string;
+    }
   | { readonly cause: 'low-memory'; readonly asking?: string };
 
 /** What is to be freed, for whom. */
@@ -62,6 +70,13 @@ interface Use {
   readonly returns: number;
 }
 
+/**
+ * A file is written and read in so long, as the design of the pool has it. Where tokens are read again or pages are
+ * predicted, it is so much for a token, which is all that a comparison needs.
+ */
+const FILE_MS = 5;
+const FILE_MS_PER_BYTE = 1.5e-6;
+
 interface Parts {
   readonly pool: PagePool;
   /** Those that are open; the ones that use another pool, or another of these, are passed over. */
@@ -71,6 +86,9 @@ interface Parts {
   readonly holdAgain: Sharing['holdAgain'];
   /** Told whose pages are not there any more. */
   readonly left: (session: Session) => void;
+  /** Who is parked first, and where it is written. */
+  readonly policy: ParkingPolicy;
+  readonly series: PoolSeries;
 }
 
 export class IdleSessions {
@@ -83,6 +101,9 @@ export class IdleSessions {
   readonly #holdAgain: Parts['holdAgain'];
   readonly #left: Parts['left'];
   readonly #thrash: Parts['thrash'];
+  readonly #policy: ParkingPolicy;
+  readonly #series: PoolSeries;
+  readonly #pauses = new Pauses();
   /** What is parked: its bytes, or the file that holds them; null: its tokens are read again. */
   readonly #parked = new Map<Session, Buffer | string | null>();
   /**
@@ -95,7 +116,7 @@ export class IdleSessions {
   /** Calls of all sessions. */
   #calls = 0;
 
-  constructor(form: IdleForm, { pool, sessions, thrash, holdAgain, left }: Parts) {
+  constructor(form: IdleForm, { pool, sessions, thrash, holdAgain, left, policy, series }: Parts) {
     this.place = form.place;
     this.#form = form;
     this.#pool = pool;
@@ -104,6 +125,8 @@ export class IdleSessions {
     this.#holdAgain = holdAgain;
     this.#left = left;
     this.#thrash = thrash;
+    this.#policy = policy;
+    this.#series = series;
   }
 
   /** Originals of sessions that wait go, until so many bytes more are free: parking would take them as well. */
@@ -121,8 +144,8 @@ export class IdleSessions {
   }
 
   /**
-   * Parks sessions that wait, the one that has waited longest first, until so many bytes more are free. Frees less
-   * where there are no more. group: those in it, and free in it; null: everybody, and in the pool.
+   * Parks sessions that wait, in the order of the policy, until so many bytes more are free. Frees less where there are
+   * no more. group: those in it, and free in it; null: everybody, and in the pool.
    */
   park(asking: Governed, lackingBytes: number, group: Group | null): void {
     this.#free(this.#waiting(asking, group).filter(this.#isLeft), { asking, lackingBytes, rung: 'park', group });
@@ -142,11 +165,38 @@ export class IdleSessions {
   }
 
   #free(sessions: readonly Session[], { asking, lackingBytes, rung, group }: Wanted): void {
-    const goalBytes = this.#freeBytes(group) + lackingBytes;
-    for (const session of sessions) {
-      if (this.#freeBytes(group) >= goalBytes) return;
-      this.#park(session, { cause: 'pool', rung, asking: asking.id, lackingBytes });
-    }
+    if (sessions.length === 0 || lackingBytes <= 0) return;
+    const byId = new Map(sessions.map((session) => [session.id, session]));
+    const nowMs = performance.now();
+    const record = new ParkingRecord({
+      policy: this.#policy,
+      rung,
+      session: asking.id,
+      lackingBytes,
+      seen: this.#pauses.seen,
+      waiters: sessions.map((session) => this.#waiterOf(session, nowMs)),
+    });
+    record.choose((id) => {
+      const before = this.#freeBytes(group);
+      const parkedBy = this.#policy.id;
+      this.#park(byId.get(id)!, { cause: 'pool', rung, asking: asking.id, lackingBytes, parkedBy });
+      return this.#freeBytes(group) - before;
+    });
+    this.#series.write({ parking: record.body });
+  }
+
+  /** In whole numbers, as the log has them, so that nothing is chosen by what it does not say. */
+  #waiterOf(session: Session, nowMs: number): Waiter {
+    const { id, idleSinceMs, isInLine, tokens } = session;
+    const freedBytes = this.#gainBytes(session);
+    return {
+      id,
+      idleMs: Math.max(1, Math.ceil(nowMs - idleSinceMs)),
+      freedBytes,
+      restoreMs: this.place === 'disk' ? Math.ceil(FILE_MS + FILE_MS_PER_BYTE * freedBytes) : tokens.length,
+      ...this.#pauses.of(id),
+      isInLine,
+    };
   }
 
   /** Parks every session that waits, but for the one that asks; null: nobody asks for room of its own. */
@@ -183,6 +233,7 @@ export class IdleSessions {
     const { governed } = session;
     const { away } = governed;
     this.#used(session, from !== undefined || this.#ahead.delete(session));
+    if (session.pauseMs !== null) this.#pauses.returned(session.id, session.pauseMs);
     if (from === undefined || away === null) return;
     // What it takes now makes way for its pages.
     this.#parked.delete(session);
@@ -261,6 +312,7 @@ export class IdleSessions {
 
   /** A session is closed: nothing of it is kept. Throws 'io' where its file cannot be removed. */
   forget(session: Session): void {
+    this.#pauses.gone(session.id);
     const from = this.#parked.get(session);
     this.#parked.delete(session);
     this.#count();
@@ -286,7 +338,7 @@ export class IdleSessions {
     return SOON_CALLS * [...this.#sessions()].length;
   }
 
-  /** Sessions that could be parked for another cache, the one that has waited longest first, those in line last. */
+  /** Sessions that could be parked for another cache, by how long they have waited, those in line last. */
   #waiting(asking: Governed | null, group: Group | null = null): Session[] {
     const isWaiting = (session: Session): boolean =>
       session.governed !== asking && (group === null || session.governed.group === group) && this.#isParkable(session);

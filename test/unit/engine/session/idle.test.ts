@@ -1,6 +1,6 @@
-// Sessions that wait on an engine whose memory is short: the one that has waited longest is parked, comes back by
-// itself when it is used, and answers what it would have answered had its caller parked and resumed it; who cannot be
-// parked is passed over, and who cannot come back loses nothing.
+// Sessions that wait on an engine whose memory is short: one is parked, comes back by itself when it is used, and
+// answers what it would have answered had its caller parked and resumed it; who cannot be parked is passed over, and
+// who cannot come back loses nothing.
 
 import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

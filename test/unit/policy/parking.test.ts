@@ -1,17 +1,21 @@
-// Which of the sessions that wait is parked first: by how long it has waited, and by how likely it is used again soon.
+// Which of the sessions that wait is parked first: by how long it has waited, and by how likely it is used again soon
+// and what that would cost.
 import { describe, expect, it } from 'vitest';
 import {
   LONGEST,
-  NO_PAUSES,
   PARKING_POLICIES,
   Pauses,
+  parkedInTurn,
+  parkingPolicy,
   RETURNING,
-  returnsSoon,
   type Waiter,
-} from '../../../scripts/market/parking.ts';
+} from '../../../policy/index.ts';
+import { returnsSoon } from '../../../policy/parking.ts';
+
+const NO_PAUSES = new Pauses().seen;
 
 const waiter = (id: string, given: Partial<Waiter> = {}): Waiter => ({
-  ...{ id, idleMs: 10_000, freedBytes: 1000, pauses: 0, meanLog: 0, isInLine: false },
+  ...{ id, idleMs: 10_000, freedBytes: 1000, restoreMs: 10, pauses: 0, meanLog: 0, isInLine: false },
   ...given,
 });
 
@@ -22,6 +26,9 @@ describe('every policy', () => {
     expect(policy.next([line, free], NO_PAUSES)).toBe(free);
     expect(policy.next([line], NO_PAUSES)).toBe(line);
     expect(policy.next([], NO_PAUSES)).toBe(null);
+    expect([...parkedInTurn(policy, [line, free], NO_PAUSES)]).toEqual([free, line]);
+    expect(parkingPolicy(policy.id, policy.version)).toBe(policy);
+    expect(parkingPolicy(policy.id, policy.version + 1)).toBe(null);
   });
 });
 
@@ -68,5 +75,15 @@ describe('how likely a session is used again soon', () => {
     expect(RETURNING.next([later, first], pauses.seen)).toBe(first);
     pauses.gone('again');
     expect(pauses.of('again')).toEqual({ pauses: 0, meanLog: 0 });
+  });
+});
+
+describe('what it costs to have a session back', () => {
+  it('counts for each byte that parking it frees', () => {
+    const [cheap, dear] = [waiter('cheap', { restoreMs: 20, freedBytes: 4000 }), waiter('dear')];
+    expect(RETURNING.next([dear, cheap], NO_PAUSES)).toBe(cheap);
+    expect(LONGEST.next([dear, cheap], NO_PAUSES)).toBe(dear);
+    // But for one that waits so long that nobody expects it.
+    expect(RETURNING.next([{ ...dear, idleMs: 3_600_000 }, cheap], NO_PAUSES)?.id).toBe('dear');
   });
 });
