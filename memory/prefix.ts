@@ -42,9 +42,15 @@ export class PageChain {
   /** Whole, before each page. */
   readonly #before: Buffer[];
 
-  /** `model`: what the same tokens mean the same to, with its adapters. */
-  constructor(key: Uint8Array, model: string) {
+  readonly #besideOf: (page: number) => string | null;
+
+  /**
+   * `model`: what the same tokens mean the same to, with its adapters. besideOf: what else the key of a page has, as do
+   * the keys of those behind it; null: nothing.
+   */
+  constructor(key: Uint8Array, model: string, besideOf: (page: number) => string | null = () => null) {
     this.#key = key;
+    this.#besideOf = besideOf;
     this.#before = [createHmac('sha256', key).update(model).digest()];
   }
 
@@ -54,7 +60,9 @@ export class PageChain {
     for (let page = this.digests.length; page < pages; page++) {
       const bytes = Buffer.alloc(4 * PAGE_TOKENS);
       for (let at = 0; at < PAGE_TOKENS; at++) bytes.writeInt32LE(tokens[page * PAGE_TOKENS + at]!, 4 * at);
-      const digest = createHmac('sha256', this.#key).update(this.#before[page]!).update(bytes).digest();
+      const hash = createHmac('sha256', this.#key).update(this.#before[page]!).update(bytes);
+      const beside = this.#besideOf(page);
+      const digest = (beside === null ? hash : hash.update(beside)).digest();
       this.#before.push(digest);
       this.digests.push(digest.subarray(0, DIGEST_BYTES).toString('base64url'));
     }

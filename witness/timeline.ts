@@ -421,6 +421,11 @@ function damageText(damaged: readonly MendedSide[]): string {
   return `Codes were damaged in memory: ${told.join('; ')}.`;
 }
 
+const activatedText = (activated: NonNullable<NoteBody['activated']>): string =>
+  `Adapters that are activated by tokens: ${activated
+    .map(({ digest, since }) => `${digest.slice(0, 12)} adds ${since === null ? 'to none' : `from token ${since} on`}`)
+    .join('; ')}.`;
+
 /** null: it did not begin with pages of another session. */
 function adoptedText({ adopted, heldTokens, from }: Readonly<Record<string, unknown>>): string | null {
   if (typeof adopted !== 'number' || typeof heldTokens !== 'number') return null;
@@ -429,7 +434,7 @@ function adoptedText({ adopted, heldTokens, from }: Readonly<Record<string, unkn
 
 function noteText(body: Readonly<Record<string, unknown>>): string {
   const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why, otherwise } = body;
-  const { promoted, returned, damaged, beginning, pool, parking, receipt } = body as NoteBody;
+  const { promoted, returned, damaged, beginning, pool, parking, receipt, activated } = body as NoteBody;
   if (pool !== undefined) return askingText(pool);
   if (parking !== undefined) return parkingText(parking);
   if (receipt !== undefined)
@@ -437,6 +442,7 @@ function noteText(body: Readonly<Record<string, unknown>>): string {
   if (promoted !== undefined) return `For an answer, ${sidesText(promoted)} came back from originals.`;
   if (returned !== undefined) return `${sidesText(returned)} went back to what they were.`;
   if (damaged !== undefined) return damageText(damaged);
+  if (activated !== undefined) return activatedText(activated);
   if (beginning !== undefined)
     return `Began as ${plural(beginning.length, 'earlier session')} did: ${someText(beginning)}.`;
   if (typeof takenBack === 'number') return `${plural(takenBack, 'token was', 'tokens were')} taken back.`;

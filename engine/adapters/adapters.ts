@@ -51,6 +51,8 @@ export class AdapterSet {
   /** In the order in which they add. Those that add nothing are left out. */
   readonly applied: readonly AppliedAdapter[];
   readonly scaled: readonly ScaledAdapter[];
+  /** What activates each; null: nothing need. */
+  readonly invocations: readonly (readonly number[] | null)[];
   /** True if keys or values are others than those of the model. */
   readonly adaptsKv: boolean;
   readonly #residents: readonly Resident[];
@@ -68,10 +70,16 @@ export class AdapterSet {
       .sort((a, b) => compare(a.resident.info.digest, b.resident.info.digest) || a.scale - b.scale);
     this.applied = active.map(({ resident, scale }) => ({ digest: resident.info.digest, scale }));
     this.scaled = active.map(({ resident, scale }) => ({ adapter: resident.adapter, scale }));
+    this.invocations = active.map(({ resident }) => resident.info.invocation ?? null);
     this.adaptsKv = active.some(({ resident }) => resident.info.slots.some((slot) => slot === 'k' || slot === 'v'));
     this.#residents = parts.map(({ resident }) => resident);
     this.#check = check;
     this.#free = free;
+  }
+
+  /** Those that add to all rows. */
+  get always(): readonly AppliedAdapter[] {
+    return this.applied.filter((_, at) => this.invocations[at] === null);
   }
 
   /** A session has them until it leaves them. Throws 'not-found' where one was removed meanwhile. */

@@ -25,6 +25,8 @@ export interface AdapterFile {
   readonly naming: Pick<Naming, 'nameOf'>;
   /** True if rows of q and k are in the order of rotary pairs (2i, 2i + 1). */
   readonly interleaved: boolean;
+  /** Token ids that activate it; absent: it needs none. */
+  readonly invocation?: readonly number[] | undefined;
   close(): void;
 }
 

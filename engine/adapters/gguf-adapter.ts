@@ -1,5 +1,6 @@
 /** A GGUF file with `general.type` 'adapter', as llama.cpp's converter writes it. */
 
+import { issues } from '../transformer/config.ts';
 import type { Family } from '../transformer/families/family.ts';
 import { familyOfArchitecture } from '../transformer/families/index.ts';
 import { type GgufFile, openGguf } from '../transformer/gguf.ts';
@@ -13,9 +14,11 @@ import {
   rankOf,
   unservedAdapter,
 } from './factors.ts';
+import { invocationTokens } from './invocation.ts';
 
 const HALF = /^(.+\.weight)\.lora_(a|b)$/;
-const KEYS: ReadonlySet<string> = new Set(['adapter.type', 'adapter.lora.alpha']);
+const INVOCATION = 'adapter.alora.invocation_tokens';
+const KEYS: ReadonlySet<string> = new Set(['adapter.type', 'adapter.lora.alpha', INVOCATION]);
 /** Under this name models of families are stored that have none of their own. */
 const STORED_AS = 'llama';
 
@@ -27,7 +30,8 @@ export function openGgufAdapter(path: string, family: Family): AdapterFile {
     const stored = familyOfArchitecture(file.metadata.get('general.architecture'));
     checkFamily(path, file, family);
     const [naming, interleaved] = [ggufNaming(stored), stored.ggufInterleaved === true];
-    return { format: 'GGUF', path, factors, naming, interleaved, close: () => file.close() };
+    const invocation = invocationIn(path, file);
+    return { format: 'GGUF', path, factors, naming, interleaved, invocation, close: () => file.close() };
   } catch (error) {
     file.close();
     throw error;
@@ -39,6 +43,14 @@ function checkFamily(path: string, { metadata }: GgufFile, { architectures, name
   const served = architectures.length === 0 ? [STORED_AS] : architectures;
   if (!served.includes(String(architecture)))
     throw unservedAdapter(path, 'general.architecture', architecture, `the model is of the family ${name}`);
+}
+
+function invocationIn(path: string, { metadata }: GgufFile): readonly number[] | undefined {
+  const given = metadata.get(INVOCATION);
+  if (given === undefined) return undefined;
+  const read = invocationTokens.safeParse(ArrayBuffer.isView(given) ? Array.from(given as Int32Array, Number) : given);
+  if (read.success) return read.data;
+  throw badAdapter(path, `${INVOCATION}: ${issues(read.error).join('; ')}`, { field: INVOCATION });
 }
 
 function pairs(path: string, { metadata, tensors }: GgufFile): Map<string, Factors> {

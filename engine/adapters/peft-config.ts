@@ -8,6 +8,7 @@ import { readJson } from '../../native/index.ts';
 import { issues } from '../transformer/config.ts';
 import { CONFIG_BYTES_MAX } from '../transformer/limits.ts';
 import { badAdapter, unservedAdapter } from './factors.ts';
+import { invocationTokens } from './invocation.ts';
 
 const pattern = z.record(z.string().max(1024), z.number()).nullish();
 
@@ -19,11 +20,13 @@ const schema = z.looseObject({
   use_dora: z.boolean().nullish(),
   rank_pattern: pattern,
   alpha_pattern: pattern,
+  alora_invocation_tokens: invocationTokens.nullish(),
 });
 
 /** Fields that say how an adapter was made, or repeat what its tensors say. */
 const TOLD: ReadonlySet<string> = new Set([
   ...['peft_type', 'r', 'lora_alpha', 'use_rslora', 'use_dora', 'rank_pattern', 'alpha_pattern'],
+  ...['alora_invocation_tokens'],
   ...['auto_mapping', 'base_model_name_or_path', 'revision', 'inference_mode', 'lora_dropout', 'target_modules'],
   ...['exclude_modules', 'layers_to_transform', 'layers_pattern', 'peft_version', 'runtime_config', 'eva_config'],
   ...['qalora_group_size', 'ensure_weight_tying'],
@@ -51,6 +54,8 @@ const saysNothing = (value: unknown): boolean =>
 
 export interface PeftConfig {
   readonly isDora: boolean;
+  /** Of an activated LoRA. */
+  readonly invocation: readonly number[] | undefined;
   /** The rank that a module must have, and the factor on what it adds. */
   of(module: string): { readonly rank: number; readonly scale: number };
 }
@@ -66,10 +71,14 @@ export function readPeftConfig(dir: string): PeftConfig {
     if (TOLD.has(field) || saysNothing(value)) continue;
     if (HARMLESS[field]?.includes(value) !== true) throw unservedAdapter(path, field, value, HINTS[field]);
   }
+  const invocation = given.alora_invocation_tokens ?? undefined;
+  if (invocation !== undefined && given.use_dora === true)
+    throw unservedAdapter(path, 'alora_invocation_tokens beside use_dora', invocation);
   const ranks = literal(path, 'rank_pattern', given.rank_pattern);
   const alphas = literal(path, 'alpha_pattern', given.alpha_pattern);
   return {
     isDora: given.use_dora === true,
+    invocation,
     of(module) {
       const rank = matching(ranks, module) ?? given.r;
       const alpha = matching(alphas, module) ?? given.lora_alpha;

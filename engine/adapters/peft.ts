@@ -36,7 +36,9 @@ export function openPeft(dir: string, family: Family): AdapterFile {
   const file = FileBytes.open(path);
   try {
     const factors = pairs(file, config);
-    return { format: 'PEFT', path, factors, naming: hfNaming(family), interleaved: false, close: () => file.close() };
+    const { invocation } = config;
+    const of = { format: 'PEFT', path, factors, naming: hfNaming(family), interleaved: false, invocation } as const;
+    return { ...of, close: () => file.close() };
   } catch (error) {
     file.close();
     throw error;

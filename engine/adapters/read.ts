@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { ADAPTER_RANK_MAX, DENSE_SLOTS, type DenseSlot, KvError } from '../../native/index.ts';
+import { ADAPTER_RANK_MAX, DENSE_SLOTS, type DenseSlot, given, KvError } from '../../native/index.ts';
 import { attempt } from '../transformer/bytes.ts';
 import { expectedShapes } from '../transformer/config.ts';
 import type { Family } from '../transformer/families/family.ts';
@@ -60,20 +60,35 @@ export function adapterOf(file: AdapterFile, config: ModelConfig, weights?: Weig
   if (places.length === 0) throw badAdapter(file.path, 'it adds to no matrix', {});
   const twice = places.find(({ layer, slot }, i) => layer === places[i + 1]?.layer && slot === places[i + 1]?.slot);
   if (twice !== undefined) throw badAdapter(file.path, `${twice.file} is there twice`, { tensor: twice.file });
+  checkInvocation(file, config);
   const added = places.map((place) => matrixOf(file, place, config, weights));
-  return adapterWith(file.format, added);
+  return adapterWith(file.format, added, file.invocation);
 }
 
-/** added: by layer, and of each in the order of DENSE_SLOTS. */
-export function adapterWith(format: Adapter['format'], added: readonly AdapterMatrix[]): Adapter {
+function checkInvocation({ path, invocation = [] }: AdapterFile, { vocabSize }: ModelConfig): void {
+  const foreign = invocation.find((id) => id >= vocabSize);
+  if (foreign !== undefined)
+    throw new KvError('model-mismatch', `${path}: its invocation has the token ${foreign}`, {
+      values: { path, token: foreign, vocabSize },
+      hint: 'it was made for another model',
+    });
+}
+
+/** added: by layer, and of each in the order of DENSE_SLOTS. invocation: of an activated LoRA. */
+export function adapterWith(
+  format: Adapter['format'],
+  added: readonly AdapterMatrix[],
+  invocation?: readonly number[],
+): Adapter {
   const ranks = added.map(({ rank }) => rank);
   return {
-    digest: digestOf(added),
+    digest: digestOf(added, invocation),
     format,
     matrices: added.length,
     slots: DENSE_SLOTS.filter((slot) => added.some((one) => one.slot === slot)),
     ranks: [Math.min(...ranks), Math.max(...ranks)],
     parameters: added.reduce((sum, { a, b, gains }) => sum + a.length + b.length + (gains?.length ?? 0), 0),
+    ...given({ invocation }),
     added,
   };
 }
@@ -172,8 +187,9 @@ function reordered(
 
 const NO_GAINS = new Float32Array(0);
 
-function digestOf(added: readonly AdapterMatrix[]): string {
+function digestOf(added: readonly AdapterMatrix[], invocation?: readonly number[]): string {
   const hash = createHash('sha256');
+  if (invocation !== undefined) hash.update(`${JSON.stringify({ invocation })}\n`);
   for (const { layer, slot, rank, a, b, gains = NO_GAINS } of added) {
     hash.update(
       `${JSON.stringify([layer, slot, rank, a.length, b.length, ...(gains.length > 0 ? [gains.length] : [])])}\n`,

@@ -7,12 +7,13 @@ import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { KvError, readJson, replaceFile } from '../../native/index.ts';
+import { given, KvError, readJson, replaceFile } from '../../native/index.ts';
 import { makeFolder } from '../state/folder.ts';
 import { FileBytes } from '../transformer/bytes.ts';
 import { readSafetensors } from '../transformer/safetensors.ts';
 import type { LoadedModel } from '../transformer/types.ts';
 import { type AdapterFile, checkPerOutput, type Factors, rankOf } from './factors.ts';
+import { invocationTokens } from './invocation.ts';
 import { adapterOf } from './read.ts';
 import type { Adapter, AdapterInfo } from './types.ts';
 
@@ -28,6 +29,7 @@ const entry = z.strictObject({
   slots: z.array(z.string().max(16)).max(16),
   ranks: z.tuple([z.int().min(1), z.int().min(1)]),
   parameters: z.int().min(1),
+  invocation: invocationTokens.optional(),
 });
 
 /** An adapter that is known by name. The digest is that for models whose rows have the order that it was added for. */
@@ -42,8 +44,10 @@ export const registeredInfo = ({
   slots,
   ranks,
   parameters,
+  invocation,
 }: RegisteredAdapter): AdapterInfo & { readonly name: string } => ({
   ...{ name, digest: id, format, matrices, slots, ranks, parameters },
+  ...given({ invocation }),
 });
 
 const ENTRY_BYTES_MAX = 4096;
@@ -179,7 +183,7 @@ function bytesOf({ added }: Adapter): Uint8Array {
   return Buffer.concat([length, head, ...parts]);
 }
 
-function fileOf(path: string, source: FileBytes, { format, interleaved }: RegisteredAdapter): AdapterFile {
+function fileOf(path: string, source: FileBytes, { format, interleaved, invocation }: RegisteredAdapter): AdapterFile {
   const tensors = readSafetensors(source);
   const factors = new Map<string, Factors>();
   for (const [name, a] of tensors) {
@@ -192,5 +196,5 @@ function fileOf(path: string, source: FileBytes, { format, interleaved }: Regist
     factors.set(weight, { file: weight, a, b: b!, scale: 1, gains });
   }
   const naming = { nameOf: (weight: string) => weight };
-  return { format, path, factors, naming, interleaved, close: () => source.close() };
+  return { format, path, factors, naming, interleaved, invocation, close: () => source.close() };
 }

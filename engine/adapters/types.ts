@@ -18,6 +18,8 @@ export interface AdapterInfo {
   readonly ranks: readonly [least: number, most: number];
   /** Numbers in all of its matrices. */
   readonly parameters: number;
+  /** Of an activated LoRA: the token ids from whose last place in a prompt on it adds. Absent: it adds to all rows. */
+  readonly invocation?: readonly number[] | undefined;
 }
 
 /** An adapter that was read for a model. */

@@ -4,7 +4,8 @@
  * one of them is its own: the others go on.
  */
 import { Batch, type Beside, given, PAGE_TOKENS, TRIAL_QUERIES } from '../../native/index.ts';
-import type { AdaptedRows, LayerInput } from '../transformer/types.ts';
+import { adaptedRows } from '../transformer/adapted-dense.ts';
+import type { LayerInput } from '../transformer/types.ts';
 import type { CheckedInputs } from './latents.ts';
 import { makeRoom, settle } from './step.ts';
 import type { Stepper } from './stepper.ts';
@@ -112,7 +113,7 @@ async function carry(parts: readonly Part[]): Promise<number> {
   try {
     const attention = new Float32Array(rows * queryHeads * headDim);
     const caches = new Caches(parts);
-    const adapted = adaptedRows(parts);
+    const adapted = parts.flatMap((part) => adaptedRows(part.step.stepper.adapters ?? [], part));
     let input = await shared(() => dense.first(dense.embed(idsOf(parts, rows)), rows, adapted));
     for (let layer = 0; ; layer++) {
       caches.attend(layer, input, attention);
@@ -132,11 +133,6 @@ async function carry(parts: readonly Part[]): Promise<number> {
     return sharedMs;
   }
 }
-
-const adaptedRows = (parts: readonly Part[]): readonly AdaptedRows[] =>
-  parts.flatMap(({ step, row, tokens }) =>
-    (step.stepper.adapters ?? []).map((one) => ({ ...one, from: row, rows: tokens })),
-  );
 
 function idsOf(parts: readonly Part[], rows: number): Int32Array {
   if (parts.length === 1) return parts[0]!.step.tokenIds;

@@ -19,7 +19,7 @@ export interface Stepper {
   readonly governed: Governed;
   readonly rotary: Rotary;
   readonly times: StepTimes;
-  /** What adapters add to all of its rows, in this order; left out: nothing. */
+  /** What adapters add to its rows, in this order; left out: nothing. */
   readonly adapters?: readonly ScaledAdapter[];
   /** A step is about to begin; throws where none may. */
   begins?(): void;

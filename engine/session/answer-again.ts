@@ -20,6 +20,7 @@ import {
   textDigest,
   tokensDigest,
 } from '../../witness/index.ts';
+import { type Activated, Activation } from '../adapters/activation.ts';
 import type { AdapterSet, Adapters } from '../adapters/adapters.ts';
 import { Governed } from '../cache/governed.ts';
 import { ownPages } from '../cache/own-pages.ts';
@@ -107,7 +108,9 @@ export async function answerAgain(
       values: { session: receipt.session, lacking },
       hint: 'the log no longer has all entries of that one',
     });
-  const player = new Player(runtime, open, eventsIn(lines), { alone, set: setOf(open, adapters) });
+  const player = new Player(runtime, open, eventsIn(lines), {
+    ...{ alone, set: setOf(open, adapters), activated: activatedIn(entries) },
+  });
   try {
     for (const ids of stepsOf(request)) await player.step(ids, signal);
     const { ids, text, finish } = await answered(
@@ -191,6 +194,10 @@ function setOf({ body }: Entry<'open'>, adapters: Adapters | undefined): Adapter
   });
 }
 
+/** What adapters tokens have activated, the latest last. */
+const activatedIn = (entries: readonly Entry[]): readonly Activated[] =>
+  entries.flatMap(({ kind, body }) => (kind === 'note' ? ((body as NoteBody).activated ?? []) : []));
+
 /** What became of the pages of a session. Throws 'unsupported' for what cannot be made again. */
 function eventsIn(lines: readonly Line[]): (Made | Begun)[] {
   return lines.flatMap(({ entry, tokens: most }): (Made | Begun)[] => {
@@ -252,7 +259,7 @@ class Player implements Stepper {
     runtime: Runtime,
     { body }: Entry<'open'>,
     events: readonly (Made | Begun)[],
-    { alone, set }: { readonly alone: Alone; readonly set: AdapterSet | null },
+    { alone, set, activated }: { alone: Alone; set: AdapterSet | null; activated: readonly Activated[] },
   ) {
     const { model, shape } = runtime;
     const { context, requested } = body;
@@ -260,7 +267,7 @@ class Player implements Stepper {
     this.#events = events;
     this.#alone = alone;
     this.#set = set;
-    this.adapters = set?.scaled ?? [];
+    this.adapters = Activation.none(set).as(activated).scaled;
     set?.hold(this);
     this.rotary = Rotary.planned(model.config, (requested['tokensExpected'] as number | null) ?? undefined);
     this.governed = Governed.open({

@@ -248,6 +248,7 @@ export class Prefixes {
     const chain = new PageChain(
       this.#parts.key,
       JSON.stringify([session.weights, roundingOf(session), session.rotary.plan, saltOf(session)]),
+      (page) => session.activation.keyOf(page),
     );
     this.#chains.set(session, chain);
     return chain;

@@ -120,16 +120,16 @@ const DISTURBANCE = 1e-4;
 /** Rows whose logits are computed at once: more take memory and save no time. */
 const BLOCK_ROWS = 32;
 
-/** Whose rows are run again: by what they were computed, and how their keys are rotated. */
+/** Whose rows are run again: by what they were computed, from a token on, and how their keys are rotated. */
 export interface Probed {
   readonly runtime: Runtime;
-  readonly dense: DenseBackend;
+  denseFor(position: number, tokens: number): DenseBackend;
   readonly rotary: Rotary;
 }
 
 export class Probe {
   readonly #runtime: Runtime;
-  readonly #dense: DenseBackend;
+  readonly #denseFor: Probed['denseFor'];
   readonly #rotary: Rotary;
   readonly #pool = openPool(memoryBytes());
   readonly #terms: CopyTerms;
@@ -143,14 +143,15 @@ export class Probe {
   #closed = false;
 
   private constructor(
-    { runtime, dense, rotary }: Probed,
+    probed: Probed,
     { windowFormat, openFormat = 'f16' }: PolicyContext,
     layers: ReadonlySet<number>,
     turn: () => Promise<void>,
   ) {
+    const { runtime, rotary } = probed;
     this.#turn = turn;
     this.#runtime = runtime;
-    this.#dense = dense;
+    this.#denseFor = (position, tokens) => probed.denseFor(position, tokens);
     this.#rotary = rotary;
     this.#terms = { runtime, pool: this.#pool, formats: { windowFormat, openFormat } };
     this.#layers = layers;
@@ -286,8 +287,8 @@ export class Probe {
         },
       );
     const { model } = this.#runtime;
-    const dense = this.#dense;
-    const { tokens } = chunk;
+    const { tokens, position } = chunk;
+    const dense = this.#denseFor(position, tokens);
     const runs: Run[] = [];
     let rows = NO_ROWS;
     for (let layer = from; ; layer++) {
@@ -378,7 +379,7 @@ export class Probe {
   /** One chunk from a layer upwards. → the residual stream after the last layer, [T, m] */
   async #run({ position, tokens, rows }: Chunk, { from, caches, projects = false }: Again): Promise<Float32Array> {
     const { model } = this.#runtime;
-    const dense = this.#dense;
+    const dense = this.#denseFor(position, tokens);
     const { layers } = model.config;
     let { q, k, v, x } = rows.get(from)!;
     if (projects) {
@@ -413,8 +414,7 @@ export class Probe {
 
   /** Gives `each` the logits of every row of `hidden`, [T, m]; they are valid until it returns. */
   async #logits(hidden: Float32Array, tokens: number, each: (token: number, row: Float32Array) => void): Promise<void> {
-    const { model } = this.#runtime;
-    const dense = this.#dense;
+    const { model, dense } = this.#runtime;
     const { hiddenSize: width } = model.config;
     for (let at = 0; at < tokens; at += BLOCK_ROWS) {
       const rows = Math.min(BLOCK_ROWS, tokens - at);

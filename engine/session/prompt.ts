@@ -16,6 +16,8 @@ export interface ReadOptions {
    * Default false.
    */
   readonly tokensFollow?: boolean;
+  /** They were read before, so that no adapter is activated by them. Default false. */
+  readonly isAgain?: boolean;
 }
 
 /** A prompt of up to so many tokens is counted to its end, so that the error can say how much too long it is. */

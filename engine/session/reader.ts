@@ -7,9 +7,9 @@ import type { DenseBackend } from '../transformer/types.ts';
 import type { Probe } from './probe.ts';
 
 export interface Reader extends Stepper {
-  /** What computes its rows, adapters included. */
-  readonly dense: DenseBackend;
-  /** What stands for the weights that computed its rows: the digest of the model, and of what adapters add. */
+  /** What computes rows of so many of its tokens from one of them on, adapters included. */
+  denseFor(position: number, tokens: number): DenseBackend;
+  /** What stands for the weights that computed all of its rows: the digest of the model, and of what adds to all. */
   readonly weights: string;
   /** Token ids in the cache, in order. */
   readonly tokens: readonly number[];

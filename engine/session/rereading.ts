@@ -140,9 +140,10 @@ export class Rereading {
 
   /** The residual stream behind the span over originals, [rows, m]; null: these are lost. */
   async #overOriginals(start: number): Promise<Float32Array | null> {
-    const { runtime, dense, rotary, tokens } = this.#reader;
+    const { runtime, rotary, tokens } = this.#reader;
     const { layers } = runtime.model.config;
     const rows = this.#rows;
+    const dense = this.#reader.denseFor(start, rows);
     const pool = openPool(memoryBytes());
     try {
       let input = await dense.first(dense.embed(Int32Array.from(tokens.slice(start, start + rows))), rows);

@@ -12,6 +12,7 @@ import {
   pageStart,
   sealsBetween,
 } from '../../native/index.ts';
+import { Activation } from '../adapters/activation.ts';
 import { type AppliedAdapter, weightsKey } from '../adapters/adapters.ts';
 import { comingBack } from '../cache/coming-back.ts';
 import { Governed, withoutPack } from '../cache/governed.ts';
@@ -68,11 +69,10 @@ export class Session implements Reader {
   /** Token ids in the cache, in order. */
   readonly tokens: number[] = [];
   readonly rotary: Rotary;
-  readonly adapters: readonly ScaledAdapter[];
-  readonly dense: DenseBackend;
   readonly weights: string;
   /** Bytes that it and its forks keep whoever needs some; null: none. */
   readonly floor: Floor | null;
+  #activation: Activation;
   readonly #occupancy = new Occupancy(this);
   #trail: Trail;
   /** Where logits are written while an answer is. */
@@ -99,10 +99,8 @@ export class Session implements Reader {
     };
     this.rotary = rotary;
     this.floor = floor;
-    const { scaled = [], applied = [] } = setup.adapterSet ?? {};
-    this.adapters = scaled;
-    this.dense = adaptedDense(runtime.dense, scaled);
-    this.weights = weightsKey(runtime.model.digest, applied);
+    this.#activation = Activation.none(setup.adapterSet ?? null);
+    this.weights = weightsKey(runtime.model.digest, setup.adapterSet?.always ?? []);
     setup.adapterSet?.hold(this);
     this.#trail = new Trail(runtime.model.config.hiddenSize, setup.compareTokens ?? 0);
     this.#text = new TextProbe(this);
@@ -172,6 +170,26 @@ export class Session implements Reader {
     return this.governed.id;
   }
 
+  get adapters(): readonly ScaledAdapter[] {
+    return this.#activation.scaled;
+  }
+
+  denseFor(position: number, tokens: number): DenseBackend {
+    return adaptedDense(this.runtime.dense, this.adapters, { position, tokens });
+  }
+
+  /** From which token on its adapters add. */
+  get activation(): Activation {
+    return this.#activation;
+  }
+
+  /** Its rows up to `activation.differsAt` are what they were. */
+  set activation(activation: Activation) {
+    const changes = activation.differsAt(this.#activation) < Number.POSITIVE_INFINITY;
+    this.#activation = activation;
+    if (changes) this.governed.mover.write('note', { activated: [...activation.activated], tokens: this.length });
+  }
+
   /** The native cache. */
   get cache(): KvCache {
     return this.governed.kv;
@@ -192,11 +210,12 @@ export class Session implements Reader {
 
   /**
    * Reads tokens into the cache. Refuses a prompt that does not fit the context before any work. Whatever ends the
-   * reading early, an abort or an error, leaves the session as it was before the call. → tokens that others had read
+   * reading early, an abort or an error, leaves the session as it was before the call. Rows that an adapter adds to
+   * otherwise than before, because its invocation comes again, are read again. → tokens that others had read
    */
   async read(tokenIds: readonly number[], options: ReadOptions = {}): Promise<number> {
     this.#check(tokenIds, options.reserve ?? 0);
-    return this.#atWork(this.tokens.length + tokenIds.length, options, () => this.#read(tokenIds, options));
+    return this.#atWork(this.tokens.length + tokenIds.length, options, () => this.#readPrompt(tokenIds, options));
   }
 
   /**
@@ -210,6 +229,7 @@ export class Session implements Reader {
     return this.#atWork(tokenIds.length, options, async () => {
       const kept = this.keeps(tokenIds);
       if (kept < this.tokens.length) this.rewind(kept);
+      this.activation = this.#activation.behind(tokenIds);
       const found = kept < tokenIds.length ? await this.#read(tokenIds.slice(kept), options) : 0;
       return kept + found;
     });
@@ -221,7 +241,8 @@ export class Session implements Reader {
    */
   keeps(tokenIds: readonly number[]): number {
     const { tokens } = this;
-    const least = Math.min(tokens.length, tokenIds.length);
+    const activation = this.#activation.behind(tokenIds);
+    const least = Math.min(tokens.length, tokenIds.length, this.#activation.differsAt(activation));
     let alike = 0;
     while (alike < least && tokens[alike] === tokenIds[alike]) alike++;
     if (alike === tokens.length && (alike < tokenIds.length || this.#trail.last !== null)) return alike;
@@ -261,6 +282,30 @@ export class Session implements Reader {
   #left(): void {
     this.#occupancy.end();
     this.setup.shared?.leave(this);
+  }
+
+  /** → tokens that others had read */
+  async #readPrompt(tokenIds: readonly number[], options: ReadOptions): Promise<number> {
+    const before = this.#activation;
+    if (!before.isOpen || tokenIds.length === 0 || options.isAgain === true) return this.#read(tokenIds, options);
+    const all = [...this.tokens, ...tokenIds];
+    const kept = this.keeps(all);
+    const again = this.tokens.slice(kept);
+    const trail = this.#trail.copy();
+    if (again.length > 0) this.rewind(kept);
+    this.activation = before.behind(all);
+    try {
+      const found = await this.#read([...again, ...tokenIds], options);
+      return Math.max(0, found - again.length);
+    } catch (error) {
+      if (!this.isClosed) {
+        this.activation = before;
+        this.#trail = trail;
+        // The next call finds them missing in the cache, and reads them.
+        for (const id of again) this.tokens.push(id);
+      }
+      throw error;
+    }
   }
 
   /** → tokens that others had read */
@@ -419,7 +464,7 @@ export class Session implements Reader {
         const startMs = performance.now();
         const reading = given<ReadOptions>({ signal: options.signal, onProgress: options.onProgress });
         await this.#enter(this.tokens.length + ids.length + answer.maxTokens, reading);
-        const cachedTokens = await this.#read(ids, reading);
+        const cachedTokens = await this.#readPrompt(ids, reading);
         await this.#promote();
         const lookup = lookupOf(this, options);
         receipts?.begin();
@@ -449,7 +494,7 @@ export class Session implements Reader {
     this.#occupancy.begin();
     try {
       await this.#enter(this.tokens.length + prompt.length + answer.length, {});
-      await this.#read(prompt, {});
+      await this.#readPrompt(prompt, {});
       await this.#promote();
       let nats = 0;
       for (const id of answer) {
@@ -491,6 +536,7 @@ export class Session implements Reader {
     const setup = { ...this.setup, compareTokens };
     const cache = fork(this.governed);
     const forked = new Session(this.runtime, setup, cache, this.rotary, this.floor?.share() ?? null);
+    forked.activation = this.#activation;
     forked.adopt(this.tokens, this.#trail.last?.slice() ?? null);
     return forked;
   }

@@ -342,10 +342,12 @@ export interface AdapterMatrix {
 export interface ScaledAdapter {
   readonly adapter: number;
   readonly scale: number;
+  /** The first token of a text whose row it adds to; left out: it adds to all. */
+  readonly since?: number;
 }
 
 /** Rows of a call to which an adapter adds. Where several add to the same rows, they do so in the order of a list. */
-export interface AdaptedRows extends ScaledAdapter {
+export interface AdaptedRows extends Omit<ScaledAdapter, 'since'> {
   readonly from: number;
   readonly rows: number;
 }

@@ -7,7 +7,7 @@ import { changes, format, side } from './parts.ts';
 import { poolAsking } from './pool-asking.ts';
 import { poolParking } from './pool-parking.ts';
 import { receiptClaims } from './receipt.ts';
-import { count, flag, list, noun, one, optional, real, text, whole } from './type.ts';
+import { count, flag, list, noun, nullable, object, one, optional, real, text, whole } from './type.ts';
 
 export const RECOVERED = {
   /** Bytes cut from a torn tail. */
@@ -124,6 +124,8 @@ export const NOTE = {
   heldTokens: { type: optional(whole), since: '0.1.0' },
   /** The digest of the last of these pages and all before it. */
   prefix: { type: optional(text), since: '0.1.0' },
+  /** Adapters that are activated by tokens, and the first token whose row each adds to from here on; null: none. */
+  activated: { type: optional(list(object({ digest: text, since: nullable(whole) }))), since: '0.1.0' },
   /** What is claimed of an answer that has a receipt. */
   receipt: { type: optional(receiptClaims), since: '0.1.0' },
   tokens: { type: optional(whole) },

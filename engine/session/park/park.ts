@@ -55,7 +55,7 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
     textDigest: textDigest(model.tokenizer, tokens),
     policy: { id: policy.id, version: policy.version, machine: machineDigest() },
     ...given({ eightBit: runtime.activations?.eightBit.slice() }),
-    ...given({ adapters: session.adapters.length === 0 ? undefined : setup.adapterSet!.applied.slice() }),
+    ...given({ adapters: adaptersOf(session) }),
     options: parkedOptions(setup),
     predictor: predictor?.digest ?? null,
     kvBytes: governed.usedBytes,
@@ -65,6 +65,13 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
   };
   const predicted = predictor === null ? null : pagePredictor(runtime, predictor, tokens.length);
   return formParked({ head, tokens, lastHidden, cache: cacheBytes(governed.kv, tokens.length, predicted) });
+}
+
+function adaptersOf({ setup, activation }: Session): ParkedHead['adapters'] {
+  const { applied = [] } = setup.adapterSet ?? {};
+  if (applied.length === 0) return undefined;
+  const since = new Map(activation.activated.map((one) => [one.digest, one.since]));
+  return applied.map((one) => ({ ...one, ...given({ since: since.get(one.digest) }) }));
 }
 
 /** For a cache of so many tokens. */

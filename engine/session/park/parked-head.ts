@@ -28,9 +28,12 @@ const schema = z.strictObject({
   policy: z.strictObject({ id: name, version: count, machine: name }),
   /** Of the matrices that took activations of 8 bits, as ActivationChoice has them; absent: none. */
   eightBit: z.array(z.int().min(0).max(127)).max(1025).optional(),
-  /** What added to its rows, in order, by digest; absent: nothing. */
+  /**
+   * What added to its rows, in order, by digest; absent: nothing. Of one that tokens activate, `since` is the first
+   * whose row it added to; null: none.
+   */
   adapters: z
-    .array(z.strictObject({ digest, scale: z.number() }))
+    .array(z.strictObject({ digest, scale: z.number(), since: count.nullable().optional() }))
     .max(ADAPTERS_MAX)
     .optional(),
   options: z.record(z.string(), z.unknown()),

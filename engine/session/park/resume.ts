@@ -5,6 +5,7 @@
  */
 import { firstToken, given, KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
+import type { Activated } from '../../adapters/activation.ts';
 import { weightsKey } from '../../adapters/adapters.ts';
 import { copyBytes } from '../../cache/own-pages.ts';
 import { Rotary } from '../../transformer/rotary.ts';
@@ -15,6 +16,7 @@ import type { SessionSetup } from '../setup.ts';
 import { fillCache } from './cache-bytes.ts';
 import { pagePredictor, textDigest } from './park.ts';
 import type { ReadParked } from './parked-file.ts';
+import type { ParkedHead } from './parked-head.ts';
 import type { Predictor } from './predictor.ts';
 
 /** How a session came back. */
@@ -47,6 +49,8 @@ export async function resumeSession(
   const foreign = foreignModel(runtime, parked);
   const session = Session.open(runtime, { ...setup, origin: { resumedFrom: head.session, tokens: tokens.length } });
   try {
+    const isAgain = foreign === null && hasItsAdapters(session, head);
+    if (isAgain) session.activation = session.activation.as(activatedIn(head));
     const unfit = foreign ?? parked.fault ?? mismatch(session, parked);
     const why = unfit ?? (await fillInTurn(session, parked, predictor, reading));
     const { mover } = session.governed;
@@ -60,7 +64,7 @@ export async function resumeSession(
       });
     else {
       mover.write('note', { resumed: 0, from: head.session, why, tokens: 0 });
-      if (tokens.length > 0) await session.read(tokens, reading);
+      if (tokens.length > 0) await session.read(tokens, { ...reading, isAgain });
     }
     const by = why === null ? 'pages' : 'reading';
     const resumeMs = performance.now() - start;
@@ -101,9 +105,17 @@ function roundedOtherwise({ activations }: Runtime, { head }: ReadParked): strin
     : 'its pages were computed with activations of 8 bits in other matrices than now';
 }
 
+const activatedIn = ({ adapters = [] }: ParkedHead): Activated[] =>
+  adapters.flatMap(({ digest, since }) => (since === undefined ? [] : [{ digest, since }]));
+
+/** True if the same is added as before. */
+const hasItsAdapters = ({ setup: { adapterSet } }: Session, { adapters = [] }: ParkedHead): boolean =>
+  weightsKey('', adapterSet?.applied ?? []) === weightsKey('', adapters);
+
 /** Why the pages do not fit the session that was opened for them; null: they do. */
-function mismatch({ governed, runtime, rotary, weights }: Session, { head }: ReadParked): string | null {
-  if (weights !== weightsKey(runtime.model.digest, head.adapters ?? []))
+function mismatch(session: Session, { head }: ReadParked): string | null {
+  const { governed, runtime, rotary } = session;
+  if (!hasItsAdapters(session, head))
     return 'its pages were computed with other adapters, or with other scales of them';
   const { policy } = governed.terms;
   const machine = machineDigest();

@@ -1,6 +1,8 @@
 /** Adapters for tests: seeded factors, and the files that PEFT writes of them. */
 import { join } from 'node:path';
-import type { ModelConfig } from '../../../../engine/transformer/types.ts';
+import { FAMILIES } from '../../../../engine/transformer/families/index.ts';
+import { hfNaming } from '../../../../engine/transformer/names.ts';
+import type { LoadedModel, ModelConfig, WeightSource } from '../../../../engine/transformer/types.ts';
 import { type LowRank, readFamily } from '../../../model/family-files.ts';
 import { type RawTensor, safetensors } from '../transformer/model-files.ts';
 import { Rng } from '../transformer/rng.ts';
@@ -109,4 +111,40 @@ export function writePeft(
   folder.write(`${name}/adapter_config.json`, JSON.stringify(config));
   folder.write(`${name}/adapter_model.safetensors`, safetensors(tensors));
   return join(folder.dir, name);
+}
+
+/** Weights of a Hugging Face model with what factors add, summed in float64. */
+export function mergedWeights(
+  model: LoadedModel,
+  factors: readonly LowRank[],
+  scaleOf: (one: LowRank) => number,
+): WeightSource {
+  const family = FAMILIES.find(({ name }) => name === model.config.architecture)!;
+  const added = new Map<string, LowRank>();
+  for (const one of factors) {
+    const name = hfNaming(family).nameOf(`${one.module}.weight`)!;
+    const [layer, part] = name.split('.');
+    const parts = { qkv: ['q', 'k', 'v'], gateUp: ['gate', 'up'] }[part!] ?? [part!];
+    let from = 0;
+    for (const slot of parts) {
+      const rows = model.weights.tensor(`${layer}.${slot}`).shape[0]!;
+      added.set(`${layer}.${slot}`, { ...one, b: one.b.slice(from * one.rank, (from + rows) * one.rank) });
+      from += rows;
+    }
+  }
+  return {
+    has: (name) => model.weights.has(name),
+    close: () => {},
+    tensor(name) {
+      const tensor = model.weights.tensor(name);
+      const one = added.get(name);
+      if (one === undefined) return tensor;
+      const { rank, a, b } = one;
+      const [sum, inputs, scale] = [Float64Array.from(tensor.readFloat32()), a.length / rank, scaleOf(one)];
+      for (let o = 0; o < b.length / rank; o++)
+        for (let r = 0; r < rank; r++)
+          for (let i = 0; i < inputs; i++) sum[o * inputs + i]! += scale * b[o * rank + r]! * a[r * inputs + i]!;
+      return { ...tensor, name, shape: tensor.shape, storedType: 'F32', readFloat32: () => Float32Array.from(sum) };
+    },
+  };
 }

@@ -24,7 +24,7 @@ import { logitsAt, plainAttention } from '../../../model/forward.ts';
 import { refusal } from '../../../refusal.ts';
 import { gguf, type RawTensor, temporaryFolder } from '../transformer/model-files.ts';
 import { Rng } from '../transformer/rng.ts';
-import { adaptable, lowRank, peftConfig, peftTensors, writePeft } from './adapter-files.ts';
+import { adaptable, lowRank, mergedWeights, peftConfig, peftTensors, writePeft } from './adapter-files.ts';
 
 const folder = temporaryFolder();
 afterAll(() => folder.remove());
@@ -39,42 +39,6 @@ function modelFiles(family: string): { readonly hf: string; readonly gguf: strin
   return {
     hf: join(folder.dir, family),
     gguf: folder.write(`${family}.gguf`, gguf(ggufParts(golden))),
-  };
-}
-
-/** Weights of a Hugging Face model with what factors add, summed in float64. */
-function mergedWeights(
-  model: LoadedModel,
-  factors: readonly LowRank[],
-  scaleOf: (one: LowRank) => number,
-): WeightSource {
-  const family = FAMILIES.find(({ name }) => name === model.config.architecture)!;
-  const added = new Map<string, LowRank>();
-  for (const one of factors) {
-    const name = hfNaming(family).nameOf(`${one.module}.weight`)!;
-    const [layer, part] = name.split('.');
-    const parts = { qkv: ['q', 'k', 'v'], gateUp: ['gate', 'up'] }[part!] ?? [part!];
-    let from = 0;
-    for (const slot of parts) {
-      const rows = model.weights.tensor(`${layer}.${slot}`).shape[0]!;
-      added.set(`${layer}.${slot}`, { ...one, b: one.b.slice(from * one.rank, (from + rows) * one.rank) });
-      from += rows;
-    }
-  }
-  return {
-    has: (name) => model.weights.has(name),
-    close: () => {},
-    tensor(name) {
-      const tensor = model.weights.tensor(name);
-      const one = added.get(name);
-      if (one === undefined) return tensor;
-      const { rank, a, b } = one;
-      const [sum, inputs, scale] = [Float64Array.from(tensor.readFloat32()), a.length / rank, scaleOf(one)];
-      for (let o = 0; o < b.length / rank; o++)
-        for (let r = 0; r < rank; r++)
-          for (let i = 0; i < inputs; i++) sum[o * inputs + i]! += scale * b[o * rank + r]! * a[r * inputs + i]!;
-      return { ...tensor, name, shape: tensor.shape, storedType: 'F32', readFloat32: () => Float32Array.from(sum) };
-    },
   };
 }
 
@@ -264,7 +228,14 @@ describe('is refused', () => {
     ['peft_type', { peft_type: 'LOHA' }],
     ['peft_type', { peft_type: 'PREFIX_TUNING' }],
     ['use_qalora', { use_qalora: true }],
-    ['alora_invocation_tokens', { alora_invocation_tokens: [1, 2] }],
+    ['alora_invocation_tokens beside use_dora', { alora_invocation_tokens: [1, 2], use_dora: true }],
+    ['alora_invocation_tokens', { alora_invocation_tokens: [] }, 'bad-file'],
+    ['alora_invocation_tokens', { alora_invocation_tokens: [1, -2] }, 'bad-file'],
+    ['alora_invocation_tokens', { alora_invocation_tokens: [1.5] }, 'bad-file'],
+    ['alora_invocation_tokens', { alora_invocation_tokens: 'assistant' }, 'bad-file'],
+    ['alora_invocation_tokens', { alora_invocation_tokens: new Array(129).fill(1) }, 'bad-file'],
+    ['its invocation has the token 256', { alora_invocation_tokens: [3, 256] }, 'model-mismatch'],
+    ['invocation_string', { invocation_string: '<|assistant|>' }],
     ['bias', { bias: 'all' }],
     ['bias', { bias: 'lora_only' }],
     ['lora_bias', { lora_bias: true }],
@@ -381,8 +352,24 @@ describe('is refused', () => {
     ['adapter.type', withKey('adapter.type', { type: 'string', value: 'control_vector' }), 'unsupported'],
     [
       'adapter.alora.invocation_tokens',
-      withKey('adapter.alora.invocation_tokens', { type: 'i32s', value: [1] }),
-      'unsupported',
+      withKey('adapter.alora.invocation_tokens', { type: 'i32s', value: [] }),
+      'bad-file',
+    ],
+    [
+      'adapter.alora.invocation_tokens',
+      withKey('adapter.alora.invocation_tokens', { type: 'i32s', value: [-1] }),
+      'bad-file',
+    ],
+    [
+      'adapter.alora.invocation_tokens',
+      withKey('adapter.alora.invocation_tokens', { type: 'u32', value: 1 }),
+      'bad-file',
+    ],
+    ['adapter.alora.later', withKey('adapter.alora.later', { type: 'u32', value: 1 }), 'unsupported'],
+    [
+      'its invocation has the token 999',
+      withKey('adapter.alora.invocation_tokens', { type: 'i32s', value: [999] }),
+      'model-mismatch',
     ],
     ['adapter.lora.alpha', withKey('adapter.lora.alpha', { type: 'string', value: 'x' }), 'bad-file'],
     ['general.architecture', withKey('general.architecture', { type: 'string', value: 'qwen2' }), 'unsupported'],
