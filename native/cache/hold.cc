@@ -149,12 +149,20 @@ Status Cache::restore(int index, int pageIndex, int format, bool keepsLatent, do
   if (!page.latent.isThere() || page.body->moving) return kUnsupported;
   if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
   endTrials(*workers_, page);
-  // A page held as a latent has no sides that would be released.
-  const size_t released = page.body->k.bytesBeside(page.original[0]) + page.body->v.bytesBeside(page.original[1]) + (keepsLatent ? 0 : page.latent.bytes());
-  if (!account_->hasRoom(2 * sideBytes(format, shape().kvHeads, shape().headDim), released)) return kBudgetExceeded;
+  // A side that has the format is nearer to what it was than what the latent gives. A page held as one has no sides.
+  PageSide* const sides[2] = {&page.body->k, &page.body->v};
+  const auto stays = [&](bool isKey) { return page.kind == kResident && sides[isKey ? 0 : 1]->format == format; };
+  size_t wanted = 0, released = keepsLatent ? 0 : page.latent.bytes();
+  for (const bool isKey : {true, false}) {
+    if (stays(isKey)) continue;
+    wanted += sideBytes(format, shape().kvHeads, shape().headDim);
+    released += sides[isKey ? 0 : 1]->bytesBeside(page.original[isKey ? 0 : 1]);
+  }
+  if (!account_->hasRoom(wanted, released)) return kBudgetExceeded;
   PageSide fresh[2];
   Scratch& scratch = workers_->scratch[0];
   for (const bool isKey : {true, false}) {
+    if (stays(isKey)) continue;
     const SideShape side = sideShape(isKey);
     if (!fresh[isKey ? 0 : 1].draft(*account_, format, side)) return kNoMemory;
     const std::shared_ptr<const Steering> steering = Steering::of(kernels_, *layer.kept, shape(), isKey, format);
@@ -168,13 +176,15 @@ Status Cache::restore(int index, int pageIndex, int format, bool keepsLatent, do
     }
   }
   const double before = static_cast<double>(account_->usedBytes());
+  for (const bool isKey : {true, false}) {
+    if (stays(isKey)) continue;
+    PageSide& side = *sides[isKey ? 0 : 1];
+    side = std::move(fresh[isKey ? 0 : 1]);
+    side.count(*account_);
+  }
   if (!keepsLatent) page.latent = PageLatent();
   page.kind = kResident;
   page.body->forgetTried();
-  page.body->k = std::move(fresh[0]);
-  page.body->v = std::move(fresh[1]);
-  page.body->k.count(*account_);
-  page.body->v.count(*account_);
   *freed = before - static_cast<double>(account_->usedBytes());
   return kOk;
 }

@@ -171,6 +171,17 @@ describe('a page with a latent beside it', () => {
     expect(codeOf(() => cache.restore(0, 0, 'q8'))).toBe('unsupported');
   });
 
+  it('keeps a side that has the format asked for: it is nearer to what it was than the latent', () => {
+    const cache = filled('xq3');
+    const [k, v] = [cache.decode(0, 1, 'k'), cache.decode(0, 1, 'v')];
+    cache.transcode(0, 1, 'k', 'rot2');
+    expect(freed(cache, () => cache.restore(0, 1, 'q8', { keepLatent: true }))).toBe(pageBytes('rot2', 2, 64) - Q8 / 2);
+    expect(sameBits(cache.decode(0, 1, 'v'), v)).toBe(true);
+    expect(sameBits(cache.decode(0, 1, 'k'), k)).toBe(false);
+    // Where both have it, the latent alone goes.
+    expect(freed(cache, () => cache.restore(0, 0, 'q8', { keepLatent: false }))).toBe(BYTES.xq3);
+  });
+
   it('changes for its forks too, takes its originals with it, and is freed once', () => {
     const cache = filled('xq4');
     cache.keepOriginal(0, 1, 'k');
