@@ -159,6 +159,15 @@ export class LlamaPeer implements Peer {
     };
   }
 
+  /** Reads these tokens. → the likeliest to follow those at some positions, with the logarithm of their probability */
+  async next(
+    model: string,
+    tokens: readonly number[],
+    positions: readonly number[],
+  ): Promise<readonly (readonly (readonly [token: number, log: number])[])[]> {
+    return (await this.#child.ask('next', { model, tokens, positions }))['rows'] as never;
+  }
+
   /** Bytes of memory that the process holds. */
   async residentBytes(): Promise<number> {
     return (await this.#child.ask('memory'))['residentBytes'] as number;

@@ -3,7 +3,7 @@
  * with ours. One JSON object per line. Requests: { id, op: 'load', model } · { id, op: 'open', model, type, threads,
  * depth, read, sequences, context, room } · { id, op: 'step', context, count } · { id, op: 'together', context, count }
  * · { id, op: 'close', context } · { id, op: 'prefill', model, tokens, threads } · { id, op: 'memory' }. Answers: { id,
- * … } or { id, error }.
+ * … } or { id, error }; also { id, op: 'next', model, tokens, positions }.
  *
  * A context of some depth is not read token by token, which takes half an hour where the cache is quantized: a short
  * text (`read` tokens) is read, its saved state is written again with the same rows repeated, and loaded. What the rows
@@ -135,6 +135,16 @@ const operations = {
     const sequence = await reader(model, tokens, threads);
     await sequence.clearHistory();
     return took(() => sequence.evaluateWithoutGeneratingNewTokens(words(tokens)));
+  },
+  /** → the likeliest tokens behind some of these, each with the logarithm of its probability */
+  async next({ model, tokens, positions }) {
+    const context = await (await loaded(model)).createContext({ contextSize: tokens.length, batchSize: BATCH });
+    const asked = { generateNext: { probabilities: true } };
+    const given = tokens.map((token, at) => (positions.includes(at) ? [token, asked] : token));
+    const found = await context.getSequence().controlledEvaluate(given);
+    await context.dispose();
+    const logs = ({ next }) => [...next.probabilities].map(([token, share]) => [token, Math.log(share)]);
+    return { rows: positions.map((at) => logs(found[at])) };
   },
   memory: () => ({ residentBytes: process.memoryUsage.rss() }),
   async open({ model, type, threads, depth, read = READ, sequences = 1, context, room = ROOM }) {
