@@ -116,6 +116,16 @@ export function densePacking(type: string, outputs: number, inputs: number): Den
   };
 }
 
+/** Ranks are padded to a multiple of this in b, outputs to one of DENSE_PANEL. */
+const RANK_BLOCK = 4;
+
+/** Bytes that the factors of an adapter take of one matrix (setAdapter). */
+export function adapterBytes(outputs: number, inputs: number, rank: number, hasGains: boolean): number {
+  const tile = padded(rank, RANK_BLOCK) * padded(outputs, DENSE_PANEL);
+  const numbers = rank + (hasGains ? outputs : 0);
+  return densePacking('F32', rank, inputs)!.bytes + padded(tile + 4 * numbers, PANEL_ALIGN);
+}
+
 /** The results of a layer's norm and projections: q [T, H·d], k and v [T, n·d]. */
 export interface Projected {
   readonly q: Float32Array;

@@ -40,8 +40,9 @@ export const RECLAIM_LADDER = [
     id: 'kept',
     stage: 'waiting',
     places: ALL,
-    finds: 'pages that are kept of sessions that were closed go, those that were used longest ago first',
-    costs: 'whoever begins with the same text reads it',
+    finds:
+      'pages that are kept of sessions that were closed go, and adapters that no session has, those first that were idle for long and are fast to have again',
+    costs: 'whoever begins with the same text, or has the same adapter, reads it',
   },
   {
     id: 'originals',

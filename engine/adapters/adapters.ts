@@ -1,9 +1,11 @@
 /**
  * The adapters of an engine, by name and by digest. A name stands for a digest and may come to stand for another one:
  * sessions keep what they were opened with. The memory of an adapter is freed when no name and no session has it. Those
- * that a state folder registers are read when a session asks for them, and stay as long as there is room.
+ * that a state folder registers are read when a session asks for them, and stay as long as there is room: in an engine
+ * with a budget all of them count in it, and those that nobody has go beside pages that nobody has.
  */
 import { KvError } from '../../native/index.ts';
+import { type Droppable, dropKept, type Landlord, type Tenant } from '../cache/tenant.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { ScaledAdapter } from '../transformer/types.ts';
 import { readAdapter } from './read.ts';
@@ -30,15 +32,16 @@ interface Resident {
   readonly bytes: number;
   /** What reading it took. */
   readonly restoreMs: number;
-  /** The latest time that a session asked for it, counted in such times. */
-  used: number;
+  /** When a session asked for it last. */
+  usedMs: number;
+  /** Sessions that have it. */
   readonly holders: Set<object>;
+  /** Sets of adapters that have it, and no session yet. */
+  readonly leases: Set<object>;
 }
 
-/** Most bytes of registered adapters that stay in memory although no session has them. */
+/** Most bytes of registered adapters that stay in memory although no session has them, where no budget counts them. */
 const IDLE_BYTES_MAX = 256 * 2 ** 20;
-/** So many times after a session has asked for an adapter it may still be about to hold it. */
-const RECENTLY = 8;
 
 /** What a log and a file say of an adapter. */
 export interface AppliedAdapter {
@@ -56,15 +59,10 @@ export class AdapterSet {
   /** True if keys or values are others than those of the model. */
   readonly adaptsKv: boolean;
   readonly #residents: readonly Resident[];
-  readonly #check: (resident: Resident) => void;
   readonly #free: () => void;
 
   /** @internal */
-  constructor(
-    parts: readonly { readonly resident: Resident; readonly scale: number }[],
-    check: (resident: Resident) => void,
-    free: () => void,
-  ) {
+  constructor(parts: readonly Part[], free: () => void) {
     const active = parts
       .filter(({ scale }) => scale !== 0)
       .sort((a, b) => compare(a.resident.info.digest, b.resident.info.digest) || a.scale - b.scale);
@@ -73,7 +71,6 @@ export class AdapterSet {
     this.invocations = active.map(({ resident }) => resident.info.invocation ?? null);
     this.adaptsKv = active.some(({ resident }) => resident.info.slots.some((slot) => slot === 'k' || slot === 'v'));
     this.#residents = parts.map(({ resident }) => resident);
-    this.#check = check;
     this.#free = free;
   }
 
@@ -82,16 +79,34 @@ export class AdapterSet {
     return this.applied.filter((_, at) => this.invocations[at] === null);
   }
 
-  /** A session has them until it leaves them. Throws 'not-found' where one was removed meanwhile. */
+  /** Until a session has them, they are there for this set, unless it is dropped. */
+  lease(): void {
+    for (const { leases } of this.#residents) leases.add(this);
+  }
+
+  drop(): void {
+    for (const { leases } of this.#residents) leases.delete(this);
+    this.#free();
+  }
+
+  /** A session has them until it leaves them. */
   hold(session: object): void {
-    for (const resident of this.#residents) this.#check(resident);
-    for (const { holders } of this.#residents) holders.add(session);
+    for (const { holders, leases } of this.#residents) {
+      holders.add(session);
+      leases.delete(this);
+    }
   }
 
   leave(session: object): void {
     for (const { holders } of this.#residents) holders.delete(session);
     this.#free();
   }
+}
+
+/** An adapter of a set. */
+interface Part {
+  readonly resident: Resident;
+  readonly scale: number;
 }
 
 const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0);
@@ -102,21 +117,74 @@ export const weightsKey = (modelDigest: string, applied: readonly AppliedAdapter
     ? modelDigest
     : JSON.stringify([modelDigest, applied.map(({ digest, scale }) => [digest, scale])]);
 
-export class Adapters {
+export class Adapters implements Tenant {
   readonly #runtime: Runtime;
   readonly #registry: AdapterRegistry | null;
   readonly #idleBytesMax: number;
+  readonly #landlord: Landlord | null;
   readonly #residents = new Map<string, Resident>();
   /** Digests by name, of those that were added. */
   readonly #names = new Map<string, string>();
-  /** How often sessions have asked for adapters. */
-  #asked = 0;
 
-  /** registry: what a state folder knows. idleBytesMax: of registered adapters that no session has. */
-  constructor(runtime: Runtime, registry: AdapterRegistry | null = null, idleBytesMax = IDLE_BYTES_MAX) {
+  /**
+   * registry: what a state folder knows. landlord: the memory whose budget counts them; null: nothing does, and of
+   * registered adapters that no session has `idleBytesMax` stay.
+   */
+  constructor(
+    runtime: Runtime,
+    registry: AdapterRegistry | null = null,
+    idleBytesMax = IDLE_BYTES_MAX,
+    landlord: Landlord | null = null,
+  ) {
     this.#runtime = runtime;
     this.#registry = registry;
-    this.#idleBytesMax = idleBytesMax;
+    this.#idleBytesMax = landlord === null ? idleBytesMax : Number.POSITIVE_INFINITY;
+    this.#landlord = landlord;
+    landlord?.join(this);
+  }
+
+  /** Nothing of it counts any more. */
+  close(): void {
+    this.#landlord?.part(this);
+  }
+
+  /** What sessions have, or are about to, and what was added under a name. */
+  get pinnedBytes(): number {
+    return this.#sum((one) => !this.#isIdle(one));
+  }
+
+  get keptBytes(): number {
+    return this.#sum((one) => this.#isIdle(one));
+  }
+
+  #sum(counts: (resident: Resident) => boolean): number {
+    let bytes = 0;
+    for (const resident of this.#residents.values()) if (counts(resident)) bytes += resident.bytes;
+    return bytes;
+  }
+
+  #isIdle({ info: { digest }, holders, leases }: Resident): boolean {
+    return holders.size === 0 && leases.size === 0 && ![...this.#names.values()].includes(digest);
+  }
+
+  get droppable(): readonly Droppable[] {
+    return [...this.#residents.values()]
+      .filter((one) => this.#isIdle(one))
+      .map((one) => ({
+        id: one.info.digest,
+        idleMs: performance.now() - one.usedMs,
+        bytes: one.bytes,
+        restoreMs: one.restoreMs,
+        drop: () => {
+          this.#drop(one);
+          this.#landlord?.counted(this);
+        },
+      }));
+  }
+
+  #drop({ info, adapter }: Resident): void {
+    this.#residents.delete(info.digest);
+    this.#runtime.dense.dropAdapter?.(adapter);
   }
 
   /**
@@ -140,12 +208,28 @@ export class Adapters {
       });
     const start = performance.now();
     const { added, ...info } = read();
-    if (this.#residents.has(info.digest)) return info;
-    const before = dense.bytes;
-    const adapter = dense.addAdapter(added);
-    const [bytes, restoreMs] = [dense.bytes - before, performance.now() - start];
-    this.#residents.set(info.digest, { info, adapter, bytes, restoreMs, used: this.#asked, holders: new Set() });
+    const known = this.#residents.get(info.digest);
+    if (known !== undefined) {
+      this.#pin(known);
+      return info;
+    }
+    const bytes = dense.adapterBytes!(added);
+    this.#landlord?.loads(this, bytes);
+    try {
+      const adapter = dense.addAdapter(added);
+      const usedMs = performance.now();
+      const used = { usedMs, restoreMs: usedMs - start, holders: new Set<object>(), leases: new Set<object>() };
+      this.#residents.set(info.digest, { info, adapter, bytes, ...used });
+    } finally {
+      this.#landlord?.counted(this);
+    }
     return info;
+  }
+
+  /** Somebody is about to use it. Throws 'budget-exceeded' where those at work need its room to come to their ends. */
+  #pin(resident: Resident): void {
+    if (this.#isIdle(resident)) this.#landlord?.pins(resident.bytes);
+    resident.usedMs = performance.now();
   }
 
   /**
@@ -179,7 +263,20 @@ export class Adapters {
 
   /** What a session with these adapters adds. Throws 'not-found' for a name that is not there. */
   set(asked: readonly { readonly name: string; readonly scale?: number }[]): AdapterSet {
-    return this.#setOf(asked.map(({ name, scale = 1 }) => ({ resident: this.#resident(name), scale })));
+    const lease = {};
+    const parts: Part[] = [];
+    try {
+      for (const { name, scale = 1 } of asked) {
+        const resident = this.#resident(name);
+        // The next one is not to take its room.
+        resident.leases.add(lease);
+        parts.push({ resident, scale });
+      }
+      return this.#setOf(parts);
+    } finally {
+      for (const { resident } of parts) resident.leases.delete(lease);
+      this.#free();
+    }
   }
 
   /** The same of those that a log names. Throws 'not-found' for a digest that is not there. */
@@ -191,24 +288,21 @@ export class Adapters {
         values: { digest: missing[0]!.digest },
         hint: 'add it to the engine: palimpsest adapters verify tells which it is',
       });
-    return this.#setOf(parts as { readonly resident: Resident; readonly scale: number }[]);
+    for (const { resident } of parts) this.#pin(resident!);
+    return this.#setOf(parts as Part[]);
   }
 
-  #setOf(parts: readonly { readonly resident: Resident; readonly scale: number }[]): AdapterSet {
-    const check = ({ info }: Resident): void => {
-      if (!this.#residents.has(info.digest))
-        throw new KvError('not-found', 'an adapter was removed while a session was opened', {
-          values: { digest: info.digest },
-        });
-    };
-    return new AdapterSet(parts, check, () => this.#free());
+  #setOf(parts: readonly Part[]): AdapterSet {
+    const set = new AdapterSet(parts, () => this.#free());
+    set.lease();
+    return set;
   }
 
   /** The adapter of a name, which is read where it is registered and not in memory. */
   #resident(name: string): Resident {
     const resident = this.#residents.get(this.#names.get(name) ?? '') ?? this.#registered(name);
     if (resident === null) throw this.#notFound(name);
-    resident.used = ++this.#asked;
+    resident.usedMs = performance.now();
     return resident;
   }
 
@@ -217,7 +311,10 @@ export class Adapters {
     const found = registry?.find(name) ?? null;
     if (registry === null || found === null) return null;
     const known = found.interleaved === this.#interleaved ? this.#residents.get(found.digest) : undefined;
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      this.#pin(known);
+      return known;
+    }
     const { digest } = this.#keep(name, () => registry.read(found, this.#runtime.model));
     return this.#residents.get(digest)!;
   }
@@ -235,23 +332,13 @@ export class Adapters {
   }
 
   /**
-   * Frees what no session has and no name that was added stands for, as far as it is beyond what may be idle: those
-   * first that were idle for long, are large and are read again fast.
+   * Frees what no session has and no name that was added stands for, as far as it is beyond what may be idle, in the
+   * order of policy/keeping.ts.
    */
   #free(): void {
-    const named = new Set(this.#names.values());
-    const idle = [...this.#residents.values()].filter(
-      ({ info, holders }) => holders.size === 0 && !named.has(info.digest),
-    );
-    let bytes = idle.reduce((sum, one) => sum + one.bytes, 0);
     const most = this.#registry === null ? 0 : this.#idleBytesMax;
-    const gain = (one: Resident): number => ((this.#asked - one.used) * one.bytes) / Math.max(one.restoreMs, 0.01);
-    for (const one of idle.sort((a, b) => gain(b) - gain(a))) {
-      if (bytes <= most || (this.#registry !== null && one.used > this.#asked - RECENTLY)) continue;
-      bytes -= one.bytes;
-      this.#residents.delete(one.info.digest);
-      this.#runtime.dense.dropAdapter?.(one.adapter);
-    }
+    dropKept([this], () => this.keptBytes > most);
+    this.#landlord?.counted(this);
   }
 }
 

@@ -14,6 +14,13 @@ interface Share {
 /** What is promised in a pool, to whom of its caches. */
 const shares = new WeakMap<PagePool, Set<Share>>();
 
+/** What is promised to all caches of a pool together. */
+export function promisedBytes(pool: PagePool): number {
+  let bytes = 0;
+  for (const share of shares.get(pool) ?? []) bytes += share.bytes;
+  return bytes;
+}
+
 /** What is promised to one cache. */
 export class Promised {
   readonly #share: Share;

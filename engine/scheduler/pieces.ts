@@ -21,6 +21,11 @@ export class Pieces {
     return this.#writingMs ?? 0;
   }
 
+  /** What a token of a prompt took of late; null: none was read. */
+  get tokenMs(): number | null {
+    return this.#tokenMs;
+  }
+
   get tokens(): number {
     const tokenMs = this.#tokenMs;
     const least = PIECES.at(-1)!;

@@ -102,6 +102,11 @@ export class Scheduler {
     return othersWrite ? Math.min(tokens, this.#pieces.tokens) : tokens;
   }
 
+  /** What a token of a prompt took of late; null: none was read. */
+  get tokenMs(): number | null {
+    return this.#pieces.tokenMs;
+  }
+
   /** Whoever waits for a turn of this one waits no longer. */
   drop(client: Client, error: Error): void {
     for (const line of [this.#writing, this.#reading]) {

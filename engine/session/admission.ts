@@ -44,6 +44,8 @@ export interface Shared {
   readonly parkedBytes: (session: Session) => number | null;
   /** Bytes of pages that no open session holds: they go when somebody needs their memory. */
   readonly keptBytes: () => number;
+  /** The part of them that is not in the pool: its budget grows where they go. Left out: none. */
+  readonly idleBytes?: () => number;
   /** With whom a session that is parked would hold pages together when it is back, and how many; null: with nobody. */
   readonly heldAgain: (session: Session) => HeldAgain | null;
   /** Has those that wait parked for a session, until so many bytes are free for it. */
@@ -326,7 +328,7 @@ export class Admission {
   #shortIn(scope: Group | null, session: Session, tokens: number): number {
     const { budgetBytes, usedBytes } = scope ?? this.#shared.pool;
     let grownBytes = growthOf(session, tokens, this.#shared.heldAgain(session)) + session.governed.room.spareBytes;
-    const left = new FloorsLeft(session);
+    const left = new FloorsLeft(session.floor);
     for (const [other, end] of this.#working) {
       if (other === session || !isIn(scope, other)) continue;
       const bytes = growthOf(other, end);
@@ -357,12 +359,34 @@ export class Admission {
 
   /** What a call needs, and what the others leave of the memory, or of what its group may hold. */
   #numbers(scope: Group | null, session: Session, tokens: number): { neededBytes: number; roomBytes: number } {
-    const { pool, sessions } = this.#shared;
     const { spareBytes } = session.governed.room;
+    const { takenBytes, awayBytes, counted } = this.#taken(scope, session);
+    // What it takes parked in memory makes way for its pages. The budget of the pool is without all that is parked.
+    const heldBytes = session.governed.away?.heldBytes ?? 0;
+    const budgetBytes = scope === null ? this.#poolBytes + heldBytes : scope.budgetBytes - awayBytes;
+    return {
+      neededBytes: needOf(session, tokens, counted, this.#shared.heldAgain(session)) + spareBytes,
+      roomBytes: Math.max(0, budgetBytes - takenBytes),
+    };
+  }
+
+  /** What all sessions leave, those at work at their ends and the others as low as they may be. */
+  get leftBytes(): number {
+    return Math.max(0, this.#poolBytes - this.#taken(null, null).takenBytes);
+  }
+
+  /** The budget of the pool, with what goes where it is needed. */
+  get #poolBytes(): number {
+    return this.#shared.pool.budgetBytes + (this.#shared.idleBytes?.() ?? 0);
+  }
+
+  /** What others than a session take, their floors included, and those that it may hold pages together with. */
+  #taken(scope: Group | null, session: Session | null) {
+    const { sessions } = this.#shared;
     const counted = new Set<Kin>();
-    const left = new FloorsLeft(session);
+    const left = new FloorsLeft(session?.floor ?? null);
     const others = new Set([...this.#working.keys(), ...sessions()]);
-    others.delete(session);
+    if (session !== null) others.delete(session);
     let takenBytes = 0;
     let awayBytes = 0;
     for (const other of others) {
@@ -375,13 +399,7 @@ export class Admission {
       takenBytes += bytes;
       if (parked === null) counted.add(other.governed.kin);
     }
-    // What it takes parked in memory makes way for its pages. The budget of the pool is without all that is parked.
-    const heldBytes = session.governed.away?.heldBytes ?? 0;
-    const budgetBytes = scope === null ? pool.budgetBytes + heldBytes : scope.budgetBytes - awayBytes;
-    return {
-      neededBytes: needOf(session, tokens, counted, this.#shared.heldAgain(session)) + spareBytes,
-      roomBytes: Math.max(0, budgetBytes - takenBytes - left.bytes),
-    };
+    return { takenBytes: takenBytes + left.bytes, awayBytes, counted };
   }
 
   #groupRefusal({ name, budgetBytes, usedBytes }: Group, session: Session, tokens: number): KvError {
@@ -413,7 +431,7 @@ export class Admission {
     const { group } = session.governed;
     if (group !== null && !this.#fitsIn(group, session, tokens)) return this.#groupRefusal(group, session, tokens);
     const { budgetBytes } = pool;
-    const heldBytes = pool.usedBytes - this.#shared.keptBytes();
+    const heldBytes = pool.usedBytes - this.#shared.keptBytes() + (this.#shared.idleBytes?.() ?? 0);
     if (this.#onPressure(session) === 'refuse') {
       const roomBytes = budgetBytes - heldBytes;
       const neededBytes = roomBytes + this.#shortBytes(session, tokens);
@@ -449,8 +467,8 @@ class FloorsLeft {
   readonly #own: Floor | null;
   readonly #left = new Map<Floor, number>();
 
-  constructor({ floor }: Session) {
-    this.#own = floor;
+  constructor(own: Floor | null) {
+    this.#own = own;
   }
 
   /** One takes so many bytes, of those that it and its forks are promised first. */

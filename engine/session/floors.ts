@@ -32,16 +32,19 @@ export class Floors {
   readonly #pool: PagePool;
   readonly #budgetBytes: number;
   readonly #floors = new Set<Floor>();
+  readonly #pinnedBytes: () => number;
 
-  constructor(pool: PagePool) {
+  /** pinnedBytes: of the budget, what is set aside for others than sessions as long as they use it. */
+  constructor(pool: PagePool, pinnedBytes: () => number = () => 0) {
     this.#pool = pool;
+    this.#pinnedBytes = pinnedBytes;
     this.#budgetBytes = pool.budgetBytes;
   }
 
   /** Promises bytes until everybody has left who has them. Throws 'budget-exceeded' where all together do not fit. */
   commit(floorBytes: number): Floor {
     const committedBytes = this.committedBytes;
-    const budgetBytes = this.#budgetBytes;
+    const budgetBytes = this.#budgetBytes - this.#pinnedBytes();
     if (committedBytes + floorBytes > budgetBytes)
       throw new KvError(
         'budget-exceeded',

@@ -11,6 +11,7 @@ import type { Governed } from '../cache/governed.ts';
 import { Kin } from '../cache/kin.ts';
 import { type Lender, type Loan, loanOf } from '../cache/lender.ts';
 import { copyBytes } from '../cache/own-pages.ts';
+import type { Droppable } from '../cache/tenant.ts';
 import type { Meter } from '../metrics/meter.ts';
 import type { HeldAgain } from './need.ts';
 import { PrefixIndex } from './prefix-index.ts';
@@ -30,17 +31,24 @@ export interface PrefixOptions {
   readonly keepsClosed: boolean;
 }
 
+/** What a token of a prompt is thought to take where none was read yet. */
+const TOKEN_MS = 2;
+
 interface Parts extends PrefixOptions {
   readonly pool: PagePool;
   readonly meter: Meter;
   /** Those that are open. */
   readonly sessions: () => Iterable<Session>;
+  /** What a token of a prompt took of late; null: none was read. */
+  readonly tokenMs: () => number | null;
 }
 
 /** What is kept of a session that was closed. */
 interface Kept extends Lender {
   readonly context: PolicyContext;
   readonly tokens: readonly number[];
+  /** When it was kept, or lent last. */
+  usedMs: number;
 }
 
 /** A lender, and the tokens of its pages. */
@@ -122,6 +130,7 @@ export class Prefixes {
     if (kept !== undefined) {
       this.#kept.delete(lender as Kept);
       this.#kept.set(lender as Kept, kept);
+      (lender as Kept).usedMs = performance.now();
     }
     try {
       return governed.beginWith(lender, loan);
@@ -287,7 +296,7 @@ export class Prefixes {
     const { id, sharedTerms, formats, settledPages, lineage } = governed;
     const trials = governed.trialsLeft();
     const { context } = governed.terms;
-    const own = { context, tokens: tokens.slice(0, firstToken(pages)) };
+    const own = { context, tokens: tokens.slice(0, firstToken(pages)), usedMs: performance.now() };
     const kept: Kept = {
       id,
       kv,
@@ -326,16 +335,20 @@ export class Prefixes {
     return this.#lending;
   }
 
-  /**
-   * Lets go of pages that no open session holds, those that were used longest ago first, until so many bytes are free.
-   */
-  makeRoom(lackingBytes: number): void {
-    const { pool } = this.#parts;
-    const goalBytes = pool.budgetBytes - pool.usedBytes + lackingBytes;
-    for (const kept of this.#kept.keys()) {
-      if (pool.budgetBytes - pool.usedBytes >= goalBytes) return;
-      if (kept !== this.#lending) this.#drop(kept);
-    }
+  /** Of pages that no open session holds, those that were used longest ago. */
+  get droppable(): readonly Droppable[] {
+    for (const kept of this.#kept.keys()) if (kept !== this.#lending) return [this.#droppable(kept)];
+    return [];
+  }
+
+  #droppable(kept: Kept): Droppable {
+    return {
+      id: kept.id,
+      idleMs: performance.now() - kept.usedMs,
+      bytes: copyBytes(kept.kv, kept.context, 0),
+      restoreMs: kept.tokens.length * (this.#parts.tokenMs() ?? TOKEN_MS),
+      drop: () => this.#drop(kept),
+    };
   }
 
   /** Bytes of pages that no open session holds, as they were when somebody last began, was closed or went back. */

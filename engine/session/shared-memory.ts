@@ -8,6 +8,9 @@ import { KvError, type PagePool } from '../../native/index.ts';
 import { type ParkingPolicy, type PoolPolicy, RETURNING, type ReclaimStage, type RungId } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import type { Governed } from '../cache/governed.ts';
+import { promisedBytes } from '../cache/promised.ts';
+import { setAside } from '../cache/set-aside.ts';
+import { dropKept, type Keeper, type Landlord, type Tenant } from '../cache/tenant.ts';
 import type { PressureReport } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { ENGINE_OPTIONS } from '../options/table.ts';
@@ -51,7 +54,7 @@ interface Parts {
   readonly onRung?: ConstructorParameters<typeof Reclaim>[0]['onRung'];
 }
 
-export class SharedMemory implements Sharing {
+export class SharedMemory implements Sharing, Landlord {
   readonly scheduler: Scheduler;
   /** With whose pages sessions begin; null: each reads its own beginning. */
   readonly prefixes: Prefixes | null;
@@ -60,13 +63,14 @@ export class SharedMemory implements Sharing {
   readonly #reclaim: Reclaim;
   readonly #idle: IdleSessions | null;
   readonly #thrash: Thrash;
+  readonly #tenants = new Set<Tenant>();
   readonly #floors: Floors;
   readonly #series: PoolSeries;
 
   constructor(parts: Parts) {
     const { pool, meter, form, sessions, interTokenTargetMs = ENGINE_OPTIONS.interTokenTargetMs.default } = parts;
     this.#parts = parts;
-    this.#floors = new Floors(pool);
+    this.#floors = new Floors(pool, () => this.#pinnedBytes);
     this.#series = new PoolSeries(parts.log, meter);
     this.#thrash = new Thrash(meter);
     this.scheduler = new Scheduler(meter, interTokenTargetMs, () => this.#stepped());
@@ -77,8 +81,9 @@ export class SharedMemory implements Sharing {
     const { parking = RETURNING } = parts;
     const series = this.#series;
     const known = { pool, sessions: others, thrash: this.#thrash, holdAgain, left, policy: parking, series };
+    const tokenMs = (): number | null => this.scheduler.tokenMs;
     this.#idle = form === null ? null : new IdleSessions(form, known);
-    this.prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes });
+    this.prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes, tokenMs });
     const parkedBytes = (session: Session): number | null => this.#idle?.leftBytes(session) ?? null;
     this.#reclaim = this.#ladder();
     const makeRoom = ({ governed }: Session, neededBytes: number): void =>
@@ -90,7 +95,8 @@ export class SharedMemory implements Sharing {
       meter,
       sessions,
       parkedBytes,
-      keptBytes: () => this.prefixes?.keptBytes ?? 0,
+      keptBytes: () => this.#keptBytes,
+      idleBytes: () => this.#idleBytes,
       heldAgain: (session) => this.prefixes?.heldAgain(session) ?? null,
       makeRoom,
       fetchAhead: parts.fetchesAhead === false ? undefined : (session) => this.#idle?.fetchAhead(session),
@@ -152,6 +158,77 @@ export class SharedMemory implements Sharing {
 
   commit(floorBytes: number): Floor {
     return this.#floors.commit(floorBytes);
+  }
+
+  join(tenant: Tenant): void {
+    this.#tenants.add(tenant);
+  }
+
+  part(tenant: Tenant): void {
+    this.#tenants.delete(tenant);
+    setAside(this.#parts.pool, tenant, 0);
+  }
+
+  pins(bytes: number): void {
+    const roomBytes = this.#admission.leftBytes;
+    if (bytes > roomBytes) throw this.#noRoom(bytes, roomBytes);
+  }
+
+  /** Where kept things are not enough, sessions that wait are parked. Pages do not go lower for it. */
+  loads(tenant: Tenant, bytes: number): void {
+    this.pins(bytes);
+    if (bytes > this.#freeBytes) this.#dropKept(bytes - this.#freeBytes);
+    if (bytes > this.#freeBytes) this.#idle?.parkAll(null);
+    const roomBytes = Math.max(0, this.#freeBytes);
+    if (bytes > roomBytes) throw this.#noRoom(bytes, roomBytes);
+    setAside(this.#parts.pool, tenant, tenant.pinnedBytes + tenant.keptBytes + bytes);
+  }
+
+  counted(tenant: Tenant): void {
+    setAside(this.#parts.pool, tenant, tenant.pinnedBytes + tenant.keptBytes);
+  }
+
+  /** What is free, and promised to no step under way. */
+  get #freeBytes(): number {
+    const { pool } = this.#parts;
+    return pool.budgetBytes - pool.usedBytes - promisedBytes(pool);
+  }
+
+  get #pinnedBytes(): number {
+    let bytes = 0;
+    for (const { pinnedBytes } of this.#tenants) bytes += pinnedBytes;
+    return bytes;
+  }
+
+  /** What tenants keep for whoever may come. */
+  get #idleBytes(): number {
+    let bytes = 0;
+    for (const { keptBytes } of this.#tenants) bytes += keptBytes;
+    return bytes;
+  }
+
+  /** The same, with pages of sessions that were closed. */
+  get #keptBytes(): number {
+    return this.#idleBytes + (this.prefixes?.keptBytes ?? 0);
+  }
+
+  #noRoom(neededBytes: number, roomBytes: number): KvError {
+    const { budgetBytes, usedBytes } = this.#parts.pool;
+    return new KvError(
+      'budget-exceeded',
+      `an adapter needs ${neededBytes} bytes of the kvBudget, and sessions leave ${roomBytes}`,
+      {
+        values: { neededBytes, roomBytes, budgetBytes, usedBytes, pinnedBytes: this.#pinnedBytes },
+        hint: 'raise the kvBudget of the engine, close sessions, or let idle ones be parked (idleSessions)',
+      },
+    );
+  }
+
+  #dropKept(lackingBytes: number): void {
+    const { pool } = this.#parts;
+    const goalBytes = pool.budgetBytes - pool.usedBytes + lackingBytes;
+    const keepers: Keeper[] = [...this.#tenants, ...(this.prefixes === null ? [] : [this.prefixes])];
+    dropKept(keepers, () => pool.budgetBytes - pool.usedBytes < goalBytes);
   }
 
   pressure(session: Session): PressureReport {
@@ -264,7 +341,7 @@ export class SharedMemory implements Sharing {
       ...{ pool, meter, place: this.place ?? 'keep', onRung },
       finds: {
         // Pages of sessions that were closed are in no group.
-        kept: (_, lackingBytes, group) => (group === null ? this.prefixes?.makeRoom(lackingBytes) : undefined),
+        kept: (_, lackingBytes, group) => (group === null ? this.#dropKept(lackingBytes) : undefined),
         originals: (...asked) => this.#idle?.dropOriginals(...asked),
         'demote-waiting': press('demote-waiting'),
         park: (...asked) => this.#idle?.park(...asked),
@@ -278,7 +355,7 @@ export class SharedMemory implements Sharing {
   reclaimableBytes(asking: Governed): number {
     if (this.#reclaim.isAsking) return 0;
     const { group, room } = asking;
-    const poolBytes = (this.#idle?.reclaimableBytes(asking, null) ?? 0) + (this.prefixes?.keptBytes ?? 0);
+    const poolBytes = (this.#idle?.reclaimableBytes(asking, null) ?? 0) + this.#keptBytes;
     if (group === null) return poolBytes;
     const groupBytes = this.#idle?.reclaimableBytes(asking, group) ?? 0;
     return Math.min(room.leftBytes(null) + poolBytes, room.leftBytes(group) + groupBytes) - room.poolRoomBytes!;

@@ -7,7 +7,7 @@ import { existsSync } from 'node:fs';
 import { checkOptions, given, KvError } from '../../native/index.ts';
 import { ACTIVATION_SHARE_MOST, type ActivationChoice, type ActivationCosts } from '../../policy/index.ts';
 import { noteLeftOut, useMasterKeys, withRules } from '../../witness/index.ts';
-import { Adapters } from '../adapters/adapters.ts';
+import { type AdapterSet, Adapters } from '../adapters/adapters.ts';
 import { AdapterRegistry } from '../adapters/registry.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
@@ -48,9 +48,10 @@ export class Host {
     this.commons = commons;
     this.runtime = runtime;
     this.#isAlone = isAlone;
-    this.adapters = new Adapters(runtime, state === null ? null : new AdapterRegistry(state.dir));
+    const registry = state === null ? null : new AdapterRegistry(state.dir);
+    this.adapters = new Adapters(runtime, registry, undefined, commons.budgetBytes === undefined ? null : shared);
     this.packs = new SessionPacks(state);
-    for (const { name, path } of options.adapters ?? []) this.adapters.add(name, path);
+    this.#addAll(options.adapters ?? []);
     this.predictor = new ModelPredictor(runtime.model, state?.dir ?? null);
     // Where sessions that wait are parked predicted, this says at once whether they can be.
     if (shared.place === 'memory') this.predictor.findOrRefuse();
@@ -58,6 +59,15 @@ export class Host {
     if (runtime.denseChoice.isSecondBest) meter.fallbacks.add({ reason: 'dense' });
     if (options.activations === 'auto' && runtime.activations === null) meter.fallbacks.add({ reason: 'activations' });
     commons.add(this);
+  }
+
+  #addAll(adapters: NonNullable<ModelOptions['adapters']>): void {
+    try {
+      for (const { name, path } of adapters) this.adapters.add(name, path);
+    } catch (error) {
+      this.adapters.close();
+      throw error;
+    }
   }
 
   /** A model that has everything for itself. */
@@ -110,6 +120,7 @@ export class Host {
     await doAll([
       ...[...this.#sessions.keys()].map((id) => () => this.closeSession(id, 'done')),
       () => this.packs.close(),
+      async () => this.adapters.close(),
       async () => this.predictor.close(),
       async () => this.commons.remove(this),
       ...(this.#isAlone ? this.commons.endings : []),
@@ -146,14 +157,24 @@ export class Host {
     const { kvGroup, logRules = [] } = options;
     const group = kvGroup === undefined ? undefined : this.commons.group(kvGroup);
     const adapterSet = options.adapters === undefined ? undefined : this.adapters.set(options.adapters);
-    const setup = await setupOf(this.runtime, options, this.state, adapterSet?.applied);
-    checkActivations(this.runtime.activations, setup.kldBudget);
+    const setup = await this.#setup(options, adapterSet);
     const { shared, meter, budgetBytes: sharedBudgetBytes } = this;
     const sessionPack = options.pack === undefined ? undefined : this.packs.of(options.pack);
     const { helpers } = this.commons;
     const hintOf = helpers === null ? undefined : (said: Uint8Array) => helpers.hintOf(said);
     const known = given({ sessionPack, adapterSet, hintOf, sharedBudgetBytes, stateDir: this.state?.dir, group });
     return { ...setup, log: withRules(setup.log, logRules), pool: this.commons.pool, meter, shared, ...known };
+  }
+
+  async #setup(options: SessionOptions, adapterSet: AdapterSet | undefined): ReturnType<typeof setupOf> {
+    try {
+      const setup = await setupOf(this.runtime, options, this.state, adapterSet?.applied);
+      checkActivations(this.runtime.activations, setup.kldBudget);
+      return setup;
+    } catch (error) {
+      adapterSet?.drop();
+      throw error;
+    }
   }
 
   async closeSession(id: string, reason: 'done' | 'aborted' | 'error'): Promise<void> {

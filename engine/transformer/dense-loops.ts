@@ -128,10 +128,22 @@ class LoopBackend extends DenseBase implements DenseBackend {
     while (this.#adapters.has(adapter)) adapter++;
     const named = Array.from(matrices, (one): [string, AdapterMatrix] => [`${one.layer}.${one.slot}`, one]);
     this.#adapters.set(adapter, new Map(named));
+    this.bytes += this.#bytesOf(adapter);
     return adapter;
   }
 
+  adapterBytes(matrices: Iterable<AdapterMatrix>): number {
+    let bytes = 0;
+    for (const { a, b, gains } of matrices) bytes += a.byteLength + b.byteLength + (gains?.byteLength ?? 0);
+    return bytes;
+  }
+
+  #bytesOf(adapter: number): number {
+    return this.adapterBytes(this.#adapters.get(adapter)?.values() ?? []);
+  }
+
   dropAdapter(adapter: number): void {
+    this.bytes -= this.#bytesOf(adapter);
     this.#adapters.delete(adapter);
   }
 

@@ -4,6 +4,7 @@
  * activations are rounded to 16 bits per 32. Each layer and step is one native call, on the calling thread.
  */
 import {
+  adapterBytes,
   assert,
   DENSE_PANEL,
   DenseHalf,
@@ -236,6 +237,13 @@ class NativeBackend extends DenseBase implements DenseBackend {
     this.#adapters.add(adapter);
     this.bytes = this.#half.bytes;
     return adapter;
+  }
+
+  adapterBytes(matrices: readonly AdapterMatrix[]): number {
+    return matrices.reduce(
+      (sum, { rank, a, b, gains }) => sum + adapterBytes(b.length / rank, a.length / rank, rank, gains !== undefined),
+      0,
+    );
   }
 
   dropAdapter(adapter: number): void {

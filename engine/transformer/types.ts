@@ -388,6 +388,8 @@ export interface DenseBackend {
   /** Holds an adapter until it is dropped. Absent where nothing can be added between two matrices. → its number */
   addAdapter?(matrices: Iterable<AdapterMatrix>): number;
   dropAdapter?(adapter: number): void;
+  /** What addAdapter of these takes. */
+  adapterBytes?(matrices: readonly AdapterMatrix[]): number;
   /** Final norm, output matrix and cap of logits for some rows: [rows, vocab], in `out` where a backend can. */
   logits(x: Float32Array, rows: number, out?: Float32Array): Promise<Float32Array>;
   /** W_o of a layer times a sketch from the left: S [32, m] → [32, H·d]. */

@@ -71,7 +71,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   cache: ['transformer', 'packs', 'metrics', 'options', 'originals'],
   scheduler: ['transformer', 'metrics', 'cache'],
   state: ['events', 'options', 'cache'],
-  adapters: ['transformer', 'state'],
+  adapters: ['transformer', 'state', 'cache'],
   store: ['state'],
   session: ['transformer', 'adapters', 'metrics', 'options', 'originals', 'cache', 'scheduler', 'state'],
   evaluate: ['transformer', 'options', 'cache', 'state', 'session'],

@@ -12,6 +12,7 @@ import { fingerprintOf } from '../../cache/fingerprint.ts';
 import type { Governed } from '../../cache/governed.ts';
 import type { Group } from '../../cache/group.ts';
 import { copyBytes } from '../../cache/own-pages.ts';
+import { setAside } from '../../cache/set-aside.ts';
 import type { PoolSeries } from '../pool-series.ts';
 import type { Session } from '../session.ts';
 import type { Sharing } from '../sharing.ts';
@@ -468,7 +469,7 @@ export class IdleSessions {
   #count(): void {
     let heldBytes = 0;
     for (const from of this.#parked.values()) if (from instanceof Buffer) heldBytes += from.length;
-    this.#pool.setBudget(this.#budgetBytes - heldBytes);
+    setAside(this.#pool, this, heldBytes);
   }
 }
 

@@ -246,6 +246,24 @@ describe('rows', () => {
   });
 });
 
+test.each([
+  ['native', createNativeBackend, 'auto'],
+  ['loops', createLoopBackend, 'exact'],
+] as const)('what an adapter takes is known before it is there (%s)', async (_, create, precision) => {
+  for (const config of [BASE, { ...BASE, hiddenSize: 36, intermediateSize: 55, headDim: 24, kvHeads: 4 }])
+    for (const rank of [1, 3, 4, 5, 16, 33])
+      for (const hasGains of [false, true]) {
+        const dense = await create({ config, weights: randomWeights(config, 3) }, { precision, threads: 1 });
+        const before = dense.bytes;
+        const matrices = matricesOf(config, DENSE_SLOTS, rank, 1, hasGains);
+        const adapter = dense.addAdapter!(matrices);
+        expect(dense.bytes - before).toBe(dense.adapterBytes!(matrices));
+        dense.dropAdapter!(adapter);
+        expect(dense.bytes).toBe(before);
+        await dense.close();
+      }
+});
+
 test('onnxruntime is never chosen where adapters are named', async () => {
   for (const precision of ['auto', 'exact'] as const) {
     const { name } = await chooseDense(precision, undefined, BASE, true);

@@ -1,0 +1,47 @@
+/**
+ * Who uses memory that sessions share and is none: it keeps things for whoever may come, which go in the order of
+ * policy/keeping.ts where bytes are needed, and has others as long as somebody uses them.
+ */
+import { goesFirst, type KeptThing } from '../../policy/index.ts';
+
+export interface Droppable extends KeptThing {
+  drop(): void;
+}
+
+/** Who keeps something. */
+export interface Keeper {
+  /** What goes when bytes are needed, or at least what goes first of it. */
+  readonly droppable: Iterable<Droppable>;
+  /** What all of it takes. */
+  readonly keptBytes: number;
+}
+
+export interface Tenant extends Keeper {
+  /** What it has that somebody uses. */
+  readonly pinnedBytes: number;
+}
+
+/** The memory, as its tenants know it. */
+export interface Landlord {
+  join(tenant: Tenant): void;
+  /** It has nothing any more. */
+  part(tenant: Tenant): void;
+  /**
+   * Somebody is about to use so many bytes that it keeps, or is about to load. Throws 'budget-exceeded' where those at
+   * work would not find room to their ends.
+   */
+  pins(bytes: number): void;
+  /** The same, and it gets them beside what it has: what others keep goes. */
+  loads(tenant: Tenant, bytes: number): void;
+  /** It has less, or what it has loaded. */
+  counted(tenant: Tenant): void;
+}
+
+/** Lets go of one thing after the other, as long as `lacks` says so and there is one. */
+export function dropKept(keepers: Iterable<Keeper>, lacks: () => boolean): void {
+  while (lacks()) {
+    const first = goesFirst([...keepers].flatMap(({ droppable }) => [...droppable]));
+    if (first === undefined) return;
+    first.drop();
+  }
+}
