@@ -58,12 +58,13 @@ afterAll(async () => {
   folder.remove();
 });
 
-function memory(budgetBytes: number): void {
+function memory(budgetBytes: number, maxConcurrent?: number): void {
   isOpen = true;
   totalBytes = budgetBytes;
   pool = openPool(budgetBytes);
   const prefixes = { key: new Uint8Array(32), keepsClosed: true };
-  shared = new SharedMemory({ pool, meter: new Meter(), form: null, sessions: () => sessions, prefixes });
+  const parts = { pool, meter: new Meter(), form: null, sessions: () => sessions, prefixes };
+  shared = new SharedMemory({ ...parts, ...(maxConcurrent !== undefined && { maxConcurrent }) });
   adapters = new Adapters(runtime, new AdapterRegistry(STATE), undefined, shared);
 }
 
@@ -183,6 +184,24 @@ test('those at work come to their ends: what they will take is not there for an 
   expect(residents()).toEqual(['a']);
   expect(refusal(() => has('a')).code).toBe('budget-exceeded');
   shared.leave(session);
+});
+
+test('a call that waits in line has its adapter in memory, where nobody takes it away before its turn', async () => {
+  memory(adapterBytes + 2 * pageBytes, 1);
+  const first = open();
+  await shared.enter(first, 100, undefined);
+  const second = open(adapters.set([{ name: 'a' }]));
+  let isItsTurn = false;
+  const entering = shared.enter(second, 100, undefined).then(() => {
+    isItsTurn = true;
+  });
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(isItsTurn).toBe(false);
+  expect(residents()).toEqual(['a']);
+  expect(adapters.droppable).toEqual([]);
+  shared.leave(first);
+  await entering;
+  expect(residents()).toEqual(['a']);
 });
 
 test('a session that could not be opened keeps none', () => {
