@@ -2,7 +2,7 @@
  * One time that a session asks the pool for bytes: turn by turn who is asked, and everything that this followed from,
  * so that whoever reads it can decide it again. It is written down as changes: a turn changes few of many members.
  */
-import { LARGEST, POOL_POLICIES, type PoolMember, type PoolPolicy } from './pool.ts';
+import { EVEN_ONE, LARGEST, POOL_POLICIES, type PoolMember, type PoolPolicy } from './pool.ts';
 
 /** What one turn was decided on. */
 export interface TurnSeen {
@@ -76,7 +76,17 @@ export const giverOf = (
 ): PoolMember | null =>
   policy.next(members, asking) ?? (isEverybody ? LARGEST.next(members, { ...asking, bytes: -1 }) : null);
 
-const FIELDS = ['id', 'tokens', 'bytes', 'behindTokens', 'behindBytes', 'price', 'idleMs', 'weight'] as const;
+const FIELDS = [
+  'id',
+  'tokens',
+  'bytes',
+  'behindTokens',
+  'behindBytes',
+  'price',
+  'idleMs',
+  'weight',
+  'tokenBytes',
+] as const;
 
 /** Does not compile where a field of a member is missing above. */
 type Missing = Exclude<keyof PoolMember, (typeof FIELDS)[number]>;
@@ -87,4 +97,4 @@ const isSame = (a: PoolMember, b: PoolMember | null): boolean =>
 
 /** The policy of the pool that decided so; null: there is none of this id and version. */
 export const poolPolicy = (id: string, version: number): PoolPolicy | null =>
-  POOL_POLICIES.find((one) => one.id === id && one.version === version) ?? null;
+  [...POOL_POLICIES, EVEN_ONE].find((one) => one.id === id && one.version === version) ?? null;

@@ -22,6 +22,8 @@ export interface PoolMember {
   readonly idleMs: number;
   /** How many bytes it keeps beside the 1 of others; left out: 1. */
   readonly weight?: number;
+  /** Bytes of a token in f16, which differ where sessions are of several models; left out: that of all is the same. */
+  readonly tokenBytes?: number;
 }
 
 export interface PoolPolicy {
@@ -61,19 +63,25 @@ const WAITING_WEIGHT = 1.25;
 
 const waitingWeight = ({ idleMs }: PoolMember): number => (idleMs > 0 ? WAITING_WEIGHT : 1);
 
-/**
- * Whoever has most bytes for a token behind its window, so that old pages of all sessions are kept in as many bits in
- * the mean, and what matters most in each has most of them. Sessions that wait pay first.
- */
-export const EVEN: PoolPolicy = {
+/** Whoever has most bytes for a token behind its window, in parts of `unit`. Sessions that wait pay first. */
+const even = (version: number, unit: (member: PoolMember) => number): PoolPolicy => ({
   id: 'even',
-  version: 1,
+  version,
   next: (members) =>
     most(
       members.filter(({ behindTokens }) => behindTokens > 0),
-      (one) => (waitingWeight(one) * counted(one.behindBytes, one)) / one.behindTokens,
+      (one) => (waitingWeight(one) * counted(one.behindBytes, one)) / one.behindTokens / unit(one),
     ),
-};
+});
+
+/**
+ * Whoever has most bits of a number behind its window, so that old pages of all sessions are kept in as many bits in
+ * the mean, and what matters most in each has most of them.
+ */
+export const EVEN: PoolPolicy = even(2, ({ tokenBytes = 1 }) => tokenBytes);
+
+/** By bytes for a token, which are as many bits only where all sessions are of one model. */
+export const EVEN_ONE: PoolPolicy = even(1, () => 1);
 
 /**
  * Whoever says that its bytes are the cheapest, as every token of every session counts alike. What sessions say of

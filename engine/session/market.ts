@@ -1,7 +1,7 @@
 /**
  * Where the memory that sessions share is short, one after the other gives up a part of what is needed, as a policy of
- * the pool says (policy/pool.ts): by default whoever keeps its old pages in most bits. Each decides by itself which of
- * its pages move.
+ * the pool says (policy/pool.ts): by default whoever keeps its old pages in most bits of a number. Each decides by
+ * itself which of its pages move.
  */
 import { movablePages, PAGE_TOKENS, type PagePool, SIDES, sealedPages } from '../../native/index.ts';
 import { EVEN, type PoolMember, type PoolPolicy, type RungId, WAITING_BITS } from '../../policy/index.ts';
@@ -143,7 +143,7 @@ function behindOf({ length: tokens, kv, shape, terms }: Governed): Pick<PoolMemb
 }
 
 function memberOf(cache: Governed, idleMs: number): PoolMember {
-  const { id, length: tokens, kv, policy, stake } = cache;
+  const { id, length: tokens, kv, policy, shape, stake } = cache;
   return {
     id,
     tokens,
@@ -151,6 +151,7 @@ function memberOf(cache: Governed, idleMs: number): PoolMember {
     ...behindOf(cache),
     price: priceOf(policy.cheapest?.()),
     idleMs,
+    tokenBytes: f16CacheBytes(shape, 1),
     ...(stake.weight === 1 ? {} : { weight: stake.weight }),
   };
 }

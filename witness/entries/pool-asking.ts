@@ -29,6 +29,8 @@ const member = object({
   idleMs: whole,
   /** How many bytes it keeps beside the 1 of others; absent: 1. */
   weight: optional(real),
+  /** Bytes of one of its tokens in f16; absent: earlier builds did not say it. */
+  tokenBytes: optional(whole),
 });
 
 const turn = object({

@@ -9,6 +9,7 @@ import {
   POOL_POLICIES,
   type PoolMember,
   PROPORTIONAL,
+  poolPolicy,
 } from '../../../policy/index.ts';
 
 const member = (id: string, given: Partial<PoolMember> = {}): PoolMember => ({
@@ -29,6 +30,14 @@ describe('even', () => {
     expect(EVEN.next([long, short], long)).toBe(short);
     const lower = { ...short, behindBytes: 130 };
     expect(EVEN.next([long, lower], lower)).toBe(long);
+  });
+
+  it('goes by bits of a number where sessions are of several models, which its first version did not', () => {
+    const large = member('large', { behindBytes: 8000, tokenBytes: 40 });
+    const small = member('small', { behindBytes: 1200, tokenBytes: 4 });
+    expect(EVEN.next([large, small], large)).toBe(small);
+    expect(poolPolicy('even', 2)).toBe(EVEN);
+    expect(poolPolicy('even', 1)!.next([large, small], large)).toBe(large);
   });
 
   it('asks those that wait first, but by a quarter more only', () => {

@@ -65,7 +65,7 @@ describe('sessions that are parked for others', () => {
 
   it('are chosen again from the log alone', () => {
     const report = replay(logDir(dir), 'pool');
-    expect(report).toMatchObject({ policy: 'even@1, returning@1', equal: true, complete: true, missing: 0 });
+    expect(report).toMatchObject({ policy: 'even@2, returning@1', equal: true, complete: true, missing: 0 });
     // Bytes were asked for before, of nobody who had any.
     expect(report.situations).toBeGreaterThan(entries.length);
     expect(replayText(report)).toMatch(/every byte is the same\.$/);

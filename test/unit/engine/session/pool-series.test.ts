@@ -97,7 +97,7 @@ describe('the series of a pool', () => {
 
   it('is decided again from the log alone, by the id of the pool or its beginning', () => {
     const report = replay(log, 'pool');
-    expect(report).toMatchObject({ session: pool, policy: 'even@1', equal: true, complete: true, missing: 0 });
+    expect(report).toMatchObject({ session: pool, policy: 'even@2', equal: true, complete: true, missing: 0 });
     expect([report.situations, report.decisions]).toEqual([
       entries.length,
       askings().reduce((sum, { turns }) => sum + turns.length, 0),
@@ -132,9 +132,25 @@ describe('the series of a pool', () => {
   it('differs where all is told to be of another policy', () => {
     const dir = folder();
     const copy = structuredClone(entries) as Entry<'note'>[];
-    for (const one of copy) (askingIn(one) as Loose).policy = 'lru';
+    for (const one of copy) Object.assign(askingIn(one) as Loose, { policy: 'lru', version: 1 });
     forgeLog(dir, copy as unknown as Record<string, unknown>[]);
     expect(replay(dir, pool)).toMatchObject({ equal: false, policy: 'lru@1', firstDifference: { what: 'turn' } });
+  });
+
+  it('is decided again as by the first version, where it was', () => {
+    const dir = folder();
+    const copy = structuredClone(entries) as Entry<'note'>[];
+    for (const one of copy) {
+      const asking = askingIn(one) as Loose;
+      asking.version = 1;
+      for (const { changed = [], asking: own } of asking.turns)
+        for (const of of [...changed, ...(own === undefined ? [] : [own])]) {
+          expect(of.tokenBytes).toBe(3072);
+          delete of.tokenBytes;
+        }
+    }
+    forgeLog(dir, copy as unknown as Record<string, unknown>[]);
+    expect(replay(dir, pool)).toMatchObject({ equal: true, policy: 'even@1' });
   });
 
   it('differs where an entry is no asking, and says which turns an entry had no room for', () => {
