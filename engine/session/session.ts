@@ -111,15 +111,6 @@ export class Session implements Reader {
   }
 
   static open(runtime: Runtime, setup: SessionSetup): Session {
-    try {
-      return Session.#opened(runtime, setup);
-    } catch (error) {
-      setup.adapterSet?.drop();
-      throw error;
-    }
-  }
-
-  static #opened(runtime: Runtime, setup: SessionSetup): Session {
     const { shape, model } = runtime;
     const { stepLatencyBudgetMs } = setup;
     const rotary = Rotary.planned(model.config, setup.tokensExpected);

@@ -151,30 +151,35 @@ export class Host {
     if (this.commons.isLow) session.lowMemory = true;
   }
 
-  /** What a session with these options is opened with. Throws what planning throws. */
-  async setup(options: SessionOptions): Promise<SessionSetup> {
+  /**
+   * Opens a session with these options: `open` is told all that it is opened with. Where that fails, nothing is kept of
+   * what was had for it. Throws what planning and opening throw.
+   */
+  async opening<Opened>(
+    options: SessionOptions,
+    open: (setup: SessionSetup) => Opened | Promise<Opened>,
+  ): Promise<Opened> {
     checkSession(options);
+    const adapterSet = options.adapters === undefined ? undefined : this.adapters.set(options.adapters);
+    try {
+      return await open(await this.#setup(options, adapterSet));
+    } catch (error) {
+      adapterSet?.drop();
+      throw error;
+    }
+  }
+
+  async #setup(options: SessionOptions, adapterSet: AdapterSet | undefined): Promise<SessionSetup> {
     const { kvGroup, logRules = [] } = options;
     const group = kvGroup === undefined ? undefined : this.commons.group(kvGroup);
-    const adapterSet = options.adapters === undefined ? undefined : this.adapters.set(options.adapters);
-    const setup = await this.#setup(options, adapterSet);
+    const setup = await setupOf(this.runtime, options, this.state, adapterSet?.applied);
+    checkActivations(this.runtime.activations, setup.kldBudget);
     const { shared, meter, budgetBytes: sharedBudgetBytes } = this;
     const sessionPack = options.pack === undefined ? undefined : this.packs.of(options.pack);
     const { helpers } = this.commons;
     const hintOf = helpers === null ? undefined : (said: Uint8Array) => helpers.hintOf(said);
     const known = given({ sessionPack, adapterSet, hintOf, sharedBudgetBytes, stateDir: this.state?.dir, group });
     return { ...setup, log: withRules(setup.log, logRules), pool: this.commons.pool, meter, shared, ...known };
-  }
-
-  async #setup(options: SessionOptions, adapterSet: AdapterSet | undefined): ReturnType<typeof setupOf> {
-    try {
-      const setup = await setupOf(this.runtime, options, this.state, adapterSet?.applied);
-      checkActivations(this.runtime.activations, setup.kldBudget);
-      return setup;
-    } catch (error) {
-      adapterSet?.drop();
-      throw error;
-    }
   }
 
   async closeSession(id: string, reason: 'done' | 'aborted' | 'error'): Promise<void> {

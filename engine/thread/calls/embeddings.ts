@@ -27,8 +27,9 @@ export const embeddingCalls = (host: Host) => ({
     checkFits({ held: 0, prompt: ids.length, reserve: 0 }, contextLength);
     checkRoom(host, f16CacheBytes(shape, ids.length), ids.length);
     const state = new MeanState(model);
-    const setup = await host.setup({ ...options, exact: true, witness: false, tokensExpected: ids.length });
-    const session = Session.open(host.runtime, { ...setup, onHidden: (hidden) => state.add(hidden) });
+    const asked = { ...options, exact: true, witness: false, tokensExpected: ids.length };
+    const onHidden = (hidden: Float32Array): void => state.add(hidden);
+    const session = await host.opening(asked, (setup) => Session.open(host.runtime, { ...setup, onHidden }));
     host.keep(session);
     try {
       await session.read(ids, { signal });

@@ -47,10 +47,11 @@ export const parkingCalls = (host: Host) => ({
   ): Promise<{ id: string; resumed: Resumed }> => {
     const isFile = typeof from === 'string';
     const parked = isFile ? readParked(findParked(host.state?.dir ?? null, from)) : parseParked(from, 'what was kept');
-    const setup = await host.setup({ ...parked.head.options, ...options });
     const predictor = parked.head.predictor === null ? null : host.predictor.findIfSound();
     const reading = { signal, onProgress: (progress: Progress) => tell({ progress }) };
-    const { session, resumed } = await resumeSession(host.runtime, setup, parked, reading, predictor);
+    const { session, resumed } = await host.opening({ ...parked.head.options, ...options }, (setup) =>
+      resumeSession(host.runtime, setup, parked, reading, predictor),
+    );
     host.keep(session);
     return { id: session.id, resumed };
   },

@@ -14,7 +14,7 @@ export interface OfSession {
 
 export const sessionCalls = (host: Host) => ({
   open: async (options: SessionOptions): Promise<string> => {
-    const session = Session.open(host.runtime, await host.setup(options));
+    const session = await host.opening(options, (setup) => Session.open(host.runtime, setup));
     host.keep(session);
     return session.id;
   },

@@ -204,15 +204,6 @@ test('a call that waits in line has its adapter in memory, where nobody takes it
   expect(residents()).toEqual(['a']);
 });
 
-test('a session that could not be opened keeps none', () => {
-  memory(adapterBytes + 2 ** 16);
-  const adapterSet = adapters.set([{ name: 'a' }]);
-  const options = { exact: true, pool, shared, thresholds: defaultThresholds(runtime.shape.layers), log: null };
-  expect(() => Session.open(runtime, { ...options, kvFloor: '1GiB', adapterSet })).toThrow();
-  has('b');
-  expect(residents()).toEqual(['b']);
-});
-
 test('whatever happens, all of it is counted and nothing is beyond the budget', async () => {
   memory(2 * adapterBytes + 3 * pageBytes);
   const random = seeded(7);
@@ -246,6 +237,23 @@ describe('an engine', () => {
       expect(await refused(engine.adapters.add('b', paths['b']!))).toMatchObject({ code: 'budget-exceeded' });
       await engine.adapters.remove('a');
       expect(await engine.adapters.add('b', paths['b']!)).toMatchObject({ bytes: adapterBytes });
+    } finally {
+      await engine.close();
+    }
+  });
+
+  test('a session that could not be opened keeps none, wherever its opening failed', async () => {
+    const kvBudget = adapterBytes + pageBytes + 2 ** 18;
+    const engine = await createEngine({ model: MODEL, threads: 1, stateDir: STATE, kvBudget });
+    try {
+      for (const [options, code] of [
+        [{ kvBudget: 1000 }, 'budget-too-small'],
+        [{ pack: 'nobodys' }, 'not-found'],
+        [{ policy: 'none', kldBudget: 1e-9 }, 'unsupported'],
+      ] as const)
+        expect(await refused(engine.openSession({ adapters: [{ name: 'a' }], ...options }))).toMatchObject({ code });
+      // There is room for one.
+      await (await engine.openSession({ adapters: [{ name: 'b' }] })).close();
     } finally {
       await engine.close();
     }

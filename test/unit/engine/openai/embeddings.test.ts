@@ -142,12 +142,12 @@ describe.each(CLIENTS)('/v1/embeddings by %s', (_, OpenAI) => {
 });
 
 it('refuses over HTTP what the budget of the server cannot hold, with 413', async () => {
-  await using engine = await createEngine({ model: 'reference', threads: 1, stateDir: null, kvBudget: '300KiB' });
+  await using engine = await createEngine({ model: 'reference', threads: 1, stateDir: null, kvBudget: '512KiB' });
   await using view = await serve(engine, { port: 0, answers: {} });
   const answer = await fetch(`${view.url}/v1/embeddings`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ model: 'reference', input: 'word '.repeat(600) }),
+    body: JSON.stringify({ model: 'reference', input: 'word '.repeat(1500) }),
   });
   expect(answer.status).toBe(413);
   expect(await answer.json()).toMatchObject({ error: { code: 'budget-too-small', type: 'invalid_request_error' } });

@@ -106,7 +106,7 @@ describe('one budget', () => {
     for (const model of [MODEL, OTHER]) hosts.push(await Host.openIn(commons, modelOptions({ model, threads: 1 })));
     const [big, small] = hosts as [Host, Host];
     const session = async (host: Host): Promise<Session> => {
-      const opened = Session.open(host.runtime, await host.setup({ policy: 'none' }));
+      const opened = await host.opening({ policy: 'none' }, (setup) => Session.open(host.runtime, setup));
       host.keep(opened);
       return opened;
     };
