@@ -22,8 +22,8 @@ const FILES = [
 ];
 
 /**
- * Formats that the product does not have are asked as well, with every third commit: they are a third of what the
- * compiler takes, and of the random bytes, and change seldom.
+ * Formats that the product does not have are asked as well, with every third commit: they change seldom, and the
+ * compiler takes minutes for them.
  */
 const hasYardsticks = isDealt(0, 3);
 const REGISTERED = ['--import', 'tsx', ...(hasYardsticks ? ['--import', './native/yardsticks/register.ts'] : [])];
