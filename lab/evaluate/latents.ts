@@ -13,7 +13,7 @@ import { isLatent, type PageForm, type ThresholdSet, thresholdOf } from '../../p
 import { passagesOf } from './passages.ts';
 import { conditionsOf, Results } from './results.ts';
 import { rewired } from './rewired.ts';
-import { Scorer } from './score.ts';
+import { type BudgetsRequest, Scorer } from './score.ts';
 
 export interface LatentsRow {
   readonly text: string;
@@ -32,17 +32,6 @@ export interface LatentsRow {
   /** Milliseconds for each of the tokens written behind the text. */
   readonly stepMs: number | null;
   readonly code: KvErrorCode | null;
-}
-
-export interface LatentsRequest {
-  readonly runtime: Runtime;
-  readonly dense: 'auto' | 'exact';
-  readonly json: string | null;
-  readonly kinds: readonly string[];
-  readonly lengths: readonly number[];
-  readonly budgets: readonly string[];
-  readonly passages: number;
-  readonly say: (line: string) => void;
 }
 
 interface Way {
@@ -76,7 +65,7 @@ export async function latents({
   budgets,
   passages,
   say,
-}: LatentsRequest): Promise<void> {
+}: BudgetsRequest): Promise<void> {
   const wide = widened(runtime);
   const results = Results.open<LatentsRow>(json, conditionsOf('latents', wide, dense), keyOf);
   const scorer = new Scorer(wide);

@@ -9,11 +9,10 @@ import { compileModule, PackInstance } from '../../engine/packs/instance.ts';
 import { instrumentModule } from '../../engine/packs/instrument.ts';
 import { type CodecManifest, readManifest } from '../../engine/packs/manifest.ts';
 import { sha256Of } from '../../engine/packs/store.ts';
-import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { type KvErrorCode, packageRoot, parseJson } from '../../native/index.ts';
 import { passagesOf } from './passages.ts';
 import { conditionsOf, Results } from './results.ts';
-import { Scorer } from './score.ts';
+import { type BudgetsRequest, Scorer } from './score.ts';
 
 export interface PackRow {
   readonly text: string;
@@ -26,17 +25,6 @@ export interface PackRow {
   /** Share of the sealed pages that are in the pack. */
   readonly share: number | null;
   readonly code: KvErrorCode | null;
-}
-
-export interface PackRequest {
-  readonly runtime: Runtime;
-  readonly dense: 'auto' | 'exact';
-  readonly json: string | null;
-  readonly kinds: readonly string[];
-  readonly lengths: readonly number[];
-  readonly budgets: readonly string[];
-  readonly passages: number;
-  readonly say: (line: string) => void;
 }
 
 export const PACK_BUDGETS = ['15%', '20%', '30%', '40%'];
@@ -54,7 +42,7 @@ export async function packs({
   budgets,
   passages,
   say,
-}: PackRequest): Promise<string> {
+}: BudgetsRequest): Promise<string> {
   const results = Results.open<PackRow>(json, conditionsOf('packs', runtime, dense), keyOf);
   const scorer = new Scorer(runtime);
   const codec = block6();

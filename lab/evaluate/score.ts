@@ -23,6 +23,18 @@ import { Arrows, createPolicy, defaultThresholds, type Policy, type ThresholdSet
 import type { WitnessLog } from '../../witness/index.ts';
 import type { Passage } from './passages.ts';
 
+/** What is asked of sessions of several budgets over the same texts. */
+export interface BudgetsRequest {
+  readonly runtime: Runtime;
+  readonly dense: 'auto' | 'exact';
+  readonly json: string | null;
+  readonly kinds: readonly string[];
+  readonly lengths: readonly number[];
+  readonly budgets: readonly string[];
+  readonly passages: number;
+  readonly say: (line: string) => void;
+}
+
 /** What a session is opened with, beside its passage. */
 export interface Asked {
   readonly options: SessionOptions;
