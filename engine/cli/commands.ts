@@ -121,6 +121,7 @@ export const COMMANDS: readonly CommandText[] = [
       ...ENGINE,
       'activations',
       'helpers',
+      'idleSessions',
       'view',
       'metrics',
       'host',

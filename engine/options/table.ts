@@ -228,6 +228,7 @@ export const ENGINE_OPTIONS = {
     default: 'reread',
     refusal: "sessions that wait are read again ('reread'), kept ('keep'), or parked in 'memory' or on 'disk'",
     help: 'what becomes of sessions that wait when memory is short',
+    flag: '--idle-sessions <how>',
   },
   onPressure: {
     ...ON_PRESSURE,
