@@ -18,9 +18,6 @@ constexpr size_t kRowBytes = size_t{512} << 10;
 // bounds it may have more bytes than a machine of 32 bits can count.
 constexpr uint64_t kMatrixMost = SIZE_MAX / 2;
 
-int panelsOf(int outputs) { return (outputs + kDensePanel - 1) / kDensePanel; }
-uint8_t* bytesOf(Block* block) { return reinterpret_cast<uint8_t*>(block) + kHeapUnit; }
-
 void fill(Buffer<float>& to, const float* from, int count, int padded) {
   to.grow(padded);
   std::copy(from, from + count, to.data());
@@ -217,8 +214,9 @@ const uint8_t* Dense::behind(int layer, int slot) const {
 // The product of `n` rows from `first` on.
 Dense::Product Dense::product(int layer, int slot, const Quantized& rows, int n, const float* base, float* y, int expert, int first) {
   const Matrix& matrix = matrixAt(layer, slot, expert);
-  const DenseWeights weights = {kDenseTypes[matrix.type].form, bytesOf(matrix.block), matrix.biased ? matrix.bias.data() : nullptr, outputs(layer, slot),
-                                behind(layer, slot)};
+  DenseWeights weights = {kDenseTypes[matrix.type].form, bytesOf(matrix.block), matrix.biased ? matrix.bias.data() : nullptr, outputs(layer, slot),
+                          behind(layer, slot)};
+  if (layer < shape_.layers && mix_.count > 0) fetchBeside(layer, slot, n, weights);
   return {weights, rows.from(first, layers_[layer].planes[slot]), n, base, y};
 }
 
@@ -280,13 +278,15 @@ Dense::Product Dense::times(const Matrix& matrix, int outputs, const DenseRows& 
 
 // It takes as many rows at a time as stay in the cache.
 void Dense::multiplyPanels(const Kernels* kernels, const Product& product, int from, int to) {
-  const auto& [weights, rows, n, base, y] = product;
+  const auto& [given, rows, n, base, y] = product;
+  DenseWeights weights = given;
   const size_t perRow = static_cast<size_t>(rows.blocks) * 64;
   const int slice = static_cast<int>(std::clamp<size_t>(kRowBytes / perRow / 4 * 4, 16, kDenseSlice));
   for (int row = 0; row < n; row += slice) {
     const size_t first = static_cast<size_t>(row) * rows.blocks, at = static_cast<size_t>(row) * weights.outputs;
     const DenseRows part = {rows.bytes + first * 64, rows.steps + first, rows.sums + first * 2, rows.blocks, rows.planes};
     kernels->densePanels(weights, from, to, part, std::min(slice, n - row), base ? base + at : nullptr, y + at);
+    weights.spans = 0;  // it was fetched once
   }
 }
 

@@ -35,6 +35,9 @@ struct DenseShape {
 // and keys may be absent.
 constexpr int kDenseSlice = 128;
 
+inline int panelsOf(int outputs) { return (outputs + kDensePanel - 1) / kDensePanel; }
+inline uint8_t* bytesOf(Block* block) { return reinterpret_cast<uint8_t*>(block) + kHeapUnit; }
+
 // Which rows of a call which adapters answer as well: [count][3] first row, rows, adapter. A part of several adapters
 // is there several times, and they answer in this order. scales: [count].
 struct DenseMix {
@@ -140,12 +143,14 @@ class Dense {
     float* y;
   };
 
-  // What an adapter adds to a matrix; rank 0: nothing. b: an i8 tile [rank][outputs] (kernels.h), padded to multiples
-  // of 4 and 16, and behind it a float scale for each of its rows, and the gains.
+  // What an adapter adds to a matrix; rank 0: nothing. In one block, as it is read: the panels of a, then, from byte
+  // `second` on, b as an i8 tile [rank][outputs] (kernels.h), padded to multiples of 4 and 16, and behind it a float
+  // scale for each of its rows, and the gains.
   struct Factors {
     int rank = 0;
     bool gained = false;
-    Matrix a, b;
+    size_t second = 0;
+    Matrix matrix;
   };
   struct Adapter {
     std::vector<Factors> of;  // [layers][slots]
@@ -193,7 +198,10 @@ class Dense {
   void feedForward(int layer, int tokens, const float* base, float* y);
   void activate(int rows, unsigned planes);
   // dense_adapters.cc
-  Status packRanks(Matrix& matrix, int outputs, int rank, const float* b, const float* gains);
+  template <typename Work>
+  void eachPart(int tokens, const Work& work) const;
+  void setSecond(Factors& factors, int outputs, const float* b, const float* gains);
+  void fetchBeside(int layer, int slot, int n, DenseWeights& weights);
   void keepPlain(int layer, const Quantized& rows, std::initializer_list<Answer> answers);
   void addRows(const Added& added, int from, int end);
   void adapt(int layer, const Quantized& rows, int tokens, std::initializer_list<Answer> answers);
@@ -230,6 +238,7 @@ class Dense {
   DenseMix mix_{};
   int mixFrom_ = 0;  // the row of the call with which the slice begins
   std::vector<Added> added_;
+  std::vector<DenseSpan> beside_[kDenseSlots];  // factors of the rows in work
   Buffer<float> ranked_;          // what the first factors answer
   Buffer<int16_t> rankedLines_;   // the same in integers
   Buffer<float> plain_;           // what matrices answer to rows that have gains

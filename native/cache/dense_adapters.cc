@@ -20,12 +20,20 @@ constexpr int kRanksAtOnce = 256;
 // Rows of a slice that one thread takes.
 constexpr int kRowsAtOnce = 8;
 
+// The most bytes of factors that are fetched while a matrix is multiplied: they wait in the second-level cache.
+constexpr size_t kBesideBytes = size_t{256} << 10;
+
 constexpr int paddedRank(int rank) { return (rank + 3) / 4 * 4; }
 constexpr int rankParts(int rank) { return (rank + kRanksAtOnce - 1) / kRanksAtOnce; }
 constexpr uint64_t tileBytes(int rank, int outputs) { return static_cast<uint64_t>(paddedRank(rank)) * ((outputs + 15) / 16 * 16); }
-int8_t* tileOf(Block* block) { return reinterpret_cast<int8_t*>(block) + kHeapUnit; }
-float* scalesOf(Block* block, int rank, int outputs) { return reinterpret_cast<float*>(tileOf(block) + tileBytes(rank, outputs)); }
-float* gainsOf(Block* block, int rank, int outputs) { return scalesOf(block, rank, outputs) + rank; }
+
+// b where it is kept.
+struct Second {
+  int8_t* tile;
+  float *scales, *gains;
+  Second(uint8_t* at, int rank, int outputs)
+      : tile(reinterpret_cast<int8_t*>(at)), scales(reinterpret_cast<float*>(at + tileBytes(rank, outputs))), gains(scales + rank) {}
+};
 
 }  // namespace
 
@@ -38,51 +46,44 @@ Status Dense::setAdapter(int adapter, int layer, int slot, int rank, const float
   }
   Factors& factors = at->of[static_cast<size_t>(layer) * kDenseSlots + slot];
   if (factors.rank != 0) return kBadArgument;
-  Status status = packRanks(factors.b, outputs(layer, slot), rank, b, gains);
-  if (status == kOk) status = pack(factors.a, rank, inputs(layer, slot), kFromF32, reinterpret_cast<const uint8_t*>(a), 0, rank);
-  if (status == kOk) {
-    factors.rank = rank;
-    factors.gained = gains != nullptr;
-  } else if (factors.b.block) {
-    drop(factors.b);
-  }
-  return status;
+  const int outputs = this->outputs(layer, slot), inputs = this->inputs(layer, slot);
+  if (!allFinite(b, static_cast<size_t>(outputs) * rank) || (gains && !allFinite(gains, outputs))) return kBadValue;
+  factors.second = panelsOf(rank) * densePanelBytes(kDenseTypes[kFromF32].form, denseBlocks(inputs));
+  const uint64_t bytes = factors.second + tileBytes(rank, outputs) + (static_cast<uint64_t>(rank) + (gains ? outputs : 0)) * sizeof(float);
+  if (!place(factors.matrix, (bytes + kHeapUnit - 1) / kHeapUnit * kHeapUnit)) return kNoMemory;
+  const Status status = pack(factors.matrix, rank, inputs, kFromF32, reinterpret_cast<const uint8_t*>(a), 0, rank);
+  if (status != kOk) return status;
+  factors.rank = rank;
+  factors.gained = gains != nullptr;
+  setSecond(factors, outputs, b, gains);
+  return kOk;
 }
 
 // b [outputs][rank]: column r, which rank r adds to the outputs, becomes a row of the tile with a scale.
-Status Dense::packRanks(Matrix& matrix, int outputs, int rank, const float* b, const float* gains) {
+void Dense::setSecond(Factors& factors, int outputs, const float* b, const float* gains) {
+  const int rank = factors.rank;
+  const Second to(bytesOf(factors.matrix.block) + factors.second, rank, outputs);
+  std::memset(to.tile, 0, tileBytes(rank, outputs));
+  std::fill(to.scales, to.scales + rank, 0.0f);
   for (int o = 0; o < outputs; o++) {
-    if (!allFinite(b + static_cast<size_t>(o) * rank, rank)) return kBadValue;
+    for (int r = 0; r < rank; r++) to.scales[r] = std::max(to.scales[r], std::fabs(b[static_cast<size_t>(o) * rank + r]));
   }
-  if (gains && !allFinite(gains, outputs)) return kBadValue;
-  const uint64_t bytes = tileBytes(rank, outputs) + (static_cast<uint64_t>(rank) + (gains ? outputs : 0)) * sizeof(float);
-  if (!place(matrix, (bytes + kHeapUnit - 1) / kHeapUnit * kHeapUnit)) return kNoMemory;
-  int8_t* tile = tileOf(matrix.block);
-  float* scales = scalesOf(matrix.block, rank, outputs);
-  std::memset(tile, 0, tileBytes(rank, outputs));
-  std::fill(scales, scales + rank, 0.0f);
-  for (int o = 0; o < outputs; o++) {
-    for (int r = 0; r < rank; r++) scales[r] = std::max(scales[r], std::fabs(b[static_cast<size_t>(o) * rank + r]));
-  }
-  for (int r = 0; r < rank; r++) scales[r] /= 127;
-  if (gains) std::copy(gains, gains + outputs, gainsOf(matrix.block, rank, outputs));
+  for (int r = 0; r < rank; r++) to.scales[r] /= 127;
+  if (gains) std::copy(gains, gains + outputs, to.gains);
   const size_t quadBytes = static_cast<size_t>((outputs + 15) / 16) * 64;
   for (int o = 0; o < outputs; o++) {
     for (int r = 0; r < rank; r++) {
       // The scale of the smallest numbers is none.
-      const float level = scales[r] == 0 ? 0 : std::nearbyint(b[static_cast<size_t>(o) * rank + r] / scales[r]);
-      tile[r / 4 * quadBytes + static_cast<size_t>(o) * 4 + r % 4] = static_cast<int8_t>(std::clamp(level, -127.0f, 127.0f));
+      const float level = to.scales[r] == 0 ? 0 : std::nearbyint(b[static_cast<size_t>(o) * rank + r] / to.scales[r]);
+      to.tile[r / 4 * quadBytes + static_cast<size_t>(o) * 4 + r % 4] = static_cast<int8_t>(std::clamp(level, -127.0f, 127.0f));
     }
   }
-  return kOk;
 }
 
 void Dense::dropAdapter(int adapter) {
   if (!hasAdapter(adapter)) return;
   for (Factors& factors : adapters_[adapter]->of) {
-    for (Matrix* matrix : {&factors.a, &factors.b}) {
-      if (matrix->block) drop(*matrix);
-    }
+    if (factors.matrix.block) drop(factors.matrix);
   }
   adapters_[adapter] = nullptr;
 }
@@ -93,8 +94,7 @@ void Dense::addRows(const Added& added, int from, int end) {
   end = std::min(end, added.first + added.rows) - added.first;
   if (from >= end) return;
   const int rank = added.factors->rank, padded = paddedRank(rank), outputs = added.outputs;
-  const int8_t* tile = tileOf(added.factors->b.block);
-  const float* scales = scalesOf(added.factors->b.block, rank, outputs);
+  const Second second(bytesOf(added.factors->matrix.block) + added.factors->second, rank, outputs);
   int16_t* lines = rankedLines_.data() + added.lines;
   for (int part = 0; part < rankParts(rank); part++) {
     const int first = part * kRanksAtOnce, count = std::min(kRanksAtOnce, rank - first), wide = std::min(kRanksAtOnce, padded - first);
@@ -102,19 +102,18 @@ void Dense::addRows(const Added& added, int from, int end) {
     for (int row = from; row < end; row++) {
       float* values = ranked_.data() + added.at + static_cast<size_t>(row) * rank + first;
       int16_t* line = lines + static_cast<size_t>(row) * padded + first;
-      for (int i = 0; i < count; i++) values[i] *= added.scale * scales[first + i];
+      for (int i = 0; i < count; i++) values[i] *= added.scale * second.scales[first + i];
       steps[row] = kernels_->quantizeI16(values, count, line);
       std::fill(line + count, line + wide, int16_t{0});
     }
-    kernels_->addDotI8(tile + tileBytes(first, outputs), wide, outputs, lines + static_cast<size_t>(from) * padded + first, end - from, padded, steps + from,
+    kernels_->addDotI8(second.tile + tileBytes(first, outputs), wide, outputs, lines + static_cast<size_t>(from) * padded + first, end - from, padded, steps + from,
                        added.y + static_cast<size_t>(from) * outputs, outputs);
   }
   if (!added.factors->gained) return;
-  const float* gains = gainsOf(added.factors->b.block, rank, outputs);
   for (size_t row = from; row < static_cast<size_t>(end); row++) {
     const float* plain = plain_.data() + added.plain + row * outputs;
     float* y = added.y + row * outputs;
-    for (int o = 0; o < outputs; o++) y[o] += added.scale * (gains[o] * plain[o]);
+    for (int o = 0; o < outputs; o++) y[o] += added.scale * (second.gains[o] * plain[o]);
   }
 }
 
@@ -142,29 +141,61 @@ void Dense::keepPlain(int layer, const Quantized& rows, std::initializer_list<An
   multiply(products_.data(), static_cast<int>(products_.size()));
 }
 
+// Calls work(first row, end, adapter, scale) for the parts of the mix among the first `tokens` rows of the slice.
+// Neighbours with the same adapter and scale are one part.
+template <typename Work>
+void Dense::eachPart(int tokens, const Work& work) const {
+  for (int part = 0; part < mix_.count;) {
+    const int32_t* at = mix_.parts + static_cast<size_t>(part) * 3;
+    const float scale = mix_.scales[part];
+    int last = at[0] + at[1];
+    for (part++; part < mix_.count && mix_.scales[part] == scale; part++) {
+      const int32_t* next = mix_.parts + static_cast<size_t>(part) * 3;
+      if (next[0] != last || next[2] != at[2]) break;
+      last += next[1];
+    }
+    const int first = std::max(at[0] - mixFrom_, 0), end = std::min(last - mixFrom_, tokens);
+    if (first < end && hasAdapter(at[2])) work(first, end, at[2], scale);
+  }
+}
+
+// Has what adapters add to a matrix fetched while the rows are multiplied with it: few rows would wait for memory.
+void Dense::fetchBeside(int layer, int slot, int n, DenseWeights& weights) {
+  std::vector<DenseSpan>& spans = beside_[slot];
+  spans.clear();
+  size_t bytes = 0;
+  eachPart(n, [&](int, int, int adapter, float) {
+    const Matrix& matrix = adapters_[adapter]->of[static_cast<size_t>(layer) * kDenseSlots + slot].matrix;
+    if (!matrix.block || bytes + matrix.placed > kBesideBytes) return;
+    spans.push_back({bytesOf(matrix.block), matrix.placed});
+    bytes += matrix.placed;
+  });
+  const size_t panels = panelsOf(weights.outputs);
+  weights.beside = spans.data();
+  weights.spans = static_cast<int>(spans.size());
+  weights.share = (bytes + panels - 1) / panels;
+}
+
 // Adds to what matrices have answered to `rows` what the adapters of these rows add.
 void Dense::adapt(int layer, const Quantized& rows, int tokens, std::initializer_list<Answer> answers) {
   added_.clear();
   products_.clear();
   size_t ranked = 0, lines = 0, steps = 0;
   double work = 0;
-  for (int part = 0; part < mix_.count; part++) {
-    const int32_t* at = mix_.parts + static_cast<size_t>(part) * 3;
-    const int first = std::max(at[0] - mixFrom_, 0), end = std::min(at[0] + at[1] - mixFrom_, tokens);
-    if (first >= end || !hasAdapter(at[2])) continue;
+  eachPart(tokens, [&](int first, int end, int adapter, float scale) {
     for (const Answer& answer : answers) {
-      const Factors& factors = adapters_[at[2]]->of[static_cast<size_t>(layer) * kDenseSlots + answer.slot];
+      const Factors& factors = adapters_[adapter]->of[static_cast<size_t>(layer) * kDenseSlots + answer.slot];
       if (factors.rank == 0) continue;
       const int outputs = this->outputs(layer, answer.slot);
       const size_t count = end - first;
-      added_.push_back({&factors, first, end - first, mix_.scales[part], answer.slot, outputs, answer.y + static_cast<size_t>(first) * outputs, ranked, lines, steps, 0});
-      products_.push_back(times(factors.a, factors.rank, rows.from(first, layers_[layer].planes[answer.slot]), end - first, nullptr, nullptr));
+      added_.push_back({&factors, first, end - first, scale, answer.slot, outputs, answer.y + static_cast<size_t>(first) * outputs, ranked, lines, steps, 0});
+      products_.push_back(times(factors.matrix, factors.rank, rows.from(first, layers_[layer].planes[answer.slot]), end - first, nullptr, nullptr));
       ranked += count * factors.rank;
       lines += count * paddedRank(factors.rank);
       steps += count * rankParts(factors.rank);
       work += static_cast<double>(count) * factors.rank * outputs;
     }
-  }
+  });
   if (added_.empty()) return;
   ranked_.grow(ranked);
   rankedLines_.grow(lines);

@@ -146,7 +146,29 @@ INLINE void densePairs(const uint8_t* codes, const int8_t* bytes, size_t stride,
 struct DenseAhead {
   const uint8_t *next, *due;
   size_t step;
+  // And what is read beside the panels, later, so it goes to the second-level cache: from byte `at` of a span on.
+  const DenseSpan *span, *end;
+  size_t at, owed, besideStep;
 };
+
+// visits: blocks of inputs that are computed until `panels` panels from `panel` on are done.
+INLINE void startBeside(const DenseWeights& w, int panel, int panels, size_t visits, DenseAhead& ahead) {
+  ahead.span = w.beside;
+  ahead.end = w.beside + w.spans;
+  ahead.owed = 0;
+  ahead.besideStep = (panels * w.share + visits - 1) / visits;
+  ahead.at = panel * w.share;
+  for (; ahead.span < ahead.end && ahead.at >= ahead.span->bytes; ahead.span++) ahead.at -= ahead.span->bytes;
+}
+INLINE void fetchBeside(DenseAhead& ahead) {
+  for (ahead.owed += ahead.besideStep; ahead.owed >= 64 && ahead.span < ahead.end; ahead.owed -= 64) {
+    __builtin_prefetch(ahead.span->from + ahead.at, 0, 2);
+    ahead.at += 64;
+    if (ahead.at < ahead.span->bytes) continue;
+    ahead.at -= ahead.span->bytes;
+    ahead.span++;
+  }
+}
 
 template <int Planes>
 struct DenseSums {
@@ -180,6 +202,7 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
     for (due += ahead.step; next < due; next += 64) {
       for (int p = 0; p < P; p++) __builtin_prefetch(next + p * panelBytes);
     }
+    fetchBeside(ahead);
     repeat<G>([&](auto group) MEMBER {
       typename DenseSums<Planes>::One sum[R][P * V];
       repeat<R>([&](auto r) MEMBER {
@@ -267,7 +290,8 @@ INLINE void densePanelRows(const DenseWeights& w, int panel, const DenseRows& x,
   const uint8_t* next = !last ? start + P * panelBytes : w.behind ? w.behind : start;
   int tiles = (n + kDenseRows - 1) / kDenseRows;
   const size_t visits = static_cast<size_t>(tiles) * x.blocks;
-  DenseAhead ahead{next, next, (panelBytes + visits - 1) / visits};
+  DenseAhead ahead{next, next, (panelBytes + visits - 1) / visits, nullptr, nullptr, 0, 0, 0};
+  startBeside(w, panel, P, visits, ahead);
   for (int row = 0, count; row < n; row += count, tiles--) {
     count = (n - row + tiles - 1) / tiles;
     denseRows<kDenseRows, P, Form, Planes>(count, start, panelBytes, x, row, ahead, out);

@@ -168,12 +168,20 @@ constexpr size_t denseCodesAt(DenseForm form, int block) {
 constexpr size_t densePanelBytes(DenseForm form, int blocks) { return denseCodesAt(form, blocks - 1) + denseCodeBytes(form); }
 
 // Panels have 16 outputs; the last may have fewer. bias: null, or one number per output, padded to whole panels.
+// Memory that is read soon, from a line of 64 bytes on.
+struct DenseSpan {
+  const uint8_t* from;
+  size_t bytes;
+};
 struct DenseWeights {
   DenseForm form;
   const uint8_t* panels;
   const float* bias;
   int outputs;
   const uint8_t* behind;  // the panels that are likely to be read next, whose beginning is fetched meanwhile; or null
+  const DenseSpan* beside = nullptr;  // what is read after these products, of which each panel fetches `share` bytes meanwhile
+  int spans = 0;
+  size_t share = 0;
 };
 
 // Residuals of a predicted page are entropy-coded, column by column (engine/session/park/rans.ts): states that take

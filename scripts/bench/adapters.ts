@@ -4,7 +4,7 @@
  * random, in the sizes of SmolLM2 and of the reference model; attention is left out, so shares of a whole step are
  * smaller. All ways of a shape take turns; with one thread it is processor time. Then what it takes to have an adapter
  * at hand when a session is opened, of 1,000 that a state folder has under names and 16 that may stay in memory, asked
- * for by Zipf's law; by the clock.
+ * for by Zipf's law; by the clock. And then what four whole sessions lose that have an adapter each.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -24,8 +24,10 @@ import {
   nativeInfo,
   setIsa,
 } from '../../native/index.ts';
+import { adapterSessionsRow } from './adapter-sessions.ts';
 import { filled, pass, SMOLLM2 } from './dense.ts';
 import { typical } from './measure.ts';
+import { smallModel } from './small-model.ts';
 import { columns, fixed } from './table.ts';
 
 const RANKS = [8, 16, 64];
@@ -196,5 +198,13 @@ export async function adapters(
     `${registered} registered, ${resident} resident: ${fixed(100 * hits, 1)}% were there; until a session has one ` +
       `${fixed(medianMs, 2)} ms, p99 ${fixed(p99Ms, 2)} ms`,
   );
-  if (settings.json !== null) writeFileSync(settings.json, `${JSON.stringify({ rows, residency }, null, 1)}\n`);
+  const { threads, rounds } = settings;
+  const plan = { sessions: 4, rank: RANK, depth: 128, tokens: 48, rounds };
+  const sessions = await adapterSessionsRow({ ...smallModel(say), threads }, plan);
+  say(
+    `four sessions of ${sessions.model} behind ${sessions.depth} tokens: ${fixed(sessions.tokensPerSecond, 1)} tokens/s, ` +
+      `with an adapter of rank ${RANK} each ${fixed(sessions.adaptedTokensPerSecond, 1)}, ${fixed(sessions.ratio, 3)} of it`,
+  );
+  if (settings.json !== null)
+    writeFileSync(settings.json, `${JSON.stringify({ rows, residency, sessions }, null, 1)}\n`);
 }
