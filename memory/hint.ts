@@ -12,6 +12,8 @@ export interface TextHint {
   readonly share: number;
   /** Where the text lies, by numbers from −1 to 1. */
   readonly place: readonly number[];
+  /** Digest of the embedder that said the place; left out: the one that comes with the package did. */
+  readonly by?: string;
 }
 
 /** Most numbers of a place. */
@@ -24,12 +26,16 @@ export const textHint = z.object({
   kind: z.string().max(40),
   share: z.number().min(0).max(1),
   place: z.array(z.number().min(-1).max(1)).max(PLACE_DIM_MAX),
+  by: z.string().max(64).exactOptional(),
 });
 
-/** What two hints add to the squared distance of their sessions; 0 where one is missing. */
+/**
+ * What two hints add to the squared distance of their sessions; 0 where one is missing. Places that different embedders
+ * said are not compared.
+ */
 export function hintDistance(a: TextHint | undefined, b: TextHint | undefined): number {
   if (a === undefined || b === undefined) return 0;
   const kinds = a.kind === b.kind ? 0 : KIND_WEIGHT ** 2 * Math.min(a.share, b.share);
-  if (a.place.length !== b.place.length) return kinds;
+  if (a.by !== b.by || a.place.length !== b.place.length) return kinds;
   return kinds + PLACE_WEIGHT ** 2 * a.place.reduce((sum, x, i) => sum + (x - b.place[i]!) ** 2, 0);
 }

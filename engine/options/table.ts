@@ -140,6 +140,7 @@ export const LOADING_OPTIONS = {
     | 'interTokenTargetMs'
     | 'onPressure'
     | 'helpers'
+    | 'embedder'
   >
 >;
 
@@ -255,6 +256,11 @@ export const ENGINE_OPTIONS = {
     default: false,
     help: 'let helpers in processes of their own say what kind of text is read',
     flag: '--helpers',
+  },
+  embedder: {
+    rule: anyText('a file', 1),
+    help: 'let this ONNX sentence model say where texts lie, in place of the one that comes with the package',
+    flag: '--embedder <file>',
   },
 } as const satisfies Rows<EngineOptions>;
 

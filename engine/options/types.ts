@@ -162,6 +162,12 @@ export interface EngineOptions extends StateOptions {
    * the log, never the text; it tells more of it than the rest of the log does (docs/helpers.md). Default false.
    */
   readonly helpers?: boolean;
+  /**
+   * File of an ONNX sentence model that says where texts lie, in place of the one that comes with the package; helpers
+   * are then asked. It takes the bytes of a text, or token ids by the tokenizer.json beside it, and answers with a
+   * vector (docs/helpers.md). Sessions of which different models said that are told apart by kind alone. Default: none.
+   */
+  readonly embedder?: string;
 }
 
 /**

@@ -17,6 +17,15 @@ export interface OnnxLimits {
 
 export const ONNX_LIMITS: OnnxLimits = { bytesMax: 256 * 2 ** 20, nodesMax: 10_000, tensorsMax: 10_000 };
 
+/** A tensor that goes in or comes out, as the file declares it. */
+export interface OnnxDeclared {
+  readonly name: string;
+  /** Of its elements; '': none of those that are known here, or none is declared. */
+  readonly type: string;
+  /** null: an axis of any length. The whole is null where no shape is declared. */
+  readonly shape: readonly (number | null)[] | null;
+}
+
 /** What a file turned out to be. */
 export interface OnnxFacts {
   readonly bytes: number;
@@ -28,10 +37,10 @@ export interface OnnxFacts {
   readonly tensorBytes: number;
   /** Operators in use, in alphabetical order. */
   readonly operators: readonly string[];
-  /** Names of the tensors that it is given. */
-  readonly inputs: readonly string[];
-  /** Names of those that it answers with. */
-  readonly outputs: readonly string[];
+  /** The tensors that it is given. */
+  readonly inputs: readonly OnnxDeclared[];
+  /** Those that it answers with. */
+  readonly outputs: readonly OnnxDeclared[];
 }
 
 /** Versions that onnxruntime 1.30 reads, and that our files and usual exporters write. */
@@ -47,19 +56,19 @@ const NAME_BYTES_MAX = 1024;
 const NODE_NAMES_MAX = 1024;
 /** Axes of a tensor. */
 const AXES_MAX = 8;
-/** Bytes of an element by type: float, uint8, int8, uint16, int16, int32, int64, bool, float16, double, bfloat16. */
-const ELEMENT_BYTES: Readonly<Record<number, number>> = {
-  1: 4,
-  2: 1,
-  3: 1,
-  4: 2,
-  5: 2,
-  6: 4,
-  7: 8,
-  9: 1,
-  10: 2,
-  11: 8,
-  16: 2,
+/** Types of elements, by their numbers in onnx.proto. */
+const ELEMENTS: Readonly<Record<number, { readonly name: string; readonly bytes: number }>> = {
+  1: { name: 'float32', bytes: 4 },
+  2: { name: 'uint8', bytes: 1 },
+  3: { name: 'int8', bytes: 1 },
+  4: { name: 'uint16', bytes: 2 },
+  5: { name: 'int16', bytes: 2 },
+  6: { name: 'int32', bytes: 4 },
+  7: { name: 'int64', bytes: 8 },
+  9: { name: 'bool', bytes: 1 },
+  10: { name: 'float16', bytes: 2 },
+  11: { name: 'float64', bytes: 8 },
+  16: { name: 'bfloat16', bytes: 2 },
 };
 
 const [VARINT, FIXED64, BYTES, FIXED32] = [0, 1, 2, 5] as const;
@@ -121,6 +130,9 @@ const TENSOR: Rules = {
 const VALUE: Rules = { 1: TEXT, 2: TEXT, 3: TEXT, 4: PART };
 /** 4, 5, 8 and 9 would be sequences, maps, sparse and optional values, which may hold each other without end. */
 const TYPE: Rules = { 1: TEXT, 6: TEXT };
+const TENSOR_TYPE: Rules = { 1: INT, 2: TEXT };
+const SHAPE: Rules = { 1: PART };
+const AXIS: Rules = { 1: INT, 2: TEXT, 3: TEXT };
 
 const text = new TextDecoder('utf-8', { fatal: true });
 
@@ -182,8 +194,8 @@ class Scan {
   }
 
   #graph({ from, to }: Field): Pick<OnnxFacts, 'inputs' | 'outputs'> {
-    const inputs: string[] = [];
-    const outputs: string[] = [];
+    const inputs: OnnxDeclared[] = [];
+    const outputs: OnnxDeclared[] = [];
     for (const field of this.#fields(from, to, GRAPH, 'graph')) {
       if (field.number === 1) this.#node(field);
       if (field.number === 5) this.#tensor(field);
@@ -235,7 +247,7 @@ class Scan {
       if ([4, 5, 7, 10, 11].includes(field.number)) typed += Math.max(1, field.to - field.from);
       if (field.number === 14 && field.value !== 0) this.#refuse('has data outside of the file', {});
     }
-    const each = ELEMENT_BYTES[type];
+    const each = ELEMENTS[type]?.bytes;
     if (each === undefined) this.#refuse(`has a tensor of the data type ${type}, which is not taken`, { type });
     const elements = dims.reduce((product, dim) => product * dim, 1);
     // Numbers that are spelled one by one take a byte each at least, so a tensor never is larger than its file by more
@@ -259,14 +271,35 @@ class Scan {
     if (dims.length > AXES_MAX) this.#refuse(`has a tensor of more than ${AXES_MAX} axes`, { axesMax: AXES_MAX });
   }
 
-  /** → name of a tensor that goes in or comes out */
-  #value({ from, to }: Field): string {
-    let name = '';
+  /** → a tensor that goes in or comes out */
+  #value({ from, to }: Field): OnnxDeclared {
+    let value: OnnxDeclared = { name: '', type: '', shape: null };
     for (const field of this.#fields(from, to, VALUE, 'value')) {
-      if (field.number === 1) name = this.#textOf(field, 'name');
-      if (field.number === 2) for (const _ of this.#fields(field.from, field.to, TYPE, 'type'));
+      if (field.number === 1) value = { ...value, name: this.#textOf(field, 'name') };
+      if (field.number === 2)
+        for (const part of this.#fields(field.from, field.to, TYPE, 'type'))
+          if (part.number === 1) value = { ...value, ...this.#tensorType(part) };
     }
-    return name;
+    return value;
+  }
+
+  #tensorType({ from, to }: Field): Pick<OnnxDeclared, 'type' | 'shape'> {
+    let type = '';
+    let shape: (number | null)[] | null = null;
+    for (const field of this.#fields(from, to, TENSOR_TYPE, 'type of a tensor')) {
+      if (field.number === 1) type = ELEMENTS[field.value]?.name ?? '';
+      else shape = [...this.#fields(field.from, field.to, SHAPE, 'shape')].map((axis) => this.#axis(axis));
+      if (shape !== null && shape.length > AXES_MAX)
+        this.#refuse(`has a tensor of more than ${AXES_MAX} axes`, { axesMax: AXES_MAX });
+    }
+    return { type, shape };
+  }
+
+  /** → its length; null: any */
+  #axis({ from, to }: Field): number | null {
+    let length: number | null = null;
+    for (const field of this.#fields(from, to, AXIS, 'axis')) if (field.number === 1) length = field.value;
+    return length;
   }
 
   *#fields(from: number, to: number, rules: Rules, what: string): Generator<Field, void, undefined> {

@@ -47,6 +47,8 @@ export interface CommonsOptions {
   readonly prefixCaching: boolean;
   /** Whether helpers are asked. */
   readonly helpers: boolean;
+  /** The file of a user's own; left out: that of the package. */
+  readonly embedder?: string | undefined;
   /** Told of events; left out: nobody is. */
   readonly onEvent?: (event: EngineEvent) => void;
 }
@@ -78,7 +80,7 @@ export class Commons {
     const { kvBudgetBytes, idleSessions, maxConcurrent, interTokenTargetMs, onPressure } = options;
     this.state = state;
     this.meter = new Meter(FALLBACKS, tellerOf(options));
-    this.helpers = options.helpers ? watchedHelpers(this.meter) : null;
+    this.helpers = options.helpers ? watchedHelpers(this.meter, { embedder: options.embedder }) : null;
     const form = idleSessions === 'keep' ? null : this.#idleForm(idleSessions);
     this.pool = openPool(kvBudgetBytes ?? memoryBytes());
     this.budgetBytes = kvBudgetBytes;
@@ -99,10 +101,13 @@ export class Commons {
   static async open(options: CommonsOptions): Promise<Commons> {
     useMasterKeys(options.masterKeys);
     const state = options.stateDir === null ? null : await stateOf(options, options.stateDir);
+    let commons: Commons | null = null;
     try {
-      return new Commons(state, options);
+      commons = new Commons(state, options);
+      await commons.helpers?.check();
+      return commons;
     } catch (error) {
-      await state?.close();
+      await doAll(commons?.endings ?? [() => state?.close()]).catch(() => {});
       throw error;
     }
   }

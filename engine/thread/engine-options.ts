@@ -34,7 +34,12 @@ export function checkRuntimeOptions(options: Omit<EngineOptions, keyof typeof MO
   commonsOptions(options);
 }
 
-function checkShared(options: Pick<EngineOptions, 'qdrant' | 'stateDir'>): void {
+function checkShared(options: Pick<EngineOptions, 'qdrant' | 'stateDir' | 'helpers' | 'embedder'>): void {
+  if (options.helpers === false && options.embedder !== undefined)
+    throw new KvError('bad-argument', 'an embedder is a helper, and helpers: false asks none', {
+      values: { embedder: options.embedder },
+      hint: 'leave out helpers or the embedder',
+    });
   if (options.qdrant !== undefined && options.stateDir === null)
     throw new KvError('bad-argument', 'sessions are shared from a state folder', {
       hint: 'name one, or leave out qdrant',
@@ -79,7 +84,8 @@ export function commonsOptions(options: Omit<EngineOptions, 'model'>): CommonsOp
     interTokenTargetMs: options.interTokenTargetMs,
     idleSessions: options.idleSessions ?? ENGINE_OPTIONS.idleSessions.default,
     prefixCaching: options.prefixCaching ?? ENGINE_OPTIONS.prefixCaching.default,
-    helpers: options.helpers ?? ENGINE_OPTIONS.helpers.default,
+    helpers: options.helpers ?? (options.embedder !== undefined || ENGINE_OPTIONS.helpers.default),
+    embedder: options.embedder === undefined ? undefined : resolve(options.embedder),
   };
 }
 

@@ -82,6 +82,7 @@ export class Host {
       runtime = await openRuntime(options, stateDir);
       if (stateDir !== null) state ??= await stateOf(options, stateDir);
       commons = new Commons(state, options);
+      await commons.helpers?.check();
       return new Host(commons, runtime, options, true);
     } catch (error) {
       await doAll([...(commons?.endings ?? [() => state?.close()]), () => runtime?.close()]).catch(() => {});

@@ -1,7 +1,7 @@
 /** The helpers of an engine, with what becomes of them in its metrics and events. */
 import { HELPER_STATES, type Meter } from '../metrics/meter.ts';
-import type { HelperOptions, HelperStatus } from '../sidecar/helper.ts';
-import { type TextHelperName, TextHelpers } from '../sidecar/hint.ts';
+import type { HelperStatus } from '../sidecar/helper.ts';
+import { type TextHelperName, type TextHelperOptions, TextHelpers } from '../sidecar/hint.ts';
 
 type Known = (typeof HELPER_STATES)[number];
 
@@ -12,7 +12,7 @@ function stateOf({ state, failures }: HelperStatus): Known {
 }
 
 /** Throws as TextHelpers does. */
-export function watchedHelpers(meter: Meter, options: HelperOptions = {}): TextHelpers {
+export function watchedHelpers(meter: Meter, options: TextHelperOptions = {}): TextHelpers {
   const before = new Map<string, HelperStatus>();
   const count = (): void => {
     const states = [...before.values()].map(stateOf);

@@ -76,7 +76,7 @@ export const course = noun<Course>()({
 
 export const layerCost = noun<LayerCost>()({ layer: count, side, cost: real, rows: whole });
 
-export const hint = noun<TextHint>()({ kind: text, share: real, place: reals });
+export const hint = noun<TextHint>()({ kind: text, share: real, place: reals, by: optional(text) });
 
 export const prefix = object({ pages: list(text, 1), later: text, answers: whole });
 

@@ -48,7 +48,10 @@ describe('the models that come with the package', () => {
     for (const name of ['kinds', 'places']) {
       const bytes = readFileSync(join(packageRoot(), 'models', 'helpers', `${name}.onnx`));
       const facts = scanOnnx(name, bytes);
-      expect(facts).toMatchObject({ inputs: ['text'], outputs: ['answer'] });
+      expect(facts).toMatchObject({
+        inputs: [{ name: 'text', type: 'uint8' }],
+        outputs: [{ name: 'answer', type: 'float32' }],
+      });
       expect(facts.bytes).toBeLessThan(64 * 1024);
     }
   });

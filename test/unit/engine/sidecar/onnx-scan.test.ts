@@ -99,8 +99,8 @@ describe('what is taken', () => {
       tensors: 1,
       tensorBytes: 24,
       operators: ['MatMul', 'Softmax'],
-      inputs: ['x'],
-      outputs: ['z'],
+      inputs: [{ name: 'x', type: 'float32', shape: [null, 3] }],
+      outputs: [{ name: 'z', type: 'float32', shape: [null, 2] }],
     });
     await (await ort.InferenceSession.create(GOOD, { logSeverityLevel: 3 })).release();
   });
