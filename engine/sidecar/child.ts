@@ -14,10 +14,9 @@ const ANSWERS = 3;
 const VIEWS = { float32: Float32Array, int32: Int32Array, int64: BigInt64Array, uint8: Uint8Array } as const;
 
 function send(message: Message): void {
-  for (const bytes of framed(message)) {
-    let at = 0;
-    while (at < bytes.byteLength) at += writeSync(ANSWERS, bytes, at);
-  }
+  const bytes = framed(message);
+  let at = 0;
+  while (at < bytes.byteLength) at += writeSync(ANSWERS, bytes, at);
 }
 
 class Program {

@@ -26,16 +26,21 @@ export interface Message {
 
 const HEAD_BYTES = 8;
 
-/** → bytes to write, in order */
-export function framed({ id, trouble, tensors }: Message): Uint8Array[] {
+/** → bytes to write: in one piece, so that one call writes them and one read has them */
+export function framed({ id, trouble, tensors }: Message): Uint8Array {
   const described = tensors.map(({ name, type, dims }) => ({ name, type, dims }));
   const head = new TextEncoder().encode(JSON.stringify({ id, trouble, tensors: described }));
   const bytes = tensors.reduce((sum, { data }) => sum + data.byteLength, head.byteLength);
-  const start = new Uint8Array(HEAD_BYTES);
-  const view = new DataView(start.buffer);
+  const whole = new Uint8Array(HEAD_BYTES + bytes);
+  const view = new DataView(whole.buffer);
   view.setUint32(0, bytes, true);
   view.setUint32(4, head.byteLength, true);
-  return [start, head, ...tensors.map(({ data }) => data)];
+  let at = HEAD_BYTES;
+  for (const part of [head, ...tensors.map(({ data }) => data)]) {
+    whole.set(part, at);
+    at += part.byteLength;
+  }
+  return whole;
 }
 
 /** Puts messages together again from whatever pieces a pipe gives. Throws a RangeError for what is no message. */

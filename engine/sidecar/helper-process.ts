@@ -33,6 +33,7 @@ export interface Wardens {
   readonly prlimit: string | null;
   readonly setpriv: string | null;
   readonly nice: string | null;
+  readonly chrt: string | null;
 }
 
 /** Longest message in either direction, beside the model. */
@@ -48,12 +49,24 @@ const program = (name: string): string | null =>
 
 /** Those that this system has. Only Linux has the first two. */
 export function findWardens(): Wardens {
-  if (process.platform === 'win32') return { prlimit: null, setpriv: null, nice: null };
-  return { prlimit: program('prlimit'), setpriv: program('setpriv'), nice: program('nice') };
+  if (process.platform === 'win32') return { prlimit: null, setpriv: null, nice: null, chrt: null };
+  return { prlimit: program('prlimit'), setpriv: program('setpriv'), nice: program('nice'), chrt: program('chrt') };
 }
 
-/** Where onnxruntime-node is, and which folders of it are read. */
-export function findOrt(): { readonly file: string; readonly folders: readonly string[] } | null {
+interface OrtFiles {
+  readonly file: string;
+  readonly folders: readonly string[];
+}
+
+let ortFiles: OrtFiles | null = null;
+
+/** Where onnxruntime-node is, and which folders of it are read. Looked for once, since decoding waits meanwhile. */
+export function findOrt(): OrtFiles | null {
+  ortFiles ??= lookForOrt();
+  return ortFiles;
+}
+
+function lookForOrt(): OrtFiles | null {
   try {
     const file = createRequire(import.meta.url).resolve('onnxruntime-node');
     const common = createRequire(file).resolve('onnxruntime-common');
@@ -84,7 +97,7 @@ const PERMISSION = process.allowedNodeEnvironmentFlags.has('--permission')
 /** Program and arguments of a helper. */
 export function commandOf(
   { dataBytes, cpuSeconds }: Pick<HelperLimits, 'dataBytes' | 'cpuSeconds'>,
-  { prlimit, setpriv, nice }: Wardens,
+  { prlimit, setpriv, nice, chrt }: Wardens,
   { url, loader }: RunnableModule,
   ort: NonNullable<ReturnType<typeof findOrt>>,
 ): string[] {
@@ -102,6 +115,8 @@ export function commandOf(
     ...(prlimit === null ? [] : [prlimit, `--data=${dataBytes}`, `--cpu=${cpuSeconds}`, '--core=0']),
     ...(setpriv === null ? [] : [setpriv, '--pdeathsig', 'KILL']),
     ...(nice === null ? [] : [nice, '-n', '10']),
+    // It waits for its turn when it wakes, in place of taking that of the engine.
+    ...(chrt === null ? [] : [chrt, '--batch', '0']),
     process.execPath,
     '--no-warnings',
     `--max-old-space-size=${HEAP_MB}`,
@@ -218,7 +233,7 @@ export class HelperProcess {
         done: (answer) => settle(() => resolve(answer)),
         failed: (error) => settle(() => reject(error)),
       });
-      for (const bytes of framed({ id, tensors })) (this.#child.stdin as Writable).write(bytes);
+      (this.#child.stdin as Writable).write(framed({ id, tensors }));
     });
   }
 

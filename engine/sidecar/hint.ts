@@ -87,7 +87,9 @@ export class TextHelpers {
   async hintOf(text: Uint8Array, options: { readonly deadlineMs?: number } = {}): Promise<Hint | null> {
     if (text.byteLength === 0) return null;
     const data = text.slice(0, HINT_BYTES_MAX);
-    const [said, placed] = await Promise.all([this.#kinds.ask(bytesOf(data), options), this.#place(data, options)]);
+    // One after the other, so that at most one core is taken from those who decode meanwhile.
+    const said = await this.#kinds.ask(bytesOf(data), options);
+    const placed = said === null ? null : await this.#place(data, options);
     const kinds = floats(said?.[0]);
     if (kinds?.length !== TEXT_KINDS.length || placed === null) return null;
     const share = Math.max(...kinds);

@@ -2,7 +2,7 @@
 // whoever asks gets no hint and goes on. A graph of one node takes as much memory as its input says.
 import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { getPriority, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { afterEach, describe, expect, test } from 'vitest';
@@ -24,7 +24,7 @@ const FILL = writeOnnxModel({
   outputs: [{ name: 'size', type: 'int64', shape: [] }],
 });
 const wardens = findWardens();
-const NONE = { prlimit: null, setpriv: null, nice: null };
+const NONE = { prlimit: null, setpriv: null, nice: null, chrt: null };
 /** No test waits for this long; it is for machines that are slow. */
 const PATIENT = { startMs: 120_000, deadlineMs: 120_000 };
 
@@ -81,6 +81,12 @@ describe('a helper that works', () => {
       expect(await sizeOf(helper, 1)).toBe(1);
       const of = (name: string): string => join('/proc', String(helper.pid), name);
       expect(readFileSync(of('environ'), 'utf8')).toBe('');
+      // Fields 19 and 41 of proc(5): nice and policy, of which 3 is SCHED_BATCH.
+      const stat = readFileSync(of('stat'), 'utf8')
+        .replace(/^.*\) /, '')
+        .split(' ');
+      if (wardens.nice !== null) expect(Number(stat[19 - 3])).toBe(Math.min(19, getPriority() + 10));
+      if (wardens.chrt !== null) expect(stat[41 - 3]).toBe('3');
       expect(readlinkSync(of('cwd'))).toMatch(/palimpsest-helper-\w+ \(deleted\)$/);
       if (wardens.prlimit !== null) {
         const limits = readFileSync(of('limits'), 'utf8');
