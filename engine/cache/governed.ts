@@ -76,7 +76,7 @@ import { Room } from './room.ts';
 import { SlidingWindows } from './sliding.ts';
 import { Stated } from './stated.ts';
 import { Tally } from './tally.ts';
-import type { Terms } from './terms.ts';
+import { lowestPair, type Terms } from './terms.ts';
 import { type Asked, TrialQueue, type TrialsLeft } from './trials.ts';
 import type { MemoryUsage, Stake } from './types.ts';
 import { MassTrace } from './workload.ts';
@@ -689,7 +689,7 @@ export class Governed implements Lender {
 
   #openPacks(pack: SessionPack): PackPages {
     return new PackPages({
-      ...{ pack, kv: this.kv, attention: this.#options.native, lowest: this.terms.context.floor?.k ?? 'trellis2' },
+      ...{ pack, kv: this.kv, attention: this.#options.native, lowest: lowestPair(this.terms.context.floor) },
       mayGoBack: () => this.sliding.hasWays,
       onLeft: (why, pages) =>
         this.mover.write('note', { packLeft: this.terms.context.pack?.id, pages, why, tokens: this.#length }),

@@ -6,16 +6,20 @@
  */
 import {
   type CacheShape,
+  FORMAT_NAMES,
   FORMATS,
   type FormatName,
+  type FormatPair,
   firstToken,
   isForeign,
+  isFreed,
   type KvCache,
   type KvCacheOptions,
   KvError,
   PAGE_PART_ALIGN,
   PAGE_TOKENS,
   type PageRows,
+  type PageTable,
   padded,
   pageBytes,
   SIDES,
@@ -69,8 +73,8 @@ interface PackPagesOptions {
   readonly kv: KvCache;
   /** As the native cache was opened with. */
   readonly attention: Pick<KvCacheOptions, 'scale' | 'scoreCap' | 'slidingWindow' | 'alibiSlopes'>;
-  /** In which pages go on where there is no room for them. */
-  readonly lowest: FormatName;
+  /** In which pages go on where there is no room for them: the least that the session allows. */
+  readonly lowest: FormatPair;
   /** Whether pages that are gone may come back. */
   readonly mayGoBack: () => boolean;
   /** Hears why so many pages went on in a format of ours. */
@@ -178,20 +182,28 @@ export class PackPages {
     return false;
   }
 
-  /** Pages go to the lowest format of ours, those of the oldest tokens first, until there is room. */
+  /** Pages that could take less: those in the pack, and those that left it for more than the lowest formats. */
+  get lowerable(): number {
+    return this.#lowerable().reduce((sum, { layers }) => sum + layers.length, 0);
+  }
+
+  /** Such pages go to the lowest formats of ours, those of the oldest tokens first, until there is room. */
   giveBack(hasRoom: () => boolean): void {
-    const { lowest, onLeft } = this.#options;
-    let pages = 0;
-    for (const page of this.#oldest()) {
+    const { kv, lowest, onLeft } = this.#options;
+    let left = 0;
+    for (const { page, layers } of this.#lowerable()) {
       if (hasRoom()) break;
-      for (const layer of this.#pages.keys()) {
-        if (!this.#in(layer).includes(page)) continue;
-        if (this.#tried(() => this.#restore(layer, page, lowest)) === null) return;
-        this.#pages[layer] = null;
-        pages++;
+      for (const layer of layers) {
+        const table = kv.table(layer);
+        if (isForeign(table, page)) {
+          if (this.#tried(() => this.#restore(layer, page, lowest.k)) === null) return;
+          this.#pages[layer] = null;
+          left++;
+        }
+        for (const side of this.#above(kv.table(layer), page)) kv.transcode(layer, page, side, lowest[side]);
       }
     }
-    if (pages > 0) onLeft('room', pages);
+    if (left > 0) onLeft('room', left);
   }
 
   /**
@@ -222,8 +234,23 @@ export class PackPages {
     this.#codec.close();
   }
 
-  #oldest(): readonly number[] {
-    return [...new Set(this.#pages.flatMap((_, layer) => this.#in(layer)))].sort((a, b) => a - b);
+  /** Each such page with the layers in which it is one, the oldest first. */
+  #lowerable(): readonly { readonly page: number; readonly layers: readonly number[] }[] {
+    const found = new Map<number, number[]>();
+    for (const [layer, known] of this.#known.entries()) {
+      const table = this.#options.kv.table(layer);
+      const isLowerable = (page: number): boolean =>
+        isForeign(table, page) || (!isFreed(table, page) && this.#above(table, page).length > 0);
+      for (const page of known) if (isLowerable(page)) found.set(page, [...(found.get(page) ?? []), layer]);
+    }
+    return Array.from(found, ([page, layers]) => ({ page, layers })).sort((a, b) => a.page - b.page);
+  }
+
+  /** Sides of a page of ours that are in finer formats than the lowest. */
+  #above({ kFormat, vFormat }: PageTable, page: number): Side[] {
+    const { lowest } = this.#options;
+    const held = { k: FORMAT_NAMES[kFormat[page]!]!, v: FORMAT_NAMES[vFormat[page]!]! };
+    return SIDES.filter((side) => FORMATS[held[side]].rank < FORMATS[lowest[side]].rank);
   }
 
   #in(layer: number): readonly number[] {

@@ -138,12 +138,12 @@ function free(cache: Governed, dueBytes: number, tokensNew: number): void {
     } catch (error) {
       // What is promoted or free for that, and kept originals, are the first to go where no legal move is left.
       const { canaries, room, packs } = cache;
-      const givable = canaries.count + room.promotedBytes + room.reserveBytes + (packs?.count ?? 0);
+      const givable = canaries.count + room.promotedBytes + room.reserveBytes + (packs?.lowerable ?? 0);
       if (!isTooSmall(error) || givable === 0) throw error;
       cache.promoted?.giveBack();
       room.spendReserve();
       canaries.dropAll();
-      // Policies know nothing of pages in a pack, which no move can make smaller.
+      // Policies know nothing of pages that are in a pack or were, which no move of theirs can make smaller.
       packs?.giveBack(() => cache.usedBytes + dueBytes <= (cache.budgetBytes ?? 0) - room.spareBytes);
       decide(cache, { ...point, trials: NO_TRIALS });
     }

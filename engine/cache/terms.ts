@@ -379,7 +379,7 @@ function floorOf(asked: FormatPair | undefined, lowest: FormatPair | undefined):
 }
 
 /** The lowest pair that policies go to: 2-bit keys stand only beside values below 4 bits. */
-function lowestPair(floor: FormatPair | null): FormatPair {
+export function lowestPair(floor: FormatPair | null): FormatPair {
   return usefulPair(floor ?? LOWEST_FORMATS);
 }
 

@@ -1,9 +1,14 @@
-/** Attention over pages in the codec of a pack is what float64 makes of the decoded rows. */
+/**
+ * Attention over pages in the codec of a pack is what float64 makes of the decoded rows; where there is no room, pages
+ * go to the least that a session allows, whether they are in the pack or have left it.
+ */
 import { describe, expect, it } from 'vitest';
 import { PackPages } from '../../../../engine/cache/pack-pages.ts';
 import { type KvCache, openKvCache, openPool } from '../../../../native/index.ts';
 import { denseAttention, history, normals, relativeError, uniform } from '../../../native/dense.ts';
 import { coarse, packOf } from './pack-codecs.ts';
+
+const LOWEST = { k: 'trellis2', v: 'trellis1' } as const;
 
 describe('attention over pages in a pack', () => {
   const shapes = [
@@ -32,7 +37,7 @@ describe('attention over pages in a pack', () => {
     const kv: KvCache = openKvCache({ shape, pool: openPool(2 ** 28), windowFormat: 'f16', ...attention });
     kv.append(0, normals(random, 600 * row), normals(random, 600 * row));
     const pack = packOf('coarse', 'a', () => coarse());
-    const packs = new PackPages({ pack, kv, attention, lowest: 'trellis2', mayGoBack: () => false, onLeft: () => {} });
+    const packs = new PackPages({ pack, kv, attention, lowest: LOWEST, mayGoBack: () => false, onLeft: () => {} });
     const [k, v] = [history(kv, 0, 'k'), history(kv, 0, 'v')];
     const codec = coarse();
     const dense = { window, scoreCap, scale, ...(slopes !== null && { slopes: Float32Array.from(slopes) }) };
@@ -65,4 +70,48 @@ describe('attention over pages in a pack', () => {
       for (let t = page === 0 ? 4 : 0; t < 128; t++) rows.set(back.subarray(t * headDim, (t + 1) * headDim), at(t));
     }
   }
+});
+
+describe('pages that give back room', () => {
+  const shape = { layers: 2, queryHeads: 2, kvHeads: 2, headDim: 64 };
+  function held(): { kv: KvCache; packs: PackPages; left: string[] } {
+    const random = uniform(7);
+    const kv: KvCache = openKvCache({ shape, pool: openPool(2 ** 28), windowFormat: 'f16' });
+    for (const layer of [0, 1]) kv.append(layer, normals(random, 600 * 128), normals(random, 600 * 128));
+    const left: string[] = [];
+    const options = { pack: packOf('coarse', 'a', () => coarse()), kv, attention: {}, lowest: LOWEST };
+    const onLeft = (why: string, pages: number): void => void left.push(`${why} ${pages}`);
+    const packs = new PackPages({ ...options, mayGoBack: () => false, onLeft });
+    for (const layer of [0, 1]) for (const page of [1, 2]) packs.hold(layer, page);
+    return { kv, packs, left };
+  }
+  const formats = (kv: KvCache, layer: number, page: number): string =>
+    (['k', 'v'] as const).map((side) => kv.format(layer, page, side)).join(':');
+
+  it('the oldest first, keys and values each as far down as the session allows', () => {
+    const { kv, packs, left } = held();
+    expect(packs.lowerable).toBe(4);
+    packs.giveBack(() => packs.count <= 2);
+    expect([0, 1].map((layer) => formats(kv, layer, 1))).toEqual(['trellis2:trellis1', 'trellis2:trellis1']);
+    expect(packs.lowerable).toBe(2);
+    packs.giveBack(() => false);
+    expect([packs.count, packs.lowerable]).toEqual([0, 0]);
+    expect(left).toEqual(['room 2', 'room 2']);
+    expect(kv.auditBytes()).toBe(kv.usedBytes);
+    packs.close();
+  });
+
+  it('those that left the pack for a finer format too', () => {
+    const { kv, packs } = held();
+    packs.leave();
+    expect(formats(kv, 0, 1)).not.toBe('trellis2:trellis1');
+    expect([packs.count, packs.lowerable]).toEqual([0, 4]);
+    const before = kv.usedBytes;
+    packs.giveBack(() => kv.usedBytes < before);
+    expect(packs.lowerable).toBe(2);
+    packs.giveBack(() => false);
+    expect(packs.lowerable).toBe(0);
+    expect([1, 2].map((page) => formats(kv, 1, page))).toEqual(['trellis2:trellis1', 'trellis2:trellis1']);
+    packs.close();
+  });
 });

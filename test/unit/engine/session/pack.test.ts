@@ -21,7 +21,7 @@ import { isForeign, openPool } from '../../../../native/index.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
 import { type Entry, explain, openWitnessLog, readLog, replay } from '../../../../witness/index.ts';
 import { familyTokens, hfFiles, readFamily } from '../../../model/family-files.ts';
-import { refused, refusedLater } from '../../../refusal.ts';
+import { refusal, refused, refusedLater } from '../../../refusal.ts';
 import { TIER } from '../../../tier.ts';
 import { breaking, coarse, keptRows, packOf } from '../cache/pack-codecs.ts';
 import { ids, MODEL } from '../on-reference.ts';
@@ -127,6 +127,20 @@ describe.each(['reference', 'mistral'])('a session of %s with a pack', (name) =>
       expect(found.firstDifference).toBeNull();
       expect(found).toMatchObject({ equal: true, complete: true });
       expect(JSON.stringify(explain(dir, offered[0]!.seq))).toContain(id);
+    });
+
+  if (name === 'reference')
+    it('keeps the least budget that a session without it keeps', async () => {
+      const pack = packOf('four', 'e', () => coarse());
+      const tokensExpected = 960;
+      const { neededBytes } = refusal(() => open(pack, { kvBudget: 1000, tokensExpected })).values;
+      for (const one of [undefined, pack]) {
+        const session = open(one, { kvBudget: Number(neededBytes), tokensExpected });
+        await session.read(ids(tokensExpected));
+        expect(session.cache.usedBytes).toBeLessThanOrEqual(session.governed.terms.budgetBytes!);
+        sound(session);
+        session.close();
+      }
     });
 
   it.each(['encode', 'dots', 'mix'] as const)('goes on in formats of ours where its pack fails in %s', async (call) => {
