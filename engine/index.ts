@@ -70,6 +70,7 @@ export type {
   Outcome,
   PackContext,
   PageForm,
+  PagePart,
   PageSide,
   Policy,
   PolicyContext,

@@ -38,5 +38,5 @@ const described = () => ({
 export function abi(): string {
   const text = JSON.stringify(described(), (key, value: unknown) => (FOR_POLICIES.includes(key) ? undefined : value));
   const digest = createHash('sha256').update(text).digest('hex').slice(0, 32);
-  return `10 formats=${servedFormats().length} layout=${digest}`;
+  return `11 formats=${servedFormats().length} layout=${digest}`;
 }

@@ -120,22 +120,26 @@ Status formatCall(Cache& cache, const Info& info) {
   return kOk;
 }
 
-// (layer, first page, Float64Array[2 * pages] <- CRC-32C of the codes of keys and values of so many sealed pages, NaN
-// where a page has none)
+// (layer, first page, Float64Array[3 * pages] <- CRC-32C of the codes of keys and values and of the latent of so many
+// sealed pages, NaN where a page has none)
 Status sideDigestsCall(Cache& cache, const Info& info) {
   int layer, first;
   Span<double> out;
   if (!readInt(info[0], 0, cache.shape().layers - 1, &layer)) return kBadArgument;
   const Layer& it = cache.layer(layer);
   if (!readInt(info[1], 0, it.sealed(), &first) || !readArray(info[2], napi_float64_array, &out)) return kBadArgument;
-  if (out.length % 2 != 0 || out.length / 2 > it.pages.size() - first) return kBadShape;
-  for (size_t at = 0; at < out.length; at++) {
-    const Page& page = it.page(first + static_cast<int>(at / 2));
+  if (out.length % 3 != 0 || out.length / 3 > it.pages.size() - first) return kBadShape;
+  const auto digestOf = [](bool isThere, const auto& parts) {
     uint32_t crc = ~0u;
-    for (const PartRef& part : page.side(at % 2 == 0).part) {
+    for (const PartRef& part : parts) {
       if (part) crc = bestDigests().crc(crc, part.bytes(), part.size());
     }
-    out.data[at] = page.kind == kResident ? static_cast<double>(~crc) : std::numeric_limits<double>::quiet_NaN();
+    return isThere ? static_cast<double>(~crc) : std::numeric_limits<double>::quiet_NaN();
+  };
+  for (size_t at = 0; at < out.length; at += 3) {
+    const Page& page = it.page(first + static_cast<int>(at / 3));
+    for (const bool isKey : {true, false}) out.data[at + (isKey ? 0 : 1)] = digestOf(page.kind == kResident, page.side(isKey).part);
+    out.data[at + 2] = digestOf(page.latent.isThere(), page.latent.part);
   }
   return kOk;
 }

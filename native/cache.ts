@@ -399,7 +399,7 @@ export class NativeCache implements KvCache {
     const handle = this.#open();
     const { pages } = this.#count(this.#layer(layer));
     if (page !== undefined) this.#sealedPage(layer, page);
-    const digests = new Float64Array(page === undefined ? 2 * pages : 2);
+    const digests = new Float64Array(page === undefined ? 3 * pages : 3);
     check(handle.sideDigests(layer, page ?? 0, digests), 'read the codes of a layer', { layer });
     return digests;
   }

@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "10 formats=14 layout=d451f9a5d40a0525ac968b6482ec456b";
+constexpr char kAbi[] = "11 formats=14 layout=d451f9a5d40a0525ac968b6482ec456b";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;

@@ -379,8 +379,8 @@ export interface KvCache {
   keepRows(layer: number, page: number, side: Side, rows: readonly RowPlace[]): number;
   /**
    * Numbers that say whether the codes of sealed pages are still those that they were, of all or of one page: those of
-   * its keys and its values, page after page, NaN for a page that is held as a latent. Sides with the same bytes in the
-   * same form have the same number.
+   * its keys, its values and its latent, page after page, NaN for what it does not have. The same bytes in the same
+   * form have the same number.
    */
   sideDigests(layer: number, page?: number): Float64Array;
   /** The number of rows that a side keeps. */

@@ -210,9 +210,18 @@ export interface PageSide {
   readonly side: Side;
 }
 
-/** One side of a page whose codes are others than those that were made. */
-export interface DamagedSide extends PageSide {
-  /** True: they were made again of an original. Left out: they were not. */
+/** One side of a page, or the latent in place of both. */
+export interface PagePart extends Omit<PageSide, 'side'> {
+  /** Its keys, its values, or its latent. */
+  readonly side: Part;
+}
+
+/** One side of a page, or its latent, whose codes are others than those that were made. */
+export interface DamagedSide extends PagePart {
+  /**
+   * True: they were made again of an original, or keys and values took the place of the latent. Left out: they were
+   * not.
+   */
   readonly mended?: boolean;
 }
 

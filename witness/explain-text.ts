@@ -262,7 +262,7 @@ function tellRestored({ restored }: Facts): string {
 
 function tellDamaged({ damaged }: Facts): string {
   const told = damaged.map(({ seq, tokens, side, format, mended }) => {
-    const what = mended ? 'made again of their original' : 'left so, since they had no original';
+    const what = mended ? 'made again of their original' : 'left so, for want of an original or of room';
     return `${sideName(side)} in ${format} at ${plural(tokens, 'token')}, ${what} (${entryId(seq)})`;
   });
   return `Codes of the page were damaged in memory: ${shortList(told)}.`;

@@ -416,7 +416,7 @@ function damageText(damaged: readonly MendedSide[]): string {
     const sides = damaged.filter((one) => one.mended === mended);
     if (sides.length === 0) return [];
     const which = `${plural(sides.length, 'page side')} in ${layersText(sides.map(({ layer }) => layer))} (${tally(sides.map(({ format }) => format))})`;
-    return [mended ? `${which} made again of originals` : `${which} left so, since there was no original`];
+    return [mended ? `${which} made again of originals` : `${which} left so, for want of originals or of room`];
   });
   return `Codes were damaged in memory: ${told.join('; ')}.`;
 }

@@ -14,6 +14,8 @@ import {
   type KvCache,
   KvError,
   LATENT_NAMES,
+  type LatentName,
+  LOWEST_FORMATS,
   movablePages,
   nativeInfo,
   openPool,
@@ -226,8 +228,8 @@ export class Governed implements Lender {
     this.originals = options.originals === undefined ? null : this.#openOriginals(options.originals);
     this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
     this.digests = new PageDigests(kv, context.windowFormat);
-    const { digests, originals, promoted } = this;
-    this.remaking = new Remaking({ cache: kv, digests, originals, promoted });
+    const { digests, originals } = this;
+    this.remaking = this.#openRemaking();
     this.mending = this.#openMending();
     this.packs = options.pack === undefined ? null : this.#openPacks(options.pack);
     this.mover = new Mover({
@@ -718,6 +720,12 @@ export class Governed implements Lender {
     this.packs?.leave();
   }
 
+  #openRemaking(): Remaking {
+    const { kv: cache, digests, originals, promoted } = this;
+    const latentBytes = (format: LatentName): number => this.latents!.bytesOf(format);
+    return new Remaking({ cache, digests, originals, promoted, latentBytes });
+  }
+
   #openMending(): Mending {
     const { id: session, kv: cache, digests, remaking, meter } = this;
     return new Mending({
@@ -728,6 +736,11 @@ export class Governed implements Lender {
       meter,
       note: (body) => this.mover.write('note', body),
       onMended: (side) => this.kin.mended(side),
+      isShared: () => this.hasForks,
+      lowest: (side) => this.terms.context.floor?.[side] ?? LOWEST_FORMATS[side],
+      change: (layer, page, work) => {
+        this.mover.change({ cause: 'restore', layer, page, tokens: this.#length }, work);
+      },
     });
   }
 
@@ -906,7 +919,8 @@ export class Governed implements Lender {
       bytes,
     }: { readonly tokens: number; readonly inputs: CheckedInputs | undefined; readonly bytes: number | null },
   ): void {
-    if (inputs !== undefined) this.latents!.add(layer, inputs, tokens, this.length);
+    if (inputs !== undefined)
+      for (const page of this.latents!.add(layer, inputs, tokens, this.length)) this.digests.after(layer, page, 'kv');
     if (bytes !== null) this.promised.took(this.kv.usedBytes - bytes);
   }
 
@@ -991,11 +1005,27 @@ export class Governed implements Lender {
     if (latents === null) throw noLatents(layer, page);
     if (!isThere) return latents.restore(layer, page, format);
     if (originals !== null) checkUnshared(this, { layer, page });
+    const usedBytes = this.kv.usedBytes;
+    if (!this.mending.beforeRestoring(layer, page, format)) {
+      this.#restoreDamaged(layer, page, format);
+      return this.kv.usedBytes - usedBytes;
+    }
     return this.mover.change({ cause: 'restore', layer, page, tokens: this.#length }, () => {
       const grown = latents.restore(layer, page, format);
       this.remaking.refine(layer, page, format);
       return grown;
     });
+  }
+
+  /** Of a page whose latent is damaged: what was made of originals already is made as it was asked for. */
+  #restoreDamaged(layer: number, page: number, format: FormatName): void {
+    const isHeld = latentOf(this.kv.table(layer), page)?.isHeld === true;
+    if (isHeld || this.originals === null)
+      throw new KvError('checksum-mismatch', `the latent of page ${page} of layer ${layer} is damaged`, {
+        values: { layer, page, format },
+        hint: "give sessions originals: 'disk', and room for the format",
+      });
+    restoreOriginals(this, { layer, page, format });
   }
 
   memoryUsage(): MemoryUsage {

@@ -316,9 +316,10 @@ export class Latents {
 
   /**
    * Takes the rows of tokens that have just been appended behind `length` others; pages that they sealed get their
-   * latent. Room for it must have been made.
+   * latent. Room for it must have been made. → the pages that got one
    */
-  add(layer: number, { rows }: CheckedInputs, tokens: number, length: number): void {
+  add(layer: number, { rows }: CheckedInputs, tokens: number, length: number): readonly number[] {
+    const kept: number[] = [];
     const { format, width } = this.#options;
     const open = this.#open[layer]!;
     for (let done = 0; done < tokens; ) {
@@ -326,13 +327,16 @@ export class Latents {
       // A full page is sealed by the first token behind it.
       if (at === 0 && length + done > 0) {
         const page = pageOf(length + done) - 1;
-        if (!this.#skipped.includes(layer))
+        if (!this.#skipped.includes(layer)) {
           this.#cache.keepLatent(layer, page, format, encodeLatent(format, open, width, page === 0 ? SINK_TOKENS : 0));
+          kept.push(page);
+        }
       }
       const count = Math.min(tokens - done, rowsLeft(length + done));
       open.set(rows.subarray(done * width, (done + count) * width), at * width);
       done += count;
     }
+    return kept;
   }
 
   /** A copy of the rows that wait, `length` tokens being in the cache. */

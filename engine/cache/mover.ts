@@ -288,7 +288,11 @@ export class Mover {
       this.#arrows.take(this.#stateOf(page, form), 'rematerialize', to);
     // Keys and values go with this move; those of a page that is a latent already are gone.
     if (!isLatent(from)) for (const side of SIDES) this.#originals?.before(layer, page, side);
-    return this.#cache.toLatent(layer, page, to);
+    // A lower one that is made of codes that were damaged is damaged.
+    const isSound = this.#digests.isSound(layer, page, 'kv');
+    const bytesFreed = this.#cache.toLatent(layer, page, to);
+    this.#digests.after(layer, page, 'kv', isSound);
+    return bytesFreed;
   }
 
   #transcode(decision: Decision, side: Side, tokens: number, canaryBytesMax: number): number {

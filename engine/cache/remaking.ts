@@ -2,9 +2,19 @@
  * Page sides that are made again of their originals, in a form that is no better than these: for somebody who asks
  * (restoring.ts), for a degraded layer (coming-back.ts), and where codes are damaged (mending.ts).
  */
-import { FORMATS, type FormatName, type KvCache, SIDES, type StoredSide } from '../../native/index.ts';
+import {
+  FORMATS,
+  type FormatName,
+  type KvCache,
+  type LatentName,
+  PAGE_TOKENS,
+  pageBytes,
+  SIDES,
+  type StoredSide,
+} from '../../native/index.ts';
 import type { PageSide } from '../../policy/index.ts';
 import type { Originals } from '../originals/originals.ts';
+import { latentOf } from './forms.ts';
 import type { PageDigests } from './page-digests.ts';
 import type { Promoted } from './promoted.ts';
 
@@ -14,6 +24,8 @@ interface RemakingParts {
   /** Null where none are kept. */
   readonly originals: Originals | null;
   readonly promoted: Promoted | null;
+  /** Bytes of the latent of a page. */
+  readonly latentBytes: (format: LatentName) => number;
 }
 
 export class Remaking {
@@ -44,6 +56,32 @@ export class Remaking {
       const codes = this.codes({ layer, page, side }, format);
       if (codes !== null) this.put({ layer, page, side }, codes);
     }
+  }
+
+  /**
+   * The codes of both sides of a page that is held as a latent, in a format; null where a side has no original from
+   * which they can be made, or there is no room for them.
+   */
+  codesOfPage(layer: number, page: number, format: FormatName): readonly StoredSide[] | null {
+    const { cache } = this.#parts;
+    const { kvHeads, headDim } = cache.shape;
+    const bytes = SIDES.length * pageBytes(format, kvHeads, headDim);
+    const { name } = latentOf(cache.table(layer), page)!;
+    if (bytes > cache.roomBytes + this.#parts.latentBytes(name)) return null;
+    const codes = SIDES.flatMap((side) => this.codes({ layer, page, side }, format) ?? []);
+    return codes.length === SIDES.length ? codes : null;
+  }
+
+  /** Puts them in place of the latent, of which nothing is read. → bytes freed */
+  putPage(layer: number, page: number, codes: readonly StoredSide[]): number {
+    const { cache } = this.#parts;
+    const { kvHeads, headDim } = cache.shape;
+    const nothing = new Float32Array(PAGE_TOKENS * kvHeads * headDim);
+    const before = cache.usedBytes;
+    cache.holdForeign(layer, page, new Uint8Array(1));
+    cache.restoreForeign(layer, page, codes[0]!.format, { k: nothing, v: nothing });
+    for (const [at, side] of SIDES.entries()) this.put({ layer, page, side }, codes[at]!);
+    return before - cache.usedBytes;
   }
 
   /** Puts codes in place of those that a side has. → bytes freed, below 0 where it takes more than before */

@@ -115,7 +115,7 @@ export const EVENTS = {
   'codes-damaged': {
     level: 'warn',
     fields: { session, tokens, sides: amount('page sides', 'how many') },
-    says: "Codes of {sides} of session {session} were damaged in memory and stay so, because there is no original to make them again of. Keep originals: give sessions originals: 'disk'.",
+    says: "Codes of {sides} of session {session} were damaged in memory and stay so, because there is no original to make them again of, or no room. Keep originals: give sessions originals: 'disk'.",
   },
   'layers-watched': {
     level: 'info',

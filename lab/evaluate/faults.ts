@@ -24,8 +24,9 @@ import {
 } from '../../policy/index.ts';
 import { type Entry, readLog } from '../../witness/index.ts';
 import { modelOf } from './frontier.ts';
+import { widened } from './latents.ts';
 import { type Passage, passagesOf } from './passages.ts';
-import { damage, misled, wrongCourse, wrongLaw } from './plants.ts';
+import { damage, damageLatent, misled, wrongCourse, wrongLaw } from './plants.ts';
 import { geometricMean, Results } from './results.ts';
 import { Scorer } from './score.ts';
 import { type Noticed, type Watch, watched } from './watched.ts';
@@ -61,7 +62,18 @@ export interface FaultRequest {
   readonly say: (line: string) => void;
 }
 
-export const FAULTS = ['none', 'law', 'course', 'neighbour', 'topic', 'codes', 'mended', 'trials'] as const;
+export const FAULTS = [
+  'none',
+  'law',
+  'course',
+  'neighbour',
+  'topic',
+  'codes',
+  'mended',
+  'latent',
+  'latent-mended',
+  'trials',
+] as const;
 type Fault = (typeof FAULTS)[number];
 
 /** A server that is busy is asked so often, with a pause. */
@@ -184,9 +196,23 @@ async function pairOf(fault: Fault, bench: Bench, sound: Read): Promise<Pair | n
       return plain({ plant }, middle(passage));
     case 'mended':
       return plain({ plant, options: { originals: 'memory' } }, middle(passage));
+    case 'latent':
+      return latent(bench);
+    case 'latent-mended':
+      return latent(bench, { originals: 'memory' });
     case 'trials':
       return plain({ policy: misled(createPolicy('price')) });
   }
+}
+
+/** A page is held as the latent of another one from the middle on, in a model whose pages become latents. */
+async function latent(bench: Bench, more: SessionOptions = {}): Promise<Pair> {
+  const { passage } = bench;
+  const runtime = widened(bench.runtime);
+  const wide = { ...bench, runtime, scorer: new Scorer(runtime) };
+  const options = { latents: 'xq4', ...more } as const;
+  const without = await read(wide, passage, { options });
+  return { with: await read(wide, passage, { options, plant: damageLatent }), without, from: middle(passage) };
 }
 
 /** The text is about something else from its middle on, and the session was taught by what it was about before. */

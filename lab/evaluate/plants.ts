@@ -2,6 +2,7 @@
  * What is planted in sessions to see whether it is noticed and what it costs: in what they are told and in their pages.
  */
 import type { Session } from '../../engine/session/session.ts';
+import { LATENT_NAMES, LOWEST_FORMATS, latentBytes, PAGE_KINDS } from '../../native/index.ts';
 import {
   type Course,
   defaultLaw,
@@ -11,6 +12,8 @@ import {
   type ThresholdSet,
 } from '../../policy/index.ts';
 
+/** Of a stored page (native/stored.ts). */
+const HEAD_BYTES = 128;
 /** Of coefficients in a threshold file that is wrong. */
 const WRONG_COEFFICIENT = 1 / 100;
 /** What a trial says while it is false is divided by this. */
@@ -64,6 +67,27 @@ export const misled = (policy: Policy): Policy =>
     const isOver = tokens / (tokensExpected ?? tokens) >= FALSE_UNTIL;
     return isOver ? situation : withFalseTrials(situation, 1, FALSE_BY);
   });
+
+/** The first page that is held as a latent is held as that of another page. → false: fewer than two are */
+export function damageLatent({ cache, runtime }: Session): boolean {
+  const width = runtime.model.config.hiddenSize;
+  for (let layer = 0; layer < cache.shape.layers; layer++) {
+    const { kind, latent } = cache.table(layer);
+    const pages = [...kind.keys()].filter((page) => PAGE_KINDS[kind[page]!] === 'latent');
+    const [page, other] = pages.filter((one) => latent[one] === latent[pages[0]!]);
+    if (page === undefined || other === undefined) continue;
+    const { budgetBytes } = cache;
+    const name = LATENT_NAMES[latent[page]! - 1]!;
+    // Behind the head of what is stored of it.
+    const bytes = cache.exportPage(layer, other).slice(HEAD_BYTES, HEAD_BYTES + latentBytes(name, width));
+    cache.setBudget(null);
+    cache.restore(layer, page, LOWEST_FORMATS.k, { keepLatent: false });
+    cache.holdLatent(layer, page, name, bytes);
+    cache.setBudget(budgetBytes);
+    return true;
+  }
+  return false;
+}
 
 /** Values of one page of each of these layers are those of another page. → the layers that had two in one format */
 export function damage({ cache }: Session, layers: readonly number[]): number[] {

@@ -1,9 +1,9 @@
 /** What the log says about itself, and what was done to a session from outside. */
 import type { FormatName, Side } from '../../native/index.ts';
-import type { LayerChange, PageSide } from '../../policy/index.ts';
+import type { LayerChange, PageForm, PagePart } from '../../policy/index.ts';
 import { likeSession } from './evidence.ts';
 import type { BodyOf, Fields } from './field.ts';
-import { changes, format, side } from './parts.ts';
+import { changes, form, format, part, side } from './parts.ts';
 import { poolAsking } from './pool-asking.ts';
 import { poolParking } from './pool-parking.ts';
 import { receiptClaims } from './receipt.ts';
@@ -72,15 +72,18 @@ const promotedSide = noun<PromotedSide>()({
   share: optional(real),
 });
 
-/** A page side whose codes were others than those that were made. */
-export interface MendedSide extends PageSide {
-  /** The format that it has, before and after. */
-  readonly format: FormatName;
-  /** True: its codes were made again of its original; otherwise there was none. */
+/** A page side, or a latent, whose codes were others than those that were made. */
+export interface MendedSide extends PagePart {
+  /** The format that it has, before and after, or the latent that it was. */
+  readonly format: PageForm;
+  /**
+   * True: its codes were made again of its original, or keys and values in place of the latent were; otherwise there
+   * was none, or no room.
+   */
   readonly mended: boolean;
 }
 
-const mendedSide = noun<MendedSide>()({ layer: count, page: count, side, format, mended: flag });
+const mendedSide = noun<MendedSide>()({ layer: count, page: count, side: part, format: form, mended: flag });
 
 /** A note may say anything. Where these fields stand in it, they are this. */
 export const NOTE = {

@@ -11,7 +11,7 @@ import type {
   Situation,
 } from '../../policy/index.ts';
 import type { BodyOf, Fields } from './field.ts';
-import { changes, estimate, format, move, place, reals, side, trials } from './parts.ts';
+import { changes, estimate, format, move, part, place, reals, side, trials } from './parts.ts';
 import {
   type Certain,
   count,
@@ -53,7 +53,7 @@ const canary = noun<CanaryReport>()({
 
 const later = noun<LaterReport>()({ page: count, answers: whole, k: reals, v: reals });
 const sharedPages = noun<SharedPages>()({ pages: count, sessions: count });
-const damagedSide = noun<DamagedSide>()({ layer: count, page: count, side, mended: optional(flag) });
+const damagedSide = noun<DamagedSide>()({ layer: count, page: count, side: part, mended: optional(flag) });
 
 const mass = noun<MassReport>()({ layer: count, shares: reals });
 

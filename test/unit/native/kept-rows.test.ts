@@ -157,15 +157,16 @@ describe('kept rows', () => {
     cache.transcode(0, 0, 'v', 'rot4');
     cache.transcode(0, 1, 'v', 'rot4');
     const before = cache.sideDigests(0);
-    expect(new Set(before).size).toBe(2 * 3);
+    expect(new Set(before.filter((_, at) => at % 3 < 2)).size).toBe(2 * 3);
+    expect(before.filter((_, at) => at % 3 === 2)).toEqual(new Float64Array(3).fill(Number.NaN));
     expect(cache.sideDigests(0)).toEqual(before);
     const own = cache.exportSide(0, 1, 'v');
     cache.exchangeSide(0, 1, 'v', cache.exportSide(0, 0, 'v'));
-    expect([...cache.sideDigests(0)].flatMap((one, at) => (one === before[at] ? [] : [at]))).toEqual([3]);
-    expect(cache.sideDigests(0)[3]).toBe(before[1]);
+    expect([...cache.sideDigests(0)].flatMap((one, at) => (Object.is(one, before[at]) ? [] : [at]))).toEqual([4]);
+    expect(cache.sideDigests(0)[4]).toBe(before[1]);
     cache.exchangeSide(0, 1, 'v', own);
     expect(cache.sideDigests(0)).toEqual(before);
-    expect([...cache.sideDigests(0, 1)]).toEqual([...before.slice(2, 4)]);
+    expect([...cache.sideDigests(0, 1)]).toEqual([...before.slice(3, 6)]);
     expect(codeOf(() => cache.sideDigests(1))).toBe('bad-argument');
     expect(codeOf(() => cache.sideDigests(0, 3))).toBe('bad-argument');
     cache.close();
@@ -182,7 +183,7 @@ describe('kept rows', () => {
       const digests = cache.sideDigests(0);
       for (const page of [0, 1])
         for (const [at, side] of SIDES.entries())
-          expect(digests[2 * page + at]).toBe(crc32c(cache.exportSide(0, page, side).bytes));
+          expect(digests[3 * page + at]).toBe(crc32c(cache.exportSide(0, page, side).bytes));
       cache.close();
     }
   });

@@ -88,6 +88,25 @@ describe('a page with a latent beside it', () => {
     expect(cache.toLatent(0, 1, name)).toBe(0); // it is that
   });
 
+  it.each(LATENT_NAMES)('has a number that says whether %s is what it was', (name) => {
+    const cache = filled(name);
+    const digests = cache.sideDigests(0);
+    expect(new Set([...digests.filter((_, at) => at % 3 === 2)]).size).toBe(3);
+    for (const page of [0, 1]) {
+      cache.toLatent(0, page, name);
+      expect([...cache.sideDigests(0, page)]).toEqual([Number.NaN, Number.NaN, digests[3 * page + 2]]);
+    }
+    expect(digests[8]).toBeNaN();
+    const again = filled(name);
+    again.dropLatent(0, 1);
+    again.keepLatent(0, 1, name, latentOf(0, name));
+    expect(again.sideDigests(0)).toEqual(digests.map((digest, at) => (at === 5 ? again.sideDigests(0)[5]! : digest)));
+    expect(again.sideDigests(0)[5]).not.toBe(digests[5]);
+    again.dropLatent(0, 1);
+    again.keepLatent(0, 1, name, latentOf(1, name));
+    expect(again.sideDigests(0)).toEqual(digests);
+  });
+
   it('goes down through every latent, each time for the bytes between them', () => {
     const cache = filled('xq8');
     const outputs = new Set<string>();

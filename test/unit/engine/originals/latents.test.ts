@@ -6,11 +6,11 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { SessionOptions } from '../../../../engine/options/types.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
-import { PAGE_KINDS, SIDES, type StoredSide } from '../../../../native/index.ts';
+import { encodeLatent, PAGE_KINDS, PAGE_TOKENS, SIDES, type StoredSide } from '../../../../native/index.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
-import { type ChangeBody, replaySession } from '../../../../witness/index.ts';
+import { type ChangeBody, type NoteBody, replaySession } from '../../../../witness/index.ts';
 import { type FamilyGolden, familyTokens, hfFiles, readFamily } from '../../../model/family-files.ts';
-import { relativeError } from '../../../native/dense.ts';
+import { normals, relativeError, uniform } from '../../../native/dense.ts';
 import { codeOf } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { type Logged, logged } from '../on-runtime.ts';
@@ -151,5 +151,84 @@ describe('a page that became a latent', () => {
       expect(session.report().damage).toEqual({ sides: 1, mendedSides: 1 });
     });
     expect(replaySession(ended.entries)).toMatchObject({ equal: true, firstDifference: null });
+  });
+});
+
+describe('a latent that is damaged', () => {
+  const other = (): Uint8Array => {
+    const { hiddenSize } = runtime.model.config;
+    return encodeLatent('xq4', normals(uniform(5), PAGE_TOKENS * hiddenSize), hiddenSize);
+  };
+
+  /** Another latent takes the place of that as which a page is held. */
+  function damage({ cache }: Session, { layer, page }: { readonly layer: number; readonly page: number }): void {
+    const { budgetBytes } = cache;
+    cache.setBudget(2 ** 30);
+    cache.restore(layer, page, 'rot2', { keepLatent: false });
+    cache.holdLatent(layer, page, 'xq4', other());
+    cache.setBudget(budgetBytes);
+  }
+
+  const notesOf = ({ entries }: Logged): NoteBody[] =>
+    entries.flatMap(({ kind, body }) => (kind === 'note' ? [body as NoteBody] : []));
+  const sourcesOf = (of: Logged): string[] =>
+    notesOf(of).flatMap(({ layerChanges }) => (layerChanges ?? []).map(({ source }) => source));
+
+  it('goes for keys and values of originals, in what there is room for, while the session goes on', async () => {
+    let damaged = { layer: 0, page: 0 };
+    const ended = await run({ originals: 'memory' }, async (session) => {
+      const before = await readWhole(session);
+      const { cache } = session;
+      const { layer, page } = heldIn(session)[1]!;
+      damaged = { layer, page };
+      damage(session, damaged);
+      await session.read(text.slice(TOKENS, TOKENS + 130));
+      expect(session.report().damage).toEqual({ sides: 1, mendedSides: 1 });
+      const exact = before.get(`${layer} ${page}`)!;
+      for (const [i, side] of SIDES.entries()) {
+        const format = cache.format(layer, page, side);
+        expect(cache.exportSide(layer, page, side)).toEqual(
+          session.governed.originals!.encoded(exact[i]!, page, side, format),
+        );
+      }
+      expect(cache.auditBytes()).toBe(cache.usedBytes);
+      expect(session.report().kvBytes).toBeLessThanOrEqual(session.report().budgetBytes!);
+    });
+    expect(notesOf(ended).flatMap(({ damaged: told }) => told ?? [])).toEqual([
+      { ...damaged, side: 'kv', format: 'xq4', mended: true },
+    ]);
+    expect(restoredIn(ended).flatMap(({ changes }) => changes)).toMatchObject([
+      { ...damaged, side: 'kv', from: 'xq4' },
+    ]);
+    expect(sourcesOf(ended)).not.toContain('codes');
+    expect(replaySession(ended.entries)).toMatchObject({ equal: true, firstDifference: null });
+  });
+
+  it('has its layer watched without originals, and no keys and values are made of it', async () => {
+    const ended = await run({}, async (session) => {
+      await readWhole(session);
+      const damaged = heldIn(session)[0]!;
+      damage(session, damaged);
+      expect(codeOf(() => session.restore(damaged.layer, damaged.page, 'rot2'))).toBe('checksum-mismatch');
+      await session.read(text.slice(TOKENS, TOKENS + 130));
+      expect(session.report().damage.mendedSides).toBe(0);
+      expect(heldIn(session)).toContainEqual(damaged);
+    });
+    expect(sourcesOf(ended)).toContain('codes');
+    expect(replaySession(ended.entries)).toMatchObject({ equal: true, firstDifference: null });
+  });
+
+  it('is none that keys and values are made of where somebody asks for them', async () => {
+    await run({ originals: 'memory' }, async (session) => {
+      const before = await readWhole(session);
+      const { cache } = session;
+      const { layer, page } = heldIn(session)[0]!;
+      damage(session, { layer, page });
+      const used = cache.usedBytes;
+      expect(session.restore(layer, page, 'rot2')).toBe(cache.usedBytes - used);
+      const exact = before.get(`${layer} ${page}`)![0]!;
+      expect(cache.exportSide(layer, page, 'k')).toEqual(session.governed.originals!.encoded(exact, page, 'k', 'rot2'));
+      expect(session.report().damage).toEqual({ sides: 1, mendedSides: 1 });
+    });
   });
 });
