@@ -47,6 +47,7 @@ export {
 } from '../native/index.ts';
 export type {
   ActivationChoice,
+  AdapterProposal,
   Because,
   CanaryReport,
   Course,
@@ -76,9 +77,11 @@ export type {
   PolicyContext,
   PolicySession,
   PolicySummary,
+  Precedent,
   Priority,
   ProbeReport,
   RereadReport,
+  ScaledDigest,
   SharedPages,
   Situation,
   Threshold,
@@ -175,6 +178,7 @@ export {
   whyNot,
 } from '../witness/index.ts';
 export type { NamedAdapter } from './adapters/adapters.ts';
+export type { PlacedAdapter, Placement, ProposedAdapters } from './adapters/proposal.ts';
 export type { AdapterInfo } from './adapters/types.ts';
 export {
   type AsModelJson,
@@ -226,6 +230,7 @@ export type {
   ParkOptions,
   Progress,
   Prompt,
+  ProposedFor,
   ResumeOptions,
   SendOptions,
   SessionAdapter,

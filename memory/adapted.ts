@@ -2,6 +2,8 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 
+/** Adapters as sessions are told by. */
+export const appliedAdapters = z.array(z.object({ digest: z.string().max(200), scale: z.number() })).max(64);
 /** The 'adapters' of an 'open' entry. */
 export const adapterPart = z.array(z.object({ digest: z.string(), scale: z.number() })).optional();
 type Applied = NonNullable<z.infer<typeof adapterPart>>;

@@ -11,6 +11,7 @@ import {
   type Course,
   defaultLaw,
   isUnsure,
+  type Precedent,
   type Threshold,
   type ThresholdSet,
   type ThresholdSource,
@@ -19,15 +20,23 @@ import { joinCosts } from './coefficients.ts';
 import { joinCourses, sessionsBehind } from './courses.ts';
 import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice, textFactor } from './estimate.ts';
 import type { Filter } from './filter.ts';
-import { checkFingerprint, currentFingerprint, FINGERPRINT_DIM, FINGERPRINT_VERSION } from './fingerprint.ts';
+import {
+  checkFingerprint,
+  currentFingerprint,
+  FINGERPRINT_DIM,
+  FINGERPRINT_VERSION,
+  textPlaceOf,
+} from './fingerprint.ts';
 import { hintDistance, type TextHint } from './hint.ts';
 import { covers, joinRanges, rangesOf } from './log-ranges.ts';
 import { openVectorIndex } from './open-index.ts';
+import { precedentOf, toldOf } from './precedent.ts';
 import { joinPrefixes } from './prefix.ts';
 import { openQdrantIndex } from './qdrant-index.ts';
 import { checkQdrantOptions, type QdrantOptions } from './qdrant-server.ts';
 import {
   checkSession,
+  RECORD_VERSION,
   RETIRED_FIELDS,
   SESSION_FIELDS,
   type SessionRecord,
@@ -67,6 +76,8 @@ const PLAIN_WEIGHT = 0.5;
 const FAMILY_WEIGHT = 0.25;
 /** Evidence worth less than this is no evidence. */
 const WEIGHT_MIN = 0.05;
+/** Sessions of a model that are looked through for those whose texts are nearest. Chosen. */
+const TEXT_CANDIDATES = 256;
 /** Values that one condition of a filter may have. */
 const FORGET_AT_ONCE = 1024;
 
@@ -116,6 +127,16 @@ export interface LookupQuery {
   readonly defaults?: ThresholdSet;
 }
 
+/** A text that is asked about. */
+export interface TextQuery extends Pick<LookupQuery, 'fingerprint' | 'hint'> {
+  /** That of the model without adapters. */
+  readonly plainDigest: string;
+  /** How many are asked for. */
+  readonly k: number;
+  /** Sessions with fewer tokens do not say what their text was. */
+  readonly tokensLeast: number;
+}
+
 export interface PrefixQuery extends Pick<LookupQuery, 'modelDigest' | 'fingerprint' | 'layers'> {
   /** Digests of the pages, from the first one on. */
   readonly pages: readonly string[];
@@ -133,6 +154,11 @@ export interface ThresholdBook {
   lookup(query: LookupQuery): Promise<Lookup>;
   /** What sessions of the model that began with these pages (prefix.ts) know of them. Never throws for want of any. */
   lookupPrefix(query: PrefixQuery): Promise<PrefixLookup>;
+  /**
+   * The sessions of a model, whatever adapters they had, whose texts are nearest, by what is known of texts alone: of
+   * those with the nearest fingerprints. Their distances are those of the texts.
+   */
+  precedents(query: TextQuery): Promise<Precedent[]>;
   /** Adds the session that these entries are of, and saves. The same again replaces. Throws 'io'. */
   record(open: TimedEntry, close: TimedEntry): Promise<void>;
   /**
@@ -252,12 +278,7 @@ class Book implements ThresholdBook {
   }
 
   #told(near: readonly Neighbour<SessionRecord>[]): Lookup['neighbours'] {
-    return near.map(({ id: { log, seq }, distance, payload }) => ({
-      session: payload.session,
-      distance: Math.round(distance * 1e6) / 1e6,
-      seq,
-      ...(log === this.#log ? {} : { log }),
-    }));
+    return near.map((one) => toldOf(one, this.#log));
   }
 
   async lookupPrefix({ modelDigest, fingerprint, layers, pages }: PrefixQuery): Promise<PrefixLookup> {
@@ -491,6 +512,27 @@ class Book implements ThresholdBook {
     return this.#search(fingerprint, k, filter);
   }
 
+  async precedents({ plainDigest, fingerprint, hint, k, tokensLeast }: TextQuery): Promise<Precedent[]> {
+    checkFingerprint(fingerprint);
+    const near = await this.#search(fingerprint, TEXT_CANDIDATES, {
+      must: [
+        { field: 'plainDigest', equals: plainDigest },
+        { field: 'tokens', range: { min: tokensLeast } },
+      ],
+    });
+    const place = textPlaceOf(fingerprint);
+    return near
+      .flatMap((one) => {
+        const there = one.payload.textPlace;
+        if (there === null) return [];
+        const distance = place.reduce((sum, x, axis) => sum + (x - there[axis]!) ** 2, 0);
+        return [{ ...one, distance: distance + hintDistance(hint, one.payload.hint) }];
+      })
+      .sort(nearestFirst)
+      .slice(0, k)
+      .map((one) => precedentOf(one, this.#log));
+  }
+
   async rebuildFrom(entries: Iterable<TimedEntry>): Promise<number> {
     await this.#index.remove({});
     this.#seqs.clear();
@@ -625,7 +667,8 @@ export async function openThresholdBook(options: BookOptions): Promise<Threshold
       dim: FINGERPRINT_DIM,
       fields: SESSION_FIELDS,
       dir: dir === null ? null : join(dir, 'experiences'),
-      origin: `log ${logId}, fingerprint ${FINGERPRINT_VERSION}`,
+      // An index of before sessions told their adapters is made again from the log.
+      origin: `log ${logId}, fingerprint ${FINGERPRINT_VERSION}, record ${RECORD_VERSION}`,
       readOnly: options.readOnly ?? false,
       check: checkSession,
     },

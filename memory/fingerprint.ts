@@ -52,6 +52,8 @@ export interface Axis {
    * Length of the axis: how far apart two workloads are that differ only here, from end to end. Chosen, not measured.
    */
   readonly weight: number;
+  /** True of what is said of the text itself. */
+  readonly isOfText?: true;
 }
 
 const log2Axis = (
@@ -85,6 +87,7 @@ const shareAxis = (name: string, what: string, neutral: number, weight: number, 
  */
 const coarse = (axis: Axis): Axis => ({
   ...axis,
+  isOfText: true,
   scaling: `${axis.scaling}, in sixteenths`,
   scale: (raw) => Math.round(16 * axis.scale(raw)) / 16,
 });
@@ -139,6 +142,12 @@ export function fingerprint(measurements: Measurements): Fingerprint {
     return Math.round(known * axis.weight * 1e6) / 1e6;
   });
 }
+
+/** What a fingerprint says of the text. */
+export const textPlaceOf = (print: Fingerprint): readonly number[] => print.filter((_, axis) => AXES[axis]!.isOfText);
+
+/** Numbers that a fingerprint has of a text. */
+export const TEXT_AXES = AXES.filter(({ isOfText }) => isOfText === true).length;
 
 /** Throws 'bad-shape' or 'bad-value' when `numbers` is not FINGERPRINT_DIM finite numbers. */
 export function checkFingerprint(numbers: Fingerprint): void {

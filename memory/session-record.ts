@@ -4,10 +4,11 @@
  */
 import { z } from 'zod';
 import { KvError, seriesOf } from '../native/index.ts';
-import { adaptedDigest, adapterPart } from './adapted.ts';
+import type { ScaledDigest } from '../policy/index.ts';
+import { adaptedDigest, adapterPart, appliedAdapters } from './adapted.ts';
 import { checkExperience, experienceOf, type LoggedEntry } from './experience.ts';
 import type { Fields } from './filter.ts';
-import { currentFingerprint } from './fingerprint.ts';
+import { currentFingerprint, TEXT_AXES, textPlaceOf } from './fingerprint.ts';
 import { type TextHint, textHint } from './hint.ts';
 import type { Experience } from './types.ts';
 import type { VectorEntry } from './vector.ts';
@@ -24,10 +25,16 @@ export interface SessionRecord {
   readonly session: string;
   /** SHA-256 of the model's weights; empty: nobody named a model. */
   readonly modelDigest: string;
+  /** That of the model without adapters; null: it is told by a version that did not tell it. */
+  readonly plainDigest: string | null;
+  /** What was added to its answers, in the order of its log; null: not told. */
+  readonly adapters: readonly ScaledDigest[] | null;
   /** Architecture of the model. */
   readonly family: string;
   /** The policy that ran. */
   readonly policy: string;
+  /** What its fingerprint says of its text; null: not told. */
+  readonly textPlace: readonly number[] | null;
   /** Tokens in the cache. */
   readonly tokens: number;
   /** Peak of the cache in bytes. */
@@ -66,6 +73,7 @@ export interface SessionRecord {
 export const SESSION_FIELDS = {
   session: 'keyword',
   modelDigest: 'keyword',
+  plainDigest: 'keyword',
   family: 'keyword',
   policy: 'keyword',
   reason: 'keyword',
@@ -80,6 +88,9 @@ export const SESSION_FIELDS = {
   probed: 'bool',
   teaches: 'bool',
 } as const satisfies Fields;
+
+/** Another one where a log says more of a session than an index of earlier versions has. */
+export const RECORD_VERSION = 2;
 
 /** What earlier versions told a server beside these: the state folder's path, which is nobody else's business. */
 export const RETIRED_FIELDS = ['stateDir'] as const;
@@ -102,6 +113,9 @@ const outcome = z.object({
 const record = outcome.extend({
   session: z.string().max(200),
   modelDigest: z.string().max(300),
+  plainDigest: z.string().max(200).nullable().default(null),
+  adapters: appliedAdapters.nullable().default(null),
+  textPlace: z.array(z.number()).length(TEXT_AXES).nullable().default(null),
   family: z.string().max(200),
   policy: z.string().max(100),
   endMs: z.int().nullable(),
@@ -159,6 +173,9 @@ export function sessionOf(
     ...rest,
     session: close.session,
     modelDigest: adaptedDigest(model.digest, adapters),
+    plainDigest: model.digest,
+    adapters: adapters ?? [],
+    textPlace: textPlaceOf(fingerprint),
     family: model.architecture,
     policy: policy.id,
     endMs: close.timeMs ?? null,

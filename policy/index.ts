@@ -86,6 +86,16 @@ export {
 } from './pool.ts';
 export { predictedBy } from './predicted.ts';
 export {
+  type AdapterProposal,
+  likelyUse,
+  PROPOSAL_TOKENS,
+  type Precedent,
+  precedentWeight,
+  proposeAdapters,
+  proposeAgain,
+  type ScaledDigest,
+} from './proposal.ts';
+export {
   RECLAIM_LADDER,
   RECLAIM_STAGES,
   type ReclaimRung,

@@ -1,6 +1,6 @@
 /**
  * What goes first of all that is kept for whoever may come: pages of sessions that were closed, adapters that no
- * session has. It is what has been idle for long, is large and is fast to have again.
+ * session has. It is what has been idle for long, is large, is fast to have again, and is not expected to be used.
  */
 
 /** One thing that is kept. */
@@ -12,14 +12,16 @@ export interface KeptThing {
   readonly bytes: number;
   /** What it takes to have it again. */
   readonly restoreMs: number;
+  /** Share of what begins that is expected to use it, 0 to 1. Left out: nothing is known. */
+  readonly likelyUse?: number;
 }
 
 /** What takes no time to have again is not worth infinitely much. */
 const RESTORE_MS_LEAST = 0.01;
 
-/** What is gained by each ms that it would take to have it again. */
-export const gainOf = ({ idleMs, bytes, restoreMs }: KeptThing): number =>
-  (idleMs * bytes) / Math.max(restoreMs, RESTORE_MS_LEAST);
+/** What is gained by each ms that it would take to have it again, as often as nobody uses it. */
+export const gainOf = ({ idleMs, bytes, restoreMs, likelyUse = 0 }: KeptThing): number =>
+  ((1 - likelyUse) * idleMs * bytes) / Math.max(restoreMs, RESTORE_MS_LEAST);
 
 /** The one that goes first; undefined: there is none. */
 export function goesFirst<Thing extends KeptThing>(things: Iterable<Thing>): Thing | undefined {

@@ -44,6 +44,12 @@ export const RULES: Readonly<Record<string, string>> = {
   'pack-unmeasured': 'nothing tells what the page would cost in the pack, or nobody may ask it any more',
   'kld-gives-way':
     'the next pages would not fit otherwise, and the byte budget is ranked before the divergence budget, which this move exceeds',
+  'proposal-alike':
+    'most sessions with texts like this one, by how near they are and how they ended, used the same adapters',
+  'proposal-plain': 'most sessions with texts like this one, by how near they are and how they ended, used no adapter',
+  'proposal-divided': 'sessions with texts like this one used different adapters',
+  'proposal-evidence': 'too few sessions with texts like this one are known',
+  'proposal-text': 'the text is too short to say what kind it is',
   'latent-shape':
     'with as many KV heads for its query heads as this model has, a latent takes too much beside codes that err as much',
   'latent-length': 'the session is expected to be too short, or nobody said how long it gets',

@@ -14,6 +14,7 @@ import { amount, ruleText, tellComparison } from './because-text.ts';
 import type { Explanation } from './explanation.ts';
 import { foresightText } from './foresight-text.ts';
 import { tellKnown, tellWithout } from './known-before.ts';
+import { proposalText } from './proposal-text.ts';
 import { entryId } from './series.ts';
 import type { DecisionRow } from './types.ts';
 
@@ -41,6 +42,9 @@ export function tell(facts: Facts): { title: string; text: string }[] {
     { title: 'why', text: tellWhy(facts) },
     ...(facts.askedFor === null ? [] : [{ title: 'pool', text: askedForText(facts.askedFor, facts.decision.session) }]),
     { title: 'threshold', text: tellThreshold(facts) },
+    ...(facts.proposal === null
+      ? []
+      : [{ title: 'adapters', text: proposalText(facts.proposal.proposed, facts.proposal.used) }]),
     ...(facts.foresight === null ? [] : [{ title: 'latents', text: foresightText(facts.foresight) }]),
     { title: 'known', text: tellKnown(facts) },
     ...(facts.knownBefore.length === 0 ? [] : [{ title: 'without', text: tellWithout(facts) }]),

@@ -75,6 +75,7 @@ export function explain(dir: string, seq: number, options: ExplainOptions = {}):
     verdict: body.verdict.because,
     askedFor: askedFor(dir, told, files),
     threshold,
+    proposal: open?.proposal === undefined ? null : { proposed: open.proposal, used: open.adapters ?? [] },
     foresight: open?.foresight ?? null,
     neighbours: story.neighbours,
     trial:

@@ -1,11 +1,13 @@
 /** What the log says about one decision, as data. */
 import type {
+  AdapterProposal,
   Because,
   CanaryReport,
   Foresight,
   FormChange,
   LayerChange,
   PageForm,
+  ScaledDigest,
   Situation,
   Threshold,
   TrialReport,
@@ -69,6 +71,8 @@ export interface Explanation {
   readonly askedFor: AskedFor | null;
   /** The threshold as the session began with it; null when the rule needs none. */
   readonly threshold: Threshold | null;
+  /** Which adapters were proposed for the session, and what it was opened with; null where nobody asked. */
+  readonly proposal: { readonly proposed: AdapterProposal; readonly used: readonly ScaledDigest[] } | null;
   /** Whether the session keeps latents, and why; null where nobody left that to it. */
   readonly foresight: Foresight | null;
   /** Sessions found to be alike, when the threshold rests on them. */

@@ -62,6 +62,7 @@ export { headerKeyId, makeCheckpointKeys, readVerifier, type VerifierKey, verifi
 export { heldIn } from './page-forms.ts';
 export { askingIn, isPool, newPoolId, parkingIn } from './pool-series.ts';
 export * from './proof.ts';
+export { proposalText } from './proposal-text.ts';
 export * from './query.ts';
 export * from './read.ts';
 export * from './receipt.ts';

@@ -17,6 +17,7 @@ import {
   type Policy,
   type PolicySession,
   type PolicySummary,
+  proposeAgain,
   type Situation,
 } from '../policy/index.ts';
 import { canonicalJson } from './canonical.ts';
@@ -231,9 +232,10 @@ class Replay {
     }
     if (!isKnownMachine(policy.machine))
       this.#differs(open.seq, 'policy', `machine ${policy.machine}`, `machine ${machineDigest()}`);
-    const { foresight } = open.body;
+    const { foresight, proposal } = open.body;
     if (foresight !== undefined)
       this.#compare(open.seq, 'policy', foresight, foresee(foresight.seen, context.thresholds));
+    if (proposal !== undefined) this.#compare(open.seq, 'policy', proposal, proposeAgain(proposal));
     this.#policy = openPolicy(created, context);
     const { pageBytes, windowFormat, latents } = context;
     this.#bytesOf = pageBytes;

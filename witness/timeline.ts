@@ -26,6 +26,7 @@ import { FormStates } from './form-states.ts';
 import { gaveUpText } from './gave-up-text.ts';
 import { idleText } from './idle-text.ts';
 import { isPool } from './pool-series.ts';
+import { proposalText } from './proposal-text.ts';
 import { readEnvelopes, readLog } from './read.ts';
 import { entryId } from './series.ts';
 import { statedText } from './stated-text.ts';
@@ -353,7 +354,8 @@ function evidenceText({ neighbours, thresholds }: EvidenceBody): string {
   return `Asked what worked before: ${found}; ${taught}.`;
 }
 
-function openText({ model, shape, activations, policy, context, requested, foresight }: OpenBody): string {
+function openText(body: OpenBody): string {
+  const { model, shape, adapters, proposal, activations, policy, context, requested, foresight } = body;
   const own = Object.values(context.thresholds.thresholds).filter(({ origin }) => origin !== 'default');
   const asked = Object.entries(requested)
     .filter(([, value]) => value !== null && value !== undefined)
@@ -365,6 +367,7 @@ function openText({ model, shape, activations, policy, context, requested, fores
       ? 'All thresholds are as built in.'
       : `Not as built in: ${own.map(({ id, value, origin }) => `${id} ${brief(value)} (${origin})`).join(', ')}.`,
     ...(activations === undefined ? [] : [`Activations: ${activationText(activations)}.`]),
+    ...(proposal === undefined ? [] : [proposalText(proposal, adapters)]),
     ...(foresight === undefined ? [] : [foresightText(foresight)]),
   ].join(' ');
 }

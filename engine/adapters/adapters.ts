@@ -4,10 +4,12 @@
  * that a state folder registers are read when a session asks for them, and stay as long as there is room: in an engine
  * with a budget all of them count in it, and those that nobody has go beside pages that nobody has.
  */
-import { KvError } from '../../native/index.ts';
+import { given, KvError } from '../../native/index.ts';
+import type { ScaledDigest } from '../../policy/index.ts';
 import { type Droppable, dropKept, type Landlord, type Tenant } from '../cache/tenant.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { ScaledAdapter } from '../transformer/types.ts';
+import type { PlacedAdapter, Placement } from './proposal.ts';
 import { readAdapter } from './read.ts';
 import { type AdapterRegistry, registeredInfo } from './registry.ts';
 import type { Adapter, AdapterInfo } from './types.ts';
@@ -42,6 +44,11 @@ interface Resident {
 
 /** Most bytes of registered adapters that stay in memory although no session has them, where no budget counts them. */
 const IDLE_BYTES_MAX = 256 * 2 ** 20;
+
+/** How much the newest of what is expected counts beside all before. Chosen. */
+const LIKELY_NEWEST = 1 / 8;
+/** What is expected less often is forgotten. */
+const LIKELY_LEAST = 1e-3;
 
 /** What a log and a file say of an adapter. */
 export interface AppliedAdapter {
@@ -125,6 +132,8 @@ export class Adapters implements Tenant {
   readonly #residents = new Map<string, Resident>();
   /** Digests by name, of those that were added. */
   readonly #names = new Map<string, string>();
+  /** Share of the sessions that are expected to use each, by digest. */
+  readonly #likely = new Map<string, number>();
 
   /**
    * registry: what a state folder knows. landlord: the memory whose budget counts them; null: nothing does, and of
@@ -175,6 +184,7 @@ export class Adapters implements Tenant {
         idleMs: performance.now() - one.usedMs,
         bytes: one.bytes,
         restoreMs: one.restoreMs,
+        ...given({ likelyUse: this.#likely.get(one.info.digest) }),
         drop: () => {
           this.#drop(one);
           this.#landlord?.counted(this);
@@ -255,6 +265,34 @@ export class Adapters implements Tenant {
         return { ...registeredInfo(one), ...stateOf(resident) };
       }),
     ].sort((a, b) => compare(a.name, b.name));
+  }
+
+  /** What is expected of sessions that begin: by digest, the share of them that uses it. */
+  expects(uses: ReadonlyMap<string, number>): void {
+    for (const digest of new Set([...this.#likely.keys(), ...uses.keys()])) {
+      const before = this.#likely.get(digest) ?? 0;
+      const likely = before + LIKELY_NEWEST * ((uses.get(digest) ?? 0) - before);
+      if (likely < LIKELY_LEAST) this.#likely.delete(digest);
+      else this.#likely.set(digest, likely);
+    }
+  }
+
+  /** The names that these have here, and where they are; null: it has none. */
+  placed(asked: readonly ScaledDigest[]): (PlacedAdapter | null)[] {
+    const registered = this.#registry?.namesFor(this.#runtime.model) ?? new Map<string, string>();
+    const added = new Map([...this.#names].map(([name, digest]) => [digest, name]));
+    return asked.map(({ digest, scale }) => {
+      // A name that was added stands for that one, whatever the folder has under it.
+      const known = registered.get(digest);
+      const name = added.get(digest) ?? (known !== undefined && this.#names.has(known) ? undefined : known);
+      return name === undefined ? null : { name, digest, scale, placement: this.#placement(digest) };
+    });
+  }
+
+  #placement(digest: string): Placement {
+    const resident = this.#residents.get(digest);
+    if (resident === undefined) return 'on-disk';
+    return resident.holders.size > 0 ? 'in-use' : 'idle';
   }
 
   get #interleaved(): boolean {

@@ -56,6 +56,8 @@ const NAME_FILE = /^[0-9a-f]{64}\.json$/;
 export class AdapterRegistry {
   readonly #names: string;
   readonly #files: string;
+  /** Digests for the other order of rows. */
+  readonly #reordered = new Map<string, string>();
 
   constructor(stateDir: string) {
     this.#names = join(stateDir, 'adapters', 'names');
@@ -132,6 +134,24 @@ export class AdapterRegistry {
     } finally {
       source.close();
     }
+  }
+
+  /** The first name of each digest that models with this order of rows see. Throws as `read` does. */
+  namesFor(model: Pick<LoadedModel, 'config'>): ReadonlyMap<string, string> {
+    const names = new Map<string, string>();
+    for (const one of this.list()) {
+      const seen = this.#digestFor(one, model);
+      if (!names.has(seen)) names.set(seen, one.name);
+    }
+    return names;
+  }
+
+  /** One that is registered for another order of rows is read once. */
+  #digestFor(one: RegisteredAdapter, model: Pick<LoadedModel, 'config'>): string {
+    if (one.interleaved === model.config.ropeInterleaved) return one.digest;
+    const known = this.#reordered.get(one.digest) ?? this.read(one, model).digest;
+    this.#reordered.set(one.digest, known);
+    return known;
   }
 
   /** Removes what no name stands for any more. */

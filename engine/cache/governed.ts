@@ -99,7 +99,10 @@ export interface GovernedOptions extends NativeOptions {
   readonly log: WitnessLog | null;
   /** Counts what it does; left out: one of its own, which nobody reads. */
   readonly meter?: Meter | undefined;
-  readonly opened: Pick<OpenBody, 'model' | 'adapters' | 'activations' | 'requested' | 'effective' | 'foresight'>;
+  readonly opened: Pick<
+    OpenBody,
+    'model' | 'adapters' | 'proposal' | 'activations' | 'requested' | 'effective' | 'foresight'
+  >;
   /** Where the thresholds came from. */
   readonly evidence?: { readonly lookup?: Lookup | null; readonly fingerprint?: Fingerprint };
 }
@@ -306,7 +309,7 @@ export class Governed implements Lender {
   fork(): Governed {
     if (this.packs !== null)
       throw withoutPack('be forked', 'pages of one session are for its own instance of the pack');
-    const { foresight: _, ...opened } = this.#options.opened;
+    const { foresight: _, proposal: _proposal, ...opened } = this.#options.opened;
     const shared = this.settledPages;
     const forkOf = { forkOf: this.id, tokens: this.length, heldTokens: firstToken(shared) };
     const options = {
@@ -645,12 +648,12 @@ export class Governed implements Lender {
   begin(): void {
     if (this.log === null || this.#openSeq >= 0) return;
     const { policy, policyOptions, policyModule, context, budgetBytes } = this.terms;
-    const { model, adapters, activations, requested, effective, foresight } = this.#options.opened;
+    const { model, adapters, proposal, activations, requested, effective, foresight } = this.#options.opened;
     const seq = this.log.append(this.id, 'open', {
       model,
       shape: this.shape,
       machine: this.machine,
-      ...given({ adapters, activations }),
+      ...given({ adapters, proposal, activations }),
       policy: {
         id: policy.id,
         version: policy.version,

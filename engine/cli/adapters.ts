@@ -3,11 +3,16 @@
  * those that a state folder knows by name.
  */
 import { columnsOf, fields, jsonText, KvError } from '../../native/index.ts';
+import { proposalText } from '../../witness/index.ts';
+import { proposalFor } from '../adapters/proposal.ts';
 import { readAdapter } from '../adapters/read.ts';
 import { AdapterRegistry, registeredInfo } from '../adapters/registry.ts';
 import type { AdapterInfo } from '../adapters/types.ts';
+import { countedTokens, tokenize } from '../session/prompt.ts';
+import { readBook } from '../state/folder.ts';
 import { loadModel } from '../transformer/load.ts';
-import { cacheDirOf, flag, type Settings, text } from './options.ts';
+import { cacheDirOf, flag, qdrantOptions, type Settings, text } from './options.ts';
+import { readText } from './read-text.ts';
 
 /** The model that adapters are read for where none is named. */
 const MODEL = 'reference';
@@ -45,6 +50,42 @@ const ranksText = ([least, most]: readonly [number, number]): string =>
   least === most ? `rank ${least}` : `ranks ${least} to ${most}`;
 const say = (settings: Settings, json: unknown, plain: string): unknown =>
   process.stdout.write(`${flag(settings, 'json') ? jsonText(json) : plain}\n`);
+
+/** What sessions with a text like that of a file used. Throws what reading the model, the text and the log throws. */
+export async function propose(settings: Settings, path: string): Promise<void> {
+  const content = await readText(path, 'text');
+  const model = await loadModel(text(settings, 'model') ?? MODEL, { cacheDir: cacheDirOf(settings) });
+  try {
+    const book = await readBook(text(settings, 'state') ?? '.palimpsest', qdrantOptions(settings));
+    try {
+      const ids = tokenize(model.tokenizer, content, true, countedTokens(model));
+      const { layers, queryHeads, kvHeads, headDim } = model.config;
+      const source = { model, shape: { layers, queryHeads, kvHeads, headDim }, book };
+      const proposal = await proposalFor(source, ids);
+      const names = registry(settings).namesFor(model);
+      const named = proposal.adapters.map((one) => ({ name: names.get(one.digest) ?? null, ...one }));
+      say(
+        settings,
+        { ...proposal, adapters: named },
+        `${loraText(named)}\n${proposalText(proposal, proposal.adapters)}`,
+      );
+    } finally {
+      await book.close();
+    }
+  } finally {
+    model.weights.close();
+  }
+}
+
+/** What --lora would be given. */
+function loraText(
+  adapters: readonly { readonly name: string | null; readonly digest: string; readonly scale: number }[],
+) {
+  if (adapters.length === 0) return 'none';
+  const one = ({ name, digest, scale }: (typeof adapters)[number]): string =>
+    name === null ? `${digest.slice(0, 12)} (not known here)` : scale === 1 ? name : `${name}:${scale}`;
+  return adapters.map(one).join(' ');
+}
 
 /** Throws what reading the model and the adapter throws. */
 async function read(settings: Settings, path: string): Promise<AdapterInfo & { readonly model: string }> {

@@ -512,6 +512,14 @@ export const ADAPTER_COMMANDS: readonly CommandText[] = [
     act: async (settings, args) => (await adapters()).remove(settings, args[0]!),
   },
   {
+    usage: 'propose <file>',
+    does: 'Which adapters earlier sessions used whose texts were like that of a file, how they ended, and why that is proposed or nothing is. `--lora proposed` of `run` and `serve` takes what is proposed.',
+    brief: 'Adapters for a text, by earlier sessions.',
+    examples: ['palimpsest adapters propose story.txt -m reference'],
+    settings: ['model', 'cache', 'state', 'masterKey', ...SHARED, 'config', 'json'],
+    act: async (settings, args) => (await adapters()).propose(settings, args[0]!),
+  },
+  {
     usage: 'inspect <path>',
     does: 'Read an adapter for a model, a PEFT folder or a GGUF file: what it adds to, its ranks and its digest, or which field is not served.',
     brief: 'What an adapter adds to a model.',

@@ -2,7 +2,7 @@
 import { columnsOf, fields, KvError, privately, replaceFile } from '../../native/index.ts';
 import { lacksText, shortId } from '../../witness/index.ts';
 import type { SessionReport } from '../cache/types.ts';
-import { GENERATE_OPTIONS } from '../options/table.ts';
+import { GENERATE_OPTIONS, isProposedFor, proposedOf } from '../options/table.ts';
 import type { Prompt } from '../options/types.ts';
 import { checkContinuations, countedTokens } from '../session/prompt.ts';
 import type { Divergence, Generated } from '../session/types.ts';
@@ -14,6 +14,7 @@ import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
 import { opening, withEngine } from './loading.ts';
+import { loraOf } from './lora.ts';
 import { checkSessionSettings, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -53,6 +54,10 @@ export async function run(settings: Settings): Promise<void> {
     throw new KvError('bad-argument', 'a receipt is of one answer, and a conversation has many', {
       hint: 'leave out --receipt, or give the one question with --prompt FILE',
     });
+  if (path === undefined && isProposedFor(loraOf(settings)?.adapters))
+    throw new KvError('bad-argument', 'adapters are proposed for a text, and nothing was said yet', {
+      hint: 'give the one question with --prompt FILE, or name the adapters',
+    });
   const content = path === undefined ? null : await readText(path, 'prompt');
   if (content === '')
     throw new KvError('bad-argument', 'the prompt is empty', {
@@ -82,7 +87,7 @@ async function once(engine: Engine, settings: Settings, content: string, signal:
   checkLength(ids.length, maxTokens, engine.info.config.contextLength);
   const compare = flag(settings, 'compare');
   const asked = {
-    ...sessionOptions(settings, ids.length + maxTokens),
+    ...proposedOf(sessionOptions(settings, ids.length + maxTokens), ids),
     ...(compare ? { compareTokens: COMPARED_TOKENS + maxTokens } : {}),
   };
   const session = await opening(engine, signal, () => engine.openSession(asked));

@@ -14,6 +14,7 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { shortId } from '../../witness/index.ts';
+import { proposedOf } from '../options/table.ts';
 import type { Prompt } from '../options/types.ts';
 import { findParked, type ParkedSession, parkedDir, parkedSessions, readParked } from '../session/park/folder.ts';
 import { countedTokens } from '../session/prompt.ts';
@@ -69,7 +70,9 @@ export async function park(settings: Settings): Promise<void> {
     const ids = await engine.tokenize(prompt, countedTokens(engine.info));
     const tokens = Math.max(number(settings, 'tokens') ?? 0, ids.length + ANSWER_TOKENS);
     checkLength(ids.length, tokens - ids.length, engine.info.config.contextLength);
-    const session = await opening(engine, signal, () => engine.openSession(sessionOptions(settings, tokens)));
+    const session = await opening(engine, signal, () =>
+      engine.openSession(proposedOf(sessionOptions(settings, tokens), ids)),
+    );
     await closing(session, signal, async () => {
       await session.read(ids, { signal, onProgress: (event) => progress.update('reading', event) });
       progress.done();

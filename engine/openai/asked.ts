@@ -1,6 +1,7 @@
 /** What a request asks of an engine: options of a session and of an answer, from OpenAI's names. */
 import { randomInt } from 'node:crypto';
 import { given } from '../../native/index.ts';
+import { PROPOSED } from '../options/table.ts';
 import type { GenerateOptions, SendOptions, SessionAdapter, SessionOptions, ToolChoice } from '../options/types.ts';
 import type { GrammarOption } from '../transformer/grammar/options.ts';
 import type { ChatMessage, ChatTool } from '../transformer/types.ts';
@@ -33,11 +34,16 @@ export function sessionAsked(
   return given<SessionOptions>({
     kvBudget: set(request.kv_budget),
     kldBudget: set(request.kld_budget),
-    adapters: request.adapters?.map(({ name, scale }) => given<SessionAdapter>({ name, scale: set(scale) })),
+    adapters: adaptersAsked(request),
     cacheSalt: saltOf(request, salt),
     schedulingPriority: priority === undefined ? own : Math.max(own ?? priority, priority),
     schedulingWeight: weight,
   });
+}
+
+function adaptersAsked({ adapters }: EitherRequest): SessionOptions['adapters'] {
+  if (adapters === 'proposed') return PROPOSED;
+  return adapters?.map(({ name, scale }) => given<SessionAdapter>({ name, scale: set(scale) }));
 }
 
 /** How tokens are drawn; what the request leaves out is as `defaults` have it. */

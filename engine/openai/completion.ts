@@ -1,5 +1,6 @@
 /** `/v1/completions`: a text that goes on, for models and clients without chats. */
 import { KvError } from '../../native/index.ts';
+import { proposedOf } from '../options/table.ts';
 import type { Prompt } from '../options/types.ts';
 import type { Generated } from '../session/types.ts';
 import type { EngineSession } from '../thread/engine-session.ts';
@@ -46,7 +47,7 @@ export class TextCompletion {
     const maxTokens = asked.maxTokens ?? Math.min(service.limits.maxTokens, room);
     const session = await service.engine.openSession({
       tokensExpected: Math.min(ids.length + maxTokens, config.contextLength),
-      ...service.sessionFor(sessionAsked(request, asker)),
+      ...proposedOf(service.sessionFor(sessionAsked(request, asker)), ids),
       ...asker.own,
     });
     let begun = (): void => {};

@@ -5,6 +5,8 @@
  */
 import { existsSync } from 'node:fs';
 import { given, KvError } from '../../native/index.ts';
+import { isProposedFor, proposedOf } from '../options/table.ts';
+import type { SessionOptions } from '../options/types.ts';
 import { removeParked } from '../session/park/folder.ts';
 import type { Store } from '../store/store.ts';
 import type { Chat } from '../thread/chat.ts';
@@ -101,8 +103,18 @@ export class Conversations {
       this.#waiting.delete(said[held]!);
       return this.#begin(waiting, held, keeps);
     }
-    const chat = await this.#engine.chat({ ...terms.session, ...terms.own, ...askedOf(terms) });
+    const chat = await this.#engine.chat({
+      ...(await this.#optionsOf(terms, messages)),
+      ...terms.own,
+      ...askedOf(terms),
+    });
     return this.#begin({ chat, known: knownOf(chat, terms, digest) }, 0, keeps);
+  }
+
+  /** The options of its session, where adapters are to be proposed with what was said. */
+  async #optionsOf(terms: ConversationTerms, messages: readonly ChatMessage[]): Promise<SessionOptions> {
+    if (!isProposedFor(terms.session.adapters)) return terms.session;
+    return proposedOf(terms.session, await this.#engine.renderTokens(messages, askedOf(terms)));
   }
 
   /** Takes a chat back that has answered, or has not. Closes those that have waited longest. */

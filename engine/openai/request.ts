@@ -33,8 +33,13 @@ export const GOVERNING = {
   cache_salt: maybe(z.string().max(256)).describe('requests with another one share no cache'),
   prompt_cache_key: maybe(z.string().max(256)).describe('the same: requests with another one share no cache'),
   adapters: maybe(
-    z.array(z.object({ name: z.string().max(256), scale: maybe(z.number()) })).max(ADAPTERS_MAX),
-  ).describe('as adapters of openSession, in place of those of the server; []: none'),
+    z.union([
+      z.literal('proposed'),
+      z.array(z.object({ name: z.string().max(256), scale: maybe(z.number()) })).max(ADAPTERS_MAX),
+    ]),
+  ).describe(
+    'as adapters of openSession, in place of those of the server; []: none; proposed: those that earlier sessions with such a text used',
+  ),
   priority: maybe(z.int()).describe('as schedulingPriority: lower is served first'),
   session: maybe(z.string().max(200)).describe('a session of /v1/sessions/held, which goes on with its cache as it is'),
   receipt: maybe(z.boolean()).describe('true: the answer comes with a receipt (docs/receipts.md)'),

@@ -45,6 +45,7 @@ import type {
   KvBytes,
   KvGroup,
   ParkOptions,
+  ProposedFor,
   ResumeOptions,
   SendOptions,
   SessionAdapter,
@@ -412,7 +413,23 @@ const SESSION_ADAPTERS = z
   .array(z.strictObject({ name: z.string().min(1).max(256), scale: z.number().min(-100).max(100).optional() }))
   .max(ADAPTERS_MAX);
 
+/** True of what asks for adapters that are proposed; which prompts there are is seen later. */
+export const isProposedFor = (given: SessionOptions['adapters']): given is ProposedFor =>
+  given !== undefined && 'proposedFor' in given;
+
+/** Asks for those of a text that is not known yet, which `proposedOf` puts there. */
+export const PROPOSED: ProposedFor = { proposedFor: [] };
+
+/** The same options, with the tokens that will be read first where adapters are to be proposed. */
+export const proposedOf = <Options extends Pick<SessionOptions, 'adapters'>>(
+  options: Options,
+  ids: readonly number[],
+): Options => (isProposedFor(options.adapters) ? { ...options, adapters: { proposedFor: ids } } : options);
+
+const PROPOSED_FOR = z.strictObject({ proposedFor: z.union([z.string(), z.array(z.unknown())]) });
+
 function isAdapters(given: unknown): boolean {
+  if (PROPOSED_FOR.safeParse(given).success) return true;
   const checked = SESSION_ADAPTERS.safeParse(given);
   return checked.success && new Set(checked.data.map(({ name }) => name)).size === checked.data.length;
 }
@@ -489,15 +506,15 @@ export const SESSION_OPTIONS = {
     flag: '--promote <n>',
   },
   adapters: {
-    rule: suchThat<readonly SessionAdapter[]>(
+    rule: suchThat<readonly SessionAdapter[] | ProposedFor>(
       isAdapters,
-      `a list of at most ${ADAPTERS_MAX} of { name, scale }, each name once, with scales from -100 to 100`,
+      `a list of at most ${ADAPTERS_MAX} of { name, scale }, each name once, with scales from -100 to 100, or { proposedFor: prompt }`,
     ),
     help: 'adapters that add to what the model answers, by their names in the engine',
     flags: {
       lora: {
         flag: '--lora <name=path...>',
-        help: 'adapters that add to what the model answers, at most four: a PEFT folder or a GGUF file each, or only a name that is registered, and behind a colon a factor',
+        help: 'adapters that add to what the model answers, at most four: a PEFT folder or a GGUF file each, or only a name that is registered, and behind a colon a factor; `proposed` takes those that similar sessions used',
       },
     },
   },

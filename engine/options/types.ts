@@ -58,6 +58,12 @@ export interface SessionAdapter {
   readonly scale?: number;
 }
 
+/** In place of adapters: those that are proposed for a text. */
+export interface ProposedFor {
+  /** What will be read first. */
+  readonly proposedFor: Prompt;
+}
+
 /** Options of createEngine. Only the model is needed. */
 export interface EngineOptions extends StateOptions {
   /**
@@ -306,9 +312,10 @@ export interface SessionOptions extends GoverningOptions {
   /**
    * Adapters that add to what the model answers, at most four, by the names that they have in the engine. Sessions
    * begin with pages of those alone that have the same ones with the same scales. Forks and parked sessions keep them.
-   * Default: none.
+   * `{ proposedFor: prompt }`: those that earlier sessions with such a text used, as `engine.adapters.propose` says, or
+   * none. Default: none.
    */
-  readonly adapters?: readonly SessionAdapter[];
+  readonly adapters?: readonly SessionAdapter[] | ProposedFor;
   /**
    * The kernel pack, by its name in the state folder (`NAME@canary`: one that is being tried), in whose codec pages may
    * be held that would otherwise go to formats of the archive (`docs/packs.md`). A session keeps the version of it that

@@ -26,7 +26,7 @@ import type { Spent } from '../cache/tally.ts';
 import { askedOf } from '../cache/terms.ts';
 import type { LayerRows, SessionReport, Stake } from '../cache/types.ts';
 import { parseBytes } from '../options/parse-budget.ts';
-import { SESSION_OPTIONS } from '../options/table.ts';
+import { isProposedFor, SESSION_OPTIONS } from '../options/table.ts';
 import type { Prompt } from '../options/types.ts';
 import { originalsTerms } from '../originals/terms.ts';
 import type { Client } from '../scheduler/fairness.ts';
@@ -141,6 +141,7 @@ export class Session implements Reader {
           ...given({ stepLatencyBudgetMs, kvFloor: setup.kvFloor, kvWeight: setup.kvWeight }),
         },
         ...given({ foresight, activations: runtime.activations ?? undefined, adapters: appliedBy(setup) }),
+        ...given({ proposal: setup.proposal }),
         effective: {
           isa: runtime.native.isa,
           threads: runtime.threads,
@@ -774,9 +775,10 @@ function packOf({ pack, sessionPack, latents = 'auto', originals = 'none' }: Ses
 
 /** What the log says of adapters; undefined: there are none. Throws 'unsupported' where nobody knows them. */
 function appliedBy({ adapters = [], adapterSet }: SessionSetup): readonly AppliedAdapter[] | undefined {
-  if (adapters.length > 0 && adapterSet === undefined)
+  const names = isProposedFor(adapters) ? ['proposed'] : adapters.map(({ name }) => name);
+  if (names.length > 0 && adapterSet === undefined)
     throw new KvError('unsupported', 'adapters are those of an engine, and this session has none', {
-      values: { adapters: adapters.map(({ name }) => name) },
+      values: { adapters: names },
     });
   return adapterSet === undefined || adapterSet.applied.length === 0 ? undefined : adapterSet.applied;
 }

@@ -1,7 +1,7 @@
 /** What a session is opened with in the thread that runs it: what its caller asks for, and what its engine gives it. */
 import type { Fingerprint, Lookup, TextHint } from '../../memory/index.ts';
 import type { PagePool } from '../../native/index.ts';
-import type { Policy, ThresholdSet } from '../../policy/index.ts';
+import type { AdapterProposal, Policy, ThresholdSet } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import type { AdapterSet } from '../adapters/adapters.ts';
 import type { KnownLengths } from '../cache/foreseen.ts';
@@ -16,6 +16,8 @@ import type { Beginnings } from './known-prefix.ts';
 import type { Sharing } from './sharing.ts';
 
 export interface SessionSetup extends Omit<SessionOptions, 'policy'> {
+  /** What was proposed of them; left out: nobody asked. */
+  readonly proposal?: AdapterProposal;
   /**
    * The policy that SessionOptions names, or a policy of one's own: in the thread that runs it, since what decides
    * cannot be sent to another.

@@ -2,7 +2,9 @@
 import { resolve } from 'node:path';
 import { checkOption, checkPath } from '../../native/index.ts';
 import type { NamedAdapter } from '../adapters/adapters.ts';
+import type { ProposedAdapters } from '../adapters/proposal.ts';
 import { ENGINE_OPTIONS } from '../options/table.ts';
+import type { Prompt } from '../options/types.ts';
 import type { HostClient } from './calls/index.ts';
 
 /** Adapters that sessions can be opened with, by name. */
@@ -37,5 +39,15 @@ export class EngineAdapters {
   /** Those that have a name, in its order. */
   async list(): Promise<NamedAdapter[]> {
     return this.#calls.call('adapters', undefined);
+  }
+
+  /**
+   * What earlier sessions of the model used whose texts were like this one: adapters with their scales, where these
+   * are, what the sessions' caches came to, which sessions they are, and why. A hint: nothing is read or opened for it.
+   * A text of fewer than 256 tokens says too little of its kind. A session with `adapters: { proposedFor: prompt }`
+   * takes what is proposed, and the log has it.
+   */
+  async propose(prompt: Prompt, options: { readonly signal?: AbortSignal } = {}): Promise<ProposedAdapters> {
+    return this.#calls.call('proposeAdapters', { prompt }, options);
   }
 }

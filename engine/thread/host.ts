@@ -7,7 +7,7 @@ import { existsSync } from 'node:fs';
 import { checkOptions, given, KvError } from '../../native/index.ts';
 import { ACTIVATION_SHARE_MOST, type ActivationChoice, type ActivationCosts } from '../../policy/index.ts';
 import { noteLeftOut, useMasterKeys, withRules } from '../../witness/index.ts';
-import { type AdapterSet, Adapters } from '../adapters/adapters.ts';
+import { Adapters } from '../adapters/adapters.ts';
 import { AdapterRegistry } from '../adapters/registry.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
@@ -21,6 +21,7 @@ import { activationCosts } from '../state/activations.ts';
 import type { State } from '../state/folder.ts';
 import { Runtime, type RuntimeOptions } from '../transformer/runtime/runtime.ts';
 import { Commons, type CommonsOptions, doAll, stateOf } from './commons.ts';
+import { type Adapted, adaptedOptions } from './proposing.ts';
 import { SessionPacks } from './session-packs.ts';
 
 /** What is asked of one model. */
@@ -161,16 +162,16 @@ export class Host {
     open: (setup: SessionSetup) => Opened | Promise<Opened>,
   ): Promise<Opened> {
     checkSession(options);
-    const adapterSet = options.adapters === undefined ? undefined : this.adapters.set(options.adapters);
+    const adapted = await adaptedOptions(this, options);
     try {
-      return await open(await this.#setup(options, adapterSet));
+      return await open(await this.#setup(adapted));
     } catch (error) {
-      adapterSet?.drop();
+      adapted.adapterSet?.drop();
       throw error;
     }
   }
 
-  async #setup(options: SessionOptions, adapterSet: AdapterSet | undefined): Promise<SessionSetup> {
+  async #setup({ options, proposal, adapterSet }: Adapted): Promise<SessionSetup> {
     const { kvGroup, logRules = [] } = options;
     const group = kvGroup === undefined ? undefined : this.commons.group(kvGroup);
     const setup = await setupOf(this.runtime, options, this.state, adapterSet?.applied);
@@ -179,7 +180,15 @@ export class Host {
     const sessionPack = options.pack === undefined ? undefined : this.packs.of(options.pack);
     const { helpers } = this.commons;
     const hintOf = helpers === null ? undefined : (said: Uint8Array) => helpers.hintOf(said);
-    const known = given({ sessionPack, adapterSet, hintOf, sharedBudgetBytes, stateDir: this.state?.dir, group });
+    const known = given({
+      sessionPack,
+      proposal,
+      adapterSet,
+      hintOf,
+      sharedBudgetBytes,
+      stateDir: this.state?.dir,
+      group,
+    });
     return { ...setup, log: withRules(setup.log, logRules), pool: this.commons.pool, meter, shared, ...known };
   }
 

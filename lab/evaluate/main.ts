@@ -15,6 +15,8 @@
  *   pool       how eight conversations share one budget, by policies of the pool and in fixed shares, on the models of
  *   --models
  *   latents    what latents are worth in SmolLM2 with a KV head for each query head
+ *   proposals  how often the right adapter is proposed by what sessions on texts of its kind used, on the models of
+ *   --models, with --sessions of each kind
  *   packs      what pages in the codec of a kernel pack are worth at equal bytes
  *   frontier   every format, policy, eviction rule and published method, on several models and contexts: parts quality,
  *   recall, speed, short
@@ -86,6 +88,7 @@ import { CHRONICLE, KINDS, WINDOWS } from './passages.ts';
 import { POOL_BUDGETS, POOL_SHARINGS, pool, poolTable } from './pool.ts';
 import { PREFIX_BUDGETS, PREFIX_SESSIONS, prefix } from './prefix.ts';
 import { PROMOTED_PAGES, promotion } from './promotion.ts';
+import { PROPOSAL_SESSIONS, proposals, proposalTable } from './proposals.ts';
 import { MODEL_SHAPES, modelShape, SIZE_CONTEXTS, sizeTables } from './sizes.ts';
 import { ASKED, stated } from './stated.ts';
 import { qualityTables, TABLE_PARTS } from './table.ts';
@@ -94,6 +97,7 @@ const COMMANDS = [
   'learning',
   'stated',
   'latents',
+  'proposals',
   'packs',
   'harm',
   'machine',
@@ -200,6 +204,7 @@ async function main(): Promise<void> {
   else if (all.command === 'harm') await tellHarm(all);
   else if (isExperience(all)) await tellExperience(all);
   else if (all.command === 'pool') await tellPool(all);
+  else if (all.command === 'proposals') await tellProposals(all);
   else if (all.command === 'machine') await tellMachine(all);
   else if (all.command === 'faults') await tellFaults(all);
   else await measureModel(all);
@@ -304,6 +309,18 @@ async function tellPool({ values, selected, lengths, dense, threads, cacheDir, j
     say,
   });
   process.stdout.write(poolTable(rows));
+}
+
+async function tellProposals({ values, words, threads, cacheDir, json }: Asked): Promise<void> {
+  const named = KINDS.filter((kind) => words.includes(kind));
+  const rows = await proposals({
+    models: list(values.models) ?? ['smollm2-135m', 'reference'],
+    kinds: named.length > 0 ? named : KINDS,
+    sessions: Number(list(values.sessions)?.[0] ?? PROPOSAL_SESSIONS),
+    ...{ threads, cacheDir, say },
+  });
+  if (json !== null) replaceFile(json, Buffer.from(`${JSON.stringify(rows, null, 1)}\n`));
+  process.stdout.write(proposalTable(rows));
 }
 
 async function tellMachine(all: Asked): Promise<void> {

@@ -19,6 +19,7 @@ import {
   sessionsOf,
 } from '../../memory/index.ts';
 import { given } from '../../native/index.ts';
+import { proposeAdapters } from '../../policy/index.ts';
 import { type Entry, readLog, readLogId } from '../../witness/index.ts';
 import { seeded } from '../random.ts';
 import { ids } from '../unit/engine/on-reference.ts';
@@ -118,6 +119,41 @@ describe.skipIf(!HAS_BINARY)('sessions on a Qdrant server (needs ../shared/bin/q
     expect(await paths('old')).toEqual([undefined, undefined, undefined]);
     expect(await paths('other')).toEqual(['/srv/state', '/srv/state']);
     await old.book.close();
+  });
+
+  // What sessions of another machine used is proposed here, by digest; points of versions that did not tell it speak
+  // for nothing.
+  test('tell another machine which adapters texts like these had', async () => {
+    const [teacher, pupil] = [machineOf('adapted', 'adapters'), machineOf('asking', 'adapters')];
+    const style = { digest: 'd'.repeat(64), scale: 0.5 };
+    await teacher.open();
+    for (const seq of [2, 4, 6]) {
+      const [open, close] = sessionAt(seq);
+      const entries = [{ ...open, body: { ...(open.body as object), adapters: [style] } }, close] as const;
+      teacher.log.push(...entries);
+      await teacher.book.record(...entries);
+    }
+    await teacher.catchUp();
+    const index = await openQdrantIndex<object>({
+      ...{ url: server.url, collection: 'adapters', dim: here.length },
+      ...{ fields: SESSION_FIELDS, version: FINGERPRINT_VERSION },
+    });
+    const [told] = [...sessionsOf(sessionAt(2), 'older', here.length)];
+    const { plainDigest: _plain, adapters: _adapters, textPlace: _text, ...before } = told!.payload;
+    await index.add([{ ...told!, payload: before }]);
+    await index.close();
+    await pupil.open();
+    await pupil.record(2);
+    const asked = { plainDigest: 'm1', fingerprint: here, k: 16, tokensLeast: 128 };
+    const seen = await pupil.book.precedents(asked);
+    expect(seen.map(({ log, seq, adapters }) => [log, seq, adapters])).toEqual(
+      expect.arrayContaining([[undefined, 2, []], ...[2, 4, 6].map((seq) => ['adapted', seq, [style]])]),
+    );
+    expect(seen).toHaveLength(4);
+    expect(proposeAdapters(seen, 1000)).toMatchObject({ adapters: [style], weight: 3, share: 0.75 });
+    expect(await pupil.book.precedents({ ...asked, plainDigest: 'm2' })).toEqual([]);
+    expect((await pupil.book.nearestSessions(here, 10)).map(({ id }) => id.log)).toContain('older');
+    for (const machine of [teacher, pupil]) await machine.book.close();
   });
 
   // The digests of one machine say nothing to another, unless both have the key.

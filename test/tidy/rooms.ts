@@ -191,6 +191,7 @@ const WITNESS: Layers = {
       'explanation',
       'because-text',
       'foresight-text',
+      'proposal-text',
       'activation-text',
       'explain-text',
       'explain',

@@ -2,6 +2,7 @@
 import { WINDOW_TOKENS } from '../../native/index.ts';
 import type {
   ActivationChoice,
+  AdapterProposal,
   Because,
   Foreseen,
   Foresight,
@@ -32,6 +33,7 @@ import {
 } from './type.ts';
 
 const layers = integer(1, LAYERS_MAX);
+const scaled = list(object({ digest: text, scale: real }), 0, 64);
 
 export const OPEN = {
   'model.name': { type: text },
@@ -60,6 +62,42 @@ export const OPEN = {
     since: '0.1.0',
     means:
       'What was added to what the weights of the model answered: the digest of each adapter, and the factor on it; absent where nothing was.',
+  },
+  proposal: {
+    type: optional(
+      noun<AdapterProposal>()({
+        seen: list(
+          object({
+            session: text,
+            seq: whole,
+            log: optional(text),
+            distance: real,
+            reason: text,
+            adapters: scaled,
+            bits: real,
+            formats: nullable(text),
+          }),
+          0,
+          64,
+        ),
+        adapters: scaled,
+        weight: real,
+        share: real,
+        bits: nullable(real),
+        formats: nullable(text),
+        because: noun<Because>()({
+          threshold: text,
+          measured: real,
+          bound: real,
+          unit: text,
+          origin,
+          rule: text,
+        }),
+      }),
+    ),
+    since: '0.1.0',
+    means:
+      'What was proposed of adapters, because somebody asked for that: by which earlier sessions, what these used, and why; absent where nobody asked.',
   },
   'policy.id': { type: text },
   'policy.version': { type: count },
