@@ -63,7 +63,7 @@ const BY_END: ReadonlyMap<string, number> = new Map([
 const WEIGHT_LEAST = 0.05;
 /** What must speak for a proposal: more than any one session can. Chosen. */
 const EVIDENCE_LEAST = 1.25;
-/** The share that must be of one mind: with three fifths, more than twice as much was wrong (docs/benchmarks.md). */
+/** The share that must be of one mind: with three fifths, far more was wrong (docs/benchmarks.md). */
 const SHARE_LEAST = 2 / 3;
 
 export const precedentWeight = ({ distance, reason }: Precedent): number => {

@@ -24,6 +24,7 @@ import { decisionRow } from './entries/rows.gen.ts';
 import { foresightText } from './foresight-text.ts';
 import { FormStates } from './form-states.ts';
 import { gaveUpText } from './gave-up-text.ts';
+import { goneText } from './gone-text.ts';
 import { idleText } from './idle-text.ts';
 import { isPool } from './pool-series.ts';
 import { proposalText } from './proposal-text.ts';
@@ -437,9 +438,10 @@ function adoptedText({ adopted, heldTokens, from }: Readonly<Record<string, unkn
 
 function noteText(body: Readonly<Record<string, unknown>>): string {
   const { gaveWay, takenBack, budgetBytes, parked, resumed, from, why, otherwise } = body;
-  const { promoted, returned, damaged, beginning, pool, parking, receipt, activated } = body as NoteBody;
+  const { promoted, returned, damaged, beginning, pool, parking, adapterGone, receipt, activated } = body as NoteBody;
   if (pool !== undefined) return askingText(pool);
   if (parking !== undefined) return parkingText(parking);
+  if (adapterGone !== undefined) return goneText(adapterGone);
   if (receipt !== undefined)
     return `An answer of ${plural(receipt.answer.tokens, 'token')} behind ${receipt.request.tokens} was given a receipt.`;
   if (promoted !== undefined) return `For an answer, ${sidesText(promoted)} came back from originals.`;

@@ -6,7 +6,7 @@
  */
 import { given, KvError } from '../../native/index.ts';
 import type { ScaledDigest } from '../../policy/index.ts';
-import { type Droppable, dropKept, type Landlord, type Tenant } from '../cache/tenant.ts';
+import { type Droppable, dropKept, type GoneAdapter, type Landlord, type Tenant } from '../cache/tenant.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { ScaledAdapter } from '../transformer/types.ts';
 import type { PlacedAdapter, Placement } from './proposal.ts';
@@ -129,6 +129,7 @@ export class Adapters implements Tenant {
   readonly #registry: AdapterRegistry | null;
   readonly #idleBytesMax: number;
   readonly #landlord: Landlord | null;
+  readonly #gone: (adapter: GoneAdapter) => void;
   readonly #residents = new Map<string, Resident>();
   /** Digests by name, of those that were added. */
   readonly #names = new Map<string, string>();
@@ -137,14 +138,16 @@ export class Adapters implements Tenant {
 
   /**
    * registry: what a state folder knows. landlord: the memory whose budget counts them; null: nothing does, and of
-   * registered adapters that no session has `idleBytesMax` stay.
+   * registered adapters that no session has `idleBytesMax` stay. gone: told of what goes beyond that.
    */
   constructor(
     runtime: Runtime,
     registry: AdapterRegistry | null = null,
     idleBytesMax = IDLE_BYTES_MAX,
     landlord: Landlord | null = null,
+    gone: (adapter: GoneAdapter) => void = () => {},
   ) {
+    this.#gone = gone;
     this.#runtime = runtime;
     this.#registry = registry;
     this.#idleBytesMax = landlord === null ? idleBytesMax : Number.POSITIVE_INFINITY;
@@ -181,6 +184,7 @@ export class Adapters implements Tenant {
       .filter((one) => this.#isIdle(one))
       .map((one) => ({
         id: one.info.digest,
+        isAdapter: true,
         idleMs: performance.now() - one.usedMs,
         bytes: one.bytes,
         restoreMs: one.restoreMs,
@@ -375,7 +379,12 @@ export class Adapters implements Tenant {
    */
   #free(): void {
     const most = this.#registry === null ? 0 : this.#idleBytesMax;
-    dropKept([this], () => this.keptBytes > most);
+    const lackingBytes = this.keptBytes - most;
+    dropKept(
+      [this],
+      () => this.keptBytes > most,
+      (one) => this.#gone({ ...one, lackingBytes }),
+    );
     this.#landlord?.counted(this);
   }
 }

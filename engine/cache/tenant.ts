@@ -5,6 +5,8 @@
 import { goesFirst, type KeptThing } from '../../policy/index.ts';
 
 export interface Droppable extends KeptThing {
+  /** True of an adapter, whose id is its digest. */
+  readonly isAdapter?: boolean;
   drop(): void;
 }
 
@@ -37,11 +39,24 @@ export interface Landlord {
   counted(tenant: Tenant): void;
 }
 
-/** Lets go of one thing after the other, as long as `lacks` says so and there is one. */
-export function dropKept(keepers: Iterable<Keeper>, lacks: () => boolean): void {
+/** An adapter that nobody had and that went, and for what. */
+export interface GoneAdapter extends KeptThing {
+  /** Bytes that were needed, or beyond what may stay. */
+  readonly lackingBytes: number;
+  /** The session that needed them; left out: an adapter that was loaded, or nobody. */
+  readonly session?: string;
+}
+
+/** Lets go of one thing after the other, as long as `lacks` says so and there is one. gone: told of each. */
+export function dropKept(
+  keepers: Iterable<Keeper>,
+  lacks: () => boolean,
+  gone: (thing: Droppable) => void = () => {},
+): void {
   while (lacks()) {
     const first = goesFirst([...keepers].flatMap(({ droppable }) => [...droppable]));
     if (first === undefined) return;
     first.drop();
+    gone(first);
   }
 }

@@ -14,7 +14,7 @@ export class PoolSeries {
   }
 
   /** → seq of the entry; null: there is none */
-  write(body: Pick<NoteBody, 'pool' | 'parking'>): number | null {
+  write(body: Pick<NoteBody, 'pool' | 'parking' | 'adapterGone'>): number | null {
     if (this.#log === undefined) return null;
     const seq = this.#log.append(this.#id, 'note', body);
     if (seq === null) this.#meter.dropped.add({});

@@ -4,13 +4,13 @@
  * Sessions that wait are parked, or pages go lower; where nothing else helps, the pages of sessions that wait go, and
  * their tokens are read again.
  */
-import { KvError, type PagePool } from '../../native/index.ts';
+import { given, KvError, type PagePool } from '../../native/index.ts';
 import { type ParkingPolicy, type PoolPolicy, RETURNING, type ReclaimStage, type RungId } from '../../policy/index.ts';
 import type { WitnessLog } from '../../witness/index.ts';
 import type { Governed } from '../cache/governed.ts';
 import { promisedBytes } from '../cache/promised.ts';
 import { setAside } from '../cache/set-aside.ts';
-import { dropKept, type Keeper, type Landlord, type Tenant } from '../cache/tenant.ts';
+import { dropKept, type GoneAdapter, type Keeper, type Landlord, type Tenant } from '../cache/tenant.ts';
 import type { PressureReport } from '../cache/types.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { ENGINE_OPTIONS } from '../options/table.ts';
@@ -224,11 +224,24 @@ export class SharedMemory implements Sharing, Landlord {
     );
   }
 
-  #dropKept(lackingBytes: number): void {
+  /** Of an adapter that nobody had and that went. */
+  tellGone({ id, bytes, idleMs, restoreMs, likelyUse, lackingBytes, session }: GoneAdapter): void {
+    const gone = { digest: id, bytes, idleMs: Math.ceil(idleMs), restoreMs, lackingBytes };
+    this.#series.write({ adapterGone: { ...gone, ...given({ likelyUse, session }) } });
+  }
+
+  /** session: that needs them; left out: an adapter does. */
+  #dropKept(lackingBytes: number, session?: string): void {
     const { pool } = this.#parts;
     const goalBytes = pool.budgetBytes - pool.usedBytes + lackingBytes;
     const keepers: Keeper[] = [...this.#tenants, ...(this.prefixes === null ? [] : [this.prefixes])];
-    dropKept(keepers, () => pool.budgetBytes - pool.usedBytes < goalBytes);
+    dropKept(
+      keepers,
+      () => pool.budgetBytes - pool.usedBytes < goalBytes,
+      (one) => {
+        if (one.isAdapter === true) this.tellGone({ ...one, lackingBytes, ...given({ session }) });
+      },
+    );
   }
 
   pressure(session: Session): PressureReport {
@@ -341,7 +354,7 @@ export class SharedMemory implements Sharing, Landlord {
       ...{ pool, meter, place: this.place ?? 'keep', onRung },
       finds: {
         // Pages of sessions that were closed are in no group.
-        kept: (_, lackingBytes, group) => (group === null ? this.#dropKept(lackingBytes) : undefined),
+        kept: ({ id }, lackingBytes, group) => (group === null ? this.#dropKept(lackingBytes, id) : undefined),
         originals: (...asked) => this.#idle?.dropOriginals(...asked),
         'demote-waiting': press('demote-waiting'),
         park: (...asked) => this.#idle?.park(...asked),

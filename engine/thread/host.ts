@@ -50,7 +50,8 @@ export class Host {
     this.runtime = runtime;
     this.#isAlone = isAlone;
     const registry = state === null ? null : new AdapterRegistry(state.dir);
-    this.adapters = new Adapters(runtime, registry, undefined, commons.budgetBytes === undefined ? null : shared);
+    const landlord = commons.budgetBytes === undefined ? null : shared;
+    this.adapters = new Adapters(runtime, registry, undefined, landlord, (gone) => shared.tellGone(gone));
     this.packs = new SessionPacks(state);
     this.#addAll(options.adapters ?? []);
     this.predictor = new ModelPredictor(runtime.model, state?.dir ?? null);

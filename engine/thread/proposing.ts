@@ -2,7 +2,7 @@
 import type { TextHint, ThresholdBook } from '../../memory/index.ts';
 import { KvError } from '../../native/index.ts';
 import { type AdapterProposal, likelyUse } from '../../policy/index.ts';
-import type { Adapters, AdapterSet } from '../adapters/adapters.ts';
+import type { AdapterSet, Adapters } from '../adapters/adapters.ts';
 import { type ProposedAdapters, proposalFor } from '../adapters/proposal.ts';
 import { isProposedFor } from '../options/table.ts';
 import type { Prompt, SessionOptions } from '../options/types.ts';

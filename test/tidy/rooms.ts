@@ -192,6 +192,7 @@ const WITNESS: Layers = {
       'because-text',
       'foresight-text',
       'proposal-text',
+      'gone-text',
       'activation-text',
       'explain-text',
       'explain',

@@ -115,6 +115,21 @@ export const NOTE = {
   pool: { type: optional(poolAsking), since: '0.1.0' },
   /** Sessions that were parked for another one: notes of the pool's own series. */
   parking: { type: optional(poolParking), since: '0.1.0' },
+  /** An adapter in memory that nobody had and that went: notes of the pool's own series. */
+  adapterGone: {
+    type: optional(
+      object({
+        digest: text,
+        bytes: whole,
+        idleMs: whole,
+        restoreMs: real,
+        likelyUse: optional(real),
+        lackingBytes: whole,
+        session: optional(text),
+      }),
+    ),
+    since: '0.1.0',
+  },
   /** The policy of parking that chose the session. */
   parkedBy: { type: optional(text), since: '0.1.0' },
   /**

@@ -9,9 +9,11 @@ import { createEngine } from '../../../../engine/index.ts';
 import { Meter } from '../../../../engine/metrics/meter.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { SharedMemory } from '../../../../engine/session/shared-memory.ts';
+import { logDir } from '../../../../engine/state/folder.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { openPool, type PagePool } from '../../../../native/index.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
+import { type Entry, type NoteBody, readLog, timeline, timelineText } from '../../../../witness/index.ts';
 import { seeded } from '../../../random.ts';
 import { refusal, refused } from '../../../refusal.ts';
 import { ids, MODEL } from '../on-reference.ts';
@@ -257,6 +259,36 @@ describe('an engine', () => {
     } finally {
       await engine.close();
     }
+  });
+
+  test('tells in its log which adapters went, for what, and by which numbers', async () => {
+    const stateDir = join(folder.dir, 'told');
+    const registry = new AdapterRegistry(stateDir);
+    const digests = Object.fromEntries(
+      NAMES.map((name) => [name, registry.add(name, readAdapter(paths[name]!, runtime.model), runtime.model).digest]),
+    );
+    const kvBudget = 2 * adapterBytes + 2 ** 18;
+    const engine = await createEngine({ model: MODEL, threads: 1, stateDir, kvBudget });
+    for (const name of ['a', 'b', 'c']) await (await engine.openSession({ adapters: [{ name }] })).close();
+    // Pages of a session take the room of another one.
+    const session = await engine.openSession({ cacheTypes: 'f16' });
+    await session.read(ids(100, 3));
+    await session.close();
+    await engine.close();
+    const notes = [...readLog(logDir(stateDir), { kinds: ['note'] })] as Entry<'note'>[];
+    const gone = notes.flatMap(({ body }) => (body as NoteBody).adapterGone ?? []);
+    expect(gone.map(({ digest, session: whose }) => [digest, whose])).toEqual([
+      [digests['a'], undefined],
+      [digests['b'], session.id],
+    ]);
+    for (const one of gone) {
+      expect(one.bytes).toBe(adapterBytes);
+      expect(Math.min(one.lackingBytes, one.idleMs, one.restoreMs)).toBeGreaterThan(0);
+    }
+    const pool = notes.find(({ body }) => 'adapterGone' in body)!.session;
+    const words = timelineText(pool, timeline(logDir(stateDir), pool)).replace(/\s+/g, ' ');
+    expect(words).toContain(`Adapter ${digests['a']!.slice(0, 12)} went from memory, where `);
+    expect(words).toContain(`were lacking for session ${session.id}: nobody had it for`);
   });
 
   test('answers the same where adapters take turns in memory', async () => {
