@@ -9,6 +9,7 @@ import type { ScaledDigest } from '../../policy/index.ts';
 import { type Droppable, dropKept, type GoneAdapter, type Landlord, type Tenant } from '../cache/tenant.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import type { ScaledAdapter } from '../transformer/types.ts';
+import { KeptGains } from './gains.ts';
 import type { PlacedAdapter, Placement } from './proposal.ts';
 import { readAdapter } from './read.ts';
 import { type AdapterRegistry, registeredInfo } from './registry.ts';
@@ -127,6 +128,7 @@ export const weightsKey = (modelDigest: string, applied: readonly AppliedAdapter
 export class Adapters implements Tenant {
   readonly #runtime: Runtime;
   readonly #registry: AdapterRegistry | null;
+  readonly #gains: KeptGains;
   readonly #idleBytesMax: number;
   readonly #landlord: Landlord | null;
   readonly #gone: (adapter: GoneAdapter) => void;
@@ -150,6 +152,7 @@ export class Adapters implements Tenant {
     this.#gone = gone;
     this.#runtime = runtime;
     this.#registry = registry;
+    this.#gains = registry?.gains ?? new KeptGains(null);
     this.#idleBytesMax = landlord === null ? idleBytesMax : Number.POSITIVE_INFINITY;
     this.#landlord = landlord;
     landlord?.join(this);
@@ -206,7 +209,10 @@ export class Adapters implements Tenant {
    * Throws what readAdapter throws, and 'unsupported' where the dense half has no place for adapters.
    */
   add(name: string, path: string): NamedAdapter {
-    const { digest } = this.#keep(name, () => readAdapter(path, this.#runtime.model));
+    const { model } = this.#runtime;
+    const { digest } = this.#keep(name, () =>
+      readAdapter(path, model, (wanted, compute) => this.#gains.of(model.digest, wanted, compute)),
+    );
     this.#names.set(name, digest);
     this.#free();
     return this.#named(name);

@@ -13,6 +13,7 @@ import { FAMILIES } from '../transformer/families/index.ts';
 import type { StoredTensor } from '../transformer/stored-tensor.ts';
 import type { AdapterMatrix, LoadedModel, ModelConfig, WeightSource } from '../transformer/types.ts';
 import { type AdapterFile, badAdapter, type Factors, unservedAdapter } from './factors.ts';
+import type { Magnified } from './gains.ts';
 import { openGgufAdapter } from './gguf-adapter.ts';
 import { openPeft } from './peft.ts';
 import type { Adapter } from './types.ts';
@@ -22,9 +23,14 @@ const FUSED: Readonly<Record<string, readonly DenseSlot[]>> = { qkv: ['q', 'k', 
 
 /**
  * A PEFT folder or a GGUF file. Throws 'not-found', 'bad-file', 'unsupported' naming the field, 'model-mismatch' where
- * it does not fit the model, 'bad-model' for numbers that are not finite, 'io'.
+ * it does not fit the model, 'bad-model' for numbers that are not finite, 'io'. kept: where gains of DoRA may be found
+ * that were computed before.
  */
-export function readAdapter(path: string, { config, weights }: Pick<LoadedModel, 'config' | 'weights'>): Adapter {
+export function readAdapter(
+  path: string,
+  { config, weights }: Pick<LoadedModel, 'config' | 'weights'>,
+  kept?: GainsKept,
+): Adapter {
   const family = FAMILIES.find(({ name }) => name === config.architecture);
   if (family === undefined)
     throw new KvError('unsupported', `adapters of the family ${config.architecture} are not served`, {
@@ -32,11 +38,14 @@ export function readAdapter(path: string, { config, weights }: Pick<LoadedModel,
     });
   const file = openFile(resolve(path), family);
   try {
-    return adapterOf(file, config, weights);
+    return adapterOf(file, config, weights, kept);
   } finally {
     file.close();
   }
 }
+
+/** Gains that are there, or else what `compute` answers. */
+export type GainsKept = (wanted: readonly Magnified[], compute: () => Float32Array[]) => Float32Array[];
 
 function openFile(path: string, family: Family): AdapterFile {
   return attempt(path, () => statSync(path)).isDirectory() ? openPeft(path, family) : openGgufAdapter(path, family);
@@ -52,7 +61,7 @@ interface Placed extends Factors {
 }
 
 /** weights: of the model; adapters that are computed from them (DoRA) are refused without. */
-export function adapterOf(file: AdapterFile, config: ModelConfig, weights?: WeightSource): Adapter {
+export function adapterOf(file: AdapterFile, config: ModelConfig, weights?: WeightSource, kept?: GainsKept): Adapter {
   const shapes = expectedShapes(config);
   const places = [...file.factors]
     .flatMap(([weight, factors]) => placed(file, weight, factors, shapes))
@@ -61,8 +70,35 @@ export function adapterOf(file: AdapterFile, config: ModelConfig, weights?: Weig
   const twice = places.find(({ layer, slot }, i) => layer === places[i + 1]?.layer && slot === places[i + 1]?.slot);
   if (twice !== undefined) throw badAdapter(file.path, `${twice.file} is there twice`, { tensor: twice.file });
   checkInvocation(file, config);
-  const added = places.map((place) => matrixOf(file, place, config, weights));
-  return adapterWith(file.format, added, file.invocation);
+  const matrices = places.map((place) => matrixOf(file, place, config));
+  return adapterWith(file.format, withGains(file, matrices, weights, kept), file.invocation);
+}
+
+/** Matrices with magnitudes get the gains that follow from these and the weights. */
+function withGains(
+  file: AdapterFile,
+  matrices: readonly (AdapterMatrix | Magnified)[],
+  weights?: WeightSource,
+  kept: GainsKept = (_, compute) => compute(),
+): AdapterMatrix[] {
+  const wanted = matrices.filter((one): one is Magnified => 'magnitudes' in one);
+  if (wanted.length === 0) return matrices as AdapterMatrix[];
+  if (weights === undefined) throw unservedAdapter(file.path, 'use_dora without the weights of the model', true);
+  const gains = kept(wanted, () =>
+    wanted.map(({ matrix, magnitudes }) =>
+      gainsOf(matrix, weights.tensor(`${matrix.layer}.${matrix.slot}`).readFloat32(), magnitudes),
+    ),
+  );
+  let at = 0;
+  return matrices.map((one) => ('magnitudes' in one ? gained(file, one, gains[at++]!) : one));
+}
+
+function gained(file: AdapterFile, { matrix }: Magnified, gains: Float32Array): AdapterMatrix {
+  const { layer, slot, rank } = matrix;
+  const b = matrix.b.map((value, at) => value * (1 + gains[Math.floor(at / rank)]!));
+  if (!b.every(Number.isFinite) || !gains.every(Number.isFinite))
+    throw badAdapter(file.path, `${layer}.${slot}: its magnitudes make it infinite`, { layer, slot });
+  return { ...matrix, b, gains };
 }
 
 function checkInvocation({ path, invocation = [] }: AdapterFile, { vocabSize }: ModelConfig): void {
@@ -123,7 +159,7 @@ function placed(
   });
 }
 
-function matrixOf(file: AdapterFile, place: Placed, config: ModelConfig, weights?: WeightSource): AdapterMatrix {
+function matrixOf(file: AdapterFile, place: Placed, config: ModelConfig): AdapterMatrix | Magnified {
   const { layer, slot, rank, from, outputs, scale } = place;
   const turned = (slot === 'q' || slot === 'k') && file.interleaved !== config.ropeInterleaved;
   const rows = (tensor: StoredTensor, width: number): Float32Array => {
@@ -137,12 +173,7 @@ function matrixOf(file: AdapterFile, place: Placed, config: ModelConfig, weights
   const plain = { layer, slot, rank, a, b };
   if (place.gains !== undefined) return { ...plain, gains: rows(place.gains, 1) };
   if (place.magnitudes === undefined) return plain;
-  if (weights === undefined) throw unservedAdapter(file.path, 'use_dora without the weights of the model', true);
-  const gains = gainsOf(plain, weights.tensor(`${layer}.${slot}`).readFloat32(), rows(place.magnitudes, 1));
-  for (let o = 0; o < outputs; o++) for (let r = 0; r < rank; r++) b[o * rank + r]! *= 1 + gains[o]!;
-  if (!b.every(Number.isFinite) || !gains.every(Number.isFinite))
-    throw badAdapter(file.path, `${place.file}: its magnitudes make it infinite`, { tensor: place.magnitudes.name });
-  return { ...plain, gains };
+  return { matrix: plain, magnitudes: rows(place.magnitudes, 1) };
 }
 
 /**

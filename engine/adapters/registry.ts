@@ -13,6 +13,7 @@ import { FileBytes } from '../transformer/bytes.ts';
 import { readSafetensors } from '../transformer/safetensors.ts';
 import type { LoadedModel } from '../transformer/types.ts';
 import { type AdapterFile, checkPerOutput, type Factors, rankOf } from './factors.ts';
+import { KeptGains } from './gains.ts';
 import { invocationTokens } from './invocation.ts';
 import { adapterOf } from './read.ts';
 import type { Adapter, AdapterInfo } from './types.ts';
@@ -58,8 +59,11 @@ export class AdapterRegistry {
   readonly #files: string;
   /** Digests for the other order of rows. */
   readonly #reordered = new Map<string, string>();
+  /** Of adapters that are read from where they are, and not added. */
+  readonly gains: KeptGains;
 
   constructor(stateDir: string) {
+    this.gains = new KeptGains(stateDir);
     this.#names = join(stateDir, 'adapters', 'names');
     this.#files = join(stateDir, 'adapters', 'files');
   }

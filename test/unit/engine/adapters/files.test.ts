@@ -2,6 +2,7 @@
 // is the same whatever file it came from. What is not served is refused by the name of the field.
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { KeptGains } from '../../../../engine/adapters/gains.ts';
 import { readAdapter } from '../../../../engine/adapters/read.ts';
 import { adaptedDense } from '../../../../engine/transformer/adapted-dense.ts';
 import { createLoopBackend } from '../../../../engine/transformer/dense-loops.ts';
@@ -200,6 +201,16 @@ describe('DoRA', () => {
     } finally {
       stored.weights.close();
     }
+  });
+
+  test('gains that are kept are those that are computed, and need no weights', () => {
+    const path = writePeft(folder, 'kept', peftConfig({ use_dora: true }), tensors());
+    const kept = new KeptGains(join(folder.dir, 'kept-state'));
+    const computed = readAdapter(path, llama);
+    for (const { config, weights } of [llama, { ...llama, weights: { ...llama.weights, tensor: () => expect.fail() } }])
+      expect(
+        readAdapter(path, { config, weights }, (wanted, compute) => kept.of(llama.digest, wanted, compute)),
+      ).toEqual(computed);
   });
 
   test('with other magnitudes is refused where they do not fit', () => {
