@@ -385,18 +385,23 @@ export class Offers {
     const slot = this.sides.change(change);
     if (slot < 0) return;
     const [from, to] = [rank(change.from), rank(change.to)];
-    const isFiner = to < from;
-    this.#commit(slot, isFiner ? -this.#added(slot, to, from) : this.#added(slot, from, to));
-    this.#setAim(slot, to);
     // Keys and values that were made of a latent took its place; a side that moved by itself has none any more.
     const isMadeAgain = this.sides.side[slot] === BOTH && to < FIRST_LATENT;
+    const isFiner = to < from;
+    // Nobody tried a page with a latent in formats: what its latent costs is over.
+    const finer = isMadeAgain ? rank(this.#context.windowFormat) : to;
+    this.#commit(slot, isFiner ? -this.#added(slot, finer, from) : this.#added(slot, from, to));
+    this.#setAim(slot, to);
     const sides = isMadeAgain ? this.#sidesOf(slot) : [slot];
     if (isMadeAgain) {
       this.hide(slot);
       this.sides.drop(slot);
     } else this.#dropLatent(slot);
     for (const one of sides) {
-      if (isMadeAgain) this.sides.change({ ...change, side: PARTS[this.sides.side[one]!]! });
+      if (isMadeAgain) {
+        this.sides.change({ ...change, side: PARTS[this.sides.side[one]!]! });
+        this.#commit(one, this.#added(one, finer, to));
+      }
       this.#restUntil[one] = isFiner ? Number.POSITIVE_INFINITY : 0;
       this.#setAim(one, to);
       this.#repricePage(one);
@@ -554,34 +559,55 @@ export class Offers {
   }
 
   /**
-   * Sides of layers that would cost less in a finer format, by more than `price` for each byte that they would take
-   * more; the one that costs most for a byte first.
+   * Sides of layers that would cost less in a finer format, and pages that would with keys and values in it in place of
+   * their latent, by more than `price` for each byte that they would take more; the one that costs most for a byte
+   * first.
    */
   dearest(isAsked: (layer: number) => boolean, to: FormatName, price: number): readonly WantedSide[] {
     const { sides } = this;
     const found: { readonly slot: number; readonly worth: number }[] = [];
     const finest = rank(to);
     for (const slot of sides.slots) {
-      const now = sides.format[slot]!;
-      if (!isAsked(sides.layer[slot]!) || sides.side[slot] === BOTH || sides.pending[slot] === 1) continue;
-      if (now <= finest || now >= FIRST_LATENT || this.epsilon(slot, finest) === null) continue;
-      const bytes = sides.formBytes[sides.side[slot]!]!;
-      const more = bytes[finest]! - bytes[now]!;
-      const partner = sides.partner(slot);
-      const other = FORMAT_NAMES[partner < 0 ? finest : sides.format[partner]!]!;
-      // Fine values beside coarse keys are no use: the keys come first.
-      if (more <= 0 || (sides.side[slot] === 1 && isUselessPair(other, to))) continue;
-      const worth = this.cost(slot, finest, now) / more;
+      if (!isAsked(sides.layer[slot]!) || sides.pending[slot] === 1) continue;
+      const worth = sides.side[slot] === BOTH ? this.#worthOfPage(slot, finest) : this.#worthOfSide(slot, finest);
       if (worth > price) found.push({ slot, worth });
     }
     found.sort((a, b) => b.worth - a.worth || sides.order(a.slot, b.slot));
     return found.map(({ slot }) => ({
       layer: sides.layer[slot]!,
       page: sides.page[slot]!,
-      side: SIDES[sides.side[slot]!]!,
-      from: FORMAT_NAMES[sides.format[slot]!]!,
+      side: PARTS[sides.side[slot]!]!,
+      from: FORMS[sides.format[slot]!]!,
       to,
     }));
+  }
+
+  /** What a side would cost less in a finer format, for each byte that it would take more; 0: it cannot come there. */
+  #worthOfSide(slot: number, finest: number): number {
+    const { sides } = this;
+    const now = sides.format[slot]!;
+    if (now <= finest || this.epsilon(slot, finest) === null) return 0;
+    const bytes = sides.formBytes[sides.side[slot]!]!;
+    const more = bytes[finest]! - bytes[now]!;
+    const partner = sides.partner(slot);
+    const other = FORMAT_NAMES[partner < 0 ? finest : sides.format[partner]!]!;
+    // Fine values beside coarse keys are no use: the keys come first.
+    if (more <= 0 || (sides.side[slot] === 1 && isUselessPair(other, FORMAT_NAMES[finest]!))) return 0;
+    return this.cost(slot, finest, now) / more;
+  }
+
+  /** The same of a page that is held as a latent, with keys and values in its place. */
+  #worthOfPage(latent: number, finest: number): number {
+    const now = this.sides.format[latent]!;
+    if (now < FIRST_LATENT) return 0;
+    const window = rank(this.#context.windowFormat);
+    const both = this.#sidesOf(latent);
+    if (both.length < SIDES.length || both.some((slot) => this.epsilon(slot, finest) === null)) return 0;
+    // Its sides count as if they were in the window format.
+    const taken = [latent, ...both].reduce((sum, slot) => sum + this.sides.bytesOf(slot), 0);
+    const more = both.reduce((sum, slot) => sum + this.sides.formBytes[this.sides.side[slot]!]![finest]!, -taken);
+    const cost = both.reduce((sum, slot) => sum - this.cost(slot, window, finest), this.cost(latent, window, now));
+    return more <= 0 ? 0 : cost / more;
   }
 
   /** A slot is to become finer by this plan: the keys of its page go no lower than that allows. */

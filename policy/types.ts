@@ -562,10 +562,10 @@ export interface PolicySession {
   wanted?(): readonly WantedSide[];
 }
 
-/** A page side that is to be better than it is. */
-export interface WantedSide extends PageSide {
-  /** The format that it has. */
-  readonly from: FormatName;
+/** A page side that is to be better than it is, or a page that is to have keys and values in place of its latent. */
+export interface WantedSide extends PagePart {
+  /** What it is in. */
+  readonly from: PageForm;
   /** The format that it is to get. */
   readonly to: FormatName;
 }

@@ -1,10 +1,11 @@
 /**
  * What a layer gets back that is degraded, because its errors exceed what was promised: those of its page sides that
- * the policy wants most are made again of their originals, in a finer format, as far as there is room that nothing else
- * takes now. What they take more, the next plans take from pages of other layers.
+ * the policy wants most are made again of their originals, in a finer format, and so are keys and values of pages that
+ * are held as latents, as far as there is room that nothing else takes now. What they take more, the next plans take
+ * from pages of other layers.
  */
-import { pageBytes } from '../../native/index.ts';
-import type { FormChange } from '../../policy/index.ts';
+import { isFormatName, pageBytes, sidesOf } from '../../native/index.ts';
+import type { FormChange, PageForm } from '../../policy/index.ts';
 import type { OriginalsTerms } from '../originals/types.ts';
 import type { Governed } from './governed.ts';
 import { comesBackIn } from './promoted.ts';
@@ -30,17 +31,26 @@ export function comeBack(cache: Governed): void {
   const bytesBefore = kv.usedBytes;
   let left = cache.room.freeBytes;
   const changes: FormChange[] = [];
+  const bytesOf = (form: PageForm): number =>
+    isFormatName(form) ? pageBytes(form, kvHeads, headDim) : cache.latents!.bytesOf(form);
   for (const { layer, page, side, from, to } of wanted) {
-    const bytes = pageBytes(to, kvHeads, headDim) - pageBytes(from, kvHeads, headDim);
+    const bytes = sidesOf(side).length * bytesOf(to) - bytesOf(from);
     if (changes.length === AT_ONCE) break;
-    if (bytes > left || kv.originalFormat(layer, page, side) !== null) continue;
+    if (bytes > left || (side !== 'kv' && kv.originalFormat(layer, page, side) !== null)) continue;
     if (changes.length === 0) cache.trials.finish();
-    const at = { layer, page, side };
-    remaking.formOf(at);
-    const codes = remaking.codes(at, to);
-    if (codes === null) continue;
-    cache.mover.goes('degraded', { page, from, to });
-    remaking.put(at, codes);
+    if (side === 'kv') {
+      const codes = remaking.codesOfPage(layer, page, to);
+      if (codes === null) continue;
+      cache.mover.goes('degraded', { page, from, to });
+      remaking.putPage(layer, page, codes);
+    } else {
+      const at = { layer, page, side };
+      remaking.formOf(at);
+      const codes = remaking.codes(at, to);
+      if (codes === null) continue;
+      cache.mover.goes('degraded', { page, from, to });
+      remaking.put(at, codes);
+    }
     left -= bytes;
     changes.push({ layer, page, side, from, to });
   }

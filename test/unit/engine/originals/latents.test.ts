@@ -154,6 +154,35 @@ describe('a page that became a latent', () => {
   });
 });
 
+describe('a page that is held as a latent in a degraded layer', () => {
+  const degradedIn = ({ entries }: Logged): ChangeBody[] =>
+    entries.flatMap(({ kind, body }) =>
+      kind === 'change' && (body as ChangeBody).cause === 'degraded' ? [body as ChangeBody] : [],
+    );
+  /** So little more than was promised is too much that layers are degraded which are not. */
+  const reading = async (worth: number, originals: 'memory' | 'none'): Promise<Logged> => {
+    const thresholdValues = { 'quality.ratio': 0.2, 'degraded.worth': worth };
+    const ended = await run({ originals, thresholdValues, kvBudget: '40%' }, async (session) => {
+      for (let at = 0; at < text.length; at += 64) {
+        await session.read(text.slice(at, at + 64));
+        const { kvBytes, budgetBytes } = session.report();
+        expect(kvBytes).toBeLessThanOrEqual(budgetBytes!);
+        expect(session.cache.auditBytes()).toBe(session.cache.usedBytes);
+      }
+    });
+    expect(replaySession(ended.entries)).toMatchObject({ equal: true, firstDifference: null });
+    return ended;
+  };
+
+  it('gets keys and values of its originals within the budget, where that is asked for', async () => {
+    const back = degradedIn(await reading(0.1, 'memory')).flatMap(({ changes }) => changes);
+    expect(back.filter(({ side }) => side === 'kv')).not.toEqual([]);
+    for (const { side, from, to } of back) expect([side === 'kv', to]).toEqual([from === 'xq4', 'trellis4']);
+    expect(degradedIn(await reading(0, 'memory'))).toEqual([]);
+    expect(degradedIn(await reading(0.1, 'none'))).toEqual([]);
+  });
+});
+
 describe('a latent that is damaged', () => {
   const other = (): Uint8Array => {
     const { hiddenSize } = runtime.model.config;
