@@ -7,11 +7,6 @@ import { PAGE_TOKENS } from '../native/index.ts';
 import { type Estimate, observed } from './law.ts';
 import type { MeasuredKld, RereadReport } from './types.ts';
 
-/**
- * A report counts as so much of what was predicted then at most: a single token can have a thousand times the
- * divergence of others. On the reference model the level is then off by e^±0.24, without it by e^±0.36 (48 sessions).
- */
-const COUNTED_MAX = 10;
 /** However little was measured, more than this part of what is predicted is expected. Chosen. */
 const LEVEL_LEAST = 1 / 16;
 
@@ -19,12 +14,108 @@ const LEVEL_LEAST = 1 / 16;
 const EXPECTED_MAX = 2 * PAGE_TOKENS;
 
 interface MeasuredBounds {
-  /** The share of a divergence that reading twice sees: the threshold 'reread.seen'. */
+  /** The share of a divergence that reading twice over originals sees: the threshold 'reread.seen'. */
   readonly seen: number;
+  /** What doubled errors show of it: 'reread.doubled'. */
+  readonly doubled: number;
   /** What one measurement says, in logarithms: 'reread.sd'. */
   readonly rereadSd: number;
   /** How far predictions are off, likewise: 'reread.spread'. */
   readonly spread: number;
+  /** By how much that changes within `DRIFT_TOKENS`: 'reread.drift'; 0: not at all, in sessions of earlier versions. */
+  readonly drift: number;
+}
+
+/** Measured over predicted divergence, by reports in the order of their tokens. */
+interface Level {
+  /** `nats` were measured where `predicted` were predicted. */
+  learn(tokens: number, nats: number, predicted: number): void;
+  /** The mean to be expected; 1 until there is a report. */
+  readonly value: Estimate;
+}
+
+/**
+ * A report counts as so much of what was predicted then at most: a single token can have a thousand times the
+ * divergence of others. On the reference model the level is then off by e^±0.24, without it by e^±0.36 (48 sessions).
+ */
+const COUNTED_MAX = 10;
+
+/** The sum of what was measured over that of what was predicted: what little was predicted says little. */
+class SummedLevel implements Level {
+  readonly #bounds: MeasuredBounds;
+  #measured = 0;
+  #predicted = 0;
+  #squares = 0;
+  #reports = 0;
+
+  constructor(bounds: MeasuredBounds) {
+    this.#bounds = bounds;
+  }
+
+  learn(_tokens: number, nats: number, predicted: number): void {
+    this.#measured += Math.min(nats, COUNTED_MAX * predicted);
+    this.#predicted += predicted;
+    this.#squares += predicted * predicted;
+    this.#reports++;
+  }
+
+  get value(): Estimate {
+    const { spread, rereadSd } = this.#bounds;
+    const assumed: Estimate = { value: 1, sd: spread, samples: 0 };
+    if (!(this.#measured > 0 && this.#squares > 0)) return assumed;
+    const ratio = this.#measured / this.#predicted;
+    const count = (this.#predicted * this.#predicted) / this.#squares;
+    return { ...observed(assumed, ratio, rereadSd / Math.sqrt(count)), samples: this.#reports };
+  }
+}
+
+/** Tokens in which a level changes by the threshold 'reread.drift'. */
+const DRIFT_TOKENS = 1024;
+/** A report moves what is believed as if it were no further away than so many standard deviations. */
+const WILD = 3;
+/** As little as this of what was predicted is as good as nothing, of which there is no logarithm. */
+const FOUND_LEAST = 1e-3;
+
+/**
+ * Follows a level that changes with the length, in logarithms, where what single tokens show spreads evenly: a Kalman
+ * filter of a random walk. Beyond the lengths that a model was trained for its level rises tenfold within 1,024 tokens,
+ * and sums of all that was measured tell so too late.
+ */
+class FollowedLevel implements Level {
+  readonly #bounds: MeasuredBounds;
+  /** ln of the level, and the variance of what is believed of it. */
+  #log = 0;
+  #variance: number;
+  /** Tokens before the last report. */
+  #tokens: number | null = null;
+  #reports = 0;
+
+  constructor(bounds: MeasuredBounds) {
+    this.#bounds = bounds;
+    this.#variance = bounds.spread ** 2;
+  }
+
+  learn(tokens: number, nats: number, predicted: number): void {
+    if (!(predicted > 0)) return;
+    const { drift, rereadSd } = this.#bounds;
+    this.#variance += (drift ** 2 * Math.max(0, tokens - (this.#tokens ?? tokens))) / DRIFT_TOKENS;
+    this.#tokens = tokens;
+    const expected = this.#variance + rereadSd ** 2;
+    const most = WILD * Math.sqrt(expected);
+    const away = Math.log(Math.max(nats / predicted, FOUND_LEAST)) - this.#log;
+    const gain = this.#variance / expected;
+    this.#log += gain * Math.max(-most, Math.min(most, away));
+    this.#variance *= 1 - gain;
+    this.#reports++;
+  }
+
+  get value(): Estimate {
+    const { spread, rereadSd } = this.#bounds;
+    if (this.#reports === 0) return { value: 1, sd: spread, samples: 0 };
+    // Most reports are below the mean of all, by half of their variance.
+    const value = Math.exp(this.#log + rereadSd ** 2 / 2);
+    return { value, sd: Math.sqrt(this.#variance), samples: this.#reports };
+  }
 }
 
 export class Measured {
@@ -34,14 +125,11 @@ export class Measured {
   #tokens = 0;
   /** Σ of divergences of single tokens. */
   #nats = 0;
-  /** By report: Σ of what was measured, of what was predicted then, and of the squares of that. */
-  #measured = 0;
-  #predicted = 0;
-  #squares = 0;
-  #reports = 0;
+  readonly #level: Level;
 
   constructor(bounds: MeasuredBounds) {
     this.#bounds = bounds;
+    this.#level = bounds.drift > 0 ? new FollowedLevel(bounds) : new SummedLevel(bounds);
   }
 
   /** What is predicted of all moves that were planned before so many tokens. */
@@ -52,34 +140,23 @@ export class Measured {
   }
 
   /** A report came. What is planned before a token is read is made by then, and is counted at the next situation. */
-  learn({ tokens, rows, meanKld }: RereadReport): void {
+  learn({ tokens, rows, meanKld, isDoubled = false }: RereadReport): void {
     const predicted = this.#expected.find((one) => one.tokens > tokens)?.predictedKld;
     if (predicted === undefined) return;
-    const nats = meanKld / this.#bounds.seen;
+    const nats = meanKld / (isDoubled ? this.#bounds.doubled : this.#bounds.seen);
     this.#tokens += rows;
     this.#nats += rows * nats;
-    this.#measured += Math.min(nats, COUNTED_MAX * predicted);
-    this.#predicted += predicted;
-    this.#squares += predicted * predicted;
-    this.#reports++;
+    this.#level.learn(tokens, nats, predicted);
   }
 
   get isKnown(): boolean {
     return this.#tokens > 0;
   }
 
-  /**
-   * Measured over predicted divergence. What little was predicted says little, so reports count by that; 1 until there
-   * is one.
-   */
+  /** Measured over predicted divergence. */
   get level(): Estimate {
-    const { spread, rereadSd } = this.#bounds;
-    const assumed: Estimate = { value: 1, sd: spread, samples: 0 };
-    if (!(this.#measured > 0 && this.#squares > 0)) return assumed;
-    const ratio = this.#measured / this.#predicted;
-    const count = (this.#predicted * this.#predicted) / this.#squares;
-    const level = observed(assumed, ratio, rereadSd / Math.sqrt(count));
-    return { ...level, value: Math.max(LEVEL_LEAST, level.value), samples: this.#reports };
+    const { value } = this.#level;
+    return { ...value, value: Math.max(LEVEL_LEAST, value.value) };
   }
 
   /** With what is predicted now; undefined where nothing was measured. */

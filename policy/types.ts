@@ -150,7 +150,7 @@ export interface ProbeReport {
 
 /**
  * What the output of a few tokens was, beside what it is when the same tokens are read once more over the originals of
- * all pages.
+ * all pages, or over pages of which every error was doubled.
  */
 export interface RereadReport {
   /** Tokens before those that were read twice. */
@@ -161,6 +161,8 @@ export interface RereadReport {
   readonly meanKld: number;
   /** Its standard error. */
   readonly standardError: number;
+  /** True if that is known from errors that were doubled, since not every page had an original. */
+  readonly isDoubled?: boolean;
 }
 
 /** What was measured of the divergence of a session, beside what is predicted. */

@@ -1,15 +1,17 @@
 /**
  * Measures what the moves of a session cost: now and then a few tokens are read a second time, over a copy of the cache
  * whose coded pages are exchanged for their originals, and what the session has put out is compared with what comes of
- * that. Only where a divergence was stated, as long as moves can follow, and where every coded page side has an
- * original. The errors of rows that were computed over coded pages stay, so that a part of the divergence is not seen.
+ * that. The errors of rows that were computed over coded pages stay, so that a part of the divergence is not seen.
+ * Where not every coded page side has an original, their errors are doubled in the copy instead (doubling.ts). Only
+ * where a divergence was stated, as long as moves can follow.
  */
-import { isPageFull, type KvCache, openPool, PAGE_TOKENS, pageOf, pageStart, SIDES } from '../../native/index.ts';
+import { type KvCache, openPool, PAGE_TOKENS, pageOf, pageStart, SIDES } from '../../native/index.ts';
 import { type RereadReport, thresholdOf } from '../../policy/index.ts';
 import { memoryBytes } from '../cache/budget.ts';
 import type { Originals } from '../originals/originals.ts';
 import { copiedLayer } from './copied-layer.ts';
 import { divergenceBetween } from './divergence.ts';
+import { Doubled } from './doubling.ts';
 import type { Reader } from './reader.ts';
 
 /**
@@ -19,7 +21,18 @@ import type { Reader } from './reader.ts';
  */
 const FROM_SHARE = 0.5;
 
-/** Tokens behind a full page whose output is kept, as far as they have come. */
+/** What the copy of the cache holds in place of coded pages: what they were, or what has twice their errors. */
+type Beside = 'originals' | 'doubled';
+
+/** Tokens that were read over such a copy. */
+interface Again {
+  /** The residual stream behind them, [rows, m]. */
+  readonly hidden: Float32Array;
+  /** What was there of the divergence that is seen: all of it for originals. */
+  readonly share: number;
+}
+
+/** Tokens whose output is kept, as far as they have come. */
 interface Span {
   readonly start: number;
   /** Of the residual stream, [rows, m]. */
@@ -29,6 +42,8 @@ interface Span {
 
 export class Rereading {
   readonly #reader: Reader;
+  readonly #isWanted: boolean;
+  /** null: there are none, or such that have errors of their own. */
   readonly #originals: Originals | null;
   readonly #every: number;
   readonly #rows: number;
@@ -37,13 +52,12 @@ export class Rereading {
   #span: Span | null = null;
 
   constructor(reader: Reader) {
-    const { terms, latents, originals } = reader.governed;
+    const { terms, latents, originals, packs } = reader.governed;
     const { policy, context, kldBudget } = terms;
     const every = thresholdOf(context.thresholds, 'reread.every').value;
-    // Originals in fewer bits have errors of their own, which would not be seen.
-    const sees = policy.rereads === true && kldBudget !== null && latents === null && originals?.terms.format === 'q8';
     this.#reader = reader;
-    this.#originals = sees && every > 0 ? originals : null;
+    this.#isWanted = policy.rereads === true && kldBudget !== null && latents === null && packs === null && every > 0;
+    this.#originals = originals?.terms.format === 'q8' ? originals : null;
     this.#every = every;
     this.#rows = thresholdOf(context.thresholds, 'reread.rows').value;
     this.#next = every;
@@ -51,7 +65,7 @@ export class Rereading {
 
   /** Tokens behind so many left these rows of the residual stream, [tokens, m]; nothing is decided yet. */
   sees(position: number, tokens: number, hidden: Float32Array): void {
-    if (this.#originals === null) return;
+    if (!this.#isWanted) return;
     this.#goOn(position);
     this.#span ??= this.#begin(position, tokens);
     const span = this.#span;
@@ -72,11 +86,14 @@ export class Rereading {
     else span.rows = position - span.start;
   }
 
-  /** A span that begins among these tokens, if one is due. */
+  /**
+   * A span that begins among these tokens, if one is due: the last of them, since others did not see what moves behind
+   * the step.
+   */
   #begin(position: number, tokens: number): Span | null {
-    const due = Math.max(position, this.#next);
-    const start = isPageFull(due) ? due : pageStart(due) + PAGE_TOKENS;
-    if (start >= position + tokens || !this.#isWorthIt(start)) return null;
+    const end = position + tokens;
+    const start = Math.max(position, this.#next, end - this.#rows);
+    if (start >= end || !this.#isWorthIt(start)) return null;
     return { start, hidden: new Float32Array(this.#rows * this.#width), rows: 0 };
   }
 
@@ -101,30 +118,49 @@ export class Rereading {
     this.#next = span.start + this.#every;
     const { governed } = this.#reader;
     const start = performance.now();
-    const report = this.#hasAll(span.start) ? await this.#read(span) : null;
+    const beside = this.#besideAt(span.start);
+    const report = beside === null ? null : await this.#read(span, beside);
     if (report !== null) governed.heard({ reread: report });
     governed.tally.trialsTook(performance.now() - start);
   }
 
-  /** Every page side that is not as it was has an original, and none is better for an answer, unknown to policies. */
+  /** What pages of so many tokens are compared with; nothing while one is better for an answer, unknown to policies. */
+  #besideAt(tokens: number): Beside | null {
+    const { promoted } = this.#reader.governed;
+    if ((promoted !== null && promoted.count > 0) || this.#hasFreed(tokens)) return null;
+    return this.#hasAll(tokens) ? 'originals' : 'doubled';
+  }
+
+  /** A sliding window has left a page behind. */
+  #hasFreed(tokens: number): boolean {
+    const { shape, sliding } = this.#reader.governed;
+    for (let layer = 0; layer < shape.layers; layer++)
+      for (let page = 0; page < pageOf(tokens); page++) if (sliding.isFreed(layer, page)) return true;
+    return false;
+  }
+
+  /** Every page side that is not as it was has an original. */
   #hasAll(tokens: number): boolean {
-    const { kv, shape, terms, promoted } = this.#reader.governed;
-    if (promoted !== null && promoted.count > 0) return false;
+    const { kv, shape, terms } = this.#reader.governed;
+    if (this.#originals === null) return false;
     for (let layer = 0; layer < shape.layers; layer++)
       for (let page = 0; page < pageOf(tokens); page++)
         for (const side of SIDES)
-          if (kv.format(layer, page, side) !== terms.context.windowFormat && !this.#originals!.has(layer, page, side))
+          if (kv.format(layer, page, side) !== terms.context.windowFormat && !this.#originals.has(layer, page, side))
             return false;
     return true;
   }
 
-  async #read({ start, hidden }: Span): Promise<RereadReport | null> {
-    const over = await this.#overOriginals(start);
-    if (over === null) return null;
-    const klds = await this.#divergences(over, hidden);
+  async #read({ start, hidden }: Span, beside: Beside): Promise<RereadReport | null> {
+    const again = await this.#again(start, beside);
+    if (again === null) return null;
+    const isDoubled = beside === 'doubled';
+    const [exact, ours] = isDoubled ? [hidden, again.hidden] : [again.hidden, hidden];
+    const klds = (await this.#divergences(exact, ours)).map((kld) => again.share * kld);
     const mean = klds.reduce((sum, kld) => sum + kld, 0) / klds.length;
     const variance = klds.reduce((sum, kld) => sum + (kld - mean) ** 2, 0) / Math.max(1, klds.length - 1);
-    return { tokens: start, rows: klds.length, meanKld: mean, standardError: Math.sqrt(variance / klds.length) };
+    const standardError = Math.sqrt(variance / klds.length);
+    return { tokens: start, rows: klds.length, meanKld: mean, standardError, ...(isDoubled ? { isDoubled } : {}) };
   }
 
   /** Of every row of the residual stream, [rows, m]. */
@@ -138,37 +174,54 @@ export class Rereading {
     return Array.from({ length: this.#rows }, (_, at) => divergenceBetween(row(before, at), row(now, at)));
   }
 
-  /** The residual stream behind the span over originals, [rows, m]; null: these are lost. */
-  async #overOriginals(start: number): Promise<Float32Array | null> {
+  /** The span once more; null: originals are lost, or few errors could be doubled. */
+  async #again(start: number, beside: Beside): Promise<Again | null> {
     const { runtime, rotary, tokens } = this.#reader;
     const { layers } = runtime.model.config;
     const rows = this.#rows;
     const dense = this.#reader.denseFor(start, rows);
     const pool = openPool(memoryBytes());
+    const doubled = new Doubled();
     try {
       let input = await dense.first(dense.embed(Int32Array.from(tokens.slice(start, start + rows))), rows);
       for (let layer = 0; ; layer++) {
         const { q, k, v, x } = input;
         rotary.apply(layer, q, k, rows, start);
-        const copy = copiedLayer(this.#terms(pool), {
-          of: this.#reader.governed.kv,
-          layer,
-          at: layer,
-          pages: pageOf(start),
-        });
+        const copy = this.#copy(pool, layer, start);
         const attention = new Float32Array(q.length);
         try {
-          if (!this.#exchange(copy, layer, start)) return null;
+          if (beside === 'originals' && !this.#exchange(copy, layer, start)) return null;
+          if (beside === 'doubled') doubled.double(copy, pageOf(start));
           copy.append(0, k, v);
           copy.attend(0, q, attention, { observe: false });
         } finally {
           copy.close();
         }
-        if (layer + 1 === layers) return (await dense.last(attention, x, rows)).slice(0, rows * this.#width);
+        if (layer + 1 === layers) {
+          const share = beside === 'doubled' ? doubled.share : 1;
+          const last = await dense.last(attention, x, rows);
+          return share === null ? null : { hidden: last.slice(0, rows * this.#width), share };
+        }
         input = await dense.next(layer, attention, x, rows);
       }
     } finally {
       pool.close();
+    }
+  }
+
+  /** A layer as it is, up to so many tokens. */
+  #copy(pool: ReturnType<typeof openPool>, layer: number, tokens: number): KvCache {
+    const { kv, shape } = this.#reader.governed;
+    const page = pageOf(tokens);
+    const copy = copiedLayer(this.#terms(pool), { of: kv, layer, at: layer, pages: page });
+    const open = (tokens - pageStart(tokens)) * shape.kvHeads * shape.headDim;
+    try {
+      const [k, v] = SIDES.map((side) => (open === 0 ? null : kv.decode(layer, page, side).subarray(0, open)));
+      if (k && v) copy.append(0, k, v);
+      return copy;
+    } catch (error) {
+      copy.close();
+      throw error;
     }
   }
 

@@ -47,6 +47,7 @@
  *   --documents N    recall documents of learning, with five questions each, 20 by default
  *   --state DIR      stated: the state folder to start from
  *   --reread N       stated: sessions keep originals in memory, and of every N tokens some are read twice over them
+ *   --doubled        stated: they keep none, and errors are doubled where tokens are read twice
  *   --model NAME     another model
  *   --models LIST    frontier: these models; NAME+outliers is one with outlier channels in its keys, NAME+mha one with
  *    a KV head for each query head
@@ -137,6 +138,7 @@ const OPTIONS = {
   documents: { type: 'string' },
   state: { type: 'string' },
   reread: { type: 'string', default: '0' },
+  doubled: { type: 'boolean', default: false },
   model: { type: 'string', default: 'smollm2-135m' },
   models: { type: 'string' },
   contexts: { type: 'string' },
@@ -406,6 +408,7 @@ async function measure(
       passages,
       stateDir: values.state ?? null,
       reread: Number(values.reread),
+      doubled: values.doubled,
       say,
     });
   } else if (command === 'promotion') {

@@ -14,6 +14,8 @@ export interface StatedRow {
   readonly asked: number;
   /** Tokens from one that is read twice to the next; left out: none is. */
   readonly reread?: number;
+  /** True if they were read over doubled errors, without originals. */
+  readonly doubled?: boolean;
   readonly predicted: number | null;
   readonly measured: number | null;
   readonly bits: number | null;
@@ -38,6 +40,8 @@ export interface StatedRequest {
   readonly stateDir: string | null;
   /** Sessions keep originals, and read tokens twice every so many; 0: they do neither. */
   readonly reread: number;
+  /** They keep no originals all the same, so that errors are doubled. */
+  readonly doubled: boolean;
   readonly say: (line: string) => void;
 }
 
@@ -46,8 +50,12 @@ export const ASKED = [0.002, 0.005, 0.01, 0.02, 0.05] as const;
 const USED_MIN = 0.5;
 const PREDICTED_WITHIN = 0.3;
 
-const keyOf = ({ text, tokens, asked, reread }: Pick<StatedRow, 'text' | 'tokens' | 'asked' | 'reread'>): string =>
-  [text, tokens, asked, ...(reread === undefined ? [] : [`reread ${reread}`])].join(' | ');
+type Conditions = Pick<StatedRow, 'text' | 'tokens' | 'asked' | 'reread' | 'doubled'>;
+
+const keyOf = ({ text, tokens, asked, reread, doubled = false }: Conditions): string =>
+  [text, tokens, asked, ...(reread === undefined ? [] : [`reread ${reread}`]), ...(doubled ? ['doubled'] : [])].join(
+    ' | ',
+  );
 
 /** Computes the rows that the file lacks, and prints the shares. */
 export async function stated({
@@ -60,6 +68,7 @@ export async function stated({
   passages,
   stateDir,
   reread,
+  doubled,
   say,
 }: StatedRequest): Promise<void> {
   const results = Results.open<StatedRow>(json, conditionsOf('stated', runtime, dense), keyOf);
@@ -68,10 +77,11 @@ export async function stated({
     for (const kind of kinds)
       for (const passage of passagesOf(runtime.model.tokenizer, kind, passages, tokens))
         for (const kldBudget of asked) {
-          const conditions = { text: passage.text, kind, tokens, asked: kldBudget, ...(reread > 0 ? { reread } : {}) };
+          const twice = reread > 0 ? { reread, ...(doubled ? { doubled } : {}) } : {};
+          const conditions = { text: passage.text, kind, tokens, asked: kldBudget, ...twice };
           if (results.find(keyOf(conditions)) !== undefined) continue;
           const { compared, report, code } = await scorer.compare(passage, {
-            options: { kldBudget, ...(reread > 0 ? { originals: 'memory', originalsBytes: ORIGINALS_BYTES } : {}) },
+            options: { kldBudget, ...(reread > 0 && !doubled ? ORIGINALS : {}) },
             stateDir,
             isShipped: true,
             adjust: (set) => withReread(set, reread),
@@ -88,8 +98,8 @@ export async function stated({
   process.stdout.write(`${shares(results.rows)}\n${arrowTable(scorer.arrows, scorer.forms)}`);
 }
 
-/** More than originals of any passage here take. */
-const ORIGINALS_BYTES = '16GiB';
+/** More bytes than those of any passage here take. */
+const ORIGINALS = { originals: 'memory', originalsBytes: '16GiB' } as const;
 
 function withReread(set: ThresholdSet, every: number): ThresholdSet {
   const threshold: Threshold = { ...thresholdOf(set, 'reread.every'), value: every, origin: 'option' };

@@ -24,6 +24,8 @@ const IDS = {
   rereadSd: 'reread.sd',
   spread: 'reread.spread',
   aim: 'reread.aim',
+  doubled: 'reread.doubled',
+  drift: 'reread.drift',
 } as const satisfies Readonly<Record<string, ThresholdId>>;
 
 export type Bounds = Readonly<Record<keyof typeof IDS, number>>;
@@ -32,6 +34,12 @@ export type Bounds = Readonly<Record<keyof typeof IDS, number>>;
 export function boundsOf(set: ThresholdSet, instead: Partial<Bounds> = {}): Bounds {
   const values = Object.entries(IDS).map(([name, id]) => [name, thresholdOf(set, id).value]);
   const bounds = { ...Object.fromEntries(values), ...instead } as Bounds;
-  // A session that began without this bound repeats every old trial: logs of that time are replayed as they were.
-  return Object.hasOwn(set.thresholds, 'trial.settled') ? bounds : { ...bounds, settled: Number.POSITIVE_INFINITY };
+  // Logs of sessions that began without one of these bounds are replayed as they were: every old trial is repeated, and
+  // the level of what was measured does not change.
+  const has = (id: ThresholdId): boolean => Object.hasOwn(set.thresholds, id);
+  return {
+    ...bounds,
+    ...(has('trial.settled') ? {} : { settled: Number.POSITIVE_INFINITY }),
+    ...(has('reread.drift') ? {} : { drift: 0 }),
+  };
 }

@@ -103,7 +103,7 @@ it('a stated divergence is scored with what is read twice and without, in rows o
     passages: 1,
   } as const;
   for (const reread of [0, 256, 256])
-    await stated({ ...asked, stateDir: null, reread, say: (line) => void said.push(line) });
+    await stated({ ...asked, stateDir: null, reread, doubled: false, say: (line) => void said.push(line) });
   const { rows } = JSON.parse(readFileSync(json, 'utf8')) as { rows: Record<string, number>[] };
   expect(rows.map((row) => row['reread'])).toEqual([undefined, 256]);
   expect(said).toHaveLength(2);

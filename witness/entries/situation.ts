@@ -38,7 +38,13 @@ const probe = noun<ProbeReport>()({
   epsilon2: object({ k: reals, v: reals }),
 });
 
-const reread = noun<RereadReport>()({ tokens: whole, rows: count, meanKld: real, standardError: real });
+const reread = noun<RereadReport>()({
+  tokens: whole,
+  rows: count,
+  meanKld: real,
+  standardError: real,
+  isDoubled: optional(flag),
+});
 
 const canary = noun<CanaryReport>()({
   ...place,

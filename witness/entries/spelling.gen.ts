@@ -161,7 +161,8 @@ function spellProbe(it: NonNullable<SituationBody['situation']['probe']>): strin
 
 function spellReread(it: NonNullable<SituationBody['situation']['reread']>): string {
   return (
-    `{"meanKld":${number(it.meanKld)}` +
+    (it.isDoubled === undefined ? '{' : `{"isDoubled":${it.isDoubled},`) +
+    `"meanKld":${number(it.meanKld)}` +
     `,"rows":${number(it.rows)}` +
     `,"standardError":${number(it.standardError)}` +
     `,"tokens":${number(it.tokens)}}`

@@ -6,20 +6,79 @@ import { createPolicy, defaultThresholds, type Policy, type Situation, threshold
 import { Measured } from '../../../policy/measured.ts';
 import { contextOf, type Result, simulate } from '../../suite/policy-simulation.ts';
 
-const value = (id: 'reread.seen' | 'reread.sd' | 'reread.spread' | 'reread.aim'): number =>
-  thresholdOf(defaultThresholds(1), id).value;
-const bounds = { seen: value('reread.seen'), rereadSd: value('reread.sd'), spread: value('reread.spread') };
+const value = (id: 'seen' | 'sd' | 'spread' | 'aim' | 'doubled' | 'drift'): number =>
+  thresholdOf(defaultThresholds(1), `reread.${id}`).value;
+const bounds = {
+  ...{ seen: value('seen'), doubled: value('doubled'), rereadSd: value('sd'), spread: value('spread') },
+  drift: value('drift'),
+};
+/** Of sessions before the level was followed. */
+const summed = { ...bounds, drift: 0 };
 const reportOf = (meanKld: number) => ({ tokens: 256, rows: 32, meanKld, standardError: 0 });
 
 /** As many reports of this factor between measured and predicted. */
 function told(factor: number, reports: number, predicted = 1e-3): Measured {
-  const measured = new Measured(bounds);
+  const measured = new Measured(summed);
   measured.expect(257, predicted);
   for (let n = 0; n < reports; n++) measured.learn(reportOf(bounds.seen * factor * predicted));
   return measured;
 }
 
-describe('the level', () => {
+/** A report every 256 tokens, of these factors in turn. */
+function following(factors: readonly number[], isDoubled = false): Measured {
+  const measured = new Measured(bounds);
+  for (const [n, factor] of factors.entries()) {
+    const tokens = 256 * (n + 1);
+    measured.expect(tokens + 1, 1e-3);
+    const share = isDoubled ? bounds.doubled : bounds.seen;
+    const report = { ...reportOf(share * factor * 1e-3), tokens };
+    measured.learn(isDoubled ? { ...report, isDoubled } : report);
+  }
+  return measured;
+}
+
+describe('the level that is followed', () => {
+  const mean = Math.exp(bounds.rereadSd ** 2 / 2);
+
+  test('comes to what reports say, and as soon where that changes late', () => {
+    expect(following([]).level).toEqual({ value: 1, sd: bounds.spread, samples: 0 });
+    for (const factor of [3, 1 / 3]) {
+      const long = following(new Array<number>(32).fill(factor)).level;
+      expect(long.value / (factor * mean)).toBeCloseTo(1, 3);
+      expect(long.samples).toBe(32);
+      const early = following([...new Array<number>(4).fill(1), ...new Array<number>(4).fill(factor)]).level.value;
+      const late = following([...new Array<number>(28).fill(1), ...new Array<number>(4).fill(factor)]).level.value;
+      expect(late / early).toBeCloseTo(1, 1);
+      expect(Math.abs(Math.log(late / mean))).toBeGreaterThan(0.75 * Math.log(3));
+      // What is summed comes to it only slowly.
+      expect(Math.abs(Math.log(told(1, 28).level.value))).toBeLessThan(0.01);
+    }
+  });
+
+  test('follows no single report however large it is, and none of nothing', () => {
+    const calm = new Array<number>(16).fill(1);
+    const once = following([...calm, 1e6]).level.value / mean;
+    expect(once).toBeGreaterThan(1.5);
+    expect(once).toBeLessThan(4);
+    expect(following([...calm, 1e9]).level).toEqual(following([...calm, 1e6]).level);
+    expect(following([...calm, 0]).level).toEqual(following([...calm, 1e-9]).level);
+  });
+
+  test('is sure by how many reports there are, as far as it may have changed since', () => {
+    const sds = [1, 2, 4, 64].map((count) => following(new Array<number>(count).fill(2)).level.sd);
+    expect(sds.toSorted((a, b) => b - a)).toEqual(sds);
+    const [p, q, r] = [sds.at(-1)! ** 2, bounds.drift ** 2 / 4, bounds.rereadSd ** 2];
+    // Where nothing changes any more, what a report takes of the variance is what passes adds.
+    expect(((p + q) * r) / (p + q + r)).toBeCloseTo(p, 9);
+  });
+
+  test('is the same by doubled errors, which show another share of a divergence', () => {
+    const factors = [2, 3, 4];
+    expect(following(factors, true).told(0.01)).toEqual(following(factors).told(0.01));
+  });
+});
+
+describe('the level that is summed', () => {
   test('is 1 without reports, and goes from there to what they say, by how sure they are', () => {
     expect(told(3, 0).level).toEqual({ value: 1, sd: bounds.spread, samples: 0 });
     expect(told(3, 0).told(0.01)).toBeUndefined();
@@ -91,7 +150,7 @@ describe('a session of the price policy', () => {
       expect(Math.abs(Math.log(measured!.level.value / factor))).toBeLessThan(0.5);
       // What is compared with the budget is what pages cost at the age at which they were moved, before that faded.
       expect(measured!.expectedKld).toBeGreaterThan(measured!.level.value * predictedKld);
-      expect(measured!.expectedKld).toBeLessThan(value('reread.aim') * kldBudget * 1.05);
+      expect(measured!.expectedKld).toBeLessThan(value('aim') * kldBudget * 1.05);
       expect(measured!.tokens).toBeGreaterThan(32 * 8);
       return { really: factor * predictedKld, predictedKld };
     });
