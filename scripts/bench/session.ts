@@ -46,9 +46,10 @@ const share = (part: number, whole: number): string => `${((100 * part) / whole)
 const sum = (numbers: readonly number[]): number => numbers.reduce((a, b) => a + b, 0);
 const least = (numbers: readonly number[]): number => Math.min(...numbers);
 
-export async function session(bench: Bench): Promise<void> {
+/** `model`: a file or a name; left out: the one of the settings. */
+export async function session(bench: Bench, model: string = bench.settings.model): Promise<void> {
   const { settings, say } = bench;
-  const { model, steps, kvBudget: budget } = settings;
+  const { steps, kvBudget: budget } = settings;
   const threads = settings.threads[0]!;
   const runtime = await Runtime.open({ model, threads });
   const longest = Math.max(0, ...(settings.tokens ?? [])) || 4096;

@@ -2,7 +2,7 @@
  * Measures whole decode steps after a long history, with embedding, matrices, attention and logits: SmolLM2 at 4K and
  * 8K tokens, and at 32K a model of random weights (8 layers, hidden size 1024, 16 query and 4 KV heads), next to
  * llama.cpp with the same file, history and threads. The history consists of random rows, because its content does not
- * change the time of a step.
+ * change the time of a step. With `--model random-llama-1b-q4_k_m` only what deciding costs in a session of that size.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -19,7 +19,7 @@ import { fillLayer, pageRows } from './arena.ts';
 import { type Bench, rowOf, type Settings, thousands, wholePages } from './bench.ts';
 import { type Subject, sideBySide } from './measure.ts';
 import { LLAMA_MISSING, LLAMA_TYPES, LlamaPeer, llamaBytesPerToken, llamaIsInstalled } from './peers/llama.ts';
-import { randomModel, smallLlama } from './peers/random-model.ts';
+import { LLAMA_1B, randomModel, smallLlama } from './peers/random-model.ts';
 import type { BenchRow } from './rows.ts';
 import { session } from './session.ts';
 import { type Pair, pairName, pairs, parseShape, type Shape, shapeName } from './shapes.ts';
@@ -40,6 +40,8 @@ interface Stepping extends Subject {
 export async function step(bench: Bench): Promise<void> {
   const { settings } = bench;
   const cacheDir = defaultCacheDir();
+  // Of a large model the session alone: what deciding costs there.
+  if (settings.model === LLAMA_1B.name) return session(bench, randomModel(LLAMA_1B, join(cacheDir, 'bench')));
   const named = fetchedPath('smollm2-135m', cacheDir);
   const model = settings.model === 'smollm2-135m' ? named : settings.model;
   const isHere = model === 'reference' || existsSync(model);
