@@ -2,6 +2,9 @@
 import { bytesText, plural, printable } from '../native/index.ts';
 import type { PoolAsking } from './entries/pool-asking.ts';
 import type { PoolParking } from './entries/pool-parking.ts';
+import { askerText } from './id.ts';
+
+const capital = (text: string): string => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}`;
 
 /** What each session gave, in the order in which they were asked. */
 export function givenIn({ turns }: PoolAsking): ReadonlyMap<string, number> {
@@ -16,7 +19,7 @@ export function askingText(asking: PoolAsking): string {
   const [first] = turns;
   const room = first === undefined ? '' : `, and there was room for ${bytesText(Math.max(0, first.roomBytes))}`;
   const step = rung === undefined ? '' : ` (rung '${printable(rung)}')`;
-  const needed = `Session ${printable(session)} needed ${bytesText(neededBytes)} of ${bytesText(budgetBytes)}${room}${step}.`;
+  const needed = `${capital(printable(askerText(session)))} needed ${bytesText(neededBytes)} of ${bytesText(budgetBytes)}${room}${step}.`;
   if (leftOut !== undefined)
     return `${needed} ${plural(leftOut, 'turn')} by '${printable(policy)}', of more sessions than an entry has room for.`;
   const given = [...givenIn(asking)].map(
@@ -27,7 +30,7 @@ export function askingText(asking: PoolAsking): string {
 }
 
 export function parkingText({ session, lackingBytes, rung, policy, waiters, chosen, leftOut }: PoolParking): string {
-  const lacked = `Session ${printable(session)} lacked ${bytesText(lackingBytes)} (rung '${printable(rung)}').`;
+  const lacked = `${capital(printable(askerText(session)))} lacked ${bytesText(lackingBytes)} (rung '${printable(rung)}').`;
   if (leftOut !== undefined)
     return `${lacked} ${plural(leftOut, 'session was', 'sessions were')} chosen by '${printable(policy)}', of more than an entry has room for.`;
   const freed = chosen.map(({ id, freedBytes }) => `${printable(id)} ${bytesText(Math.max(0, freedBytes))}`);

@@ -1,6 +1,7 @@
 /** What a note says to people of bytes that a session gave up because those with which it shares memory needed room. */
 import { bytesText, printable, show } from '../native/index.ts';
 import { rungText } from '../policy/index.ts';
+import { askerText } from './id.ts';
 import { entryId } from './series.ts';
 
 /** Body of such a note. */
@@ -15,10 +16,10 @@ interface GaveUpNote {
 /** null: the note is about something else. */
 export function gaveUpText({ gaveUpBytes, gaveUpFor, gaveUpBy, gaveUpIn, rung }: GaveUpNote): string | null {
   if (typeof gaveUpBytes !== 'number') return null;
-  const whom = printable(show(gaveUpFor));
+  const whom = printable(typeof gaveUpFor === 'string' ? askerText(gaveUpFor) : show(gaveUpFor));
   const where = typeof gaveUpIn === 'number' ? ` (entry ${entryId(gaveUpIn)})` : '';
   const turn = gaveUpBy === undefined ? '' : `: its turn by '${printable(show(gaveUpBy))}'`;
-  return `Gave up ${bytesText(gaveUpBytes)} for session ${whom}, because memory was short${turn}${where}${onRung(rung)}.`;
+  return `Gave up ${bytesText(gaveUpBytes)} for ${whom}, because memory was short${turn}${where}${onRung(rung)}.`;
 }
 
 /** The rung of the ladder on which bytes were found, for the end of a sentence; '' where the log does not say it. */

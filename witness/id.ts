@@ -29,6 +29,12 @@ export function newId(nowMs = Date.now()): string {
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
+/** Who asks a pool for bytes and is no session: an adapter that is loaded. */
+export const adapterAsker = (digest: string): string => `adapter ${digest.slice(0, 12)}`;
+
+/** Whoever asked a pool for bytes, in words. */
+export const askerText = (id: string): string => (id.startsWith('adapter ') ? id : `session ${id}`);
+
 /**
  * What a narrow column shows: the end of a UUID, because ids made within the same minute begin alike. `findId` accepts
  * it.

@@ -3,6 +3,7 @@
  * be, and how it came back.
  */
 import { bytesText, plural, printable, show } from '../native/index.ts';
+import { askerText } from './id.ts';
 
 /** Body of such a note: `idle` says what happened. */
 interface IdleNote {
@@ -44,7 +45,7 @@ export function idleText(note: IdleNote): string | null {
 
 function causeText({ cause, asking, lackingBytes, rung, parkedBy }: IdleNote): string {
   const chosen = typeof parkedBy === 'string' ? `, chosen by '${printable(parkedBy)}'` : '';
-  const who = `session ${printable(show(asking))}`;
+  const who = printable(typeof asking === 'string' ? askerText(asking) : show(asking));
   return cause === 'low-memory'
     ? `${who} was told that memory is short`
     : `${who} lacked ${bytes(lackingBytes)}${typeof rung === 'string' ? ` (rung '${printable(rung)}'${chosen})` : ''}`;

@@ -7,7 +7,7 @@ import { Asking, type PoolMember, poolPolicy, type TurnSeen } from '../policy/in
 import { canonicalJson } from './canonical.ts';
 import type { LoggedMember, PoolAsking, PoolTurn } from './entries/pool-asking.ts';
 import { parkingDifference } from './parking-replay.ts';
-import { askingIn, parkingIn } from './pool-series.ts';
+import { askingIn, parkingIn, tellsGone } from './pool-series.ts';
 import type { Difference, ReplayReport } from './replay-report.ts';
 import type { Entry } from './types.ts';
 
@@ -26,7 +26,8 @@ export function replayAskings(pool: string, entries: Iterable<Entry>): ReplayRep
     const body = asking ?? parking;
     let found: Found | null = null;
     if (timeMs < lastMs) found = differs('time', `${timeMs} ms`, `${lastMs} ms or later, as the entry before it`);
-    else if (body === null) found = differs('entry', `an entry of kind '${entry.kind}'`, 'an asking of the pool');
+    else if (body === null)
+      found = tellsGone(entry) ? null : differs('entry', `an entry of kind '${entry.kind}'`, 'an asking of the pool');
     else {
       policies.add(`${body.policy}@${body.version}`);
       found = asking === null ? parkingDifference(parking!) : differenceIn(asking);

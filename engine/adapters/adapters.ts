@@ -234,7 +234,7 @@ export class Adapters implements Tenant {
       return info;
     }
     const bytes = dense.adapterBytes!(added);
-    this.#landlord?.loads(this, bytes);
+    this.#landlord?.loads(this, bytes, info.digest);
     try {
       const adapter = dense.addAdapter(added);
       const usedMs = performance.now();

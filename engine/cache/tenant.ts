@@ -33,8 +33,11 @@ export interface Landlord {
    * work would not find room to their ends.
    */
   pins(bytes: number): void;
-  /** The same, and it gets them beside what it has: what others keep goes. */
-  loads(tenant: Tenant, bytes: number): void;
+  /**
+   * The same of an adapter, and it gets them beside what the tenant has: they are found on the rungs of the ladder, as
+   * those of a session are.
+   */
+  loads(tenant: Tenant, bytes: number, digest: string): void;
   /** It has less, or what it has loaded. */
   counted(tenant: Tenant): void;
 }
@@ -43,7 +46,7 @@ export interface Landlord {
 export interface GoneAdapter extends KeptThing {
   /** Bytes that were needed, or beyond what may stay. */
   readonly lackingBytes: number;
-  /** The session that needed them; left out: an adapter that was loaded, or nobody. */
+  /** The session that needed them, or the adapter that was loaded; left out: nobody, too much was idle. */
   readonly session?: string;
 }
 

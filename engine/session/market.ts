@@ -6,12 +6,13 @@
 import { movablePages, PAGE_TOKENS, type PagePool, SIDES, sealedPages } from '../../native/index.ts';
 import { EVEN, type PoolMember, type PoolPolicy, type RungId, WAITING_BITS } from '../../policy/index.ts';
 import { f16CacheBytes } from '../cache/budget.ts';
-import type { Governed } from '../cache/governed.ts';
+import { Governed } from '../cache/governed.ts';
 import type { Group } from '../cache/group.ts';
 import { giveUp } from '../cache/step.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { AskingRecord } from './asking-record.ts';
 import type { PoolSeries } from './pool-series.ts';
+import type { Asker } from './reclaim.ts';
 import type { Session } from './session.ts';
 
 /** Parts in which what is needed is asked for: after each it may be another one's turn. */
@@ -22,7 +23,7 @@ type MarketRung = Extract<RungId, `demote${string}`>;
 
 /** Who needs bytes, and of whom. */
 interface Pressed {
-  readonly asking: Governed;
+  readonly asking: Asker;
   readonly neededBytes: number;
   readonly rung: MarketRung;
   readonly group: Group | null;
@@ -51,7 +52,7 @@ export class Market {
    * wait, down to a bound; of those that the policy of the pool names, whoever asks among them, as long as it names
    * somebody; or of all others. group: it and those in it alone, null: the pool and everybody.
    */
-  press(asking: Governed, lackingBytes: number, rung: MarketRung, group: Group | null): void {
+  press(asking: Asker, lackingBytes: number, rung: MarketRung, group: Group | null): void {
     const { policy = EVEN, pool, meter, series } = this.#parts;
     const { budgetBytes } = group ?? pool;
     const neededBytes = roomOf(asking, group) + lackingBytes;
@@ -84,7 +85,7 @@ export class Market {
     while (roomBytes() < neededBytes) {
       const caches = this.#caches({ asking, rung, group }, spent, nowMs);
       const members = [...caches.values()].map(({ cache, idleMs }) => memberOf(cache, idleMs));
-      const next = record.next(members, memberOf(asking, 0), roomBytes());
+      const next = record.next(members, askerOf(asking), roomBytes());
       if (next === null) break;
       const { cache } = caches.get(next.id)!;
       const [before, situation] = [cache.kv.usedBytes, cache.situations];
@@ -119,7 +120,7 @@ export class Market {
   }
 }
 
-const roomOf = ({ room }: Governed, group: Group | null): number => room.leftBytes(group);
+const roomOf = ({ room }: Asker, group: Group | null): number => room.leftBytes(group);
 
 /** Bytes that a cache may give up on a rung. */
 function givableBytes(cache: Governed, rung: MarketRung): number {
@@ -141,6 +142,12 @@ function behindOf({ length: tokens, kv, shape, terms }: Governed): Pick<PoolMemb
     behindBytes: Math.max(0, kv.memory().pageBytes - windowBytes),
   };
 }
+
+/** Whoever is no session has no pages to give. */
+const askerOf = (asking: Asker): PoolMember =>
+  asking instanceof Governed
+    ? memberOf(asking, 0)
+    : { id: asking.id, tokens: 0, bytes: 0, behindTokens: 0, behindBytes: 0, price: null, idleMs: 0 };
 
 function memberOf(cache: Governed, idleMs: number): PoolMember {
   const { id, length: tokens, kv, policy, shape, stake } = cache;

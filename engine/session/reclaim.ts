@@ -1,15 +1,21 @@
 /** Finds bytes in memory that sessions share, rung by rung of the ladder (policy/reclaim.ts). */
 import type { PagePool } from '../../native/index.ts';
 import { type ReclaimStage, type RungId, rungsOf, type WaitingPlace } from '../../policy/index.ts';
-import type { Governed } from '../cache/governed.ts';
 import type { Group } from '../cache/group.ts';
+import type { Room } from '../cache/room.ts';
 import type { Meter } from '../metrics/meter.ts';
+
+/** Who needs bytes: a cache, or an adapter that is loaded. */
+export interface Asker {
+  readonly id: string;
+  readonly room: Pick<Room, 'leftBytes'>;
+}
 
 /**
  * Frees so many bytes for a cache, or as many as its rung has: in the pool, of whoever has them, or in a group, of
  * those that are in it.
  */
-export type Find = (asking: Governed, lackingBytes: number, group: Group | null) => void;
+export type Find = (asking: Asker, lackingBytes: number, group: Group | null) => void;
 
 interface Parts {
   readonly pool: PagePool;
@@ -17,7 +23,7 @@ interface Parts {
   readonly place: WaitingPlace;
   readonly finds: Readonly<Record<RungId, Find>>;
   /** Hears of each rung before it is asked; left out: nobody does. */
-  readonly onRung?: ((rung: RungId, asking: Governed) => void) | undefined;
+  readonly onRung?: ((rung: RungId, asking: Asker) => void) | undefined;
 }
 
 export class Reclaim {
@@ -43,7 +49,7 @@ export class Reclaim {
    * something to those above it, as moves keep originals: they are asked again before the next one is. group: they are
    * to be free in it, null: in the pool.
    */
-  climb(asking: Governed, lackingBytes: number, stage: ReclaimStage, group: Group | null = null): void {
+  climb(asking: Asker, lackingBytes: number, stage: ReclaimStage, group: Group | null = null): void {
     if (this.#isAsking) return;
     const { place, onRung } = this.#parts;
     const goalBytes = this.#freeBytes(group) + lackingBytes;
@@ -57,7 +63,7 @@ export class Reclaim {
   }
 
   /** Asks one rung. → bytes that it had */
-  take(rung: RungId, asking: Governed, lackingBytes: number, group: Group | null = null): number {
+  take(rung: RungId, asking: Asker, lackingBytes: number, group: Group | null = null): number {
     const { meter, finds } = this.#parts;
     const before = this.#freeBytes(group);
     this.#isAsking = true;

@@ -6,7 +6,7 @@
  */
 import { given, KvError, type PagePool } from '../../native/index.ts';
 import { type ParkingPolicy, type PoolPolicy, RETURNING, type ReclaimStage, type RungId } from '../../policy/index.ts';
-import type { WitnessLog } from '../../witness/index.ts';
+import { adapterAsker, type WitnessLog } from '../../witness/index.ts';
 import type { Governed } from '../cache/governed.ts';
 import { promisedBytes } from '../cache/promised.ts';
 import { setAside } from '../cache/set-aside.ts';
@@ -22,7 +22,7 @@ import { Market } from './market.ts';
 import { type IdleForm, IdleSessions } from './park/idle.ts';
 import { PoolSeries } from './pool-series.ts';
 import { Prefixes, type PrefixOptions } from './prefixes.ts';
-import { type Find, Reclaim } from './reclaim.ts';
+import { type Asker, type Find, Reclaim } from './reclaim.ts';
 import type { Session } from './session.ts';
 import type { ParkedPages, Sharing, Turn } from './sharing.ts';
 import { Thrash } from './thrash.ts';
@@ -174,11 +174,10 @@ export class SharedMemory implements Sharing, Landlord {
     if (bytes > roomBytes) throw this.#noRoom(bytes, roomBytes);
   }
 
-  /** Where kept things are not enough, sessions that wait are parked. Pages do not go lower for it. */
-  loads(tenant: Tenant, bytes: number): void {
+  loads(tenant: Tenant, bytes: number, digest: string): void {
     this.pins(bytes);
-    if (bytes > this.#freeBytes) this.#dropKept(bytes - this.#freeBytes);
-    if (bytes > this.#freeBytes) this.#idle?.parkAll(null);
+    const asking = { id: adapterAsker(digest), room: { leftBytes: () => this.#freeBytes } };
+    if (bytes > this.#freeBytes) this.#reclaim.climb(asking, bytes - this.#freeBytes, 'all');
     const roomBytes = Math.max(0, this.#freeBytes);
     if (bytes > roomBytes) throw this.#noRoom(bytes, roomBytes);
     setAside(this.#parts.pool, tenant, tenant.pinnedBytes + tenant.keptBytes + bytes);
@@ -230,8 +229,8 @@ export class SharedMemory implements Sharing, Landlord {
     this.#series.write({ adapterGone: { ...gone, ...given({ likelyUse, session }) } });
   }
 
-  /** session: that needs them; left out: an adapter does. */
-  #dropKept(lackingBytes: number, session?: string): void {
+  /** asking: who needs them. */
+  #dropKept(lackingBytes: number, asking: string): void {
     const { pool } = this.#parts;
     const goalBytes = pool.budgetBytes - pool.usedBytes + lackingBytes;
     const keepers: Keeper[] = [...this.#tenants, ...(this.prefixes === null ? [] : [this.prefixes])];
@@ -239,7 +238,7 @@ export class SharedMemory implements Sharing, Landlord {
       keepers,
       () => pool.budgetBytes - pool.usedBytes < goalBytes,
       (one) => {
-        if (one.isAdapter === true) this.tellGone({ ...one, lackingBytes, ...given({ session }) });
+        if (one.isAdapter === true) this.tellGone({ ...one, lackingBytes, session: asking });
       },
     );
   }
@@ -338,7 +337,7 @@ export class SharedMemory implements Sharing, Landlord {
   }
 
   /** Asks one rung of the ladder alone. → bytes that it had */
-  take(rung: RungId, asking: Governed, lackingBytes: number): number {
+  take(rung: RungId, asking: Asker, lackingBytes: number): number {
     return this.#reclaim.take(rung, asking, lackingBytes);
   }
 

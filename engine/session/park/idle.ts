@@ -14,6 +14,7 @@ import type { Group } from '../../cache/group.ts';
 import { copyBytes } from '../../cache/own-pages.ts';
 import { setAside } from '../../cache/set-aside.ts';
 import type { PoolSeries } from '../pool-series.ts';
+import type { Asker } from '../reclaim.ts';
 import type { Session } from '../session.ts';
 import type { Sharing } from '../sharing.ts';
 import type { Thrash } from '../thrash.ts';
@@ -52,7 +53,7 @@ type Cause =
 
 /** What is to be freed, for whom. */
 interface Wanted {
-  readonly asking: Governed;
+  readonly asking: Asker;
   readonly lackingBytes: number;
   readonly rung: RungId;
   readonly group: Group | null;
@@ -131,7 +132,7 @@ export class IdleSessions {
   }
 
   /** Originals of sessions that wait go, until so many bytes more are free: parking would take them as well. */
-  dropOriginals(asking: Governed, lackingBytes: number, group: Group | null): void {
+  dropOriginals(asking: Asker, lackingBytes: number, group: Group | null): void {
     const goalBytes = this.#freeBytes(group) + lackingBytes;
     for (const { governed } of this.#waiting(asking, group)) {
       if (this.#freeBytes(group) >= goalBytes) return;
@@ -148,7 +149,7 @@ export class IdleSessions {
    * Parks sessions that wait, in the order of the policy, until so many bytes more are free. Frees less where there are
    * no more. group: those in it, and free in it; null: everybody, and in the pool.
    */
-  park(asking: Governed, lackingBytes: number, group: Group | null): void {
+  park(asking: Asker, lackingBytes: number, group: Group | null): void {
     this.#free(this.#waiting(asking, group).filter(this.#isLeft), { asking, lackingBytes, rung: 'park', group });
   }
 
@@ -156,7 +157,7 @@ export class IdleSessions {
    * The same where nothing else helps any more: for sessions that lose their pages by it, and for those that are used
    * all the time, whose pages would soon be back.
    */
-  letGo(asking: Governed, lackingBytes: number, group: Group | null): void {
+  letGo(asking: Asker, lackingBytes: number, group: Group | null): void {
     this.#free(this.#waiting(asking, group), { asking, lackingBytes, rung: 'let-go', group });
   }
 
@@ -340,7 +341,7 @@ export class IdleSessions {
   }
 
   /** Sessions that could be parked for another cache, by how long they have waited, those in line last. */
-  #waiting(asking: Governed | null, group: Group | null = null): Session[] {
+  #waiting(asking: Asker | null, group: Group | null = null): Session[] {
     const isWaiting = (session: Session): boolean =>
       session.governed !== asking && (group === null || session.governed.group === group) && this.#isParkable(session);
     return [...this.#sessions()]

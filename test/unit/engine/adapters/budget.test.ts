@@ -7,13 +7,14 @@ import { readAdapter } from '../../../../engine/adapters/read.ts';
 import { AdapterRegistry } from '../../../../engine/adapters/registry.ts';
 import { createEngine } from '../../../../engine/index.ts';
 import { Meter } from '../../../../engine/metrics/meter.ts';
+import type { IdleForm } from '../../../../engine/session/park/idle.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import { SharedMemory } from '../../../../engine/session/shared-memory.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { openPool, type PagePool } from '../../../../native/index.ts';
-import { defaultThresholds } from '../../../../policy/index.ts';
-import { type Entry, type NoteBody, readLog, timeline, timelineText } from '../../../../witness/index.ts';
+import { defaultThresholds, type RungId } from '../../../../policy/index.ts';
+import { type Entry, type NoteBody, readLog, replay, timeline, timelineText } from '../../../../witness/index.ts';
 import { seeded } from '../../../random.ts';
 import { refusal, refused } from '../../../refusal.ts';
 import { ids, MODEL } from '../on-reference.ts';
@@ -38,6 +39,8 @@ let shared: SharedMemory;
 let adapters: Adapters;
 let totalBytes: number;
 let isOpen = false;
+/** Those of the ladder that were asked. */
+let rungs: RungId[] = [];
 
 beforeAll(async () => {
   runtime = await Runtime.open({ model: MODEL, threads: 1, adapters: true });
@@ -60,12 +63,19 @@ afterAll(async () => {
   folder.remove();
 });
 
-function memory(budgetBytes: number, maxConcurrent?: number): void {
+interface Memory {
+  readonly maxConcurrent?: number;
+  readonly form?: IdleForm;
+}
+
+function memory(budgetBytes: number, { maxConcurrent, form }: Memory = {}): void {
   isOpen = true;
   totalBytes = budgetBytes;
   pool = openPool(budgetBytes);
   const prefixes = { key: new Uint8Array(32), keepsClosed: true };
-  const parts = { pool, meter: new Meter(), form: null, sessions: () => sessions, prefixes };
+  rungs = [];
+  const onRung = (rung: RungId): void => void rungs.push(rung);
+  const parts = { pool, meter: new Meter(), form: form ?? null, sessions: () => sessions, prefixes, onRung };
   shared = new SharedMemory({ ...parts, ...(maxConcurrent !== undefined && { maxConcurrent }) });
   adapters = new Adapters(runtime, new AdapterRegistry(STATE), undefined, shared);
 }
@@ -171,6 +181,49 @@ test('one that nobody has goes for pages, and pages that nobody has go for one',
   for (const one of all) one.leave();
 });
 
+/** A session whose pages may go lower, that has read so many tokens. */
+async function governed(tokens: number, seed: number): Promise<Session> {
+  const thresholds = defaultThresholds(runtime.shape.layers);
+  const session = Session.open(runtime, { pool, shared, thresholds, log: null, sharedBudgetBytes: totalBytes });
+  sessions.push(session);
+  await session.read(ids(tokens, seed));
+  return session;
+}
+
+test('pages of open sessions go lower for one, and no session is parked for it while they can', async () => {
+  memory(2 ** 26);
+  await governed(900, 1);
+  const usedBytes = pool.usedBytes;
+  close();
+  for (const [form, rung] of [
+    [undefined, 'demote'],
+    [{ place: 'reread' }, 'demote'],
+    [{ place: 'disk', stateDir: folder.dir }, 'demote-waiting'],
+  ] as const) {
+    memory(usedBytes + adapterBytes - 2 ** 17, form === undefined ? {} : { form });
+    const session = await governed(900, 1);
+    rungs = [];
+    const before = session.cache.usedBytes;
+    has('a');
+    expect(rungs.at(-1)).toBe(rung);
+    expect(before - session.cache.usedBytes).toBeGreaterThanOrEqual(2 ** 17);
+    expect(session.governed.away).toBeNull();
+    expectCounted();
+    // It goes on over them.
+    await session.read(ids(3, 2));
+    expect(session.governed.length).toBe(903);
+    close();
+  }
+});
+
+test('a load that nothing makes room for takes nothing of anybody', async () => {
+  memory(adapterBytes - 1);
+  const session = await governed(300, 1);
+  const before = session.cache.usedBytes;
+  expect(refusal(() => has('a')).code).toBe('budget-exceeded');
+  expect([session.cache.usedBytes, rungs]).toEqual([before, []]);
+});
+
 test('those at work come to their ends: what they will take is not there for an adapter', async () => {
   memory(adapterBytes + pageBytes + 2 ** 18);
   const session = open();
@@ -189,7 +242,7 @@ test('those at work come to their ends: what they will take is not there for an 
 });
 
 test('a call that waits in line has its adapter in memory, where nobody takes it away before its turn', async () => {
-  memory(adapterBytes + 2 * pageBytes, 1);
+  memory(adapterBytes + 2 * pageBytes, { maxConcurrent: 1 });
   const first = open();
   await shared.enter(first, 100, undefined);
   const second = open(adapters.set([{ name: 'a' }]));
@@ -278,7 +331,7 @@ describe('an engine', () => {
     const notes = [...readLog(logDir(stateDir), { kinds: ['note'] })] as Entry<'note'>[];
     const gone = notes.flatMap(({ body }) => (body as NoteBody).adapterGone ?? []);
     expect(gone.map(({ digest, session: whose }) => [digest, whose])).toEqual([
-      [digests['a'], undefined],
+      [digests['a'], `adapter ${digests['c']!.slice(0, 12)}`],
       [digests['b'], session.id],
     ]);
     for (const one of gone) {
@@ -286,9 +339,33 @@ describe('an engine', () => {
       expect(Math.min(one.lackingBytes, one.idleMs, one.restoreMs)).toBeGreaterThan(0);
     }
     const pool = notes.find(({ body }) => 'adapterGone' in body)!.session;
+    expect(replay(logDir(stateDir), pool)).toMatchObject({ equal: true });
     const words = timelineText(pool, timeline(logDir(stateDir), pool)).replace(/\s+/g, ' ');
     expect(words).toContain(`Adapter ${digests['a']!.slice(0, 12)} went from memory, where `);
     expect(words).toContain(`were lacking for session ${session.id}: nobody had it for`);
+  });
+
+  test('has in its log that an adapter asked an open session for bytes, which is decided again', async () => {
+    const stateDir = join(folder.dir, 'asked');
+    const registry = new AdapterRegistry(stateDir);
+    const { digest } = registry.add('a', readAdapter(paths['a']!, runtime.model), runtime.model);
+    const kvBudget = adapterBytes + pageBytes;
+    const engine = await createEngine({ model: MODEL, threads: 1, stateDir, kvBudget });
+    const open = await engine.openSession();
+    await open.read(ids(900, 4));
+    const other = await engine.openSession({ adapters: [{ name: 'a' }] });
+    await other.close();
+    await open.close();
+    await engine.close();
+    const name = `adapter ${digest.slice(0, 12)}`;
+    const notes = [...readLog(logDir(stateDir), { kinds: ['note'] })] as Entry<'note'>[];
+    const asking = notes.find(({ body }) => (body as NoteBody).pool?.session === name)!;
+    expect((asking.body as NoteBody).pool!.turns[0]!.asked).toBe(open.id);
+    expect(replay(logDir(stateDir), asking.session)).toMatchObject({ equal: true, complete: true });
+    expect(replay(logDir(stateDir), open.id)).toMatchObject({ equal: true });
+    const words = (id: string): string => timelineText(id, timeline(logDir(stateDir), id)).replace(/\s+/g, ' ');
+    expect(words(asking.session)).toContain(`Adapter ${digest.slice(0, 12)} needed `);
+    expect(words(open.id)).toContain(`for ${name}, because memory was short`);
   });
 
   test('answers the same where adapters take turns in memory', async () => {
