@@ -159,6 +159,18 @@ export class Measured {
     return { ...value, value: Math.max(LEVEL_LEAST, value.value) };
   }
 
+  /**
+   * Measured over predicted divergence when so many tokens more are read, so many standard deviations above what is
+   * expected: what is decided now is paid for then, and until then the level may change.
+   */
+  levelAhead(tokensLeft: number, cautious: number): number {
+    const { value, sd } = this.level;
+    const { drift } = this.#bounds;
+    if (drift === 0) return value;
+    const variance = sd ** 2 + (drift ** 2 * Math.max(0, tokensLeft)) / DRIFT_TOKENS;
+    return value * Math.exp(cautious * Math.sqrt(variance));
+  }
+
   /** With what is predicted now; undefined where nothing was measured. */
   told(predictedKld: number): MeasuredKld | undefined {
     if (!this.isKnown) return undefined;

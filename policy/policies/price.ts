@@ -520,7 +520,9 @@ export class PriceSession implements PolicySession {
   protected spend(plan: Plan, kldBudget: number): void {
     const { tokens, tokensExpected } = plan.situation;
     const { cautious, aim } = this.bounds;
-    const reserve = this.#measured.isKnown ? this.#measured.level.value / aim : Math.exp(cautious * this.text.used.sd);
+    const reserve = this.#measured.isKnown
+      ? this.#measured.levelAhead((tokensExpected ?? tokens) - tokens, cautious) / aim
+      : Math.exp(cautious * this.text.used.sd);
     const power = tokensExpected === null ? 0 : this.spentLate;
     // What is decided now stands until the next page is full.
     const share = power === 0 ? 1 : Math.min(1, (tokens + PAGE_TOKENS) / tokensExpected!) ** power;

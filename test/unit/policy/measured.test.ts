@@ -72,6 +72,17 @@ describe('the level that is followed', () => {
     expect(((p + q) * r) / (p + q + r)).toBeCloseTo(p, 9);
   });
 
+  test('may be another by the time that what is decided now is paid for', () => {
+    const measured = following([2, 2, 2, 2]);
+    const { value, sd } = measured.level;
+    expect(measured.levelAhead(0, 0)).toBe(value);
+    expect(measured.levelAhead(0, 1)).toBeCloseTo(value * Math.exp(sd), 12);
+    expect(measured.levelAhead(1024, 1)).toBeCloseTo(value * Math.exp(Math.hypot(sd, bounds.drift)), 12);
+    expect(measured.levelAhead(-5, 1)).toBe(measured.levelAhead(0, 1));
+    const before = told(2, 4);
+    expect(before.levelAhead(4096, 1)).toBe(before.level.value);
+  });
+
   test('is the same by doubled errors, which show another share of a divergence', () => {
     const factors = [2, 3, 4];
     expect(following(factors, true).told(0.01)).toEqual(following(factors).told(0.01));
