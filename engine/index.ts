@@ -58,6 +58,7 @@ export type {
   Foresight,
   FormatEstimates,
   FormChange,
+  Growth,
   LatentContext,
   LaterForm,
   LaterReport,

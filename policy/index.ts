@@ -35,6 +35,7 @@ export {
   nextForm,
   refusalOf,
 } from './form-machine.ts';
+export { GROWTH_PAGES, type Growth, type GrowthPoint, type GrowthSeen, growthOf } from './growth.ts';
 export { gainOf, goesFirst, type KeptThing } from './keeping.ts';
 export { FORMS, isLatent, RUNGS, STEPS, TIERS, type Tier, tierOf } from './ladder.ts';
 export { LATENT_GIVES_WAY, LatentGuard } from './latent-guard.ts';

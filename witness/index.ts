@@ -37,6 +37,7 @@ export * from './explain.ts';
 export type * from './explanation.ts';
 export * from './files.ts';
 export * from './filter.ts';
+export { growthText } from './growth-text.ts';
 export * from './id.ts';
 export {
   checkMasterKey,

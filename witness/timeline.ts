@@ -25,6 +25,7 @@ import { foresightText } from './foresight-text.ts';
 import { FormStates } from './form-states.ts';
 import { gaveUpText } from './gave-up-text.ts';
 import { goneText } from './gone-text.ts';
+import { growthText } from './growth-text.ts';
 import { idleText } from './idle-text.ts';
 import { isPool } from './pool-series.ts';
 import { proposalText } from './proposal-text.ts';
@@ -462,7 +463,10 @@ function noteText(body: Readonly<Record<string, unknown>>): string {
     return typeof why === 'string'
       ? `Session ${show(from)}, which was parked, is read again: ${why}.`
       : `Goes on from session ${show(from)}, which was parked with ${plural(resumed, 'token')}${typeof otherwise === 'string' ? `; ${otherwise}` : ''}.`;
-  return adoptedText(body) ?? idleText(body) ?? gaveUpText(body) ?? `Noted: ${JSON.stringify(body)}.`;
+  const { growth } = body as NoteBody;
+  return (
+    adoptedText(body) ?? idleText(body) ?? gaveUpText(body) ?? growthText(growth) ?? `Noted: ${JSON.stringify(body)}.`
+  );
 }
 
 const ENDS: Readonly<Record<CloseBody['reason'], string>> = {

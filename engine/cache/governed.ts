@@ -57,6 +57,7 @@ import type { Content } from './content.ts';
 import { Descent } from './descent.ts';
 import { formsBySide, latentOf } from './forms.ts';
 import type { Group } from './group.ts';
+import { Growing } from './growing.ts';
 import { type Hears, Kin } from './kin.ts';
 import { type CheckedInputs, Latents, noLatents } from './latents.ts';
 import { LayerWatch } from './layer-watch.ts';
@@ -96,6 +97,8 @@ export interface GovernedOptions extends NativeOptions {
   readonly originals?: OriginalsTerms | undefined;
   /** In whose codec pages of the archive may be, as `context.pack` of the terms says; left out: in none. */
   readonly pack?: SessionPack | undefined;
+  /** Most tokens of the model; left out: nobody knows. */
+  readonly contextTokens?: number | undefined;
   readonly log: WitnessLog | null;
   /** Counts what it does; left out: one of its own, which nobody reads. */
   readonly meter?: Meter | undefined;
@@ -162,6 +165,8 @@ export class Governed implements Lender {
   readonly arrows = new FormArrows();
   /** Whether the divergence that was stated is kept; null: none was. */
   readonly stated: Stated | null;
+  /** Whether it grows without end. */
+  readonly growing: Growing;
   /** Which of its layers are not as they should be. */
   readonly watch: LayerWatch;
   /** What the trial queue asks of others. */
@@ -231,17 +236,13 @@ export class Governed implements Lender {
     this.originals = options.originals === undefined ? null : this.#openOriginals(options.originals);
     this.promoted = this.originals === null ? null : this.#openPromoted(this.originals);
     this.digests = new PageDigests(kv, context.windowFormat);
-    const { digests, originals } = this;
     this.remaking = this.#openRemaking();
     this.mending = this.#openMending();
     this.packs = options.pack === undefined ? null : this.#openPacks(options.pack);
     this.mover = new Mover({
-      session: this.id,
-      cache: kv,
-      log,
-      meter: this.meter,
-      tally: this.tally,
-      ...{ canaries: this.canaries, digests, mending: this.mending, originals, packs: this.packs },
+      ...{ session: this.id, cache: kv, log, meter: this.meter, tally: this.tally },
+      ...{ canaries: this.canaries, digests: this.digests, mending: this.mending },
+      ...{ originals: this.originals, packs: this.packs },
       dropsLatents: context.latents !== undefined,
       onMove: (move, bytesBefore) => this.kin.moved(move, bytesBefore),
       arrows: this.arrows,
@@ -254,6 +255,7 @@ export class Governed implements Lender {
     );
     this.watch = new LayerWatch(this.id, this.meter);
     this.stated = terms.kldBudget === null ? null : this.#openStated(terms.kldBudget);
+    this.growing = this.#openGrowing();
     this.pacing = new Pacing(context, kv.sealBytes * shape.layers);
     this.latents =
       options.latents === undefined
@@ -679,6 +681,15 @@ export class Governed implements Lender {
   #openStated(budgetNats: number): Stated {
     const { id: session, meter } = this;
     return new Stated({ session, budgetNats, meter, note: (body) => this.mover.write('note', body) });
+  }
+
+  #openGrowing(): Growing {
+    const { id: session, meter } = this;
+    return new Growing({
+      ...{ session, meter, tokensExpected: this.terms.tokensExpected },
+      contextTokens: this.#options.contextTokens ?? null,
+      note: (body) => this.mover.write('note', body),
+    });
   }
 
   #openPromoted(originals: Originals): Promoted {

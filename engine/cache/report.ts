@@ -29,6 +29,7 @@ export function reportOf(cache: Governed, beside: Beside): SessionReport {
     budgetBytes: terms.budgetBytes,
     gaveWay: cache.gaveWay,
     stated: cache.stated?.report() ?? null,
+    growth: cache.growing.report(),
     originals: cache.originalsReport,
     damage: cache.mending.report(),
     effectiveBits: kvBytesF16 === 0 ? 0 : (16 * kvBytes) / kvBytesF16,

@@ -31,6 +31,7 @@ import {
 import type { WayBack } from './back.ts';
 import { comeBack } from './coming-back.ts';
 import type { Governed } from './governed.ts';
+import { boundOf } from './growth-bound.ts';
 import type { AskedPage } from './promoted.ts';
 
 /** Plans per scheduling point: a refused plan may be followed by another. */
@@ -192,7 +193,11 @@ export function settle(cache: Governed, tokensNew: number): void {
   const tokens = cache.length;
   pacing.pass(tokensNew);
   trials.pass(tokensNew);
-  if (cache.packs !== null && pageOf(tokens) > pageOf(tokens - tokensNew)) cache.governing(() => cache.packs?.look());
+  if (pageOf(tokens) > pageOf(tokens - tokensNew) && !cache.hasFailed)
+    cache.governing(() => {
+      cache.packs?.look();
+      cache.growing.look({ tokens, bytes: cache.usedBytes }, () => boundOf(cache));
+    });
   const planIsDue = pacing.planIsDue(cache.lowMemory);
   // In most steps nothing is due, and data that is not touched need not be fetched from memory.
   const isProbeDue = cache.canaries.isDue(tokens);

@@ -82,6 +82,12 @@ export interface Terms {
   readonly lowest: readonly (FormatPair | null)[];
 }
 
+/** What stays as it is of a cache with these terms. */
+export function heldWindow({ context }: Terms): Window {
+  const { openFormat = 'f16', windowFormat, windowTokens = PAGE_TOKENS, slidingWindow } = context;
+  return { openFormat, windowFormat, windowTokens, slidingWindow };
+}
+
 /** Throws 'budget-too-small', 'bad-argument' or 'unsupported' before any work. */
 export function termsOf(shape: CacheShape, request: TermsRequest, thresholds: ThresholdSet): Terms {
   const asked = askedIn(shape, request);

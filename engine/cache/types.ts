@@ -1,7 +1,7 @@
 /** What a cache is given in a step, and what it says of itself: public types. Units are last in every name. */
 import type { SharedStatus } from '../../memory/index.ts';
 import type { CacheMemory, Part } from '../../native/index.ts';
-import type { ActivationChoice, LaterForm, PageForm, PolicySummary, Priority } from '../../policy/index.ts';
+import type { ActivationChoice, Growth, LaterForm, PageForm, PolicySummary, Priority } from '../../policy/index.ts';
 import type { OriginalsReport } from '../originals/types.ts';
 
 /**
@@ -130,6 +130,8 @@ export interface SessionReport {
   readonly gaveWay: Priority | null;
   /** Whether the divergence that was stated is kept; null: none was. */
   readonly stated: StatedReport | null;
+  /** That its cache was found to grow without end, by what it was then; null: it was not. */
+  readonly growth: Growth | null;
   /** 16 · kvBytes / kvBytesF16: window, sinks and all metadata included. */
   readonly effectiveBits: number;
   /**

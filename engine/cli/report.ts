@@ -1,7 +1,7 @@
 /** The report of a session, for people to read. */
 import { brief, bytesText, PAGE_TOKENS, percent, plural, table } from '../../native/index.ts';
 import { FORMS } from '../../policy/index.ts';
-import { activationText } from '../../witness/index.ts';
+import { activationText, growthText } from '../../witness/index.ts';
 import type { LayerReport, SessionReport, StatedReport } from '../cache/types.ts';
 import type { OriginalsReport } from '../originals/types.ts';
 import type { Divergence } from '../session/types.ts';
@@ -73,6 +73,8 @@ export function memoryRows(report: SessionReport): ReportRow[] {
         : 'the byte budget: the divergence budget could not be kept beside it',
     ]);
   if (report.stated !== null) rows.push(['Stated', statedText(report.stated)]);
+  const growth = growthText(report.growth);
+  if (growth !== null) rows.push(['Growth', growth]);
   if (report.activations !== null) rows.push(['Activations', activationText(report.activations)]);
   if (report.shared !== null && report.shared.trouble !== null)
     rows.push(['Qdrant', `away, so only sessions of this machine were asked: ${report.shared.trouble}`]);

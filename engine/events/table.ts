@@ -102,6 +102,21 @@ export const EVENTS = {
     fields: { session, tokens, budgetNats, expectedNats, measuredTokens },
     says: 'Session {session} keeps its stated divergence again: {expectedNats} are expected ({measuredTokens} measured) of {budgetNats}.',
   },
+  'growth-without-end': {
+    level: 'warn',
+    fields: {
+      session,
+      tokens,
+      bytes: amount('bytes', 'what its cache takes now'),
+      bytesPerToken: amount('bytes', 'by which each token makes it larger'),
+      limitBytes: amount(
+        'bytes',
+        'its byte budget where all pages are as low as they may go, or else what memory there is',
+      ),
+      tokensLeft: amount('tokens', 'until it has reached that at this pace'),
+    },
+    says: 'The cache of session {session} grows without end: by {bytesPerToken} a token, so that {limitBytes} are reached in {tokensLeft}, before its context is. Give it a byte budget, or a larger one.',
+  },
   'originals-lost': {
     level: 'warn',
     fields: { session, tokens, code: code('why') },

@@ -212,6 +212,11 @@ export class Meter {
     'Times that the divergence expected of the moves of a session came to exceed what was stated for it.',
     {},
   );
+  readonly growingCaches = this.#registry.counter(
+    'growth_without_end_total',
+    'Sessions whose cache was found to grow without end: at its pace it reaches the limit before the context ends.',
+    {},
+  );
   readonly #layerChanges = this.#registry.counter(
     'layer_changes_total',
     'Times that a layer of a session came to a state: of its quality (measured errors beside those promised), or of its trust (trials beside what earlier sessions told).',
@@ -278,7 +283,8 @@ export class Meter {
   constructor(fallbacks: readonly Fallback[] = FALLBACKS, tell: TellEvent = untold) {
     this.tell = tell;
     for (const one of [
-      ...[this.dropped, this.mismatches, this.roomWaits, this.roomRefusals, this.roomShortages, this.brokenDivergence],
+      ...[this.dropped, this.mismatches, this.roomWaits, this.roomRefusals, this.roomShortages],
+      ...[this.brokenDivergence, this.growingCaches],
       ...[this.promptTokens, this.generatedTokens, this.prefixQueries, this.prefixHits],
       ...[this.reclaimedBytes, this.refaultedBytes, this.fetchedAhead],
     ])

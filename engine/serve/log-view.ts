@@ -183,6 +183,7 @@ export class LogView {
     }
     if (statedDivergence === 'broken' || statedDivergence === 'kept') told.statedDivergence = statedDivergence;
     if (statedDivergence === 'broken') this.#meter.brokenDivergence.add({});
+    if (body.growth !== undefined) this.#meter.growingCaches.add({});
     for (const change of [...(layerChanges ?? []), ...(trustChanges ?? [])]) this.#meter.layerChanged(change);
     for (const change of layerChanges ?? []) told.layers.set(change.layer, { ...change, seq });
   }

@@ -1,10 +1,10 @@
 /** What a call needs of the memory that sessions share: with all pages as low as they may go, and as they are now. */
-import { openBytes, PAGE_TOKENS, SIDES, sealedPages } from '../../native/index.ts';
-import { bytesAt, sideBytes, surelyFreed, type Window } from '../cache/budget.ts';
-import type { Governed } from '../cache/governed.ts';
+import { openBytes, SIDES, sealedPages } from '../../native/index.ts';
+import { bytesAt, sideBytes, surelyFreed } from '../cache/budget.ts';
 import type { Kin } from '../cache/kin.ts';
 import type { Lender } from '../cache/lender.ts';
 import { copyBytes } from '../cache/own-pages.ts';
+import { heldWindow } from '../cache/terms.ts';
 import type { Session } from './session.ts';
 
 /** Pages from 0 on that a session which is parked holds together with another one when it is back. */
@@ -25,7 +25,7 @@ export function needOf(
 ): number {
   const { terms, shape, room, latents, kin } = governed;
   const { slidingWindow } = terms.context;
-  const all = bytesAt(shape, tokens, terms.lowest, windowOf(governed));
+  const all = bytesAt(shape, tokens, terms.lowest, heldWindow(governed.terms));
   const kept =
     latents === null ? 0 : latents.sealedBytes * shape.layers * (terms.budgetBytes === null ? sealedPages(tokens) : 1);
   const heldAgain = again !== null && counted.has(again.lender.kin) ? again.pages : 0;
@@ -50,7 +50,7 @@ export function needOf(
  */
 export function growthOf({ governed }: Session, tokens: number, again: HeldAgain | null = null): number {
   const { shape, room, latents, kv, away, length } = governed;
-  const window = { ...windowOf(governed), slidingWindow: undefined };
+  const window = { ...heldWindow(governed.terms), slidingWindow: undefined };
   const { windowFormat, openFormat } = window;
   const untouched = Array.from({ length: shape.layers }, () => ({ k: windowFormat, v: windowFormat }));
   const pageBytes = shape.layers * SIDES.length * sideBytes(shape, untouched)[windowFormat];
@@ -62,9 +62,4 @@ export function growthOf({ governed }: Session, tokens: number, again: HeldAgain
   const { ownBytes } = room;
   const leftBytes = ownBytes === null ? Number.POSITIVE_INFINITY : Math.max(0, ownBytes - kv.usedBytes);
   return Math.min(grownBytes + backBytes, leftBytes);
-}
-
-function windowOf({ terms }: Governed): Window {
-  const { openFormat = 'f16', windowFormat, windowTokens = PAGE_TOKENS, slidingWindow } = terms.context;
-  return { openFormat, windowFormat, windowTokens, slidingWindow };
 }

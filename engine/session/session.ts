@@ -152,6 +152,7 @@ export class Session implements Reader {
           ...setup.origin,
         },
       },
+      contextTokens: model.config.contextLength,
       evidence: setup,
     });
     let floor: Floor | null = null;

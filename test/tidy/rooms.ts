@@ -157,7 +157,7 @@ const WITNESS: Layers = {
       'id',
       'series',
     ],
-    ...['csv', 'gave-up-text', 'idle-text', 'stated-text', 'words', 'pause'],
+    ...['csv', 'gave-up-text', 'growth-text', 'idle-text', 'stated-text', 'words', 'pause'],
   ],
   checkpoints: ['note', 'checkpoint', 'against', 'anchor-file'],
   entries: [

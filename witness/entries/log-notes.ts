@@ -1,6 +1,6 @@
 /** What the log says about itself, and what was done to a session from outside. */
 import type { FormatName, Side } from '../../native/index.ts';
-import type { LayerChange, PageForm, PagePart } from '../../policy/index.ts';
+import type { Growth, LayerChange, PageForm, PagePart } from '../../policy/index.ts';
 import { likeSession } from './evidence.ts';
 import type { BodyOf, Fields } from './field.ts';
 import { changes, form, format, part, side } from './parts.ts';
@@ -85,6 +85,15 @@ export interface MendedSide extends PagePart {
 
 const mendedSide = noun<MendedSide>()({ layer: count, page: count, side: part, format: form, mended: flag });
 
+/** That a cache grows without end: by policy/growth.ts. */
+const growth = noun<Growth>()({
+  tokens: whole,
+  bytes: whole,
+  bytesPerToken: real,
+  limitBytes: whole,
+  tokensLeft: whole,
+});
+
 /** A note may say anything. Where these fields stand in it, they are this. */
 export const NOTE = {
   layerChanges: { type: optional(list(layerChange)) },
@@ -102,6 +111,8 @@ export const NOTE = {
   expectedNats: { type: optional(real), unit: 'nats', since: '0.1.0' },
   /** Tokens by which that was measured; 0: it is predicted alone. */
   measuredTokens: { type: optional(whole), since: '0.1.0' },
+  /** The cache was found to grow without end, and until when it may at this pace. */
+  growth: { type: optional(growth), since: '0.1.0' },
   /** What pages of the session gave up for another one with which it shares memory. */
   gaveUpBytes: { type: optional(whole), unit: 'bytes', since: '0.1.0' },
   /** That session, and the policy of the pool by which it was this one's turn. */

@@ -7,6 +7,7 @@ import type { NoteBody } from '../entries/log-notes.ts';
 import { SITUATION } from '../entries/situation.ts';
 import { ORIGINS } from '../explain-text.ts';
 import { gaveUpText } from '../gave-up-text.ts';
+import { growthText } from '../growth-text.ts';
 import { idleText } from '../idle-text.ts';
 import { statedText } from '../stated-text.ts';
 import type { Entry, OpenBody } from '../types.ts';
@@ -177,7 +178,7 @@ class Collector {
     if (typeof note.takenBack === 'number')
       tell(`${plural(note.takenBack, 'token')} ${note.takenBack === 1 ? 'was' : 'were'} taken back.`);
     if (typeof note.parked === 'number') tell(`Parked with ${plural(note.parked, 'token')}.`);
-    const idle = idleText(note) ?? gaveUpText(note);
+    const idle = idleText(note) ?? gaveUpText(note) ?? growthText(note.growth);
     if (idle !== null) tell(idle);
     if (typeof note.resumed !== 'number') return;
     const from = printable(show(note.from));

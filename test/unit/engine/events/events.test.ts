@@ -26,12 +26,14 @@ import { logDir, memoryDir, openState } from '../../../../engine/state/folder.ts
 import { watchedHelpers } from '../../../../engine/thread/watched-helpers.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { misled, wrongLaw } from '../../../../lab/evaluate/plants.ts';
+import { openPool } from '../../../../native/index.ts';
 import { createPolicy, defaultThresholds, thresholdOf } from '../../../../policy/index.ts';
-import { makeCheckpointKeys, readLog } from '../../../../witness/index.ts';
+import { makeCheckpointKeys, readLog, timeline } from '../../../../witness/index.ts';
 import { refused } from '../../../refusal.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { recordSession } from '../../witness/session.ts';
 import { ids, MODEL, PROMPT_TOKENS } from '../on-reference.ts';
+import { logged } from '../on-runtime.ts';
 
 const folder = scratchFolders();
 /** What no event may hold. */
@@ -559,6 +561,67 @@ describe('a logger', () => {
     });
     expect(after).toBeGreaterThan(before);
   }, 60_000);
+});
+
+describe('a cache that grows without end', () => {
+  const LONG = ids(1800);
+  async function read(more: Partial<SessionSetup>, tokens = LONG) {
+    const heard: EngineEvent[] = [];
+    const meter = new Meter(
+      [],
+      eventTeller((event) => {
+        heard.push(event);
+        everTold.add(event.event);
+      }),
+    );
+    const runtime = await Runtime.open({ model: MODEL, threads: 1 });
+    const dir = folder();
+    const { session, entries } = await logged(
+      dir,
+      (log) =>
+        Session.open(runtime, { ...{ meter, log, thresholds: defaultThresholds(runtime.shape.layers) }, ...more }),
+      async (one) => void (await one.read(tokens)),
+    );
+    const told = heard.filter(({ event }) => event === 'growth-without-end');
+    const notes = entries.filter(({ body }) => 'growth' in body);
+    await runtime.close();
+    return { told, notes, session, meter, dir };
+  }
+
+  it('is told once, with the tokens that are left, to all who are told', async () => {
+    const pool = openPool(4 * 2 ** 20);
+    const { told, notes, session, meter, dir } = await read({ pool });
+    expect(told).toHaveLength(1);
+    const growth = session.governed.growing.report()!;
+    expect(growth).toMatchObject({ limitBytes: pool.budgetBytes });
+    // It has 8-bit pages: nine bits of each of so many numbers, about.
+    const { layers, kvHeads, headDim } = session.governed.shape;
+    expect(growth.bytesPerToken / (2 * layers * kvHeads * headDim)).toBeCloseTo(1.1, 0);
+    expect(growth.tokens + growth.tokensLeft).toBeLessThan(4096);
+    const { tokens, bytes, limitBytes, tokensLeft } = growth;
+    expect(told[0]).toMatchObject({ session: session.id, tokens, bytes, limitBytes, tokensLeft });
+    expect(notes.map(({ body }) => body)).toMatchObject([{ growth, tokens }]);
+    expect(
+      timeline(dir, session.id)
+        .map(({ text }) => text)
+        .join(),
+    ).toContain('The cache grows without end');
+    expect(meter.text(['growth_without_end_total'])).toContain('growth_without_end_total 1');
+    pool.close();
+  });
+
+  it('is not one that a budget holds, that memory holds to its end, or that is as long as was planned', async () => {
+    const pool = openPool(4 * 2 ** 20);
+    for (const more of [
+      { kvBudget: '30%', tokensExpected: 4096 },
+      {},
+      { pool, tokensExpected: LONG.length },
+    ] as const) {
+      const { told, notes, session } = await read(more);
+      expect([told, notes, session.governed.growing.report()]).toEqual([[], [], null]);
+    }
+    pool.close();
+  });
 });
 
 describe('the table of events', () => {
