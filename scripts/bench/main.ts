@@ -19,6 +19,7 @@
  *   dense       runs alone: the matrices of a model for 1 to 128 rows in one pass over the weights, of 16 and of 8 bits
  *   adapters    runs alone: the matrices of a model with low-rank adapters, of one row and of four with different ones;
  *               and having one of a thousand at hand
+ *   held        runs alone: what holding adapters in 8 bits costs, in nats, in float32 otherwise; takes minutes
  *   activations runs alone: a model with activations of 16 bits and of 8, divergence and time; with --tokens N the
  *               divergence of caches within budgets
  *   lookup      runs alone: answers with prompt look-up decoding and without
@@ -78,6 +79,7 @@ import { crowd } from './crowd.ts';
 import { demote } from './demote.ts';
 import { dense } from './dense.ts';
 import { grammar } from './grammar.ts';
+import { heldAdapters } from './held-adapters.ts';
 import { helpers } from './helpers.ts';
 import { http } from './http.ts';
 import { load } from './load.ts';
@@ -130,6 +132,7 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
     dense(say, { rounds, threads: threads[0]!, isas, json }),
   adapters: (say, { settings: { rounds, threads }, isas, json }) =>
     adapters(say, { rounds, threads: threads[0]!, isas, json }),
+  held: (say, { json }) => heldAdapters(say, { root, json }),
   activations: (say, { settings: { rounds, threads, model, tokens }, json }) => {
     const common = { texts: heldOut(root), model, threads: threads[0]!, json };
     const length = tokens?.[0];
