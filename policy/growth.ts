@@ -8,7 +8,9 @@ import { PAGE_TOKENS } from '../native/index.ts';
 
 /** What a cache took when it had so many tokens. */
 export interface GrowthPoint {
+  /** Tokens in the cache. */
   readonly tokens: number;
+  /** What it takes then. */
   readonly bytes: number;
 }
 
@@ -26,10 +28,13 @@ export interface GrowthSeen {
 
 /** That it grows without end, and when that ends. */
 export interface Growth {
+  /** Tokens in the cache when it was seen. */
   readonly tokens: number;
+  /** What the cache takes. */
   readonly bytes: number;
   /** At which it grows. */
   readonly bytesPerToken: number;
+  /** The budget that it will reach, or what memory there is. */
   readonly limitBytes: number;
   /** Until it has reached the limit at this pace. */
   readonly tokensLeft: number;

@@ -82,7 +82,7 @@ test('a Qdrant that stalls is given up however often memory is collected', async
     const qdrant = await QdrantServer.open({ url: `http://127.0.0.1:${server.port}` });
     const asked = Array.from({ length: 12 }, () => refused(qdrant.version({ deadlineMs: 300 })));
     expect((await Promise.all(asked)).map(({ code }) => code)).toEqual(new Array(12).fill('aborted'));
-    await expect.poll(() => server.open).toBe(0);
+    await expect.poll(() => server.open, { timeout: 30_000 }).toBe(0);
   } finally {
     clearInterval(collecting);
     await server.close();
@@ -101,7 +101,7 @@ describe('a PostgreSQL that', () => {
     expect(error!.message).not.toContain('secret');
     expect(server.connections).toBe(1);
     expect(server.bytes).toBeLessThan(600e6);
-    await expect.poll(() => server.open).toBe(0);
+    await expect.poll(() => server.open, { timeout: 30_000 }).toBe(0);
     await server.close();
   });
 });

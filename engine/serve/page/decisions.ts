@@ -57,6 +57,8 @@ export class DecisionFeed {
       this.#rows = [...bySeq.values()]
         .sort((a, b) => b.seq - a.seq)
         .filter(({ seq }, at) => at < SHOWN || this.#elements.get(seq)?.querySelector('.explained') != null);
+      const left = new Set(this.#rows.map(({ seq }) => seq));
+      for (const seq of this.#elements.keys()) if (!left.has(seq)) this.#elements.delete(seq);
       this.#due();
     };
     void follow(`/v1/decisions/stream?${of}`, ending.signal, ({ event, data }) => {
@@ -94,14 +96,22 @@ export class DecisionFeed {
       el('span', { class: 'why' }, reasonOf(row)),
       el('span', { class: 'at' }, `${this.#isOfAll ? `${shortId(row.session)}, ` : ''}${grouped(row.tokens)} tokens`),
     );
-    if (id instanceof HTMLElement) explainAt(id, element, row.seq);
+    if (id instanceof HTMLElement) explainAt(id, element, row.seq, () => this.#keep(row, element));
     this.#elements.set(row.seq, element);
     return element;
+  }
+
+  /** One that was pressed may have gone since it was drawn. */
+  #keep(row: DecisionRow, element: HTMLLIElement): void {
+    if (this.#rows.some(({ seq }) => seq === row.seq)) return;
+    this.#elements.set(row.seq, element);
+    this.#rows = [...this.#rows, row].sort((a, b) => b.seq - a.seq);
+    this.#due();
   }
 }
 
 /** A press opens the whole explanation below a decision, and shuts it again. */
-function explainAt(button: HTMLElement, host: HTMLElement, seq: number): void {
+function explainAt(button: HTMLElement, host: HTMLElement, seq: number, onOpen: () => void): void {
   button.setAttribute('aria-expanded', 'false');
   button.setAttribute('aria-label', `Explain decision ${entryId(seq)}`);
   button.addEventListener('click', () => {
@@ -110,6 +120,7 @@ function explainAt(button: HTMLElement, host: HTMLElement, seq: number): void {
     if (open !== null) return open.remove();
     const told = el('div', { class: 'explained' }, 'Reading the log…');
     host.append(told);
+    onOpen();
     void explain(told, seq);
   });
 }

@@ -1,6 +1,6 @@
 // Can a bench be believed? Its rules are given a run that was recorded and rows that break them one by one; and every
 // bench of the cache is run once, very small, so that its rows are whole and its answers right. Nothing here looks at a
-// time.
+// time. Nothing shorter runs each of them from end to end.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';

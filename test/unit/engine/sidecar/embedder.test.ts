@@ -1,6 +1,7 @@
 // Tries embedders of a user with real ONNX files that are made here: one of the bytes of a text and one of token ids,
 // both means of the rows of a table, so that texts of the same words lie near each other. What it takes and gives is
-// refused by name where it does not fit, and places that two of them said are not compared.
+// refused by name where it does not fit, and places that two of them said are not compared. Nothing shorter than a
+// process with onnxruntime shows what such a file answers.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';

@@ -96,7 +96,8 @@ describe('an engine', () => {
     expect(answers[1]).toBe(answers[0]);
     expect(texts[0]).toBeTypeOf('string');
     expect(texts[1]).toBeUndefined();
-    expect(helpers.status.every(({ failures }) => failures > 0)).toBe(true);
+    // Where the first one says nothing, the second is not asked.
+    expect(helpers.status.map(({ failures }) => failures > 0)).toEqual([true, false]);
     await helpers.close();
     await runtime.close();
   });

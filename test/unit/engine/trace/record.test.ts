@@ -165,7 +165,10 @@ describe('the record', () => {
     expect(await codeOf(writing)).toBe('budget-too-small');
     expect((await session.report()).tokens).toBeGreaterThan(300);
     const notes = entriesOf(state, session.id, 'note').map(({ body }) => body);
-    expect(notes.filter((body) => !('layerChanges' in body || 'beginning' in body))).toMatchObject([{ tokens: 0 }]);
+    // It was told before it came to that.
+    expect(notes.filter((body) => 'growth' in body)).toMatchObject([{ growth: { limitBytes: 1_000_000 - 10_240 } }]);
+    const told = notes.filter((body) => !('layerChanges' in body || 'beginning' in body || 'growth' in body));
+    expect(told).toMatchObject([{ tokens: 0 }]);
     const { decisions } = await session.report();
     expect(decisions).toBeGreaterThan(10);
     await session.close('error');
