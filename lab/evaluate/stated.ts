@@ -1,11 +1,10 @@
 /** `npm run evaluate -- stated`: whether a stated divergence is kept and used, and how well it was predicted. */
 import type { SessionReport } from '../../engine/cache/types.ts';
-import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { KvErrorCode } from '../../native/index.ts';
 import { type Threshold, type ThresholdSet, thresholdOf } from '../../policy/index.ts';
 import { passagesOf } from './passages.ts';
 import { arrowTable, conditionsOf, Results } from './results.ts';
-import { Scorer } from './score.ts';
+import { type BudgetsRequest, Scorer } from './score.ts';
 
 export interface StatedRow {
   readonly text: string;
@@ -26,23 +25,14 @@ export interface StatedRow {
   readonly code: KvErrorCode | null;
 }
 
-export interface StatedRequest {
-  readonly runtime: Runtime;
-  /** Precision of the weights. */
-  readonly dense: 'auto' | 'exact';
-  readonly json: string | null;
-  readonly kinds: readonly string[];
-  readonly lengths: readonly number[];
+export interface StatedRequest extends Omit<BudgetsRequest, 'budgets'> {
   readonly asked: readonly number[];
-  /** Passages of each kind. */
-  readonly passages: number;
   /** Folder whose sessions taught; null: none did. */
   readonly stateDir: string | null;
   /** Sessions keep originals, and read tokens twice every so many; 0: they do neither. */
   readonly reread: number;
   /** They keep no originals all the same, so that errors are doubled. */
   readonly doubled: boolean;
-  readonly say: (line: string) => void;
 }
 
 export const ASKED = [0.002, 0.005, 0.01, 0.02, 0.05] as const;

@@ -35,6 +35,16 @@ import {
 const layers = integer(1, LAYERS_MAX);
 const scaled = list(object({ digest: text, scale: real }), 0, 64);
 
+/** Why something was decided before the session began. */
+const because = noun<Because>()({
+  threshold: text,
+  measured: real,
+  bound: real,
+  unit: text,
+  origin,
+  rule: text,
+});
+
 export const OPEN = {
   'model.name': { type: text },
   'model.digest': { type: text },
@@ -85,14 +95,7 @@ export const OPEN = {
         share: real,
         bits: nullable(real),
         formats: nullable(text),
-        because: noun<Because>()({
-          threshold: text,
-          measured: real,
-          bound: real,
-          unit: text,
-          origin,
-          rule: text,
-        }),
+        because,
       }),
     ),
     since: '0.1.0',
@@ -149,14 +152,7 @@ export const OPEN = {
         kept: nullable(latent),
         pages: whole,
         operations: real,
-        because: noun<Because>()({
-          threshold: text,
-          measured: real,
-          bound: real,
-          unit: text,
-          origin,
-          rule: text,
-        }),
+        because,
       }),
     ),
     since: '0.1.0',
