@@ -40,6 +40,7 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
   try {
     if (signal?.aborted === true) throw new KvError('aborted', 'aborted before the model was loaded');
     await engine.start();
+    signal?.throwIfAborted();
     return engine;
   } catch (error) {
     await engine.terminate();

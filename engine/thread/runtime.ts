@@ -72,6 +72,8 @@ export class EngineRuntime {
     const engine = new EngineCalls(this.#thread, number);
     try {
       const opened = await Engine.of({ calls: engine, tell: this.tell, terminate: () => engine.leave() });
+      // Of a small model the thread has made an engine before it hears that nobody wants it.
+      if (signal?.aborted === true) throw new KvError('aborted', 'the loading of the model was aborted');
       this.#engines.set(engine, opened);
       return opened;
     } catch (error) {
