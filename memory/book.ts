@@ -338,7 +338,8 @@ class Book implements ThresholdBook {
     const base = imported === null ? null : toThresholdSet(imported, importedName(imported.model.digest));
     const ones = Array.from({ length: query.layers }, () => 1);
     const fallback = {
-      thresholds: { ...query.defaults?.thresholds, ...base?.thresholds },
+      // What the file says nothing of is as it was without it.
+      thresholds: { ...base?.thresholds, ...query.defaults?.thresholds, ...statedIn(base) },
       gains: base?.gains ?? query.defaults?.gains ?? { k: ones, v: ones },
       c: base?.c ?? query.defaults?.c ?? C_DEFAULT,
     };
@@ -646,6 +647,10 @@ const isEndOf = ({ kind, seq, session, body }: TimedEntry, known: VectorEntry<Se
     JSON.stringify(known.vector);
 
 const isEdge = (entry: TimedEntry): boolean => entry.kind === 'open' || entry.kind === 'close';
+
+/** What a file says, and not what is assumed where it says nothing. */
+const statedIn = (set: ThresholdSet | null): ThresholdSet['thresholds'] =>
+  Object.fromEntries(Object.entries(set?.thresholds ?? {}).filter(([, { origin }]) => origin === 'file'));
 
 const importedName = (modelDigest: string): string =>
   `imported-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`;

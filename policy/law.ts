@@ -5,6 +5,9 @@
  */
 import { type FormatName, isFormatName, KvError, plural, type Side, show } from '../native/index.ts';
 
+/** The length in tokens at which the law of errors is fitted. */
+export const FITTED_TOKENS = 2048;
+
 /** One learned number in logarithms: what is known of ln value. */
 export interface Estimate {
   /** The number itself, always > 0. */

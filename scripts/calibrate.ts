@@ -7,7 +7,8 @@
  *   --fit             measures nothing: fits what is there
  *   --without KINDS   leaves windows of these kinds, separated by commas, out of the fit
  *   --activations     measures only what activations of 8 bits cost, and puts it into --output, which is there
- *   --tokens N        length of the windows, 2048 by default
+ *   --long            measures only how divergence grows beyond 2,048 tokens, and puts it into --output, which is there
+ *   --tokens N        length of the windows, 2048 by default; with --long 4096
  *   --predictor       fits what parked pages are predicted by instead, to other texts of the same file, and writes it
  *    to --output,
  *                     models/predictors/smollm2-135m.predictor by default
@@ -21,7 +22,8 @@ import { parseArgs } from 'node:util';
 import { measureActivations, type Rounded } from '../engine/calibrate/activations.ts';
 import { calibrate, LATER_TOKENS, windowsOf } from '../engine/calibrate/calibrate.ts';
 import { activationCostsOf, lawOf, thresholdsOf } from '../engine/calibrate/fit.ts';
-import { type MeasuredWindow, readMeasured } from '../engine/calibrate/measured.ts';
+import { measureLong, withGrowth } from '../engine/calibrate/long.ts';
+import { type Measured, type MeasuredWindow, readMeasured } from '../engine/calibrate/measured.ts';
 import { sensitivities, sensitivityPlot } from '../engine/calibrate/sensitivity.ts';
 import { sensitivityTable } from '../engine/cli/calibrate.ts';
 import { fitPredictor } from '../engine/session/park/fit.ts';
@@ -30,9 +32,9 @@ import { productsOf } from '../engine/transformer/activations.ts';
 import { defaultCacheDir } from '../engine/transformer/cache-dir.ts';
 import { Runtime } from '../engine/transformer/runtime/runtime.ts';
 import { textOf } from '../lab/evaluate/texts.ts';
-import { readThresholdFile, toThresholdFile, writeThresholdFile } from '../memory/index.ts';
+import { readThresholdFile, toThresholdFile, toThresholdSet, writeThresholdFile } from '../memory/index.ts';
 import { assert, given, replaceFile } from '../native/index.ts';
-import { chooseActivations, type Law } from '../policy/index.ts';
+import { chooseActivations, type Law, thresholdOf } from '../policy/index.ts';
 import { activationText } from '../witness/index.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -62,12 +64,15 @@ const { values, positionals: kinds } = parseArgs({
     output: { type: 'string' },
     predictor: { type: 'boolean', default: false },
     activations: { type: 'boolean', default: false },
+    long: { type: 'boolean', default: false },
     fit: { type: 'boolean', default: false },
     without: { type: 'string', default: '' },
-    tokens: { type: 'string', default: '2048' },
+    tokens: { type: 'string' },
     threads: { type: 'string' },
   },
 });
+
+const TOKENS = Number(values.tokens ?? 2048);
 
 const list = JSON.parse(readFileSync(join(root, 'scripts', 'calibration-windows.json'), 'utf8')) as Windows;
 
@@ -100,7 +105,7 @@ const named = (): { name: string; content: string }[] =>
 async function measureRounding(runtime: Runtime, path: string): Promise<void> {
   const { model, shape } = runtime;
   const windows: Rounded[] = [];
-  for (const window of windowsOf(runtime, { texts: named(), tokens: Number(values.tokens), windows: 1 })) {
+  for (const window of windowsOf(runtime, { texts: named(), tokens: TOKENS, windows: 1 })) {
     const found: Rounded = {};
     await measureActivations(runtime, { tokens: window.tokens.slice(0, LATER_TOKENS) }, found, () => {});
     windows.push(found);
@@ -115,11 +120,32 @@ async function measureRounding(runtime: Runtime, path: string): Promise<void> {
   }
 }
 
+/** Measures how divergence grows with the length, and puts it into a threshold file. */
+async function measureGrowth(runtime: Runtime, path: string): Promise<void> {
+  const { model, shape } = runtime;
+  const file = readThresholdFile(path);
+  const set = toThresholdSet(file);
+  const measured: Pick<Measured, 'long'> = {};
+  await measureLong(runtime, measured, set, {
+    texts: named(),
+    tokens: values.tokens === undefined ? undefined : TOKENS,
+    signal: new AbortController().signal,
+    onMeasured: () => {
+      const { text, kld, predicted } = measured.long!.at(-1)!;
+      console.log(`${text}: ${kld.toPrecision(3)} nats, ${predicted.toPrecision(3)} predicted`);
+    },
+  });
+  const grown = withGrowth(set, measured.long ?? []);
+  const { thresholds } = toThresholdFile(grown, { modelDigest: model.digest, shape }, null);
+  writeThresholdFile(path, { ...file, thresholds });
+  console.log(`${path}: the power ${thresholdOf(grown, 'divergence.length').value}`);
+}
+
 async function measure(runtime: Runtime): Promise<void> {
   const start = performance.now();
   await calibrate(runtime, {
     texts: named(),
-    tokens: Number(values.tokens),
+    tokens: TOKENS,
     windows: 1,
     path: values.measured,
     onProgress: ({ text }, done, total) => {
@@ -190,5 +216,6 @@ const runtime = await Runtime.open({
 if (values.predictor)
   await predict(runtime, values.output ?? join(root, 'models', 'predictors', 'smollm2-135m.predictor'));
 else if (values.activations) await measureRounding(runtime, values.output ?? LAW);
+else if (values.long) await measureGrowth(runtime, values.output ?? LAW);
 else await fitLaw(runtime);
 await runtime.close();

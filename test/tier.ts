@@ -126,6 +126,7 @@ export const MERGE_FILES: readonly string[] = [
   'test/soak/**',
   'test/suite/qdrant.test.ts',
   'test/unit/engine/cache/canaries-on-disk.test.ts',
+  'test/unit/engine/calibrate-long.test.ts',
   'test/unit/engine/cli/cli-*.test.ts',
   'test/unit/engine/events/*.test.ts',
   ...['page-browser', 'python-client'].map((name) => `test/unit/engine/openai/${name}.test.ts`),

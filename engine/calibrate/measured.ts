@@ -56,6 +56,15 @@ const window = z.strictObject({
   /** Absent where the dense half has no such choice, and in files of earlier versions. */
   activations: activations.optional(),
 });
+/** A window that a session read within a stated divergence, and what its last tokens have of it. */
+const long = z.strictObject({
+  text: name,
+  digest: hash,
+  tokens: z.int().min(1).max(10_000_000),
+  /** Mean divergence in nats: measured, and as it was predicted of one that does not grow with the length. */
+  kld: z.number().min(0).max(1e12),
+  predicted: z.number().min(0).max(1e12),
+});
 const settings = z.strictObject({
   modelDigest: z.string().max(300),
   layers: z.int().min(1).max(1024),
@@ -64,7 +73,12 @@ const settings = z.strictObject({
   later: z.int().min(1),
   formats: z.strictObject({ k: z.array(format).max(16), v: z.array(format).max(16) }),
 });
-const body = z.strictObject({ settings, windows: z.array(window).max(10_000) });
+const body = z.strictObject({
+  settings,
+  windows: z.array(window).max(10_000),
+  /** Absent where none was long enough, and in files of earlier versions. */
+  long: z.array(long).max(10_000).optional(),
+});
 const file = z.strictObject({
   kind: z.literal('palimpsest-calibration'),
   schemaVersion: z.literal(1),
@@ -78,9 +92,11 @@ export type CalibrationSettings = z.infer<typeof settings>;
 export type MeasuredWindow = z.infer<typeof window>;
 export type MeasuredActivations = z.infer<typeof activations>;
 export type MeasuredSide = z.infer<typeof side>;
+export type MeasuredLong = z.infer<typeof long>;
 export interface Measured {
   readonly settings: CalibrationSettings;
   readonly windows: MeasuredWindow[];
+  long?: MeasuredLong[] | undefined;
 }
 
 /** The one spelling of what was measured. */

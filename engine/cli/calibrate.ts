@@ -18,11 +18,20 @@ import {
   table,
   wrap,
 } from '../../native/index.ts';
-import { type ActivationChoice, chooseActivations, type Estimate, type Law } from '../../policy/index.ts';
+import {
+  type ActivationChoice,
+  chooseActivations,
+  type Estimate,
+  FITTED_TOKENS,
+  type Law,
+  type Threshold,
+  thresholdOf,
+} from '../../policy/index.ts';
 import { activationText } from '../../witness/index.ts';
 import { type CalibrationText, calibrate, isComplete } from '../calibrate/calibrate.ts';
 import { activationCostsOf, lawOf, thresholdsOf } from '../calibrate/fit.ts';
-import type { Measured } from '../calibrate/measured.ts';
+import { measureLong, withGrowth } from '../calibrate/long.ts';
+import { type Measured, writeMeasured } from '../calibrate/measured.ts';
 import { type Sensitivity, sensitivities, sensitivityPlot } from '../calibrate/sensitivity.ts';
 import { makeFolder, memoryDir } from '../state/folder.ts';
 import { productsOf } from '../transformer/activations.ts';
@@ -71,17 +80,24 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
           progress.share('probing', done, total, `${printable(window.text)}, ${seconds.toFixed(0)} s left`);
         },
       });
-      progress.done();
       const law = lawOf(measured);
+      await measureLong(runtime, measured, thresholdsOf(law), {
+        ...{ texts, tokens: number(settings, 'longTokens'), signal },
+        onProgress: (name, done, total) => progress.share('reading long windows', done, total, printable(name)),
+        onMeasured: () => writeMeasured(path, measured),
+      });
+      progress.done();
       const tokens = measured.windows.length * (measured.settings.history + measured.settings.later);
       const activations = activationCostsOf(measured) ?? undefined;
       const known = given({ sessions: measured.windows.length, tokens, activations });
-      const file = toThresholdFile(thresholdsOf(law), target, null, known);
+      const set = withGrowth(thresholdsOf(law), measured.long ?? []);
+      const file = toThresholdFile(set, target, null, known);
       if (output === undefined) {
         makeFolder(memoryDir(state));
         importThresholds(memoryDir(state), file, target);
       } else writeThresholdFile(output, file);
       print(settings, measured, law, {
+        growth: thresholdOf(set, 'divergence.length'),
         activations:
           activations === undefined ? null : chooseActivations(activations, productsOf(runtime.model.config)),
         written: output ?? state,
@@ -106,12 +122,19 @@ const measuredIn = (state: string, modelDigest: string): string =>
   join(state, `calibration-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`);
 
 interface Written {
+  /** The power by which divergence grows with the length. */
+  readonly growth: Threshold;
   /** What --activations auto makes of it; null: the dense half has no such choice. */
   readonly activations: ActivationChoice | null;
   readonly written: string;
   readonly measured: string;
   readonly seconds: number;
 }
+
+const growthText = ({ value, samples }: Threshold): string =>
+  samples === 0
+    ? `No text was long enough to see how divergence grows beyond ${FITTED_TOKENS} tokens: the power ${value} of the length is assumed.`
+    : `Beyond ${FITTED_TOKENS} tokens divergence grows as the power ${value} of the length (${plural(samples, 'window')}).`;
 
 const shown = ({ value, sd }: Estimate): string => `${value.toPrecision(3)} ×÷ ${Math.exp(sd).toFixed(2)}`;
 
@@ -131,6 +154,7 @@ function print(settings: Settings, measured: Measured, law: Law, where: Written)
       columns,
     ),
   );
+  say(wrap(growthText(where.growth), columns));
   if (where.activations !== null) say(wrap(`--activations auto: ${activationText(where.activations)}.`, columns));
   say(wrap(`Written to ${printable(where.written)}; measurements are in ${printable(where.measured)}.`, columns));
   if (flag(settings, 'json')) say(jsonText({ ...where, windows, law, sensitivities: rows }));

@@ -174,14 +174,25 @@ export const COMMANDS: readonly CommandText[] = [
   },
   {
     usage: 'calibrate',
-    does: 'Measure what each format of keys and values does to the output in every layer, and write what sessions of this model start with. Goes on where it was stopped.',
+    does: 'Measure what each format of keys and values does to the output in every layer and how divergence grows with the length, and write what sessions of this model start with. Goes on where it was stopped.',
     brief: 'What each format costs in each layer of a model.',
     examples: [
       'palimpsest calibrate -m smollm2-135m --text novel.txt code.py -o learned.json',
       'palimpsest calibrate -m reference --text story.txt --tokens 1024',
       'palimpsest calibrate -m smollm2-135m --predictor --text novel.txt wiki.txt german.txt code.py',
     ],
-    settings: [...ENGINE, 'text', 'tokens', 'windows', 'predictor', 'output', 'state', 'progress', 'json'],
+    settings: [
+      ...ENGINE,
+      'text',
+      'tokens',
+      'windows',
+      'longTokens',
+      'predictor',
+      'output',
+      'state',
+      'progress',
+      'json',
+    ],
     act: async (settings) => (await import('./calibrate.ts')).calibrateCommand(settings),
   },
   {

@@ -134,6 +134,11 @@ export const SETTINGS = {
   tokens: { flags: '--tokens <n>', help: 'length of the document or window', parse: whole(256, 10_000_000) },
   sessions: { flags: '--sessions <n>', help: 'sessions at once', parse: whole(1, 1_000_000) },
   windows: { flags: '--windows <n>', help: 'windows per text', default: 1, parse: whole(1, 1000) },
+  longTokens: {
+    flags: '--long-tokens <n>',
+    help: 'length of the windows that show how divergence grows with it; 0: none (default: 4096, or the context)',
+    parse: whole(0, 10_000_000),
+  },
   caches: {
     flags: '--caches <list>',
     help: 'caches to evaluate: K:V pairs, policy@budget, and methods of palimpsest-lab, e.g. q8,rot4:rot2,price@25%,kvquant3',

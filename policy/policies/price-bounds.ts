@@ -14,6 +14,7 @@ const IDS = {
   chosen: 'divergence.chosen',
   cautious: 'divergence.cautious',
   length: 'divergence.length',
+  ahead: 'divergence.ahead',
   probeGain: 'probe.gain',
   ratio: 'quality.ratio',
   shift: 'quality.shift',
@@ -35,11 +36,12 @@ export function boundsOf(set: ThresholdSet, instead: Partial<Bounds> = {}): Boun
   const values = Object.entries(IDS).map(([name, id]) => [name, thresholdOf(set, id).value]);
   const bounds = { ...Object.fromEntries(values), ...instead } as Bounds;
   // Logs of sessions that began without one of these bounds are replayed as they were: every old trial is repeated, and
-  // the level of what was measured does not change.
+  // the level of what was measured does not change, and what moves will cost later is what they cost now.
   const has = (id: ThresholdId): boolean => Object.hasOwn(set.thresholds, id);
   return {
     ...bounds,
     ...(has('trial.settled') ? {} : { settled: Number.POSITIVE_INFINITY }),
     ...(has('reread.drift') ? {} : { drift: 0 }),
+    ...(has('divergence.ahead') ? {} : { ahead: 0 }),
   };
 }

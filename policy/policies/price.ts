@@ -9,7 +9,7 @@ import type { Course } from '../course.ts';
 import { OUTLIER_KEYS } from '../decisions.gen.ts';
 import { believable, Evidence } from '../evidence.ts';
 import { LATENT_GIVES_WAY, LatentGuard } from '../latent-guard.ts';
-import { defaultLaw } from '../law.ts';
+import { defaultLaw, FITTED_TOKENS } from '../law.ts';
 import { Layers } from '../layers.ts';
 import { type LayerMachine, layerMachine } from '../machine.ts';
 import { Measured } from '../measured.ts';
@@ -44,8 +44,6 @@ import { bothBind, nothingLeft } from './price-refusals.ts';
  * divergence. With 5 the peak lies before the end (measured: SmolLM2-135M, 2,048 tokens, four texts).
  */
 const SPENT_LATE = 3;
-/** The length at which the law of errors was fitted. */
-const MEASURED_TOKENS = 2048;
 /** How many times as often as others the canaries of a layer are probed that is not healthy. */
 const HASTE = 4;
 
@@ -159,8 +157,12 @@ export class PriceSession implements PolicySession {
 
   /** What costs by the law count as in this text at this length, for moves that were chosen because they seem cheap. */
   get #factor(): number {
-    const long = Math.max(1, this.tokens / MEASURED_TOKENS) ** this.bounds.length;
-    return this.bounds.chosen * long * this.text.used.value;
+    return this.bounds.chosen * this.#growthAt(this.tokens) * this.text.used.value;
+  }
+
+  /** How much more than the law says divergence is behind so many tokens. */
+  #growthAt(tokens: number): number {
+    return Math.max(1, tokens / FITTED_TOKENS) ** this.bounds.length;
   }
 
   decide(situation: Situation): Decision[] {
@@ -514,8 +516,8 @@ export class PriceSession implements PolicySession {
 
   /**
    * Divergence budget: the cheapest moves until what all moves cost at the present age of their pages reaches the
-   * budget, at its cautious end and with what will stay of it in later rows. Costs fade, so what they leave of the
-   * budget is spent on further moves.
+   * budget, at its cautious end, with what will stay of it in later rows and as much more as divergence grows until the
+   * expected length. Costs fade, so what they leave of the budget is spent on further moves.
    */
   protected spend(plan: Plan, kldBudget: number): void {
     const { tokens, tokensExpected } = plan.situation;
@@ -526,7 +528,8 @@ export class PriceSession implements PolicySession {
     const power = tokensExpected === null ? 0 : this.spentLate;
     // What is decided now stands until the next page is full.
     const share = power === 0 ? 1 : Math.min(1, (tokens + PAGE_TOKENS) / tokensExpected!) ** power;
-    const allowed = (share * kldBudget) / (this.#factor * reserve * (1 + this.bounds.past / (1 + power)));
+    const later = (this.#growthAt(Math.max(tokens, tokensExpected ?? 0)) / this.#growthAt(tokens)) ** this.bounds.ahead;
+    const allowed = (share * kldBudget) / (this.#factor * later * reserve * (1 + this.bounds.past / (1 + power)));
     this.spendUpTo(plan, allowed, this.offers.divergence.total(this.tokens));
   }
 

@@ -75,7 +75,7 @@ const ENGINE: Readonly<Record<string, readonly string[]>> = {
   store: ['state'],
   session: ['transformer', 'adapters', 'metrics', 'options', 'originals', 'cache', 'scheduler', 'state'],
   evaluate: ['transformer', 'options', 'cache', 'state', 'session'],
-  calibrate: ['transformer', 'options', 'cache', 'session'],
+  calibrate: ['transformer', 'options', 'cache', 'session', 'evaluate'],
   trace: ['transformer', 'options', 'cache', 'session', 'evaluate'],
   thread: [
     'transformer',

@@ -433,6 +433,15 @@ describe('divergence budget', () => {
     expect(halfway(null)).toBeGreaterThan(0.01);
   });
 
+  test('is kept where divergence grows much with the length, since what was moved early counts as it does at the end', () => {
+    const grown = (ahead: number): number => {
+      const thresholds = withThreshold(8, { 'divergence.length': 4, 'divergence.ahead': ahead });
+      return run(0.01, { context: { ...context, thresholds }, tokensExpected: 4096 }).summary.predictedKld;
+    };
+    expect(grown(1)).toBeLessThanOrEqual(0.01);
+    expect(grown(0)).toBeGreaterThan(0.01);
+  });
+
   test('in version 1 its sum is Σ c·g·ε² over what was moved', () => {
     const result = run(0.05, { policy: createPolicy('price-1') });
     // What was planned at the very end has no outcome yet.

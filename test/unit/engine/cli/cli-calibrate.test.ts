@@ -29,6 +29,7 @@ describe('calibrate', () => {
     expect(first).toMatchObject({ code: 0 });
     expect(first.out).toContain('keys, nats of a page');
     expect(first.out).toMatch(/--activations auto: 8 bits in \d+ of 43\s+matrices/);
+    expect(first.out).toMatch(/No text was long enough to see how divergence\s+grows beyond 2048\s+tokens/);
     const { law, windows } = lastLine(first.out) as { law: unknown; windows: number };
     expect(windows).toBe(1);
     const file = readThresholdFile(join(dir, 'learned.json'));
@@ -58,6 +59,19 @@ describe('calibrate', () => {
       '--json',
     ]);
     expect(run).toMatchObject({ code: 0 });
+  });
+
+  it('says how divergence grows with the length where a text is long enough, and goes on where it was stopped', async () => {
+    const long = ['--long-tokens', '3072'];
+    writeFileSync(STORY, ownText().slice(0, 16_000));
+    expect(await calibrate('long.json', [...long])).toMatchObject({ code: 0 });
+    const { thresholds } = readThresholdFile(join(dir, 'long.json'));
+    expect(thresholds['divergence.length']).toMatchObject({ samples: 1 });
+    expect(readMeasured(join(dir, 'long.json.measured')).long).toHaveLength(1);
+    const again = await calibrate('long.json', [...long]);
+    expect(again.out).toMatch(/Beyond 2048 tokens divergence\s+grows as the\s+power/);
+    expect(lastLine(again.out)['growth']).toMatchObject({ value: thresholds['divergence.length']!.value });
+    writeFileSync(STORY, ownText().slice(0, 9000));
   });
 
   it('without an output is taken into the state folder, where sessions start with it', async () => {
