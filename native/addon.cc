@@ -107,9 +107,9 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
                         InstanceMethod<&CacheHandle::close>("close"), InstanceMethod<&CacheHandle::length>("length"),
                         InstanceMethod<&CacheHandle::append>("append"), InstanceMethod<&CacheHandle::appendBytes>("appendBytes"), InstanceMethod<&CacheHandle::attend>("attend"),
                         InstanceMethod<&CacheHandle::setSkipShare>("setSkipShare"), InstanceMethod<&CacheHandle::skipped>("skipped"),
-                        InstanceMethod<&CacheHandle::with<tableCall>>("table"), InstanceMethod<&CacheHandle::with<formatCall>>("format"),
+                        InstanceMethod<&CacheHandle::reads<tableCall>>("table"), InstanceMethod<&CacheHandle::reads<formatCall>>("format"),
                         InstanceMethod<&CacheHandle::with<trialCall>>("trial"), InstanceMethod<&CacheHandle::with<originalCall>>("original"),
-                        InstanceMethod<&CacheHandle::with<keptRowsCall>>("keptRows"), InstanceMethod<&CacheHandle::with<sideDigestsCall>>("sideDigests"),
+                        InstanceMethod<&CacheHandle::with<keptRowsCall>>("keptRows"), InstanceMethod<&CacheHandle::reads<sideDigestsCall>>("sideDigests"),
                         InstanceMethod<&CacheHandle::setSketch>("setSketch"), InstanceMethod<&CacheHandle::hasSketch>("hasSketch"),
                         InstanceMethod<&CacheHandle::with<transcodeCall>>("transcode"), InstanceMethod<&CacheHandle::decode>("decode"),
                         InstanceMethod<&CacheHandle::memory>("memory"),
@@ -246,6 +246,13 @@ class CacheHandle : public Napi::ObjectWrap<CacheHandle> {
   template <Status (*call)(Cache&, const Info&)>
   Napi::Value with(const Info& info) {
     return guarded(info, [&]() -> Status { return cache_ ? settled(info, call(*cache_, info)) : kClosed; });
+  }
+
+  // The same for calls that take no memory and free none, of which there are thousands between two steps: what the
+  // cache holds is not counted again.
+  template <Status (*call)(Cache&, const Info&)>
+  Napi::Value reads(const Info& info) {
+    return guarded(info, [&]() -> Status { return cache_ ? call(*cache_, info) : kClosed; });
   }
 
   void Finalize(Napi::Env env) override { drop(env); }

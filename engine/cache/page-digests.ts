@@ -43,13 +43,13 @@ export class PageDigests {
       const page = Math.floor(at / PARTS.length);
       const side = PARTS[at % PARTS.length]!;
       const before = known[at];
-      if (side === 'kv') {
-        known[at] = this.#latentKnown({ format: latent[page]!, digest: digests[at]! }, before, kind[page] === HELD);
-      } else {
-        const format = (side === 'k' ? kFormat : vFormat)[page]!;
-        const isWatched = kind[page] === RESIDENT && format !== this.#windowFormat;
-        known[at] = isWatched ? { format, digest: digests[at]! } : undefined;
-      }
+      const format = (side === 'kv' ? latent : side === 'k' ? kFormat : vFormat)[page]!;
+      const digest = digests[at]!;
+      const isThere = side === 'kv' || kind[page] === RESIDENT;
+      // Most are what they were.
+      if (isThere && before !== undefined && before.format === format && before.digest === digest) continue;
+      if (side === 'kv') known[at] = this.#latentKnown({ format, digest }, before, kind[page] === HELD);
+      else known[at] = isThere && format !== this.#windowFormat ? { format, digest } : undefined;
       const now = known[at];
       // In another form it is other codes.
       if (before !== undefined && before.format === now?.format && before.digest !== now.digest)

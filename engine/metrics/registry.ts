@@ -28,25 +28,35 @@ function numberText(value: number): string {
   return value === Number.NEGATIVE_INFINITY ? '-Inf' : String(value);
 }
 
+/** A label, and each of its values as it is printed. */
+type PrintedLabel = readonly [label: string, texts: ReadonlyMap<string, string>];
+
+const printed = ([label, values]: [string, readonly string[]]): PrintedLabel => {
+  const text = (value: string): string =>
+    `${label}="${value.replaceAll('\\', '\\\\').replaceAll('"', '\\"').replaceAll('\n', '\\n')}"`;
+  return [label, new Map(values.map((value) => [value, text(value)]))];
+};
+
 /** Numbers by their labels: what counters and gauges have in common. */
 class Samples<Sets extends LabelSets> {
   readonly name: string;
   readonly head: string;
-  readonly #sets: Sets;
+  readonly #labels: readonly PrintedLabel[];
   /** Keyed by the labels as they are printed. */
   protected readonly values = new Map<string, number>();
 
   constructor(name: string, type: 'counter' | 'gauge', help: string, sets: Sets) {
     this.name = name;
     this.head = head(name, type, help);
-    this.#sets = sets;
+    this.#labels = Object.entries(sets).map(printed);
   }
 
   protected key(labels: Labels<Sets>): string {
-    const parts = Object.entries(this.#sets).map(([label, values]) => {
+    const parts = this.#labels.map(([label, texts]) => {
       const value: string = labels[label]!;
-      assert(values.includes(value), `${this.name} has no ${label} '${value}'`);
-      return `${label}="${value.replaceAll('\\', '\\\\').replaceAll('"', '\\"').replaceAll('\n', '\\n')}"`;
+      const text = texts.get(value);
+      assert(text !== undefined, `${this.name} has no ${label} '${value}'`);
+      return text;
     });
     return parts.length === 0 ? '' : `{${parts.join(',')}}`;
   }

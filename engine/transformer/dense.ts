@@ -87,11 +87,18 @@ function readEmbedding({ config, weights }: DenseModel, tokenIds: Int32Array): F
   const { hiddenSize, vocabSize, embeddingScale } = config;
   const table = weights.tensor('embed');
   const rows = new Float32Array(tokenIds.length * hiddenSize);
-  for (const [token, id] of tokenIds.entries()) {
-    if (id < 0 || id >= vocabSize) {
-      throw new KvError('bad-argument', `token id ${id} is outside the vocabulary`, { values: { id, vocabSize } });
-    }
-    rows.set(table.readFloat32(id, id + 1), token * hiddenSize);
+  for (const id of tokenIds) {
+    if (id >= 0 && id < vocabSize) continue;
+    throw new KvError('bad-argument', `token id ${id} is outside the vocabulary`, { values: { id, vocabSize } });
+  }
+  // In their order in the file, each part of which is then read and checked once for all rows that lie in it.
+  const order = Array.from(tokenIds, (_, token) => token).sort((a, b) => tokenIds[a]! - tokenIds[b]!);
+  for (const [at, token] of order.entries()) {
+    const id = tokenIds[token]!;
+    const before = order[at - 1];
+    if (before !== undefined && tokenIds[before] === id)
+      rows.copyWithin(token * hiddenSize, before * hiddenSize, (before + 1) * hiddenSize);
+    else rows.set(table.readFloat32(id, id + 1), token * hiddenSize);
   }
   if (embeddingScale !== 1) for (let i = 0; i < rows.length; i++) rows[i]! *= embeddingScale;
   return rows;
