@@ -1,8 +1,10 @@
 // The JavaScript binding of what Node does not offer for files.
+#include <algorithm>
 #include <cmath>
 
 #include "arguments.h"
 #include "environment.h"
+#include "log/aes.h"
 
 #if defined(__linux__)
 #include <fcntl.h>
@@ -29,8 +31,33 @@ Napi::Value forgetFileBytes(const Info& info) {
   });
 }
 
+// (key, bytes, chunkBytes, tags <-) The GMAC of each chunk, of which the last may be shorter, under a nonce of zeros.
+// Answers kUnsupported where there is no AES.
+Napi::Value tagChunks(const Info& info) {
+  return guarded(info, [&]() -> Status {
+    Span<uint8_t> key, bytes, tags;
+    int chunkBytes;
+    if (!readArray(info[0], napi_uint8_array, &key) || !readArray(info[1], napi_uint8_array, &bytes)) return kBadArgument;
+    if (!readInt(info[2], 1, 1 << 30, &chunkBytes) || !readArray(info[3], napi_uint8_array, &tags)) return kBadArgument;
+    const size_t size = chunkBytes, count = bytes.length / size + (bytes.length % size > 0);
+    if (key.length != kAesKeyBytes || tags.length != count * kAesTagBytes) return kBadShape;
+    if (!Aes::exists()) return kUnsupported;
+    constexpr uint8_t kNonce[kAesNonceBytes] = {};
+    Aes aes;
+    for (size_t chunk = 0; chunk < count; chunk++) {
+      const uint8_t* from = bytes.data + chunk * size;
+      const std::string_view bound(reinterpret_cast<const char*>(from), std::min(size, bytes.length - chunk * size));
+      if (!aes.seal(key.data, kNonce, bound, from, 0, tags.data + chunk * kAesTagBytes)) return kNoMemory;
+    }
+    return kOk;
+  });
+}
+
 }  // namespace
 
-void exportFiles(Napi::Env env, Napi::Object exports) { exports.Set("forgetFileBytes", Napi::Function::New(env, forgetFileBytes, "forgetFileBytes")); }
+void exportFiles(Napi::Env env, Napi::Object exports) {
+  exports.Set("forgetFileBytes", Napi::Function::New(env, forgetFileBytes, "forgetFileBytes"));
+  exports.Set("tagChunks", Napi::Function::New(env, tagChunks, "tagChunks"));
+}
 
 }  // namespace palimpsest

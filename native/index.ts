@@ -20,7 +20,7 @@ export {
 } from './entries.ts';
 export * from './error.ts';
 export * from './file.ts';
-export { forgetFileBytes } from './file-cache.ts';
+export { forgetFileBytes, TAG_BYTES, TAG_KEY_BYTES, tagChunks } from './file-cache.ts';
 export { fromHalf, joined, matmulF64, rope, toHalf } from './floats.ts';
 export * from './format.ts';
 export { fieldBytes } from './formats/descriptor.ts';

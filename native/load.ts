@@ -359,6 +359,8 @@ export interface Binary {
   ): number;
   /** Tells the system that it need not keep bytes of an open file in its cache. */
   forgetFileBytes(fd: number, offset: number, bytes: number): number;
+  /** Writes the GMAC of each chunk of bytes. */
+  tagChunks(key: Uint8Array, bytes: Uint8Array, chunkBytes: number, tags: Uint8Array): number;
   toHalf(x: Float32Array, out: Uint16Array): number;
   fromHalf(bits: Uint16Array, out: Float32Array): number;
   matmulF64(x: Float32Array, rows: number, m: Float32Array, columns: number, y: Float32Array): number;

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "cache/buffer.h"
-#include "cache/dense_pack.h"
 #include "test_call.h"
 
 namespace palimpsest {
@@ -72,7 +71,7 @@ Napi::Value densePack(const Napi::CallbackInfo& info) {
   auto* panels = call.array<uint8_t>((rows + 15) / 16 * panelBytes);
   bool finite = true;
   for (int row = 0; row < rows; row += 16) {
-    finite &= packDensePanel(kernels, type, from + row * rowBytes, std::min(16, rows - row), inputs, panels + row / 16 * panelBytes);
+    finite &= kernels->cold->packWeights(type, from + row * rowBytes, std::min(16, rows - row), inputs, panels + row / 16 * panelBytes);
   }
   return Napi::Number::New(info.Env(), finite);
 }

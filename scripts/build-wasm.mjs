@@ -133,11 +133,7 @@ function compile(compiler, { folder, hasYardsticks, verbose }) {
     ],
     ...(!hasYardsticks && existsSync(join(native, 'test_binding.cc'))
       ? {
-          kernels_test: [
-            ...sources('.', /^test_binding.*\.cc$/).map(simd),
-            simd('cache/rows.cc'),
-            simd('cache/dense_pack.cc'),
-          ],
+          kernels_test: [...sources('.', /^test_binding.*\.cc$/).map(simd), simd('cache/rows.cc')],
         }
       : {}),
   };

@@ -110,7 +110,7 @@ const MODULES = {
   palimpsest: () => [...listed('.', /^addon.*\.cc$/), ...listed('cache', /\.cc$/), ...listed('log', /\.cc$/)],
   kernels_test: (settings) => [
     ...settings.targets.find(({ target_name }) => target_name === 'kernels_test').sources,
-    ...['start_thread', 'threads', 'rows', 'dense_pack'].map((name) => `cache/${name}.cc`),
+    ...['start_thread', 'threads', 'rows'].map((name) => `cache/${name}.cc`),
   ],
 };
 

@@ -107,13 +107,12 @@ export class FileBytes implements ByteSource {
     const offset = index * CHUNK_BYTES;
     const read = attempt(this.path, () => readWhole(this.#descriptor, chunks, offset));
     if (read < chunks.length) throw this.#short(offset, chunks.length);
-    for (let done = 0; done < chunks.length; done += CHUNK_BYTES) {
-      if (this.#same.are(index + done / CHUNK_BYTES, chunks.subarray(done, done + CHUNK_BYTES))) continue;
-      throw new KvError('checksum-mismatch', `${this.path} was changed while it is in use`, {
-        values: { path: this.path, offset: offset + done },
-        hint: 'open the model again; put another file in its place by renaming it, not by writing into it',
-      });
-    }
+    const other = this.#same.firstOther(index, chunks);
+    if (other === null) return;
+    throw new KvError('checksum-mismatch', `${this.path} was changed while it is in use`, {
+      values: { path: this.path, offset: other * CHUNK_BYTES },
+      hint: 'open the model again; put another file in its place by renaming it, not by writing into it',
+    });
   }
 
   /** Checked against the file's size before anything is allocated. */

@@ -157,7 +157,7 @@ Status Dense::pack(Matrix& matrix, int outputs, int inputs, DenseType type, cons
   std::atomic<bool> finite{true};
   auto task = [&](int panel, int) {
     const int first = panel * kDensePanel;
-    if (!packDensePanel(kernels_, type, bytes + first * rowBytes, std::min(kDensePanel, rows - first), inputs, panels + panel * panelBytes)) finite = false;
+    if (!kernels_->cold->packWeights(type, bytes + first * rowBytes, std::min(kDensePanel, rows - first), inputs, panels + panel * panelBytes)) finite = false;
   };
   threads_.each(panelsOf(rows), task);
   if (!finite) {

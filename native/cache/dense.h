@@ -10,7 +10,6 @@
 
 #include "../kernels/kernels.h"
 #include "buffer.h"
-#include "dense_pack.h"
 #include "heap.h"
 #include "threads.h"
 

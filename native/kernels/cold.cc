@@ -12,6 +12,7 @@ namespace {
 #include "gemm_i8.h"
 #include "latent_codec.h"
 #include "residuals.h"
+#include "pack_weights.h"
 
 }  // namespace
 
@@ -34,6 +35,7 @@ const ColdKernels PALIMPSEST_JOIN(kCold_, PALIMPSEST_COLD) = {
     NAMED(roundToLevels),
     NAMED(rope),
     NAMED(matmulF64),
+    NAMED(packWeights),
 };
 
 }  // namespace palimpsest

@@ -11,8 +11,8 @@
 //   then per block of 32 inputs
 //            the scales and the codes; scales of 32 bytes come before the codes of all blocks of a record, or of two
 //            where a record is one
-//            (denseTogether). So codes begin at multiples of 64. The last panel, and the inputs of `wide`, are padded
-//            with zeros.
+//            (denseTogether). So codes begin at multiples of 64. The last panel is padded with
+//            rows of zeros, and the inputs of `wide` with zeros.
 //              form         head                scales of a block                     middle
 //              wide                             [16] float scale                      128
 //              Q8_0                             [16] half scale                       128

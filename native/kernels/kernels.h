@@ -149,6 +149,9 @@ struct DenseRows {
 };
 
 constexpr int kDenseBlock = 32, kDensePanel = 16;
+constexpr int denseBlocks(int inputs) { return (inputs + kDenseBlock - 1) / kDenseBlock; }
+// Bytes of a row in the file. inputs: a multiple of the values of a block of this type.
+constexpr size_t denseRowBytes(DenseType type, int inputs) { return static_cast<size_t>(inputs / kDenseTypes[type].values) * kDenseTypes[type].bytes; }
 // Bytes of the codes of a block of inputs of a panel.
 constexpr size_t denseCodeBytes(DenseForm form) { return size_t{64} * kDenseForms[form].bits; }
 // How many blocks have their scales together, before the codes of all of them, so that codes begin at multiples of 64:
@@ -247,6 +250,10 @@ struct ColdKernels {
   // y[r][c] = sum_i x[r][i] * m[i][c], i < inner, summed in doubles in this order and rounded once.
   // x: [rows][inner], m: [inner][columns], y: [rows][columns].
   void (*matmulF64)(const float* x, int rows, const float* m, int inner, int columns, float* y);
+
+  // Packs `rows` rows of weights as a file stores them, at most kDensePanel, into one panel. Outputs that it lacks
+  // become what rows of zeros are. False if a scale, a minimum or a float is not finite.
+  bool (*packWeights)(DenseType type, const uint8_t* from, int rows, int inputs, uint8_t* panel);
 };
 
 struct Kernels {

@@ -69,6 +69,25 @@ function inBytes(x: Float32Array): { x: Float64Array; steps: Float32Array; sums:
   return { x: whole, steps, sums };
 }
 
+test.each(TYPES)(
+  `%s: every instruction set packs the same bytes, of whole and of last panels (seed ${SEED + 4})`,
+  (type) => {
+    const random = seeded(SEED + 4);
+    const id = TYPES.indexOf(type);
+    const { values } = DENSE_TYPES[id]!;
+    for (const outputs of [16, 37]) {
+      const inputs = values === 1 ? 77 : 3 * values;
+      const bytes = weightBlocks(random, type, outputs * inputs, 0.1);
+      const packed = ISAS.map(([, isa]) => {
+        const panels = new Uint8Array(densePacking(type, outputs, inputs)!.bytes);
+        expect(kernels.densePack(isa, id, inputs, outputs, bytes, panels)).toBe(1);
+        return panels;
+      });
+      for (const [i, panels] of packed.entries()) expect(panels, ISAS[i]![0]).toEqual(packed[0]);
+    }
+  },
+);
+
 describe.each(ISAS)('%s', (_name, isa) => {
   test.each(TYPES)(`%s: products within the rounding of the activations (seed ${SEED})`, (type) => {
     const random = seeded(SEED);

@@ -2,6 +2,7 @@
 // refused at once, without waiting and without reading; an ordinary file is read and replaced as a whole, and what the
 // system keeps of it can be given back.
 import { execFileSync } from 'node:child_process';
+import { createCipheriv } from 'node:crypto';
 import { once } from 'node:events';
 import fs, {
   closeSync,
@@ -27,6 +28,9 @@ import {
   readRegular,
   readWhole,
   replaceFile,
+  TAG_BYTES,
+  TAG_KEY_BYTES,
+  tagChunks,
   writeWhole,
 } from '../../../native/index.ts';
 
@@ -128,6 +132,21 @@ it.skipIf(process.platform === 'win32')(
     server.close();
   },
 );
+
+it('tags of chunks are the GMAC that node:crypto computes, of the last and shorter one too', () => {
+  const bytes = Uint8Array.from({ length: 100 }, (_, i) => i);
+  const key = Uint8Array.from({ length: TAG_KEY_BYTES }, (_, i) => 7 * i);
+  const tags = new Uint8Array(3 * TAG_BYTES);
+  tagChunks(key, bytes, 48, tags);
+  for (const [chunk, at] of [0, 48, 96].entries()) {
+    const mac = createCipheriv('aes-256-gcm', key, new Uint8Array(12)).setAAD(bytes.subarray(at, at + 48));
+    mac.final();
+    expect(Buffer.from(tags.subarray(chunk * TAG_BYTES, (chunk + 1) * TAG_BYTES))).toEqual(mac.getAuthTag());
+  }
+  expect(() => tagChunks(key.subarray(1), bytes, 48, tags)).toThrow(expect.objectContaining({ code: 'bad-shape' }));
+  expect(() => tagChunks(key, bytes, 48, tags.subarray(1))).toThrow(expect.objectContaining({ code: 'bad-shape' }));
+  expect(() => tagChunks(key, bytes, 0, tags)).toThrow(expect.objectContaining({ code: 'bad-argument' }));
+});
 
 describe('what the system keeps of a file', () => {
   it('may be given back, and is read again from the disk; Linux takes such advice', () => {
