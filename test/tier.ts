@@ -130,7 +130,9 @@ export const MERGE_FILES: readonly string[] = [
   'test/unit/engine/cli/cli-*.test.ts',
   'test/unit/engine/events/*.test.ts',
   ...['page-browser', 'python-client'].map((name) => `test/unit/engine/openai/${name}.test.ts`),
-  ...['pack', 'receipt-lineage', 'receipt-tools'].map((name) => `test/unit/engine/session/${name}.test.ts`),
+  ...['pack', 'receipt-lineage', 'receipt-parked', 'receipt-tools'].map(
+    (name) => `test/unit/engine/session/${name}.test.ts`,
+  ),
   'test/unit/engine/sidecar/embedder.test.ts',
   'test/unit/engine/sidecar/h*.test.ts',
   'test/unit/engine/session/reuse.test.ts',

@@ -22,6 +22,8 @@ export interface Beginning {
   readonly tokens: number;
   /** Of a fork: those of them in pages that both hold. Undefined: it began with whole pages, in an empty cache. */
   readonly forkedTokens?: number | undefined;
+  /** Of one that was parked: the last entry behind which it was, so that what follows it is of no concern. */
+  readonly parkedAt?: number;
 }
 
 /** Those of a session up to an entry of it, in the order in which they tell of its pages. */
@@ -31,8 +33,8 @@ export interface Lineage {
   readonly lacking: string | null;
 }
 
-/** A note that names the session whose pages are adopted. */
-type Adopting = NoteBody & { readonly from?: unknown };
+/** A note that names the session whose pages are adopted, or that was parked. */
+type Adopting = NoteBody & Readonly<Partial<Record<'from' | 'resumed' | 'parkedAt', unknown>>>;
 
 /** What an entry says of the beginning of its session; null: nothing. */
 export function beginningIn({ kind, body }: Entry): Beginning | null {
@@ -42,8 +44,10 @@ export function beginningIn({ kind, body }: Entry): Beginning | null {
     return isFork ? { session: forkOf, tokens, forkedTokens: heldTokens } : null;
   }
   if (kind !== 'note') return null;
-  const { adopted, from } = body as Adopting;
-  return adopted === undefined || typeof from !== 'string' ? null : { session: from, tokens: adopted };
+  const { adopted, from, resumed, parkedAt } = body as Adopting;
+  if (typeof from !== 'string') return null;
+  if (typeof resumed === 'number' && typeof parkedAt === 'number') return { session: from, tokens: resumed, parkedAt };
+  return adopted === undefined ? null : { session: from, tokens: adopted };
 }
 
 /** True for what relatives moved before the session knew what it begins with: the entries of those have it. */
@@ -60,8 +64,8 @@ export function lineageOf(dir: string, entries: readonly Entry[]): Lineage {
     for (const entry of told) {
       const beginning = beginningIn(entry);
       if (beginning !== null) {
-        const { session } = beginning;
-        const before = earlier.get(session)!.filter(({ seq }) => seq < entry.seq);
+        const { session, parkedAt = entry.seq - 1 } = beginning;
+        const before = earlier.get(session)!.filter(({ seq }) => seq <= parkedAt && seq < entry.seq);
         tell(before, Math.min(tokens, beginning.tokens));
         const isWhole = before[0]?.kind === 'open' && !missing!.has(session);
         if (!isWhole) lacking ??= session;

@@ -3,7 +3,7 @@
  * has, so that whoever has these can make it again. It does not once pages came from a file, or tokens were taken back
  * behind which something was sealed or moved. What another cache began with follows if it did there.
  */
-import { Steps } from './steps.ts';
+import { type StepRun, Steps } from './steps.ts';
 
 /** Why a cache cannot be made again of its tokens and its log. */
 export type Estranged = 'fork' | 'pages-of-others' | 'parked' | 'taken-back';
@@ -11,8 +11,9 @@ export type Estranged = 'fork' | 'pages-of-others' | 'parked' | 'taken-back';
 /** Each in words, behind 'the session '. */
 export const ESTRANGED: Readonly<Record<Estranged, string>> = {
   fork: 'goes on from another one, which cannot be made again',
-  'pages-of-others': 'began with pages of another one that cannot be made again, or with such as were stored',
-  parked: 'was parked, and its pages came back from where they were',
+  'pages-of-others':
+    'began with pages of another one that cannot be made again, or of a file whose session this log has not',
+  parked: 'was parked in memory, where its pages lost a little',
   'taken-back': 'took tokens back that were read in one step with others, or that pages were sealed or moved with',
 };
 
@@ -28,10 +29,24 @@ export class Descent {
     return this.#estranged;
   }
 
+  /** Of what was read in such steps. */
+  static of(steps: readonly StepRun[]): Descent {
+    const descent = new Descent();
+    for (const [tokens, times] of steps) descent.steps.add(tokens, times);
+    return descent;
+  }
+
   /** It can no longer be made again, but for its first `tokens`. */
   leaves(why: Estranged, tokens = 0): void {
     this.#estranged ??= why;
     this.#reach = Math.min(this.#reach, tokens);
+  }
+
+  /** It is empty, and nothing of what it held is there: what is read from now on can be made again. */
+  anew(): void {
+    this.steps.cut(0);
+    this.#estranged = null;
+    this.#reach = Number.POSITIVE_INFINITY;
   }
 
   /** Its first `tokens` are those of another one; null: of one that nobody can make again. */

@@ -557,8 +557,8 @@ export class Governed implements Lender {
     assert(away !== null, `cache ${this.id} came back and was not parked`);
     assert(held === 0 || held === this.#length, `cache ${this.id} came back with ${held} of ${this.#length} tokens`);
     this.#away = null;
-    // The queries by which some codes are chosen stay behind.
-    this.descent.leaves('parked');
+    // What was predicted has lost a little, and the log does not tell by what.
+    if (held > 0 && away.place === 'memory') this.descent.leaves('parked');
     if (held > 0) this.#tellMovedMeanwhile(away);
   }
 

@@ -106,6 +106,7 @@ export class Mover {
   #changes: FormChange[] = [];
   #changesSoFar = 0;
   #changedAt = 0;
+  #lastSeq = -1;
 
   constructor(parts: MoverParts) {
     const { session, cache, log, meter, tally, canaries, digests, mending, originals } = parts;
@@ -150,6 +151,11 @@ export class Mover {
   /** Tokens of the cache when a page last changed its form. */
   get changedAt(): number {
     return this.#changedAt;
+  }
+
+  /** Of the last entry that the log took, −1 before it. */
+  get lastSeq(): number {
+    return this.#lastSeq;
   }
 
   /**
@@ -242,6 +248,7 @@ export class Mover {
     const ms = performance.now() - start;
     this.#tally.entryTook(ms);
     this.#meter.appendSeconds.observe(ms / 1000);
+    this.#lastSeq = seq ?? this.#lastSeq;
     return seq;
   }
 

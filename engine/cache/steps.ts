@@ -10,10 +10,17 @@ export type StepRun = readonly [tokens: number, times: number];
 export class Steps {
   readonly #runs: [number, number][] = [];
 
-  add(tokens: number): void {
+  add(tokens: number, times = 1): void {
     const last = this.#runs.at(-1);
-    if (last?.[0] === tokens) last[1]++;
-    else this.#runs.push([tokens, 1]);
+    if (last?.[0] === tokens) last[1] += times;
+    else this.#runs.push([tokens, times]);
+  }
+
+  /** The last of them, of so many tokens, is as good as so many of one token. */
+  split(tokens: number): void {
+    if (tokens < 2) return;
+    this.cut(this.tokens - tokens);
+    this.add(1, tokens);
   }
 
   /** Takes over the steps of the first `tokens` of another cache, where it has none yet. → false: that cuts a step */

@@ -73,8 +73,11 @@ interface Made extends FormChange {
   readonly isOthers: boolean;
 }
 
-/** What another session held becomes what a session has begun with. */
-type Begun = Pick<Beginning, 'tokens' | 'forkedTokens'>;
+/**
+ * What another session held becomes what a session has begun with, or its own pages came back from where they were
+ * parked.
+ */
+type Begun = Pick<Beginning, 'tokens' | 'forkedTokens'> & { readonly isParked?: boolean };
 
 /** Decides nothing: the moves of the log are made instead. */
 const PLAYED: Policy = {
@@ -103,6 +106,7 @@ export async function answerAgain(
   const open = entries[0] as Entry<'open'>;
   checkAlike(runtime, receipt, open);
   const { lines, lacking } = lineageOf(log, entries);
+  for (const { entry } of lines) if (entry.kind === 'open') checkMachine(runtime, entry as Entry<'open'>);
   if (lacking !== null)
     throw new KvError('unsupported', 'the answer cannot be run again: its session began with pages of another one', {
       values: { session: receipt.session, lacking },
@@ -157,8 +161,8 @@ const noCalls: OpenCalls = async () => {
   throw new KvError('unsupported', 'the answer cannot be run again: it calls tools, and nothing here follows calls');
 };
 
-/** Throws where this machine, model or session cannot give the same bits. */
-function checkAlike({ native, dense, model, activations }: Runtime, { bound }: Receipt, { body }: Entry<'open'>): void {
+/** Throws where this model or session cannot give the same bits. */
+function checkAlike({ model }: Runtime, { bound }: Receipt, { body }: Entry<'open'>): void {
   const said = bound === null ? null : (BOUND[bound as keyof typeof BOUND] ?? bound);
   if (said !== null)
     throw new KvError('unsupported', `the answer cannot be run again: its session ${said}`, {
@@ -169,6 +173,10 @@ function checkAlike({ native, dense, model, activations }: Runtime, { bound }: R
     throw new KvError('model-mismatch', 'the receipt is of another model', {
       values: { expected: body.model.digest, found: model.digest },
     });
+}
+
+/** Throws where what computes here may give other bits than what computed a session, or one that it goes on from. */
+function checkMachine({ native, dense, activations }: Runtime, { body }: Entry<'open'>): void {
   const { effective, machine } = body;
   const differs = (what: string, there: unknown, here: unknown): KvError =>
     new KvError('unsupported', `the answer cannot be run again here: ${what} was ${there}, and here it is ${here}`, {
@@ -200,7 +208,11 @@ const activatedIn = (entries: readonly Entry[]): readonly Activated[] =>
 
 /** What became of the pages of a session. Throws 'unsupported' for what cannot be made again. */
 function eventsIn(lines: readonly Line[]): (Made | Begun)[] {
-  return lines.flatMap(({ entry, tokens: most }): (Made | Begun)[] => {
+  // Of what was let go, nothing is there.
+  const first = lines.findLastIndex(({ entry }) => wokenIn(entry) === 'reading');
+  return lines.slice(first + 1).flatMap(({ entry, tokens: most }): (Made | Begun)[] => {
+    if (wokenIn(entry) === 'pages')
+      return [{ tokens: Math.min((entry.body as NoteBody).tokens ?? 0, most), isParked: true }];
     const { tokens, changes } = changesIn(entry);
     const isOthers = tokens > most || entry.kind !== 'decision';
     // What was done when the other one had read on is done before this one does.
@@ -208,8 +220,15 @@ function eventsIn(lines: readonly Line[]): (Made | Begun)[] {
     const moves = changes.filter(({ page }) => page < pageOf(most)).map((change) => ({ ...change, ...made }));
     const begun = beginningIn(entry);
     if (begun === null) return moves;
-    return [{ tokens: Math.min(begun.tokens, most), forkedTokens: begun.forkedTokens }, ...moves];
+    const { forkedTokens, parkedAt } = begun;
+    return [{ tokens: Math.min(begun.tokens, most), forkedTokens, isParked: parkedAt !== undefined }, ...moves];
   });
+}
+
+/** How a session that was parked while it waited came back; null: an entry of something else. */
+function wokenIn({ kind, body }: Entry): unknown {
+  const { idle, by } = (kind === 'note' ? body : {}) as Readonly<Record<string, unknown>>;
+  return idle === 'woken' ? by : null;
 }
 
 /** What an entry says of pages that were changed, when a cache had so many tokens. */
@@ -351,9 +370,9 @@ class Player implements Stepper {
   }
 
   /** The cache becomes one that holds the same without having read it: no queries are kept of its tokens. */
-  #begin({ tokens, forkedTokens }: Begun): void {
+  #begin({ tokens, forkedTokens, isParked = false }: Begun): void {
     const { governed } = this;
-    const { kv, shape } = governed;
+    const { kv } = governed;
     if (tokens === 0) return;
     if (forkedTokens !== undefined) {
       const fork = kv.fork();
@@ -361,10 +380,9 @@ class Player implements Stepper {
       kv.become(() => fork);
       return;
     }
-    this.#seal();
+    if (!isParked) this.#seal();
     const empty = governed.emptied();
-    for (let layer = 0; layer < shape.layers; layer++)
-      for (let page = 0; page < pageOf(tokens); page++) empty.importPage(layer, kv.exportPage(layer, page));
+    ownPages(empty, kv, 0);
     kv.become(() => empty);
   }
 

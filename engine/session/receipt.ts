@@ -100,19 +100,18 @@ export class Receipts {
       machine: { isa, threads },
       cache: heldBy(governed),
       kld: divergenceSaid(governed.terms.policy.id, governed.summary),
-      bound: this.#bound(generated),
+      bound: this.#bound,
     };
     const isLong = Buffer.byteLength(JSON.stringify(claims)) > RECEIPT_BYTES_MAX - PLACE_BYTES;
     return isLong ? { ...claims, sampler: given({ seed: claims.sampler['seed'] }) } : claims;
   }
 
   /** Why the answer cannot be run again; null: it can. */
-  #bound({ drafted }: Generated): keyof typeof BOUND | null {
+  get #bound(): keyof typeof BOUND | null {
     const { descent, latents, originals } = this.#of.governed;
     if (descent.estranged !== null) return descent.estranged;
     if (latents !== null) return 'latents';
-    if (originals !== null) return 'originals';
-    return drafted === 0 ? null : 'drafted';
+    return originals === null ? null : 'originals';
   }
 }
 
@@ -121,7 +120,6 @@ export const BOUND = {
   ...ESTRANGED,
   latents: 'keeps latents, whose making the log does not tell',
   originals: 'brings pages back from originals, which only it had',
-  drafted: 'wrote several tokens in one step',
 } as const;
 
 function heldBy(governed: Governed): ReceiptClaims['cache'] {

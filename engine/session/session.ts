@@ -628,8 +628,10 @@ export class Session implements Reader {
     this.setup.shared?.wake(this, isAtWork);
     if (this.cache.length() === this.tokens.length) return;
     const tokens = [...this.tokens];
+    const isEmpty = this.cache.length() === 0;
     takeBack(this.governed, this.governed.wayBack(0, 0));
     this.#shorten(0);
+    if (isEmpty) this.governed.descent.anew();
     try {
       await this.#read(tokens, options);
     } catch (error) {
@@ -686,7 +688,10 @@ export class Session implements Reader {
   }
 
   async forward(ids: readonly number[]): Promise<Float32Array> {
-    return this.#forward(ids, { reads: false });
+    const rows = await this.#forward(ids, { reads: false });
+    // Several are read only where each row has the bits of a step of its own.
+    this.governed.descent.steps.split(ids.length);
+    return rows;
   }
 
   async #forward(ids: readonly number[], turn: Turn): Promise<Float32Array> {

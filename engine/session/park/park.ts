@@ -4,7 +4,7 @@
  * kept originals, and the queries of later trials.
  */
 import { createHash } from 'node:crypto';
-import { given, KvError } from '../../../native/index.ts';
+import { given, KvError, PAGE_TOKENS } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
 import { f16CacheBytes } from '../../cache/budget.ts';
 import { withoutPack } from '../../cache/governed.ts';
@@ -15,7 +15,7 @@ import type { Session } from '../session.ts';
 import { cacheBytes } from './cache-bytes.ts';
 import { PagePredictor } from './page-predictor.ts';
 import { formParked } from './parked-file.ts';
-import { PARKED_OPTIONS, type ParkedHead } from './parked-head.ts';
+import { DESCENT_STEPS_MAX, PARKED_OPTIONS, type ParkedHead } from './parked-head.ts';
 import type { Predictor } from './predictor.ts';
 
 /**
@@ -61,11 +61,26 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
     kvBytes: governed.usedBytes,
     kvBytesF16: f16CacheBytes(shape, tokens.length),
     ...given({ heldPages: governed.kin.heldPages || undefined }),
+    ...given({ descent: predictor === null ? descentOf(session) : undefined }),
     trials: governed.trials.left(),
   };
   const predicted = predictor === null ? null : pagePredictor(runtime, predictor, tokens.length);
   return formParked({ head, tokens, lastHidden, cache: cacheBytes(governed.kv, tokens.length, predicted) });
 }
+
+/** Undefined: nobody can make it again. */
+function descentOf({ governed }: Session): ParkedHead['descent'] {
+  const { log, openSeq: first, lineage, mover } = governed;
+  if (log === null || lineage === null || lineage.estranged !== null || first < 0) return undefined;
+  const steps = lineage.steps.runs.map(([tokens, times]): [number, number] => [tokens, times]);
+  return steps.length > DESCENT_STEPS_MAX
+    ? undefined
+    : { log: log.id, first, last: Math.max(first, mover.lastSeq), window: windowOf(governed), steps };
+}
+
+/** What pages are before anything moves them. */
+export const windowOf = ({ terms: { context } }: Session['governed']): string =>
+  [context.openFormat ?? 'f16', context.windowFormat, context.windowTokens ?? PAGE_TOKENS].join(' ');
 
 function adaptersOf({ setup, activation }: Session): ParkedHead['adapters'] {
   const { applied = [] } = setup.adapterSet ?? {};

@@ -13,6 +13,9 @@ export const PARKED_OPTIONS: Readonly<Record<string, Option>> = Object.fromEntri
 /** Earlier versions wrote it too. Whoever resumes says whether decisions are logged. */
 const LEFT_OUT = 'witness';
 
+/** Runs of steps that a head has at most; of a session with more nothing is said. */
+export const DESCENT_STEPS_MAX = 4096;
+
 const name = z.string().max(256);
 const digest = z.string().regex(/^[0-9a-f]{64}$/);
 
@@ -44,6 +47,20 @@ const schema = z.strictObject({
   kvBytesF16: count.max(Number.MAX_SAFE_INTEGER),
   /** Pages from 0 on that it held together with other sessions; absent: none. */
   heldPages: count.optional(),
+  /**
+   * How it can be made again of its tokens and a log, where that has all of it: the log, its first and last entry
+   * there, the formats and tokens of its window, and the steps in which its tokens were read, as pairs of a length and
+   * how often; absent: it cannot.
+   */
+  descent: z
+    .strictObject({
+      log: name,
+      first: count.max(Number.MAX_SAFE_INTEGER),
+      last: count.max(Number.MAX_SAFE_INTEGER),
+      window: name,
+      steps: z.array(z.tuple([count.min(1), count.min(1)])).max(DESCENT_STEPS_MAX),
+    })
+    .optional(),
   trials: trialsSchema,
 });
 

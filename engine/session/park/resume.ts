@@ -5,8 +5,10 @@
  */
 import { firstToken, given, KvError } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
+import { seriesOf } from '../../../witness/index.ts';
 import type { Activated } from '../../adapters/activation.ts';
 import { weightsKey } from '../../adapters/adapters.ts';
+import { Descent } from '../../cache/descent.ts';
 import { copyBytes } from '../../cache/own-pages.ts';
 import { Rotary } from '../../transformer/rotary.ts';
 import type { Runtime } from '../../transformer/runtime/runtime.ts';
@@ -14,7 +16,7 @@ import type { ReadOptions } from '../prompt.ts';
 import { Session } from '../session.ts';
 import type { SessionSetup } from '../setup.ts';
 import { fillCache } from './cache-bytes.ts';
-import { pagePredictor, textDigest } from './park.ts';
+import { pagePredictor, textDigest, windowOf } from './park.ts';
 import type { ReadParked } from './parked-file.ts';
 import type { ParkedHead } from './parked-head.ts';
 import type { Predictor } from './predictor.ts';
@@ -55,14 +57,16 @@ export async function resumeSession(
     const why = unfit ?? (await fillInTurn(session, parked, predictor, reading));
     const { mover } = session.governed;
     const otherwise = roundedOtherwise(runtime, parked);
-    if (why === null)
+    if (why === null) {
+      const parkedAt = otherwise === undefined ? descends(session, parked) : undefined;
+      if (parkedAt === undefined) session.governed.descent.leaves('pages-of-others');
       mover.write('note', {
         resumed: tokens.length,
         from: head.session,
         tokens: tokens.length,
-        ...given({ otherwise, heldTokens: firstToken(session.governed.kin.heldPages) || undefined }),
+        ...given({ parkedAt, otherwise, heldTokens: firstToken(session.governed.kin.heldPages) || undefined }),
       });
-    else {
+    } else {
       mover.write('note', { resumed: 0, from: head.session, why, tokens: 0 });
       if (tokens.length > 0) await session.read(tokens, { ...reading, isAgain });
     }
@@ -92,6 +96,19 @@ function foreignModel({ model }: Runtime, { head, tokens }: ReadParked): string 
       },
     );
   return `it was parked by other weights: ${head.model.digest.slice(0, 16)}, not ${model.digest.slice(0, 16)}`;
+}
+
+/**
+ * Its cache goes on from what was parked, which can be made again where the log of now has it. → the last entry there
+ * that is of concern; undefined: it cannot.
+ */
+function descends({ governed }: Session, { head: { descent, tokens } }: ReadParked): number | undefined {
+  const { log, openSeq } = governed;
+  const isHere = log !== null && descent?.log === log.id && seriesOf(descent.first) === seriesOf(openSeq);
+  const before = isHere && descent.window === windowOf(governed) ? Descent.of(descent.steps) : null;
+  if (before?.steps.tokens !== tokens) return undefined;
+  governed.descent.begins(before, tokens, 'pages-of-others');
+  return descent!.last;
 }
 
 /** How the activations that pages were computed with differ from those of now; undefined: they do not. */
@@ -171,7 +188,6 @@ function fill(
       }
       fillCache(governed.kv, tokens.length, cache, predicted);
       governed.filled(tokens.length, head.trials);
-      governed.descent.leaves('pages-of-others');
       return true;
     };
     const { shared } = session.setup;

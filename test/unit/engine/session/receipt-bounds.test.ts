@@ -1,6 +1,6 @@
 // Which answers can be run again, and which are refused with a reason: sessions of every policy, beside others under
-// one budget, and such as had pages from a file, or have taken tokens back. Those that go on from others, or hold pages
-// of others, are in receipt-lineage.test.ts.
+// one budget, and such as have taken tokens back. Those that go on from others, or hold pages of others, are in
+// receipt-lineage.test.ts, and those that were parked in receipt-parked.test.ts.
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -63,32 +63,11 @@ it('runs answers again that were written beside each other within one budget', a
   }
 });
 
-it('says so of pages that came from a file, of their forks, of latents and originals', async () => {
-  const same = { cacheSalt: 'same', tokensExpected: 500 };
-  const first = await open(same);
-  await answer(first, ids(400));
-  await first.park();
-  await using resumed = await engine.resume(first.id, same);
-  await isBound(await answer(resumed, ids(20)), 'pages-of-others', 'or with such as were stored');
-  await using fork = await resumed.fork();
-  await isBound(await answer(fork, ids(20)), 'fork', 'goes on from another one');
+it('says so of latents and originals', async () => {
   await using latents = await open({ ...BUDGET, kvBudget: '40%', latents: 'xq4' });
   await isBound(await answer(latents, ids(300)), 'latents', 'keeps latents');
   await using originals = await open({ ...BUDGET, originals: 'memory' });
   await isBound(await answer(originals, ids(300)), 'originals', 'from originals');
-});
-
-it('says so of a session that was parked while it waited', async () => {
-  const own = mkdtempSync(join(tmpdir(), 'palimpsest-receipt-parked-'));
-  const options = { model: MODEL, threads: 1, stateDir: own, kvBudget: '1500KiB', idleSessions: 'memory' } as const;
-  await using small = await createEngine(options);
-  const [first, second] = await Promise.all(['one', 'two'].map((cacheSalt) => small.openSession({ cacheSalt })));
-  await answer(first!, ids(700));
-  await answer(second!, ids(700, 2));
-  expect((await first!.report()).parked).not.toBeNull();
-  const { receipt } = await answer(first!, ids(20, 3));
-  expect(receipt.bound).toBe('parked');
-  expect(verifyReceipt(receipt, { log: logDir(own) }).receipt).toEqual(receipt);
 });
 
 it('says so where tokens were taken back that were read in one step with others', async () => {
