@@ -239,8 +239,7 @@ Status exportPageCall(Cache& cache, const Info& info) {
   if (!readPage(cache, info, &layer, &page)) return kBadArgument;
   if (!readArray(info[2], napi_int32_array, &about) || about.length != 2) return kBadShape;
   const size_t bytes = cache.storedBytes(layer, page);
-  // Bytes of foreign pages are of use to nobody but the caller, who has other ways to them.
-  if (bytes > INT32_MAX || cache.layer(layer).page(page).kind == kForeign) return kUnsupported;
+  if (bytes > INT32_MAX) return kUnsupported;
   const PageLatent& latent = cache.layer(layer).page(page).latent;
   about.data[0] = static_cast<int32_t>(bytes);
   about.data[1] = latent.isThere() ? latent.weights->width : 0;
@@ -259,7 +258,7 @@ Status importPageCall(Cache& cache, const Info& info) {
   if (!readArray(info[1], napi_int32_array, &about) || about.length != 5) return kBadShape;
   if (!readArray(info[2], napi_uint8_array, &bytes)) return kBadArgument;
   const auto [kind, k, v, latent, width] = std::array<int32_t, 5>{about.data[0], about.data[1], about.data[2], about.data[3], about.data[4]};
-  if ((kind != kResident && kind != kLatent && kind != kFreed && kind != kEvicted) || latent < 0 || latent > kLatentFormats) return kBadArgument;
+  if ((kind != kResident && kind != kLatent && kind != kFreed && kind != kEvicted && kind != kForeign) || latent < 0 || latent > kLatentFormats) return kBadArgument;
   if (kind == kResident && (!isFormat(k) || !isFormat(v))) return kBadArgument;
   return cache.importPage(layer, {static_cast<PageKind>(kind), {k, v}, latent - 1, width, bytes.data, bytes.length});
 }

@@ -18,7 +18,7 @@ namespace {
 constexpr int kWidthMax = 1 << 14;
 constexpr int kDistributionsMax = 64;
 constexpr int kRecordNumbers = 5;
-constexpr int kRecordWays = 4;  // stored, predicted, stored and freed, stored and evicted
+constexpr int kRecordWays = 5;  // stored, predicted, stored and freed, stored and evicted, bytes of the caller
 constexpr napi_type_tag kPredictorTag = {0x3fd0a1b97c64e825ULL, 0xa6e2459bd8170c3fULL};
 
 bool isWhole(double x, size_t most) { return x >= 0 && x <= static_cast<double>(most) && x == std::floor(x); }
@@ -218,7 +218,7 @@ Status importPagesCall(Cache& cache, const Info& info) {
     const int k = static_cast<int>(of[1]), v = static_cast<int>(of[2]);
     if (!isFormat(k) || !isFormat(v)) return kBadArgument;
     if (!isWhole(of[3], bytes.length) || !isWhole(of[4], bytes.length - static_cast<size_t>(of[3]))) return kBadShape;
-    const PageKind kind = of[0] == 2 ? kFreed : of[0] == 3 ? kEvicted : kResident;
+    const PageKind kind = of[0] == 2 ? kFreed : of[0] == 3 ? kEvicted : of[0] == 4 ? kForeign : kResident;
     records[i] = {of[0] == 1, kind, {k, v}, bytes.data + static_cast<size_t>(of[3]), static_cast<size_t>(of[4])};
   }
   given.records = records.data();

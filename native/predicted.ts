@@ -116,7 +116,7 @@ export class PackedPredictor {
 }
 
 /** How records of stored pages are told to the binary; 1 is a page that is predicted. */
-const WAYS = { resident: 0, freed: 2, evicted: 3 } as const;
+const WAYS = { resident: 0, freed: 2, evicted: 3, foreign: 4 } as const;
 /** Numbers of a record in the binary. */
 const NUMBERS = 5;
 

@@ -15,8 +15,8 @@
  *   100  zeros
  *
  * After the head come the parts of the keys and of the values, the latent, and, if the page is at position 0, the exact
- * sinks; of a freed or evicted page no more than those. The last four bytes are the CRC-32 (as in gzip) of everything
- * before them.
+ * sinks; of a freed or evicted page no more than those, and of a foreign one the bytes of the caller before them. The
+ * last four bytes are the CRC-32 (as in gzip) of everything before them.
  */
 import { crc32 } from 'node:zlib';
 import { fail, show } from './arguments.ts';
@@ -25,7 +25,6 @@ import { checkServed, FORMAT_NAMES, FORMATS, isFormatName, nameOfId, PAGE_TOKENS
 import { firstToken } from './geometry.ts';
 import { LATENT_LAYOUT_VERSION, LATENT_NAMES } from './latent.ts';
 import { type CacheHandle, check } from './load.ts';
-import { isForeign } from './sliding.ts';
 import { type CacheShape, PAGE_KINDS, type PageKind, type PageTable } from './types.ts';
 
 const MAGIC = 'KVPAGE01';
@@ -44,8 +43,8 @@ interface Content {
   readonly latentWidth: number;
 }
 
-/** True for pages of which nothing is left. */
-const isGone = (kind: PageKind | undefined): boolean => kind === 'freed' || kind === 'evicted';
+/** True for pages that have neither keys and values of ours nor a latent. */
+const isGone = (kind: PageKind | undefined): boolean => kind === 'freed' || kind === 'evicted' || kind === 'foreign';
 
 const damaged = (message: string, values: Readonly<Record<string, unknown>>): never => {
   throw new KvError('bad-file', `stored page: ${message}`, { values, hint: 'export the page again' });
@@ -60,15 +59,6 @@ export function exportPage(
 ): Uint8Array {
   const about = new Int32Array(2);
   const doing = `export page ${page} of layer ${layer}`;
-  if (isForeign(table, page))
-    throw new KvError(
-      'unsupported',
-      `page ${page} of layer ${layer} is held as bytes that only its owner understands`,
-      {
-        values: { layer, page },
-        hint: 'restoreForeign() makes it a page of a format again',
-      },
-    );
   check(handle.exportPage(layer, page, about), doing, { layer, page });
   const [size, latentWidth] = about as unknown as [number, number];
   const kind = table.kind[page]!;
@@ -137,8 +127,8 @@ export function importPage(
 
 /** Where the parts of a page without latents lie among its bytes, and the ids of its formats. */
 interface Whole {
-  /** A page of which nothing is left has at most the sinks of the first page, and its formats mean nothing. */
-  readonly kind: 'resident' | 'freed' | 'evicted';
+  /** Of what is no resident page there are at most bytes of the caller and the sinks; its formats mean nothing. */
+  readonly kind: 'resident' | 'freed' | 'evicted' | 'foreign';
   readonly k: number;
   readonly v: number;
   readonly at: number;

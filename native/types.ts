@@ -474,8 +474,8 @@ export interface KvCache {
    * bytes. Returns how many bytes that freed. From then on attention skips the page as an evicted one, except for what
    * the caller gives `attend` beside it; the sinks of the first page stay. A page that forks share becomes this for
    * all of them; latents, kept rows and kept originals go. Truncating, freeing and evicting go on as for other pages;
-   * trials, moves and exporting throw 'unsupported'. Throws 'budget-exceeded', and 'unsupported' for a page of which
-   * nothing is left and while a move of it is under way.
+   * trials and moves throw 'unsupported', and exportPage() gives these bytes. Throws 'budget-exceeded', and
+   * 'unsupported' for a page of which nothing is left and while a move of it is under way.
    */
   holdForeign(layer: number, page: number, bytes: Uint8Array): number;
   /** The bytes of a foreign page, in `out` if it is given. Throws 'unsupported' for other pages. */

@@ -130,7 +130,7 @@ export const MERGE_FILES: readonly string[] = [
   'test/unit/engine/cli/cli-*.test.ts',
   'test/unit/engine/events/*.test.ts',
   ...['page-browser', 'python-client'].map((name) => `test/unit/engine/openai/${name}.test.ts`),
-  ...['pack', 'receipt-lineage', 'receipt-parked', 'receipt-tools'].map(
+  ...['pack', 'pack-forks', 'pack-parked', 'receipt-lineage', 'receipt-parked', 'receipt-tools'].map(
     (name) => `test/unit/engine/session/${name}.test.ts`,
   ),
   'test/unit/engine/sidecar/embedder.test.ts',

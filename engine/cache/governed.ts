@@ -177,6 +177,7 @@ export class Governed implements Lender {
   };
   /** Hears of moves that relatives make of shared pages: here they may be freed. */
   readonly #moved: Hears['moved'] = (move, familyBytesBefore, isFamily) => {
+    if (move.to === 'freed') this.packs?.know(move.layer, move.page);
     if (this.sliding.isFreed(move.layer, move.page)) return;
     // A family counts its bytes together, others each its own: what one of them keeps of the page, or lets go, is its.
     const { pageBytes } = this.terms.context;
@@ -309,8 +310,6 @@ export class Governed implements Lender {
    * of its own. Latents stay with this one.
    */
   fork(): Governed {
-    if (this.packs !== null)
-      throw withoutPack('be forked', 'pages of one session are for its own instance of the pack');
     const { foresight: _, proposal: _proposal, ...opened } = this.#options.opened;
     const shared = this.settledPages;
     const forkOf = { forkOf: this.id, tokens: this.length, heldTokens: firstToken(shared) };
@@ -323,13 +322,15 @@ export class Governed implements Lender {
     };
     this.promoted?.giveBack();
     const kv = this.kv.fork();
+    let fork: Governed;
     try {
       ownPages(kv, this.kv, shared);
+      fork = new Governed(options, kv, this.pool, this);
     } catch (error) {
       kv.close();
       throw error;
     }
-    const fork = new Governed(options, kv, this.pool, this);
+    if (this.packs !== null) fork.packs?.follow(this.packs);
     fork.descent.begins(this.lineage, this.length, 'fork');
     fork.#length = this.#length;
     fork.#lowMemory = this.#lowMemory;
@@ -707,6 +708,7 @@ export class Governed implements Lender {
     return new PackPages({
       ...{ pack, kv: this.kv, attention: this.#options.native, lowest: lowestPair(this.terms.context.floor) },
       mayGoBack: () => this.sliding.hasWays,
+      isShared: (page) => page < this.kin.heldPages,
       onLeft: (why, pages) =>
         this.mover.write('note', { packLeft: this.terms.context.pack?.id, pages, why, tokens: this.#length }),
     });
@@ -883,7 +885,7 @@ export class Governed implements Lender {
     this.mending.cut();
     this.#peakBytes = this.peakBytes;
     this.kv.become(() => this.#reopen());
-    this.packs?.changed();
+    this.packs?.emptied();
     this.kin.cut(0);
     this.masses.forget(this.length);
   }

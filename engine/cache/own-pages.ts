@@ -2,14 +2,22 @@
  * Pages that a fork does not share: those that are in the window of the cache that it goes on from, or have left it and
  * may not all have moved. Each of the two goes on to move its own, so that neither is moved under the other.
  */
-import { FORMAT_NAMES, firstToken, isFreed, type KvCache, type PageTable, SIDES } from '../../native/index.ts';
+import {
+  FORMAT_NAMES,
+  firstToken,
+  isForeign,
+  isFreed,
+  type KvCache,
+  type PageTable,
+  SIDES,
+} from '../../native/index.ts';
 import type { PolicyContext } from '../../policy/index.ts';
 import { latentOf } from './forms.ts';
 
 /** What copying the pages of a cache from `first` on takes, up to `end`: left out, all of them. */
 export function copyBytes(
   kv: { readonly table: (layer: number) => PageTable },
-  { layers, pageBytes }: Pick<PolicyContext, 'layers' | 'pageBytes'>,
+  { layers, pageBytes, pack }: Pick<PolicyContext, 'layers' | 'pageBytes' | 'pack'>,
   first: number,
   end = Number.POSITIVE_INFINITY,
 ): number {
@@ -17,6 +25,7 @@ export function copyBytes(
   for (let layer = 0; layer < layers; layer++) {
     const table = kv.table(layer);
     for (let page = first; page < Math.min(end, table.pages); page++) {
+      if (isForeign(table, page)) bytes += pack?.pageBytes ?? 0;
       if (isFreed(table, page)) continue;
       for (const formats of [table.kFormat, table.vFormat]) bytes += pageBytes[FORMAT_NAMES[formats[page]!]!]!;
       const latent = latentOf(table, page);

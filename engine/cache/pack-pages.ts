@@ -3,6 +3,10 @@
  * are; what they add to attention is computed here, by the pack, before each native call, which makes one softmax of
  * both. A pack that breaks its contract is never asked for a new page again: another instance of it reads what was
  * written, once, and the pages go on in a format of ours.
+ *
+ * A cache and its forks share pages, as native caches do: a change of one is made once for all of them. Each has an
+ * instance of its own, and no instance that has seen more than a page of all writes it: pages that others share do not
+ * go to the pack, and leave it by an instance that is opened for that.
  */
 import {
   type CacheShape,
@@ -18,10 +22,10 @@ import {
   KvError,
   PAGE_PART_ALIGN,
   PAGE_TOKENS,
-  type PageRows,
   type PageTable,
   padded,
   pageBytes,
+  ROW_MOST,
   SIDES,
   SINK_TOKENS,
   type Side,
@@ -50,6 +54,9 @@ export interface SessionPack {
   onFault?(fault: KvError): void;
 }
 
+/** What formats, notes and errors call it. */
+export const packId = ({ name, digest }: Pick<SessionPack, 'name' | 'digest'>): string => packFormatName(name, digest);
+
 export type PackStanding = 'writes' | 'reads' | 'gone';
 
 /** Throws 'bad-pack' where the pack breaks its contract when it is asked for the size of a page. */
@@ -57,7 +64,7 @@ export function packContext(pack: SessionPack, kvHeads: number, headDim: number)
   const codec = pack.open();
   try {
     const bytes = 2 * kvHeads * codec.pageBytes(PAGE_TOKENS, headDim);
-    return { id: packFormatName(pack.name, pack.digest), pageBytes: padded(bytes, PAGE_PART_ALIGN) };
+    return { id: packId(pack), pageBytes: padded(bytes, PAGE_PART_ALIGN) };
   } finally {
     codec.close();
   }
@@ -77,6 +84,8 @@ interface PackPagesOptions {
   readonly lowest: FormatPair;
   /** Whether pages that are gone may come back. */
   readonly mayGoBack: () => boolean;
+  /** Whether another cache holds a page as well. */
+  readonly isShared: (page: number) => boolean;
   /** Hears why so many pages went on in a format of ours. */
   readonly onLeft: (why: string, pages: number) => void;
 }
@@ -84,6 +93,10 @@ interface PackPagesOptions {
 export class PackPages {
   readonly #options: PackPagesOptions;
   readonly #headBytes: number;
+  /** What a cache and its forks have together: how often pages went to the pack or left it. */
+  #family = { changes: 0 };
+  /** The same when pages were last looked up. */
+  #seen = 0;
   #codec: PackCodec;
   /** Pages of each layer that are in the pack, in order; null: to be looked up. */
   #pages: (readonly number[] | null)[];
@@ -125,6 +138,30 @@ export class PackPages {
     return this.#known[layer]!.has(page);
   }
 
+  /** Another number where any page of it or of its forks went to the pack or left it. */
+  get changes(): number {
+    return this.#family.changes;
+  }
+
+  /** Pages that are in the pack or have been, of each layer in order. */
+  get known(): number[][] {
+    return this.#known.map((pages) => [...pages].sort((a, b) => a - b));
+  }
+
+  /** A page of a layer is freed as far as policies know: a fork says so, or whoever wrote a file. */
+  know(layer: number, page: number): void {
+    this.#known[layer]!.add(page);
+    this.#pages[layer] = null;
+  }
+
+  /** Goes on, empty, where the pages of another cache are, of which its own is a fork. */
+  follow(origin: PackPages): void {
+    this.#family = origin.#family;
+    this.#isOpen = origin.#isOpen;
+    this.#isGone = origin.#isGone;
+    for (const [layer, pages] of origin.#known.entries()) for (const page of pages) this.know(layer, page);
+  }
+
   /** The native cache holds other pages than before; of a pack that was left, they go on as others did. */
   changed(): void {
     this.#pages.fill(null);
@@ -136,32 +173,70 @@ export class PackPages {
     }
   }
 
+  /** The native cache is emptied, and what comes back are the same pages, as they are or made again. */
+  emptied(): void {
+    this.#pages.fill(null);
+  }
+
+  /**
+   * Pages were put into the native cache that others say are of this pack: an instance that nobody else asks reads them
+   * once. Throws 'bad-file' for what are no pages of it; then nobody doubts the pack.
+   */
+  check(): void {
+    this.#pages.fill(null);
+    if (this.count === 0) return;
+    const { pack, kv } = this.#options;
+    const codec = pack.open();
+    try {
+      for (const layer of this.#pages.keys())
+        for (const page of this.#in(layer)) {
+          const bytes = kv.foreignBytes(layer, page, this.#page);
+          const rows = SIDES.map((_, at) => this.#decoded(bytes.subarray((at * bytes.length) / 2), codec));
+          if (!rows.every((side) => side.every((value) => Math.abs(value) <= ROW_MOST)))
+            throw new KvError('bad-value', 'its rows are beyond f16');
+          this.know(layer, page);
+        }
+    } catch (cause) {
+      if (!(cause instanceof KvError)) throw cause;
+      throw new KvError('bad-file', `its pages are none of the pack ${pack.name}: ${cause.message}`, {
+        values: { pack: packId(pack) },
+        cause,
+      });
+    } finally {
+      codec.close();
+    }
+  }
+
   /**
    * What attention would lose if a page were in the pack, as trials measure it; null: no kept query sees it, or the
    * pack cannot have it.
    */
   epsilon(layer: number, page: number): number | null {
+    const { kv, isShared } = this.#options;
+    if (isShared(page) || isFreed(kv.table(layer), page)) return null;
     const rows = this.#tried(() => {
       const [k, v] = (['k', 'v'] as const).map((side) => this.#decoded(this.#encoded(layer, page, side)));
       return { k: k!, v: v! };
     });
     if (rows === null) return null;
-    const epsilon = this.#options.kv.trialForeign(layer, page, rows);
+    const epsilon = kv.trialForeign(layer, page, rows);
     return Number.isFinite(epsilon) ? epsilon : null;
   }
 
-  /** Moves a page to the pack; where that is left, to a format of ours at once. → bytes freed */
+  /** Moves a page to the pack; where that is left, or others share it, to a format of ours at once. → bytes freed */
   hold(layer: number, page: number): number {
-    const { kv } = this.#options;
-    const bytes = this.#tried(() => {
-      const all = new Uint8Array(this.#page.length);
-      for (const [at, side] of (['k', 'v'] as const).entries())
-        all.set(this.#encoded(layer, page, side), (at * all.length) / 2);
-      return all;
-    });
-    this.#known[layer]!.add(page);
+    const { kv, isShared } = this.#options;
+    const bytes = isShared(page)
+      ? null
+      : this.#tried(() => {
+          const all = new Uint8Array(this.#page.length);
+          for (const [at, side] of (['k', 'v'] as const).entries())
+            all.set(this.#encoded(layer, page, side), (at * all.length) / 2);
+          return all;
+        });
+    this.know(layer, page);
     if (bytes === null) return this.#lower(layer, page);
-    this.#pages[layer] = null;
+    this.#family.changes++;
     return kv.holdForeign(layer, page, bytes);
   }
 
@@ -197,7 +272,6 @@ export class PackPages {
         const table = kv.table(layer);
         if (isForeign(table, page)) {
           if (this.#tried(() => this.#restore(layer, page, lowest.k)) === null) return;
-          this.#pages[layer] = null;
           left++;
         }
         for (const side of this.#above(kv.table(layer), page)) kv.transcode(layer, page, side, lowest[side]);
@@ -220,7 +294,7 @@ export class PackPages {
     this.#isGone = true;
     if (this.count === 0) return;
     throw new KvError('bad-pack', `the pack of ${this.count} pages of this session was revoked`, {
-      values: { pack: packFormatName(pack.name, pack.digest), pages: this.count },
+      values: { pack: packId(pack), pages: this.count },
       hint: 'open another session: it reads its text anew',
     });
   }
@@ -254,6 +328,8 @@ export class PackPages {
   }
 
   #in(layer: number): readonly number[] {
+    if (this.#seen !== this.#family.changes) this.#pages.fill(null);
+    this.#seen = this.#family.changes;
     const known = this.#pages[layer];
     if (known != null) return known;
     const table = this.#options.kv.table(layer);
@@ -297,17 +373,23 @@ export class PackPages {
         this.#restore(layer, page, null);
         pages++;
       }
-    this.#pages.fill(null);
     return pages;
   }
 
   /** A page goes on in this format, or in the finest of ours that takes no more bytes, if any. → true */
   #restore(layer: number, page: number, format: FormatName | null): true {
-    const { kv } = this.#options;
+    const { kv, pack, isShared } = this.#options;
     const bytes = kv.foreignBytes(layer, page, this.#page);
     const half = bytes.length / 2;
-    const rows: PageRows = { k: this.#decoded(bytes.subarray(0, half)), v: this.#decoded(bytes.subarray(half)) };
-    kv.restoreForeign(layer, page, format ?? this.#fitting, rows);
+    const isOfOthers = isShared(page);
+    const codec = isOfOthers ? pack.open() : this.#codec;
+    try {
+      const [k, v] = [this.#decoded(bytes.subarray(0, half), codec), this.#decoded(bytes.subarray(half), codec)];
+      kv.restoreForeign(layer, page, format ?? this.#fitting, { k, v });
+    } finally {
+      if (isOfOthers) codec.close();
+    }
+    this.#family.changes++;
     return true;
   }
 
@@ -346,12 +428,12 @@ export class PackPages {
   }
 
   /** One side of a page: [tokens, n, d]. */
-  #decoded(bytes: Uint8Array): Float32Array {
+  #decoded(bytes: Uint8Array, codec = this.#codec): Float32Array {
     const { kvHeads, headDim } = this.#options.kv.shape;
     const rows = new Float32Array(PAGE_TOKENS * kvHeads * headDim);
     for (let head = 0; head < kvHeads; head++) {
       const one = bytes.subarray(head * this.#headBytes, (head + 1) * this.#headBytes);
-      const x = this.#codec.decode(one, PAGE_TOKENS, headDim);
+      const x = codec.decode(one, PAGE_TOKENS, headDim);
       for (let t = 0; t < PAGE_TOKENS; t++)
         rows.set(x.subarray(t * headDim, (t + 1) * headDim), (t * kvHeads + head) * headDim);
     }

@@ -249,11 +249,20 @@ function besideOf(parts: readonly Part[], layer: number, input: LayerInput): Bes
   const { queryHeads } = parts[0]!.step.stepper.governed.shape;
   const lse = new Float32Array(input.tokens * queryHeads).fill(Number.NEGATIVE_INFINITY);
   const out = new Float32Array(input.q.length);
-  for (const part of parts)
-    part.does(() => {
-      const of = (rows: Float32Array): Float32Array => part.of(rows, input.tokens);
-      part.step.stepper.governed.packs?.beside(layer, of(input.q), part.position, of(lse), of(out));
-    });
+  const changes = (): number => parts.reduce((sum, { step }) => sum + (step.stepper.governed.packs?.changes ?? 0), 0);
+  // Where a pack fails in one of them, pages that it shares with others are pages of ours for these too.
+  for (let before = Number.NaN; before !== changes(); ) {
+    before = changes();
+    for (const part of parts)
+      part.does(() => {
+        const of = (rows: Float32Array): Float32Array => part.of(rows, input.tokens);
+        const [ownLse, ownOut] = [of(lse), of(out)];
+        const { packs } = part.step.stepper.governed;
+        if (packs?.beside(layer, of(input.q), part.position, ownLse, ownOut) === true) return;
+        ownLse.fill(Number.NEGATIVE_INFINITY);
+        ownOut.fill(0);
+      });
+  }
   return { lse, out };
 }
 

@@ -34,6 +34,7 @@ import { MODULE_BYTES_MAX, readManifest } from '../packs/manifest.ts';
 import { checkModule } from '../packs/module.ts';
 import { type PackRecord, PackStore, sha256Of } from '../packs/store.ts';
 import { trustOf } from '../packs/trust.ts';
+import { parkedPacks } from '../session/park/folder.ts';
 import { logDir } from '../state/folder.ts';
 import { flag, type Settings, text } from './options.ts';
 
@@ -58,7 +59,7 @@ async function withKeeper<T>(settings: Settings, work: (keeper: PackKeeper) => P
   const dir = stateDir(settings);
   const log = await openWitnessLog({ dir: logDir(dir), encrypt: true });
   try {
-    const keeper = await PackKeeper.open({ stateDir: dir, log });
+    const keeper = await PackKeeper.open({ stateDir: dir, log, parked: () => parkedPacks(dir) });
     try {
       const result = await work(keeper);
       await keeper.retire();

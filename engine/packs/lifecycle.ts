@@ -39,6 +39,8 @@ export interface PackKeeperOptions {
   /** Milliseconds since the epoch. */
   readonly clock?: () => number;
   readonly files?: LogFiles;
+  /** Digests of packs that sessions have pages of which are in files. Left out: nobody knows of any. */
+  readonly parked?: () => ReadonlySet<string>;
 }
 
 /** What became of a pack that was to be installed. */
@@ -90,6 +92,7 @@ const isServing = ({ state }: PackRecord): boolean => state === 'active' || stat
 export class PackKeeper {
   readonly #store: PackStore;
   readonly #readers: PackReaders;
+  readonly #parked: PackKeeperOptions['parked'];
   readonly #options: PackKeeperOptions;
   readonly #lock: WriterLock;
   readonly #witnessedMs: number;
@@ -119,6 +122,7 @@ export class PackKeeper {
     this.#options = options;
     this.#store = store;
     this.#readers = new PackReaders(options.stateDir);
+    this.#parked = options.parked;
     this.#lock = lock;
     this.#witnessedMs = witnessedMs;
     this.#now = store.current();
@@ -345,7 +349,9 @@ export class PackKeeper {
   async retire(): Promise<readonly PackRecord[]> {
     if (this.#now === null) return [];
     const draft = draftOf(this.#now);
-    const unread = this.#now.packs.filter(({ state, digest }) => state === 'draining' && !this.#readers.has(digest));
+    const draining = this.#now.packs.filter(({ state }) => state === 'draining');
+    const parked = draining.length === 0 ? null : this.#parked?.();
+    const unread = draining.filter(({ digest }) => !this.#readers.has(digest) && parked?.has(digest) !== true);
     const retired = unread.map((pack) => take(draft, pack, 'drain'));
     if (retired.length > 0) await this.#commit(this.#now, draft, {}, []);
     return retired;

@@ -9,6 +9,7 @@ import { ACTIVATION_SHARE_MOST, type ActivationChoice, type ActivationCosts } fr
 import { noteLeftOut, useMasterKeys, withRules } from '../../witness/index.ts';
 import { Adapters } from '../adapters/adapters.ts';
 import { AdapterRegistry } from '../adapters/registry.ts';
+import type { SessionPack } from '../cache/pack-pages.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SessionOptions } from '../options/types.ts';
@@ -156,29 +157,35 @@ export class Host {
 
   /**
    * Opens a session with these options: `open` is told all that it is opened with. Where that fails, nothing is kept of
-   * what was had for it. Throws what planning and opening throw.
+   * what was had for it. pack: the version in which there are pages already; left out: the one that is active. Throws
+   * what planning and opening throw.
    */
   async opening<Opened>(
     options: SessionOptions,
     open: (setup: SessionSetup) => Opened | Promise<Opened>,
+    pack?: Pick<SessionPack, 'name' | 'digest'>,
   ): Promise<Opened> {
     checkSession(options);
     const adapted = await adaptedOptions(this, options);
     try {
-      return await open(await this.#setup(adapted));
+      return await open(await this.#setup(adapted, pack));
     } catch (error) {
       adapted.adapterSet?.drop();
       throw error;
     }
   }
 
-  async #setup({ options, proposal, adapterSet }: Adapted): Promise<SessionSetup> {
+  async #setup(
+    { options, proposal, adapterSet }: Adapted,
+    pack: Pick<SessionPack, 'name' | 'digest'> | undefined,
+  ): Promise<SessionSetup> {
     const { kvGroup, logRules = [] } = options;
     const group = kvGroup === undefined ? undefined : this.commons.group(kvGroup);
     const setup = await setupOf(this.runtime, options, this.state, adapterSet?.applied);
     checkActivations(this.runtime.activations, setup.kldBudget);
     const { shared, meter, budgetBytes: sharedBudgetBytes } = this;
-    const sessionPack = options.pack === undefined ? undefined : this.packs.of(options.pack);
+    const askedPack = (name = options.pack) => (name === undefined ? undefined : this.packs.of(name));
+    const sessionPack = pack === undefined ? askedPack() : this.packs.again(pack);
     const { helpers } = this.commons;
     const hintOf = helpers === null ? undefined : (said: Uint8Array) => helpers.hintOf(said);
     const known = given({

@@ -5,14 +5,15 @@
 import { KvError } from '../../native/index.ts';
 import { writesPages } from '../../policy/index.ts';
 import type { PackStanding, SessionPack } from '../cache/pack-pages.ts';
-import { ActivePacks } from '../packs/active.ts';
+import { ActivePacks, type LoadedPack } from '../packs/active.ts';
 import { compileModule, PackInstance } from '../packs/instance.ts';
 import { instrumentModule } from '../packs/instrument.ts';
 import { PackKeeper } from '../packs/lifecycle.ts';
 import type { CompiledModule } from '../packs/machine.ts';
-import type { CodecManifest } from '../packs/manifest.ts';
+import { type CodecManifest, packFormatName } from '../packs/manifest.ts';
 import { PackReaders } from '../packs/readers.ts';
 import type { PackCodec } from '../packs/types.ts';
+import { parkedPacks } from '../session/park/folder.ts';
 import type { State } from '../state/folder.ts';
 
 /** Behind the name of a pack that is only being tried. */
@@ -20,14 +21,17 @@ const CANARY = '@canary';
 
 /** What a pack may do, looked up anew where another generation holds. */
 function standingOf(packs: ActivePacks, digest: string): () => PackStanding {
+  const now = (): PackStanding => {
+    const reader = packs.reader(digest);
+    return reader === null ? 'gone' : writesPages(reader.state) ? 'writes' : 'reads';
+  };
   let { generation } = packs;
-  let standing: PackStanding = 'writes';
+  let standing = now();
   return () => {
     packs.refresh();
     if (packs.generation === generation) return standing;
     ({ generation } = packs);
-    const reader = packs.reader(digest);
-    standing = reader === null ? 'gone' : reader.state === 'active' || reader.state === 'canary' ? 'writes' : 'reads';
+    standing = now();
     return standing;
   };
 }
@@ -84,7 +88,30 @@ export class SessionPacks {
           hint: 'install and activate it, or leave out `pack`',
         },
       );
-    const { digest, instrumented, manifest } = found;
+    return this.#packOf(packs, found);
+  }
+
+  /**
+   * The version that pages were written by, which a session has that comes back with them, as long as it may read them.
+   * Throws 'not-found' where it is not installed or retired, 'bad-pack' where it was revoked, and what `of` throws.
+   */
+  again({ name, digest }: Pick<SessionPack, 'name' | 'digest'>): SessionPack {
+    const packs = this.#packsNow(name);
+    const found = packs.reader(digest);
+    if (found !== null) return this.#packOf(packs, found);
+    const state = packs.stateOf(digest);
+    const id = packFormatName(name, digest);
+    throw new KvError(
+      state === 'quarantined' ? 'bad-pack' : 'not-found',
+      `the pages of the session are in ${id}, which is ${state ?? 'not installed here'}`,
+      {
+        values: { pack: name, digest, state },
+        hint: 'activate or install that version, or name a `pack` to resume with: then the text is read again',
+      },
+    );
+  }
+
+  #packOf(packs: ActivePacks, { name, digest, instrumented, manifest }: LoadedPack): SessionPack {
     if (this.#broken.has(digest))
       throw new KvError('bad-pack', `the pack ${JSON.stringify(name)} broke its contract in a session of this engine`, {
         values: { pack: name, digest },
@@ -162,7 +189,7 @@ export class SessionPacks {
   #keep(work: (keeper: PackKeeper) => unknown): void {
     const { dir: stateDir, log } = this.#state!;
     const done = async (): Promise<void> => {
-      const keeper = await PackKeeper.open({ stateDir, log });
+      const keeper = await PackKeeper.open({ stateDir, log, parked: () => parkedPacks(stateDir) });
       try {
         await work(keeper);
         await keeper.retire();

@@ -8,19 +8,27 @@
 
 namespace palimpsest {
 
+bool Page::draftForeign(Account& of, size_t bytes) {
+  PartRef part = of.draft(alignedPart(bytes));
+  if (!part) return false;
+  std::memset(part.bytes() + bytes, 0, part.size() - bytes);
+  foreign = std::move(part);
+  foreignBytes = static_cast<uint32_t>(bytes);
+  return true;
+}
+
 Status Cache::holdForeign(int index, int pageIndex, const uint8_t* bytes, size_t size, double* freed) {
   *freed = 0;
   Page& page = layers_[index].page(pageIndex);
   if (page.body->moving || page.isGone()) return kUnsupported;
-  if (size == 0 || size > kForeignBytesMost) return kBadShape;
+  if (!isForeignSize(size)) return kBadShape;
   const size_t released = (page.isCommon() ? 0 : page.sideBytes()) + page.latent.bytes();
   if (!account_->hasRoom(alignedPart(size), released)) return kBudgetExceeded;
-  PartRef part = account_->draft(alignedPart(size));
-  if (!part) return kNoMemory;
+  Page drafted;
+  if (!drafted.draftForeign(*account_, size)) return kNoMemory;
   auto nothing = std::make_shared<PageBody>();
   // From here on nothing can fail.
-  std::memcpy(part.bytes(), bytes, size);
-  std::memset(part.bytes() + size, 0, part.size() - size);
+  std::memcpy(drafted.foreign.bytes(), bytes, size);
   endTrials(*workers_, page);
   const double before = countedBytes();
   // Forks have it as this as well; others that hold its keys and values go on with them.
@@ -29,8 +37,8 @@ Status Cache::holdForeign(int index, int pageIndex, const uint8_t* bytes, size_t
   for (KeptRows& rows : page.rows) rows = KeptRows();
   page.latent = PageLatent();
   page.kind = kForeign;
-  page.foreignBytes = static_cast<uint32_t>(size);
-  page.foreign = std::move(part);
+  page.foreignBytes = drafted.foreignBytes;
+  page.foreign = std::move(drafted.foreign);
   account_->count(page.foreign);
   *freed = before - countedBytes();
   return kOk;

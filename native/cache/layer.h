@@ -72,6 +72,7 @@ struct PageBody {
 
 // The most bytes that a page may have whose bytes somebody else understands: those of f16 for 64 heads of 256, twice.
 constexpr size_t kForeignBytesMost = size_t{1} << 24;
+constexpr bool isForeignSize(size_t bytes) { return bytes > 0 && bytes <= kForeignBytesMost; }
 
 // A sealed page. A cache and its forks share it as one object, so that a change is made and counted once for all of
 // them. Each cache keeps its own record of the attention that the page received (Layer::mass).
@@ -94,6 +95,8 @@ struct Page {
   // Bytes of what the page is held as, and the bytes that kept originals and rows add to them.
   size_t sideBytes() const { return body->k.bytes() + body->v.bytes(); }
   size_t heldBytes() const { return sideBytes() + latent.bytes() + foreign.size(); }
+  // Memory for the bytes of a foreign page, not counted yet; zeros behind them. False: there is none.
+  bool draftForeign(Account& of, size_t bytes);
   size_t bytes() const { return heldBytes() + original[0].bytesBeside(body->k) + original[1].bytesBeside(body->v) + rows[0].part.size() + rows[1].part.size(); }
 };
 
@@ -227,7 +230,7 @@ struct RotaryRows {
 // All pages of a cache, none of which is trusted: page after page, and of each layer by layer.
 struct PageRecord {
   bool isPredicted;
-  PageKind kind = kResident;  // kResident, or one of which at most the sinks are left, as it is stored
+  PageKind kind = kResident;  // kResident, kForeign, or one of which at most the sinks are left, as it is stored
   int formats[2];  // of keys and values, in which the page is to be
   // A page as it is stored is like StoredPage. Predicted: the sinks of page 0 (rows of keys, then of values, f16), and
   // residuals (predictor.h).

@@ -79,11 +79,13 @@ Status Cache::checkRecords(const PageRecords& given, size_t* bytes) const {
       sides += sideBytes(format, shape().kvHeads, shape().headDim);
     }
     const size_t sinks = page == 0 ? sinkBytes() : 0;
-    if (record.isPredicted ? record.size < sinks : record.size != sides + sinks) {
+    const size_t foreignBytes = record.kind == kForeign && record.size > sinks ? record.size - sinks : 0;
+    const bool isSized = record.kind == kForeign ? isForeignSize(foreignBytes) : record.isPredicted ? record.size >= sinks : record.size == sides + sinks;
+    if (!isSized) {
       *given.damaged = i;
       return kBadShape;
     }
-    *bytes += sides + sinks;
+    *bytes += sides + sinks + (record.kind == kForeign ? alignedPart(foreignBytes) : 0);
   }
   return kOk;
 }
@@ -104,6 +106,7 @@ bool Cache::draftPages(const PageRecords& given, Drafts* drafts) {
     const int* formats = given.records[i].formats;
     page->kind = given.records[i].kind;
     if (page->kind == kResident && (!page->body->k.draft(*account_, formats[0], sideShape(true)) || !page->body->v.draft(*account_, formats[1], sideShape(false)))) return false;
+    if (page->kind == kForeign && !page->draftForeign(*account_, given.records[i].size - (i < withSinks ? sinkBytes() : 0))) return false;
     if (i < withSinks && !(drafts->sinks[i] = account_->draft(sinkBytes()))) return false;
   }
   return true;
@@ -159,6 +162,7 @@ Status Cache::importPages(const PageRecords& given) {
     Layer& layer = layers_[i % layers];
     drafts.pages[i]->body->k.count(*account_);
     drafts.pages[i]->body->v.count(*account_);
+    account_->count(drafts.pages[i]->foreign);
     if (i < withSinks) {
       layer.sinks = std::move(drafts.sinks[i]);
       account_->count(layer.sinks);
@@ -179,6 +183,10 @@ bool Cache::readStored(const PageRecords& given, int at, Page& page, const std::
       if (part.size() > 0) std::memcpy(part.bytes(), from, part.size());
       from += part.size();
     }
+  }
+  if (page.kind == kForeign) {
+    std::memcpy(page.foreign.bytes(), from, page.foreignBytes);
+    from += page.foreignBytes;
   }
   if (position == 0) {
     std::memcpy(sinks[layer].bytes(), from, sinkBytes());

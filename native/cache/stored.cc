@@ -18,9 +18,10 @@ struct Piece {
   size_t size;
 };
 
-// All memory of a page, in the order of the stored bytes: keys, values, latent.
+// All memory of a page, in the order of the stored bytes: keys, values, latent; of a foreign page its bytes alone.
 std::vector<Piece> piecesOf(const Page& page) {
   std::vector<Piece> pieces;
+  if (page.kind == kForeign) return {{page.foreign.bytes(), page.foreignBytes}};
   for (const PageSide* side : {&page.body->k, &page.body->v}) {
     for (const PartRef& part : side->part) pieces.push_back({part.bytes(), part.size()});
   }
@@ -31,7 +32,8 @@ std::vector<Piece> piecesOf(const Page& page) {
 }  // namespace
 
 size_t Cache::storedBytes(int index, int pageIndex) const {
-  return layers_[index].page(pageIndex).heldBytes() + (pageIndex == 0 ? sinkBytes() : 0);
+  const Page& page = layers_[index].page(pageIndex);
+  return (page.kind == kForeign ? page.foreignBytes : page.heldBytes()) + (pageIndex == 0 ? sinkBytes() : 0);
 }
 
 void Cache::exportPage(int index, int pageIndex, uint8_t* out) const {
@@ -51,7 +53,7 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   const bool hasLatent = stored.latentFormat >= 0;
   if (stored.kind == kLatent && !hasLatent) return kBadArgument;
   if (stored.kind == kFreed && options_.window[index] == 0) return kUnsupported;
-  if ((stored.kind == kFreed || stored.kind == kEvicted) && hasLatent) return kUnsupported;
+  if ((stored.kind == kFreed || stored.kind == kEvicted || stored.kind == kForeign) && hasLatent) return kUnsupported;
   if (hasLatent && (!layer.latent || layer.latent->width != stored.latentWidth || !rotaryReaches(pageIndex))) return kUnsupported;
   // All sizes follow from the formats and are compared with the given size before anything is allocated.
   size_t pageBytes = hasLatent ? latentBytes(stored.latentFormat, stored.latentWidth) : 0;
@@ -60,7 +62,10 @@ Status Cache::importPage(int index, const StoredPage& stored) {
     if (!servesHeadDim(format, shape().headDim)) return kUnsupported;
     pageBytes += sideBytes(format, shape().kvHeads, shape().headDim);
   }
-  if (stored.size != pageBytes + (pageIndex == 0 ? sinkBytes() : 0)) return kBadShape;
+  const size_t sinkSize = pageIndex == 0 ? sinkBytes() : 0;
+  const size_t foreignBytes = stored.kind == kForeign && stored.size > sinkSize ? stored.size - sinkSize : 0;
+  if (stored.kind == kForeign ? !isForeignSize(foreignBytes) : stored.size != pageBytes + sinkSize) return kBadShape;
+  if (stored.kind == kForeign) pageBytes = alignedPart(foreignBytes);
   PartRef sinkPart = layer.sinks;
   const bool needsSinks = pageIndex == 0 && !sinkPart;
   if (!account_->hasRoom(pageBytes + (isOpenFull && !codesOpenRows() ? sealBytes() : 0) + (needsSinks ? sinkBytes() : 0))) return kBudgetExceeded;
@@ -72,6 +77,7 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   if (stored.kind == kResident) {
     if (!page->body->k.draft(*account_, stored.formats[0], sideShape(true)) || !page->body->v.draft(*account_, stored.formats[1], sideShape(false))) return kNoMemory;
   }
+  if (stored.kind == kForeign && !page->draftForeign(*account_, foreignBytes)) return kNoMemory;
   const uint8_t* at = stored.bytes;
   for (const Piece& piece : piecesOf(*page)) {
     if (piece.size > 0) std::memcpy(piece.bytes, at, piece.size);
@@ -98,6 +104,7 @@ Status Cache::importPage(int index, const StoredPage& stored) {
   page->body->k.count(*account_);
   page->body->v.count(*account_);
   page->latent.count(*account_);
+  account_->count(page->foreign);
   layer.pages.push_back(std::move(page));
   layer.mass.push_back(0);
   layer.length += kPageTokens;

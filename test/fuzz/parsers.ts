@@ -11,7 +11,10 @@ import { dirname, join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { crc32 } from 'node:zlib';
+import { PackPages, type SessionPack } from '../../engine/cache/pack-pages.ts';
 import { inspectPath } from '../../engine/cli/inspect.ts';
+import { PackInstance } from '../../engine/packs/instance.ts';
+import { instrumentModule } from '../../engine/packs/instrument.ts';
 import { cacheBytes, fillCache } from '../../engine/session/park/cache-bytes.ts';
 import { readParked } from '../../engine/session/park/folder.ts';
 import { PagePredictor } from '../../engine/session/park/page-predictor.ts';
@@ -31,7 +34,7 @@ import { expectedShapes } from '../../engine/transformer/config.ts';
 import { loadModel } from '../../engine/transformer/load.ts';
 import { RopeTable } from '../../engine/transformer/rope.ts';
 import { formatThresholdFile, mergeThresholdFiles, openHnswIndex } from '../../memory/index.ts';
-import { KvError, openKvCache, openPool } from '../../native/index.ts';
+import { type KvCache, KvError, openKvCache, openPool } from '../../native/index.ts';
 import { readCheckpoints, signCheckpoint } from '../../witness/checkpoint.ts';
 import { crc32c } from '../../witness/crc32c.ts';
 import { entryCrc } from '../../witness/entry.ts';
@@ -196,8 +199,22 @@ const repairPredictor = (content: Buffer): Buffer => {
   return Buffer.concat([body, createHash('sha256').update(body).digest()]);
 };
 
+const block6 = (): SessionPack => {
+  const module = instrumentModule(
+    readFileSync(join(import.meta.dirname, '..', '..', 'packs', 'block6', 'block6.wasm')),
+  );
+  return { name: 'block6', digest: '56'.repeat(32), open: () => PackInstance.open(module, { fuelPerToken: 1200 }) };
+};
+
+/** Pages of a cache in a pack that nobody withdraws. */
+const inPack = (kv: KvCache, pack: SessionPack): PackPages =>
+  new PackPages({
+    ...{ pack, kv, attention: {}, lowest: { k: 'trellis2', v: 'trellis2' } },
+    ...{ mayGoBack: () => false, isShared: () => false, onLeft: () => {} },
+  });
+
 /** A parked session of two layers: a page, and an open page of rows in f16. */
-function parkedFile(predicted: PagePredictor | null): Buffer {
+function parkedFile(predicted: PagePredictor | null, pack?: SessionPack): Buffer {
   const [pool, shape] = [openPool(2 ** 24), PARKED_SHAPE];
   const kv = openKvCache({ pool, shape });
   const random = seeded(3);
@@ -205,6 +222,7 @@ function parkedFile(predicted: PagePredictor | null): Buffer {
     const [k, v] = [0, 1].map(() => Float32Array.from({ length: PARKED_TOKENS * 64 }, () => random() - 0.5));
     kv.append(layer, k!, v!);
   }
+  if (pack !== undefined) for (let layer = 0; layer < shape.layers; layer++) inPack(kv, pack).hold(layer, 0);
   const cache = cacheBytes(kv, PARKED_TOKENS, predicted);
   kv.close();
   pool.close();
@@ -221,6 +239,7 @@ function parkedFile(predicted: PagePredictor | null): Buffer {
       textDigest: '34'.repeat(32),
       policy: { id: 'price', version: 3, machine: 'x' },
       options: { kvBudget: '25%', tokensExpected: 4096 },
+      ...(pack === undefined ? {} : { pack: { name: pack.name, digest: pack.digest, pages: [[0], [0]] } }),
       predictor: predicted?.predictor.digest ?? null,
       kvBytes: 1,
       kvBytesF16: 2,
@@ -356,20 +375,26 @@ export const PARSERS: Readonly<Record<string, Parser>> = {
     },
   },
   parked: {
-    files: async () => ({ 'a.parked': parkedFile(null), 'b.parked': parkedFile(tinyPages()) }),
+    files: async () => ({
+      'a.parked': parkedFile(null),
+      'b.parked': parkedFile(tinyPages()),
+      'c.parked': parkedFile(null, block6()),
+    }),
     damage: {
       'a.parked': [...BINARY, ...BINARY.map(() => parkedJson)],
       'b.parked': [...BINARY, ...BINARY.map(() => parkedJson)],
+      'c.parked': [...BINARY, ...BINARY.map(() => parkedJson)],
     },
     repair: repairParked,
     read: (dir) => {
-      for (const name of ['a.parked', 'b.parked']) {
+      for (const name of ['a.parked', 'b.parked', 'c.parked']) {
         const { head, cache, fault, tokens } = readParked(join(dir, name));
         if (fault !== null) throw new KvError('checksum-mismatch', fault);
         const [pool, shape] = [openPool(2 ** 24), PARKED_SHAPE];
         const kv = openKvCache({ pool, shape });
         try {
-          fillCache(kv, tokens.length, cache, head.predictor === null ? null : tinyPages());
+          const packs = head.pack === undefined ? null : inPack(kv, block6());
+          fillCache(kv, tokens.length, cache, { predicted: head.predictor === null ? null : tinyPages(), packs });
         } finally {
           kv.close();
           pool.close();

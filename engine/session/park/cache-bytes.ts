@@ -9,6 +9,7 @@ import {
   type CacheShape,
   type FormatName,
   fromHalf,
+  isForeign,
   type KvCache,
   KvError,
   openRows,
@@ -19,10 +20,17 @@ import {
   sealedPages,
   toHalf,
 } from '../../../native/index.ts';
+import type { PackPages } from '../../cache/pack-pages.ts';
 import { formatOf, type PagePredictor } from './page-predictor.ts';
 
 /** How a row of the open page is written: as float32, as f16, or in 8 bits with an f16 scale per head. */
 const ROW = { f32: 0, f16: 1, q8: 2 } as const;
+
+/** What pages are read by that are not as they are stored. */
+interface Readers {
+  readonly predicted?: PagePredictor | null;
+  readonly packs?: Pick<PackPages, 'check'> | null;
+}
 
 /** 1 was a predicted page of an earlier version. */
 const PAGE = { stored: 0, earlier: 1, predicted: 2 } as const;
@@ -52,14 +60,15 @@ export function cacheBytes(kv: KvCache, tokens: number, predicted: PagePredictor
 }
 
 /**
- * Puts them into a cache that is empty, or has the first of these pages already, which it then keeps. Throws what
- * importPages and append throw, and 'bad-file'; the cache may then hold the pages, without the rows.
+ * Puts them into a cache that is empty, or has the first of these pages already, which it then keeps. packs: what reads
+ * those in the codec of a pack. Throws what importPages and append throw, and 'bad-file'; the cache may then hold the
+ * pages, without the rows.
  */
 export function fillCache(
   kv: KvCache,
   tokens: number,
   bytes: Uint8Array,
-  predicted: PagePredictor | null = null,
+  { predicted = null, packs = null }: Readers = {},
 ): void {
   const { layers, kvHeads, headDim } = kv.shape;
   const reader = new Reader(bytes);
@@ -79,6 +88,8 @@ export function fillCache(
     if (i >= held) records.push({ at, length, formats });
   }
   kv.importPages({ bytes, records, predicted: predicted?.packed(pages) ?? null });
+  if (packs !== null) packs.check();
+  else if (hasForeign(kv)) throw cutOff('pages of it are in a pack that its session has not');
   const rows = openRows(tokens);
   if (rows * layers * 2 * (1 + Math.min(kvHeads * (2 + headDim), 2 * kvHeads * headDim)) > reader.left)
     throw cutOff('rows are missing');
@@ -89,6 +100,12 @@ export function fillCache(
   }
   if (reader.left > 0) throw cutOff(`${reader.left} bytes are left over`);
 }
+
+/** True if nobody but a pack understands some of the pages. */
+const hasForeign = (kv: KvCache): boolean =>
+  Array.from({ length: kv.shape.layers }, (_, layer) => kv.table(layer)).some((table) =>
+    table.kind.some((_, page) => isForeign(table, page)),
+  );
 
 const cutOff = (why: string): KvError => new KvError('bad-file', `the parked cache cannot be read: ${why}`);
 

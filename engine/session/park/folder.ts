@@ -7,6 +7,7 @@ import fs from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import {
   KvError,
+  parseJson,
   readRegular,
   refusedFile,
   removeLeftovers,
@@ -16,7 +17,8 @@ import {
   writeSynced,
 } from '../../../native/index.ts';
 import { makeFolder } from '../../state/folder.ts';
-import { parseParked, type ReadParked } from './parked-file.ts';
+import { FIXED_BYTES, headPlace, parseParked, type ReadParked } from './parked-file.ts';
+import { parkedHead } from './parked-head.ts';
 
 const ENDING = '.parked';
 /** 8,192 tokens of a model of 70 billion weights in f16 take 2.7 GB; on Node 20 a buffer holds 4 GiB at most. */
@@ -104,14 +106,47 @@ export interface ParkedSession {
 /** The parked sessions of a state folder, newest first, each read and verified. Throws 'io'. */
 export function parkedSessions(stateDir: string): ParkedSession[] {
   const dir = parkedDir(stateDir);
-  let names: string[];
+  return parkedNames(stateDir)
+    .map((name) => listed(join(dir, name)))
+    .sort((a, b) => (b.parkedMs ?? 0) - (a.parkedMs ?? 0));
+}
+
+/**
+ * Digests of the kernel packs in whose codec parked sessions of a state folder have pages. What cannot be read has
+ * none: nobody can resume it by its pages either. Throws 'io' where the folder cannot be read.
+ */
+export function parkedPacks(stateDir: string): ReadonlySet<string> {
+  return new Set(parkedNames(stateDir).flatMap((name) => packOf(join(parkedDir(stateDir), name)) ?? []));
+}
+
+/** Of a file, whose head alone is read; null: none, or no parked session. */
+function packOf(path: string): string | null {
+  let file: number | null = null;
   try {
-    names = fs.readdirSync(dir).filter((name) => name.endsWith(ENDING));
+    file = fs.openSync(path, 'r');
+    const begin = Buffer.alloc(FIXED_BYTES);
+    fs.readSync(file, begin, 0, begin.length, 0);
+    const { at, bytes } = headPlace(begin, path);
+    if (at + bytes > fs.fstatSync(file).size) return null;
+    const head = Buffer.alloc(bytes);
+    fs.readSync(file, head, 0, bytes, at);
+    return parkedHead(parseJson(head, { what: path, code: 'bad-file' }), path).pack?.digest ?? null;
+  } catch (error) {
+    if (error instanceof KvError || (error as NodeJS.ErrnoException).code !== undefined) return null;
+    throw error;
+  } finally {
+    if (file !== null) fs.closeSync(file);
+  }
+}
+
+function parkedNames(stateDir: string): string[] {
+  const dir = parkedDir(stateDir);
+  try {
+    return fs.readdirSync(dir).filter((name) => name.endsWith(ENDING));
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
     throw refusedFile(dir, cause);
   }
-  return names.map((name) => listed(join(dir, name))).sort((a, b) => (b.parkedMs ?? 0) - (a.parkedMs ?? 0));
 }
 
 function listed(path: string): ParkedSession {

@@ -351,7 +351,7 @@ export class IdleSessions {
 
   #isParkable(session: Session): boolean {
     const { isIdle, calls, governed } = session;
-    if (governed.stake.floorBytes > 0) return false;
+    if (governed.stake.floorBytes > 0 || (this.place === 'memory' && governed.packs !== null)) return false;
     return isIdle && calls !== this.#kept.get(session) && isParkable(session) && this.#gainBytes(session) > 0;
   }
 
@@ -456,7 +456,7 @@ export class IdleSessions {
       if (head.session !== session.id || head.tokens !== tokens.length) return 'the file is that of another session';
       const predicted =
         this.#form.place === 'memory' ? pagePredictor(runtime, this.#form.predictorOf(session), tokens.length) : null;
-      fillCache(governed.kv, tokens.length, cache, predicted);
+      fillCache(governed.kv, tokens.length, cache, { predicted, packs: governed.packs });
       return null;
     } catch (error) {
       if (!(error instanceof KvError)) throw error;

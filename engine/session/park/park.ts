@@ -29,7 +29,6 @@ const hasPlainState = ({ setup: { policy, latents = 'auto' }, governed }: Sessio
   typeof policy !== 'object' &&
   (latents === 'auto' || latents === 'none') &&
   governed.latents === null &&
-  governed.packs === null &&
   governed.terms.context.latents === undefined;
 
 /**
@@ -37,8 +36,9 @@ const hasPlainState = ({ setup: { policy, latents = 'auto' }, governed }: Sessio
  * a little. Throws 'unsupported' for what cannot be parked, 'busy', 'closed'.
  */
 export function parkedBytes(session: Session, predictor: Predictor | null = null): Buffer {
-  const { runtime, setup, governed, tokens, lastHidden } = session;
-  if (governed.packs !== null) throw withoutPack('be parked', 'no file has the pages of its pack');
+  const { runtime, governed, tokens, lastHidden } = session;
+  if (governed.packs !== null && predictor !== null)
+    throw withoutPack('be parked predicted', 'nothing is predicted from pages in a pack');
   if (!hasPlainState(session))
     throw new KvError('unsupported', 'a session with latents, or with a policy of the caller, cannot be parked', {
       values: { session: session.id, policy: governed.terms.policy.id },
@@ -56,7 +56,8 @@ export function parkedBytes(session: Session, predictor: Predictor | null = null
     policy: { id: policy.id, version: policy.version, machine: machineDigest() },
     ...given({ eightBit: runtime.activations?.eightBit.slice() }),
     ...given({ adapters: adaptersOf(session) }),
-    options: parkedOptions(setup),
+    options: parkedOptions(session),
+    ...given({ pack: packOf(session) }),
     predictor: predictor?.digest ?? null,
     kvBytes: governed.usedBytes,
     kvBytesF16: f16CacheBytes(shape, tokens.length),
@@ -99,9 +100,19 @@ export const textDigest = (tokenizer: Tokenizer, tokens: readonly number[]): str
     .update(tokenizer.decode(tokens, { special: true }))
     .digest('hex');
 
+/** The pack of a session, unless it has left it and has no page there. */
+function packOf({ setup: { sessionPack }, governed: { packs } }: Session): ParkedHead['pack'] {
+  if (sessionPack === undefined || packs === null || (!packs.isOpen && packs.count === 0)) return undefined;
+  const { name, digest } = sessionPack;
+  return { name, digest, pages: packs.known };
+}
+
 /** What the caller asked for, as far as it is plain data. */
-function parkedOptions(setup: Session['setup']): SessionOptions {
-  const asked = setup as unknown as Readonly<Record<string, unknown>>;
+function parkedOptions(session: Session): SessionOptions {
+  const { pack: _, ...others } = session.setup;
+  const asked = (packOf(session) === undefined ? others : session.setup) as unknown as Readonly<
+    Record<string, unknown>
+  >;
   return Object.fromEntries(
     Object.keys(PARKED_OPTIONS).flatMap((name) => (asked[name] === undefined ? [] : [[name, asked[name]]])),
   );

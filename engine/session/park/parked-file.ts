@@ -20,7 +20,7 @@ const PARKED: Container = {
   noun: 'parked session',
   hint: 'resume it with the version of palimpsest that parked it',
 };
-const FIXED_BYTES = 32;
+export const FIXED_BYTES = 32;
 
 /** A parked session, as it is written and as it was read. */
 export interface Parked {
@@ -72,6 +72,15 @@ export function parseParked(bytes: Uint8Array, what: string): ReadParked {
   const isSound = sha256(cache).equals(file.subarray(file.length - DIGEST_BYTES));
   const fault = isSound ? null : 'its cache does not have the checksum that it was written with';
   return { head, tokens, lastHidden, cache, fault };
+}
+
+/** What a file begins with: where its head is. Throws 'bad-file', 'unsupported' for another version. */
+export function headPlace(begin: Buffer, what: string): { readonly at: number; readonly bytes: number } {
+  checkContainer(begin, what, PARKED, FIXED_BYTES);
+  const bytes = begin.readUInt32LE(8);
+  if (bytes > HEAD_BYTES_MAX)
+    throw new KvError('bad-file', `the head of ${what} is too large`, { values: { file: what, bytes } });
+  return { at: FIXED_BYTES, bytes };
 }
 
 interface Sizes {

@@ -17,6 +17,9 @@ const LEFT_OUT = 'witness';
 export const DESCENT_STEPS_MAX = 4096;
 
 const name = z.string().max(256);
+/** No model of ours has more layers, and no session more pages. */
+const LAYERS_MAX = 1024;
+const PACK_PAGES_MAX = 2 ** 16;
 const digest = z.string().regex(/^[0-9a-f]{64}$/);
 
 const schema = z.strictObject({
@@ -40,6 +43,11 @@ const schema = z.strictObject({
     .max(ADAPTERS_MAX)
     .optional(),
   options: z.record(z.string(), z.unknown()),
+  /**
+   * In whose codec pages of it are, and which were there at any time, of each layer in order; absent: it has none, or
+   * has left it.
+   */
+  pack: z.strictObject({ name, digest, pages: z.array(z.array(count).max(PACK_PAGES_MAX)).max(LAYERS_MAX) }).optional(),
   /** The digest of what its pages were predicted by; null: they are as they are stored. */
   predictor: digest.nullable(),
   /** Bytes that the cache took in memory, and those of f16. */

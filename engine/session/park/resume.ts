@@ -3,13 +3,14 @@
  * does not fit, the cache is made again from the tokens, as if they were read for the first time, and the caller and
  * the log are told why.
  */
-import { firstToken, given, KvError } from '../../../native/index.ts';
+import { firstToken, given, KvError, sealedPages } from '../../../native/index.ts';
 import { machineDigest } from '../../../policy/index.ts';
 import { seriesOf } from '../../../witness/index.ts';
 import type { Activated } from '../../adapters/activation.ts';
 import { weightsKey } from '../../adapters/adapters.ts';
 import { Descent } from '../../cache/descent.ts';
 import { copyBytes } from '../../cache/own-pages.ts';
+import { packId } from '../../cache/pack-pages.ts';
 import { Rotary } from '../../transformer/rotary.ts';
 import type { Runtime } from '../../transformer/runtime/runtime.ts';
 import type { ReadOptions } from '../prompt.ts';
@@ -143,10 +144,23 @@ function mismatch(session: Session, { head }: ReadParked): string | null {
     (name) => head.shape[name] !== governed.shape[name],
   );
   if (sizes.length > 0) return `its cache has another shape (${sizes.join(', ')})`;
+  const { sessionPack } = session.setup;
+  if (sessionPack?.digest !== head.pack?.digest) return packDiffers(head.pack, sessionPack);
+  if (head.pack !== undefined && !fits(head.pack.pages, head))
+    return 'what it says of pages in its pack does not fit its cache';
   const { tokensExpected } = head.options;
   if (rotary.plan === Rotary.planned(runtime.model.config, tokensExpected).plan) return null;
   return `its keys were rotated for ${tokensExpected ?? 'all'} tokens of the context`;
 }
+
+const packDiffers = (then: ParkedHead['pack'], now: { readonly name: string; readonly digest: string } | undefined) => {
+  const named = (pack: typeof now): string => (pack === undefined ? 'none' : packId(pack));
+  return `its pages are in another pack: ${named(then)}, not ${named(now)}`;
+};
+
+/** True if these are pages that a cache has, by layer. */
+const fits = (pages: NonNullable<ParkedHead['pack']>['pages'], { shape, tokens }: ParkedHead): boolean =>
+  pages.length === shape.layers && pages.every((of) => of.every((page) => page < sealedPages(tokens)));
 
 /** The same as fill, once there is room for it beside what those that are at work will take to their ends. */
 async function fillInTurn(
@@ -186,7 +200,9 @@ function fill(
         if (held > 0) governed.vacate();
         return false;
       }
-      fillCache(governed.kv, tokens.length, cache, predicted);
+      fillCache(governed.kv, tokens.length, cache, { predicted, packs: governed.packs });
+      for (const [layer, pages] of (head.pack?.pages ?? []).entries())
+        for (const page of pages) governed.packs?.know(layer, page);
       governed.filled(tokens.length, head.trials);
       return true;
     };

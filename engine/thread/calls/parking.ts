@@ -49,8 +49,11 @@ export const parkingCalls = (host: Host) => ({
     const parked = isFile ? readParked(findParked(host.state?.dir ?? null, from)) : parseParked(from, 'what was kept');
     const predictor = parked.head.predictor === null ? null : host.predictor.findIfSound();
     const reading = { signal, onProgress: (progress: Progress) => tell({ progress }) };
-    const { session, resumed } = await host.opening({ ...parked.head.options, ...options }, (setup) =>
-      resumeSession(host.runtime, setup, parked, reading, predictor),
+    const { session, resumed } = await host.opening(
+      { ...parked.head.options, ...options },
+      (setup) => resumeSession(host.runtime, setup, parked, reading, predictor),
+      // Whoever names a pack wants that one, and the text is read again where it is another.
+      options.pack === undefined ? parked.head.pack : undefined,
     );
     host.keep(session);
     return { id: session.id, resumed };

@@ -242,18 +242,31 @@ class Case {
   /** Exports two pages of both layers, and predicts the second layer of the first and the first layer of the second. */
   park(): this {
     const sinks = new Uint8Array(4 * SINK_TOKENS * ROW);
-    const parts = [0, 1].flatMap((page) =>
-      [0, 1].map((layer) =>
-        layer === page
-          ? exportPage(this.cache, SHAPE, layer, page, this.table(this.cache, layer))
-          : Buffer.concat([page === 0 ? sinks : sinks.subarray(0, 0), zeros]),
+    return this.#parked(
+      [0, 1].flatMap((page) =>
+        [0, 1].map((layer) =>
+          layer === page
+            ? exportPage(this.cache, SHAPE, layer, page, this.table(this.cache, layer))
+            : Buffer.concat([page === 0 ? sinks : sinks.subarray(0, 0), zeros]),
+        ),
       ),
+      (i) => i === 0 || i === 3,
     );
+  }
+
+  /** Exports the same, none of them predicted. */
+  parkStored(): this {
+    const stored = (page: number) =>
+      [0, 1].map((layer) => exportPage(this.cache, SHAPE, layer, page, this.table(this.cache, layer)));
+    return this.#parked([...stored(0), ...stored(1)], () => true);
+  }
+
+  #parked(parts: readonly Uint8Array[], isStored: (i: number) => boolean): this {
     this.bytes = Buffer.concat(parts);
     let at = 0;
     this.records = parts.map(({ length }, i) => {
       at += length;
-      return { at: at - length, length, formats: i === 0 || i === 3 ? null : { k: 'rot4', v: 'q8' } };
+      return { at: at - length, length, formats: isStored(i) ? null : { k: 'rot4', v: 'q8' } };
     });
     return this.predictor();
   }
@@ -471,6 +484,16 @@ const OPERATIONS: Record<string, [(it: Case) => void, (it: Case) => unknown, ((i
     (it) => it.finishTrials(1),
   ],
   'importing a first page': [(it) => it.append(300).export(0).openOther(), (it) => it.import(0)],
+  'importing a first page of the caller': [
+    (it) => it.append(300).foreign(0).export(0).openOther(),
+    (it) => it.import(0),
+    (it) => it.again(0),
+  ],
+  'importing all pages, two of the caller': [
+    (it) => it.append(300, [0, 1]).foreign(0).foreign(1).parkStored().openOther(),
+    (it) => it.importPages(),
+    (it) => it.again(0),
+  ],
   'importing a page behind a full one': [(it) => it.append(300).export(1).openOther(128), (it) => it.import(128)],
   'packing a predictor': [(it) => it.append(300), (it) => it.predictor()],
   'importing all pages': [(it) => it.append(300, [0, 1]).park().openOther(), (it) => it.importPages()],

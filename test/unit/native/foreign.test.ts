@@ -3,6 +3,7 @@
  * softmax comes of both; bytes count exactly, in the cache, in forks and when they go; trials of given rows find what
  * trials of the same rows in a format find; queries that are kept for trials have seen both parts.
  */
+import { crc32 } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import {
   type Beside,
@@ -62,7 +63,6 @@ describe('a page that is held as bytes of the caller', () => {
       expect([...one.foreignBytes(0, 1)]).toEqual([...BYTES]);
       expect(codeOf(() => one.decode(0, 1, 'k'))).toBe('unsupported');
       expect(codeOf(() => one.transcode(0, 1, 'k', 'rot4'))).toBe('unsupported');
-      expect(codeOf(() => one.exportPage(0, 1))).toBe('unsupported');
       expect(codeOf(() => one.holdForeign(0, 1, BYTES))).toBe('unsupported');
     }
     expect(codeOf(() => cache.foreignBytes(0, 0))).toBe('unsupported');
@@ -73,6 +73,47 @@ describe('a page that is held as bytes of the caller', () => {
     cache.truncate(256);
     fork.close();
     expect(cache.auditBytes()).toBe(cache.usedBytes);
+  });
+
+  it('is exported with its bytes, and imported again, alone or among all', () => {
+    const cache = filled(300);
+    for (const layer of [0, 1]) cache.holdForeign(layer, layer, BYTES);
+    const pages = [0, 1].flatMap((page) => [0, 1].map((layer) => cache.exportPage(layer, page)));
+    const all = Buffer.concat(pages);
+    let at = 0;
+    const records = pages.map(({ length }) => ({ at: (at += length) - length, length, formats: null }));
+    const empty = (): KvCache => openKvCache({ shape, pool: openPool(2 ** 30) });
+    const [one, other] = [empty(), empty()];
+    for (const [i, page] of pages.entries()) one.importPage(i % 2, page);
+    other.importPages({ bytes: all, records, predicted: null });
+    for (const back of [one, other]) {
+      expect(back.auditBytes()).toBe(back.usedBytes);
+      expect([0, 1].flatMap((page) => [0, 1].map((layer) => back.exportPage(layer, page)))).toEqual(pages);
+      for (const layer of [0, 1]) expect([...back.foreignBytes(layer, layer)]).toEqual([...BYTES]);
+      expect(back.evictPage(1, 1)).toBe(1024);
+      back.close();
+    }
+    // Sizes that no page has, in a head that is sound otherwise; no budget for what is there.
+    for (const [page, bytes] of [
+      [0, 0],
+      [1, 0],
+      [1, 2 ** 24 + 1],
+    ] as const) {
+      const stored = cache.exportPage(page, page);
+      const sinks = page === 0 ? stored.length - 132 - BYTES.length : 0;
+      const lying = Buffer.alloc(132 + bytes + sinks);
+      lying.set(stored.subarray(0, 128));
+      lying.writeUInt32LE(bytes + sinks, 36);
+      lying.writeUInt32LE(crc32(lying.subarray(0, -4)), lying.length - 4);
+      const into = page === 0 ? empty() : filled(128);
+      expect(codeOf(() => into.importPage(page, lying))).toBe('bad-shape');
+      expect(into.auditBytes()).toBe(into.usedBytes);
+    }
+    const small = empty();
+    small.setBudget(small.usedBytes + 512);
+    expect(codeOf(() => small.importPage(0, pages[0]!))).toBe('budget-exceeded');
+    expect(codeOf(() => small.importPages({ bytes: all, records, predicted: null }))).toBe('budget-exceeded');
+    expect(small.auditBytes()).toBe(small.usedBytes);
   });
 
   it('takes no more than the budget leaves, and changes nothing then', () => {

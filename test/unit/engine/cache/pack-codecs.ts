@@ -1,7 +1,14 @@
 /** Codecs of pages as packs would bring them, in TypeScript: to see what a cache makes of them, and of their faults. */
 import type { SessionPack } from '../../../../engine/cache/pack-pages.ts';
 import type { PackCodec } from '../../../../engine/packs/types.ts';
-import { KvError } from '../../../../native/index.ts';
+import type { Session } from '../../../../engine/session/session.ts';
+import { isForeign, KvError } from '../../../../native/index.ts';
+
+/** Pages of a session that are in a pack: layer and page. */
+export const inPack = ({ cache, governed }: Pick<Session, 'cache' | 'governed'>): number[][] =>
+  Array.from({ length: governed.shape.layers }, (_, layer) => cache.table(layer)).flatMap((table, layer) =>
+    Array.from({ length: table.pages }, (_, page) => [layer, page]).filter(([, page]) => isForeign(table, page!)),
+  );
 
 /** A codec from what it encodes and decodes, whose products are those of the decoded rows, in float32. */
 function codecOf(

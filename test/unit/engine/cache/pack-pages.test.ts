@@ -37,7 +37,15 @@ describe('attention over pages in a pack', () => {
     const kv: KvCache = openKvCache({ shape, pool: openPool(2 ** 28), windowFormat: 'f16', ...attention });
     kv.append(0, normals(random, 600 * row), normals(random, 600 * row));
     const pack = packOf('coarse', 'a', () => coarse());
-    const packs = new PackPages({ pack, kv, attention, lowest: LOWEST, mayGoBack: () => false, onLeft: () => {} });
+    const packs = new PackPages({
+      pack,
+      kv,
+      attention,
+      lowest: LOWEST,
+      mayGoBack: () => false,
+      isShared: () => false,
+      onLeft: () => {},
+    });
     const [k, v] = [history(kv, 0, 'k'), history(kv, 0, 'v')];
     const codec = coarse();
     const dense = { window, scoreCap, scale, ...(slopes !== null && { slopes: Float32Array.from(slopes) }) };
@@ -81,7 +89,7 @@ describe('pages that give back room', () => {
     const left: string[] = [];
     const options = { pack: packOf('coarse', 'a', () => coarse()), kv, attention: {}, lowest: LOWEST };
     const onLeft = (why: string, pages: number): void => void left.push(`${why} ${pages}`);
-    const packs = new PackPages({ ...options, mayGoBack: () => false, onLeft });
+    const packs = new PackPages({ ...options, mayGoBack: () => false, isShared: () => false, onLeft });
     for (const layer of [0, 1]) for (const page of [1, 2]) packs.hold(layer, page);
     return { kv, packs, left };
   }

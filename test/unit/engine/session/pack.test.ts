@@ -12,7 +12,6 @@ import { PackInstance } from '../../../../engine/packs/instance.ts';
 import { instrumentModule } from '../../../../engine/packs/instrument.ts';
 import { PackKeeper } from '../../../../engine/packs/lifecycle.ts';
 import type { CodecManifest } from '../../../../engine/packs/manifest.ts';
-import { parkedBytes } from '../../../../engine/session/park/park.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import type { SessionSetup } from '../../../../engine/session/setup.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
@@ -200,15 +199,8 @@ describe.each(['reference', 'mistral'])('a session of %s with a pack', (name) =>
     for (const one of [left, again]) one.close();
   });
 
-  it('is not forked or parked, and keeps no latents and no originals', async () => {
+  it('keeps no latents and no originals', async () => {
     const pack = packOf('kept', 'e', keptRows);
-    const session = open(pack, { cacheTypes: 'trellis2' });
-    await session.read(text.slice(0, 300));
-    for (const work of [() => session.fork(), () => parkedBytes(session)]) {
-      const error = await refusedLater(work);
-      expect([error.code, error.values]).toEqual(['unsupported', { option: 'pack' }]);
-    }
-    session.close();
     for (const more of [{ latents: { format: 'xq4' } }, { originals: 'memory' }] as Partial<SessionSetup>[])
       expect((await refusedLater(() => open(pack, more))).code).toBe('unsupported');
     expect((await refusedLater(() => open(undefined, { pack: 'kept' }))).code).toBe('unsupported');

@@ -88,7 +88,7 @@ function readAsByReference(bytes: Buffer): void {
     for (const threads of [1, 2]) {
       setIsa(isa);
       const back = open(threads);
-      fillCache(back, TOKENS, bytes, pages());
+      fillCache(back, TOKENS, bytes, { predicted: pages() });
       for (let layer = 0; layer < layers; layer++)
         for (const page of [0, 1])
           expect(
@@ -188,7 +188,7 @@ describe('pages that the binary reads', () => {
       for (const side of SIDES) source.transcode(i % layers, Math.floor(i / layers), side, formatsOf(i)[side]);
     const bytes = cacheBytes(source, tokens, pages());
     const back = open();
-    fillCache(back, tokens, bytes, pages());
+    fillCache(back, tokens, bytes, { predicted: pages() });
     const reference = pages();
     const ways = [0, 0];
     for (let i = 0, at = 0; i < count * layers; i++) {
@@ -248,7 +248,7 @@ describe('pages that the binary reads', () => {
         change(copy);
         const back = open();
         expect(
-          codeOf(() => fillCache(back, TOKENS, copy, pages())),
+          codeOf(() => fillCache(back, TOKENS, copy, { predicted: pages() })),
           `${isa} ${i}`,
         ).toBe('bad-file');
         expect([back.length(), back.usedBytes]).toEqual([0, 0]);
@@ -263,7 +263,7 @@ describe('pages that the binary reads', () => {
     const bytes = cacheBytes(source, TOKENS, pages());
     bytes[4] = EARLIER;
     const back = open();
-    expect(() => fillCache(back, TOKENS, bytes, pages())).toThrow(/in the way of an earlier version/);
+    expect(() => fillCache(back, TOKENS, bytes, { predicted: pages() })).toThrow(/in the way of an earlier version/);
     for (const one of [source, back]) one.close();
   });
 });
