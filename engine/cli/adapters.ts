@@ -9,7 +9,9 @@ import { readAdapter } from '../adapters/read.ts';
 import { AdapterRegistry, registeredInfo } from '../adapters/registry.ts';
 import type { AdapterInfo } from '../adapters/types.ts';
 import { countedTokens, tokenize } from '../session/prompt.ts';
+import { TextHelpers } from '../sidecar/hint.ts';
 import { readBook } from '../state/folder.ts';
+import { asksHelpers } from '../thread/engine-options.ts';
 import { loadModel } from '../transformer/load.ts';
 import { cacheDirOf, flag, qdrantOptions, type Settings, text } from './options.ts';
 import { readText } from './read-text.ts';
@@ -55,12 +57,15 @@ const say = (settings: Settings, json: unknown, plain: string): unknown =>
 export async function propose(settings: Settings, path: string): Promise<void> {
   const content = await readText(path, 'text');
   const model = await loadModel(text(settings, 'model') ?? MODEL, { cacheDir: cacheDirOf(settings) });
+  let helpers: TextHelpers | null = null;
   try {
+    helpers = await helpersOf(settings);
+    const hintOf = (said: Uint8Array) => helpers?.hintOf(said) ?? Promise.resolve(null);
     const book = await readBook(text(settings, 'state') ?? '.palimpsest', qdrantOptions(settings));
     try {
       const ids = tokenize(model.tokenizer, content, true, countedTokens(model));
       const { layers, queryHeads, kvHeads, headDim } = model.config;
-      const source = { model, shape: { layers, queryHeads, kvHeads, headDim }, book };
+      const source = { model, shape: { layers, queryHeads, kvHeads, headDim }, book, hintOf };
       const proposal = await proposalFor(source, ids);
       const names = registry(settings).namesFor(model);
       const named = proposal.adapters.map((one) => ({ name: names.get(one.digest) ?? null, ...one }));
@@ -73,7 +78,22 @@ export async function propose(settings: Settings, path: string): Promise<void> {
       await book.close();
     }
   } finally {
+    await helpers?.close();
     model.weights.close();
+  }
+}
+
+/** Those that an engine with these settings asks; null: none. Throws what opening and trying them throws. */
+async function helpersOf(settings: Settings): Promise<TextHelpers | null> {
+  const embedder = text(settings, 'embedder');
+  if (!asksHelpers({ helpers: settings['helpers'] as boolean | undefined, embedder })) return null;
+  const helpers = new TextHelpers({ embedder });
+  try {
+    await helpers.check();
+    return helpers;
+  } catch (error) {
+    await helpers.close();
+    throw error;
   }
 }
 

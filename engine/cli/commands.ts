@@ -527,7 +527,7 @@ export const ADAPTER_COMMANDS: readonly CommandText[] = [
     does: 'Which adapters earlier sessions used whose texts were like that of a file, how they ended, and why that is proposed or nothing is. `--lora proposed` of `run` and `serve` takes what is proposed.',
     brief: 'Adapters for a text, by earlier sessions.',
     examples: ['palimpsest adapters propose story.txt -m reference'],
-    settings: ['model', 'cache', 'state', 'masterKey', ...SHARED, 'config', 'json'],
+    settings: ['model', 'cache', 'state', 'masterKey', ...SHARED, 'helpers', 'embedder', 'config', 'json'],
     act: async (settings, args) => (await adapters()).propose(settings, args[0]!),
   },
   {

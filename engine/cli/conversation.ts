@@ -11,16 +11,20 @@ import {
   wrap,
 } from '../../native/index.ts';
 import { forecast } from '../cache/budget.ts';
+import { isProposedFor, proposedOf } from '../options/table.ts';
+import type { Prompt } from '../options/types.ts';
 import type { ChatAnswer } from '../session/chat/types.ts';
+import { countedTokens } from '../session/prompt.ts';
 import type { Generated } from '../session/types.ts';
 import type { Chat } from '../thread/chat.ts';
 import { type ChatOptions, CONVERSATION_OPTIONS } from '../thread/chat-options.ts';
 import type { Engine } from '../thread/engine.ts';
-import { closing, generateOptions, stream } from './answer.ts';
+import { closing, firstMessages, generateOptions, stream } from './answer.ts';
 import { ChatInput } from './chat-input.ts';
 import { failureText } from './failure.ts';
 import { jsonResult } from './json-result.ts';
 import { opening } from './loading.ts';
+import { loraOf } from './lora.ts';
 import { lowMemoryText } from './low-memory.ts';
 import { optionsOf } from './option-settings.ts';
 import { flag, type Settings, sessionOptions, text } from './options.ts';
@@ -64,11 +68,16 @@ interface Talk {
 /** Writes a line beside the conversation. */
 const say = (line: string): void => void process.stderr.write(`${wrap(line, columnsOf(process.stderr))}\n`);
 
-/** Opens a conversation as the settings say, and tells how it ends. */
-async function openChat(engine: Engine, settings: Settings, signal: AbortSignal): Promise<Chat> {
+/**
+ * Opens a conversation as the settings say, and tells how it ends. first: its first question, where adapters are
+ * proposed for that; null: nobody has asked yet.
+ */
+async function openChat(engine: Engine, settings: Settings, signal: AbortSignal, first: string | null): Promise<Chat> {
   const { tokensExpected: _, ...options } = sessionOptions(settings, 0);
   const asked = { ...options, ...optionsOf<ChatOptions>(settings, CONVERSATION_OPTIONS) };
-  const chat = await opening(engine, signal, () => engine.chat(asked));
+  const begun: Prompt = first === null ? [] : [...firstMessages(settings), { role: 'user', content: first }];
+  const ids = first === null ? [] : await engine.tokenize(begun, countedTokens(engine.info));
+  const chat = await opening(engine, signal, () => engine.chat(proposedOf(asked, ids)));
   const { config } = engine.info;
   const budget = text(settings, 'kvBudget');
   if (settings['contextTokens'] === undefined && chat.contextTokens < config.contextLength)
@@ -97,36 +106,57 @@ async function shareOf(chat: Chat, { info }: Engine, budget: string): Promise<st
   }.`;
 }
 
+/** What a conversation begins with that is opened by its first question; null: the input ended. */
+async function firstQuestion(input: ChatInput): Promise<string | null> {
+  for (;;) {
+    const asked = await input.next();
+    if (asked === null || !(asked.trim() === '' || asked.startsWith('/'))) return asked;
+    if (asked.trim() === '/help') process.stderr.write(`${HELP}\n`);
+    else if (asked.trim() !== '')
+      say('Adapters are proposed for the first question, and only then is the conversation open: ask it first.');
+  }
+}
+
 /**
  * Holds a conversation with one cache until the input ends. Ctrl-C ends an answer, or the conversation if it is pressed
- * twice while a question is waited for. → id of the session
+ * twice while a question is waited for. Where adapters are to be proposed, the first question is waited for before
+ * there is a session. → id of the session; null: nothing was asked, and there was none
  */
-export async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<string> {
-  const chat = await openChat(engine, settings, signal);
-  const { session } = chat;
-  const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
-  const input = new ChatInput({ signal });
-  const talk: Talk = { chat, settings, input, progress, signal };
-  let last: Generated | null = null;
+export async function converse(engine: Engine, settings: Settings, signal: AbortSignal): Promise<string | null> {
+  let input: ChatInput | null = isProposedFor(loraOf(settings)?.adapters) ? new ChatInput({ signal }) : null;
   try {
-    await closing(session, signal, async () => {
-      for (;;) {
-        const asked = await input.next();
-        if (asked === null) break;
-        if (asked.trim() === '') continue;
-        last = (await turn(talk, asked)) ?? last;
-      }
-      const report = await session.report();
-      process.stderr.write(`\n${fields(memoryRows(report), columnsOf(process.stderr))}\n`);
-      if (flag(settings, 'json')) {
-        const result = jsonResult(engine, report, last ?? { tokensPerSecond: 0, prefillTokensPerSecond: 0 }, null);
-        process.stdout.write(`${JSON.stringify(result)}\n`);
-      }
-    });
-    return session.id;
+    const first = input === null ? null : await firstQuestion(input);
+    if (input !== null && first === null) return null;
+    const chat = await openChat(engine, settings, signal, first);
+    input ??= new ChatInput({ signal });
+    const progress = new ProgressLine((text(settings, 'progress') ?? 'bar') as ProgressKind);
+    return await hold({ chat, settings, input, progress, signal }, engine, first);
   } finally {
-    input.close();
+    input?.close();
   }
+}
+
+/** first: what was asked already; null: nothing. → id of the session */
+async function hold(talk: Talk, engine: Engine, first: string | null): Promise<string> {
+  const { chat, input, settings, signal } = talk;
+  const { session } = chat;
+  let last: Generated | null = null;
+  await closing(session, signal, async () => {
+    if (first !== null) last = await turn(talk, first);
+    for (;;) {
+      const asked = await input.next();
+      if (asked === null) break;
+      if (asked.trim() === '') continue;
+      last = (await turn(talk, asked)) ?? last;
+    }
+    const report = await session.report();
+    process.stderr.write(`\n${fields(memoryRows(report), columnsOf(process.stderr))}\n`);
+    if (flag(settings, 'json')) {
+      const result = jsonResult(engine, report, last ?? { tokensPerSecond: 0, prefillTokensPerSecond: 0 }, null);
+      process.stdout.write(`${JSON.stringify(result)}\n`);
+    }
+  });
+  return session.id;
 }
 
 /** Does what was typed: a command, or a question. → the answer; null: there is none */

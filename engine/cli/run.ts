@@ -2,7 +2,7 @@
 import { columnsOf, fields, KvError, privately, replaceFile } from '../../native/index.ts';
 import { lacksText, shortId } from '../../witness/index.ts';
 import type { SessionReport } from '../cache/types.ts';
-import { GENERATE_OPTIONS, isProposedFor, proposedOf } from '../options/table.ts';
+import { GENERATE_OPTIONS, proposedOf } from '../options/table.ts';
 import type { Prompt } from '../options/types.ts';
 import { checkContinuations, countedTokens } from '../session/prompt.ts';
 import type { Divergence, Generated } from '../session/types.ts';
@@ -14,7 +14,6 @@ import { grammarOption, warnIncomplete } from './grammar-settings.ts';
 import { interruptible } from './interrupt.ts';
 import { jsonResult } from './json-result.ts';
 import { opening, withEngine } from './loading.ts';
-import { loraOf } from './lora.ts';
 import { checkSessionSettings, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
@@ -54,10 +53,6 @@ export async function run(settings: Settings): Promise<void> {
     throw new KvError('bad-argument', 'a receipt is of one answer, and a conversation has many', {
       hint: 'leave out --receipt, or give the one question with --prompt FILE',
     });
-  if (path === undefined && isProposedFor(loraOf(settings)?.adapters))
-    throw new KvError('bad-argument', 'adapters are proposed for a text, and nothing was said yet', {
-      hint: 'give the one question with --prompt FILE, or name the adapters',
-    });
   const content = path === undefined ? null : await readText(path, 'prompt');
   if (content === '')
     throw new KvError('bad-argument', 'the prompt is empty', {
@@ -75,7 +70,7 @@ export async function run(settings: Settings): Promise<void> {
     });
     // Only now does the log have the end of the session.
     const report = text(settings, 'report');
-    if (report !== undefined) writeReport(settings, session, report);
+    if (report !== undefined && session !== null) writeReport(settings, session, report);
   });
 }
 

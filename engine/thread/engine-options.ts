@@ -34,12 +34,23 @@ export function checkRuntimeOptions(options: Omit<EngineOptions, keyof typeof MO
   commonsOptions(options);
 }
 
-function checkShared(options: Pick<EngineOptions, 'qdrant' | 'stateDir' | 'helpers' | 'embedder'>): void {
-  if (options.helpers === false && options.embedder !== undefined)
+interface AskedHelpers {
+  readonly helpers?: boolean | undefined;
+  readonly embedder?: string | undefined;
+}
+
+/** Whether helpers are asked. Throws 'bad-argument' for options that contradict each other. */
+export function asksHelpers({ helpers, embedder }: AskedHelpers): boolean {
+  if (helpers === false && embedder !== undefined)
     throw new KvError('bad-argument', 'an embedder is a helper, and helpers: false asks none', {
-      values: { embedder: options.embedder },
+      values: { embedder },
       hint: 'leave out helpers or the embedder',
     });
+  return helpers ?? (embedder !== undefined || ENGINE_OPTIONS.helpers.default);
+}
+
+function checkShared(options: Pick<EngineOptions, 'qdrant' | 'stateDir' | 'helpers' | 'embedder'>): void {
+  asksHelpers(options);
   if (options.qdrant !== undefined && options.stateDir === null)
     throw new KvError('bad-argument', 'sessions are shared from a state folder', {
       hint: 'name one, or leave out qdrant',
@@ -84,7 +95,7 @@ export function commonsOptions(options: Omit<EngineOptions, 'model'>): CommonsOp
     interTokenTargetMs: options.interTokenTargetMs,
     idleSessions: options.idleSessions ?? ENGINE_OPTIONS.idleSessions.default,
     prefixCaching: options.prefixCaching ?? ENGINE_OPTIONS.prefixCaching.default,
-    helpers: options.helpers ?? (options.embedder !== undefined || ENGINE_OPTIONS.helpers.default),
+    helpers: asksHelpers(options),
     embedder: options.embedder === undefined ? undefined : resolve(options.embedder),
   };
 }

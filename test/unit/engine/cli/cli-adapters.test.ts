@@ -64,6 +64,20 @@ describe('adapters', () => {
     expectRefused(await say('remove', 'style'), 'not-found');
   });
 
+  it('are proposed with what helpers say of a text, as other commands ask them', async () => {
+    const story = folder.write('story.txt', 'Then they walked to the old house by the sea, step by step. '.repeat(30));
+    const state = ['--state', join(dir, 'proposing')];
+    const run = ['run', '-m', 'reference', '-p', story, '-n', '2', ...state, '--helpers', '--lora', `style=${adapter}`];
+    expect(await palimpsest(run)).toMatchObject({ code: 0 });
+    const propose = (...more: string[]) =>
+      answered(['adapters', 'propose', story, '-m', 'reference', ...state, '--json', ...more]);
+    for (const { code, out } of [await propose(), await propose('--helpers')]) {
+      expect(code).toBe(0);
+      expect(lastLine(out)['seen']).toHaveLength(1);
+    }
+    expectRefused(await propose('--embedder', join(dir, 'none.onnx')), 'not-found', 'none.onnx');
+  });
+
   it('change an answer by --lora, as far as their scale says', async () => {
     const run = async (...lora: string[]): Promise<string> => {
       const args = ['run', '-m', 'reference', '-p', prompt, '-n', '12', '--state', join(dir, 'state')];

@@ -7,6 +7,8 @@ import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { afterAll, describe, expect, it } from 'vitest';
 import { ChatInput } from '../../../../engine/cli/chat-input.ts';
+import { logDir } from '../../../../engine/state/folder.ts';
+import { readLog } from '../../../../witness/index.ts';
 import { referenceModel } from '../transformer/model-files.ts';
 import { dir, root } from './command.ts';
 
@@ -21,6 +23,14 @@ function terminal(): { chat: ChatInput; press(keys: string): void; shown(): stri
   const stop = new AbortController();
   const chat = new ChatInput({ signal: stop.signal, input, output });
   return { chat, press: (keys) => void input.write(keys), shown: () => shown, stop };
+}
+
+/** The reference model, with a template of its own. */
+function chatModel(): string {
+  const model = join(dir, 'chat-model');
+  cpSync(referenceModel, model, { recursive: true });
+  writeFileSync(join(model, 'chat_template.jinja'), '{% for m in messages %}{{ m.content }}\n{% endfor %}');
+  return model;
 }
 
 const CTRL_C = '\u0003';
@@ -103,10 +113,7 @@ function onTerminal(args: readonly string[], keys: readonly string[]): Promise<{
 
 describe('run --chat on a terminal', () => {
   it('answers a pasted text as one question, saves what was said, and says where an answer was cut', async () => {
-    // The reference model, with a template of its own.
-    const model = join(dir, 'chat-model');
-    cpSync(referenceModel, model, { recursive: true });
-    writeFileSync(join(model, 'chat_template.jinja'), '{% for m in messages %}{{ m.content }}\n{% endfor %}');
+    const model = chatModel();
     const keys = [
       `${pasted('hello\rhello')}\r`,
       '/budget\r',
@@ -129,5 +136,40 @@ describe('run --chat on a terminal', () => {
     expect(shown.match(/cut at 3 tokens/g)).toHaveLength(2);
     expect(said).toHaveLength(2);
     expect(said).toMatchObject([{ role: 'user', content: 'hello\nhello' }, { role: 'assistant' }]);
+  });
+
+  it('opens the conversation by its first question where adapters are proposed for that', async () => {
+    const model = chatModel();
+    const state = join(dir, 'proposed-state');
+    const args = [
+      'run',
+      '-m',
+      model,
+      '--chat',
+      '-n',
+      '3',
+      '--state',
+      state,
+      '--progress',
+      'none',
+      '--lora',
+      'proposed',
+    ];
+    const question = 'hello and a good day '.repeat(4).trim();
+    const { code, shown } = await onTerminal(args, ['/budget\r', '/help\r', `${question}\r`]);
+    expect({ code, shown }).toMatchObject({ code: 0, shown: expect.stringContaining('cut at 3 tokens') });
+    expect(shown).toContain('ask it first');
+    const [open] = [...readLog(logDir(state), { kinds: ['open'] })];
+    const { proposal } = open!.body as { proposal?: { because: { rule: string; measured: number } } };
+    expect(proposal!.because.rule).toBe('proposal-text');
+    expect(proposal!.because.measured).toBeGreaterThan(10);
+    // Whoever says nothing has no session.
+    const none = join(dir, 'silent-state');
+    const silent = await onTerminal(
+      args.map((arg) => (arg === state ? none : arg)),
+      [],
+    );
+    expect(silent.code).toBe(0);
+    expect([...readLog(logDir(none), { kinds: ['open'] })]).toEqual([]);
   });
 });

@@ -299,6 +299,13 @@ describe('an engine with packs in its state folder', () => {
       await session.generate(ids(300), { maxTokens: 4, temperature: 0 }).result;
       const gone = (await session.report()).layers.reduce((sum, { kPages }) => sum + (kPages['freed'] ?? 0), 0);
       expect(gone).toBeGreaterThan(0);
+      // Each of several answers is written by a fork with an instance of its own, and leaves the session as it was.
+      const alike = { maxTokens: 4, temperature: 1, seed: 3 };
+      const answers = await session.continuations(ids(5, 2), { ...alike, n: 2 });
+      expect(answers).toHaveLength(2);
+      const fork = await session.fork();
+      expect(await fork.generate(null, alike).text()).toBe(answers[0]!.text);
+      await fork.close();
       expect((await refused(engine.openSession({ ...asked, pack: 'block6@canary' }))).code).toBe('not-found');
       await keeper.rollback();
       expect(await keeper.retire()).toEqual([]);
