@@ -115,8 +115,10 @@ export {
   checkThresholds,
   checkThresholdValue,
   defaultThresholds,
+  rangeOf,
   type ThresholdId,
   thresholdOf,
+  withThreshold,
 } from './thresholds.ts';
 export * from './types.ts';
 export { isUselessPair, type Move, UNSAFE, type Unsafe, unsafe, unsafeRule, usefulPair } from './unsafe.ts';

@@ -471,6 +471,15 @@ export function thresholdOf(set: ThresholdSet, id: ThresholdId): Threshold {
   return Object.hasOwn(set.thresholds, id) ? set.thresholds[id]! : defaultOf(id);
 }
 
+/** The set with this threshold in place of that of its id. */
+export const withThreshold = (set: ThresholdSet, threshold: Threshold): ThresholdSet => ({
+  ...set,
+  thresholds: { ...set.thresholds, [threshold.id]: threshold },
+});
+
+/** The least and the most that a threshold may be. */
+export const rangeOf = (id: ThresholdId): { readonly min: number; readonly max: number } => DEFINITIONS[id];
+
 /** Ways in and out of a state: the way out must lie below, or the state would flutter. */
 const PAIRS: readonly (readonly [enter: ThresholdId, leave: ThresholdId])[] = [
   ['pressure.enter', 'pressure.leave'],

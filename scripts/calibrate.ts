@@ -8,6 +8,7 @@
  *   --without KINDS   leaves windows of these kinds, separated by commas, out of the fit
  *   --activations     measures only what activations of 8 bits cost, and puts it into --output, which is there
  *   --long            measures only how divergence grows beyond 2,048 tokens, and puts it into --output, which is there
+ *    (a new fit has none of it, so this comes behind one)
  *   --tokens N        length of the windows, 2048 by default; with --long 4096
  *   --predictor       fits what parked pages are predicted by instead, to other texts of the same file, and writes it
  *    to --output,

@@ -21,6 +21,7 @@ import {
   type ThresholdSet,
   thresholdOf,
   unitsOf,
+  withThreshold,
 } from '../../policy/index.ts';
 import type { LatentOptions } from '../options/latent-options.ts';
 import { latentPageMs } from './latent-time.ts';
@@ -142,15 +143,14 @@ function leastShareOf({ budgetBytes }: Terms, make: () => Terms): number {
 function bounded(terms: Terms, { operations }: Foresight): Terms {
   const { context } = terms;
   const set = context.thresholds;
-  const id = 'latent.operations';
   const threshold: Threshold = {
-    ...thresholdOf(set, id),
+    ...thresholdOf(set, 'latent.operations'),
     value: operations,
     origin: 'controller',
     source: 'foreseen where the session began',
   };
   return {
     ...terms,
-    context: { ...context, thresholds: { ...set, thresholds: { ...set.thresholds, [id]: threshold } } },
+    context: { ...context, thresholds: withThreshold(set, threshold) },
   };
 }

@@ -5,8 +5,16 @@
  * predicted of them.
  */
 import { plural } from '../../native/index.ts';
-import { FITTED_TOKENS, type Threshold, type ThresholdSet, thresholdOf } from '../../policy/index.ts';
+import {
+  FITTED_TOKENS,
+  rangeOf,
+  type Threshold,
+  type ThresholdSet,
+  thresholdOf,
+  withThreshold,
+} from '../../policy/index.ts';
 import { compareWithExact } from '../evaluate/compare.ts';
+import { SCORED_TOKENS } from '../evaluate/evaluate.ts';
 import { Session } from '../session/session.ts';
 import type { Runtime } from '../transformer/runtime/runtime.ts';
 import { type CalibrationText, windowsOf } from './calibrate.ts';
@@ -15,14 +23,12 @@ import type { WindowTokens } from './window.ts';
 
 /** What these sessions state: in the middle of what people ask for, as a geometric mean. */
 const STATED_NATS = 0.01;
-/** Tokens at the end of a window whose divergence is measured. */
-const SCORED_TOKENS = 512;
 /** The length of windows where nobody says one. */
 const TOKENS_DEFAULT = 2 * FITTED_TOKENS;
 /** Shorter windows say little of a power. */
 const TOKENS_LEAST = 1.5 * FITTED_TOKENS;
-/** The most that thresholds may say. */
-const POWER_MAX = 8;
+/** The threshold that this is measured for. */
+const POWER = 'divergence.length';
 
 export interface LongRequest {
   readonly texts: readonly CalibrationText[];
@@ -85,10 +91,8 @@ async function read(
   }
 }
 
-const withPower = (set: ThresholdSet, value: number): ThresholdSet => {
-  const threshold: Threshold = { ...thresholdOf(set, 'divergence.length'), value };
-  return { ...set, thresholds: { ...set.thresholds, [threshold.id]: threshold } };
-};
+const withPower = (set: ThresholdSet, value: number, found: Partial<Threshold> = {}): ThresholdSet =>
+  withThreshold(set, { ...thresholdOf(set, POWER), value, ...found });
 
 /** The power with which one session would have predicted rightly; null: it says nothing. */
 const shownBy = ({ tokens, kld, predicted }: MeasuredLong): number | null =>
@@ -103,7 +107,8 @@ export function powerOf(found: readonly MeasuredLong[]): number | null {
   const shown = found.map(shownBy).filter((power) => power !== null);
   if (shown.length === 0) return null;
   const mean = shown.reduce((sum, power) => sum + power, 0) / shown.length;
-  return Math.min(POWER_MAX, Math.max(0, mean));
+  const { min, max } = rangeOf(POWER);
+  return Math.min(max, Math.max(min, mean));
 }
 
 /** The set with what was found, if anything was. */
@@ -112,12 +117,9 @@ export function withGrowth(set: ThresholdSet, found: readonly MeasuredLong[]): T
   if (power === null) return set;
   const windows = new Set(found.map(({ digest }) => digest)).size;
   const tokens = Math.max(...found.map((one) => one.tokens));
-  const threshold: Threshold = {
-    ...thresholdOf(set, 'divergence.length'),
-    value: Number(power.toPrecision(3)),
+  return withPower(set, Number(power.toPrecision(3)), {
     origin: 'learned',
     samples: windows,
     source: `${plural(windows, 'window')} of ${tokens} tokens, read within a stated divergence of ${STATED_NATS} nats (calibrated)`,
-  };
-  return { ...set, thresholds: { ...set.thresholds, [threshold.id]: threshold } };
+  });
 }

@@ -154,7 +154,7 @@ function print(settings: Settings, measured: Measured, law: Law, where: Written)
       columns,
     ),
   );
-  say(wrap(growthText(where.growth), columns));
+  if (number(settings, 'longTokens') !== 0) say(wrap(growthText(where.growth), columns));
   if (where.activations !== null) say(wrap(`--activations auto: ${activationText(where.activations)}.`, columns));
   say(wrap(`Written to ${printable(where.written)}; measurements are in ${printable(where.measured)}.`, columns));
   if (flag(settings, 'json')) say(jsonText({ ...where, windows, law, sensitivities: rows }));

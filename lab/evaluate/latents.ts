@@ -9,11 +9,12 @@ import type { SessionOptions } from '../../engine/options/types.ts';
 import type { Session } from '../../engine/session/session.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { KvErrorCode } from '../../native/index.ts';
-import { isLatent, type PageForm, type ThresholdSet, thresholdOf } from '../../policy/index.ts';
+import { isLatent, type PageForm, type ThresholdSet } from '../../policy/index.ts';
 import { passagesOf } from './passages.ts';
 import { conditionsOf, Results } from './results.ts';
 import { rewired } from './rewired.ts';
 import { type BudgetsRequest, Scorer } from './score.ts';
+import { withThresholds } from './variants.ts';
 
 export interface LatentsRow {
   readonly text: string;
@@ -92,10 +93,7 @@ export async function latents({
           }
 }
 
-function allowed(set: ThresholdSet, value: number): ThresholdSet {
-  const id = 'latent.operations';
-  return { ...set, thresholds: { ...set.thresholds, [id]: { ...thresholdOf(set, id), value } } };
-}
+const allowed = (set: ThresholdSet, value: number): ThresholdSet => withThresholds(set, { 'latent.operations': value });
 
 function latentShare(session: Session): number {
   const counts = session.report().layers.flatMap(({ kPages }) => Object.entries(kPages));

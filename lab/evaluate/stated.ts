@@ -1,7 +1,7 @@
 /** `npm run evaluate -- stated`: whether a stated divergence is kept and used, and how well it was predicted. */
 import type { SessionReport } from '../../engine/cache/types.ts';
 import type { KvErrorCode } from '../../native/index.ts';
-import { type Threshold, type ThresholdSet, thresholdOf } from '../../policy/index.ts';
+import { type ThresholdSet, thresholdOf, withThreshold } from '../../policy/index.ts';
 import { passagesOf } from './passages.ts';
 import { arrowTable, conditionsOf, Results } from './results.ts';
 import { type BudgetsRequest, Scorer } from './score.ts';
@@ -91,10 +91,8 @@ export async function stated({
 /** More bytes than those of any passage here take. */
 const ORIGINALS = { originals: 'memory', originalsBytes: '16GiB' } as const;
 
-function withReread(set: ThresholdSet, every: number): ThresholdSet {
-  const threshold: Threshold = { ...thresholdOf(set, 'reread.every'), value: every, origin: 'option' };
-  return { ...set, thresholds: { ...set.thresholds, [threshold.id]: threshold } };
-}
+const withReread = (set: ThresholdSet, every: number): ThresholdSet =>
+  withThreshold(set, { ...thresholdOf(set, 'reread.every'), value: every, origin: 'option' });
 
 const readMsOf = ({ denseMs, attentionMs, trialMs, decideMs, transcodeMs }: SessionReport): number =>
   Math.round(denseMs + attentionMs + trialMs + decideMs + transcodeMs);

@@ -7,8 +7,10 @@ import fs from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import {
   KvError,
+  openRegular,
   parseJson,
   readRegular,
+  readWhole,
   refusedFile,
   removeLeftovers,
   syncFolder,
@@ -17,7 +19,7 @@ import {
   writeSynced,
 } from '../../../native/index.ts';
 import { makeFolder } from '../../state/folder.ts';
-import { FIXED_BYTES, headPlace, parseParked, type ReadParked } from './parked-file.ts';
+import { FIXED_BYTES, headBytes, parseParked, type ReadParked } from './parked-file.ts';
 import { parkedHead } from './parked-head.ts';
 
 const ENDING = '.parked';
@@ -112,30 +114,31 @@ export function parkedSessions(stateDir: string): ParkedSession[] {
 }
 
 /**
- * Digests of the kernel packs in whose codec parked sessions of a state folder have pages. What cannot be read has
- * none: nobody can resume it by its pages either. Throws 'io' where the folder cannot be read.
+ * Digests of the kernel packs in whose codec parked sessions of a state folder have pages. What makes no sense has
+ * none: nobody can resume it by its pages either. Throws 'io' where a folder or a file cannot be read.
  */
 export function parkedPacks(stateDir: string): ReadonlySet<string> {
   return new Set(parkedNames(stateDir).flatMap((name) => packOf(join(parkedDir(stateDir), name)) ?? []));
 }
 
-/** Of a file, whose head alone is read; null: none, or no parked session. */
+/** Of a file, whose head alone is read; null: none, no parked session, or gone by now. Throws 'io'. */
 function packOf(path: string): string | null {
-  let file: number | null = null;
   try {
-    file = fs.openSync(path, 'r');
-    const begin = Buffer.alloc(FIXED_BYTES);
-    fs.readSync(file, begin, 0, begin.length, 0);
-    const { at, bytes } = headPlace(begin, path);
-    if (at + bytes > fs.fstatSync(file).size) return null;
-    const head = Buffer.alloc(bytes);
-    fs.readSync(file, head, 0, bytes, at);
-    return parkedHead(parseJson(head, { what: path, code: 'bad-file' }), path).pack?.digest ?? null;
-  } catch (error) {
-    if (error instanceof KvError || (error as NodeJS.ErrnoException).code !== undefined) return null;
-    throw error;
-  } finally {
-    if (file !== null) fs.closeSync(file);
+    const { fd } = openRegular(path, { bytesMax: BYTES_MAX });
+    try {
+      const begin = Buffer.alloc(FIXED_BYTES);
+      const known = readWhole(fd, begin, 0);
+      const head = Buffer.alloc(headBytes(begin.subarray(0, known), path));
+      const read = readWhole(fd, head, FIXED_BYTES);
+      return parkedHead(parseJson(head.subarray(0, read), { what: path, code: 'bad-file' }), path).pack?.digest ?? null;
+    } finally {
+      fs.closeSync(fd);
+    }
+  } catch (cause) {
+    const error = cause instanceof KvError ? cause : refusedFile(path, cause);
+    // A disk that fails now says nothing of the file.
+    if (error.code === 'io') throw error;
+    return null;
   }
 }
 

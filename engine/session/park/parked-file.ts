@@ -20,6 +20,7 @@ const PARKED: Container = {
   noun: 'parked session',
   hint: 'resume it with the version of palimpsest that parked it',
 };
+/** Bytes before the head. */
 export const FIXED_BYTES = 32;
 
 /** A parked session, as it is written and as it was read. */
@@ -74,13 +75,13 @@ export function parseParked(bytes: Uint8Array, what: string): ReadParked {
   return { head, tokens, lastHidden, cache, fault };
 }
 
-/** What a file begins with: where its head is. Throws 'bad-file', 'unsupported' for another version. */
-export function headPlace(begin: Buffer, what: string): { readonly at: number; readonly bytes: number } {
+/** Bytes of the head behind what a file begins with. Throws 'bad-file', 'unsupported' for another version. */
+export function headBytes(begin: Buffer, what: string): number {
   checkContainer(begin, what, PARKED, FIXED_BYTES);
   const bytes = begin.readUInt32LE(8);
   if (bytes > HEAD_BYTES_MAX)
     throw new KvError('bad-file', `the head of ${what} is too large`, { values: { file: what, bytes } });
-  return { at: FIXED_BYTES, bytes };
+  return bytes;
 }
 
 interface Sizes {

@@ -83,6 +83,16 @@ async function nobody(): Promise<string> {
   return `http://127.0.0.1:${port}`;
 }
 
+/** A meter, and the events that it hears. */
+function listening(): { readonly heard: EngineEvent[]; readonly meter: Meter } {
+  const heard: EngineEvent[] = [];
+  const tell = (event: EngineEvent): void => {
+    heard.push(event);
+    everTold.add(event.event);
+  };
+  return { heard, meter: new Meter([], eventTeller(tell)) };
+}
+
 describe('sessions', () => {
   it('that are parked and come back are told in order, without a word of what was said', async () => {
     const { logger, heard, names } = listener();
@@ -270,14 +280,7 @@ describe('servers', () => {
 
 describe('a stated divergence', () => {
   it('that is broken is told once, and once when it is kept again', async () => {
-    const heard: EngineEvent[] = [];
-    const meter = new Meter(
-      [],
-      eventTeller((event) => {
-        heard.push(event);
-        everTold.add(event.event);
-      }),
-    );
+    const { heard, meter } = listening();
     const runtime = await Runtime.open({ model: MODEL, threads: 1 });
     const session = Session.open(runtime, {
       kvBudget: '22%',
@@ -566,14 +569,7 @@ describe('a logger', () => {
 describe('a cache that grows without end', () => {
   const LONG = ids(1800);
   async function read(more: Partial<SessionSetup>, tokens = LONG) {
-    const heard: EngineEvent[] = [];
-    const meter = new Meter(
-      [],
-      eventTeller((event) => {
-        heard.push(event);
-        everTold.add(event.event);
-      }),
-    );
+    const { heard, meter } = listening();
     const runtime = await Runtime.open({ model: MODEL, threads: 1 });
     const dir = folder();
     const { session, entries } = await logged(
@@ -641,14 +637,7 @@ describe('the table of events', () => {
   });
 
   it('tells what becomes of helpers, and counts it', async () => {
-    const heard: EngineEvent[] = [];
-    const meter = new Meter(
-      [],
-      eventTeller((event) => {
-        heard.push(event);
-        everTold.add(event.event);
-      }),
-    );
+    const { heard, meter } = listening();
     const counts = (): string => meter.text(['helpers', 'helper_failures_total']).replaceAll(/^#.*\n/gm, '');
     const helpers = watchedHelpers(meter, { limits: { startMs: 120_000, deadlineMs: 120_000 }, restMs: 0 });
     try {
