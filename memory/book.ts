@@ -19,7 +19,7 @@ import {
 import { joinCosts } from './coefficients.ts';
 import { joinCourses, sessionsBehind } from './courses.ts';
 import { C_DEFAULT, C_SESSION_SD, evidenceOf, lawConstant, type Sample, startPrice, textFactor } from './estimate.ts';
-import type { Filter } from './filter.ts';
+import type { Condition, Filter } from './filter.ts';
 import {
   checkFingerprint,
   currentFingerprint,
@@ -74,6 +74,8 @@ const PLAIN_WEIGHT = 0.5;
  * Chosen.
  */
 const FAMILY_WEIGHT = 0.25;
+/** What a session with other pages in a kernel pack, or with none, counts against one with the same pack. Chosen. */
+const OTHER_PACK_WEIGHT = 0.5;
 /** Evidence worth less than this is no evidence. */
 const WEIGHT_MIN = 0.05;
 /** Sessions of a model that are looked through for those whose texts are nearest. Chosen. */
@@ -117,6 +119,8 @@ export interface LookupQuery {
   readonly modelDigest: string;
   /** Of a model with adapters that of the model without: its sessions come after those with the same adapters. */
   readonly plainDigest?: string;
+  /** The kernel pack of the session, `pack:NAME@DIGEST`: sessions with the same come first. Default: none. */
+  readonly pack?: string | undefined;
   /** Architecture of the model: 'llama', 'qwen2' … */
   readonly family: string;
   readonly fingerprint: Fingerprint;
@@ -261,11 +265,12 @@ class Book implements ThresholdBook {
     const near = await this.#near(query);
     const weighted = near.map(({ id, distance, payload }): Weighted => {
       const sameModel = payload.modelDigest === query.modelDigest;
-      const share = sameModel ? 1 : payload.modelDigest === query.plainDigest ? PLAIN_WEIGHT : FAMILY_WEIGHT;
+      const ofModel = sameModel ? 1 : payload.modelDigest === query.plainDigest ? PLAIN_WEIGHT : FAMILY_WEIGHT;
+      const share = payload.pack === (query.pack ?? null) ? ofModel : ofModel * OTHER_PACK_WEIGHT;
       const weight = Math.exp(-distance / (2 * BANDWIDTH ** 2)) * share;
       return { experience: payload.experience!, weight: weight < WEIGHT_MIN ? 0 : weight, sameModel, log: id.log };
     });
-    const imported = importedThresholds(this.#dir, query.plainDigest ?? query.modelDigest);
+    const imported = this.#imported(query);
     const thresholds = this.#estimate(weighted, query, imported);
     const probed = asksForCosts(thresholds, query.layers)
       ? await this.#search(query.fingerprint, COST_NEIGHBOURS, probedOf(query))
@@ -275,6 +280,12 @@ class Book implements ThresholdBook {
       neighbours: this.#told(near),
       shared: this.status.shared,
     };
+  }
+
+  /** The file of sessions with the same pack, else that of sessions without any. */
+  #imported({ modelDigest, plainDigest = modelDigest, pack }: LookupQuery): ThresholdFile | null {
+    const ofPack = pack === undefined ? null : importedThresholds(this.#dir, plainDigest, pack);
+    return ofPack ?? importedThresholds(this.#dir, plainDigest);
   }
 
   #told(near: readonly Neighbour<SessionRecord>[]): Lookup['neighbours'] {
@@ -293,9 +304,12 @@ class Book implements ThresholdBook {
     return { known: joinPrefixes(given, pages, layers), neighbours: this.#told(near) };
   }
 
-  /** Same model first, and of one with adapters that without; the rest of the k places goes to its family. */
+  /**
+   * Same model first, and of one with adapters that without; the rest of the k places goes to its family. Of each,
+   * those with the pack that was asked for come first.
+   */
   async #near(query: LookupQuery): Promise<Neighbour<SessionRecord>[]> {
-    const { modelDigest, plainDigest, family } = query;
+    const { modelDigest, plainDigest, family, pack } = query;
     const near: Neighbour<SessionRecord>[] = [];
     const models = [
       modelDigest,
@@ -304,8 +318,13 @@ class Book implements ThresholdBook {
     const add = async (filter: Filter): Promise<void> => {
       if (near.length < NEIGHBOURS) near.push(...(await this.#hinted(query, NEIGHBOURS - near.length, filter)));
     };
-    for (const model of models) await add({ must: [TEACHES, model] });
-    await add({ must: [TEACHES, { field: 'family', equals: family }], mustNot: models });
+    const samePack = pack === undefined ? [] : [{ field: 'pack', equals: pack } as const];
+    const addOf = async (of: Condition, mustNot: readonly Condition[] = []): Promise<void> => {
+      for (const same of samePack) await add({ must: [TEACHES, of, same], mustNot });
+      await add({ must: [TEACHES, of], mustNot: [...mustNot, ...samePack] });
+    };
+    for (const model of models) await addOf(model);
+    await addOf({ field: 'family', equals: family }, models);
     return near;
   }
 
@@ -335,7 +354,7 @@ class Book implements ThresholdBook {
     query: { layers: number; defaults?: ThresholdSet },
     imported: ThresholdFile | null,
   ): ThresholdSet {
-    const base = imported === null ? null : toThresholdSet(imported, importedName(imported.model.digest));
+    const base = imported === null ? null : toThresholdSet(imported, importedName(imported.model));
     const ones = Array.from({ length: query.layers }, () => 1);
     const fallback = {
       // What the file says nothing of is as it was without it.
@@ -587,8 +606,10 @@ class Book implements ThresholdBook {
 
   async exportFile(target: ExportTarget, log: EvidenceLog | null): Promise<ThresholdFile> {
     const model = { field: 'modelDigest', equals: target.modelDigest } as const;
-    const all = await allOf(this.#index, { must: [TEACHES, model] });
-    const imported = importedThresholds(this.#dir, target.modelDigest);
+    const ofModel = await allOf(this.#index, { must: [TEACHES, model] });
+    // What sessions learned beside pages in a pack is told of that pack alone.
+    const all = ofModel.filter(({ payload }) => payload.pack === (target.pack ?? null));
+    const imported = importedThresholds(this.#dir, target.modelDigest, target.pack);
     if (all.length === 0 && imported !== null) return imported;
     const weighted = all.map(({ payload }) => ({
       experience: payload.experience!,
@@ -607,7 +628,9 @@ class Book implements ThresholdBook {
     });
     const shipped = own.law === null ? null : (target.shipped ?? null);
     const others = [imported, shipped].filter((file) => file !== null);
-    return others.length === 0 ? own : mergeThresholdFiles([...others, own]);
+    // What holds of any session holds beside a pack too.
+    const { model: whose } = own;
+    return others.length === 0 ? own : mergeThresholdFiles([...others.map((file) => ({ ...file, model: whose })), own]);
   }
 
   async close(): Promise<void> {
@@ -625,17 +648,18 @@ class Book implements ThresholdBook {
 export function importThresholds(dir: string, file: ThresholdFile, target: ThresholdTarget): void {
   checkThresholdTarget(file, target);
   mkdirSync(dir, { recursive: true });
-  writeThresholdFile(importedPath(dir, file.model.digest), file);
+  writeThresholdFile(importedPath(dir, file.model), file);
 }
 
 /**
- * The file that was imported into the folder of a book for a model, or null. Throws 'bad-thresholds' when somebody
- * damaged it.
+ * The file that was imported into the folder of a book for a model and a pack, or null. Throws 'bad-thresholds' when
+ * somebody damaged it. pack: default none.
  */
-export function importedThresholds(dir: string | null, modelDigest: string): ThresholdFile | null {
-  if (dir === null || !existsSync(importedPath(dir, modelDigest))) return null;
-  const file = readThresholdFile(importedPath(dir, modelDigest));
-  return file.model.digest === modelDigest ? file : null;
+export function importedThresholds(dir: string | null, digest: string, pack?: string): ThresholdFile | null {
+  const path = dir === null ? null : importedPath(dir, { digest, ...given({ pack }) });
+  if (path === null || !existsSync(path)) return null;
+  const file = readThresholdFile(path);
+  return file.model.digest === digest && file.model.pack === pack ? file : null;
 }
 
 /** True if this entry ended that session. */
@@ -652,10 +676,14 @@ const isEdge = (entry: TimedEntry): boolean => entry.kind === 'open' || entry.ki
 const statedIn = (set: ThresholdSet | null): ThresholdSet['thresholds'] =>
   Object.fromEntries(Object.entries(set?.thresholds ?? {}).filter(([, { origin }]) => origin === 'file'));
 
-const importedName = (modelDigest: string): string =>
-  `imported-${createHash('sha256').update(modelDigest).digest('hex').slice(0, 32)}.json`;
+type ImportedFor = Pick<ThresholdFile['model'], 'digest' | 'pack'>;
 
-const importedPath = (dir: string, modelDigest: string): string => join(dir, importedName(modelDigest));
+const importedName = ({ digest, pack }: ImportedFor): string => {
+  const whole = pack === undefined ? digest : `${digest}+${pack}`;
+  return `imported-${createHash('sha256').update(whole).digest('hex').slice(0, 32)}.json`;
+};
+
+const importedPath = (dir: string, model: ImportedFor): string => join(dir, importedName(model));
 
 const checkLayers = (layers: number): void => checkOption('layers', SHAPE_OPTIONS.layers, layers);
 

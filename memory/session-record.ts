@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import { KvError, seriesOf } from '../native/index.ts';
-import type { ScaledDigest } from '../policy/index.ts';
+import { isPackId, type ScaledDigest } from '../policy/index.ts';
 import { adaptedDigest, adapterPart, appliedAdapters } from './adapted.ts';
 import { checkExperience, experienceOf, type LoggedEntry } from './experience.ts';
 import type { Fields } from './filter.ts';
@@ -29,6 +29,8 @@ export interface SessionRecord {
   readonly plainDigest: string | null;
   /** What was added to its answers, in the order of its log; null: not told. */
   readonly adapters: readonly ScaledDigest[] | null;
+  /** The kernel pack that it had pages in, `pack:NAME@DIGEST` as its log names it; null: none, or not told. */
+  readonly pack: string | null;
   /** Architecture of the model. */
   readonly family: string;
   /** The policy that ran. */
@@ -74,6 +76,7 @@ export const SESSION_FIELDS = {
   session: 'keyword',
   modelDigest: 'keyword',
   plainDigest: 'keyword',
+  pack: 'keyword',
   family: 'keyword',
   policy: 'keyword',
   reason: 'keyword',
@@ -90,7 +93,7 @@ export const SESSION_FIELDS = {
 } as const satisfies Fields;
 
 /** Another one where a log says more of a session than an index of earlier versions has. */
-export const RECORD_VERSION = 2;
+export const RECORD_VERSION = 3;
 
 /** What earlier versions told a server beside these: the state folder's path, which is nobody else's business. */
 export const RETIRED_FIELDS = ['stateDir'] as const;
@@ -115,6 +118,7 @@ const record = outcome.extend({
   modelDigest: z.string().max(300),
   plainDigest: z.string().max(200).nullable().default(null),
   adapters: appliedAdapters.nullable().default(null),
+  pack: z.string().refine(isPackId).nullable().default(null),
   textPlace: z.array(z.number()).length(TEXT_AXES).nullable().default(null),
   family: z.string().max(200),
   policy: z.string().max(100),
@@ -129,6 +133,7 @@ const openPart = z.object({
   model: z.object({ digest: z.string(), architecture: z.string() }),
   policy: z.object({ id: z.string() }),
   adapters: adapterPart,
+  context: z.object({ pack: z.object({ id: z.string() }).optional() }).optional(),
 });
 const closePart = outcome.extend({ fingerprint: z.array(z.number()).transform(currentFingerprint) });
 
@@ -168,13 +173,14 @@ export function sessionOf(
   const { fingerprint, ...rest } = closed.data;
   if (rest.tokens === 0 || fingerprint.length !== dim || !fingerprint.every(Number.isFinite)) return null;
   const experience = experienceOf(open, close);
-  const { model, policy, adapters } = opened.data;
+  const { model, policy, adapters, context } = opened.data;
   const payload: SessionRecord = {
     ...rest,
     session: close.session,
     modelDigest: adaptedDigest(model.digest, adapters),
     plainDigest: model.digest,
     adapters: adapters ?? [],
+    pack: context?.pack?.id ?? null,
     textPlace: textPlaceOf(fingerprint),
     family: model.architecture,
     policy: policy.id,

@@ -45,6 +45,7 @@ export function diffThresholdFiles(a: ThresholdFile, b: ThresholdFile): Differen
     if (before !== after) rows.push({ rank, what, before, after, unit: null, factor: null, isClear: true });
   };
   fact(0, 'model digest', a.model.digest || '(none)', b.model.digest || '(none)');
+  fact(0, 'pack', a.model.pack ?? '(none)', b.model.pack ?? '(none)');
   for (const name of ['layers', 'queryHeads', 'kvHeads', 'headDim'] as const)
     fact(0, `shape, ${name}`, String(a.model.shape[name]), String(b.model.shape[name]));
 

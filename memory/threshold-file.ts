@@ -6,7 +6,7 @@
  */
 import { createHash, type KeyObject } from 'node:crypto';
 import { basename } from 'node:path';
-import { KvError, packageVersion, parseJson, readRegular, replaceFile, show } from '../native/index.ts';
+import { given, KvError, packageVersion, parseJson, readRegular, replaceFile, show } from '../native/index.ts';
 import {
   type ActivationCosts,
   checkActivationCosts,
@@ -44,6 +44,8 @@ export interface ThresholdTarget {
   /** Digest of the model file; empty for a cache used without the engine. */
   readonly modelDigest: string;
   readonly shape: ModelShape;
+  /** The kernel pack of the sessions, `pack:NAME@DIGEST`. Default: none. */
+  readonly pack?: string | undefined;
 }
 
 /** The log behind the evidence. A WitnessLog is one. */
@@ -219,7 +221,7 @@ export function toThresholdFile(
   const last = log?.acknowledgedSeq ?? -1;
   const ranges = joinRanges([...(set.ranges ?? []), ...(log === null || last < 0 ? [] : rangesOf(log.id, [last]))]);
   const file: ThresholdFile = {
-    model: { digest: target.modelDigest, shape: target.shape },
+    model: { digest: target.modelDigest, shape: target.shape, ...given({ pack: target.pack }) },
     createdBy: `palimpsest ${packageVersion()}`,
     evidence: {
       sessions: known.sessions ?? null,
@@ -299,11 +301,20 @@ export function modelDifference(theirs: ThresholdFile['model'], ours: ThresholdF
     : `model digest ${theirs.digest || '(none)'}, here ${ours.digest || '(none)'}`;
 }
 
-/** Throws 'model-mismatch' unless the file was made for this model. */
+/**
+ * Throws 'model-mismatch' unless the file was made for this model, and not for another pack than this one: what rests
+ * on no pack holds beside any.
+ */
 export function checkThresholdTarget(file: ThresholdFile, target: ThresholdTarget): void {
   const { layers, queryHeads, kvHeads, headDim } = target.shape;
   const here = { digest: target.modelDigest, shape: { layers, queryHeads, kvHeads, headDim } };
   const what = modelDifference(file.model, here);
+  const { pack } = file.model;
+  if (what === null && pack !== undefined && pack !== target.pack)
+    throw new KvError('model-mismatch', `the threshold file rests on sessions with ${pack}`, {
+      values: { file: pack, here: target.pack ?? null },
+      hint: 'use it in sessions with exactly that pack, or a file of sessions without one',
+    });
   if (what === null) return;
   throw new KvError('model-mismatch', `the threshold file belongs to another model: ${what}`, {
     values: { file: file.model, here },

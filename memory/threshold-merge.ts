@@ -43,6 +43,12 @@ export function mergeThresholdFiles(files: readonly ThresholdFile[]): ThresholdF
         values: { first: first.model, other: model },
         hint: 'merge files of one model only',
       });
+    if (model.pack !== first.model.pack)
+      throw new KvError(
+        'model-mismatch',
+        `file ${at + 1} rests on sessions with ${model.pack ?? 'no pack'}, the first with ${first.model.pack ?? 'no pack'}`,
+        { values: { first: first.model, other: model }, hint: 'merge files of one pack only' },
+      );
   }
   const parts = distinctParts(files);
   checkCheckpoints(parts);

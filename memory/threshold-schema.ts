@@ -7,7 +7,7 @@
  * and `sd`. It stands in the file for people, and a file in which it contradicts the two is refused.
  */
 import { z } from 'zod';
-import { DENSE_SLOTS, seriesOf } from '../native/index.ts';
+import { DENSE_SLOTS, given, seriesOf } from '../native/index.ts';
 import {
   type ActivationCosts,
   type Course,
@@ -15,6 +15,7 @@ import {
   ESTIMATE_MAX,
   ESTIMATE_SD_MAX,
   type Estimate,
+  isPackId,
   type Law,
   type LogRange,
   OCTAVES,
@@ -80,6 +81,8 @@ export interface ThresholdFile extends Learned {
     /** Empty: whoever wrote it had no model file (a cache used without the engine). */
     readonly digest: string;
     readonly shape: ModelShape;
+    /** The kernel pack whose sessions it rests on, `pack:NAME@DIGEST`; absent: of sessions without one. */
+    readonly pack?: string;
   };
   /**
    * What the file was merged from; empty where that is one machine. Merging again begins from these, so nothing is
@@ -90,10 +93,11 @@ export interface ThresholdFile extends Learned {
 }
 
 /**
- * The newest version. What has no costs of activations is spelled as version 3, and without a course as version 2,
- * which earlier versions of palimpsest read.
+ * The newest version. What names no pack is spelled as version 4, without costs of activations as version 3, and
+ * without a course as version 2, which earlier versions of palimpsest read.
  */
-export const SCHEMA_VERSION = 4;
+export const SCHEMA_VERSION = 5;
+const SCHEMA_VERSION_WITHOUT_PACK = 4;
 const SCHEMA_VERSION_WITHOUT_ACTIVATIONS = 3;
 const SCHEMA_VERSION_WITHOUT_COURSE = 2;
 export const THRESHOLDS_MAX = 256;
@@ -133,6 +137,7 @@ const model = z.strictObject({
   digest: line(300),
   shape: z.strictObject({ layers: z.int().min(1).max(LAYERS_MAX), queryHeads: size, kvHeads: size, headDim: size }),
 });
+const modelWithPack = z.strictObject({ ...model.shape, pack: z.string().refine(isPackId, 'not pack:NAME@DIGEST') });
 const thresholdsOf = <T extends z.ZodType>(body: T) => z.record(z.string().regex(ID, 'not a threshold id'), body);
 const samples = z.int().min(0).max(SAMPLES_MAX);
 const seqs = z.array(count).max(EVIDENCE_MAX);
@@ -273,18 +278,19 @@ const version3 = z
   })
   .refine(hasCourse, { message: 'missing, which version 3 is for', path: ['course'] });
 
+const complete = {
+  kind: z.literal('palimpsest-thresholds'),
+  ...learned,
+  course: course.optional(),
+  activations: activations.optional(),
+  parts: partsOf(partWithActivations),
+  signature,
+};
 const version4 = z
-  .strictObject({
-    kind: z.literal('palimpsest-thresholds'),
-    schemaVersion: z.literal(SCHEMA_VERSION),
-    model,
-    ...learned,
-    course: course.optional(),
-    activations: activations.optional(),
-    parts: partsOf(partWithActivations),
-    signature,
-  })
+  .strictObject({ ...complete, schemaVersion: z.literal(SCHEMA_VERSION_WITHOUT_PACK), model })
   .refine(hasActivations, { message: 'missing, which version 4 is for', path: ['activations'] });
+
+const version5 = z.strictObject({ ...complete, schemaVersion: z.literal(SCHEMA_VERSION), model: modelWithPack });
 
 /** Files of palimpsest 0.1: every threshold, also those at their default, no law, no interval, one place in one log. */
 const version1 = z.strictObject({
@@ -297,7 +303,7 @@ const version1 = z.strictObject({
   origin: z.strictObject({ logId: line(100), seq: z.int().min(-1), headHash: hash.nullable() }).nullable(),
 });
 
-type Wire = z.infer<typeof version2> | z.infer<typeof version3> | z.infer<typeof version4>;
+type Wire = z.infer<typeof version2 | typeof version3 | typeof version4 | typeof version5>;
 type WireLearned = z.infer<typeof partWithActivations>;
 
 type Telling = Readonly<Partial<Record<'course' | 'activations', unknown>>>;
@@ -320,7 +326,8 @@ export function schemaOf(version: unknown): z.ZodType<ThresholdFile> | null {
   if (version === 1) return version1.transform(fromVersion1);
   if (version === SCHEMA_VERSION_WITHOUT_COURSE) return version2.transform(fromWire);
   if (version === SCHEMA_VERSION_WITHOUT_ACTIVATIONS) return version3.transform(fromWire);
-  return version === SCHEMA_VERSION ? version4.transform(fromWire) : null;
+  if (version === SCHEMA_VERSION_WITHOUT_PACK) return version4.transform(fromWire);
+  return version === SCHEMA_VERSION ? version5.transform(fromWire) : null;
 }
 
 function fromWire(wire: Wire): ThresholdFile {
@@ -399,12 +406,12 @@ const sorted = <T, U>(record: Readonly<Record<string, T>>, change: (value: T) =>
 
 /** What stands in a file of the newest version, its fields in their one order. */
 export function wireOf(file: ThresholdFile): Record<string, unknown> {
-  const { digest, shape } = file.model;
+  const { digest, shape, pack } = file.model;
   const { layers, queryHeads, kvHeads, headDim } = shape;
   return {
     kind: 'palimpsest-thresholds',
     schemaVersion: versionOf(file),
-    model: { digest, shape: { layers, queryHeads, kvHeads, headDim } },
+    model: { digest, shape: { layers, queryHeads, kvHeads, headDim }, ...given({ pack }) },
     ...wireOfLearned(file),
     parts: file.parts.map(wireOfLearned).sort((a, b) => (JSON.stringify(a) < JSON.stringify(b) ? -1 : 1)),
     ...(file.signature === null ? {} : { signature: wireOfSignature(file.signature) }),
@@ -413,7 +420,8 @@ export function wireOf(file: ThresholdFile): Record<string, unknown> {
 
 /** The lowest version that has room for what a file tells. */
 function versionOf(file: ThresholdFile): number {
-  if (hasActivations(file)) return SCHEMA_VERSION;
+  if (file.model.pack !== undefined) return SCHEMA_VERSION;
+  if (hasActivations(file)) return SCHEMA_VERSION_WITHOUT_PACK;
   return hasCourse(file) ? SCHEMA_VERSION_WITHOUT_ACTIVATIONS : SCHEMA_VERSION_WITHOUT_COURSE;
 }
 

@@ -54,7 +54,7 @@ export {
   stoppingMachine,
 } from './machine.ts';
 export { OutlierKeys } from './outlier-keys.ts';
-export { isToPack, PACK_RULE } from './packs.ts';
+export { isPackId, isToPack, PACK_RULE } from './packs.ts';
 export {
   LONGEST,
   PARKING_POLICIES,

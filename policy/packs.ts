@@ -17,6 +17,9 @@ const IN_PACK = 'in-pack';
 const DEARER = 'pack-dearer';
 const UNMEASURED = 'pack-unmeasured';
 
+/** True for how decisions, parked files and threshold files name a version of a pack: `pack:<name>@<digest>`. */
+export const isPackId = (text: string): boolean => /^pack:[a-z][a-z0-9-]{0,39}@[0-9a-f]{12}$/.test(text);
+
 type FormOf = (layer: number, page: number, side: Side) => LaterForm;
 
 /** True for a planned move to the codec of a pack. */

@@ -611,16 +611,18 @@ export const PACK_COMMANDS: readonly CommandText[] = [
 export const THRESHOLD_COMMANDS: readonly CommandText[] = [
   {
     usage: 'show [file]',
-    does: 'Print a threshold file, or what this state folder learned for a model.',
+    does: 'Print a threshold file, or what this state folder learned for a model, in sessions with pages in a kernel pack where one is named.',
+    brief: 'Print a threshold file, or what this state folder learned for a model.',
     examples: ['palimpsest thresholds show', 'palimpsest thresholds show learned.json'],
-    settings: LEARNED,
+    settings: [...LEARNED, 'pack'],
     act: async (settings, args) => (await thresholds()).show(settings, args[0]),
   },
   {
     usage: 'export <file>',
-    does: 'Write what this state folder learned for a model.',
+    does: 'Write what this state folder learned for a model, in sessions with pages in a kernel pack where one is named.',
+    brief: 'Write what this state folder learned for a model.',
     examples: ['palimpsest thresholds export learned.json -m smollm2-135m'],
-    settings: LEARNED,
+    settings: [...LEARNED, 'pack'],
     act: async (settings, args) => (await thresholds()).exportFile(settings, args[0]!),
   },
   {

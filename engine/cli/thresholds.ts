@@ -31,6 +31,7 @@ import {
   type DenseSlot,
   FORMAT_NAMES,
   fields,
+  given,
   jsonText,
   KvError,
   legend,
@@ -39,8 +40,18 @@ import {
   table,
   wrap,
 } from '../../native/index.ts';
-import { type ActivationCosts, type Course, defaultThresholds, type Estimate, type Law } from '../../policy/index.ts';
+import {
+  type ActivationCosts,
+  type Course,
+  defaultThresholds,
+  type Estimate,
+  isPackId,
+  type Law,
+} from '../../policy/index.ts';
 import { entryId, hashAt, isLogDir, readLog, readLogId, type Unopened, type Unreadable } from '../../witness/index.ts';
+import { packId } from '../cache/pack-pages.ts';
+import { ActivePacks } from '../packs/active.ts';
+import { instrumentModule } from '../packs/instrument.ts';
 import { logDir, makeFolder, memoryDir, readBook } from '../state/folder.ts';
 import { shippedFile } from '../state/shipped-laws.ts';
 import { loadModel } from '../transformer/load.ts';
@@ -53,6 +64,19 @@ type Target = ThresholdTarget & {
   readonly shipped: ThresholdFile | null;
 };
 
+/**
+ * The pack of whose sessions thresholds are wanted: by its name, as sessions ask for it, or as the log names its
+ * version. Throws 'not-found' where the state folder has no such name.
+ */
+function packOf(settings: Settings): string | undefined {
+  const asked = text(settings, 'pack');
+  if (asked === undefined || isPackId(asked)) return asked;
+  const packs = new ActivePacks({ stateDir: stateDir(settings), instrument: instrumentModule });
+  return packId(packs.asked(asked));
+}
+
+const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
+
 /** The model whose thresholds are wanted. Only its header and digest are read. */
 async function target(settings: Settings): Promise<Target> {
   const model = await loadModel(text(settings, 'model') ?? 'reference', {
@@ -62,6 +86,7 @@ async function target(settings: Settings): Promise<Target> {
     const { layers, queryHeads, kvHeads, headDim, architecture } = model.config;
     return {
       modelDigest: model.digest,
+      ...given({ pack: packOf(settings) }),
       shape: { layers, queryHeads, kvHeads, headDim },
       family: architecture,
       defaults: defaultThresholds(layers),
@@ -136,7 +161,7 @@ function activationsTable({ matrices, output, together }: ActivationCosts, colum
 
 /** The content of a threshold file, for people to read. */
 export function describe(file: ThresholdFile, columns?: number): string {
-  const { shape, digest } = file.model;
+  const { shape, digest, pack } = file.model;
   const spread = (gains: readonly number[]): string =>
     `${brief(Math.min(...gains), 2)} … ${brief(Math.max(...gains), 2)}`;
   const rows = table(
@@ -158,6 +183,7 @@ export function describe(file: ThresholdFile, columns?: number): string {
           'model',
           `${digest.slice(0, 16) || '(none)'}, ${plural(shape.layers, 'layer')}, ${shape.queryHeads}/${shape.kvHeads} heads of ${shape.headDim}`,
         ],
+        ...(pack === undefined ? [] : [['pack', pack] as [string, string]]),
         ['rests on', evidenceInWords(file)],
         ...file.parts.map((part): [string, string] => ['  part', evidenceInWords({ ...part, parts: [] })]),
         ['created by', file.createdBy],
@@ -191,9 +217,9 @@ async function passedOver(log: string, book: ThresholdBook): Promise<Unreadable>
  */
 async function learnedFile(settings: Settings): Promise<{ readonly file: ThresholdFile; readonly passed: Unreadable }> {
   const model = await target(settings);
-  const dir = text(settings, 'state') ?? '.palimpsest';
+  const dir = stateDir(settings);
   if (!isLogDir(logDir(dir))) {
-    const imported = importedThresholds(memoryDir(dir), model.modelDigest);
+    const imported = importedThresholds(memoryDir(dir), model.modelDigest, model.pack);
     if (imported !== null) return { file: imported, passed: { erased: 0, missing: 0, damaged: [] } };
     throw new KvError('not-found', `nothing was learned in ${dir} yet`, {
       values: { dir },
@@ -254,11 +280,14 @@ const wroteText = (file: ThresholdFile): string =>
 export async function importFile(settings: Settings, path: string): Promise<void> {
   const file = readTrusted(settings, path);
   const model = await target(settings);
-  checkThresholdTarget(file, model);
-  const dir = text(settings, 'state') ?? '.palimpsest';
+  const { pack } = file.model;
+  const wanted = { ...model, pack };
+  checkThresholdTarget(file, wanted);
+  const dir = stateDir(settings);
   makeFolder(dir);
-  importThresholds(memoryDir(dir), file, model);
-  say(settings, { path, imported: true, signedBy: keyIdIn(file) }, `${path} is used for this model from now on`);
+  importThresholds(memoryDir(dir), file, wanted);
+  const used = pack === undefined ? 'this model' : `this model, in sessions with ${pack},`;
+  say(settings, { path, imported: true, signedBy: keyIdIn(file) }, `${path} is used for ${used} from now on`);
 }
 
 export async function merge(settings: Settings, paths: readonly string[]): Promise<void> {
@@ -297,7 +326,7 @@ export async function verify(settings: Settings, path: string): Promise<void> {
   const trusted = trustedKeys(settings);
   // Without a signature there is nothing to verify, so that is refused here in any case.
   const by = trusted.length > 0 || file.signature === null ? checkTrust(file, trusted, path) : null;
-  const checkpoints = checkedHere(file, logDir(text(settings, 'state') ?? '.palimpsest'));
+  const checkpoints = checkedHere(file, logDir(stateDir(settings)));
   const sentences = [
     `${path} is signed by ${signerOf(file)}, ${by === null ? 'and --trusted-key was not given to say whose that is' : `which is trusted (${by.path})`}.`,
     ...(checkpoints === 0

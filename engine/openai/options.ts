@@ -1,6 +1,7 @@
 /** How requests for answers are served. */
 import { anyText, type Rows, seenLater, whole } from '../../native/index.ts';
 import type { GenerateOptions, SessionOptions } from '../options/types.ts';
+import { CHAT_TEMPLATE } from '../transformer/named-templates.ts';
 
 /** Options of the `answers` of serve. Each has a default. */
 export interface AnswersOptions {
@@ -36,7 +37,7 @@ export const ANSWERS_OPTIONS = {
     help: 'the name that clients ask for the model by (default: its own)',
     flag: '--alias <name>',
   },
-  template: { rule: anyText('a chat template, or hermes', 1), help: "a chat template instead of the model's own" },
+  template: { rule: CHAT_TEMPLATE, help: "a chat template instead of the model's own" },
   maxTokens: {
     rule: whole(1),
     default: 1024,

@@ -2,11 +2,15 @@
  * The packs of a state folder as sessions use them: which one writes new pages, and which read those that there are.
  * Nothing is changed here, and nothing is loaded where no trust file was installed and no pack activated.
  */
+import { KvError } from '../../native/index.ts';
 import { type PackState, readsPages } from '../../policy/index.ts';
 import { ENVELOPE_BYTES_MAX, readEnvelope, STATEMENT_TYPE, statementOf } from './envelope.ts';
 import { MODULE_BYTES_MAX, type PackManifest } from './manifest.ts';
 import { type Generation, type PackRecord, PackStore } from './store.ts';
 import { readTrust, standingOf, type Trust } from './trust.ts';
+
+/** Behind the name of a pack that is only being tried. */
+const CANARY = '@canary';
 
 /** A pack that may be used, with its module ready to be compiled. */
 export interface LoadedPack {
@@ -79,6 +83,25 @@ export class ActivePacks {
   /** A module need not be kept in memory: it is read and instrumented again where somebody asks for it. */
   forget(digest: string): void {
     this.#loaded.delete(digest);
+  }
+
+  /**
+   * `NAME`: the version that is active; `NAME@canary`: the one that is being tried. Throws 'not-found' where there is
+   * none, and as `reader` does.
+   */
+  asked(asked: string): LoadedPack {
+    const isCanary = asked.endsWith(CANARY);
+    const name = isCanary ? asked.slice(0, -CANARY.length) : asked;
+    const found = isCanary ? this.canary(name) : this.active(name);
+    if (found !== null) return found;
+    throw new KvError(
+      'not-found',
+      `no version of the pack ${JSON.stringify(name)} is ${isCanary ? 'a canary' : 'active'}`,
+      {
+        values: { pack: name, known: this.names.join(', ') },
+        hint: 'install and activate it, or leave out `pack`',
+      },
+    );
   }
 
   /** The pack of a name that writes pages of sessions that begin; null: none does. Throws as `reader` does. */

@@ -43,7 +43,9 @@ export interface Beginning {
   readonly shape: CacheShape;
   readonly modelDigest: string;
   /** What is added to what it answers. Default: nothing. */
-  readonly adapters?: readonly AppliedAdapter[];
+  readonly adapters?: readonly AppliedAdapter[] | undefined;
+  /** The kernel pack that it has pages in, as decisions name it. Default: none. */
+  readonly pack?: string | undefined;
   /** Architecture of the model: its relatives count as evidence, for less. */
   readonly family: string;
   readonly tokens: number;
@@ -58,28 +60,30 @@ export interface Beginning {
  * else what comes with the package for this model, else the defaults.
  */
 export async function startValues(begin: Beginning, book: ThresholdBook | null): Promise<StartValues> {
-  const { shape, modelDigest, family, tokens, budgetBytes, thresholdsPath } = begin;
+  const { shape, modelDigest, family, tokens, budgetBytes, thresholdsPath, pack } = begin;
   const print = printOf(shape, tokens, budgetBytes);
   if (begin.thresholds !== undefined) return { thresholds: begin.thresholds, lookup: null, fingerprint: print };
   if (thresholdsPath !== undefined)
     return {
-      thresholds: withBelief(await loadThresholdFile(thresholdsPath, { modelDigest, shape })),
+      thresholds: withBelief(await loadThresholdFile(thresholdsPath, { modelDigest, shape, pack })),
       lookup: null,
       fingerprint: print,
     };
   const shipped = shippedThresholds(modelDigest);
   const defaults = shipped ?? defaultThresholds(shape.layers);
   if (book === null) return { thresholds: defaults, lookup: null, fingerprint: print };
-  const asked = { ...askedOf(modelDigest, begin.adapters), family, fingerprint: print, layers: shape.layers, defaults };
+  const asked = { ...askedOf(begin), family, fingerprint: print, layers: shape.layers, defaults };
   const lookup = await book.lookup(asked);
   return { thresholds: withBelief(lookup.thresholds), lookup, fingerprint: print, defaults };
 }
 
-/** Whose sessions are asked: those with the same adapters, then those without. */
-const askedOf = (modelDigest: string, adapters: readonly AppliedAdapter[] = []) =>
-  adapters.length === 0
+/** Whose sessions are asked: those with the same adapters and the same pack, then those without. */
+const askedOf = ({ modelDigest, adapters = [], pack }: Pick<Beginning, 'modelDigest' | 'adapters' | 'pack'>) => ({
+  ...given({ pack }),
+  ...(adapters.length === 0
     ? { modelDigest }
-    : { modelDigest: adaptedDigest(modelDigest, adapters), plainDigest: modelDigest };
+    : { modelDigest: adaptedDigest(modelDigest, adapters), plainDigest: modelDigest }),
+});
 
 /** What others say of errors is taken for as much as is believed of it. */
 const withBelief = ({ course, ...set }: ThresholdSet): ThresholdSet =>
@@ -87,8 +91,8 @@ const withBelief = ({ course, ...set }: ThresholdSet): ThresholdSet =>
 
 /**
  * What a session of a runtime is opened with: what its caller asks for, and what `state` remembers of earlier ones.
- * Where `log` is null nothing is written. adapters: those of its caller, in the engine. Throws what loading the module
- * of a policy throws.
+ * Where `log` is null nothing is written. beside: what its caller's adapters and pack are in the engine. Throws what
+ * loading the module of a policy throws.
  */
 export async function setupOf(
   { model, shape, resting }: Runtime,
@@ -98,7 +102,7 @@ export async function setupOf(
     readonly log: WitnessLog | null;
     readonly prefixKey?: Uint8Array;
   } | null,
-  adapters: readonly AppliedAdapter[] = [],
+  beside: Pick<Beginning, 'adapters' | 'pack'> = {},
 ): Promise<SessionSetup> {
   const { config, digest } = model;
   const ready = await withPolicyModule(options, resting);
@@ -106,7 +110,7 @@ export async function setupOf(
   const budgetBytes = kvBudget === undefined ? null : parseBudget(kvBudget, f16CacheBytes(shape, tokens));
   const start = await startValues(
     {
-      ...{ shape, modelDigest: digest, adapters, family: config.architecture },
+      ...{ shape, modelDigest: digest, ...beside, family: config.architecture },
       ...{ tokens, budgetBytes, thresholds, thresholdsPath },
     },
     state?.book ?? null,
@@ -115,7 +119,7 @@ export async function setupOf(
   const lengths = await lengthsOf({ config, digest }, options, start.fingerprint, book ?? null);
   // What the caller has given stands as it is.
   const asks = book != null && thresholds === undefined && thresholdsPath === undefined;
-  const query = { ...askedOf(digest, adapters), family: config.architecture, layers: shape.layers };
+  const query = { ...askedOf({ modelDigest: digest, ...beside }), family: config.architecture, layers: shape.layers };
   const defaults = start.defaults === undefined ? {} : { defaults: start.defaults };
   const recall: SessionSetup['recall'] = (fingerprint, hint) =>
     book!.lookup({ ...query, ...defaults, fingerprint, hint });

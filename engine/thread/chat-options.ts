@@ -3,6 +3,7 @@ import { anyText, oneName, type Rows, seenLater, suchThat, whole } from '../../n
 import { SEND_OPTIONS, SESSION_OPTIONS } from '../options/table.ts';
 import type { GenerateOptions, SessionOptions, ToolChoice } from '../options/types.ts';
 import type { ContextEnd } from '../session/chat/types.ts';
+import { CHAT_TEMPLATE } from '../transformer/named-templates.ts';
 import type { ChatMessage, ChatTool } from '../transformer/types.ts';
 import type { EngineSession } from './engine-session.ts';
 
@@ -49,7 +50,7 @@ export const CONVERSATION_OPTIONS = {
   messages: { ...LISTS, help: 'what was said before' },
   tools: { ...LISTS, help: 'functions that the model may ask for' },
   template: {
-    rule: anyText(),
+    rule: CHAT_TEMPLATE,
     help: "a chat template (Jinja) instead of the model's own, or 'hermes' for tools with ChatML models",
   },
   atContextEnd: {

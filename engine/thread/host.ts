@@ -9,7 +9,7 @@ import { ACTIVATION_SHARE_MOST, type ActivationChoice, type ActivationCosts } fr
 import { noteLeftOut, useMasterKeys, withRules } from '../../witness/index.ts';
 import { Adapters } from '../adapters/adapters.ts';
 import { AdapterRegistry } from '../adapters/registry.ts';
-import type { SessionPack } from '../cache/pack-pages.ts';
+import { packId, type SessionPack } from '../cache/pack-pages.ts';
 import type { Meter } from '../metrics/meter.ts';
 import { SESSION_OPTIONS } from '../options/table.ts';
 import type { SessionOptions } from '../options/types.ts';
@@ -181,11 +181,14 @@ export class Host {
   ): Promise<SessionSetup> {
     const { kvGroup, logRules = [] } = options;
     const group = kvGroup === undefined ? undefined : this.commons.group(kvGroup);
-    const setup = await setupOf(this.runtime, options, this.state, adapterSet?.applied);
-    checkActivations(this.runtime.activations, setup.kldBudget);
-    const { shared, meter, budgetBytes: sharedBudgetBytes } = this;
     const askedPack = (name = options.pack) => (name === undefined ? undefined : this.packs.of(name));
     const sessionPack = pack === undefined ? askedPack() : this.packs.again(pack);
+    const setup = await setupOf(this.runtime, options, this.state, {
+      adapters: adapterSet?.applied,
+      pack: sessionPack && packId(sessionPack),
+    });
+    checkActivations(this.runtime.activations, setup.kldBudget);
+    const { shared, meter, budgetBytes: sharedBudgetBytes } = this;
     const { helpers } = this.commons;
     const hintOf = helpers === null ? undefined : (said: Uint8Array) => helpers.hintOf(said);
     const known = given({

@@ -16,9 +16,6 @@ import type { PackCodec } from '../packs/types.ts';
 import { parkedPacks } from '../session/park/folder.ts';
 import type { State } from '../state/folder.ts';
 
-/** Behind the name of a pack that is only being tried. */
-const CANARY = '@canary';
-
 /** What a pack may do, looked up anew where another generation holds. */
 function standingOf(packs: ActivePacks, digest: string): () => PackStanding {
   const now = (): PackStanding => {
@@ -75,20 +72,8 @@ export class SessionPacks {
    * contract here, and what ActivePacks throws.
    */
   of(asked: string): SessionPack {
-    const isCanary = asked.endsWith(CANARY);
-    const name = isCanary ? asked.slice(0, -CANARY.length) : asked;
-    const packs = this.#packsNow(name);
-    const found = isCanary ? packs.canary(name) : packs.active(name);
-    if (found === null)
-      throw new KvError(
-        'not-found',
-        `no version of the pack ${JSON.stringify(name)} is ${isCanary ? 'a canary' : 'active'}`,
-        {
-          values: { pack: name, known: packs.names.join(', ') },
-          hint: 'install and activate it, or leave out `pack`',
-        },
-      );
-    return this.#packOf(packs, found);
+    const packs = this.#packsNow(asked);
+    return this.#packOf(packs, packs.asked(asked));
   }
 
   /**

@@ -1,4 +1,5 @@
 /** Chat templates that a caller may name, for models whose own has no place for tools. */
+import { KvError, suchThat } from '../../native/index.ts';
 
 /**
  * Turns as ChatML writes them (SmolLM2, Qwen and others), calls as Hermes and Qwen do. The words are ours. A model that
@@ -45,5 +46,17 @@ A call is one JSON object with the name of the function and its arguments:
 
 const NAMED: Readonly<Record<string, string>> = { hermes: HERMES };
 
-/** The template of this name, or else what was given, which is one. */
-export const templateNamed = (given: string): string => (Object.hasOwn(NAMED, given) ? NAMED[given]! : given);
+/** What a caller may give: a text without an expression would say the same whatever was said. */
+export const CHAT_TEMPLATE = suchThat<string>(
+  (value) => typeof value === 'string' && (Object.hasOwn(NAMED, value) || /\{[{%]/.test(value)),
+  "a chat template in Jinja, or 'hermes'",
+);
+
+/** The template of this name, or else what was given, which is one. Throws 'bad-argument' where it is none. */
+export function templateNamed(given: string): string {
+  if (Object.hasOwn(NAMED, given)) return NAMED[given]!;
+  if (CHAT_TEMPLATE.schema.safeParse(given).success) return given;
+  throw new KvError('bad-argument', `template must be ${CHAT_TEMPLATE.says}`, {
+    values: { template: String(given).slice(0, 80) },
+  });
+}

@@ -7,8 +7,11 @@
 import { readFileSync, writeSync } from 'node:fs';
 import { createEngine } from '../../dist/engine/index.js';
 
-/** options: what an engine is made with. sessions: the script of each, and where it goes on. */
-const { options, seed, sessions, turns } = JSON.parse(readFileSync(process.argv[2], 'utf8'));
+/**
+ * options: what an engine is made with. asked: what its sessions are. parks: by how many turns one is parked.
+ * sessions: the script of each, and where it goes on.
+ */
+const { options, asked, parks, seed, sessions, turns } = JSON.parse(readFileSync(process.argv[2], 'utf8'));
 
 /** Says a line at once, also where the pipe is full for a moment. */
 function say(line) {
@@ -76,23 +79,23 @@ async function answered(session, { name, turn }, prompt) {
 
 async function talk({ name, prompts, from, turn }) {
   const talker = { name, turn, isRead: false };
-  let session = begin(talker, from === null ? await engine.openSession({ policy: 'none' }) : await engine.resume(from));
+  let session = begin(talker, from === null ? await engine.openSession(asked) : await engine.resume(from));
   for (;;) {
     if (talker.turn === turns) {
       await session.close();
       Object.assign(talker, { turn: 0, isRead: false });
-      session = begin(talker, await engine.openSession({ policy: 'none' }));
+      session = begin(talker, await engine.openSession(asked));
     }
     const isWhole = await answered(session, talker, prompts[talker.turn]);
     if (!isWhole) {
       await session.close();
       Object.assign(talker, { turn: 0, isRead: false });
-      session = begin(talker, await engine.openSession({ policy: 'none' }));
+      session = begin(talker, await engine.openSession(asked));
       continue;
     }
     talker.turn++;
     say({ acknowledged: await session.flush() });
-    if (next() < 0.15) session = await parkAndResume(talker, session);
+    if (next() < parks) session = await parkAndResume(talker, session);
     await new Promise((resolve) => setTimeout(resolve, 40 * next()));
   }
 }

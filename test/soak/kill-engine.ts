@@ -1,28 +1,37 @@
 /**
- * Kills of an engine of sixteen sessions in memory for a few of them, the others parked in files: every text that was
- * said is what the session says alone, every acknowledged entry is in the log, and every session whose file is there
- * comes back by its pages, at the end of a turn, and goes on as it would have; of every other one it is said that it is
- * not there.
+ * Kills of an engine of sixteen sessions in memory for a few of them, the others parked in files, and of one whose
+ * sessions have their pages in a kernel pack and are parked by their caller: every text that was said is what the
+ * session says alone, every acknowledged entry is in the log, and every session whose file is there comes back by its
+ * pages, at the end of a turn, and goes on as it would have; of every other one it is said that it is not there.
  */
 import { spawn } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createEngine, type Engine, type EngineOptions, parkedSessions } from '../../engine/index.ts';
+import {
+  createEngine,
+  type Engine,
+  type EngineOptions,
+  parkedSessions,
+  type SessionOptions,
+  type SessionReport,
+} from '../../engine/index.ts';
+import { testPack } from '../../engine/packs/contract.ts';
+import { instrumentModule } from '../../engine/packs/instrument.ts';
+import { PackKeeper } from '../../engine/packs/lifecycle.ts';
+import type { CodecManifest } from '../../engine/packs/manifest.ts';
 import { logDir } from '../../engine/state/folder.ts';
 import { KvError } from '../../native/index.ts';
-import { readLog, verifyLog } from '../../witness/index.ts';
+import { openWitnessLog, readLog, verifyLog } from '../../witness/index.ts';
 import { seeded } from '../random.ts';
-import type { Kill } from './kills.ts';
+import { NOW_MS, packOf, signTrust, trustWith } from '../unit/engine/packs/signed.ts';
+import type { Kill, Life } from './kills.ts';
 
 const WRITER = join(import.meta.dirname, 'engine-writer.mjs');
-const SESSIONS = 16;
 const TURNS = 10;
 /** As many tokens are read in one piece, whoever else is at work, so that bits are those of a run alone. */
 const PROMPT_TOKENS = 16;
 const ANSWER = { maxTokens: 24, temperature: 1 } as const;
-/** A session takes some 0.9 MB at its end. */
-const BUDGET = 3_000_000;
 const STARTING_MS_MAX = 1500;
 const WORKING_MS_MAX = 3000;
 const LINES_MAX = 2500;
@@ -30,6 +39,54 @@ const LINES_MAX = 2500;
 const GO_ON = 3;
 
 const COMMON = { model: 'reference', threads: 1 } as const;
+
+/** What is killed. */
+interface Kind {
+  readonly sessions: number;
+  /** What each of its sessions is. */
+  readonly asked: SessionOptions;
+  readonly kvBudget: number;
+  /** By how many turns a caller parks a session, 0 to 1. */
+  readonly parks: number;
+  /** Puts into a new state folder what its sessions ask for. */
+  readonly prepare: (stateDir: string) => Promise<void>;
+  /** What is wrong with one that came back; null: nothing. */
+  readonly check: (report: SessionReport) => string | null;
+}
+
+/** Room for three of them: a session takes some 0.9 MB at its end. */
+const WAITING: Kind = {
+  ...{ sessions: 16, asked: { policy: 'none' }, kvBudget: 3_000_000, parks: 0.15 },
+  prepare: async () => undefined,
+  check: () => null,
+};
+
+/** Those with fewer tokens have no page that is old enough. */
+const PACKED_TOKENS = 340;
+
+/** Room for all, so that only their callers park them. */
+const PACKED: Kind = {
+  ...{ sessions: 4, asked: { pack: 'block6', cacheTypes: 'trellis2' }, kvBudget: 2 ** 26, parks: 0.5 },
+  prepare: installPack,
+  check({ tokens, layers }) {
+    const pages = layers.reduce((sum, { kPages }) => sum + (kPages['freed'] ?? 0), 0);
+    return tokens < PACKED_TOKENS || pages > 0 ? null : `${tokens} tokens, and no page in the pack`;
+  },
+};
+
+async function installPack(stateDir: string): Promise<void> {
+  const folder = join(import.meta.dirname, '..', '..', 'packs', 'block6');
+  const manifest = JSON.parse(readFileSync(join(folder, 'manifest.json'), 'utf8')) as CodecManifest;
+  const log = await openWitnessLog({ dir: logDir(stateDir), clock: () => NOW_MS });
+  const keeper = await PackKeeper.open({ stateDir, log, clock: () => NOW_MS });
+  const allow = [{ name: manifest.name, versions: { from: '1.0.0', below: '2.0.0' } }];
+  await keeper.installTrust(signTrust(trustWith({ allow })), 'trust');
+  const pack = packOf({ manifest, module: readFileSync(join(folder, 'block6.wasm')) });
+  await keeper.install(pack, { instrument: instrumentModule, test: testPack });
+  await keeper.activate(manifest.name);
+  keeper.close();
+  await log.close();
+}
 
 /** What a session says. */
 interface Script {
@@ -41,19 +98,26 @@ interface Script {
   readonly tokens: readonly number[];
 }
 
-let known: Promise<readonly Script[]> | null = null;
-/** All scripts, as each session says them alone: made once, since they are the same for every life. */
-const scriptsAlone = (): Promise<readonly Script[]> => (known ??= makeScripts());
+const known = new Map<Kind, Promise<readonly Script[]>>();
 
-async function makeScripts(): Promise<Script[]> {
-  const engine = await createEngine({ ...COMMON, stateDir: null, prefixCaching: false });
+/** All scripts, as each session says them alone: made once, since they are the same for every life. */
+function scriptsAlone(kind: Kind): Promise<readonly Script[]> {
+  const scripts = known.get(kind) ?? makeScripts(kind);
+  known.set(kind, scripts);
+  return scripts;
+}
+
+async function makeScripts({ sessions, asked, prepare }: Kind): Promise<Script[]> {
+  const stateDir = mkdtempSync(join(tmpdir(), 'palimpsest-soak-'));
+  await prepare(stateDir);
+  const engine = await createEngine({ ...COMMON, stateDir, prefixCaching: false });
   const scripts: Script[] = [];
-  for (let name = 0; name < SESSIONS; name++) {
+  for (let name = 0; name < sessions; name++) {
     const next = seeded(1000 + name);
     const prompts = Array.from({ length: TURNS }, () =>
       Array.from({ length: PROMPT_TOKENS }, () => 300 + Math.floor(1500 * next())),
     );
-    const session = await engine.openSession({ policy: 'none' });
+    const session = await engine.openSession(asked);
     const [texts, tokens]: [string[], number[]] = [[], [0]];
     for (const [seed, prompt] of prompts.entries()) {
       texts.push(await session.generate(prompt, { ...ANSWER, seed }).text());
@@ -63,6 +127,7 @@ async function makeScripts(): Promise<Script[]> {
     scripts.push({ name, prompts, texts, tokens });
   }
   await engine.close();
+  rmSync(stateDir, { recursive: true, force: true });
   return scripts;
 }
 
@@ -159,7 +224,7 @@ async function resumeAll(
   engine: Engine,
   scripts: readonly Script[],
   { names, parked, refused, read }: Told,
-  stateDir: string,
+  { check, stateDir }: Pick<Kind, 'check'> & { readonly stateDir: string },
 ): Promise<Found> {
   const places = scripts.map((): Places[number] => ({ from: null, turn: 0 }));
   const files = parkedSessions(stateDir);
@@ -177,6 +242,8 @@ async function resumeAll(
         wrong.push(`${id} came back with ${held} tokens, by ${by}: ${why}`);
         continue;
       }
+      const trouble = check(await session.report());
+      if (trouble !== null) wrong.push(`${id}: ${trouble}`);
       if (read.has(id)) continue;
       if (turn > places[name]!.turn || places[name]!.from === null) places[name] = { from: id, turn };
       if (turn === TURNS || talks++ >= GO_ON) continue;
@@ -191,18 +258,21 @@ async function resumeAll(
   return { lost: [...parked].filter((id) => !there.has(id)).length, wrong, places };
 }
 
-export async function* engineLife(next: () => number, kills: number): AsyncGenerator<Kill, void, undefined> {
+async function* lifeOf(kind: Kind, next: () => number, kills: number): AsyncGenerator<Kill, void, undefined> {
   const root = mkdtempSync(join(tmpdir(), 'palimpsest-soak-'));
   const stateDir = join(root, 'state');
   const file = join(root, 'work.json');
-  const scripts = await scriptsAlone();
-  const options: EngineOptions = { ...COMMON, stateDir, kvBudget: BUDGET, idleSessions: 'disk', prefixCaching: false };
+  const { asked, kvBudget, parks } = kind;
+  const scripts = await scriptsAlone(kind);
+  await kind.prepare(stateDir);
+  const options: EngineOptions = { ...COMMON, stateDir, kvBudget, idleSessions: 'disk', prefixCaching: false };
   let places: Places = scripts.map(() => ({ from: null, turn: 0 }));
   let acknowledged = 0;
   try {
     for (let kill = 0; kill < kills; kill++) {
       const sessions = scripts.map(({ name, prompts }, at) => ({ name, prompts, ...places[at]! }));
-      writeFileSync(file, JSON.stringify({ options, seed: Math.floor(2 ** 31 * next()), turns: TURNS, sessions }));
+      const work = { options, asked, parks, seed: Math.floor(2 ** 31 * next()), turns: TURNS, sessions };
+      writeFileSync(file, JSON.stringify(work));
       const { afterMs, lines, problem } = await workAndKill(file, next);
       const failures = [...lines.flatMap(({ failed }) => failed ?? []), ...(problem === '' ? [] : [problem])];
       acknowledged = Math.max(acknowledged, ...lines.map((line) => 1 + (line.acknowledged ?? -1)));
@@ -212,7 +282,7 @@ export async function* engineLife(next: () => number, kills: number): AsyncGener
       const told = toldBy(scripts, lines);
       const names = new Map(told.names);
       for (const [at, { from }] of places.entries()) if (from !== null) names.set(from, at);
-      const found = await resumeAll(engine, scripts, { ...told, names }, stateDir);
+      const found = await resumeAll(engine, scripts, { ...told, names }, { ...kind, stateDir });
       await engine.close();
       places = found.places;
       // Kills are counted; what was wrong is for whoever looks for it.
@@ -232,3 +302,9 @@ export async function* engineLife(next: () => number, kills: number): AsyncGener
     rmSync(root, { recursive: true, force: true });
   }
 }
+
+/** Sixteen sessions, most of which wait in files. */
+export const engineLife: Life = (next, kills) => lifeOf(WAITING, next, kills);
+
+/** Four sessions with pages in a kernel pack. */
+export const packLife: Life = (next, kills) => lifeOf(PACKED, next, kills);

@@ -1,6 +1,6 @@
-// Kills a Qdrant server, a PostgreSQL server, `palimpsest run` itself, an engine of sixteen sessions and a process that
-// only writes its log, at random moments: nothing that was acknowledged is lost, no session fails, and the indexes
-// heal. A few kills of each; `npm run soak -- kills` asks for 200, and PALIMPSEST_SEED repeats a seed. Nothing shorter
+// Kills a Qdrant server, a PostgreSQL server, `palimpsest run` itself, an engine of sixteen sessions, one whose sessions
+// have pages in a kernel pack, and a process that only writes its log, at random moments: nothing that was acknowledged
+// is lost, no session fails, and the indexes heal. A few kills of each; `npm run soak -- kills` asks for 200, and PALIMPSEST_SEED repeats a seed. Nothing shorter
 // shows what a server or a process leaves behind when it is killed; each has to start, work and start again.
 import { existsSync } from 'node:fs';
 import { afterAll, expect, test } from 'vitest';
@@ -32,4 +32,5 @@ test('palimpsest run', () => {
   return killed('process', 10);
 });
 test('an engine of sixteen sessions, most of them parked', () => killed('engine', 3));
+test('an engine whose sessions have pages in a kernel pack', () => killed('pack', 3));
 test('a process that writes its log', () => killed('log', 40));

@@ -7,7 +7,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { seeded } from '../random.ts';
-import { engineLife } from './kill-engine.ts';
+import { engineLife, packLife } from './kill-engine.ts';
 import { logLife } from './kill-log.ts';
 import { postgresLife } from './kill-postgres.ts';
 import { processLife } from './kill-process.ts';
@@ -38,6 +38,7 @@ export const LIVES: Readonly<Record<string, Life>> = {
   postgres: postgresLife,
   process: processLife,
   engine: engineLife,
+  pack: packLife,
   log: logLife,
 };
 
@@ -73,7 +74,7 @@ export interface Soak {
  * Lives of a victim that are led at the same time: those of the log have nothing in common, and wait most of their
  * time; those of engines have one process each.
  */
-const AT_A_TIME: Readonly<Record<string, number>> = { log: 6, engine: 2 };
+const AT_A_TIME: Readonly<Record<string, number>> = { log: 6, engine: 2, pack: 2 };
 
 /** → `count` kills of each victim, those included that stand in the file. */
 export async function soakKills({ victims, count, seed, file, onLife }: Soak): Promise<Row[]> {

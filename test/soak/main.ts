@@ -3,7 +3,7 @@
  * was lost. It can be interrupted at any time: lives that stand in the file are not repeated. Exit code 1 when anything
  * was lost, failed or did not heal.
  *   --count N     kills of each (default 200)
- *   --only LIST   qdrant, postgres, process, engine, log (default: those that this machine has)
+ *   --only LIST   qdrant, postgres, process, engine, pack, log (default: those that this machine has)
  *   --seed N      default 1
  *   --file FILE   default .cache/soak-kills.json
  */

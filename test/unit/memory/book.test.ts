@@ -82,6 +82,16 @@ const taught = (seq: number, change: Partial<Experience> = {}): [LoggedEntry, Lo
   return [{ ...open!, body: { ...(open!.body as object), model: { digest, architecture } } }, close!];
 };
 
+/** The ids of two versions of one pack. */
+const BLOCK6 = `pack:block6@${'a'.repeat(12)}`;
+const LATER = `pack:block6@${'b'.repeat(12)}`;
+
+/** The same of a session that had pages in a pack. */
+const besidePack = (seq: number, id: string, change: Partial<Experience> = {}): [LoggedEntry, LoggedEntry] => {
+  const [open, close] = taught(seq, change);
+  return [{ ...open, body: { ...(open.body as object), context: { pack: { id, pageBytes: 64 } } } }, close];
+};
+
 /** Other payloads in a saved index, with digests that are right for them. */
 function forge(dir: string, payloads: string): void {
   const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex');
@@ -234,6 +244,26 @@ describe('lookup', () => {
     expect(same).toBeGreaterThan(without);
     expect(without).toBeGreaterThan(strange);
     expect(strange).toBeGreaterThan(0);
+  });
+
+  test('of a session with a pack those with exactly that pack are asked first, and others count half', async () => {
+    const book = await openThresholdBook({ dir: null, logId: 'a', entries: noEntries });
+    for (let i = 1; i <= 8; i++) await book.record(...taught(i, { priceThreshold: 1e-8 }));
+    await book.record(...besidePack(9, LATER, { priceThreshold: 1e-8 }));
+    const farther = here.map((x, axis) => (axis === 0 ? x + 0.1 : x));
+    await book.record(...besidePack(10, BLOCK6, { priceThreshold: 4e-8, fingerprint: farther }));
+    const startOf = async (pack?: string) =>
+      (await book.lookup({ ...query, pack })).thresholds.thresholds['price.start']!;
+    const [plain, same, later] = [await startOf(), await startOf(BLOCK6), await startOf(LATER)];
+    // The nearest eight have no pack; the one with the pack is farther away and is asked nevertheless.
+    expect(plain.evidence).toEqual([1, 2, 3, 4, 5, 6, 7, 8]);
+    expect(same.evidence).toContain(10);
+    expect(same.evidence).not.toContain(9);
+    expect(later.evidence).toContain(9);
+    expect(same.value).toBeGreaterThan(later.value);
+    // Seven that count half are worth less than eight that count whole.
+    expect(later.value).toBeLessThan(plain.value);
+    await book.close();
   });
 
   test('another model of the family helps a little, a foreign one not at all', async () => {
@@ -502,6 +532,38 @@ describe('imported thresholds', () => {
     expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('file');
     await again.record(...taught(4));
     expect((await again.lookup(query)).thresholds.thresholds['price.start']!.origin).toBe('learned');
+  });
+
+  // What is learned beside pages in a pack is of that pack, version and all.
+  test('of sessions with a pack are used by sessions with exactly that pack, and by no others', async () => {
+    const teacher = await openThresholdBook({ dir: null, logId: 'teacher', entries: noEntries });
+    for (let i = 1; i <= 4; i++) await teacher.record(...besidePack(i, BLOCK6, { priceThreshold: 5e-8 }));
+    for (let i = 5; i <= 7; i++) await teacher.record(...taught(i));
+    const plain = await teacher.exportFile({ ...target, family: 'llama' }, null);
+    expect(plain.evidence.sessions).toBe(3);
+    expect(plain.model).not.toHaveProperty('pack');
+    const ofPack = await teacher.exportFile({ ...target, family: 'llama', pack: BLOCK6 }, null);
+    expect(ofPack).toMatchObject({ model: { pack: BLOCK6 }, evidence: { sessions: 4 } });
+    expect((await teacher.exportFile({ ...target, family: 'llama', pack: LATER }, null)).evidence.sessions).toBe(0);
+
+    const dir = fresh();
+    for (const pack of [undefined, LATER])
+      expect(() => importThresholds(dir, ofPack, { ...target, pack })).toThrow(/rests on sessions with pack:block6@/);
+    importThresholds(dir, ofPack, { ...target, pack: BLOCK6 });
+    const pupil = await openThresholdBook({ dir, logId: 'pupil', entries: noEntries });
+    const startOf = async (pack?: string) =>
+      (await pupil.lookup({ ...query, pack })).thresholds.thresholds['price.start']?.origin;
+    expect(await startOf(BLOCK6)).toBe('file');
+    for (const pack of [undefined, LATER]) expect(await startOf(pack)).not.toBe('file');
+    // What holds without a pack holds beside one that nothing is known of, and never in place of what is known.
+    importThresholds(dir, plain, target);
+    for (const pack of [undefined, LATER]) expect(await startOf(pack)).toBe('file');
+    const { thresholds } = await pupil.lookup({ ...query, pack: BLOCK6 });
+    expect(thresholds.thresholds['price.start']!.value).toBe(ofPack.thresholds['price.start']!.value);
+    expect(formatThresholdFile(await pupil.exportFile({ ...target, family: 'llama', pack: BLOCK6 }, null))).toBe(
+      formatThresholdFile(ofPack),
+    );
+    for (const one of [teacher, pupil]) await one.close();
   });
 
   // What a session logs as its gains is what it was started with. Were that evidence, an imported 2 would be √2 after

@@ -8,6 +8,7 @@ import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
 import {
   checkThresholdTarget,
+  diffThresholdFiles,
   formatThresholdFile,
   loadThresholdFile,
   mergeThresholdFiles,
@@ -161,7 +162,7 @@ describe('files of version 1', () => {
     const file = JSON.parse(readFileSync(old, 'utf8')) as Record<string, unknown>;
     refused(bytesOf(JSON.stringify({ ...file, law: null })), 'law');
     refused(bytesOf(JSON.stringify({ ...file, signature: {} })), 'signature');
-    refused(bytesOf(JSON.stringify({ ...file, schemaVersion: 5 })), 'schemaVersion: 5 is of a later palimpsest');
+    refused(bytesOf(JSON.stringify({ ...file, schemaVersion: 6 })), 'schemaVersion: 6 is of a later palimpsest');
   });
 });
 
@@ -298,6 +299,73 @@ describe('costs of activations', () => {
   });
 });
 
+describe('a pack', () => {
+  const id = `pack:block6@${'0f'.repeat(6)}`;
+  const withPack: ThresholdFile = { ...example, model: { ...example.model, pack: id } };
+  const spelled = formatThresholdFile(withPack);
+
+  test('goes out and in again, makes a file one of version 5, and is the whole difference', () => {
+    expect(JSON.parse(spelled)).toMatchObject({ schemaVersion: 5, model: { pack: id } });
+    expect(parseThresholdFile(bytesOf(spelled))).toEqual(withPack);
+    expect(text).not.toContain('"pack"');
+    for (const more of [{ course: course() }, { activations: activations() }]) {
+      const one = { ...withPack, ...more };
+      expect(parseThresholdFile(bytesOf(formatThresholdFile(one)))).toEqual(one);
+    }
+    expect(diffThresholdFiles(example, withPack)).toEqual([
+      { what: 'pack', before: '(none)', after: id, unit: null, factor: null, isClear: true },
+    ]);
+    const both = mergeThresholdFiles([withPack, { ...withPack, c: 3, evidence: { ...example.evidence, logs: [] } }]);
+    expect(both.model.pack).toBe(id);
+    const spelledBoth = formatThresholdFile(both);
+    expect(formatThresholdFile(parseThresholdFile(bytesOf(spelledBoth)))).toBe(spelledBoth);
+    expect(JSON.parse(spelledBoth)).toMatchObject({ schemaVersion: 5, parts: [{}, {}] });
+  });
+
+  test('is told where files are not of one, and used by sessions with exactly that one', () => {
+    const { digest: modelDigest, shape } = example.model;
+    for (const files of [
+      [withPack, example],
+      [example, withPack],
+    ])
+      expect(() => mergeThresholdFiles(files)).toThrow(/rests on sessions with (no pack|pack:block6@)/);
+    expect(() => checkThresholdTarget(withPack, { modelDigest, shape })).toThrow(
+      `the threshold file rests on sessions with ${id}`,
+    );
+    expect(() => checkThresholdTarget(withPack, { modelDigest, shape, pack: `${id.slice(0, -1)}0` })).toThrow(KvError);
+    checkThresholdTarget(withPack, { modelDigest, shape, pack: id });
+    // What rests on no pack holds beside any.
+    checkThresholdTarget(example, { modelDigest, shape, pack: id });
+  });
+
+  test('is refused where it is none, where the version has no place for it, and where version 5 has none', () => {
+    const changed = (change: (file: { schemaVersion: number; model: { pack?: unknown } }) => void): Uint8Array => {
+      const file = JSON.parse(spelled);
+      change(file);
+      return bytesOf(JSON.stringify(file));
+    };
+    for (const pack of ['block6', 'pack:block6@0f', `pack:Block6@${'0f'.repeat(6)}`, 7, null, `${id}\u0007`])
+      refused(
+        changed((file) => {
+          file.model.pack = pack;
+        }),
+        'model.pack',
+      );
+    refused(
+      changed((file) => {
+        file.schemaVersion = 4;
+      }),
+      'model',
+    );
+    refused(
+      changed(({ model }) => {
+        delete model.pack;
+      }),
+      'model.pack',
+    );
+  });
+});
+
 describe('refusals', () => {
   // biome-ignore lint/suspicious/noExplicitAny: these tests break the type on purpose
   type Loose = Record<string, any>;
@@ -313,7 +381,7 @@ describe('refusals', () => {
 
   // One rule at a time: the message names the path that breaks it.
   test.each<[string, Uint8Array]>([
-    ['schemaVersion', changed((f) => (f.schemaVersion = 5))],
+    ['schemaVersion', changed((f) => (f.schemaVersion = 6))],
     ['schemaVersion', changed((f) => (f.schemaVersion = '2'))],
     ['schemaVersion', bytesOf('null')],
     ['schemaVersion', bytesOf('[]')],

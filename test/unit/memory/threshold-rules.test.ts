@@ -47,8 +47,8 @@ describe('a refusal', () => {
     expect(() => parseThresholdFile(bytesOf({ ...wire(), extra: 1 }))).toThrow(
       refused('threshold file: top level:', { name: 'threshold file', path: 'top level' }),
     );
-    expect(() => parseThresholdFile(bytesOf({ ...wire(), schemaVersion: 5 }), 'x.json')).toThrow(
-      refused('x.json: schemaVersion: 5 is of a later palimpsest than this', { path: 'schemaVersion' }),
+    expect(() => parseThresholdFile(bytesOf({ ...wire(), schemaVersion: 6 }), 'x.json')).toThrow(
+      refused('x.json: schemaVersion: 6 is of a later palimpsest than this', { path: 'schemaVersion' }),
     );
     for (const other of [0, 1.5, -1, '3', null])
       expect(() => parseThresholdFile(bytesOf({ ...wire(), schemaVersion: other }), 'x.json')).toThrow(

@@ -195,6 +195,7 @@ describe('list', () => {
         stateDir: null,
         plainDigest: null,
         adapters: null,
+        pack: null,
         textPlace: null,
         writer: 0,
         prefix: null,

@@ -60,6 +60,7 @@ it('goes from keys to an active pack, and back', async () => {
   expect(await ran('activate', 'block6', '--canary', ...state)).toMatchObject({ state: 'canary' });
   expect(await ran('activate', 'block6', ...state)).toMatchObject({ state: 'active', trustVersion: 1 });
   expect(await ran('verify', ...state)).toMatchObject({ packs: [{ name: 'block6', state: 'active' }], verified: true });
+  await exchangesWhatSessionsWithThePackLearned();
   expect(await ran('rollback', ...state)).toMatchObject({ active: [] });
   const [listed] = await ran<{ state: string; digest: string }[]>('list', ...state);
   // No session has a page of it.
@@ -84,6 +85,38 @@ it('goes from keys to an active pack, and back', async () => {
   expect((await answered(['audit', 'show', String(arrows[0]!.seq), ...state])).out).toContain('quarantined');
   expect((await answered(['audit', 'verify', ...state])).code).toBe(0);
 });
+
+/** What is learned beside pages in the pack goes to sessions with exactly that pack. */
+async function exchangesWhatSessionsWithThePackLearned(): Promise<void> {
+  const prompt = join(dir, 'prompt.txt');
+  writeFileSync(prompt, 'The scribe scraped the page and wrote on it again. '.repeat(60));
+  const run = ['run', '-m', 'reference', '-p', prompt, '-n', '8', '--kv-budget', '25%', '--json'];
+  const { code, err } = await answered([...run, '--pack', 'block6', ...state]);
+  expect(code, err).toBe(0);
+  const learned = join(dir, 'learned.json');
+  const exported = ['thresholds', 'export', learned, '-m', 'reference'];
+  expect((await answered([...exported, '--pack', 'block6', ...state])).code).toBe(0);
+  const file = JSON.parse(readFileSync(learned, 'utf8')) as { model: { pack: string }; evidence: { sessions: number } };
+  expect(file).toMatchObject({
+    schemaVersion: 5,
+    model: { pack: expect.stringMatching(/^pack:block6@[0-9a-f]{12}$/) },
+  });
+  expect(file.evidence.sessions).toBe(1);
+  const { pack } = file.model;
+  expect((await answered(['thresholds', 'show', learned])).out).toContain(pack);
+  // As the log names the version, it need not be active any more.
+  const again = await answered(['thresholds', 'show', '-m', 'reference', '--pack', pack, '--json', ...state]);
+  expect(JSON.parse(again.out)).toEqual(file);
+  expectRefused(await answered([...exported, '--pack', 'block7', ...state]), 'not-found', 'block7');
+  expectRefused(
+    await answered([...run, '--thresholds', learned, '--state', join(dir, 'plain')]),
+    'model-mismatch',
+    pack,
+  );
+  expect((await answered([...run, '--thresholds', learned, '--pack', 'block6', ...state])).code).toBe(0);
+  const imported = await answered(['thresholds', 'import', learned, '-m', 'reference', '--state', join(dir, 'pupil')]);
+  expect(imported.out).toContain(`in sessions with ${pack}`);
+}
 
 it('takes no pack that promises what it does not keep', async () => {
   const boasting = join(dir, 'boasting.json');

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { SessionPack } from '../../../../engine/cache/pack-pages.ts';
-import { createEngine, type EngineSession } from '../../../../engine/index.ts';
+import { type Chat, createEngine, type EngineSession } from '../../../../engine/index.ts';
 import { PackInstance } from '../../../../engine/packs/instance.ts';
 import { instrumentModule } from '../../../../engine/packs/instrument.ts';
 import { PackKeeper } from '../../../../engine/packs/lifecycle.ts';
@@ -20,10 +20,13 @@ import { resumeSession } from '../../../../engine/session/park/resume.ts';
 import { Session } from '../../../../engine/session/session.ts';
 import type { SessionSetup } from '../../../../engine/session/setup.ts';
 import { logDir } from '../../../../engine/state/folder.ts';
+import { openStore } from '../../../../engine/store/open.ts';
+import { chatBytes, keptChat } from '../../../../engine/thread/kept-chat.ts';
 import { Runtime } from '../../../../engine/transformer/runtime/runtime.ts';
 import { defaultThresholds } from '../../../../policy/index.ts';
 import { openWitnessLog } from '../../../../witness/index.ts';
 import { refused } from '../../../refusal.ts';
+import { HAS_POSTGRES, PostgresProcess } from '../../../suite/postgres-server.ts';
 import { scratchFolders } from '../../witness/folder.ts';
 import { inPack, packOf } from '../cache/pack-codecs.ts';
 import { ids, MODEL } from '../on-reference.ts';
@@ -244,6 +247,41 @@ describe('a state folder with parked sessions whose pages are in a pack', () => 
       await last.close();
     }
   });
+
+  it.skipIf(!HAS_POSTGRES)(
+    'are kept in PostgreSQL, for a server that has the same pack (needs PostgreSQL 15)',
+    async () => {
+      const server = await PostgresProcess.start();
+      const [here, there, without] = [await installed(), await installed(), folder()];
+      const question = { role: 'user', content: 'And what was scraped off? '.repeat(20) } as const;
+      const goesOn = async (chat: Chat): Promise<string> =>
+        (await chat.send(question, { maxTokens: 8, temperature: 0 }).result).text;
+      try {
+        const store = await openStore(server.url);
+        await using engine = await createEngine({ model: MODEL, threads: 1, stateDir: here });
+        await using chat = await engine.chat({ ...asked, template: 'hermes' });
+        await chat.send({ ...question, content: 'He wrote on old pages. '.repeat(60) }, { maxTokens: 8 }).result;
+      await store.put('conversation', 'said', chatBytes(await chat.save()));
+        const expected = await goesOn(chat);
+        await store.close();
+
+        const other = await openStore(server.url);
+        const found = keptChat((await other.first('conversation', ['said']))!.bytes);
+        await other.close();
+        await using next = await createEngine({ model: MODEL, threads: 1, stateDir: there });
+        await using back = await next.resumeChat(found, { template: 'hermes' });
+        expect(back.session.resumed).toMatchObject({ by: 'pages' });
+        const { layers } = await back.session.report();
+        expect(layers.some(({ kPages }) => (kPages['freed'] ?? 0) > 0)).toBe(true);
+        expect(await goesOn(back)).toBe(expected);
+        // Nobody can say what those bytes are where the pack is not.
+        await using last = await createEngine({ model: MODEL, threads: 1, stateDir: without });
+        expect((await refused(last.resumeChat(found, { template: 'hermes' }))).code).toBe('not-found');
+      } finally {
+        await server.remove();
+      }
+    },
+  );
 
   it('has sessions that wait on disk come back with their pages, and leaves them where they are in memory', async () => {
     const stateDir = await installed();

@@ -71,7 +71,7 @@ it('says so of latents and originals', async () => {
 });
 
 it('says so where tokens were taken back that were read in one step with others', async () => {
-  const chat = await engine.chat({ ...BUDGET, system: 'Be brief.', template: 'chatml', cacheSalt: 'chat' });
+  const chat = await engine.chat({ ...BUDGET, system: 'Be brief.', template: 'hermes', cacheSalt: 'chat' });
   await again((await chat.send('One?', { ...OPTIONS, maxTokens: 5 }).result).receipt!);
   const anew = (await chat.regenerate({ ...OPTIONS, maxTokens: 5 }).result).receipt!;
   await isBound(anew, 'taken-back', 'took tokens back');

@@ -84,11 +84,11 @@ it('runs answers again of a session that was resumed from a file, by engines of 
 it('leaves out what a session did that went on behind what was kept of it', async () => {
   const state = folder();
   await using engine = await open(state);
-  await using chat = await engine.chat({ ...STEERED, template: 'chatml' });
+  await using chat = await engine.chat({ ...STEERED, template: 'hermes' });
   await answer(chat.session, ids(250));
   const kept = await chat.save();
   await answer(chat.session, ids(150, 2));
-  await using back = await engine.resumeChat(kept, { template: 'chatml' });
+  await using back = await engine.resumeChat(kept, { template: 'hermes' });
   expect(await runsAgain(engine, state, await answer(back.session, ids(80, 3)))).toBeGreaterThan(0);
 });
 

@@ -316,6 +316,7 @@ describe('a question', () => {
 describe('a chat is not opened', () => {
   it.each<[string, object, string]>([
     ['without a template', { template: undefined }, 'bad-tokenizer'],
+    ['with a template that has no place for what is said', { template: 'chatml' }, 'bad-argument'],
     ['with tools that its template does not know', { tools: [{ name: 'now' }] }, 'unsupported'],
     ['with tools that are none', { template: WITH_TOOLS, tools: [{}] }, 'bad-argument'],
     ['with messages that are none', { messages: [{ role: 'user' }] }, 'bad-argument'],
