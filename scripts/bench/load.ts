@@ -4,17 +4,14 @@
  * streams; some go away in the middle of an answer. What comes and the documents do not name is counted as a fault, and
  * with one the command fails.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
 import { seeded } from '../../engine/evaluate/recall.ts';
-import { KvError } from '../../native/index.ts';
 import { LoadClient, type LoadTally, newTally } from './load-client.ts';
+import { type AskedServer, PeerProcess, ServerProcess } from './load-servers.ts';
 import { columns, fixed } from './table.ts';
 
 const spread = z.object({ p50: z.number(), p95: z.number(), p99: z.number() }).readonly();
@@ -23,6 +20,8 @@ type Spread = z.infer<typeof spread>;
 export const loadRow = z
   .object({
     model: z.string(),
+    /** null: this server. */
+    peer: z.string().nullable(),
     threads: z.int().positive(),
     clients: z.int().positive(),
     minutes: z.number().positive(),
@@ -53,6 +52,8 @@ export interface Load {
   readonly clients: readonly number[];
   readonly minutes: number;
   readonly json: string | null;
+  /** The program of a llama-server, which is asked the same after each row; null: none is. */
+  readonly peer: string | null;
 }
 
 /** Holds some eight of these conversations, of SmolLM2 or of the reference model. */
@@ -61,52 +62,6 @@ const budgetOf = (model: string): number => (model === 'reference' ? 2 ** 22 : 2
 const LOOK_MS = 500;
 /** Answers before the process counts as warm. */
 const WARM = 4;
-const SYSTEM_PAGE = 4096;
-
-export class ServerProcess {
-  readonly #child: ChildProcess;
-  readonly url: string;
-
-  private constructor(child: ChildProcess, url: string) {
-    this.#child = child;
-    this.url = url;
-  }
-
-  static async start({ root, model, threads }: Load, state: string): Promise<ServerProcess> {
-    const flags = ['--state', state, '--kv-budget', `${budgetOf(model)}`, '--threads', `${threads}`];
-    const args = ['serve', '-m', model, ...flags, '--port', '0', '--metrics', '--json'];
-    const program = join(root, 'engine/cli/main.ts');
-    const child = spawn(process.execPath, ['--import', 'tsx', program, ...args], {
-      cwd: root,
-      stdio: ['ignore', 'pipe', 'inherit'],
-    });
-    const line = await Promise.race([
-      once(createInterface({ input: child.stdout! }), 'line').then(([text]) => text as string),
-      once(child, 'exit').then(() => null),
-    ]);
-    if (line === null) throw new KvError('missing-dependency', 'the server did not start');
-    return new ServerProcess(child, (JSON.parse(line) as { url: string }).url);
-  }
-
-  get residentBytes(): number {
-    return SYSTEM_PAGE * Number(readFileSync(`/proc/${this.#child.pid}/statm`, 'latin1').split(' ')[1]);
-  }
-
-  async countedBytes(): Promise<number> {
-    const text = await (await fetch(`${this.url}/metrics`)).text();
-    return [...text.matchAll(/^palimpsest_kv_bytes(?:\{.*\})? (\d+)$/gm)].reduce((sum, [, n]) => sum + Number(n), 0);
-  }
-
-  /** Ends it as a service manager does, and says with what code it ended; again, it only says so. */
-  async stop(): Promise<number | null> {
-    if (this.#child.exitCode === null && this.#child.signalCode === null) {
-      const ended = once(this.#child, 'exit');
-      this.#child.kill('SIGTERM');
-      await ended;
-    }
-    return this.#child.exitCode;
-  }
-}
 
 function spreadOf(values: readonly number[]): Spread {
   const sorted = [...values].sort((a, b) => a - b);
@@ -115,7 +70,7 @@ function spreadOf(values: readonly number[]): Spread {
 }
 
 /** What the process held while `work` ran. */
-async function watched(server: ServerProcess, work: Promise<unknown>): Promise<{ counted: number; resident: number }> {
+async function watched(server: AskedServer, work: Promise<unknown>): Promise<{ counted: number; resident: number }> {
   const most = { counted: 0, resident: 0 };
   let isOver = false;
   const ended = work.finally(() => {
@@ -130,9 +85,10 @@ async function watched(server: ServerProcess, work: Promise<unknown>): Promise<{
   return most;
 }
 
-async function measured(plan: Load, clients: number): Promise<LoadRow> {
+async function measured(plan: Load, clients: number, peer: string | null): Promise<LoadRow> {
   const state = mkdtempSync(join(tmpdir(), 'palimpsest-bench-'));
-  const server = await ServerProcess.start(plan, state);
+  const asked = { ...plan, kvBudgetBytes: budgetOf(plan.model), state };
+  const server = peer === null ? await ServerProcess.start(asked) : await PeerProcess.start(asked, peer);
   const tally: LoadTally = newTally();
   const random = seeded(clients);
   try {
@@ -146,8 +102,8 @@ async function measured(plan: Load, clients: number): Promise<LoadRow> {
     const code = await server.stop();
     if (code !== 0) tally.faults.push(`the server ended with code ${code}`);
     return loadRow.parse({
-      ...{ model: plan.model, threads: plan.threads, clients, minutes: plan.minutes },
-      kvBudgetBytes: budgetOf(plan.model),
+      ...{ model: plan.model, peer: peer && 'llama-server', threads: plan.threads, clients, minutes: plan.minutes },
+      kvBudgetBytes: server.kvBytesMost,
       ...{ answers: tally.answers, left: tally.left, refused: tally.refused, faults: tally.faults },
       refusedInAnswer: tally.refusedInAnswer,
       tokensPerSecond: tally.tokens / seconds,
@@ -164,11 +120,12 @@ const figures = ({ p50, p95, p99 }: Spread): string => [p50, p95, p99].map((ms) 
 
 export async function load(say: (line: string) => void, plan: Load): Promise<void> {
   const rows: LoadRow[] = [];
-  for (const clients of plan.clients) rows.push(await measured(plan, clients));
-  const titles = ['clients', 'answers', 'left', 'refused', 'in answers', 'faults', 'tokens/s'];
+  const servers = [null, ...(plan.peer === null ? [] : [plan.peer])];
+  for (const clients of plan.clients) for (const peer of servers) rows.push(await measured(plan, clients, peer));
+  const titles = ['server', 'clients', 'answers', 'left', 'refused', 'in answers', 'faults', 'tokens/s'];
   const more = ['first token ms (p50, p95, p99)', 'between tokens ms', 'caches MiB', 'growth MiB'];
   const lines = rows.map((row) => [
-    ...[row.clients, row.answers, row.left, row.refused, row.refusedInAnswer, row.faults.length],
+    ...[row.peer ?? 'palimpsest', row.clients, row.answers, row.left, row.refused, row.refusedInAnswer, row.faults.length],
     ...[fixed(row.tokensPerSecond, 1), figures(row.firstTokenMs), figures(row.betweenTokensMs)],
     ...[fixed(row.countedBytesMost / 2 ** 20, 1), fixed(row.residentGrowthBytes / 2 ** 20, 1)],
   ]);

@@ -28,7 +28,8 @@
  *   helpers     runs alone: answers beside helpers that work, crash, hang or run out of memory, and what their hints
  *               change in what sessions find and decide
  *   http        runs alone: the server for OpenAI clients beside the library, asked by 1, 4 and 16 clients at once
- *   load        runs alone: a server that 16 and then 64 clients ask for ten minutes each
+ *   load        runs alone: a server that 16 and then 64 clients ask for ten minutes each, and where --peer names its
+ *               program a llama-server behind each
  *   crowd       runs alone: sessions on memory for half of them, beside one of 16K tokens, and 200 that wait
  *   packs       runs alone: what kernel packs cost beside native code, and what fuel costs them
  *   build       runs alone: what `npm start` takes in a fresh copy without a compiler cache, and how large the addon is
@@ -52,6 +53,7 @@
  *   --parts LIST        what crowd measures: pool,hog,waiting
  *   --clients LIST      how many ask at once in load (default 16,64), and
  *   --minutes N         for how long (default 10)
+ *   --peer PROGRAM      a llama-server, which load asks too (default none)
  *   --sessions N        sessions that retrieval looks among (default 1,000,000)
  *   --entries N         entries of the log that audit asks (default 1,000,000)
  *   --over LIST         what audit asks: log,vectors,pglite,postgres
@@ -149,8 +151,8 @@ const ALONE: Readonly<Record<string, (say: (line: string) => void, command: Comm
   begin: (say, { settings: { rounds }, json }) => begin(say, { rounds, json }),
   http: (say, { settings: { rounds, threads, model }, json }) =>
     http(say, { model, threads: threads[0]!, rounds, json }),
-  load: (say, { clients, minutes, json, settings: { threads, model } }) =>
-    load(say, { root, model, threads: threads[0]!, clients, minutes, json }),
+  load: (say, { clients, minutes, peer, json, settings: { threads, model } }) =>
+    load(say, { root, model, threads: threads[0]!, clients, minutes, peer, json }),
 };
 
 async function main(): Promise<void> {

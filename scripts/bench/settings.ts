@@ -28,6 +28,8 @@ export interface Command {
   /** How many ask at once in load, one row after the other, and for how many minutes. */
   readonly clients: readonly number[];
   readonly minutes: number;
+  /** The program of a server that load compares with; null: none. */
+  readonly peer: string | null;
   /** What audit asks. */
   readonly over: readonly string[];
   /** Folder where audit keeps what it asks; null: it makes it for this run. */
@@ -66,6 +68,7 @@ export function readCommand(words: readonly string[]): Command {
     parts: values.parts.split(',').map(crowdPartNamed),
     clients: whole('--clients', values.clients, 1, 1024),
     minutes: whole('--minutes', values.minutes, 1, 24 * 60)[0]!,
+    peer: values.peer ?? null,
     over: values.over.split(',').map(partNamed),
     keep: values.keep ?? null,
   };
@@ -98,6 +101,7 @@ function parse(words: readonly string[]) {
         entries: { type: 'string', default: '1000000' },
         clients: { type: 'string', default: '16,64' },
         minutes: { type: 'string', default: '10' },
+        peer: { type: 'string' },
         over: { type: 'string', default: AUDIT_PARTS.join() },
         keep: { type: 'string' },
         parts: { type: 'string', default: CROWD_PARTS.join() },

@@ -25,6 +25,7 @@ import { denseRows, SMOLLM2 } from '../../../scripts/bench/dense.ts';
 import { grammarRows } from '../../../scripts/bench/grammar.ts';
 import { http } from '../../../scripts/bench/http.ts';
 import { load, loadRow } from '../../../scripts/bench/load.ts';
+import { PeerProcess } from '../../../scripts/bench/load-servers.ts';
 import { lookupRow } from '../../../scripts/bench/lookup.ts';
 import { machineRow, measured } from '../../../scripts/bench/machines.ts';
 import { manyAt, manyRow } from '../../../scripts/bench/many.ts';
@@ -591,17 +592,21 @@ test('a server is asked by several clients, and what they met is all there is', 
   const folder = temporaryFolder();
   const json = join(folder.dir, 'load.json');
   await load((line) => said.push(line), {
-    ...{ root, model: 'reference', threads: 1, clients: [3], minutes: 0.05, json },
+    ...{ root, model: 'reference', threads: 1, clients: [3], minutes: 0.05, json, peer: null },
   });
   const rows = loadRow.array().parse(JSON.parse(readFileSync(json, 'utf8')));
   folder.remove();
-  expect(rows.map(({ clients, faults }) => [clients, faults])).toEqual([[3, []]]);
+  expect(rows.map(({ peer, clients, faults }) => [peer, clients, faults])).toEqual([[null, 3, []]]);
   // Each of the three has at least asked once.
   const [row] = rows;
   expect(row!.answers + row!.left + row!.refusedInAnswer).toBeGreaterThanOrEqual(3);
   expect(row!.countedBytesMost).toBeGreaterThan(0);
   expect(row!.countedBytesMost).toBeLessThanOrEqual(row!.kvBudgetBytes);
   expect(said).toHaveLength(2);
+  // What is no llama-server is said to be none, and is not waited for.
+  const asked = { root, model: 'reference', threads: 1, kvBudgetBytes: 2 ** 22, state: folder.dir };
+  for (const program of [process.execPath, join(folder.dir, 'none')])
+    await expect(PeerProcess.start(asked, program)).rejects.toMatchObject({ code: 'missing-dependency' });
 });
 
 test('packs are measured as compiled, with fuel and in a session, and what never ends is stopped', () => {
