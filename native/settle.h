@@ -45,15 +45,18 @@ struct ToldPool final : PagePool {
   Told told;
 };
 
+// What a call of a step may move of the parts of a pool: some 50 µs of copying.
+constexpr size_t kSettledBytes = size_t{256} << 10;
+
 // Ends a call that may have taken or freed memory of a pool.
-inline void settle(Napi::Env env, PagePool& pool) {
-  pool.settle();
+inline void settle(Napi::Env env, PagePool& pool, size_t most = kSettledBytes) {
+  pool.settle(most);
   static_cast<ToldPool&>(pool).told.tell(env, pool.reservedBytes());
 }
 
-// Gives up a handle's share of a pool.
+// Gives up a handle's share of a pool. Nobody may call for long after it, so all is moved that is to be.
 inline void letGo(Napi::Env env, std::shared_ptr<PagePool> pool) {
-  if (pool) settle(env, *pool);
+  if (pool) settle(env, *pool, SIZE_MAX);
 }
 
 }  // namespace palimpsest

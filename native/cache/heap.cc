@@ -160,10 +160,10 @@ std::vector<std::pair<const Block*, Block*>> Heap::pack(bool (*isMovable)(const 
   return moves;
 }
 
-bool Heap::evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*)) {
+Evacuated Heap::evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*), size_t) {
   const std::vector<std::pair<const Block*, Block*>> moves = pack(isMovable);
   for (const auto& [old, block] : moves) moved(block);
-  return !moves.empty();
+  return {0, !moves.empty(), false};
 }
 
 #else
@@ -399,7 +399,7 @@ Block* Heap::findOutside(size_t size, const Crowd& crowd) {
   return nullptr;
 }
 
-bool Heap::evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*)) {
+Evacuated Heap::evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*), size_t most) {
   // Units with a large hole have little in use. Where the first ones gave nothing, the next come next time.
   constexpr int kLooks = 8, kPassed = 256;
   Crowd best;
@@ -417,9 +417,15 @@ bool Heap::evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*)) {
     }
   }
   const size_t idle = idleBytes();
+  Evacuated done{0, false, false};
   for (Block* old : best.blocks) {
+    if (done.bytes >= most) {
+      done.goesOn = true;
+      return done;
+    }
     Block* place = findOutside(old->capacity, best);
     if (!place) break;
+    done.bytes += kHeader + old->capacity;
     use(place, old->capacity);
     const Block own = *place;
     std::memcpy(static_cast<void*>(place), old, kHeader + old->capacity);
@@ -430,9 +436,9 @@ bool Heap::evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*)) {
     give(old);
   }
   trim();
-  const bool gains = idleBytes() < idle;
-  passed_ = gains || looks < kLooks || met > kPassed ? 0 : met;
-  return gains;
+  done.gains = idleBytes() < idle;
+  passed_ = done.gains || looks < kLooks || met > kPassed ? 0 : met;
+  return done;
 }
 
 void Heap::forget() {

@@ -32,6 +32,12 @@ struct Block {
   Block* listAfter;
 };
 
+struct Evacuated {
+  size_t bytes;  // that were copied
+  bool gains;    // less is idle after it
+  bool goesOn;   // what is left of the unit can be moved by the next call
+};
+
 class Heap {
  public:
   Heap() = default;
@@ -54,10 +60,9 @@ class Heap {
   // Returns empty units to the system while too much is idle.
   void trim();
   // Empties one unit of which little is in use, by moving its blocks to free places elsewhere, and returns it to the
-  // system. It looks at few blocks, and copies less than a unit. isMovable: whether a block may move, bytes and header;
-  // moved: told of each that has, at its new place. False when less is not idle after it: no unit that it looked at can
-  // be emptied, or there are no such places.
-  bool evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*));
+  // system. It looks at few blocks, and copies less than a unit, or no block beyond the first of `most` bytes.
+  // isMovable: whether a block may move, bytes and header; moved: told of each that has, at its new place.
+  Evacuated evacuate(bool (*isMovable)(const Block*), void (*moved)(Block*), size_t most);
   // Sets `found` of every block in use to 0.
   void forget();
   // While too much is idle, moves blocks together where that returns units for the least copying. isMovable: whether a

@@ -113,12 +113,12 @@ size_t PagePool::auditBytes(const Account* account) const {
   return sum;
 }
 
-void PagePool::settle() {
+void PagePool::settle([[maybe_unused]] size_t most) {
 #if defined(__SANITIZE_ADDRESS__)
   // No memory is ever idle in this build, so move everything now and then for the sanitizer to check.
   if (++settled_ % 64 != 0) return;
   if (settled_ % 128 == 0) compact();
-  else evacuate();
+  else evacuate(SIZE_MAX);
 #else
   if (!heap_.isWasteful()) {
     idleBefore_ = 0;
@@ -127,7 +127,14 @@ void PagePool::settle() {
   heap_.trim();
   // If the remaining parts could not be moved, it is useless to look at every part again after every call.
   if (!heap_.isWasteful() || (heap_.idleBytes() < idleBefore_ + kRetryBytes && ++settled_ % 64 != 0)) return;
-  while (heap_.isWasteful() && evacuate()) {
+  while (heap_.isWasteful()) {
+    const Evacuated done = evacuate(most);
+    most -= std::min(most, done.bytes);
+    if (done.goesOn || (done.gains && most == 0)) {
+      idleBefore_ = 0;
+      return;
+    }
+    if (!done.gains) break;
   }
   // Whose parts are found without a search is enough, as a rule.
   for (int round = 0; round < kRounds && heap_.isMostWasteful() && compact(); round++) {
@@ -138,7 +145,7 @@ void PagePool::settle() {
 
 // Moves parts of one place that have one owner each, who is known without a search. Background tasks that read a part
 // are owners as well, and what they write is not counted yet.
-bool PagePool::evacuate() {
+Evacuated PagePool::evacuate(size_t most) {
   const auto isMovable = [](const Block* block) {
     const Part* part = static_cast<const Part*>(block);
     return part->counted && part->owners == 1 && part->home != nullptr;
@@ -148,9 +155,9 @@ bool PagePool::evacuate() {
     part->home->part_ = part;
   };
   try {
-    return heap_.evacuate(isMovable, moved);
+    return heap_.evacuate(isMovable, moved, most);
   } catch (const std::bad_alloc&) {
-    return false;
+    return {};
   }
 }
 

@@ -123,8 +123,9 @@ class PagePool : public Tally {
   size_t reservedBytes() const { return heap_.reservedBytes(); }
   size_t reservedPeakBytes() const { return heap_.reservedPeakBytes(); }
   // Returns memory to the system when too much of it is idle; parts may move then. Call it between two calls only, when
-  // nobody but background tasks holds a pointer into a part; parts that those own as well are not moved.
-  void settle();
+  // nobody but background tasks holds a pointer into a part; parts that those own as well are not moved. most: bytes
+  // that it may move, beyond one part; what is left is for the next calls.
+  void settle(size_t most);
   // The total size of the distinct parts that a living owner can reach, of one account or (null) of all; independent of
   // usedBytes().
   size_t auditBytes(const Account* account = nullptr) const;
@@ -141,7 +142,7 @@ class PagePool : public Tally {
  private:
   friend class Account;
   void visitParts(const std::function<void(PartRef&)>& visit) const;
-  bool evacuate();
+  Evacuated evacuate(size_t most);
   bool compact();
 
   std::shared_ptr<Threads> crew_;

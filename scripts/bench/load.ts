@@ -125,7 +125,15 @@ export async function load(say: (line: string) => void, plan: Load): Promise<voi
   const titles = ['server', 'clients', 'answers', 'left', 'refused', 'in answers', 'faults', 'tokens/s'];
   const more = ['first token ms (p50, p95, p99)', 'between tokens ms', 'caches MiB', 'growth MiB'];
   const lines = rows.map((row) => [
-    ...[row.peer ?? 'palimpsest', row.clients, row.answers, row.left, row.refused, row.refusedInAnswer, row.faults.length],
+    ...[
+      row.peer ?? 'palimpsest',
+      row.clients,
+      row.answers,
+      row.left,
+      row.refused,
+      row.refusedInAnswer,
+      row.faults.length,
+    ],
     ...[fixed(row.tokensPerSecond, 1), figures(row.firstTokenMs), figures(row.betweenTokensMs)],
     ...[fixed(row.countedBytesMost / 2 ** 20, 1), fixed(row.residentGrowthBytes / 2 ** 20, 1)],
   ]);

@@ -1,7 +1,8 @@
-// Kills a Qdrant server, a PostgreSQL server, `palimpsest run` itself, an engine of sixteen sessions, one whose sessions
-// have pages in a kernel pack, and a process that only writes its log, at random moments: nothing that was acknowledged
-// is lost, no session fails, and the indexes heal. A few kills of each; `npm run soak -- kills` asks for 200, and PALIMPSEST_SEED repeats a seed. Nothing shorter
-// shows what a server or a process leaves behind when it is killed; each has to start, work and start again.
+// Kills a Qdrant server, a PostgreSQL server, `palimpsest run` itself, an engine of sixteen sessions, one with pages in
+// a kernel pack, and a process that only writes its log, at random moments: nothing that was acknowledged
+// is lost, no session fails, and the indexes heal. A few kills of each; `npm run soak -- kills` asks for 200, and
+// PALIMPSEST_SEED repeats a seed. Nothing shorter shows what a server or a process leaves behind when it is killed;
+// each has to start, work and start again.
 import { existsSync } from 'node:fs';
 import { afterAll, expect, test } from 'vitest';
 import { HAS_POSTGRES } from '../suite/postgres-server.ts';

@@ -261,7 +261,7 @@ describe('a state folder with parked sessions whose pages are in a pack', () => 
         await using engine = await createEngine({ model: MODEL, threads: 1, stateDir: here });
         await using chat = await engine.chat({ ...asked, template: 'hermes' });
         await chat.send({ ...question, content: 'He wrote on old pages. '.repeat(60) }, { maxTokens: 8 }).result;
-      await store.put('conversation', 'said', chatBytes(await chat.save()));
+        await store.put('conversation', 'said', chatBytes(await chat.save()));
         const expected = await goesOn(chat);
         await store.close();
 
