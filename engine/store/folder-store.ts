@@ -70,11 +70,13 @@ export class FolderStore implements Store {
       const end = HEAD_BYTES + file.readUInt32LE(DIGEST_END);
       return { key, bytes: file.subarray(end), sessions: sessionsIn(file.toString('utf8', HEAD_BYTES, end)) };
     }
+    this.#checkThere(kind);
     return null;
   }
 
   async remove(kind: Kind, key: string): Promise<void> {
-    fs.rmSync(this.#path(kind, key), { force: true });
+    this.#checkThere(kind);
+    this.#removeFile(this.#path(kind, key));
   }
 
   async erase(kind: Kind, session: string): Promise<number> {
@@ -86,16 +88,43 @@ export class FolderStore implements Store {
       throw unwritten(path, cause);
     }
     let erased = 0;
-    for (const name of fs.readdirSync(join(this.#dir, kind))) {
+    for (const name of this.#namesOf(kind)) {
       const path = join(this.#dir, kind, name);
       if (!name.endsWith(ENDING) || !sessionsOf(path).includes(session)) continue;
-      fs.rmSync(path, { force: true });
+      this.#removeFile(path);
       erased++;
     }
     return erased;
   }
 
   async close(): Promise<void> {}
+
+  /** Throws 'io' where the folder is gone: what is not in it is then not known to be nowhere. */
+  #checkThere(kind: Kind): void {
+    const dir = join(this.#dir, kind);
+    try {
+      fs.opendirSync(dir).closeSync();
+    } catch (cause) {
+      throw unread(dir, cause);
+    }
+  }
+
+  #namesOf(kind: Kind): readonly string[] {
+    const dir = join(this.#dir, kind);
+    try {
+      return fs.readdirSync(dir);
+    } catch (cause) {
+      throw unread(dir, cause);
+    }
+  }
+
+  #removeFile(path: string): void {
+    try {
+      fs.rmSync(path, { force: true });
+    } catch (cause) {
+      throw new KvError('io', `cannot remove ${path}: ${(cause as Error).message}`, { values: { path }, cause });
+    }
+  }
 
   #erased(kind: Kind, session: string): string {
     return join(this.#dir, ERASED, `${erasedKey(kind, session)}${ENDING}`);
@@ -110,6 +139,13 @@ const unwritten = (path: string, cause: unknown): KvError =>
   cause instanceof KvError
     ? cause
     : new KvError('io', `cannot write ${path}: ${(cause as Error).message}`, { values: { path }, cause });
+
+const unread = (dir: string, cause: unknown): KvError =>
+  new KvError('io', `cannot look into ${dir}: ${(cause as Error).message}`, {
+    values: { dir },
+    hint: 'the folder of the store was moved, removed or closed: put it back, or start the server again',
+    cause,
+  });
 
 function removeOld(dir: string): void {
   for (const name of fs.readdirSync(dir)) {

@@ -1,5 +1,14 @@
 // One contract for every place where servers keep what outlives them: a folder, and a PostgreSQL server.
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs';
+import {
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import postgres from 'postgres';
@@ -93,6 +102,30 @@ function contract(placeOf: () => Place): void {
     }
   });
 }
+
+describe('a folder that is gone', () => {
+  test('is away: it does not have nothing', async () => {
+    const name = join(root, 'gone');
+    const store = await openStore(name);
+    await store.put('response', 'a', bytesOf(10, 1), ['one']);
+    for (const leave of [() => {}, () => writeFileSync(name, 'no folder')]) {
+      renameSync(name, `${name}-away`);
+      leave();
+      await expect(store.first('response', ['a'])).rejects.toMatchObject({ code: 'io' });
+      await expect(store.remove('response', 'a')).rejects.toMatchObject({ code: 'io' });
+      await expect(store.erase('response', 'one')).rejects.toMatchObject({ code: 'io' });
+      await expect(store.put('response', 'b', bytesOf(10, 2))).rejects.toMatchObject({ code: 'io' });
+      rmSync(name, { force: true });
+      renameSync(`${name}-away`, name);
+      expect((await store.first('response', ['a']))?.sessions).toEqual(['one']);
+    }
+    // What is there of one kind alone.
+    rmSync(join(name, 'conversation'), { recursive: true });
+    await expect(store.erase('conversation', 'one')).rejects.toMatchObject({ code: 'io' });
+    expect(await store.erase('response', 'one')).toBe(1);
+    await store.close();
+  });
+});
 
 describe('a folder', () => {
   const name = join(root, 'kept');
