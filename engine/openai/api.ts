@@ -147,9 +147,10 @@ export class AnswersApi {
     app.get('/v1/responses/:id', async (c) => c.json((await stored(c)).response));
     app.delete('/v1/responses/:id', async (c) => {
       const { response, sessions } = await stored(c);
-      await this.#responses.forget(response.id);
-      // Its text is in the cache of its conversation as well. Responses behind it are removed by their own ids.
+      // Its text is in the cache of its conversation as well, which goes first: where the store fails, the response is
+      // still there to be asked for again. Responses behind it are removed by their own ids.
       for (const { conversations } of this.services) await conversations.erase(sessions.at(-1)!);
+      await this.#responses.forget(response.id);
       return c.json({ id: response.id, object: 'response', deleted: true });
     });
     this.post(app, '/v1/completions', (body, asker) => TextCompletion.begin(this.serviceFor(body), body.value, asker));
@@ -195,8 +196,7 @@ export class AnswersApi {
     this.ask(app, path('resume'), (_, asker, id) => this.#held((those) => those.resume(id, asker)));
     this.ask(app, path('fork'), (_, asker, id) => this.#held((those) => those.fork(id, asker)));
     this.ask(app, path('delete'), async (_, asker, id) => {
-      await this.#held((those) => those.remove(id, asker));
-      await this.#responses.erase(id);
+      await this.#held((those) => those.remove(id, asker, () => this.#responses.erase(id)));
       return { id, deleted: true };
     });
   }

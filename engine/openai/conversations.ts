@@ -213,19 +213,37 @@ export class Conversations {
     }
   }
 
-  /** Ends an idle or a parked one; nothing of it stays in a store. Throws 'not-found', a Refusal, as a store does. */
-  async remove(id: string, looking: Looking): Promise<void> {
+  /**
+   * Ends an idle or a parked one; nothing of it stays in a store. `elsewhere` erases what else there is of it. Where a
+   * store fails it is held as before, so that whoever asks again has all of it erased. Throws 'not-found', a Refusal, as
+   * a store does.
+   */
+  async remove(id: string, looking: Looking, elsewhere: () => Promise<void>): Promise<void> {
     const parked = this.#parked.get(id);
     if (parked !== undefined && sees(looking, parked)) {
       this.#parked.delete(id);
+      try {
+        await this.#kept?.erase(id, parked.keptAs);
+        await elsewhere();
+      } catch (error) {
+        this.#parked.set(id, parked);
+        throw error;
+      }
       removeParked(parked.path);
-      return this.#kept?.erase(id, parked.keptAs);
+      return;
     }
     const { chat, known } = this.#takeIdle(id, looking);
-    this.#running.delete(id);
     known.isErased = true;
+    try {
+      await this.#kept?.erase(id, known.keptAs);
+      await elsewhere();
+    } catch (error) {
+      this.#named.set(id, { chat, known });
+      throw error;
+    } finally {
+      this.#running.delete(id);
+    }
     await chat.close();
-    await this.#kept?.erase(id, known.keptAs);
   }
 
   /**

@@ -45,7 +45,11 @@ it('a file', async () => {
 it('what comes back from a file, which nobody else can do anything with until then', async () => {
   await conversations.park(id, {});
   const back = conversations.resume(id, {});
-  for (const act of [conversations.resume(id, {}), conversations.fork(id, {}), conversations.remove(id, {})])
+  for (const act of [
+    conversations.resume(id, {}),
+    conversations.fork(id, {}),
+    conversations.remove(id, {}, async () => {}),
+  ])
     await expect(act).rejects.toMatchObject({ status: 409 });
   await isGone(back);
 });

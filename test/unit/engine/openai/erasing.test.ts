@@ -1,5 +1,5 @@
 // What is erased is gone from what servers store at once: by a response, by a session, and by the log's own command.
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import postgres from 'postgres';
@@ -100,6 +100,59 @@ describe('in a folder', () => {
         )
         .join('\n'),
   );
+});
+
+describe('where the store fails in the middle', () => {
+  const dir = join(root, 'failing');
+  let engine: Engine;
+  let view: LiveView;
+  beforeAll(async () => {
+    engine = await createEngine({ model: 'reference', threads: 1, stateDir: join(root, 'own'), kvBudget: 2 ** 26 });
+    view = await serve(engine, { port: 0, requestsPerSecond: 10_000, answers: { store: dir } });
+  });
+  afterAll(async () => {
+    await view.close();
+    await engine.close();
+  });
+  const send = (method: string, path: string, body?: object): Promise<Response> =>
+    fetch(view.url + path, {
+      method,
+      ...(body === undefined ? {} : { headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }),
+    });
+  const respond = async (input: string): Promise<Told> => {
+    const before = readdirSync(join(dir, 'conversation')).length;
+    const told = (await (await send('POST', '/v1/responses', { input, max_output_tokens: 4 })).json()) as Told;
+    await expect.poll(() => readdirSync(join(dir, 'conversation')).length, { timeout: 20_000 }).toBe(before + 1);
+    return told;
+  };
+  /** The status of a request while the store has nothing of a kind, and that of the same one behind it. */
+  async function twice(kind: string, ...asked: Parameters<typeof send>): Promise<readonly number[]> {
+    const place = join(dir, kind);
+    renameSync(place, `${place}-away`);
+    const { status } = await send(...asked);
+    renameSync(`${place}-away`, place);
+    return [status, (await send(...asked)).status];
+  }
+  const kept = (): readonly number[] => ['response', 'conversation'].map((kind) => readdirSync(join(dir, kind)).length);
+
+  test('a response is there until its cache is gone', async () => {
+    const { id } = await respond('Bullace?');
+    expect(await twice('conversation', 'DELETE', `/v1/responses/${id}`)).toEqual([500, 200]);
+    expect(kept()).toEqual([0, 0]);
+  });
+
+  test('a session is held until its responses are gone, parked or not', async () => {
+    for (const isParked of [false, true])
+      for (const kind of ['response', 'conversation']) {
+        const { session } = (await respond(`Greengage, ${isParked}, ${kind}?`)).palimpsest;
+        if (isParked) expect((await send('POST', `/v1/sessions/${session}/park`, {})).status).toBe(200);
+        const asked = ['POST', `/v1/sessions/${session}/delete`, {}] as const;
+        expect(await twice(kind, ...asked)).toEqual([500, 200]);
+        expect((await send(...asked)).status).toBe(404);
+        expect(kept()).toEqual([0, 0]);
+      }
+    expect(readdirSync(join(root, 'own', 'parked'))).toEqual([]);
+  });
 });
 
 describe.skipIf(!HAS_POSTGRES)('in PostgreSQL (needs PostgreSQL 15 or later)', () => {
