@@ -1,22 +1,24 @@
 /** `palimpsest verify`: what a log proves of a receipt, and with a model that its answer comes out the same again. */
 import { asRecord, given, type Isa, jsonText, KvError, plural, readJson } from '../../native/index.ts';
-import { type Entry, type ReceiptProof, readEntry, verifyReceipt } from '../../witness/index.ts';
+import { type Entry, type ReceiptProof, readEntry, textDigest, verifyReceipt } from '../../witness/index.ts';
 import { logDir } from '../state/folder.ts';
 import type { ProvedAnswer } from '../thread/calls/engine.ts';
 import { checkpointsOf } from './anchor.ts';
 import { interruptible } from './interrupt.ts';
 import { withEngine } from './loading.ts';
 import { engineOptions, flag, number, type Settings, text } from './options.ts';
+import { toldText } from './told-text.ts';
 
 /** A request of as many tokens as any context has, or a whole answer of a server, which may have logprobs. */
 const FILE_BYTES_MAX = 64 * 2 ** 20;
 
 export async function verifyCommand(path: string, settings: Settings): Promise<void> {
-  const { receipt, request } = receiptAt(path, settings);
+  const { receipt, request, told } = receiptAt(path, settings);
   const log = text(settings, 'log') ?? logDir(text(settings, 'state') ?? '.palimpsest');
   const checkpoints = checkpointsOf(settings);
   const options = { log, ...(checkpoints === null ? {} : { checkpoints }) };
   const proof = verifyReceipt(receipt, options);
+  checkTold(told, proof);
   if (text(settings, 'model') === undefined) {
     tell(settings, proof, null);
     return;
@@ -42,8 +44,15 @@ export async function verifyCommand(path: string, settings: Settings): Promise<v
   );
 }
 
+interface Asked {
+  readonly receipt: unknown;
+  readonly request: unknown;
+  /** The text that stands beside the receipt; null: none does. */
+  readonly told: string | null;
+}
+
 /** A file that `run --receipt` wrote, a receipt alone, or a whole answer of a server. */
-function receiptAt(path: string, settings: Settings): { readonly receipt: unknown; readonly request: unknown } {
+function receiptAt(path: string, settings: Settings): Asked {
   const read = (file: string): unknown =>
     readJson(file, {
       bytesMax: FILE_BYTES_MAX,
@@ -56,9 +65,19 @@ function receiptAt(path: string, settings: Settings): { readonly receipt: unknow
   const given = asked === undefined ? {} : (asRecord(read(asked)) ?? {});
   return {
     receipt: told['receipt'] ?? told,
+    told: toldText(whole),
     request:
       asked === undefined ? told['request'] : (asRecord(given['palimpsest'])?.['request'] ?? given['request'] ?? given),
   };
+}
+
+/** Throws 'bad-signature' for an answer with another text than the receipt that came with it. */
+function checkTold(told: string | null, { receipt: { answer } }: ReceiptProof): void {
+  if (told === null || textDigest(told) === answer.text) return;
+  throw new KvError('bad-signature', 'the text of the answer is not the one that its receipt is of', {
+    values: { told: textDigest(told), receipt: answer.text },
+    hint: 'the receipt by itself is what the log says: ask for the answer again as the server gave it',
+  });
 }
 
 /** The instruction set, threads and activations of then, where nobody asks for others. */
