@@ -167,6 +167,7 @@ export class Conversations {
         throw notHeld(id);
       }
       this.#parked.set(id, { ...known, messages, path, told });
+      this.#removeOldestParked();
       return { id, state: 'parked', ...told, last_used_ms: known.usedMs };
     } catch (error) {
       // It is still open.
@@ -387,6 +388,19 @@ export class Conversations {
         leaving.push(oldest);
       }
     for (const { chat } of leaving) await chat.close();
+  }
+
+  /** As many lie in files as wait in memory. Those that lie there longest leave, and their files. */
+  #removeOldestParked(): void {
+    for (const [id, { path }] of this.#parked) {
+      if (this.#parked.size <= this.#most) return;
+      this.#parked.delete(id);
+      try {
+        removeParked(path);
+      } catch {
+        // What was parked now is parked all the same.
+      }
+    }
   }
 }
 

@@ -137,6 +137,22 @@ it('are no more than the server holds, those that nobody named first', async () 
   for (const { id } of forks) expect(all).toContain(id);
 });
 
+it('lie in no more files than there are places in memory, and those that lie there longest leave', async () => {
+  const parked: string[] = [];
+  for (let n = 0; n < 6; n++) {
+    const { session } = await say([{ role: 'user', content: `Number ${n}?` }]);
+    expect(await act(session, 'park')).toMatchObject({ state: 'parked' });
+    parked.push(session);
+  }
+  const left = parked.slice(-4).sort();
+  const lying = (await held()).filter(({ state }) => state === 'parked');
+  expect(lying.map(({ id }) => id).sort()).toEqual(left);
+  const inFiles = parkedSessions(dir).map(({ session }) => session);
+  expect(inFiles.sort()).toEqual(left);
+  expect(await statusOf(parked[0]!, 'resume')).toBe(404);
+  for (const id of left) expect(await statusOf(id, 'delete')).toBe(200);
+});
+
 it('are in the log as the key of their owner says', async () => {
   const asked = [{ role: 'user', content: 'Wax?' }];
   const [own, ruled, quiet] = [
