@@ -103,7 +103,9 @@ function checkKeys(text: string, rules: JsonRules): void {
           const key = unescaped(text.slice(at, end + 1));
           if (keys.has(key)) throw refused(rules, `has the key '${key.slice(0, 80)}' twice`, { key });
           if (rules.anyKey !== true && FORBIDDEN_KEYS.has(key))
-            throw refused(rules, `has the key '${key}', which no such file needs`);
+            throw refused(rules, `has the key '${key}', which is not read: every object has something of that name`, {
+              key,
+            });
           keys.add(key);
           keyNext = false;
         }

@@ -233,8 +233,12 @@ export function checkedBody<Schema extends z.ZodType>(schema: Schema, body: unkn
   });
 }
 
-/** Of a value that is none of several, what the last of them says is wrong with it says the most. */
+/**
+ * Of a value that is none of several, what the last of them says is wrong with it says the most; of a key, what keys
+ * are.
+ */
 function deepest(issue: z.core.$ZodIssue): { readonly path: readonly PropertyKey[]; readonly message: string } {
+  if (issue.code === 'invalid_key') return { path: issue.path, message: `a key is ${issue.issues[0]!.message}` };
   if (issue.code !== 'invalid_union') return issue;
   const within = issue.errors.flat().map((one) => ({ ...one, path: [...issue.path, ...one.path] }) as z.core.$ZodIssue);
   return within.map(deepest).reduce((best, one) => (one.path.length >= best.path.length ? one : best), issue);

@@ -44,14 +44,19 @@ export function checkMessages(messages: readonly ChatMessage[]): void {
 /** Throws 'bad-argument' for what is no list of tools. */
 export function checkTools(tools: readonly ChatTool[]): void {
   const sound = Array.isArray(tools) && tools.length <= TOOLS_MAX;
-  const odd = sound ? tools.find((tool) => !isTool(tool)) : null;
+  const index = sound ? tools.findIndex((tool) => !isTool(tool)) : null;
+  const odd = index === null ? null : tools[index];
   if (odd === undefined) {
     for (const { name, parameters, parametersText } of tools)
       checkSpelling('parametersText', name, parameters, parametersText);
     return;
   }
   throw new KvError('bad-argument', 'tools are a list of { name, description, parameters }', {
-    values: { toolsMax: TOOLS_MAX, name: show(odd?.name).slice(0, 80) },
+    values: {
+      toolsMax: TOOLS_MAX,
+      name: show(odd?.name).slice(0, 80),
+      param: index === null ? 'tools' : `tools[${index}]`,
+    },
     hint: 'parameters are a JSON schema: plain data',
   });
 }

@@ -60,6 +60,15 @@ const answered = async (
   return { text: choices[0].message.content, ...rest };
 };
 
+test('say what would be right, or why it is not read', async () => {
+  const messageOf = async (body: object | string): Promise<string> =>
+    ((await (await post(CHAT, body)).json()) as Refused).error.message;
+  expect(await messageOf({ messages, logit_bias: { wax: 1 } })).toBe('logit_bias.wax: a key is a token id');
+  const properties = { constructor: { type: 'string' } };
+  const tools = [{ type: 'function', function: { name: 'f', parameters: { type: 'object', properties } } }];
+  expect(await messageOf({ messages, tools })).toMatch(/the body has the key 'constructor', which is not read: every/);
+});
+
 describe('requests that cannot be answered', () => {
   const INVALID = 'invalid_request_error';
   test.each<[string, object, number, string | null]>([
@@ -127,7 +136,8 @@ describe('requests that cannot be answered', () => {
     ['a bias that is too large', { logit_bias: { 5: 1e300 } }, 400, 'logit_bias'],
     ['a budget in words', { kv_budget: 'plenty' }, 400, 'kv_budget'],
     ['a budget that holds nothing', { kv_budget: '1KiB' }, 413, 'kv_budget'],
-    ['a tool that is none', { tools: [{ type: 'function', function: {} }] }, 400, null],
+    ['a tool that is none', { tools: [{ type: 'function', function: {} }] }, 400, 'tools[0]'],
+    ['tools of which the second is none', { tools: [{ name: 'f' }, { name: 5 }] }, 400, 'tools[1]'],
     ['no such model', { model: 'gpt-5' }, 404, 'model'],
   ])('%s', async (_, body, status, param) => {
     expect(await refused(post(CHAT, { messages, ...body }))).toEqual([
