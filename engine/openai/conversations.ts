@@ -216,8 +216,8 @@ export class Conversations {
 
   /**
    * Ends an idle or a parked one; nothing of it stays in a store. `elsewhere` erases what else there is of it. Where a
-   * store fails it is held as before, so that whoever asks again has all of it erased. Throws 'not-found', a Refusal, as
-   * a store does.
+   * store fails it is held as before, so that whoever asks again has all of it erased. Throws 'not-found', a Refusal,
+   * as a store does.
    */
   async remove(id: string, looking: Looking, elsewhere: () => Promise<void>): Promise<void> {
     const parked = this.#parked.get(id);

@@ -222,6 +222,7 @@ class View implements LiveView {
     this.#server.maxConnections = connectionsMax;
     this.#server.on('request', (request, response) => this.#hear(request, response, false));
     this.#server.on('checkContinue', (request, response) => this.#hear(request, response, true));
+    this.#server.on('checkExpectation', (request, response) => this.#refuse(notExpected(), request, response));
     this.#server.on('clientError', (error, socket) => {
       const isAnswering = [...this.#answering].some((one) => one.socket === socket && one.headersSent);
       refuseUnread(error, socket, isAnswering, HEADERS);
@@ -519,6 +520,14 @@ class View implements LiveView {
     this.#send(response, request, status, 'application/json; charset=utf-8', `${JSON.stringify(body)}\n`, headers);
   }
 }
+
+/** Nobody reads the body that may follow. */
+const notExpected = (): Refusal =>
+  new Refusal(
+    417,
+    new KvError('unsupported', 'a request may expect 100-continue alone', { hint: 'leave out the header Expect' }),
+    { connection: 'close' },
+  );
 
 /** A failure in the words of the API that was asked. */
 function failureBody(url: string, error: Failure['error']): object {

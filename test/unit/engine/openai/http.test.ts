@@ -69,6 +69,13 @@ test('say what would be right, or why it is not read', async () => {
   expect(await messageOf({ messages, tools })).toMatch(/the body has the key 'constructor', which is not read: every/);
 });
 
+test('with an expectation that nobody meets are refused in the same words', async () => {
+  const head = [`POST ${CHAT} HTTP/1.1`, `host: ${new URL(served.url).host}`, 'expect: wax', 'content-length: 2'];
+  const told = await raw(served.url, `${head.join('\r\n')}\r\n\r\n{}`);
+  expect(statusOf(told)).toBe(417);
+  expect(told).toMatch(/\r\n\r\n\{"error":\{"message":"/);
+});
+
 describe('requests that cannot be answered', () => {
   const INVALID = 'invalid_request_error';
   test.each<[string, object, number, string | null]>([
